@@ -3,9 +3,8 @@
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fake_libibverbs::with;
@@ -21,6 +20,7 @@ use verbs_harness::logged::listen;
 use crate::fake_device::{
     DRAIN, called, channel, connected, forget_the_past, pd, posted, refuse, succeeds,
 };
+use crate::pages::Pages;
 
 const ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE;
 const LEN: usize = 256;
@@ -29,41 +29,6 @@ const IOVA: u64 = 0x7000;
 
 fn remote() -> RemoteMemoryRegion {
     RemoteMemoryRegion::new(0x1000, 1 << 40, 7).unwrap()
-}
-
-/// Memory that is freed when this is dropped, which is counted.
-struct Pages {
-    start: NonNull<[u8]>,
-    freed: Arc<AtomicUsize>,
-}
-
-// SAFETY: it owns the memory, which it does not access.
-unsafe impl Send for Pages {}
-// SAFETY: as above.
-unsafe impl Sync for Pages {}
-
-impl Pages {
-    fn new(freed: &Arc<AtomicUsize>) -> Self {
-        let bytes = vec![1_u8; LEN].into_boxed_slice();
-        Self {
-            start: NonNull::from(Box::leak(bytes)),
-            freed: Arc::clone(freed),
-        }
-    }
-
-    fn register(self, pd: &ProtectionDomain) -> RawRegion<Self> {
-        let start = self.start.cast();
-        // SAFETY: the memory is freed when `self` is dropped, and only then; it is never borrowed.
-        unsafe { pd.register_raw(start, LEN, ACCESS, self) }.unwrap()
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        self.freed.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: it was a box.
-        drop(unsafe { Box::from_raw(self.start.as_ptr()) });
-    }
 }
 
 fn dmabuf(pd: &ProtectionDomain) -> DmabufRegion {
@@ -78,7 +43,7 @@ fn shared(pd: &ProtectionDomain) -> SharedRegion<Vec<u8>> {
 
 /// Shared memory of each kind, with the address of its first byte.
 fn each_kind(pd: &ProtectionDomain) -> [(SharedMemory, u64); 3] {
-    let (shared, raw) = (shared(pd), Pages::new(&Arc::default()).register(pd));
+    let (shared, raw) = (shared(pd), Pages::new(LEN, &Arc::default()).register(pd));
     let (first, second) = (shared.remote().addr(), raw.remote().addr());
     [
         (SharedMemory::new(Arc::new(shared), 2), first),
@@ -175,7 +140,7 @@ fn slices_overlap_and_batches_have_them() {
 fn region_is_deregistered_after_its_last_slice_and_then_its_keepalive_dropped() {
     let freed = Arc::default();
     let mut channel = channel();
-    let region = Arc::new(Pages::new(&freed).register(channel.pd()));
+    let region = Arc::new(Pages::new(LEN, &freed).register(channel.pd()));
     let memory = SharedMemory::new(region, 1);
     let ticket = channel.start_receive(memory.slice(..64).unwrap()).unwrap();
     let left = memory.slice(64..).unwrap();
@@ -193,7 +158,8 @@ fn slice_of_a_forgotten_or_a_stuck_operation_is_never_freed() {
     listen();
     let freed = Arc::default();
     let mut channel = channel();
-    let register = || SharedMemory::new(Arc::new(Pages::new(&freed).register(channel.pd())), 1);
+    let register =
+        || SharedMemory::new(Arc::new(Pages::new(LEN, &freed).register(channel.pd())), 1);
     let (stuck, forgotten) = (register(), register());
     let ticket = channel.start_receive(stuck.slice(..64).unwrap()).unwrap();
     let _forgotten = std::mem::ManuallyDrop::new(forgotten.slice(..).unwrap());
@@ -213,10 +179,10 @@ fn keepalive_is_leaked_if_the_memory_cannot_be_deregistered() {
     listen();
     let (freed, pd) = (Arc::default(), pd());
     refuse("ibv_dereg_mr", 2);
-    drop(Pages::new(&freed).register(&pd));
-    assert!(Pages::new(&freed).register(&pd).dereg().is_err());
+    drop(Pages::new(LEN, &freed).register(&pd));
+    assert!(Pages::new(LEN, &freed).register(&pd).dereg().is_err());
     assert_eq!(freed.load(Ordering::Relaxed), 0);
-    let pages = Pages::new(&freed).register(&pd).dereg().unwrap();
+    let pages = Pages::new(LEN, &freed).register(&pd).dereg().unwrap();
     assert_eq!(freed.load(Ordering::Relaxed), 0);
     drop(pages);
     assert_eq!(freed.load(Ordering::Relaxed), 1);
@@ -240,7 +206,7 @@ fn memory_that_cannot_be_borrowed_is_not_sent_inline() {
         assert_eq!(rejected(batch), Some(RejectReason::SharedInline));
     }
     let (raw, dmabuf) = (
-        Pages::new(&Arc::default()).register(channel.pd()),
+        Pages::new(LEN, &Arc::default()).register(channel.pd()),
         dmabuf(channel.pd()),
     );
     for element in [raw.element(..8).unwrap(), dmabuf.element(..8).unwrap()] {
@@ -396,7 +362,7 @@ fn lists_of_shared_elements_are_posted_and_can_be_lent_again() {
 #[test]
 fn borrowed_element_of_raw_memory_is_done_when_its_call_returns() {
     let mut channel = channel();
-    let raw = Pages::new(&Arc::default()).register(channel.pd());
+    let raw = Pages::new(LEN, &Arc::default()).register(channel.pd());
     let received = channel.receive_timeout(raw.element(..).unwrap(), Duration::ZERO);
     assert!(matches!(
         received,

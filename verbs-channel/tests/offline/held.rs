@@ -1,8 +1,11 @@
 //! Completions that one poll has found, and that others take: in any order, and after anything else.
 
 use fake_libibverbs::with;
+use verbs_channel::verbs_core::GatherElement;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_RETRY_EXC_ERR;
-use verbs_channel::{Channel, Error, Queue, ScopeError, TransportError};
+use verbs_channel::{
+    Channel, Error, PollingScope, Queue, ScopeError, ScopedPendingWork, TransportError,
+};
 
 use crate::driven::polls;
 use crate::fake_device::{bounded, channel, ends, flushes, posted, region, succeeds};
@@ -13,6 +16,16 @@ fn all_succeeds() -> Vec<u64> {
     ids.iter().copied().for_each(succeeds);
     with(|library| library.posted.clear());
     ids
+}
+
+/// Posts so many sends. Returns their handles.
+fn sends<'scope, 'env>(
+    scope: &'scope PollingScope<'scope, 'env>,
+    element: GatherElement<'env>,
+    count: usize,
+) -> Result<Vec<ScopedPendingWork<'scope, 'env>>, Error> {
+    let posts = (0..count).map(|_| Ok(scope.post_send(element)?));
+    posts.collect()
 }
 
 /// Runs scopes until slots or credits would be missing if one had lost any.
@@ -39,10 +52,7 @@ fn handles_take_what_one_poll_has_found_in_any_order() {
         let from = region(&channel);
         let ended = channel.scope(|scope| {
             let element = from.gather_element(..)?;
-            let mut handles = Vec::new();
-            for _ in 0..4 {
-                handles.push(scope.post_send(element)?);
-            }
+            let mut handles = sends(scope, element, 4)?;
             let ids = all_succeeds();
             for at in order {
                 let success = handles[at].poll().expect("it has completed")?;
@@ -62,10 +72,7 @@ fn one_poll_is_enough_for_handles_in_order() {
     let from = region(&channel);
     let ended = channel.scope(|scope| {
         let element = from.gather_element(..)?;
-        let mut handles = Vec::new();
-        for _ in 0..4 {
-            handles.push(scope.post_send(element)?);
-        }
+        let handles = sends(scope, element, 4)?;
         all_succeeds();
         let before = polls();
         let mut handles = handles.into_iter();
@@ -87,17 +94,11 @@ fn next_posts_have_the_room_of_all_that_a_poll_has_found() {
     let ended = channel.scope(|scope| {
         let element = from.gather_element(..)?;
         let mut first = scope.post_send(element)?;
-        let mut others = Vec::new();
-        for _ in 0..3 {
-            others.push(scope.post_send(element)?);
-        }
+        let others = sends(scope, element, 3)?;
         all_succeeds();
         first.poll().expect("it has completed")?;
         // As many as the queue holds.
-        let mut more = Vec::new();
-        for _ in 0..4 {
-            more.push(scope.post_send(element)?);
-        }
+        let more = sends(scope, element, 4)?;
         all_succeeds();
         for mut handle in others.into_iter().chain(more) {
             handle.poll().expect("it has completed")?;
@@ -160,7 +161,7 @@ fn completion_that_is_repeated_returns_its_credits_once() {
     let from = region(&channel);
     let ended = channel.scope(|scope| {
         let element = from.gather_element(..)?;
-        let mut handles = [scope.post_send(element)?, scope.post_send(element)?];
+        let mut handles = sends(scope, element, 2)?;
         let [first, second] = posted()[..] else {
             panic!("two are posted");
         };
@@ -182,10 +183,7 @@ fn failure_behind_a_success_is_its_own_operations() {
     let ended = bounded(|| {
         channel.scope(|scope| {
             let element = from.gather_element(..)?;
-            let mut handles = Vec::new();
-            for _ in 0..3 {
-                handles.push(scope.post_send(element)?);
-            }
+            let mut handles = sends(scope, element, 3)?;
             let [first, second, third] = posted()[..] else {
                 panic!("three are posted");
             };

@@ -25,6 +25,7 @@ mod mixed;
 mod over_datagrams;
 mod owned;
 mod owned_chains;
+mod pages;
 mod peer_checks;
 mod peers;
 mod peers_over_tcp;

@@ -80,11 +80,7 @@ fn ready_is_confirmed_after_the_server_has_its_outcome() {
 #[test]
 fn late_requests_of_a_finished_exchange_begin_nothing() {
     let mut pair = Pair::new();
-    let request = pair.client_sends().unwrap();
-    let cookie = pair.server_gets(&request).unwrap();
-    pair.connector.received(&cookie);
-    let late = pair.client_sends().unwrap();
-    pair.server_gets(&late);
+    let late = pair.requests();
     let id = pair.acceptor.next_request(pair.now).unwrap().id();
     let accept = pair.acceptor.answer(id, &endpoint(0x99, 1), b"", pair.now);
     pair.connector.received(&accept.unwrap().bytes);
@@ -119,14 +115,10 @@ fn client_without_answers_fails_at_its_deadline() {
 }
 
 #[test]
-fn client_that_gives_up_tells_the_server() {
+fn client_that_gives_up_notifies_the_server() {
     // Before it is accepted, while its request waits, and after.
     let mut pair = Pair::new();
-    let request = pair.client_sends().unwrap();
-    let cookie = pair.server_gets(&request).unwrap();
-    pair.connector.received(&cookie);
-    let request = pair.client_sends().unwrap();
-    pair.server_gets(&request);
+    pair.requests();
     pair.pass(3 * SECOND);
     let refused = pair.client_sends().unwrap();
     assert_eq!(pair.server_gets(&refused), None);
@@ -209,11 +201,7 @@ fn silent_client_is_given_up() {
 
     // One that waits is not even taken.
     let mut pair = Pair::new();
-    let request = pair.client_sends().unwrap();
-    let cookie = pair.server_gets(&request).unwrap();
-    pair.connector.received(&cookie);
-    let request = pair.client_sends().unwrap();
-    pair.server_gets(&request);
+    pair.requests();
     pair.pass(5 * SECOND);
     assert!(pair.acceptor.next_request(pair.now).is_none());
 }
@@ -303,9 +291,7 @@ fn a_second_accept_does_not_replace_the_first() {
     // Two servers, or one before and after a restart.
     let accepts = [9, 10].map(|psn| {
         pair.acceptor = Acceptor::new(MTU, LIMIT, pair.now);
-        let cookie = pair.server_gets(&request).unwrap();
-        pair.connector.received(&cookie);
-        let request = pair.client_sends().unwrap();
+        let request = pair.with_cookie(&request);
         pair.server_gets(&request);
         let id = pair.acceptor.next_request(pair.now).unwrap().id();
         let accept = pair
@@ -405,11 +391,7 @@ fn private_data_is_limited_by_the_mtu_of_both_ports() {
 #[test]
 fn a_late_request_of_an_exchange_that_the_server_has_ended_changes_nothing() {
     let mut pair = Pair::new();
-    let request = pair.client_sends().unwrap();
-    let cookie = pair.server_gets(&request).unwrap();
-    pair.connector.received(&cookie);
-    let late = pair.client_sends().unwrap();
-    pair.server_gets(&late);
+    let late = pair.requests();
     let first = pair.acceptor.next_request(pair.now).unwrap().id();
     let accept = pair
         .acceptor

@@ -81,13 +81,24 @@ impl Pair {
         Some(answer.bytes)
     }
 
+    /// The server answers this request with a cookie. Returns the client's request with the cookie.
+    fn with_cookie(&mut self, request: &[u8]) -> Vec<u8> {
+        let cookie = self.server_gets(request).unwrap();
+        self.connector.received(&cookie);
+        self.client_sends().unwrap()
+    }
+
+    /// Exchanges cookies, and gives the server the request with the cookie, which this returns.
+    fn requests(&mut self) -> Vec<u8> {
+        let request = self.client_sends().unwrap();
+        let request = self.with_cookie(&request);
+        assert_eq!(self.server_gets(&request), None);
+        request
+    }
+
     /// Exchanges cookies, and takes the request.
     fn requested(&mut self) -> RequestId {
-        let request = self.client_sends().unwrap();
-        let cookie = self.server_gets(&request).unwrap();
-        self.connector.received(&cookie);
-        let request = self.client_sends().unwrap();
-        assert_eq!(self.server_gets(&request), None);
+        self.requests();
         let taken = self.acceptor.next_request(self.now).unwrap();
         assert_eq!(taken.peer().private_data, b"from the client");
         taken.id()

@@ -4,76 +4,34 @@
 mod threads;
 
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{io, iter};
 
 use fake_libibverbs::{assert_all_is_well, with};
-use verbs_channel::verbs_core::{AccessFlags, Error as CoreError, ProtectionDomain, RawRegion};
+use verbs_channel::verbs_core::{Error as CoreError, ProtectionDomain, RawRegion};
 use verbs_channel::{CachedMemory, Error, RegistrationCache, RegistrationCacheBuilder};
 use verbs_harness::allocations::allocations;
 
 use crate::fake_device::{calls, channel, forget_the_past, pd, posted, succeeds};
+use crate::pages::Pages;
 
 const PART: usize = 64;
 /// Of each memory: ten parts, of which the last is shorter.
 const LEN: usize = 9 * PART + 16;
 
-/// Memory that is freed when this is dropped, which is counted.
-struct Pages {
-    start: NonNull<[u8]>,
-    freed: Arc<AtomicUsize>,
+/// As long as each memory is.
+fn pages(freed: &Arc<AtomicUsize>) -> Arc<Pages> {
+    Arc::new(Pages::new(LEN, freed))
 }
 
-// SAFETY: it owns the memory, which it does not access.
-unsafe impl Send for Pages {}
-// SAFETY: as above.
-unsafe impl Sync for Pages {}
-
-impl Pages {
-    fn new(freed: &Arc<AtomicUsize>) -> Arc<Self> {
-        let bytes = vec![1_u8; LEN].into_boxed_slice();
-        Arc::new(Self {
-            start: NonNull::from(Box::leak(bytes)),
-            freed: Arc::clone(freed),
-        })
-    }
-
-    fn addr(&self) -> u64 {
-        self.start.as_ptr().cast::<u8>().addr() as u64
-    }
-
-    fn register(
-        self: &Arc<Self>,
-        pd: &ProtectionDomain,
-        part: Range<usize>,
-    ) -> Result<RawRegion<Arc<Self>>, CoreError> {
-        self.register_with(pd, part, Arc::clone(self))
-    }
-
-    /// With a keepalive of one's own, which has these pages.
-    fn register_with<K: 'static>(
-        &self,
-        pd: &ProtectionDomain,
-        part: Range<usize>,
-        keepalive: K,
-    ) -> Result<RawRegion<K>, CoreError> {
-        assert!(part.end <= LEN);
-        // SAFETY: it is within the allocation.
-        let start = unsafe { self.start.cast::<u8>().add(part.start) };
-        let access = AccessFlags::LOCAL_WRITE;
-        // SAFETY: the keepalive frees the memory when it is dropped; it is never borrowed.
-        unsafe { pd.register_raw(start, part.len(), access, keepalive) }
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        self.freed.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: it was a box.
-        drop(unsafe { Box::from_raw(self.start.as_ptr()) });
-    }
+/// Registers a part of these pages, which the region shares.
+fn register(
+    pages: &Arc<Pages>,
+    pd: &ProtectionDomain,
+    part: Range<usize>,
+) -> Result<RawRegion<Arc<Pages>>, CoreError> {
+    pages.register_part(pd, part, Arc::clone(pages))
 }
 
 /// A cache with room for so many parts.
@@ -84,8 +42,8 @@ fn cache(pd: &ProtectionDomain, parts: usize) -> RegistrationCacheBuilder {
 }
 
 fn memory(cache: &RegistrationCache) -> CachedMemory {
-    let pages = Pages::new(&Arc::default());
-    cache.memory(LEN, move |pd, part| pages.register(pd, part))
+    let pages = pages(&Arc::default());
+    cache.memory(LEN, move |pd, part| register(&pages, pd, part))
 }
 
 /// Uses a part of the memory.
@@ -109,9 +67,9 @@ fn is_full(error: &Error) -> bool {
 fn part_is_registered_at_its_first_use_and_found_at_every_other() {
     let mut channel = channel();
     let cache = cache(channel.pd(), 100).build();
-    let pages = Pages::new(&Arc::default());
+    let pages = pages(&Arc::default());
     let addr = pages.addr();
-    let memory = cache.memory(LEN, move |pd, part| pages.register(pd, part));
+    let memory = cache.memory(LEN, move |pd, part| register(&pages, pd, part));
     assert_eq!((registrations(), memory.len()), ((0, 0), LEN));
     for range in [70..80, 64..128, 127..128, 100..100, 128..128] {
         drop(memory.slice(range).unwrap());
@@ -231,8 +189,8 @@ fn dropped_memory_is_deregistered_at_once_or_with_its_last_slice() {
     let mut channel = channel();
     let cache = cache(channel.pd(), 2).build();
     let freed = Arc::default();
-    let pages = Pages::new(&freed);
-    let memory = cache.memory(LEN, move |pd, part| pages.register(pd, part));
+    let pages = pages(&freed);
+    let memory = cache.memory(LEN, move |pd, part| register(&pages, pd, part));
     let ticket = channel.start_receive(memory.slice(..8).unwrap()).unwrap();
     touch(&memory, 1);
     registrations();
@@ -264,8 +222,8 @@ fn dropped_memory_is_deregistered_at_once_or_with_its_last_slice() {
 fn dropped_cache_keeps_memory_that_is_in_use() {
     let cache = cache(&pd(), 2).build();
     let freed = Arc::default();
-    let pages = Pages::new(&freed);
-    let memory = cache.memory(LEN, move |pd, part| pages.register(pd, part));
+    let pages = pages(&freed);
+    let memory = cache.memory(LEN, move |pd, part| register(&pages, pd, part));
     let slice = memory.slice(..8).unwrap();
     drop((cache, memory));
     assert_eq!(
@@ -285,11 +243,11 @@ fn dropped_cache_keeps_memory_that_is_in_use() {
 fn memory_is_kept_while_it_is_registered_and_not_found_for_other_memory() {
     let cache = cache(&pd(), 2).build();
     let freed = Arc::default();
-    let first = Pages::new(&freed);
+    let first = pages(&freed);
     let addr = first.addr();
     let memory = cache.memory(LEN, {
         let first = Arc::clone(&first);
-        move |pd, part| first.register(pd, part)
+        move |pd, part| register(&first, pd, part)
     });
     touch(&memory, 0);
     drop(first);
@@ -297,10 +255,10 @@ fn memory_is_kept_while_it_is_registered_and_not_found_for_other_memory() {
     drop(memory);
     assert_eq!(freed.load(Ordering::Relaxed), 1);
     // As other memory at the same address would be.
-    let pages: Vec<_> = (0..64).map(|_| Pages::new(&freed)).collect();
+    let pages: Vec<_> = (0..64).map(|_| pages(&freed)).collect();
     let same = pages.iter().find(|pages| pages.addr() == addr);
     let pages = Arc::clone(same.unwrap_or(&pages[0]));
-    let memory = cache.memory(LEN, move |pd, part| pages.register(pd, part));
+    let memory = cache.memory(LEN, move |pd, part| register(&pages, pd, part));
     registrations();
     touch(&memory, 0);
     assert_eq!(registrations(), (1, 0));
@@ -349,9 +307,9 @@ fn registration_without_room_evicts_as_many_bytes_and_is_tried_once_more() {
 #[test]
 fn region_of_another_length_is_an_error() {
     let cache = cache(&pd(), 100).build();
-    let pages = Pages::new(&Arc::default());
+    let pages = pages(&Arc::default());
     let memory = cache.memory(LEN, move |pd, part| {
-        pages.register(pd, part.start..part.end - 1)
+        register(&pages, pd, part.start..part.end - 1)
     });
     let error = memory.slice(..8).unwrap_err();
     assert!(

@@ -6,11 +6,12 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 
 use fake_libibverbs::{assert_all_is_well, lend};
-use verbs_channel::verbs_core::AccessFlags;
 use verbs_channel::{CachedMemory, RegistrationCache};
 
-use super::{LEN, PART, Pages, cache, memory, touch};
+use super::{LEN, PART, cache, memory, pages, register, touch};
+
 use crate::fake_device::{bounded, pd};
+use crate::pages::Pages;
 
 /// Lets other threads go on while its region is evicted.
 struct SlowToFree {
@@ -29,7 +30,7 @@ impl Drop for SlowToFree {
 fn threads_that_need_the_same_part_register_it_once_and_evict_one() {
     let pd = pd();
     let cache = cache(&pd, 3).build();
-    let pages = Pages::new(&Arc::default());
+    let pages = pages(&Arc::default());
     let count = Arc::new(AtomicUsize::new(0));
     let memory = cache.memory(LEN, {
         let count = Arc::clone(&count);
@@ -37,7 +38,7 @@ fn threads_that_need_the_same_part_register_it_once_and_evict_one() {
             count.fetch_add(1, Ordering::Relaxed);
             thread::yield_now();
             let _pages = Arc::clone(&pages);
-            pages.register_with(pd, part, SlowToFree { _pages })
+            pages.register_part(pd, part, SlowToFree { _pages })
         }
     });
     let (threads, rounds) = (4, if cfg!(miri) { 2 } else { 50 });
@@ -67,7 +68,7 @@ fn threads_that_need_the_same_part_register_it_once_and_evict_one() {
 fn other_parts_are_found_while_one_is_registered_and_waited_for() {
     let pd = pd();
     let cache = cache(&pd, 100).build();
-    let pages = Pages::new(&Arc::default());
+    let pages = pages(&Arc::default());
     let (begins, begun) = mpsc::channel();
     let (end, ends) = mpsc::channel();
     let ends = Mutex::new(ends);
@@ -76,7 +77,7 @@ fn other_parts_are_found_while_one_is_registered_and_waited_for() {
             begins.send(()).unwrap();
             ends.lock().unwrap().recv().unwrap();
         }
-        pages.register(pd, part)
+        register(&pages, pd, part)
     });
     touch(&memory, 0);
     bounded(|| {
@@ -103,11 +104,11 @@ fn other_parts_are_found_while_one_is_registered_and_waited_for() {
 #[test]
 fn panic_of_the_registration_leaves_the_cache_as_it_was() {
     let cache = cache(&pd(), 1).build();
-    let pages = Pages::new(&Arc::default());
+    let pages = pages(&Arc::default());
     let panics = Arc::new(AtomicUsize::new(1));
     let memory = cache.memory(LEN, move |pd, part| {
         assert!(panics.swap(0, Ordering::Relaxed) == 0, "once");
-        pages.register(pd, part)
+        register(&pages, pd, part)
     });
     let slice = || memory.slice(..8).map(drop);
     assert!(catch_unwind(AssertUnwindSafe(slice)).is_err());
@@ -128,16 +129,13 @@ fn panic_of_a_keepalive_that_is_evicted_leaves_room() {
         }
     }
     let cache = cache(&pd(), 1).build();
-    let (pages, panics) = (Pages::new(&Arc::default()), Arc::new(AtomicUsize::new(1)));
+    let (pages, panics) = (pages(&Arc::default()), Arc::new(AtomicUsize::new(1)));
     let memory = cache.memory(LEN, move |pd, part| {
-        // SAFETY: it is within the allocation.
-        let start = unsafe { pages.start.cast::<u8>().add(part.start) };
         let keepalive = Panics {
             _pages: Arc::clone(&pages),
             panics: Arc::clone(&panics),
         };
-        // SAFETY: the keepalive frees the memory when it is dropped; it is never borrowed.
-        unsafe { pd.register_raw(start, part.len(), AccessFlags::LOCAL_WRITE, keepalive) }
+        pages.register_part(pd, part, keepalive)
     });
     touch(&memory, 0);
     let slice = || memory.slice(PART..PART + 1).map(drop);
