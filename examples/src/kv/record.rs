@@ -18,10 +18,7 @@ const HEADER: usize = 3 * WORD;
 
 /// What a reader sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "a reader knows what to do with each"
-)]
+#[expect(clippy::exhaustive_enums, reason = "a reader has an answer to each")]
 pub enum Seen<'a> {
     /// The value.
     Value(&'a [u8]),

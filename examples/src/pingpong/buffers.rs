@@ -107,5 +107,5 @@ fn fill(page: &mut [u8], mark: bool) {
 fn page_size() -> Result<usize, Failure> {
     // SAFETY: it takes a number and touches no memory.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).context(|| "cannot tell the size of a page")
+    usize::try_from(size).context(|| "cannot read the size of a page")
 }

@@ -35,7 +35,7 @@ fn channel_waker() -> (Waker, Receiver<()>) {
     (Waker::from(Arc::new(WakeSender(sender))), woken)
 }
 
-/// Sleeps until it is ready; the library knows this thread only. Fails if it is never woken.
+/// Sleeps until it is ready; the library is lent to this thread only. Fails if it is never woken.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let (waker, woken) = channel_waker();

@@ -108,8 +108,8 @@ pub(super) fn peer_in(payload: &[u8]) -> Result<Peer, ExchangeError> {
     peer(payload)
 }
 
-/// What a peer's refusal means. That an exchange is not known has no text on the wire: whoever forges the
-/// source of a datagram must not be able to have a longer one sent there.
+/// The error for a peer's refusal. That an exchange is unknown has no text on the wire: a datagram with a
+/// forged source must not cause a longer one to be sent there.
 fn refused_by(payload: &[u8]) -> ExchangeError {
     match refusal(payload) {
         ExchangeError::Refused { code, .. } if code == RefusalCode::UNKNOWN => {

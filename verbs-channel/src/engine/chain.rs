@@ -152,7 +152,7 @@ fn check<R: ChainRequest<Wr = ibv_send_wr>>(
             len,
             elements,
             is_inline,
-            // The chain does not know: the caller does.
+            // Not in the chain: the caller has checked it.
             is_shared: false,
             is_read,
         })?;

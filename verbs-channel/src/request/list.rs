@@ -37,7 +37,7 @@ pub trait List: sealed::Sealed {
     /// The type of the elements that the driver gets.
     type Element: Element;
 
-    /// Whether its elements know their protection domain, and are to be put
+    /// Whether its elements have their protection domain, and are to be put
     /// [side by side](Self::put_side_by_side).
     #[doc(hidden)]
     const IS_WIDE: bool;

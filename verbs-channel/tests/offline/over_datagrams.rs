@@ -383,8 +383,8 @@ fn private_data_that_does_not_fit_is_an_error_on_both_sides() {
     let ExchangeError::PrivateDataBeyondMtu { len: 200, max: 195 } = exchange_error(&error) else {
         panic!("{error}");
     };
-    let told = client.outcome.unwrap().unwrap_err().to_string();
-    assert!(told.contains("200 bytes of private data"), "{told}");
+    let error = client.outcome.unwrap().unwrap_err().to_string();
+    assert!(error.contains("200 bytes of private data"), "{error}");
     assert_eq!(
         with(|library| library.modified.len()),
         before,

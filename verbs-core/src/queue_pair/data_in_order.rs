@@ -70,7 +70,7 @@ impl<R> QueuePair<R> {
             u32::try_from(answer).unwrap_or(0)
         };
         let answer = DataInOrder::from_bits_retain(query(RETURN_CAPS));
-        // A library before rdma-core 46 knows no flags, and answers yes or no to the whole message.
+        // A library before rdma-core 46 takes no flags, and answers yes or no to the whole message.
         if answer.contains(DataInOrder::WHOLE_MSG) || answer.is_empty() && query(0) != 0 {
             return answer | DataInOrder::WHOLE_MSG | DataInOrder::ALIGNED_128_BYTES;
         }

@@ -45,7 +45,7 @@ fn device_attributes_match_sysfs() {
     let attr = device.open().unwrap().query_device().unwrap();
     assert_eq!(attr.node_guid().to_string(), sysfs("node_guid"));
     assert_eq!(attr.sys_image_guid().to_string(), sysfs("sys_image_guid"));
-    // Where the kernel knows no version, the driver makes one up.
+    // Where the kernel has no version, the driver makes one up.
     let fw_ver = sysfs("fw_ver");
     assert!(
         fw_ver.is_empty() || attr.fw_ver() == fw_ver,

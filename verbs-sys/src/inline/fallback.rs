@@ -24,7 +24,7 @@ use super::extended::{Unsupported as _, extended_op};
 
 #[cfg(not(feature = "dlopen"))]
 unsafe extern "C" {
-    /// The exported symbol, which knows only the beginning of `ibv_port_attr`.
+    /// The exported symbol, which fills in only the beginning of `ibv_port_attr`.
     #[link_name = "ibv_query_port"]
     fn compat_query_port(
         context: *mut ibv_context,
@@ -33,7 +33,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// The exported symbol, which knows only the beginning of `ibv_port_attr`.
+/// The exported symbol, which fills in only the beginning of `ibv_port_attr`.
 #[cfg(feature = "dlopen")]
 unsafe fn compat_query_port(
     context: *mut ibv_context,
@@ -82,7 +82,7 @@ pub unsafe fn ibv_query_port(
     }
 }
 
-/// Reads a device's attributes, the extended ones where library and provider know them.
+/// Reads a device's attributes, the extended ones where library and provider have them.
 ///
 /// Where they don't, all but `orig_attr` is zero.
 ///

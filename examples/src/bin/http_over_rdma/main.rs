@@ -1,4 +1,4 @@
-//! HTTP over RDMA: a server of files and a client, by hyper, which knows nothing of RDMA.
+//! HTTP over RDMA: a server of files and a client, by hyper, which uses a byte stream.
 //!
 //! Read first: `meet` in `link.rs`: a channel becomes a stream that hyper can use.
 
@@ -16,7 +16,7 @@ use examples::{Common, Failure, run};
 
 /// Serve files by HTTP over RDMA, and fetch them
 ///
-/// HTTP is hyper's, which reads and writes a stream and does not know that it is RDMA beneath. The
+/// HTTP is hyper's, which reads and writes a stream, whatever is beneath. The
 /// server has the files of a directory, and sends back what is posted to /echo. The client prints
 /// the status, the headers and the body.
 #[derive(Clone, Debug, Parser)]

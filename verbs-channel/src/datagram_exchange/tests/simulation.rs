@@ -274,7 +274,7 @@ impl World {
                 let gone = self.gone.contains(&server);
                 assert!(
                     connected || gone,
-                    "seed {seed}: the server does not know it"
+                    "seed {seed}: the server does not have it"
                 );
             }
         }

@@ -92,7 +92,7 @@ impl<B> Table<B> {
         taken
     }
 
-    /// Whose an operation is, as far as a caller of the table knows: it says which list is meant.
+    /// The member of an operation. Its list is the one that a caller of the table passes.
     pub(super) fn owner(&self, id: Id) -> usize {
         self.owner_of(id.wr_id())
     }

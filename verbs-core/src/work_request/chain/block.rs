@@ -15,7 +15,7 @@ use verbs_sys::{ibv_recv_wr, ibv_send_wr, ibv_sge};
 use crate::error::{Error, Result};
 use crate::work_request::SIGNALED;
 
-/// C's request, as far as a chain needs to know it.
+/// C's request, as far as a chain needs it.
 ///
 /// # Safety
 ///

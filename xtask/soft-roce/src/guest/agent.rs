@@ -21,7 +21,7 @@ use super::job::Port;
 use crate::driver::Driver;
 use crate::{netlink, wire};
 
-/// The file by which init knows what it is to do; that it exists makes this program an init.
+/// The file that says what init has to do. A program that finds it is an init.
 pub(super) const CONFIG: &str = "/soft-roce";
 
 /// Where the kernel modules are in the first file system, in the order of their loading.
