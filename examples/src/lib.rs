@@ -13,6 +13,7 @@ mod memory;
 pub mod names;
 mod options;
 mod output;
+pub mod p9;
 mod pattern;
 mod pieces;
 pub mod pingpong;
