@@ -21,7 +21,7 @@ use crate::groups::{announce, join, posted};
 const TIMEOUT: Duration = Duration::from_millis(200);
 const DRAIN: Duration = Duration::from_millis(30);
 
-/// Timers that pass when the test says so.
+/// Timers that run out when the test ends them.
 #[derive(Default)]
 struct Clock(RefCell<Vec<(Duration, bool)>>);
 

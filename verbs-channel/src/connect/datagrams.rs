@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 use verbs_core::{DatagramEndpoint, ProtectionDomain};
 
 use super::prepared::{Connected, PreparedChannel};
-use super::tcp::LONGEST;
 use crate::buffer::BufferPool;
 use crate::datagram_exchange::{Acceptor, Answer, Connector, Request, RequestId, Step};
 use crate::datagrams::Datagrams;
 use crate::error::Result;
-use crate::exchange::{ExchangeError, Peer};
+use crate::exchange::{self, ExchangeError, Peer};
 
 /// Listens for channels on a datagram endpoint: any number of clients, without TCP.
 ///
@@ -266,8 +265,7 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {
-        let now = Instant::now();
-        let deadline = now.checked_add(timeout).unwrap_or(now + LONGEST);
+        let deadline = exchange::deadline(Instant::now(), timeout);
         let request = listener.request(deadline, timeout)?;
         let (id, ours) = (request.id(), self.endpoint());
         let (len, max) = (private_data.len(), request.max_private_data());

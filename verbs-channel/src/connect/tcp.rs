@@ -9,7 +9,7 @@ use std::{fmt, thread};
 use verbs_core::QueuePairEndpoint;
 
 use crate::error::Result;
-use crate::exchange::{Exchange, ExchangeError, ExchangeFailure, Peer, Step};
+use crate::exchange::{self, Exchange, ExchangeError, ExchangeFailure, Peer, Step};
 
 /// Refuses the peer at the other end of a TCP connection: sends it the reason, and shuts the
 /// connection down.
@@ -248,9 +248,6 @@ const RETRY: Duration = Duration::from_millis(5);
 /// The minimum time for an address to answer: a timeout of 0 is an error.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The longest timeout: used if a deadline cannot be computed.
-pub(super) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-
 /// A deadline, and the timeout that it was computed from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
@@ -259,8 +256,7 @@ pub(crate) struct Deadline {
 }
 
 pub(crate) fn deadline(timeout: Duration) -> Deadline {
-    let now = Instant::now();
-    let at = now.checked_add(timeout).unwrap_or(now + LONGEST);
+    let at = exchange::deadline(Instant::now(), timeout);
     Deadline { at, timeout }
 }
 

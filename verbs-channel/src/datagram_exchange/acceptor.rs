@@ -115,8 +115,8 @@ struct Exchange {
     from: DatagramEndpoint,
     session: Session,
     max_payload: u32,
-    /// When the client was last known to be there.
-    heard: Instant,
+    /// When its last datagram came, or its request was answered.
+    last_active: Instant,
     state: State,
 }
 
@@ -136,7 +136,7 @@ enum State {
     Gone,
 }
 
-/// A client that has not been heard of for so long is gone: it repeats its message ten times in a second.
+/// A client that has been silent for so long is gone: it repeats its message ten times in a second.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// How long DONE is waited for. Meanwhile the client sends READY four times if no CONFIRM arrives.
@@ -175,7 +175,7 @@ impl Acceptor {
         self.forget_the_silent(now);
         let at = self.exchanges.iter().position(|exchange| {
             let Session { client, server } = exchange.session;
-            // A client does not know the server's number before it is accepted.
+            // A client has no number of the server before it is accepted.
             exchange.from == *from
                 && client == session.client
                 && (session.server == 0 || session.server == server)
@@ -240,7 +240,7 @@ impl Acceptor {
                     from: *from,
                     session: Session { client, server },
                     max_payload,
-                    heard: now,
+                    last_active: now,
                     state: State::Waiting(peer),
                 });
                 None
@@ -291,8 +291,8 @@ impl Acceptor {
         wire::check(private_data, wire::max_of_accept(exchange.max_payload))?;
         let bytes = wire::accept(exchange.session, endpoint, private_data);
         exchange.state = State::Answered(bytes.clone());
-        // It could not be heard during the handshake.
-        exchange.heard = now;
+        // No datagrams were received during the handshake.
+        exchange.last_active = now;
         let to = exchange.from;
         Ok(Answer { to, bytes })
     }
@@ -390,7 +390,7 @@ impl Acceptor {
                 State::Waiting(_) => SILENCE,
                 _ => UNTAKEN,
             };
-            now.saturating_duration_since(exchange.heard) < patience
+            now.saturating_duration_since(exchange.last_active) < patience
         });
     }
 
@@ -429,7 +429,7 @@ impl Exchange {
     /// When it is over unless something comes.
     fn due(&self) -> Option<Instant> {
         let (since, patience) = match self.state {
-            State::Answered(_) => (self.heard, SILENCE),
+            State::Answered(_) => (self.last_active, SILENCE),
             State::Ready(at, false) => (at, LINGER),
             _ => return None,
         };
@@ -443,7 +443,7 @@ impl Exchange {
         message: Message<'_>,
         now: Instant,
     ) -> Option<Vec<u8>> {
-        self.heard = self.heard.max(now);
+        self.last_active = self.last_active.max(now);
         let is_certain = session == self.session;
         match (&mut self.state, message) {
             (State::Answered(accept), Message::Request { .. }) => Some(accept.clone()),

@@ -7,7 +7,7 @@ use verbs_core::{DatagramEndpoint, QueuePairEndpoint};
 
 use super::cookie::random;
 use super::wire::{self, Message, Session};
-use crate::exchange::{ExchangeError, Peer, RefusalCode};
+use crate::exchange::{self, ExchangeError, Peer, RefusalCode};
 
 /// The client's side of an exchange over datagrams.
 ///
@@ -104,9 +104,6 @@ pub enum Step<'a> {
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Used if a deadline cannot be computed.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-
 impl Connector {
     /// Begins an exchange with the server that has this datagram endpoint, which fails after `timeout`.
     ///
@@ -139,7 +136,7 @@ impl Connector {
             cookie: 0,
             max_payload: u16::try_from(max_payload).unwrap_or(u16::MAX),
             peer: None,
-            deadline: now.checked_add(timeout).unwrap_or(now + LONGEST),
+            deadline: exchange::deadline(now, timeout),
             timeout,
             again: None,
             pause: FIRST_PAUSE,

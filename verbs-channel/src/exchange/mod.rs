@@ -35,6 +35,7 @@ pub use frame::Peer;
 use frame::{ENDPOINT, HEADER, READY, REFUSED};
 pub(crate) use frame::{peer, reason, refusal};
 pub use limits::MAX_PRIVATE_DATA;
+pub(crate) use limits::deadline;
 
 /// One side of an exchange of endpoints, over any stream.
 ///
