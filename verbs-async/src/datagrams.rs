@@ -97,7 +97,7 @@ use crate::wake;
 ///             },
 ///         }
 ///     }
-///     // The last datagram tells the server that it need not wait.
+///     // With the last datagram the server need not wait any longer.
 ///     datagrams.flush().await;
 ///     channel.ok_or_else(|| "there was no handshake".into())
 /// }
@@ -424,7 +424,8 @@ impl State {
 /// Unlocks, then releases what has left, and logs what was leaked. If any has left, or the endpoint is
 /// down, all but one are woken.
 fn settle(mut state: MutexGuard<'_, State>, but: Option<u64>) {
-    let sent = state.engine.take_sent();
+    let mut sent = Vec::new();
+    state.engine.take_sent(&mut sent);
     if !sent.is_empty() || state.engine.down_reason().is_some() {
         return finish(state, sent, but);
     }
@@ -433,7 +434,8 @@ fn settle(mut state: MutexGuard<'_, State>, but: Option<u64>) {
 
 /// As [`settle`], and all but one are woken.
 fn settle_all(mut state: MutexGuard<'_, State>, but: Option<u64>) {
-    let sent = state.engine.take_sent();
+    let mut sent = Vec::new();
+    state.engine.take_sent(&mut sent);
     finish(state, sent, but);
 }
 

@@ -113,6 +113,7 @@ impl DatagramsBuilder {
             strategy: self.strategy,
             timeout: self.timeout,
             is_armed: false,
+            sent: Vec::with_capacity(self.max_send_wr as usize),
         })
     }
 

@@ -57,6 +57,8 @@ pub struct Datagrams {
     pub(super) strategy: PollStrategy,
     pub(super) timeout: Option<Duration>,
     pub(super) is_armed: bool,
+    /// Empty: room for buffers that are about to be dropped.
+    pub(super) sent: Vec<OwnedBuffer>,
 }
 
 impl Datagrams {
@@ -217,9 +219,9 @@ impl Datagrams {
     /// Polls; whether a send has completed, or all have ended.
     fn poll_sends(&mut self) -> bool {
         self.engine.drive();
-        let sent = self.engine.take_sent();
-        let any = !sent.is_empty();
-        drop(sent);
+        self.engine.take_sent(&mut self.sent);
+        let any = !self.sent.is_empty();
+        self.sent.clear();
         if let Some(leak) = self.engine.take_leak() {
             log_error(format_args!("{leak}"));
         }

@@ -4,12 +4,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use verbs_channel::verbs_core::{MemoryRegion, RemoteMemoryRegion, ScatterElement};
+use verbs_channel::verbs_core::{Device, MemoryRegion, RemoteMemoryRegion, ScatterElement};
 use verbs_channel::{
-    BufferPool, Channel, Error, Incoming, Outgoing, OwnedRequest, ScopedPendingWork, SharedMemory,
+    BufferPool, Channel, Datagrams, Error, Incoming, Outgoing, OwnedRequest, ScopedPendingWork,
+    SharedMemory,
 };
 use verbs_harness::allocations::allocations;
-use verbs_harness::{PATIENCE, begin};
+use verbs_harness::{PATIENCE, begin, device_name, peer_name};
 
 use crate::ends::{filled, given, inside, patient, zeros};
 
@@ -89,6 +90,37 @@ fn no_operation_allocates() {
             drop(a.start_write(pool.take().unwrap(), short).unwrap_err());
         });
     }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn no_datagram_allocates() {
+    let _test = begin!();
+    let [here, there] = [device_name(), peer_name()]
+        .map(|name| Device::by_name(&name).unwrap().open().unwrap())
+        .map(|context| context.alloc_pd().unwrap());
+    let mut asks = Datagrams::builder(&here).build().unwrap();
+    let mut answers = Datagrams::builder(&there).build().unwrap();
+    let pool = BufferPool::new(&here, 64, 4).unwrap();
+    let server = answers.endpoint();
+    let mut round = || {
+        for _ in 0..4 {
+            let question = pool.take_with(b"question").unwrap().unwrap();
+            asks.send_to(&server, question).unwrap();
+        }
+        for _ in 0..4 {
+            let question = answers.receive_from(Some(PATIENCE)).unwrap().unwrap();
+            let from = question.from();
+            answers.send_to(&from, question.into_buffer()).unwrap();
+        }
+        for _ in 0..4 {
+            let answer = asks.receive_from(Some(PATIENCE)).unwrap().unwrap();
+            assert_eq!(&answer[..], b"question");
+        }
+        assert!(asks.flush(Some(PATIENCE)) && answers.flush(Some(PATIENCE)));
+    };
+    round();
+    without("datagrams", || (0..5).for_each(|_| round()));
 }
 
 fn both(

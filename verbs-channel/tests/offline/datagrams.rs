@@ -14,6 +14,8 @@ use verbs_channel::{
     BufferPool, Datagrams, DatagramsBuilder, DownReason, Error, OwnedBuffer, RejectReason,
 };
 
+use verbs_harness::allocations::allocations;
+
 use crate::fake_device::{
     bounded, called, calls, ends, forget_the_past, pd, posted, refuse, succeeds,
 };
@@ -260,6 +262,35 @@ fn block_that_was_sent_is_free_in_its_pool() {
     datagrams.send_to(&peer(1), OwnedBuffer::empty()).unwrap();
     let empty = with(|library| library.posted.last().unwrap()[0].clone());
     assert!(empty.list.is_empty());
+}
+
+#[test]
+fn buffers_of_datagrams_that_have_left_are_released_without_allocating() {
+    let (pd, mut datagrams) = endpoint();
+    let pool = BufferPool::new(&pd, 64, 2).unwrap();
+    with(|library| {
+        library.calls.reserve(10_000);
+        library.rooms.reserve(10_000);
+    });
+    let mut round = || {
+        for _ in 0..2 {
+            let block = pool.take_with(b"x").unwrap().unwrap();
+            datagrams.send_to(&peer(1), block).unwrap();
+        }
+        let all = posted();
+        all[all.len() - 2..]
+            .iter()
+            .for_each(|wr_id| succeeds(*wr_id));
+        // The library would check their memory, and allocates for that.
+        fake_libibverbs::forget_requests();
+        let before = allocations();
+        assert!(datagrams.flush(None));
+        let allocated = allocations() - before;
+        assert_eq!(pool.available(), 2);
+        allocated
+    };
+    round();
+    assert_eq!([(); 5].map(|()| round()), [0; 5]);
 }
 
 #[test]
