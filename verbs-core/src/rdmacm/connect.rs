@@ -15,13 +15,14 @@ use verbs_sys::{
 
 use super::address;
 use super::connection::{Connected, Connection};
-use super::event::CmEventType;
+use super::event::{CmEventType, CmFailure};
 use super::id::{Id, failed, with_a_device, with_a_peer};
-use super::pending::{Pending, sealed};
+use super::pending::Pending;
+use super::pending::sealed::{self, Step as _};
 use super::private_data::{MAX_REQUEST, Message};
 use super::queue_pair;
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::queue_pair::{AckTimeout, PreparedQueuePair, QueuePair, Receives};
 use crate::ret;
 
@@ -201,7 +202,7 @@ impl AddrResolved {
 }
 
 impl RouteResolved {
-    /// Asks the peer for a connection of this queue pair, with a [`Message`] of at most 55 bytes (254 on
+    /// Asks the peer for a connection of this queue pair, with a [`Message`] of at most 55 bytes (250 on
     /// iWARP).
     ///
     /// Post receives before this call: the peer may send as soon as it is connected.
@@ -214,8 +215,9 @@ impl RouteResolved {
     /// # Errors
     ///
     /// [`Error::ForeignContext`](crate::Error::ForeignContext) if it is of another device,
-    /// [`Error::Limit`](crate::Error::Limit) if the message is too long, otherwise the errno. The queue
-    /// pair is dropped.
+    /// [`Error::Limit`](crate::Error::Limit) if the message is too long,
+    /// [`Error::ConnectionManager`](crate::Error::ConnectionManager) if no program listens there and the
+    /// device is of iWARP (on others the step fails), otherwise the errno. The queue pair is dropped.
     #[doc(alias = "rdma_connect")]
     pub fn connect<'m, R: Receives>(
         mut self,
@@ -227,7 +229,16 @@ impl RouteResolved {
         let mut param = Id::conn_param(&data, &queue_pair::param(&queue_pair));
         // SAFETY: the identifier is alive, and the parameters and the data are locals.
         let ret = unsafe { rdma_connect(self.id.as_ptr(), &raw mut param) };
-        ret::minus_one("rdma_connect", ret)?;
+        match ret::minus_one("rdma_connect", ret) {
+            // siw connects TCP in this call; with RoCE it is an event.
+            Err(error) if error.errno() == Some(libc::ECONNREFUSED) => {
+                return Err(Error::ConnectionManager {
+                    step: Connected::<R>::NAME,
+                    failure: Box::new(CmFailure::REFUSED),
+                });
+            }
+            connecting => connecting?,
+        }
         Ok(Pending::new(Connecting {
             id: self.id,
             state: Half::Prepared(queue_pair),

@@ -56,6 +56,13 @@ pub struct CmFailure {
 }
 
 impl CmFailure {
+    /// No program listens at the peer's port, as iWARP's drivers report it at once.
+    pub(crate) const REFUSED: Self = Self {
+        event: CmEventType::REJECTED,
+        status: REFUSED,
+        private_data: PrivateData::EMPTY,
+    };
+
     /// The peer has given up.
     pub(crate) const GONE: Self = Self {
         event: CmEventType::DISCONNECTED,
@@ -69,8 +76,9 @@ impl CmFailure {
         self.event
     }
 
-    /// The event's status: a negative errno, or for a rejection its reason, such as 8 (on iWARP 111) if
-    /// there is no listener, and 28 if the peer has rejected the request.
+    /// The event's status: a negative errno, or for a rejection its reason, such as 8 (on iWARP
+    /// `-ECONNREFUSED`) if there is no listener, and 28 (on iWARP `-ECONNRESET`) if the peer has
+    /// rejected the request.
     #[must_use]
     pub const fn status(&self) -> i32 {
         self.status
@@ -100,14 +108,20 @@ const INVALID_SERVICE_ID: i32 = 8;
 const STALE_CONNECTION: i32 = 10;
 const CONSUMER: i32 = 28;
 
+/// The same on iWARP: how the TCP connection ended.
+const REFUSED: i32 = -libc::ECONNREFUSED;
+const RESET: i32 = -libc::ECONNRESET;
+
 impl fmt::Display for CmFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { event, status, .. } = *self;
         match (event, status) {
-            (CmEventType::REJECTED, INVALID_SERVICE_ID | libc::ECONNREFUSED) => f.write_str(
+            (CmEventType::REJECTED, INVALID_SERVICE_ID | REFUSED) => f.write_str(
                 "rejected: no program listens at this address and port; is the server started?",
             ),
-            (CmEventType::REJECTED, CONSUMER) => f.write_str("the peer has rejected the request"),
+            (CmEventType::REJECTED, CONSUMER | RESET) => {
+                f.write_str("the peer has rejected the request")
+            }
             (CmEventType::REJECTED, STALE_CONNECTION) => {
                 f.write_str("rejected: the peer still has a connection of this queue pair's number")
             }
@@ -219,6 +233,11 @@ mod tests {
             text(CmEventType::REJECTED, 28),
             "the peer has rejected the request"
         );
+        // iWARP's numbers for the same.
+        for (status, same) in [(-libc::ECONNREFUSED, 8), (-libc::ECONNRESET, 28)] {
+            let both = [status, same].map(|status| text(CmEventType::REJECTED, status));
+            assert_eq!(both[0], both[1]);
+        }
         assert_eq!(text(CmEventType::REJECTED, 5), "rejected (reason 5)");
         assert!(
             text(CmEventType::ADDR_ERROR, -libc::ENODEV)

@@ -18,7 +18,7 @@ use verbs_sys::{
 
 use super::address;
 use super::event::{CmEventType, Event};
-use super::private_data::{Message, PrivateData};
+use super::private_data::{MAX_IWARP, Message, PrivateData};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fd;
@@ -225,7 +225,7 @@ impl Id {
 
     /// The private data for a message, of which InfiniBand and RoCE have room for so many bytes.
     pub(super) fn private_data(&self, message: Message<'_>, max: u8) -> Result<PrivateData> {
-        let max = if self.is_iwarp() { u8::MAX } else { max };
+        let max = if self.is_iwarp() { MAX_IWARP } else { max };
         PrivateData::sent(message, max)
     }
 

@@ -145,7 +145,7 @@ impl ConnectRequest {
         self.depths.1
     }
 
-    /// Accepts the peer with this queue pair, and a [`Message`] of at most 195 bytes (254 on iWARP).
+    /// Accepts the peer with this queue pair, and a [`Message`] of at most 195 bytes (250 on iWARP).
     ///
     /// Post receives before this call: the peer may send at once. The queue pair must be of the
     /// [device](Self::device_name) and the [port](Self::port_num) of the request. It keeps
@@ -167,14 +167,21 @@ impl ConnectRequest {
         match self.accept_with(queue_pair, &data) {
             Ok(queue_pair) => Ok(Pending::new(Connecting::accepted(self.id, queue_pair))),
             // A peer that has given up, at any moment; there is no event of that. The kernel has no other
-            // reason: depths were checked when the queue pair was made, the data above.
+            // reason: depths were checked when the queue pair was made, the data above. On iWARP the
+            // answer cannot be sent.
             Err(Error::Verb {
                 verb: "rdma_init_qp_attr" | "rdma_accept",
                 source,
-            }) if source.raw_os_error() == Some(libc::EINVAL) => Err(Error::ConnectionManager {
-                step: "accepting",
-                failure: Box::new(CmFailure::GONE),
-            }),
+            }) if matches!(
+                source.raw_os_error(),
+                Some(libc::EINVAL | libc::ECONNRESET | libc::EPIPE | libc::ENOTCONN)
+            ) =>
+            {
+                Err(Error::ConnectionManager {
+                    step: "accepting",
+                    failure: Box::new(CmFailure::GONE),
+                })
+            }
             Err(error) => Err(error),
         }
     }
@@ -198,7 +205,7 @@ impl ConnectRequest {
         Ok(queue_pair)
     }
 
-    /// Rejects the peer, with a [`Message`] of at most 147 bytes (254 on iWARP).
+    /// Rejects the peer, with a [`Message`] of at most 147 bytes (250 on iWARP).
     ///
     /// # Errors
     ///

@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 ///
 /// | at most | InfiniBand, RoCE: message | raw | iWARP: message | raw |
 /// |---|---|---|---|---|
-/// | request | 55 bytes | 56 | 254 | 255 |
-/// | answer | 195 | 196 | 254 | 255 |
-/// | rejection | 147 | 148 | 254 | 255 |
+/// | request | 55 bytes | 56 | 250 | 251 |
+/// | answer | 195 | 196 | 250 | 251 |
+/// | rejection | 147 | 148 | 250 | 251 |
 ///
 /// ```no_run
 /// use verbs_core::PreparedQueuePair;
@@ -77,6 +77,10 @@ pub struct PrivateData {
 }
 
 const MAX: usize = u8::MAX as usize;
+
+/// How many bytes iWARP carries. siw adds four of its own to their number, in one byte: with more it
+/// wraps around, and the request gets lost without an error.
+pub(super) const MAX_IWARP: u8 = 251;
 
 impl PrivateData {
     /// No bytes.

@@ -92,12 +92,7 @@ fn additions_of_both_ends_all_count() {
     let counter = counter(&pair.b, &[0]);
     let other = Pair::between(
         verbs_harness::pair::Side::here(),
-        verbs_harness::pair::Side {
-            context: pair.b.side.context.clone(),
-            pd: pair.b.side.pd.clone(),
-            send_cq: pair.b.side.send_cq.clone(),
-            recv_cq: pair.b.side.recv_cq.clone(),
-        },
+        pair.b.side.again(),
         verbs_harness::pair::Side::prepared,
     );
     std::thread::scope(|scope| {

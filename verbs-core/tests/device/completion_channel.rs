@@ -258,6 +258,7 @@ fn channel_queues_and_queue_pair_end_in_every_order() {
         pd,
         send_cq,
         recv_cq,
+        connections: _,
     } = side;
     drop((pd, send_cq, recv_cq));
     context.close().unwrap();

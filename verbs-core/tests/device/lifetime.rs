@@ -226,12 +226,13 @@ fn a_connection_outlives_every_other_handle() {
                     pd,
                     send_cq,
                     recv_cq,
+                    connections,
                 },
         } = end;
         drop((context, pd, send_cq, recv_cq));
-        qp
+        (qp, connections)
     };
-    let (a, b) = (keep(a), keep(b));
+    let ((a, _), (b, _)) = (&keep(a), &keep(b));
     // SAFETY: it names no memory.
     unsafe { b.post_receive(&mut [ReceiveWorkRequest::empty()]) }.unwrap();
     // SAFETY: as above.

@@ -21,7 +21,10 @@ pub mod chains;
 pub mod child;
 mod domain;
 pub mod drops;
+pub mod iwarp;
 pub mod logged;
+#[cfg(feature = "rdmacm")]
+pub mod manager;
 pub mod pair;
 mod watchdog;
 pub mod wire;
@@ -50,15 +53,29 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Tests share the wire; those that break it have it alone.
 static WIRE: RwLock<()> = RwLock::new(());
 
-/// Begins a test: its name is that of the function.
+/// Begins a test: its name is that of the function. Returns from it if it cannot run on this device:
+/// it is skipped then.
+///
+/// `begin!(iwarp lacks "atomics")` is for a test of something that iWARP does not have.
 #[macro_export]
 macro_rules! begin {
     () => {
         $crate::begin!(shared)
     };
+    (iwarp lacks $what:literal) => {{
+        let test = $crate::begin!();
+        if $crate::iwarp::is_iwarp() {
+            return test.skip(concat!("iWARP lacks ", $what));
+        }
+        test
+    }};
     ($how:ident) => {{
         fn here() {}
-        $crate::Test::$how(std::any::type_name_of_val(&here))
+        let test = $crate::Test::$how(std::any::type_name_of_val(&here));
+        if let Some(reason) = $crate::iwarp::rules_out(env!("CARGO_PKG_NAME")) {
+            return test.skip(reason);
+        }
+        test
     }};
 }
 

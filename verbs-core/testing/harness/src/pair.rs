@@ -1,5 +1,10 @@
 //! The ladder that tests climb: device, PD, queues, and two queue pairs that are connected.
 
+#[cfg(feature = "rdmacm")]
+use std::sync::Mutex;
+
+#[cfg(feature = "rdmacm")]
+use verbs_core::rdmacm::Connection;
 use verbs_core::{
     AccessFlags, Buffer, CompletionQueue, Context, Device, PostError, PreparedQueuePair,
     ProtectionDomain, QueuePair, QueuePairEndpoint, ReceiveWorkRequest, SendWorkRequest,
@@ -7,7 +12,7 @@ use verbs_core::{
 };
 
 use super::child::Line;
-use super::{device_name, peer_name, wait_for};
+use super::{device_name, iwarp, peer_name, wait_for};
 
 /// What one end of a connection is made of.
 pub struct Side {
@@ -19,6 +24,15 @@ pub struct Side {
     pub send_cq: CompletionQueue,
     /// For completions of receives.
     pub recv_cq: CompletionQueue,
+    /// Of its queue pairs, where the connection manager connects them.
+    pub connections: Connections,
+}
+
+/// Connections of the connection manager; their queue pairs end with them.
+#[derive(Default)]
+pub struct Connections {
+    #[cfg(feature = "rdmacm")]
+    kept: Mutex<Vec<Connection>>,
 }
 
 impl Side {
@@ -29,8 +43,27 @@ impl Side {
             pd: context.alloc_pd().unwrap(),
             send_cq: CompletionQueue::create(&context, 256).unwrap(),
             recv_cq: CompletionQueue::create(&context, 256).unwrap(),
+            connections: Connections::default(),
             context,
         }
+    }
+
+    /// The same objects once more, for another queue pair.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self {
+            context: self.context.clone(),
+            pd: self.pd.clone(),
+            send_cq: self.send_cq.clone(),
+            recv_cq: self.recv_cq.clone(),
+            connections: Connections::default(),
+        }
+    }
+
+    /// Keeps a connection as long as this side.
+    #[cfg(feature = "rdmacm")]
+    pub(super) fn keep(&self, connection: Connection) {
+        self.connections.kept.lock().unwrap().push(connection);
     }
 
     /// On the device under test.
@@ -183,13 +216,25 @@ impl Pair {
     /// Between these two, with the queue pairs that `build` makes.
     pub fn between(a: Side, b: Side, build: impl Fn(&Side) -> PreparedQueuePair) -> Self {
         let (qa, qb) = (build(&a), build(&b));
-        let (ea, eb) = (qa.endpoint(), qb.endpoint());
-        let (qa, qb) = (qa.handshake(&eb).unwrap(), qb.handshake(&ea).unwrap());
+        let [qa, qb] = if iwarp::is_iwarp() {
+            by_manager((&a, qa), (&b, qb))
+        } else {
+            let (ea, eb) = (qa.endpoint(), qb.endpoint());
+            [qa.handshake(&eb).unwrap(), qb.handshake(&ea).unwrap()]
+        };
         Self {
             a: End { qp: qa, side: a },
             b: End { qp: qb, side: b },
         }
     }
+}
+
+#[cfg(feature = "rdmacm")]
+use super::manager::connect as by_manager;
+
+#[cfg(not(feature = "rdmacm"))]
+fn by_manager(_: (&Side, PreparedQueuePair), _: (&Side, PreparedQueuePair)) -> [QueuePair; 2] {
+    panic!("pairs on iWARP need the feature verbs-harness/rdmacm");
 }
 
 /// A pattern that differs from one place to the next and from one seed to the next.

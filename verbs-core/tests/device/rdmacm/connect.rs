@@ -4,10 +4,12 @@ use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use verbs_core::rdmacm::{Connector, Listener};
+use verbs_core::rdmacm::{Connected, Connector, Listener, Pending};
 use verbs_core::{
     AccessFlags, Error, ErrorKind, QpState, QueuePair, ReceiveWorkRequest, SendWorkRequest,
+    WcStatus,
 };
+use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::pair::{End, Side, works};
 use verbs_harness::{PATIENCE, begin, peer_name, until, wait_for};
 
@@ -35,9 +37,16 @@ fn peers_connect_exchange_messages_and_disconnect() {
         assert_eq!(asked.private_data.message(), Some(&b"gladly"[..]));
 
         let (ours, theirs) = (&asked.queue_pair, &answered.queue_pair);
-        assert_eq!(ours.remote_endpoint().qp_num(), theirs.qp_num());
-        assert_eq!(theirs.remote_endpoint().qp_num(), ours.qp_num());
+        // iWARP does not exchange them.
+        if !is_iwarp() {
+            assert_eq!(ours.remote_endpoint().qp_num(), theirs.qp_num());
+            assert_eq!(theirs.remote_endpoint().qp_num(), ours.qp_num());
+        }
         assert!(ours.max_rd_atomic() > 0 && theirs.max_rd_atomic() > 0);
+        let ends = [(asked.queue_pair, side), (answered.queue_pair, server.side)];
+        let [one, other] = ends.map(|(qp, side)| End { qp, side });
+        works(&one, &other);
+        works(&other, &one);
         assert!(!answered.connection.poll_disconnected().unwrap());
         asked.connection.disconnect().unwrap();
         let ended = answered.connection.wait_disconnected(Some(PATIENCE));
@@ -46,11 +55,18 @@ fn peers_connect_exchange_messages_and_disconnect() {
         answered.connection.disconnect().unwrap();
         assert!(asked.connection.wait_disconnected(Some(PATIENCE)).unwrap());
         assert!(asked.connection.poll_disconnected().unwrap());
-        // The queue pairs do not end with their connection.
-        let ends = [(asked.queue_pair, side), (answered.queue_pair, server.side)];
-        let [one, other] = ends.map(|(qp, side)| End { qp, side });
-        works(&one, &other);
-        works(&other, &one);
+        if is_iwarp() {
+            // The queue pairs end with their connection: what is posted is flushed, or rejected.
+            for end in [&one, &other] {
+                // SAFETY: it names no memory.
+                let posted = unsafe { end.qp.post_receive(&mut [ReceiveWorkRequest::empty()]) };
+                assert!(posted.is_err() || end.receive_status() == WcStatus::WR_FLUSH_ERR);
+            }
+        } else {
+            // The queue pairs do not.
+            works(&one, &other);
+            works(&other, &one);
+        }
     }
 }
 
@@ -127,6 +143,9 @@ fn queue_pairs_get_no_access_that_their_settings_deny() {
     let answers = server.request().accept(denies(&server.side), b"").unwrap();
     for end in both(asks, answers) {
         let attr = end.queue_pair.query().unwrap();
+        if is_iwarp() && verbs_harness::is_soft() {
+            return test.skip("siw's query has the same access for all queue pairs");
+        }
         assert_eq!(attr.qp_state(), QpState::RTS);
         let remote = AccessFlags::REMOTE | AccessFlags::REMOTE_ATOMIC;
         assert!(!attr.qp_access_flags().intersects(remote), "{attr:?}");
@@ -144,8 +163,8 @@ fn request_that_nothing_listens_for_is_rejected_at_once() {
     drop(listener);
     let (side, route) = client(addr);
     let started = Instant::now();
-    let step = route.connect(side.prepared(), b"").unwrap();
-    let error = step.wait(Some(PATIENCE)).unwrap_err();
+    let step = route.connect(side.prepared(), b"");
+    let error = step.and_then(|step| step.wait(Some(PATIENCE))).unwrap_err();
     assert_eq!(
         error.to_string(),
         "connecting failed: rejected: no program listens at this address and port; is the server started?"
@@ -181,10 +200,24 @@ fn peer_that_never_accepts_is_given_up_at_the_deadline() {
     let error = step.wait(Some(Duration::from_millis(100))).unwrap_err();
     assert_eq!(error.to_string(), "connecting did not end within 100ms");
     assert_eq!(error.kind(), ErrorKind::TimedOut);
-    // The peer has gone: accepting fails, now or when it is waited for.
-    let late = request.accept(server.side.prepared(), b"");
-    let error = late.and_then(|step| step.wait(Some(PATIENCE))).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ConnectionManager, "{error}");
+    assert_gone(request.accept(server.side.prepared(), b""));
+}
+
+/// The peer has given up: accepting fails, now or when it is waited for.
+fn assert_gone(late: verbs_core::Result<Pending<Connected>>) {
+    match late.and_then(|step| step.wait(Some(PATIENCE))) {
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::ConnectionManager);
+            let text = error.to_string();
+            assert!(text.ends_with("failed: the peer has given up"), "{text}");
+        }
+        // On iWARP the answer may just fit in a TCP connection that has not been reset yet.
+        Ok(mut connected) => {
+            assert!(is_iwarp(), "accepted");
+            let ended = connected.connection.wait_disconnected(Some(PATIENCE));
+            assert!(ended.unwrap(), "the connection ends at once");
+        }
+    }
 }
 
 #[test]
@@ -242,20 +275,14 @@ fn connections_leave_no_descriptor() {
     // The first connection opens what librdmacm keeps.
     drop(connected(&mut server));
     let before = open();
-    for _ in 0..10 {
+    // Giving up takes 7 s on soft-iWARP.
+    for _ in 0..if is_iwarp() { 1 } else { 10 } {
         drop(connected(&mut server));
         let (side, route) = client(server.addr);
         let asks = route.connect(side.prepared(), b"").unwrap();
         let request = server.request();
         drop(asks);
-        // The peer has gone.
-        let late = request.accept(server.side.prepared(), b"");
-        let error = late.and_then(|step| step.wait(Some(PATIENCE))).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ConnectionManager);
-        assert!(
-            error.to_string().ends_with("failed: the peer has given up"),
-            "{error}"
-        );
+        assert_gone(request.accept(server.side.prepared(), b""));
     }
     assert_eq!(open(), before);
 }

@@ -7,15 +7,19 @@ use verbs_core::rdmacm::{
     AddrResolved, ConnectRequest, Connected, Connector, Listener, Pending, RouteResolved,
 };
 use verbs_harness::pair::Side;
-use verbs_harness::{PATIENCE, Test, until};
+use verbs_harness::{PATIENCE, Test, iwarp, until};
 
 mod connect;
 mod multicast;
 mod private_data;
 
-/// The address of a side's device: that of a GID for RoCE v2 that is an IPv4 address.
+/// The address of a side's device: that of a GID for RoCE v2 that is an IPv4 address; on iWARP that of
+/// the link.
 fn ip(side: &Side) -> Option<IpAddr> {
     let context = side.pd.context();
+    if iwarp::is_iwarp() {
+        return iwarp::ipv4(context.device().name()).map(IpAddr::from);
+    }
     let port = context.active_port().unwrap()?;
     let table = context.gid_table(port).unwrap();
     let entries = table

@@ -15,7 +15,7 @@ use super::ip;
 #[test]
 #[ignore = "needs an RDMA device"]
 fn datagram_to_a_multicast_group_arrives_at_its_member() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "datagrams");
     // On the wire between the two devices.
     let sides = [Side::here(), Side::new(&peer_name())];
     let [Some(from), Some(to)] = [ip(&sides[0]), ip(&sides[1])] else {

@@ -2,6 +2,7 @@
 
 use verbs_core::rdmacm::{CmEventType, Message};
 use verbs_core::{Error, ErrorKind};
+use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin, peer_name};
 
 use super::{Server, both, client};
@@ -32,7 +33,8 @@ fn messages_of_every_length_that_fits_arrive() {
     let Some(mut server) = Server::new(&test, &peer_name()) else {
         return;
     };
-    for (asked, answered) in [(0, 0), (1, 1), (55, 195)] {
+    let longest = if is_iwarp() { (250, 250) } else { (55, 195) };
+    for (asked, answered) in [(0, 0), (1, 1), longest] {
         let bytes: Vec<u8> = (1..=255).collect();
         let (side, route) = client(server.addr);
         let asks = route.connect(side.prepared(), &bytes[..asked]).unwrap();
@@ -43,7 +45,8 @@ fn messages_of_every_length_that_fits_arrive() {
         assert_eq!(asks.private_data.message(), Some(&bytes[..answered]));
     }
     let (side, route) = client(server.addr);
-    let error = route.connect(side.prepared(), &[0; 56]).unwrap_err();
+    let long = vec![0; longest.0 + 1];
+    let error = route.connect(side.prepared(), &long[..]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Limit);
 }
 

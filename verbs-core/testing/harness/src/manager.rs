@@ -1,0 +1,36 @@
+//! Connecting two queue pairs by the connection manager, as iWARP has to.
+
+use verbs_core::rdmacm::{Connector, Listener};
+use verbs_core::{PreparedQueuePair, QueuePair};
+
+use super::pair::Side;
+use super::{PATIENCE, iwarp};
+
+/// Connects a queue pair of each side to the other. The connections are kept by the sides.
+pub fn connect(
+    (a, qa): (&Side, PreparedQueuePair),
+    (b, qb): (&Side, PreparedQueuePair),
+) -> [QueuePair; 2] {
+    let addr = |side: &Side| {
+        let name = side.context.device().name().to_owned();
+        let ip = iwarp::ipv4(&name).unwrap_or_else(|| panic!("{name} has no IPv4 address"));
+        (ip, 0).into()
+    };
+    let mut listener = Listener::bind(addr(b), 1).unwrap();
+    let mut connector = Connector::new().unwrap();
+    // The address chooses the device.
+    connector.bind(addr(a)).unwrap();
+    let server = listener.local_addr().unwrap();
+    let resolving = connector.resolve_addr(server, PATIENCE).unwrap();
+    let resolved = resolving.wait(Some(PATIENCE)).unwrap();
+    let resolving = resolved.resolve_route(PATIENCE).unwrap();
+    let route = resolving.wait(Some(PATIENCE)).unwrap();
+    let asks = route.connect(qa, b"").unwrap();
+    let request = listener.request(Some(PATIENCE)).unwrap();
+    let answers = request.unwrap().accept(qb, b"").unwrap();
+    let [asked, answered] = [asks, answers].map(|step| step.wait(Some(PATIENCE)).unwrap());
+    [(a, asked), (b, answered)].map(|(side, connected)| {
+        side.keep(connected.connection);
+        connected.queue_pair
+    })
+}
