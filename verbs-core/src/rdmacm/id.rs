@@ -114,7 +114,13 @@ impl Id {
 
     /// Takes the next event of an identifier that is no listener; `None` if there is none.
     pub(super) fn next_event(&mut self) -> Result<Option<Event>> {
-        Ok(self.take_event()?.map(|(event, _)| event))
+        loop {
+            match self.take_event()? {
+                // A hint: the path to the peer still works.
+                Some((event, _)) if event.kind == CmEventType::ADDR_CHANGE => {}
+                other => return Ok(other.map(|(event, _)| event)),
+            }
+        }
     }
 
     /// Takes the next event, and the identifier of a connect request.

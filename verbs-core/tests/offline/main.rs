@@ -27,6 +27,8 @@ mod modify;
 mod path;
 mod poll;
 mod post;
+#[cfg(feature = "rdmacm")]
+mod rdmacm;
 mod receive;
 mod refused;
 mod shared_receives;
