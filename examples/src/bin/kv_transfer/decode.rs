@@ -1,342 +1,331 @@
 //! Decode: counts before it asks, checks every byte, and uses no page again before nothing can write to it.
 
+use std::iter;
+use std::ops::Range;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use examples::{Context as _, Failure, Frames, Latencies, Listener, Measured, say};
-use verbs_channel::{ImmediateCounter, ImmediateCounters, OwnedBuffer};
-use verbs_core::AccessFlags;
+use examples::{Context as _, Failure, Latencies, Listener, Measured, runtime, say};
+use futures_util::future::join_all;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout, timeout_at};
+use verbs_async::{AsyncGroup, CqEvents, IncomingMessages};
+use verbs_channel::{
+    BufferPool, Channel, DownReason, ImmediateCounters, OwnedBuffer, Recorded, SharedMemory,
+};
+use verbs_core::{AccessFlags, Context, RemoteMemoryRegion};
 
 use crate::Options;
+use crate::cost::Meter;
 use crate::pool::Pool;
-use crate::protocol::{Answer, Cache, Order, Share, hello, out_of_order};
-use crate::rail::{DEPTH, Rail, Rounds, cpu_time};
+use crate::protocol::{Cache, ORDER_LEN, Order};
+
+/// Receives for immediates on a rail.
+const RECEIVES: u16 = 256;
+/// How long to wait for a rail that has just gone down, while another is up.
+const GRACE: Duration = Duration::from_secs(2);
+
+struct Rail {
+    name: String,
+    group: AsyncGroup,
+    /// Registered as long as this lives, and how prefill reaches it.
+    memory: (SharedMemory, RemoteMemoryRegion),
+    orders: BufferPool,
+    /// The immediates, while it is connected.
+    incoming: Option<IncomingMessages>,
+}
 
 struct Decode<'o> {
     rails: Vec<Rail>,
+    /// How many of them were up at the last request.
+    expected: usize,
+    listener: TcpListener,
     pool: Arc<Pool>,
-    cache: Cache,
     counters: ImmediateCounters,
     options: &'o Options,
-    generation: u64,
-    took: Vec<Duration>,
-    /// The processor time of all requests.
-    cpu: Duration,
     /// The longest time from the end of a request to its pages being free.
     slowest: Duration,
-    /// Bytes of pages that were wrong, and of canaries.
-    wrong: (u32, u32),
 }
 
-/// A share, and how much of it has arrived.
-type Counted = (Share, ImmediateCounter);
+/// What the rails of a request share.
+struct Request<'d> {
+    counters: &'d ImmediateCounters,
+    options: &'d Options,
+    generation: u64,
+    /// How many pages have come.
+    arrived: watch::Sender<usize>,
+}
 
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let (common, page_len) = (&options.common, options.page << 10);
-    let pool = Pool::new(options.memory, options.layers * options.pages, page_len)?;
-    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-    let rails = Rail::open_all(options, &pool, access)?;
-    let names: Vec<&str> = rails.iter().map(|rail| &rail.name[..]).collect();
-    let names = names.join(" and ");
-    let cache = Cache {
-        layers: options.layers,
-        pages: options.pages,
-        page_len,
-        rails: rails.iter().map(|rail| rail.remote).collect(),
-    };
-    let mut decode = Decode {
-        // One for each share: a rail that takes over gets more of them.
-        counters: ImmediateCounters::new(u16::try_from(rails.len() * (rails.len() + 1))?),
-        rails,
-        pool,
-        cache,
-        options,
-        generation: 0,
-        took: Vec::new(),
-        cpu: Duration::ZERO,
-        slowest: Duration::ZERO,
-        wrong: (0, 0),
-    };
-    let listener = Listener::bind(common.port)?;
-    let port = listener.port();
-    say(format_args!("waiting on {names}, TCP port {port}"))?;
-    while decode.generation < options.requests {
-        let peer = listener.accept(common.wait(), common.limit())?;
-        let frames = Frames::greet(peer, &hello())?;
-        if let Err(why) = decode.session(&frames) {
-            decode.free(&format!("prefill is gone: {why}"))?;
+    let runtime = runtime(1)?;
+    let _entered = runtime.enter();
+    let mut decode = Decode::new(options)?;
+    let (mut took, mut meter) = (Vec::new(), Meter::new());
+    let (mut wrong, mut damaged) = (0, 0);
+    for generation in 1..=options.requests {
+        runtime.block_on(decode.join())?;
+        let start = Instant::now();
+        let ended = meter.measure(|| runtime.block_on(decode.request(generation)));
+        match &ended {
+            Ok(()) => took.push(start.elapsed()),
+            Err(why) => decode.free(&format!("generation {generation}: {why}"))?,
+        }
+        for page in 0..options.all_pages() {
+            let place = options.place(page, generation);
+            let found = decode.pool.check(place, page, generation);
+            wrong += if ended.is_ok() { found.0 } else { 0 };
+            damaged += found.1;
         }
     }
-    decode.report()
+    runtime.block_on(decode.leave());
+    let (pages, page_len) = (options.all_pages() as u64, options.page_len() as u64);
+    let (count, slowest) = (took.len() as u64, decode.slowest.as_secs_f64() * 1e3);
+    let (early, moved, took) = (
+        options.requests - count,
+        count * pages,
+        Latencies::new(took),
+    );
+    let rate = moved as f64 / took.total().as_secs_f64().max(1e-9);
+    let (gigabytes, costs) = (rate * page_len as f64 / 1e9, meter.per_page(moved));
+    let [median, p99, max] = [50, 99, 100].map(|percent| took.percentile(percent));
+    say(format_args!(
+        "{count} requests of {pages} pages of {page_len} bytes: {wrong} wrong bytes, {damaged} of canaries\n\
+         {early} ended early: their pages were free after {slowest:.1} ms at most\n\
+         {gigabytes:.3} GB/s, {rate:.0} pages/s: {costs}\n\
+         a request took {median:.0} us (median), {p99:.0} us (99 %), {max:.0} us at most"
+    ))?;
+    Measured::new("kv_transfer", page_len, moved, took.total(), true).print()?;
+    match (wrong, damaged) {
+        (0, 0) => Ok(()),
+        _ => Err(Failure::new("pages or canaries were damaged")),
+    }
 }
 
-impl Decode<'_> {
-    /// All requests, or until prefill is gone.
-    fn session(&mut self, frames: &Frames) -> Result<(), Failure> {
-        frames.send(&self.cache)?;
-        let first = self.generation + 1;
-        while self.generation < self.options.requests {
-            self.join(frames)?;
-            self.generation += 1;
-            frames.send(&Order::Make(self.generation))?;
-            let Answer::Made = frames.receive()? else {
-                return Err(out_of_order());
+impl<'o> Decode<'o> {
+    fn new(options: &'o Options) -> Result<Self, Failure> {
+        let pool = Pool::new(options)?;
+        let rails = options
+            .open()?
+            .into_iter()
+            .map(|context| Rail::new(&context, &pool, options));
+        let rails: Vec<Rail> = rails.collect::<Result<_, Failure>>()?;
+        let listener = Listener::bind(options.common.port)?;
+        let names: Vec<&str> = rails.iter().map(|rail| &rail.name[..]).collect();
+        say(format_args!(
+            "waiting on {}, TCP port {}",
+            names.join(" and "),
+            listener.port()
+        ))?;
+        Ok(Self {
+            counters: ImmediateCounters::new(u16::try_from(rails.len())?),
+            expected: rails.len(),
+            rails,
+            listener: TcpListener::from_std(listener.into_socket())?,
+            pool,
+            options,
+            slowest: Duration::ZERO,
+        })
+    }
+
+    /// Connects rails that are down: at least one, and those that have just gone down.
+    async fn join(&mut self) -> Result<(), Failure> {
+        let (start, mut last, mut up) = (Instant::now(), Instant::now(), self.up());
+        while up < self.rails.len() {
+            let until = match up {
+                0 => start + self.options.common.wait(),
+                _ if up < self.expected => last + GRACE,
+                _ => last,
             };
-            if self.generation == first {
-                say(format_args!("prefill is here: generation {first}"))?;
-            }
-            self.request(frames)?;
-        }
-        frames.send(&Order::Bye)
-    }
-
-    /// Connects the rails that are not, if they can be; at least one.
-    fn join(&mut self, frames: &Frames) -> Result<(), Failure> {
-        let start = Instant::now();
-        loop {
-            let mut why = None;
-            for index in 0..self.rails.len() {
-                why = self.join_one(frames, index)?.err().or(why);
-            }
-            match why {
-                Some(why) if self.up().next().is_none() => {
-                    if start.elapsed() >= self.options.common.limit() {
-                        return Err(why).context(|| "no rail can be connected");
-                    }
-                    thread::sleep(Duration::from_millis(10));
-                }
-                _ => return Ok(()),
+            let joined = match timeout_at(until.into(), self.listener.accept()).await {
+                Err(_elapsed) => Err(Failure::new("no prefill came (--wait waits longer)")),
+                Ok(Err(why)) => Err(why).context(|| "cannot accept a rail"),
+                Ok(Ok((stream, _))) => timeout(GRACE, self.meet(stream))
+                    .await
+                    .unwrap_or_else(|_elapsed| Err(Failure::new("prefill is silent"))),
+            };
+            match joined {
+                Ok(()) => (up, last) = (self.up(), Instant::now()),
+                Err(why) if up == 0 && Instant::now() >= until => return Err(why),
+                Err(_) if Instant::now() >= until => break,
+                Err(_) => {}
             }
         }
+        self.expected = up;
+        Ok(())
     }
 
-    fn join_one(&mut self, frames: &Frames, index: usize) -> Result<Result<(), Failure>, Failure> {
-        let is_down = |rail: &&mut Rail| rail.channel.is_none();
-        let Some(rail) = self.rails.get_mut(index).filter(is_down) else {
-            return Ok(Ok(()));
+    /// Connects the rail at the other end of a stream, which names it in a byte.
+    async fn meet(&mut self, mut stream: TcpStream) -> Result<(), Failure> {
+        let number = stream.read_u8().await?;
+        let rail = self.rails.get_mut(usize::from(number));
+        let Some(rail) = rail.filter(|rail| !rail.is_up()) else {
+            return Err(Failure::new("prefill has another number of rails"));
         };
-        let prepared = match rail.prepare(self.options) {
-            Ok(prepared) => prepared,
-            Err(why) => return Ok(Err(why)),
+        let cache = Cache {
+            pages: self.options.all_pages(),
+            page_len: self.options.page_len(),
+            memory: rail.memory.1,
         };
-        frames.send(&Order::Join(index, prepared.endpoint()))?;
-        let Answer::Joined(theirs) = frames.receive()? else {
-            return Err(out_of_order());
+        let cache = serde_json::to_vec(&cache)?;
+        let (channel, _) = rail.group.exchange_tokio(stream, &cache).await?;
+        let receives = iter::repeat_with(OwnedBuffer::empty).take(RECEIVES.into());
+        rail.incoming = Some(channel.into_incoming(receives));
+        say(format_args!("rail {} is up", rail.name))
+    }
+
+    fn up(&self) -> usize {
+        self.rails.iter().filter(|rail| rail.is_up()).count()
+    }
+
+    /// A request: ready when all pages are there. When it fails, or is dropped before, its pages are not
+    /// [free](Self::free) yet.
+    async fn request(&mut self, generation: u64) -> Result<(), Failure> {
+        let options = self.options;
+        let request = Request {
+            counters: &self.counters,
+            options,
+            generation,
+            arrived: watch::Sender::new(0),
         };
-        let connected = theirs.map_err(Failure::new).and_then(|theirs| {
-            let mut channel = prepared.handshake(&theirs)?;
-            for _ in 0..DEPTH {
-                channel.start_receive(OwnedBuffer::empty())?;
-            }
-            Ok(channel)
-        });
-        Ok(connected.map(|channel| rail.channel = Some(channel)))
-    }
-
-    /// Counts before it asks; then waits until all pages are there, or no page can be written to.
-    fn request(&mut self, frames: &Frames) -> Result<(), Failure> {
-        let (start, before) = (Instant::now(), cpu_time());
-        let (up, all) = (self.up().collect::<Vec<_>>(), self.cache.len());
-        let each = all.div_ceil(up.len());
-        let mut counted = Vec::with_capacity(up.len());
-        for (rail, first) in up.into_iter().zip((0..all).step_by(each)) {
-            counted.push(self.begin(rail, first, each.min(all - first))?);
-        }
-        let shares = counted.iter().map(|(share, _)| *share).collect();
-        let timeout = Duration::from_millis(self.options.deadline);
-        frames.send(&Order::Write(shares, timeout))?;
-        let mut is_settled = false;
-        let end = self.count(frames, &mut counted, start, &mut is_settled)?;
-        self.cpu += cpu_time().saturating_sub(before);
-        match end {
-            None => self.took.push(start.elapsed()),
-            Some(why) => {
-                self.free(why)?;
-                // The counters end: an immediate that is still on its way will be stale.
-                counted.clear();
-                if !is_settled {
-                    frames.send(&Order::Abort)?;
-                }
-            }
-        }
-        // Prefill is done with its own pages when it has answered. Those that came are right, even so.
-        let mut settled = Ok(is_settled);
-        while let Ok(false) = settled {
-            settled = self.settle(frames);
-        }
-        if end.is_none() {
-            self.check();
-        }
-        settled.map(drop)
-    }
-
-    /// A share with a counter of its own: it has a generation that no other request has.
-    fn begin(&self, rail: usize, first: usize, count: usize) -> Result<Counted, Failure> {
-        let counter = self.counters.begin();
-        let counter = counter.ok_or_else(|| Failure::new("no counter is free"))?;
-        let share = Share {
-            rail,
-            first,
-            count,
-            turn: usize::try_from(self.generation)? % self.cache.len(),
-            immediate: counter.immediate(),
-            counts_pages: !self.options.count_rails,
+        let mut arrived = request.arrived.subscribe();
+        let (all, aborts) = (options.all_pages(), options.abort_every);
+        let aborts = aborts.is_some_and(|every| generation.is_multiple_of(every));
+        let ended = tokio::select! {
+            moved = request.carry_out(&mut self.rails) => return moved,
+            _ = arrived.wait_for(|arrived| arrived * 2 >= all), if aborts => "aborted",
+            () = sleep(Duration::from_millis(options.deadline)) => "its deadline has passed",
         };
-        Ok((share, counter))
+        let arrived = *arrived.borrow();
+        Err(Failure::new(format!(
+            "{ended} with {arrived} of {all} pages there"
+        )))
     }
 
-    /// Counts until all shares have arrived, or returns why they will not.
-    fn count(
-        &mut self,
-        frames: &Frames,
-        counted: &mut [Counted],
-        start: Instant,
-        is_settled: &mut bool,
-    ) -> Result<Option<&'static str>, Failure> {
-        let timeout = Duration::from_millis(self.options.deadline);
-        let aborts = self.options.abort_every;
-        let aborts = aborts.is_some_and(|every| self.generation.is_multiple_of(every));
-        let mut rounds = Rounds::default();
-        loop {
-            let has_moved = self.poll();
-            let expected: u32 = counted.iter().map(|(share, _)| share.expected()).sum();
-            let arrived: u32 = counted.iter().map(|(_, counter)| counter.count()).sum();
-            if aborts && arrived * 2 >= expected {
-                return Ok(Some("aborted"));
-            }
-            if arrived == expected {
-                return Ok(None);
-            }
-            if start.elapsed() >= timeout {
-                return Ok(Some("its deadline has passed"));
-            }
-            if !rounds.next(has_moved) || !frames.peer().has_sent()? {
-                continue;
-            }
-            match frames.receive()? {
-                Answer::Written => *is_settled = true,
-                Answer::Quiesced(_) => {
-                    *is_settled = true;
-                    return Ok(Some("prefill has ended it"));
-                }
-                Answer::RailFailed(failed, why) => {
-                    say(format_args!("rail {failed} failed: {why}"))?;
-                    self.end_rail(failed)?;
-                    let Some(rail) = self.up().next() else {
-                        return Ok(Some("all rails have failed"));
-                    };
-                    // Some pages may have arrived: all are written again, and counted from 0.
-                    let mut shares = Vec::new();
-                    for (share, counter) in
-                        counted.iter_mut().filter(|(share, _)| share.rail == failed)
-                    {
-                        (*share, *counter) = self.begin(rail, share.first, share.count)?;
-                        shares.push(*share);
-                    }
-                    frames.send(&Order::Again(shares))?;
-                }
-                _ => return Err(out_of_order()),
-            }
-        }
-    }
-
-    /// Records the immediates that have arrived, and makes room for more. Whether there were any.
-    fn poll(&mut self) -> bool {
-        let mut has_moved = false;
-        for channel in self
-            .rails
-            .iter_mut()
-            .filter_map(|rail| rail.channel.as_mut())
-        {
-            while let Some(completed) = channel.next_completed() {
-                // Whether the rail has failed is prefill's to find out: it knows what was written.
-                let Ok(success) = completed.result else { break };
-                let _counts = success
-                    .imm_data()
-                    .map(|number| self.counters.record(number));
-                drop(channel.start_receive(OwnedBuffer::empty()));
-                has_moved = true;
-            }
-        }
-        has_moved
-    }
-
-    /// Takes an answer to a request that has ended here. Whether it has ended there.
-    fn settle(&mut self, frames: &Frames) -> Result<bool, Failure> {
-        match frames.receive()? {
-            Answer::Written => return Ok(true),
-            Answer::Quiesced(took) => {
-                let (generation, took) = (self.generation, took.as_secs_f64() * 1e3);
-                say(format_args!(
-                    "generation {generation}: prefill was quiesced after {took:.1} ms"
-                ))?;
-                // Its rails are down.
-                (0..self.rails.len()).try_for_each(|rail| self.end_rail(rail))?;
-                return Ok(true);
-            }
-            Answer::RailFailed(rail, _) => self.end_rail(rail)?,
-            _ => return Err(out_of_order()),
-        }
-        frames.send(&Order::Again(Vec::new()))?;
-        Ok(false)
-    }
-
-    /// Ends all rails: after this, nothing writes to the pages, whatever prefill does.
+    /// Ends all rails: after this nothing writes to the pages, whatever prefill does.
     fn free(&mut self, why: &str) -> Result<(), Failure> {
-        let (start, generation) = (Instant::now(), self.generation);
-        (0..self.rails.len()).try_for_each(|rail| self.end_rail(rail))?;
+        let start = Instant::now();
+        self.rails.iter_mut().try_for_each(Rail::end)?;
         self.slowest = self.slowest.max(start.elapsed());
         let took = start.elapsed().as_secs_f64() * 1e3;
         say(format_args!(
-            "generation {generation}: {why}: its pages were free after {took:.1} ms"
+            "{why}: its pages were free after {took:.1} ms"
         ))
     }
 
-    fn end_rail(&mut self, rail: usize) -> Result<(), Failure> {
-        self.rails.get_mut(rail).ok_or_else(out_of_order)?.end()
+    /// Takes leave of prefill, whose rails may be about to come back.
+    async fn leave(&mut self) {
+        drop(timeout(GRACE, self.join()).await);
+        let up = self.rails.iter().filter(|rail| rail.is_up());
+        // One that is gone needs no leave.
+        drop(join_all(up.map(|rail| rail.send(None))).await);
+    }
+}
+
+impl Request<'_> {
+    /// Gives each rail a part of the pages, and the part of a rail that fails to another one.
+    async fn carry_out(&self, rails: &mut [Rail]) -> Result<(), Failure> {
+        let up = rails.iter().filter(|rail| rail.is_up()).count();
+        let all = self.options.all_pages();
+        let each = all.div_ceil(up.max(1));
+        let firsts = (0..all).step_by(each);
+        let mut parts: Vec<_> = firsts.map(|first| first..all.min(first + each)).collect();
+        while !parts.is_empty() {
+            let up: Vec<_> = rails.iter_mut().filter(|rail| rail.is_up()).collect();
+            if up.is_empty() {
+                return Err(Failure::new("all rails have failed"));
+            }
+            let later = parts.split_off(parts.len().min(up.len()));
+            let moves = up.into_iter().zip(parts).map(async |(rail, part)| {
+                let Err(why) = self.fetch(rail, &part).await else {
+                    return Ok(None);
+                };
+                say(format_args!("rail {} failed: {why}", rail.name))?;
+                rail.end()?;
+                Ok(Some(part))
+            });
+            let failed: Result<Vec<_>, Failure> = join_all(moves).await.into_iter().collect();
+            parts = failed?.into_iter().flatten().chain(later).collect();
+        }
+        Ok(())
     }
 
-    fn up(&self) -> impl Iterator<Item = usize> {
-        let rails = self.rails.iter().enumerate();
-        rails.filter_map(|(index, rail)| rail.channel.as_ref().map(|_| index))
+    /// Asks a rail for pages, and counts their immediates: all again for pages that a rail has lost. The counter
+    /// ends with this, and an immediate that is still on its way is stale then.
+    async fn fetch(&self, rail: &mut Rail, part: &Range<usize>) -> Result<(), Failure> {
+        let counter = self.counters.begin();
+        let counter = counter.ok_or_else(|| Failure::new("no counter is free"))?;
+        let order = Order {
+            generation: self.generation,
+            first: part.start,
+            end: part.end,
+            immediate: counter.immediate(),
+            counts_pages: !self.options.count_rails,
+            timeout: Duration::from_millis(self.options.deadline),
+        };
+        rail.send(Some(&order)).await?;
+        let incoming = rail.incoming.as_mut().ok_or_else(is_down)?;
+        let expected = order.immediates();
+        while counter.count() < expected {
+            let message = incoming.next().await.ok_or_else(is_down)??;
+            let immediate = message.success().imm_data();
+            let recorded = immediate.map(|immediate| self.counters.record(immediate));
+            if recorded == Some(Recorded::Counted) {
+                let pages = part.len() / expected as usize;
+                self.arrived.send_modify(|arrived| *arrived += pages);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Rail {
+    fn new(context: &Context, pool: &Arc<Pool>, options: &Options) -> Result<Self, Failure> {
+        let pd = context.alloc_pd()?;
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let memory = pool.register(&pd, access, 0)?;
+        let channels = Channel::builder(&pd)
+            .port_num(options.common.ib_port)
+            .gid_index(options.common.gid_idx)
+            .max_send_wr(1)
+            .max_recv_wr(u32::from(RECEIVES));
+        Ok(Self {
+            name: context.device().name().to_owned(),
+            group: AsyncGroup::new(channels, 1, &CqEvents::create_tokio(context)?)?,
+            memory,
+            orders: BufferPool::new(&pd, ORDER_LEN, 1)?,
+            incoming: None,
+        })
     }
 
-    /// Compares every byte, and every canary.
-    fn check(&mut self) {
-        let turn = usize::try_from(self.generation).unwrap_or_default();
-        for page in 0..self.cache.len() {
-            let bytes = self.cache.bytes(self.generation, page);
-            let (wrong, damaged) = self.pool.check(self.cache.place(page, turn), bytes);
-            self.wrong = (self.wrong.0 + wrong, self.wrong.1 + damaged);
+    const fn is_up(&self) -> bool {
+        self.incoming.is_some()
+    }
+
+    /// Sends an order, or takes leave.
+    async fn send(&self, order: Option<&Order>) -> Result<(), Failure> {
+        let incoming = self.incoming.as_ref().ok_or_else(is_down)?;
+        let message = self.orders.take_with(&serde_json::to_vec(&order)?)?;
+        let message = message.ok_or_else(|| Failure::new("the last order is still in flight"))?;
+        let (sent, _block) = incoming.channel().send(message).await;
+        sent?;
+        Ok(())
+    }
+
+    /// Destroys the queue pair: after this, nothing is written over this rail.
+    fn end(&mut self) -> Result<(), Failure> {
+        let Some(incoming) = self.incoming.take() else {
+            return Ok(());
+        };
+        self.group.destroy_all(DownReason::Closed);
+        match incoming.channel().endpoint() {
+            None => Ok(()),
+            Some(_) => Err(Failure::new("stuck: the pages are never free")),
         }
     }
+}
 
-    fn report(self) -> Result<(), Failure> {
-        let (pages, page_len) = (self.cache.len() as u64, self.cache.page_len as u64);
-        let (count, (wrong, damaged)) = (self.took.len() as u64, self.wrong);
-        say(format_args!(
-            "{count} requests of {pages} pages of {page_len} bytes: {wrong} wrong bytes, {damaged} of canaries"
-        ))?;
-        let (ended, slowest) = (self.generation - count, self.slowest.as_secs_f64() * 1e3);
-        say(format_args!(
-            "{ended} ended early: their pages were free after {slowest:.1} ms at most"
-        ))?;
-        let (moved, took) = (count * pages, Latencies::new(self.took));
-        let rate = moved as f64 / took.total().as_secs_f64().max(1e-9);
-        let gigabytes = rate * page_len as f64 / 1e9;
-        let cpu = self.cpu.as_secs_f64() * 1e6 / moved.max(1) as f64;
-        say(format_args!(
-            "{gigabytes:.3} GB/s, {rate:.0} pages/s, {cpu:.1} us of CPU a page"
-        ))?;
-        let [median, p99, max] = [50, 99, 100].map(|percent| took.percentile(percent));
-        say(format_args!(
-            "a request took {median:.0} us (median), {p99:.0} us (99 %), {max:.0} us at most"
-        ))?;
-        Measured::new("kv_transfer", page_len, moved, took.total(), true).print()?;
-        match (wrong, damaged) {
-            (0, 0) => Ok(()),
-            _ => Err(Failure::new("pages or canaries were damaged")),
-        }
-    }
+fn is_down() -> Failure {
+    Failure::new("the rail is down")
 }

@@ -1,28 +1,29 @@
 //! Moves pages of a KV cache from a prefill process to a decode process, over one or several devices.
 //!
-//! Read first: `request` in `decode.rs`, which counts before it asks, and uses no page again before its
-//! own queue pairs are gone; then `step` in `prefill.rs`, which writes pages in chains that are built once.
+//! Read first: `request` in `decode.rs`, which may be dropped at any time, and `free`, after which nothing
+//! writes to the pages; then `write` in `prefill.rs`, which writes pages in chains that are built once.
 
+mod cost;
 mod decode;
 mod pool;
 mod prefill;
 mod protocol;
-mod rail;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
-use examples::{Common, run};
+use examples::{Common, Failure, run};
+use verbs_core::{Context, Device};
 
 use crate::pool::Kind;
 
 /// Move pages of a KV cache from a prefill process to a decode process
 ///
-/// Decode asks for pages and counts the immediates that come with them; prefill writes them in chains,
-/// over all rails. A request that ends early, at its deadline or because a process or a rail has failed,
-/// leaves nothing behind that could write: its pages are used again at once, under another generation.
-/// Each byte, and each canary between the pages, is checked.
+/// Decode asks for pages and counts the immediates that come with them; prefill writes them in chains. Each
+/// device is a rail, and each rail has a part of the pages. A request that ends early, at its deadline or
+/// because a process or all rails have failed, leaves nothing behind that could write: its pages are used
+/// again at once, under another generation. Each byte, and each canary between the pages, is checked.
 #[derive(Debug, Parser)]
 #[command(name = "kv_transfer", after_help = EXAMPLES)]
 struct Options {
@@ -37,15 +38,15 @@ struct Options {
     #[arg(long, value_enum, default_value_t = Kind::Heap)]
     memory: Kind,
 
-    /// Decode: layers of the model
+    /// Layers of the model: the same on both sides
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     layers: usize,
 
-    /// Decode: pages of each layer, all of which a request moves
+    /// Pages of each layer, all of which a request moves: the same on both sides
     #[arg(long, value_name = "COUNT", default_value_t = 16, value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_535))]
     pages: usize,
 
-    /// Decode: KiB in a page
+    /// KiB in a page: the same on both sides
     #[arg(long, value_name = "KIB", default_value_t = 16, value_parser = RangedU64ValueParser::<usize>::new().range(1..=8192))]
     page: usize,
 
@@ -79,8 +80,21 @@ Examples:
   kv_transfer                                 be decode, on the first active device
   kv_transfer 192.0.2.1                       be its prefill
   kv_transfer --devices mlx5_0,mlx5_1         two rails: as many on both sides
-  kv_transfer --memory huge --layers 80       a larger cache, of huge pages
+  kv_transfer --memory huge --layers 80       a larger cache, of huge pages: on both sides
   kv_transfer -n 100000 --abort-every 3       run for long, and use pages of aborted requests again";
+
+impl Options {
+    /// Opens the devices, one for each rail.
+    fn open(&self) -> Result<Vec<Context>, Failure> {
+        if self.devices.is_empty() {
+            return Ok(vec![examples::open(&self.common)?]);
+        }
+        let named = self.devices.iter();
+        named
+            .map(|name| Ok(Device::by_name(name)?.open()?))
+            .collect()
+    }
+}
 
 fn main() -> ExitCode {
     run(|options: &Options| match &options.common.host {

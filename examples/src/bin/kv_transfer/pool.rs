@@ -1,88 +1,86 @@
 //! The memory provider: pages with canaries between them, of the heap, of huge pages, or of a dmabuf.
 //!
-//! The only file of the program with `unsafe` code: it maps the memory, and registers it.
-#![expect(unsafe_code, reason = "maps and registers memory")]
+//! The only file of the program with `unsafe` code: it registers the memory, and accesses it.
+#![expect(unsafe_code, reason = "registers mapped memory")]
 
 use std::fs::OpenOptions;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::ValueEnum;
 use examples::{Context as _, Failure, Pattern};
+use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use verbs_channel::SharedMemory;
 use verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion};
+
+use crate::Options;
 
 const WORD: usize = size_of::<u64>();
 /// Bytes after each page that nothing writes to.
 const CANARY: usize = 64;
 const CANARY_WORD: u64 = 0xc5c5_c5c5_c5c5_c5c5;
+/// All memory is a multiple of such a page.
+const HUGE: usize = 1 << HUGE_BITS;
+const HUGE_BITS: u8 = 21;
 
 /// Where the memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// Ordinary memory
     Heap,
-    /// Huge pages, as many as `vm.nr_hugepages` reserves
+    /// Huge pages of 2 MiB, as many as `vm.nr_hugepages` reserves
     Huge,
     /// A dmabuf of this host's memory, which the driver `udmabuf` makes
     Dmabuf,
 }
 
-/// Mapped pages, all of the same length, with a canary after each.
+/// Mapped pages of the same length, with a canary after each.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    words: NonNull<[AtomicU64]>,
+    memory: MmapRaw,
     page_len: usize,
     dmabuf: Option<OwnedFd>,
 }
 
-// SAFETY: it owns the mapping, and accesses it as atomics only.
-unsafe impl Send for Pool {}
-// SAFETY: as above.
-unsafe impl Sync for Pool {}
-
 impl Pool {
-    /// Maps so many pages of so many bytes, a multiple of 8, and writes the canaries.
-    pub(crate) fn new(kind: Kind, pages: usize, page_len: usize) -> Result<Arc<Self>, Failure> {
-        // A multiple of the length of a huge page, which is 2 MiB on most hosts.
-        let len = pages.checked_mul(page_len + CANARY);
-        let len = len.and_then(|len| len.checked_next_multiple_of(2 << 20));
-        let len = len.ok_or_else(|| Failure::new("the cache exceeds the address space"))?;
-        let cannot = || format!("no {} MiB of {kind:?} memory", len >> 20);
-        let file = memory_file(kind, len).context(cannot)?;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory, at an address that the kernel chooses.
-        let start = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, &file, 0) };
-        let start = NonNull::new(start.context(cannot)?.cast());
-        let start = start.ok_or_else(|| Failure::new("the kernel mapped address 0"))?;
-        let mut pool = Self {
-            words: NonNull::slice_from_raw_parts(start, len / WORD),
+    /// Maps the pages, and fills them.
+    pub(crate) fn new(options: &Options) -> Result<Arc<Self>, Failure> {
+        let (kind, pages, page_len) = (options.memory, options.all_pages(), options.page_len());
+        let len = (pages * (page_len + CANARY)).next_multiple_of(HUGE);
+        let (memory, dmabuf) = map(kind, len).context(|| match kind {
+            Kind::Heap => format!("no {} MiB of memory", len >> 20),
+            Kind::Huge => format!(
+                "no {} huge pages: vm.nr_hugepages reserves them",
+                len / HUGE
+            ),
+            Kind::Dmabuf => "no /dev/udmabuf: use another --memory".to_owned(),
+        })?;
+        let pool = Self {
+            memory,
             page_len,
-            dmabuf: None,
+            dmabuf,
         };
-        if kind == Kind::Dmabuf {
-            pool.dmabuf = Some(dmabuf_of(&file, len).context(|| "cannot make a dmabuf")?);
-        }
         for page in 0..pages {
-            let canary = pool.page(page).iter().skip(page_len / WORD);
-            canary.for_each(|word| word.store(CANARY_WORD, Ordering::Relaxed));
+            for (word, at) in pool.words(page).iter().zip(0..) {
+                word.store(pool.right(page, 0, at), Ordering::Relaxed);
+            }
         }
         Ok(Arc::new(pool))
     }
 
-    /// Registers it for one rail, with room for so many slices at once.
+    /// Registers the memory for one rail, with room for so many slices at once.
     pub(crate) fn register(
         self: &Arc<Self>,
         pd: &ProtectionDomain,
         access: AccessFlags,
         slices: usize,
     ) -> Result<(SharedMemory, RemoteMemoryRegion), Failure> {
-        let (start, len) = (self.words.cast(), self.words.len() * WORD);
+        let (start, len) = (self.start(), self.memory.len());
         let owner = Arc::clone(self);
         let Some(dmabuf) = &self.dmabuf else {
             // SAFETY: `owner` keeps it mapped for reads and writes. It is accessed as atomics only, of
@@ -93,74 +91,86 @@ impl Pool {
         };
         let (fd, iova) = (dmabuf.as_fd(), start.as_ptr().addr() as u64);
         // SAFETY: as above; `owner` keeps the memory in its use.
-        let region = unsafe { pd.reg_dmabuf_mr(fd, 0, len, iova, access, owner) }?;
+        let region = unsafe { pd.reg_dmabuf_mr(fd, 0, len, iova, access, owner) };
+        let region = region.context(|| {
+            let device = pd.context().device().name();
+            format!("{device} takes no dmabuf, use another --memory")
+        })?;
         let remote = region.remote();
         Ok((SharedMemory::new(Arc::new(region), slices), remote))
     }
 
     /// Where a page begins and ends, in bytes.
-    pub(crate) const fn bounds(page: usize, page_len: usize) -> (usize, usize) {
+    pub(crate) const fn bounds(page: usize, page_len: usize) -> Range<usize> {
         let start = page * (page_len + CANARY);
-        (start, start + page_len)
+        start..start + page_len
     }
 
-    /// Writes a page.
-    pub(crate) fn fill(&self, page: usize, bytes: Pattern) {
-        let words = self.page(page).iter().take(self.page_len / WORD);
-        words.zip(0..).for_each(|(word, at)| {
-            word.store(bytes.word(at).to_le(), Ordering::Relaxed);
-        });
+    /// Makes a page of this generation: only its first word differs from other generations.
+    pub(crate) fn stamp(&self, page: usize, generation: u64) {
+        if let Some(word) = self.words(page).first() {
+            word.store(self.right(page, generation, 0), Ordering::Relaxed);
+        }
     }
 
-    /// How many bytes of a page are wrong, and how many of the canary after it.
-    pub(crate) fn check(&self, page: usize, bytes: Pattern) -> (u32, u32) {
+    /// How many bytes at this place differ from those of `page`, and how many of the canary are damaged.
+    pub(crate) fn check(&self, place: usize, page: usize, generation: u64) -> (u32, u32) {
         let (mut wrong, mut damaged) = (0, 0);
-        for (word, at) in self.page(page).iter().zip(0..) {
-            let is_canary = at >= (self.page_len / WORD) as u64;
-            let (count, right) = match is_canary {
-                true => (&mut damaged, CANARY_WORD),
-                false => (&mut wrong, bytes.word(at).to_le()),
+        for (word, at) in self.words(place).iter().zip(0..) {
+            let is = word.load(Ordering::Relaxed);
+            let differs = (is ^ self.right(page, generation, at)).to_ne_bytes();
+            let count = if at < self.page_len / WORD {
+                &mut wrong
+            } else {
+                &mut damaged
             };
-            let differs = (word.load(Ordering::Relaxed) ^ right).to_ne_bytes();
             *count += differs.map(|byte| u32::from(byte != 0)).iter().sum::<u32>();
         }
         (wrong, damaged)
     }
 
+    /// The right word of a page, or of the canary after it.
+    fn right(&self, page: usize, generation: u64, at: usize) -> u64 {
+        let word = Pattern::new((page as u64) << 32).word(at as u64);
+        match at {
+            0 => (word ^ generation).to_le(),
+            _ if at < self.page_len / WORD => word.to_le(),
+            _ => CANARY_WORD,
+        }
+    }
+
+    fn start(&self) -> NonNull<u8> {
+        NonNull::new(self.memory.as_mut_ptr()).expect("nothing is mapped at address 0")
+    }
+
     /// The words of a page and of its canary.
-    fn page(&self, page: usize) -> &[AtomicU64] {
-        let (start, end) = Self::bounds(page, self.page_len);
+    fn words(&self, page: usize) -> &[AtomicU64] {
+        let all = NonNull::slice_from_raw_parts(self.start().cast(), self.memory.len() / WORD);
         // SAFETY: it is mapped as long as `self` lives, and accessed as atomics of this size. Devices
         // have no part in Rust's memory model.
-        let words = unsafe { self.words.as_ref() };
-        let page = words.get(start / WORD..(end + CANARY) / WORD);
+        let all: &[AtomicU64] = unsafe { all.as_ref() };
+        let Range { start, end } = Self::bounds(page, self.page_len);
+        let page = all.get(start / WORD..(end + CANARY) / WORD);
         page.expect("the caller counts the pages")
     }
 }
 
-impl Drop for Pool {
-    fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and no region is left: each keeps the pool.
-        let _unmapped = unsafe { munmap(self.words.as_ptr().cast(), self.words.len() * WORD) };
+fn map(kind: Kind, len: usize) -> io::Result<(MmapRaw, Option<OwnedFd>)> {
+    let mut options = MmapOptions::new();
+    options.len(len);
+    if kind == Kind::Dmabuf {
+        let (file, dmabuf) = dmabuf(len)?;
+        return Ok((options.map_raw(&file)?, Some(dmabuf)));
     }
+    if kind == Kind::Huge {
+        options.huge(Some(HUGE_BITS));
+    }
+    Ok((options.map_anon()?.into(), None))
 }
 
-/// A file in memory that cannot shrink, as udmabuf requires.
-fn memory_file(kind: Kind, len: usize) -> io::Result<OwnedFd> {
-    let huge = MemfdFlags::from_bits_retain(match kind {
-        Kind::Huge => MemfdFlags::HUGETLB.bits(),
-        Kind::Heap | Kind::Dmabuf => 0,
-    });
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | huge;
-    let file = memfd_create("kv_transfer", flags)?;
-    ftruncate(&file, len as u64)?;
-    fcntl_add_seals(&file, SealFlags::SHRINK)?;
-    Ok(file)
-}
-
-/// A dmabuf over a memory file.
+/// A file in memory that cannot shrink, and a dmabuf over it.
 #[expect(clippy::disallowed_methods, reason = "an ioctl of another driver")]
-fn dmabuf_of(file: &OwnedFd, len: usize) -> io::Result<OwnedFd> {
+fn dmabuf(len: usize) -> io::Result<(OwnedFd, OwnedFd)> {
     /// `struct udmabuf_create` of linux/udmabuf.h.
     #[repr(C)]
     struct Create {
@@ -171,6 +181,12 @@ fn dmabuf_of(file: &OwnedFd, len: usize) -> io::Result<OwnedFd> {
     }
     /// `UDMABUF_CREATE`: `_IOW('u', 0x42, struct udmabuf_create)`.
     const CREATE: libc::Ioctl = 0x4018_7542;
+    let file = memfd_create(
+        "kv_transfer",
+        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+    )?;
+    ftruncate(&file, len as u64)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK)?;
     let driver = OpenOptions::new().write(true).open("/dev/udmabuf")?;
     let create = Create {
         memfd: file.as_raw_fd(),
@@ -184,5 +200,5 @@ fn dmabuf_of(file: &OwnedFd, len: usize) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: it is new, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok((file, unsafe { OwnedFd::from_raw_fd(fd) }))
 }
