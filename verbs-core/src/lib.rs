@@ -196,7 +196,7 @@
 //!
 //! `ibv_post_send(3)`, `ibv_poll_cq(3)`, `ibv_modify_qp(3)`, and the
 //! [rdma-core](https://github.com/linux-rdma/rdma-core) sources. The search box finds every wrapped
-//! item by its C name.
+//! item by its C name, and [`from_c`] lists the names.
 
 mod address_handle;
 mod cap_flags;
@@ -210,6 +210,8 @@ mod errno;
 mod error;
 mod event;
 mod fd;
+#[doc = include_str!("from_c.md")]
+pub mod from_c {}
 mod gid;
 mod gid_table;
 mod handle;

@@ -14,6 +14,7 @@ mod bench;
 mod check;
 mod checkers;
 mod demo;
+mod from_c;
 mod jobs;
 mod packages;
 mod test;
@@ -32,7 +33,7 @@ struct Command {
 }
 
 /// All of them, in the order of the help page.
-const COMMANDS: [Command; 9] = [
+const COMMANDS: [Command; 10] = [
     Command {
         name: "demo",
         what: "the main job: two processes move bytes over soft-RoCE and verify them",
@@ -57,6 +58,11 @@ const COMMANDS: [Command; 9] = [
         name: "tidy",
         what: "the project's own rules, those that clippy can't see",
         main: tidy::main,
+    },
+    Command {
+        name: "from-c",
+        what: "writes the pages of verbs-core's docs with every name of C's headers",
+        main: from_c::main,
     },
     Command {
         name: "miri",

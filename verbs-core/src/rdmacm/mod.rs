@@ -62,6 +62,8 @@ mod address;
 mod connect;
 mod connection;
 mod event;
+#[doc = include_str!("from_c.md")]
+pub mod from_c {}
 mod id;
 mod listen;
 mod multicast;

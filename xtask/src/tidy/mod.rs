@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use crate::COMMANDS;
 use crate::args::Args;
 use crate::error::{Context as _, Error};
+use crate::from_c;
 use crate::workspace;
 use source::{Finding, Source};
 
@@ -31,6 +32,7 @@ The rules, by the names that exceptions use:
   alias       a verb that verbs-core calls is the `doc(alias)` of some item
   machine     no path of one machine, no issue by its number
   links       links between the project's files lead somewhere
+  from-c      the pages with C's names are those of the code: see `cargo xtask from-c`
   commands    every `cargo xtask` command in the docs exists; the README has the two main ones
 
 An exception is a comment on the line or the one above (for `length` and `circle`: anywhere in the file):
@@ -85,7 +87,7 @@ pub(crate) fn complaints() -> Result<Vec<String>, Error> {
     found.extend(rust::aliases(&sources));
     found.extend(rust::borders(&sources));
     found.extend(imports::circles(&sources));
-    let mut complaints = Vec::new();
+    let mut complaints = from_c::complaints()?;
     if !sources
         .iter()
         .any(|source| source.path.as_os_str() == "README.md")

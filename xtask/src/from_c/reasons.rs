@@ -1,0 +1,314 @@
+//! C's names without a Rust name of their own, and why.
+
+/// Why names have none. The first group with a pattern that fits a name is its group; a pattern that ends
+/// with `*` fits all names that begin so.
+pub(super) struct Group {
+    pub(super) reason: &'static str,
+    patterns: &'static [&'static str],
+}
+
+impl Group {
+    pub(super) fn fits(&self, name: &str) -> bool {
+        self.patterns
+            .iter()
+            .any(|pattern| match pattern.strip_suffix('*') {
+                Some(start) => name.starts_with(start),
+                None => name == *pattern,
+            })
+    }
+}
+
+/// Of `verbs.h`.
+pub(super) const VERBS: &[Group] = &[
+    Group {
+        reason: "Arguments and builder methods instead of C's input structures, their masks and flags.",
+        patterns: &[
+            "ibv_cq_attr_mask",
+            "ibv_modify_cq_attr",
+            "IBV_CQ_ATTR_*",
+            "ibv_qp_init_attr_ex",
+            "ibv_qp_init_attr_mask",
+            "IBV_QP_INIT_ATTR_*",
+            "ibv_create_qp_ex",
+            "ibv_qp_create_flags",
+            "ibv_qp_create_send_ops_flags",
+            "ibv_srq_*",
+            "IBV_SRQ_*",
+            "IBV_SRQT_BASIC",
+            "ibv_create_srq_ex",
+            "ibv_get_srq_num",
+            "ibv_td_init_attr",
+            "ibv_parent_domain_init_attr*",
+            "IBV_PARENT_DOMAIN_*",
+            "IBV_ALLOCATOR_USE_DEFAULT",
+            "ibv_send_flags",
+            "ibv_query_device_ex_input",
+            "ibv_rate_to_*",
+            "IBV_RATE_*",
+            "ibv_is_qpt_supported",
+        ],
+    },
+    Group {
+        reason: "Methods of a completion instead of its flags, such as \
+                 [`WorkSuccess::imm_data`](crate::WorkSuccess::imm_data).",
+        patterns: &["ibv_wc_flags", "IBV_WC_WITH_IMM"],
+    },
+    Group {
+        reason: "Extended completion queues and time stamps.",
+        patterns: &[
+            "ibv_cq_ex",
+            "ibv_cq_init_attr*",
+            "IBV_CQ_INIT_ATTR_*",
+            "ibv_create_cq_*",
+            "IBV_CREATE_CQ_*",
+            "ibv_start_poll",
+            "ibv_next_poll",
+            "ibv_end_poll",
+            "ibv_poll_cq_attr",
+            "ibv_wc_read_*",
+            "IBV_WC_EX_*",
+            "IBV_WC_STANDARD_FLAGS",
+            "ibv_query_rt_values_ex",
+            "ibv_values_*",
+            "IBV_VALUES_*",
+        ],
+    },
+    Group {
+        reason: "Requests that are built in the queue, one call for each field. Requests that are built \
+                 once are [`RequestChain`](crate::RequestChain)s.",
+        patterns: &[
+            "ibv_wr_*",
+            "ibv_qp_ex",
+            "ibv_qp_to_qp_ex",
+            "IBV_QP_EX_*",
+            "ibv_data_buf",
+            "IBV_WR_ATOMIC_WRITE",
+            "IBV_WC_ATOMIC_WRITE",
+        ],
+    },
+    Group {
+        reason: "Raw Ethernet packets: their queues, flow steering, hashing, offloads and pacing.",
+        patterns: &[
+            "ibv_flow*",
+            "IBV_FLOW*",
+            "ibv_create_flow*",
+            "ibv_destroy_flow*",
+            "ibv_modify_flow*",
+            "ibv_create_wq",
+            "ibv_modify_wq",
+            "ibv_destroy_wq",
+            "ibv_post_wq_recv",
+            "ibv_wq*",
+            "IBV_WQ*",
+            "ibv_rwq*",
+            "ibv_create_rwq*",
+            "ibv_destroy_rwq*",
+            "ibv_ind_table*",
+            "IBV_CREATE_IND_TABLE*",
+            "ibv_rx_hash*",
+            "IBV_RX_HASH*",
+            "ibv_rss_caps",
+            "ibv_raw_packet_caps",
+            "IBV_RAW_PACKET_*",
+            "IBV_QPT_RAW_PACKET",
+            "IBV_QP_CREATE_*",
+            "IBV_SEND_IP_CSUM",
+            "IBV_WC_IP_CSUM*",
+            "IBV_WR_TSO",
+            "ibv_packet_pacing_caps",
+            "ibv_modify_qp_rate_limit",
+            "ibv_qp_rate_limit_attr",
+            "ibv_resolve_eth_l2_from_gid",
+        ],
+    },
+    Group {
+        reason: "Extended reliable connections (XRC).",
+        patterns: &[
+            "ibv_xrcd*",
+            "IBV_XRCD*",
+            "ibv_open_xrcd",
+            "ibv_close_xrcd",
+            "ibv_open_qp",
+            "ibv_qp_open_attr*",
+            "IBV_QP_OPEN_ATTR_*",
+            "IBV_QPT_XRC*",
+            "IBV_SRQT_XRC",
+        ],
+    },
+    Group {
+        reason: "Memory windows and the invalidation of keys.",
+        patterns: &[
+            "ibv_mw*",
+            "ibv_alloc_mw",
+            "ibv_dealloc_mw",
+            "ibv_bind_mw",
+            "ibv_inc_rkey",
+            "IBV_MW_*",
+            "IBV_WR_BIND_MW",
+            "IBV_WR_LOCAL_INV",
+            "IBV_WR_SEND_WITH_INV",
+            "IBV_WC_WITH_INV",
+            "IBV_ACCESS_ZERO_BASED",
+        ],
+    },
+    Group {
+        reason: "Memory of the device, regions without memory, and regions that change.",
+        patterns: &[
+            "ibv_dm*",
+            "IBV_DM_*",
+            "ibv_alloc_dm*",
+            "ibv_free_dm",
+            "ibv_import_dm",
+            "ibv_unimport_dm",
+            "ibv_memcpy_*",
+            "ibv_alloc_null_mr",
+            "ibv_rereg_mr*",
+            "IBV_REREG_MR_*",
+        ],
+    },
+    Group {
+        reason: "Counters of flows.",
+        patterns: &[
+            "ibv_counter*",
+            "IBV_COUNTER_*",
+            "ibv_create_counters",
+            "ibv_destroy_counters",
+            "ibv_attach_counters*",
+            "ibv_read_counters*",
+            "IBV_READ_COUNTERS_*",
+        ],
+    },
+    Group {
+        reason: "Tag matching.",
+        patterns: &[
+            "ibv_tm_*",
+            "IBV_TM_*",
+            "ibv_wc_tm_info",
+            "IBV_WC_TM_*",
+            "IBV_WR_TAG_*",
+            "ibv_ops_*",
+            "IBV_OPS_*",
+            "IBV_SRQT_TM",
+            "ibv_post_srq_ops",
+        ],
+    },
+    Group {
+        reason: "What a device may do beyond RDMA's standard, or only some vendors' devices do.",
+        patterns: &[
+            "ibv_ece",
+            "ibv_query_ece",
+            "ibv_set_ece",
+            "ibv_pci_atomic_*",
+            "IBV_PCI_ATOMIC_*",
+            "IBV_QPT_DRIVER",
+            "IBV_WC_DRIVER*",
+            "IBV_WR_DRIVER*",
+        ],
+    },
+    Group {
+        reason: "Of the library and the process: objects that another process has imported, providers \
+                 linked into a program, and the state of fork support.",
+        patterns: &[
+            "ibv_unimport_*",
+            "ibv_static_providers",
+            "ibv_fork_status",
+            "ibv_is_fork_initialized",
+            "IBV_FORK_*",
+            "ibv_context_ops",
+        ],
+    },
+    Group {
+        reason: "Bounds of C's own: lengths of names, and what is reserved.",
+        patterns: &["IBV_SYSFS_*", "IBV_ACCESS_OPTIONAL_*"],
+    },
+];
+
+/// Of `rdma_cma.h`.
+pub(super) const MANAGER: &[Group] = &[
+    Group {
+        reason: "Every id has an event channel of its own, and the types of the steps are its events: \
+                 [`Connector`](crate::rdmacm::Connector) and what its steps return.",
+        patterns: &[
+            "rdma_event_channel",
+            "rdma_destroy_event_channel",
+            "rdma_cm_event",
+            "rdma_event_str",
+            "rdma_get_cm_event",
+            "rdma_ack_cm_event",
+            "rdma_conn_param",
+            "rdma_ud_param",
+            "rdma_addr",
+            "rdma_route",
+            "rdma_ib_addr",
+            "rdma_get_local_addr",
+            "rdma_get_peer_addr",
+            "rdma_get_src_port",
+            "rdma_get_dst_port",
+            "rdma_notify",
+            "rdma_destroy_id",
+            "rdma_migrate_id",
+            "rdma_establish",
+            "rdma_leave_multicast",
+            "RDMA_MAX_*",
+        ],
+    },
+    Group {
+        reason: "The queue pair is always the program's own, of its own context.",
+        patterns: &[
+            "rdma_create_qp*",
+            "rdma_init_qp_attr",
+            "rdma_destroy_qp",
+            "rdma_create_ep",
+            "rdma_destroy_ep",
+            "rdma_get_devices",
+            "rdma_free_devices",
+        ],
+    },
+    Group {
+        reason: "Addresses are resolved by the standard library, and options are methods.",
+        patterns: &[
+            "rdma_addrinfo",
+            "rdma_getaddrinfo",
+            "rdma_freeaddrinfo",
+            "rdma_set_option",
+            "RDMA_OPTION_*",
+        ],
+    },
+    Group {
+        reason: "Port spaces, and the service ids that they are part of: chosen by the type.",
+        patterns: &["rdma_port_space", "RDMA_PS_*", "RDMA_IB_*", "RDMA_UDP_QKEY"],
+    },
+    Group {
+        reason: "Kinds of multicast membership other than a full one.",
+        patterns: &[
+            "rdma_join_multicast_ex",
+            "rdma_cm_join_mc_*",
+            "rdma_cm_mc_*",
+            "RDMA_CM_JOIN_MC_*",
+            "RDMA_MC_JOIN_*",
+        ],
+    },
+    Group {
+        reason: "Options of one vendor's devices, which both sides agree on.",
+        patterns: &[
+            "rdma_get_remote_ece",
+            "rdma_set_local_ece",
+            "rdma_reject_ece",
+        ],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_fit_whole_names_or_their_beginnings() {
+        let group = Group {
+            reason: "",
+            patterns: &["ibv_mw*", "ibv_dm"],
+        };
+        assert!(group.fits("ibv_mw") && group.fits("ibv_mw_bind") && group.fits("ibv_dm"));
+        assert!(!group.fits("ibv_dm_mask") && !group.fits("ibv_m"));
+    }
+}
