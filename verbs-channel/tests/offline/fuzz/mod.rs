@@ -6,6 +6,7 @@
     clippy::mem_forget,
     reason = "the device must not write to memory of leaked values"
 )]
+#![expect(unsafe_code, reason = "posts requests whose memory a program keeps")]
 
 mod scopes;
 
@@ -17,11 +18,11 @@ use fake_libibverbs::faulty::{
     stray_completion,
 };
 use fake_libibverbs::{assert_all_is_well, is_in_flight, is_posted, touch_posted, with};
-use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain};
+use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain, WorkSuccess};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Completed, CreateChannel as _, DownReason,
-    Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest, PollStrategy, Rejected, Ticket,
-    TransportError,
+    Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest, PollStrategy, Queue, Rejected,
+    Ticket, Transfer, TransportError,
 };
 
 use crate::fake_device::{bounded, pd};
@@ -49,6 +50,8 @@ struct Operation {
     wr_ids: Vec<u64>,
     /// Address, length and first byte of each of its buffers, and whether the device writes to it.
     buffers: Vec<(Facts, bool)>,
+    /// Its memory, if that is not the channel's: of an unpolled operation.
+    memory: Option<MemoryRegion<Vec<u8>>>,
 }
 
 type Facts = (usize, usize, u8);
@@ -66,9 +69,12 @@ struct World {
     // How many completions the queue has room for, and how much of that is common.
     capacity: usize,
     common: u32,
+    // Of a channel, while nothing is in flight.
+    credits: [u32; 2],
 }
 
 const SHORT: Duration = Duration::from_millis(1);
+const QUEUES: [Queue; 2] = [Queue::Send, Queue::Receive];
 
 impl World {
     fn new(mut random: Random) -> Self {
@@ -103,8 +109,11 @@ impl World {
             leaks: false,
             capacity: in_flight as usize,
             common,
+            credits: [0; 2],
         };
         (0..2).for_each(|_| world.join());
+        let channel = world.group.channel(world.ids[0]).unwrap();
+        world.credits = QUEUES.map(|queue| channel.credits(queue));
         world
     }
 
@@ -132,10 +141,10 @@ impl World {
     }
 
     fn step(&mut self) {
-        match self.random.below(26) {
+        match self.random.below(30) {
             0..6 => self.start(),
             6..11 => self.device.complete(&mut self.random),
-            11..15 => self.take(),
+            11..15 | 26 => self.take(),
             15 | 24 => self.scope(),
             16 => self.block(),
             17 => self.batch(),
@@ -143,6 +152,9 @@ impl World {
             19 => self.leaks |= fault(&mut self.random),
             20 => stray_completion(&mut self.random),
             25 => self.replace_down(),
+            27 => self.post_unpolled(),
+            28 => self.transfer(),
+            29 => self.completes_several(),
             _ => touch_posted(),
         }
         self.device.see();
@@ -234,7 +246,72 @@ impl World {
                 .filter_map(|address| self.device.posted_at(address))
                 .collect(),
             buffers,
+            memory: None,
         });
+    }
+
+    /// Posts a request whose memory this keeps.
+    fn post_unpolled(&mut self) {
+        let Some(id) = self.id() else { return };
+        let mark = self.mark();
+        let mut memory = region(&self.pd, mark);
+        let facts = (memory.as_ptr().addr(), memory.len(), memory[0]);
+        let writes = self.random.one_in(2);
+        let mut channel = self.group.channel(id).unwrap();
+        self.device.see();
+        let posted = if writes {
+            let into = memory.scatter_element(..).unwrap();
+            // SAFETY: the memory is kept with the operation until its outcome is taken, and not used
+            // meanwhile. It is leaked if the operation is stuck, or the group is.
+            let posted = unsafe { channel.post_receive_unpolled(into) };
+            posted.ok()
+        } else {
+            let from = memory.gather_element(..).unwrap();
+            // SAFETY: as above.
+            let posted = unsafe { channel.post_unpolled(Outgoing::send(from)) };
+            posted.ok()
+        };
+        let Some(ticket) = posted else {
+            assert!(!is_posted(&memory), "the device may still touch it");
+            return;
+        };
+        self.started(ticket, vec![(facts, writes)]);
+        let operation = self.operations.last_mut();
+        operation.unwrap().memory = Some(memory);
+    }
+
+    /// Carries out a transfer, for which the device does nothing: what was started before may complete.
+    fn transfer(&mut self) {
+        let count = 1 + self.random.below(4);
+        let mut transfer = Transfer::with_capacity(count);
+        let mut expected = Vec::new();
+        for _ in 0..count {
+            let Some(id) = self.id() else { return };
+            let (work, writes) = self.work();
+            expected.push((facts(work.buffer()), writes));
+            transfer.add(id, work);
+        }
+        self.device.see();
+        let ended = self.group.transfer(&mut transfer, Some(SHORT));
+        self.device.see();
+        let is_stuck = ended.is_err_and(|error| error.is_stuck());
+        self.leaks |= is_stuck;
+        for outcome in transfer.drain() {
+            let (facts, writes) = expected[outcome.index];
+            assert!(outcome.result.is_err(), "the device does nothing");
+            match outcome.buffer {
+                None => assert!(is_stuck, "a buffer is lost"),
+                Some(buffer) if !writes => self.is_ours(&buffer, &facts),
+                Some(buffer) => assert!(!is_posted(&buffer), "the device may still touch it"),
+            }
+        }
+    }
+
+    /// The device completes several requests, which one poll finds.
+    fn completes_several(&mut self) {
+        for _ in 0..1 + self.random.below(8) {
+            self.device.complete(&mut self.random);
+        }
     }
 
     /// Asserts that a buffer was returned unchanged. An empty one was leaked: a part of its batch was
@@ -252,8 +329,12 @@ impl World {
     fn take(&mut self) {
         let count = self.operations.len();
         let chosen = (count > 0).then(|| self.operations[self.random.below(count)].ticket);
-        let taken = match (self.random.below(5), chosen) {
+        let taken = match (self.random.below(9), chosen) {
             (0, Some(ticket)) => self.group.poll(ticket).unwrap(),
+            (4, Some(ticket)) => self.group.engine_mut().poll(ticket).unwrap(),
+            (5, Some(ticket)) => self.wait(ticket),
+            (6, Some(ticket)) => return self.poll_success(ticket),
+            (7, _) => return self.poll_each(),
             (1, Some(ticket)) => self.group.engine_mut().take(ticket).unwrap(),
             (2, _) => self.group.wait_completed(Some(SHORT)),
             (3, _) => self
@@ -268,13 +349,40 @@ impl World {
         }
     }
 
+    /// Waits for an operation on the handle of its channel, if there is one.
+    fn wait(&mut self, ticket: Ticket) -> Option<Completed> {
+        let mut channel = self.group.channel(ticket.channel()).ok()?;
+        channel.wait(ticket, Some(SHORT)).unwrap()
+    }
+
+    /// Polls for all operations, from the oldest on: one poll may find several.
+    fn poll_each(&mut self) {
+        let tickets: Vec<_> = self.operations.iter().map(|op| op.ticket).collect();
+        for ticket in tickets {
+            if self.random.one_in(8) {
+                self.poll_success(ticket);
+            } else if let Some(completed) = self.group.poll(ticket).unwrap() {
+                self.taken(completed);
+            }
+        }
+    }
+
+    /// Polls for the success of an operation on one buffer.
+    fn poll_success(&mut self, ticket: Ticket) {
+        if self.operations.iter().all(|op| op.ticket != ticket) {
+            return;
+        }
+        if let Some((success, buffer)) = self.group.engine_mut().poll_success(ticket) {
+            self.ended(ticket, &Ok(success), vec![buffer]);
+        }
+    }
+
     fn taken(&mut self, completed: Completed) {
-        let mut operations = self.operations.iter();
-        let at = operations.position(|op| op.ticket == completed.ticket);
-        let operation = self.operations.swap_remove(at.expect("it ends once"));
         if matches!(completed.result, Err(TransportError::Stuck)) {
             assert!(completed.buffer.is_none() && completed.batch.is_none());
             assert!(completed.chain.is_none());
+            let operation = self.operation(completed.ticket);
+            mem::forget(operation.memory);
             self.leaks = true;
             return;
         }
@@ -285,10 +393,27 @@ impl World {
         let requests = completed.batch.into_iter().flatten();
         let requests = requests.chain(chain.into_requests());
         buffers.extend(requests.map(OwnedRequest::into_buffer));
+        self.ended(completed.ticket, &completed.result, buffers);
+    }
+
+    fn operation(&mut self, ticket: Ticket) -> Operation {
+        let mut operations = self.operations.iter();
+        let at = operations.position(|op| op.ticket == ticket);
+        self.operations.remove(at.expect("it ends once"))
+    }
+
+    /// Checks what an operation has returned: it ends once.
+    fn ended(
+        &mut self,
+        ticket: Ticket,
+        result: &Result<WorkSuccess, TransportError>,
+        mut buffers: Vec<OwnedBuffer>,
+    ) {
+        let operation = self.operation(ticket);
+        buffers.extend(operation.memory.map(OwnedBuffer::from));
         assert_eq!(buffers.len(), operation.buffers.len());
         let wr_ids = &operation.wr_ids;
-        self.device
-            .assert_agrees(wr_ids, &completed.result, is_work_error);
+        self.device.assert_agrees(wr_ids, result, is_work_error);
         assert!(
             !wr_ids.iter().any(|wr_id| is_in_flight(*wr_id)),
             "in flight"
@@ -302,7 +427,7 @@ impl World {
             assert!(!is_posted(buffer), "the device may still touch it");
             let (address, length, _) = *expected;
             assert_eq!((buffer.as_ptr().addr(), buffer.len()), (address, length));
-            if completed.result.is_ok() {
+            if result.is_ok() {
                 assert_written(buffer, wr_ids[at]);
             }
         }
@@ -385,6 +510,24 @@ impl World {
                 self.taken(completed);
             }
         }
+        self.has_all_of_its_room();
+    }
+
+    /// Asserts that no channel that is up has lost credits.
+    fn has_all_of_its_room(&mut self) {
+        let common_room = self.group.engine_mut().common_room();
+        for id in self.ids.clone() {
+            let channel = self.group.channel(id).unwrap();
+            if channel.is_down() {
+                continue;
+            }
+            assert!(channel.is_idle(), "nothing is in flight");
+            assert_eq!(QUEUES.map(|queue| channel.in_flight(queue)), [0; 2]);
+            let credits = QUEUES.map(|queue| channel.credits(queue));
+            if common_room == self.common {
+                assert_eq!(credits, self.credits, "credits are lost");
+            }
+        }
     }
 
     /// Ends everything: all buffers are returned.
@@ -392,6 +535,7 @@ impl World {
         if self.random.one_in(10) {
             // No buffer is returned, and no memory is freed.
             mem::forget(self.group);
+            mem::forget(self.operations);
             touch_posted();
             return;
         }
