@@ -131,6 +131,27 @@ fn dropped_and_leaked_handles_leave_no_slot_behind() {
 }
 
 #[test]
+fn handles_that_take_their_outcomes_leave_their_slots_to_the_next() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended = channel.scope(|scope| {
+        let element = from.gather_element(..)?;
+        // Of many more operations than there are slots, in one scope.
+        for round in 0..10 {
+            let handles = [(); 4].map(|()| scope.post_send(element));
+            all_succeeds();
+            for handle in handles {
+                let mut handle = handle.unwrap_or_else(|reason| panic!("{round}: {reason}"));
+                handle.poll().expect("it has completed")?;
+            }
+        }
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    has_all_of_its_room(&mut channel);
+}
+
+#[test]
 fn batch_and_receive_return_their_own_credits() {
     let mut channel = channel();
     let (from, mut into) = (region(&channel), region(&channel));
@@ -245,7 +266,60 @@ fn tickets_are_taken_in_any_order_after_one_poll() {
     assert_eq!(channel.next_completed().unwrap().ticket, third);
     assert_eq!(polls(), before + 1);
     assert_eq!(channel.credits(Queue::Send), 4);
+    assert_eq!(channel.engine_mut().drive(), 0, "the queue is empty");
     assert!(channel.poll(first).is_err(), "it was taken");
+    has_all_of_its_room(&mut channel);
+}
+
+#[test]
+fn drive_dispatches_what_is_held_and_counts_it() {
+    let mut channel = channel();
+    let pd = channel.pd().clone();
+    let start = |channel: &mut Channel| {
+        let buffer = pd.reg_mr(vec![0_u8; 8]).unwrap();
+        channel.start_send(buffer).unwrap()
+    };
+    let tickets = [(); 4].map(|()| start(&mut channel));
+    all_succeeds();
+    assert!(channel.poll(tickets[0]).unwrap().is_some());
+    // More are found than were taken.
+    let more = start(&mut channel);
+    let receive = channel.start_receive(pd.reg_mr(vec![0_u8; 8]).unwrap());
+    all_succeeds();
+    assert_eq!(channel.engine_mut().drive(), 5, "three are held");
+    assert_eq!(channel.engine_mut().drive(), 0);
+    let in_order = tickets.into_iter().skip(1).chain([more, receive.unwrap()]);
+    for ticket in in_order {
+        assert_eq!(channel.next_completed().unwrap().ticket, ticket);
+    }
+    has_all_of_its_room(&mut channel);
+}
+
+#[test]
+fn poll_of_a_scope_dispatches_what_its_handles_left() {
+    let mut channel = channel();
+    let (from, mut into) = (region(&channel), region(&channel));
+    let ended = channel.scope(|scope| {
+        let element = from.gather_element(..)?;
+        let mut handles = Vec::new();
+        for _ in 0..3 {
+            handles.push(scope.post_send(element)?);
+        }
+        all_succeeds();
+        let first = handles.remove(0);
+        first.spin_poll()?;
+        // As many as are held, and the one that was taken.
+        handles.push(scope.post_receive(into.scatter_element(..)?)?);
+        handles.push(scope.post_send(element)?);
+        all_succeeds();
+        assert_eq!(scope.poll(), 5);
+        assert_eq!(scope.poll(), 0);
+        for mut handle in handles {
+            handle.poll().expect("it has completed")?;
+        }
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
     has_all_of_its_room(&mut channel);
 }
 

@@ -180,7 +180,7 @@ where
                 let _rejected = self.post();
                 self.of.device.see();
             }
-            6..9 => self.of.device.complete(self.of.random),
+            6..9 => self.completes_several(),
             9..13 => self.use_one(),
             13 => drop(self.scope.poll()),
             14 if self.of.random.one_in(4) => {
@@ -188,6 +188,13 @@ where
                 spare_queue_pairs();
             }
             _ => touch_posted(),
+        }
+    }
+
+    /// The device completes several requests, which one poll finds.
+    fn completes_several(&mut self) {
+        for _ in 0..=self.of.random.below(4) {
+            self.of.device.complete(self.of.random);
         }
     }
 
