@@ -8,6 +8,7 @@
 )]
 #![expect(unsafe_code, reason = "posts requests whose memory a program keeps")]
 
+mod messages;
 mod scopes;
 
 use std::mem;
