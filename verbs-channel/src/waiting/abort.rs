@@ -34,8 +34,11 @@ impl Poller {
         self.engine.destroy_at(at, reason);
     }
 
-    /// Aborts a member if it has borrowed buffers in flight.
+    /// Aborts a member if it has borrowed buffers in flight. What has completed by now is no reason to.
     pub(crate) fn abort_borrowed(&mut self, at: u32, reason: DownReason) {
+        if self.engine.has_borrowed_in_flight(at) {
+            self.engine.dispatch_all();
+        }
         if self.engine.has_borrowed_in_flight(at) {
             self.abort(at, reason);
         }

@@ -325,6 +325,61 @@ mod question_mark {
     }
 }
 
+/// Ends a scope, with a receive that has completed behind others, and was not polled.
+fn ends_with_a_completed_receive(ends: impl FnOnce(&mut Channel, &mut dyn FnMut())) {
+    let mut channel = channel();
+    ends(&mut channel, &mut || {
+        // More than one poll finds, of no operation.
+        (0..20).for_each(succeeds);
+        all_succeeds();
+    });
+    assert_eq!(channel.down_reason(), None, "all of it has succeeded");
+    assert!(channel.is_idle());
+}
+
+#[test]
+fn receive_that_has_completed_is_no_reason_to_abort() {
+    ends_with_a_completed_receive(|channel, completes| {
+        let mut into = region(channel);
+        let ended: Result<(), ScopeError<Error>> = channel.scope(|scope| {
+            scope.post_receive(into.scatter_element(..)?)?;
+            completes();
+            Err(Error::from(TransportError::Taken))
+        });
+        assert!(matches!(ended, Err(ScopeError::ClosureError(_))));
+    });
+    ends_with_a_completed_receive(|channel, completes| {
+        let mut into = region(channel);
+        let ended = channel.scope(|scope| {
+            scope.close_with_receives_left();
+            scope.post_receive(into.scatter_element(..)?)?;
+            completes();
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+    });
+    ends_with_a_completed_receive(|channel, completes| {
+        let mut into = region(channel);
+        let ended = channel.manual_scope(|scope| {
+            scope.post_receive(into.scatter_element(..)?)?;
+            completes();
+            Ok::<_, Error>(())
+        });
+        ended.unwrap();
+    });
+    ends_with_a_completed_receive(|channel, completes| {
+        let mut into = region(channel);
+        let panic = catch_unwind(AssertUnwindSafe(|| {
+            channel.scope(|scope| -> Result<(), Error> {
+                scope.post_receive(into.scatter_element(..)?)?;
+                completes();
+                panic!("on purpose");
+            })
+        }));
+        assert!(panic.is_err());
+    });
+}
+
 #[test]
 fn failed_scope_waits_for_sends_up_to_the_drain_timeout() {
     let mut channel = channel();
