@@ -9,7 +9,7 @@ use verbs_channel::{
     RejectReason, Rejected, Ticket, TransportError,
 };
 
-use crate::fake_device::{DRAIN, forget_the_past, pd, posted, refuse, succeeds};
+use crate::fake_device::{DRAIN, bounded, forget_the_past, pd, posted, refuse, succeeds};
 
 /// The most channels of these groups.
 const MAX: u32 = 4;
@@ -377,4 +377,33 @@ fn borrowed_operations_take_common_room_and_return_it() {
     let failed = channel.run_timeout(Outgoing::send(element), DRAIN);
     assert!(failed.is_err(), "nothing completes it");
     assert_eq!(world.common(), 16);
+}
+
+#[test]
+fn handles_return_the_common_room_of_what_one_poll_has_found() {
+    let (mut world, ids) = World::new(1, 16);
+    let common = world.common();
+    let from = world.pool.take().unwrap();
+    for _ in 0..3 {
+        let mut channel = world.group.channel(ids[0]).unwrap();
+        let ended = bounded(|| {
+            channel.scope(|scope| {
+                // Beyond the share of the channel.
+                let mut handles = Vec::new();
+                for _ in 0..6 {
+                    handles.push(scope.post_send(from.gather_element(..)?)?);
+                }
+                posted().into_iter().for_each(succeeds);
+                forget_the_past();
+                for mut handle in handles {
+                    handle.poll().expect("it has completed")?;
+                }
+                Ok::<_, Error>(())
+            })
+        });
+        ended.unwrap();
+        assert!(channel.is_idle());
+        assert_eq!(channel.credits(Queue::Send), 8);
+        assert_eq!(world.common(), common);
+    }
 }
