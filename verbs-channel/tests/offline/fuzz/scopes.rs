@@ -9,7 +9,7 @@ use verbs_channel::verbs_core::{
     GatherElement, MemoryRegion, RemoteMemoryRegion, ScatterElement, WorkSuccess,
 };
 use verbs_channel::{
-    Incoming, Outgoing, PollingScope, RejectReason, ScopedPendingWork, TransportError,
+    Incoming, Outgoing, PollingScope, RejectReason, ScopeError, ScopedPendingWork, TransportError,
 };
 
 use super::{SHORT, World, is_work_error, region};
@@ -93,6 +93,9 @@ impl World {
         if ended.as_ref().is_err_and(|panic| !panic.is::<OnPurpose>()) {
             resume_unwind(ended.unwrap_err());
         }
+        if let Ok(Err(ScopeError::AutoPollError(error))) = &ended {
+            assert!(!self.is_healthy(), "nothing has failed: {error}");
+        }
         let well = ended.ok().and_then(Result::<_, _>::ok);
         assert!(!is_posted(&from) && !is_posted(&into), "borrowed still");
         for operation in &operations {
@@ -158,6 +161,9 @@ where
             self.step();
             with(|library| assert_eq!(library.wrong, [""; 0]));
         }
+        if self.of.device.is_healthy {
+            self.of.device.complete_all();
+        }
         match self.of.random.below(8) {
             0 => resume_unwind(Box::new(OnPurpose)),
             1 => return Err(()),
@@ -183,7 +189,7 @@ where
             6..9 => self.completes_several(),
             9..13 => self.use_one(),
             13 => drop(self.scope.poll()),
-            14 if self.of.random.one_in(4) => {
+            14 if self.of.random.one_in(4) && !self.of.device.is_healthy => {
                 *self.of.leaks |= fault(self.of.random);
                 spare_queue_pairs();
             }
@@ -414,7 +420,7 @@ where
         while how == How::Wait
             && !self.of.device.has_completed(last)
             && !self.of.device.is_idle()
-            && !self.of.random.one_in(20)
+            && (self.of.device.is_healthy || !self.of.random.one_in(20))
         {
             self.of.device.complete(self.of.random);
         }
@@ -422,6 +428,7 @@ where
     }
 
     fn taken(&mut self, at: usize, result: &Result<WorkSuccess>) {
+        assert!(result.is_ok() || !self.of.device.is_healthy, "{result:?}");
         let operation = &mut self.of.operations[at];
         let device = &self.of.device;
         device.assert_agrees(&operation.wr_ids, result, is_work_error);

@@ -72,6 +72,8 @@ struct Posted {
 /// The device: it completes posted requests.
 #[derive(Default)]
 pub struct FaultyDevice {
+    /// No request fails.
+    pub is_healthy: bool,
     posted: Vec<Posted>,
     /// The status of each completion, by its `wr_id`.
     statuses: HashMap<u64, ibv_wc_status>,
@@ -112,7 +114,7 @@ impl FaultyDevice {
         let any = &self.posted[random.below(self.posted.len())];
         let (qp_num, is_send) = (any.qp_num, any.is_send);
         let is_next = |posted: &Posted| (posted.qp_num, posted.is_send) == (qp_num, is_send);
-        let fails = random.one_in(12);
+        let fails = random.one_in(12) && !self.is_healthy;
         while let Some(at) = self.posted.iter().position(is_next) {
             let done = self.posted.remove(at);
             if done.is_signaled || fails {
