@@ -73,7 +73,7 @@ fn sleep_until(channel: &CompletionChannel, cq: &CompletionQueue, count: usize) 
 #[test]
 #[ignore = "needs an RDMA device"]
 fn none_of_thousands_of_events_is_lost() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let side = Side::here();
     let channel = CompletionChannel::create(&side.context).unwrap();
     let cq = on(&channel);
@@ -90,7 +90,7 @@ fn none_of_thousands_of_events_is_lost() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn an_event_names_its_queue_among_many() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let side = Side::here();
     let channel = CompletionChannel::create(&side.context).unwrap();
     let queues: Vec<_> = (0..6).map(|_| on(&channel)).collect();
@@ -143,7 +143,7 @@ fn waiting_ends_with_its_time() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn only_solicited_completions_raise_events_of_a_queue_armed_for_them() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let side = Side::here();
     let channel = CompletionChannel::create(&side.context).unwrap();
     let recv_cq = on(&channel);
@@ -175,7 +175,7 @@ fn only_solicited_completions_raise_events_of_a_queue_armed_for_them() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn unarmed_queue_raises_no_event() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let side = Side::here();
     let channel = CompletionChannel::create(&side.context).unwrap();
     let cq = on(&channel);
@@ -193,7 +193,7 @@ fn unarmed_queue_raises_no_event() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn untaken_events_do_not_block_destruction() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let side = Side::here();
     // None, some, and a batch of acknowledgements and a bit.
     for taken in [0, 1, 63, 64, 70] {
@@ -225,7 +225,7 @@ fn untaken_events_do_not_block_destruction() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn channel_queues_and_queue_pair_end_in_every_order() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let side = Side::here();
     for order in [
         [0, 1, 2],
@@ -280,7 +280,7 @@ fn a_channel_in_use_is_not_closed() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn queues_end_while_another_thread_takes_their_events() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let side = Side::here();
     let channel = CompletionChannel::create(&side.context).unwrap();
     let done = AtomicBool::new(false);

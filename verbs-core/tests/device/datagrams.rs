@@ -85,7 +85,7 @@ fn to(peer: &DatagramEndpoint) -> (u32, QKey) {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn datagram_arrives_behind_forty_bytes_that_name_its_sender() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     for [a, b] in End::everywhere() {
         for len in [1, 7, 512] {
             let (received, came) = b.arrives(&a, &pattern(len, len));
@@ -107,7 +107,7 @@ fn datagram_arrives_behind_forty_bytes_that_name_its_sender() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn longest_datagram_arrives_and_a_longer_one_is_rejected() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     for [a, b] in End::everywhere() {
         let max = a.qp.max_payload() as usize;
         b.arrives(&a, &pattern(3, max));
@@ -126,7 +126,7 @@ fn longest_datagram_arrives_and_a_longer_one_is_rejected() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn inline_datagram_with_immediate_arrives() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     let [a, b] = End::pair();
     let (peer, ah) = (b.qp.endpoint(), a.to(&b));
     let (completion, came) = b.received(100, || {
@@ -147,7 +147,7 @@ fn inline_datagram_with_immediate_arrives() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn datagram_with_a_wrong_key_is_dropped_and_its_send_succeeds() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     for [a, b] in End::everywhere() {
         let (ah, peer) = (a.to(&b), b.qp.endpoint());
         let wrong = QKey::new(peer.qkey().get() ^ 1).unwrap();
@@ -163,7 +163,7 @@ fn datagram_with_a_wrong_key_is_dropped_and_its_send_succeeds() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn datagram_without_a_receive_is_dropped_and_its_send_succeeds() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     for [a, b] in End::everywhere() {
         let ah = a.to(&b);
         a.send(b"early", &ah, to(&b.qp.endpoint()));
@@ -175,7 +175,7 @@ fn datagram_without_a_receive_is_dropped_and_its_send_succeeds() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn receive_that_is_too_short_gets_nothing() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     let [a, b] = End::pair();
     let ah = a.to(&b);
     let mut region = b.side.pd.reg_mr(vec![0_u8; Grh::LEN + 4]).unwrap();
@@ -200,7 +200,7 @@ fn receive_that_is_too_short_gets_nothing() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn answer_reaches_the_sender_by_its_header_alone() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     for [a, b] in End::everywhere() {
         let (asked, came) = b.arrives(&a, b"ping");
         let header = came.first_chunk().unwrap();
@@ -220,7 +220,7 @@ fn answer_reaches_the_sender_by_its_header_alone() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn one_queue_pair_sends_to_many() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     let a = End::new(Side::here());
     let peers: Vec<_> = (0..4).map(|_| End::new(Side::new(&peer_name()))).collect();
     for (index, peer) in peers.iter().enumerate() {
@@ -232,7 +232,7 @@ fn one_queue_pair_sends_to_many() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn flushed_requests_complete() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     let [a, _] = End::pair();
     let (completion, _) = a.received(100, || a.qp.to_error().unwrap());
     assert_eq!(completion.status(), WcStatus::WR_FLUSH_ERR);
@@ -248,7 +248,7 @@ const GROUP: &str = "::ffff:225.1.2.3";
 #[test]
 #[ignore = "needs an RDMA device"]
 fn queue_pair_is_not_destroyed_while_it_is_attached() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "datagrams");
     let [a, b] = End::pair();
     let group: Gid = GROUP.parse().unwrap();
     let attachment = match a.qp.attach_mcast(group, 0) {
@@ -274,7 +274,7 @@ fn queue_pair_is_not_destroyed_while_it_is_attached() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn attaching_alone_brings_nothing_from_the_network() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "datagrams");
     let [a, b] = End::pair();
     let group: Gid = GROUP.parse().unwrap();
     let attachment = match b.qp.attach_mcast(group, 0) {
@@ -303,7 +303,7 @@ fn attaching_alone_brings_nothing_from_the_network() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn unreachable_address_fails_when_the_handle_is_made() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "datagrams");
     let [a, _] = End::pair();
     let Some(gid) = a.qp.endpoint().gid() else {
         return test.skip("the port has no GID");

@@ -65,7 +65,7 @@ fn two_processes_connect_by_bytes() {
     if let Some((_, mut line)) = role() {
         return exchange(Side::new(&peer_name()), &mut line, false, false);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting without rdma_cm");
     let mut child = Child::start(&test, "peer");
     exchange(Side::here(), &mut child.line, false, true);
     assert!(child.ended().success());
@@ -77,7 +77,7 @@ fn two_processes_connect_by_json() {
     if let Some((_, mut line)) = role() {
         return exchange(Side::new(&peer_name()), &mut line, true, false);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting without rdma_cm");
     if !cfg!(feature = "serde") {
         return test.skip("built without the feature `serde`");
     }
@@ -89,7 +89,7 @@ fn two_processes_connect_by_json() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn invalid_endpoints_are_rejected_before_they_reach_the_device() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let bytes = Side::here().prepared().endpoint().to_bytes();
     let lie = |at: usize, value: u8| {
         let mut bytes = bytes;
@@ -110,7 +110,7 @@ fn invalid_endpoints_are_rejected_before_they_reach_the_device() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn unassigned_endpoint_connects_and_its_sends_fail() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     // RC has no handshake of its own: only the first request detects it.
     let side = Side::here();
     let prepared = verbs_core::QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)

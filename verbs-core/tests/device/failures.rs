@@ -45,7 +45,7 @@ fn fails<'l>(end: &End, request: impl Into<WorkRequest<'l>>, statuses: &[WcStatu
 #[test]
 #[ignore = "needs an RDMA device"]
 fn without_a_receive_retries_end_with_rnr() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "retries");
     for rnr_retry in [0, 1, 6] {
         let pair = Pair::of(|side| {
             QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
@@ -67,7 +67,7 @@ fn without_a_receive_retries_end_with_rnr() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn without_a_receive_infinite_retries_end_only_by_the_caller() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "retries");
     // Within one device: the packets would be sent again forever.
     let pair = Pair::between(Side::here(), Side::here(), |side| {
         QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
@@ -86,7 +86,7 @@ fn without_a_receive_infinite_retries_end_only_by_the_caller() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn late_receive_completes_the_send() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "receives without an element");
     let pair = Pair::of(|side| {
         QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
             .min_rnr_timer(MinRnrTimer::new(14).unwrap())
@@ -109,7 +109,7 @@ struct Rights {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn memory_without_remote_access_is_not_accessed() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     let cases = [
         Rights {
             access: AccessFlags::REMOTE_READ,
@@ -149,7 +149,7 @@ fn memory_without_remote_access_is_not_accessed() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn reads_and_atomics_need_their_rights_too() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     for atomic in [false, true] {
         let pair = impatient();
         let target = pair.b.given(vec![7_u64; 8], AccessFlags::REMOTE_WRITE);
@@ -171,7 +171,7 @@ fn reads_and_atomics_need_their_rights_too() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn deregistered_region_cannot_be_accessed() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     let pair = impatient();
     let target = pair.b.given(vec![7_u8; 8], AccessFlags::REMOTE);
     let remote = target.remote();
@@ -190,7 +190,7 @@ fn deregistered_region_cannot_be_accessed() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn queue_pair_without_access_flags_rejects_access() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     let pair = Pair::of(|side| {
         QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
             .qp_access_flags(AccessFlags::LOCAL_WRITE)
@@ -214,7 +214,7 @@ fn queue_pair_without_access_flags_rejects_access() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_message_longer_than_its_receive_fails_at_both_ends() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     let pair = impatient();
     let from = pair.a.pd().reg_mr(vec![1_u8; 100]).unwrap();
     let mut into = pair.b.pd().reg_mr(vec![0_u8; 100]).unwrap();
@@ -239,7 +239,7 @@ const LOCAL: [WcStatus; 3] = [
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_local_element_that_is_not_registered_fails_here() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "receives without an element");
     let pair = impatient();
     pair.b.receive(ReceiveWorkRequest::empty());
     let bytes = [0_u8; 8];
@@ -254,7 +254,7 @@ fn a_local_element_that_is_not_registered_fails_here() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_region_of_another_protection_domain_fails_here() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "receives without an element");
     let pair = impatient();
     pair.b.receive(ReceiveWorkRequest::empty());
     let foreign = unchecked_domain(&pair.a.side.context);
@@ -266,7 +266,7 @@ fn a_region_of_another_protection_domain_fails_here() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn sends_to_a_destroyed_queue_pair_fail() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     let Pair { a, b } = impatient();
     b.qp.close().unwrap();
     fails(&a, SendWorkRequest::empty(), &[WcStatus::RETRY_EXC_ERR]);
@@ -275,7 +275,7 @@ fn sends_to_a_destroyed_queue_pair_fail() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn sends_to_a_reset_queue_pair_fail() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     let Pair { a, b } = impatient();
     let _prepared = b.qp.reset().unwrap();
     fails(&a, SendWorkRequest::empty(), &[WcStatus::RETRY_EXC_ERR]);
@@ -284,7 +284,7 @@ fn sends_to_a_reset_queue_pair_fail() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn requests_behind_a_failure_are_flushed_in_order() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "receives without an element");
     let pair = impatient();
     for wr_id in 0..5 {
         pair.a.receive(ReceiveWorkRequest::empty().wr_id(wr_id));

@@ -14,7 +14,7 @@ use verbs_harness::{begin, context, wait_for};
 #[test]
 #[ignore = "needs an RDMA device"]
 fn drops_in_every_order_release_everything() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     for order in orders(6) {
         let context = context();
         let pd = context.alloc_pd().unwrap();
@@ -128,7 +128,7 @@ fn thousand_rounds_leak_nothing() {
         line.write(&before.2);
         return line.write(&after.2);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting without rdma_cm");
     // In a process of its own, where nothing else opens and closes.
     let mut child = Child::start(&test, "rounds");
     child.line.is_slow();
@@ -215,7 +215,7 @@ fn leaked_shared_region_can_still_be_written_by_the_peer() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_connection_outlives_every_other_handle() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "receives without an element");
     let Pair { a, b } = Pair::new();
     let keep = |end: End| {
         let End {

@@ -63,7 +63,7 @@ fn each_kind_of_request_to_a_dead_peer_ends() {
     if let Some((_, line)) = role() {
         return be_the_peer(line);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting without rdma_cm");
     for kind in ["send", "write", "read"] {
         let mut child = Child::start(&test, "peer");
         let (end, remote) = meet(&mut child);
@@ -94,7 +94,7 @@ fn a_peer_killed_under_a_stream_of_writes_ends_the_stream() {
     if let Some((_, line)) = role() {
         return be_the_peer(line);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting without rdma_cm");
     let mut child = Child::start(&test, "peer");
     let (end, remote) = meet(&mut child);
     let region = end.pd().reg_mr(vec![1_u8; 1 << 16]).unwrap();
@@ -151,7 +151,7 @@ fn receives_from_a_dead_peer_do_not_complete_and_can_be_ended() {
     if let Some((_, line)) = role() {
         return be_the_peer(line);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting without rdma_cm");
     let mut child = Child::start(&test, "peer");
     let (end, _) = meet(&mut child);
     end.receive(ReceiveWorkRequest::empty());

@@ -11,7 +11,7 @@ use verbs_harness::pair::{End, Pair, Side, works};
 #[test]
 #[ignore = "needs an RDMA device"]
 fn defaults_are_as_documented() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the states that this goes through");
     let side = Side::here();
     let device = side.context.query_device().unwrap();
     let prepared = QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
@@ -72,7 +72,7 @@ fn defaults_are_as_documented() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn every_setting_reaches_the_device() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let side = Side::here();
     let port_num = side.context.active_port().unwrap().unwrap();
     let port = side.context.query_port(port_num).unwrap();
@@ -243,7 +243,7 @@ fn empty_gid_index_and_unknown_port_are_errors() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn failed_handshake_returns_the_queue_pair() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let (a, b) = (Side::here(), Side::here());
     let (qa, qb) = (a.prepared(), b.prepared());
     let (ea, eb) = (qa.endpoint(), qb.endpoint());
@@ -288,7 +288,7 @@ fn failed_handshake_returns_the_queue_pair() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn the_smaller_of_both_ends_mtu_is_used() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let (a, b) = (Side::here(), Side::here());
     let qa = a.prepared();
     let qb = QueuePair::builder(&b.pd, &b.send_cq, &b.recv_cq)
@@ -315,7 +315,7 @@ fn the_smaller_of_both_ends_mtu_is_used() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn every_request_is_signalled_if_that_was_asked_for() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "receives without an element");
     let pair = Pair::of(|side| {
         QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
             .sq_sig_all(true)

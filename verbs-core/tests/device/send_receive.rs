@@ -52,7 +52,7 @@ fn a_message_may_be_shorter_than_its_receive() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn immediate_data_arrives_in_this_machine_s_order() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "immediates");
     for pair in Pair::everywhere() {
         for imm_data in [0, 1, 0x0102_0304, u32::MAX] {
             let from = pair.a.pd().reg_mr(pattern(3, 5)).unwrap();
@@ -101,7 +101,7 @@ fn inline_bytes_are_free_at_once_and_need_no_registration() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn an_empty_message_arrives() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "receives without an element");
     for pair in Pair::everywhere() {
         // Without elements, and with empty ones.
         for empty in [0, 2] {
@@ -176,7 +176,7 @@ fn many_receives_in_one_chain_are_filled_in_their_order() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_receive_posted_before_the_handshake_is_filled() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let (a, b) = (
         verbs_harness::pair::Side::here(),
         verbs_harness::pair::Side::here(),
@@ -225,6 +225,6 @@ fn both_ways_at_once_on_one_connection() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn the_quick_start_of_the_documentation_works() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     crate::quick_start::main().unwrap();
 }

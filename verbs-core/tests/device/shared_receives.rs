@@ -114,7 +114,7 @@ impl Star {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn chain_that_was_built_once_refills_the_queue_in_parts() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let mut star = Star::new(2);
     let mut chain = RequestChain::receives(16, 1).unwrap();
     chain.set_wr_ids(0);
@@ -152,7 +152,7 @@ fn chain_that_was_built_once_refills_the_queue_in_parts() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn messages_of_all_queue_pairs_take_the_next_receive_in_turn() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let mut star = Star::new(4);
     star.post(0..8);
     for (turn, connection) in [2, 0, 3, 3, 1, 0, 2, 3].into_iter().enumerate() {
@@ -164,7 +164,7 @@ fn messages_of_all_queue_pairs_take_the_next_receive_in_turn() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn message_waits_for_a_receive_and_is_not_lost() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let mut star = Star::new(2);
     star.send(0);
     star.send(1);
@@ -178,7 +178,7 @@ fn message_waits_for_a_receive_and_is_not_lost() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn end_of_a_queue_pair_flushes_no_shared_receive() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let mut star = Star::new(2);
     star.post(0..4);
     let dead = star.ends.remove(0);
@@ -199,7 +199,7 @@ fn end_of_a_queue_pair_flushes_no_shared_receive() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn queue_is_destroyed_with_receives_left_and_none_completes() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let mut star = Star::new(1);
     star.post(0..4);
     let Star {
@@ -229,7 +229,7 @@ fn deregistration_is_not_refused_under_a_posted_receive() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn limit_event_comes_once_for_each_arming() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     let mut star = Star::new(1);
     star.post(0..8);
     let handle = star.srq.handle();
@@ -268,7 +268,7 @@ fn limit_above_the_capacity_is_rejected() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn queue_pair_in_error_reports_its_last_receive() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting without rdma_cm");
     let mut star = Star::new(2);
     star.post(0..2);
     star.ends[0].to_error().unwrap();
@@ -304,7 +304,7 @@ fn query_has_the_capacities_and_the_limit() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn resized_queue_keeps_its_receives() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting without rdma_cm");
     let mut star = Star::new(1);
     star.post(0..8);
     if let Err(error) = star.srq.resize(100) {

@@ -52,7 +52,7 @@ fn connect(line: &mut Line) -> End {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn bytes_cross() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting without rdma_cm");
     let Some((first, mut line)) = other(&test) else {
         return;
     };
@@ -63,7 +63,7 @@ fn bytes_cross() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn sends_to_a_dead_host_fail() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting without rdma_cm");
     let Some((first, mut line)) = other(&test) else {
         return;
     };

@@ -17,7 +17,7 @@ fn prepared(side: &Side) -> PreparedQueuePair {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn messages_of_many_packets_arrive_both_ways() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "unreliable connections");
     for pair in [
         Pair::of(prepared),
         Pair::between(Side::here(), Side::here(), prepared),
@@ -32,7 +32,7 @@ fn messages_of_many_packets_arrive_both_ways() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn write_with_immediate_arrives() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "unreliable connections");
     let pair = Pair::of(prepared);
     let from = pair.a.pd().reg_mr(pattern(3, 10_000)).unwrap();
     let target = pair.b.given(vec![0; 10_000], AccessFlags::REMOTE_WRITE);
@@ -52,7 +52,7 @@ fn write_with_immediate_arrives() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn message_without_a_receive_is_dropped_and_its_send_succeeds() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "unreliable connections");
     let pair = Pair::of(prepared);
     let from = pair.a.pd().reg_mr(pattern(4, 100)).unwrap();
     let mut list = [from.gather_element(..).unwrap()];
@@ -66,7 +66,7 @@ fn message_without_a_receive_is_dropped_and_its_send_succeeds() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn read_is_posted_and_breaks_the_queue_pair() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "unreliable connections");
     let pair = Pair::of(prepared);
     let target = pair.b.given(vec![0; 8], AccessFlags::REMOTE_READ);
     let mut into = pair.a.pd().reg_mr(vec![0_u8; 8]).unwrap();
@@ -83,7 +83,7 @@ fn read_is_posted_and_breaks_the_queue_pair() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn other_type_is_rejected_before_the_device_is_asked() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "unreliable connections");
     let (here, there) = (Side::here(), Side::new(&peer_name()));
     let (unreliable, reliable) = (prepared(&here), there.prepared());
     let rejected = unreliable.handshake(&reliable.endpoint()).unwrap_err();

@@ -54,7 +54,7 @@ fn port_event(context: &Context, wanted: EventType) {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn link_down_raises_an_event_and_ends_posted_requests() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "a wire between two devices of one machine");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
@@ -89,7 +89,7 @@ fn link_down_raises_an_event_and_ends_posted_requests() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn sends_over_a_peers_link_that_is_down_fail() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "a wire between two devices of one machine");
     let Some([_, there]) = wire::netdevs(&test) else {
         return;
     };
@@ -103,7 +103,7 @@ fn sends_over_a_peers_link_that_is_down_fail() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn when_all_packets_are_lost_retries_end() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "a wire between two devices of one machine");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
@@ -124,7 +124,7 @@ fn when_all_packets_are_lost_retries_end() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn short_loss_only_delays() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "a wire between two devices of one machine");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
@@ -148,7 +148,7 @@ fn short_loss_only_delays() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn bytes_survive_loss_duplication_and_reordering() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "a wire between two devices of one machine");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
@@ -170,7 +170,7 @@ fn bytes_survive_loss_duplication_and_reordering() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_fence_holds_on_a_slow_wire() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "a wire between two devices of one machine");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };

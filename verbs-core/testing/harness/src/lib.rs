@@ -62,8 +62,11 @@ macro_rules! begin {
     () => {
         $crate::begin!(shared)
     };
-    (iwarp lacks $what:literal) => {{
-        let test = $crate::begin!();
+    (iwarp lacks $what:literal) => {
+        $crate::begin!(shared, iwarp lacks $what)
+    };
+    ($how:ident, iwarp lacks $what:literal) => {{
+        let test = $crate::begin!($how);
         if $crate::iwarp::is_iwarp() {
             return test.skip(concat!("iWARP lacks ", $what));
         }

@@ -1,5 +1,7 @@
 //! Connecting two queue pairs by the connection manager, as iWARP has to.
 
+use std::time::Duration;
+
 use verbs_core::rdmacm::{Connector, Listener};
 use verbs_core::{PreparedQueuePair, QueuePair};
 
@@ -21,7 +23,9 @@ pub fn connect(
     // The address chooses the device.
     connector.bind(addr(a)).unwrap();
     let server = listener.local_addr().unwrap();
-    let resolving = connector.resolve_addr(server, PATIENCE).unwrap();
+    // The kernel may miss the answer to its ARP request, and looks again when this is over.
+    let again = Duration::from_secs(1);
+    let resolving = connector.resolve_addr(server, again).unwrap();
     let resolved = resolving.wait(Some(PATIENCE)).unwrap();
     let resolving = resolved.resolve_route(PATIENCE).unwrap();
     let route = resolving.wait(Some(PATIENCE)).unwrap();
