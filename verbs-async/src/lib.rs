@@ -117,11 +117,13 @@
 //! | [`BufferPool::take_when_free`](verbs_channel::BufferPool::take_when_free) | A block that it was given goes to the next task that waits. |
 //! | [`AsyncDatagrams::send_to`] | The datagram is not posted, and its buffer is dropped. |
 //! | [`AsyncDatagrams::receive_from`], [`AsyncDatagrams::flush`] | Nothing is lost: the next call continues. |
+//! | [`AsyncDatagrams::close`] | The endpoint is down, and its queue pair is destroyed on a helper thread. |
 //! | [`AsyncChannel::close`] | The channel is closed without waiting, as if it was dropped. |
 //! | an [`AsyncChannel`] | Its queue pair is destroyed, and its operations in flight are aborted. |
 //!
 //! A future that is leaked keeps its buffer and its slot, or the block that it was given. It delays no
-//! other operation.
+//! other operation, unless it is one of an [`AsyncDatagrams`] endpoint: it keeps the wake-up that it was
+//! given.
 //!
 //! # When the peer leaves
 //!

@@ -7,3 +7,8 @@
 #[path = "../offline/bench.rs"]
 mod bench;
 mod waits;
+
+use verbs_harness::allocations::Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;

@@ -1,7 +1,9 @@
 //! Awaited datagram endpoints: who is woken, what a dropped future leaves, and how waits end.
 
 use std::future::Future;
-use std::task::Poll;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 
 use fake_libibverbs::{announce_last, assert_all_is_well, deliver, posted, share, with};
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{
@@ -11,7 +13,9 @@ use verbs_async::verbs_channel::verbs_core::{DatagramEndpoint, Gid, ProtectionDo
 use verbs_async::verbs_channel::{BufferPool, Datagrams, DownReason, OwnedBuffer, RejectReason};
 use verbs_async::{AsyncDatagrams, Error};
 
-use crate::bench::{Bench, Task, done, now};
+use verbs_harness::allocations::allocations;
+
+use crate::bench::{Bench, Task, WakeCounter, done, now, system_calls};
 
 const HEADER: usize = 40;
 
@@ -86,7 +90,7 @@ fn datagram_wakes_the_task_that_waits_for_it() {
 }
 
 #[test]
-fn task_that_waits_for_room_is_woken_by_the_one_that_polls() {
+fn room_wakes_the_task_that_waits_for_it_and_no_other() {
     let _shared = share();
     let bench = Bench::new();
     let (pd, datagrams) = endpoint(&bench);
@@ -97,9 +101,8 @@ fn task_that_waits_for_room_is_woken_by_the_one_that_polls() {
     let sent = *posted().last().unwrap();
     done([sent]);
     announce(&bench);
-    // One of the two takes the completion, whichever it is.
+    assert_eq!((second.was_woken(), receive.was_woken()), (1, 0));
     assert!(receive.poll().is_pending());
-    assert!(second.was_woken() > 0);
     second.ends().unwrap();
     assert_eq!(posted().len(), 4, "two receives, and two datagrams");
 }
@@ -114,8 +117,9 @@ fn dropped_future_loses_no_datagram_and_no_wake_up() {
     let mut kept = Task::new(datagrams.receive_from()).waits();
     comes(receives[0], b"a");
     announce(&bench);
+    assert_eq!((dropped.was_woken(), kept.was_woken()), (1, 0));
     drop(dropped);
-    assert!(kept.was_woken() > 0);
+    assert_eq!(kept.was_woken(), 1);
     assert_eq!(&kept.ends().unwrap()[..], b"a");
     // One that was dropped before it began, and one in the middle.
     drop(datagrams.receive_from());
@@ -171,9 +175,10 @@ fn dropped_send_leaves_its_block_in_the_pool() {
     let pool = BufferPool::new(&pd, 64, 1).unwrap();
     let block = pool.take_with(b"x").unwrap().unwrap();
     let peer = peer();
+    sends(datagrams.send_to(&peer, buffer(&pd))).unwrap();
     drop(Task::new(datagrams.send_to(&peer, block)).waits());
     assert_eq!(pool.available(), 1);
-    assert_eq!(posted().len(), 2, "only the receives");
+    assert_eq!(posted().len(), 3, "the receives, and the first datagram");
 }
 
 #[test]
@@ -182,7 +187,7 @@ fn closed_endpoint_ends_every_wait() {
     let bench = Bench::new();
     let (pd, datagrams) = endpoint(&bench);
     let mut task = Task::new(datagrams.receive_from()).waits();
-    datagrams.clone().close().unwrap();
+    sends(datagrams.close()).unwrap();
     assert!(task.was_woken() > 0);
     let error = task.ends().unwrap_err();
     let closed = Error::Rejected(RejectReason::Down(DownReason::Closed));
@@ -207,4 +212,209 @@ fn failed_notifier_ends_every_wait() {
     assert!(task.ends().is_err());
     assert!(datagrams.down_reason().is_some());
     assert!(now(datagrams.receive_from()).is_err());
+}
+
+#[test]
+fn each_datagram_wakes_one_task_and_each_room_one() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let receives = posted();
+    let mut receiving = [(); 3].map(|()| Task::new(datagrams.receive_from()).waits());
+    let peer = peer();
+    sends(datagrams.send_to(&peer, buffer(&pd))).unwrap();
+    let mut sending = [(); 3].map(|()| Task::new(datagrams.send_to(&peer, buffer(&pd))).waits());
+    let mut flush = Task::new(datagrams.flush()).waits();
+    let first = *posted().last().unwrap();
+    comes(receives[0], b"a");
+    announce(&bench);
+    assert_eq!(receiving.each_ref().map(Task::was_woken), [1, 0, 0]);
+    // Before the first is polled: it is the only one that is woken for it.
+    comes(receives[1], b"b");
+    announce(&bench);
+    assert_eq!(receiving.each_ref().map(Task::was_woken), [1, 1, 0]);
+    assert_eq!(sending.each_ref().map(Task::was_woken), [0; 3]);
+    done([first]);
+    announce(&bench);
+    assert_eq!(receiving.each_ref().map(Task::was_woken), [1, 1, 0]);
+    assert_eq!(sending.each_ref().map(Task::was_woken), [1, 0, 0]);
+    let taken = [0, 1].map(|at| receiving[at].ends().unwrap());
+    assert_eq!(taken.each_ref().map(|datagram| &datagram[..]), [b"a", b"b"]);
+    for (at, send) in (1..).zip(&mut sending) {
+        assert_eq!(send.was_woken(), 1);
+        send.ends().unwrap();
+        assert_eq!(flush.was_woken(), at, "all had left");
+        assert!(flush.poll().is_pending());
+        done([*posted().last().unwrap()]);
+        announce(&bench);
+    }
+    flush.ends();
+    assert!(receiving[2].poll().is_pending());
+    drop((receiving, sending, flush, taken));
+    drop((datagrams, pd, bench));
+    assert_all_is_well();
+}
+
+#[test]
+fn task_that_was_woken_and_is_not_polled_delays_no_other_of_its_own() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let peer = peer();
+    sends(datagrams.send_to(&peer, buffer(&pd))).unwrap();
+    let woken = Task::new(datagrams.send_to(&peer, buffer(&pd))).waits();
+    done([*posted().last().unwrap()]);
+    announce(&bench);
+    assert_eq!(woken.was_woken(), 1);
+    now(datagrams.send_to(&peer, buffer(&pd))).unwrap();
+    assert_eq!(woken.was_woken(), 1);
+    let mut woken = woken.waits();
+    done([*posted().last().unwrap()]);
+    announce(&bench);
+    assert_eq!(woken.was_woken(), 2);
+    woken.ends().unwrap();
+}
+
+#[test]
+fn closing_that_is_abandoned_closes_the_endpoint() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let peer = peer();
+    sends(datagrams.send_to(&peer, buffer(&pd))).unwrap();
+    let mut waiting = Task::new(datagrams.receive_from()).waits();
+    drop(Task::new(datagrams.close()).poll());
+    assert!(waiting.was_woken() > 0);
+    assert!(waiting.ends().is_err());
+    // Its queue pair is destroyed on a helper thread.
+    while !with(|library| library.calls.contains(&"ibv_destroy_qp")) {
+        std::thread::yield_now();
+    }
+    sends(datagrams.close()).unwrap();
+}
+
+#[test]
+fn refused_destroy_is_the_error_of_closing() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let pool = BufferPool::new(&pd, 64, 2).unwrap();
+    let block = pool.take_with(b"stuck").unwrap().unwrap();
+    sends(datagrams.send_to(&peer(), block)).unwrap();
+    with(|library| library.refuse.push(("ibv_destroy_qp", libc::EBUSY)));
+    let error = sends(datagrams.close()).unwrap_err();
+    assert!(matches!(error, Error::Channel(_)), "{error}");
+    assert_eq!(pool.available(), 1, "the device may still access the other");
+    fake_libibverbs::touch_posted();
+    fake_libibverbs::forget_requests();
+}
+
+#[test]
+fn datagrams_allocate_nothing_once_the_endpoint_is_warm() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let pool = BufferPool::new(&pd, 64, 1).unwrap();
+    let peer = peer();
+    with(|library| {
+        library.calls.reserve(10_000);
+        library.rooms.reserve(10_000);
+        library.armed.reserve(10_000);
+    });
+    let waker = Waker::from(WakeCounter::new());
+    let round = || {
+        sends(datagrams.send_to(&peer, pool.take_with(b"x").unwrap().unwrap())).unwrap();
+        done([*posted().last().unwrap()]);
+        // The library would check their memory, and allocates for that.
+        fake_libibverbs::forget_requests();
+        let before = allocations();
+        let mut cx = Context::from_waker(&waker);
+        let mut receiving = pin!(datagrams.receive_from());
+        let mut flush = pin!(datagrams.flush());
+        let mut polls = 0;
+        while flush.as_mut().poll(&mut cx).is_pending() {
+            polls += 1;
+            assert!(polls < 9);
+        }
+        assert!(receiving.as_mut().poll(&mut cx).is_pending());
+        let allocated = allocations() - before;
+        assert_eq!(pool.available(), 1);
+        allocated
+    };
+    let _warm = [(); 3].map(|()| round());
+    assert_eq!([(); 5].map(|()| round()), [0; 5]);
+}
+
+#[test]
+fn queue_is_armed_while_a_task_sleeps() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (_pd, datagrams) = endpoint(&bench);
+    let receives = posted();
+    let armed = || system_calls().0;
+    assert_eq!(armed(), 0, "no task sleeps");
+    let mut first = Task::new(datagrams.receive_from()).waits();
+    let mut second = Task::new(datagrams.receive_from()).waits();
+    assert_eq!(armed(), 1);
+    comes(receives[0], b"a");
+    announce(&bench);
+    assert_eq!(armed(), 2, "the second sleeps");
+    first.ends().unwrap();
+    comes(receives[1], b"b");
+    announce(&bench);
+    assert_eq!(armed(), 2);
+    second.ends().unwrap();
+    now(datagrams.flush());
+    assert_eq!(armed(), 2);
+}
+
+/// Polls a future when it is woken.
+struct PollsInPlace {
+    future: Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    was_ready: Mutex<Vec<bool>>,
+}
+
+impl Wake for PollsInPlace {
+    fn wake(self: Arc<Self>) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let polled = self.future.lock().unwrap().as_mut().poll(&mut cx);
+        self.was_ready.lock().unwrap().push(polled.is_ready());
+    }
+}
+
+#[test]
+fn flush_is_ready_when_the_last_block_is_free() {
+    let _shared = share();
+    let bench = Bench::new();
+    let pd = bench.context.alloc_pd().unwrap();
+    let builder = Datagrams::builder(&pd).max_send_wr(2);
+    let datagrams = AsyncDatagrams::create(&builder, &bench.events).unwrap();
+    let pool = BufferPool::new(&pd, 64, 2).unwrap();
+    let peer = peer();
+    for _ in 0..2 {
+        let block = pool.take_with(b"x").unwrap().unwrap();
+        sends(datagrams.send_to(&peer, block)).unwrap();
+    }
+    let shared = datagrams.clone();
+    let polls = Arc::new(PollsInPlace {
+        future: Mutex::new(Box::pin(async move { shared.flush().await })),
+        was_ready: Mutex::default(),
+    });
+    let waker = Waker::from(Arc::clone(&polls));
+    let mut free = pin!(pool.take_when_free());
+    let mut cx = Context::from_waker(&waker);
+    assert!(free.as_mut().poll(&mut cx).is_pending());
+    // So that the queue has an event.
+    let mut flush = Task::new(datagrams.flush()).waits();
+    let all = posted();
+    done(all[all.len() - 2..].iter().copied());
+    announce(&bench);
+    // The first block was free, and the second not yet.
+    assert_eq!(*polls.was_ready.lock().unwrap(), [false]);
+    flush.ends();
+    assert_eq!(
+        pool.available(),
+        1,
+        "the other is given to the one that waits"
+    );
 }

@@ -51,8 +51,8 @@ fn questions_are_answered_in_their_order() {
         join(client, serve).await;
         join(asks.flush(), answers.flush()).await;
         assert_eq!(pool.available(), pool.capacity());
-        asks.close().unwrap();
-        answers.close().unwrap();
+        asks.close().await.unwrap();
+        answers.close().await.unwrap();
     });
 }
 

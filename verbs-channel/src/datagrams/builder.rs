@@ -22,6 +22,7 @@ pub struct DatagramsBuilder {
     pd: ProtectionDomain,
     max_send_wr: u32,
     max_recv_wr: u32,
+    max_inline_data: u32,
     max_handles: u32,
     port_num: Option<u8>,
     gid_index: Option<u8>,
@@ -46,6 +47,7 @@ impl DatagramsBuilder {
             pd,
             max_send_wr: 64,
             max_recv_wr: 64,
+            max_inline_data: 0,
             max_handles: 256,
             port_num: None,
             gid_index: None,
@@ -64,6 +66,11 @@ impl DatagramsBuilder {
         /// How many buffers there are for received datagrams: posted, not taken yet, or still in use;
         /// 64 unless set.
         max_recv_wr: plain u32,
+        /// Datagrams of at most this many bytes are sent inline; 0 unless set. The processor copies
+        /// them into the send queue, so the device does not read their memory. Those of
+        /// [`SharedSlice`](crate::SharedSlice)s are never inline: the processor may not be able to
+        /// read them.
+        max_inline_data: plain u32,
         /// How many address handles are kept for later datagrams; 256 unless set. One is made for
         /// each port that is sent to. If there are more ports, the handle that was not used for the
         /// longest time is dropped.
@@ -150,6 +157,7 @@ impl DatagramsBuilder {
         let qp = DatagramQueuePair::builder(&self.pd, cq, cq)
             .max_send_wr(self.max_send_wr)
             .max_recv_wr(self.max_recv_wr)
+            .max_inline_data(self.max_inline_data)
             .port_num(self.port_num)
             .gid_index(self.gid_index)
             .pkey_index(self.pkey_index)
@@ -161,6 +169,7 @@ impl DatagramsBuilder {
         // A pool has at least one block.
         let blocks = self.max_recv_wr.max(1) as usize;
         let pool = BufferPool::new(&self.pd, block_len, blocks)?;
-        DatagramEngine::new(qp, cq, pool, capacities, self.max_handles as usize)
+        let (inline, handles) = (self.max_inline_data, self.max_handles as usize);
+        DatagramEngine::new(qp, cq, pool, capacities, inline, handles)
     }
 }

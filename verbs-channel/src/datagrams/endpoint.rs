@@ -213,14 +213,20 @@ impl Datagrams {
     ///
     /// The errno. The buffers are leaked then.
     pub fn close(mut self) -> Result<()> {
-        self.engine.close()
+        self.engine.fail(DownReason::Closed);
+        match self.engine.take_ending() {
+            Some(ending) => Ok(ending.destroy()?),
+            None => Ok(()),
+        }
     }
 
     /// Polls; whether a send has completed, or all have ended.
     fn poll_sends(&mut self) -> bool {
         self.engine.drive();
+        let ended = self.engine.take_ending();
         self.engine.take_sent(&mut self.sent);
-        let any = !self.sent.is_empty();
+        let any = !self.sent.is_empty() || ended.is_some();
+        drop(ended);
         self.sent.clear();
         if let Some(leak) = self.engine.take_leak() {
             log_error(format_args!("{leak}"));
@@ -240,12 +246,14 @@ impl Datagrams {
             Ok(Paused::Poll) => true,
             Ok(Paused::Probe) => {
                 self.engine.probe(Instant::now());
+                drop(self.engine.take_ending());
                 true
             }
             Ok(Paused::TimedOut) => false,
             Err(error) => {
                 let errno = error.errno().unwrap_or(0);
                 self.engine.fail(DownReason::Device(errno));
+                drop(self.engine.take_ending());
                 true
             }
         }

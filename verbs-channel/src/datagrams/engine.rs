@@ -2,23 +2,25 @@
 #![expect(unsafe_code, reason = "posts owned buffers")]
 
 use std::collections::VecDeque;
-use std::mem::{self, ManuallyDrop};
+use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
 use verbs_core::{
-    AddressHandle, CompletionQueue, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, Grh,
-    PollSlot, ProtectionDomain, QKey, QpState, ReceiveWorkRequest, Rejected, WcOpcode,
-    WorkCompletion, WorkSuccess,
+    CompletionQueue, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, Grh, PollSlot,
+    ProtectionDomain, QKey, QpState, ReceiveWorkRequest, Rejected, Sge, WcOpcode, WorkCompletion,
+    WorkSuccess,
 };
 
 use super::datagram::Datagram;
+use super::ending::{DatagramEnding, Held, Outgoing};
 use super::handles::Handles;
 use super::slots::Slots;
 use crate::buffer::{BufferPool, OwnedBuffer, PdTag, PoolBuffer};
 use crate::contained::log_error;
 use crate::engine::Leak;
 use crate::error::{DownReason, Error, Queue, RejectReason, Result};
+use crate::request::OwnedElement;
 
 /// A datagram endpoint for layers that wait in their own way: [`Datagrams`](super::Datagrams) and
 /// the endpoint of verbs-async are built on it.
@@ -33,12 +35,14 @@ use crate::error::{DownReason, Error, Queue, RejectReason, Result};
 /// completion has been polled, or the queue pair has been destroyed.
 #[derive(Debug)]
 pub struct DatagramEngine {
-    // `None` once it is destroyed, which is before the slots are emptied; see `end`.
+    // `None` once it is down: the slots are empty then. Both are in `ending`, which is dropped with this.
     pub(super) qp: Option<DatagramQueuePair>,
     cq: CompletionQueue,
     pd_tag: PdTag,
     endpoint: DatagramEndpoint,
     max_payload: u32,
+    /// The longest datagram that is sent inline.
+    max_inline_data: u32,
     sends: Slots<Outgoing>,
     receives: Slots<OwnedBuffer>,
     received: VecDeque<Datagram>,
@@ -48,15 +52,9 @@ pub struct DatagramEngine {
     pool: BufferPool,
     pub(super) handles: Handles,
     down: Option<DownReason>,
+    ending: Option<DatagramEnding>,
     leak: Option<Leak>,
     slots: [PollSlot; POLLS],
-}
-
-/// A datagram on its way out.
-#[derive(Debug)]
-struct Outgoing {
-    buffer: OwnedBuffer,
-    handle: Arc<AddressHandle>,
 }
 
 /// Completions that are polled at once.
@@ -68,12 +66,15 @@ impl DatagramEngine {
         cq: &CompletionQueue,
         pool: BufferPool,
         [max_send_wr, max_recv_wr]: [u32; 2],
+        max_inline_data: u32,
         max_handles: usize,
     ) -> Result<Self> {
         let mut this = Self {
             pd_tag: PdTag::of(qp.pd()),
             endpoint: qp.endpoint(),
             max_payload: qp.max_payload(),
+            // What was granted should not be less, but the driver does not check it.
+            max_inline_data: max_inline_data.min(qp.cap().max_inline_data),
             qp: Some(qp),
             cq: cq.clone(),
             sends: Slots::new(max_send_wr, 0),
@@ -83,6 +84,7 @@ impl DatagramEngine {
             pool,
             handles: Handles::new(max_handles),
             down: None,
+            ending: None,
             leak: None,
             slots: [const { PollSlot::new() }; POLLS],
         };
@@ -144,6 +146,18 @@ impl DatagramEngine {
         self.down
     }
 
+    /// How many more datagrams can be posted.
+    #[must_use]
+    pub const fn room(&self) -> usize {
+        self.sends.room()
+    }
+
+    /// How many datagrams have arrived, and were not taken.
+    #[must_use]
+    pub fn arrived(&self) -> usize {
+        self.received.len()
+    }
+
     /// Posts a datagram, unless there is no room. It does not poll for room.
     ///
     /// # Errors
@@ -184,9 +198,7 @@ impl DatagramEngine {
         let (reason, given) = match error {
             // The device may have it, until the queue pair is destroyed.
             RejectReason::Post(error) if error.posted() > 0 => {
-                self.down.get_or_insert(DownReason::Post(error));
-                let (given, leak) = self.end(Some(wr_id));
-                self.leak = self.leak.take().or(leak);
+                let given = self.end_with(DownReason::Post(error), wr_id);
                 (self.is_down(), given)
             }
             reason => (reason, self.sends.take(wr_id).map(|send| send.buffer)),
@@ -196,7 +208,8 @@ impl DatagramEngine {
 
     /// Whether the buffer can be sent to the peer.
     fn check(&self, peer: &DatagramEndpoint, buffer: &OwnedBuffer) -> Result<(), RejectReason> {
-        let len = u64::from(buffer.element(self.pd_tag, || false)?.sge.length());
+        let (element, _) = self.element(buffer)?;
+        let len = u64::from(element.length());
         let max = self.max_payload.min(peer.mtu().bytes());
         if len > max.into() {
             return Err(RejectReason::DatagramTooLong { len, max });
@@ -204,28 +217,50 @@ impl DatagramEngine {
         Ok(())
     }
 
-    fn post_send(&mut self, wr_id: u64, peer: &DatagramEndpoint) -> Result<(), RejectReason> {
-        let (Some(qp), Some(Outgoing { buffer, handle })) = (&self.qp, self.sends.get_mut(wr_id))
+    /// What is sent of a buffer, and whether it is sent inline.
+    fn element(&self, buffer: &OwnedBuffer) -> Result<(Sge, bool), RejectReason> {
+        match buffer.element(self.pd_tag, || true) {
+            Ok(OwnedElement { sge }) => {
+                let inline = 1..=u64::from(self.max_inline_data);
+                Ok((sge, inline.contains(&sge.length().into())))
+            }
+            // The processor may not be able to read it.
+            Err(RejectReason::SharedInline) => {
+                let element = buffer.element(self.pd_tag, || false)?;
+                Ok((element.sge, false))
+            }
+            Err(reason) => Err(reason),
+        }
+    }
+
+    fn post_send(&self, wr_id: u64, peer: &DatagramEndpoint) -> Result<(), RejectReason> {
+        let (Some(qp), Some(Outgoing { buffer, handle })) = (&self.qp, self.sends.get(wr_id))
         else {
             return Err(NO_ROOM);
         };
-        let mut element = buffer.element(self.pd_tag, || false)?.sge;
+        let (mut element, is_inline) = self.element(buffer)?;
         let request = DatagramWorkRequest::to(&mut element, handle, peer).wr_id(wr_id);
         // So that the datagram can be answered.
         let mut request = request.immediate(self.endpoint.qkey().get());
+        if is_inline {
+            request = request.inline();
+        }
         // SAFETY: the slot owns the buffer, and a clone of the handle, until the completion of this
         // `wr_id` is polled or the queue pair is destroyed; nothing accesses the buffer meanwhile. The
         // handle is of the queue pair's protection domain: it was made with it, or `add_handle` has
-        // compared them. Nothing resets the queue pair, and its completion queue is this engine's.
+        // compared them. What is inline has been compared with what was granted, and is memory that
+        // the processor can read. Nothing resets the queue pair, and its completion queue is this engine's.
         unsafe { qp.post_send(&mut request) }?;
         Ok(())
     }
 
-    /// Polls until the queue is empty, a limited number of times, and posts receives again.
-    pub fn drive(&mut self) {
+    /// Polls until the queue is empty, a limited number of times, and posts receives again. Returns
+    /// whether it was empty at last.
+    pub fn drive(&mut self) -> bool {
+        let mut is_empty = false;
         for _ in 0..MAX_POLLS {
             if self.qp.is_none() {
-                return;
+                return true;
             }
             let mut slots = mem::replace(&mut self.slots, [const { PollSlot::new() }; POLLS]);
             let polled = self.cq.poll(&mut slots).map(|completions| {
@@ -234,12 +269,16 @@ impl DatagramEngine {
             });
             self.slots = slots;
             match polled {
-                Ok(0) => break,
+                Ok(0) => {
+                    is_empty = true;
+                    break;
+                }
                 Ok(_) => {}
                 Err(error) => self.fail(DownReason::Poll(error)),
             }
         }
         self.refill();
+        is_empty
     }
 
     /// Dispatches completions that a layer above has polled from the [`cq`](Self::cq), and posts
@@ -410,54 +449,49 @@ impl DatagramEngine {
         }
     }
 
-    /// Takes the endpoint down for this reason, unless it is down: what is in flight ends.
-    ///
-    /// If the driver fails to destroy the queue pair, the buffers in flight are leaked: see
-    /// [`take_leak`](Self::take_leak).
+    /// Takes the endpoint down for this reason, unless it is down. What is in flight is ended by the
+    /// [`ending`](Self::take_ending).
     pub fn fail(&mut self, reason: DownReason) {
         self.down.get_or_insert(reason);
-        let (_, leak) = self.end(None);
-        self.leak = self.leak.take().or(leak);
+        if let Some(qp) = self.qp.take() {
+            self.ending = Some(DatagramEnding::new(Held {
+                qp,
+                sends: self.sends.take_all(),
+                receives: self.receives.take_all(),
+            }));
+        }
+    }
+
+    /// The queue pair and the buffers in flight of an endpoint that has gone down: to be destroyed
+    /// without a lock, where it may block for a while. It is returned once.
+    pub const fn take_ending(&mut self) -> Option<DatagramEnding> {
+        self.ending.take()
+    }
+
+    /// Takes the endpoint down after a post of unknown outcome, and destroys the queue pair. Returns the
+    /// buffer of that post: the device has no access to it any more. If the driver refuses, it is
+    /// leaked with the others.
+    fn end_with(&mut self, reason: DownReason, wr_id: u64) -> Option<OwnedBuffer> {
+        let at = self.sends.position(wr_id);
+        self.fail(reason);
+        match self.take_ending()?.end() {
+            Ok((mut sends, receives)) => {
+                let given = at.map(|at| sends.remove(at).buffer);
+                let others = sends.into_iter().map(|outgoing| outgoing.buffer);
+                self.sent.extend(others.chain(receives));
+                given
+            }
+            Err(leak) => {
+                self.leak = Some(leak);
+                None
+            }
+        }
     }
 
     /// What was leaked, to be logged without a lock.
     #[must_use = "it is to be logged"]
     pub const fn take_leak(&mut self) -> Option<Leak> {
         self.leak.take()
-    }
-
-    /// Destroys the queue pair.
-    ///
-    /// # Errors
-    ///
-    /// The errno. The buffers in flight are leaked then.
-    pub fn close(&mut self) -> Result<()> {
-        self.down.get_or_insert(DownReason::Closed);
-        match self.end(None) {
-            (_, Some(leak)) => Err(leak.error.into()),
-            (_, None) => Ok(()),
-        }
-    }
-
-    /// Destroys the queue pair, and then releases the buffers in flight: the device has no access to
-    /// them any more. If the driver refuses, they are leaked, and their handles. Returns the buffer of
-    /// one send, and what was leaked.
-    fn end(&mut self, one: Option<u64>) -> (Option<OwnedBuffer>, Option<Leak>) {
-        let Some(qp) = self.qp.take() else {
-            return (None, None);
-        };
-        if let Err(error) = qp.close() {
-            let held = (self.sends.take_all(), self.receives.take_all());
-            let buffers = held.0.len() + held.1.len();
-            let _leaked = ManuallyDrop::new(held);
-            return (None, Some(Leak { buffers, error }));
-        }
-        let one = one.and_then(|wr_id| self.sends.take(wr_id));
-        let sends = self.sends.take_all().into_iter();
-        self.sent.extend(sends.map(|outgoing| outgoing.buffer));
-        let receives = self.receives.take_all();
-        self.sent.extend(receives);
-        (one.map(|outgoing| outgoing.buffer), None)
     }
 
     pub(super) const fn is_down(&self) -> RejectReason {
@@ -470,8 +504,10 @@ impl DatagramEngine {
 
 impl Drop for DatagramEngine {
     fn drop(&mut self) {
-        let (_, ended) = self.end(None);
-        for leak in self.leak.take().into_iter().chain(ended) {
+        // The slots are not dropped before the queue pair is destroyed.
+        self.fail(DownReason::Closed);
+        drop(self.take_ending());
+        if let Some(leak) = self.leak.take() {
             log_error(format_args!("{leak}"));
         }
     }

@@ -2,6 +2,7 @@
 
 mod builder;
 mod datagram;
+mod ending;
 mod endpoint;
 mod engine;
 mod handles;
@@ -10,5 +11,6 @@ mod slots;
 
 pub use builder::DatagramsBuilder;
 pub use datagram::Datagram;
+pub use ending::DatagramEnding;
 pub use endpoint::Datagrams;
 pub use engine::DatagramEngine;

@@ -44,9 +44,9 @@ impl<T> Slots<T> {
         Ok(u64::from(slot.generation) << GENERATION | self.kind | u64::from(index))
     }
 
-    pub(super) fn get_mut(&mut self, wr_id: u64) -> Option<&mut T> {
+    pub(super) fn get(&self, wr_id: u64) -> Option<&T> {
         let index = self.index(wr_id)?;
-        self.slots.get_mut(index)?.held.as_mut()
+        self.slots.get(index)?.held.as_ref()
     }
 
     /// Takes it out; `None` if nothing of this number is there.
@@ -71,8 +71,20 @@ impl<T> Slots<T> {
             .collect()
     }
 
+    /// The place of an operation among what [`take_all`](Self::take_all) returns.
+    pub(super) fn position(&self, wr_id: u64) -> Option<usize> {
+        let index = self.index(wr_id)?;
+        let before = self.slots.get(..index)?.iter();
+        Some(before.filter(|slot| slot.held.is_some()).count())
+    }
+
     pub(super) const fn is_full(&self) -> bool {
         self.free.is_empty()
+    }
+
+    /// How many are free.
+    pub(super) const fn room(&self) -> usize {
+        self.free.len()
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -102,10 +114,12 @@ mod tests {
         assert_eq!(slots.take(first), None);
         let again = slots.put('d').unwrap();
         assert_ne!(again, first);
-        assert_eq!(slots.get_mut(first), None);
+        assert_eq!(slots.get(first), None);
         assert_eq!(slots.len(), 2);
         assert_eq!(slots.take(second), Some('b'));
+        assert_eq!(slots.position(again), Some(0));
         assert_eq!(slots.take_all(), ['d']);
+        assert_eq!(slots.room(), 2);
         assert_eq!(slots.take(again), None);
         assert_eq!(slots.len(), 0);
     }

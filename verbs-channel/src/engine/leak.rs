@@ -27,6 +27,12 @@ impl fmt::Display for Leak {
     }
 }
 
+impl From<Leak> for crate::error::Error {
+    fn from(leak: Leak) -> Self {
+        leak.error.into()
+    }
+}
+
 /// Where leaks are reported.
 #[derive(Debug)]
 pub(super) enum Leaks {

@@ -1,17 +1,20 @@
 //! Datagram endpoints: what they post and keep, and how they end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fake_libibverbs::{Port, assert_all_is_well, deliver, is_posted, with};
 use verbs_channel::verbs_core::verbs_sys::{
-    __be32, IBV_WC_GRH, IBV_WC_LOC_QP_OP_ERR, IBV_WC_RECV, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
-    IBV_WC_WR_FLUSH_ERR, ibv_wc,
+    __be32, IBV_SEND_INLINE, IBV_WC_GRH, IBV_WC_LOC_QP_OP_ERR, IBV_WC_RECV, IBV_WC_SUCCESS,
+    IBV_WC_WITH_IMM, IBV_WC_WR_FLUSH_ERR, ibv_wc,
 };
 use verbs_channel::verbs_core::{
-    DatagramEndpoint, Error as CoreError, Gid, MaximumTransferUnit, ProtectionDomain, QKey,
+    AccessFlags, DatagramEndpoint, Error as CoreError, Gid, MaximumTransferUnit, ProtectionDomain,
+    QKey,
 };
 use verbs_channel::{
     BufferPool, Datagrams, DatagramsBuilder, DownReason, Error, OwnedBuffer, RejectReason,
+    SharedMemory,
 };
 
 use verbs_harness::allocations::allocations;
@@ -291,6 +294,49 @@ fn buffers_of_datagrams_that_have_left_are_released_without_allocating() {
     };
     round();
     assert_eq!([(); 5].map(|()| round()), [0; 5]);
+}
+
+#[test]
+fn short_datagrams_of_readable_memory_are_sent_inline() {
+    let pd = pd();
+    let short = builder(&pd).max_send_wr(8).max_inline_data(64);
+    let mut datagrams = short.build().unwrap();
+    let region = Arc::new(
+        pd.reg_shared(vec![7_u8; 64], AccessFlags::LOCAL_WRITE)
+            .unwrap(),
+    );
+    let shared = SharedMemory::new(region, 1);
+    let given: [OwnedBuffer; 5] = [
+        buffer(&pd, &[1; 64]),
+        buffer(&pd, &[1; 65]),
+        buffer(&pd, &[1]),
+        // The processor may not be able to read it.
+        shared.slice(..8).unwrap().into(),
+        OwnedBuffer::empty(),
+    ];
+    let lens = given.each_ref().map(|buffer| buffer.len());
+    assert_eq!(lens[..3], [64, 65, 1]);
+    forget_the_past();
+    for buffer in given {
+        datagrams.send_to(&peer(1), buffer).unwrap();
+    }
+    let is_inline = with(|library| {
+        let requests = library.posted.iter().flatten();
+        requests
+            .map(|request| request.send_flags & IBV_SEND_INLINE.0 != 0)
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(is_inline, [true, false, true, false, false]);
+    posted().into_iter().for_each(succeeds);
+    assert!(datagrams.flush(None));
+    drop((datagrams, shared));
+    // Nothing is inline unless it is asked for.
+    let mut datagrams = builder(&pd).build().unwrap();
+    datagrams.send_to(&peer(1), buffer(&pd, b"x")).unwrap();
+    let last = with(|library| library.posted.last().unwrap()[0].clone());
+    assert_eq!(last.send_flags & IBV_SEND_INLINE.0, 0);
+    drop((datagrams, short, pd));
+    assert_all_is_well();
 }
 
 #[test]

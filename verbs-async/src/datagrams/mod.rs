@@ -1,33 +1,37 @@
 //! Datagrams: one endpoint for any number of peers, awaited.
-#![expect(unsafe_code, reason = "polls the completion queue of an engine")]
+#![expect(
+    unsafe_code,
+    reason = "takes a clone of the completion queue of an engine"
+)]
 
-use std::collections::HashMap;
+mod line;
+mod state;
+
 use std::fmt;
 use std::future::{self, Future};
 use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 
-use verbs_channel::datagrams::DatagramEngine;
-use verbs_channel::verbs_core::{DatagramEndpoint, PollSlot, Rejected};
-use verbs_channel::{
-    BufferPool, Datagram, DatagramsBuilder, DownReason, OwnedBuffer, RejectReason,
-};
+use verbs_channel::verbs_core::{AhAttr, DatagramEndpoint, ProtectionDomain, Rejected};
+use verbs_channel::{Datagram, DatagramsBuilder, DownReason, OwnedBuffer, RejectReason};
 
 use crate::blocking;
 use crate::coop;
-use crate::cq::{AsyncCq, CqPollState};
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 use crate::wake;
+use state::{Awaited, Shared, State};
 
 /// A datagram endpoint whose operations are awaited: see
 /// [`Datagrams`](verbs_channel::Datagrams) for what a datagram is, and how buffers are used.
 ///
 /// Cloning is cheap and shares the endpoint. Any number of tasks can send and receive at once. Each
-/// future that is polled polls the completion queue for all of them. While none is polled, nothing
-/// is received beyond what the posted receives hold, and no buffer that was sent is released.
+/// future that is polled polls the completion queue for all of them, and each event wakes only as many
+/// tasks as there is something for, those first that have waited for the longest time. While no task
+/// waits, nothing is received beyond what the posted receives hold, and no buffer that was sent is
+/// released.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -107,25 +111,6 @@ pub struct AsyncDatagrams {
     shared: Arc<Shared>,
 }
 
-struct Shared {
-    state: Mutex<State>,
-    cq: AsyncCq,
-    /// Of the receives' blocks.
-    pool: BufferPool,
-    endpoint: DatagramEndpoint,
-    max_payload: u32,
-}
-
-struct State {
-    engine: DatagramEngine,
-    /// Those that wait. Each is woken whenever another one has polled something.
-    waiters: HashMap<u64, Waker>,
-    next: u64,
-}
-
-/// Completions that are polled at once.
-const POLLS: usize = 16;
-
 impl AsyncDatagrams {
     /// Creates an endpoint whose completions are announced by `events`.
     ///
@@ -136,23 +121,19 @@ impl AsyncDatagrams {
         let engine = builder
             .engine(Some(events.channel()))
             .map_err(Error::Channel)?;
-        // SAFETY: it is used for one `AsyncCq`, which is polled in this file only. What that finds is
-        // dispatched.
-        let cq = AsyncCq::new(unsafe { engine.cq() }.clone(), events)?;
-        let shared = Shared {
-            pool: engine.receive_pool().clone(),
-            endpoint: engine.endpoint(),
-            max_payload: engine.max_payload(),
-            state: Mutex::new(State {
-                engine,
-                waiters: HashMap::new(),
-                next: 0,
-            }),
-            cq,
-        };
-        Ok(Self {
-            shared: Arc::new(shared),
-        })
+        // SAFETY: the clone is only armed and compared, in `Subscription`.
+        let cq = unsafe { engine.cq() }.clone();
+        let subscription = events.subscribe(&cq)?;
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
+            subscription.listen(Weak::<Shared>::clone(shared));
+            Shared {
+                pool: engine.receive_pool().clone(),
+                endpoint: engine.endpoint(),
+                max_payload: engine.max_payload(),
+                state: Mutex::new(State::new(subscription, engine)),
+            }
+        });
+        Ok(Self { shared })
     }
 
     /// Needs the feature `tokio`. Creates an endpoint with a notifier of the current tokio runtime.
@@ -216,34 +197,28 @@ impl AsyncDatagrams {
         peer: &DatagramEndpoint,
         buffer: impl Into<OwnedBuffer>,
     ) -> Result<(), Rejected<OwnedBuffer, Error>> {
-        let buffer = buffer.into();
-        if let Err(error) = self.make_handle(peer).await {
-            return Err(Rejected::new(error, buffer));
+        let mut given = Some(buffer.into());
+        loop {
+            let post = |state: &mut State| state.post(peer, &mut given);
+            let error = match self.wait(Awaited::Room, post).await {
+                Sent::Posted => return Ok(()),
+                Sent::Rejected(rejected) => return Err(rejected),
+                Sent::Failed(error) => error,
+                Sent::NeedsHandle(path) => match self.make_handle(peer, path).await {
+                    Ok(()) => continue,
+                    Err(error) => error,
+                },
+            };
+            return Err(Rejected::new(error, given.take().unwrap_or_default()));
         }
-        let mut buffer = Some(buffer);
-        let post = |engine: &mut DatagramEngine| {
-            let rejected = engine.send_to(peer, buffer.take()?).err();
-            match rejected {
-                None => Some(Ok(())),
-                Some(rejected) if rejected.error().is_backpressure() => {
-                    buffer = Some(rejected.into_given());
-                    None
-                }
-                Some(rejected) => {
-                    let (error, given) = rejected.into_parts();
-                    Some(Err(Rejected::new(Error::from(error), given)))
-                }
-            }
-        };
-        self.wait(post).await
     }
 
-    /// Makes the address handle to a peer's port, unless there is one.
-    async fn make_handle(&self, peer: &DatagramEndpoint) -> Result<()> {
-        let path = self.shared.state.lock().engine.path_to(peer);
-        let Some((pd, attr)) = path.map_err(Error::from)? else {
-            return Ok(());
-        };
+    /// Makes the address handle to a peer's port.
+    async fn make_handle(
+        &self,
+        peer: &DatagramEndpoint,
+        (pd, attr): (ProtectionDomain, AhAttr),
+    ) -> Result<()> {
         let handle = blocking::run(move || pd.create_ah(&attr)).await?;
         let handle = handle.map_err(|error| Error::Channel(error.into()))?;
         let replaced = self.shared.state.lock().engine.add_handle(peer, handle);
@@ -262,13 +237,17 @@ impl AsyncDatagrams {
     /// [`RejectReason::Down`]: the endpoint has failed or was closed, and all that had come before was
     /// taken.
     pub async fn receive_from(&self) -> Result<Datagram> {
-        let take = |engine: &mut DatagramEngine| match (engine.received(), engine.down_reason()) {
-            (Some(datagram), _) => Some(Ok(datagram)),
-            (None, Some(reason)) => Some(Err(RejectReason::Down(reason).into())),
-            (None, None) => None,
+        let take = |State { engine, .. }: &mut State| match engine.received() {
+            Some(datagram) => Some(Ok(datagram)),
+            None => engine
+                .down_reason()
+                .map(|reason| Err(RejectReason::Down(reason).into())),
         };
         // First, so that all blocks that are free are posted before this waits for a datagram.
-        let (mut refill, mut taken) = (pin!(self.refill()), pin!(self.wait(take)));
+        let (mut refill, mut taken) = (
+            pin!(self.refill()),
+            pin!(self.wait(Awaited::Datagram, take)),
+        );
         let mut is_refilled = false;
         future::poll_fn(|cx| {
             is_refilled = is_refilled || refill.as_mut().poll(cx).is_ready();
@@ -282,12 +261,9 @@ impl AsyncDatagrams {
     async fn refill(&self) {
         loop {
             let block = self.shared.pool.take_when_free().await;
-            let rejected = {
-                let mut state = self.shared.state.lock();
-                let rejected = state.engine.receive_into(block);
-                settle(state, None);
-                rejected
-            };
+            let mut state = self.shared.state.lock();
+            let rejected = state.engine.receive_into(block);
+            self.shared.unlock(state);
             if rejected.is_some() {
                 // Kept until this has returned: the pool would give it here again.
                 return;
@@ -295,10 +271,11 @@ impl AsyncDatagrams {
         }
     }
 
-    /// Waits until every datagram has left. After a failure nothing is in flight, so this returns.
+    /// Waits until every datagram has left, and its buffer is released. After a failure nothing is in
+    /// flight, so this returns.
     pub async fn flush(&self) {
-        let is_done = |engine: &mut DatagramEngine| (engine.sends_in_flight() == 0).then_some(());
-        self.wait(is_done).await;
+        let is_done = |state: &mut State| (state.available(Awaited::Flushed) > 0).then_some(());
+        self.wait(Awaited::Flushed, is_done).await;
     }
 
     /// Why it has failed; `None` while it works.
@@ -313,34 +290,50 @@ impl AsyncDatagrams {
         self.shared.state.lock().engine.forget(peer);
     }
 
-    /// Destroys the queue pair, for all clones. Operations that wait end: see
-    /// [`receive_from`](Self::receive_from). It does not wait for datagrams that have not left.
+    /// Takes the endpoint down, for all clones, and destroys the queue pair on a helper thread. Operations
+    /// that wait end: see [`receive_from`](Self::receive_from). It does not wait for datagrams that have
+    /// not left.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once the future was polled, the endpoint is closed, and an error is logged if the future is
+    /// dropped.
     ///
     /// # Errors
     ///
-    /// The errno. The buffers in flight are leaked then.
-    pub fn close(&self) -> Result<()> {
-        let mut state = self.shared.state.lock();
-        let closed = state.engine.close();
-        settle(state, None);
-        closed.map_err(Error::from)
+    /// The errno: the buffers in flight are leaked then. [`Error::Thread`]: the queue pair was destroyed on
+    /// the calling thread.
+    pub async fn close(&self) -> Result<()> {
+        let ending = {
+            let mut state = self.shared.state.lock();
+            state.engine.fail(DownReason::Closed);
+            let ending = state.engine.take_ending();
+            self.shared.release(state);
+            ending
+        };
+        let Some(ending) = ending else { return Ok(()) };
+        let destroyed = blocking::run(move || ending.destroy()).await;
+        let destroyed = destroyed.map_err(Error::Thread)?;
+        destroyed.map_err(|leak| Error::Channel(leak.into()))
     }
 
-    /// Waits until `ready` returns something. Whoever waits polls the completion queue.
+    /// Waits until `ready` returns something. The task sleeps in the line of those that wait for the
+    /// same.
     fn wait<T>(
         &self,
-        mut ready: impl FnMut(&mut DatagramEngine) -> Option<T>,
+        what: Awaited,
+        mut ready: impl FnMut(&mut State) -> Option<T>,
     ) -> impl Future<Output = T> {
         let mut waiter = Waiter {
             shared: Arc::clone(&self.shared),
+            what,
             key: None,
         };
-        let mut polling = CqPollState::default();
         future::poll_fn(move |cx| {
             if coop::must_yield(cx) {
                 return Poll::Pending;
             }
-            let polled = waiter.poll(cx, &mut polling, &mut ready);
+            let polled = waiter.poll(cx, &mut ready);
             if polled.is_ready() {
                 coop::count_ready(cx);
             }
@@ -349,9 +342,40 @@ impl AsyncDatagrams {
     }
 }
 
-/// A future that waits; it is forgotten when this is dropped.
+/// What has become of a datagram.
+enum Sent {
+    Posted,
+    Rejected(Rejected<OwnedBuffer, Error>),
+    /// It was not given to the engine: first, an address handle is to be made from this.
+    NeedsHandle((ProtectionDomain, AhAttr)),
+    /// It was not given to the engine: there is no path, or the endpoint is down.
+    Failed(Error),
+}
+
+impl State {
+    /// Posts a datagram; `None` while there is no room.
+    fn post(&mut self, peer: &DatagramEndpoint, given: &mut Option<OwnedBuffer>) -> Option<Sent> {
+        match self.engine.path_to(peer) {
+            Ok(None) => {}
+            Ok(Some(path)) => return Some(Sent::NeedsHandle(path)),
+            Err(error) => return Some(Sent::Failed(error.into())),
+        }
+        let Err(rejected) = self.engine.send_to(peer, given.take()?) else {
+            return Some(Sent::Posted);
+        };
+        if rejected.error().is_backpressure() {
+            *given = Some(rejected.into_given());
+            return None;
+        }
+        let (error, buffer) = rejected.into_parts();
+        Some(Sent::Rejected(Rejected::new(error.into(), buffer)))
+    }
+}
+
+/// A future that waits. When it is dropped, what it was woken for goes to the next in its line.
 struct Waiter {
     shared: Arc<Shared>,
+    what: Awaited,
     key: Option<u64>,
 }
 
@@ -359,107 +383,40 @@ impl Waiter {
     fn poll<T>(
         &mut self,
         cx: &mut Context<'_>,
-        polling: &mut CqPollState,
-        ready: &mut impl FnMut(&mut DatagramEngine) -> Option<T>,
+        ready: &mut impl FnMut(&mut State) -> Option<T>,
     ) -> Poll<T> {
-        let mut slots = [const { PollSlot::new() }; POLLS];
-        loop {
-            // A waker is cloned and dropped without the lock: it is foreign code.
-            let waker = cx.waker().clone();
-            let mut state = self.shared.state.lock();
-            let found = ready(&mut state.engine);
-            // Registered before the queue is polled: what another task polls meanwhile wakes this one.
-            let spare = match &found {
-                Some(_) => Some(waker),
-                None => state.register(&mut self.key, waker),
-            };
-            settle(state, self.key);
-            wake::drop_guarded(spare);
-            if let Some(found) = found {
-                return Poll::Ready(found);
-            }
-            let polled = self.shared.cq.poll_completions(cx, polling, &mut slots);
-            let count = match polled {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(count)) => count,
-                Poll::Ready(Err(error)) => {
-                    let mut state = self.shared.state.lock();
-                    state.engine.fail(reason(&error));
-                    settle_all(state, self.key);
-                    continue;
-                }
-            };
-            let filled = slots.get(..count).unwrap_or_default();
-            let mut state = self.shared.state.lock();
-            // SAFETY: they were polled above, from this engine's queue.
-            unsafe {
-                let engine = &mut state.engine;
-                engine.dispatch(PollSlot::completions(filled).as_slice());
-            }
-            settle_all(state, self.key);
+        // A waker is cloned and dropped without the lock: it is foreign code.
+        let waker = cx.waker().clone();
+        let mut state = self.shared.state.lock();
+        let mut found = ready(&mut state);
+        if found.is_none() {
+            state.drive();
+            found = ready(&mut state);
         }
+        let (spare, own) = match found {
+            Some(_) => (Some(waker), state.leave(self.what, self.key.take())),
+            None => {
+                let replaced = state.sleep(self.what, &mut self.key, waker);
+                // Only now: what is found in the queue after it was armed wakes this task, too.
+                state.arm();
+                (replaced, None)
+            }
+        };
+        self.shared.unlock(state);
+        wake::drop_guarded(spare);
+        wake::drop_guarded(own);
+        found.map_or(Poll::Pending, Poll::Ready)
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        if let Some(key) = self.key {
-            let waker = self.shared.state.lock().waiters.remove(&key);
+        if self.key.is_some() {
+            let mut state = self.shared.state.lock();
+            let waker = state.leave(self.what, self.key.take());
+            self.shared.unlock(state);
             wake::drop_guarded(waker);
         }
-    }
-}
-
-impl State {
-    /// Keeps the waker of a future. Returns the one that it replaces.
-    fn register(&mut self, key: &mut Option<u64>, waker: Waker) -> Option<Waker> {
-        let key = *key.get_or_insert_with(|| {
-            self.next += 1;
-            self.next
-        });
-        self.waiters.insert(key, waker)
-    }
-}
-
-/// Unlocks, then releases what has left, and logs what was leaked. If any has left, or the endpoint is
-/// down, all but one are woken.
-fn settle(mut state: MutexGuard<'_, State>, but: Option<u64>) {
-    let mut sent = Vec::new();
-    state.engine.take_sent(&mut sent);
-    if !sent.is_empty() || state.engine.down_reason().is_some() {
-        return finish(state, sent, but);
-    }
-    drop(state);
-}
-
-/// As [`settle`], and all but one are woken.
-fn settle_all(mut state: MutexGuard<'_, State>, but: Option<u64>) {
-    let mut sent = Vec::new();
-    state.engine.take_sent(&mut sent);
-    finish(state, sent, but);
-}
-
-fn finish(mut state: MutexGuard<'_, State>, sent: Vec<OwnedBuffer>, but: Option<u64>) {
-    let leak = state.engine.take_leak();
-    let (own, others): (Vec<_>, Vec<_>) = state
-        .waiters
-        .drain()
-        .partition(|(key, _)| Some(*key) == but);
-    state.waiters.extend(own);
-    drop(state);
-    wake::wake_all(others.into_iter().map(|(_, waker)| waker));
-    drop(sent);
-    if let Some(leak) = leak {
-        wake::log_error(format_args!("{leak}"));
-    }
-}
-
-/// Why an endpoint is down whose queue cannot be polled.
-fn reason(error: &Error) -> DownReason {
-    match error {
-        Error::Poll(error) => DownReason::Poll(*error),
-        Error::Down(reason) => *reason,
-        _ => DownReason::NotifierFailed,
     }
 }
 

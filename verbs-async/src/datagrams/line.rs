@@ -1,0 +1,159 @@
+//! A line: tasks that sleep until there is something for one of them, first come, first woken.
+//!
+//! A task that is polled may take what there is, whether or not it was woken for it: so a task that is
+//! woken and not polled delays no task that is. What it finds no more, it waits for again, at its
+//! old place.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::task::Waker;
+
+use crate::deferred::Deferred;
+
+/// The tasks in a line. Nothing is allocated while there is room for them.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    // By their keys, which ascend.
+    sleeping: VecDeque<(u64, Waker)>,
+    next: u64,
+    /// How many have been woken, and have neither been polled nor dropped since.
+    woken: usize,
+}
+
+impl Line {
+    pub(super) fn is_empty(&self) -> bool {
+        self.sleeping.is_empty()
+    }
+
+    /// Wakes as many tasks as there is something for, without those that are woken already.
+    pub(super) fn wake(&mut self, available: usize, deferred: &mut Deferred) {
+        while self.woken < available
+            && let Some((_, waker)) = self.sleeping.pop_front()
+        {
+            self.woken += 1;
+            deferred.wake(waker);
+        }
+    }
+
+    /// The task sleeps: at its place, or at the end if it has none. Returns its previous waker, to be
+    /// dropped without the lock.
+    pub(super) fn sleep(&mut self, key: &mut Option<u64>, waker: Waker) -> Option<Waker> {
+        let Some(key) = *key else {
+            self.next += 1;
+            *key = Some(self.next);
+            self.sleeping.push_back((self.next, waker));
+            return None;
+        };
+        match self.place(key) {
+            Ok(at) => {
+                let (_, sleeping) = self.sleeping.get_mut(at)?;
+                Some(mem::replace(sleeping, waker))
+            }
+            // It was woken.
+            Err(at) => {
+                self.woken -= 1;
+                self.sleeping.insert(at, (key, waker));
+                None
+            }
+        }
+    }
+
+    /// The task does not wait any more. Returns its waker, to be dropped without the lock.
+    pub(super) fn leave(&mut self, key: u64) -> Option<Waker> {
+        match self.place(key) {
+            Ok(at) => self.sleeping.remove(at).map(|(_, waker)| waker),
+            Err(_) => {
+                self.woken -= 1;
+                None
+            }
+        }
+    }
+
+    fn place(&self, key: u64) -> Result<usize, usize> {
+        self.sleeping.binary_search_by_key(&key, |(key, _)| *key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::deferred::wake_after_unlock;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    struct Lines {
+        line: Line,
+        counts: [Arc<Count>; 3],
+        keys: [Option<u64>; 3],
+    }
+
+    impl Lines {
+        fn sleeping() -> Self {
+            let mut this = Self {
+                line: Line::default(),
+                counts: Default::default(),
+                keys: [None; 3],
+            };
+            (0..3).for_each(|task| this.sleep(task));
+            this
+        }
+
+        fn sleep(&mut self, task: usize) {
+            let waker = Waker::from(Arc::clone(&self.counts[task]));
+            drop(self.line.sleep(&mut self.keys[task], waker));
+        }
+
+        /// How often each was woken, after this is there.
+        fn woken(&mut self, available: usize) -> [usize; 3] {
+            let mut deferred = Deferred::new();
+            self.line.wake(available, &mut deferred);
+            let state = parking_lot::Mutex::new(deferred);
+            let none = |_: &mut parking_lot::MutexGuard<'_, Deferred>| None::<()>;
+            wake_after_unlock(state.lock(), |state| state, none, || state.lock());
+            self.counts
+                .each_ref()
+                .map(|count| count.0.load(Ordering::Relaxed))
+        }
+    }
+
+    #[test]
+    fn as_many_are_woken_as_there_is_something_for() {
+        let mut lines = Lines::sleeping();
+        assert_eq!(lines.woken(0), [0, 0, 0]);
+        assert_eq!(lines.woken(1), [1, 0, 0]);
+        assert_eq!(lines.woken(1), [1, 0, 0], "the first is woken for it");
+        assert_eq!(lines.woken(2), [1, 1, 0]);
+        assert_eq!(lines.woken(usize::MAX), [1, 1, 1]);
+        assert!(lines.line.is_empty());
+    }
+
+    #[test]
+    fn woken_task_that_is_dropped_passes_it_on() {
+        let mut lines = Lines::sleeping();
+        assert_eq!(lines.woken(1), [1, 0, 0]);
+        assert!(lines.line.leave(lines.keys[0].unwrap()).is_none());
+        assert!(lines.line.leave(lines.keys[1].unwrap()).is_some());
+        assert_eq!(lines.woken(1), [1, 0, 1]);
+    }
+
+    #[test]
+    fn woken_task_that_finds_nothing_has_its_old_place() {
+        let mut lines = Lines::sleeping();
+        assert_eq!(lines.woken(1), [1, 0, 0]);
+        lines.sleep(0);
+        lines.sleep(1);
+        assert_eq!(lines.woken(1), [2, 0, 0]);
+        assert_eq!(lines.woken(2), [2, 1, 0]);
+    }
+}

@@ -1,0 +1,217 @@
+//! What the tasks of an endpoint share: its engine, and the lines in which they sleep.
+//!
+//! Each poll that finds nothing drives, and so does each event. Both poll the queue until it is empty,
+//! and wake as many tasks as there is something for. If tasks sleep after that, the queue is armed and
+//! polled once more.
+//!
+//! *Invariant:* while the lock is free and a task sleeps, the queue is armed, or an event is on its way, or
+//! the endpoint is down and the task is woken.
+//!
+//! *Invariant:* under the lock, no waker is cloned, woken or dropped, no buffer is dropped, no queue pair is
+//! destroyed, and nothing is logged.
+
+use std::io;
+use std::task::Waker;
+
+use verbs_channel::datagrams::{DatagramEnding, DatagramEngine};
+use verbs_channel::verbs_core::{DatagramEndpoint, ErrorChain};
+use verbs_channel::{BufferPool, DownReason, OwnedBuffer};
+
+use super::line::Line;
+use crate::blocking;
+use crate::deferred::{self, Deferred};
+use crate::error::Error;
+use crate::events::{CqListener, Subscription};
+use crate::sync::{Mutex, MutexGuard};
+use crate::wake;
+
+pub(super) struct Shared {
+    pub(super) state: Mutex<State>,
+    /// Of the receives' blocks.
+    pub(super) pool: BufferPool,
+    pub(super) endpoint: DatagramEndpoint,
+    pub(super) max_payload: u32,
+}
+
+pub(super) struct State {
+    // First: the registration is dropped before the queue.
+    subscription: Subscription,
+    pub(super) engine: DatagramEngine,
+    is_armed: bool,
+    lines: [Line; 3],
+    // Wake-ups and log lines for when the lock is free.
+    deferred: Deferred,
+    // Dropped then.
+    sent: Vec<OwnedBuffer>,
+    // A thread drops them: also those that are added meanwhile.
+    is_releasing: bool,
+}
+
+/// What a task waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Awaited {
+    /// Room in the send queue.
+    Room,
+    Datagram,
+    /// The end of all that was sent.
+    Flushed,
+}
+
+const AWAITED: [Awaited; 3] = [Awaited::Room, Awaited::Datagram, Awaited::Flushed];
+
+impl State {
+    pub(super) fn new(subscription: Subscription, engine: DatagramEngine) -> Self {
+        Self {
+            subscription,
+            engine,
+            is_armed: false,
+            lines: Default::default(),
+            deferred: Deferred::new(),
+            sent: Vec::new(),
+            is_releasing: false,
+        }
+    }
+
+    /// For how many tasks there is something.
+    pub(super) fn available(&self, what: Awaited) -> usize {
+        let is_down = self.engine.down_reason().is_some();
+        match what {
+            Awaited::Room | Awaited::Datagram if is_down => usize::MAX,
+            Awaited::Room => self.engine.room(),
+            Awaited::Datagram => self.engine.arrived(),
+            Awaited::Flushed => {
+                // A block that was sent is free in its pool then.
+                let is_released = self.sent.is_empty() && !self.is_releasing;
+                let is_flushed = self.engine.sends_in_flight() == 0 && is_released;
+                if is_flushed { usize::MAX } else { 0 }
+            }
+        }
+    }
+
+    const fn line(&mut self, what: Awaited) -> &mut Line {
+        &mut self.lines[what as usize]
+    }
+
+    /// The task sleeps until there is something. Returns its previous waker, to be dropped without the lock.
+    pub(super) fn sleep(
+        &mut self,
+        what: Awaited,
+        key: &mut Option<u64>,
+        waker: Waker,
+    ) -> Option<Waker> {
+        self.line(what).sleep(key, waker)
+    }
+
+    /// The task does not wait any more. Returns its waker, to be dropped without the lock.
+    pub(super) fn leave(&mut self, what: Awaited, key: Option<u64>) -> Option<Waker> {
+        self.line(what).leave(key?)
+    }
+
+    /// Polls until the queue is empty, and wakes whom there is something for.
+    pub(super) fn drive(&mut self) {
+        // No more than what is in flight.
+        while !self.engine.drive() {}
+        self.settle();
+    }
+
+    /// Arms the queue if tasks sleep, and polls once more.
+    pub(super) fn arm(&mut self) {
+        let has_sleepers = self.lines.iter().any(|line| !line.is_empty());
+        if self.is_armed || !has_sleepers || self.engine.down_reason().is_some() {
+            return;
+        }
+        match self.subscription.arm() {
+            Ok(()) => self.is_armed = true,
+            Err(error) => self.engine.fail(reason(&error)),
+        }
+        self.drive();
+    }
+
+    /// Takes the buffers of what has left, and wakes whom there is something for.
+    fn settle(&mut self) {
+        self.engine.take_sent(&mut self.sent);
+        if let Some(leak) = self.engine.take_leak() {
+            self.deferred.log(Box::new(leak));
+        }
+        for what in AWAITED {
+            let available = self.available(what);
+            let line = &mut self.lines[what as usize];
+            line.wake(available, &mut self.deferred);
+        }
+    }
+}
+
+impl Shared {
+    /// Unlocks after doing what is due.
+    pub(super) fn unlock<'a>(&'a self, mut state: MutexGuard<'a, State>) {
+        let ending = state.engine.take_ending();
+        self.release(state);
+        destroy(ending);
+    }
+
+    /// Unlocks, releases what has left, then wakes.
+    pub(super) fn release<'a>(&'a self, mut state: MutexGuard<'a, State>) {
+        state.settle();
+        if !state.sent.is_empty() && !state.is_releasing {
+            state.is_releasing = true;
+            while !state.sent.is_empty() {
+                let mut batch = [const { None }; BATCH];
+                let count = state.sent.len().min(BATCH);
+                for (place, buffer) in batch.iter_mut().zip(state.sent.drain(..count)) {
+                    *place = Some(buffer);
+                }
+                drop(state);
+                batch.into_iter().for_each(wake::drop_guarded);
+                state = self.state.lock();
+            }
+            state.is_releasing = false;
+            state.settle();
+        }
+        if state.deferred.is_due() {
+            deferred::wake_after_unlock(
+                state,
+                |state| &mut state.deferred,
+                |_| None::<()>,
+                || self.state.lock(),
+            );
+        }
+    }
+}
+
+/// Destroys the queue pair of an endpoint that has failed, on a helper thread: the call may block.
+fn destroy(ending: Option<DatagramEnding>) {
+    if let Some(ending) = ending {
+        drop(blocking::run(move || drop(ending)));
+    }
+}
+
+impl CqListener for Shared {
+    fn on_event(&self) {
+        let mut state = self.state.lock();
+        state.is_armed = false;
+        state.drive();
+        state.arm();
+        self.unlock(state);
+    }
+
+    fn on_notifier_failed(&self, error: &io::Error) {
+        wake::log_error(format_args!(
+            "the notifier has failed, taking a datagram endpoint down: {}",
+            ErrorChain::new(error)
+        ));
+        let mut state = self.state.lock();
+        state.engine.fail(DownReason::NotifierFailed);
+        self.unlock(state);
+    }
+}
+
+/// Why an endpoint is down whose queue cannot be armed.
+fn reason(error: &Error) -> DownReason {
+    match error {
+        Error::Down(reason) => *reason,
+        _ => DownReason::NotifierFailed,
+    }
+}
+
+/// How many buffers are dropped before the lock is taken again.
+const BATCH: usize = 16;

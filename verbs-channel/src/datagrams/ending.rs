@@ -1,0 +1,83 @@
+//! The end of an endpoint: its queue pair, and the buffers that the device may access until then.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use verbs_core::{AddressHandle, DatagramQueuePair};
+
+use crate::buffer::OwnedBuffer;
+use crate::contained::log_error;
+use crate::engine::Leak;
+
+/// The queue pair of an endpoint that is down, and the buffers in flight, from
+/// [`DatagramEngine::take_ending`](super::DatagramEngine::take_ending).
+///
+/// [`destroy`](Self::destroy) ends both, and so does dropping it, which logs the error. Either may block
+/// in the kernel for a while. No lock is to be held: releasing a block wakes those that wait for it.
+#[derive(Debug)]
+#[must_use = "its drop destroys the queue pair"]
+pub struct DatagramEnding {
+    // `None` once it is destroyed.
+    held: Option<Held>,
+}
+
+/// A datagram on its way out.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) buffer: OwnedBuffer,
+    pub(super) handle: Arc<AddressHandle>,
+}
+
+/// What is released when the queue pair is destroyed, and not before.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) qp: DatagramQueuePair,
+    pub(super) sends: Vec<Outgoing>,
+    pub(super) receives: Vec<OwnedBuffer>,
+}
+
+impl DatagramEnding {
+    pub(super) const fn new(held: Held) -> Self {
+        Self { held: Some(held) }
+    }
+
+    /// Destroys the queue pair, and then releases the buffers: the device has no access to them any
+    /// more.
+    ///
+    /// # Errors
+    ///
+    /// The driver refuses. The buffers are leaked then, and their address handles.
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn destroy(mut self) -> Result<(), Leak> {
+        self.end().map(drop)
+    }
+
+    /// Destroys the queue pair, and returns what the device has no access to any more.
+    pub(super) fn end(&mut self) -> Result<(Vec<Outgoing>, Vec<OwnedBuffer>), Leak> {
+        let Some(Held {
+            qp,
+            sends,
+            receives,
+        }) = self.held.take()
+        else {
+            return Ok((Vec::new(), Vec::new()));
+        };
+        // Not dropped if closing panics, either.
+        let held = ManuallyDrop::new((sends, receives));
+        match qp.close() {
+            Ok(()) => Ok(ManuallyDrop::into_inner(held)),
+            Err(error) => {
+                let buffers = held.0.len() + held.1.len();
+                Err(Leak { buffers, error })
+            }
+        }
+    }
+}
+
+impl Drop for DatagramEnding {
+    fn drop(&mut self) {
+        if let Err(leak) = self.end() {
+            log_error(format_args!("{leak}"));
+        }
+    }
+}
