@@ -174,7 +174,8 @@
 //!
 //! # Further reading
 //!
-//! [`verbs_channel`] and [`verbs_core`], and the manual pages they name.
+//! The [guide](verbs_channel::guide), for those who are new to RDMA: objects, memory, limits, and the causes
+//! of common errors. [`verbs_channel`] and [`verbs_core`], and the manual pages they name.
 
 mod blocking;
 mod channel;

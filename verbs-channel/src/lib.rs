@@ -6,6 +6,9 @@
 //! is unplugged, the device never accesses memory that Rust has reused. For plain verbs use
 //! [`verbs_core`], the layer below. For async code use `verbs-async`, the layer above.
 //!
+//! New to RDMA? The [`guide`] begins with what you know from TCP, and ends with a server for many clients
+//! and with [the cures of common errors](guide::troubleshooting).
+//!
 //! ```text
 //! ProtectionDomain
 //!   │
@@ -197,7 +200,7 @@
 //!
 //! # Further reading
 //!
-//! [`verbs_core`], and the manual pages it names.
+//! The [`guide`], [`verbs_core`], and the manual pages that it names.
 //!
 //! # How this crate is built
 //!
@@ -237,6 +240,7 @@ mod error;
 mod error_chains;
 pub mod exchange;
 mod group;
+pub mod guide;
 mod immediates;
 mod readable;
 mod registration_cache;

@@ -194,6 +194,9 @@
 //!
 //! # Further reading
 //!
+//! The [guide](https://docs.rs/verbs-channel/latest/verbs_channel/guide/), for those who are new to RDMA:
+//! objects, operations, limits, and the causes of common errors.
+//!
 //! `ibv_post_send(3)`, `ibv_poll_cq(3)`, `ibv_modify_qp(3)`, and the
 //! [rdma-core](https://github.com/linux-rdma/rdma-core) sources. The search box finds every wrapped
 //! item by its C name, and [`from_c`] lists the names.

@@ -75,6 +75,7 @@
 //!
 //! # Further reading
 //!
+//! The [guide](https://docs.rs/verbs-channel/latest/verbs_channel/guide/), for those who are new to RDMA.
 //! The manual pages, `ibv_create_qp(3)` and `ibv_post_send(3)` to begin with, and
 //! [rdma-core](https://github.com/linux-rdma/rdma-core).
 #![no_std]

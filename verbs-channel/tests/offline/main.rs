@@ -19,6 +19,7 @@ mod fatal;
 mod foreign;
 mod fuzz;
 mod gate;
+mod guide;
 mod held;
 mod ladder;
 mod mixed;

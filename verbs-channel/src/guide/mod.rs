@@ -1,0 +1,46 @@
+//! A guide to RDMA and to these crates, for programmers who know TCP sockets.
+//!
+//! Read the first chapter before all others. After that, each stands by itself.
+//!
+//! | chapter | answers |
+//! |---|---|
+//! | [RDMA and TCP](rdma_and_tcp) | What are the objects and the operations, and what happens in which order? |
+//! | [Layers](layers) | Which of the crates is the right one for my program? |
+//! | [Memory](memory) | Who may touch which bytes, and when? |
+//! | [Endings](endings) | How does an operation end, and what if the peer is gone? |
+//! | [A server](server) | How do I write a server, from nothing, in five steps? |
+//! | [Performance](performance) | What makes it fast, and what is worth the effort? |
+//! | [Containers](containers) | What does a container or a pod need, and which limits apply? |
+//! | [Debugging](debugging) | Where do I look first? |
+//! | [Troubleshooting](troubleshooting) | What does this error mean, and how do I mend it? |
+//!
+//! Every block of Rust in the guide is compiled by the tests of this crate, and every error text is
+//! compared with what the code prints. To run the blocks without an RDMA device, see
+//! [soft-RoCE](debugging#soft-roce-rdma-without-a-device).
+
+#[doc = include_str!("rdma_and_tcp.md")]
+pub mod rdma_and_tcp {}
+
+#[doc = include_str!("layers.md")]
+pub mod layers {}
+
+#[doc = include_str!("memory.md")]
+pub mod memory {}
+
+#[doc = include_str!("endings.md")]
+pub mod endings {}
+
+#[doc = include_str!("server.md")]
+pub mod server {}
+
+#[doc = include_str!("performance.md")]
+pub mod performance {}
+
+#[doc = include_str!("containers.md")]
+pub mod containers {}
+
+#[doc = include_str!("debugging.md")]
+pub mod debugging {}
+
+#[doc = include_str!("troubleshooting.md")]
+pub mod troubleshooting {}

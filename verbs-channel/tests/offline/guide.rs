@@ -1,0 +1,210 @@
+//! The error texts in the guide are those that the code prints.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+use fake_libibverbs::with;
+use rustix::io::Errno;
+use verbs_channel::exchange::{ExchangeError, ExchangeFailure, RefusalCode};
+use verbs_channel::verbs_core::{EndpointError, Error as Core, PortState, WcStatus, WorkError};
+use verbs_channel::{Channel, DownReason, Error, ErrorChain, Queue, RejectReason, TransportError};
+
+use crate::fake_device::pd;
+
+/// The chapters of the guide.
+const CHAPTERS: [&str; 9] = [
+    include_str!("../../src/guide/rdma_and_tcp.md"),
+    include_str!("../../src/guide/layers.md"),
+    include_str!("../../src/guide/memory.md"),
+    include_str!("../../src/guide/endings.md"),
+    include_str!("../../src/guide/server.md"),
+    include_str!("../../src/guide/performance.md"),
+    include_str!("../../src/guide/containers.md"),
+    include_str!("../../src/guide/debugging.md"),
+    include_str!("../../src/guide/troubleshooting.md"),
+];
+
+/// The texts that the guide quotes: each block of the language `text`, as one line.
+fn quoted() -> Vec<String> {
+    let blocks = CHAPTERS
+        .iter()
+        .flat_map(|chapter| chapter.split("```text\n").skip(1));
+    let texts = blocks.map(|block| {
+        let (text, _) = block.split_once("\n```").expect("the block has an end");
+        text.replace('\n', " ")
+    });
+    texts.collect()
+}
+
+fn no_memory() -> io::Error {
+    Errno::NOMEM.into()
+}
+
+/// Errors before there is a channel.
+fn of_core() -> Vec<Core> {
+    let len = 64 << 20;
+    vec![
+        Core::NoLibrary,
+        Core::NoDevice { kernel: Vec::new() },
+        Core::NoDevice {
+            kernel: vec!["mlx5_0".into()],
+        },
+        Core::UnknownDevice {
+            wanted: "name \"mlx5_0\"".into(),
+            available: vec!["mlx5_2".into(), "mlx5_3".into()],
+        },
+        Core::DeviceNode {
+            path: "/dev/infiniband/uverbs0".into(),
+            source: Errno::ACCESS.into(),
+        },
+        Core::NoActivePort {
+            device: "any device".into(),
+        },
+        Core::PortNotActive {
+            port: 1,
+            state: PortState::DOWN,
+        },
+        Core::NoGid { port: 1 },
+        Core::EmptyGid {
+            port: 1,
+            index: 3,
+            filled: vec![0, 1],
+        },
+        Core::Memlock {
+            len,
+            limit: 8 << 20,
+            source: no_memory(),
+        },
+        Core::Registration {
+            len,
+            source: no_memory(),
+        },
+        Core::Verb {
+            verb: "ibv_create_qp",
+            source: no_memory(),
+        },
+        Core::HugePages {
+            len: 256 << 20,
+            page_size: Some(2 << 20),
+            source: no_memory(),
+        },
+        Core::Limit {
+            what: "max_send_wr",
+            asked: 100_000,
+            max: Some(32768),
+        },
+        Core::Unsupported {
+            verb: "ibv_alloc_dm",
+        },
+    ]
+}
+
+/// Errors of connecting; `words` is the peer's reason to refuse this side.
+fn of_exchanges(words: String) -> Vec<Error> {
+    let after = Some(Duration::from_secs(10));
+    let errors = [
+        ExchangeError::NotListening {
+            after,
+            source: Errno::CONNREFUSED.into(),
+        },
+        ExchangeError::TimedOut {
+            what: "connect",
+            after,
+        },
+        ExchangeError::TimedOut {
+            what: "write",
+            after,
+        },
+        ExchangeError::Lookup {
+            address: "\"server\"".into(),
+            source: "server".to_socket_addrs().unwrap_err(),
+        },
+        ExchangeError::NotOurs(*b"HTTP"),
+        ExchangeError::Version(2),
+        ExchangeError::Endpoint(EndpointError::Version { version: 3 }),
+        ExchangeError::Endpoint(EndpointError::NoGid),
+        ExchangeError::Refused {
+            code: RefusalCode::HANDSHAKE,
+            words,
+        },
+    ];
+    let peer = SocketAddr::from(([10, 0, 0, 2], 7471));
+    let failures = errors.map(|error| ExchangeFailure::new(Some(peer), error).into());
+    failures.into()
+}
+
+/// The error of a side whose queue pair the kernel does not connect, since it finds no path.
+fn no_path(local: &str, remote: &str) -> String {
+    const RTR: u32 = 2;
+    let prepared = Channel::builder(&pd()).build().unwrap();
+    let peer = prepared.endpoint();
+    with(|library| library.closed_state = Some((RTR, Errno::TIMEDOUT.raw_os_error())));
+    let error = prepared.handshake(&peer).unwrap_err();
+    with(|library| library.closed_state = None);
+    // The peer is this side itself.
+    let text = ErrorChain::new(&error).to_string();
+    let (before, after) = text.split_once(" to the peer's ").unwrap();
+    let ours = "::ffff:10.0.0.1";
+    [before.replace(ours, local), after.replace(ours, remote)].join(" to the peer's ")
+}
+
+fn failed(queue: Queue, status: WcStatus) -> Error {
+    let mut error = WorkError::example();
+    (error.status, error.qp_num, error.vendor_err) = (status, 0x11, 0);
+    TransportError::Work { queue, error }.into()
+}
+
+/// Errors of operations.
+fn of_operations() -> Vec<Error> {
+    let after = Duration::from_secs(5);
+    let queue = Queue::Receive;
+    let late = DownReason::TimedOut { queue, after };
+    let down = |reason| RejectReason::Down(reason).into();
+    vec![
+        failed(Queue::Send, WcStatus::RNR_RETRY_EXC_ERR),
+        failed(Queue::Send, WcStatus::RETRY_EXC_ERR),
+        failed(Queue::Send, WcStatus::REM_ACCESS_ERR),
+        failed(Queue::Send, WcStatus::REM_INV_REQ_ERR),
+        failed(Queue::Receive, WcStatus::LOC_LEN_ERR),
+        failed(Queue::Receive, WcStatus::LOC_QP_OP_ERR),
+        RejectReason::OtherDomain.into(),
+        RejectReason::NoReads.into(),
+        RejectReason::Backpressure(Queue::Send).into(),
+        RejectReason::Untaken.into(),
+        TransportError::Aborted(late).into(),
+        Error::InFlight { queue, after },
+        TransportError::Aborted(DownReason::PeerClosed).into(),
+        down(DownReason::PeerClosed),
+        down(DownReason::PeerLost),
+        down(DownReason::Unflushed),
+        Error::Capacity {
+            channels: 300,
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            shared_receives: 0,
+            max_cqe: 32767,
+        },
+    ]
+}
+
+#[test]
+fn guide_quotes_the_texts_of_errors_as_they_are_printed() {
+    let (local, remote) = ("::ffff:10.0.0.1", "::ffff:10.0.0.2");
+    let mut errors: Vec<Error> = of_core().into_iter().map(Error::from).collect();
+    errors.extend(of_exchanges(no_path(remote, local)));
+    errors.extend(of_operations());
+    let errors = errors.iter();
+    let mut printed: Vec<_> = errors
+        .map(|error| ErrorChain::new(error).to_string())
+        .collect();
+    printed.push(no_path(local, remote));
+
+    let quoted = quoted();
+    let missing = |these: &[String], among: &[String]| -> Vec<String> {
+        let missing = these.iter().filter(|text| !among.contains(text));
+        missing.cloned().collect()
+    };
+    assert_eq!(missing(&quoted, &printed), [""; 0], "no code prints these");
+    assert_eq!(missing(&printed, &quoted), [""; 0], "the guide lacks these");
+}
