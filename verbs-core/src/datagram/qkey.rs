@@ -44,6 +44,12 @@ impl QKey {
         })
     }
 
+    /// The key of every datagram service and multicast group that a connection manager finds by an IP
+    /// address.
+    #[cfg(feature = "rdmacm")]
+    #[doc(alias = "RDMA_UDP_QKEY")]
+    pub const RDMA_UDP: Self = Self(verbs_sys::RDMA_UDP_QKEY);
+
     /// The number.
     #[must_use]
     pub const fn get(self) -> u32 {

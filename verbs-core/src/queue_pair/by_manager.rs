@@ -15,7 +15,7 @@ impl<R: Receives> PreparedQueuePair<R> {
             let context = self.qp.pd.context();
             self.path = LocalPath::choose(context, Some(port_num), None)?;
         }
-        self.apply(attr)
+        self.apply(&self.ours(attr))
     }
 
     /// The settings that the peer is to know: depths and retries.
@@ -35,9 +35,10 @@ impl<R: Receives> PreparedQueuePair<R> {
 
     /// Connects it with the manager's attributes for `RTR` and `RTS`.
     pub(crate) fn connect_by(self, receive: &QpAttr, send: &QpAttr) -> Result<QueuePair<R>> {
-        self.apply(receive)?;
-        self.apply(send)?;
-        let (local, remote) = self.endpoints(receive, send);
+        let (receive, send) = (self.ours(receive), self.ours(send));
+        self.apply(&receive)?;
+        self.apply(&send)?;
+        let (local, remote) = self.endpoints(&receive, &send);
         Ok(QueuePair {
             qp: self.qp,
             receives: self.receives,
@@ -47,14 +48,18 @@ impl<R: Receives> PreparedQueuePair<R> {
         })
     }
 
-    /// Changes the state. The settings of the builder come before the manager's, for what is this side's
-    /// alone.
+    /// Changes the state; on iWARP the driver does it, and there are no attributes.
     fn apply(&self, attr: &QpAttr) -> Result<()> {
-        let (mask, config) = (attr.mask(), &self.qp.config);
-        if mask.is_empty() {
-            // The driver does it, on iWARP.
+        if attr.mask().is_empty() {
             return Ok(());
         }
+        self.qp.modify(attr)
+    }
+
+    /// The manager's attributes within the settings of the builder, and the settings alone for what is
+    /// this side's.
+    fn ours(&self, attr: &QpAttr) -> QpAttr {
+        let (mask, config) = (attr.mask(), &self.qp.config);
         let mut ours = *attr;
         if mask.contains(QpAttrMask::ACCESS_FLAGS) {
             let granted = attr.qp_access_flags() | config.qp_access_flags;
@@ -77,7 +82,15 @@ impl<R: Receives> PreparedQueuePair<R> {
         {
             ours = ours.with_path_mtu(wanted.min(found));
         }
-        self.qp.modify(&ours)
+        // Before this side has accepted, those are what its peer has asked for.
+        if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC) {
+            ours = ours.with_max_rd_atomic(attr.max_rd_atomic().min(config.max_rd_atomic));
+        }
+        if mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC) {
+            let served = attr.max_dest_rd_atomic();
+            ours = ours.with_max_dest_rd_atomic(served.min(config.max_dest_rd_atomic));
+        }
+        ours
     }
 
     /// Both ends, as far as the manager's attributes have them. On iWARP they have none.

@@ -4,16 +4,13 @@
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::ptr;
 use std::time::Duration;
 
 use verbs_sys::{
     RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR,
-    RDMA_OPTION_ID_TOS, RDMA_PS_TCP, rdma_connect, rdma_establish, rdma_resolve_addr,
-    rdma_resolve_route,
+    RDMA_OPTION_ID_TOS, RDMA_PS_TCP, rdma_establish,
 };
 
-use super::address;
 use super::connection::{Connected, Connection};
 use super::event::{CmEventType, CmFailure};
 use super::id::{Id, failed, with_a_device, with_a_peer};
@@ -166,23 +163,13 @@ impl Connector {
     /// The errno: `ENETUNREACH` or `ENODEV` if no RDMA device has a route to the address.
     #[doc(alias = "rdma_resolve_addr")]
     pub fn resolve_addr(
-        self,
+        mut self,
         addr: SocketAddr,
         timeout: Duration,
     ) -> Result<Pending<AddrResolved>> {
-        let mut addr = address::to_c(addr);
-        let (to, millis) = ((&raw mut addr).cast(), millis(timeout));
-        // SAFETY: the identifier is alive, and the address a local.
-        let ret = unsafe { rdma_resolve_addr(self.id.as_ptr(), ptr::null_mut(), to, millis) };
-        ret::minus_one("rdma_resolve_addr", ret)?;
+        self.id.resolve_addr(addr, timeout)?;
         Ok(Pending::new(Resolving { id: self.id }))
     }
-}
-
-/// A time limit of the kernel: at least one millisecond.
-fn millis(timeout: Duration) -> c_int {
-    let millis = timeout.as_nanos().div_ceil(1_000_000).max(1);
-    c_int::try_from(millis).unwrap_or(c_int::MAX)
 }
 
 impl AddrResolved {
@@ -193,10 +180,8 @@ impl AddrResolved {
     ///
     /// The errno.
     #[doc(alias = "rdma_resolve_route")]
-    pub fn resolve_route(self, timeout: Duration) -> Result<Pending<RouteResolved>> {
-        // SAFETY: the identifier is alive.
-        let ret = unsafe { rdma_resolve_route(self.id.as_ptr(), millis(timeout)) };
-        ret::minus_one("rdma_resolve_route", ret)?;
+    pub fn resolve_route(mut self, timeout: Duration) -> Result<Pending<RouteResolved>> {
+        self.id.resolve_route(timeout)?;
         Ok(Pending::new(Resolving { id: self.id }))
     }
 }
@@ -226,10 +211,8 @@ impl RouteResolved {
     ) -> Result<Pending<Connected<R>>> {
         let data = self.id.private_data(message.into(), MAX_REQUEST)?;
         let queue_pair = queue_pair::init(&mut self.id, queue_pair)?;
-        let mut param = Id::conn_param(&data, &queue_pair::param(&queue_pair));
-        // SAFETY: the identifier is alive, and the parameters and the data are locals.
-        let ret = unsafe { rdma_connect(self.id.as_ptr(), &raw mut param) };
-        match ret::minus_one("rdma_connect", ret) {
+        let param = queue_pair::param(&queue_pair);
+        match self.id.connect(&data, &param) {
             // siw connects TCP in this call; with RoCE it is an event.
             Err(error) if error.errno() == Some(libc::ECONNREFUSED) => {
                 return Err(Error::ConnectionManager {

@@ -108,6 +108,10 @@ const INVALID_SERVICE_ID: i32 = 8;
 const STALE_CONNECTION: i32 = 10;
 const CONSUMER: i32 = 28;
 
+/// The same of a datagram service, which is unreachable then.
+const NO_SERVICE: i32 = 1;
+const SERVICE_REJECTS: i32 = 2;
+
 /// The same on iWARP: how the TCP connection ended.
 const REFUSED: i32 = -libc::ECONNREFUSED;
 const RESET: i32 = -libc::ECONNRESET;
@@ -116,10 +120,12 @@ impl fmt::Display for CmFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { event, status, .. } = *self;
         match (event, status) {
-            (CmEventType::REJECTED, INVALID_SERVICE_ID | REFUSED) => f.write_str(
+            (CmEventType::REJECTED, INVALID_SERVICE_ID | REFUSED)
+            | (CmEventType::UNREACHABLE, NO_SERVICE) => f.write_str(
                 "rejected: no program listens at this address and port; is the server started?",
             ),
-            (CmEventType::REJECTED, CONSUMER | RESET) => {
+            (CmEventType::REJECTED, CONSUMER | RESET)
+            | (CmEventType::UNREACHABLE, SERVICE_REJECTS) => {
                 f.write_str("the peer has rejected the request")
             }
             (CmEventType::REJECTED, STALE_CONNECTION) => {
@@ -147,12 +153,12 @@ pub(super) struct Event {
     /// How many reads and atomics this side serves, and has in flight, at most.
     pub(super) depths: (u8, u8),
     /// Of an identifier for datagrams.
-    pub(super) multicast: Option<Multicast>,
+    pub(super) datagrams: Option<DatagramPath>,
 }
 
-/// How the members of a multicast group are reached.
+/// How a service, or the members of a multicast group, are reached.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Multicast {
+pub(super) struct DatagramPath {
     pub(super) ah_attr: AhAttr,
     pub(super) qp_num: u32,
     pub(super) qkey: u32,
@@ -176,12 +182,18 @@ impl Event {
         if is_of_datagrams {
             // SAFETY: it is of datagrams; without data all of it is zero.
             let ud = unsafe { param.ud };
+            let private_data = match kind {
+                // Not data but what the caller passed.
+                CmEventType::MULTICAST_JOIN | CmEventType::MULTICAST_ERROR => PrivateData::EMPTY,
+                // SAFETY: the data lies beside the event.
+                _ => unsafe { PrivateData::copied(ud.private_data, ud.private_data_len) },
+            };
             return Self {
                 kind,
                 status,
-                private_data: PrivateData::EMPTY,
+                private_data,
                 depths: (0, 0),
-                multicast: Some(Multicast {
+                datagrams: Some(DatagramPath {
                     ah_attr: AhAttr::from_raw(ud.ah_attr),
                     qp_num: ud.qp_num,
                     qkey: ud.qkey,
@@ -196,7 +208,7 @@ impl Event {
             // SAFETY: the data lies beside the event.
             private_data: unsafe { PrivateData::copied(conn.private_data, conn.private_data_len) },
             depths: (conn.responder_resources, conn.initiator_depth),
-            multicast: None,
+            datagrams: None,
         }
     }
 

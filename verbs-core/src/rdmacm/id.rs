@@ -6,14 +6,14 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use verbs_sys::{
     IBV_TRANSPORT_IWARP, RDMA_PS_UDP, ibv_qp_attr, ibv_qp_state, rdma_ack_cm_event, rdma_bind_addr,
-    rdma_cm_id, rdma_conn_param, rdma_create_event_channel, rdma_create_id,
+    rdma_cm_id, rdma_conn_param, rdma_connect, rdma_create_event_channel, rdma_create_id,
     rdma_destroy_event_channel, rdma_destroy_id, rdma_event_channel, rdma_get_cm_event,
-    rdma_get_local_addr, rdma_get_peer_addr, rdma_init_qp_attr, rdma_migrate_id, rdma_port_space,
-    rdma_set_option,
+    rdma_get_local_addr, rdma_get_peer_addr, rdma_init_qp_attr, rdma_listen, rdma_migrate_id,
+    rdma_port_space, rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
 };
 
 use super::address;
@@ -164,6 +164,46 @@ impl Id {
         ret::minus_one("rdma_bind_addr", ret)
     }
 
+    /// Begins to find the device for an address.
+    pub(super) fn resolve_addr(&mut self, addr: SocketAddr, timeout: Duration) -> Result<()> {
+        let mut addr = address::to_c(addr);
+        let (to, millis) = ((&raw mut addr).cast(), millis(timeout));
+        // SAFETY: the identifier is alive, and the address a local.
+        let ret = unsafe { rdma_resolve_addr(self.as_ptr(), ptr::null_mut(), to, millis) };
+        ret::minus_one("rdma_resolve_addr", ret)
+    }
+
+    /// Begins to find the route; the identifier has a device.
+    pub(super) fn resolve_route(&mut self, timeout: Duration) -> Result<()> {
+        // SAFETY: the identifier is alive, and its device is known: the library reads its transport.
+        let ret = unsafe { rdma_resolve_route(self.as_ptr(), millis(timeout)) };
+        ret::minus_one("rdma_resolve_route", ret)
+    }
+
+    /// Asks the peer; the identifier has a device and a route.
+    pub(super) fn connect(&mut self, data: &PrivateData, qp: &QpParam) -> Result<()> {
+        let mut param = Self::conn_param(data, qp);
+        // SAFETY: the identifier is alive, and the parameters and the data outlive the call.
+        let ret = unsafe { rdma_connect(self.as_ptr(), &raw mut param) };
+        ret::minus_one("rdma_connect", ret)
+    }
+
+    /// Rejects the peer of a request.
+    pub(super) fn reject(&self, data: &PrivateData) -> Result<()> {
+        let bytes = data.as_bytes();
+        let len = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
+        // SAFETY: the identifier is alive, and the data is of this length.
+        let ret = unsafe { rdma_reject(self.as_ptr(), bytes.as_ptr().cast(), len) };
+        ret::minus_one("rdma_reject", ret)
+    }
+
+    /// Listens at the address that it is bound to.
+    pub(super) fn listen(&mut self, backlog: u16) -> Result<()> {
+        // SAFETY: the identifier is alive.
+        let ret = unsafe { rdma_listen(self.as_ptr(), c_int::from(backlog)) };
+        ret::minus_one("rdma_listen", ret)
+    }
+
     /// Sets an option: a level, a name and a value.
     pub(super) fn set_option<T: Copy>(
         &mut self,
@@ -229,6 +269,13 @@ impl Id {
         self.device_name().as_deref() == Some(context.device().name())
     }
 
+    /// An error if the context of a queue pair is another device's.
+    pub(super) fn check_is_on(&self, context: &Context) -> Result<()> {
+        let child = "the queue pair";
+        let is_on = self.is_on(context);
+        is_on.then_some(()).ok_or(Error::ForeignContext { child })
+    }
+
     /// The private data for a message, of which InfiniBand and RoCE have room for so many bytes.
     pub(super) fn private_data(&self, message: Message<'_>, max: u8) -> Result<PrivateData> {
         let max = if self.is_iwarp() { MAX_IWARP } else { max };
@@ -269,7 +316,14 @@ impl Id {
     }
 }
 
-/// What a queue pair says of itself when it connects.
+/// A time limit of the kernel: at least one millisecond.
+fn millis(timeout: Duration) -> c_int {
+    let millis = timeout.as_nanos().div_ceil(1_000_000).max(1);
+    c_int::try_from(millis).unwrap_or(c_int::MAX)
+}
+
+/// What a peer is to know of a queue pair; of one for datagrams, its number.
+#[derive(Default)]
 pub(super) struct QpParam {
     pub(super) qp_num: u32,
     pub(super) has_srq: bool,

@@ -1,16 +1,15 @@
 //! The passive side: a listener, and requests of peers.
 #![expect(unsafe_code, reason = "calls librdmacm")]
 
-use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use verbs_sys::{rdma_accept, rdma_listen, rdma_reject};
+use verbs_sys::rdma_accept;
 
 use super::connect::{Connecting, Connector};
 use super::connection::Connected;
-use super::event::{CmEventType, CmFailure};
+use super::event::{CmEventType, CmFailure, Event};
 use super::id::{Id, failed, with_a_device, with_a_peer};
 use super::pending::Pending;
 use super::private_data::{MAX_ANSWER, MAX_REJECTION, Message, PrivateData};
@@ -49,10 +48,8 @@ impl Connector {
     /// The errno: `EADDRINUSE`.
     #[doc(alias = "rdma_listen")]
     pub fn listen(self, backlog: u16) -> Result<Listener> {
-        let Self { id } = self;
-        // SAFETY: the identifier is alive.
-        let ret = unsafe { rdma_listen(id.as_ptr(), c_int::from(backlog)) };
-        ret::minus_one("rdma_listen", ret)?;
+        let Self { mut id } = self;
+        id.listen(backlog)?;
         Ok(Listener { id })
     }
 }
@@ -61,8 +58,8 @@ impl Listener {
     /// Listens at an address. The port 0 is any free one: see [`local_addr`](Self::local_addr). The
     /// unspecified address (`0.0.0.0`, `[::]`) is that of all devices.
     ///
-    /// `backlog` is how many requests may wait to be taken; the kernel rejects further ones. With 0 it is
-    /// as many as the sysctl `net.rdma_ucm.max_backlog` allows (1024 by default), which is the most.
+    /// `backlog` is how many requests may wait to be taken; the kernel drops further ones, and their peers
+    /// ask again after seconds. With 0 it is as many as the sysctl `net.rdma_ucm.max_backlog` allows (1024 by default), which is the most.
     ///
     /// For a listener with options, see [`Connector::listen`].
     ///
@@ -90,22 +87,13 @@ impl Listener {
     /// was removed.
     #[doc(alias = "rdma_get_request")]
     pub fn poll_request(&mut self) -> Result<Option<ConnectRequest>> {
-        loop {
-            let Some((event, id)) = self.id.take_event()? else {
-                return Ok(None);
-            };
-            match (event.kind, id) {
-                (CmEventType::CONNECT_REQUEST, Some(id)) => {
-                    return Ok(Some(ConnectRequest {
-                        id,
-                        private_data: event.private_data,
-                        depths: event.depths,
-                    }));
-                }
-                (CmEventType::DEVICE_REMOVAL, _) => return Err(failed("listening", &event)),
-                _ => {}
-            }
-        }
+        Ok(
+            next_request(&mut self.id)?.map(|(event, id)| ConnectRequest {
+                id,
+                private_data: event.private_data,
+                depths: event.depths,
+            }),
+        )
     }
 
     /// Waits for the next request; `None` if `timeout` passes first.
@@ -114,14 +102,37 @@ impl Listener {
     ///
     /// As [`poll_request`](Self::poll_request).
     pub fn request(&mut self, timeout: Option<Duration>) -> Result<Option<ConnectRequest>> {
-        let deadline = fd::deadline(timeout);
-        loop {
-            if let Some(request) = self.poll_request()? {
-                return Ok(Some(request));
-            }
-            if !self.id.wait(deadline)? {
-                return Ok(None);
-            }
+        wait_request(self, timeout, Self::poll_request)
+    }
+}
+
+/// Takes the next request off a listener's identifier.
+pub(super) fn next_request(listener: &mut Id) -> Result<Option<(Event, Id)>> {
+    loop {
+        let Some((event, id)) = listener.take_event()? else {
+            return Ok(None);
+        };
+        match (event.kind, id) {
+            (CmEventType::CONNECT_REQUEST, Some(id)) => return Ok(Some((event, id))),
+            (CmEventType::DEVICE_REMOVAL, _) => return Err(failed("listening", &event)),
+            _ => {}
+        }
+    }
+}
+
+/// Waits until a listener has a request; `None` if `timeout` passes first.
+pub(super) fn wait_request<L: AsFd, T>(
+    listener: &mut L,
+    timeout: Option<Duration>,
+    poll: impl Fn(&mut L) -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    let deadline = fd::deadline(timeout);
+    loop {
+        if let Some(request) = poll(listener)? {
+            return Ok(Some(request));
+        }
+        if !fd::wait_readable(listener.as_fd(), deadline)? {
+            return Ok(None);
         }
     }
 }
@@ -214,11 +225,7 @@ impl ConnectRequest {
     #[doc(alias = "rdma_reject")]
     pub fn reject<'m>(self, message: impl Into<Message<'m>>) -> Result<()> {
         let data = self.id.private_data(message.into(), MAX_REJECTION)?;
-        let bytes = data.as_bytes();
-        let len = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
-        // SAFETY: the identifier is alive, and the data a local of this length.
-        let ret = unsafe { rdma_reject(self.id.as_ptr(), bytes.as_ptr().cast(), len) };
-        ret::minus_one("rdma_reject", ret)
+        self.id.reject(&data)
     }
 }
 

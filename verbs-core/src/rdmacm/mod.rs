@@ -50,7 +50,8 @@
 //! Post the first receives on the prepared queue pair, before `connect` and `accept`: the peer may
 //! send at once when it is connected.
 //!
-//! Datagrams need no connection. To join a multicast group with a port, see [`MulticastGroup`].
+//! Datagrams need no connection. [`DatagramService`] finds the queue pair of a service by its address
+//! and port, at which it has a [`DatagramListener`]; [`MulticastGroup`] joins a group.
 //!
 //! # Deadlines
 //!
@@ -61,6 +62,7 @@
 mod address;
 mod connect;
 mod connection;
+mod datagrams;
 mod event;
 #[doc = include_str!("from_c.md")]
 pub mod from_c {}
@@ -73,6 +75,7 @@ mod queue_pair;
 
 pub use connect::{AddrResolved, Connector, RouteResolved};
 pub use connection::{Connected, Connection};
+pub use datagrams::{DatagramListener, DatagramRequest, DatagramService};
 pub use event::{CmEventType, CmFailure};
 pub use listen::{ConnectRequest, Listener};
 pub use multicast::MulticastGroup;

@@ -8,12 +8,12 @@ use std::ptr;
 use verbs_sys::{RDMA_PS_UDP, rdma_join_multicast, rdma_leave_multicast};
 
 use super::address;
-use super::event::{CmEventType, Multicast};
+use super::event::{CmEventType, DatagramPath};
 use super::id::{Id, failed, with_a_device};
 use super::pending::{Pending, sealed};
 use crate::context::Context;
 use crate::datagram::{Attachment, DatagramQueuePair, QKey};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gid::Gid;
 use crate::path::AhAttr;
 use crate::{logged, ret};
@@ -49,7 +49,7 @@ use crate::{logged, ret};
 #[doc(alias = "RDMA_CM_EVENT_MULTICAST_JOIN")]
 pub struct MulticastGroup {
     id: Membership,
-    joined: Multicast,
+    joined: DatagramPath,
 }
 
 /// A membership that has been asked for: it is left when it is dropped.
@@ -111,13 +111,10 @@ impl MulticastGroup {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`] if the queue pair is of another device, otherwise the errno.
+    /// [`Error::ForeignContext`](crate::Error::ForeignContext) if the queue pair is of another device, otherwise the errno.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach<'q>(&self, queue_pair: &'q DatagramQueuePair) -> Result<Attachment<'q>> {
-        if !self.is_on(queue_pair.pd().context()) {
-            let child = "the queue pair";
-            return Err(Error::ForeignContext { child });
-        }
+        self.id.id.check_is_on(queue_pair.pd().context())?;
         queue_pair.attach_mcast(self.gid(), self.joined.ah_attr.as_raw().dlid)
     }
 }
@@ -133,7 +130,7 @@ impl sealed::Step for MulticastGroup {
         let Some(event) = state.id.next_event()? else {
             return Ok(Err(state));
         };
-        match event.multicast {
+        match event.datagrams {
             Some(joined)
                 if event.kind == CmEventType::MULTICAST_JOIN
                     && event.status == 0

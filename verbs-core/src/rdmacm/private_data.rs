@@ -16,6 +16,8 @@ use crate::error::{Error, Result};
 /// | request | 55 bytes | 56 | 250 | 251 |
 /// | answer | 195 | 196 | 250 | 251 |
 /// | rejection | 147 | 148 | 250 | 251 |
+/// | of datagrams: request | 179 | 180 | | |
+/// | of datagrams: answer, rejection | 135 | 136 | | |
 ///
 /// ```no_run
 /// use verbs_core::PreparedQueuePair;
@@ -64,6 +66,8 @@ impl<'m, const N: usize> From<&'m [u8; N]> for Message<'m> {
 pub(super) const MAX_REQUEST: u8 = 56;
 pub(super) const MAX_ANSWER: u8 = 196;
 pub(super) const MAX_REJECTION: u8 = 148;
+pub(super) const MAX_DATAGRAM_REQUEST: u8 = 180;
+pub(super) const MAX_DATAGRAM_ANSWER: u8 = 136;
 
 /// The bytes that a peer sent with its request, its answer or its rejection: see [`Message`].
 ///

@@ -1,7 +1,7 @@
 //! Queue pairs that a connection manager connects.
 
 use super::id::{Id, QpParam};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::queue_pair::{PreparedQueuePair, QpState, QueuePair, Receives};
 
 /// Puts a queue pair on the identifier's port.
@@ -9,11 +9,7 @@ pub(super) fn init<R: Receives>(
     id: &mut Id,
     mut queue_pair: PreparedQueuePair<R>,
 ) -> Result<PreparedQueuePair<R>> {
-    if !id.is_on(queue_pair.pd().context()) {
-        return Err(Error::ForeignContext {
-            child: "the queue pair",
-        });
-    }
+    id.check_is_on(queue_pair.pd().context())?;
     let attr = id.qp_attr(QpState::INIT)?;
     queue_pair.init_by(&attr, id.port_num())?;
     Ok(queue_pair)

@@ -9,12 +9,13 @@ use verbs_core::rdmacm::{
     MulticastGroup, Pending, RouteResolved,
 };
 use verbs_core::verbs_sys::{
-    IBV_QP_ACCESS_FLAGS, RDMA_CM_EVENT_ADDR_CHANGE, RDMA_CM_EVENT_ADDR_ERROR,
-    RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST,
-    RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_DISCONNECTED,
-    RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_MULTICAST_ERROR, RDMA_CM_EVENT_REJECTED,
-    RDMA_CM_EVENT_ROUTE_ERROR, RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_TIMEWAIT_EXIT,
-    RDMA_CM_EVENT_UNREACHABLE, rdma_cm_event_type,
+    IBV_QP_ACCESS_FLAGS, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
+    RDMA_CM_EVENT_ADDR_CHANGE, RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED,
+    RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE,
+    RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_ESTABLISHED,
+    RDMA_CM_EVENT_MULTICAST_ERROR, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_ERROR,
+    RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_TIMEWAIT_EXIT, RDMA_CM_EVENT_UNREACHABLE,
+    ibv_qp_attr, rdma_cm_event_type,
 };
 use verbs_core::{AccessFlags, Context, Error, ErrorKind, PreparedQueuePair, QpState, QueuePair};
 
@@ -135,6 +136,14 @@ fn every_failure_of_a_step_is_an_error_with_its_reason() {
     }
     for (arrival, text) in [
         (
+            fails(RDMA_CM_EVENT_CONNECT_RESPONSE, enodev),
+            "connect response: No such device",
+        ),
+        (
+            fails(RDMA_CM_EVENT_ESTABLISHED, enodev),
+            "established: No such device",
+        ),
+        (
             fails(RDMA_CM_EVENT_UNREACHABLE, timed_out),
             "unreachable: Connection timed out",
         ),
@@ -149,7 +158,7 @@ fn every_failure_of_a_step_is_an_error_with_its_reason() {
             "rejected: no program listens",
         ),
         (
-            fails(RDMA_CM_EVENT_REJECTED, libc::ECONNREFUSED),
+            fails(RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED),
             "rejected: no program listens",
         ),
         (
@@ -257,9 +266,9 @@ fn every_event_that_ends_a_connection_is_its_end() {
         let (queue_pair, mut connection) = connected(&context);
         assert!(!connection.wait_disconnected(NOW).unwrap());
         arrive(0, Arrival::of(event, 0));
+        assert!(connection.wait_disconnected(NOW).unwrap());
         // One more comes later, which need not be taken.
         arrive(0, Arrival::of(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));
-        assert!(connection.wait_disconnected(NOW).unwrap());
         assert!(connection.poll_disconnected().unwrap());
         assert_eq!(queue_pair.query().unwrap().qp_state(), QpState::RTS);
     }
@@ -343,7 +352,7 @@ fn failed_call_leaves_nothing_and_has_its_errno() {
 }
 
 #[test]
-fn failed_accept_drops_the_oursand_the_request() {
+fn failed_accept_drops_the_queue_pair_and_the_request() {
     let context = device();
     for (refused, errno, kind) in [
         ("rdma_accept", libc::ENOMEM, ErrorKind::OutOfMemory),
@@ -397,6 +406,18 @@ fn depths_are_those_that_both_sides_have_room_for() {
         let param = params().pop().unwrap();
         assert_eq!((param.responder_resources, param.initiator_depth), answered);
     }
+    // The manager has only what the peer asks for until this side has accepted.
+    with(|manager| manager.depths = (200, 255));
+    let request = requested(&mut listener, (200, 255));
+    drop(request.accept(queue_pair(&context, 3, 2), b"").unwrap());
+    let modified = verbs::with(|library| library.modified.clone());
+    let max = |bit: u32, of: fn(&ibv_qp_attr) -> u8| {
+        let set = modified.iter().rev().find(|(_, mask)| mask & bit != 0);
+        set.map(|(attr, _)| of(attr))
+    };
+    let serves = max(IBV_QP_MAX_DEST_RD_ATOMIC.0, |attr| attr.max_dest_rd_atomic);
+    let asks = max(IBV_QP_MAX_QP_RD_ATOMIC.0, |attr| attr.max_rd_atomic);
+    assert_eq!((serves, asks), (Some(3), Some(2)));
     drop((listener, context));
     all_is_well();
 }

@@ -1,6 +1,7 @@
 //! Connecting by the connection manager: to an IP address of an RDMA device.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd as _};
 
 use verbs_core::GidType;
 use verbs_core::rdmacm::{
@@ -10,6 +11,8 @@ use verbs_harness::pair::Side;
 use verbs_harness::{PATIENCE, Test, iwarp, until};
 
 mod connect;
+mod datagrams;
+mod facts;
 mod multicast;
 mod private_data;
 
@@ -106,9 +109,9 @@ fn connected(server: &mut Server) -> ((Side, Connected), Connected) {
 }
 
 /// Whether a descriptor is readable now.
-fn readable(fd: &impl std::os::fd::AsRawFd) -> bool {
+fn readable(fd: &impl AsFd) -> bool {
     let mut entry = libc::pollfd {
-        fd: fd.as_raw_fd(),
+        fd: fd.as_fd().as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
     };

@@ -1,0 +1,222 @@
+//! Datagram services, found by their addresses and ports.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use verbs_core::rdmacm::{
+    CmEventType, DatagramListener, DatagramRequest, DatagramService, Message, Pending,
+};
+use verbs_core::{
+    AhAttr, DatagramQueuePair, DatagramWorkRequest, Error, ErrorKind, Grh, QKey, ReceiveWorkRequest,
+};
+use verbs_harness::pair::Side;
+use verbs_harness::{PATIENCE, Test, begin, peer_name, wait_for};
+
+use super::ip;
+
+/// A side with a listener, and the address.
+struct Service {
+    side: Side,
+    listener: DatagramListener,
+    addr: SocketAddr,
+}
+
+impl Service {
+    fn new(test: &Test, device: &str) -> Option<Self> {
+        let side = Side::new(device);
+        let Some(ip) = ip(&side) else {
+            test.skip("the device has no IPv4 address");
+            return None;
+        };
+        let listener = DatagramListener::bind((ip, 0).into(), 16).unwrap();
+        let addr = listener.local_addr().unwrap();
+        assert_ne!(addr.port(), 0);
+        Some(Self {
+            side,
+            listener,
+            addr,
+        })
+    }
+
+    /// The request of a peer that waits; the peer goes on until it has asked.
+    fn asked(&mut self, finding: &mut Pending<DatagramService>) -> DatagramRequest {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        loop {
+            assert!(finding.poll().unwrap().is_none(), "nothing has answered");
+            if let Some(request) = self.listener.poll_request().unwrap() {
+                return request;
+            }
+            assert!(std::time::Instant::now() < deadline, "no request");
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn queue_pair(side: &Side, qkey: QKey) -> DatagramQueuePair {
+    DatagramQueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+        .qkey(qkey)
+        .build()
+        .unwrap()
+}
+
+fn find<'m>(addr: SocketAddr, message: impl Into<Message<'m>>) -> Pending<DatagramService> {
+    DatagramService::find(addr, PATIENCE, message).unwrap()
+}
+
+/// A datagram from one queue pair to another, along a path; returns the path back.
+fn arrives(
+    (from_side, from): (&Side, &DatagramQueuePair),
+    (to_side, to): (&Side, &DatagramQueuePair),
+    path: &AhAttr,
+) -> AhAttr {
+    let message = from_side.pd.reg_mr(b"datagram".to_vec()).unwrap();
+    let mut inbox = to_side.pd.reg_mr(vec![0_u8; Grh::LEN + 8]).unwrap();
+    let ah = from_side.pd.create_ah(path).unwrap();
+    let mut room = inbox.scatter_element(..).unwrap();
+    // SAFETY: it completes below, or the test fails and the queue pair is destroyed.
+    unsafe { to.post_receive(&mut ReceiveWorkRequest::new(&mut room)) }.unwrap();
+    let mut element = message.gather_element(..).unwrap();
+    let mut request = DatagramWorkRequest::new(&mut element, &ah, to.qp_num(), QKey::RDMA_UDP);
+    // SAFETY: it completes below, before the region and the handle go.
+    unsafe { from.post_send(&mut request) }.unwrap();
+    wait_for(&from_side.send_cq, 1)[0].result().unwrap();
+    let received = wait_for(&to_side.recv_cq, 1)[0].result().unwrap();
+    assert_eq!(received.datagram_in(&inbox), Some(&b"datagram"[..]));
+    assert_eq!(received.src_qp(), from.qp_num());
+    let header = inbox[..Grh::LEN].try_into().unwrap();
+    AhAttr::from_completion(&to_side.context, to.port_num(), &received, header).unwrap()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn service_is_found_and_exchanges_datagrams_with_its_peers() {
+    let test = begin!(iwarp lacks "datagrams");
+    for device in [verbs_harness::device_name(), peer_name()] {
+        let Some(mut service) = Service::new(&test, &device) else {
+            return;
+        };
+        let serving = queue_pair(&service.side, QKey::RDMA_UDP);
+        // One queue pair for all of them.
+        for _ in 0..2 {
+            let mut finding = find(service.addr, b"please");
+            let request = service.asked(&mut finding);
+            assert_eq!(request.private_data().message(), Some(&b"please"[..]));
+            assert!(request.is_on(&service.side.context));
+            assert!(request.peer_addr().is_some());
+            request.accept(&serving, b"gladly").unwrap();
+            let found = finding.wait(Some(PATIENCE)).unwrap();
+            assert_eq!(found.private_data().message(), Some(&b"gladly"[..]));
+            assert_eq!(found.qp_num(), serving.qp_num());
+            assert_eq!(found.qkey(), QKey::RDMA_UDP);
+            assert_eq!(found.peer_addr(), Some(service.addr));
+
+            let side = Side::new(&found.device_name());
+            assert!(found.is_on(&side.context));
+            let asking = queue_pair(&side, found.qkey());
+            let (here, there) = ((&side, &asking), (&service.side, &serving));
+            let back = arrives(here, there, &found.ah_attr());
+            // Nothing of the connection manager's is needed any more.
+            drop(found);
+            arrives(there, here, &back);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn service_that_does_not_answer_with_a_queue_pair_is_an_error() {
+    let test = begin!(iwarp lacks "datagrams");
+    let Some(mut service) = Service::new(&test, &peer_name()) else {
+        return;
+    };
+    let failure = |finding: Pending<DatagramService>| {
+        let error = finding.wait(Some(PATIENCE)).unwrap_err();
+        let Error::ConnectionManager { failure, .. } = error else {
+            panic!("{error}");
+        };
+        assert_eq!(failure.event(), CmEventType::UNREACHABLE);
+        failure
+    };
+    let rejected = "the peer has rejected the request";
+    let mut finding = find(service.addr, b"");
+    service.asked(&mut finding).reject(b"full").unwrap();
+    let rejection = failure(finding);
+    assert_eq!(rejection.to_string(), rejected);
+    assert_eq!(rejection.private_data().message(), Some(&b"full"[..]));
+
+    let mut finding = find(service.addr, b"");
+    drop(service.asked(&mut finding));
+    assert_eq!(failure(finding).to_string(), rejected);
+
+    // What cannot be accepted is rejected.
+    let other = queue_pair(&service.side, QKey::new(7).unwrap());
+    let mut finding = find(service.addr, b"");
+    let error = service.asked(&mut finding).accept(&other, b"").unwrap_err();
+    assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
+    assert_eq!(failure(finding).to_string(), rejected);
+    let serving = queue_pair(&service.side, QKey::RDMA_UDP);
+    let mut finding = find(service.addr, b"");
+    let error = service.asked(&mut finding).accept(&serving, &[0; 136]);
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Limit);
+    assert_eq!(failure(finding).to_string(), rejected);
+    if verbs_harness::device_name() != peer_name() {
+        let side = Side::here();
+        let foreign = queue_pair(&side, QKey::RDMA_UDP);
+        let mut finding = find(service.addr, b"");
+        let error = service.asked(&mut finding).accept(&foreign, b"");
+        assert!(
+            matches!(error, Err(Error::ForeignContext { .. })),
+            "{error:?}"
+        );
+        assert_eq!(failure(finding).to_string(), rejected);
+    }
+
+    // One that never answers.
+    let mut finding = find(service.addr, b"");
+    let request = service.asked(&mut finding);
+    let error = finding.wait(Some(Duration::from_millis(50))).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "finding the datagram service did not end within 50ms"
+    );
+    drop(request);
+
+    let addr = service.addr;
+    drop(service);
+    let nothing = failure(find(addr, b""));
+    assert!(
+        nothing.to_string().contains("no program listens"),
+        "{nothing}"
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn datagram_messages_of_every_length_that_fits_arrive() {
+    let test = begin!(iwarp lacks "datagrams");
+    let Some(mut service) = Service::new(&test, &peer_name()) else {
+        return;
+    };
+    let bytes: Vec<u8> = (1..=255).collect();
+    let serving = queue_pair(&service.side, QKey::RDMA_UDP);
+    for (asked, answered) in [(0, 0), (179, 135)] {
+        let mut finding = find(service.addr, &bytes[..asked]);
+        let request = service.asked(&mut finding);
+        assert_eq!(request.private_data().message(), Some(&bytes[..asked]));
+        request.accept(&serving, &bytes[..answered]).unwrap();
+        let found = finding.wait(Some(PATIENCE)).unwrap();
+        assert_eq!(found.private_data().message(), Some(&bytes[..answered]));
+    }
+    let mut finding = find(service.addr, Message::raw(&bytes[..180]));
+    let request = service.asked(&mut finding);
+    assert_eq!(request.private_data().as_bytes(), &bytes[..180]);
+    request.accept(&serving, Message::raw(&bytes[..3])).unwrap();
+    let found = finding.wait(Some(PATIENCE)).unwrap();
+    let mut padded = [0; 136];
+    padded[..3].copy_from_slice(&bytes[..3]);
+    assert_eq!(found.private_data().as_bytes(), padded);
+    for message in [Message::from(&bytes[..180]), Message::raw(&bytes[..181])] {
+        let error = DatagramService::find(service.addr, PATIENCE, message).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Limit);
+    }
+}

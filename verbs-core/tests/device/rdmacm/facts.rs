@@ -1,0 +1,171 @@
+//! What the connection manager does with queue pairs, requests and events beside connecting.
+
+use std::time::Duration;
+
+use verbs_core::rdmacm::Listener;
+use verbs_core::{AckTimeout, Error, ErrorKind, MaxAckRetries, QpAttr, QpState, QueuePair};
+use verbs_harness::pair::Side;
+use verbs_harness::{PATIENCE, begin, peer_name, until};
+
+use super::{Server, both, client, connected, readable};
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn depths_are_the_smaller_ones_of_both_sides() {
+    let test = begin!();
+    let Some(mut server) = Server::new(&test, &peer_name()) else {
+        return;
+    };
+    let prepared = |side: &Side, serves: u8, asks: u8| {
+        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+            .max_dest_rd_atomic(serves)
+            .max_rd_atomic(asks)
+            .build()
+            .unwrap()
+    };
+    for (theirs, ours) in [((4, 8), (2, 1)), ((16, 16), (16, 16)), ((4, 4), (0, 0))] {
+        let (side, route) = client(server.addr);
+        let asks = route.connect(prepared(&side, theirs.0, theirs.1), b"");
+        let request = server.request();
+        assert_eq!(request.initiator_depth(), theirs.0);
+        assert_eq!(request.responder_resources(), theirs.1);
+        let answers = request.accept(prepared(&server.side, ours.0, ours.1), b"");
+        let ends = both(asks.unwrap(), answers.unwrap());
+        let agreed = [theirs.1.min(ours.0), ours.1.min(theirs.0)];
+        for (end, asked) in ends.iter().zip(agreed) {
+            let attr = end.queue_pair.query().unwrap();
+            assert_eq!(end.queue_pair.max_rd_atomic(), asked);
+            assert_eq!(attr.max_rd_atomic(), asked);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn queue_pairs_keep_their_own_timeouts_and_retries() {
+    let test = begin!();
+    let Some(mut server) = Server::new(&test, &peer_name()) else {
+        return;
+    };
+    let prepared = |side: &Side| {
+        QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
+            .timeout(AckTimeout::new(9).unwrap())
+            .retry_cnt(MaxAckRetries::new(2).unwrap())
+            .build()
+            .unwrap()
+    };
+    let (side, route) = client(server.addr);
+    let asks = route.connect(prepared(&side), b"").unwrap();
+    let answers = server
+        .request()
+        .accept(prepared(&server.side), b"")
+        .unwrap();
+    for end in both(asks, answers) {
+        let attr: QpAttr = end.queue_pair.query().unwrap();
+        assert_eq!(attr.qp_state(), QpState::RTS);
+        assert_eq!((attr.timeout(), attr.retry_cnt()), (9, 2));
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn side_that_disconnects_first_is_told_when_its_peer_has_too() {
+    let test = begin!();
+    let Some(mut server) = Server::new(&test, &peer_name()) else {
+        return;
+    };
+    let ((_side, mut asked), mut answered) = connected(&mut server);
+    asked.connection.disconnect().unwrap();
+    assert!(
+        answered
+            .connection
+            .wait_disconnected(Some(PATIENCE))
+            .unwrap()
+    );
+    if !verbs_harness::is_soft() || !asked.connection.poll_disconnected().unwrap() {
+        answered.connection.disconnect().unwrap();
+    }
+    assert!(asked.connection.wait_disconnected(Some(PATIENCE)).unwrap());
+    // Neither queue pair has changed its state; an iWARP driver changes it.
+    for end in [&asked, &answered] {
+        assert_eq!(end.queue_pair.query().unwrap().qp_state(), QpState::RTS);
+    }
+    // What has ended cannot be ended again, which does no harm.
+    drop(asked.connection.disconnect());
+    assert!(asked.connection.poll_disconnected().unwrap());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn accept_that_fails_rejects_the_peer_and_leaves_nothing() {
+    let test = begin!();
+    let Some(mut server) = Server::new(&test, &peer_name()) else {
+        return;
+    };
+    let other = Side::new(&verbs_harness::device_name());
+    if other.context.device().name() == server.side.context.device().name() {
+        return test.skip("there is one device only");
+    }
+    let (side, route) = client(server.addr);
+    let asks = route.connect(side.prepared(), b"").unwrap();
+    let error = server.request().accept(other.prepared(), b"").unwrap_err();
+    assert!(matches!(error, Error::ForeignContext { .. }), "{error}");
+    let error = asks.wait(Some(PATIENCE)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionManager, "{error}");
+    // The listener goes on.
+    drop(connected(&mut server));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn requests_beyond_the_backlog_are_dropped() {
+    let test = begin!(iwarp lacks "a backlog of its own");
+    let Some(server) = Server::new(&test, &peer_name()) else {
+        return;
+    };
+    let mut small = Listener::bind((server.addr.ip(), 0).into(), 1).unwrap();
+    let addr = small.local_addr().unwrap();
+    let [(side, first), (_, second)] = [client(addr), client(addr)];
+    let waits = first.connect(side.prepared(), b"").unwrap();
+    assert!(until(PATIENCE, || readable(&small)));
+    // The peer asks again after seconds, which is not waited for.
+    let dropped = second.connect(side.prepared(), b"").unwrap();
+    let error = dropped.wait(Some(Duration::from_millis(100))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    let request = small.request(Some(PATIENCE)).unwrap().unwrap();
+    assert!(small.poll_request().unwrap().is_none());
+    let answers = request.accept(server.side.prepared(), b"").unwrap();
+    both(waits, answers);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn parts_of_a_connection_end_in_any_order() {
+    let test = begin!();
+    for order in [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ] {
+        let Some(mut server) = Server::new(&test, &peer_name()) else {
+            return;
+        };
+        let ((side, mut asked), answered) = connected(&mut server);
+        // An event that is never taken.
+        asked.connection.disconnect().unwrap();
+        assert!(until(PATIENCE, || readable(&answered.connection)));
+        let (mut qp, mut connection) = (Some(answered.queue_pair), Some(answered.connection));
+        let mut rest = Some(server);
+        for part in order {
+            match part {
+                0 => drop(qp.take()),
+                1 => drop(connection.take()),
+                _ => drop(rest.take()),
+            }
+        }
+        drop((asked, side));
+    }
+}
