@@ -46,12 +46,21 @@ pub(crate) const BUILD: [Need; 5] = [
 
 /// What the device tests need beside soft-RoCE: C's programs, and tools to break links and count
 /// calls.
-pub(crate) const DEVICE_TESTS: [Need; 4] = [
+pub(crate) const DEVICE_TESTS: [Need; 5] = [
     Need::new(
         "ibv_devinfo and ibv_rc_pingpong",
         "to test against the C programs",
         ["ibverbs-utils", "libibverbs-utils", "rdma-core"],
         || which("ibv_devinfo").is_some() && which("ibv_rc_pingpong").is_some(),
+    ),
+    Need::new(
+        "rping, ucmatose, udaddy, rdma_client and rdma_server",
+        "to test against the C programs of librdmacm",
+        ["rdmacm-utils", "librdmacm-utils", "rdma-core"],
+        || {
+            let programs = ["rping", "ucmatose", "udaddy", "rdma_client", "rdma_server"];
+            programs.iter().all(|program| which(program).is_some())
+        },
     ),
     Need::new(
         "ip and rdma",

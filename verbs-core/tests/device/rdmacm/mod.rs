@@ -13,8 +13,10 @@ use verbs_harness::{PATIENCE, Test, iwarp, until};
 mod connect;
 mod datagrams;
 mod facts;
+mod many;
 mod multicast;
 mod private_data;
+mod programs;
 
 /// The address of a side's device: that of a GID for RoCE v2 that is an IPv4 address; on iWARP that of
 /// the link.
