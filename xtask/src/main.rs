@@ -76,7 +76,7 @@ const COMMANDS: [Command; 10] = [
     },
     Command {
         name: "bench",
-        what: "instructions per operation, beside the same loop in C",
+        what: "instructions per operation, and bandwidth, beside C",
         main: bench::main,
     },
     Command {

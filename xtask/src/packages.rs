@@ -82,6 +82,14 @@ pub(crate) const DEVICE_TESTS: [Need; 5] = [
     ),
 ];
 
+/// C's `ib_write_bw`, and `awk` to read what it prints.
+pub(crate) const PERFTEST: Need = Need::new(
+    "ib_write_bw and awk",
+    "to compare bandwidths with C's",
+    ["perftest mawk", "perftest gawk", "perftest gawk"],
+    || which("ib_write_bw").is_some() && which("awk").is_some(),
+);
+
 /// `valgrind`.
 pub(crate) const VALGRIND: Need = Need::new(
     "valgrind",

@@ -1,5 +1,6 @@
-//! `cargo xtask bench`: instructions per operation, beside the same work in C.
+//! `cargo xtask bench`: instructions per operation, and bandwidth, beside the same work in C.
 
+mod bandwidth;
 mod callgrind;
 mod operations;
 
@@ -10,6 +11,7 @@ use std::process::{Command, ExitCode};
 
 use crate::args::Args;
 use crate::error::{Context as _, Error};
+use crate::jobs;
 use crate::packages;
 use crate::process;
 use crate::workspace;
@@ -25,6 +27,10 @@ Usage: cargo xtask bench [OPTION]
 The programs run under callgrind, on a stand-in for libibverbs that completes every request at
 once; its own instructions are not counted. What is left is the loop and what the binding costs.
 
+  --bandwidth     instead, compare the bandwidth of kv_transfer with that of C's ib_write_bw over
+                  soft-RoCE, in pairs of runs
+  --guest         with --bandwidth: in a virtual machine, even if this kernel has soft-RoCE
+  --native        with --bandwidth: soft-RoCE of this kernel, or fail
   --yes           install missing packages without asking
   --no-install    fail if packages are missing, and say how to install them";
 
@@ -39,6 +45,14 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let policy = args.policy()?;
+    if args.flag("--bandwidth") {
+        let options = jobs::options(&mut args, policy)?;
+        args.finish()?;
+        let needs = [&packages::BUILD[..], &[packages::PERFTEST]].concat();
+        packages::ensure(&[needs, soft_roce::needs(&options)].concat(), policy)?;
+        bandwidth::compare(&options)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     args.finish()?;
     packages::ensure(
         &[&packages::BUILD[..], &[packages::VALGRIND]].concat(),
