@@ -8,14 +8,16 @@
 
 use std::error::Error;
 use std::fmt::Display;
+use std::sync::Arc;
 use std::{array, process};
 
 use verbs_channel::verbs_core::{
-    Context, GatherElement, MemoryRegion, ProtectionDomain, Rejected, RemoteMemoryRegion,
+    AccessFlags, Context, GatherElement, MemoryRegion, ProtectionDomain, Rejected,
+    RemoteMemoryRegion,
 };
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest,
-    PoolBuffer, RejectReason, ScopeError, TransportError,
+    PoolBuffer, RejectReason, ScopeError, SharedMemory, TransportError,
 };
 
 const MESSAGE: usize = 64;
@@ -67,6 +69,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             let mut chain = Some(sends(&pool, PAGES)?);
             both!(patched(&mut channel, &mut chain, pool.take(), half));
         }
+        "channel_pages1" => both!(pages(&mut channel, &mut pages_of(&pd, 1)?, half)),
+        "channel_pages4" => both!(pages(&mut channel, &mut pages_of(&pd, 4)?, half)),
+        "channel_pages16" => both!(pages(&mut channel, &mut pages_of(&pd, BATCH)?, half)),
         "group_two" => both!(two_sends(&mut group_of(2, &pd, None)?, &pool, half)),
         // A share of one request for each queue, and common room for four.
         "group_budget" => both!(two_sends(&mut group_of(2, &pd, Some(8))?, &pool, half)),
@@ -252,6 +257,43 @@ fn patched<E: Failure>(
             let Ok(place) = place else { continue };
             let write = Outgoing::write(spare, *place);
             spare = given.set(index, write).map_err(|set| *set.error())?;
+        }
+        let ticket = channel.start_chain(given).map_err(|sent| *sent.error())?;
+        *chain = channel.wait(ticket, None)?.and_then(|ended| ended.chain);
+    }
+    Ok(())
+}
+
+/// Foreign memory, and a chain of so many writes of its pages.
+fn pages_of(
+    pd: &ProtectionDomain,
+    len: usize,
+) -> Result<(SharedMemory, Option<OwnedChain>), Box<dyn Error>> {
+    let region = pd.reg_shared(vec![0_u8; BATCH * MESSAGE], AccessFlags::LOCAL_WRITE)?;
+    let memory = SharedMemory::new(Arc::new(region), BATCH + 1);
+    let remote = RemoteMemoryRegion::new(REMOTE, MESSAGE as u64, 9)?;
+    let write = |_| Ok(Outgoing::write(memory.slice(..MESSAGE)?, remote).into());
+    let writes: verbs_channel::Result<_> = (0..len).map(write).collect();
+    let chain = OwnedChain::new(writes?)?;
+    Ok((memory, Some(chain)))
+}
+
+/// The chain, each of whose requests becomes the write of another page, with an immediate.
+#[inline(never)]
+fn pages<E: Failure>(
+    channel: &mut Channel,
+    (memory, chain): &mut (SharedMemory, Option<OwnedChain>),
+    count: u64,
+) -> Result<(), E> {
+    for _ in 0..count {
+        let Some(mut given) = chain.take() else { break };
+        for index in 0..given.len() {
+            let start = index * MESSAGE;
+            let page = memory.slice(start..start + MESSAGE)?;
+            let place = RemoteMemoryRegion::new(REMOTE + start as u64, MESSAGE as u64, 9);
+            let place = place.map_err(verbs_channel::Error::from)?;
+            let write = Outgoing::write(page, place).immediate(7);
+            drop(given.set(index, write).map_err(|set| *set.error())?);
         }
         let ticket = channel.start_chain(given).map_err(|sent| *sent.error())?;
         *chain = channel.wait(ticket, None)?.and_then(|ended| ended.chain);

@@ -280,8 +280,8 @@ static void quiet16(uint64_t count)
 	quiet_chain(count, BATCH);
 }
 
-// A chain of 64 writes that was built once, each of which is patched, with one completion.
-static void chain64(uint64_t count)
+// A chain of writes that was built once, each of which is patched, with one completion.
+static inline void patched_chain(uint64_t count, int len)
 {
 	struct ibv_wc slots[SLOTS];
 	struct ibv_sge sge[PAGES];
@@ -292,28 +292,48 @@ static void chain64(uint64_t count)
 		uint32_t rkey;
 	} pages[PAGES];
 
-	for (int k = 0; k < PAGES; k++) {
+	for (int k = 0; k < len; k++) {
 		pages[k].message = message(k % BATCH);
 		pages[k].remote_addr = REMOTE + k * MESSAGE;
 		pages[k].rkey = 9;
 		wr[k] = (struct ibv_send_wr){
-			.next = k + 1 < PAGES ? &wr[k + 1] : NULL,
+			.next = k + 1 < len ? &wr[k + 1] : NULL,
 			.sg_list = &sge[k],
 			.num_sge = 1,
 			.opcode = IBV_WR_RDMA_WRITE,
-			.send_flags = k + 1 < PAGES ? 0 : IBV_SEND_SIGNALED,
+			.send_flags = k + 1 < len ? 0 : IBV_SEND_SIGNALED,
 		};
 	}
 	for (uint64_t i = 0; i < count; i++) {
-		for (int k = 0; k < PAGES; k++) {
+		for (int k = 0; k < len; k++) {
 			sge[k] = pages[k].message;
 			wr[k].wr.rdma.remote_addr = pages[k].remote_addr;
 			wr[k].wr.rdma.rkey = pages[k].rkey;
 		}
-		wr[PAGES - 1].wr_id = i;
+		wr[len - 1].wr_id = i;
 		post_send(wr);
 		wait_for(slots, i, 1);
 	}
+}
+
+static void patched1(uint64_t count)
+{
+	patched_chain(count, 1);
+}
+
+static void patched4(uint64_t count)
+{
+	patched_chain(count, 4);
+}
+
+static void patched16(uint64_t count)
+{
+	patched_chain(count, BATCH);
+}
+
+static void chain64(uint64_t count)
+{
+	patched_chain(count, PAGES);
 }
 
 static void poll0(uint64_t count)
@@ -371,6 +391,7 @@ static const struct {
 	{ "chain16", chain16 },   { "chain64", chain64 },         { "poll0", poll0 },
 	{ "connect1", connect1 }, { "srq1", srq1 },               { "ud_send1", ud_send1 },
 	{ "ud_recv1", ud_recv1 }, { "quiet4", quiet4 },           { "quiet16", quiet16 },
+	{ "patched1", patched1 }, { "patched4", patched4 },       { "patched16", patched16 },
 };
 
 static void set_up(void)

@@ -44,7 +44,7 @@ impl Ours {
 }
 
 /// All of them, in the order of the table.
-pub(super) const OPERATIONS: [Operation; 34] = [
+pub(super) const OPERATIONS: [Operation; 37] = [
     Operation {
         name: "send1",
         what: "post a send, poll its completion",
@@ -219,6 +219,27 @@ pub(super) const OPERATIONS: [Operation; 34] = [
         c: "chain64",
         ours: Ours::Channel,
         budget: Budget::Most(11750.0),
+    },
+    Operation {
+        name: "channel_pages1",
+        what: "channel: a chain of 1 page, replaced",
+        c: "patched1",
+        ours: Ours::Channel,
+        budget: Budget::Most(1000.0),
+    },
+    Operation {
+        name: "channel_pages4",
+        what: "channel: of 4 pages, each replaced",
+        c: "patched4",
+        ours: Ours::Channel,
+        budget: Budget::Most(1860.0),
+    },
+    Operation {
+        name: "channel_pages16",
+        what: "channel: of 16 pages, each replaced",
+        c: "patched16",
+        ours: Ours::Channel,
+        budget: Budget::Most(6270.0),
     },
     Operation {
         name: "group1",
