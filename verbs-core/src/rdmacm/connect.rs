@@ -11,12 +11,11 @@ use verbs_sys::{
     RDMA_OPTION_ID_TOS, RDMA_PS_TCP, rdma_establish,
 };
 
-use super::connection::{Connected, Connection};
+use super::connection::{CONNECTING, Confirming, Connected, Connection};
 use super::event::{CmEventType, CmFailure};
 use super::id::{Id, failed, with_a_device, with_a_peer};
-use super::pending::Pending;
-use super::pending::sealed::{self, Step as _};
-use super::private_data::{MAX_REQUEST, Message};
+use super::pending::{Pending, sealed};
+use super::private_data::{MAX_REQUEST, Message, PrivateData};
 use super::queue_pair;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -54,17 +53,48 @@ pub struct Resolving {
 /// Waits for the peer's answer.
 #[derive(Debug)]
 #[expect(unnameable_types, reason = "the state of a sealed trait")]
-pub struct Connecting<R> {
+pub struct Requesting {
     id: Id,
+    qp_num: u32,
+}
+
+/// The peer has accepted: connect the queue pair, post receives, and [establish](Establishing) the
+/// connection.
+///
+/// Dropping it ends the connection.
+#[derive(Debug)]
+#[must_use = "dropping it ends the connection"]
+#[doc(alias = "RDMA_CM_EVENT_CONNECT_RESPONSE")]
+pub struct Answer {
+    id: Id,
+    qp_num: u32,
+    private_data: PrivateData,
+    is_established: bool,
+}
+
+/// A connection that the peer may use as soon as it is [established](Self::establish).
+///
+/// Post receives before that. Dropping it ends the connection.
+#[derive(Debug)]
+#[must_use = "dropping it ends the connection"]
+pub struct Establishing {
+    id: Id,
+    is_established: bool,
+}
+
+/// Waits for the peer's answer, or for its confirmation.
+#[derive(Debug)]
+#[expect(unnameable_types, reason = "the state of a sealed trait")]
+pub struct Connecting<R> {
     state: Half<R>,
 }
 
 #[derive(Debug)]
-pub(super) enum Half<R> {
+enum Half<R> {
     /// The queue pair waits for the attributes of its peer.
-    Prepared(PreparedQueuePair<R>),
-    /// It is connected, and the peer is to know.
-    Connected(QueuePair<R>),
+    Asked(Requesting, PreparedQueuePair<R>),
+    /// It is connected, and the peer is to confirm that.
+    Accepted(Confirming, QueuePair<R>),
 }
 
 impl Connector {
@@ -205,30 +235,109 @@ impl RouteResolved {
     /// device is of iWARP (on others the step fails), otherwise the errno. The queue pair is dropped.
     #[doc(alias = "rdma_connect")]
     pub fn connect<'m, R: Receives>(
-        mut self,
-        queue_pair: PreparedQueuePair<R>,
+        self,
+        mut queue_pair: PreparedQueuePair<R>,
         message: impl Into<Message<'m>>,
     ) -> Result<Pending<Connected<R>>> {
-        let data = self.id.private_data(message.into(), MAX_REQUEST)?;
-        let queue_pair = queue_pair::init(&mut self.id, queue_pair)?;
-        let param = queue_pair::param(&queue_pair);
+        let asked = self.ask(&mut queue_pair, message.into())?;
+        Ok(Pending::new(Connecting {
+            state: Half::Asked(asked, queue_pair),
+        }))
+    }
+
+    /// The first half of [`connect`](Self::connect), for receives that need a connected queue pair.
+    ///
+    /// Pass the same queue pair to [`Answer::connect`] when the peer has accepted. If it has not, the queue
+    /// pair can be used for another request.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect), but the queue pair is not dropped.
+    #[doc(alias = "rdma_connect")]
+    pub fn request<'m, R: Receives>(
+        self,
+        queue_pair: &mut PreparedQueuePair<R>,
+        message: impl Into<Message<'m>>,
+    ) -> Result<Pending<Answer>> {
+        Ok(Pending::new(self.ask(queue_pair, message.into())?))
+    }
+
+    fn ask<R: Receives>(
+        mut self,
+        queue_pair: &mut PreparedQueuePair<R>,
+        message: Message<'_>,
+    ) -> Result<Requesting> {
+        let data = self.id.private_data(message, MAX_REQUEST)?;
+        queue_pair::init(&mut self.id, queue_pair)?;
+        let param = queue_pair::param(queue_pair);
         match self.id.connect(&data, &param) {
             // siw connects TCP in this call; with RoCE it is an event.
             Err(error) if error.errno() == Some(libc::ECONNREFUSED) => {
                 return Err(Error::ConnectionManager {
-                    step: Connected::<R>::NAME,
+                    step: CONNECTING,
                     failure: Box::new(CmFailure::REFUSED),
                 });
             }
             connecting => connecting?,
         }
-        Ok(Pending::new(Connecting {
+        Ok(Requesting {
+            qp_num: queue_pair.qp_num(),
             id: self.id,
-            state: Half::Prepared(queue_pair),
-        }))
+        })
     }
 }
 
+impl Answer {
+    /// What the peer sent with its answer.
+    #[must_use]
+    pub const fn private_data(&self) -> &PrivateData {
+        &self.private_data
+    }
+
+    /// Connects the queue pair of the request to the peer. It is in `RTS` then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignParent`](crate::Error::ForeignParent) if it is not the one of the request, otherwise
+    /// the errno. The connection ends, and the queue pair is dropped.
+    pub fn connect<R: Receives>(
+        mut self,
+        queue_pair: PreparedQueuePair<R>,
+    ) -> Result<(QueuePair<R>, Establishing)> {
+        if queue_pair.qp_num() != self.qp_num {
+            return Err(Error::ForeignParent {
+                child: "the queue pair",
+                parent: "request",
+            });
+        }
+        let queue_pair = queue_pair::connect(&mut self.id, queue_pair)?;
+        let establishing = Establishing {
+            id: self.id,
+            is_established: self.is_established,
+        };
+        Ok((queue_pair, establishing))
+    }
+}
+
+impl Establishing {
+    /// Notifies the peer, which may send from now on.
+    ///
+    /// # Errors
+    ///
+    /// The errno, for example if the peer has disconnected. The connection ends.
+    #[doc(alias = "rdma_establish")]
+    pub fn establish(self) -> Result<Connection> {
+        if !self.is_established {
+            // SAFETY: the identifier is alive.
+            let ret = unsafe { rdma_establish(self.id.as_ptr()) };
+            ret::minus_one("rdma_establish", ret)?;
+        }
+        Ok(Connection::new(self.id))
+    }
+}
+
+with_a_device! { Answer }
+with_a_peer! { Answer }
 with_a_device! { AddrResolved RouteResolved }
 with_a_peer! { AddrResolved RouteResolved }
 
@@ -269,44 +378,66 @@ impl sealed::Step for RouteResolved {
 
 impl<R> Connecting<R> {
     /// The passive side: it has accepted, and the queue pair is connected.
-    pub(super) const fn accepted(id: Id, queue_pair: QueuePair<R>) -> Self {
-        let state = Half::Connected(queue_pair);
-        Self { id, state }
+    pub(super) const fn accepted(confirming: Confirming, queue_pair: QueuePair<R>) -> Self {
+        let state = Half::Accepted(confirming, queue_pair);
+        Self { state }
+    }
+}
+
+impl sealed::Step for Answer {
+    type State = Requesting;
+
+    const NAME: &'static str = CONNECTING;
+
+    fn advance(mut requesting: Requesting) -> Result<Result<Self, Requesting>> {
+        let Some(event) = requesting.id.next_event()? else {
+            return Ok(Err(requesting));
+        };
+        let is_established = match event.kind {
+            CmEventType::CONNECT_RESPONSE if event.status == 0 => false,
+            // iWARP: the driver has connected it.
+            CmEventType::ESTABLISHED if event.status == 0 => true,
+            _ => return Err(failed(Self::NAME, &event)),
+        };
+        Ok(Ok(Self {
+            id: requesting.id,
+            qp_num: requesting.qp_num,
+            private_data: event.private_data,
+            is_established,
+        }))
     }
 }
 
 impl<R: Receives> sealed::Step for Connected<R> {
     type State = Connecting<R>;
 
-    const NAME: &'static str = "connecting";
+    const NAME: &'static str = CONNECTING;
 
-    fn advance(mut connecting: Connecting<R>) -> Result<Result<Self, Connecting<R>>> {
-        let Some(event) = connecting.id.next_event()? else {
-            return Ok(Err(connecting));
-        };
-        let Connecting { mut id, state } = connecting;
-        if event.status != 0 {
-            return Err(failed(Self::NAME, &event));
-        }
-        let queue_pair = match (event.kind, state) {
-            (CmEventType::CONNECT_RESPONSE, Half::Prepared(prepared)) => {
-                let queue_pair = queue_pair::connect(&mut id, prepared)?;
-                // SAFETY: the identifier is alive.
-                let ret = unsafe { rdma_establish(id.as_ptr()) };
-                ret::minus_one("rdma_establish", ret)?;
-                queue_pair
-            }
-            // iWARP: the driver has connected it.
-            (CmEventType::ESTABLISHED, Half::Prepared(prepared)) => {
-                queue_pair::connect(&mut id, prepared)?
-            }
-            (CmEventType::ESTABLISHED, Half::Connected(queue_pair)) => queue_pair,
-            _ => return Err(failed(Self::NAME, &event)),
+    fn advance(Connecting { state }: Connecting<R>) -> Result<Result<Self, Connecting<R>>> {
+        let (queue_pair, connection, private_data) = match state {
+            Half::Asked(requesting, prepared) => match Answer::advance(requesting)? {
+                Err(requesting) => {
+                    let state = Half::Asked(requesting, prepared);
+                    return Ok(Err(Connecting { state }));
+                }
+                Ok(answer) => {
+                    let private_data = answer.private_data;
+                    let (queue_pair, establishing) = answer.connect(prepared)?;
+                    (queue_pair, establishing.establish()?, private_data)
+                }
+            },
+            Half::Accepted(confirming, queue_pair) => match Connection::advance(confirming)? {
+                Err(confirming) => {
+                    let state = Half::Accepted(confirming, queue_pair);
+                    return Ok(Err(Connecting { state }));
+                }
+                Ok(connection) => (queue_pair, connection, PrivateData::EMPTY),
+            },
         };
         Ok(Ok(Self {
             queue_pair,
-            connection: Connection::new(id),
-            private_data: event.private_data,
+            connection,
+            private_data,
         }))
     }
 }
@@ -317,8 +448,17 @@ impl AsFd for Resolving {
     }
 }
 
-impl<R> AsFd for Connecting<R> {
+impl AsFd for Requesting {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.as_fd()
+    }
+}
+
+impl<R> AsFd for Connecting<R> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.state {
+            Half::Asked(requesting, _) => requesting.as_fd(),
+            Half::Accepted(confirming, _) => confirming.as_fd(),
+        }
     }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use verbs_sys::rdma_disconnect;
 
 use super::event::CmEventType;
-use super::id::{Id, with_a_device, with_a_peer};
+use super::id::{Id, failed, with_a_device, with_a_peer};
+use super::pending::sealed;
 use super::private_data::PrivateData;
 use crate::context::Context;
 use crate::error::Result;
@@ -106,6 +107,44 @@ impl Connection {
                 return Ok(false);
             }
         }
+    }
+}
+
+/// The step, in an error.
+pub(super) const CONNECTING: &str = "connecting";
+
+/// Waits until the peer has confirmed a connection that this side has accepted.
+#[derive(Debug)]
+#[expect(unnameable_types, reason = "the state of a sealed trait")]
+pub struct Confirming {
+    id: Id,
+}
+
+impl Confirming {
+    pub(super) const fn new(id: Id) -> Self {
+        Self { id }
+    }
+}
+
+impl sealed::Step for Connection {
+    type State = Confirming;
+
+    const NAME: &'static str = CONNECTING;
+
+    fn advance(Confirming { mut id }: Confirming) -> Result<Result<Self, Confirming>> {
+        match id.next_event()? {
+            None => Ok(Err(Confirming { id })),
+            Some(event) if event.kind == CmEventType::ESTABLISHED && event.status == 0 => {
+                Ok(Ok(Self::new(id)))
+            }
+            Some(event) => Err(failed(Self::NAME, &event)),
+        }
+    }
+}
+
+impl AsFd for Confirming {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
     }
 }
 

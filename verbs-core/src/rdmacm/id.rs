@@ -323,7 +323,7 @@ fn millis(timeout: Duration) -> c_int {
 }
 
 /// What a peer is to know of a queue pair; of one for datagrams, its number.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct QpParam {
     pub(super) qp_num: u32,
     pub(super) has_srq: bool,

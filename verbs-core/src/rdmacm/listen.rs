@@ -8,9 +8,9 @@ use std::time::Duration;
 use verbs_sys::rdma_accept;
 
 use super::connect::{Connecting, Connector};
-use super::connection::Connected;
+use super::connection::{Confirming, Connected, Connection};
 use super::event::{CmEventType, CmFailure, Event};
-use super::id::{Id, failed, with_a_device, with_a_peer};
+use super::id::{Id, QpParam, failed, with_a_device, with_a_peer};
 use super::pending::Pending;
 use super::private_data::{MAX_ANSWER, MAX_REJECTION, Message, PrivateData};
 use super::queue_pair;
@@ -37,6 +37,17 @@ pub struct ConnectRequest {
     id: Id,
     private_data: PrivateData,
     depths: (u8, u8),
+}
+
+/// A request whose queue pair is connected: the peer may send as soon as it is
+/// [accepted](Self::accept).
+///
+/// Post receives before that. Dropping it rejects the peer.
+#[derive(Debug)]
+#[must_use = "dropping it rejects the peer"]
+pub struct Accepting {
+    id: Id,
+    param: QpParam,
 }
 
 impl Connector {
@@ -170,50 +181,45 @@ impl ConnectRequest {
     /// errno. The peer is rejected, and the queue pair dropped.
     #[doc(alias = "rdma_accept")]
     pub fn accept<'m, R: Receives>(
-        mut self,
+        self,
         queue_pair: PreparedQueuePair<R>,
         message: impl Into<Message<'m>>,
     ) -> Result<Pending<Connected<R>>> {
         let data = self.id.private_data(message.into(), MAX_ANSWER)?;
-        match self.accept_with(queue_pair, &data) {
-            Ok(queue_pair) => Ok(Pending::new(Connecting::accepted(self.id, queue_pair))),
-            // A peer that has given up, at any moment; there is no event of that. The kernel has no other
-            // reason: depths were checked when the queue pair was made, the data above. On iWARP the
-            // answer cannot be sent.
-            Err(Error::Verb {
-                verb: "rdma_init_qp_attr" | "rdma_accept",
-                source,
-            }) if matches!(
-                source.raw_os_error(),
-                Some(libc::EINVAL | libc::ECONNRESET | libc::EPIPE | libc::ENOTCONN)
-            ) =>
-            {
-                Err(Error::ConnectionManager {
-                    step: "accepting",
-                    failure: Box::new(CmFailure::GONE),
-                })
-            }
-            Err(error) => Err(error),
-        }
+        let (queue_pair, accepting) = self.connect(queue_pair)?;
+        let confirming = accepting.send(&data)?;
+        Ok(Pending::new(Connecting::accepted(confirming, queue_pair)))
     }
 
-    fn accept_with<R: Receives>(
-        &mut self,
+    /// The first half of [`accept`](Self::accept), for receives that need a connected queue pair: connects
+    /// it to the peer. It is in `RTS` then.
+    ///
+    /// Post receives on it, and [accept](Accepting::accept) the peer, which may send from then on.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept).
+    pub fn connect<R: Receives>(
+        mut self,
         queue_pair: PreparedQueuePair<R>,
-        data: &PrivateData,
-    ) -> Result<QueuePair<R>> {
-        let queue_pair = queue_pair::init(&mut self.id, queue_pair)?;
+    ) -> Result<(QueuePair<R>, Accepting)> {
+        let (queue_pair, param) = given_up(self.connect_with(queue_pair))?;
+        let id = self.id;
+        Ok((queue_pair, Accepting { id, param }))
+    }
+
+    fn connect_with<R: Receives>(
+        &mut self,
+        mut queue_pair: PreparedQueuePair<R>,
+    ) -> Result<(QueuePair<R>, QpParam)> {
+        queue_pair::init(&mut self.id, &mut queue_pair)?;
         let mut param = queue_pair::param(&queue_pair);
         // No more than the peer has room for.
         param.max_dest_rd_atomic = param.max_dest_rd_atomic.min(self.depths.0);
         param.max_rd_atomic = param.max_rd_atomic.min(self.depths.1);
         // Before it is accepted: the peer may send as soon as it is.
         let queue_pair = queue_pair::connect(&mut self.id, queue_pair)?;
-        let mut param = Id::conn_param(data, &param);
-        // SAFETY: the identifier is alive, and the parameters and the data outlive the call.
-        let ret = unsafe { rdma_accept(self.id.as_ptr(), &raw mut param) };
-        ret::minus_one("rdma_accept", ret)?;
-        Ok(queue_pair)
+        Ok((queue_pair, param))
     }
 
     /// Rejects the peer, with a [`Message`] of at most 147 bytes (250 on iWARP).
@@ -229,6 +235,51 @@ impl ConnectRequest {
     }
 }
 
+impl Accepting {
+    /// Accepts the peer, with a [`Message`] of at most 195 bytes (250 on iWARP).
+    ///
+    /// # Errors
+    ///
+    /// As [`ConnectRequest::accept`]. The peer is rejected.
+    #[doc(alias = "rdma_accept")]
+    pub fn accept<'m>(self, message: impl Into<Message<'m>>) -> Result<Pending<Connection>> {
+        let data = self.id.private_data(message.into(), MAX_ANSWER)?;
+        Ok(Pending::new(self.send(&data)?))
+    }
+
+    fn send(self, data: &PrivateData) -> Result<Confirming> {
+        let mut param = Id::conn_param(data, &self.param);
+        // SAFETY: the identifier is alive, and the parameters and the data outlive the call.
+        let ret = unsafe { rdma_accept(self.id.as_ptr(), &raw mut param) };
+        given_up(ret::minus_one("rdma_accept", ret))?;
+        Ok(Confirming::new(self.id))
+    }
+}
+
+/// A peer that has given up, at any moment; there is no event of that. The kernel has no other reason:
+/// depths are checked when a queue pair is made, and the data before a call. On iWARP the answer cannot be
+/// sent.
+fn given_up<T>(accepted: Result<T>) -> Result<T> {
+    match accepted {
+        Err(Error::Verb {
+            verb: "rdma_init_qp_attr" | "rdma_accept",
+            source,
+        }) if matches!(
+            source.raw_os_error(),
+            Some(libc::EINVAL | libc::ECONNRESET | libc::EPIPE | libc::ENOTCONN)
+        ) =>
+        {
+            Err(Error::ConnectionManager {
+                step: "accepting",
+                failure: Box::new(CmFailure::GONE),
+            })
+        }
+        accepted => accepted,
+    }
+}
+
+with_a_device! { Accepting }
+with_a_peer! { Accepting }
 with_a_device! { ConnectRequest }
 with_a_peer! { ConnectRequest }
 

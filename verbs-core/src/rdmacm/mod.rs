@@ -73,11 +73,11 @@ mod pending;
 mod private_data;
 mod queue_pair;
 
-pub use connect::{AddrResolved, Connector, RouteResolved};
+pub use connect::{AddrResolved, Answer, Connector, Establishing, RouteResolved};
 pub use connection::{Connected, Connection};
 pub use datagrams::{DatagramListener, DatagramRequest, DatagramService};
 pub use event::{CmEventType, CmFailure};
-pub use listen::{ConnectRequest, Listener};
+pub use listen::{Accepting, ConnectRequest, Listener};
 pub use multicast::MulticastGroup;
 pub use pending::{Pending, Step};
 pub use private_data::{Message, PrivateData};

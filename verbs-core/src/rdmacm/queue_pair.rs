@@ -5,14 +5,10 @@ use crate::error::Result;
 use crate::queue_pair::{PreparedQueuePair, QpState, QueuePair, Receives};
 
 /// Puts a queue pair on the identifier's port.
-pub(super) fn init<R: Receives>(
-    id: &mut Id,
-    mut queue_pair: PreparedQueuePair<R>,
-) -> Result<PreparedQueuePair<R>> {
+pub(super) fn init<R: Receives>(id: &mut Id, queue_pair: &mut PreparedQueuePair<R>) -> Result<()> {
     id.check_is_on(queue_pair.pd().context())?;
     let attr = id.qp_attr(QpState::INIT)?;
-    queue_pair.init_by(&attr, id.port_num())?;
-    Ok(queue_pair)
+    queue_pair.init_by(&attr, id.port_num())
 }
 
 /// What the peer is to know of a queue pair.
