@@ -182,6 +182,12 @@ fn exchange_errors() -> Vec<ExchangeError> {
         ExchangeError::TooLong { len: 2, max: 1 },
         ExchangeError::PrivateData(1000),
         ExchangeError::PrivateDataBeyondMtu { len: 200, max: 185 },
+        ExchangeError::PrivateDataBeyondManager { len: 50, max: 49 },
+        ExchangeError::Manager(verbs_core::Error::Endpoint(EndpointError::NoLid)),
+        ExchangeError::OtherDevice {
+            needed: "rxe1".to_owned(),
+            ours: "rxe0".to_owned(),
+        },
         ExchangeError::Endpoint(EndpointError::NoAddress),
         ExchangeError::Over,
     ]
@@ -204,6 +210,9 @@ const fn of_exchange(error: &ExchangeError) -> usize {
         ExchangeError::Lookup { .. } => 12,
         ExchangeError::NotListening { .. } => 13,
         ExchangeError::PrivateDataBeyondMtu { .. } => 14,
+        ExchangeError::PrivateDataBeyondManager { .. } => 15,
+        ExchangeError::Manager(_) => 16,
+        ExchangeError::OtherDevice { .. } => 17,
     }
 }
 
@@ -283,7 +292,7 @@ fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 12);
     check(&transport_errors(), of_transport, 4);
     check(&reject_reasons(), of_reject_reason, 21);
-    check(&exchange_errors(), of_exchange, 15);
+    check(&exchange_errors(), of_exchange, 18);
     check(&errors(), of_error, 13);
     let first = Error::Rejected(RejectReason::Untaken);
     for error in [

@@ -8,6 +8,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "rdmacm")]
+use verbs_core::rdmacm::Connection;
 use verbs_core::{
     CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair, Rejected, WorkSuccess,
 };
@@ -473,5 +475,11 @@ impl sealed::Connected for ConnectedMember {
 
     fn watch(&mut self, stream: TcpStream) -> Result<()> {
         self.watch_peer(stream)
+    }
+
+    #[cfg(feature = "rdmacm")]
+    fn watch_connection(&mut self, connection: Connection) -> Result<()> {
+        Self::watch_connection(self, connection, drop);
+        Ok(())
     }
 }

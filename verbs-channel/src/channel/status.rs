@@ -7,6 +7,8 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+#[cfg(feature = "rdmacm")]
+use verbs_core::rdmacm::Connection;
 use verbs_core::{CompletionChannel, CompletionQueue, ProtectionDomain, QueuePairEndpoint};
 
 use crate::channel::{Channel, Hold};
@@ -82,6 +84,21 @@ impl<H: Hold> Channel<H> {
     pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let (poller, at) = self.parts();
         poller.engine.watch_peer_at(at, descriptor.into())
+    }
+
+    /// Watches the peer through this connection of `rdma_cm`: the channel goes down when it has ended. Needs
+    /// the feature `rdmacm`.
+    ///
+    /// Channels that were [connected by `rdma_cm`](crate::PreparedChannel::connect_cm) do that already. The
+    /// connection is ended when the channel goes down or is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exchange`]: too many descriptors are open.
+    #[cfg(feature = "rdmacm")]
+    pub fn watch_connection(&mut self, connection: Connection) -> Result<()> {
+        let (poller, at) = self.parts();
+        poller.engine.watch_connection_at(at, connection, drop)
     }
 
     /// The peer's address, if the channel was connected over TCP, or has a TCP socket to [watch the

@@ -2,6 +2,8 @@
 
 mod builder;
 mod datagrams;
+#[cfg(feature = "rdmacm")]
+pub(crate) mod manager;
 mod prepared;
 pub(crate) mod tcp;
 mod unlocked;

@@ -5,6 +5,8 @@ use std::io;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
+#[cfg(feature = "rdmacm")]
+use verbs_core::rdmacm::Connection;
 use verbs_core::{
     CompletionChannel, CompletionQueue, PreparedQueuePair, QueuePair, QueuePairEndpoint, Rejected,
 };
@@ -64,6 +66,8 @@ pub(crate) mod sealed {
     use std::net::TcpStream;
 
     use verbs_core::QueuePair;
+    #[cfg(feature = "rdmacm")]
+    use verbs_core::rdmacm::Connection;
 
     use crate::buffer::OwnedBuffer;
     use crate::error::{Queue, RejectReason, Result};
@@ -86,6 +90,10 @@ pub(crate) mod sealed {
 
         /// Watches the peer through the TCP connection of the exchange.
         fn watch(&mut self, stream: TcpStream) -> Result<()>;
+
+        /// Watches the peer through the connection of `rdma_cm`.
+        #[cfg(feature = "rdmacm")]
+        fn watch_connection(&mut self, connection: Connection) -> Result<()>;
     }
 }
 
@@ -127,6 +135,11 @@ impl sealed::Connected for Channel {
     fn watch(&mut self, stream: TcpStream) -> Result<()> {
         self.watch_peer(stream)
     }
+
+    #[cfg(feature = "rdmacm")]
+    fn watch_connection(&mut self, connection: Connection) -> Result<()> {
+        Self::watch_connection(self, connection)
+    }
 }
 
 impl PreparedChannel {
@@ -148,6 +161,23 @@ impl<T: Connected> PreparedChannel<T> {
     pub(crate) const fn new(qp: PreparedQueuePair, rest: T::Rest) -> Self {
         let receives = Vec::new();
         Self { qp, rest, receives }
+    }
+
+    /// Its queue pair, to be shown to `rdma_cm`.
+    #[cfg(feature = "rdmacm")]
+    pub(super) const fn qp_mut(&mut self) -> &mut PreparedQueuePair {
+        &mut self.qp
+    }
+
+    #[cfg(feature = "rdmacm")]
+    pub(super) fn device_name(&self) -> &str {
+        self.qp.pd().context().device().name()
+    }
+
+    /// The queue pair, the other parts, and the prepared receives.
+    #[cfg(feature = "rdmacm")]
+    pub(super) fn into_parts(self) -> (PreparedQueuePair, T::Rest, Vec<OwnedBuffer>) {
+        (self.qp, self.rest, self.receives)
     }
 
     /// Prepares a receive that is posted as soon as the channel is connected, so that the peer can send at

@@ -243,7 +243,7 @@ impl Settings {
 }
 
 /// The pause between two attempts.
-const RETRY: Duration = Duration::from_millis(5);
+pub(super) const RETRY: Duration = Duration::from_millis(5);
 
 /// The minimum time for an address to answer: a timeout of 0 is an error.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -261,8 +261,14 @@ pub(crate) fn deadline(timeout: Duration) -> Deadline {
 }
 
 impl Deadline {
+    /// The timeout that it was computed from.
+    #[cfg(feature = "rdmacm")]
+    pub(super) const fn timeout(self) -> Duration {
+        self.timeout
+    }
+
     /// The time that is left; `None` if there is none.
-    fn left(self) -> Option<Duration> {
+    pub(super) fn left(self) -> Option<Duration> {
         let left = self.at.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }

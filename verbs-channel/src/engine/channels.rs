@@ -8,6 +8,8 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+#[cfg(feature = "rdmacm")]
+use verbs_core::rdmacm::Connection;
 use verbs_core::{CompletionQueue, ProtectionDomain, QueuePair, QueuePairEndpoint, Rejected};
 
 use super::{Engine, Leak, Member, Ticket};
@@ -230,6 +232,29 @@ impl Engine {
     pub fn watch_peer(&mut self, channel: ChannelId, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let at = self.place_of(channel)?;
         self.watch_peer_at(at, descriptor.into())
+    }
+
+    /// Watches the channel's peer through this connection of `rdma_cm`, which `dispose` drops when the channel
+    /// ends: as [`ConnectedMember::watch_connection`](crate::ConnectedMember::watch_connection). Needs the
+    /// feature `rdmacm`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownChannel`], otherwise as [`Channel::watch_peer`](crate::Channel::watch_peer).
+    #[cfg(feature = "rdmacm")]
+    pub fn watch_connection(
+        &mut self,
+        channel: ChannelId,
+        connection: Connection,
+        dispose: fn(Connection),
+    ) -> Result<()> {
+        match self.place_of(channel) {
+            Ok(at) => self.watch_connection_at(at, connection, dispose),
+            Err(error) => {
+                dispose(connection);
+                Err(error)
+            }
+        }
     }
 
     /// The address of the channel's peer: as [`Channel::peer_addr`](crate::Channel::peer_addr).

@@ -4,6 +4,8 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+#[cfg(feature = "rdmacm")]
+use verbs_core::rdmacm::Connection;
 use verbs_core::{QueuePair, Rejected};
 
 use super::{Claim, Engine, Link, Peer, Ticket};
@@ -63,6 +65,17 @@ impl ConnectedMember {
         let link = Link::new(descriptor.into(), self.limits.peer_timeout);
         self.link = Some(link.map_err(ExchangeError::not_watched)?);
         Ok(())
+    }
+
+    /// Watches the peer through this connection of `rdma_cm`, once the channel has joined. Needs the feature
+    /// `rdmacm`.
+    ///
+    /// `dispose` drops the connection when the channel ends. That may block, so a layer whose threads must
+    /// not passes a function that does it elsewhere.
+    #[cfg(feature = "rdmacm")]
+    pub fn watch_connection(&mut self, connection: Connection, dispose: fn(Connection)) {
+        let is_watched = self.limits.peer_timeout.is_some();
+        self.link = Some(Link::of_manager(connection, dispose, is_watched));
     }
 
     /// Whether the peer is watched once the channel has joined.

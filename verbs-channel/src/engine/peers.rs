@@ -9,6 +9,8 @@ use rustix::event::Timespec;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{TimerfdTimerFlags, timerfd_settime};
+#[cfg(feature = "rdmacm")]
+use verbs_core::rdmacm::Connection;
 
 use super::Engine;
 use super::peer::{GRACE, Leaving, Link, NEVER, Stage, TIMER, after};
@@ -19,11 +21,23 @@ impl Engine {
     /// Watches a member's peer through this descriptor.
     pub(crate) fn watch_peer_at(&mut self, at: u32, descriptor: OwnedFd) -> Result<()> {
         let link = Link::new(descriptor, self.limits.peer_timeout);
-        let watched = link.and_then(|link| self.watch_link(at, link));
-        Ok(watched.map_err(ExchangeError::not_watched)?)
+        let link = link.map_err(ExchangeError::not_watched)?;
+        self.watch_link(at, link)
     }
 
-    fn watch_link(&mut self, at: u32, link: Link) -> io::Result<()> {
+    /// Watches a member's peer through this connection, which `dispose` drops at the end.
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn watch_connection_at(
+        &mut self,
+        at: u32,
+        connection: Connection,
+        dispose: fn(Connection),
+    ) -> Result<()> {
+        let is_watched = self.limits.peer_timeout.is_some();
+        self.watch_link(at, Link::of_manager(connection, dispose, is_watched))
+    }
+
+    fn watch_link(&mut self, at: u32, link: Link) -> Result<()> {
         let Some(member) = self.members.get_mut(at as usize) else {
             return Ok(());
         };
@@ -32,7 +46,8 @@ impl Engine {
             return Ok(());
         }
         // If it cannot be watched, the one before stays: that it is closed would show the peer an end.
-        member.peer = self.peers.watch(link).map_err(|(error, _)| error)?;
+        let watched = self.peers.watch(link).map_err(|(error, _)| error);
+        member.peer = watched.map_err(ExchangeError::not_watched)?;
         Ok(())
     }
 
@@ -125,9 +140,11 @@ impl Engine {
 
     /// The descriptor with this token has ended.
     fn on_end(&mut self, token: u64, now: Instant) {
-        let mut members = (0..).zip(&self.members);
+        let mut members = (0..).zip(&mut self.members);
         // A member that is down has closed its descriptor.
-        let Some((at, reason)) = members.find_map(|(at, member)| member.peer.end(at, token)) else {
+        let Some((at, reason)) =
+            members.find_map(|(at, member)| Some((at, member.peer.end(token)?)))
+        else {
             return;
         };
         let stage = Stage::Sending(reason, after(now, GRACE));

@@ -88,6 +88,22 @@ pub enum ExchangeError {
         /// The most bytes that fit a datagram of both sides' ports.
         max: usize,
     },
+    /// The private data of this side does not fit into a message of `rdma_cm`.
+    PrivateDataBeyondManager {
+        /// Its length in bytes.
+        len: usize,
+        /// The most bytes that fit this message.
+        max: usize,
+    },
+    /// A step of `rdma_cm` failed.
+    Manager(#[source] verbs_core::Error),
+    /// Over `rdma_cm`, the address decides which device a channel needs, and this channel is of another.
+    OtherDevice {
+        /// The name of the device that reaches the peer.
+        needed: String,
+        /// The name of the device of the channel.
+        ours: String,
+    },
     /// The peer's endpoint is invalid.
     Endpoint(#[from] EndpointError),
     /// The exchange had ended before: in an error, or because this side refused the peer.
@@ -96,7 +112,7 @@ pub enum ExchangeError {
 
 verbs_core::error_debug!(ExchangeError {
     Tcp, Lookup, NotListening, NoAddress, TimedOut, HungUp, Refused, NotOurs, Version, Kind, TooLong, PrivateData,
-    PrivateDataBeyondMtu, Endpoint(error), Over,
+    PrivateDataBeyondMtu, PrivateDataBeyondManager, Manager(error), OtherDevice, Endpoint(error), Over,
 });
 
 impl fmt::Display for ExchangeError {
@@ -235,6 +251,15 @@ impl ExchangeError {
                 f,
                 "{len} bytes of private data; at most {max} fit into a datagram to {peer}"
             ),
+            Self::PrivateDataBeyondManager { len, max } => write!(
+                f,
+                "{len} bytes of private data; at most {max} fit into a message of rdma_cm to {peer}"
+            ),
+            Self::Manager(_) => write!(f, "cannot connect to {peer} by rdma_cm"),
+            Self::OtherDevice { needed, ours } => write!(
+                f,
+                "{peer} is connected to by {needed}, and this channel is of {ours}: open {needed}"
+            ),
             Self::Endpoint(_) => write!(f, "{peer} sent an endpoint that is not usable"),
             Self::Over => f.write_str("the exchange is over"),
         }
@@ -245,9 +270,12 @@ impl ExchangeError {
             Self::Tcp { source, .. }
             | Self::Lookup { source, .. }
             | Self::NotListening { source, .. } => source.kind(),
-            Self::NoAddress | Self::PrivateData(_) | Self::PrivateDataBeyondMtu { .. } => {
-                io::ErrorKind::InvalidInput
-            }
+            Self::NoAddress
+            | Self::PrivateData(_)
+            | Self::PrivateDataBeyondMtu { .. }
+            | Self::PrivateDataBeyondManager { .. }
+            | Self::OtherDevice { .. } => io::ErrorKind::InvalidInput,
+            Self::Manager(_) => io::ErrorKind::ConnectionAborted,
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::HungUp { .. } => io::ErrorKind::UnexpectedEof,
             Self::Refused { .. } => io::ErrorKind::ConnectionRefused,

@@ -16,7 +16,7 @@ pub(super) const READY: u16 = 2;
 /// Sent in place of either. Its format is the same in every version.
 pub(super) const REFUSED: u16 = 3;
 
-const MAGIC: [u8; 4] = *b"VRBC";
+pub(super) const MAGIC: [u8; 4] = *b"VRBC";
 
 /// The longest payload of a refusal, its code included.
 const MAX_REFUSAL: usize = 256;

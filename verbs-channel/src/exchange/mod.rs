@@ -22,6 +22,8 @@
 mod error;
 mod frame;
 mod limits;
+#[cfg(feature = "rdmacm")]
+pub mod rdmacm;
 #[cfg(test)]
 mod tests;
 

@@ -15,6 +15,8 @@ mod allocations;
 mod batches;
 mod blocking;
 mod budget;
+#[cfg(feature = "rdmacm")]
+mod by_manager;
 mod capacity;
 mod connecting;
 mod crowd;

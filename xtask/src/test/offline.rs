@@ -141,14 +141,16 @@ pub(crate) fn deny(report: &mut Report) -> Result<(), Error> {
 /// Libraries compile without a warning with none of their features, and with each alone: all other
 /// steps have all of them on.
 pub(crate) fn features(report: &mut Report) -> Result<(), Error> {
-    const ALONE: [(&str, &str); 7] = [
+    const ALONE: [(&str, &str); 9] = [
         ("verbs-core", ""),
         ("verbs-core", "dlopen"),
         ("verbs-core", "rdmacm"),
         ("verbs-channel", ""),
+        ("verbs-channel", "rdmacm"),
         ("verbs-async", ""),
         ("verbs-async", "tokio"),
         ("verbs-async", "async-io"),
+        ("verbs-async", "rdmacm"),
     ];
     for (package, feature) in ALONE {
         let args = ["clippy", "--no-default-features", "--package", package];

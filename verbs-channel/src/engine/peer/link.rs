@@ -1,21 +1,44 @@
-//! What shows the end of a peer: a descriptor, and how TCP finds out that a host has died.
+//! What shows the end of a peer, and how TCP finds out that a host has died.
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{self, SocketType, sockopt};
+#[cfg(feature = "rdmacm")]
+use verbs_core::rdmacm::Connection;
 
 use crate::error::DownReason;
 
 /// What shows the end of a peer, before it belongs to a channel.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(super) descriptor: OwnedFd,
+    pub(super) end: LinkEnd,
     pub(super) address: Option<SocketAddr>,
     is_watched: bool,
+}
+
+/// This side's end of a link. Closing it shows the peer the end of this side.
+#[derive(Debug)]
+pub(super) enum LinkEnd {
+    /// A socket, or another descriptor: its end is that of the peer.
+    Socket(OwnedFd),
+    /// A connection of the connection manager, which has an event when the peer has disconnected.
+    #[cfg(feature = "rdmacm")]
+    // In a box: a channel without one is as small as without this feature.
+    Manager(Box<Managed>),
+}
+
+/// A connection of the connection manager, and what drops it.
+#[cfg(feature = "rdmacm")]
+#[derive(Debug)]
+pub(super) struct Managed {
+    // `None` after it was dropped.
+    connection: Option<Connection>,
+    dispose: fn(Connection),
 }
 
 impl Link {
@@ -32,14 +55,82 @@ impl Link {
             keep_alive(&descriptor, timeout)?;
         }
         Ok(Self {
-            descriptor,
+            end: LinkEnd::Socket(descriptor),
             address,
             is_watched: timeout.is_some(),
         })
     }
 
+    /// Takes a connection, which `dispose` drops at the end: that may block. If it is not watched, it is
+    /// kept, and no more.
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn of_manager(
+        connection: Connection,
+        dispose: fn(Connection),
+        is_watched: bool,
+    ) -> Self {
+        Self {
+            address: connection.peer_addr(),
+            end: LinkEnd::Manager(Box::new(Managed {
+                connection: Some(connection),
+                dispose,
+            })),
+            is_watched,
+        }
+    }
+
     pub(crate) const fn is_watched(&self) -> bool {
         self.is_watched
+    }
+}
+
+impl LinkEnd {
+    /// What its descriptor is watched for.
+    pub(super) const fn events(&self) -> EventFlags {
+        match self {
+            Self::Socket(_) => EventFlags::RDHUP
+                .union(EventFlags::HUP)
+                .union(EventFlags::ERR),
+            #[cfg(feature = "rdmacm")]
+            Self::Manager(_) => EventFlags::IN,
+        }
+    }
+
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Socket(descriptor) => Some(descriptor.as_fd()),
+            #[cfg(feature = "rdmacm")]
+            Self::Manager(managed) => {
+                let connection = managed.connection.as_ref()?;
+                Some(connection.as_fd())
+            }
+        }
+    }
+
+    /// How the peer has ended, after its descriptor had an event; `None` if it has not.
+    pub(super) fn reason(&mut self) -> Option<DownReason> {
+        match self {
+            Self::Socket(descriptor) => Some(end_of(descriptor)),
+            #[cfg(feature = "rdmacm")]
+            Self::Manager(managed) => {
+                let connection = managed.connection.as_mut()?;
+                match connection.poll_disconnected() {
+                    Ok(true) => Some(DownReason::PeerClosed),
+                    Ok(false) => None,
+                    // Its events cannot be read any more.
+                    Err(_) => Some(DownReason::PeerLost),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(feature = "rdmacm")]
+impl Drop for Managed {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            (self.dispose)(connection);
+        }
     }
 }
 
@@ -81,7 +172,7 @@ impl Probes {
 }
 
 /// What ended a descriptor.
-pub(super) fn end_of(descriptor: &OwnedFd) -> DownReason {
+fn end_of(descriptor: &OwnedFd) -> DownReason {
     match sockopt::socket_error(descriptor) {
         Ok(Err(Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED)) => DownReason::PeerClosed,
         // ETIMEDOUT, EHOSTUNREACH and others of the network's.
@@ -129,7 +220,9 @@ mod tests {
             let stream = TcpStream::connect(address).unwrap();
             let link = Link::new(stream.into(), timeout).unwrap();
             assert_eq!(link.address, Some(address));
-            let socket = &link.descriptor;
+            let LinkEnd::Socket(socket) = &link.end else {
+                panic!("{link:?}");
+            };
             assert_eq!(sockopt::socket_keepalive(socket), Ok(is_set));
             if is_set {
                 let interval = Duration::from_secs(2);

@@ -4,7 +4,8 @@
 //! out that its peer is gone. So a channel keeps a descriptor that does, the socket over which the
 //! peers met, or one that the user hands over. Nothing is read from it: what counts is that the
 //! system reports its end, which it does when the peer closes its own, when its process ends, and,
-//! by TCP's keepalive, when its host dies.
+//! by TCP's keepalive, when its host dies. Peers that met by `rdma_cm` have its connection instead, whose
+//! event reports that the peer has disconnected, or that its process has ended.
 //!
 //! ```text
 //! a poll finds the queue empty, some milliseconds after the last check
@@ -35,7 +36,7 @@ use rustix::time::{
 
 use crate::error::DownReason;
 pub(crate) use link::Link;
-use link::end_of;
+use link::LinkEnd;
 
 mod link;
 
@@ -58,10 +59,15 @@ impl Peer {
         self.address
     }
 
-    /// What ended its descriptor, if it is this one.
-    pub(super) fn end(&self, at: u32, token: u64) -> Option<(u32, DownReason)> {
-        let watched = self.watched.as_ref().filter(|_| self.token == token)?;
-        Some((at, end_of(&watched.descriptor)))
+    /// How it has ended, after the descriptor with this token had an event; `None` if it is another's, or
+    /// its peer has not ended.
+    pub(super) fn end(&mut self, token: u64) -> Option<DownReason> {
+        let watched = self.watched.as_mut().filter(|_| self.token == token)?;
+        let reason = watched.end.reason();
+        if reason.is_none() {
+            watched.watch_again(token);
+        }
+        reason
     }
 
     /// Closes the descriptor: so the peer notices that this side is down.
@@ -73,16 +79,27 @@ impl Peer {
 /// A descriptor that is watched open, and watched if it has a set.
 #[derive(Debug)]
 struct Watched {
-    descriptor: OwnedFd,
+    end: LinkEnd,
     set: Option<Arc<OwnedFd>>,
+}
+
+impl Watched {
+    /// Each event is reported once only.
+    fn watch_again(&self, token: u64) {
+        if let (Some(set), Some(fd)) = (&self.set, self.end.fd()) {
+            let once = self.end.events() | EventFlags::ONESHOT;
+            // It is in the set, so this does not fail.
+            let _in_it = epoll::modify(set, fd, EventData::new_u64(token), once);
+        }
+    }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        if let Some(set) = &self.set {
+        if let (Some(set), Some(fd)) = (&self.set, self.end.fd()) {
             // The user may have a duplicate: then closing this one would leave it in the set. It is
             // in there, and if it were not there would be nothing to do.
-            let _not_in_it = epoll::delete(set, &self.descriptor);
+            let _not_in_it = epoll::delete(set, fd);
         }
     }
 }
@@ -133,26 +150,27 @@ impl Peers {
         self.last_token += 1;
         let token = self.last_token;
         let set = if link.is_watched() {
-            match self.add(&link.descriptor, token) {
+            match self.add(&link.end, token) {
                 Ok(set) => Some(set),
                 Err(error) => return Err((error, link)),
             }
         } else {
             None
         };
-        let descriptor = link.descriptor;
+        let Link { end, address, .. } = link;
         Ok(Peer {
-            address: link.address,
+            address,
             token,
-            watched: Some(Watched { descriptor, set }),
+            watched: Some(Watched { end, set }),
         })
     }
 
-    fn add(&mut self, descriptor: &OwnedFd, token: u64) -> io::Result<Arc<OwnedFd>> {
+    fn add(&mut self, end: &LinkEnd, token: u64) -> io::Result<Arc<OwnedFd>> {
         let set = Arc::clone(self.set()?);
-        let end = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
-        let once = end | EventFlags::ONESHOT;
-        epoll::add(&set, descriptor, EventData::new_u64(token), once)?;
+        if let Some(fd) = end.fd() {
+            let once = end.events() | EventFlags::ONESHOT;
+            epoll::add(&set, fd, EventData::new_u64(token), once)?;
+        }
         // Room for all that are watched, so that their ends allocate nothing.
         self.leaving.reserve(Arc::strong_count(&set));
         Ok(set)
@@ -251,12 +269,12 @@ mod tests {
         let mut peers = Peers::default();
         // It is not connected, so it has no peer's address, and no keepalive.
         let link = Link::new(socket, Some(Duration::ZERO)).unwrap();
-        let peer = peers.watch(link).unwrap();
+        let mut peer = peers.watch(link).unwrap();
         let mut events = [const { MaybeUninit::uninit() }; 1];
         let (seen, _) = epoll::wait(peers.set().unwrap(), &mut events, None).unwrap();
         let token = seen[0].data.u64();
-        assert_eq!(peer.end(3, token), Some((3, DownReason::PeerLost)));
-        assert_eq!(peer.end(3, token + 1), None);
+        assert_eq!(peer.end(token), Some(DownReason::PeerLost));
+        assert_eq!(peer.end(token + 1), None);
     }
 
     #[test]

@@ -32,12 +32,12 @@ pub mod wire;
 use std::cell::RefCell;
 use std::env;
 use std::fmt::Display;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use verbs_core::{CompletionQueue, Context, Device, PollSlot, WorkCompletion};
+use verbs_core::{CompletionQueue, Context, Device, GidType, PollSlot, WorkCompletion};
 
 pub use domain::unchecked_domain;
 use watchdog::Watchdog;
@@ -189,6 +189,21 @@ pub fn device_name() -> String {
 /// The name of the device at the other end of the wire.
 pub fn peer_name() -> String {
     env::var("VERBS_PEER_DEVICE").unwrap_or_else(|_unset| device_name())
+}
+
+/// The IPv4 address of a device, which is the one to connect to by the connection manager: that of a GID
+/// for RoCE v2; on iWARP that of the link.
+pub fn ip(context: &Context) -> Option<IpAddr> {
+    if iwarp::is_iwarp() {
+        return iwarp::ipv4(context.device().name()).map(IpAddr::from);
+    }
+    let port = context.active_port().unwrap()?;
+    let table = context.gid_table(port).unwrap();
+    let gids = table
+        .iter()
+        .filter(|entry| entry.gid_type() == GidType::ROCE_V2);
+    let mut v4 = gids.filter_map(|entry| Ipv6Addr::from(entry.gid().raw()).to_ipv4_mapped());
+    v4.next().map(IpAddr::from)
 }
 
 /// The device under test, opened.

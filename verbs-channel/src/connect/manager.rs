@@ -1,0 +1,366 @@
+//! Connecting by `rdma_cm`, each time with one deadline.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::thread;
+use std::time::Duration;
+
+use verbs_core::rdmacm::{
+    Accepting, Answer, ConnectRequest, Connector, Establishing, Listener, Message, Pending,
+    PrivateData, RouteResolved,
+};
+
+use super::prepared::{Connected, PreparedChannel};
+use super::tcp::{self, Deadline};
+use crate::error::{Error, Result};
+use crate::exchange::rdmacm::{checked, explain, hello, private_data as of_hello, refused};
+use crate::exchange::{ExchangeError, ExchangeFailure};
+
+/// Connecting by `rdma_cm`. Needs the feature `rdmacm`.
+///
+/// These take an address of an RDMA device, such as its IP address on RoCE, in place of one of TCP. On
+/// iWARP it is the only way to connect. Either side is a program of this crate, or with the methods that
+/// end in `_raw` any other.
+///
+/// The address decides which device is used: the channel must be of that one. `rdma_cm` chooses the GID, the
+/// path and the packet sequence numbers. The other settings are those of the builder, and the peer gets
+/// no access beyond [`qp_access_flags`](crate::ChannelBuilder::qp_access_flags).
+///
+/// A channel watches its peer by the connection of `rdma_cm`: it goes down when the peer disconnects or its
+/// process ends. `rdma_cm` does not notice that the peer's host has died: then only requests in flight
+/// fail, after their retries. Ending the connection, when a channel goes down or is dropped, takes about
+/// 10 ms on soft-RoCE, and up to 7 s on soft-iWARP.
+impl<T: Connected> PreparedChannel<T> {
+    /// Connects by `rdma_cm` to a peer that calls [`accept_cm`](Self::accept_cm), within `timeout`.
+    ///
+    /// While the peer does not listen yet, this tries again. A name is resolved first by the system's
+    /// resolver, which has timeouts of its own.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use verbs_channel::{Channel, verbs_core::Context};
+    ///
+    /// let pd = Context::first_active()?.alloc_pd()?;
+    /// let prepared = Channel::builder(&pd).build()?;
+    /// let mut channel = prepared.connect_cm("192.0.2.1:7471", Duration::from_secs(10))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exchange`]: the peer refused the connection (with its reason), did not answer in time, or
+    /// uses another protocol; its address is that of [another
+    /// device](ExchangeError::OtherDevice); or [a step of `rdma_cm`](ExchangeError::Manager) failed.
+    #[doc(alias = "rdma_connect")]
+    pub fn connect_cm(self, peer: impl ToSocketAddrs + fmt::Debug, timeout: Duration) -> Result<T> {
+        let (connected, _) = self.connect_cm_with(peer, timeout, &[])?;
+        Ok(connected)
+    }
+
+    /// [`connect_cm`](Self::connect_cm) with private data: up to 49 bytes to the peer, and up to 189 from
+    /// it; on iWARP 244 each.
+    ///
+    /// Returns the channel and the peer's private data.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_cm`](Self::connect_cm), and [`ExchangeError::PrivateDataBeyondManager`].
+    pub fn connect_cm_with(
+        self,
+        peer: impl ToSocketAddrs + fmt::Debug,
+        timeout: Duration,
+        private_data: &[u8],
+    ) -> Result<(T, Vec<u8>)> {
+        let deadline = tcp::deadline(timeout);
+        let met = self.reach(peer, deadline, &hello(private_data)?, of_hello);
+        met.map(|(connected, _, private_data)| (connected, private_data))
+    }
+
+    /// [`connect_cm`](Self::connect_cm) to a program that does not use this crate, with the bytes of its
+    /// own protocol: up to 56, or on iWARP 251.
+    ///
+    /// Returns the channel and the bytes of the peer, behind which there may be zeros.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_cm`](Self::connect_cm).
+    pub fn connect_cm_raw(
+        self,
+        peer: impl ToSocketAddrs + fmt::Debug,
+        timeout: Duration,
+        private_data: &[u8],
+    ) -> Result<(T, PrivateData)> {
+        let deadline = tcp::deadline(timeout);
+        let met = self.reach(peer, deadline, private_data, |_| Ok(()));
+        met.map(|(connected, private_data, ())| (connected, private_data))
+    }
+
+    /// Accepts the next peer that calls [`connect_cm`](Self::connect_cm), within `timeout`.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use verbs_channel::Channel;
+    /// use verbs_channel::verbs_core::{Context, rdmacm::Listener};
+    ///
+    /// let pd = Context::first_active()?.alloc_pd()?;
+    /// let mut listener = Listener::bind("0.0.0.0:7471".parse()?, 16)?;
+    /// let prepared = Channel::builder(&pd).build()?;
+    /// let mut channel = prepared.accept_cm(&mut listener, Duration::from_secs(60))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_cm`](Self::connect_cm). A peer that uses another protocol is rejected.
+    #[doc(alias = "rdma_accept")]
+    pub fn accept_cm(self, listener: &mut Listener, timeout: Duration) -> Result<T> {
+        let (connected, _) = self.accept_cm_with(listener, timeout, &[])?;
+        Ok(connected)
+    }
+
+    /// [`accept_cm`](Self::accept_cm) with private data: up to 189 bytes to the peer, and up to 49 from
+    /// it; on iWARP 244 each.
+    ///
+    /// Returns the channel and the peer's private data.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept_cm`](Self::accept_cm), and [`ExchangeError::PrivateDataBeyondManager`].
+    pub fn accept_cm_with(
+        self,
+        listener: &mut Listener,
+        timeout: Duration,
+        private_data: &[u8],
+    ) -> Result<(T, Vec<u8>)> {
+        let deadline = tcp::deadline(timeout);
+        let answer = hello(private_data)?;
+        let request = next_request(listener, deadline)?;
+        let peer = request.peer_addr();
+        let (request, theirs) = checked(request).map_err(|error| failure(peer, error))?;
+        Ok((self.accept_within(request, deadline, &answer)?, theirs))
+    }
+
+    /// Accepts a peer that does not use this crate, with the bytes of its own protocol: up to 196, or on
+    /// iWARP 251.
+    ///
+    /// The request has [the peer's bytes](ConnectRequest::private_data) and its depths. Dropping it, or
+    /// [`reject`](ConnectRequest::reject), rejects the peer.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use verbs_channel::{BufferPool, Channel};
+    /// use verbs_channel::verbs_core::{Context, rdmacm::Listener};
+    ///
+    /// let pd = Context::first_active()?.alloc_pd()?;
+    /// let pool = BufferPool::new(&pd, 4096, 16)?;
+    /// let mut listener = Listener::bind("0.0.0.0:5640".parse()?, 16)?;
+    /// while let Some(request) = listener.request(None)? {
+    ///     println!("{:?} sends {:?}", request.peer_addr(), request.private_data().as_bytes());
+    ///     let mut prepared = Channel::builder(&pd).build()?;
+    ///     while let Some(block) = pool.take() {
+    ///         prepared.start_receive(block)?;
+    ///     }
+    ///     let mut channel = prepared.accept_cm_raw(request, Duration::from_secs(5), b"")?;
+    ///     // …
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`accept_cm`](Self::accept_cm).
+    pub fn accept_cm_raw(
+        self,
+        request: ConnectRequest,
+        timeout: Duration,
+        private_data: &[u8],
+    ) -> Result<T> {
+        self.accept_within(request, tcp::deadline(timeout), private_data)
+    }
+
+    /// Connects to the first of the peer's addresses that accepts. While one of them has no listener yet,
+    /// all are tried again until the deadline.
+    fn reach<P>(
+        mut self,
+        peer: impl ToSocketAddrs + fmt::Debug,
+        deadline: Deadline,
+        request: &[u8],
+        parse: impl FnOnce(&PrivateData) -> Result<P, ExchangeError>,
+    ) -> Result<(T, PrivateData, P)> {
+        let addresses = peer.to_socket_addrs();
+        let addresses = addresses.map_err(|source| ExchangeError::Lookup {
+            address: format!("{peer:?}"),
+            source,
+        })?;
+        let addresses: Vec<_> = addresses.collect();
+        let mut last = None;
+        let mut was_refused = false;
+        let (answer, address) = 'accepted: loop {
+            let mut has_none = false;
+            for (address, untried) in addresses.iter().zip((1..=addresses.len()).rev()) {
+                let Some(left) = deadline.left() else {
+                    return Err(last.unwrap_or_else(|| late(Some(*address), deadline, "answer")));
+                };
+                // An address that does not answer leaves time for the others.
+                let share = left / u32::try_from(untried).unwrap_or(u32::MAX);
+                match self.ask(*address, share, deadline, request) {
+                    Ok(answer) => break 'accepted (answer, *address),
+                    Err(ExchangeError::NotListening { source, .. }) => {
+                        (has_none, was_refused) = (true, true);
+                        let after = Some(deadline.timeout());
+                        let error = ExchangeError::NotListening { after, source };
+                        last = Some(failure(Some(*address), error));
+                    }
+                    // The refusal is more specific than the timeout of a retry.
+                    Err(ExchangeError::TimedOut { .. }) if was_refused => has_none = true,
+                    Err(error) => last = Some(failure(Some(*address), error)),
+                }
+            }
+            match last.take() {
+                None => return Err(ExchangeError::NoAddress.into()),
+                Some(error) if !has_none => return Err(error),
+                error => last = error,
+            }
+            thread::sleep(tcp::RETRY.min(deadline.left().unwrap_or_default()));
+        };
+        let failure = |error| failure(Some(address), error);
+        let theirs = *answer.private_data();
+        // Before the peer can send: dropping the answer ends the connection.
+        let parsed = parse(&theirs).map_err(failure)?;
+        let (mut connected, establishing) = self.answered_cm(answer)?;
+        let established = establishing.establish();
+        let connection =
+            established.map_err(|error| failure(explain(error, deadline.timeout())))?;
+        connected.watch_connection(connection)?;
+        Ok((connected, theirs, parsed))
+    }
+
+    /// Asks at one address.
+    fn ask(
+        &mut self,
+        address: SocketAddr,
+        share: Duration,
+        deadline: Deadline,
+        request: &[u8],
+    ) -> Result<Answer, ExchangeError> {
+        let explain = |error| explain(error, deadline.timeout());
+        let until = tcp::deadline(share);
+        let left = || until.left().unwrap_or_default();
+        let route = Connector::new()
+            .and_then(|connector| connector.resolve_addr(address, left()))
+            .and_then(|resolving| resolving.wait(Some(left())))
+            .and_then(|resolved| resolved.resolve_route(left()))
+            .and_then(|resolving| resolving.wait(Some(left())))
+            .map_err(explain)?;
+        let asked = self.request_cm(route, request)?;
+        asked.wait(Some(left())).map_err(explain)
+    }
+
+    fn accept_within(
+        self,
+        request: ConnectRequest,
+        deadline: Deadline,
+        answer: &[u8],
+    ) -> Result<T> {
+        let peer = request.peer_addr();
+        let failure = |error| failure(peer, explain(error, deadline.timeout()));
+        let (mut connected, accepting) = self.join_request_cm(request)?;
+        let left = deadline.left().unwrap_or_default();
+        let accepted = accepting.accept(Message::raw(answer));
+        let connection = accepted.and_then(|confirming| confirming.wait(Some(left)));
+        connected.watch_connection(connection.map_err(failure)?)?;
+        Ok(connected)
+    }
+}
+
+/// Connecting by `rdma_cm` in steps, for a layer that waits in its own way. Needs the feature `rdmacm`.
+///
+/// Every step that has an identifier of `rdma_cm` may block when it is dropped, or fails.
+impl<T: Connected> PreparedChannel<T> {
+    /// Asks the peer at the end of a route for a connection, with these private data. For a peer that uses
+    /// this crate they are a [hello](crate::exchange::rdmacm::hello).
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::OtherDevice`] if the route is of another device, and
+    /// [as explained](explain).
+    pub fn request_cm(
+        &mut self,
+        route: RouteResolved,
+        private_data: &[u8],
+    ) -> Result<Pending<Answer>, ExchangeError> {
+        self.check_device(&route.device_name())?;
+        let asked = route.request(self.qp_mut(), Message::raw(private_data));
+        asked.map_err(|error| explain(error, Duration::ZERO))
+    }
+
+    /// Connects to a peer that has accepted. It may send once the connection is
+    /// [established](Establishing::establish).
+    ///
+    /// The [prepared receives](Self::start_receive) of a channel that is in no group have been posted.
+    /// Those of a group's channel are when it [joins](crate::ChannelGroup::join).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Answer::connect`]; [`Error::Rejected`] if the driver rejects a prepared receive. The
+    /// connection ends.
+    pub fn answered_cm(self, answer: Answer) -> Result<(T, Establishing)> {
+        let (qp, rest, receives) = self.into_parts();
+        let (qp, establishing) = answer.connect(qp)?;
+        Ok((T::assemble(qp, rest, receives)?, establishing))
+    }
+
+    /// Connects to a peer that asks for a connection. It may send once it is
+    /// [accepted](Accepting::accept). The receives are as for [`answered_cm`](Self::answered_cm).
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::OtherDevice`], which the peer is sent; those of [`ConnectRequest::connect`];
+    /// [`Error::Rejected`] if the driver rejects a prepared receive. The peer is rejected.
+    pub fn join_request_cm(self, request: ConnectRequest) -> Result<(T, Accepting)> {
+        let peer = request.peer_addr();
+        if let Err(error) = self.check_device(&request.device_name()) {
+            // Best effort: this side's own error is the one to return.
+            drop(request.reject(Message::raw(&refused(&error))));
+            return Err(failure(peer, error));
+        }
+        let (qp, rest, receives) = self.into_parts();
+        let joined = request.connect(qp);
+        let explain = |error| failure(peer, explain(error, Duration::ZERO));
+        let (qp, accepting) = joined.map_err(explain)?;
+        Ok((T::assemble(qp, rest, receives)?, accepting))
+    }
+
+    /// The address decides on the device.
+    fn check_device(&self, needed: &str) -> Result<(), ExchangeError> {
+        let ours = self.device_name();
+        if ours == needed {
+            return Ok(());
+        }
+        Err(ExchangeError::OtherDevice {
+            needed: needed.to_owned(),
+            ours: ours.to_owned(),
+        })
+    }
+}
+
+fn next_request(listener: &mut Listener, deadline: Deadline) -> Result<ConnectRequest> {
+    let request = listener.request(deadline.left());
+    let request = request.map_err(|error| explain(error, deadline.timeout()))?;
+    request.ok_or_else(|| late(None, deadline, "connect"))
+}
+
+fn late(peer: Option<SocketAddr>, deadline: Deadline, what: &'static str) -> Error {
+    let after = Some(deadline.timeout());
+    failure(peer, ExchangeError::TimedOut { what, after })
+}
+
+fn failure(peer: Option<SocketAddr>, error: ExchangeError) -> Error {
+    ExchangeFailure::new(peer, error).into()
+}

@@ -1,0 +1,219 @@
+//! The exchange by `rdma_cm`, for layers that run its steps themselves.
+//!
+//! The connection manager does most of what an [`Exchange`](super::Exchange) does: its messages carry the
+//! endpoints and the limits of both queue pairs, and its last one is `READY`. What is left is in the
+//! private data of its messages. On RoCE and InfiniBand that arrives with zeros behind it, so it has a
+//! length:
+//!
+//! ```text
+//! request and answer:  VRBC, version (2 bytes), length (1), private data
+//! rejection:           VRBC, version (2 bytes), length (1), a code (2), text (UTF-8)
+//! ```
+//!
+//! | | request | answer | text of a rejection |
+//! |---|---|---|---|
+//! | RoCE, InfiniBand | 49 bytes | 189 | 139 |
+//! | iWARP | 244 | 244 | 242 |
+
+use std::error::Error;
+use std::time::Duration;
+
+use verbs_core::rdmacm::{CmEventType, CmFailure, ConnectRequest, Message, PrivateData};
+
+use super::error::{ExchangeError, RefusalCode};
+use super::frame::{MAGIC, begins, reason, refusal};
+use super::limits::VERSION;
+
+/// Bytes before the private data.
+const HEADER: usize = 7;
+
+/// The most bytes that any message has room for.
+const MAX_IWARP: usize = 251 - HEADER;
+
+/// The private data of a request or an answer that carries these bytes.
+///
+/// # Errors
+///
+/// [`ExchangeError::PrivateDataBeyondManager`] for more than 244 bytes. Fewer fit on RoCE: the step that
+/// sends them returns an error then, for [`explain`].
+pub fn hello(private_data: &[u8]) -> Result<Vec<u8>, ExchangeError> {
+    match private_data.len() {
+        ..=MAX_IWARP => Ok(framed(private_data)),
+        len => Err(ExchangeError::PrivateDataBeyondManager {
+            len,
+            max: MAX_IWARP,
+        }),
+    }
+}
+
+/// What a peer of this protocol has sent with its request or its answer.
+///
+/// # Errors
+///
+/// [`ExchangeError::NotOurs`], [`ExchangeError::Version`] or [`ExchangeError::TooLong`].
+pub fn private_data(come: &PrivateData) -> Result<Vec<u8>, ExchangeError> {
+    parsed(come.as_bytes()).map(<[u8]>::to_vec)
+}
+
+/// A request of a peer of this protocol, and its private data. Another is rejected, with the reason. That
+/// may block.
+///
+/// # Errors
+///
+/// Those of [`private_data`].
+pub fn checked(request: ConnectRequest) -> Result<(ConnectRequest, Vec<u8>), ExchangeError> {
+    match private_data(request.private_data()) {
+        Ok(theirs) => Ok((request, theirs)),
+        Err(error) => {
+            // Best effort: without it the peer is rejected, too.
+            drop(request.reject(Message::raw(&refused(&error))));
+            Err(error)
+        }
+    }
+}
+
+/// The private data of a rejection that carries the reason: the texts of an error and of its causes, as
+/// far as they fit.
+#[must_use]
+pub fn refused(why: &(dyn Error + 'static)) -> Vec<u8> {
+    framed(&reason(RefusalCode::HANDSHAKE, why, MAX_REASON))
+}
+
+/// Explains an error of a step of `rdma_cm`. `timeout` is that of the whole exchange.
+#[must_use]
+pub fn explain(error: verbs_core::Error, timeout: Duration) -> ExchangeError {
+    let after = Some(timeout);
+    match error {
+        verbs_core::Error::TimedOut { .. } => {
+            let what = "answer";
+            ExchangeError::TimedOut { what, after }
+        }
+        verbs_core::Error::Limit {
+            what: "private_data",
+            asked,
+            max: Some(max),
+        } => ExchangeError::PrivateDataBeyondManager {
+            len: beyond_header(asked),
+            max: beyond_header(max),
+        },
+        verbs_core::Error::ConnectionManager { ref failure, .. } if is_rejection(failure) => {
+            match parsed(failure.private_data().as_bytes()) {
+                Ok(reason) => refusal(reason),
+                Err(_) if is_not_listening(failure) => ExchangeError::NotListening {
+                    after: None,
+                    source: std::io::ErrorKind::ConnectionRefused.into(),
+                },
+                Err(_) => ExchangeError::Manager(error),
+            }
+        }
+        error => ExchangeError::Manager(error),
+    }
+}
+
+fn is_rejection(failure: &CmFailure) -> bool {
+    failure.event() == CmEventType::REJECTED
+}
+
+/// By the number of the InfiniBand specification, or the errno of iWARP.
+fn is_not_listening(failure: &CmFailure) -> bool {
+    matches!(failure.status().unsigned_abs(), 8 | 111)
+}
+
+fn beyond_header(len: u64) -> usize {
+    usize::try_from(len)
+        .unwrap_or(usize::MAX)
+        .saturating_sub(HEADER)
+}
+
+/// The longest reason that a rejection on RoCE has room for.
+const MAX_REASON: usize = 148 - HEADER;
+
+fn framed(payload: &[u8]) -> Vec<u8> {
+    let len = u8::try_from(payload.len()).unwrap_or(u8::MAX);
+    [&MAGIC[..], &VERSION.to_be_bytes(), &[len], payload].concat()
+}
+
+fn parsed(bytes: &[u8]) -> Result<&[u8], ExchangeError> {
+    begins(bytes)?;
+    let Some(([m0, m1, m2, m3, v0, v1, len], rest)) = bytes.split_first_chunk::<HEADER>() else {
+        let mut first = [0; 4];
+        first
+            .iter_mut()
+            .zip(bytes)
+            .for_each(|(to, from)| *to = *from);
+        return Err(ExchangeError::NotOurs(first));
+    };
+    if [*m0, *m1, *m2, *m3] != MAGIC {
+        return Err(ExchangeError::NotOurs([*m0, *m1, *m2, *m3]));
+    }
+    let version = u16::from_be_bytes([*v0, *v1]);
+    if version != VERSION {
+        return Err(ExchangeError::Version(version));
+    }
+    let len = usize::from(*len);
+    let max = rest.len();
+    rest.get(..len).ok_or(ExchangeError::TooLong { len, max })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_data_survives_the_zeros_behind_it() {
+        for data in [&b""[..], b"x", b"zeros\0\0", &[7; 49]] {
+            let mut sent = hello(data).unwrap();
+            assert_eq!(sent.len(), data.len() + HEADER);
+            sent.resize(196, 0);
+            assert_eq!(parsed(&sent).unwrap(), data);
+        }
+        assert!(hello(&[0; 244]).is_ok());
+        let error = hello(&[0; 245]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "245 bytes of private data; at most 244 fit into a message of rdma_cm to the peer"
+        );
+    }
+
+    #[test]
+    fn bytes_of_other_programs_and_versions_are_errors() {
+        let ours = hello(b"data").unwrap();
+        for len in 0..ours.len() {
+            assert!(parsed(&ours[..len]).is_err(), "{len}");
+        }
+        let parsed = |bytes: &[u8]| parsed(bytes).unwrap_err();
+        assert!(matches!(
+            parsed(&[0; 56]),
+            ExchangeError::NotOurs([0, 0, 0, 0])
+        ));
+        let mut newer = ours;
+        newer[5] = 9;
+        assert!(matches!(parsed(&newer), ExchangeError::Version(9)));
+    }
+
+    #[test]
+    fn longest_reason_fits_a_rejection_on_roce() {
+        let sent = refused(&std::io::Error::other("x".repeat(1000)));
+        assert_eq!(sent.len(), 148);
+        let refusal = refusal(parsed(&sent).unwrap());
+        let text = format!("the peer refused the connection: {:?}", "x".repeat(139));
+        assert_eq!(refusal.to_string(), text);
+    }
+
+    #[test]
+    fn limit_of_a_message_is_that_of_the_private_data() {
+        let limit = verbs_core::Error::Limit {
+            what: "private_data",
+            asked: 57,
+            max: Some(56),
+        };
+        let error = explain(limit, Duration::ZERO);
+        assert!(
+            matches!(
+                error,
+                ExchangeError::PrivateDataBeyondManager { len: 50, max: 49 }
+            ),
+            "{error:?}"
+        );
+    }
+}

@@ -1,0 +1,389 @@
+//! Connecting by `rdma_cm`: to peers of this crate, to other programs, and to none.
+
+use std::io;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use verbs_channel::exchange::ExchangeError;
+use verbs_channel::exchange::rdmacm::refused;
+use verbs_channel::verbs_core::rdmacm::{Connector, Listener, Message};
+use verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDomain};
+use verbs_channel::{BufferPool, Channel, DownReason, Error, PreparedChannel};
+use verbs_harness::child::{Child, role};
+use verbs_harness::{PATIENCE, Test, begin};
+
+use crate::ends::{SOON, bounded, filled, patient, there, works, zeros};
+
+/// A listener on the device at the other end of the wire, at its IPv4 address.
+struct Server {
+    pd: ProtectionDomain,
+    listener: Listener,
+    addr: SocketAddr,
+}
+
+impl Server {
+    fn new(test: &Test) -> Option<Self> {
+        let pd = there();
+        let Some(ip) = verbs_harness::ip(pd.context()) else {
+            test.skip("the device has no IPv4 address");
+            return None;
+        };
+        let listener = match Listener::bind((ip, 0).into(), 16) {
+            Err(error) if error.errno() == Some(libc::ENODEV) => {
+                test.skip(format!("the kernel has no connection manager: {error}"));
+                return None;
+            }
+            listener => listener.unwrap(),
+        };
+        let addr = listener.local_addr().unwrap();
+        Some(Self { pd, listener, addr })
+    }
+
+    fn accept(&mut self) -> Channel {
+        patient(&self.pd)
+            .accept_cm(&mut self.listener, PATIENCE)
+            .unwrap()
+    }
+}
+
+/// A domain of the device from which the address is reached.
+fn pd_to(addr: SocketAddr) -> ProtectionDomain {
+    let resolving = Connector::new().unwrap().resolve_addr(addr, PATIENCE);
+    let resolved = resolving.unwrap().wait(Some(PATIENCE)).unwrap();
+    let device = Device::by_name(&resolved.device_name()).unwrap();
+    device.open().unwrap().alloc_pd().unwrap()
+}
+
+/// A connected client and server.
+fn pair(server: &mut Server) -> (Channel, Channel) {
+    let addr = server.addr;
+    thread::scope(|threads| {
+        let client =
+            threads.spawn(move || patient(&pd_to(addr)).connect_cm(addr, PATIENCE).unwrap());
+        let accepted = server.accept();
+        (client.join().unwrap(), accepted)
+    })
+}
+
+fn exchange_error(error: Error) -> ExchangeError {
+    match error {
+        Error::Exchange(failure) => failure.error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn peers_exchange_private_data_and_messages_both_ways() {
+    let test = begin!();
+    let Some(mut server) = Server::new(&test) else {
+        return;
+    };
+    let addr = server.addr;
+    let (mut client, answer, mut accepted, request) = thread::scope(|threads| {
+        let client = threads.spawn(move || {
+            let prepared = patient(&pd_to(addr));
+            prepared.connect_cm_with(addr, PATIENCE, &[1; 49]).unwrap()
+        });
+        let prepared = patient(&server.pd);
+        let accepted = prepared.accept_cm_with(&mut server.listener, PATIENCE, &[2; 189]);
+        let ((client, answer), (accepted, request)) = (client.join().unwrap(), accepted.unwrap());
+        (client, answer, accepted, request)
+    });
+    // Without the zeros behind them.
+    assert_eq!((request, answer), (vec![1; 49], vec![2; 189]));
+    assert_eq!(client.peer_addr(), Some(addr));
+    assert_eq!(accepted.peer_addr().unwrap().ip(), addr.ip());
+    works(&mut client, &mut accepted, 5000);
+    works(&mut accepted, &mut client, 5000);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn private_data_that_do_not_fit_are_an_error_with_the_limit() {
+    let test = begin!();
+    let Some(mut server) = Server::new(&test) else {
+        return;
+    };
+    let addr = server.addr;
+    let prepared = patient(&pd_to(addr));
+    let error = prepared
+        .connect_cm_with(addr, PATIENCE, &[1; 50])
+        .unwrap_err();
+    let text =
+        format!("50 bytes of private data; at most 49 fit into a message of rdma_cm to {addr}");
+    assert_eq!(error.to_string(), text);
+    thread::scope(|threads| {
+        let client = threads.spawn(move || patient(&pd_to(addr)).connect_cm(addr, PATIENCE));
+        let prepared = patient(&server.pd);
+        let accepted = prepared.accept_cm_with(&mut server.listener, PATIENCE, &[2; 190]);
+        let error = exchange_error(accepted.unwrap_err());
+        let (len, max) = match error {
+            ExchangeError::PrivateDataBeyondManager { len, max } => (len, max),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((len, max), (190, 189));
+        assert!(client.join().unwrap().is_err(), "it is rejected");
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn rejected_peer_gets_the_reason() {
+    let test = begin!();
+    let Some(mut server) = Server::new(&test) else {
+        return;
+    };
+    let addr = server.addr;
+    thread::scope(|threads| {
+        let client = threads.spawn(move || patient(&pd_to(addr)).connect_cm(addr, PATIENCE));
+        let request = server.listener.request(Some(PATIENCE)).unwrap().unwrap();
+        let full = io::Error::other("no room for another client");
+        request.reject(Message::raw(&refused(&full))).unwrap();
+        let error = client.join().unwrap().unwrap_err();
+        let text = format!("{addr} refused the connection: \"no room for another client\"");
+        assert_eq!(error.to_string(), text);
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn address_without_a_listener_is_tried_until_the_deadline() {
+    let test = begin!();
+    let Some(server) = Server::new(&test) else {
+        return;
+    };
+    let Server { pd, listener, addr } = server;
+    drop(listener);
+    let prepared = patient(&pd_to(addr));
+    let error = bounded(|| prepared.connect_cm(addr, SOON)).unwrap_err();
+    let text = format!("nothing listened at {addr} for 150 ms: is the server started?");
+    assert_eq!(error.to_string(), text);
+    // One that listens meanwhile is found, with the same queue pair.
+    thread::scope(|threads| {
+        let client =
+            threads.spawn(move || patient(&pd_to(addr)).connect_cm(addr, PATIENCE).unwrap());
+        thread::sleep(SOON);
+        let listener = Listener::bind(addr, 16).unwrap();
+        let mut server = Server { pd, listener, addr };
+        works(&mut server.accept(), &mut client.join().unwrap(), 1000);
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn listener_that_never_accepts_ends_at_the_deadline() {
+    let test = begin!();
+    let Some(mut server) = Server::new(&test) else {
+        return;
+    };
+    let (addr, started) = (server.addr, Instant::now());
+    let error = patient(&pd_to(addr)).connect_cm(addr, SOON).unwrap_err();
+    assert!(started.elapsed() < PATIENCE / 2, "{:?}", started.elapsed());
+    assert_eq!(
+        error.to_string(),
+        format!("{addr} did not answer within 150 ms")
+    );
+    // The request is there, but its peer has given up.
+    let request = server.listener.request(Some(PATIENCE)).unwrap().unwrap();
+    let late = patient(&server.pd).accept_cm_raw(request, PATIENCE, b"");
+    let error = exchange_error(late.unwrap_err());
+    assert!(matches!(error, ExchangeError::Manager(_)), "{error:?}");
+    let nobody = patient(&server.pd).accept_cm(&mut server.listener, SOON);
+    let text = "the peer did not connect within 150 ms";
+    assert_eq!(nobody.unwrap_err().to_string(), text);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn everything_sent_is_delivered_before_the_peer_has_left() {
+    let test = begin!();
+    let Some(mut server) = Server::new(&test) else {
+        return;
+    };
+    let (mut client, mut accepted) = pair(&mut server);
+    let pool = BufferPool::new(accepted.pd(), 64, 8).unwrap();
+    let tickets: Vec<_> = std::iter::from_fn(|| pool.take())
+        .map(|block| accepted.start_receive(block).unwrap())
+        .collect();
+    let from = filled(&client, 1, 64);
+    for _ in 0..4 {
+        client.send(from.gather_element(..).unwrap()).unwrap();
+    }
+    drop(client);
+    for (at, ticket) in tickets.into_iter().enumerate() {
+        let ended = bounded(|| accepted.wait_success(ticket));
+        assert_eq!(ended.is_ok(), at < 4, "{at}: {ended:?}");
+    }
+    assert_eq!(accepted.down_reason(), Some(DownReason::PeerClosed));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn peer_whose_process_is_killed_has_closed() {
+    if let Some((addr, mut line)) = role() {
+        let addr = addr.parse().unwrap();
+        let channel = patient(&pd_to(addr)).connect_cm(addr, PATIENCE).unwrap();
+        line.write("connected");
+        line.is_slow();
+        line.read();
+        drop(channel);
+        return;
+    }
+    let test = begin!();
+    let Some(mut server) = Server::new(&test) else {
+        return;
+    };
+    let mut child = Child::start(&test, &server.addr.to_string());
+    let mut accepted = server.accept();
+    assert_eq!(child.line.read(), "connected");
+    let mut into = zeros(&accepted, 64);
+    child.kill();
+    let error = bounded(|| accepted.receive(into.scatter_element(..).unwrap())).unwrap_err();
+    assert_eq!(
+        error.down_reason(),
+        Some(DownReason::PeerClosed),
+        "{error:?}"
+    );
+}
+
+/// A channel that is rejected by its device if the peer has no receive posted.
+fn hasty(pd: &ProtectionDomain) -> PreparedChannel {
+    let builder = Channel::builder(pd).timeout(PATIENCE);
+    let never = MaxRnrRetries::new(0).unwrap();
+    builder.rnr_retry(never).build().unwrap()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn other_programs_find_prepared_receives_as_soon_as_they_may_send() {
+    let test = begin!();
+    let Some(mut server) = Server::new(&test) else {
+        return;
+    };
+    let addr = server.addr;
+    let ready = |pd: &ProtectionDomain| {
+        let (mut prepared, pool) = (hasty(pd), BufferPool::new(pd, 64, 1).unwrap());
+        prepared.start_receive(pool.take().unwrap()).unwrap();
+        prepared
+    };
+    let hello = |channel: &mut Channel| {
+        let from = filled(channel, 3, 64);
+        channel.send(from.gather_element(..).unwrap()).unwrap();
+        let ticket = channel.prepared_receives()[0];
+        let (received, _) = channel.wait_success(ticket).unwrap();
+        assert_eq!(received.byte_len(), 64);
+    };
+    for _ in 0..10 {
+        thread::scope(|threads| {
+            let client = threads.spawn(move || {
+                let prepared = ready(&pd_to(addr));
+                let connected = prepared.connect_cm_raw(addr, PATIENCE, b"\x00raw");
+                let (mut client, answer) = connected.unwrap();
+                assert!(answer.as_bytes().starts_with(b"too\x00"));
+                hello(&mut client);
+                client
+            });
+            let prepared = ready(&server.pd);
+            let request = server.listener.request(Some(PATIENCE)).unwrap().unwrap();
+            assert!(
+                request
+                    .private_data()
+                    .as_bytes()
+                    .starts_with(b"\x00raw\x00")
+            );
+            assert!(request.initiator_depth() > 0);
+            let accepted = prepared.accept_cm_raw(request, PATIENCE, b"too");
+            let mut accepted = accepted.unwrap();
+            hello(&mut accepted);
+            works(&mut accepted, &mut client.join().unwrap(), 100);
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn other_programs_are_rejected_where_peers_of_this_crate_are_expected() {
+    let test = begin!();
+    let Some(mut server) = Server::new(&test) else {
+        return;
+    };
+    let addr = server.addr;
+    thread::scope(|threads| {
+        let client = threads
+            .spawn(move || patient(&pd_to(addr)).connect_cm_raw(addr, PATIENCE, b"9P2000.L"));
+        let accepted = patient(&server.pd).accept_cm(&mut server.listener, PATIENCE);
+        let error = exchange_error(accepted.unwrap_err());
+        assert!(matches!(error, ExchangeError::NotOurs(first) if &first == b"9P20"));
+        assert!(client.join().unwrap().is_err(), "it is rejected");
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn channels_of_a_group_connect_and_notice_their_peers_end() {
+    let test = begin!();
+    let Some(mut server) = Server::new(&test) else {
+        return;
+    };
+    let addr = server.addr;
+    let pd = server.pd.clone();
+    let mut group = Channel::builder(&pd).timeout(PATIENCE).group(4).unwrap();
+    let mut clients = Vec::new();
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        let member = thread::scope(|threads| {
+            let client =
+                threads.spawn(move || patient(&pd_to(addr)).connect_cm(addr, PATIENCE).unwrap());
+            let prepared = group.prepare().unwrap();
+            let member = prepared.accept_cm(&mut server.listener, PATIENCE).unwrap();
+            clients.push(client.join().unwrap());
+            member
+        });
+        ids.push(group.join(member).unwrap());
+    }
+    let pool = BufferPool::new(&pd, 64, 4).unwrap();
+    for (client, id) in clients.iter_mut().zip(&ids) {
+        let mut channel = group.channel(*id).unwrap();
+        let ticket = channel.start_receive(pool.take().unwrap()).unwrap();
+        let from = filled(client, 1, 64);
+        client.send(from.gather_element(..).unwrap()).unwrap();
+        assert_eq!(group.wait_success(ticket).unwrap().0.byte_len(), 64);
+    }
+    let mut channel = group.channel(ids[2]).unwrap();
+    channel.start_receive(pool.take().unwrap()).unwrap();
+    drop(clients.remove(2));
+    let ended = bounded(|| group.wait_completed(Some(PATIENCE))).unwrap();
+    assert_eq!(ended.channel, ids[2]);
+    let error = ended.result.unwrap_err();
+    assert_eq!(
+        error.down_reason(),
+        Some(DownReason::PeerClosed),
+        "{error:?}"
+    );
+    assert!(group.channel(ids[1]).unwrap().down_reason().is_none());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn channel_of_another_device_than_the_address_is_an_error_that_names_both() {
+    let test = begin!();
+    let Some(server) = Server::new(&test) else {
+        return;
+    };
+    let needed = pd_to(server.addr).context().device().name().to_owned();
+    let names = Device::list().unwrap();
+    let Some(other) = names.iter().find(|device| device.name() != needed) else {
+        test.skip("there is only one device");
+        return;
+    };
+    let pd = other.open().unwrap().alloc_pd().unwrap();
+    let error = patient(&pd).connect_cm(server.addr, Duration::from_secs(1));
+    let text = format!(
+        "{} is connected to by {needed}, and this channel is of {}: open {needed}",
+        server.addr,
+        other.name()
+    );
+    assert_eq!(error.unwrap_err().to_string(), text);
+}
