@@ -8,6 +8,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+#[cfg(feature = "rdmacm")]
+use verbs_channel::verbs_core::rdmacm::Connection;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
 use verbs_channel::{
     ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest, Queue, Ticket,
@@ -315,7 +317,24 @@ impl AsyncChannel {
         Ok(())
     }
 
-    /// The peer's address, if the channel was connected over TCP.
+    /// Watches the peer through a connection of `rdma_cm`, which is ended on a helper thread.
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn watch_connection(
+        &self,
+        connection: Connection,
+        dispose: fn(Connection),
+    ) -> Result<()> {
+        let watch = |ring: &mut Channels| {
+            ring.engine.watch_connection(self.at, connection, dispose)?;
+            Ok::<_, verbs_channel::Error>(ring.engine.peer_timeout().is_some())
+        };
+        if self.driver().with_ring(watch)? {
+            self.shared.watch_peers();
+        }
+        Ok(())
+    }
+
+    /// The peer's address, if the channel was connected over TCP or `rdma_cm`.
     ///
     /// It is also available after the channel has gone down.
     #[must_use]

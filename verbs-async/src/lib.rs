@@ -205,8 +205,10 @@ mod wake;
 mod watched;
 
 pub use channel::AsyncChannel;
-#[cfg(any(feature = "tokio", feature = "async-io"))]
+#[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 pub use connect::{Arrival, Listener};
+#[cfg(feature = "rdmacm")]
+pub use connect::{CmRequest, CmRequests};
 pub use cq::{AsyncCq, CqPollState};
 pub use datagrams::AsyncDatagrams;
 pub use device_events::DeviceEvents;

@@ -35,7 +35,7 @@ pub(super) fn check_private_data(private_data: &[u8]) -> Result<()> {
 }
 
 /// The error of an address that has this text.
-#[cfg(any(feature = "tokio", feature = "async-io"))]
+#[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 pub(super) fn lookup(address: String) -> impl FnOnce(io::Error) -> Error {
     |source| exchange_error(ExchangeError::Lookup { address, source })
 }

@@ -63,11 +63,11 @@ pub struct Arrival {
     pub outcome: Result<(AsyncChannel, Vec<u8>)>,
 }
 
+/// Runs the exchange with a peer.
+pub(super) type Meet = Box<dyn FnOnce(AsyncGroup, Arc<[u8]>) -> Meeting + Send>;
+
 /// An accepted connection: the function that runs its exchange, and the peer's address.
-pub(super) type Connection = (
-    Box<dyn FnOnce(AsyncGroup, Arc<[u8]>) -> Meeting + Send>,
-    SocketAddr,
-);
+pub(super) type Connection = (Meet, SocketAddr);
 
 /// The future of the next connection.
 pub(super) type Accepting = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send>>;
@@ -81,6 +81,8 @@ struct ListenerState {
     private_data: Arc<[u8]>,
     accept: Box<dyn Fn() -> Accepting + Send>,
     start: Start,
+    // What a peer that is late has not done.
+    late: &'static str,
     accepting: Option<Accepting>,
     handshakes: Vec<Pin<Box<dyn Future<Output = Arrival> + Send>>>,
 }
@@ -96,6 +98,7 @@ impl Listener {
             private_data: Arc::default(),
             accept: Box::new(accept),
             start,
+            late: "write",
             accepting: None,
             handshakes: Vec::new(),
         };
@@ -104,6 +107,18 @@ impl Listener {
             max_handshakes: MAX_HANDSHAKES,
             state: Mutex::new(state),
         }
+    }
+
+    /// A listener whose peers are connected by `rdma_cm` as soon as they are known.
+    #[cfg(feature = "rdmacm")]
+    pub(super) fn of_manager(
+        group: AsyncGroup,
+        start: Start,
+        accept: impl Fn() -> Accepting + Send + 'static,
+    ) -> Self {
+        let mut this = Self::new(group, start, accept);
+        this.state.get_mut().late = "confirm";
+        this
     }
 
     /// Sets the private data that each peer is sent. The default is none.
@@ -174,10 +189,11 @@ impl Listener {
 
 impl ListenerState {
     fn meet(&mut self, (meet, peer): Connection, timeout: Duration) {
-        let deadline = Deadline::after(timeout, self.start);
+        let deadline = Deadline::after(timeout, &self.start);
+        let late = self.late;
         let met = meet(self.group.clone(), Arc::clone(&self.private_data));
         self.handshakes.push(Box::pin(async move {
-            let outcome = deadline.bound(peer, met).await;
+            let outcome = deadline.bound(peer, late, met).await;
             Arrival { peer, outcome }
         }));
     }

@@ -8,14 +8,24 @@ mod adapter;
 mod alone;
 mod exchange;
 mod failure;
-#[cfg(any(feature = "tokio", feature = "async-io"))]
+#[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 mod listener;
+#[cfg(feature = "rdmacm")]
+mod manager;
+#[cfg(feature = "rdmacm")]
+mod requests;
+#[cfg(any(feature = "async-io", feature = "rdmacm"))]
+mod resolve;
+#[cfg(feature = "rdmacm")]
+mod steps;
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 mod tcp;
 #[cfg(test)]
 mod tests;
-#[cfg(any(feature = "tokio", feature = "async-io"))]
+#[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 mod time;
 
-#[cfg(any(feature = "tokio", feature = "async-io"))]
+#[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 pub use listener::{Arrival, Listener};
+#[cfg(feature = "rdmacm")]
+pub use requests::{CmRequest, CmRequests};

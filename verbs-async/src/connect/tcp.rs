@@ -15,14 +15,14 @@ use verbs_channel::{ConnectedMember, PreparedChannel};
 
 #[cfg(feature = "tokio")]
 use super::adapter;
-use super::failure::{check_private_data, exchange_error, lookup, not_connected, tcp, with_peer};
-use super::listener::{Listener, Meeting};
+#[cfg(feature = "tokio")]
+use super::failure::lookup;
+use super::failure::{check_private_data, exchange_error, not_connected, tcp, with_peer};
+use super::listener::{Listener, Meet};
+#[cfg(feature = "async-io")]
+use super::resolve::resolve;
 use super::time::{self, Deadline};
-#[cfg(feature = "async-io")]
-use crate::blocking;
 use crate::channel::AsyncChannel;
-#[cfg(feature = "async-io")]
-use crate::error::Error;
 use crate::error::Result;
 use crate::group::AsyncGroup;
 
@@ -75,14 +75,14 @@ impl AsyncGroup {
         timeout: Duration,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         check_private_data(private_data)?;
-        let deadline = Deadline::after(timeout, time::tokio);
+        let deadline = Deadline::after(timeout, &time::tokio());
         let text = format!("{peer:?}");
         let resolved = deadline.share(1, tokio::net::lookup_host(peer)).await?;
         let resolved = resolved.ok_or_else(|| deadline.timed_out())?;
         let addresses: Vec<_> = resolved.map_err(lookup(text))?.collect();
-        let (stream, address) = time::reach(&addresses, deadline, connect_by_tokio).await?;
+        let (stream, address) = time::reach(&addresses, &deadline, connect_by_tokio).await?;
         let met = self.exchange(stream, private_data);
-        deadline.bound(address, met).await
+        deadline.bound(address, "write", met).await
     }
 
     /// Needs the feature `tokio`. Accepts many peers over TCP concurrently, in a tokio runtime that
@@ -91,7 +91,7 @@ impl AsyncGroup {
     #[must_use]
     pub fn listen_tokio(&self, listener: tokio::net::TcpListener) -> Listener {
         let listener = Arc::new(listener);
-        Listener::new(self.clone(), time::tokio, move || {
+        Listener::new(self.clone(), time::tokio(), move || {
             let listener = Arc::clone(&listener);
             Box::pin(async move {
                 let (stream, peer) = listener.accept().await?;
@@ -200,12 +200,12 @@ impl AsyncGroup {
         timeout: Duration,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         check_private_data(private_data)?;
-        let deadline = Deadline::after(timeout, time::async_io);
+        let deadline = Deadline::after(timeout, &time::async_io());
         let resolved = deadline.share(1, resolve(peer)).await?;
         let addresses = resolved.ok_or_else(|| deadline.timed_out())??;
-        let (stream, address) = time::reach(&addresses, deadline, connect_by_async_io).await?;
+        let (stream, address) = time::reach(&addresses, &deadline, connect_by_async_io).await?;
         let met = self.exchange(stream, private_data);
-        deadline.bound(address, met).await
+        deadline.bound(address, "write", met).await
     }
 
     /// Needs the feature `async-io`. Accepts many peers over TCP concurrently, with async-io, in
@@ -228,7 +228,7 @@ impl AsyncGroup {
         listener: impl Into<Arc<async_io::Async<std::net::TcpListener>>>,
     ) -> Listener {
         let listener = listener.into();
-        Listener::new(self.clone(), time::async_io, move || {
+        Listener::new(self.clone(), time::async_io(), move || {
             let listener = Arc::clone(&listener);
             Box::pin(async move {
                 let (stream, peer) = listener.accept().await?;
@@ -267,23 +267,10 @@ impl AsyncGroup {
 }
 
 /// The exchange over a stream that a listener has accepted.
-fn over(
-    stream: impl AsyncRead + AsyncWrite + Unpin + AsFd + Send + 'static,
-) -> Box<dyn FnOnce(AsyncGroup, Arc<[u8]>) -> Meeting + Send> {
+fn over(stream: impl AsyncRead + AsyncWrite + Unpin + AsFd + Send + 'static) -> Meet {
     Box::new(move |group, private_data| {
         Box::pin(async move { group.exchange(stream, &private_data).await })
     })
-}
-
-/// The addresses of a name, resolved on a helper thread.
-#[cfg(feature = "async-io")]
-async fn resolve(
-    peer: impl ToSocketAddrs + fmt::Debug + Send + 'static,
-) -> Result<Vec<SocketAddr>> {
-    let text = format!("{peer:?}");
-    let resolved = blocking::run(move || peer.to_socket_addrs().map(Iterator::collect)).await;
-    let resolved = resolved.map_err(Error::Thread)?;
-    resolved.map_err(lookup(text))
 }
 
 #[cfg(feature = "tokio")]

@@ -4,42 +4,84 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "rdmacm")]
+use rustix::event::Timespec;
+#[cfg(feature = "rdmacm")]
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 use verbs_channel::exchange::ExchangeError;
 
 use super::failure::{exchange_error, tcp, with_peer};
 use crate::error::{Error, Result};
+#[cfg(feature = "rdmacm")]
+use crate::events::CqEvents;
 
 /// A timer of a runtime.
 pub(super) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Starts a timer.
-pub(super) type Start = fn(Duration) -> io::Result<Sleep>;
+pub(super) type Start = Arc<dyn Fn(Duration) -> io::Result<Sleep> + Send + Sync>;
 
-/// Starts a timer of tokio.
+/// Starts timers of tokio.
 #[cfg(feature = "tokio")]
-pub(super) fn tokio(time: Duration) -> io::Result<Sleep> {
-    // There is no way to query whether timers are enabled, and tokio panics if they are not.
-    let sleep = std::panic::catch_unwind(|| tokio::time::sleep(time));
-    let none = |_panic| {
-        io::Error::other("timers are not enabled in this tokio runtime, see Builder::enable_time")
-    };
-    Ok(Box::pin(sleep.map_err(none)?))
+pub(super) fn tokio() -> Start {
+    Arc::new(|time| {
+        // There is no way to query whether timers are enabled, and tokio panics if they are not.
+        let sleep = std::panic::catch_unwind(|| tokio::time::sleep(time));
+        let none = |_panic| {
+            io::Error::other(
+                "timers are not enabled in this tokio runtime, see Builder::enable_time",
+            )
+        };
+        Ok(Box::pin(sleep.map_err(none)?))
+    })
 }
 
-/// Starts a timer of async-io.
+/// Starts timers of async-io.
 #[cfg(feature = "async-io")]
-pub(super) fn async_io(time: Duration) -> io::Result<Sleep> {
-    let timer = async_io::Timer::after(time);
-    Ok(Box::pin(async move {
-        timer.await;
-    }))
+pub(super) fn async_io() -> Start {
+    Arc::new(|time| {
+        let timer = async_io::Timer::after(time);
+        Ok(Box::pin(async move {
+            timer.await;
+        }))
+    })
+}
+
+/// Starts timers that the notifier of these events waits for.
+#[cfg(feature = "rdmacm")]
+pub(super) fn of_events(events: &CqEvents) -> Start {
+    let events = events.clone();
+    Arc::new(move |time| {
+        let at = Instant::now().checked_add(time);
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        // A timer of zero would never expire.
+        let time = time.clamp(Duration::from_nanos(1), LONGEST);
+        let once = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: Timespec::try_from(time).unwrap_or_default(),
+        };
+        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &once)?;
+        let notifier = events.another_notifier(timer)?;
+        Ok(Box::pin(async move {
+            while at.is_none_or(|at| Instant::now() < at) {
+                // Without a notifier nothing ends in time: rather too early than never.
+                if notifier.readable().await.is_err() {
+                    return;
+                }
+            }
+        }))
+    })
 }
 
 /// A deadline, and the timeout from which it was computed.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Deadline {
     start: Start,
     timeout: Duration,
@@ -48,12 +90,18 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    pub(super) fn after(timeout: Duration, start: Start) -> Self {
+    pub(super) fn after(timeout: Duration, start: &Start) -> Self {
+        let start = Arc::clone(start);
         Self {
             start,
             timeout,
             at: Instant::now().checked_add(timeout),
         }
+    }
+
+    #[cfg(feature = "rdmacm")]
+    pub(super) const fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// The time left until the deadline; `None` if it has passed.
@@ -93,14 +141,15 @@ impl Deadline {
     }
 
     /// The output of a future that serves a peer, or an error if it takes longer than the time
-    /// left.
+    /// left: with what the peer did not do.
     pub(super) async fn bound<T>(
         &self,
         peer: SocketAddr,
+        late: &'static str,
         future: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let met = self.share(1, future).await?;
-        met.unwrap_or_else(|| Err(self.late("write")))
+        met.unwrap_or_else(|| Err(self.late(late)))
             .map_err(|error| with_peer(error, Some(peer)))
     }
 
@@ -119,7 +168,7 @@ impl Deadline {
 /// the peer does not listen yet, all are tried again until the deadline.
 pub(super) async fn reach<S, C: Future<Output = Result<S>>>(
     addresses: &[SocketAddr],
-    deadline: Deadline,
+    deadline: &Deadline,
     connect: impl Fn(SocketAddr) -> C,
 ) -> Result<(S, SocketAddr)> {
     let mut last = exchange_error(ExchangeError::NoAddress);
@@ -199,8 +248,9 @@ mod tests {
 
     #[test]
     fn runtime_without_timers_is_named() {
-        let none = |_time| Err(io::Error::other("timers are not enabled"));
-        let deadline = Deadline::after(HOUR, none);
+        let none = |_time: Duration| Err(io::Error::other("timers are not enabled"));
+        let start: Start = Arc::new(none);
+        let deadline = Deadline::after(HOUR, &start);
         let error = pollster::block_on(deadline.sleep(HOUR)).unwrap_err();
         assert_eq!(error.to_string(), "cannot set a deadline for the peer");
         let shared = pollster::block_on(deadline.share(1, pending::<()>()));
@@ -213,7 +263,8 @@ mod tests {
 
     #[test]
     fn no_timer_is_longer_than_the_time_left() {
-        let deadline = Deadline::after(HOUR, at_once);
+        let start: Start = Arc::new(at_once);
+        let deadline = Deadline::after(HOUR, &start);
         pollster::block_on(deadline.sleep(2 * HOUR)).unwrap();
         let shared = pollster::block_on(deadline.share(4, pending::<()>()));
         assert!(shared.unwrap().is_none());
@@ -232,8 +283,9 @@ mod tests {
             let failure = || not_connected(kind.into());
             ready(is_there.then_some(()).ok_or_else(failure))
         };
-        let deadline = Deadline::after(HOUR, at_once);
-        let reached = pollster::block_on(reach(&addresses, deadline, connect));
+        let start: Start = Arc::new(at_once);
+        let deadline = Deadline::after(HOUR, &start);
+        let reached = pollster::block_on(reach(&addresses, &deadline, connect));
         (
             reached.map(|((), address)| address),
             tried.map(Cell::into_inner),

@@ -10,6 +10,8 @@
 
 mod allocations;
 mod awaited_cq;
+#[cfg(feature = "rdmacm")]
+mod by_manager;
 mod chaos;
 mod closing;
 mod connecting;

@@ -1,0 +1,310 @@
+//! Connecting by `rdma_cm`, with any notifier and any executor.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use verbs_channel::exchange::rdmacm::{checked, hello, private_data as of_hello};
+use verbs_channel::verbs_core::rdmacm::{
+    AddrResolved, Answer, ConnectRequest, Connector, Establishing, Listener as CmListener, Message,
+    PrivateData,
+};
+use verbs_channel::{ConnectedMember, PreparedChannel};
+
+use super::failure::exchange_error;
+use super::listener::{Listener, Meet};
+use super::requests::{CmRequest, CmRequests};
+use super::resolve::resolve;
+use super::steps::{Elsewhere, ended, explained, watch};
+use super::time::{self, Deadline};
+use crate::blocking;
+use crate::channel::AsyncChannel;
+use crate::error::{Error, Result};
+use crate::group::AsyncGroup;
+use crate::sync::Mutex;
+
+/// A peer that has accepted.
+struct Asked {
+    prepared: PreparedChannel<ConnectedMember>,
+    answer: Elsewhere<Answer>,
+    theirs: PrivateData,
+}
+
+impl AsyncGroup {
+    /// Needs the feature `rdmacm`. Connects by `rdma_cm` to a peer that accepts, on any executor. This is the
+    /// only way on iWARP.
+    ///
+    /// The peer's address is one of an RDMA device, and decides from which device it is reached: the group
+    /// must be of that one. The private data is up to 49 bytes to the peer, and up to 189 from it; on iWARP
+    /// 244 each.
+    ///
+    /// While the peer does not listen yet, all of its addresses are tried again. A name is resolved on a
+    /// helper thread. Dropping the future ends everything.
+    ///
+    /// The channel goes down when the peer disconnects or its process ends. `rdma_cm` does not notice that the
+    /// peer's host has died.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use verbs_async::{AsyncGroup, Result};
+    /// # async fn example(group: &AsyncGroup) -> Result<()> {
+    /// let timeout = Duration::from_secs(5);
+    /// let (channel, private_data) = group.connect_cm("192.0.2.1:7471", b"hello", timeout).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`PreparedChannel::connect_cm`] and [`join`](Self::join).
+    #[doc(alias = "rdma_connect")]
+    pub async fn connect_cm(
+        &self,
+        peer: impl ToSocketAddrs + fmt::Debug + Send + 'static,
+        private_data: &[u8],
+        timeout: Duration,
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        let request = hello(private_data).map_err(exchange_error)?;
+        let request: Arc<[u8]> = request.into();
+        let deadline = self.deadline(timeout);
+        let resolved = deadline.share(1, resolve(peer)).await?;
+        let addresses = resolved.ok_or_else(|| deadline.timed_out())??;
+        let ask = |address| self.ask(None, address, Arc::clone(&request), &deadline);
+        let (asked, address) = time::reach(&addresses, &deadline, ask).await?;
+        let Asked {
+            prepared,
+            answer,
+            theirs,
+        } = asked;
+        let met = async {
+            let private_data = of_hello(&theirs).map_err(exchange_error)?;
+            let channel = self.establish(prepared, answer, timeout).await?;
+            Ok((channel, private_data))
+        };
+        deadline.bound(address, "answer", met).await
+    }
+
+    /// Needs the feature `rdmacm`. Connects a channel that this group has [prepared](Self::prepare) by
+    /// `rdma_cm`, to a program that does not use this crate: with the bytes of its own protocol, up to 56, or
+    /// on iWARP 251.
+    ///
+    /// Its [prepared receives](PreparedChannel::start_receive) are posted before the peer can send. Returns
+    /// the channel and the bytes of the peer, behind which there may be zeros. It fails if the peer does not
+    /// listen yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_cm`](Self::connect_cm).
+    pub async fn connect_cm_raw(
+        &self,
+        prepared: PreparedChannel<ConnectedMember>,
+        peer: SocketAddr,
+        private_data: &[u8],
+        timeout: Duration,
+    ) -> Result<(AsyncChannel, PrivateData)> {
+        let deadline = self.deadline(timeout);
+        let met = async {
+            let Asked {
+                prepared,
+                answer,
+                theirs,
+            } = self
+                .ask(Some(prepared), peer, private_data.into(), &deadline)
+                .await?;
+            let channel = self.establish(prepared, answer, timeout).await?;
+            Ok((channel, theirs))
+        };
+        deadline.bound(peer, "answer", met).await
+    }
+
+    /// Needs the feature `rdmacm`. Accepts many peers by `rdma_cm` concurrently, on any executor: peers that
+    /// call [`connect_cm`](Self::connect_cm) or [`PreparedChannel::connect_cm`].
+    ///
+    /// ```no_run
+    /// # async fn example(group: verbs_async::AsyncGroup) -> Result<(), Box<dyn std::error::Error>> {
+    /// use verbs_async::verbs_channel::verbs_core::rdmacm;
+    ///
+    /// let listener = rdmacm::Listener::bind("0.0.0.0:7471".parse()?, 128)?;
+    /// let mut listener = group.listen_cm(listener)?;
+    /// loop {
+    ///     let arrival = listener.accept().await?;
+    ///     // …
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`]: its descriptor cannot be watched.
+    pub fn listen_cm(&self, listener: CmListener) -> Result<Listener> {
+        let requests = Arc::new(Mutex::new(self.cm_requests(listener)?));
+        let start = time::of_events(&self.shared().events);
+        Ok(Listener::of_manager(self.clone(), start, move || {
+            let requests = Arc::clone(&requests);
+            Box::pin(async move {
+                let next = poll_fn(|cx| requests.lock().poll_next(cx)).await;
+                let request = next.map_err(io::Error::from)?;
+                let peer = request.peer_addr();
+                let meet: Meet = Box::new(|group, private_data| {
+                    Box::pin(async move { group.meet_cm(request, &private_data).await })
+                });
+                Ok((meet, peer))
+            })
+        }))
+    }
+
+    /// Needs the feature `rdmacm`. The requests of peers that connect by `rdma_cm`, to look at each before it
+    /// is [accepted](Self::accept_cm_raw): for programs that do not use this crate.
+    ///
+    /// The listener is watched by a notifier of the group's kind.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`]: its descriptor cannot be watched.
+    pub fn cm_requests(&self, listener: CmListener) -> Result<CmRequests> {
+        CmRequests::new(listener, &self.shared().events)
+    }
+
+    /// Needs the feature `rdmacm`. Accepts a peer that connects by `rdma_cm` and does not use this crate, for a
+    /// channel that this group has [prepared](Self::prepare): with the bytes of its own protocol, up to 196,
+    /// or on iWARP 251.
+    ///
+    /// The [prepared receives](PreparedChannel::start_receive) are posted before the peer can send. Dropping
+    /// the future rejects the peer, or ends the connection.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use verbs_async::AsyncGroup;
+    /// # use verbs_async::verbs_channel::BufferPool;
+    /// # async fn example(
+    /// #     group: AsyncGroup,
+    /// #     pool: BufferPool,
+    /// # ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// use verbs_async::verbs_channel::verbs_core::rdmacm;
+    ///
+    /// let listener = rdmacm::Listener::bind("0.0.0.0:5640".parse()?, 128)?;
+    /// let mut requests = group.cm_requests(listener)?;
+    /// loop {
+    ///     let request = requests.next().await?;
+    ///     let mut prepared = group.prepare()?;
+    ///     for block in std::iter::from_fn(|| pool.take()).take(8) {
+    ///         prepared.start_receive(block)?;
+    ///     }
+    ///     let timeout = Duration::from_secs(5);
+    ///     // In a task of its own, so that a slow peer does not delay the others:
+    ///     let channel = group.accept_cm_raw(prepared, request, b"", timeout).await?;
+    ///     for receive in channel.prepared_receives() {
+    ///         let (received, block) = receive.await;
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`PreparedChannel::accept_cm_raw`] and [`join`](Self::join).
+    #[doc(alias = "rdma_accept")]
+    pub async fn accept_cm_raw(
+        &self,
+        prepared: PreparedChannel<ConnectedMember>,
+        request: CmRequest,
+        private_data: &[u8],
+        timeout: Duration,
+    ) -> Result<AsyncChannel> {
+        let (deadline, peer) = (self.deadline(timeout), request.peer_addr());
+        let met = self.accept(prepared, request.request, private_data.to_vec(), timeout);
+        deadline.bound(peer, "confirm", met).await
+    }
+
+    /// Accepts a peer of this crate. There is no timeout: the listener has one.
+    async fn meet_cm(
+        &self,
+        request: CmRequest,
+        private_data: &[u8],
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        let answer = hello(private_data).map_err(exchange_error)?;
+        let checked = request.request.call(checked).await?;
+        let (request, theirs) = checked.map_err(exchange_error)?;
+        let request = Elsewhere::new(request);
+        let prepared = self.prepare_elsewhere().await?;
+        let accepted = self.accept(prepared, request, answer, Duration::ZERO);
+        Ok((accepted.await?, theirs))
+    }
+
+    async fn accept(
+        &self,
+        prepared: PreparedChannel<ConnectedMember>,
+        request: Elsewhere<ConnectRequest>,
+        answer: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<AsyncChannel> {
+        let joined = request.call(move |request| prepared.join_request_cm(request));
+        let (member, accepting) = joined.await??;
+        let accepting = Elsewhere::new(accepting);
+        let channel = self.join(member)?;
+        let accepted = accepting.call(move |accepting| accepting.accept(Message::raw(&answer)));
+        let confirming = accepted.await?.map_err(explained(timeout))?;
+        let connection = ended(&self.shared().events, confirming, timeout).await?;
+        watch(&channel, connection)?;
+        Ok(channel)
+    }
+
+    /// Asks at one address, with a channel of its own if there is none.
+    async fn ask(
+        &self,
+        prepared: Option<PreparedChannel<ConnectedMember>>,
+        address: SocketAddr,
+        request: Arc<[u8]>,
+        deadline: &Deadline,
+    ) -> Result<Asked> {
+        let (events, timeout) = (&self.shared().events, deadline.timeout());
+        let left = deadline.left().unwrap_or_default();
+        let begun = blocking::run(move || Connector::new()?.resolve_addr(address, left)).await;
+        let resolving = begun.map_err(Error::Thread)?.map_err(explained(timeout))?;
+        let resolved = ended(events, resolving, timeout).await?;
+        let begun = resolved.call(move |resolved: AddrResolved| resolved.resolve_route(left));
+        let resolving = begun.await?.map_err(explained(timeout))?;
+        let route = ended(events, resolving, timeout).await?;
+        let mut prepared = match prepared {
+            Some(prepared) => prepared,
+            None => self.prepare_elsewhere().await?,
+        };
+        let asked = route.call(move |route| {
+            let asking = prepared.request_cm(route, &request)?;
+            Ok((prepared, asking))
+        });
+        let (prepared, asking) = asked.await?.map_err(exchange_error)?;
+        let answer = ended(events, asking, timeout).await?;
+        let looked = answer.call(|answer| (*answer.private_data(), answer));
+        let (theirs, answer) = looked.await?;
+        Ok(Asked {
+            prepared,
+            answer: Elsewhere::new(answer),
+            theirs,
+        })
+    }
+
+    /// Connects to a peer that has accepted.
+    async fn establish(
+        &self,
+        prepared: PreparedChannel<ConnectedMember>,
+        answer: Elsewhere<Answer>,
+        timeout: Duration,
+    ) -> Result<AsyncChannel> {
+        let answered = answer.call(move |answer| prepared.answered_cm(answer));
+        let (member, establishing) = answered.await??;
+        let establishing = Elsewhere::new(establishing);
+        let channel = self.join(member)?;
+        let established = establishing.call(Establishing::establish).await?;
+        let connection = established.map_err(explained(timeout))?;
+        watch(&channel, Elsewhere::new(connection))?;
+        Ok(channel)
+    }
+
+    fn deadline(&self, timeout: Duration) -> Deadline {
+        Deadline::after(timeout, &time::of_events(&self.shared().events))
+    }
+}

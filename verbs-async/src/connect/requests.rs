@@ -1,0 +1,173 @@
+//! Requests of peers that connect by `rdma_cm`.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Listener, Message, PrivateData};
+use verbs_channel::verbs_core::{self};
+
+use super::steps::Elsewhere;
+use crate::blocking::{self, Call};
+use crate::error::{Error, Result};
+use crate::events::CqEvents;
+use crate::notifier::CqNotifier;
+use crate::sync::Mutex;
+
+/// The requests of peers that connect by `rdma_cm`, for [`AsyncGroup::accept_cm_raw`]. Needs the feature
+/// `rdmacm`.
+///
+/// Created by [`AsyncGroup::cm_requests`]. A server of this crate's own protocol uses
+/// [`AsyncGroup::listen_cm`] instead.
+///
+/// Dropping it rejects the peers that wait.
+///
+/// [`AsyncGroup::accept_cm_raw`]: crate::AsyncGroup::accept_cm_raw
+/// [`AsyncGroup::cm_requests`]: crate::AsyncGroup::cm_requests
+/// [`AsyncGroup::listen_cm`]: crate::AsyncGroup::listen_cm
+pub struct CmRequests {
+    listener: Elsewhere<Arc<Mutex<Listener>>>,
+    local_addr: Option<SocketAddr>,
+    notifier: Box<dyn CqNotifier>,
+    taking: Option<Call<verbs_core::Result<Option<ConnectRequest>>>>,
+    // There may be requests that the notifier does not report again.
+    may_have_more: bool,
+}
+
+/// A peer that asks for a connection by `rdma_cm`. Dropping it rejects the peer. Needs the feature `rdmacm`.
+#[derive(Debug)]
+#[must_use = "dropping it rejects the peer"]
+#[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
+pub struct CmRequest {
+    pub(super) request: Elsewhere<ConnectRequest>,
+    peer: SocketAddr,
+    device_name: String,
+    private_data: PrivateData,
+    depths: (u8, u8),
+}
+
+impl CmRequests {
+    pub(super) fn new(listener: Listener, events: &CqEvents) -> Result<Self> {
+        let local_addr = listener.local_addr();
+        let descriptor = std::os::fd::AsFd::as_fd(&listener).try_clone_to_owned();
+        let listener = Elsewhere::new(Arc::new(Mutex::new(listener)));
+        Ok(Self {
+            listener,
+            local_addr,
+            notifier: events.another_notifier(descriptor?)?,
+            taking: None,
+            may_have_more: true,
+        })
+    }
+
+    /// Waits for the next request.
+    ///
+    /// Dropping the future loses no request.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::poll_request`], and [`Error::Thread`]. The call can be repeated, unless the
+    /// device was removed.
+    pub async fn next(&mut self) -> Result<CmRequest> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// [`next`](Self::next) for a future of your own.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<CmRequest>> {
+        loop {
+            if let Some(taking) = &mut self.taking {
+                let taken = ready!(Pin::new(taking).poll(cx));
+                self.taking = None;
+                let taken = taken.map_err(Error::Thread)?;
+                match taken.map_err(verbs_channel::Error::from)? {
+                    Some(request) => return Poll::Ready(Ok(CmRequest::new(request))),
+                    None => self.may_have_more = false,
+                }
+            }
+            if !self.may_have_more {
+                ready!(self.notifier.poll_readable(cx))?;
+                self.may_have_more = true;
+            }
+            let Some(listener) = self.listener.get().map(Arc::clone) else {
+                return Poll::Pending;
+            };
+            self.taking = Some(blocking::run(move || listener.lock().poll_request()));
+        }
+    }
+
+    /// The address that it listens at.
+    #[must_use]
+    pub const fn local_addr(&self) -> Option<SocketAddr> {
+        self.local_addr
+    }
+}
+
+impl CmRequest {
+    fn new(request: ConnectRequest) -> Self {
+        let unknown = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        Self {
+            peer: request.peer_addr().unwrap_or(unknown),
+            device_name: request.device_name(),
+            private_data: *request.private_data(),
+            depths: (request.responder_resources(), request.initiator_depth()),
+            request: Elsewhere::new(request),
+        }
+    }
+
+    /// The address of the peer.
+    #[must_use]
+    pub const fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The name of the device that the peer is connected to: its channel must be of this one.
+    #[must_use]
+    pub fn device_name(&self) -> &str {
+        &self.device_name
+    }
+
+    /// What the peer sent with its request. On RoCE there may be zeros behind it.
+    #[must_use]
+    pub const fn private_data(&self) -> &PrivateData {
+        &self.private_data
+    }
+
+    /// How many reads and atomics the peer wants to have in flight at once.
+    #[must_use]
+    pub const fn responder_resources(&self) -> u8 {
+        self.depths.0
+    }
+
+    /// How many reads and atomics of this side the peer serves at once.
+    #[must_use]
+    pub const fn initiator_depth(&self) -> u8 {
+        self.depths.1
+    }
+
+    /// Rejects the peer, with up to 148 bytes, or on iWARP 251. Without any, drop the request.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ConnectRequest::reject`], and [`Error::Thread`].
+    #[doc(alias = "rdma_reject")]
+    pub async fn reject(self, private_data: &[u8]) -> Result<()> {
+        let private_data = private_data.to_vec();
+        let rejected = self
+            .request
+            .call(move |request| request.reject(Message::raw(&private_data)));
+        Ok(rejected.await?.map_err(verbs_channel::Error::from)?)
+    }
+}
+
+impl fmt::Debug for CmRequests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CmRequests").field(&self.local_addr).finish()
+    }
+}

@@ -1,0 +1,294 @@
+//! Connecting by `rdma_cm`, on every notifier: to async and blocking peers, to other programs, and to none.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{Either, join, select};
+use futures_util::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use verbs_async::verbs_channel::exchange::ExchangeError;
+use verbs_async::verbs_channel::exchange::rdmacm::refused;
+use verbs_async::verbs_channel::verbs_core::rdmacm::{Connector, Listener};
+use verbs_async::verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDomain};
+use verbs_async::verbs_channel::{self, BufferPool, Channel, DownReason};
+use verbs_async::{AsyncGroup, CmRequests, Error};
+use verbs_harness::child::{Child, role};
+use verbs_harness::{Test, begin, peer_name};
+
+use crate::ends::{PATIENCE, WAYS, Way, buffer, events, run, within};
+
+/// What has to pass.
+const SOON: Duration = Duration::from_millis(100);
+
+/// A listener on the device at the other end of the wire, at its IPv4 address.
+struct Server {
+    pd: ProtectionDomain,
+    listener: Listener,
+    addr: SocketAddr,
+}
+
+impl Server {
+    fn new(test: &Test) -> Option<Self> {
+        let there = Device::by_name(&peer_name()).unwrap().open().unwrap();
+        let Some(ip) = verbs_harness::ip(&there) else {
+            test.skip("the device has no IPv4 address");
+            return None;
+        };
+        let listener = match Listener::bind((ip, 0).into(), 128) {
+            Err(error) if error.errno() == Some(libc::ENODEV) => {
+                test.skip(format!("the kernel has no connection manager: {error}"));
+                return None;
+            }
+            listener => listener.unwrap(),
+        };
+        Some(Self {
+            pd: there.alloc_pd().unwrap(),
+            addr: listener.local_addr().unwrap(),
+            listener,
+        })
+    }
+}
+
+/// A domain of the device from which the address is reached.
+fn pd_to(addr: SocketAddr) -> ProtectionDomain {
+    let resolving = Connector::new().unwrap().resolve_addr(addr, PATIENCE);
+    let resolved = resolving.unwrap().wait(Some(PATIENCE)).unwrap();
+    let device = Device::by_name(&resolved.device_name()).unwrap();
+    device.open().unwrap().alloc_pd().unwrap()
+}
+
+fn group(way: Way, pd: &ProtectionDomain) -> AsyncGroup {
+    let builder = Channel::builder(pd).max_send_wr(24).max_recv_wr(24);
+    AsyncGroup::new(builder, 64, &events(way, pd.context())).unwrap()
+}
+
+/// A blocking channel whose device fails a send that finds no receive.
+fn hasty(pd: &ProtectionDomain) -> verbs_channel::PreparedChannel {
+    let builder = Channel::builder(pd).timeout(PATIENCE);
+    let never = MaxRnrRetries::new(0).unwrap();
+    builder.rnr_retry(never).build().unwrap()
+}
+
+fn exchange(error: Error) -> ExchangeError {
+    match error {
+        Error::Channel(verbs_channel::Error::Exchange(failure)) => failure.error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn async_peers_connect_and_streams_work_over_their_channels() {
+    let test = begin!();
+    for way in WAYS {
+        let Some(Server { pd, listener, addr }) = Server::new(&test) else {
+            return;
+        };
+        run(way, async move {
+            let (clients, servers) = (group(way, &pd_to(addr)), group(way, &pd));
+            let mut listener = servers.listen_cm(listener).unwrap().private_data(b"theirs");
+            let connecting = clients.connect_cm(addr, &[7; 49], PATIENCE);
+            let (connected, arrival) = join(connecting, listener.accept()).await;
+            let (client, theirs) = connected.unwrap();
+            assert_eq!(theirs, b"theirs");
+            assert_eq!(client.peer_addr(), Some(addr));
+            let (server, ours) = arrival.unwrap().outcome.unwrap();
+            assert_eq!(ours, [7; 49]);
+            let (mut client, mut server) =
+                (client.into_stream().unwrap(), server.into_stream().unwrap());
+            client.write_all(&[1; 300_000]).await.unwrap();
+            let closing = async {
+                client.flush().await.unwrap();
+                client.close().await.unwrap();
+            };
+            let mut read = Vec::new();
+            let (reading, ()) = join(server.read_to_end(&mut read), closing).await;
+            reading.unwrap();
+            assert!(read == [1; 300_000]);
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn raw_requests_are_accepted_with_receives_that_the_peer_finds() {
+    let test = begin!();
+    for way in WAYS {
+        let Some(Server { pd, listener, addr }) = Server::new(&test) else {
+            return;
+        };
+        let peer = thread::spawn(move || {
+            let prepared = hasty(&pd_to(addr));
+            let (mut channel, theirs) = prepared.connect_cm_raw(addr, PATIENCE, b"ours").unwrap();
+            assert!(theirs.as_bytes().starts_with(b"theirs\0"));
+            let region = channel.pd().reg_mr(b"marco".to_vec()).unwrap();
+            channel.send(region.gather_element(..).unwrap()).unwrap();
+            let mut into = channel.pd().reg_mr(vec![0; 8]).unwrap();
+            let error = channel.receive(into.scatter_element(..).unwrap());
+            assert_eq!(
+                error.unwrap_err().down_reason(),
+                Some(DownReason::PeerClosed)
+            );
+        });
+        run(way, async move {
+            let servers = group(way, &pd);
+            let mut requests: CmRequests = servers.cm_requests(listener).unwrap();
+            assert_eq!(requests.local_addr(), Some(addr));
+            let request = requests.next().await.unwrap();
+            assert!(request.private_data().as_bytes().starts_with(b"ours\0"));
+            assert_eq!(request.device_name(), peer_name());
+            assert!(request.initiator_depth() > 0 && request.responder_resources() > 0);
+            let mut prepared = servers.prepare().unwrap();
+            let pool = BufferPool::new(&pd, 8, 1).unwrap();
+            prepared.start_receive(pool.take().unwrap()).unwrap();
+            let accepted = servers.accept_cm_raw(prepared, request, b"theirs", PATIENCE);
+            let channel = accepted.await.unwrap();
+            let receive = channel.prepared_receives().remove(0);
+            let (received, block) = receive.await;
+            assert_eq!(received.unwrap().byte_len(), 5);
+            drop((channel, block));
+        });
+        peer.join().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn raw_connects_find_raw_listeners() {
+    let test = begin!();
+    let Some(Server {
+        pd,
+        mut listener,
+        addr,
+    }) = Server::new(&test)
+    else {
+        return;
+    };
+    let peer = thread::spawn(move || {
+        let request = listener.request(Some(PATIENCE)).unwrap().unwrap();
+        let mut channel = hasty(&pd).accept_cm_raw(request, PATIENCE, b"ok").unwrap();
+        let region = channel.pd().reg_mr(b"marco".to_vec()).unwrap();
+        channel.send(region.gather_element(..).unwrap()).unwrap();
+        let request = listener.request(Some(PATIENCE)).unwrap().unwrap();
+        drop(request);
+    });
+    run(Way::Tokio, async move {
+        let pd = pd_to(addr);
+        let clients = group(Way::Tokio, &pd);
+        let mut prepared = clients.prepare().unwrap();
+        prepared.start_receive(buffer(&pd, &[0; 8])).unwrap();
+        let connected = clients.connect_cm_raw(prepared, addr, b"hi", PATIENCE);
+        let (channel, theirs) = connected.await.unwrap();
+        assert!(theirs.as_bytes().starts_with(b"ok\0"));
+        let receive = channel.prepared_receives().remove(0);
+        assert_eq!(receive.await.0.unwrap().byte_len(), 5);
+        let prepared = clients.prepare().unwrap();
+        let rejected = clients.connect_cm_raw(prepared, addr, b"hi", PATIENCE);
+        let error = exchange(rejected.await.unwrap_err());
+        assert!(matches!(error, ExchangeError::Manager(_)), "{error:?}");
+    });
+    peer.join().unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn peers_that_do_not_accept_are_errors_in_time() {
+    let test = begin!();
+    for way in WAYS {
+        let Some(Server { pd, listener, addr }) = Server::new(&test) else {
+            return;
+        };
+        run(way, async move {
+            let clients = group(way, &pd_to(addr));
+            // It never accepts.
+            let started = Instant::now();
+            let error = clients.connect_cm(addr, b"", SOON).await.unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("{addr} did not answer within 100 ms")
+            );
+            assert!(started.elapsed() < PATIENCE / 4);
+            // It rejects, with its reason.
+            let servers = group(way, &pd);
+            let mut requests = servers.cm_requests(listener).unwrap();
+            let connected = {
+                let connecting = pin!(clients.connect_cm(addr, b"", PATIENCE));
+                let rejecting = pin!(async {
+                    let full = std::io::Error::other("no room");
+                    loop {
+                        // The first may have given up.
+                        let request = requests.next().await.unwrap();
+                        drop(request.reject(&refused(&full)).await);
+                    }
+                });
+                let Either::Left((connected, _)) = select(connecting, rejecting).await;
+                connected
+            };
+            let text = format!("{addr} refused the connection: \"no room\"");
+            assert_eq!(connected.unwrap_err().to_string(), text);
+            // Its private data is too long.
+            let error = clients.connect_cm(addr, &[0; 50], PATIENCE).await;
+            let error = exchange(error.unwrap_err());
+            assert!(
+                matches!(
+                    error,
+                    ExchangeError::PrivateDataBeyondManager { len: 50, max: 49 }
+                ),
+                "{error:?}"
+            );
+            // It does not listen.
+            drop(requests);
+            let ended = async {
+                loop {
+                    let error = clients.connect_cm(addr, b"", SOON).await.unwrap_err();
+                    let error = exchange(error);
+                    if matches!(error, ExchangeError::NotListening { .. }) {
+                        return;
+                    }
+                }
+            };
+            within(PATIENCE / 4, ended).await.expect("it listens");
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn peer_that_is_killed_takes_its_channel_down() {
+    if let Some((addr, mut line)) = role() {
+        let addr: SocketAddr = addr.parse().unwrap();
+        let prepared = Channel::builder(&pd_to(addr)).build().unwrap();
+        let channel = prepared.connect_cm(addr, PATIENCE).unwrap();
+        line.write("connected");
+        line.is_slow();
+        line.read();
+        drop(channel);
+        return;
+    }
+    let test = begin!();
+    let Some(Server { pd, listener, addr }) = Server::new(&test) else {
+        return;
+    };
+    let mut child = Child::start(&test, &addr.to_string());
+    run(Way::Tokio, async move {
+        let servers = group(Way::Tokio, &pd);
+        let mut listener = servers.listen_cm(listener).unwrap();
+        let (channel, _) = listener.accept().await.unwrap().outcome.unwrap();
+        assert_eq!(child.line.read(), "connected");
+        let receive = channel.receive(buffer(&pd, &[0; 8]));
+        child.kill();
+        let (received, _) = receive.await;
+        let error = received.unwrap_err();
+        assert_eq!(
+            channel.down_reason(),
+            Some(DownReason::PeerClosed),
+            "{error:?}"
+        );
+        assert_eq!(
+            std::io::Error::from(error).kind(),
+            ErrorKind::ConnectionReset
+        );
+    });
+}
