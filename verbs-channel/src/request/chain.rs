@@ -267,13 +267,12 @@ impl Built {
         if len == 0 {
             return Ok(None);
         }
-        let chain = match RequestChain::of_any(len) {
-            Ok(chain) if len <= OwnedChain::MAX_LEN => chain,
-            _ => {
-                let asked = u32::try_from(len).unwrap_or(u32::MAX);
-                let max = u16::MAX.into();
-                return Err(RejectReason::BatchTooLong { asked, max });
-            }
+        // Before any memory is allocated for them.
+        let chain = (len <= OwnedChain::MAX_LEN).then(|| RequestChain::of_any(len));
+        let Some(Ok(chain)) = chain else {
+            let asked = u32::try_from(len).unwrap_or(u32::MAX);
+            let max = u16::MAX.into();
+            return Err(RejectReason::BatchTooLong { asked, max });
         };
         let mut built = Self {
             chain,
