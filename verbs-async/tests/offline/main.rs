@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod announced;
+mod auto_traits;
 mod awaited;
 mod awaited_model;
 mod bench;

@@ -1,0 +1,26 @@
+//! What can be moved to other threads, and shared by them: a private field must not change that.
+
+use verbs_async::verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest};
+use verbs_async::{
+    AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, AsyncTransfer, ByteStream, CqEvents,
+    CqPollState, DeviceEvents, Error, IncomingMessages, Message, Operation, OperationResult,
+    OwnedReadHalf, OwnedWriteHalf, SharedMessages, StreamError,
+};
+
+/// Fails to compile if a type cannot be moved to another thread, or shared with it.
+const fn is_send_and_sync<T: Send + Sync>() {}
+
+macro_rules! are_send_and_sync {
+    ($($type:ty,)*) => {
+        const _: () = {
+            $(is_send_and_sync::<$type>();)*
+        };
+    };
+}
+
+are_send_and_sync! {
+    AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, AsyncTransfer, ByteStream, CqEvents,
+    CqPollState, DeviceEvents, Error, IncomingMessages, Message, Operation<OwnedBuffer>,
+    Operation<Vec<OwnedRequest>>, Operation<OwnedChain>, OperationResult<OwnedBuffer>,
+    OwnedReadHalf, OwnedWriteHalf, SharedMessages, StreamError,
+}
