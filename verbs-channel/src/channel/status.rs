@@ -47,6 +47,9 @@ impl<H: Hold> Channel<H> {
     }
 
     /// How many requests of this queue are in flight.
+    ///
+    /// A poll for one operation may find the completions of others. These count until they are polled for,
+    /// or anything else polls. Their room is free, and among the [`credits`](Self::credits), at once.
     #[must_use]
     pub fn in_flight(&self, queue: Queue) -> u32 {
         let (engine, at) = self.shared();

@@ -191,7 +191,8 @@ impl Engine {
         member.map_or(0, |member| member.capacity(queue, &self.slots.budget))
     }
 
-    /// How many requests of one of the channel's queues are in flight; 0 if there is no such channel.
+    /// How many requests of one of the channel's queues are in flight; 0 if there is no such channel: as
+    /// [`Channel::in_flight`](crate::Channel::in_flight).
     #[must_use]
     pub fn in_flight(&self, channel: ChannelId, queue: Queue) -> u32 {
         self.member_of(channel)

@@ -407,3 +407,21 @@ fn handles_return_the_common_room_of_what_one_poll_has_found() {
         assert_eq!(world.common(), common);
     }
 }
+
+#[test]
+fn blocking_request_takes_common_room_and_returns_it() {
+    let (mut world, ids) = World::new(1, 16);
+    let common = world.common();
+    let from = world.pool.take().unwrap();
+    // The share of the channel is taken.
+    let ticket = world.send(ids[0]).unwrap();
+    with(|library| library.completes_sends = true);
+    for _ in 0..20 {
+        let mut channel = world.group.channel(ids[0]).unwrap();
+        bounded(|| channel.send(from.gather_element(..).unwrap())).unwrap();
+        assert_eq!(channel.in_flight(Queue::Send), 1);
+        assert_eq!(world.common(), common);
+    }
+    succeeds(posted()[0]);
+    assert!(world.group.poll(ticket).unwrap().is_some());
+}

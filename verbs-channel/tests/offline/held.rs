@@ -152,6 +152,35 @@ fn handles_that_take_their_outcomes_leave_their_slots_to_the_next() {
 }
 
 #[test]
+fn outcome_that_was_dispatched_is_taken_from_its_slot() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended = channel.scope(|scope| {
+        let element = from.gather_element(..)?;
+        for round in 0..10 {
+            let mut handles = [(); 3].map(|()| scope.post_send(element).expect("there is room"));
+            all_succeeds();
+            // Not the first that was found: all are dispatched.
+            handles[1].poll().expect("it has completed")?;
+            // One poll finds two, in the places of the first two.
+            let later = [(); 2].map(|()| scope.post_send(element));
+            all_succeeds();
+            for handle in later {
+                let mut handle = handle.unwrap_or_else(|reason| panic!("{round}: {reason}"));
+                handle.poll().expect("it has completed")?;
+            }
+            // Its completion may still be in the place behind those.
+            for at in [2, 0] {
+                handles[at].poll().expect("it has completed")?;
+            }
+        }
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
+    has_all_of_its_room(&mut channel);
+}
+
+#[test]
 fn batch_and_receive_return_their_own_credits() {
     let mut channel = channel();
     let (from, mut into) = (region(&channel), region(&channel));
@@ -340,6 +369,7 @@ fn requests_find_the_room_of_tickets_that_were_not_polled_for() {
         // The queue had no room without the others.
         assert_eq!(channel.credits(Queue::Send), 4);
         assert_eq!(channel.credits(Queue::Receive), receives);
+        assert_eq!(channel.in_flight(Queue::Send), 3);
         let more = [(); 4].map(|()| start(&mut channel).unwrap());
         all_succeeds();
         for ticket in tickets.into_iter().skip(1).chain(more) {
@@ -377,5 +407,28 @@ fn blocking_request_loses_no_ticket_that_was_not_polled_for() {
     next.filter(|id| !in_flight.contains(id)).for_each(succeeds);
     bounded(|| channel.send(from.gather_element(..).unwrap())).unwrap();
     assert!(channel.poll(second).unwrap().is_some(), "it is not lost");
+    has_all_of_its_room(&mut channel);
+}
+
+#[test]
+fn blocking_request_that_finds_another_completion_leaves_their_order() {
+    let mut channel = channel();
+    let pd = channel.pd().clone();
+    let from = region(&channel);
+    let start = |channel: &mut Channel| {
+        let buffer = pd.reg_mr(vec![0_u8; 8]).unwrap();
+        channel.start_send(buffer).unwrap()
+    };
+    let [first, second] = [(); 2].map(|()| start(&mut channel));
+    all_succeeds();
+    assert_eq!(channel.poll(first).unwrap().unwrap().ticket, first);
+    // The second is held. The next completion is that of the third, and then that of the request.
+    with(|library| library.completes_sends = true);
+    let third = start(&mut channel);
+    bounded(|| channel.send(from.gather_element(..).unwrap())).unwrap();
+    for ticket in [second, third] {
+        assert_eq!(channel.next_completed().unwrap().ticket, ticket);
+    }
+    with(|library| library.completes_sends = false);
     has_all_of_its_room(&mut channel);
 }

@@ -273,16 +273,24 @@ impl World {
         let _failure: Option<ScopeError<Error>> = ended.err();
     }
 
-    /// A blocking call, whose completion does not come in time, or is that of another call.
+    /// A blocking call, which completes at once, or not in time.
     fn block(&mut self) {
-        if !self.random.one_in(3) {
-            return;
-        }
         let (id, qp_num) = self.any();
         let from = region(self.group.engine_mut().pd(), 1);
+        let completes = !self.device.failed.contains(&qp_num) && !self.random.one_in(4);
+        with(|library| library.completes_sends = completes);
         let mut channel = self.group.channel(id).unwrap();
-        drop(channel.send(from.gather_element(..).unwrap()));
-        self.device.failed.push(qp_num);
+        let ended = channel.send(from.gather_element(..).unwrap());
+        with(|library| library.completes_sends = false);
+        if channel.is_down() {
+            self.device.failed.push(qp_num);
+        } else {
+            // It may be rejected for lack of room, or of slots.
+            assert!(
+                matches!(ended, Ok(()) | Err(Error::Rejected(_))),
+                "{ended:?}"
+            );
+        }
     }
 
     /// Removes a channel, and adds another. Its messages are returned.

@@ -11,6 +11,7 @@ use verbs_core::verbs_sys::{
 };
 
 use super::events::announce_raw;
+use super::memory::SIGNALED;
 use super::with;
 
 /// A request as the driver saw it.
@@ -211,7 +212,16 @@ unsafe fn post<W>(
             unsafe { *bad_wr = wr };
             break;
         }
-        with(|library| library.accepted(queue.address, queue.is_send, &mut request));
+        with(|library| {
+            library.accepted(queue.address, queue.is_send, &mut request);
+            if library.completes_sends && request.is_send && request.send_flags & SIGNALED != 0 {
+                library.done.push_back(ibv_wc {
+                    wr_id: request.wr_id,
+                    qp_num: request.qp_num,
+                    ..Default::default()
+                });
+            }
+        });
         requests.push(request);
         // SAFETY: it is alive, as the whole chain is.
         wr = unsafe { next(wr) };

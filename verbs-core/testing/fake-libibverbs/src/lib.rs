@@ -80,6 +80,8 @@ pub struct Library {
     pub done: VecDeque<ibv_wc>,
     /// A completion that is there for the poll after so many that found nothing of it.
     pub done_later: Option<(usize, ibv_wc)>,
+    /// Whether each signalled request of a send queue has succeeded when it is posted.
+    pub completes_sends: bool,
     /// Whether send queues drain, in the result of a query.
     pub sq_draining: bool,
     /// The `wr_id` of a completion that each poll finds.
@@ -296,6 +298,7 @@ impl Library {
             poll_answer: None,
             done: VecDeque::new(),
             done_later: None,
+            completes_sends: false,
             sq_draining: false,
             endless: None,
             when_armed: VecDeque::new(),

@@ -37,7 +37,7 @@ pub(super) struct Operation {
     sent: Vec<u8>,
 }
 
-const SIGNALED: u32 = 2;
+pub(super) const SIGNALED: u32 = 2;
 const INLINE: u32 = 8;
 /// RDMA read, compare and swap, fetch and add.
 const WRITE_LOCALLY: [u32; 3] = [4, 5, 6];
