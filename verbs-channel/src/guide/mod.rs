@@ -14,6 +14,8 @@
 //! | [Debugging](debugging) | Where do I look first? |
 //! | [Troubleshooting](troubleshooting) | What does this error mean, and how do I mend it? |
 //!
+//! If you know the C API, [`verbs_core::from_c`] has the Rust name of each C name.
+//!
 //! Every block of Rust in the guide is compiled by the tests of this crate, and every error text is
 //! compared with what the code prints. To run the blocks without an RDMA device, see
 //! [soft-RoCE](debugging#soft-roce-rdma-without-a-device).

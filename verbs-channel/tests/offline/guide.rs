@@ -120,6 +120,10 @@ fn of_exchanges(words: String) -> Vec<Error> {
             address: "\"server\"".into(),
             source: "server".to_socket_addrs().unwrap_err(),
         },
+        ExchangeError::OtherDevice {
+            needed: "mlx5_1".into(),
+            ours: "mlx5_0".into(),
+        },
         ExchangeError::NotOurs(*b"HTTP"),
         ExchangeError::Version(2),
         ExchangeError::Endpoint(EndpointError::Version { version: 3 }),
