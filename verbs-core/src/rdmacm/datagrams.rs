@@ -24,24 +24,26 @@ use crate::ret;
 /// connection, and nothing ends when this is dropped. iWARP has no datagrams.
 ///
 /// ```no_run
-/// use std::net::SocketAddr;
 /// use std::time::Duration;
 /// use verbs_core::rdmacm::DatagramService;
-/// use verbs_core::{CompletionQueue, DatagramQueuePair, DatagramWorkRequest, Device, GatherElement};
+/// use verbs_core::{CompletionQueue, DatagramQueuePair, DatagramWorkRequest, Device};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let (second, server) = (Duration::from_secs(1), "192.0.2.1:7174".parse()?);
 /// let service = DatagramService::find(server, second, b"")?.wait(Some(5 * second))?;
 /// let context = Device::by_name(&service.device_name())?.open()?;
 /// let (pd, cq) = (context.alloc_pd()?, CompletionQueue::create(&context, 16)?);
+/// let ah = pd.create_ah(&service.ah_attr())?;
+/// let hello = pd.reg_mr(b"hello".to_vec())?;
 /// let qp = DatagramQueuePair::builder(&pd, &cq, &cq)
 ///     .port_num(service.port_num())
 ///     .qkey(service.qkey())
 ///     .build()?;
-/// let ah = pd.create_ah(&service.ah_attr())?;
-/// let request = |element| DatagramWorkRequest::new(element, &ah, service.qp_num(), service.qkey());
-/// # let _ = |element: &mut [GatherElement<'_>]| { request(element); };
-/// # drop(qp);
+/// let mut element = hello.gather_element(..)?;
+/// let (to, key) = (service.qp_num(), service.qkey());
+/// let mut request = DatagramWorkRequest::new(&mut element, &ah, to, key);
+/// // The queue pair is dropped before `hello` and `ah`: nothing is in flight then.
+/// unsafe { qp.post_send(&mut request)? };
 /// # Ok(())
 /// # }
 /// ```
