@@ -112,7 +112,7 @@
 //! | [`AsyncCq::poll_wr_id`] | The completion is kept until a later `poll_wr_id` or `poll` takes it. |
 //! | [`AsyncTransfer::finish`], [`finish_within`](AsyncTransfer::finish_within) | Its operations continue: call either again. |
 //! | an [`AsyncTransfer`] | Operations in the backlog are not posted. The channels with operations in flight are taken down, and the buffers are dropped when the device has released them. |
-//! | connecting or accepting | The channel and the stream are dropped. |
+//! | connecting or accepting | The channel and the stream are dropped; by `rdma_cm`, the connection is dropped on a helper thread. |
 //! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | Nothing is lost: the next call continues. |
 //! | [`BufferPool::take_when_free`](verbs_channel::BufferPool::take_when_free) | A block that it was given goes to the next task that waits. |
 //! | [`AsyncDatagrams::send_to`] | The datagram is not posted, and its buffer is dropped. |
@@ -153,6 +153,9 @@
 //! - `tokio`: its notifier, connecting over its TCP streams, and its I/O traits for [`ByteStream`].
 //! - `async-io`: its notifier, and connecting over its TCP streams.
 //! - `dlopen`: libibverbs is looked for at run time: see the feature of `verbs-core`.
+//! - `rdmacm`: channels that connect by `rdma_cm` at the address of an RDMA device, on any executor, with
+//!   `AsyncGroup::connect_cm` and `listen_cm`, and to programs of others, with `connect_cm_raw`,
+//!   `cm_requests` and `accept_cm_raw`. On iWARP it is the only way.
 //!
 //! None is on by default. All can be on at the same time.
 //!

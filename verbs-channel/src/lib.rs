@@ -151,6 +151,9 @@
 //! - A firewall that closes one direction of the TCP connection, or drops it while it is idle, takes
 //!   the channel down, although RDMA may still work. Keepalive probes, a few in each
 //!   `peer_timeout`, prevent that with most firewalls. With `peer_timeout(None)` no peer is watched.
+//! - A channel that was connected by `rdma_cm` (feature `rdmacm`) is watched by that connection instead. It
+//!   goes down when the peer disconnects or its process ends, but not when the peer's host dies: give
+//!   waits a timeout.
 //! - After a [handshake](PreparedChannel::handshake) of your own, or an exchange
 //!   [over datagrams](PreparedChannel::connect_over_datagrams), pass the channel a descriptor to
 //!   [watch the peer](Channel::watch_peer). Without one no peer is watched, and receives need a
@@ -182,6 +185,9 @@
 //! # Features
 //!
 //! - `dlopen`: libibverbs is looked for at run time: see the feature of [`verbs_core`].
+//! - `rdmacm`: channels that connect by `rdma_cm` at the address of an RDMA device, with
+//!   `PreparedChannel::connect_cm` and `accept_cm`, and to programs of others, with `connect_cm_raw` and
+//!   `accept_cm_raw`. On iWARP it is the only way. See the feature of [`verbs_core`].
 //!
 //! # Requirements
 //!
