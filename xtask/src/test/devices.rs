@@ -1,9 +1,10 @@
-//! The tests that need an RDMA device: found among all test programs, run on soft-RoCE.
+//! The tests that need an RDMA device: found among all test programs, run on soft-RoCE, and those of
+//! verbs-core on a second driver, soft-iWARP, too.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use soft_roce::{Options, Way};
+use soft_roce::{Driver, Options, Way};
 
 use super::libtest::Tally;
 use super::offline::count;
@@ -37,7 +38,7 @@ impl Program {
     }
 
     /// The job that runs the tests which `args` choose.
-    fn job(&self, name: String, args: &[&str]) -> Job {
+    fn job(&self, name: String, driver: Driver, args: &[&str]) -> Job {
         let Artifact {
             package,
             version,
@@ -45,7 +46,10 @@ impl Program {
             executable,
             ..
         } = &self.artifact;
-        let fixed = ["--ignored", "--show-output", "--test-threads=1"];
+        // Some wait for 10 s there until a peer has been given up: together they take half the time.
+        let threads = if driver == Driver::Siw { 3 } else { 1 };
+        let threads = format!("--test-threads={threads}");
+        let fixed = ["--ignored", "--show-output", &threads];
         let program = executable.display().to_string();
         let words = fixed.iter().chain(args).map(|arg| (*arg).to_owned());
         let dir = dir.display();
@@ -86,6 +90,9 @@ pub(super) fn tests(
     }
     one_host(report, options, &programs)?;
     two_hosts(report, options, &programs)?;
+    if options.driver == Driver::Rxe {
+        second_driver(report, options, programs)?;
+    }
     step.end(if report.failures() == before {
         "ok"
     } else {
@@ -145,10 +152,10 @@ fn one_host(report: &mut Report, options: &Options, programs: &[Program]) -> Res
     for program in programs {
         let (_, single): (Vec<&str>, Vec<&str>) = split(&program.tests);
         if !single.is_empty() {
-            let name = program.name();
+            let name = program.name() + on(options.driver);
             expected.insert(name.clone(), single.len());
             let args = [&["--exact"], single.as_slice()].concat();
-            jobs.push(program.job(name, &args));
+            jobs.push(program.job(name, options.driver, &args));
         }
     }
     run(report, options, &jobs, &expected)
@@ -162,15 +169,62 @@ fn two_hosts(report: &mut Report, options: &Options, programs: &[Program]) -> Re
         let (double, _): (Vec<&str>, Vec<&str>) = split(&program.tests);
         for test in double {
             let name = format!("{} {test}", program.name());
-            if options.way == Way::Native {
-                report.skip(format!("{name}: one machine only (--native)"));
+            let reason = if options.way == Way::Native {
+                Some("one machine only (--native)")
+            } else if options.driver == Driver::Siw {
+                Some(WITHOUT_MANAGER)
+            } else {
+                None
+            };
+            if let Some(reason) = reason {
+                report.skip(format!("{name}: {reason}"));
                 continue;
             }
-            let job = program.job(name.clone(), &["--exact", test]);
+            let job = program.job(name.clone(), options.driver, &["--exact", test]);
             run(report, &options, &[job], &BTreeMap::from([(name, 1)]))?;
         }
     }
     Ok(())
+}
+
+/// Runs on soft-iWARP what may run there: programs that connect by the connection manager. Takes less
+/// than a minute.
+fn second_driver(
+    report: &mut Report,
+    options: &Options,
+    programs: Vec<Program>,
+) -> Result<(), Error> {
+    let mut options = options.clone();
+    options.driver = Driver::Siw;
+    let (with_manager, without): (Vec<_>, Vec<_>) = programs
+        .into_iter()
+        .partition(|program| program.artifact.package == "verbs-core");
+    for program in without {
+        let (name, on) = (program.name(), on(options.driver));
+        report.skip(format!("{name}{on}: {WITHOUT_MANAGER}"));
+    }
+    if with_manager.is_empty() {
+        return Ok(());
+    }
+    if let Err(error) = soft_roce::prepare(&options) {
+        for program in with_manager {
+            let (name, on) = (program.name(), on(options.driver));
+            report.skip(format!("{name}{on}: {error}"));
+        }
+        return Ok(());
+    }
+    one_host(report, &options, &with_manager)
+}
+
+/// Why a program or a test cannot run on iWARP.
+const WITHOUT_MANAGER: &str = "it connects without rdma_cm, which iWARP cannot";
+
+/// What follows a program's name in reports.
+fn on(driver: Driver) -> &'static str {
+    match driver {
+        Driver::Siw => " on siw",
+        _ => "",
+    }
 }
 
 fn split(tests: &[String]) -> (Vec<&str>, Vec<&str>) {
@@ -235,7 +289,7 @@ fn judge(
 
 #[cfg(test)]
 mod tests {
-    use super::{Program, Tally, judge, listed, split};
+    use super::{Driver, Program, Tally, judge, listed, split};
     use crate::test::report::Report;
     use crate::workspace::Artifact;
 
@@ -267,7 +321,7 @@ mod tests {
             },
             tests: vec![],
         };
-        let job = program.job(program.name(), &["--exact", "a"]);
+        let job = program.job(program.name(), Driver::Rxe, &["--exact", "a"]);
         assert_eq!(job.dir, "/w/core");
         assert!(job.env.contains(&"CARGO_MANIFEST_DIR=/w/core".to_owned()));
         assert_eq!(job.commands[0][0], "/t/device-1");

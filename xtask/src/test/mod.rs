@@ -9,7 +9,7 @@ pub(crate) mod report;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use soft_roce::{Options, Way};
+use soft_roce::{Driver, Options, Way};
 
 use crate::args::Args;
 use crate::checkers::miri;
@@ -26,7 +26,8 @@ Usage: cargo xtask test [OPTION…] [FILTER]
 First what runs anywhere: formatting, the project's rules, lints, unit tests, doctests, docs, and
 a few minutes of Miri where it is installed.
 Then, on soft-RoCE: the tests that need an RDMA device, those that need two machines, our
-ping-pongs against C's, and the tests of soft-RoCE itself.
+ping-pongs against C's, and the tests of soft-RoCE itself. On soft-iWARP, a second driver: those of
+verbs-core, as far as iWARP can.
 
   FILTER          only tests whose name contains it
   --offline       only what runs anywhere
@@ -110,6 +111,9 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
             let mut two = choice.options.clone();
             two.hosts = 2;
             needs.extend(soft_roce::needs(&two));
+            let mut second = two;
+            second.driver = Driver::Siw;
+            needs.extend(soft_roce::needs(&second));
         }
     }
     packages::ensure(&needs, policy)?;
@@ -127,7 +131,11 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
     }
     if choice.device {
         devices::tests(report, &choice.options, filter)?;
-        interop::tests(report, &choice.options, filter)?;
+        if choice.options.driver == Driver::Siw {
+            report.skip("interop: the ping-pongs connect without rdma_cm, which iWARP cannot");
+        } else {
+            interop::tests(report, &choice.options, filter)?;
+        }
         if choice.has_guests() {
             let args = [
                 "--package=cargo-soft-roce",

@@ -112,7 +112,7 @@ pub(super) fn libtest(
 pub(crate) fn count(report: &mut Report, name: &str, tally: &Tally, code: u8) {
     report.pass(tally.passed.saturating_sub(tally.skipped.len()));
     for skipped in &tally.skipped {
-        report.skip(skipped.clone());
+        report.skip_printed(skipped.clone());
     }
     for index in 0..tally.failed {
         let test = tally.failures.get(index).map_or("a test", String::as_str);

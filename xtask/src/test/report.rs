@@ -1,6 +1,10 @@
 //! What a run of tests came to, counted from what really happened.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
+
+/// So many tests that were skipped for one reason are named in the summary.
+const FEW: usize = 3;
 
 /// The counts, the names behind them, and the exit code.
 #[derive(Debug, Default)]
@@ -8,6 +12,7 @@ pub(crate) struct Report {
     passed: usize,
     failed: Vec<String>,
     skipped: Vec<String>,
+    printed: Vec<String>,
     code: Option<u8>,
 }
 
@@ -36,6 +41,11 @@ impl Report {
         self.skipped.push(what.into());
     }
 
+    /// The same for something whose `NAME: REASON` was printed when it was skipped.
+    pub(crate) fn skip_printed(&mut self, what: impl Into<String>) {
+        self.printed.push(what.into());
+    }
+
     /// How many things have failed so far.
     pub(crate) fn failures(&self) -> usize {
         self.failed.len()
@@ -43,7 +53,7 @@ impl Report {
 
     /// Whether nothing at all was counted.
     pub(crate) fn is_empty(&self) -> bool {
-        self.passed == 0 && self.failed.is_empty() && self.skipped.is_empty()
+        self.passed == 0 && self.failed.is_empty() && self.skipped() == 0
     }
 
     /// The exit code of the whole run.
@@ -51,16 +61,37 @@ impl Report {
         self.code.unwrap_or(0)
     }
 
+    fn skipped(&self) -> usize {
+        self.skipped.len() + self.printed.len()
+    }
+
     /// What was skipped and why, what failed, and the closing line.
+    ///
+    /// Where many were skipped for one reason, their names have been printed before.
     pub(crate) fn summary(&self) -> String {
         let mut text = String::from("\n");
         for skipped in &self.skipped {
             text.push_str(&format!("SKIPPED {skipped}\n"));
         }
+        let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for skipped in &self.printed {
+            let (_, reason) = skipped.split_once(": ").unwrap_or(("", skipped));
+            by_reason.entry(reason).or_default().push(skipped);
+        }
+        for (reason, skipped) in by_reason {
+            match skipped.len() {
+                1..=FEW => {
+                    for skipped in skipped {
+                        text.push_str(&format!("SKIPPED {skipped}\n"));
+                    }
+                }
+                many => text.push_str(&format!("SKIPPED {many} tests, named above: {reason}\n")),
+            }
+        }
         for failed in &self.failed {
             text.push_str(&format!("FAILED {failed}\n"));
         }
-        let (failed, skipped) = (self.failed.len(), self.skipped.len());
+        let (failed, skipped) = (self.failed.len(), self.skipped());
         text + &format!("{} passed, {failed} failed, {skipped} skipped", self.passed)
     }
 }
@@ -99,6 +130,20 @@ mod tests {
         assert!(summary.contains("SKIPPED odp: no such device\n"));
         assert!(summary.contains("FAILED clippy\n"));
         assert_eq!(report.exit_code(), 1);
+    }
+
+    #[test]
+    fn many_skipped_for_one_reason_are_one_line_and_all_count() {
+        let mut report = Report::default();
+        for test in ["a", "b", "c", "d"] {
+            report.skip_printed(format!("{test}: iWARP lacks atomics"));
+        }
+        report.skip_printed("e: no: such: device");
+        let summary = report.summary();
+        let expected = "\nSKIPPED 4 tests, named above: iWARP lacks atomics\n\
+             SKIPPED e: no: such: device\n0 passed, 0 failed, 5 skipped";
+        assert_eq!(summary, expected);
+        assert!(!report.is_empty());
     }
 
     #[test]
