@@ -1,5 +1,6 @@
 //! Connecting by `rdma_cm`, on every notifier: to async and blocking peers, to other programs, and to none.
 
+use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -15,7 +16,7 @@ use verbs_async::verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDo
 use verbs_async::verbs_channel::{self, BufferPool, Channel, DownReason};
 use verbs_async::{AsyncGroup, CmRequests, Error};
 use verbs_harness::child::{Child, role};
-use verbs_harness::{Test, begin, peer_name};
+use verbs_harness::{Test, begin, peer_name, until};
 
 use crate::ends::{PATIENCE, WAYS, Way, buffer, events, run, within};
 
@@ -291,4 +292,43 @@ fn peer_that_is_killed_takes_its_channel_down() {
             ErrorKind::ConnectionReset
         );
     });
+}
+
+fn open_descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn cancelled_connects_and_accepts_leave_no_descriptor() {
+    let test = begin!(alone);
+    for way in WAYS {
+        let Some(Server { pd, listener, addr }) = Server::new(&test) else {
+            return;
+        };
+        run(way, async move {
+            let (clients, servers) = (group(way, &pd_to(addr)), group(way, &pd));
+            let mut listener = servers.listen_cm(listener).unwrap();
+            // What stays: the descriptors of timers and of the sets of peers.
+            let started = Instant::now();
+            let connecting = clients.connect_cm(addr, b"", PATIENCE);
+            let (connected, arrival) = join(connecting, listener.accept()).await;
+            drop((connected.unwrap(), arrival.unwrap().outcome.unwrap()));
+            let whole = started.elapsed();
+            let settled = |at_most: usize| until(PATIENCE / 4, || open_descriptors() <= at_most);
+            // So does what the timers of this test need.
+            let _late = within(SOON, std::future::pending::<()>()).await;
+            let before = open_descriptors();
+            let mut connected = 0;
+            for at in 0..12 {
+                // From before the first step to after the last.
+                let both = join(clients.connect_cm(addr, b"", PATIENCE), listener.accept());
+                connected += usize::from(within(whole * at / 8, both).await.is_some());
+            }
+            println!("{connected} of 12 have connected");
+            // Some of its peers have given up, but may not have been noticed yet.
+            drop(listener);
+            assert!(settled(before), "{} of {before}", open_descriptors());
+        });
+    }
 }
