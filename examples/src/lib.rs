@@ -2,6 +2,7 @@
 
 mod account;
 mod address;
+mod descriptors;
 mod device;
 pub mod echo;
 mod failure;
@@ -25,6 +26,7 @@ mod wait;
 
 pub use account::missing_or_twice;
 pub use address::{Address, AddressError};
+pub use descriptors::many_descriptors;
 pub use device::{check_size, open};
 pub use failure::{Context, Failure, run};
 pub use frame::{Frames, Hello};

@@ -23,6 +23,9 @@ const PROGRAMS: [&str; 17] = [
     env!("CARGO_BIN_EXE_http_over_rdma"),
 ];
 
+/// It takes no peer and no device: clients come to its address.
+const P9_SERVER: &str = env!("CARGO_BIN_EXE_p9_server");
+
 fn name(program: &str) -> &str {
     program.rsplit('/').next().unwrap()
 }
@@ -95,4 +98,22 @@ fn missing_arguments_are_named() {
     }
     assert!(refused("async_kv", &[]).contains("which server?"));
     assert!(refused("file_copy", &["there"]).contains("which file?"));
+}
+
+#[test]
+fn options_of_a_mounted_server_are_named() {
+    let text = run(P9_SERVER, &["--help"]).stdout;
+    assert!(String::from_utf8(text).unwrap().contains("mount -t 9p"));
+    assert!(refused(P9_SERVER, &[]).contains("--root"));
+    for (option, value) in [
+        ("--listen", "5640"),
+        ("--msize", "4095"),
+        ("--msize", "1048577"),
+        ("--depth", "0"),
+        ("--max-clients", "0"),
+        ("--timeout", "-5"),
+    ] {
+        let text = refused(P9_SERVER, &["--root", "/", option, value]);
+        assert!(text.contains(option) && text.contains(value), "{text}");
+    }
 }

@@ -7,6 +7,7 @@
 
 mod kv_transfer;
 mod lessons;
+mod p9;
 mod program;
 mod two_hosts;
 

@@ -83,6 +83,11 @@ impl Program {
         server
     }
 
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The port that this server listens on.
     pub(crate) fn port(&self) -> &str {
         &self.port

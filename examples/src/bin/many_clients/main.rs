@@ -12,8 +12,7 @@ mod server;
 use std::process::ExitCode;
 
 use clap::Parser;
-use examples::{Common, Failure, run};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use examples::{Common, many_descriptors, run};
 
 /// Answer the requests of up to a thousand clients from one queue of receives
 ///
@@ -91,12 +90,4 @@ fn main() -> ExitCode {
             (Some(host), None) => crowd::run(options, host),
         }
     })
-}
-
-/// Permits as many descriptors as this process may have: each connection has one.
-fn many_descriptors() -> Result<(), Failure> {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let current = maximum;
-    setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
-    Ok(())
 }

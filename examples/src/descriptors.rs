@@ -1,0 +1,17 @@
+//! How many files and connections a program may have.
+
+use std::io;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Permits as many descriptors as this process may have: each connection or file has one.
+///
+/// # Errors
+///
+/// The limit cannot be changed.
+pub fn many_descriptors() -> io::Result<()> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let current = maximum;
+    setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
+    Ok(())
+}
