@@ -113,7 +113,9 @@
 //! | [`AsyncTransfer::finish`], [`finish_within`](AsyncTransfer::finish_within) | Its operations continue: call either again. |
 //! | an [`AsyncTransfer`] | Operations in the backlog are not posted. The channels with operations in flight are taken down, and the buffers are dropped when the device has released them. |
 //! | connecting or accepting | The channel and the stream are dropped; by `rdma_cm`, the connection is dropped on a helper thread. |
+//! | [connecting over datagrams](AsyncGroup#method.connect_over_datagrams_tokio) | The channel is dropped. The server times out, or has a channel whose peer is gone. |
 //! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | Nothing is lost: the next call continues. |
+//! | [`AsyncDatagramListener::accept`](AsyncGroup#method.listen_over_datagrams_tokio) | Nothing is lost: the next call continues. |
 //! | [`BufferPool::take_when_free`](verbs_channel::BufferPool::take_when_free) | A block that it was given goes to the next task that waits. |
 //! | [`AsyncDatagrams::send_to`] | The datagram is not posted, and its buffer is dropped. |
 //! | [`AsyncDatagrams::receive_from`], [`AsyncDatagrams::flush`] | Nothing is lost: the next call continues. |
@@ -210,6 +212,8 @@ mod watched;
 pub use channel::AsyncChannel;
 #[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 pub use connect::{Arrival, Listener};
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+pub use connect::{AsyncDatagramListener, DatagramArrival};
 #[cfg(feature = "rdmacm")]
 pub use connect::{CmRequest, CmRequests};
 pub use cq::{AsyncCq, CqPollState};

@@ -1,4 +1,4 @@
-//! Connecting: exchanges of endpoints and handshakes, over any runtime's TCP or any stream.
+//! Connecting: exchanges of endpoints and handshakes, over any runtime's TCP, any stream, or datagrams.
 //!
 //! The protocol is that of [`verbs_channel::exchange`], so either side can be blocking.
 
@@ -6,6 +6,10 @@
 mod adapter;
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 mod alone;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+mod datagram_listener;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+mod datagrams;
 mod exchange;
 mod failure;
 #[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
@@ -25,6 +29,8 @@ mod tests;
 #[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 mod time;
 
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+pub use datagram_listener::{AsyncDatagramListener, DatagramArrival};
 #[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 pub use listener::{Arrival, Listener};
 #[cfg(feature = "rdmacm")]

@@ -121,7 +121,7 @@ impl Deadline {
     }
 
     fn timer(&self, time: Duration) -> Result<Sleep> {
-        (self.start)(time).map_err(|error| tcp("set a deadline for", error))
+        start(&self.start, time)
     }
 
     /// The output of a future, or `None` if it takes longer than one `of`-th of the time left.
@@ -131,7 +131,17 @@ impl Deadline {
         future: impl Future<Output = T>,
     ) -> Result<Option<T>> {
         let left = self.left().unwrap_or_default();
-        let mut sleep = self.timer(left / u32::try_from(of).unwrap_or(u32::MAX).max(1))?;
+        self.within(left / u32::try_from(of).unwrap_or(u32::MAX).max(1), future)
+            .await
+    }
+
+    /// The output of a future, or `None` if it takes longer than this, whenever the deadline is.
+    pub(super) async fn within<T>(
+        &self,
+        time: Duration,
+        future: impl Future<Output = T>,
+    ) -> Result<Option<T>> {
+        let mut sleep = self.timer(time)?;
         let mut future = pin!(future);
         let ended = poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(value) => Poll::Ready(Some(value)),
@@ -162,6 +172,11 @@ impl Deadline {
         let after = Some(self.timeout);
         exchange_error(ExchangeError::TimedOut { what, after })
     }
+}
+
+/// Starts a timer of a runtime.
+pub(super) fn start(start: &Start, time: Duration) -> Result<Sleep> {
+    start(time).map_err(|error| tcp("set a deadline for", error))
 }
 
 /// Connects to the first of these addresses that answers. If one of them refuses the connection, as

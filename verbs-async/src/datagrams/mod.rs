@@ -55,57 +55,13 @@ use state::{Awaited, Shared, State};
 ///
 /// # Channels over datagrams
 ///
-/// The protocol that connects channels over datagrams,
-/// [`datagram_exchange`](verbs_channel::datagram_exchange), has no I/O and no clock. So it runs over such an
-/// endpoint with the timers of any runtime; the endpoint is not used for anything else meanwhile. The
-/// other side can be a blocking [`DatagramListener`](verbs_channel::DatagramListener). For a client in tokio:
+/// [`AsyncGroup::connect_over_datagrams_tokio`] and [`AsyncGroup::listen_over_datagrams_tokio`] connect channels
+/// over such an endpoint, without TCP, and so do those of async-io. The endpoint is not used for anything
+/// else meanwhile. With the timers of another runtime, run the protocol itself: it has no I/O and no
+/// clock. See [`datagram_exchange`](verbs_channel::datagram_exchange).
 ///
-/// ```no_run
-/// use std::time::{Duration, Instant};
-/// use verbs_async::verbs_channel::datagram_exchange::{Connector, Step};
-/// use verbs_async::verbs_channel::verbs_core::DatagramEndpoint;
-/// use verbs_async::verbs_channel::BufferPool;
-/// use verbs_async::{AsyncChannel, AsyncDatagrams, AsyncGroup};
-///
-/// # #[cfg(feature = "tokio")]
-/// async fn connect(
-///     group: &AsyncGroup,
-///     datagrams: &AsyncDatagrams,
-///     pool: &BufferPool,
-///     server: &DatagramEndpoint,
-/// ) -> Result<AsyncChannel, Box<dyn std::error::Error>> {
-///     let prepared = group.prepare()?;
-///     let (ours, max, now) = (prepared.endpoint(), datagrams.max_payload(), Instant::now());
-///     let timeout = Duration::from_secs(5);
-///     let mut connector = Connector::new(server, &ours, b"hello", max, now, timeout)?;
-///     let (mut prepared, mut channel) = (Some(prepared), None);
-///     loop {
-///         match connector.step(Instant::now())? {
-///             Step::Send(bytes) => {
-///                 if let Some(block) = pool.take_with(bytes)? {
-///                     datagrams.send_to(server, block).await?;
-///                 }
-///             }
-///             Step::Wait(until) => {
-///                 let received = tokio::time::timeout_at(until.into(), datagrams.receive_from());
-///                 if let Ok(datagram) = received.await {
-///                     connector.received(&datagram?);
-///                 }
-///             }
-///             Step::Done(peer) => match prepared.take() {
-///                 Some(prepared) => {
-///                     channel = Some(group.handshake(prepared, &peer.endpoint).await?);
-///                     connector.ready();
-///                 }
-///                 None => break,
-///             },
-///         }
-///     }
-///     // With the last datagram the server need not wait any longer.
-///     datagrams.flush().await;
-///     channel.ok_or_else(|| "there was no handshake".into())
-/// }
-/// ```
+/// [`AsyncGroup::connect_over_datagrams_tokio`]: crate::AsyncGroup#method.connect_over_datagrams_tokio
+/// [`AsyncGroup::listen_over_datagrams_tokio`]: crate::AsyncGroup#method.listen_over_datagrams_tokio
 #[derive(Clone)]
 pub struct AsyncDatagrams {
     shared: Arc<Shared>,
@@ -128,6 +84,7 @@ impl AsyncDatagrams {
             subscription.listen(Weak::<Shared>::clone(shared));
             Shared {
                 pool: engine.receive_pool().clone(),
+                pd: builder.pd().clone(),
                 endpoint: engine.endpoint(),
                 max_payload: engine.max_payload(),
                 state: Mutex::new(State::new(subscription, engine)),
@@ -164,6 +121,12 @@ impl AsyncDatagrams {
     /// Those of [`create`](Self::create) and [`CqEvents::create_thread`].
     pub fn create_thread(builder: &DatagramsBuilder) -> Result<Self> {
         Self::create(builder, &CqEvents::create_thread(builder.pd().context())?)
+    }
+
+    /// The protection domain in which buffers must be registered.
+    #[must_use]
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.shared.pd
     }
 
     /// The data that a peer needs to send to it.

@@ -14,7 +14,7 @@ use std::io;
 use std::task::Waker;
 
 use verbs_channel::datagrams::{DatagramEnding, DatagramEngine};
-use verbs_channel::verbs_core::{DatagramEndpoint, ErrorChain};
+use verbs_channel::verbs_core::{DatagramEndpoint, ErrorChain, ProtectionDomain};
 use verbs_channel::{BufferPool, DownReason, OwnedBuffer};
 
 use super::line::Line;
@@ -29,6 +29,7 @@ pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     /// Of the receives' blocks.
     pub(super) pool: BufferPool,
+    pub(super) pd: ProtectionDomain,
     pub(super) endpoint: DatagramEndpoint,
     pub(super) max_payload: u32,
 }

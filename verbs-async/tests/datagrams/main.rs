@@ -6,6 +6,7 @@
 #[expect(dead_code, reason = "is the base of other tests, too")]
 #[path = "../offline/bench.rs"]
 mod bench;
+mod connects;
 mod waits;
 
 use verbs_harness::allocations::Counting;

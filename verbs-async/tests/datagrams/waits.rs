@@ -19,7 +19,7 @@ use crate::bench::{Bench, Task, WakeCounter, done, now, system_calls};
 
 const HEADER: usize = 40;
 
-fn peer() -> DatagramEndpoint {
+pub(crate) fn peer() -> DatagramEndpoint {
     let gid: Gid = "::ffff:10.0.0.9".parse().unwrap();
     let endpoint = DatagramEndpoint::builder(0x77, QKey::MAX).gid(gid);
     endpoint.build().unwrap()
@@ -33,7 +33,7 @@ fn endpoint(bench: &Bench) -> (ProtectionDomain, AsyncDatagrams) {
 }
 
 /// A datagram comes into this receive.
-fn comes(wr_id: u64, bytes: &[u8]) {
+pub(crate) fn comes(wr_id: u64, bytes: &[u8]) {
     let mut message = vec![0; HEADER];
     message[20] = 0x45;
     message[32..36].copy_from_slice(&[10, 0, 0, 9]);

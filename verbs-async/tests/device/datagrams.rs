@@ -1,13 +1,11 @@
 //! Awaited datagram endpoints: questions and answers, in every way to wait.
 
 use std::thread;
-use std::time::Instant;
 
-use futures_util::future::join;
-use verbs_async::verbs_channel::datagram_exchange::{Connector, Step};
-use verbs_async::verbs_channel::verbs_core::{DatagramEndpoint, Device, ProtectionDomain};
+use futures_util::future::{join, join_all};
+use verbs_async::verbs_channel::verbs_core::Device;
 use verbs_async::verbs_channel::{BufferPool, Channel, DatagramListener, Datagrams};
-use verbs_async::{AsyncChannel, AsyncDatagrams, AsyncGroup, CqEvents};
+use verbs_async::{AsyncDatagrams, AsyncGroup, CqEvents};
 use verbs_harness::{PATIENCE, begin, device_name, peer_name};
 
 #[test]
@@ -56,45 +54,6 @@ fn questions_are_answered_in_their_order() {
     });
 }
 
-/// Connects to a blocking listener, as the documentation of `AsyncDatagrams` does.
-async fn connect(pd: &ProtectionDomain, server: &DatagramEndpoint) -> (AsyncGroup, AsyncChannel) {
-    let events = CqEvents::create_tokio(pd.context()).unwrap();
-    let group = AsyncGroup::new(Channel::builder(pd), 1, &events).unwrap();
-    let datagrams = AsyncDatagrams::create_tokio(&Datagrams::builder(pd)).unwrap();
-    let pool = BufferPool::new(pd, 1024, 4).unwrap();
-    let prepared = group.prepare().unwrap();
-    let (ours, max, now) = (prepared.endpoint(), datagrams.max_payload(), Instant::now());
-    let connector = Connector::new(server, &ours, b"hello", max, now, PATIENCE);
-    let mut connector = connector.unwrap();
-    let (mut prepared, mut channel) = (Some(prepared), None);
-    loop {
-        match connector.step(Instant::now()).unwrap() {
-            Step::Send(bytes) => {
-                if let Some(block) = pool.take_with(bytes).unwrap() {
-                    datagrams.send_to(server, block).await.unwrap();
-                }
-            }
-            Step::Wait(until) => {
-                let received = tokio::time::timeout_at(until.into(), datagrams.receive_from());
-                if let Ok(datagram) = received.await {
-                    connector.received(&datagram.unwrap());
-                }
-            }
-            Step::Done(peer) => match prepared.take() {
-                Some(prepared) => {
-                    assert_eq!(peer.private_data, b"welcome");
-                    let met = group.handshake(prepared, &peer.endpoint).await;
-                    channel = Some(met.unwrap());
-                    connector.ready();
-                }
-                None => break,
-            },
-        }
-    }
-    datagrams.flush().await;
-    (group, channel.unwrap())
-}
-
 #[test]
 #[ignore = "needs an RDMA device"]
 fn async_client_connects_over_datagrams_to_a_blocking_server() {
@@ -120,9 +79,68 @@ fn async_client_connects_over_datagrams_to_a_blocking_server() {
         assert_eq!(&inbox[..5], b"first");
     });
     runtime.block_on(async {
-        let (_group, channel) = connect(&here, &server).await;
+        let events = CqEvents::create_tokio(here.context()).unwrap();
+        let group = AsyncGroup::new(Channel::builder(&here), 1, &events).unwrap();
+        let datagrams = AsyncDatagrams::create_tokio(&Datagrams::builder(&here)).unwrap();
+        let met = group.connect_over_datagrams_tokio(&datagrams, &server, b"hello", PATIENCE);
+        let (channel, data) = met.await.unwrap();
+        assert_eq!(data, b"welcome");
         let message = here.reg_mr(b"first".to_vec()).unwrap();
         channel.send(message).await.0.unwrap();
     });
     serve.join().unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn sixteen_channels_connect_over_datagrams_at_once() {
+    const CLIENTS: u8 = 16;
+    let _test = begin!();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let [here, there] = [device_name(), peer_name()]
+            .map(|name| Device::by_name(&name).unwrap().open().unwrap())
+            .map(|context| context.alloc_pd().unwrap());
+        let [ours, theirs] = [&here, &there].map(|pd| {
+            let events = CqEvents::create_tokio(pd.context()).unwrap();
+            AsyncGroup::new(Channel::builder(pd), CLIENTS.into(), &events).unwrap()
+        });
+        let datagrams = AsyncDatagrams::create_tokio(&Datagrams::builder(&there)).unwrap();
+        let listener = theirs.listen_over_datagrams_tokio(datagrams, b"welcome");
+        let mut listener = listener.await.unwrap();
+        let server = listener.endpoint();
+        let serve = async {
+            let mut served = Vec::new();
+            while served.len() < CLIENTS.into() {
+                let arrival = listener.accept().await.unwrap();
+                let (channel, data) = arrival.outcome.unwrap();
+                let inbox = there.reg_mr(vec![0_u8; 8]).unwrap();
+                served.push(tokio::spawn(async move {
+                    let (received, inbox) = channel.receive(inbox).await;
+                    assert_eq!(received.unwrap().message_in(&inbox), Some(&data[..]));
+                }));
+            }
+            for served in served {
+                served.await.unwrap();
+            }
+        };
+        let clients = (0..CLIENTS).map(|number| {
+            let (ours, here) = (&ours, &here);
+            async move {
+                let datagrams = AsyncDatagrams::create_tokio(&Datagrams::builder(here)).unwrap();
+                let data = [number];
+                let met = ours.connect_over_datagrams_tokio(&datagrams, &server, &data, PATIENCE);
+                let (channel, data) = met.await.unwrap();
+                assert_eq!(data, b"welcome");
+                let message = here.reg_mr(vec![number]).unwrap();
+                channel.send(message).await.0.unwrap();
+                channel
+            }
+        });
+        let (_channels, ()) = join(join_all(clients), serve).await;
+    });
 }

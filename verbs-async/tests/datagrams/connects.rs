@@ -1,0 +1,308 @@
+//! Channels over datagrams: futures that are dropped anywhere, peers that fail, and deadlines.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use fake_libibverbs::{Posted, announce_last, assert_all_is_well, is_alive, share, with};
+use verbs_async::verbs_channel::datagram_exchange::{Acceptor, Answer, Connector, Step};
+use verbs_async::verbs_channel::exchange::ExchangeError;
+use verbs_async::verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
+use verbs_async::verbs_channel::{self, Channel, Datagrams};
+use verbs_async::{AsyncDatagrams, AsyncGroup, DatagramArrival, Error, Result};
+
+use crate::bench::{Bench, done};
+use crate::waits::{comes, peer};
+
+/// Only what hangs takes so long.
+const LONG: Duration = Duration::from_secs(20);
+
+/// The queue pair of the other side.
+fn theirs() -> QueuePairEndpoint {
+    let psn = PacketSequenceNumber::new(7).unwrap();
+    let endpoint = QueuePairEndpoint::builder(0x4321, psn);
+    endpoint.gid(peer().gid()).build().unwrap()
+}
+
+/// What the device of this side has sent, and where it receives.
+struct Wire {
+    bench: Bench,
+    group: AsyncGroup,
+    datagrams: AsyncDatagrams,
+    receives: VecDeque<u64>,
+    /// How many datagrams have been sent.
+    sent: usize,
+}
+
+impl Wire {
+    fn new(max_channels: u32) -> Self {
+        let bench = Bench::new();
+        let pd = bench.context.alloc_pd().unwrap();
+        let group = AsyncGroup::new(Channel::builder(&pd), max_channels, &bench.events).unwrap();
+        let builder = Datagrams::builder(&pd).max_recv_wr(8);
+        let datagrams = AsyncDatagrams::create(&builder, &bench.events).unwrap();
+        Self {
+            bench,
+            group,
+            datagrams,
+            receives: VecDeque::new(),
+            sent: 0,
+        }
+    }
+
+    /// What was sent since the last call. It has left.
+    fn sent(&mut self) -> Vec<Vec<u8>> {
+        let posted = with(|library| std::mem::take(&mut library.posted));
+        let mut datagrams = Vec::new();
+        for Posted {
+            wr_id,
+            is_send,
+            sent,
+            ..
+        } in posted.into_iter().flatten()
+        {
+            if is_send {
+                done([wr_id]);
+                datagrams.push(sent);
+            } else {
+                self.receives.push_back(wr_id);
+            }
+        }
+        self.sent += datagrams.len();
+        datagrams
+    }
+
+    fn receives(&mut self, datagram: &[u8]) {
+        comes(
+            self.receives.pop_front().expect("a receive is posted"),
+            datagram,
+        );
+    }
+
+    fn announce(&self) {
+        assert!(announce_last());
+        self.bench.hand.readable();
+    }
+
+    /// Polls until it is ready, or `until` this returns false. Each datagram that is sent is given to the
+    /// other side, with what it answers.
+    fn run<T>(
+        &mut self,
+        mut future: Pin<&mut impl Future<Output = T>>,
+        mut other: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+        mut until: impl FnMut(&Self) -> bool,
+    ) -> Option<T> {
+        let begun = Instant::now();
+        while until(self) {
+            let polled = future
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()));
+            let sent = self.sent();
+            let mut answers: Vec<_> = sent.iter().filter_map(|sent| other(Some(sent))).collect();
+            answers.extend(other(None));
+            let is_any = !(sent.is_empty() && answers.is_empty());
+            answers.iter().for_each(|answer| self.receives(answer));
+            if let Poll::Ready(value) = polled {
+                return Some(value);
+            }
+            if is_any {
+                self.announce();
+            }
+            assert!(begun.elapsed() < LONG, "it hangs");
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    /// Drops everything, and waits until helper threads have done so.
+    fn ends(self) {
+        drop(self);
+        let begun = Instant::now();
+        while is_alive("ibv_open_device") || is_alive("ibv_get_device_list") {
+            assert!(begun.elapsed() < LONG, "something is left");
+            std::thread::yield_now();
+        }
+        assert_all_is_well();
+    }
+}
+
+/// A server that accepts, and answers with this.
+fn server(data: &'static [u8]) -> impl FnMut(Option<&[u8]>) -> Option<Vec<u8>> {
+    let mut acceptor = Acceptor::new(1024, 1, Instant::now());
+    move |datagram| {
+        let now = Instant::now();
+        let answer = acceptor.received(&peer(), datagram?, now);
+        let accepts = || {
+            let request = acceptor.next_request(now)?;
+            acceptor.answer(request.id(), &theirs(), data, now).ok()
+        };
+        answer.or_else(accepts).map(|Answer { bytes, .. }| bytes)
+    }
+}
+
+/// A client that connects, as far as it is asked. Its handshake takes no time.
+fn client(wire: &Wire) -> impl FnMut(Option<&[u8]>) -> Option<Vec<u8>> + use<> {
+    let (server, now) = (wire.datagrams.endpoint(), Instant::now());
+    let connector = Connector::new(&server, &theirs(), b"guest", 1024, now, LONG);
+    let mut connector = connector.unwrap();
+    move |datagram| {
+        if let Some(datagram) = datagram {
+            connector.received(datagram);
+            return None;
+        }
+        match connector.step(Instant::now()) {
+            Ok(Step::Send(bytes)) => Some(bytes.to_vec()),
+            Ok(Step::Done(_)) => {
+                connector.ready();
+                None
+            }
+            Ok(Step::Wait(_)) | Err(_) => None,
+        }
+    }
+}
+
+fn failure(error: &Error) -> &ExchangeError {
+    match error {
+        Error::Channel(verbs_channel::Error::Exchange(failure)) => &failure.error,
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn connecting_can_be_dropped_anywhere() {
+    let _shared = share();
+    // REQUEST, the same with its cookie, READY and DONE.
+    for stop in 0..=4 {
+        let mut wire = Wire::new(1);
+        let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
+        let (server, other) = (peer(), server(b"welcome"));
+        let mut future =
+            Box::pin(group.connect_over_datagrams_async_io(&datagrams, &server, b"hello", LONG));
+        let connected = wire.run(future.as_mut(), other, |wire| wire.sent < stop);
+        assert!(stop == 4 || connected.is_none());
+        drop(future);
+        drop((connected, group, datagrams));
+        wire.ends();
+    }
+}
+
+#[test]
+fn client_connects_and_is_given_the_private_data() {
+    let _shared = share();
+    let mut wire = Wire::new(1);
+    let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
+    let server_endpoint = peer();
+    let connected =
+        group.connect_over_datagrams_async_io(&datagrams, &server_endpoint, b"hello", LONG);
+    let mut connected = Box::pin(connected);
+    let (channel, data) = wire
+        .run(connected.as_mut(), server(b"welcome"), |_| true)
+        .unwrap()
+        .unwrap();
+    assert_eq!(data, b"welcome");
+    assert!(wire.sent >= 4, "REQUEST twice, READY and DONE");
+    drop(connected);
+    drop((channel, group, datagrams));
+    wire.ends();
+}
+
+#[test]
+fn silent_server_is_a_timeout() {
+    let _shared = share();
+    let mut wire = Wire::new(1);
+    let (group, datagrams, server) = (wire.group.clone(), wire.datagrams.clone(), peer());
+    let timeout = Duration::from_millis(60);
+    let mut connected =
+        Box::pin(group.connect_over_datagrams_async_io(&datagrams, &server, b"", timeout));
+    let error = wire
+        .run(connected.as_mut(), |_| None, |_| true)
+        .unwrap()
+        .unwrap_err();
+    let ExchangeError::TimedOut { after, .. } = failure(&error) else {
+        panic!("{error}");
+    };
+    assert_eq!(*after, Some(timeout));
+    assert!(wire.sent >= 3, "it is repeated");
+    drop(connected);
+    drop((group, datagrams));
+    wire.ends();
+}
+
+/// Accepts one client, with this other side.
+fn accepts(
+    wire: &mut Wire,
+    timeout: Duration,
+    other: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+    until: impl FnMut(&Wire) -> bool,
+) -> Option<Result<DatagramArrival>> {
+    let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
+    let listening = group.listen_over_datagrams_async_io(datagrams, b"welcome");
+    let listener = wire.run(pin!(listening), |_| None, |_| true).unwrap();
+    let mut listener = listener.unwrap().handshake_timeout(timeout);
+    wire.run(pin!(listener.accept()), other, until)
+}
+
+#[test]
+fn listener_accepts_and_can_be_dropped_anywhere() {
+    let _shared = share();
+    // COOKIE, ACCEPT and CONFIRM.
+    for stop in 0..=4 {
+        let mut wire = Wire::new(1);
+        let other = client(&wire);
+        let arrival = accepts(&mut wire, LONG, other, |wire| wire.sent < stop || stop > 3);
+        assert_eq!(arrival.is_some(), stop > 3);
+        if let Some(arrival) = arrival {
+            let arrival = arrival.unwrap();
+            assert_eq!(arrival.peer.qp_num(), peer().qp_num());
+            let (_channel, data) = arrival.outcome.unwrap();
+            assert_eq!(data, b"guest");
+        }
+        wire.ends();
+    }
+}
+
+#[test]
+fn client_that_falls_silent_is_an_arrival_that_failed() {
+    let _shared = share();
+    let mut wire = Wire::new(1);
+    let mut answers = client(&wire);
+    // It has its cookie, and then it is gone.
+    let mut left = 2;
+    let other = move |datagram: Option<&[u8]>| {
+        let answer = answers(datagram).filter(|_| left > 0)?;
+        left -= 1;
+        Some(answer)
+    };
+    let begun = Instant::now();
+    let arrival = accepts(&mut wire, Duration::from_millis(60), other, |_| true);
+    assert!(
+        begun.elapsed() < Duration::from_secs(4),
+        "it has its own timeout"
+    );
+    let error = arrival.unwrap().unwrap().outcome.unwrap_err();
+    assert!(
+        matches!(failure(&error), ExchangeError::TimedOut { .. }),
+        "{error}"
+    );
+    wire.ends();
+}
+
+#[test]
+fn handshake_that_fails_is_refused_and_the_listener_goes_on() {
+    let _shared = share();
+    let mut wire = Wire::new(1);
+    let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
+    let listening = group.listen_over_datagrams_async_io(datagrams, b"welcome");
+    let listener = wire.run(pin!(listening), |_| None, |_| true).unwrap();
+    let mut listener = listener.unwrap();
+    with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM)));
+    for is_refused in [true, false] {
+        let other = client(&wire);
+        let arrival = wire.run(pin!(listener.accept()), other, |_| true);
+        assert_eq!(arrival.unwrap().unwrap().outcome.is_err(), is_refused);
+    }
+    drop((listener, group));
+    wire.ends();
+}
