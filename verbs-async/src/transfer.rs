@@ -154,6 +154,9 @@ impl AsyncTransfer {
     /// Waits until all operations have ended. A timeout around this future does not end them: they
     /// continue.
     ///
+    /// It has no bound: a receive for which the peer sends nothing does not end. For a bound, use
+    /// [`finish_within`](Self::finish_within), also after a timeout around this future.
+    ///
     /// # Errors
     ///
     /// - [`TransferError::Failed`]: at least one operation was not posted or did not succeed. All memory
@@ -222,7 +225,8 @@ impl AsyncTransfer {
     /// Removes all operations, and returns their outcomes in the order in which they were added.
     /// The set keeps its capacity.
     ///
-    /// It returns none while some operations have not [ended](Self::is_finished).
+    /// It returns none while some operations have not [ended](Self::is_finished): use
+    /// [`finish_within`](Self::finish_within) first. With a timeout of zero, it ends them now.
     pub fn drain(&mut self) -> impl Iterator<Item = TransferOutcome> {
         let is_finished = self.is_finished();
         is_finished.then(|| self.set.drain()).into_iter().flatten()

@@ -72,7 +72,7 @@ impl AsyncDatagrams {
     ///
     /// # Errors
     ///
-    /// Those of [`DatagramsBuilder::build`] and [`AsyncCq::new`].
+    /// Those of [`DatagramsBuilder::build`].
     pub fn create(builder: &DatagramsBuilder, events: &CqEvents) -> Result<Self> {
         let engine = builder
             .engine(Some(events.channel()))
