@@ -220,6 +220,10 @@ mod tests {
             let stream = TcpStream::connect(address).unwrap();
             let link = Link::new(stream.into(), timeout).unwrap();
             assert_eq!(link.address, Some(address));
+            #[cfg_attr(
+                not(feature = "rdmacm"),
+                expect(irrefutable_let_patterns, reason = "there is no other end then")
+            )]
             let LinkEnd::Socket(socket) = &link.end else {
                 panic!("{link:?}");
             };
