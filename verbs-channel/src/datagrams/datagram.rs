@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use verbs_core::DatagramEndpoint;
+use verbs_core::{DatagramEndpoint, Grh, QKey, WcOpcode, WorkSuccess};
 
 use crate::buffer::OwnedBuffer;
 
@@ -18,6 +18,21 @@ pub struct Datagram {
 }
 
 impl Datagram {
+    /// The datagram in a block; the block, if there is none, or its sender has no address.
+    pub(super) fn of(
+        mut buffer: OwnedBuffer,
+        received: &WorkSuccess,
+        own_qkey: QKey,
+    ) -> Result<Self, OwnedBuffer> {
+        let Some((from, end)) = sender(&buffer, received, own_qkey) else {
+            return Err(buffer);
+        };
+        match buffer.set_range(Grh::LEN..end) {
+            Ok(()) => Ok(Self { buffer, from }),
+            Err(_) => Err(buffer),
+        }
+    }
+
     /// The endpoint that sent the datagram, to which an answer can be sent.
     ///
     /// The sender's key is in the immediate data of the datagram. A sender that is not a
@@ -43,4 +58,25 @@ impl Deref for Datagram {
     fn deref(&self) -> &[u8] {
         &self.buffer
     }
+}
+
+/// Who sent a datagram, and where it ends.
+fn sender(
+    block: &OwnedBuffer,
+    received: &WorkSuccess,
+    own_qkey: QKey,
+) -> Option<(DatagramEndpoint, usize)> {
+    if received.opcode() != WcOpcode::RECV {
+        return None;
+    }
+    let end = usize::try_from(received.byte_len()).ok()?;
+    // A sender that is no endpoint of this kind is taken to have this side's key.
+    let qkey = received.imm_data().and_then(|qkey| QKey::new(qkey).ok());
+    let qkey = qkey.unwrap_or(own_qkey);
+    let from = DatagramEndpoint::builder(received.src_qp(), qkey)
+        .lid(received.slid())
+        .gid(received.grh_in(block).map(|grh| grh.sgid()))
+        .build()
+        .ok()?;
+    Some((from, end))
 }

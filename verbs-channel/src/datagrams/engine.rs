@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use verbs_core::{
-    CompletionQueue, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, Grh, PollSlot,
-    ProtectionDomain, QKey, QpState, ReceiveWorkRequest, Rejected, Sge, WcOpcode, WorkCompletion,
-    WorkSuccess,
+    CompletionQueue, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, PollSlot,
+    ProtectionDomain, QpState, ReceiveWorkRequest, Rejected, Sge, WorkCompletion,
 };
 
 use super::datagram::Datagram;
@@ -316,7 +315,7 @@ impl DatagramEngine {
         let incoming = self.receives.take(wr_id);
         match completion.result() {
             Ok(success) => {
-                match incoming.map(|buffer| self.datagram(buffer, &success)) {
+                match incoming.map(|buffer| Datagram::of(buffer, &success, self.endpoint.qkey())) {
                     Some(Ok(datagram)) => self.received.push_back(datagram),
                     // Its sender cannot be answered: it is dropped, and its block is posted again.
                     Some(Err(block)) => {
@@ -334,42 +333,6 @@ impl DatagramEngine {
                 Some(DownReason::Work { queue, error })
             }
         }
-    }
-
-    /// The datagram in a block; the block, if there is none, or its sender has no address.
-    fn datagram(
-        &self,
-        mut buffer: OwnedBuffer,
-        received: &WorkSuccess,
-    ) -> Result<Datagram, OwnedBuffer> {
-        let Some((from, end)) = self.sender(&buffer, received) else {
-            return Err(buffer);
-        };
-        match buffer.set_range(Grh::LEN..end) {
-            Ok(()) => Ok(Datagram { buffer, from }),
-            Err(_) => Err(buffer),
-        }
-    }
-
-    /// Who sent a datagram, and where it ends.
-    fn sender(
-        &self,
-        block: &OwnedBuffer,
-        received: &WorkSuccess,
-    ) -> Option<(DatagramEndpoint, usize)> {
-        if received.opcode() != WcOpcode::RECV {
-            return None;
-        }
-        let end = usize::try_from(received.byte_len()).ok()?;
-        // A sender that is no endpoint of this kind is taken to have this side's key.
-        let qkey = received.imm_data().and_then(|qkey| QKey::new(qkey).ok());
-        let qkey = qkey.unwrap_or_else(|| self.endpoint.qkey());
-        let from = DatagramEndpoint::builder(received.src_qp(), qkey)
-            .lid(received.slid())
-            .gid(received.grh_in(block).map(|grh| grh.sgid()))
-            .build()
-            .ok()?;
-        Some((from, end))
     }
 
     /// Posts receives into all blocks that are free.

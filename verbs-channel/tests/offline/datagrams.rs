@@ -1,23 +1,18 @@
 //! Datagram endpoints: what they post and keep, and how they end.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use fake_libibverbs::{Port, assert_all_is_well, deliver, is_posted, with};
 use verbs_channel::verbs_core::verbs_sys::{
-    __be32, IBV_SEND_INLINE, IBV_WC_GRH, IBV_WC_LOC_QP_OP_ERR, IBV_WC_RECV, IBV_WC_SUCCESS,
-    IBV_WC_WITH_IMM, IBV_WC_WR_FLUSH_ERR, ibv_wc,
+    __be32, IBV_WC_GRH, IBV_WC_LOC_QP_OP_ERR, IBV_WC_RECV, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
+    IBV_WC_WR_FLUSH_ERR, ibv_wc,
 };
 use verbs_channel::verbs_core::{
-    AccessFlags, DatagramEndpoint, Error as CoreError, Gid, MaximumTransferUnit, ProtectionDomain,
-    QKey,
+    DatagramEndpoint, Error as CoreError, Gid, MaximumTransferUnit, ProtectionDomain, QKey,
 };
 use verbs_channel::{
     BufferPool, Datagrams, DatagramsBuilder, DownReason, Error, OwnedBuffer, RejectReason,
-    SharedMemory,
 };
-
-use verbs_harness::allocations::allocations;
 
 use crate::fake_device::{
     bounded, called, calls, ends, forget_the_past, pd, posted, refuse, succeeds,
@@ -26,11 +21,11 @@ use crate::fake_device::{
 const MTU: usize = 1024;
 const HEADER: usize = 40;
 
-fn builder(pd: &ProtectionDomain) -> DatagramsBuilder {
+pub(crate) fn builder(pd: &ProtectionDomain) -> DatagramsBuilder {
     Datagrams::builder(pd).max_send_wr(2).max_recv_wr(3)
 }
 
-fn endpoint() -> (ProtectionDomain, Datagrams) {
+pub(crate) fn endpoint() -> (ProtectionDomain, Datagrams) {
     let pd = pd();
     let datagrams = builder(&pd).build().unwrap();
     (pd, datagrams)
@@ -46,7 +41,7 @@ pub(crate) fn peer(last: u8) -> DatagramEndpoint {
         .unwrap()
 }
 
-fn buffer(pd: &ProtectionDomain, bytes: &[u8]) -> OwnedBuffer {
+pub(crate) fn buffer(pd: &ProtectionDomain, bytes: &[u8]) -> OwnedBuffer {
     pd.reg_mr(bytes.to_vec()).unwrap().into()
 }
 
@@ -265,78 +260,6 @@ fn block_that_was_sent_is_free_in_its_pool() {
     datagrams.send_to(&peer(1), OwnedBuffer::empty()).unwrap();
     let empty = with(|library| library.posted.last().unwrap()[0].clone());
     assert!(empty.list.is_empty());
-}
-
-#[test]
-fn buffers_of_datagrams_that_have_left_are_released_without_allocating() {
-    let (pd, mut datagrams) = endpoint();
-    let pool = BufferPool::new(&pd, 64, 2).unwrap();
-    with(|library| {
-        library.calls.reserve(10_000);
-        library.rooms.reserve(10_000);
-    });
-    let mut round = || {
-        for _ in 0..2 {
-            let block = pool.take_with(b"x").unwrap().unwrap();
-            datagrams.send_to(&peer(1), block).unwrap();
-        }
-        let all = posted();
-        all[all.len() - 2..]
-            .iter()
-            .for_each(|wr_id| succeeds(*wr_id));
-        // The library would check their memory, and allocates for that.
-        fake_libibverbs::forget_requests();
-        let before = allocations();
-        assert!(datagrams.flush(None));
-        let allocated = allocations() - before;
-        assert_eq!(pool.available(), 2);
-        allocated
-    };
-    round();
-    assert_eq!([(); 5].map(|()| round()), [0; 5]);
-}
-
-#[test]
-fn short_datagrams_of_readable_memory_are_sent_inline() {
-    let pd = pd();
-    let short = builder(&pd).max_send_wr(8).max_inline_data(64);
-    let mut datagrams = short.build().unwrap();
-    let region = Arc::new(
-        pd.reg_shared(vec![7_u8; 64], AccessFlags::LOCAL_WRITE)
-            .unwrap(),
-    );
-    let shared = SharedMemory::new(region, 1);
-    let given: [OwnedBuffer; 5] = [
-        buffer(&pd, &[1; 64]),
-        buffer(&pd, &[1; 65]),
-        buffer(&pd, &[1]),
-        // The processor may not be able to read it.
-        shared.slice(..8).unwrap().into(),
-        OwnedBuffer::empty(),
-    ];
-    let lens = given.each_ref().map(|buffer| buffer.len());
-    assert_eq!(lens[..3], [64, 65, 1]);
-    forget_the_past();
-    for buffer in given {
-        datagrams.send_to(&peer(1), buffer).unwrap();
-    }
-    let is_inline = with(|library| {
-        let requests = library.posted.iter().flatten();
-        requests
-            .map(|request| request.send_flags & IBV_SEND_INLINE.0 != 0)
-            .collect::<Vec<_>>()
-    });
-    assert_eq!(is_inline, [true, false, true, false, false]);
-    posted().into_iter().for_each(succeeds);
-    assert!(datagrams.flush(None));
-    drop((datagrams, shared));
-    // Nothing is inline unless it is asked for.
-    let mut datagrams = builder(&pd).build().unwrap();
-    datagrams.send_to(&peer(1), buffer(&pd, b"x")).unwrap();
-    let last = with(|library| library.posted.last().unwrap()[0].clone());
-    assert_eq!(last.send_flags & IBV_SEND_INLINE.0, 0);
-    drop((datagrams, short, pd));
-    assert_all_is_well();
 }
 
 #[test]
