@@ -1,5 +1,9 @@
 //! The lessons on an RDMA device: each succeeds, and prints what it did in its last line.
 
+use std::net::SocketAddr;
+
+use verbs_channel::verbs_core::Context;
+
 use crate::program::Program;
 
 const LESSONS: [(&str, &str); 14] = [
@@ -52,8 +56,9 @@ const LESSONS: [(&str, &str); 14] = [
     ),
 ];
 
-/// The only one that is started twice.
+/// Those that are started twice.
 pub(crate) const TWO_HOSTS: &str = env!("CARGO_BIN_EXE_hello_two_hosts");
+const RDMA_CM: &str = env!("CARGO_BIN_EXE_hello_rdma_cm");
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -72,6 +77,26 @@ fn the_lesson_for_two_hosts_runs_in_two_processes() {
         "localhost:{}",
         listener.prints_after("listening on port ")
     ));
+    answered(listener);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_lesson_of_rdma_cm_runs_in_two_processes() {
+    let test = verbs_harness::begin!();
+    let context = Context::first_active().unwrap();
+    let Some(ip) = verbs_harness::ip(&context) else {
+        test.skip("the device has no IP address");
+        return;
+    };
+    let listener = Program::start(
+        RDMA_CM,
+        &["listen", &SocketAddr::new(ip, 0).to_string()],
+        "",
+    );
+    let peer = listener.prints_after("listening at ");
+    let output = Program::start(RDMA_CM, &["connect", &peer], "").succeeds();
+    assert_eq!(output.lines().last(), Some("answer: \"HELLO\""));
     answered(listener);
 }
 

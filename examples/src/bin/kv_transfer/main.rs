@@ -1,7 +1,8 @@
 //! Moves pages of a KV cache from a prefill process to a decode process, over one or several devices.
 //!
-//! Read first: `request` in `decode.rs`, which may be dropped at any time, and `free`, after which nothing
-//! writes to the pages; then `write` in `prefill.rs`, which writes pages in chains that are built once.
+//! Read first: `request` and `free` in `decode.rs`, then `write` in `prefill.rs`. The future of a request may
+//! be dropped at any time; after `free` nothing writes to its pages, and they can be used again. Pages are
+//! written in chains that are built once.
 
 mod cost;
 mod decode;
