@@ -115,8 +115,9 @@ fn pages_arrive_over_one_rail_and_over_two() {
 #[ignore = "needs an RDMA device"]
 fn pages_of_aborted_requests_are_used_again_at_once() {
     let (here, there) = crossed();
-    let decode = decode(&here, &SMALL, &["-n", "4", "--abort-every", "2"]);
-    let output = prefill(&decode, &there, &SMALL, &[]).succeeds();
+    // Long ones: between half of a request and all of it there is time to abort it.
+    let decode = decode(&here, &LARGE, &["-n", "4", "--abort-every", "2"]);
+    let output = prefill(&decode, &there, &LARGE, &[]).succeeds();
     assert!(
         number(&output, "quiesced after", "ms") < FREE_MS,
         "{output}"
