@@ -194,9 +194,9 @@ fn listener_that_never_accepts_ends_at_the_deadline() {
     let late = patient(&server.pd).accept_cm_raw(request, PATIENCE, b"");
     let error = exchange_error(late.unwrap_err());
     assert!(matches!(error, ExchangeError::Manager(_)), "{error:?}");
-    let nobody = patient(&server.pd).accept_cm(&mut server.listener, SOON);
+    let alone = patient(&server.pd).accept_cm(&mut server.listener, SOON);
     let text = "the peer did not connect within 150 ms";
-    assert_eq!(nobody.unwrap_err().to_string(), text);
+    assert_eq!(alone.unwrap_err().to_string(), text);
 }
 
 #[test]

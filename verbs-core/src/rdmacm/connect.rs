@@ -138,8 +138,8 @@ impl Connector {
             .set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, on)
     }
 
-    /// Sets whether the IPv6 address `[::]` is for IPv6 only; unless set, it is as the sysctl
-    /// `net.ipv6.bindv6only` says (off by default: it is for IPv4, too). Set it before
+    /// Sets whether the IPv6 address `[::]` is for IPv6 only; unless set, the sysctl
+    /// `net.ipv6.bindv6only` decides (off by default: it is for IPv4, too). Set it before
     /// [`bind`](Self::bind).
     ///
     /// # Errors

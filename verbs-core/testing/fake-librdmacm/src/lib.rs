@@ -227,7 +227,7 @@ impl Manager {
             (*channel).events = others;
             for event in of {
                 let event = Box::from_raw(event);
-                // A request that nobody has taken is rejected.
+                // A request that was not taken is rejected.
                 if event.event.id != id.cast() {
                     self.end_id(event.event.id.cast());
                 }

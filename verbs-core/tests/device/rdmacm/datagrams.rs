@@ -12,8 +12,6 @@ use verbs_core::{
 use verbs_harness::pair::Side;
 use verbs_harness::{PATIENCE, Test, begin, peer_name, wait_for};
 
-use super::ip;
-
 /// A side with a listener, and the address.
 struct Service {
     side: Side,
@@ -24,7 +22,7 @@ struct Service {
 impl Service {
     fn new(test: &Test, device: &str) -> Option<Self> {
         let side = Side::new(device);
-        let Some(ip) = ip(&side) else {
+        let Some(ip) = verbs_harness::ip(&side.context) else {
             test.skip("the device has no IPv4 address");
             return None;
         };

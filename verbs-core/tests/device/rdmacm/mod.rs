@@ -1,14 +1,13 @@
 //! Connecting by the connection manager: to an IP address of an RDMA device.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd as _};
 
-use verbs_core::GidType;
 use verbs_core::rdmacm::{
     AddrResolved, ConnectRequest, Connected, Connector, Listener, Pending, RouteResolved,
 };
 use verbs_harness::pair::Side;
-use verbs_harness::{PATIENCE, Test, iwarp, until};
+use verbs_harness::{PATIENCE, Test, until};
 
 mod connect;
 mod datagrams;
@@ -17,22 +16,6 @@ mod many;
 mod multicast;
 mod private_data;
 mod programs;
-
-/// The address of a side's device: that of a GID for RoCE v2 that is an IPv4 address; on iWARP that of
-/// the link.
-fn ip(side: &Side) -> Option<IpAddr> {
-    let context = side.pd.context();
-    if iwarp::is_iwarp() {
-        return iwarp::ipv4(context.device().name()).map(IpAddr::from);
-    }
-    let port = context.active_port().unwrap()?;
-    let table = context.gid_table(port).unwrap();
-    let entries = table
-        .iter()
-        .filter(|entry| entry.gid_type() == GidType::ROCE_V2);
-    let mut v4 = entries.filter_map(|entry| Ipv6Addr::from(entry.gid().raw()).to_ipv4_mapped());
-    v4.next().map(IpAddr::from)
-}
 
 /// A side that listens, and the address.
 struct Server {
@@ -44,7 +27,7 @@ struct Server {
 impl Server {
     fn new(test: &Test, device: &str) -> Option<Self> {
         let side = Side::new(device);
-        let Some(ip) = ip(&side) else {
+        let Some(ip) = verbs_harness::ip(&side.context) else {
             test.skip("the device has no IPv4 address");
             return None;
         };

@@ -10,15 +10,15 @@ use verbs_core::{
 use verbs_harness::pair::Side;
 use verbs_harness::{PATIENCE, begin, peer_name, until};
 
-use super::ip;
-
 #[test]
 #[ignore = "needs an RDMA device"]
 fn datagram_to_a_multicast_group_arrives_at_its_member() {
     let test = begin!(iwarp lacks "datagrams");
     // On the wire between the two devices.
     let sides = [Side::here(), Side::new(&peer_name())];
-    let [Some(from), Some(to)] = [ip(&sides[0]), ip(&sides[1])] else {
+    let [Some(from), Some(to)] =
+        [&sides[0], &sides[1]].map(|side| verbs_harness::ip(&side.context))
+    else {
         return test.skip("the devices have no IPv4 addresses");
     };
     if from == to {

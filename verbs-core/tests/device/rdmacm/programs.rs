@@ -283,7 +283,7 @@ fn rping_checks_what_its_server_read_and_wrote() {
             .post_one(ReadWorkRequest::new(&mut room, &from).unwrap());
         ping.end.sent();
         assert!(bytes.starts_with(b"rdma-ping-"), "{:?}", &bytes[..]);
-        // Its message is of the same length, whatever it says.
+        // Its message is of the same length, whatever is in it.
         ping.send(&from);
         let to = ping.take();
         let mut element = bytes.gather_element(..).unwrap();
