@@ -3,24 +3,29 @@
 use std::thread;
 
 use futures_util::future::{join, join_all};
-use verbs_async::verbs_channel::verbs_core::Device;
+use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain};
 use verbs_async::verbs_channel::{BufferPool, Channel, DatagramListener, Datagrams};
 use verbs_async::{AsyncDatagrams, AsyncGroup, CqEvents};
 use verbs_harness::{PATIENCE, begin, device_name, peer_name};
+
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).enable_all().build().unwrap()
+}
+
+/// A domain of each end of the wire.
+fn domains() -> [ProtectionDomain; 2] {
+    [device_name(), peer_name()]
+        .map(|name| Device::by_name(&name).unwrap().open().unwrap())
+        .map(|context| context.alloc_pd().unwrap())
+}
 
 #[test]
 #[ignore = "needs an RDMA device"]
 fn questions_are_answered_in_their_order() {
     let _test = begin!();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let [here, there] = [device_name(), peer_name()]
-            .map(|name| Device::by_name(&name).unwrap().open().unwrap());
-        let [here, there] = [here, there].map(|context| context.alloc_pd().unwrap());
+    runtime().block_on(async {
+        let [here, there] = domains();
         let asks = AsyncDatagrams::create_tokio(&Datagrams::builder(&here).max_send_wr(4));
         let answers = AsyncDatagrams::create_thread(&Datagrams::builder(&there).max_send_wr(4));
         let (asks, answers) = (asks.unwrap(), answers.unwrap());
@@ -62,9 +67,7 @@ fn async_client_connects_over_datagrams_to_a_blocking_server() {
         .enable_all()
         .build()
         .unwrap();
-    let [here, there] =
-        [device_name(), peer_name()].map(|name| Device::by_name(&name).unwrap().open().unwrap());
-    let [here, there] = [here, there].map(|context| context.alloc_pd().unwrap());
+    let [here, there] = domains();
     let datagrams = Datagrams::builder(&there).build().unwrap();
     let mut listener = DatagramListener::new(datagrams).unwrap();
     let server = listener.endpoint();
@@ -96,15 +99,8 @@ fn async_client_connects_over_datagrams_to_a_blocking_server() {
 fn sixteen_channels_connect_over_datagrams_at_once() {
     const CLIENTS: u8 = 16;
     let _test = begin!();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let [here, there] = [device_name(), peer_name()]
-            .map(|name| Device::by_name(&name).unwrap().open().unwrap())
-            .map(|context| context.alloc_pd().unwrap());
+    runtime().block_on(async {
+        let [here, there] = domains();
         let [ours, theirs] = [&here, &there].map(|pd| {
             let events = CqEvents::create_tokio(pd.context()).unwrap();
             AsyncGroup::new(Channel::builder(pd), CLIENTS.into(), &events).unwrap()

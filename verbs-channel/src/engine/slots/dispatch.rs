@@ -79,6 +79,7 @@ impl<S: Copy, B> Slots<S, B> {
     ) -> (Reservation, usize) {
         let first = taken.as_slice().first();
         let first = first.map_or(Id::NONE, |first| Id(wr_id(first)));
+        // Not by `reservation`: what that returns is not compared as one word below.
         let reservation = match self.slots.get(first.own_index() as usize) {
             Some(slot) if slot.is_in_flight() => slot.reservation,
             _ => {
