@@ -1,6 +1,7 @@
 //! `cargo xtask miri`: unit, offline, driver and stream tests under Miri, which sees undefined behaviour.
 
 use std::ffi::OsString;
+use std::panic::resume_unwind;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -109,14 +110,28 @@ pub(crate) fn quick(report: &mut Report) -> Result<(), Error> {
     if !is_here(report) {
         return Ok(());
     }
-    caught(report, Model::Stacked)?;
-    for programs in PROGRAMS
+    // It is busy with one processor only, so packages run beside each other.
+    let packages = PROGRAMS
         .iter()
-        .filter(|programs| !programs.quick.is_empty())
-    {
-        run(report, Model::Stacked, programs, programs.quick)?;
-    }
-    Ok(())
+        .filter(|programs| !programs.quick.is_empty());
+    std::thread::scope(|scope| {
+        let one = |programs: &'static Programs| {
+            move || {
+                let mut report = Report::beside();
+                let ran = run(&mut report, Model::Stacked, programs, programs.quick);
+                ran.map(|()| report)
+            }
+        };
+        let others: Vec<_> = packages
+            .map(|programs| scope.spawn(one(programs)))
+            .collect();
+        report.line("Packages run beside each other, and are printed one after the other.");
+        caught(report, Model::Stacked)?;
+        for other in others {
+            report.add(other.join().unwrap_or_else(|panic| resume_unwind(panic))?);
+        }
+        Ok(())
+    })
 }
 
 /// Whether there is a nightly toolchain with Miri; that there is none is counted.
@@ -146,7 +161,7 @@ fn run(
 /// What breaks a promise is found: else all the rest proves nothing.
 fn caught(report: &mut Report, model: Model) -> Result<(), Error> {
     for test in CAUGHT {
-        let step = Report::start(test);
+        let step = report.start(test);
         let mut command = miri(model);
         command.args(["--package=verbs-core", "--test=offline", "--"]);
         command.args(["--ignored", "--exact", test]);
@@ -154,11 +169,11 @@ fn caught(report: &mut Report, model: Model) -> Result<(), Error> {
         let quiet = process::quietly(&mut command, test, limit)?;
         if quiet.output.contains("Undefined Behavior") {
             report.pass(1);
-            step.end("caught, as it has to be");
+            step.end(report, "caught, as it has to be");
         } else {
-            println!("{}", process::tail(&quiet.output, 30));
+            report.line(&process::tail(&quiet.output, 30));
             report.fail(format!("{}: {test} is not caught", model.title()), 1);
-            step.end("FAILED");
+            step.end(report, "FAILED");
         }
     }
     Ok(())

@@ -56,7 +56,7 @@ fn tests(
     filters: &[&str],
     left_out: &[LeftOut],
 ) -> Result<(), Error> {
-    let step = Report::start(title);
+    let step = report.start(title);
     let of_it = |(package, ..): &&LeftOut| command.get_args().any(|arg| arg == *package);
     let left_out: Vec<&LeftOut> = left_out.iter().filter(of_it).collect();
     // The toolchain is a nightly one, which can print how long each test took.
@@ -71,7 +71,7 @@ fn tests(
         if let Text::Line(line) = text {
             let shown = tally.line(line);
             if shown && !is_quick_pass(line) {
-                println!("{line}");
+                report.line(line);
             }
         }
     })?;
@@ -86,7 +86,7 @@ fn tests(
     for (_, name, reason) in left_out {
         report.skip(format!("{title}: {name}: {reason}"));
     }
-    step.end(if failure.is_none() { "ok" } else { "FAILED" });
+    step.end(report, if failure.is_none() { "ok" } else { "FAILED" });
     if let Some((why, code)) = failure.filter(|_| tally.failed == 0) {
         let place = tally.place();
         report.fail(

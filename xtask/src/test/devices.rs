@@ -75,13 +75,13 @@ pub(super) fn tests(
     options: &Options,
     filter: Option<&str>,
 ) -> Result<(), Error> {
-    let step = Report::start("device tests");
+    let step = report.start("device tests");
     let before = report.failures();
     let programs = match programs(filter) {
         Ok(programs) => programs,
         Err(error) => {
             report.fail(format!("device tests: {error}"), error.code());
-            step.end("FAILED");
+            step.end(report, "FAILED");
             return Ok(());
         }
     };
@@ -93,11 +93,14 @@ pub(super) fn tests(
     if options.driver == Driver::Rxe {
         second_driver(report, options, programs)?;
     }
-    step.end(if report.failures() == before {
-        "ok"
-    } else {
-        "FAILED"
-    });
+    step.end(
+        report,
+        if report.failures() == before {
+            "ok"
+        } else {
+            "FAILED"
+        },
+    );
     Ok(())
 }
 
@@ -246,11 +249,11 @@ fn run(
     let ran = jobs::run(jobs, options, &mut |job, event| match event {
         Event::Start(name) => {
             tally = Tally::default();
-            println!("--> {name}");
+            report.line(&format!("--> {name}"));
         }
         Event::Line(line) => {
             if tally.line(line) {
-                println!("{line}");
+                report.line(line);
             }
         }
         Event::End(result) => {

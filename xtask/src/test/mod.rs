@@ -7,6 +7,7 @@ pub(crate) mod offline;
 pub(crate) mod report;
 
 use std::ffi::OsString;
+use std::panic::resume_unwind;
 use std::process::ExitCode;
 
 use soft_roce::{Driver, Options, Way};
@@ -125,8 +126,14 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
         }
         offline::tests(report, filter, !choice.device)?;
         if filter.is_none() {
-            miri::quick(report)?;
-            offline::docs(report)?;
+            // Miri is busy with one processor only.
+            let mut docs = Report::beside();
+            std::thread::scope(|scope| {
+                let docs = scope.spawn(|| offline::docs(&mut docs));
+                miri::quick(report)?;
+                docs.join().unwrap_or_else(|panic| resume_unwind(panic))
+            })?;
+            report.add(docs);
         }
     }
     if choice.device {

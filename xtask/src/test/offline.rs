@@ -21,15 +21,15 @@ const LIMITS: Limits = Limits {
 pub(crate) fn checks(report: &mut Report) -> Result<(), Error> {
     component(report, "rustfmt", "cargo fmt", &["fmt", "--all", "--check"])?;
 
-    let step = Report::start("tidy");
+    let step = report.start("tidy");
     let complaints = tidy::complaints()?;
     if complaints.is_empty() {
         report.pass(1);
-        step.end("ok");
+        step.end(report, "ok");
     } else {
-        println!("{}", tidy::report(&complaints));
+        report.line(&tidy::report(&complaints));
         report.fail("tidy", 1);
-        step.end("FAILED");
+        step.end(report, "FAILED");
     }
 
     let clippy = [
@@ -77,7 +77,7 @@ pub(super) fn libtest(
     filter: Option<&str>,
     counts_ignored: bool,
 ) -> Result<(), Error> {
-    let step = Report::start(title);
+    let step = report.start(title);
     let mut tally = Tally::default();
     let mut command = workspace::cargo(&["test", "--no-fail-fast"]);
     command
@@ -88,7 +88,7 @@ pub(super) fn libtest(
         if let Text::Line(line) = text
             && tally.line(line)
         {
-            println!("{line}");
+            report.line(line);
         }
     })?;
     let failure = end.failure();
@@ -100,7 +100,7 @@ pub(super) fn libtest(
             report.skip(ignored.clone());
         }
     }
-    step.end(if failure.is_none() { "ok" } else { "FAILED" });
+    step.end(report, if failure.is_none() { "ok" } else { "FAILED" });
     if let Some((why, code)) = failure.filter(|_| tally.failed == 0) {
         // More than failed tests, which are counted by name: nothing was run, or it broke off.
         report.fail(format!("{title}: {why}{}", tally.place()), code);
@@ -187,20 +187,20 @@ fn component(report: &mut Report, name: &str, title: &str, args: &[&str]) -> Res
 
 /// Runs one command as one step that passes or fails.
 fn step(report: &mut Report, title: &str, command: &mut Command) -> Result<(), Error> {
-    let step = Report::start(title);
+    let step = report.start(title);
     let end = stream::run(command, LIMITS, |text| {
         if let Text::Line(line) = text {
-            println!("{line}");
+            report.line(line);
         }
     })?;
     match end.failure() {
         None => {
             report.pass(1);
-            step.end("ok");
+            step.end(report, "ok");
         }
         Some((why, code)) => {
             report.fail(format!("{title}: {why}: `{}`", display(command)), code);
-            step.end("FAILED");
+            step.end(report, "FAILED");
         }
     }
     Ok(())

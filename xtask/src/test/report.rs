@@ -14,12 +14,47 @@ pub(crate) struct Report {
     skipped: Vec<String>,
     printed: Vec<String>,
     code: Option<u8>,
+    /// The lines of a report that prints nothing by itself.
+    collected: Option<String>,
 }
 
 impl Report {
+    /// A report of steps that run beside those of another report: it prints nothing until it is
+    /// [added](Self::add) to that one.
+    pub(crate) fn beside() -> Self {
+        Self {
+            collected: Some(String::new()),
+            ..Self::default()
+        }
+    }
+
+    /// Prints the lines of a report of steps that ran beside those of this one, and counts what it
+    /// counted.
+    pub(crate) fn add(&mut self, other: Self) {
+        for line in other.collected.iter().flat_map(|lines| lines.lines()) {
+            self.line(line);
+        }
+        self.passed += other.passed;
+        self.failed.extend(other.failed);
+        self.skipped.extend(other.skipped);
+        self.printed.extend(other.printed);
+        self.code = self.code.or(other.code);
+    }
+
+    /// Prints a line.
+    pub(crate) fn line(&mut self, line: &str) {
+        match &mut self.collected {
+            None => println!("{line}"),
+            Some(lines) => {
+                lines.push_str(line);
+                lines.push('\n');
+            }
+        }
+    }
+
     /// Announces the step `name` and starts its clock.
-    pub(crate) fn start(name: &str) -> Step<'_> {
-        println!("==> {name}");
+    pub(crate) fn start<'a>(&mut self, name: &'a str) -> Step<'a> {
+        self.line(&format!("==> {name}"));
         Step {
             name,
             start: Instant::now(),
@@ -105,9 +140,9 @@ pub(crate) struct Step<'a> {
 
 impl Step<'_> {
     /// Says how the step ended and how long it took.
-    pub(crate) fn end(self, how: &str) {
+    pub(crate) fn end(self, report: &mut Report, how: &str) {
         let seconds = self.start.elapsed().as_secs_f32();
-        println!("<== {}: {how} ({seconds:.1} s)", self.name);
+        report.line(&format!("<== {}: {how} ({seconds:.1} s)", self.name));
     }
 }
 
@@ -144,6 +179,28 @@ mod tests {
              SKIPPED e: no: such: device\n0 passed, 0 failed, 5 skipped";
         assert_eq!(summary, expected);
         assert!(!report.is_empty());
+    }
+
+    #[test]
+    fn what_ran_beside_is_printed_and_counted_with_the_rest() {
+        let mut report = Report::beside();
+        report.pass(1);
+        let mut other = Report::beside();
+        let step = other.start("docs");
+        other.pass(2);
+        other.skip("odp: no such device");
+        other.skip_printed("atomics: no such device");
+        other.fail("docs", 3);
+        step.end(&mut other, "FAILED");
+        report.add(other);
+        let lines = report.collected.clone().unwrap();
+        assert!(lines.starts_with("==> docs\n<== docs: FAILED ("), "{lines}");
+        let summary = report.summary();
+        assert!(
+            summary.ends_with("3 passed, 1 failed, 2 skipped"),
+            "{summary}"
+        );
+        assert_eq!(report.exit_code(), 3);
     }
 
     #[test]
