@@ -156,8 +156,8 @@
 //! - `async-io`: its notifier, and connecting over its TCP streams.
 //! - `dlopen`: libibverbs is looked for at run time: see the feature of `verbs-core`.
 //! - `rdmacm`: channels that connect by `rdma_cm` at the address of an RDMA device, on any executor, with
-//!   `AsyncGroup::connect_cm` and `listen_cm`, and to programs of others, with `connect_cm_raw`,
-//!   `cm_requests` and `accept_cm_raw`. On iWARP it is the only way.
+//!   `connect_cm`, `accept_cm` and `listen_cm`, and to programs of others, with `connect_cm_raw` and
+//!   `accept_cm_raw`. A `CmListener` is the listener of all of them. On iWARP it is the only way.
 //!
 //! None is on by default. All can be on at the same time.
 //!
@@ -215,7 +215,7 @@ pub use connect::{Arrival, Listener};
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 pub use connect::{AsyncDatagramListener, DatagramArrival};
 #[cfg(feature = "rdmacm")]
-pub use connect::{CmRequest, CmRequests};
+pub use connect::{CmListener, CmRequest};
 pub use cq::{AsyncCq, CqPollState};
 pub use datagrams::AsyncDatagrams;
 pub use device_events::DeviceEvents;

@@ -1,13 +1,17 @@
 //! Channels that connect by themselves, each in a group of its own.
 
 use std::fmt;
-#[cfg(feature = "async-io")]
+#[cfg(any(feature = "async-io", feature = "rdmacm"))]
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
 use verbs_channel::Channel;
-use verbs_channel::verbs_core::{Context, ProtectionDomain};
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+use verbs_channel::verbs_core::Context;
+use verbs_channel::verbs_core::ProtectionDomain;
 
+#[cfg(feature = "rdmacm")]
+use super::cm_listener::CmListener;
 use crate::channel::AsyncChannel;
 use crate::error::Result;
 use crate::events::CqEvents;
@@ -140,9 +144,67 @@ impl AsyncChannel {
         let (channel, _) = group.accept_async_io(listener, b"").await?;
         Ok(channel)
     }
+
+    /// Needs the feature `rdmacm`. Connects by `rdma_cm` to a peer that accepts, on any executor: a channel
+    /// with default settings, in a group of its own, whose completions are announced by `events`.
+    ///
+    /// The peer's address is one of an RDMA device. While the peer does not listen yet, this tries
+    /// again. [`AsyncGroup::connect_cm`] has settings and private data, and shares a queue among channels.
+    ///
+    /// ```no_run
+    /// # async fn example() -> verbs_async::Result<()> {
+    /// use std::time::Duration;
+    /// use verbs_async::verbs_core::Context;
+    /// use verbs_async::{AsyncChannel, CqEvents};
+    ///
+    /// let pd = Context::first_active()?.alloc_pd()?;
+    /// // or create_tokio, create_async_io
+    /// let events = CqEvents::create_thread(pd.context())?;
+    /// let timeout = Duration::from_secs(5);
+    /// let channel = AsyncChannel::connect_cm(&pd, &events, "192.0.2.1:7471", timeout).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`AsyncGroup::new`] and [`AsyncGroup::connect_cm`].
+    #[cfg(feature = "rdmacm")]
+    #[doc(alias = "rdma_connect")]
+    pub async fn connect_cm(
+        pd: &ProtectionDomain,
+        events: &CqEvents,
+        peer: impl ToSocketAddrs + fmt::Debug + Send + 'static,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let group = AsyncGroup::new(Channel::builder(pd), 1, events)?;
+        let (channel, _) = group.connect_cm(peer, b"", timeout).await?;
+        Ok(channel)
+    }
+
+    /// Needs the feature `rdmacm`. Accepts one peer by `rdma_cm`, on any executor: a channel with default
+    /// settings, in a group of its own, whose completions are announced by the listener's events.
+    ///
+    /// Servers use [`AsyncGroup::listen_cm`].
+    ///
+    /// # Errors
+    ///
+    /// As [`AsyncGroup::new`] and [`AsyncGroup::accept_cm`].
+    #[cfg(feature = "rdmacm")]
+    #[doc(alias = "rdma_accept")]
+    pub async fn accept_cm(
+        pd: &ProtectionDomain,
+        listener: &mut CmListener,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let group = AsyncGroup::new(Channel::builder(pd), 1, listener.events())?;
+        let (channel, _) = group.accept_cm(listener, b"", timeout).await?;
+        Ok(channel)
+    }
 }
 
 /// A group of one channel, with default settings.
+#[cfg(any(feature = "tokio", feature = "async-io"))]
 fn group_of_one(
     pd: &ProtectionDomain,
     create_events: impl FnOnce(&Context) -> Result<CqEvents>,

@@ -16,12 +16,12 @@ use crate::error::Result;
 use crate::group::AsyncGroup;
 use crate::sync::Mutex;
 
-/// Accepts peers over TCP, and connects a channel of a group to each.
+/// Accepts peers over TCP or by `rdma_cm`, and connects a channel of a group to each.
 ///
-/// Created by [`AsyncGroup::listen_tokio`] and [`AsyncGroup::listen_async_io`]. Many exchanges and
-/// handshakes run concurrently, each with its own timeout. So a slow or silent peer delays no
+/// Created by [`AsyncGroup::listen_tokio`], [`AsyncGroup::listen_async_io`] and, with the feature `rdmacm`,
+/// `AsyncGroup::listen_cm`. Many exchanges and handshakes run concurrently, each with its own timeout. So a slow or silent peer delays no
 /// other, until [`max_handshakes`](Self::max_handshakes) are in progress. Further peers wait in
-/// TCP's backlog.
+/// the backlog of the listener that it was created from.
 ///
 /// All of this makes progress only while a task waits in [`accept`](Self::accept). So spawn a task
 /// for each channel, and call `accept` again.
@@ -128,7 +128,7 @@ impl Listener {
         self
     }
 
-    /// Sets the timeout of each peer, from its TCP connection to its channel. The default is 10
+    /// Sets the timeout of each peer, from its connection or request to its channel. The default is 10
     /// seconds.
     #[must_use]
     pub const fn handshake_timeout(mut self, timeout: Duration) -> Self {

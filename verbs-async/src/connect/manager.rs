@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use verbs_channel::exchange::rdmacm::{checked, hello, private_data as of_hello};
 use verbs_channel::verbs_core::rdmacm::{
-    AddrResolved, Answer, ConnectRequest, Connector, Establishing, Listener as CmListener, Message,
-    PrivateData,
+    AddrResolved, Answer, ConnectRequest, Connector, Establishing, Message, PrivateData,
 };
 use verbs_channel::{ConnectedMember, PreparedChannel};
 
+use super::cm_listener::{CmListener, CmRequest};
 use super::failure::exchange_error;
 use super::listener::{Listener, Meet};
-use super::requests::{CmRequest, CmRequests};
 use super::resolve::resolve;
 use super::steps::{Elsewhere, ended, explained, watch};
 use super::time::{self, Deadline};
@@ -120,32 +119,56 @@ impl AsyncGroup {
         deadline.bound(peer, "answer", met).await
     }
 
+    /// Needs the feature `rdmacm`. Accepts one peer by `rdma_cm` and connects a channel to it, on any executor.
+    /// The private data is up to 189 bytes to the peer, and up to 49 from it; on iWARP 244 each.
+    ///
+    /// Dropping the future rejects a peer that was taken, and no other. While this waits for a slow
+    /// peer, no other is accepted: servers use [`listen_cm`](Self::listen_cm).
+    ///
+    /// # Errors
+    ///
+    /// As [`PreparedChannel::accept_cm`], [`CmListener::request`] and [`join`](Self::join).
+    #[doc(alias = "rdma_accept")]
+    pub async fn accept_cm(
+        &self,
+        listener: &mut CmListener,
+        private_data: &[u8],
+        timeout: Duration,
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        // Private data that are too long are an error before a peer is taken.
+        drop(hello(private_data).map_err(exchange_error)?);
+        let deadline = self.deadline(timeout);
+        let request = deadline.share(1, listener.request()).await?;
+        let request = request.ok_or_else(|| deadline.late("connect"))??;
+        let (peer, met) = (request.peer_addr(), self.meet_cm(request, private_data));
+        deadline.bound(peer, "confirm", met).await
+    }
+
     /// Needs the feature `rdmacm`. Accepts many peers by `rdma_cm` concurrently, on any executor: peers that
     /// call [`connect_cm`](Self::connect_cm) or [`PreparedChannel::connect_cm`].
     ///
     /// ```no_run
-    /// # async fn example(group: verbs_async::AsyncGroup) -> Result<(), Box<dyn std::error::Error>> {
-    /// use verbs_async::verbs_channel::verbs_core::rdmacm;
+    /// # use verbs_async::{AsyncGroup, CqEvents};
+    /// # async fn example(group: AsyncGroup, events: CqEvents) -> Result<(), Box<dyn std::error::Error>> {
+    /// use verbs_async::CmListener;
+    /// use verbs_async::verbs_core::rdmacm;
     ///
     /// let listener = rdmacm::Listener::bind("0.0.0.0:7471".parse()?, 128)?;
-    /// let mut listener = group.listen_cm(listener)?;
+    /// let mut listener = group.listen_cm(CmListener::new(listener, &events)?);
     /// loop {
     ///     let arrival = listener.accept().await?;
     ///     // …
     /// }
     /// # }
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`]: its descriptor cannot be watched.
-    pub fn listen_cm(&self, listener: CmListener) -> Result<Listener> {
-        let requests = Arc::new(Mutex::new(self.cm_requests(listener)?));
+    #[must_use]
+    pub fn listen_cm(&self, listener: CmListener) -> Listener {
+        let listener = Arc::new(Mutex::new(listener));
         let start = time::of_events(&self.shared().events);
-        Ok(Listener::of_manager(self.clone(), start, move || {
-            let requests = Arc::clone(&requests);
+        Listener::of_manager(self.clone(), start, move || {
+            let listener = Arc::clone(&listener);
             Box::pin(async move {
-                let next = poll_fn(|cx| requests.lock().poll_next(cx)).await;
+                let next = poll_fn(|cx| listener.lock().poll_request(cx)).await;
                 let request = next.map_err(io::Error::from)?;
                 let peer = request.peer_addr();
                 let meet: Meet = Box::new(|group, private_data| {
@@ -153,19 +176,7 @@ impl AsyncGroup {
                 });
                 Ok((meet, peer))
             })
-        }))
-    }
-
-    /// Needs the feature `rdmacm`. The requests of peers that connect by `rdma_cm`, to look at each before it
-    /// is [accepted](Self::accept_cm_raw): for programs that do not use this crate.
-    ///
-    /// The listener is watched by a notifier of the group's kind.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`]: its descriptor cannot be watched.
-    pub fn cm_requests(&self, listener: CmListener) -> Result<CmRequests> {
-        CmRequests::new(listener, &self.shared().events)
+        })
     }
 
     /// Needs the feature `rdmacm`. Accepts a peer that connects by `rdma_cm` and does not use this crate, for a
@@ -177,18 +188,15 @@ impl AsyncGroup {
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # use verbs_async::AsyncGroup;
     /// # use verbs_async::verbs_channel::BufferPool;
+    /// # use verbs_async::{AsyncGroup, CmListener};
     /// # async fn example(
     /// #     group: AsyncGroup,
     /// #     pool: BufferPool,
+    /// #     mut listener: CmListener,
     /// # ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    /// use verbs_async::verbs_channel::verbs_core::rdmacm;
-    ///
-    /// let listener = rdmacm::Listener::bind("0.0.0.0:5640".parse()?, 128)?;
-    /// let mut requests = group.cm_requests(listener)?;
     /// loop {
-    ///     let request = requests.next().await?;
+    ///     let request = listener.request().await?;
     ///     let mut prepared = group.prepare()?;
     ///     for block in std::iter::from_fn(|| pool.take()).take(8) {
     ///         prepared.start_receive(block)?;
@@ -278,11 +286,11 @@ impl AsyncGroup {
         });
         let (prepared, asking) = asked.await?.map_err(exchange_error)?;
         let answer = ended(events, asking, timeout).await?;
-        let looked = answer.call(|answer| (*answer.private_data(), answer));
-        let (theirs, answer) = looked.await?;
+        let theirs = answer.get().map(|answer| *answer.private_data());
+        let theirs = theirs.ok_or_else(|| Error::Thread(io::ErrorKind::NotFound.into()))?;
         Ok(Asked {
             prepared,
-            answer: Elsewhere::new(answer),
+            answer,
             theirs,
         })
     }

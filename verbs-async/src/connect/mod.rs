@@ -4,8 +4,10 @@
 
 #[cfg(feature = "tokio")]
 mod adapter;
-#[cfg(any(feature = "tokio", feature = "async-io"))]
+#[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 mod alone;
+#[cfg(feature = "rdmacm")]
+mod cm_listener;
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 mod datagram_listener;
 #[cfg(any(feature = "tokio", feature = "async-io"))]
@@ -16,8 +18,6 @@ mod failure;
 mod listener;
 #[cfg(feature = "rdmacm")]
 mod manager;
-#[cfg(feature = "rdmacm")]
-mod requests;
 #[cfg(any(feature = "async-io", feature = "rdmacm"))]
 mod resolve;
 #[cfg(feature = "rdmacm")]
@@ -29,9 +29,9 @@ mod tests;
 #[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 mod time;
 
+#[cfg(feature = "rdmacm")]
+pub use cm_listener::{CmListener, CmRequest};
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 pub use datagram_listener::{AsyncDatagramListener, DatagramArrival};
 #[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 pub use listener::{Arrival, Listener};
-#[cfg(feature = "rdmacm")]
-pub use requests::{CmRequest, CmRequests};

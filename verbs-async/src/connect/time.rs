@@ -168,7 +168,8 @@ impl Deadline {
         self.late("answer")
     }
 
-    fn late(&self, what: &'static str) -> Error {
+    /// The error of a peer that did not do this in time.
+    pub(super) fn late(&self, what: &'static str) -> Error {
         let after = Some(self.timeout);
         exchange_error(ExchangeError::TimedOut { what, after })
     }

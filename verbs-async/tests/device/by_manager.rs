@@ -14,7 +14,7 @@ use verbs_async::verbs_channel::exchange::rdmacm::refused;
 use verbs_async::verbs_channel::verbs_core::rdmacm::{Connector, Listener};
 use verbs_async::verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDomain};
 use verbs_async::verbs_channel::{self, BufferPool, Channel, DownReason};
-use verbs_async::{AsyncGroup, CmRequests, Error};
+use verbs_async::{AsyncChannel, AsyncGroup, CmListener, Error};
 use verbs_harness::child::{Child, role};
 use verbs_harness::{Test, begin, peer_name, until};
 
@@ -65,6 +65,10 @@ fn group(way: Way, pd: &ProtectionDomain) -> AsyncGroup {
     AsyncGroup::new(builder, 64, &events(way, pd.context())).unwrap()
 }
 
+fn watched(way: Way, pd: &ProtectionDomain, listener: Listener) -> CmListener {
+    CmListener::new(listener, &events(way, pd.context())).unwrap()
+}
+
 /// A blocking channel whose device fails a send that finds no receive.
 fn hasty(pd: &ProtectionDomain) -> verbs_channel::PreparedChannel {
     let builder = Channel::builder(pd).timeout(PATIENCE);
@@ -89,7 +93,8 @@ fn async_peers_connect_and_streams_work_over_their_channels() {
         };
         run(way, async move {
             let (clients, servers) = (group(way, &pd_to(addr)), group(way, &pd));
-            let mut listener = servers.listen_cm(listener).unwrap().private_data(b"theirs");
+            let listener = watched(way, &pd, listener);
+            let mut listener = servers.listen_cm(listener).private_data(b"theirs");
             let connecting = clients.connect_cm(addr, &[7; 49], PATIENCE);
             let (connected, arrival) = join(connecting, listener.accept()).await;
             let (client, theirs) = connected.unwrap();
@@ -108,6 +113,57 @@ fn async_peers_connect_and_streams_work_over_their_channels() {
             let (reading, ()) = join(server.read_to_end(&mut read), closing).await;
             reading.unwrap();
             assert!(read == [1; 300_000]);
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn channels_of_their_own_connect_and_accept_one_after_the_other() {
+    let test = begin!();
+    for way in WAYS {
+        let Some(Server { pd, listener, addr }) = Server::new(&test) else {
+            return;
+        };
+        run(way, async move {
+            let mut listener = watched(way, &pd, listener);
+            // None comes, and the listener goes on.
+            let error = AsyncChannel::accept_cm(&pd, &mut listener, SOON).await;
+            assert_eq!(
+                error.unwrap_err().to_string(),
+                "the peer did not connect within 100 ms"
+            );
+            let here = pd_to(addr);
+            let events = events(way, here.context());
+            for _ in 0..2 {
+                let connecting = AsyncChannel::connect_cm(&here, &events, addr, PATIENCE);
+                let accepting = AsyncChannel::accept_cm(&pd, &mut listener, PATIENCE);
+                let (client, server) = join(connecting, accepting).await;
+                let mut client = client.unwrap().into_stream().unwrap();
+                let mut server = server.unwrap().into_stream().unwrap();
+                client.write_all(b"marco").await.unwrap();
+                client.close().await.unwrap();
+                let mut read = Vec::new();
+                server.read_to_end(&mut read).await.unwrap();
+                assert_eq!(read, b"marco");
+            }
+            if verbs_harness::iwarp::is_iwarp() {
+                return;
+            }
+            // Its private data is too long for RoCE: this side notices that, and rejects the peer.
+            let (clients, servers) = (group(way, &here), group(way, &pd));
+            let connecting = clients.connect_cm(addr, b"", PATIENCE);
+            let accepting = servers.accept_cm(&mut listener, &[0; 190], PATIENCE);
+            let (connected, accepted) = join(connecting, accepting).await;
+            assert!(connected.is_err());
+            let error = exchange(accepted.unwrap_err());
+            assert!(
+                matches!(
+                    error,
+                    ExchangeError::PrivateDataBeyondManager { len: 190, max: 189 }
+                ),
+                "{error:?}"
+            );
         });
     }
 }
@@ -135,9 +191,9 @@ fn raw_requests_are_accepted_with_receives_that_the_peer_finds() {
         });
         run(way, async move {
             let servers = group(way, &pd);
-            let mut requests: CmRequests = servers.cm_requests(listener).unwrap();
-            assert_eq!(requests.local_addr(), Some(addr));
-            let request = requests.next().await.unwrap();
+            let mut listener = watched(way, &pd, listener);
+            assert_eq!(listener.local_addr(), Some(addr));
+            let request = listener.request().await.unwrap();
             assert!(request.private_data().as_bytes().starts_with(b"ours\0"));
             assert_eq!(request.device_name(), peer_name());
             assert!(request.initiator_depth() > 0 && request.responder_resources() > 0);
@@ -212,15 +268,14 @@ fn peers_that_do_not_accept_are_errors_in_time() {
             );
             assert!(started.elapsed() < PATIENCE / 4);
             // It rejects, with its reason.
-            let servers = group(way, &pd);
-            let mut requests = servers.cm_requests(listener).unwrap();
+            let mut listener = watched(way, &pd, listener);
             let connected = {
                 let connecting = pin!(clients.connect_cm(addr, b"", PATIENCE));
                 let rejecting = pin!(async {
                     let full = std::io::Error::other("no room");
                     loop {
                         // The first may have given up.
-                        let request = requests.next().await.unwrap();
+                        let request = listener.request().await.unwrap();
                         drop(request.reject(&refused(&full)).await);
                     }
                 });
@@ -240,7 +295,7 @@ fn peers_that_do_not_accept_are_errors_in_time() {
                 "{error:?}"
             );
             // It does not listen.
-            drop(requests);
+            drop(listener);
             let ended = async {
                 loop {
                     let error = clients.connect_cm(addr, b"", SOON).await.unwrap_err();
@@ -275,7 +330,8 @@ fn peer_that_is_killed_takes_its_channel_down() {
     let mut child = Child::start(&test, &addr.to_string());
     run(Way::Tokio, async move {
         let servers = group(Way::Tokio, &pd);
-        let mut listener = servers.listen_cm(listener).unwrap();
+        let listener = watched(Way::Tokio, &pd, listener);
+        let mut listener = servers.listen_cm(listener);
         let (channel, _) = listener.accept().await.unwrap().outcome.unwrap();
         assert_eq!(child.line.read(), "connected");
         let receive = channel.receive(buffer(&pd, &[0; 8]));
@@ -308,7 +364,7 @@ fn cancelled_connects_and_accepts_leave_no_descriptor() {
         };
         run(way, async move {
             let (clients, servers) = (group(way, &pd_to(addr)), group(way, &pd));
-            let mut listener = servers.listen_cm(listener).unwrap();
+            let mut listener = servers.listen_cm(watched(way, &pd, listener));
             // What stays: the descriptors of timers and of the sets of peers.
             let started = Instant::now();
             let connecting = clients.connect_cm(addr, b"", PATIENCE);

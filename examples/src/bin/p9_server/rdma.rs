@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use verbs_async::verbs_channel::verbs_core::rdmacm::Listener;
 use verbs_async::verbs_channel::verbs_core::{Context, Device};
 use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, OwnedBuffer};
-use verbs_async::{AsyncChannel, AsyncGroup, CmRequest, CqEvents};
+use verbs_async::{AsyncChannel, AsyncGroup, CmListener, CmRequest, CqEvents};
 
 use crate::Options;
 use crate::clients::{Clients, Service, signals};
@@ -25,15 +25,15 @@ const ANSWERS: usize = 16;
 pub(crate) async fn accept(options: &Options, mut clients: Clients) -> Result<(), Failure> {
     let listener = Listener::bind(options.listen, BACKLOG);
     let listener = listener.context(|| format!("cannot listen at {}", options.listen))?;
-    // No client is in this group: its runtime watches the listener.
-    let mut requests = group(options, &Context::first_active()?)?.cm_requests(listener)?;
-    let addr = requests.local_addr().unwrap_or(options.listen);
+    let events = CqEvents::create_tokio(&Context::first_active()?)?;
+    let mut listener = CmListener::new(listener, &events)?;
+    let addr = listener.local_addr().unwrap_or(options.listen);
     let root = options.root.display();
     say(format_args!("serving {root} over RDMA at {addr}"))?;
     let mut signals = pin!(signals()?);
     loop {
         let request = tokio::select! {
-            request = requests.next() => request,
+            request = listener.request() => request,
             () = &mut signals => return clients.end().await,
         };
         let request = match request {

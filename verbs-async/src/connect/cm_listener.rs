@@ -1,4 +1,4 @@
-//! Requests of peers that connect by `rdma_cm`.
+//! Listeners for peers that connect by `rdma_cm`, and the requests of these.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -17,19 +17,39 @@ use crate::events::CqEvents;
 use crate::notifier::CqNotifier;
 use crate::sync::Mutex;
 
-/// The requests of peers that connect by `rdma_cm`, for [`AsyncGroup::accept_cm_raw`]. Needs the feature
-/// `rdmacm`.
+/// Listens for peers that connect by `rdma_cm`, in async code. Needs the feature `rdmacm`.
 ///
-/// Created by [`AsyncGroup::cm_requests`]. A server of this crate's own protocol uses
-/// [`AsyncGroup::listen_cm`] instead.
+/// It takes the place of a runtime's `TcpListener`: for [`AsyncGroup::listen_cm`],
+/// [`AsyncGroup::accept_cm`] and [`AsyncChannel::accept_cm`]. A server for programs that do not use this crate
+/// takes each [`request`](Self::request), and accepts it with [`AsyncGroup::accept_cm_raw`].
 ///
 /// Dropping it rejects the peers that wait.
 ///
+/// ```no_run
+/// # async fn example(
+/// #     pd: verbs_async::verbs_core::ProtectionDomain,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use verbs_async::verbs_core::rdmacm;
+/// use verbs_async::{AsyncChannel, CmListener, CqEvents};
+///
+/// // or create_tokio, create_async_io
+/// let events = CqEvents::create_thread(pd.context())?;
+/// let listener = rdmacm::Listener::bind("0.0.0.0:7471".parse()?, 128)?;
+/// let mut listener = CmListener::new(listener, &events)?;
+/// let channel = AsyncChannel::accept_cm(&pd, &mut listener, Duration::from_secs(60)).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// [`AsyncChannel::accept_cm`]: crate::AsyncChannel::accept_cm
+/// [`AsyncGroup::accept_cm`]: crate::AsyncGroup::accept_cm
 /// [`AsyncGroup::accept_cm_raw`]: crate::AsyncGroup::accept_cm_raw
-/// [`AsyncGroup::cm_requests`]: crate::AsyncGroup::cm_requests
 /// [`AsyncGroup::listen_cm`]: crate::AsyncGroup::listen_cm
-pub struct CmRequests {
+#[doc(alias = "rdma_listen")]
+pub struct CmListener {
     listener: Elsewhere<Arc<Mutex<Listener>>>,
+    events: CqEvents,
     local_addr: Option<SocketAddr>,
     notifier: Box<dyn CqNotifier>,
     taking: Option<Call<verbs_core::Result<Option<ConnectRequest>>>>,
@@ -49,13 +69,19 @@ pub struct CmRequest {
     depths: (u8, u8),
 }
 
-impl CmRequests {
-    pub(super) fn new(listener: Listener, events: &CqEvents) -> Result<Self> {
+impl CmListener {
+    /// Watches a listener with a notifier of the same kind as that of these events.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`]: its descriptor cannot be watched.
+    pub fn new(listener: Listener, events: &CqEvents) -> Result<Self> {
         let local_addr = listener.local_addr();
         let descriptor = std::os::fd::AsFd::as_fd(&listener).try_clone_to_owned();
         let listener = Elsewhere::new(Arc::new(Mutex::new(listener)));
         Ok(Self {
             listener,
+            events: events.clone(),
             local_addr,
             notifier: events.another_notifier(descriptor?)?,
             taking: None,
@@ -71,16 +97,16 @@ impl CmRequests {
     ///
     /// Those of [`Listener::poll_request`], and [`Error::Thread`]. The call can be repeated, unless the
     /// device was removed.
-    pub async fn next(&mut self) -> Result<CmRequest> {
-        poll_fn(|cx| self.poll_next(cx)).await
+    pub async fn request(&mut self) -> Result<CmRequest> {
+        poll_fn(|cx| self.poll_request(cx)).await
     }
 
-    /// [`next`](Self::next) for a future of your own.
+    /// [`request`](Self::request) for a future of your own.
     ///
     /// # Errors
     ///
-    /// As [`next`](Self::next).
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<CmRequest>> {
+    /// As [`request`](Self::request).
+    pub fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<CmRequest>> {
         loop {
             if let Some(taking) = &mut self.taking {
                 let taken = ready!(Pin::new(taking).poll(cx));
@@ -100,6 +126,10 @@ impl CmRequests {
             };
             self.taking = Some(blocking::run(move || listener.lock().poll_request()));
         }
+    }
+
+    pub(super) const fn events(&self) -> &CqEvents {
+        &self.events
     }
 
     /// The address that it listens at.
@@ -166,8 +196,8 @@ impl CmRequest {
     }
 }
 
-impl fmt::Debug for CmRequests {
+impl fmt::Debug for CmListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CmRequests").field(&self.local_addr).finish()
+        f.debug_tuple("CmListener").field(&self.local_addr).finish()
     }
 }
