@@ -13,8 +13,6 @@ pub(super) struct Backlog {
     pub(super) head: Option<usize>,
     pub(super) tail: Option<usize>,
     pub(super) len: usize,
-    // In the line for the room that all channels share, if it is in it.
-    pub(super) place: Option<u64>,
     pub(super) room: RoomWaiters,
 }
 
@@ -46,7 +44,7 @@ pub(super) enum Stage<R: Ring> {
     Rejected(R::Outcome),
 }
 
-/// The neighbours in a backlog.
+/// The neighbours in a backlog, or in the line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Links {
     pub(super) prev: Option<usize>,

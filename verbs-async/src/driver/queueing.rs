@@ -158,18 +158,13 @@ impl<R: Ring> DriverState<R> {
 impl<R: Ring> DriverState<R> {
     /// Puts a channel's queue at the end of the line, unless it is in it.
     pub(super) fn join_line(&mut self, index: usize, queue: Queue) {
-        if self.backlog_of(index, queue).place.is_some() {
-            return;
-        }
-        let place = self.line.push(index, queue);
-        self.backlog_of(index, queue).place = Some(place);
+        self.line.push(index, queue);
         self.ring.hold_room(true);
     }
 
     /// Takes a channel's queue out of the line, if it is in it.
     pub(super) fn leave_line(&mut self, index: usize, queue: Queue) {
-        if let Some(place) = self.backlog_of(index, queue).place.take() {
-            self.line.remove(place);
+        if self.line.remove(index, queue) {
             self.ring.hold_room(!self.line.is_empty());
         }
     }

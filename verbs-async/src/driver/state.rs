@@ -394,6 +394,7 @@ impl<R: Ring> DriverState<R> {
                 backlogs: [Backlog::default(), Backlog::default()],
                 drain_waiters: Vec::new(),
             });
+            self.line.resize(index + 1);
         }
         &mut self.channels[index]
     }

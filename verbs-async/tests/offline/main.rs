@@ -20,6 +20,7 @@ mod peers;
 mod prepared;
 mod results;
 mod shared_messages;
+mod shares;
 mod transfers;
 mod turns;
 mod untaken;
