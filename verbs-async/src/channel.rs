@@ -8,6 +8,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+#[expect(unused_imports, reason = "named in documentation")]
+use verbs_channel::TransportError;
 #[cfg(feature = "rdmacm")]
 use verbs_channel::verbs_core::rdmacm::Connection;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
@@ -273,15 +275,35 @@ impl AsyncChannel {
     ///
     /// [`Error::Down`] if the channel was down before, or goes down while this waits. A peer that
     /// closed its channel before this call is not an error here: the operations that its leaving
-    /// has aborted return errors themselves.
+    /// has aborted return errors themselves. [`Error::Transport`] with [`TransportError::Stuck`], as
+    /// [`destroy`](Self::destroy).
     pub async fn close(&self) -> Result<()> {
-        let _destroyed_at_the_end = CloseOnDrop { channel: self };
+        let destroyed_at_the_end = CloseOnDrop { channel: self };
         let peer_closed = self.down_reason() == Some(DownReason::PeerClosed);
         self.shared.drained(self.at, &[Queue::Send]).await;
         let down = self.down_reason().filter(|_| !peer_closed);
         self.shut_down();
         self.shared.drained(self.at, &QUEUES).await;
+        drop(destroyed_at_the_end);
+        self.shared.destroyed(self.at)?;
         down.map_or(Ok(()), |reason| Err(Error::Down(reason)))
+    }
+
+    /// Closes the channel at once: destroys its queue pair, aborts the operations in flight, and rejects
+    /// those in the backlog.
+    ///
+    /// When this returns `Ok`, the device is done with all memory of the channel: with that of its
+    /// operations, whose outcomes can still be awaited, and with that which the peer could access
+    /// through this channel. It waits for no flushes, and for no peer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Transport`] with [`TransportError::Stuck`]: the driver failed to destroy the queue pair.
+    /// **The device may still access this memory**, and owned buffers in flight have been leaked.
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn destroy(&self) -> Result<()> {
+        self.shared.end(self.at, DownReason::Closed, false);
+        self.shared.destroyed(self.at)
     }
 
     /// Takes the channel down without waiting: operations in flight are aborted, and those in the

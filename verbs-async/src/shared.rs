@@ -4,6 +4,7 @@ use std::io;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::task;
+use std::thread;
 use std::time::Instant;
 
 use verbs_channel::engine::Closing;
@@ -13,6 +14,7 @@ use verbs_channel::verbs_core::{
 use verbs_channel::{ChannelId, DownReason, Preparer, Queue};
 
 use crate::driver::Driver;
+use crate::error::Result;
 use crate::events::{CqEvents, CqListener};
 use crate::peers::{PeerEvents, Peers};
 use crate::ring::Channels;
@@ -67,6 +69,18 @@ impl SharedEngine {
         let finish = |ring: &mut Channels| ring.engine.finish_close(closed, is_removed);
         // It belongs to this engine, so this does not fail.
         let _finished = self.driver.with(Some(at), finish);
+    }
+
+    /// Whether the device is done with the memory of a channel that was [ended](Self::end).
+    pub(crate) fn destroyed(&self, at: ChannelId) -> Result<()> {
+        loop {
+            let destroyed = self.driver.with_ring(|ring| ring.engine.destroyed(at));
+            if let Some(destroyed) = destroyed {
+                return Ok(destroyed.map_err(verbs_channel::Error::from)?);
+            }
+            // Another thread is in the call that destroys it.
+            thread::yield_now();
+        }
     }
 
     /// [`end`](Self::end) for all channels that are open.

@@ -144,7 +144,8 @@
 //! host is noticed within the channel's [`peer_timeout`](ChannelBuilder::peer_timeout), 10 s unless
 //! set.
 //!
-//! - To leave in order, wait for your sends, then drop the channel: the peer receives all of them.
+//! - To leave in order, [close](Channel::close) the channel, or wait for your sends and drop it: the peer
+//!   receives all of them.
 //! - Post a receive only if a message will come. If the peer has left after its last message, the channel
 //!   is down and rejects the receive.
 //! - A peer may be idle for any length of time: its host answers TCP's keepalive probes.
@@ -203,6 +204,7 @@
 //!
 //! Dropping a channel does not wait: it destroys the queue pair, then releases the buffers that it
 //! owns. If the driver fails to destroy the queue pair, the buffers are leaked and an error is logged.
+//! [`Channel::close`] waits for what was sent, and returns whether the device is done with all memory.
 //!
 //! # Further reading
 //!
@@ -266,7 +268,9 @@ pub use datagrams::{Datagram, Datagrams, DatagramsBuilder};
 pub use engine::{
     Completed, ConnectedMember, Message, Ticket, Transfer, TransferError, TransferOutcome,
 };
-pub use error::{DownReason, Error, Queue, RejectReason, Result, ScopeError, TransportError};
+pub use error::{
+    CloseError, DownReason, Error, Queue, RejectReason, Result, ScopeError, TransportError,
+};
 pub use group::{ChannelGroup, Preparer};
 pub use immediates::{ImmediateCounter, ImmediateCounters, Reached, Recorded};
 pub use registration_cache::{CachedMemory, RegistrationCache, RegistrationCacheBuilder};

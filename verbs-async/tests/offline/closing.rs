@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fake_libibverbs::{assert_all_is_well, report, with};
-use verbs_async::DeviceEvents;
-use verbs_channel::DownReason;
+use verbs_async::{DeviceEvents, Error};
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_EVENT_QP_FATAL, IBV_WC_WR_FLUSH_ERR, ibv_async_event, ibv_qp, ibv_wc,
 };
+use verbs_channel::{DownReason, TransportError};
 
 use crate::bench::{Bench, Hand, Task, bounded, done, now};
 use crate::groups::{Peer, announce, posted};
@@ -60,6 +60,40 @@ fn close_does_not_wait_for_receives() {
     assert_eq!(receive.was_woken(), 1);
     let mut receive = receive;
     assert!(receive.ends().0.is_err());
+}
+
+#[test]
+fn destroying_ends_everything_at_once() {
+    {
+        let bench = Bench::new();
+        let peer = Peer::new(&bench);
+        let receive = Task::new(peer.channel.receive(peer.buffer())).waits();
+        let mut sends = [(); 3].map(|()| peer.send());
+        peer.channel.destroy().unwrap();
+        assert!(peer.channel.endpoint().is_none());
+        assert_eq!(receive.was_woken(), 1);
+        for ended in sends.iter_mut().map(Task::ends).chain([{ receive }.ends()]) {
+            assert!(ended.0.is_err());
+            assert_eq!(ended.1.capacity(), 64);
+        }
+        // Again: it is gone.
+        peer.channel.destroy().unwrap();
+        now(peer.channel.close()).unwrap_err();
+    }
+    assert_all_is_well();
+}
+
+#[test]
+fn stuck_queue_pair_is_the_answer_of_each_way_to_close() {
+    let refuse = || with(|library| library.refuse.push(("ibv_destroy_qp", libc::EIO)));
+    let is_stuck = |closed| matches!(closed, Err(Error::Transport(TransportError::Stuck)));
+    let bench = Bench::new();
+    let (first, second) = (Peer::new(&bench), Peer::new(&bench));
+    refuse();
+    assert!(is_stuck(first.channel.destroy()));
+    assert!(is_stuck(first.channel.destroy()));
+    refuse();
+    assert!(is_stuck(now(second.channel.close())));
 }
 
 #[test]

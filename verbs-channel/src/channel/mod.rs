@@ -26,7 +26,8 @@ mod status;
 /// channel with the same settings.
 ///
 /// Dropping a channel does not wait: it destroys the queue pair, then releases the buffers that it
-/// owns.
+/// owns. [`close`](Self::close) lets what was sent finish first, and reports whether the device is done with
+/// all memory.
 ///
 /// `H` is [`Owned`] for a channel that does not belong to a group, the default, and [`InGroup`] for a channel of a
 /// [`ChannelGroup`](crate::ChannelGroup). Both have the same operations.
@@ -183,8 +184,8 @@ impl Channel {
         self.holder.poller.transfer(transfer, timeout, &mut each)
     }
 
-    /// Closes the channel, and returns its settings.
-    pub(crate) fn close(&mut self) -> &ChannelBuilder {
+    /// Destroys the queue pair, and returns the settings.
+    pub(crate) fn destroyed(&mut self) -> &ChannelBuilder {
         self.holder.poller.engine.destroy_all(DownReason::Closed);
         &self.holder.config
     }

@@ -80,7 +80,7 @@ impl Channel {
     ///
     /// Those of [`ChannelBuilder::build`].
     pub fn reset(&mut self) -> Result<PreparedChannel> {
-        PreparedChannel::alone(self.close().clone())
+        PreparedChannel::alone(self.destroyed().clone())
     }
 }
 

@@ -14,7 +14,7 @@ use verbs_core::{CompletionQueue, ProtectionDomain, QueuePair, QueuePairEndpoint
 
 use super::{Engine, Leak, Member, Ticket};
 use crate::channel_id::ChannelId;
-use crate::error::{DownReason, Error, Queue, RejectReason, Result};
+use crate::error::{CloseError, DownReason, Error, Queue, RejectReason, Result};
 use crate::request::{OwnedChain, OwnedRequest};
 
 /// Requests.
@@ -120,6 +120,21 @@ impl Engine {
         self.destroy_at(at, DownReason::Closed);
         self.remove_at(at);
         Ok(())
+    }
+
+    /// Whether the device is done with all memory of a channel, as its queue pair was destroyed;
+    /// `None` if it has not been, or there is no such channel.
+    ///
+    /// A queue pair that was [taken out](Self::start_close) has not been destroyed before it is
+    /// [returned](Self::finish_close).
+    ///
+    /// # Errors
+    ///
+    /// [`CloseError::Stuck`]: the driver failed to destroy it.
+    #[must_use]
+    pub fn destroyed(&self, channel: ChannelId) -> Option<Result<(), CloseError>> {
+        let member = self.place(channel).and_then(|at| self.member(at));
+        member.and_then(Member::destroyed)
     }
 
     /// The next report of buffers that had to be leaked.

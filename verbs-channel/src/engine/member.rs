@@ -10,7 +10,7 @@ use super::gate::Limits;
 use super::peer::Peer;
 use super::slots::{Id, Reservation, SlotList, Slots};
 use crate::channel_id::ChannelId;
-use crate::error::{DownReason, Queue, TransportError};
+use crate::error::{CloseError, DownReason, Queue, TransportError};
 
 /// A queue pair, its credits and its slots.
 #[derive(Debug)]
@@ -287,6 +287,15 @@ impl Member {
     pub(crate) fn take_stuck_error(&mut self) -> Option<verbs_core::Error> {
         match &mut self.state {
             MemberState::Down(Rest::Stuck(error), _) => error.take(),
+            _ => None,
+        }
+    }
+
+    /// Whether its queue pair could be destroyed; `None` if it has not been.
+    pub(crate) const fn destroyed(&self) -> Option<Result<(), CloseError>> {
+        match self.state {
+            MemberState::Down(Rest::Gone, _) => Some(Ok(())),
+            MemberState::Down(Rest::Stuck(_), _) => Some(Err(CloseError::Stuck)),
             _ => None,
         }
     }

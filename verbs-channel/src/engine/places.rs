@@ -59,7 +59,7 @@ impl Engine {
     }
 
     /// Removes a member: another gets its place once its results have been taken.
-    pub(super) fn remove_at(&mut self, at: u32) {
+    pub(crate) fn remove_at(&mut self, at: u32) {
         if let Some(member) = self.members.get_mut(at as usize)
             && !mem::replace(&mut member.is_removed, true)
         {

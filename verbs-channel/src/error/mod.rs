@@ -15,7 +15,7 @@ use crate::readable::Readable;
 pub use queue::Queue;
 pub use reject_reason::RejectReason;
 use transport::operation;
-pub use transport::{DownReason, TransportError};
+pub use transport::{CloseError, DownReason, TransportError};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -159,6 +159,15 @@ impl Error {
             Self::Rejected(reason) => reason.down_reason(),
             Self::Transport(error) => error.down_reason(),
             _ => None,
+        }
+    }
+}
+
+impl From<CloseError> for Error {
+    fn from(error: CloseError) -> Self {
+        match error {
+            CloseError::Down(reason) => Self::Rejected(RejectReason::Down(reason)),
+            CloseError::Stuck => Self::Transport(TransportError::Stuck),
         }
     }
 }

@@ -50,6 +50,41 @@ impl TransportError {
     pub(crate) const CLOSED: Self = Self::Aborted(DownReason::Closed);
 }
 
+/// Why [`Channel::close`](crate::Channel::close) did not close a channel in order.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// The channel was down, or went down: operations may have been aborted. The device does not access
+    /// their buffers any more.
+    #[error("the channel was not closed in order")]
+    Down(#[source] DownReason),
+    /// The driver failed to destroy the queue pair: **the device may still access the memory of the
+    /// channel** until the process ends. Owned buffers in flight have been leaked.
+    #[error(
+        "the driver failed to destroy the queue pair: the device may still access the channel's memory"
+    )]
+    Stuck,
+}
+
+verbs_core::error_debug!(CloseError { Down(reason), Stuck });
+
+impl CloseError {
+    /// Why the channel is down; `None` if it is stuck.
+    #[must_use]
+    pub const fn down_reason(&self) -> Option<DownReason> {
+        match self {
+            Self::Down(reason) => Some(*reason),
+            Self::Stuck => None,
+        }
+    }
+
+    /// Whether the device may still access memory of the channel.
+    #[must_use]
+    pub const fn is_stuck(&self) -> bool {
+        matches!(self, Self::Stuck)
+    }
+}
+
 /// The failed operation, as precisely as its queue and its status determine it: a failed completion
 /// has no opcode. And what only the queue makes likely, as [`WorkError`] does not have it.
 const fn failed(queue: Queue, status: WcStatus) -> &'static str {

@@ -17,6 +17,7 @@ pub(crate) use scope::{Leftover, ScopeEnd};
 
 mod abort;
 mod blocking;
+mod close;
 mod deadline;
 mod guard;
 mod outcome;

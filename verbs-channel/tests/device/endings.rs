@@ -332,3 +332,31 @@ fn errors_have_the_operation_and_the_reason_and_convert_to_io_errors() {
         std::io::ErrorKind::ConnectionAborted
     );
 }
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn close_delivers_what_was_sent_and_gives_everything_back() {
+    let _test = begin!();
+    let (mut left, mut right) = pair();
+    let pool = BufferPool::new(left.pd(), 1024, 12).unwrap();
+    let inbox = BufferPool::new(right.pd(), 1024, 8).unwrap();
+    let block = || inbox.take().unwrap();
+    let receives = [(); 8].map(|()| right.start_receive(block()).unwrap());
+    for at in 0..8_u8 {
+        let _sent = left
+            .start_send(pool.take_with(&[at; 1000]).unwrap().unwrap())
+            .unwrap();
+    }
+    while let Some(block) = pool.take() {
+        let _left = left.start_receive(block).unwrap();
+    }
+    bounded(|| left.close()).unwrap();
+    assert_eq!(pool.available(), 12);
+    for (receive, at) in receives.into_iter().zip(0..) {
+        let (received, block) = right.wait_success(receive).unwrap();
+        assert_eq!(received.message_in(&block), Some(&[at; 1000][..]));
+    }
+    let _left = right.start_receive(block()).unwrap();
+    bounded(|| right.close()).unwrap();
+    assert_eq!(inbox.available(), 8);
+}

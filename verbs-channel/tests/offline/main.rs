@@ -13,6 +13,7 @@ mod batches;
 mod budget;
 mod buffers;
 mod chains;
+mod closing;
 mod datagram_costs;
 mod datagrams;
 mod driven;

@@ -1,0 +1,179 @@
+//! `close`: what was sent finishes, the rest is ended in bounded time, and the answer is whether the device is
+//! done with the memory.
+
+use std::time::Duration;
+
+use fake_libibverbs::with;
+use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR};
+use verbs_channel::{BufferPool, Channel, CloseError, DownReason, Error, Queue, TransportError};
+use verbs_harness::logged::{lines, listen};
+
+use crate::fake_device::{
+    DRAIN, bounded, called, channel, ends, flushes, pd, posted, refuse, region, succeeds,
+};
+
+const TIMEOUT: Duration = Duration::from_millis(20);
+
+/// Whether a queue pair was moved to `ERR`.
+fn flushed() -> bool {
+    with(|library| {
+        library
+            .modified
+            .iter()
+            .any(|(attr, _)| attr.qp_state == IBV_QPS_ERR)
+    })
+}
+
+#[test]
+fn closed_in_order_when_what_was_sent_has_finished() {
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 2).unwrap();
+    let _sent = channel.start_send(pool.take().unwrap()).unwrap();
+    succeeds(posted()[0]);
+    bounded(|| channel.close()).unwrap();
+    assert!(called("ibv_destroy_qp") && !flushed());
+    assert_eq!(pool.available(), 2);
+}
+
+#[test]
+fn receives_that_are_left_are_aborted_and_no_error() {
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 2).unwrap();
+    let _sent = channel.start_send(pool.take().unwrap()).unwrap();
+    let _left = channel.start_receive(pool.take().unwrap()).unwrap();
+    succeeds(posted()[0]);
+    // It is not flushed in time.
+    bounded(|| channel.close()).unwrap();
+    assert!(flushed() && called("ibv_destroy_qp"));
+    assert_eq!(pool.available(), 2);
+}
+
+#[test]
+fn what_does_not_finish_is_ended_after_the_timeout() {
+    let mut channel = channel();
+    channel.set_timeout(Some(TIMEOUT));
+    let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
+    let _sent = channel.start_send(pool.take().unwrap()).unwrap();
+    let start = std::time::Instant::now();
+    let error = bounded(|| channel.close()).unwrap_err();
+    // No flush comes either.
+    assert!(start.elapsed() >= TIMEOUT + DRAIN);
+    let (queue, after) = (Queue::Send, TIMEOUT);
+    let reason = DownReason::TimedOut { queue, after };
+    assert_eq!(error, CloseError::Down(reason));
+    assert_eq!(error.down_reason(), Some(reason));
+    assert_eq!(Error::from(error).down_reason(), Some(reason));
+    assert!(called("ibv_destroy_qp"));
+    assert_eq!(pool.available(), 1, "the device is done with it");
+}
+
+#[test]
+fn failure_of_what_was_sent_is_the_answer_without_waiting_longer() {
+    let mut channel = channel();
+    let _sent = channel.start_send(region(&channel)).unwrap();
+    ends(posted()[0], IBV_WC_REM_ACCESS_ERR);
+    // There is no timeout: a wait would hang.
+    let error = bounded(|| channel.close()).unwrap_err();
+    let reason = error.down_reason().unwrap();
+    assert!(matches!(reason, DownReason::Work { .. }), "{reason:?}");
+    assert!(!error.is_stuck() && called("ibv_destroy_qp"));
+}
+
+#[test]
+fn channel_that_is_down_already_does_not_wait() {
+    for (reason, is_error) in [
+        (DownReason::PeerClosed, false),
+        (DownReason::Closed, false),
+        (DownReason::PeerLost, true),
+        (DownReason::Abandoned, true),
+    ] {
+        let mut channel = channel();
+        let id = channel.id();
+        let _sent = channel.start_send(region(&channel)).unwrap();
+        channel.engine_mut().shut_down(id, reason).unwrap();
+        // It is not flushed, and there is no timeout.
+        let closed = bounded(|| channel.close());
+        let expected = if is_error {
+            Err(CloseError::Down(reason))
+        } else {
+            Ok(())
+        };
+        assert_eq!(closed, expected);
+        assert!(called("ibv_destroy_qp"));
+    }
+}
+
+#[test]
+fn channel_whose_queue_pair_is_gone_already_is_closed() {
+    let mut channel = channel();
+    let _left = channel.start_receive(region(&channel)).unwrap();
+    refuse("ibv_modify_qp", 1);
+    channel.abort();
+    assert!(channel.endpoint().is_none());
+    channel.close().unwrap();
+}
+
+#[test]
+fn stuck_channel_is_not_closed_even_if_nothing_is_in_flight() {
+    listen();
+    for in_flight in [true, false] {
+        let mut channel = channel();
+        let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
+        if in_flight {
+            let _left = channel.start_receive(pool.take().unwrap()).unwrap();
+            flushes(posted()[0]);
+            refuse("ibv_modify_qp", 1);
+        }
+        refuse("ibv_destroy_qp", 1);
+        let error = channel.close().unwrap_err();
+        assert_eq!(error, CloseError::Stuck);
+        assert!(error.is_stuck() && error.down_reason().is_none());
+        let error = Error::from(error);
+        assert!(matches!(error, Error::Transport(TransportError::Stuck)));
+        assert_eq!(pool.available(), 1);
+        assert!(
+            lines()
+                .iter()
+                .any(|line| line.starts_with("ERROR: leaked 0"))
+        );
+    }
+}
+
+#[test]
+fn stuck_channel_leaks_what_is_in_flight() {
+    listen();
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
+    let _left = channel.start_receive(pool.take().unwrap()).unwrap();
+    refuse("ibv_modify_qp", 1);
+    refuse("ibv_destroy_qp", 1);
+    assert_eq!(channel.close(), Err(CloseError::Stuck));
+    assert_eq!(pool.available(), 0, "the device may still write to it");
+    let lines = lines();
+    assert!(lines[0].starts_with("ERROR: leaked 1 buffers"), "{lines:?}");
+}
+
+#[test]
+fn channel_of_a_group_leaves_it_and_its_outcomes_stay() {
+    let pd = pd();
+    let builder = Channel::builder(&pd).drain_timeout(DRAIN);
+    let mut group = builder.group(1).unwrap();
+    let [first, second] = [(); 2].map(|()| {
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        member.handshake(&endpoint).unwrap()
+    });
+    let first = group.join(first).unwrap();
+    let mut channel = group.channel(first).unwrap();
+    let block = pd.reg_mr(vec![0_u8; 64]).unwrap();
+    let left = channel.start_receive(block).unwrap();
+    channel.close().unwrap();
+    assert!(group.is_empty());
+    let second = group.join(second).unwrap();
+    // It has another place: the outcome of the first is still there.
+    let ended = group.poll(left).unwrap().unwrap();
+    let closed = TransportError::Aborted(DownReason::Closed);
+    assert_eq!(ended.result.unwrap_err(), closed);
+    assert!(group.channel(first).unwrap().is_down());
+    assert!(!group.channel(second).unwrap().is_down());
+}
