@@ -9,6 +9,7 @@ use crate::waiting::Poller;
 pub use pending::ScopedPendingWork;
 pub use scope::PollingScope;
 
+mod ending;
 mod operations;
 mod owned;
 mod pending;

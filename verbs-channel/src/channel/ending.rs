@@ -1,0 +1,56 @@
+//! Ending a channel: at once, or in order.
+
+use crate::channel::{Channel, Hold};
+use crate::error::{CloseError, DownReason};
+
+impl<H: Hold> Channel<H> {
+    /// Aborts all operations in flight; the channel is down after that.
+    ///
+    /// It moves the queue pair to `ERR`, waits for the flushes up to the drain timeout, and then destroys
+    /// the queue pair if operations are still in flight. The outcomes of operations on owned buffers can
+    /// still be taken.
+    pub fn abort(&mut self) {
+        let (poller, at) = self.parts();
+        poller.abort(at, DownReason::Closed);
+    }
+
+    /// Closes the channel in order: lets sends, writes, reads and atomics finish, aborts the receives, and
+    /// returns when the device is done with all memory.
+    ///
+    /// It waits for what was sent up to the channel's [`timeout`](crate::ChannelBuilder::timeout), forever
+    /// without one. What is in flight after that is aborted, as by [`abort`](Self::abort), and the queue
+    /// pair is destroyed. So this returns within the sum of the timeout, the
+    /// [`drain_timeout`](crate::ChannelBuilder::drain_timeout) and the time that `ibv_destroy_qp` takes.
+    ///
+    /// Receives that are left are no error. Nor is a channel that was down before this call because its peer
+    /// had left, or because this side had aborted it: the outcomes of its operations show what was lost.
+    /// Take the outcomes that matter first, as they are dropped with the channel. Only those of a
+    /// channel in a group can still be taken, from the group; its place in the group is reused after that, as by
+    /// [`remove`](crate::ChannelGroup::remove).
+    ///
+    /// ```no_run
+    /// # use verbs_channel::{Channel, CloseError};
+    /// # fn reuse_pages() {}
+    /// # fn example(channel: Channel) {
+    /// match channel.close() {
+    ///     Ok(()) => reuse_pages(),
+    ///     // The device is done with the pages, but the peer may not have got all of them.
+    ///     Err(CloseError::Down(reason)) => eprintln!("{reason}"),
+    ///     // The pages must not be used again. Owned buffers in flight were leaked.
+    ///     Err(error) => panic!("{error}"),
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`CloseError::Down`]: the channel was down for another reason or went down, or the timeout has passed.
+    ///   All memory can be reused, as after `Ok`.
+    /// - [`CloseError::Stuck`]: the driver failed to destroy the queue pair. **The device may still access
+    ///   memory** that was in flight, and memory that the peer may access.
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn close(mut self) -> Result<(), CloseError> {
+        let (poller, at) = self.parts();
+        poller.close(at)
+    }
+}
