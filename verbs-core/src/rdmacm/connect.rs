@@ -14,6 +14,7 @@ use verbs_sys::{
 use super::connection::{CONNECTING, Confirming, Connected, Connection};
 use super::event::{CmEventType, CmFailure};
 use super::id::{Id, failed, with_a_device, with_a_peer};
+use super::options::with_options;
 use super::pending::{Pending, sealed};
 use super::private_data::{MAX_REQUEST, Message, PrivateData};
 use super::queue_pair;
@@ -111,47 +112,6 @@ impl Connector {
         })
     }
 
-    /// Sets the type of service of its packets: the byte of IPv4's header, or IPv6's traffic class.
-    /// Unless set, it is the one that the administrator has set for the device
-    /// (`default_roce_tos` in configfs), otherwise 0.
-    ///
-    /// Connections that a listener accepts have that of the listener.
-    ///
-    /// # Errors
-    ///
-    /// The errno.
-    #[doc(alias = "RDMA_OPTION_ID_TOS")]
-    pub fn set_tos(&mut self, tos: u8) -> Result<()> {
-        self.id.set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, tos)
-    }
-
-    /// Sets whether the local address can be used by several identifiers at once; off unless set.
-    /// Set it before [`bind`](Self::bind). A port that is listened at stays in use.
-    ///
-    /// # Errors
-    ///
-    /// The errno.
-    #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
-    pub fn set_reuse_addr(&mut self, on: bool) -> Result<()> {
-        let on = c_int::from(on);
-        self.id
-            .set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, on)
-    }
-
-    /// Sets whether the IPv6 address `[::]` is for IPv6 only; unless set, the sysctl
-    /// `net.ipv6.bindv6only` decides (off by default: it is for IPv4, too). Set it before
-    /// [`bind`](Self::bind).
-    ///
-    /// # Errors
-    ///
-    /// The errno.
-    #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
-    pub fn set_ipv6_only(&mut self, on: bool) -> Result<()> {
-        let on = c_int::from(on);
-        self.id
-            .set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, on)
-    }
-
     /// Sets how long the peer's device waits for an acknowledgement before it sends again, if the peer
     /// leaves that to the connection manager; unless set, 17 to 19 (0.5 to 2 s). The unit is that of
     /// [`AckTimeout`]: 4.096 µs × 2^value.
@@ -179,12 +139,6 @@ impl Connector {
         self.id.bind(addr)
     }
 
-    /// The local address; `None` before it has one.
-    #[must_use]
-    pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.id.local_addr()
-    }
-
     /// Begins to find the device and the port from which the address can be reached. The kernel gives up
     /// after `timeout`, which is rounded up to milliseconds.
     ///
@@ -200,6 +154,11 @@ impl Connector {
         self.id.resolve_addr(addr, timeout)?;
         Ok(Pending::new(Resolving { id: self.id }))
     }
+}
+
+with_options! {
+    Connector,
+    /// Connections that a listener accepts have that of the listener.
 }
 
 impl AddrResolved {

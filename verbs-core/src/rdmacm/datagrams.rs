@@ -1,22 +1,53 @@
 //! Datagram services: their queue pair, key and path, found by their address and port.
 #![expect(unsafe_code, reason = "calls librdmacm")]
 
+use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use verbs_sys::{RDMA_PS_UDP, rdma_accept};
+use verbs_sys::{
+    RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS,
+    RDMA_PS_UDP, rdma_accept,
+};
 
 use super::event::{CmEventType, DatagramPath};
 use super::id::{Id, QpParam, failed, with_a_device, with_a_peer};
 use super::listen::{next_request, wait_request};
+use super::options::with_options;
 use super::pending::{Pending, sealed};
 use super::private_data::{MAX_DATAGRAM_ANSWER, MAX_DATAGRAM_REQUEST, Message, PrivateData};
 use crate::context::Context;
-use crate::datagram::{DatagramQueuePair, QKey};
+use crate::datagram::{DatagramEndpoint, DatagramQueuePair, QKey};
 use crate::error::{Error, Result};
 use crate::path::AhAttr;
 use crate::ret;
+
+/// A new identifier for datagrams: to [find](Self::find) a service, to [listen](Self::listen) for peers that
+/// look for one, or to [join](Self::join) a multicast group, after its options have been set.
+///
+/// Without options, [`DatagramService::find`], [`DatagramListener::bind`] and
+/// [`MulticastGroup::join`](super::MulticastGroup::join) do the same. It has no time to wait for an acknowledgement, since datagrams
+/// have none.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use verbs_core::rdmacm::DatagramConnector;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut connector = DatagramConnector::new()?;
+/// connector.set_tos(0x68)?;
+/// let second = Duration::from_secs(1);
+/// let service = connector.find("192.0.2.1:7174".parse()?, second, b"")?.wait(Some(5 * second))?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[doc(alias = "rdma_cm_id")]
+#[doc(alias = "RDMA_PS_UDP")]
+pub struct DatagramConnector {
+    pub(super) id: Id,
+}
 
 /// A service that receives datagrams, found by its address and port: what is needed to send to it.
 ///
@@ -67,6 +98,69 @@ pub struct Finding {
     next: CmEventType,
 }
 
+impl DatagramConnector {
+    /// Creates an identifier, with a descriptor of its own.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `ENODEV` if the kernel has no RDMA device or lacks the module `rdma_ucm`, `EMFILE`.
+    #[doc(alias = "rdma_create_id")]
+    pub fn new() -> Result<Self> {
+        let id = Id::new(RDMA_PS_UDP)?;
+        Ok(Self { id })
+    }
+
+    /// Binds it to a local address. The port 0 is any free one.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EADDRINUSE`, `EADDRNOTAVAIL` (an address of no RDMA device, or a port that is in use
+    /// where one of the two addresses is unspecified), `ENODEV`.
+    #[doc(alias = "rdma_bind_addr")]
+    pub fn bind(&mut self, addr: SocketAddr) -> Result<()> {
+        self.id.bind(addr)
+    }
+
+    /// As [`DatagramService::find`], with the options, and from the address that it is bound to.
+    ///
+    /// # Errors
+    ///
+    /// As [`DatagramService::find`].
+    #[doc(alias = "rdma_resolve_addr")]
+    #[doc(alias = "rdma_connect")]
+    pub fn find<'m>(
+        mut self,
+        addr: SocketAddr,
+        timeout: Duration,
+        message: impl Into<Message<'m>>,
+    ) -> Result<Pending<DatagramService>> {
+        let message = PrivateData::sent(message.into(), MAX_DATAGRAM_REQUEST)?;
+        self.id.resolve_addr(addr, timeout)?;
+        Ok(Pending::new(Finding {
+            id: self.id,
+            timeout,
+            message,
+            next: CmEventType::ADDR_RESOLVED,
+        }))
+    }
+
+    /// Listens at the address that it is [bound](Self::bind) to, as [`DatagramListener::bind`] does.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EADDRINUSE`.
+    #[doc(alias = "rdma_listen")]
+    pub fn listen(mut self, backlog: u16) -> Result<DatagramListener> {
+        self.id.listen(backlog)?;
+        Ok(DatagramListener { id: self.id })
+    }
+}
+
+with_options! {
+    DatagramConnector,
+    /// The path to a service that it finds has it as its traffic class. For a listener it has no meaning.
+}
+
 impl DatagramService {
     /// Begins to find the service at an address and port, with a [`Message`] of at most 179 bytes.
     ///
@@ -89,15 +183,21 @@ impl DatagramService {
         timeout: Duration,
         message: impl Into<Message<'m>>,
     ) -> Result<Pending<Self>> {
-        let message = PrivateData::sent(message.into(), MAX_DATAGRAM_REQUEST)?;
-        let mut id = Id::new(RDMA_PS_UDP)?;
-        id.resolve_addr(addr, timeout)?;
-        Ok(Pending::new(Finding {
-            id,
-            timeout,
-            message,
-            next: CmEventType::ADDR_RESOLVED,
-        }))
+        DatagramConnector::new()?.find(addr, timeout, message)
+    }
+
+    /// The service's endpoint, for [`DatagramQueuePair::address_handle`] and
+    /// [`DatagramWorkRequest::to`](crate::DatagramWorkRequest::to). The MTU of its port is not known.
+    ///
+    /// A path that is made from it begins at the queue pair's own GID. The path that the connection
+    /// manager has found is that of [`ah_attr`](Self::ah_attr): from the address with which it reaches the
+    /// service.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`](crate::EndpointError): the service's answer has a number that is out of its range.
+    pub fn endpoint(&self) -> Result<DatagramEndpoint> {
+        self.path.endpoint()
     }
 
     /// What an address handle to the service is made from.
@@ -208,10 +308,9 @@ impl DatagramListener {
     /// The errno: `EADDRINUSE`, `EADDRNOTAVAIL` or `ENODEV` for an address of no RDMA device.
     #[doc(alias = "rdma_listen")]
     pub fn bind(addr: SocketAddr, backlog: u16) -> Result<Self> {
-        let mut id = Id::new(RDMA_PS_UDP)?;
-        id.bind(addr)?;
-        id.listen(backlog)?;
-        Ok(Self { id })
+        let mut connector = DatagramConnector::new()?;
+        connector.bind(addr)?;
+        connector.listen(backlog)
     }
 
     /// The address that it listens at.
@@ -267,19 +366,37 @@ impl DatagramRequest {
         queue_pair: &DatagramQueuePair,
         message: impl Into<Message<'m>>,
     ) -> Result<()> {
-        let data = PrivateData::sent(message.into(), MAX_DATAGRAM_ANSWER)?;
         self.id.check_is_on(queue_pair.pd().context())?;
-        if queue_pair.qkey() != QKey::RDMA_UDP {
+        self.accept_endpoint(&queue_pair.endpoint(), message)
+    }
+
+    /// [Accepts](Self::accept) the peer with the queue pair that has this endpoint, which may be another
+    /// process's.
+    ///
+    /// It must be of the [device](Self::device_name) and the [port](Self::port_num) of the request. That is
+    /// not checked: if it is not, the peer's datagrams do not reach it.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept).
+    #[doc(alias = "rdma_accept")]
+    pub fn accept_endpoint<'m>(
+        self,
+        endpoint: &DatagramEndpoint,
+        message: impl Into<Message<'m>>,
+    ) -> Result<()> {
+        let data = PrivateData::sent(message.into(), MAX_DATAGRAM_ANSWER)?;
+        if endpoint.qkey() != QKey::RDMA_UDP {
             let wanted = QKey::RDMA_UDP.get().into();
             return Err(Error::OutOfRange {
                 what: "qkey",
-                value: queue_pair.qkey().get().into(),
+                value: endpoint.qkey().get().into(),
                 min: wanted,
                 max: wanted,
             });
         }
         let qp = QpParam {
-            qp_num: queue_pair.qp_num(),
+            qp_num: endpoint.qp_num(),
             ..QpParam::default()
         };
         let mut param = Id::conn_param(&data, &qp);

@@ -6,7 +6,9 @@ use std::fmt;
 use verbs_sys::rdma_cm_event;
 
 use super::private_data::PrivateData;
+use crate::datagram::{DatagramEndpoint, QKey};
 use crate::errno::io_error;
+use crate::error::Result;
 use crate::macros::open_enum;
 use crate::path::AhAttr;
 
@@ -162,6 +164,18 @@ pub(super) struct DatagramPath {
     pub(super) ah_attr: AhAttr,
     pub(super) qp_num: u32,
     pub(super) qkey: u32,
+}
+
+impl DatagramPath {
+    /// What the path leads to.
+    pub(super) fn endpoint(&self) -> Result<DatagramEndpoint> {
+        let (gid, lid) = (self.ah_attr.gids(), self.ah_attr.as_raw().dlid);
+        let endpoint = DatagramEndpoint::builder(self.qp_num, QKey::new(self.qkey)?)
+            .lid(lid)
+            .gid(gid.map(|(gid, _)| gid))
+            .build();
+        Ok(endpoint?)
+    }
 }
 
 impl Event {

@@ -51,7 +51,8 @@
 //! send at once when it is connected.
 //!
 //! Datagrams need no connection. [`DatagramService`] finds the queue pair of a service by its address
-//! and port, at which it has a [`DatagramListener`]; [`MulticastGroup`] joins a group.
+//! and port, at which it has a [`DatagramListener`]; [`MulticastGroup`] joins a group. All three can begin with
+//! a [`DatagramConnector`], which has options.
 //!
 //! # Deadlines
 //!
@@ -69,13 +70,14 @@ pub mod from_c {}
 mod id;
 mod listen;
 mod multicast;
+mod options;
 mod pending;
 mod private_data;
 mod queue_pair;
 
 pub use connect::{AddrResolved, Answer, Connector, Establishing, RouteResolved};
 pub use connection::{Connected, Connection};
-pub use datagrams::{DatagramListener, DatagramRequest, DatagramService};
+pub use datagrams::{DatagramConnector, DatagramListener, DatagramRequest, DatagramService};
 pub use event::{CmEventType, CmFailure};
 pub use listen::{Accepting, ConnectRequest, Listener};
 pub use multicast::MulticastGroup;

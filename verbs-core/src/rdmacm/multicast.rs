@@ -5,14 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr;
 
-use verbs_sys::{RDMA_PS_UDP, rdma_join_multicast, rdma_leave_multicast};
+use verbs_sys::{rdma_join_multicast, rdma_leave_multicast};
 
 use super::address;
+use super::datagrams::DatagramConnector;
 use super::event::{CmEventType, DatagramPath};
 use super::id::{Id, failed, with_a_device};
 use super::pending::{Pending, sealed};
 use crate::context::Context;
-use crate::datagram::{Attachment, DatagramQueuePair, QKey};
+use crate::datagram::{Attachment, DatagramEndpoint, DatagramQueuePair, QKey};
 use crate::error::Result;
 use crate::gid::Gid;
 use crate::path::AhAttr;
@@ -60,6 +61,26 @@ pub struct Membership {
     group: SocketAddr,
 }
 
+impl DatagramConnector {
+    /// Begins to join a multicast group, as [`MulticastGroup::join`] does, with the port of the device whose
+    /// address it is [bound](Self::bind) to.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EINVAL` if it is not bound to an address of a device.
+    #[doc(alias = "rdma_join_multicast")]
+    pub fn join(self, group: IpAddr) -> Result<Pending<MulticastGroup>> {
+        let Self { id } = self;
+        let group = SocketAddr::from((group, 0));
+        let mut addr = address::to_c(group);
+        let addr = (&raw mut addr).cast();
+        // SAFETY: the identifier is alive, and the address a local.
+        let ret = unsafe { rdma_join_multicast(id.as_ptr(), addr, ptr::null_mut()) };
+        ret::minus_one("rdma_join_multicast", ret)?;
+        Ok(Pending::new(Membership { id, group }))
+    }
+}
+
 impl MulticastGroup {
     /// Begins to join a group, with the port of the RDMA device that has the address `local`.
     ///
@@ -68,15 +89,20 @@ impl MulticastGroup {
     /// The errno: `EADDRNOTAVAIL` or `ENODEV` if `local` is no address of an RDMA device.
     #[doc(alias = "rdma_join_multicast")]
     pub fn join(local: IpAddr, group: IpAddr) -> Result<Pending<Self>> {
-        let mut id = Id::new(RDMA_PS_UDP)?;
-        id.bind((local, 0).into())?;
-        let group = SocketAddr::from((group, 0));
-        let mut addr = address::to_c(group);
-        let addr = (&raw mut addr).cast();
-        // SAFETY: the identifier is alive, and the address a local.
-        let ret = unsafe { rdma_join_multicast(id.as_ptr(), addr, ptr::null_mut()) };
-        ret::minus_one("rdma_join_multicast", ret)?;
-        Ok(Pending::new(Membership { id, group }))
+        let mut connector = DatagramConnector::new()?;
+        connector.bind((local, 0).into())?;
+        connector.join(group)
+    }
+
+    /// The endpoint that stands for all members, to send to them: see [`DatagramService::endpoint`].
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`](crate::EndpointError): the kernel's answer has a number that is out of its range.
+    ///
+    /// [`DatagramService::endpoint`]: super::DatagramService::endpoint
+    pub fn endpoint(&self) -> Result<DatagramEndpoint> {
+        self.joined.endpoint()
     }
 
     /// The group's GID.

@@ -1,10 +1,11 @@
 //! Datagram services, found by their addresses and ports.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use verbs_core::rdmacm::{
-    CmEventType, DatagramListener, DatagramRequest, DatagramService, Message, Pending,
+    CmEventType, DatagramConnector, DatagramListener, DatagramRequest, DatagramService, Message,
+    Pending,
 };
 use verbs_core::{
     AhAttr, DatagramQueuePair, DatagramWorkRequest, Error, ErrorKind, Grh, QKey, ReceiveWorkRequest,
@@ -217,4 +218,60 @@ fn datagram_messages_of_every_length_that_fits_arrive() {
         let error = DatagramService::find(service.addr, PATIENCE, message).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Limit);
     }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn options_of_datagrams_take_effect() {
+    let test = begin!(iwarp lacks "datagrams");
+    let Some(mut service) = Service::new(&test, &peer_name()) else {
+        return;
+    };
+    let ip = service.addr.ip();
+    let bound = |addr: SocketAddr, reuse| {
+        let mut connector = DatagramConnector::new().unwrap();
+        connector.set_reuse_addr(reuse).unwrap();
+        connector.bind(addr).map(|()| connector)
+    };
+    let mut connector = bound((ip, 0).into(), true).unwrap();
+    connector.set_tos(0x68).unwrap();
+    let local = connector.local_addr().unwrap();
+    drop(bound(local, true).unwrap());
+    let error = bound(local, false).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EADDRINUSE), "{error}");
+
+    let serving = queue_pair(&service.side, QKey::RDMA_UDP);
+    let mut finding = connector.find(service.addr, PATIENCE, b"").unwrap();
+    let request = service.asked(&mut finding);
+    assert_eq!(request.peer_addr().unwrap().ip(), ip);
+    request.accept_endpoint(&serving.endpoint(), b"").unwrap();
+    let found = finding.wait(Some(PATIENCE)).unwrap();
+    assert_eq!(found.local_addr(), Some(local));
+    assert_eq!(found.ah_attr().as_raw().grh.traffic_class, 0x68);
+    let (endpoint, served) = (found.endpoint().unwrap(), serving.endpoint());
+    assert_eq!(
+        (endpoint.qp_num(), endpoint.qkey(), endpoint.gid()),
+        (served.qp_num(), served.qkey(), served.gid())
+    );
+
+    // A port of IPv6 alone leaves that of IPv4 free.
+    let listens = |addr: &str, port, ipv6_only| {
+        let mut connector = DatagramConnector::new().unwrap();
+        if ipv6_only {
+            connector.set_ipv6_only(true).unwrap();
+        }
+        let addr: IpAddr = addr.parse().unwrap();
+        connector.bind((addr, port).into())?;
+        connector.listen(1)
+    };
+    let six = listens("::", 0, true).unwrap();
+    let port = six.local_addr().unwrap().port();
+    let _four = listens("0.0.0.0", port, false).unwrap();
+    let error = listens("::", port, false).unwrap_err();
+    assert!(error.errno().is_some(), "{error}");
+
+    // A group is joined by a port of a device.
+    let unbound = DatagramConnector::new().unwrap();
+    let error = unbound.join([239, 1, 2, 3].into()).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EINVAL), "{error}");
 }
