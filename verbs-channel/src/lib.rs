@@ -188,7 +188,8 @@
 //! - `dlopen`: libibverbs is looked for at run time: see the feature of [`verbs_core`].
 //! - `rdmacm`: channels that connect by `rdma_cm` at the address of an RDMA device, with
 //!   `PreparedChannel::connect_cm` and `accept_cm`, and to programs of others, with `connect_cm_raw` and
-//!   `accept_cm_raw`. On iWARP it is the only way. See the feature of [`verbs_core`].
+//!   `accept_cm_raw`. On iWARP it is the only way. Datagram endpoints find each other in the same way, with
+//!   `Datagrams::find_cm` and `answer_cm`. See the feature of [`verbs_core`].
 //!
 //! # Requirements
 //!

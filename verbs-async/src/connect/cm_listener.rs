@@ -3,19 +3,16 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::net::{Ipv6Addr, SocketAddr};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Listener, Message, PrivateData};
-use verbs_channel::verbs_core::{self};
 
+use super::cm_requests::Requests;
 use super::steps::Elsewhere;
-use crate::blocking::{self, Call};
-use crate::error::{Error, Result};
+#[expect(unused_imports, reason = "named in documentation")]
+use crate::error::Error;
+use crate::error::Result;
 use crate::events::CqEvents;
-use crate::notifier::CqNotifier;
-use crate::sync::Mutex;
 
 /// Listens for peers that connect by `rdma_cm`, in async code. Needs the feature `rdmacm`.
 ///
@@ -48,13 +45,8 @@ use crate::sync::Mutex;
 /// [`AsyncGroup::listen_cm`]: crate::AsyncGroup::listen_cm
 #[doc(alias = "rdma_listen")]
 pub struct CmListener {
-    listener: Elsewhere<Arc<Mutex<Listener>>>,
+    requests: Requests<Listener>,
     events: CqEvents,
-    local_addr: Option<SocketAddr>,
-    notifier: Box<dyn CqNotifier>,
-    taking: Option<Call<verbs_core::Result<Option<ConnectRequest>>>>,
-    // There may be requests that the notifier does not report again.
-    may_have_more: bool,
 }
 
 /// A peer that asks for a connection by `rdma_cm`. Dropping it rejects the peer. Needs the feature `rdmacm`.
@@ -76,16 +68,9 @@ impl CmListener {
     ///
     /// [`Error::Io`]: its descriptor cannot be watched.
     pub fn new(listener: Listener, events: &CqEvents) -> Result<Self> {
-        let local_addr = listener.local_addr();
-        let descriptor = std::os::fd::AsFd::as_fd(&listener).try_clone_to_owned();
-        let listener = Elsewhere::new(Arc::new(Mutex::new(listener)));
         Ok(Self {
-            listener,
+            requests: Requests::new(listener, events)?,
             events: events.clone(),
-            local_addr,
-            notifier: events.another_notifier(descriptor?)?,
-            taking: None,
-            may_have_more: true,
         })
     }
 
@@ -107,25 +92,8 @@ impl CmListener {
     ///
     /// As [`request`](Self::request).
     pub fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<CmRequest>> {
-        loop {
-            if let Some(taking) = &mut self.taking {
-                let taken = ready!(Pin::new(taking).poll(cx));
-                self.taking = None;
-                let taken = taken.map_err(Error::Thread)?;
-                match taken.map_err(verbs_channel::Error::from)? {
-                    Some(request) => return Poll::Ready(Ok(CmRequest::new(request))),
-                    None => self.may_have_more = false,
-                }
-            }
-            if !self.may_have_more {
-                ready!(self.notifier.poll_readable(cx))?;
-                self.may_have_more = true;
-            }
-            let Some(listener) = self.listener.get().map(Arc::clone) else {
-                return Poll::Pending;
-            };
-            self.taking = Some(blocking::run(move || listener.lock().poll_request()));
-        }
+        let polled = self.requests.poll_request(cx);
+        polled.map_ok(CmRequest::new)
     }
 
     pub(super) const fn events(&self) -> &CqEvents {
@@ -135,7 +103,7 @@ impl CmListener {
     /// The address that it listens at.
     #[must_use]
     pub const fn local_addr(&self) -> Option<SocketAddr> {
-        self.local_addr
+        self.requests.local_addr()
     }
 }
 
@@ -198,6 +166,8 @@ impl CmRequest {
 
 impl fmt::Debug for CmListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CmListener").field(&self.local_addr).finish()
+        f.debug_tuple("CmListener")
+            .field(&self.local_addr())
+            .finish()
     }
 }

@@ -7,7 +7,11 @@ mod adapter;
 #[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 mod alone;
 #[cfg(feature = "rdmacm")]
+mod cm_datagrams;
+#[cfg(feature = "rdmacm")]
 mod cm_listener;
+#[cfg(feature = "rdmacm")]
+mod cm_requests;
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 mod datagram_listener;
 #[cfg(any(feature = "tokio", feature = "async-io"))]
@@ -29,6 +33,8 @@ mod tests;
 #[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 mod time;
 
+#[cfg(feature = "rdmacm")]
+pub use cm_datagrams::{CmDatagramListener, CmDatagramRequest};
 #[cfg(feature = "rdmacm")]
 pub use cm_listener::{CmListener, CmRequest};
 #[cfg(any(feature = "tokio", feature = "async-io"))]

@@ -13,7 +13,9 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
-use verbs_channel::verbs_core::{AhAttr, DatagramEndpoint, ProtectionDomain, Rejected};
+use verbs_channel::verbs_core::{
+    AddressHandle, AhAttr, DatagramEndpoint, ProtectionDomain, Rejected,
+};
 use verbs_channel::{Datagram, DatagramsBuilder, DownReason, OwnedBuffer, RejectReason};
 
 use crate::blocking;
@@ -86,6 +88,10 @@ impl AsyncDatagrams {
                 pool: engine.receive_pool().clone(),
                 pd: builder.pd().clone(),
                 endpoint: engine.endpoint(),
+                #[cfg(feature = "rdmacm")]
+                port_num: engine.port_num(),
+                #[cfg(feature = "rdmacm")]
+                events: events.clone(),
                 max_payload: engine.max_payload(),
                 state: Mutex::new(State::new(subscription, engine)),
             }
@@ -184,9 +190,24 @@ impl AsyncDatagrams {
     ) -> Result<()> {
         let handle = blocking::run(move || pd.create_ah(&attr)).await?;
         let handle = handle.map_err(|error| Error::Channel(error.into()))?;
+        self.add_handle(peer, handle);
+        Ok(())
+    }
+
+    /// Keeps the address handle to a peer's port.
+    pub(crate) fn add_handle(&self, peer: &DatagramEndpoint, handle: AddressHandle) {
         let replaced = self.shared.state.lock().engine.add_handle(peer, handle);
         drop(replaced);
-        Ok(())
+    }
+
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn port_num(&self) -> u8 {
+        self.shared.port_num
+    }
+
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn events(&self) -> &CqEvents {
+        &self.shared.events
     }
 
     /// Waits for a datagram.

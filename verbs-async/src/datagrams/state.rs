@@ -21,6 +21,8 @@ use super::line::Line;
 use crate::blocking;
 use crate::deferred::{self, Deferred};
 use crate::error::Error;
+#[cfg(feature = "rdmacm")]
+use crate::events::CqEvents;
 use crate::events::{CqListener, Subscription};
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake;
@@ -32,6 +34,10 @@ pub(super) struct Shared {
     pub(super) pd: ProtectionDomain,
     pub(super) endpoint: DatagramEndpoint,
     pub(super) max_payload: u32,
+    #[cfg(feature = "rdmacm")]
+    pub(super) port_num: u8,
+    #[cfg(feature = "rdmacm")]
+    pub(super) events: CqEvents,
 }
 
 pub(super) struct State {

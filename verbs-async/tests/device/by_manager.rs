@@ -53,7 +53,7 @@ impl Server {
 }
 
 /// A domain of the device from which the address is reached.
-fn pd_to(addr: SocketAddr) -> ProtectionDomain {
+pub(crate) fn pd_to(addr: SocketAddr) -> ProtectionDomain {
     let resolving = Connector::new().unwrap().resolve_addr(addr, PATIENCE);
     let resolved = resolving.unwrap().wait(Some(PATIENCE)).unwrap();
     let device = Device::by_name(&resolved.device_name()).unwrap();

@@ -22,6 +22,8 @@ mod opcodes;
 mod peer_dies;
 mod queueing;
 mod runtimes;
+#[cfg(feature = "rdmacm")]
+mod services;
 mod shared_messages;
 mod stream;
 mod system_calls;

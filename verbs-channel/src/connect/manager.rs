@@ -193,42 +193,8 @@ impl<T: Connected> PreparedChannel<T> {
         request: &[u8],
         parse: impl FnOnce(&PrivateData) -> Result<P, ExchangeError>,
     ) -> Result<(T, PrivateData, P)> {
-        let addresses = peer.to_socket_addrs();
-        let addresses = addresses.map_err(|source| ExchangeError::Lookup {
-            address: format!("{peer:?}"),
-            source,
-        })?;
-        let addresses: Vec<_> = addresses.collect();
-        let mut last = None;
-        let mut was_refused = false;
-        let (answer, address) = 'accepted: loop {
-            let mut has_none = false;
-            for (address, untried) in addresses.iter().zip((1..=addresses.len()).rev()) {
-                let Some(left) = deadline.left() else {
-                    return Err(last.unwrap_or_else(|| late(Some(*address), deadline, "answer")));
-                };
-                // An address that does not answer leaves time for the others.
-                let share = left / u32::try_from(untried).unwrap_or(u32::MAX);
-                match self.ask(*address, share, deadline, request) {
-                    Ok(answer) => break 'accepted (answer, *address),
-                    Err(ExchangeError::NotListening { source, .. }) => {
-                        (has_none, was_refused) = (true, true);
-                        let after = Some(deadline.timeout());
-                        let error = ExchangeError::NotListening { after, source };
-                        last = Some(failure(Some(*address), error));
-                    }
-                    // The refusal is more specific than the timeout of a retry.
-                    Err(ExchangeError::TimedOut { .. }) if was_refused => has_none = true,
-                    Err(error) => last = Some(failure(Some(*address), error)),
-                }
-            }
-            match last.take() {
-                None => return Err(ExchangeError::NoAddress.into()),
-                Some(error) if !has_none => return Err(error),
-                error => last = error,
-            }
-            thread::sleep(tcp::RETRY.min(deadline.left().unwrap_or_default()));
-        };
+        let ask = |address, share| self.ask(address, share, deadline, request);
+        let (answer, address) = first_of(peer, deadline, ask)?;
         let failure = |error| failure(Some(address), error);
         let theirs = *answer.private_data();
         // Before the peer can send: dropping the answer ends the connection.
@@ -350,17 +316,62 @@ impl<T: Connected> PreparedChannel<T> {
     }
 }
 
+/// What the first of the peer's addresses answers. While one of them has no listener yet, all are tried again
+/// until the deadline. `ask` gets an address and its share of the time.
+pub(super) fn first_of<T>(
+    peer: impl ToSocketAddrs + fmt::Debug,
+    deadline: Deadline,
+    mut ask: impl FnMut(SocketAddr, Duration) -> Result<T, ExchangeError>,
+) -> Result<(T, SocketAddr)> {
+    let addresses = peer.to_socket_addrs();
+    let addresses = addresses.map_err(|source| ExchangeError::Lookup {
+        address: format!("{peer:?}"),
+        source,
+    })?;
+    let addresses: Vec<_> = addresses.collect();
+    let mut last = None;
+    let mut was_refused = false;
+    loop {
+        let mut has_none = false;
+        for (address, untried) in addresses.iter().zip((1..=addresses.len()).rev()) {
+            let Some(left) = deadline.left() else {
+                return Err(last.unwrap_or_else(|| late(Some(*address), deadline, "answer")));
+            };
+            // An address that does not answer leaves time for the others.
+            let share = left / u32::try_from(untried).unwrap_or(u32::MAX);
+            match ask(*address, share) {
+                Ok(answer) => return Ok((answer, *address)),
+                Err(ExchangeError::NotListening { source, .. }) => {
+                    (has_none, was_refused) = (true, true);
+                    let after = Some(deadline.timeout());
+                    let error = ExchangeError::NotListening { after, source };
+                    last = Some(failure(Some(*address), error));
+                }
+                // The refusal is more specific than the timeout of a retry.
+                Err(ExchangeError::TimedOut { .. }) if was_refused => has_none = true,
+                Err(error) => last = Some(failure(Some(*address), error)),
+            }
+        }
+        match last.take() {
+            None => return Err(ExchangeError::NoAddress.into()),
+            Some(error) if !has_none => return Err(error),
+            error => last = error,
+        }
+        thread::sleep(tcp::RETRY.min(deadline.left().unwrap_or_default()));
+    }
+}
+
 fn next_request(listener: &mut Listener, deadline: Deadline) -> Result<ConnectRequest> {
     let request = listener.request(deadline.left());
     let request = request.map_err(|error| explain(error, deadline.timeout()))?;
     request.ok_or_else(|| late(None, deadline, "connect"))
 }
 
-fn late(peer: Option<SocketAddr>, deadline: Deadline, what: &'static str) -> Error {
+pub(super) fn late(peer: Option<SocketAddr>, deadline: Deadline, what: &'static str) -> Error {
     let after = Some(deadline.timeout());
     failure(peer, ExchangeError::TimedOut { what, after })
 }
 
-fn failure(peer: Option<SocketAddr>, error: ExchangeError) -> Error {
+pub(super) fn failure(peer: Option<SocketAddr>, error: ExchangeError) -> Error {
     ExchangeFailure::new(peer, error).into()
 }

@@ -5,6 +5,8 @@ mod datagrams;
 #[cfg(feature = "rdmacm")]
 pub(crate) mod manager;
 mod prepared;
+#[cfg(feature = "rdmacm")]
+mod services;
 pub(crate) mod tcp;
 mod unlocked;
 

@@ -74,6 +74,17 @@ impl Datagrams {
         self.engine.max_payload()
     }
 
+    #[cfg(feature = "rdmacm")]
+    pub(crate) const fn engine_mut(&mut self) -> &mut DatagramEngine {
+        &mut self.engine
+    }
+
+    /// The number of its port.
+    #[cfg(feature = "rdmacm")]
+    pub(crate) const fn port_num(&self) -> u8 {
+        self.engine.port_num()
+    }
+
     /// The protection domain in which buffers are registered.
     pub(crate) fn pd(&self) -> Result<&ProtectionDomain> {
         self.engine.pd()

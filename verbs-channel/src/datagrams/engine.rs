@@ -39,6 +39,7 @@ pub struct DatagramEngine {
     cq: CompletionQueue,
     pd_tag: PdTag,
     endpoint: DatagramEndpoint,
+    port_num: u8,
     max_payload: u32,
     /// The longest datagram that is sent inline.
     max_inline_data: u32,
@@ -71,6 +72,7 @@ impl DatagramEngine {
         let mut this = Self {
             pd_tag: PdTag::of(qp.pd()),
             endpoint: qp.endpoint(),
+            port_num: qp.port_num(),
             max_payload: qp.max_payload(),
             // What was granted should not be less, but the driver does not check it.
             max_inline_data: max_inline_data.min(qp.cap().max_inline_data),
@@ -104,6 +106,12 @@ impl DatagramEngine {
     #[must_use]
     pub const fn max_payload(&self) -> u32 {
         self.max_payload
+    }
+
+    /// The number of the port that it sends from.
+    #[must_use]
+    pub const fn port_num(&self) -> u8 {
+        self.port_num
     }
 
     /// The completion queue, to arm it, or to poll it for [`dispatch`](Self::dispatch).

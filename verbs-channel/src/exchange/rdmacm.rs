@@ -18,7 +18,10 @@
 use std::error::Error;
 use std::time::Duration;
 
-use verbs_core::rdmacm::{CmEventType, CmFailure, ConnectRequest, Message, PrivateData};
+use verbs_core::rdmacm::{
+    CmEventType, CmFailure, ConnectRequest, DatagramRequest, DatagramService, Message, PrivateData,
+};
+use verbs_core::{AddressHandle, DatagramEndpoint, ProtectionDomain};
 
 use super::error::{ExchangeError, RefusalCode};
 use super::frame::{MAGIC, begins, reason, refusal};
@@ -79,6 +82,79 @@ pub fn refused(why: &(dyn Error + 'static)) -> Vec<u8> {
     framed(&reason(RefusalCode::HANDSHAKE, why, MAX_REASON))
 }
 
+/// What an endpoint on this port needs to send to a datagram service. Creating the address handle may block.
+///
+/// # Errors
+///
+/// [`ExchangeError::OtherDevice`], also for another port; [`ExchangeError::Manager`].
+pub fn found(
+    service: &DatagramService,
+    pd: &ProtectionDomain,
+    port_num: u8,
+) -> Result<(DatagramEndpoint, AddressHandle), ExchangeError> {
+    check_port((service.device_name(), service.port_num()), pd, port_num)?;
+    let endpoint = service.endpoint().map_err(ExchangeError::Manager)?;
+    let handle = pd.create_ah(&service.ah_attr());
+    Ok((endpoint, handle.map_err(ExchangeError::Manager)?))
+}
+
+/// Answers a peer that looks for a datagram service, with the domain, the port and the endpoint of the
+/// service. That may block.
+///
+/// # Errors
+///
+/// [`ExchangeError::OtherDevice`], also for another port, which the peer is sent; [as
+/// explained](explain_service). The peer is rejected.
+pub fn answered(
+    request: DatagramRequest,
+    (pd, port_num, endpoint): (&ProtectionDomain, u8, &DatagramEndpoint),
+    message: Message<'_>,
+) -> Result<(), ExchangeError> {
+    let wanted = (request.device_name(), request.port_num());
+    if let Err(error) = check_port(wanted, pd, port_num) {
+        let why = framed(&reason(RefusalCode::HANDSHAKE, &error, MAX_SERVICE_REASON));
+        // Best effort: this side's own error is the one to return.
+        drop(request.reject(Message::raw(&why)));
+        return Err(error);
+    }
+    let accepted = request.accept_endpoint(endpoint, message);
+    accepted.map_err(|error| explain_service(error, Duration::ZERO))
+}
+
+/// The address decides on the device and the port.
+fn check_port(
+    (device, port): (String, u8),
+    pd: &ProtectionDomain,
+    port_num: u8,
+) -> Result<(), ExchangeError> {
+    let ours = pd.context().device().name().to_owned();
+    let (needed, ours) = match (ours == device, port == port_num) {
+        (true, true) => return Ok(()),
+        (true, false) => (
+            format!("{device}, port {port}"),
+            format!("{ours}, port {port_num}"),
+        ),
+        (false, _) => (device, ours),
+    };
+    Err(ExchangeError::OtherDevice { needed, ours })
+}
+
+/// [`explain`] for datagrams, whose messages have no header of this protocol.
+#[must_use]
+pub fn explain_service(error: verbs_core::Error, timeout: Duration) -> ExchangeError {
+    match error {
+        verbs_core::Error::Limit {
+            what: "private_data",
+            asked,
+            max: Some(max),
+        } => ExchangeError::PrivateDataBeyondManager {
+            len: usize::try_from(asked).unwrap_or(usize::MAX),
+            max: usize::try_from(max).unwrap_or(usize::MAX),
+        },
+        error => explain(error, timeout),
+    }
+}
+
 /// Explains an error of a step of `rdma_cm`. `timeout` is that of the whole exchange.
 #[must_use]
 pub fn explain(error: verbs_core::Error, timeout: Duration) -> ExchangeError {
@@ -111,12 +187,19 @@ pub fn explain(error: verbs_core::Error, timeout: Duration) -> ExchangeError {
 }
 
 fn is_rejection(failure: &CmFailure) -> bool {
-    failure.event() == CmEventType::REJECTED
+    let is_of_a_service = matches!(
+        (failure.event(), failure.status()),
+        (CmEventType::UNREACHABLE, 1 | 2)
+    );
+    failure.event() == CmEventType::REJECTED || is_of_a_service
 }
 
 /// By the number of the InfiniBand specification, or the errno of iWARP.
 fn is_not_listening(failure: &CmFailure) -> bool {
-    matches!(failure.status().unsigned_abs(), 8 | 111)
+    match failure.event() {
+        CmEventType::UNREACHABLE => failure.status() == 1,
+        _ => matches!(failure.status().unsigned_abs(), 8 | 111),
+    }
 }
 
 fn beyond_header(len: u64) -> usize {
@@ -127,6 +210,9 @@ fn beyond_header(len: u64) -> usize {
 
 /// The longest reason that a rejection on RoCE has room for.
 const MAX_REASON: usize = 148 - HEADER;
+
+/// The same of a datagram service.
+const MAX_SERVICE_REASON: usize = 136 - HEADER;
 
 fn framed(payload: &[u8]) -> Vec<u8> {
     let len = u8::try_from(payload.len()).unwrap_or(u8::MAX);

@@ -38,6 +38,8 @@ mod peer_dies;
 mod pools;
 mod quick_start;
 mod scoped;
+#[cfg(feature = "rdmacm")]
+mod services;
 mod shared_receives;
 mod strategies;
 mod transfers;

@@ -45,6 +45,18 @@ impl<'m> Message<'m> {
             is_framed: false,
         }
     }
+
+    /// Its bytes, without the length.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &'m [u8] {
+        self.bytes
+    }
+
+    /// Whether it is sent without its length.
+    #[must_use]
+    pub const fn is_raw(&self) -> bool {
+        !self.is_framed
+    }
 }
 
 impl<'m> From<&'m [u8]> for Message<'m> {

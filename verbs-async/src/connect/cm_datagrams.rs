@@ -1,0 +1,268 @@
+//! Datagram endpoints that find each other by `rdma_cm`, with any notifier and any executor.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use verbs_channel::exchange::ExchangeError;
+use verbs_channel::exchange::rdmacm::{answered, explain_service, found};
+use verbs_channel::verbs_core::DatagramEndpoint;
+use verbs_channel::verbs_core::rdmacm::{
+    DatagramListener, DatagramRequest, DatagramService, Message, PrivateData,
+};
+
+use super::cm_requests::Requests;
+use super::failure::{exchange_error, with_peer};
+use super::resolve::resolve;
+use super::steps::{Elsewhere, ended};
+use super::time::{self, Deadline};
+use crate::blocking;
+use crate::datagrams::AsyncDatagrams;
+use crate::error::{Error, Result};
+use crate::events::CqEvents;
+
+/// Listens for peers that look for a datagram service by `rdma_cm`, in async code. Needs the feature
+/// `rdmacm`.
+///
+/// Its endpoint has the key [`QKey::RDMA_UDP`](verbs_channel::verbs_core::QKey::RDMA_UDP), and answers each
+/// request with [`AsyncDatagrams::answer_cm`].
+///
+/// Dropping it rejects the peers that wait. The endpoint goes on receiving.
+///
+/// ```no_run
+/// # async fn example(
+/// #     pd: verbs_async::verbs_core::ProtectionDomain,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// use verbs_async::verbs_channel::Datagrams;
+/// use verbs_async::verbs_core::{QKey, rdmacm};
+/// use verbs_async::{AsyncDatagrams, CmDatagramListener, CqEvents};
+///
+/// // or create_tokio, create_async_io
+/// let events = CqEvents::create_thread(pd.context())?;
+/// let datagrams = AsyncDatagrams::create(&Datagrams::builder(&pd).qkey(QKey::RDMA_UDP), &events)?;
+/// let listener = rdmacm::DatagramListener::bind("0.0.0.0:7174".parse()?, 128)?;
+/// let mut listener = CmDatagramListener::new(listener, &events)?;
+/// loop {
+///     // While other tasks receive:
+///     let request = listener.request().await?;
+///     datagrams.answer_cm(request, b"").await?;
+/// }
+/// # }
+/// ```
+#[doc(alias = "rdma_listen")]
+pub struct CmDatagramListener {
+    requests: Requests<DatagramListener>,
+}
+
+/// A peer that looks for a datagram service. Dropping it rejects the peer. Needs the feature `rdmacm`.
+#[derive(Debug)]
+#[must_use = "dropping it rejects the peer"]
+#[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
+pub struct CmDatagramRequest {
+    request: Elsewhere<DatagramRequest>,
+    peer: Option<SocketAddr>,
+    private_data: PrivateData,
+}
+
+impl CmDatagramListener {
+    /// Watches a listener with a notifier of the same kind as that of these events.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`]: its descriptor cannot be watched.
+    pub fn new(listener: DatagramListener, events: &CqEvents) -> Result<Self> {
+        let requests = Requests::new(listener, events)?;
+        Ok(Self { requests })
+    }
+
+    /// Waits for the next request.
+    ///
+    /// Dropping the future loses no request.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`DatagramListener::poll_request`], and [`Error::Thread`]. The call can be repeated, unless
+    /// the device was removed.
+    pub async fn request(&mut self) -> Result<CmDatagramRequest> {
+        poll_fn(|cx| self.poll_request(cx)).await
+    }
+
+    /// [`request`](Self::request) for a future of your own.
+    ///
+    /// # Errors
+    ///
+    /// As [`request`](Self::request).
+    pub fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<CmDatagramRequest>> {
+        self.requests
+            .poll_request(cx)
+            .map_ok(|request| CmDatagramRequest {
+                peer: request.peer_addr(),
+                private_data: *request.private_data(),
+                request: Elsewhere::new(request),
+            })
+    }
+
+    /// The address that it listens at.
+    #[must_use]
+    pub const fn local_addr(&self) -> Option<SocketAddr> {
+        self.requests.local_addr()
+    }
+}
+
+impl CmDatagramRequest {
+    /// The address of the peer.
+    #[must_use]
+    pub const fn peer_addr(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
+    /// What the peer sent with its request.
+    #[must_use]
+    pub const fn private_data(&self) -> &PrivateData {
+        &self.private_data
+    }
+
+    /// Rejects the peer, with a message of at most 135 bytes, or 136 [raw](Message::raw) ones. Without any,
+    /// drop the request.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`DatagramRequest::reject`], and [`Error::Thread`].
+    #[doc(alias = "rdma_reject")]
+    pub async fn reject<'m>(self, message: impl Into<Message<'m>>) -> Result<()> {
+        let message = Owned::of(message.into());
+        let rejected = self
+            .request
+            .call(move |request| request.reject(message.get()));
+        Ok(rejected.await?.map_err(verbs_channel::Error::from)?)
+    }
+}
+
+/// Finding each other by `rdma_cm`, at the address of an RDMA device and a port. Needs the feature `rdmacm`.
+///
+/// A service may be a program that does not use this crate. iWARP has no datagrams.
+impl AsyncDatagrams {
+    /// Finds the service at an address and port, within `timeout`: sends it a message of at most 179
+    /// bytes, or 180 [raw](Message::raw) ones.
+    ///
+    /// Returns the service's endpoint, to send to, and its answer of at most 135 bytes, or 136 raw ones. The
+    /// path to it begins at this side's address from which `rdma_cm` reaches the service. While there is no
+    /// service yet, this tries again. A name is resolved on a helper thread.
+    ///
+    /// Dropping the future ends the search.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(
+    /// #     datagrams: verbs_async::AsyncDatagrams,
+    /// #     hello: verbs_async::verbs_channel::OwnedBuffer,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// let timeout = Duration::from_secs(5);
+    /// let (service, answer) = datagrams.find_cm("192.0.2.1:7174", b"", timeout).await?;
+    /// datagrams.send_to(&service, hello).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagrams::find_cm`](verbs_channel::Datagrams::find_cm).
+    #[doc(alias = "rdma_resolve_addr")]
+    #[doc(alias = "rdma_connect")]
+    pub async fn find_cm<'m>(
+        &self,
+        service: impl ToSocketAddrs + fmt::Debug + Send + 'static,
+        message: impl Into<Message<'m>>,
+        timeout: Duration,
+    ) -> Result<(DatagramEndpoint, PrivateData)> {
+        let message = Arc::new(Owned::of(message.into()));
+        let deadline = Deadline::after(timeout, &time::of_events(self.events()));
+        let resolved = deadline.share(1, resolve(service)).await?;
+        let addresses = resolved.ok_or_else(|| deadline.timed_out())??;
+        let ask = |address| self.ask_cm(address, Arc::clone(&message), &deadline);
+        let ((service, private_data), address) = time::reach(&addresses, &deadline, ask).await?;
+        let (pd, port_num) = (self.pd().clone(), self.port_num());
+        let found = async {
+            let found = service.call(move |service| found(&service, &pd, port_num));
+            found.await?.map_err(exchange_error)
+        };
+        let (endpoint, handle) = deadline.bound(address, "answer", found).await?;
+        self.add_handle(&endpoint, handle);
+        Ok((endpoint, private_data))
+    }
+
+    /// Asks at one address.
+    async fn ask_cm(
+        &self,
+        address: SocketAddr,
+        message: Arc<Owned>,
+        deadline: &Deadline,
+    ) -> Result<(Elsewhere<DatagramService>, PrivateData)> {
+        let timeout = deadline.timeout();
+        let explained = |error| exchange_error(explain_service(error, timeout));
+        let left = deadline.left().unwrap_or_default();
+        let begun = blocking::run(move || DatagramService::find(address, left, message.get()));
+        let finding = begun.await.map_err(Error::Thread)?.map_err(explained)?;
+        let service = ended(self.events(), finding, timeout).await?;
+        let private_data = service.get().map(|service| *service.private_data());
+        let private_data = private_data.ok_or_else(|| exchange_error(ExchangeError::Over))?;
+        Ok((service, private_data))
+    }
+
+    /// Answers a peer that looks for this endpoint: with a message of at most 135 bytes, or 136
+    /// [raw](Message::raw) ones. The peer can send then.
+    ///
+    /// To reject it, drop the request, or call [`CmDatagramRequest::reject`]. Dropping the future rejects the
+    /// peer, or has answered it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagrams::answer_cm`](verbs_channel::Datagrams::answer_cm), and [`Error::Thread`].
+    #[doc(alias = "rdma_accept")]
+    pub async fn answer_cm<'m>(
+        &self,
+        request: CmDatagramRequest,
+        message: impl Into<Message<'m>>,
+    ) -> Result<()> {
+        let (pd, port_num, endpoint) = (self.pd().clone(), self.port_num(), self.endpoint());
+        let (message, peer) = (Owned::of(message.into()), request.peer);
+        let answered = request
+            .request
+            .call(move |request| answered(request, (&pd, port_num, &endpoint), message.get()));
+        let answered = answered.await?;
+        answered.map_err(|error| with_peer(exchange_error(error), peer))
+    }
+}
+
+/// A message that is sent on a helper thread.
+struct Owned {
+    bytes: Vec<u8>,
+    is_raw: bool,
+}
+
+impl Owned {
+    fn of(message: Message<'_>) -> Self {
+        Self {
+            bytes: message.as_bytes().to_vec(),
+            is_raw: message.is_raw(),
+        }
+    }
+
+    fn get(&self) -> Message<'_> {
+        if self.is_raw {
+            Message::raw(&self.bytes)
+        } else {
+            self.bytes[..].into()
+        }
+    }
+}
+
+impl fmt::Debug for CmDatagramListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_tuple("CmDatagramListener");
+        debug.field(&self.local_addr()).finish()
+    }
+}

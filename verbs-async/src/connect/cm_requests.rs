@@ -1,0 +1,103 @@
+//! The requests of a listener of `rdma_cm`, taken on helper threads.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use verbs_channel::verbs_core::rdmacm::{
+    ConnectRequest, DatagramListener, DatagramRequest, Listener,
+};
+use verbs_channel::verbs_core::{self};
+
+use super::steps::Elsewhere;
+use crate::blocking::{self, Call};
+use crate::error::{Error, Result};
+use crate::events::CqEvents;
+use crate::notifier::CqNotifier;
+use crate::sync::Mutex;
+
+/// A listener, and the request that is being taken.
+pub(super) struct Requests<L: Takes> {
+    listener: Elsewhere<Arc<Mutex<L>>>,
+    local_addr: Option<SocketAddr>,
+    notifier: Box<dyn CqNotifier>,
+    taking: Option<Call<verbs_core::Result<Option<L::Request>>>>,
+    // There may be requests that the notifier does not report again.
+    may_have_more: bool,
+}
+
+/// A listener for connections, or for datagrams.
+pub(super) trait Takes: AsFd + Send + 'static {
+    type Request: Send + 'static;
+
+    fn take(&mut self) -> verbs_core::Result<Option<Self::Request>>;
+
+    fn addr(&self) -> Option<SocketAddr>;
+}
+
+impl Takes for Listener {
+    type Request = ConnectRequest;
+
+    fn take(&mut self) -> verbs_core::Result<Option<ConnectRequest>> {
+        self.poll_request()
+    }
+
+    fn addr(&self) -> Option<SocketAddr> {
+        self.local_addr()
+    }
+}
+
+impl Takes for DatagramListener {
+    type Request = DatagramRequest;
+
+    fn take(&mut self) -> verbs_core::Result<Option<DatagramRequest>> {
+        self.poll_request()
+    }
+
+    fn addr(&self) -> Option<SocketAddr> {
+        self.local_addr()
+    }
+}
+
+impl<L: Takes> Requests<L> {
+    pub(super) fn new(listener: L, events: &CqEvents) -> Result<Self> {
+        let local_addr = listener.addr();
+        let descriptor = listener.as_fd().try_clone_to_owned();
+        let listener = Elsewhere::new(Arc::new(Mutex::new(listener)));
+        Ok(Self {
+            listener,
+            local_addr,
+            notifier: events.another_notifier(descriptor?)?,
+            taking: None,
+            may_have_more: true,
+        })
+    }
+
+    pub(super) fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<L::Request>> {
+        loop {
+            if let Some(taking) = &mut self.taking {
+                let taken = ready!(Pin::new(taking).poll(cx));
+                self.taking = None;
+                let taken = taken.map_err(Error::Thread)?;
+                match taken.map_err(verbs_channel::Error::from)? {
+                    Some(request) => return Poll::Ready(Ok(request)),
+                    None => self.may_have_more = false,
+                }
+            }
+            if !self.may_have_more {
+                ready!(self.notifier.poll_readable(cx))?;
+                self.may_have_more = true;
+            }
+            let Some(listener) = self.listener.get().map(Arc::clone) else {
+                return Poll::Pending;
+            };
+            self.taking = Some(blocking::run(move || listener.lock().take()));
+        }
+    }
+
+    pub(super) const fn local_addr(&self) -> Option<SocketAddr> {
+        self.local_addr
+    }
+}

@@ -1,0 +1,99 @@
+//! Datagram endpoints that find each other by `rdma_cm`, on every notifier.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{Either, join, select};
+use verbs_async::verbs_channel::exchange::ExchangeError;
+use verbs_async::verbs_channel::exchange::rdmacm::refused;
+use verbs_async::verbs_channel::verbs_core::rdmacm::{DatagramListener, Message};
+use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain, QKey};
+use verbs_async::verbs_channel::{self, Datagrams};
+use verbs_async::{AsyncDatagrams, CmDatagramListener, Error};
+use verbs_harness::{begin, peer_name};
+
+use crate::by_manager::pd_to;
+use crate::ends::{PATIENCE, WAYS, Way, buffer, events, run};
+
+/// What has to pass.
+const SOON: Duration = Duration::from_millis(100);
+
+fn endpoint(way: Way, pd: &ProtectionDomain) -> AsyncDatagrams {
+    let builder = Datagrams::builder(pd).qkey(QKey::RDMA_UDP);
+    AsyncDatagrams::create(&builder, &events(way, pd.context())).unwrap()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn endpoints_find_each_other_or_why_not() {
+    let test = begin!(iwarp lacks "datagrams");
+    let there = Device::by_name(&peer_name()).unwrap().open().unwrap();
+    let Some(ip) = verbs_harness::ip(&there) else {
+        return test.skip("the device has no IPv4 address");
+    };
+    for way in WAYS {
+        let listener = DatagramListener::bind((ip, 0).into(), 16).unwrap();
+        let addr: SocketAddr = listener.local_addr().unwrap();
+        let (pd, here) = (there.alloc_pd().unwrap(), pd_to(addr));
+        run(way, async move {
+            let (serving, asking) = (endpoint(way, &pd), endpoint(way, &here));
+            let mut listener =
+                CmDatagramListener::new(listener, &events(way, pd.context())).unwrap();
+            assert_eq!(listener.local_addr(), Some(addr));
+            let answering = async {
+                let request = listener.request().await.unwrap();
+                assert_eq!(request.private_data().message(), Some(&b"please"[..]));
+                assert!(request.peer_addr().is_some());
+                serving
+                    .answer_cm(request, Message::raw(b"yes"))
+                    .await
+                    .unwrap();
+            };
+            let (found, ()) = join(asking.find_cm(addr, b"please", PATIENCE), answering).await;
+            let (service, answer) = found.unwrap();
+            assert!(answer.as_bytes().starts_with(b"yes\0"));
+            asking
+                .send_to(&service, buffer(&here, b"marco"))
+                .await
+                .unwrap();
+            let datagram = serving.receive_from().await.unwrap();
+            assert_eq!(
+                (&*datagram, datagram.from()),
+                (&b"marco"[..], asking.endpoint())
+            );
+
+            // It is rejected with a reason, by a listener that has been polled and dropped before.
+            drop(select(pin!(listener.request()), pin!(async {})).await);
+            let failure = {
+                let full = refused(&std::io::Error::other("no room"));
+                let rejecting = async {
+                    let request = listener.request().await.unwrap();
+                    request.reject(Message::raw(&full)).await.unwrap();
+                };
+                let (found, ()) = join(asking.find_cm(addr, b"", PATIENCE), rejecting).await;
+                found.unwrap_err().to_string()
+            };
+            assert_eq!(
+                failure,
+                format!("{addr} refused the connection: \"no room\"")
+            );
+
+            // It is never answered, and a search that is dropped leaves the next one undisturbed.
+            let searching = pin!(asking.find_cm(addr, b"", PATIENCE));
+            let asked = pin!(listener.request());
+            let Either::Right((request, _)) = select(searching, asked).await else {
+                panic!("it was found");
+            };
+            drop(request);
+            let failure = asking.find_cm(addr, b"", SOON).await.unwrap_err();
+            let Error::Channel(verbs_channel::Error::Exchange(failure)) = failure else {
+                panic!("{failure:?}");
+            };
+            assert!(
+                matches!(failure.error, ExchangeError::TimedOut { .. }),
+                "{failure:?}"
+            );
+        });
+    }
+}

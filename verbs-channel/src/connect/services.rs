@@ -1,0 +1,117 @@
+//! Datagram endpoints that find each other by `rdma_cm`.
+
+use std::fmt;
+use std::net::ToSocketAddrs;
+use std::time::Duration;
+
+use verbs_core::DatagramEndpoint;
+use verbs_core::rdmacm::{DatagramRequest, DatagramService, Message, PrivateData};
+
+use super::manager::{failure, first_of};
+use super::tcp;
+use crate::datagrams::Datagrams;
+use crate::error::Result;
+use crate::exchange::rdmacm::{answered, explain_service, found};
+
+/// Finding each other by `rdma_cm`, at the address of an RDMA device and a port. Needs the feature `rdmacm`.
+///
+/// A service is an endpoint with the key [`QKey::RDMA_UDP`](verbs_core::QKey::RDMA_UDP) and a
+/// [`DatagramListener`](verbs_core::rdmacm::DatagramListener), whose requests it answers. It may be a program
+/// that does not use this crate. iWARP has no datagrams.
+impl Datagrams {
+    /// Finds the service at an address and port, within `timeout`: sends it a message of at most 179
+    /// bytes, or 180 [raw](Message::raw) ones.
+    ///
+    /// Returns the service's endpoint, to send to, and its answer of at most 135 bytes, or 136 raw ones. The
+    /// path to it begins at this side's address from which `rdma_cm` reaches the service. While there is no
+    /// service yet, this tries again. A name is resolved first by the system's resolver, which has timeouts
+    /// of its own.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use verbs_channel::verbs_core::Context;
+    /// use verbs_channel::{BufferPool, Datagrams};
+    ///
+    /// let pd = Context::first_active()?.alloc_pd()?;
+    /// let mut datagrams = Datagrams::builder(&pd).build()?;
+    /// let timeout = Duration::from_secs(5);
+    /// let (service, answer) = datagrams.find_cm("192.0.2.1:7174", timeout, b"")?;
+    ///
+    /// let pool = BufferPool::new(&pd, 1024, 16)?;
+    /// let hello = pool.take_with(b"hello")?.ok_or("the pool is empty")?;
+    /// datagrams.send_to(&service, hello)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exchange`](crate::Error::Exchange): there is no service, it did not answer in time or it has
+    /// rejected the request ([`Manager`](crate::exchange::ExchangeError::Manager), with its message); its address is that of
+    /// [another device](crate::exchange::ExchangeError::OtherDevice) or port; the message is too long.
+    /// [`RejectReason::Down`](crate::RejectReason::Down): the endpoint has failed.
+    #[doc(alias = "rdma_resolve_addr")]
+    #[doc(alias = "rdma_connect")]
+    pub fn find_cm<'m>(
+        &mut self,
+        service: impl ToSocketAddrs + fmt::Debug,
+        timeout: Duration,
+        message: impl Into<Message<'m>>,
+    ) -> Result<(DatagramEndpoint, PrivateData)> {
+        let (message, deadline) = (message.into(), tcp::deadline(timeout));
+        let ask = |address, share| {
+            DatagramService::find(address, share, message)
+                .and_then(|finding| finding.wait(Some(share)))
+                .map_err(|error| explain_service(error, timeout))
+        };
+        let (service, address) = first_of(service, deadline, ask)?;
+        let found = found(&service, self.pd()?, self.port_num());
+        let (endpoint, handle) = found.map_err(|error| failure(Some(address), error))?;
+        drop(self.engine_mut().add_handle(&endpoint, handle));
+        Ok((endpoint, *service.private_data()))
+    }
+
+    /// Answers a peer that looks for this endpoint: with a message of at most 135 bytes, or 136
+    /// [raw](Message::raw) ones. The peer can send then.
+    ///
+    /// To reject it, drop the request, or call [`DatagramRequest::reject`]. A thread that does not have the
+    /// endpoint calls [`DatagramRequest::accept_endpoint`].
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use verbs_channel::Datagrams;
+    /// use verbs_channel::verbs_core::{Context, QKey, rdmacm};
+    ///
+    /// let pd = Context::first_active()?.alloc_pd()?;
+    /// let mut datagrams = Datagrams::builder(&pd).qkey(QKey::RDMA_UDP).build()?;
+    /// let mut listener = rdmacm::DatagramListener::bind("0.0.0.0:7174".parse()?, 16)?;
+    /// loop {
+    ///     while let Some(request) = listener.poll_request()? {
+    ///         datagrams.answer_cm(request, b"")?;
+    ///     }
+    ///     if let Some(datagram) = datagrams.receive_from(Some(Duration::from_millis(100)))? {
+    ///         // …
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exchange`](crate::Error::Exchange), and the peer is rejected: it has reached
+    /// [another device](crate::exchange::ExchangeError::OtherDevice) or port (it is sent that);
+    /// [`Manager`](crate::exchange::ExchangeError::Manager): this endpoint has another key, or the errno; the
+    /// message is too long. [`RejectReason::Down`](crate::RejectReason::Down): the endpoint has failed.
+    #[doc(alias = "rdma_accept")]
+    pub fn answer_cm<'m>(
+        &self,
+        request: DatagramRequest,
+        message: impl Into<Message<'m>>,
+    ) -> Result<()> {
+        let (peer, pd) = (request.peer_addr(), self.pd()?);
+        let ours = (pd, self.port_num(), &self.endpoint());
+        answered(request, ours, message.into()).map_err(|error| failure(peer, error))
+    }
+}
