@@ -1,20 +1,15 @@
 //! The active side: to an address, over a route, to a connection.
 #![expect(unsafe_code, reason = "calls librdmacm")]
 
-use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use verbs_sys::{
-    RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR,
-    RDMA_OPTION_ID_TOS, RDMA_PS_TCP, rdma_establish,
-};
+use verbs_sys::{RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_PS_TCP, rdma_establish};
 
 use super::connection::{CONNECTING, Confirming, Connected, Connection};
 use super::event::{CmEventType, CmFailure};
 use super::id::{Id, failed, with_a_device, with_a_peer};
-use super::options::with_options;
 use super::pending::{Pending, sealed};
 use super::private_data::{MAX_REQUEST, Message, PrivateData};
 use super::queue_pair;
@@ -112,6 +107,43 @@ impl Connector {
         })
     }
 
+    /// Sets the type of service of its packets: the byte of IPv4's header, or IPv6's traffic class.
+    /// Unless set, it is the one that the administrator has set for the device
+    /// (`default_roce_tos` in configfs), otherwise 0.
+    ///
+    /// Connections that a listener accepts have that of the listener.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "RDMA_OPTION_ID_TOS")]
+    pub fn set_tos(&mut self, tos: u8) -> Result<()> {
+        self.id.set_tos(tos)
+    }
+
+    /// Sets whether the local address can be used by several identifiers at once; off unless set.
+    /// Set it before [`bind`](Self::bind). A port that is listened at stays in use.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
+    pub fn set_reuse_addr(&mut self, on: bool) -> Result<()> {
+        self.id.set_reuse_addr(on)
+    }
+
+    /// Sets whether the IPv6 address `[::]` is for IPv6 only; unless set, the sysctl
+    /// `net.ipv6.bindv6only` decides (off by default: it is for IPv4, too). Set it before
+    /// [`bind`](Self::bind).
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
+    pub fn set_ipv6_only(&mut self, on: bool) -> Result<()> {
+        self.id.set_ipv6_only(on)
+    }
+
     /// Sets how long the peer's device waits for an acknowledgement before it sends again, if the peer
     /// leaves that to the connection manager; unless set, 17 to 19 (0.5 to 2 s). The unit is that of
     /// [`AckTimeout`]: 4.096 µs × 2^value.
@@ -139,6 +171,12 @@ impl Connector {
         self.id.bind(addr)
     }
 
+    /// The local address; `None` before it has one.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.local_addr()
+    }
+
     /// Begins to find the device and the port from which the address can be reached. The kernel gives up
     /// after `timeout`, which is rounded up to milliseconds.
     ///
@@ -154,11 +192,6 @@ impl Connector {
         self.id.resolve_addr(addr, timeout)?;
         Ok(Pending::new(Resolving { id: self.id }))
     }
-}
-
-with_options! {
-    Connector,
-    /// Connections that a listener accepts have that of the listener.
 }
 
 impl AddrResolved {

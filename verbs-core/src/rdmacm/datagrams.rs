@@ -1,20 +1,15 @@
 //! Datagram services: their queue pair, key and path, found by their address and port.
 #![expect(unsafe_code, reason = "calls librdmacm")]
 
-use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use verbs_sys::{
-    RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS,
-    RDMA_PS_UDP, rdma_accept,
-};
+use verbs_sys::{RDMA_PS_UDP, rdma_accept};
 
 use super::event::{CmEventType, DatagramPath};
 use super::id::{Id, QpParam, failed, with_a_device, with_a_peer};
 use super::listen::{next_request, wait_request};
-use super::options::with_options;
 use super::pending::{Pending, sealed};
 use super::private_data::{MAX_DATAGRAM_ANSWER, MAX_DATAGRAM_REQUEST, Message, PrivateData};
 use crate::context::Context;
@@ -110,6 +105,39 @@ impl DatagramConnector {
         Ok(Self { id })
     }
 
+    /// Sets the type of service of the path to a service that it finds, as
+    /// [`Connector::set_tos`](super::Connector::set_tos) does. For a listener it has no meaning.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "RDMA_OPTION_ID_TOS")]
+    pub fn set_tos(&mut self, tos: u8) -> Result<()> {
+        self.id.set_tos(tos)
+    }
+
+    /// Sets whether the local address can be used by several identifiers at once, as
+    /// [`Connector::set_reuse_addr`](super::Connector::set_reuse_addr) does.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
+    pub fn set_reuse_addr(&mut self, on: bool) -> Result<()> {
+        self.id.set_reuse_addr(on)
+    }
+
+    /// Sets whether the IPv6 address `[::]` is for IPv6 only, as
+    /// [`Connector::set_ipv6_only`](super::Connector::set_ipv6_only) does.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
+    pub fn set_ipv6_only(&mut self, on: bool) -> Result<()> {
+        self.id.set_ipv6_only(on)
+    }
+
     /// Binds it to a local address. The port 0 is any free one.
     ///
     /// # Errors
@@ -119,6 +147,12 @@ impl DatagramConnector {
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(&mut self, addr: SocketAddr) -> Result<()> {
         self.id.bind(addr)
+    }
+
+    /// The local address; `None` before it has one.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.local_addr()
     }
 
     /// As [`DatagramService::find`], with the options, and from the address that it is bound to.
@@ -154,11 +188,6 @@ impl DatagramConnector {
         self.id.listen(backlog)?;
         Ok(DatagramListener { id: self.id })
     }
-}
-
-with_options! {
-    DatagramConnector,
-    /// The path to a service that it finds has it as its traffic class. For a listener it has no meaning.
 }
 
 impl DatagramService {

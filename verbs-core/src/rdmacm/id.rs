@@ -9,7 +9,8 @@ use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
 use verbs_sys::{
-    IBV_TRANSPORT_IWARP, RDMA_PS_UDP, ibv_qp_attr, ibv_qp_state, rdma_ack_cm_event, rdma_bind_addr,
+    IBV_TRANSPORT_IWARP, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR,
+    RDMA_OPTION_ID_TOS, RDMA_PS_UDP, ibv_qp_attr, ibv_qp_state, rdma_ack_cm_event, rdma_bind_addr,
     rdma_cm_id, rdma_conn_param, rdma_connect, rdma_create_event_channel, rdma_create_id,
     rdma_destroy_event_channel, rdma_destroy_id, rdma_event_channel, rdma_get_cm_event,
     rdma_get_local_addr, rdma_get_peer_addr, rdma_init_qp_attr, rdma_listen, rdma_migrate_id,
@@ -202,6 +203,20 @@ impl Id {
         // SAFETY: the identifier is alive.
         let ret = unsafe { rdma_listen(self.as_ptr(), c_int::from(backlog)) };
         ret::minus_one("rdma_listen", ret)
+    }
+
+    pub(super) fn set_tos(&mut self, tos: u8) -> Result<()> {
+        self.set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, tos)
+    }
+
+    pub(super) fn set_reuse_addr(&mut self, on: bool) -> Result<()> {
+        let on = c_int::from(on);
+        self.set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, on)
+    }
+
+    pub(super) fn set_ipv6_only(&mut self, on: bool) -> Result<()> {
+        let on = c_int::from(on);
+        self.set_option(RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, on)
     }
 
     /// Sets an option: a level, a name and a value.

@@ -70,7 +70,6 @@ pub mod from_c {}
 mod id;
 mod listen;
 mod multicast;
-mod options;
 mod pending;
 mod private_data;
 mod queue_pair;
