@@ -8,6 +8,7 @@
 mod kv_transfer;
 mod lessons;
 mod p9;
+mod p9_raw;
 mod program;
 mod two_hosts;
 

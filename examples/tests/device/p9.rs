@@ -1,5 +1,6 @@
 //! `p9_server`, mounted by the kernel.
 
+use std::env;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::symlink;
@@ -18,10 +19,10 @@ const P9_SERVER: &str = env!("CARGO_BIN_EXE_p9_server");
 const SOON: Duration = Duration::from_secs(20);
 
 /// A server of a directory in `scratch`.
-struct Server {
+pub(crate) struct Server {
     scratch: Scratch,
-    program: Program,
-    addr: String,
+    pub(crate) program: Program,
+    pub(crate) addr: String,
     transport: &'static str,
 }
 
@@ -31,10 +32,6 @@ struct Mount(PathBuf);
 impl Server {
     /// `None` if the kernel cannot mount it here.
     fn start(test: &Test, transport: &'static str, words: &[&str]) -> Option<Self> {
-        let Some(ip) = iwarp::ipv4(&device_name()) else {
-            test.skip("the device has no IPv4 address");
-            return None;
-        };
         if !verbs_harness::is_root() {
             test.skip("only root can mount");
             return None;
@@ -46,6 +43,15 @@ impl Server {
                 return None;
             }
         }
+        Self::unmounted(test, transport, words)
+    }
+
+    /// For clients other than the kernel.
+    pub(crate) fn unmounted(test: &Test, transport: &'static str, words: &[&str]) -> Option<Self> {
+        let Some(ip) = iwarp::ipv4(&device_name()) else {
+            test.skip("the device has no IPv4 address");
+            return None;
+        };
         let scratch = Scratch::new();
         for dir in ["root", "mount"] {
             fs::create_dir(scratch.path(dir)).unwrap();
@@ -75,7 +81,7 @@ impl Server {
     }
 
     /// A file or directory as the server sees it.
-    fn root(&self, name: &str) -> PathBuf {
+    pub(crate) fn root(&self, name: &str) -> PathBuf {
         self.scratch.path("root").join(name)
     }
 
@@ -95,7 +101,7 @@ impl Server {
     }
 
     /// The descriptors that the server has open.
-    fn descriptors(&self) -> usize {
+    pub(crate) fn descriptors(&self) -> usize {
         let dir = format!("/proc/{}/fd", self.program.id());
         fs::read_dir(dir).unwrap().count()
     }
@@ -314,4 +320,48 @@ fn a_large_file_goes_through_rdma_as_through_tcp() {
         let (written, read) = (rate(written), rate(took));
         println!("over {transport}: {written:.1} MiB/s written, {read:.1} MiB/s read");
     }
+}
+
+/// Runs a command of the shell, with two directories.
+fn shell(command: &str, [from, to]: [&Path; 2]) -> String {
+    let output = Command::new("sh")
+        .args(["-ec", command])
+        .args([from, to])
+        .output();
+    let output = output.unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_tree_of_many_files_goes_there_and_back_by_tar() {
+    let test = begin!();
+    let files: usize = env::var("VERBS_P9_FILES").map_or(20, |files| files.parse().unwrap());
+    let Some(server) = Server::start(&test, "rdma", &[]) else {
+        return;
+    };
+    let (tree, back) = (server.scratch.path("tree"), server.scratch.path("back"));
+    for number in 0..files {
+        let dir = tree.join(format!("{}", number / 20));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(number.to_string()), number.to_string()).unwrap();
+    }
+    fs::create_dir(&back).unwrap();
+    let mount = server.mount();
+    let start = Instant::now();
+    let tar = "tar -C \"$0\" -c . | tar -C \"$1\" -x";
+    shell(tar, [&tree, &mount.path("")]);
+    let there = start.elapsed();
+    // Attributes, too: modes, times and contents.
+    let differences = "cd \"$0\" && tar -c . | tar -C \"$1\" -d";
+    assert_eq!(shell(differences, [&tree, &server.root("")]), "");
+    let start = Instant::now();
+    shell(tar, [&mount.path(""), &back]);
+    println!(
+        "{files} files there in {there:?}, and back in {:?}",
+        start.elapsed()
+    );
+    assert_eq!(shell(differences, [&tree, &back]), "");
 }

@@ -118,6 +118,10 @@ impl Program {
         });
     }
 
+    pub(crate) fn has_printed(&self, this: &str) -> bool {
+        self.out.text().contains(this)
+    }
+
     /// Waits until it has printed this. Returns the rest of that line.
     pub(crate) fn prints_after(&self, this: &str) -> String {
         self.prints(this);
