@@ -1,7 +1,8 @@
 //! `cargo xtask demo`: the main job, two processes that move bytes and verify them, from a fresh
 //! checkout to a table.
 
-use std::collections::BTreeMap;
+mod table;
+
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,6 +14,7 @@ use crate::jobs::{self, Event, Job};
 use crate::packages;
 use crate::stream::Limits;
 use crate::workspace;
+use table::{Row, Section};
 
 const HELP: &str = "\
 Shows the main job: two processes move bytes over soft-RoCE and verify them.
@@ -31,6 +33,8 @@ between them, runs the examples across it, and prints what was moved and how fas
 struct Step {
     /// The description for the reader.
     title: &'static str,
+    /// What its rows show.
+    shows: &'static str,
     /// The example's name.
     program: &'static str,
     /// The options of both ends.
@@ -47,9 +51,10 @@ struct Step {
 }
 
 /// What is shown. A later layer adds its own lines here.
-const STEPS: [Step; 13] = [
+static STEPS: [Step; 13] = [
     Step {
         title: "the device",
+        shows: "the device that the others use, and its limits",
         program: "devinfo",
         common: &["-d", "{device}"],
         server: &[],
@@ -59,6 +64,7 @@ const STEPS: [Step; 13] = [
     },
     Step {
         title: "send and receive, small",
+        shows: "each message arrives whole, in order; both ends spin on their completion queues",
         program: "rc_pingpong",
         common: &["-s", "64", "-n", "2000", "-c"],
         server: &[],
@@ -68,6 +74,7 @@ const STEPS: [Step; 13] = [
     },
     Step {
         title: "send and receive, large",
+        shows: "the same with many packets for a message",
         program: "rc_pingpong",
         common: &["-s", "1048576", "-n", "50", "-c"],
         server: &[],
@@ -77,6 +84,7 @@ const STEPS: [Step; 13] = [
     },
     Step {
         title: "send and receive, sleeping on events",
+        shows: "both ends sleep until a completion wakes them",
         program: "rc_pingpong",
         common: &["-s", "4096", "-n", "1000", "-c", "-e"],
         server: &[],
@@ -86,6 +94,7 @@ const STEPS: [Step; 13] = [
     },
     Step {
         title: "RDMA write and read",
+        shows: "one end reads and writes the memory of the other, which does nothing",
         program: "rdma_read_write",
         common: &["-s", "64", "-s", "4096", "-s", "1048576", "-n", "50"],
         server: &[],
@@ -95,6 +104,7 @@ const STEPS: [Step; 13] = [
     },
     Step {
         title: "atomics: three clients, one counter",
+        shows: "no addition is lost, whichever client comes first",
         program: "atomic_counter",
         common: &[],
         server: &[],
@@ -104,6 +114,7 @@ const STEPS: [Step; 13] = [
     },
     Step {
         title: "channel: messages to and fro",
+        shows: "the safe API of channels, with deadlines",
         program: "channel_echo",
         common: &[],
         server: &[],
@@ -113,6 +124,7 @@ const STEPS: [Step; 13] = [
     },
     Step {
         title: "channel: a file, in a window of loans",
+        shows: "buffers are lent to the device and come back; a digest compares the file",
         program: "file_copy",
         common: &[],
         server: &["--discard"],
@@ -122,6 +134,7 @@ const STEPS: [Step; 13] = [
     },
     Step {
         title: "channel group: a store and its clients",
+        shows: "one thread serves many clients on one completion queue",
         program: "kv_store",
         common: &[],
         // One that fills it, and those of the bench.
@@ -132,6 +145,7 @@ const STEPS: [Step; 13] = [
     },
     Step {
         title: "async channels: tokio to tokio, many connections",
+        shows: "operations are futures, many at a time",
         program: "async_echo",
         common: &[],
         server: &["--clients", "4"],
@@ -141,6 +155,7 @@ const STEPS: [Step; 13] = [
     },
     Step {
         title: "async channels: smol to tokio",
+        shows: "two runtimes, one protocol",
         program: "async_echo",
         common: &[],
         server: &["--clients", "1"],
@@ -150,6 +165,7 @@ const STEPS: [Step; 13] = [
     },
     Step {
         title: "async channels: a store, and tasks that read from its memory",
+        shows: "tasks read values without the server's processor",
         program: "kv_store",
         common: &[],
         server: &["--clients", "2"],
@@ -168,6 +184,7 @@ const STEPS: [Step; 13] = [
     },
     Step {
         title: "byte streams: HTTP by hyper",
+        shows: "what was written for TCP, unchanged, over RDMA",
         program: "http_over_rdma",
         common: &[],
         server: &["--clients", "2"],
@@ -211,7 +228,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     let needs = [&packages::BUILD[..], &soft_roce::needs(&options)].concat();
     packages::ensure(&needs, policy)?;
 
-    println!("building the examples");
+    println!("building the examples (the first time takes some minutes)");
     let examples = workspace::examples("release")?;
     let mut jobs = Vec::new();
     for step in &STEPS {
@@ -220,20 +237,25 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         jobs.push(step.job(server, client));
     }
 
-    let mut rows = Vec::new();
+    let mut sections: Vec<Section<'_>> = Vec::new();
     let mut failures = Vec::new();
-    let mut before = 0;
     jobs::run(&jobs, &options, &mut |job, event| match event {
         Event::Start(name) => {
             println!("--> {name}");
-            before = rows.len();
+            let step = STEPS.iter().find(|step| step.title == name);
+            sections.extend(step.map(Step::section));
         }
-        Event::Line(line) => match Row::read(line) {
-            Some(row) => rows.push(row),
-            None => println!("    {line}"),
+        Event::Line(line) => match (Row::read(line), sections.last_mut()) {
+            (Some(row), Some(section)) => section.rows.push(row),
+            _ => println!("    {line}"),
         },
         // Two programs that connect print a result.
-        Event::End(Ok(())) if job.commands.len() > 1 && rows.len() == before => {
+        Event::End(Ok(()))
+            if job.commands.len() > 1
+                && sections
+                    .last()
+                    .is_none_or(|section| section.rows.is_empty()) =>
+        {
             println!("    FAILED: no result");
             failures.push((format!("{}: no result", job.name), 1));
         }
@@ -243,13 +265,26 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
             failures.push((format!("{}: {why}", job.name), code));
         }
     })?;
-    println!("\n{}", table(&rows));
+    println!("\n{}", table::table(&sections, table::has_colour()));
+    let rows: Vec<Row> = sections
+        .into_iter()
+        .flat_map(|section| section.rows)
+        .collect();
     judge(&rows, &failures)?;
     println!("everything arrived as it was sent");
     Ok(ExitCode::SUCCESS)
 }
 
 impl Step {
+    /// What this step measures, nothing so far.
+    const fn section(&self) -> Section<'static> {
+        Section {
+            title: self.title,
+            shows: self.shows,
+            rows: Vec::new(),
+        }
+    }
+
     fn job(&self, server: &Path, client: &Path) -> Job {
         let (server, program) = (server.display().to_string(), client.display().to_string());
         let words = |program: &str, more: &[&str]| -> Vec<String> {
@@ -290,53 +325,6 @@ impl Step {
     }
 }
 
-/// What an example measured.
-#[derive(Clone, Debug, PartialEq)]
-struct Row {
-    operation: String,
-    bytes: u64,
-    iterations: u64,
-    /// How long all iterations took together.
-    microseconds: f64,
-    verified: bool,
-}
-
-impl Row {
-    /// Reads `RESULT op=write bytes=64 iters=1000 usec=12345.6 verified=yes`.
-    fn read(line: &str) -> Option<Self> {
-        let words = line.strip_prefix("RESULT ")?.split_whitespace();
-        let values: BTreeMap<&str, &str> = words.filter_map(|word| word.split_once('=')).collect();
-        let microseconds: f64 = values.get("usec")?.parse().ok()?;
-        let is_time = microseconds.is_finite() && microseconds > 0.0;
-        is_time.then_some(Self {
-            operation: (*values.get("op")?).to_owned(),
-            bytes: values.get("bytes")?.parse().ok()?,
-            iterations: values.get("iters")?.parse().ok()?,
-            microseconds,
-            verified: *values.get("verified")? == "yes",
-        })
-    }
-}
-
-fn table(rows: &[Row]) -> String {
-    let mut text = format!(
-        "{:<24}{:>10}{:>12}{:>12}{:>10}  {}\n",
-        "operation", "bytes", "iterations", "us each", "MB/s", "verified"
-    );
-    for row in rows {
-        #[expect(clippy::cast_precision_loss, reason = "shown with two digits")]
-        let (bytes, iterations) = (row.bytes as f64, row.iterations as f64);
-        let each = row.microseconds / iterations;
-        let rate = bytes * iterations / row.microseconds;
-        let verified = if row.verified { "yes" } else { "NO" };
-        text.push_str(&format!(
-            "{:<24}{:>10}{:>12}{each:>12.2}{rate:>10.2}  {verified}\n",
-            row.operation, row.bytes, row.iterations
-        ));
-    }
-    text
-}
-
 /// An error if any step failed, or if anything was not verified.
 fn judge(rows: &[Row], failures: &[(String, u8)]) -> Result<(), Error> {
     if let Some((first, code)) = failures.first() {
@@ -358,32 +346,10 @@ fn judge(rows: &[Row], failures: &[(String, u8)]) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Row, STEPS, judge, table};
+    use super::{Row, STEPS, judge};
     use std::path::Path;
 
     const LINE: &str = "RESULT op=write bytes=1000 iters=50 usec=2500.0 verified=yes";
-
-    #[test]
-    fn a_result_is_read_and_shown() {
-        let row = Row::read(LINE).unwrap();
-        let table = table(&[row]);
-        let last: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
-        assert_eq!(last, ["write", "1000", "50", "50.00", "20.00", "yes"]);
-    }
-
-    #[test]
-    fn invalid_result_line_is_no_result() {
-        assert_eq!(Row::read("1000 bytes in 3 s"), None);
-        assert_eq!(
-            Row::read("RESULT op=write bytes=1000 iters=50 usec=0 verified=yes"),
-            None
-        );
-        assert_eq!(
-            Row::read("RESULT op=write bytes=1000 iters=50 usec=NaN verified=yes"),
-            None
-        );
-        assert_eq!(Row::read("RESULT op=write"), None);
-    }
 
     #[test]
     fn only_verified_results_without_failures_are_a_success() {
