@@ -24,6 +24,9 @@ the code, on a machine with the same version of the headers.
 
 Usage: cargo xtask from-c";
 
+/// On a narrow screen, two columns of long names would be broken within the names.
+const NARROW: &str = "\n<style>@media (max-width: 700px) { .docblock table :is(td, th) { display: block } }</style>\n";
+
 /// One header, and its page.
 struct Page {
     library: &'static str,
@@ -165,6 +168,7 @@ impl Page {
             let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
             write!(page, "\n- {reason}\n\n  {}\n", names.join(", ")).ok();
         }
+        page.push_str(NARROW);
         Ok(page)
     }
 
