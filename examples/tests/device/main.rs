@@ -13,10 +13,13 @@ mod program;
 mod two_hosts;
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use program::{Program, Scratch};
+use verbs_harness::{begin, faults, is_root};
 
 const ASYNC_ECHO: &str = env!("CARGO_BIN_EXE_async_echo");
 const SMOL_ECHO: &str = env!("CARGO_BIN_EXE_smol_echo");
@@ -348,6 +351,59 @@ fn files_of_all_lengths_arrive() {
         server.succeeds();
         assert_eq!(fs::read(into.join("file")).unwrap(), bytes, "{len}");
     }
+}
+
+/// A file system of this many bytes, mounted until dropped.
+struct Small(String);
+
+impl Small {
+    fn mount(at: &Path, bytes: usize) -> Self {
+        let (at, size) = (at.to_str().unwrap().to_owned(), format!("size={bytes}"));
+        let mount = ["-t", "tmpfs", "-o", &size, "tmpfs", &at];
+        assert!(
+            Command::new("mount")
+                .args(mount)
+                .status()
+                .unwrap()
+                .success()
+        );
+        Self(at)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        drop(Command::new("umount").args(["-l", &self.0]).status());
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn copy_to_a_disk_that_is_full_is_an_error_at_both_ends() {
+    let test = begin!();
+    if !is_root() {
+        return test.skip("only root can mount a small file system");
+    }
+    let scratch = Scratch::new();
+    let (file, into) = (scratch.path("file"), scratch.path("into"));
+    fs::write(&file, vec![7; 2 << 20]).unwrap();
+    fs::create_dir(&into).unwrap();
+    let disk = Small::mount(&into, 256 << 10);
+    let server = Program::serve(FILE_COPY, &["--dir", into.to_str().unwrap()]);
+    let words = ["--block", "65536", file.to_str().unwrap()];
+    let client = server.client(FILE_COPY, &words).fails();
+    let server = server.fails();
+    for (layer, why) in [("the receiver", server), ("the sender", client)] {
+        let why = why.replace(into.to_str().unwrap(), "/srv");
+        // How far the sender was depends on the device.
+        let (before, after) = why.split_once("around byte ").unwrap_or((&why, ""));
+        let why = match after.split_once(' ') {
+            Some((_, after)) => format!("{before}around byte 262144 {after}"),
+            None => why.clone(),
+        };
+        faults::text(faults::DISK, layer, why.trim(), faults::AT_ONCE);
+    }
+    drop(disk);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use verbs_async::verbs_channel::verbs_core::{
 use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, RejectReason, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::child::{Child, Line, role};
-use verbs_harness::{PATIENCE, Test, begin, context, peer_name};
+use verbs_harness::{PATIENCE, Test, begin, context, faults, peer_name};
 
 use crate::ends::{WAYS, Way, block, events, run, within};
 
@@ -78,6 +78,8 @@ fn receives_end_when_the_peer_is_killed() {
                 ),
                 "{result:?}"
             );
+            let error = result.unwrap_err();
+            faults::error(faults::KILLED, "async", &error, faults::AT_ONCE);
             drop(own);
             assert_eq!(channel.down_reason(), Some(DownReason::PeerClosed));
             let (result, own) = channel.send(block(&pool, &[1; 8])).await;
@@ -158,6 +160,8 @@ fn everything_a_peer_sent_before_it_left_is_received() {
                 ),
                 "{last:?}"
             );
+            let last = last.unwrap_err();
+            faults::error(faults::CLOSED, "async", &last, faults::AT_ONCE);
             for (at, (result, bytes)) in (0..).zip(ended) {
                 result.unwrap();
                 assert_eq!(bytes[..], [at; 8]);
@@ -195,6 +199,7 @@ fn stream_reads_what_arrived_then_the_peers_end() {
             let read = within(PATIENCE, stream.read_to_end(&mut bytes)).await;
             let error = read.expect("it waits on").unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+            faults::error(faults::KILLED, "stream", &error, faults::AT_ONCE);
             assert_eq!(bytes, b"last words");
             let written = within(PATIENCE, stream.write_all(b"too late")).await;
             let error = written.expect("it waits on").unwrap_err();

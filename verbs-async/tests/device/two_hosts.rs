@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use verbs_async::verbs_channel::verbs_core::{AckTimeout, MaxAckRetries, WcStatus};
 use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
-use verbs_harness::{PATIENCE, Test, begin, context, until};
+use verbs_harness::{PATIENCE, Test, begin, context, faults, until};
 
 use crate::ends::{WAYS, Way, block, events, run, within};
 
@@ -113,6 +113,8 @@ fn dead_host_ends_a_waiting_receive() {
             matches!(result, Err(Error::Transport(TransportError::Aborted(r))) if r == reason),
             "{result:?}"
         );
+        let error = result.unwrap_err();
+        faults::error(faults::HOST, "async", &error, "[`peer_timeout`]");
         assert_eq!(channel.down_reason(), Some(reason));
     });
 }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
+use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::verbs_core::{AckTimeout, Device};
-use verbs_async::verbs_channel::{BufferPool, Channel};
+use verbs_async::verbs_channel::{BufferPool, Channel, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
-use verbs_harness::{PATIENCE, begin, device_name, peer_name, wire};
+use verbs_harness::{PATIENCE, begin, device_name, faults, peer_name, wire};
 
 use crate::ends::{WAYS, Way, block, connect, events, run, within};
 
@@ -45,6 +46,9 @@ fn link_down_ends_operations_in_flight() {
             for (result, buffer) in ended.expect("some wait forever") {
                 let is_expected = matches!(result, Err(Error::Transport(_) | Error::Rejected(_)));
                 assert!(is_expected, "{result:?}");
+                if let Err(error @ Error::Transport(TransportError::Work { .. })) = result {
+                    faults::error(faults::LINK, "async", &error, faults::RETRIES);
+                }
                 assert_eq!(buffer[..], [1; 8]);
             }
             assert!(left.is_down());
@@ -94,5 +98,102 @@ fn packet_loss_for_a_while_only_delays() {
                 assert_eq!(bytes[..], [at; 8]);
             }
         });
+    }
+}
+
+/// Sends a message, then makes both ends a stream and writes to the left one, while `breaks` is done to the
+/// wire. Each ends with an error, which is recorded.
+fn ends_both(fault: &'static str, within_what: &'static str, breaks: fn(&str) -> wire::Broken) {
+    let test = begin!(alone);
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    // 16 ms, seven times.
+    let timeout = AckTimeout::new(12).unwrap();
+    run(Way::Thread, async move {
+        let [(group, left), (_there, right)] = across(Way::Thread, timeout);
+        let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
+        let theirs = BufferPool::new(right.pd(), 8, 4).unwrap();
+        let receive = right.receive(block(&theirs, &[0; 8]));
+        left.send(block(&pool, &[1; 8])).await.0.unwrap();
+        receive.await.0.unwrap();
+        let broken = breaks(&here);
+        let sending = within(PATIENCE, left.send(block(&pool, &[1; 8]))).await;
+        let error = sending.expect("it waits on").0.unwrap_err();
+        faults::error(fault, "async", &error, within_what);
+        drop(broken);
+        let [(_group, left), (_there, right)] = across(Way::Thread, timeout);
+        let (mut left, _right) = (left.into_stream().unwrap(), right.into_stream().unwrap());
+        left.write_all(b"works").await.unwrap();
+        left.flush().await.unwrap();
+        let _broken = breaks(&here);
+        let writing = async {
+            left.write_all(b"in vain").await?;
+            left.flush().await
+        };
+        let written = within(PATIENCE, writing).await.expect("it waits on");
+        faults::error(fault, "stream", &written.unwrap_err(), within_what);
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn total_loss_ends_sends_and_streams() {
+    ends_both(faults::ALL_PACKETS, faults::RETRIES, |netdev| {
+        wire::netem(netdev, &["loss", "100%"])
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn removed_address_ends_sends_and_streams() {
+    ends_both(faults::ADDRESS, faults::RETRIES, wire::without_address);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn streams_survive_loss_duplication_and_reordering() {
+    let test = begin!(alone);
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    let how: [&[&str]; 4] = [
+        &["loss", "2%"],
+        &["duplicate", "5%"],
+        &["delay", "1ms", "reorder", "20%"],
+        &["corrupt", "1%"],
+    ];
+    run(Way::Thread, async move {
+        for fault in how {
+            let [(group, left), (_there, right)] =
+                across(Way::Thread, AckTimeout::new(14).unwrap());
+            let _broken = wire::netem(&here, fault);
+            let pool = BufferPool::new(group.pd(), 5000, 8).unwrap();
+            let theirs = BufferPool::new(right.pd(), 5000, 8).unwrap();
+            let receives: Vec<_> = (0..8)
+                .map(|_| right.receive(block(&theirs, &[0; 5000])))
+                .collect();
+            let sends = (0..8).map(|at| left.send(block(&pool, &[at; 5000])));
+            for (sent, _) in join_all(sends).await {
+                sent.unwrap();
+            }
+            for (at, (received, bytes)) in (0..).zip(join_all(receives).await) {
+                received.unwrap();
+                assert_eq!(bytes[..], [at; 5000]);
+            }
+            let (mut left, mut right) = (left.into_stream().unwrap(), right.into_stream().unwrap());
+            let bytes: Vec<u8> = (0..20_000_u16).flat_map(u16::to_be_bytes).collect();
+            let mut read = vec![0; bytes.len()];
+            let writing = async {
+                left.write_all(&bytes).await?;
+                left.flush().await
+            };
+            let (written, reading) = join(writing, right.read_exact(&mut read)).await;
+            written.and(reading).unwrap();
+            assert!(read == bytes);
+        }
+    });
+    for layer in ["async", "stream"] {
+        faults::seen(faults::SOME_PACKETS, layer, faults::SLOWER, faults::RETRIES);
     }
 }

@@ -11,15 +11,17 @@ use std::{future::Future, sync::Arc};
 
 use fake_libibverbs::{ladder, report, share, with};
 use futures_core::Stream as _;
+use futures_util::AsyncReadExt as _;
 use verbs_async::verbs_channel::{self, Channel, DownReason, TransportError};
 use verbs_async::{
-    AsyncChannel, AsyncCq, AsyncGroup, CqEvents, DeviceEvents, Error, Operation, Result,
+    AsyncChannel, AsyncCq, AsyncGroup, ByteStream, CqEvents, DeviceEvents, Error, Operation, Result,
 };
 use verbs_core::verbs_sys::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR,
     IBV_EVENT_QP_FATAL, ibv_async_event, ibv_qp,
 };
 use verbs_core::{AsyncEvent, EventType};
+use verbs_harness::faults;
 
 struct WakeSender(Sender<()>);
 
@@ -163,14 +165,16 @@ fn waiting(context: &verbs_core::Context) -> (AsyncGroup, [AsyncChannel; 2], [Op
     (group, channels, operations)
 }
 
-fn ended_by(operation: Operation, event: EventType) {
+/// Returns the error.
+fn ended_by(operation: Operation, event: EventType) -> Error {
     let (result, buffer) = block_on(operation);
     let error = result.unwrap_err();
-    let Error::Transport(TransportError::Aborted(DownReason::Event(reason))) = error else {
+    let Error::Transport(TransportError::Aborted(DownReason::Event(reason))) = &error else {
         panic!("{error}");
     };
-    assert_eq!(reason, event);
+    assert_eq!(*reason, event);
     assert_eq!(buffer.capacity(), 8);
+    error
 }
 
 /// No task takes the events here: watched groups end nevertheless.
@@ -184,7 +188,8 @@ fn fatal_device_event_ends_pending_operations() {
     report(&context, IBV_EVENT_PORT_ERR, port_event());
     report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
     for operation in operations {
-        ended_by(operation, EventType::DEVICE_FATAL);
+        let error = ended_by(operation, EventType::DEVICE_FATAL);
+        faults::error(faults::REMOVED, "async", &error, faults::AT_ONCE);
     }
     for channel in channels {
         let reason = DownReason::Event(EventType::DEVICE_FATAL);
@@ -220,7 +225,8 @@ fn fatal_queue_pair_event_takes_down_its_channel_only() {
     let mut event = ibv_async_event::default();
     event.element.qp = &raw mut qp;
     report(&context, IBV_EVENT_QP_FATAL, event);
-    ended_by(broken, EventType::QP_FATAL);
+    let error = ended_by(broken, EventType::QP_FATAL);
+    faults::error(faults::QP_FATAL, "async", &error, faults::AT_ONCE);
     assert!(!right.is_down());
     let mut cx = Context::from_waker(Waker::noop());
     assert!(pin!(&mut sound).poll(&mut cx).is_pending());
@@ -249,6 +255,7 @@ fn queue_overrun_ends_its_waiters() {
         matches!(error, Error::Down(down) if down == reason),
         "{error}"
     );
+    faults::error(faults::OVERRUN, "async", &error, faults::AT_ONCE);
     assert!(sound.as_mut().poll(&mut cx).is_pending());
 }
 
@@ -274,4 +281,53 @@ fn untaken_events_are_kept_up_to_a_bound() {
         taken += 1;
     }
     assert_eq!(taken, 64);
+}
+
+/// A stream on a watched group, whose channel is connected to itself, and the number of its queue pair.
+fn stream(context: &verbs_core::Context) -> (AsyncGroup, ByteStream, u32) {
+    let pd = context.alloc_pd().unwrap();
+    let events = CqEvents::create_thread(context).unwrap();
+    let group = AsyncGroup::new(Channel::builder(&pd), 1, &events).unwrap();
+    let member = group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    let channel = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+    let stream = channel.into_stream_with(64, 1).unwrap();
+    stream.set_linger(Duration::ZERO);
+    (group, stream, endpoint.qp_num())
+}
+
+#[test]
+fn fatal_events_end_streams() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let events = DeviceEvents::create_thread(&context).unwrap();
+    for (fault, event_type) in [
+        (faults::QP_FATAL, IBV_EVENT_QP_FATAL),
+        (faults::REMOVED, IBV_EVENT_DEVICE_FATAL),
+    ] {
+        let (group, mut stream, qp_num) = stream(&context);
+        events.watch(&group);
+        let mut qp = ibv_qp {
+            qp_num,
+            ..ibv_qp::default()
+        };
+        let mut event = ibv_async_event::default();
+        if event_type == IBV_EVENT_QP_FATAL {
+            event.element.qp = &raw mut qp;
+        }
+        report(&context, event_type, event);
+        let error = block_on(stream.read(&mut [0; 8])).unwrap_err();
+        faults::error(fault, "stream", &error, faults::AT_ONCE);
+    }
+}
+
+#[test]
+fn channel_without_a_queue_pair_is_an_error() {
+    let (context, ..) = ladder();
+    let pd = context.alloc_pd().unwrap();
+    let events = CqEvents::create_thread(&context).unwrap();
+    let group = AsyncGroup::new(Channel::builder(&pd), 1, &events).unwrap();
+    with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM)));
+    let error = group.prepare().unwrap_err();
+    faults::error(faults::QUEUE_PAIRS, "async", &error, faults::AT_ONCE);
 }

@@ -12,9 +12,11 @@
 //! | [Performance](performance) | What makes it fast, and what is worth the effort? |
 //! | [Containers](containers) | What does a container or a pod need, and which limits apply? |
 //! | [Debugging](debugging) | Where do I look first? |
+//! | [Faults](faults) | What do I see of each fault, on each layer, and within what time? |
 //! | [Troubleshooting](troubleshooting) | What does this error mean, and how do I mend it? |
 //!
-//! If you know the C API, [`verbs_core::from_c`] has the Rust name of each C name.
+//! If you know the C API, [`verbs_core::from_c`] has the Rust name of each C name. If you know another RDMA
+//! crate, see [what is called what](from_rust).
 //!
 //! Every block of Rust in the guide is compiled by the tests of this crate, and every error text is
 //! compared with what the code prints. To run the blocks without an RDMA device, see
@@ -43,6 +45,12 @@ pub mod containers {}
 
 #[doc = include_str!("debugging.md")]
 pub mod debugging {}
+
+#[doc = include_str!("faults.md")]
+pub mod faults {}
+
+#[doc = include_str!("from_rust.md")]
+pub mod from_rust {}
 
 #[doc = include_str!("troubleshooting.md")]
 pub mod troubleshooting {}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::{RemoteMemoryRegion, ScatterElement, WcStatus};
 use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Queue, RejectReason};
-use verbs_harness::{PATIENCE, begin, unchecked_domain};
+use verbs_harness::{PATIENCE, begin, faults, unchecked_domain};
 
 use crate::ends::{
     SOON, assert_timed_out, between, bounded, bytes, failed_send, filled, given, here, impatient,
@@ -128,6 +128,10 @@ fn send_to_a_peer_without_receives_is_aborted_at_its_deadline() {
         let from = filled(&a, 1, 64);
         let result =
             bounded(|| a.run_timeout(Outgoing::send(from.gather_element(..).unwrap()), timeout));
+        if timeout == SOON {
+            let error = result.as_ref().unwrap_err();
+            faults::error(faults::NO_RECEIVE, "channel", error, "the deadline");
+        }
         assert_timed_out(result, &a);
         drop(b);
     }

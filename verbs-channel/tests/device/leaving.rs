@@ -9,7 +9,7 @@ use verbs_channel::{
     Channel, DownReason, Error, PollStrategy, RejectReason, ScopeError, TransportError,
 };
 use verbs_harness::child::{Child, Line, role};
-use verbs_harness::{PATIENCE, Test, begin};
+use verbs_harness::{PATIENCE, Test, begin, faults};
 
 use crate::ends::{SOON, bounded, filled, here, patient, pattern, there, works, zeros};
 
@@ -114,6 +114,7 @@ fn every_wait_ends_when_the_peer_drops_its_channel() {
                 let into = zeros(&channel, 64);
                 let error = bounded(|| way(&mut channel, into));
                 assert_eq!(error, ENDED, "{name}, {strategy:?}");
+                faults::error(faults::CLOSED, "channel", &error, faults::AT_ONCE);
                 assert_eq!(channel.down_reason(), Some(DownReason::PeerClosed));
                 let mut into = zeros(&channel, 64);
                 let rejected = channel.receive(into.scatter_element(..).unwrap());
@@ -277,6 +278,7 @@ fn every_wait_ends_when_the_peer_is_killed() {
             });
             let error = bounded(|| way(&mut channel, into));
             assert_eq!(error, ENDED, "{name}");
+            faults::error(faults::KILLED, "channel", &error, faults::AT_ONCE);
         });
         assert_eq!(
             channel.down_reason(),

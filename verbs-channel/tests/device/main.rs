@@ -23,6 +23,7 @@ mod crowd;
 mod datagrams;
 mod endings;
 mod ends;
+mod exhausted;
 mod foreign;
 mod forgotten;
 mod gate;

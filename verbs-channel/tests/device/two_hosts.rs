@@ -10,7 +10,7 @@ use verbs_channel::verbs_core::{
     WcStatus,
 };
 use verbs_channel::{Channel, DownReason, Error, PreparedChannel, TransportError};
-use verbs_harness::{PATIENCE, Test, begin, until};
+use verbs_harness::{PATIENCE, Test, begin, faults, until};
 
 use crate::ends::{
     SOON, assert_scope_timed_out, bounded, failed_send, filled, given, here, patient, pattern,
@@ -155,10 +155,12 @@ fn dead_host_ends_a_waiting_receive() {
     let mut into = zeros(&channel, 64);
     let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
     let reason = DownReason::PeerLost;
+    let error = ended.unwrap_err();
     assert!(
-        matches!(ended, Err(Error::Transport(TransportError::Aborted(r))) if r == reason),
-        "{ended:?}"
+        matches!(error, Error::Transport(TransportError::Aborted(r)) if r == reason),
+        "{error:?}"
     );
+    faults::error(faults::HOST, "channel", &error, "[`peer_timeout`]");
     assert_eq!(channel.down_reason(), Some(reason));
 }
 

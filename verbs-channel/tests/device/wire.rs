@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::WcStatus;
 use verbs_channel::{Error, Outgoing, TransportError};
-use verbs_harness::{PATIENCE, begin, wire};
+use verbs_harness::{PATIENCE, begin, faults, wire};
 
 use crate::ends::{
     SOON, assert_scope_timed_out, assert_timed_out, bounded, bytes, filled, given, impatient,
@@ -64,6 +64,7 @@ fn total_loss_fails_by_the_devices_timeout() {
     let _broken = wire::netem(&here, &["loss", "100%"]);
     let error = bounded(|| a.send(from.gather_element(..).unwrap())).unwrap_err();
     assert_eq!(work_error(&error).status, WcStatus::RETRY_EXC_ERR);
+    faults::error(faults::ALL_PACKETS, "channel", &error, faults::RETRIES);
     assert!(a.is_down() && !b.is_down());
 }
 
@@ -108,8 +109,10 @@ fn link_down_ends_operations_in_flight() {
                 timeout,
             )
         });
+        let error = error.unwrap_err();
+        faults::error(faults::LINK, "channel", &error, "the deadline");
         // The device reports it, or the deadline passes.
-        match error.unwrap_err() {
+        match error {
             Error::Transport(TransportError::Work { error, .. }) => {
                 assert_ne!(error.status, WcStatus::SUCCESS);
             }
@@ -144,6 +147,7 @@ fn bytes_survive_loss_and_reordering() {
     };
     for fault in [
         &["loss", "2%"][..],
+        &["duplicate", "5%"],
         &["delay", "1ms", "reorder", "20%"],
         &["corrupt", "1%"],
     ] {
@@ -153,4 +157,26 @@ fn bytes_survive_loss_and_reordering() {
             works(&mut a, &mut b, 20_000 + round);
         }
     }
+    faults::seen(
+        faults::SOME_PACKETS,
+        "channel",
+        faults::SLOWER,
+        faults::RETRIES,
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn send_from_an_address_that_was_removed_fails() {
+    let test = begin!(alone);
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    let (mut a, mut b) = pair_of(impatient);
+    works(&mut a, &mut b, 1000);
+    let from = filled(&a, 1, 5000);
+    let _broken = wire::without_address(&here);
+    let error = bounded(|| a.send(from.gather_element(..).unwrap())).unwrap_err();
+    faults::error(faults::ADDRESS, "channel", &error, faults::RETRIES);
+    assert!(a.is_down());
 }

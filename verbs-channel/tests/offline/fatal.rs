@@ -8,6 +8,7 @@ use verbs_channel::{
     Channel, ChannelGroup, ChannelId, DownReason, Error, Outgoing, PollStrategy, RejectReason,
     ScopeError, TransportError,
 };
+use verbs_harness::faults;
 
 use crate::fake_device::{
     DRAIN, bounded, called, calls, channel, connected, forget_the_past, pd, posted, refuse, region,
@@ -61,6 +62,7 @@ fn every_blocking_call_ends_without_a_deadline() {
             matches!(error, Error::Transport(error) if error == ENDED),
             "{error:?}"
         );
+        faults::error(faults::REMOVED, "channel", &error, faults::AT_ONCE);
         assert_dead(&channel);
         let refused = call(&mut channel).unwrap_err();
         assert!(matches!(refused, Error::Rejected(reason) if reason == RejectReason::Down(DEAD)));
@@ -186,6 +188,7 @@ fn failed_poll_ends_the_wait_at_once() {
     let owned = channel.start_send(region(&channel)).unwrap();
     with(|library| library.poll_answer = Some(-2));
     let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
+    faults::error(faults::OVERRUN, "channel", &error, faults::AT_ONCE);
     let Error::Transport(TransportError::Aborted(DownReason::Poll(poll))) = error else {
         panic!("{error:?}");
     };
@@ -226,6 +229,7 @@ fn queue_pair_in_error_without_flushes_ends_after_the_drain_timeout() {
             matches!(error, Error::Transport(error) if error == ended),
             "{error:?}"
         );
+        faults::error(faults::QP_FATAL, "channel", &error, "[`drain_timeout`]");
         assert_eq!(channel.down_reason(), Some(DownReason::Unflushed));
         assert!(called("ibv_destroy_qp"));
         let completed = bounded(|| channel.wait(owned, None)).unwrap().unwrap();
@@ -350,4 +354,12 @@ fn a_queue_pair_that_has_flushed_has_the_drain_timeout_anew() {
     assert!(group.wait_completed(Some(2 * PROBE)).is_none());
     assert!(!called("ibv_destroy_qp"), "it was not waited for");
     with(|library| library.qp_state = None);
+}
+
+#[test]
+fn channel_without_a_queue_pair_is_an_error() {
+    let pd = pd();
+    with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM)));
+    let error = Channel::builder(&pd).build().unwrap_err();
+    faults::error(faults::QUEUE_PAIRS, "channel", &error, faults::AT_ONCE);
 }

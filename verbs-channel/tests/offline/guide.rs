@@ -13,7 +13,7 @@ use verbs_channel::{Channel, DownReason, Error, ErrorChain, Queue, RejectReason,
 use crate::fake_device::pd;
 
 /// The chapters of the guide.
-const CHAPTERS: [&str; 9] = [
+const CHAPTERS: [&str; 11] = [
     include_str!("../../src/guide/rdma_and_tcp.md"),
     include_str!("../../src/guide/layers.md"),
     include_str!("../../src/guide/memory.md"),
@@ -22,6 +22,8 @@ const CHAPTERS: [&str; 9] = [
     include_str!("../../src/guide/performance.md"),
     include_str!("../../src/guide/containers.md"),
     include_str!("../../src/guide/debugging.md"),
+    include_str!("../../src/guide/faults.md"),
+    include_str!("../../src/guide/from_rust.md"),
     include_str!("../../src/guide/troubleshooting.md"),
 ];
 
@@ -190,6 +192,23 @@ fn of_operations() -> Vec<Error> {
             max_cqe: 32767,
         },
     ]
+}
+
+/// Each fault has a row for each layer, if only "not tested".
+#[test]
+fn table_of_faults_has_every_layer() {
+    let table = include_str!("../../src/guide/faults.md");
+    for section in table.split("\n# ").skip(1) {
+        let (fault, rows) = section.split_once('\n').unwrap();
+        let layers: &[&str] = match fault {
+            "The disk is full" => &["the receiver", "the sender"],
+            _ => &["core", "channel", "async", "stream"],
+        };
+        for layer in layers {
+            let row = format!("\n| {layer} | ");
+            assert!(rows.contains(&row), "{fault}: no row of {layer}");
+        }
+    }
 }
 
 #[test]

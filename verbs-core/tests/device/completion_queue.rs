@@ -8,7 +8,7 @@ use verbs_core::{
     ReceiveWorkRequest, SendWorkRequest, WorkCompletion, WorkRequest,
 };
 use verbs_harness::pair::{Pair, Side};
-use verbs_harness::{PATIENCE, assert_silent, begin, context, until, wait_for};
+use verbs_harness::{PATIENCE, assert_silent, begin, context, faults, until, wait_for};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -167,6 +167,8 @@ fn a_queue_that_overruns_reports_it() {
         reported.is_some_and(|event| event.event_type() == EventType::CQ_ERR)
     });
     assert!(arrived, "no event: {reported:?}");
+    let event = reported.unwrap().event_type();
+    faults::text(faults::OVERRUN, "core", event, faults::AT_ONCE);
     let handle = small.handle();
     assert_eq!(reported.unwrap().element(), EventElement::Cq { handle });
     // Each lost completion may be another event; all of them are acknowledged, or this hangs.

@@ -8,10 +8,10 @@ use std::time::Duration;
 use verbs_core::{
     AccessFlags, AckTimeout, AtomicWorkRequest, MaxAckRetries, MaxRnrRetries, MinRnrTimer, QpState,
     QueuePair, ReadWorkRequest, ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, Sge,
-    WcStatus, WorkCompletion, WorkRequest, WriteWorkRequest,
+    WcStatus, WorkCompletion, WorkError, WorkRequest, WriteWorkRequest,
 };
 use verbs_harness::pair::{End, Pair, Side};
-use verbs_harness::{assert_silent, begin, unchecked_domain, wait_for};
+use verbs_harness::{assert_silent, begin, faults, unchecked_domain, wait_for};
 
 /// A connection whose retries end soon.
 fn impatient() -> Pair {
@@ -27,7 +27,7 @@ fn impatient() -> Pair {
 }
 
 /// Posts one request, which must fail like this, and be followed by a flush.
-fn fails<'l>(end: &End, request: impl Into<WorkRequest<'l>>, statuses: &[WcStatus]) {
+fn fails<'l>(end: &End, request: impl Into<WorkRequest<'l>>, statuses: &[WcStatus]) -> WorkError {
     let mut chain = [request.into(), SendWorkRequest::empty().wr_id(99).into()];
     chain[0].set_wr_id(11);
     end.post(&mut chain).unwrap();
@@ -40,6 +40,7 @@ fn fails<'l>(end: &End, request: impl Into<WorkRequest<'l>>, statuses: &[WcStatu
         (WcStatus::WR_FLUSH_ERR, 99)
     );
     assert_eq!(end.qp.query().unwrap().qp_state(), QpState::ERR);
+    error
 }
 
 #[test]
@@ -55,7 +56,9 @@ fn without_a_receive_retries_end_with_rnr() {
                 .unwrap()
         });
         let request = SendWorkRequest::empty();
-        fails(&pair.a, request, &[WcStatus::RNR_RETRY_EXC_ERR]);
+        let error = fails(&pair.a, request, &[WcStatus::RNR_RETRY_EXC_ERR]);
+        let within = "[`rnr_retry`] and the peer's [`min_rnr_timer`]";
+        faults::error(faults::NO_RECEIVE, "core", &error, within);
         assert_eq!(
             pair.b.qp.query().unwrap().qp_state(),
             QpState::RTS,
@@ -269,7 +272,8 @@ fn sends_to_a_destroyed_queue_pair_fail() {
     let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     let Pair { a, b } = impatient();
     b.qp.close().unwrap();
-    fails(&a, SendWorkRequest::empty(), &[WcStatus::RETRY_EXC_ERR]);
+    let error = fails(&a, SendWorkRequest::empty(), &[WcStatus::RETRY_EXC_ERR]);
+    faults::error(faults::CLOSED, "core", &error, faults::RETRIES);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use verbs_core::{
 };
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::pair::{End, Side};
-use verbs_harness::{assert_silent, begin, peer_name};
+use verbs_harness::{assert_silent, begin, faults, peer_name, wait_for};
 
 fn prepared(side: &Side) -> PreparedQueuePair {
     QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
@@ -83,7 +83,9 @@ fn each_kind_of_request_to_a_dead_peer_ends() {
                 end.post_one(WriteWorkRequest::new(&mut from, &remote).unwrap());
             }
         }
-        assert_eq!(end.send_status(), WcStatus::RETRY_EXC_ERR, "{kind}");
+        let error = wait_for(&end.side.send_cq, 1)[0].result().unwrap_err();
+        assert_eq!(error.status, WcStatus::RETRY_EXC_ERR, "{kind}");
+        faults::error(faults::KILLED, "core", &error, faults::RETRIES);
         assert_eq!(end.qp.query().unwrap().qp_state(), QpState::ERR);
     }
 }

@@ -4,7 +4,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
 use verbs_core::{Device, Error, ErrorKind};
-use verbs_harness::child::{Child, role};
+use verbs_harness::child::{Child, role, without_descriptors};
+use verbs_harness::faults::{self, chain};
 use verbs_harness::{begin, context, device_name, is_root};
 
 #[test]
@@ -17,7 +18,7 @@ fn a_memlock_limit_that_is_too_low_is_named() {
         let (error, buffer) = refused.into_parts();
         line.write(&format!("{:?}", small.is_ok()));
         line.write(&format!("{:?} {:?}", error.kind(), buffer.len()));
-        return line.write(&error.to_string());
+        return line.write(&chain(&error));
     }
     let test = begin!();
     let mut child = Child::start_as_nobody(&test, "register", Some(64 << 10));
@@ -27,6 +28,27 @@ fn a_memlock_limit_that_is_too_low_is_named() {
     for part in ["registering 1048576 bytes", "65536 bytes", "ulimit -l"] {
         assert!(words.contains(part), "{words}");
     }
+    assert!(child.ended().success());
+    faults::text(faults::MEMLOCK, "core", words, faults::AT_ONCE);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_device_that_gets_no_descriptor_is_not_opened() {
+    if let Some((_, mut line)) = role() {
+        let device = Device::by_name(&device_name()).unwrap();
+        without_descriptors();
+        let error = device.open().unwrap_err();
+        return line.write(&chain(&error));
+    }
+    let test = begin!();
+    let mut child = Child::start(&test, "open");
+    faults::text(
+        faults::DESCRIPTORS,
+        "core",
+        child.line.read(),
+        faults::AT_ONCE,
+    );
     assert!(child.ended().success());
 }
 

@@ -11,7 +11,7 @@ use verbs_core::{
 };
 use verbs_harness::child::Line;
 use verbs_harness::pair::{End, Side};
-use verbs_harness::{PATIENCE, Test, begin, until};
+use verbs_harness::{PATIENCE, Test, begin, faults, until, wait_for};
 
 /// A port that is free on a machine that runs nothing else.
 const PORT: u16 = 18600;
@@ -94,16 +94,18 @@ fn sends_to_a_dead_host_fail() {
     let write = || {
         let mut list = [from.gather_element(..).unwrap()];
         end.post_one(WriteWorkRequest::new(&mut list, &remote).unwrap());
-        end.send_status()
+        wait_for(&end.side.send_cq, 1)[0].result()
     };
-    assert_eq!(write(), WcStatus::SUCCESS);
+    write().unwrap();
     line.write("die");
-    let mut status = WcStatus::SUCCESS;
+    let mut failed = None;
     let ended = until(PATIENCE, || {
-        status = write();
-        status != WcStatus::SUCCESS
+        failed = write().err();
+        failed.is_some()
     });
     assert!(ended, "writes to a dead machine succeed");
-    assert_eq!(status, WcStatus::RETRY_EXC_ERR);
+    let error = failed.unwrap();
+    assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
+    faults::error(faults::HOST, "core", &error, faults::RETRIES);
     assert_eq!(end.qp.query().unwrap().qp_state(), QpState::ERR);
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use verbs_core::{
     AckTimeout, Context, EventElement, EventType, MaxAckRetries, PortState, QpState, QueuePair,
-    ReceiveWorkRequest, SendWorkRequest, WcStatus,
+    ReceiveWorkRequest, SendWorkRequest, WcStatus, WorkError,
 };
 use verbs_harness::pair::{End, Pair, Side, pattern, works};
-use verbs_harness::{PATIENCE, assert_silent, begin, until, wait_for, wire};
+use verbs_harness::{PATIENCE, assert_silent, begin, faults, until, wait_for, wire};
 
 use crate::atomics;
 
@@ -22,16 +22,17 @@ fn impatient() -> Pair {
     })
 }
 
-/// A send fails in a way that a broken link explains.
-fn cannot_send(end: &End) {
+/// A send fails in a way that a broken link explains; returns how.
+fn cannot_send(end: &End) -> WorkError {
     end.post_one(SendWorkRequest::empty());
     let statuses = [
         WcStatus::RETRY_EXC_ERR,
         WcStatus::LOC_QP_OP_ERR,
         WcStatus::WR_FLUSH_ERR,
     ];
-    let status = end.send_status();
-    assert!(statuses.contains(&status), "{status:?}");
+    let error = wait_for(&end.side.send_cq, 1)[0].result().unwrap_err();
+    assert!(statuses.contains(&error.status), "{error}");
+    error
 }
 
 /// Waits for a port's event.
@@ -64,7 +65,8 @@ fn link_down_raises_an_event_and_ends_posted_requests() {
     let broken = wire::down(&here);
     port_event(&context, EventType::PORT_ERR);
     assert_ne!(context.query_port(1).unwrap().state(), PortState::ACTIVE);
-    cannot_send(&pair.a);
+    let error = cannot_send(&pair.a);
+    faults::error(faults::LINK, "core", &error, faults::RETRIES);
     assert_eq!(pair.a.qp.query().unwrap().qp_state(), QpState::ERR);
     // No queue pair can be prepared on a port that is down, and the error has the reason.
     let side = &pair.a.side;
@@ -116,6 +118,7 @@ fn when_all_packets_are_lost_retries_end() {
     let error = wait_for(&pair.a.side.send_cq, 1)[0].result().unwrap_err();
     assert_eq!((error.status, error.wr_id), (WcStatus::RETRY_EXC_ERR, 6));
     assert!(error.to_string().contains("the link is down"), "{error}");
+    faults::error(faults::ALL_PACKETS, "core", &error, faults::RETRIES);
     // The peer never receives a packet.
     assert_silent(&pair.b.side.recv_cq);
     assert_eq!(pair.b.qp.query().unwrap().qp_state(), QpState::RTS);
@@ -165,6 +168,26 @@ fn bytes_survive_loss_duplication_and_reordering() {
             works(&pair.a, &pair.b);
         }
     }
+    faults::seen(
+        faults::SOME_PACKETS,
+        "core",
+        faults::SLOWER,
+        faults::RETRIES,
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn sends_from_an_address_that_was_removed_fail() {
+    let test = begin!(alone, iwarp lacks "a wire between two devices of one machine");
+    let Some([here, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    let pair = impatient();
+    works(&pair.a, &pair.b);
+    let _broken = wire::without_address(&here);
+    let error = cannot_send(&pair.a);
+    faults::error(faults::ADDRESS, "core", &error, faults::RETRIES);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use verbs_core::verbs_sys::{
     ibv_async_event, ibv_event_type, ibv_srq, ibv_wq,
 };
 use verbs_core::{EventElement, EventType};
+use verbs_harness::faults;
 
 const SOON: Option<Duration> = Some(Duration::from_millis(20));
 
@@ -87,6 +88,12 @@ fn every_event_type_has_its_element() {
         assert_eq!(event.event_type(), EventType::from_raw(event_type.0));
         assert_eq!(event.element(), element, "{event:?}");
     }
+    faults::text(
+        faults::QP_FATAL,
+        "core",
+        EventType::QP_FATAL,
+        faults::AT_ONCE,
+    );
     assert_eq!(
         with(|library| library.async_acks),
         about.len(),
@@ -106,8 +113,7 @@ fn waiting_ends_with_its_time() {
 fn removed_device_is_an_error() {
     let (context, ..) = ladder();
     with(|library| library.refuse.push(("ibv_get_async_event", libc::EIO)));
-    assert_eq!(
-        context.get_async_event(None).unwrap_err().errno(),
-        Some(libc::EIO)
-    );
+    let error = context.get_async_event(None).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EIO));
+    faults::error(faults::REMOVED, "core", &error, faults::AT_ONCE);
 }

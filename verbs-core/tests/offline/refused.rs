@@ -2,10 +2,12 @@
 
 use std::error::Error as _;
 
-use fake_libibverbs::{connected, prepared, with};
+use fake_libibverbs::{connected, ladder, prepared, with};
 use verbs_core::{
-    Error, ErrorKind, PostError, QueuePair, ReceiveWorkRequest, SendWorkRequest, Sge,
+    Error, ErrorKind, PostError, QueuePair, QueuePairEndpoint, ReceiveWorkRequest, SendWorkRequest,
+    Sge,
 };
+use verbs_harness::faults;
 
 fn send(qp: &QueuePair, count: usize) -> Result<(), PostError> {
     let mut lists = vec![[Sge::new(0x1000, 8, 1)]; count];
@@ -178,4 +180,33 @@ fn receives_of_an_unconnected_queue_pair_fail_in_the_same_way() {
     // SAFETY: the library touches no buffer.
     let error = unsafe { qp.post_receive(&mut [ReceiveWorkRequest::new(&mut list)]) }.unwrap_err();
     assert!(error.is_full());
+}
+
+#[test]
+fn queue_pair_that_the_device_has_no_room_for_is_an_error() {
+    let (_context, pd, cq) = ladder();
+    with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM)));
+    let error = QueuePair::builder(&pd, &cq, &cq).build().unwrap_err();
+    faults::error(faults::QUEUE_PAIRS, "core", &error, faults::AT_ONCE);
+}
+
+/// The bytes of an endpoint come from the peer.
+#[test]
+fn each_byte_of_an_endpoint_may_lie() {
+    let truth = prepared().endpoint().to_bytes();
+    for at in 0..truth.len() {
+        for lie in [1, 0x7f, 0x80, 0xff] {
+            let mut bytes = truth;
+            bytes[at] ^= lie;
+            // It is rejected, here or by the handshake; or it is the endpoint of another queue pair.
+            if let Ok(endpoint) = QueuePairEndpoint::from_bytes(&bytes) {
+                drop(prepared().handshake(&endpoint));
+            }
+        }
+    }
+    let mut bytes = truth;
+    // The last byte of the version.
+    bytes[3] ^= 1;
+    let error = QueuePairEndpoint::from_bytes(&bytes).unwrap_err();
+    faults::error(faults::LIES, "core", &error, faults::AT_ONCE);
 }

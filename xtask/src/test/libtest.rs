@@ -1,5 +1,7 @@
 //! Reads what Rust's test programs print, line by line: what passed, failed, or was skipped.
 
+use std::collections::BTreeSet;
+
 /// What one test program, or several one after the other, printed so far.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -17,6 +19,8 @@ pub(crate) struct Tally {
     pub(crate) results: usize,
     /// The test that has started and not ended.
     pub(crate) running: Option<String>,
+    /// `FAULT | LAYER` of each cell of the guide's table of faults that a test has checked.
+    pub(crate) faults: BTreeSet<String>,
     in_successes: bool,
 }
 
@@ -35,6 +39,8 @@ impl Tally {
         let skipped = line.strip_prefix("SKIPPED ");
         if let Some(skipped) = skipped {
             self.skipped.push(skipped.to_owned());
+        } else if let Some(fault) = line.strip_prefix("FAULT ") {
+            self.faults.insert(fault.to_owned());
         } else if let Some(test) = line.strip_prefix("test ") {
             self.test(test);
         }

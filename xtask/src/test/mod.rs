@@ -1,6 +1,7 @@
 //! `cargo xtask test`: all tests, lints and checks; first those that need no device.
 
 mod devices;
+mod faults;
 mod interop;
 pub(crate) mod libtest;
 pub(crate) mod offline;
@@ -153,6 +154,10 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
         } else {
             report.skip("soft-RoCE's own tests: no virtual machines (--native)");
         }
+    }
+    let is_all = choice.offline && choice.device && filter.is_none();
+    if is_all && choice.options.driver == Driver::Rxe {
+        faults::check(report, choice.has_guests())?;
     }
     if let Some(filter) = filter.filter(|_| report.is_empty()) {
         return Err(Error::new(format!("no test has `{filter}` in its name")));

@@ -111,6 +111,7 @@ pub(super) fn libtest(
 /// Counts what test programs printed; `name` is what ran them.
 pub(crate) fn count(report: &mut Report, name: &str, tally: &Tally, code: u8) {
     report.pass(tally.passed.saturating_sub(tally.skipped.len()));
+    report.faults.extend(tally.faults.iter().cloned());
     for skipped in &tally.skipped {
         report.skip_printed(skipped.clone());
     }

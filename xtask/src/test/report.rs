@@ -1,6 +1,6 @@
 //! What a run of tests came to, counted from what really happened.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// So many tests that were skipped for one reason are named in the summary.
@@ -14,6 +14,8 @@ pub(crate) struct Report {
     skipped: Vec<String>,
     printed: Vec<String>,
     code: Option<u8>,
+    /// The cells of the guide's table of faults that tests have checked.
+    pub(super) faults: BTreeSet<String>,
     /// The lines of a report that prints nothing by itself.
     collected: Option<String>,
 }
@@ -39,6 +41,7 @@ impl Report {
         self.skipped.extend(other.skipped);
         self.printed.extend(other.printed);
         self.code = self.code.or(other.code);
+        self.faults.extend(other.faults);
     }
 
     /// Prints a line.

@@ -6,7 +6,7 @@ use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::OwnedBuffer;
 use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, StreamError};
-use verbs_harness::begin;
+use verbs_harness::{begin, faults};
 
 use super::soon;
 use crate::ends::{Way, buffer, pair, run};
@@ -65,7 +65,9 @@ fn peer_that_is_not_a_stream_is_detected() {
     run(Way::Thread, async {
         let mut met = Met::new();
         met.sends(HELLO, b"GET / HTTP/1.1\r\n\r\n").await;
-        assert_eq!(met.ends().await, StreamError::NotAStream);
+        let error = met.ends().await;
+        assert_eq!(error, StreamError::NotAStream);
+        faults::error(faults::LIES, "stream", &error, faults::AT_ONCE);
         let mut met = Met::new();
         let (sent, _) = met.liar.send(buffer(met.group.pd(), b"ping")).await;
         sent.unwrap();
@@ -85,7 +87,9 @@ fn data_before_a_protocol_violation_are_read() {
         let mut bytes = [0; 4];
         soon(met.stream.read_exact(&mut bytes)).await.unwrap();
         assert_eq!(&bytes, b"true");
-        let StreamError::Protocol(why) = met.ends().await else {
+        let error = met.ends().await;
+        faults::error(faults::LIES, "stream", &error, faults::AT_ONCE);
+        let StreamError::Protocol(why) = error else {
             panic!("another error");
         };
         assert_eq!(why, "more credits than its depth");
@@ -136,6 +140,8 @@ fn peer_without_receives_does_not_block_a_drop() {
         met.sends_hello().await;
         let wrote = soon(met.stream.write(b"into the void")).await;
         assert_eq!(wrote.unwrap(), 13);
+        let what = "nothing: writes end while there are free blocks, then wait";
+        faults::seen(faults::NO_RECEIVE, "stream", what, "the caller's timeout");
         drop(met.stream);
         drop(met.liar);
     });

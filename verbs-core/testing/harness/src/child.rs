@@ -27,6 +27,17 @@ pub fn role() -> Option<(String, Line)> {
     Some((role, line))
 }
 
+/// From now on this process gets no more file descriptors; for one that [has a role](role).
+pub fn without_descriptors() {
+    let limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a local.
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    assert_eq!(set, 0, "the limit is not set");
+}
+
 /// Another process that runs the same test; killed when dropped.
 pub struct Child {
     process: Process,

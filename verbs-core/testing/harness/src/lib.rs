@@ -21,6 +21,7 @@ pub mod chains;
 pub mod child;
 mod domain;
 pub mod drops;
+pub mod faults;
 pub mod iwarp;
 pub mod logged;
 #[cfg(feature = "rdmacm")]

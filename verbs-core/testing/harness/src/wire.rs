@@ -32,6 +32,26 @@ pub fn down(netdev: &str) -> Broken {
     }
 }
 
+/// Takes the IPv4 address away from an interface, and with it the GIDs that were made of it.
+pub fn without_address(netdev: &str) -> Broken {
+    let output = Command::new("ip")
+        .args(["-4", "-o", "addr", "show", "dev", netdev])
+        .output();
+    let output = String::from_utf8(output.unwrap().stdout).unwrap();
+    let mut words = output.split_whitespace().skip_while(|word| *word != "inet");
+    let address = words
+        .nth(1)
+        .expect("the interface has an address")
+        .to_owned();
+    run("ip", &["addr", "del", &address, "dev", netdev]);
+    Broken {
+        netdev: netdev.to_owned(),
+        mend: ["ip", "addr", "add", &address, "dev", netdev]
+            .map(str::to_owned)
+            .into(),
+    }
+}
+
 /// Makes an interface misbehave, as `tc netem` has it: `loss 100%`.
 pub fn netem(netdev: &str, how: &[&str]) -> Broken {
     let dev = ["qdisc", "replace", "dev", netdev, "root", "netem"];
@@ -68,8 +88,10 @@ impl Drop for Broken {
 fn is_whole() -> bool {
     [device_name(), peer_name()].iter().all(|device| {
         let port = format!("/sys/class/infiniband/{device}/ports/1");
-        let read = |file| fs::read_to_string(format!("{port}/{file}")).unwrap_or_default();
-        read("state").contains("ACTIVE") && read("gids/1").contains("ffff")
+        let read = |file: &str| fs::read_to_string(format!("{port}/{file}")).unwrap_or_default();
+        // An address that comes back has another index while a queue pair uses the one that it had.
+        let has_address = (0..8).any(|index| read(&format!("gids/{index}")).contains("ffff"));
+        read("state").contains("ACTIVE") && has_address
     })
 }
 

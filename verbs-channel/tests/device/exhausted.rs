@@ -1,0 +1,50 @@
+//! A process that has used up what the kernel permits it.
+
+use std::net::{Ipv4Addr, TcpListener};
+
+use verbs_channel::{BufferPool, Channel};
+use verbs_harness::child::{Child, role, without_descriptors};
+use verbs_harness::{PATIENCE, begin, faults};
+
+use crate::ends::here;
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_pool_above_the_memlock_limit_is_an_error_with_both_sizes() {
+    if let Some((_, mut line)) = role() {
+        let error = BufferPool::new(&here(), 1 << 20, 1).unwrap_err();
+        return line.write(&faults::chain(&error));
+    }
+    let test = begin!();
+    let mut child = Child::start_as_nobody(&test, "register", Some(64 << 10));
+    faults::text(
+        faults::MEMLOCK,
+        "channel",
+        child.line.read(),
+        faults::AT_ONCE,
+    );
+    assert!(child.ended().success());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn connecting_without_a_descriptor_is_an_error() {
+    if let Some((port, mut line)) = role() {
+        let prepared = Channel::builder(&here()).build().unwrap();
+        let address = (Ipv4Addr::LOCALHOST, port.parse().unwrap());
+        without_descriptors();
+        let error = prepared.connect(address, PATIENCE).unwrap_err();
+        return line.write(&faults::chain(&error));
+    }
+    let test = begin!();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let mut child = Child::start(&test, &port);
+    faults::text(
+        faults::DESCRIPTORS,
+        "channel",
+        child.line.read(),
+        faults::AT_ONCE,
+    );
+    assert!(child.ended().success());
+}
