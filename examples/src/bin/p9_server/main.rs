@@ -70,7 +70,11 @@ Examples:
   p9_server --root /srv/files --read-only --listen 192.0.2.1:5640
 
 The client, which needs the modules 9p and 9pnet_rdma:
-  mount -t 9p -o trans=rdma,port=5640,version=9p2000.L 192.0.2.1 /mnt";
+  mount -t 9p -o trans=rdma,port=5640,version=9p2000.L 192.0.2.1 /mnt
+
+The client reads and writes one message at a time, so longer ones are faster. The longest that it sends
+over RDMA have 1 MiB: start the server with --msize 1048576, and mount with msize=1048576. Each client
+takes pinned memory for (--depth + 17) messages of that length.";
 
 impl Options {
     const fn limit(&self) -> Duration {
