@@ -9,6 +9,7 @@ mod kv_transfer;
 mod lessons;
 mod p9;
 mod p9_raw;
+mod perf;
 mod program;
 mod two_hosts;
 
@@ -35,13 +36,15 @@ const PINGPONG: &str = env!("CARGO_BIN_EXE_rc_pingpong");
 const UC_PINGPONG: &str = env!("CARGO_BIN_EXE_uc_pingpong");
 const UD_PINGPONG: &str = env!("CARGO_BIN_EXE_ud_pingpong");
 const SRQ_PINGPONG: &str = env!("CARGO_BIN_EXE_srq_pingpong");
+const PERF: &str = env!("CARGO_BIN_EXE_perf");
 const FILE_COPY: &str = env!("CARGO_BIN_EXE_file_copy");
 
 /// Long enough for a client that is connected to be in the middle of its run.
 const A_WHILE: Duration = Duration::from_millis(300);
 
 /// All that have a server.
-const SERVERS: [&str; 14] = [
+const SERVERS: [&str; 15] = [
+    PERF,
     PINGPONG,
     UC_PINGPONG,
     UD_PINGPONG,

@@ -1,0 +1,436 @@
+//! verbs-core: queue pairs, one completion queue, requests built for each post.
+#![expect(unsafe_code, reason = "posts work requests")]
+
+use std::time::Duration;
+
+use examples::{Common, Context as _, Failure, Frames};
+use serde::{Deserialize, Serialize};
+use verbs_core::{
+    AddressHandle, AtomicWorkRequest, CompletionChannel, CompletionQueue, Context,
+    DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, Grh, PollSlot, PreparedQueuePair,
+    ProtectionDomain, QueuePair, QueuePairEndpoint, ReadWorkRequest, ReceiveWorkRequest,
+    RemoteMemoryRegion, SendWorkRequest, Sge, SharedReceiveQueue, SharedReceives, WcOpcode,
+    WriteWorkRequest,
+};
+
+use crate::figures::Figures;
+use crate::link::{Counts, Link};
+use crate::memory::Memory;
+use crate::plan::{Op, Plan};
+use crate::run::Side;
+
+/// What a side sends before it connects.
+#[derive(Serialize, Deserialize)]
+struct Offer {
+    ends: Vec<End>,
+    memory: RemoteMemoryRegion,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum End {
+    Connected(QueuePairEndpoint),
+    Datagrams(DatagramEndpoint),
+}
+
+/// A queue pair before it is connected.
+enum Prepared {
+    Own(PreparedQueuePair),
+    Shared(PreparedQueuePair<SharedReceives>),
+    Datagrams(DatagramQueuePair),
+}
+
+enum Qp {
+    Own(QueuePair),
+    Shared(QueuePair<SharedReceives>),
+    Datagrams {
+        // First, so that it is destroyed before the handle that its sends need.
+        qp: DatagramQueuePair,
+        handle: AddressHandle,
+        peer: DatagramEndpoint,
+    },
+}
+
+/// Where receives are posted, before and after connecting.
+#[derive(Clone, Copy)]
+enum Receiver<'q> {
+    Prepared(&'q PreparedQueuePair),
+    Own(&'q QueuePair),
+    Shared(&'q SharedReceiveQueue),
+    Datagrams(&'q DatagramQueuePair),
+}
+
+/// The queue pairs of a side.
+struct Connections<'m> {
+    // First, so that they are destroyed before the memory.
+    qps: Vec<Qp>,
+    srq: Option<SharedReceiveQueue>,
+    cq: CompletionQueue,
+    events: Option<CompletionChannel>,
+    memory: &'m Memory,
+    theirs: RemoteMemoryRegion,
+    plan: &'m Plan,
+    inline: bool,
+    // The next completion causes an event.
+    armed: bool,
+}
+
+/// What a `wr_id` is about: a receive, the connection, and a number.
+const RECEIVE: u64 = 1 << 63;
+const CONN: u32 = 44;
+const NUMBER: u64 = (1 << CONN) - 1;
+
+/// Messages up to this long are sent inline when latency is measured, as perftest does.
+const INLINE: u32 = 220;
+
+/// Measures on this side.
+pub(crate) fn measure(common: &Common, plan: &Plan, frames: &Frames) -> Result<Figures, Failure> {
+    let context = examples::open(common)?;
+    let pd = context.alloc_pd()?;
+    let header = if plan.datagrams { Grh::LEN } else { 0 };
+    let memory = Memory::new(&pd, plan, header)?;
+    let link = Connections::new(&context, &pd, &memory, plan, common, frames)?;
+    let side = Side::new(link, plan, &memory, frames, common.host.is_some());
+    let (figures, link) = side.measure()?;
+    link.close()?;
+    Ok(figures)
+}
+
+impl<'m> Connections<'m> {
+    fn new(
+        context: &Context,
+        pd: &ProtectionDomain,
+        memory: &'m Memory,
+        plan: &'m Plan,
+        common: &Common,
+        frames: &Frames,
+    ) -> Result<Self, Failure> {
+        let events = plan.events.then(|| CompletionChannel::create(context));
+        let events = events.transpose()?;
+        let depth = plan.qps.saturating_mul(plan.depth + plan.receives());
+        let cq = CompletionQueue::builder(context, depth)
+            .channel(events.as_ref())
+            .build()?;
+        let srq = plan
+            .srq
+            .then(|| SharedReceiveQueue::create(pd, plan.receives().saturating_mul(plan.qps)));
+        let srq = srq.transpose()?;
+        let inline = if !plan.bandwidth && !plan.op.is_one_sided() && plan.size <= INLINE {
+            plan.size
+        } else {
+            0
+        };
+        let mut prepared = Vec::new();
+        for _ in 0..plan.qps {
+            prepared.push(Prepared::new(pd, &cq, srq.as_ref(), plan, common, inline)?);
+        }
+        // Receives are there before the peer is told where to send.
+        let each = plan.receives();
+        if plan.op.is_received() {
+            for (conn, prepared) in prepared.iter().enumerate() {
+                let to = match prepared {
+                    Prepared::Own(qp) => Some(Receiver::Prepared(qp)),
+                    Prepared::Shared(_) => srq.as_ref().map(Receiver::Shared),
+                    Prepared::Datagrams(qp) => Some(Receiver::Datagrams(qp)),
+                };
+                for number in 0..u64::from(each) {
+                    to.map_or(Ok(()), |to| receive(memory, to, conn, number))?;
+                }
+            }
+        }
+        let ours = Offer {
+            ends: prepared.iter().map(Prepared::end).collect(),
+            memory: memory.region.remote(),
+        };
+        frames.send(&ours)?;
+        let theirs: Offer = frames.receive().context(|| "the peer did not connect")?;
+        if theirs.ends.len() != prepared.len() {
+            return Err(Failure::new("the peer has another number of connections"));
+        }
+        let pairs = prepared.into_iter().zip(&theirs.ends);
+        let qps = pairs.map(|(prepared, theirs)| prepared.connect(theirs));
+        Ok(Self {
+            qps: qps.collect::<Result<_, _>>()?,
+            srq,
+            cq,
+            events,
+            memory,
+            theirs: theirs.memory,
+            plan,
+            inline: inline > 0,
+            armed: false,
+        })
+    }
+
+    fn close(self) -> Result<(), Failure> {
+        for qp in self.qps {
+            match qp {
+                Qp::Own(qp) => qp.close()?,
+                Qp::Shared(qp) => qp.close()?,
+                Qp::Datagrams { qp, handle, .. } => {
+                    qp.close()?;
+                    handle.close()?;
+                }
+            }
+        }
+        Ok(self.srq.map_or(Ok(()), SharedReceiveQueue::close)?)
+    }
+
+    /// Posts an operation of a connected queue pair.
+    #[inline]
+    fn post_on<R>(
+        &self,
+        qp: &QueuePair<R>,
+        conn: usize,
+        number: u64,
+        wr_id: u64,
+        signaled: bool,
+    ) -> Result<(), Failure> {
+        let memory = self.memory;
+        let start = match self.plan.op.is_one_sided() {
+            true => memory.fetched(conn, number),
+            false => memory.out(conn, number),
+        };
+        let mut element = memory.region.element(start..start + memory.size())?;
+        let remote = || memory.remote(&self.theirs, conn, number);
+        macro_rules! post {
+            ($request:expr, $post:ident $(, $inline:ident)?) => {{
+                let mut request = $request.wr_id(wr_id);
+                $(if self.inline {
+                    request = request.$inline();
+                })?
+                if !signaled {
+                    request = request.unsignaled();
+                }
+                // SAFETY: the memory is a shared region, which is never borrowed, outlives the queue
+                // pairs, and is of their protection domain. A message that is inline is as long as was
+                // granted, and its place is written by this thread only. `check_size` has compared the
+                // length with the port's.
+                unsafe { qp.$post(&mut request) }?;
+            }};
+        }
+        match self.plan.op {
+            Op::Send => post!(SendWorkRequest::new(&mut element), post_send, inline),
+            Op::Write => post!(
+                WriteWorkRequest::new(&mut element, &remote()?)?,
+                post_write,
+                inline
+            ),
+            Op::WriteImm => post!(
+                WriteWorkRequest::new(&mut element, &remote()?)?.immediate(7),
+                post_write,
+                inline
+            ),
+            Op::Read => post!(ReadWorkRequest::new(&mut element, &remote()?)?, post_read),
+            Op::Cas => {
+                let (mut before, next) = (Sge::from(element), number.wrapping_add(1));
+                let swap =
+                    AtomicWorkRequest::compare_and_swap(&mut before, &remote()?, number, next)?;
+                post!(swap, post_atomic);
+            }
+            Op::Faa => {
+                let mut before = Sge::from(element);
+                let add = AtomicWorkRequest::fetch_and_add(&mut before, &remote()?, 1)?;
+                post!(add, post_atomic);
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a receive again.
+    fn receive(&self, conn: usize, number: u64) -> Result<(), Failure> {
+        let to = match (self.qps.get(conn), &self.srq) {
+            (_, Some(srq)) => Receiver::Shared(srq),
+            (Some(Qp::Own(qp)), _) => Receiver::Own(qp),
+            (Some(Qp::Datagrams { qp, .. }), _) => Receiver::Datagrams(qp),
+            _ => return Ok(()),
+        };
+        receive(self.memory, to, conn, number)
+    }
+}
+
+impl Prepared {
+    fn new(
+        pd: &ProtectionDomain,
+        cq: &CompletionQueue,
+        srq: Option<&SharedReceiveQueue>,
+        plan: &Plan,
+        common: &Common,
+        inline: u32,
+    ) -> Result<Self, Failure> {
+        if plan.datagrams {
+            let qp = DatagramQueuePair::builder(pd, cq, cq)
+                .max_send_wr(plan.depth)
+                .max_recv_wr(plan.receives())
+                .max_inline_data(inline)
+                .port_num(common.ib_port)
+                .gid_index(common.gid_idx)
+                .build()?;
+            let max = qp.max_payload();
+            if plan.size > max {
+                let size = plan.size;
+                return Err(Failure::misuse(format!(
+                    "--size {size} is too long: a datagram is one packet, with {max} bytes at most"
+                )));
+            }
+            return Ok(Self::Datagrams(qp));
+        }
+        let builder = QueuePair::builder(pd, cq, cq)
+            .max_send_wr(plan.depth)
+            .max_recv_wr(plan.receives())
+            .max_inline_data(inline)
+            .port_num(common.ib_port)
+            .gid_index(common.gid_idx);
+        let prepared = match srq {
+            Some(srq) => Self::Shared(builder.srq(srq).build()?),
+            None => Self::Own(builder.build()?),
+        };
+        if let End::Connected(endpoint) = prepared.end() {
+            examples::check_size(pd.context(), endpoint.port_num(), plan.size.into())?;
+        }
+        Ok(prepared)
+    }
+
+    fn end(&self) -> End {
+        match self {
+            Self::Own(qp) => End::Connected(qp.endpoint()),
+            Self::Shared(qp) => End::Connected(qp.endpoint()),
+            Self::Datagrams(qp) => End::Datagrams(qp.endpoint()),
+        }
+    }
+
+    fn connect(self, theirs: &End) -> Result<Qp, Failure> {
+        match (self, theirs) {
+            (Self::Own(qp), End::Connected(theirs)) => Ok(Qp::Own(qp.handshake(theirs)?)),
+            (Self::Shared(qp), End::Connected(theirs)) => Ok(Qp::Shared(qp.handshake(theirs)?)),
+            (Self::Datagrams(qp), End::Datagrams(peer)) => {
+                let handle = qp.address_handle(peer)?;
+                let peer = *peer;
+                Ok(Qp::Datagrams { qp, handle, peer })
+            }
+            _ => Err(Failure::new("the peer has other connections")),
+        }
+    }
+}
+
+/// Posts a receive into the place of the message with this number.
+#[inline]
+fn receive(memory: &Memory, to: Receiver<'_>, conn: usize, number: u64) -> Result<(), Failure> {
+    let start = memory.arrives(conn, number);
+    let mut element = memory
+        .region
+        .element(start..start + memory.header() + memory.size())?;
+    let wr_id = RECEIVE | (conn as u64) << CONN | number;
+    let mut request = ReceiveWorkRequest::new(&mut element).wr_id(wr_id);
+    // The memory is a shared region, which is never borrowed, outlives the queue pairs and the shared
+    // receive queue, and is of their protection domain.
+    let posted = match to {
+        Receiver::Prepared(qp) => {
+            // SAFETY: as above.
+            unsafe { qp.post_receive(&mut request) }
+        }
+        Receiver::Own(qp) => {
+            // SAFETY: as above.
+            unsafe { qp.post_receive(&mut request) }
+        }
+        Receiver::Shared(srq) => {
+            // SAFETY: as above.
+            unsafe { srq.post_receive(&mut request) }
+        }
+        Receiver::Datagrams(qp) => {
+            // SAFETY: as above.
+            unsafe { qp.post_receive(&mut request) }
+        }
+    };
+    Ok(posted?)
+}
+
+impl Link for Connections<'_> {
+    #[inline]
+    fn post(&mut self, conn: usize, number: u64, signaled: bool) -> Result<(), Failure> {
+        // Its completion is that of all before it, too.
+        let wr_id = (conn as u64) << CONN | ((number + 1) & NUMBER);
+        self.memory.fill(conn, number)?;
+        match &self.qps[conn] {
+            Qp::Own(qp) => self.post_on(qp, conn, number, wr_id, signaled)?,
+            Qp::Shared(qp) => self.post_on(qp, conn, number, wr_id, signaled)?,
+            Qp::Datagrams { qp, handle, peer } => {
+                let out = self.memory.out(conn, number);
+                let mut element = self.memory.region.element(out..out + self.memory.size())?;
+                let request = DatagramWorkRequest::to(&mut element, handle, peer);
+                let mut request = request.wr_id(wr_id);
+                if self.inline {
+                    request = request.inline();
+                }
+                if !signaled {
+                    request = request.unsignaled();
+                }
+                // SAFETY: as in `post_on`, and the handle goes after the queue pair.
+                unsafe { qp.post_send(&mut request) }?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn poll(&mut self, counts: &mut Counts) -> Result<bool, Failure> {
+        let mut slots = [const { PollSlot::new() }; 16];
+        let completions = self.cq.poll(&mut slots)?;
+        for completion in completions {
+            let success = completion.result()?;
+            let (wr_id, number) = (success.wr_id(), success.wr_id() & NUMBER);
+            let conn = usize::try_from((wr_id & !RECEIVE) >> CONN)?;
+            if wr_id & RECEIVE == 0 {
+                if self.plan.op.is_one_sided() {
+                    for number in counts.sent[conn]..number {
+                        self.memory.verify_fetched(conn, number)?;
+                    }
+                }
+                counts.sent[conn] = number;
+                continue;
+            }
+            // With a shared queue, the receive is any connection's.
+            let from = match &self.srq {
+                Some(_) => self.connection(success.qp_num()),
+                None => conn,
+            };
+            if success.opcode() == WcOpcode::RECV {
+                let expected = self.memory.header() + self.memory.size();
+                if success.byte_len() as usize != expected {
+                    return Err(Failure::new("a message of another length has arrived"));
+                }
+            }
+            let message = counts.received[from];
+            self.memory.verify_received(from, message, (conn, number))?;
+            counts.received[from] += 1;
+            self.receive(conn, number)?;
+        }
+        Ok(!completions.is_empty())
+    }
+
+    fn sleep(&mut self, at_most: Duration) -> Result<bool, Failure> {
+        let Some(events) = &self.events else {
+            return Ok(true);
+        };
+        if !self.armed {
+            // What came before it was armed causes no event: it is polled for first.
+            self.cq.req_notify(false)?;
+            self.armed = true;
+            return Ok(true);
+        }
+        let event = events.get_cq_event(Some(at_most))?;
+        self.armed = event.is_none();
+        Ok(event.is_some())
+    }
+}
+
+impl Connections<'_> {
+    /// The connection of a queue pair.
+    fn connection(&self, qp_num: u32) -> usize {
+        let is_it = |qp: &Qp| match qp {
+            Qp::Own(qp) => qp.qp_num() == qp_num,
+            Qp::Shared(qp) => qp.qp_num() == qp_num,
+            Qp::Datagrams { qp, .. } => qp.qp_num() == qp_num,
+        };
+        self.qps.iter().position(is_it).unwrap_or(0)
+    }
+}

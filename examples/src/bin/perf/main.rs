@@ -1,0 +1,98 @@
+//! Latency and bandwidth between two processes, of each layer and each operation.
+//!
+//! Read first: `latency` and `bandwidth` in `run.rs`, the loops that are measured. A layer is a
+//! `Link`: `core.rs` and `channel.rs` are polled, `futures.rs` has the same loops for tasks.
+
+mod channel;
+mod core;
+mod figures;
+mod futures;
+mod link;
+mod memory;
+mod plan;
+mod run;
+mod stream;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use examples::{Common, Failure, Frames, Hello, Listener, Peer, many_descriptors, run, say};
+
+use figures::Figures;
+use plan::{Layer, Plan};
+
+/// Measure latency or bandwidth between two processes
+///
+/// The server serves one client, which chooses what is measured. Without --bandwidth that is the latency:
+/// of half a round trip for a send, a write and a write with immediate, and of the whole operation for
+/// reads and atomics.
+#[derive(Debug, Parser)]
+#[command(name = "perf", after_help = EXAMPLES)]
+struct Options {
+    #[command(flatten)]
+    common: Common,
+
+    #[command(flatten)]
+    plan: Plan,
+
+    /// Print one line of JSON in place of the table
+    #[arg(long)]
+    json: bool,
+
+    /// Print how many operations took how long
+    #[arg(long)]
+    histogram: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  perf                                       be the server, on the first active device
+  perf HOST                                  the latency of a send of 8 bytes, on verbs-core
+  perf --op read --size 4096 HOST            of a read of a page
+  perf --bandwidth --size 65536 HOST         the bandwidth of sends
+  perf --layer async --depth 64 --bandwidth --size 64 HOST
+  perf --bandwidth --op write --qps 16 --duration 10 --json HOST
+
+Side by side with perftest: ib_send_lat -s 8 -n 1000, ib_write_bw -s 65536 -n 5000 -t 128";
+
+fn main() -> ExitCode {
+    run(|options: &Options| {
+        many_descriptors()?;
+        let hello = Hello::new("perf", 1);
+        if let Some(host) = &options.common.host {
+            let plan = options.plan.clone().checked()?;
+            let peer = Peer::connect(host, options.common.port, options.common.limit())?;
+            let frames = Frames::greet(peer, &hello)?;
+            frames.send(&plan)?;
+            let ours = measure(options, &plan, &frames)?;
+            let theirs = frames.receive::<Result<Figures, String>>()?;
+            let theirs = theirs.map_err(|why| Failure::new(format!("at the server: {why}")))?;
+            ours.with(&theirs)
+                .print(&plan, options.json, options.histogram)
+        } else {
+            // What is wrong with the device is found before a client comes.
+            let _device = examples::open(&options.common)?;
+            let listener = Listener::bind(options.common.port)?;
+            say(format_args!("waiting on TCP port {}", listener.port()))?;
+            let peer = listener.accept(options.common.wait(), options.common.limit())?;
+            let frames = Frames::greet(peer, &hello)?;
+            let plan: Plan = frames.receive()?;
+            let ours = plan
+                .checked()
+                .and_then(|plan| measure(options, &plan, &frames));
+            frames.send(&ours.as_ref().map_err(ToString::to_string))?;
+            ours.map(drop)
+        }
+    })
+}
+
+/// Measures on this side.
+fn measure(options: &Options, plan: &Plan, frames: &Frames) -> Result<Figures, Failure> {
+    let common = &options.common;
+    match plan.layer {
+        Layer::Core => core::measure(common, plan, frames),
+        Layer::Channel => channel::measure(common, plan, frames),
+        Layer::Async => futures::measure(common, plan, frames),
+        Layer::Stream => stream::measure(common, plan, frames),
+    }
+}

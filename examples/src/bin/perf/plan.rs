@@ -1,0 +1,306 @@
+//! What is measured: the client's options, which the server gets from it.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum, value_parser};
+use examples::Failure;
+use serde::{Deserialize, Serialize};
+
+/// An operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Op {
+    /// A send into a receive of the peer
+    Send,
+    /// An RDMA write, which the peer finds by polling its memory
+    Write,
+    /// An RDMA write with immediate data, which completes a receive of the peer
+    WriteImm,
+    /// An RDMA read
+    Read,
+    /// An atomic compare-and-swap of 8 bytes
+    Cas,
+    /// An atomic fetch-and-add of 8 bytes
+    Faa,
+}
+
+/// A layer of this workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Layer {
+    /// verbs-core
+    Core,
+    /// verbs-channel: a group of channels, owned buffers
+    Channel,
+    /// verbs-async: awaited operations on tokio
+    Async,
+    /// verbs-async: the byte stream
+    Stream,
+}
+
+/// What to measure.
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    /// Measure this operation
+    #[arg(long, value_enum, default_value_t = Op::Send)]
+    pub(crate) op: Op,
+
+    /// Use this layer
+    #[arg(long, value_enum, default_value_t = Layer::Core)]
+    pub(crate) layer: Layer,
+
+    /// Measure bandwidth: many operations in flight
+    #[arg(short, long)]
+    pub(crate) bandwidth: bool,
+
+    /// Bytes in an operation; 8 in an atomic
+    #[arg(short, long, value_name = "BYTES", default_value_t = 8, value_parser = value_parser!(u32).range(1..=1 << 30))]
+    pub(crate) size: u32,
+
+    /// How many operations on each connection [default: 1000]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = value_parser!(u64).range(1..=1 << 40))]
+    pub(crate) iters: Option<u64>,
+
+    /// Measure for so long, instead of a number of operations
+    #[arg(short = 'D', long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=86_400), conflicts_with = "iters")]
+    pub(crate) duration: Option<u64>,
+
+    /// Operations before the first that is measured, on each connection [default: a tenth of --iters, 100 at most]
+    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u64).range(0..=1 << 20))]
+    pub(crate) warm_up: Option<u64>,
+
+    /// With --bandwidth: operations in flight on each connection
+    #[arg(short = 't', long, value_name = "COUNT", default_value_t = 128, value_parser = value_parser!(u32).range(1..=8192))]
+    pub(crate) depth: u32,
+
+    /// With --bandwidth: as many connections
+    #[arg(short, long, value_name = "COUNT", default_value_t = 1, value_parser = value_parser!(u32).range(1..=4096))]
+    pub(crate) qps: u32,
+
+    /// Sleep until completions are announced, instead of polling
+    #[arg(short, long)]
+    pub(crate) events: bool,
+
+    /// With --bandwidth: the server sends as the client does
+    #[arg(long)]
+    pub(crate) bidirectional: bool,
+
+    /// Verify every byte at both ends; slow
+    #[arg(short, long)]
+    pub(crate) check: bool,
+
+    /// Send datagrams (UD)
+    #[arg(long)]
+    pub(crate) datagrams: bool,
+
+    /// Receive from a shared receive queue
+    #[arg(long)]
+    pub(crate) srq: bool,
+
+    /// Connect by `rdma_cm`: the server's host is then an address of its device
+    #[arg(long)]
+    pub(crate) cm: bool,
+}
+
+impl Op {
+    pub(crate) const fn is_atomic(self) -> bool {
+        matches!(self, Self::Cas | Self::Faa)
+    }
+
+    /// Whether the peer takes no part in it.
+    pub(crate) const fn is_one_sided(self) -> bool {
+        matches!(self, Self::Read | Self::Cas | Self::Faa)
+    }
+
+    /// Whether it completes a receive of the peer.
+    pub(crate) const fn is_received(self) -> bool {
+        matches!(self, Self::Send | Self::WriteImm)
+    }
+}
+
+impl Plan {
+    /// Itself, if its options go together.
+    pub(crate) fn checked(mut self) -> Result<Self, Failure> {
+        let (op, layer) = (self.op, self.layer);
+        let misuse = |why: String| Err(Failure::misuse(why));
+        if op.is_atomic() && self.size != 8 {
+            return misuse(format!(
+                "--op {op} is of 8 bytes, not of --size {}",
+                self.size
+            ));
+        }
+        if !self.bandwidth {
+            for (is_set, option) in [
+                (self.qps > 1, "--qps"),
+                (self.bidirectional, "--bidirectional"),
+            ] {
+                if is_set {
+                    return misuse(format!("{option} is for --bandwidth"));
+                }
+            }
+        }
+        if op == Op::Write && !self.bandwidth && matches!(layer, Layer::Async) {
+            return misuse(
+                "the latency of --op write is that of polled memory, which --layer async does not \
+                 do; --op write-imm completes a receive"
+                    .to_owned(),
+            );
+        }
+        if layer == Layer::Stream && op != Op::Send {
+            return misuse(format!("a stream has no --op {op}, only send"));
+        }
+        for (is_set, option) in [(self.datagrams, "--datagrams"), (self.srq, "--srq")] {
+            if is_set && layer != Layer::Core {
+                return misuse(format!("{option} is for --layer core, not {layer}"));
+            }
+        }
+        if self.cm && layer != Layer::Channel {
+            return misuse(format!("--cm is for --layer channel, not {layer}"));
+        }
+        if self.datagrams && op != Op::Send {
+            return misuse(format!("datagrams have no --op {op}, only send"));
+        }
+        if self.datagrams && self.srq {
+            return misuse("--datagrams has no --srq".to_owned());
+        }
+        if op.is_one_sided() && (self.srq || self.bidirectional && op.is_atomic()) {
+            return misuse(format!(
+                "--op {op} goes with neither --srq nor --bidirectional"
+            ));
+        }
+        if op == Op::Write && !self.bandwidth && self.events {
+            return misuse(
+                "the latency of --op write is that of polled memory, without --events".to_owned(),
+            );
+        }
+        if !self.bandwidth {
+            self.depth = 16;
+        }
+        Ok(self)
+    }
+
+    /// How many operations on each connection; `None` if the time decides.
+    pub(crate) fn iters(&self) -> Option<u64> {
+        self.duration.is_none().then(|| self.iters.unwrap_or(1000))
+    }
+
+    /// Whether so many operations since `start` are enough.
+    pub(crate) fn is_over(&self, count: u64, start: Instant) -> bool {
+        match self.duration() {
+            Some(duration) => start.elapsed() >= duration,
+            None => Some(count) >= self.iters(),
+        }
+    }
+
+    pub(crate) const fn duration(&self) -> Option<Duration> {
+        match self.duration {
+            Some(seconds) => Some(Duration::from_secs(seconds)),
+            None => None,
+        }
+    }
+
+    /// How many operations are not measured, on each connection.
+    pub(crate) fn warm_up(&self) -> u64 {
+        let tenth = self.iters().map_or(100, |iters| iters / 10);
+        self.warm_up.unwrap_or_else(|| tenth.min(100))
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        usize::try_from(self.size).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        usize::try_from(self.depth).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn qps(&self) -> usize {
+        usize::try_from(self.qps).unwrap_or(usize::MAX)
+    }
+
+    /// Receives that are posted on each connection: more than messages that can be in flight, so that one
+    /// is there while others are posted again.
+    pub(crate) const fn receives(&self) -> u32 {
+        if self.op.is_received() {
+            2 * self.depth + 16
+        } else {
+            1
+        }
+    }
+
+    /// Whether a side posts operations: both do in a ping-pong.
+    pub(crate) fn posts(&self, is_client: bool) -> bool {
+        is_client || self.bidirectional || !self.bandwidth && !self.op.is_one_sided()
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        name(self, f)
+    }
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        name(self, f)
+    }
+}
+
+fn name(value: &impl ValueEnum, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let value = value.to_possible_value();
+    f.write_str(value.as_ref().map_or("", |value| value.get_name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::Plan;
+
+    #[derive(Parser)]
+    struct Options {
+        #[command(flatten)]
+        plan: Plan,
+    }
+
+    fn checked(words: &str) -> Result<Plan, String> {
+        let words = std::iter::once("perf").chain(words.split_whitespace());
+        let options = Options::try_parse_from(words).unwrap();
+        options.plan.checked().map_err(|why| why.to_string())
+    }
+
+    #[test]
+    fn options_that_do_not_go_together_are_rejected() {
+        for (words, why) in [
+            ("--op cas --size 4", "--op cas is of 8 bytes"),
+            ("--qps 2", "--qps is for --bandwidth"),
+            ("--bidirectional", "--bidirectional is for --bandwidth"),
+            (
+                "--layer async --op write",
+                "--op write-imm completes a receive",
+            ),
+            ("--op write --events", "without --events"),
+            ("--layer stream --op read", "a stream has no --op read"),
+            ("--layer channel --srq", "--srq is for --layer core"),
+            ("--datagrams --op write", "datagrams have no --op write"),
+            ("--datagrams --srq", "datagrams has no --srq"),
+            ("--op read --srq", "--op read goes with neither"),
+            ("--cm", "--cm is for --layer channel"),
+        ] {
+            let rejected = checked(words).unwrap_err();
+            assert!(rejected.contains(why), "{words}: {rejected}");
+            assert!(rejected.ends_with("--help shows the options"), "{rejected}");
+        }
+    }
+
+    #[test]
+    fn latency_has_one_operation_in_flight_and_as_many_before_as_are_wanted() {
+        let plan = checked("-n 50").unwrap();
+        assert_eq!((plan.iters(), plan.warm_up()), (Some(50), 5));
+        let plan = checked("--duration 2 --bandwidth").unwrap();
+        assert_eq!((plan.iters(), plan.warm_up(), plan.depth), (None, 100, 128));
+        assert!(!plan.posts(false) && plan.posts(true));
+        assert!(checked("--op send").unwrap().posts(false));
+        assert!(!checked("--op read").unwrap().posts(false));
+    }
+}
