@@ -5,7 +5,9 @@ use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use verbs_core::{Buffer, DmabufRegion, ProtectionDomain, RawRegion, SharedRegion};
+use verbs_core::{
+    Buffer, DmabufRegion, ProtectionDomain, RawRegion, RemoteMemoryRegion, SharedRegion,
+};
 
 use super::backing::{Backing, Owner};
 use super::owned::{OwnedBuffer, within};
@@ -67,12 +69,12 @@ impl<R: sealed::Shareable> Shareable for R {}
 mod sealed {
     use std::any::Any;
 
-    use verbs_core::ProtectionDomain;
+    use verbs_core::{ProtectionDomain, RemoteMemoryRegion};
 
     #[expect(unnameable_types, reason = "seals `Shareable`")]
     pub trait Shareable: Any + Send + Sync {
-        /// Its first address, its length and its key.
-        fn memory(&self) -> (u64, usize, u32);
+        /// How peers address it, its length and its key.
+        fn memory(&self) -> (RemoteMemoryRegion, usize, u32);
 
         fn pd(&self) -> &ProtectionDomain;
     }
@@ -81,8 +83,8 @@ mod sealed {
 macro_rules! shareable {
     ($([$($bounds:tt)*] $region:ty;)*) => {$(
         impl<$($bounds)*> sealed::Shareable for $region {
-            fn memory(&self) -> (u64, usize, u32) {
-                (self.remote().addr(), self.len(), self.lkey())
+            fn memory(&self) -> (RemoteMemoryRegion, usize, u32) {
+                (self.remote(), self.len(), self.lkey())
             }
 
             fn pd(&self) -> &ProtectionDomain {
@@ -157,6 +159,13 @@ impl SharedMemory {
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.shared.len
+    }
+
+    /// The address, length and key that the peer needs to access all of the memory, as the access flags of
+    /// its region permit.
+    #[must_use]
+    pub fn remote(&self) -> RemoteMemoryRegion {
+        self.shared.remote
     }
 
     /// The region, if it is of this type.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use verbs_core::Sge;
+use verbs_core::{RemoteMemoryRegion, Sge};
 
 use super::backing::{Backing, BlockPtr};
 use super::free_list::FreeList;
@@ -18,6 +18,8 @@ pub(crate) struct Shared {
     pub(super) len: usize,
     addr: u64,
     lkey: u32,
+    /// How peers address it.
+    pub(super) remote: RemoteMemoryRegion,
     pd: PdTag,
     // After the places, which may be of its memory.
     pub(super) region: Arc<dyn Any + Send + Sync>,
@@ -35,11 +37,11 @@ pub(crate) struct SharedPart {
 }
 
 impl Shared {
-    /// The memory of a region: its first address, its length and its key. The follower is dropped after
+    /// The memory of a region: how peers address it, its length and its key. The follower is dropped after
     /// the region.
     pub(super) fn new(
         region: Arc<dyn Any + Send + Sync>,
-        (addr, len, lkey): (u64, usize, u32),
+        (remote, len, lkey): (RemoteMemoryRegion, usize, u32),
         pd: PdTag,
         places: usize,
         follower: Box<dyn Any + Send + Sync>,
@@ -56,8 +58,9 @@ impl Shared {
         Self {
             free: FreeList::new((0..places).map(place)),
             len,
-            addr,
+            addr: remote.addr(),
             lkey,
+            remote,
             pd,
             region,
             _follower: follower,

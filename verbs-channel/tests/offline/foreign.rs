@@ -60,6 +60,9 @@ fn rejected<T, G>(posted: Result<T, Rejected<G, RejectReason>>) -> Option<Reject
 fn slice_of_every_kind_of_memory_is_posted_and_comes_back() {
     let mut channel = channel();
     for (memory, start) in each_kind(channel.pd()) {
+        let theirs = memory.remote();
+        assert_eq!((theirs.addr(), theirs.len()), (start, LEN as u64));
+        assert_eq!(theirs.slice(16..).unwrap().rkey(), theirs.rkey());
         forget_the_past();
         let write = channel
             .start_write(memory.slice(16..48).unwrap(), remote())
