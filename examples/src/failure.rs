@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command, Parser};
 
+use crate::logger::log_to_stderr;
+
 /// Why a program ends: one line, the causes joined by `: `.
 ///
 /// Any error converts to it by `?`. It does not implement `Error` itself.
@@ -75,8 +77,9 @@ impl<T, E: Into<Failure>> Context<T> for Result<T, E> {
 }
 
 /// Reads the options and runs `main`: 0 if it worked, 2 for options that make no sense, else 1; and
-/// then one line on standard error.
+/// then one line on standard error. What the libraries log goes there, too.
 pub fn run<O: Parser>(main: impl FnOnce(&O) -> Result<(), Failure>) -> ExitCode {
+    log_to_stderr();
     let command = with_negative_numbers(O::command());
     let name = command.get_name().to_owned();
     let parsed = |matches: ArgMatches| O::from_arg_matches(&matches);

@@ -1,4 +1,8 @@
-//! `kv_transfer` with every fault: no byte is wrong, no canary is damaged, and pages are free in time.
+//! `kv_transfer` with every fault: no byte is wrong, no canary is damaged, pages are free in time, and nothing is
+//! leaked.
+//!
+//! A program that succeeds has closed its devices, which fails while any of their objects is left, and has
+//! written nothing to standard error, where the libraries log what they leak.
 
 use std::fs;
 use std::ops::Range;
@@ -94,6 +98,18 @@ fn moves(program: &Program, netdev: &str, bytes: u64) {
     program.waits_for(|| sent() >= before + bytes);
 }
 
+/// How many TCP connections the port of decode has.
+fn connections(decode: &Program) -> usize {
+    let port: u16 = decode.port().parse().unwrap();
+    // The local address, the remote one, and the state: 1 is ESTABLISHED.
+    let (local, state) = (format!(":{port:04X}"), "01");
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|file| fs::read_to_string(file).unwrap());
+    let lines = tables.iter().flat_map(|table| table.lines());
+    let sockets = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let is_its = |words: &Vec<&str>| words[1].ends_with(&local) && words[3] == state;
+    sockets.filter(is_its).count()
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn pages_arrive_over_one_rail_and_over_two() {
@@ -160,12 +176,17 @@ fn stopped_prefill_writes_nothing_into_pages_that_are_used_again() {
     };
     let slow = wire::netem(&there, &SLOW);
     let decode = decode(&device_name(), &LARGE, &["-n", "4", "--deadline", "1500"]);
-    let stopped = prefill(&decode, &peer_name(), &LARGE, &[]);
+    // Both are connected over TCP before the first request begins. The second is not slowed down by the wire:
+    // it writes into the pages as soon as they are free, while the device of the first would still write.
+    decode.freeze();
+    let [stopped, next] = [(&peer_name(), 1), (&device_name(), 2)].map(|(device, connected)| {
+        let prefill = prefill(&decode, device, &LARGE, &["--timeout", "60"]);
+        prefill.waits_for(|| connections(&decode) == connected);
+        prefill
+    });
+    decode.thaw();
     moves(&stopped, &there, 300_000);
     stopped.freeze();
-    // Its device goes on, for longer than the deadline. Another prefill, which the wire does not slow down,
-    // waits for its turn.
-    let next = prefill(&decode, &device_name(), &LARGE, &[]);
     let came = decode.prints_after("generation 1: its deadline has passed with ");
     assert!(number(&came, "", " of 64") < 64.0, "{came}");
     next.succeeds();
@@ -253,8 +274,9 @@ fn pages_of_a_rail_whose_link_goes_down_go_over_the_other() {
     };
     let (here_rails, there_rails) = half_inside();
     let slow = wire::netem(&there, &SLOW);
-    let decode = decode(&here_rails, &SMALL, &["-n", "3"]);
-    let prefill = prefill(&decode, &there_rails, &SMALL, &[]);
+    // Large ones: the link goes down in the middle of a request.
+    let decode = decode(&here_rails, &LARGE, &["-n", "3"]);
+    let prefill = prefill(&decode, &there_rails, &LARGE, &[]);
     moves(&prefill, &there, 100_000);
     let down = wire::down(&there);
     decode.prints(&format!("rail {} failed", device_name()));

@@ -9,9 +9,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use examples::{Common, Context as _, Failure, Latencies, Listener, Measured, Progress, run, say};
+use examples::{
+    Common, Context as _, Failure, Latencies, Listener, Measured, Meter, Progress, run, say,
+};
 use verbs_channel::verbs_core::{Context, MinRnrTimer, WorkSuccess};
 use verbs_channel::{Channel, PollStrategy, PreparedChannel};
+use verbs_harness::allocations::Counting;
 
 use crate::echo::Echo;
 use crate::plan::{MAX_COUNT, MAX_SIZE, Plan, Run, Way};
@@ -43,6 +46,9 @@ struct Options {
     #[arg(long)]
     way: Option<Way>,
 }
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -153,7 +159,7 @@ fn client(options: &Options, host: &str) -> Result<(), Failure> {
     drop(Plan::decode(&theirs)?);
     let mut echo = Echo::new(channel, usize::try_from(plan.longest())?)?;
     say(format_args!(
-        "{:<14}{:>10}{:>10}{:>12}{:>12}{:>12}",
+        "{:<14}{:>10}{:>10}{:>12}{:>12}{:>12}   costs of a message",
         "way", "bytes", "messages", "min us", "median us", "p99 us"
     ))?;
     for run in &plan.runs {
@@ -162,26 +168,34 @@ fn client(options: &Options, host: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One run: sends every message to and fro, and returns how long each took.
+/// One run: sends every message to and fro, and prints how long each took, and what it cost this thread.
 fn measure(echo: &mut Echo, run: &Run) -> Result<(), Failure> {
     let size = run.len()?;
     let mut progress = Progress::new("messages", run.count.into());
-    let mut took = Vec::with_capacity(usize::try_from(run.count)?);
+    let (mut took, mut meter) = (
+        Vec::with_capacity(usize::try_from(run.count)?),
+        Meter::new(),
+    );
     for index in 0..run.count {
         let message = run.pattern(index).bytes(0, size);
         let outbox = echo.bytes().get_mut(..size).unwrap_or_default();
         outbox.copy_from_slice(&message);
-        let start = Instant::now();
-        swap(echo, run).context(|| describe(run, index))?;
-        took.push(start.elapsed());
+        let swapped = meter.measure(|| {
+            let start = Instant::now();
+            let swapped = swap(echo, run);
+            took.push(start.elapsed());
+            swapped
+        });
+        swapped.context(|| describe(run, index))?;
         check(echo, run, index).context(|| describe(run, index))?;
         progress.at(index.into());
     }
     drop(progress);
     let took = Latencies::new(took);
     let (name, count) = (run.way.name(), run.count);
+    let costs = meter.costs(count.into());
     say(format_args!(
-        "{name:<14}{size:>10}{count:>10}{:>12.1}{:>12.1}{:>12.1}",
+        "{name:<14}{size:>10}{count:>10}{:>12.1}{:>12.1}{:>12.1}   {costs}",
         took.percentile(0),
         took.percentile(50),
         took.percentile(99)

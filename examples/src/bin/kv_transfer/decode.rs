@@ -5,20 +5,17 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use examples::{Context as _, Failure, Latencies, Listener, Measured, runtime, say};
+use examples::{Context as _, Failure, Latencies, Listener, Measured, Meter, runtime, say};
 use futures_util::future::join_all;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout, timeout_at};
 use verbs_async::{AsyncGroup, CqEvents, IncomingMessages};
-use verbs_channel::{
-    BufferPool, Channel, DownReason, ImmediateCounters, OwnedBuffer, Recorded, SharedMemory,
-};
-use verbs_core::{AccessFlags, Context, RemoteMemoryRegion};
+use verbs_channel::{BufferPool, ImmediateCounters, OwnedBuffer, Recorded, SharedMemory};
+use verbs_core::{AccessFlags, Context};
 
 use crate::Options;
-use crate::cost::Meter;
 use crate::pool::Pool;
 use crate::protocol::{Cache, ORDER_LEN, Order};
 
@@ -30,8 +27,7 @@ const GRACE: Duration = Duration::from_secs(2);
 struct Rail {
     name: String,
     group: AsyncGroup,
-    /// Registered as long as this lives, and how prefill reaches it.
-    memory: (SharedMemory, RemoteMemoryRegion),
+    memory: SharedMemory,
     orders: BufferPool,
     /// The immediates, while it is connected.
     incoming: Option<IncomingMessages>,
@@ -45,8 +41,6 @@ struct Decode<'o> {
     pool: Arc<Pool>,
     counters: ImmediateCounters,
     options: &'o Options,
-    /// The longest time from the end of a request to its pages being free.
-    slowest: Duration,
 }
 
 /// What the rails of a request share.
@@ -58,11 +52,11 @@ struct Request<'d> {
     arrived: watch::Sender<usize>,
 }
 
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run(options: &Options, devices: &[Context]) -> Result<(), Failure> {
     let runtime = runtime(1)?;
     let _entered = runtime.enter();
-    let mut decode = Decode::new(options)?;
-    let (mut took, mut meter) = (Vec::new(), Meter::new());
+    let mut decode = Decode::new(options, devices)?;
+    let (mut took, mut freed, mut meter) = (Vec::new(), Vec::new(), Meter::new());
     let (mut wrong, mut damaged) = (0, 0);
     for generation in 1..=options.requests {
         runtime.block_on(decode.join())?;
@@ -70,33 +64,30 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         let ended = meter.measure(|| runtime.block_on(decode.request(generation)));
         match &ended {
             Ok(()) => took.push(start.elapsed()),
-            Err(why) => decode.free(&format!("generation {generation}: {why}"))?,
+            Err(why) => freed.push(decode.free(&format!("generation {generation}: {why}"))?),
         }
         for page in 0..options.all_pages() {
             let place = options.place(page, generation);
-            let found = decode.pool.check(place, page, generation);
-            wrong += if ended.is_ok() { found.0 } else { 0 };
-            damaged += found.1;
+            damaged += decode.pool.damaged(place);
+            if ended.is_ok() {
+                wrong += decode.pool.wrong(place, page, generation);
+            }
         }
     }
     runtime.block_on(decode.leave());
-    let (pages, page_len) = (options.all_pages() as u64, options.page_len() as u64);
-    let (count, slowest) = (took.len() as u64, decode.slowest.as_secs_f64() * 1e3);
-    let (early, moved, took) = (
-        options.requests - count,
-        count * pages,
-        Latencies::new(took),
-    );
+    let (done, early, pages) = (took.len(), freed.len(), options.all_pages());
+    let (took, freed) = (Latencies::new(took), Latencies::new(freed));
+    let (moved, page_len) = ((done * pages) as u64, options.page_len());
     let rate = moved as f64 / took.total().as_secs_f64().max(1e-9);
-    let (gigabytes, costs) = (rate * page_len as f64 / 1e9, meter.per_page(moved));
-    let [median, p99, max] = [50, 99, 100].map(|percent| took.percentile(percent));
+    let (gigabytes, costs) = (rate * page_len as f64 / 1e9, meter.costs(moved));
+    let slowest = freed.percentile(100) / 1e3;
     say(format_args!(
-        "{count} requests of {pages} pages of {page_len} bytes: {wrong} wrong bytes, {damaged} of canaries\n\
+        "{done} requests of {pages} pages of {page_len} bytes: {wrong} wrong bytes, {damaged} of canaries\n\
          {early} ended early: their pages were free after {slowest:.1} ms at most\n\
-         {gigabytes:.3} GB/s, {rate:.0} pages/s: {costs}\n\
-         a request took {median:.0} us (median), {p99:.0} us (99 %), {max:.0} us at most"
+         {gigabytes:.3} GB/s, {rate:.0} pages/s: {costs} a page\n\
+         requests in {took}"
     ))?;
-    Measured::new("kv_transfer", page_len, moved, took.total(), true).print()?;
+    Measured::new("kv_transfer", page_len as u64, moved, took.total(), true).print()?;
     match (wrong, damaged) {
         (0, 0) => Ok(()),
         _ => Err(Failure::new("pages or canaries were damaged")),
@@ -104,20 +95,16 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 impl<'o> Decode<'o> {
-    fn new(options: &'o Options) -> Result<Self, Failure> {
+    fn new(options: &'o Options, devices: &[Context]) -> Result<Self, Failure> {
         let pool = Pool::new(options)?;
-        let rails = options
-            .open()?
-            .into_iter()
-            .map(|context| Rail::new(&context, &pool, options));
+        let rails = devices
+            .iter()
+            .map(|device| Rail::new(device, &pool, options));
         let rails: Vec<Rail> = rails.collect::<Result<_, Failure>>()?;
         let listener = Listener::bind(options.common.port)?;
-        let names: Vec<&str> = rails.iter().map(|rail| &rail.name[..]).collect();
-        say(format_args!(
-            "waiting on {}, TCP port {}",
-            names.join(" and "),
-            listener.port()
-        ))?;
+        let names: Vec<_> = rails.iter().map(|rail| &rail.name[..]).collect();
+        let (names, port) = (names.join(" and "), listener.port());
+        say(format_args!("waiting on {names}, TCP port {port}"))?;
         Ok(Self {
             counters: ImmediateCounters::new(u16::try_from(rails.len())?),
             expected: rails.len(),
@@ -125,31 +112,28 @@ impl<'o> Decode<'o> {
             listener: TcpListener::from_std(listener.into_socket())?,
             pool,
             options,
-            slowest: Duration::ZERO,
         })
     }
 
     /// Connects rails that are down: at least one, and those that have just gone down.
     async fn join(&mut self) -> Result<(), Failure> {
-        let (start, mut last, mut up) = (Instant::now(), Instant::now(), self.up());
+        let (mut since, mut up) = (Instant::now(), self.up());
         while up < self.rails.len() {
-            let until = match up {
-                0 => start + self.options.common.wait(),
-                _ if up < self.expected => last + GRACE,
-                _ => last,
+            let wait = match up {
+                0 => self.options.common.wait(),
+                _ if up < self.expected => GRACE,
+                _ => Duration::ZERO,
             };
-            let joined = match timeout_at(until.into(), self.listener.accept()).await {
-                Err(_elapsed) => Err(Failure::new("no prefill came (--wait waits longer)")),
-                Ok(Err(why)) => Err(why).context(|| "cannot accept a rail"),
-                Ok(Ok((stream, _))) => timeout(GRACE, self.meet(stream))
-                    .await
-                    .unwrap_or_else(|_elapsed| Err(Failure::new("prefill is silent"))),
-            };
-            match joined {
-                Ok(()) => (up, last) = (self.up(), Instant::now()),
-                Err(why) if up == 0 && Instant::now() >= until => return Err(why),
-                Err(_) if Instant::now() >= until => break,
-                Err(_) => {}
+            match timeout_at((since + wait).into(), self.listener.accept()).await {
+                Err(_elapsed) if up > 0 => break,
+                Err(_elapsed) => return Err(Failure::new("no prefill came (--wait waits longer)")),
+                Ok(accepted) => {
+                    let meet = async { self.meet(accepted?.0).await };
+                    // One that is silent or fails is as none: it can come again.
+                    if let Ok(Ok(())) = timeout(GRACE, meet).await {
+                        (since, up) = (Instant::now(), self.up());
+                    }
+                }
             }
         }
         self.expected = up;
@@ -166,7 +150,7 @@ impl<'o> Decode<'o> {
         let cache = Cache {
             pages: self.options.all_pages(),
             page_len: self.options.page_len(),
-            memory: rail.memory.1,
+            memory: rail.memory.remote(),
         };
         let cache = serde_json::to_vec(&cache)?;
         let (channel, _) = rail.group.exchange_tokio(stream, &cache).await?;
@@ -203,15 +187,17 @@ impl<'o> Decode<'o> {
         )))
     }
 
-    /// Ends all rails: after this nothing writes to the pages, whatever prefill does.
-    fn free(&mut self, why: &str) -> Result<(), Failure> {
+    /// Ends all rails: after this nothing writes to the pages, whatever prefill does. Returns how long it
+    /// took.
+    fn free(&mut self, why: &str) -> Result<Duration, Failure> {
         let start = Instant::now();
         self.rails.iter_mut().try_for_each(Rail::end)?;
-        self.slowest = self.slowest.max(start.elapsed());
-        let took = start.elapsed().as_secs_f64() * 1e3;
+        let took = start.elapsed();
+        let shown = took.as_secs_f64() * 1e3;
         say(format_args!(
-            "{why}: its pages were free after {took:.1} ms"
-        ))
+            "{why}: its pages were free after {shown:.1} ms"
+        ))?;
+        Ok(took)
     }
 
     /// Takes leave of prefill, whose rails may be about to come back.
@@ -281,19 +267,14 @@ impl Request<'_> {
 }
 
 impl Rail {
-    fn new(context: &Context, pool: &Arc<Pool>, options: &Options) -> Result<Self, Failure> {
-        let pd = context.alloc_pd()?;
+    fn new(device: &Context, pool: &Arc<Pool>, options: &Options) -> Result<Self, Failure> {
+        let pd = device.alloc_pd()?;
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-        let memory = pool.register(&pd, access, 0)?;
-        let channels = Channel::builder(&pd)
-            .port_num(options.common.ib_port)
-            .gid_index(options.common.gid_idx)
-            .max_send_wr(1)
-            .max_recv_wr(u32::from(RECEIVES));
+        let events = CqEvents::create_tokio(device)?;
         Ok(Self {
-            name: context.device().name().to_owned(),
-            group: AsyncGroup::new(channels, 1, &CqEvents::create_tokio(context)?)?,
-            memory,
+            name: device.device().name().to_owned(),
+            group: AsyncGroup::new(options.channels(&pd, 1, RECEIVES), 1, &events)?,
+            memory: pool.register(&pd, access, 0)?,
             orders: BufferPool::new(&pd, ORDER_LEN, 1)?,
             incoming: None,
         })
@@ -308,8 +289,7 @@ impl Rail {
         let incoming = self.incoming.as_ref().ok_or_else(is_down)?;
         let message = self.orders.take_with(&serde_json::to_vec(&order)?)?;
         let message = message.ok_or_else(|| Failure::new("the last order is still in flight"))?;
-        let (sent, _block) = incoming.channel().send(message).await;
-        sent?;
+        incoming.channel().send(message).result().await?;
         Ok(())
     }
 
@@ -318,11 +298,8 @@ impl Rail {
         let Some(incoming) = self.incoming.take() else {
             return Ok(());
         };
-        self.group.destroy_all(DownReason::Closed);
-        match incoming.channel().endpoint() {
-            None => Ok(()),
-            Some(_) => Err(Failure::new("stuck: the pages are never free")),
-        }
+        let destroyed = incoming.channel().destroy();
+        destroyed.context(|| format!("the pages are never free of {}", self.name))
     }
 }
 

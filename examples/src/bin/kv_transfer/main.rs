@@ -4,7 +4,6 @@
 //! be dropped at any time; after `free` nothing writes to its pages, and they can be used again. Pages are
 //! written in chains that are built once.
 
-mod cost;
 mod decode;
 mod pool;
 mod prefill;
@@ -15,7 +14,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
 use examples::{Common, Failure, run};
-use verbs_core::{Context, Device};
+use verbs_channel::{Channel, ChannelBuilder};
+use verbs_core::{Context, Device, ProtectionDomain};
+use verbs_harness::allocations::Counting;
 
 use crate::pool::Kind;
 
@@ -76,6 +77,9 @@ struct Options {
     lose_every: Option<u64>,
 }
 
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
 const EXAMPLES: &str = "\
 Examples:
   kv_transfer                                 be decode, on the first active device
@@ -90,16 +94,30 @@ impl Options {
         if self.devices.is_empty() {
             return Ok(vec![examples::open(&self.common)?]);
         }
-        let named = self.devices.iter();
-        named
+        let names = self.devices.iter();
+        names
             .map(|name| Ok(Device::by_name(name)?.open()?))
             .collect()
+    }
+
+    /// The settings of a rail's channels.
+    fn channels(&self, pd: &ProtectionDomain, sends: u16, receives: u16) -> ChannelBuilder {
+        Channel::builder(pd)
+            .port_num(self.common.ib_port)
+            .gid_index(self.common.gid_idx)
+            .max_send_wr(sends.into())
+            .max_recv_wr(receives.into())
     }
 }
 
 fn main() -> ExitCode {
-    run(|options: &Options| match &options.common.host {
-        Some(host) => prefill::run(options, host),
-        None => decode::run(options),
+    run(|options: &Options| {
+        let devices = options.open()?;
+        match &options.common.host {
+            Some(host) => prefill::run(options, &devices, host)?,
+            None => decode::run(options, &devices)?,
+        }
+        // An error if an object of a device is left: whatever has failed above, nothing leaks.
+        Ok(devices.into_iter().try_for_each(Context::close)?)
     })
 }

@@ -16,7 +16,7 @@ use examples::{Context as _, Failure, Pattern};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use verbs_channel::SharedMemory;
-use verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion};
+use verbs_core::{AccessFlags, ProtectionDomain};
 
 use crate::Options;
 
@@ -66,8 +66,12 @@ impl Pool {
             dmabuf,
         };
         for page in 0..pages {
-            for (word, at) in pool.words(page).iter().zip(0..) {
-                word.store(pool.right(page, 0, at), Ordering::Relaxed);
+            let (seed, (words, canary)) = (seed(page), pool.words(page));
+            for (word, at) in words.iter().zip(0..) {
+                word.store(right(seed, 0, at), Ordering::Relaxed);
+            }
+            for word in canary {
+                word.store(CANARY_WORD, Ordering::Relaxed);
             }
         }
         Ok(Arc::new(pool))
@@ -79,80 +83,90 @@ impl Pool {
         pd: &ProtectionDomain,
         access: AccessFlags,
         slices: usize,
-    ) -> Result<(SharedMemory, RemoteMemoryRegion), Failure> {
-        let (start, len) = (self.start(), self.memory.len());
-        let owner = Arc::clone(self);
+    ) -> Result<SharedMemory, Failure> {
+        let (start, len, owner) = (self.start(), self.memory.len(), Arc::clone(self));
         let Some(dmabuf) = &self.dmabuf else {
             // SAFETY: `owner` keeps it mapped for reads and writes. It is accessed as atomics only, of
             // which all bytes are valid.
             let region = unsafe { pd.register_raw(start, len, access, owner) }?;
-            let remote = region.remote();
-            return Ok((SharedMemory::new(Arc::new(region), slices), remote));
+            return Ok(SharedMemory::new(Arc::new(region), slices));
         };
         let (fd, iova) = (dmabuf.as_fd(), start.as_ptr().addr() as u64);
         // SAFETY: as above; `owner` keeps the memory in its use.
         let region = unsafe { pd.reg_dmabuf_mr(fd, 0, len, iova, access, owner) };
-        let region = region.context(|| {
-            let device = pd.context().device().name();
-            format!("{device} takes no dmabuf, use another --memory")
-        })?;
-        let remote = region.remote();
-        Ok((SharedMemory::new(Arc::new(region), slices), remote))
+        let device = pd.context().device().name();
+        let region =
+            region.context(|| format!("{device} takes no dmabuf, use another --memory"))?;
+        Ok(SharedMemory::new(Arc::new(region), slices))
     }
 
     /// Where a page begins and ends, in bytes.
-    pub(crate) const fn bounds(page: usize, page_len: usize) -> Range<usize> {
-        let start = page * (page_len + CANARY);
-        start..start + page_len
+    pub(crate) const fn bounds(&self, page: usize) -> Range<usize> {
+        let start = page * (self.page_len + CANARY);
+        start..start + self.page_len
     }
 
     /// Makes a page of this generation: only its first word differs from other generations.
     pub(crate) fn stamp(&self, page: usize, generation: u64) {
-        if let Some(word) = self.words(page).first() {
-            word.store(self.right(page, generation, 0), Ordering::Relaxed);
+        if let Some(word) = self.words(page).0.first() {
+            word.store(right(seed(page), generation, 0), Ordering::Relaxed);
         }
     }
 
-    /// How many bytes at this place differ from those of `page`, and how many of the canary are damaged.
-    pub(crate) fn check(&self, place: usize, page: usize, generation: u64) -> (u32, u32) {
-        let (mut wrong, mut damaged) = (0, 0);
-        for (word, at) in self.words(place).iter().zip(0..) {
-            let is = word.load(Ordering::Relaxed);
-            let differs = (is ^ self.right(page, generation, at)).to_ne_bytes();
-            let count = if at < self.page_len / WORD {
-                &mut wrong
-            } else {
-                &mut damaged
-            };
-            *count += differs.map(|byte| u32::from(byte != 0)).iter().sum::<u32>();
-        }
-        (wrong, damaged)
+    /// How many bytes at this place differ from those of `page`.
+    pub(crate) fn wrong(&self, place: usize, page: usize, generation: u64) -> u32 {
+        let (words, _canary) = self.words(place);
+        let (seed, words) = (seed(page), words.iter().zip(0..));
+        let differ = words.map(|(word, at)| differing(word, right(seed, generation, at)));
+        differ.sum()
     }
 
-    /// The right word of a page, or of the canary after it.
-    fn right(&self, page: usize, generation: u64, at: usize) -> u64 {
-        let word = Pattern::new((page as u64) << 32).word(at as u64);
-        match at {
-            0 => (word ^ generation).to_le(),
-            _ if at < self.page_len / WORD => word.to_le(),
-            _ => CANARY_WORD,
-        }
+    /// How many bytes of the canary after this place are damaged.
+    pub(crate) fn damaged(&self, place: usize) -> u32 {
+        let (_page, canary) = self.words(place);
+        let differ = canary.iter().map(|word| differing(word, CANARY_WORD));
+        differ.sum()
     }
 
     fn start(&self) -> NonNull<u8> {
         NonNull::new(self.memory.as_mut_ptr()).expect("nothing is mapped at address 0")
     }
 
-    /// The words of a page and of its canary.
-    fn words(&self, page: usize) -> &[AtomicU64] {
+    /// The words of a page, and those of its canary.
+    fn words(&self, page: usize) -> (&[AtomicU64], &[AtomicU64]) {
         let all = NonNull::slice_from_raw_parts(self.start().cast(), self.memory.len() / WORD);
         // SAFETY: it is mapped as long as `self` lives, and accessed as atomics of this size. Devices
         // have no part in Rust's memory model.
         let all: &[AtomicU64] = unsafe { all.as_ref() };
-        let Range { start, end } = Self::bounds(page, self.page_len);
-        let page = all.get(start / WORD..(end + CANARY) / WORD);
-        page.expect("the caller counts the pages")
+        let Range { start, end } = self.bounds(page);
+        let words = all.get(start / WORD..(end + CANARY) / WORD);
+        let words = words.expect("the caller counts the pages");
+        words.split_at(self.page_len / WORD)
     }
+}
+
+/// The right word of a page with this seed.
+const fn right(seed: u64, generation: u64, at: u64) -> u64 {
+    let word = seed.wrapping_add(at);
+    (if at == 0 { word ^ generation } else { word }).to_le()
+}
+
+/// How many bytes of a word are not right.
+fn differing(word: &AtomicU64, right: u64) -> u32 {
+    match word.load(Ordering::Relaxed) ^ right {
+        // Nearly always: builds without optimisation are slow enough.
+        0 => 0,
+        bits => bits
+            .to_ne_bytes()
+            .map(|byte| u32::from(byte != 0))
+            .iter()
+            .sum(),
+    }
+}
+
+/// A number of which the words of a page are made.
+const fn seed(page: usize) -> u64 {
+    Pattern::new(0).word(page as u64)
 }
 
 fn map(kind: Kind, len: usize) -> io::Result<(MmapRaw, Option<OwnedFd>)> {

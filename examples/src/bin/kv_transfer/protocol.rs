@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use examples::Failure;
 use serde::{Deserialize, Serialize};
 use verbs_core::RemoteMemoryRegion;
 
@@ -30,6 +31,18 @@ pub(crate) struct Order {
 
 /// An order is no longer than this.
 pub(crate) const ORDER_LEN: usize = 256;
+
+impl Cache {
+    /// How a rail reaches it, if its pages are those of this side.
+    pub(crate) fn memory_for(&self, options: &Options) -> Result<RemoteMemoryRegion, Failure> {
+        if (self.pages, self.page_len) == (options.all_pages(), options.page_len()) {
+            return Ok(self.memory);
+        }
+        Err(Failure::new(
+            "decode's cache has another number or length of pages",
+        ))
+    }
+}
 
 impl Order {
     /// How many immediates come with its pages.
