@@ -181,7 +181,9 @@
 //! # Further reading
 //!
 //! The [guide](verbs_channel::guide), for those who are new to RDMA: objects, memory, limits, and the causes
-//! of common errors. [`verbs_channel`] and [`verbs_core`], and the manual pages they name.
+//! of common errors. [`verbs_channel`] and [`verbs_core`], and the manual pages they name. For those who
+//! know `rdma-io` or `async-rdma`:
+//! [what is called what](https://docs.rs/verbs-async/latest/verbs_async/from_rust/) here.
 
 mod blocking;
 mod channel;
@@ -196,6 +198,10 @@ mod error;
 #[cfg(test)]
 mod error_chains;
 mod events;
+// Only with all features: it links to what each of them adds.
+#[cfg(all(feature = "async-io", feature = "rdmacm", feature = "tokio"))]
+#[doc = include_str!("from_rust.md")]
+pub mod from_rust {}
 mod group;
 mod incoming;
 pub mod notifier;

@@ -16,7 +16,7 @@
 //! | [Troubleshooting](troubleshooting) | What does this error mean, and how do I mend it? |
 //!
 //! If you know the C API, [`verbs_core::from_c`] has the Rust name of each C name. If you know another RDMA
-//! crate, see [what is called what](from_rust).
+//! crate, see [what is called what](from_rust) here.
 //!
 //! Every block of Rust in the guide is compiled by the tests of this crate, and every error text is
 //! compared with what the code prints. To run the blocks without an RDMA device, see
@@ -49,6 +49,11 @@ pub mod debugging {}
 #[doc = include_str!("faults.md")]
 pub mod faults {}
 
+#[cfg_attr(feature = "rdmacm", doc = "[`rdmacm`]: crate::verbs_core::rdmacm")]
+#[cfg_attr(
+    not(feature = "rdmacm"),
+    doc = "[`rdmacm`]: crate::verbs_core#features"
+)]
 #[doc = include_str!("from_rust.md")]
 pub mod from_rust {}
 
