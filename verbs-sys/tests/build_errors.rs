@@ -53,6 +53,26 @@ fn assert_one_line(variables: &[(&str, &str)], words: &[&str]) {
     }
 }
 
+/// The texts of the guide's section on building, each the beginning of a line that is printed. None if
+/// this package is not in its workspace.
+fn quoted() -> Option<Vec<String>> {
+    let page = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../verbs-channel/src/guide/troubleshooting.md"
+    );
+    let page = fs::read_to_string(page).ok()?;
+    let (_, section) = page
+        .split_once("\n# Building\n")
+        .expect("the page has the section");
+    let section = section.split("\n# ").next().unwrap_or_default();
+    let blocks = section.split("```text\n").skip(1);
+    let texts = blocks.map(|block| {
+        let (text, _) = block.split_once("\n```").expect("the block has an end");
+        text.replace('\n', " ")
+    });
+    Some(texts.collect())
+}
+
 /// A directory with libraries of these versions for pkg-config to find, and nothing else.
 fn packages(libraries: &[(&str, &str)]) -> String {
     let words: Vec<_> = libraries.iter().map(|(_, version)| *version).collect();
@@ -170,4 +190,27 @@ fn another_system_or_32_bits() {
     let needs = "64-bit Linux only";
     assert_one_line(&[("CARGO_CFG_TARGET_OS", "macos")], &[needs]);
     assert_one_line(&[("CARGO_CFG_TARGET_POINTER_WIDTH", "32")], &[needs]);
+}
+
+#[test]
+fn guide_quotes_the_errors_as_they_are_printed() {
+    let Some(quoted) = quoted() else {
+        println!("SKIPPED guide_quotes_the_errors_as_they_are_printed: the guide is not here");
+        return;
+    };
+    let old = packages(&[("libibverbs", "1.11.33.2")]);
+    let missing = [
+        ("PKG_CONFIG_LIBDIR", "/nonexistent"),
+        ("PKG_CONFIG", "/nonexistent"),
+        ("LIBCLANG_PATH", "/nonexistent"),
+        ("PKG_CONFIG_LIBDIR", &old),
+    ];
+    let printed = missing.map(|variable| errors(&[variable]).concat());
+    assert_eq!(quoted.len(), printed.len(), "{quoted:#?}");
+    for (text, line) in quoted.iter().zip(&printed) {
+        assert!(
+            line.starts_with(text),
+            "{line:?} does not begin with {text:?}"
+        );
+    }
 }

@@ -13,6 +13,7 @@ mod fuzz;
 mod gate;
 mod groups;
 mod groups_model;
+mod guide;
 #[path = "../driver/hooks.rs"]
 mod hooks;
 mod loggers;

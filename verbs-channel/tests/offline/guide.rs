@@ -7,7 +7,9 @@ use std::time::Duration;
 use fake_libibverbs::with;
 use rustix::io::Errno;
 use verbs_channel::exchange::{ExchangeError, ExchangeFailure, RefusalCode};
-use verbs_channel::verbs_core::{EndpointError, Error as Core, PortState, WcStatus, WorkError};
+use verbs_channel::verbs_core::{
+    EndpointError, Error as Core, PortState, PostError, WcStatus, WorkError,
+};
 use verbs_channel::{Channel, DownReason, Error, ErrorChain, Queue, RejectReason, TransportError};
 
 use crate::fake_device::pd;
@@ -27,11 +29,20 @@ const CHAPTERS: [&str; 11] = [
     include_str!("../../src/guide/troubleshooting.md"),
 ];
 
+/// Sections whose texts other tests compare: those of the build script and of `verbs-async`. The
+/// connection manager is there with its feature only.
+fn is_elsewhere(section: &str) -> bool {
+    let title = section.lines().next().unwrap_or_default();
+    let is_of_manager = title == "Connecting by `rdma_cm`";
+    matches!(title, "Building" | "With verbs-async") || (is_of_manager && !cfg!(feature = "rdmacm"))
+}
+
 /// The texts that the guide quotes: each block of the language `text`, as one line.
 fn quoted() -> Vec<String> {
-    let blocks = CHAPTERS
-        .iter()
-        .flat_map(|chapter| chapter.split("```text\n").skip(1));
+    let sections = CHAPTERS.iter().flat_map(|chapter| chapter.split("\n# "));
+    let blocks = sections
+        .filter(|section| !is_elsewhere(section))
+        .flat_map(|section| section.split("```text\n").skip(1));
     let texts = blocks.map(|block| {
         let (text, _) = block.split_once("\n```").expect("the block has an end");
         text.replace('\n', " ")
@@ -67,6 +78,11 @@ fn of_core() -> Vec<Core> {
             port: 1,
             state: PortState::DOWN,
         },
+        Core::UnknownPort {
+            port: 2,
+            device: "mlx5_0".into(),
+            ports: 1,
+        },
         Core::NoGid { port: 1 },
         Core::EmptyGid {
             port: 1,
@@ -99,6 +115,15 @@ fn of_core() -> Vec<Core> {
         Core::Unsupported {
             verb: "ibv_alloc_dm",
         },
+        Core::OutOfBounds {
+            start: 0,
+            end: 65,
+            len: 64,
+        },
+        Core::RemoteAccess,
+        PostError::examples()[0].into(),
+        work_error(WcStatus::WR_FLUSH_ERR).into(),
+        work_error(WcStatus::LOC_PROT_ERR).into(),
     ]
 }
 
@@ -117,6 +142,14 @@ fn of_exchanges(words: String) -> Vec<Error> {
         ExchangeError::TimedOut {
             what: "write",
             after,
+        },
+        ExchangeError::Tcp {
+            what: "connect to",
+            source: Errno::HOSTUNREACH.into(),
+        },
+        ExchangeError::HungUp {
+            got: 0,
+            expected: 12,
         },
         ExchangeError::Lookup {
             address: "\"server\"".into(),
@@ -155,9 +188,29 @@ fn no_path(local: &str, remote: &str) -> String {
     [before.replace(ours, local), after.replace(ours, remote)].join(" to the peer's ")
 }
 
-fn failed(queue: Queue, status: WcStatus) -> Error {
+/// Errors of the connection manager.
+#[cfg(feature = "rdmacm")]
+fn of_manager() -> Vec<Error> {
+    use verbs_channel::verbs_core::rdmacm::CmFailure;
+
+    let peer = SocketAddr::from(([10, 0, 0, 2], 7471));
+    let steps = ["resolving the address", "connecting"].into_iter();
+    let failed = |(step, failure)| {
+        let failure = Box::new(failure);
+        let error = ExchangeError::Manager(Core::ConnectionManager { step, failure });
+        ExchangeFailure::new(Some(peer), error).into()
+    };
+    steps.zip(CmFailure::examples()).map(failed).collect()
+}
+
+fn work_error(status: WcStatus) -> WorkError {
     let mut error = WorkError::example();
     (error.status, error.qp_num, error.vendor_err) = (status, 0x11, 0);
+    error
+}
+
+fn failed(queue: Queue, status: WcStatus) -> Error {
+    let error = work_error(status);
     TransportError::Work { queue, error }.into()
 }
 
@@ -176,6 +229,12 @@ fn of_operations() -> Vec<Error> {
         failed(Queue::Receive, WcStatus::LOC_QP_OP_ERR),
         RejectReason::OtherDomain.into(),
         RejectReason::NoReads.into(),
+        RejectReason::RemoteTooShort {
+            local: 65,
+            remote: 64,
+        }
+        .into(),
+        RejectReason::InlineTooLong { len: 16, max: 0 }.into(),
         RejectReason::Backpressure(Queue::Send).into(),
         RejectReason::Untaken.into(),
         TransportError::Aborted(late).into(),
@@ -217,6 +276,8 @@ fn guide_quotes_the_texts_of_errors_as_they_are_printed() {
     let mut errors: Vec<Error> = of_core().into_iter().map(Error::from).collect();
     errors.extend(of_exchanges(no_path(remote, local)));
     errors.extend(of_operations());
+    #[cfg(feature = "rdmacm")]
+    errors.extend(of_manager());
     let errors = errors.iter();
     let mut printed: Vec<_> = errors
         .map(|error| ErrorChain::new(error).to_string())

@@ -72,6 +72,19 @@ impl CmFailure {
         private_data: PrivateData::EMPTY,
     };
 
+    /// Those of the guide, for the tests of the crates above: the address is of no RDMA device, and no
+    /// program listens.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn examples() -> [Self; 2] {
+        let no_device = Self {
+            event: CmEventType::ADDR_ERROR,
+            status: -libc::ENODEV,
+            private_data: PrivateData::EMPTY,
+        };
+        [no_device, Self::REFUSED]
+    }
+
     /// The event that ended the step.
     #[must_use]
     pub const fn event(&self) -> CmEventType {

@@ -1,0 +1,52 @@
+//! The error texts of this crate in the guide are those that the code prints.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+
+use tokio::runtime::Builder;
+use verbs_async::notifier::TokioNotifier;
+use verbs_async::{Error, ErrorChain, StreamError};
+
+const PAGE: &str = include_str!("../../../verbs-channel/src/guide/troubleshooting.md");
+
+/// The blocks of the section about this crate, each as one line.
+fn quoted() -> Vec<String> {
+    let (_, section) = PAGE
+        .split_once("\n# With verbs-async\n")
+        .expect("the page has the section");
+    let section = section.split("\n# ").next().unwrap_or_default();
+    let blocks = section.split("```text\n").skip(1);
+    let texts = blocks.map(|block| {
+        let (text, _) = block.split_once("\n```").expect("the block has an end");
+        text.replace('\n', " ")
+    });
+    texts.collect()
+}
+
+/// What a notifier of tokio returns that is made outside of a runtime, and within one without I/O.
+fn of_tokio() -> [Error; 2] {
+    let (descriptor, _other) = UnixStream::pair().expect("there are descriptors left");
+    let outside = TokioNotifier::new(&descriptor);
+    let without_io = Builder::new_current_thread().build();
+    let runtime = without_io.expect("this machine has a runtime");
+    let within = runtime.block_on(async { TokioNotifier::new(&descriptor) });
+    [outside, within].map(|notifier| notifier.expect_err("it cannot watch").into())
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no such descriptors")]
+fn guide_quotes_the_texts_of_errors_as_they_are_printed() {
+    let [outside, without_io] = of_tokio();
+    let receives = Error::StreamReceives {
+        depth: 16,
+        needed: 20,
+        max_recv_wr: 8,
+    };
+    let errors = [outside, without_io, Error::AlreadyWatched, receives];
+    let mut printed = errors
+        .map(|error| ErrorChain::new(&error).to_string())
+        .to_vec();
+    let of_stream = io::Error::from(StreamError::NotAStream);
+    printed.push(ErrorChain::new(&of_stream).to_string());
+    assert_eq!(quoted(), printed);
+}
