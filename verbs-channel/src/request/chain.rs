@@ -1,6 +1,7 @@
 //! Chains of requests on owned buffers, which are built once and started again and again.
 
 use std::fmt;
+use std::iter;
 use std::mem;
 use std::ops::{Range, RangeBounds};
 
@@ -116,6 +117,32 @@ impl OwnedChain {
             }),
             Err(reason) => Err(Rejected::new(reason, requests)),
         }
+    }
+
+    /// A chain of this many sends without bytes, to be [replaced](Self::set) before it is started.
+    ///
+    /// For a chain whose requests are not known yet when it is built. Choose the [range](Self::set_range) that
+    /// was replaced: the others would be sent as empty messages.
+    ///
+    /// ```no_run
+    /// # use verbs_channel::{Channel, Error, Outgoing, OwnedChain, SharedMemory};
+    /// # use verbs_channel::verbs_core::RemoteMemoryRegion;
+    /// # fn of(channel: &mut Channel, cache: &SharedMemory, theirs: RemoteMemoryRegion) -> Result<(), Error> {
+    /// let mut chain = OwnedChain::blank(64);
+    /// // Only two pages this time.
+    /// chain.set(0, Outgoing::write(cache.slice(..4096)?, theirs.slice(..4096)?))?;
+    /// chain.set(1, Outgoing::write(cache.slice(4096..8192)?, theirs.slice(4096..8192)?))?;
+    /// chain.set_range(..2)?;
+    /// let ticket = channel.start_chain(chain)?;
+    /// # drop(ticket);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[expect(clippy::missing_panics_doc, reason = "any channel can send nothing")]
+    pub fn blank(requests: u16) -> Self {
+        let nothing = || Outgoing::send(OwnedBuffer::empty()).into();
+        let requests = iter::repeat_with(nothing).take(requests.into());
+        Self::new(requests.collect()).expect("any channel can send nothing")
     }
 
     /// How many requests it has.

@@ -31,12 +31,6 @@ fn sends(pool: &BufferPool, count: usize) -> OwnedChain {
     OwnedChain::new(sends.collect()).unwrap()
 }
 
-/// This many sends of nothing.
-fn nothing(count: usize) -> OwnedChain {
-    let sends = (0..count).map(|_| Outgoing::send(OwnedBuffer::empty()).into());
-    OwnedChain::new(sends.collect()).unwrap()
-}
-
 /// Requests of each kind, with options.
 fn of_each_kind(pd: &ProtectionDomain) -> Vec<OwnedRequest> {
     let buffer = |len: usize| {
@@ -139,7 +133,7 @@ fn each_range_is_posted_alone() {
     assert_eq!(chain.range(), 0..8, "it is not changed");
     // Longer than its queue: part by part.
     let mut channel = channel_for(3);
-    let mut long = nothing(7);
+    let mut long = OwnedChain::blank(7);
     for start in (0..7).step_by(3) {
         long.set_range(start..7.min(start + 3)).unwrap();
         let ticket = channel.start_chain(long).unwrap();
@@ -184,7 +178,7 @@ fn replaced_request_is_posted_and_the_previous_one_is_returned() {
     let receive = chain.set(0, receive).unwrap_err();
     assert_eq!(*receive.error(), RejectReason::ReceiveInBatch);
     drop(receive);
-    for (mut short, len) in [(sends(&pool, 3), 3), (nothing(0), 0)] {
+    for (mut short, len) in [(sends(&pool, 3), 3), (OwnedChain::blank(0), 0)] {
         let past = short.set(len, Outgoing::send(pool.take().unwrap()));
         let (why, back) = past.unwrap_err().into_parts();
         assert_eq!(why, RejectReason::NoRequest { index: len, len });
@@ -231,7 +225,7 @@ fn request_that_failed_is_named() {
 fn aborted_chain_counts_those_that_are_known_to_have_succeeded() {
     for flushed in 0..3 {
         let mut channel = channel();
-        let ticket = channel.start_chain(nothing(3)).unwrap();
+        let ticket = channel.start_chain(OwnedChain::blank(3)).unwrap();
         shut_down(&mut channel);
         posted()[flushed..].iter().copied().for_each(flushes);
         let ended = channel.poll(ticket).unwrap().unwrap();
@@ -241,7 +235,7 @@ fn aborted_chain_counts_those_that_are_known_to_have_succeeded() {
     // Without a completion nothing is known; with some of them, what they show.
     for is_flushed in [false, true] {
         let mut channel = channel();
-        let ticket = channel.start_chain(nothing(3)).unwrap();
+        let ticket = channel.start_chain(OwnedChain::blank(3)).unwrap();
         if is_flushed {
             ends(posted()[1], IBV_WC_WR_FLUSH_ERR);
         }
@@ -257,12 +251,12 @@ fn what_does_not_pass_the_gate_is_handed_back() {
     let mut channel = channel();
     let (why, back) = start(&mut channel, OwnedChain::default());
     assert_eq!((why, back.len()), (RejectReason::EmptyBatch, 0));
-    let mut empty = nothing(2);
+    let mut empty = OwnedChain::blank(2);
     empty.set_range(1..1).unwrap();
     let (why, back) = start(&mut channel, empty);
     assert_eq!((why, back.len()), (RejectReason::EmptyBatch, 2));
     let (asked, max) = (5, 4);
-    let (why, back) = start(&mut channel, nothing(5));
+    let (why, back) = start(&mut channel, OwnedChain::blank(5));
     assert_eq!(why, RejectReason::BatchTooLong { asked, max });
     assert_eq!(back.len(), 5);
 
@@ -304,8 +298,8 @@ fn what_does_not_pass_the_gate_is_handed_back() {
 #[test]
 fn full_queue_is_backpressure() {
     let mut channel = channel();
-    let ticket = channel.start_chain(nothing(3)).unwrap();
-    let (full, back) = start(&mut channel, nothing(2));
+    let ticket = channel.start_chain(OwnedChain::blank(3)).unwrap();
+    let (full, back) = start(&mut channel, OwnedChain::blank(2));
     assert_eq!(full, RejectReason::Backpressure(Queue::Send));
     assert!(full.is_backpressure());
     assert_eq!((back.len(), back.done()), (2, 0));
@@ -457,7 +451,7 @@ fn partly_posted_chain_is_returned_after_its_queue_pair_is_destroyed() {
     // A chain that the driver rejects whole is handed back at once.
     let mut channel = channel();
     with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
-    let (why, back) = start(&mut channel, nothing(4));
+    let (why, back) = start(&mut channel, OwnedChain::blank(4));
     assert!(matches!(why, RejectReason::Post(_)));
     assert!(!called("ibv_destroy_qp") && channel.is_idle() && back.done() == 0);
     let ticket = channel.start_chain(back).unwrap();
@@ -475,9 +469,15 @@ fn chains_of_a_group_share_its_budget() {
         group.join(prepared.handshake(&endpoint).unwrap()).unwrap()
     });
     forget_the_past();
-    let first = group.channel(ids[0]).unwrap().start_chain(nothing(8));
+    let first = group
+        .channel(ids[0])
+        .unwrap()
+        .start_chain(OwnedChain::blank(8));
     first.unwrap();
-    let second = group.channel(ids[1]).unwrap().start_chain(nothing(8));
+    let second = group
+        .channel(ids[1])
+        .unwrap()
+        .start_chain(OwnedChain::blank(8));
     let second = second.unwrap_err();
     assert_eq!(*second.error(), RejectReason::Budget(Queue::Send));
     succeeds(*posted().last().unwrap());
@@ -489,4 +489,22 @@ fn chains_of_a_group_share_its_budget() {
     posted()[8 + 6..].iter().copied().for_each(flushes);
     let ended = group.next_completed().unwrap();
     assert_eq!((ended.ticket, ended.chain.unwrap().done()), (ticket, 5));
+}
+
+#[test]
+fn blank_chain_sends_nothing_but_what_was_set() {
+    let mut channel = channel_for(8);
+    let pool = BufferPool::new(channel.pd(), 8, 1).unwrap();
+    let mut chain = OwnedChain::blank(3);
+    assert_eq!((chain.len(), chain.range()), (3, 0..3));
+    let block = pool.take_with(b"set").unwrap().unwrap();
+    drop(chain.set(1, Outgoing::send(block)).unwrap());
+    let _ticket = channel.start_chain(chain).unwrap();
+    let lengths: Vec<usize> = last_post().iter().map(|posted| posted.list.len()).collect();
+    assert_eq!(lengths, [0, 1, 0]);
+    let mut chain = OwnedChain::blank(3);
+    chain.set_range(..1).unwrap();
+    let _ticket = channel.start_chain(chain).unwrap();
+    assert_eq!(last_post().len(), 1);
+    assert!(OwnedChain::blank(0).is_empty());
 }
