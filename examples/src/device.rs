@@ -24,6 +24,19 @@ pub fn open(common: &Common) -> Result<Context, Failure> {
     Ok(context)
 }
 
+/// Opens the devices with these names, or [that](open) of the other options if there are none.
+///
+/// # Errors
+///
+/// As [`open`].
+pub fn open_each(common: &Common, names: &[String]) -> Result<Vec<Context>, Failure> {
+    if names.is_empty() {
+        return Ok(vec![open(common)?]);
+    }
+    let opened = names.iter().map(|name| Device::by_name(name)?.open());
+    Ok(opened.collect::<Result<_, _>>()?)
+}
+
 /// Checks that a port can send messages of this many bytes.
 ///
 /// # Errors

@@ -17,6 +17,13 @@ impl Latencies {
         Self { sorted: all }
     }
 
+    /// How many there are.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a number to show")]
+    pub const fn len(&self) -> usize {
+        self.sorted.len()
+    }
+
     /// The latency below which this percentage of them is, in microseconds.
     #[must_use]
     pub fn percentile(&self, percent: usize) -> f64 {
@@ -66,6 +73,7 @@ mod tests {
         let ranks = [0, 50, 99, 100].map(|percent| all.percentile(percent).round());
         assert_eq!(ranks, [1.0, 51.0, 100.0, 100.0]);
         assert_eq!((all.mean() * 10.0).round(), 505.0);
+        assert_eq!(all.len(), 100);
         assert_eq!(all.total(), Duration::from_micros(5050));
         assert_eq!(
             all.to_string(),

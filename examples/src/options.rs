@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
+use verbs_channel::{Channel, ChannelBuilder};
+use verbs_core::ProtectionDomain;
 
 use crate::tcp::cannot_connect;
 
@@ -39,6 +41,13 @@ pub struct Common {
 }
 
 impl Common {
+    /// Channels on the port and with the GID that were asked for.
+    pub fn channels(&self, pd: &ProtectionDomain) -> ChannelBuilder {
+        Channel::builder(pd)
+            .port_num(self.ib_port)
+            .gid_index(self.gid_idx)
+    }
+
     /// How long the peer may be silent.
     #[must_use]
     pub const fn limit(&self) -> Duration {

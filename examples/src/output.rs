@@ -47,6 +47,20 @@ impl Measured {
         }
     }
 
+    /// How many operations were done in a second.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "shown with few digits")]
+    pub fn rate(&self) -> f64 {
+        self.iters as f64 / self.took.as_secs_f64().max(1e-9)
+    }
+
+    /// How many gigabytes were moved in a second.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "shown with few digits")]
+    pub fn gigabytes(&self) -> f64 {
+        self.rate() * self.bytes as f64 / 1e9
+    }
+
     /// Prints it as a line of `name=value` if the environment has `VERBS_RESULT_LINES=1`.
     ///
     /// # Errors
@@ -89,5 +103,14 @@ mod tests {
         );
         let line = Measured::new("read", 1, 1, took, false).to_string();
         assert!(line.ends_with("verified=no"));
+    }
+
+    #[test]
+    fn rates_are_of_a_second() {
+        let took = Duration::from_millis(500);
+        let measured = Measured::new("write", 4_000_000, 1000, took, true);
+        assert_eq!((measured.rate(), measured.gigabytes()), (2000.0, 8.0));
+        let none = Measured::new("write", 1, 0, Duration::ZERO, true);
+        assert_eq!((none.rate(), none.gigabytes()), (0.0, 0.0));
     }
 }

@@ -11,7 +11,6 @@ pub use server::Server;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use verbs_async::verbs_channel::Channel;
 use verbs_async::verbs_channel::verbs_core::{Context as Device, MinRnrTimer};
 use verbs_async::{AsyncGroup, CqEvents};
 
@@ -84,9 +83,9 @@ impl Options {
         channels: u32,
     ) -> Result<AsyncGroup, Failure> {
         let pd = device.alloc_pd()?;
-        let builder = Channel::builder(&pd)
-            .port_num(self.common.ib_port)
-            .gid_index(self.common.gid_idx)
+        let builder = self
+            .common
+            .channels(&pd)
             .max_send_wr(MAX_WINDOW)
             .max_recv_wr(MAX_WINDOW)
             // A client's first messages may come before the server's receives are posted.

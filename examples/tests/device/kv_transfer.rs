@@ -17,13 +17,13 @@ const KV_TRANSFER: &str = env!("CARGO_BIN_EXE_kv_transfer");
 const FREE_MS: f64 = 1000.0;
 
 /// 128 pages, 512 KiB a request.
-const SMALL: [&str; 6] = ["--layers", "4", "--pages", "32", "--page", "4"];
+const SMALL: [&str; 4] = ["--pages", "128", "--page", "4"];
 
 /// 64 pages, 8 MiB a request: prefill posts all at once.
-const LARGE: [&str; 6] = ["--layers", "4", "--pages", "16", "--page", "128"];
+const LARGE: [&str; 4] = ["--pages", "64", "--page", "128"];
 
 /// 512 pages of 1 KiB: more than decode has receives posted.
-const MANY: [&str; 6] = ["--layers", "8", "--pages", "64", "--page", "1"];
+const MANY: [&str; 4] = ["--pages", "512", "--page", "1"];
 
 /// A small request takes a fifth of a second or more then, and a large one 3.4 s.
 const SLOW: [&str; 2] = ["rate", "20mbit"];

@@ -10,7 +10,6 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use examples::kv::load::Load;
 use examples::{Common, Context as _, Failure, run, say};
-use verbs_async::verbs_channel::Channel;
 use verbs_async::{AsyncGroup, CqEvents};
 
 use crate::connection::Connection;
@@ -83,9 +82,7 @@ impl Options {
     fn group(&self, connections: u32) -> Result<AsyncGroup, Failure> {
         let device = examples::open(&self.common)?;
         let pd = device.alloc_pd()?;
-        let builder = Channel::builder(&pd)
-            .port_num(self.common.ib_port)
-            .gid_index(self.common.gid_idx);
+        let builder = self.common.channels(&pd);
         let events = CqEvents::create_tokio(&device)?;
         let group = AsyncGroup::new(builder, connections, &events);
         group.context(|| format!("cannot have {connections} connections at once"))

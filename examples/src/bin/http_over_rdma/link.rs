@@ -7,7 +7,6 @@ use hyper_util::rt::TokioIo;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
-use verbs_async::verbs_channel::Channel;
 use verbs_async::verbs_channel::verbs_core::Context;
 use verbs_async::{AsyncGroup, ByteStream, CqEvents};
 
@@ -25,9 +24,7 @@ pub(crate) fn group(
 ) -> Result<AsyncGroup, Failure> {
     let pd = context.alloc_pd()?;
     let events = CqEvents::create_tokio(context)?;
-    let builder = Channel::builder(&pd)
-        .port_num(options.common.ib_port)
-        .gid_index(options.common.gid_idx);
+    let builder = options.common.channels(&pd);
     Ok(AsyncGroup::new(builder, max_channels, &events)?)
 }
 

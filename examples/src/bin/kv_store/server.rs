@@ -11,8 +11,7 @@ use examples::kv::{HEADER, MAX_KEY, Reply, Request, Values, Welcome};
 use examples::{Context as _, Failure, Listener, say};
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcOpcode};
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, Completed, ConnectedMember, OwnedBuffer,
-    PollStrategy,
+    BufferPool, ChannelGroup, ChannelId, Completed, ConnectedMember, OwnedBuffer, PollStrategy,
 };
 
 use crate::Options;
@@ -61,9 +60,8 @@ pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
     let store = Store::new(&pd, options.capacity, max_value)?;
     let blocks = usize::try_from(options.max_clients * (DEPTH + 1))?;
     let pool = BufferPool::new(&pd, HEADER + MAX_KEY + max_value, blocks)?;
-    let group = Channel::builder(&pd)
-        .port_num(common.ib_port)
-        .gid_index(common.gid_idx)
+    let group = common
+        .channels(&pd)
         .max_recv_wr(DEPTH)
         .max_send_wr(DEPTH + 1)
         .timeout(common.limit())

@@ -1,12 +1,12 @@
 //! Decode: counts before it asks, checks every byte, and uses no page again before nothing can write to it.
 
+use std::cell::RefCell;
 use std::iter;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use examples::{Context as _, Failure, Latencies, Listener, Measured, Meter, runtime, say};
-use futures_util::future::join_all;
+use examples::{Context as _, Failure, Latencies, Listener, Measured, Meter, Pages, runtime, say};
+use futures_util::future::{join_all, try_join_all};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -15,17 +15,25 @@ use verbs_async::{AsyncGroup, CqEvents, IncomingMessages};
 use verbs_channel::{BufferPool, ImmediateCounters, OwnedBuffer, Recorded, SharedMemory};
 use verbs_core::{AccessFlags, Context};
 
-use crate::Options;
-use crate::pool::Pool;
-use crate::protocol::{Cache, ORDER_LEN, Order};
+use crate::{Cache, ORDER_LEN, Options, Order};
 
 /// Receives for immediates on a rail.
 const RECEIVES: u16 = 256;
 /// How long to wait for a rail that has just gone down, while another is up.
 const GRACE: Duration = Duration::from_secs(2);
 
-struct Rail {
-    name: String,
+struct Decode<'o> {
+    rails: Vec<Rail<'o>>,
+    /// How many of them were up at the last request.
+    expected: usize,
+    listener: TcpListener,
+    pages: Pages,
+    counters: ImmediateCounters,
+    options: &'o Options,
+}
+
+struct Rail<'o> {
+    name: &'o str,
     group: AsyncGroup,
     memory: SharedMemory,
     orders: BufferPool,
@@ -33,21 +41,11 @@ struct Rail {
     incoming: Option<IncomingMessages>,
 }
 
-struct Decode<'o> {
-    rails: Vec<Rail>,
-    /// How many of them were up at the last request.
-    expected: usize,
-    listener: TcpListener,
-    pool: Arc<Pool>,
-    counters: ImmediateCounters,
-    options: &'o Options,
-}
-
 /// What the rails of a request share.
 struct Request<'d> {
-    counters: &'d ImmediateCounters,
-    options: &'d Options,
     generation: u64,
+    options: &'d Options,
+    counters: &'d ImmediateCounters,
     /// How many pages have come.
     arrived: watch::Sender<usize>,
 }
@@ -66,28 +64,28 @@ pub(crate) fn run(options: &Options, devices: &[Context]) -> Result<(), Failure>
             Ok(()) => took.push(start.elapsed()),
             Err(why) => freed.push(decode.free(&format!("generation {generation}: {why}"))?),
         }
-        for page in 0..options.all_pages() {
+        for page in 0..options.pages {
             let place = options.place(page, generation);
-            damaged += decode.pool.damaged(place);
+            damaged += decode.pages.damaged(place);
             if ended.is_ok() {
-                wrong += decode.pool.wrong(place, page, generation);
+                wrong += decode.pages.wrong(place, page, generation);
             }
         }
     }
     runtime.block_on(decode.leave());
-    let (done, early, pages) = (took.len(), freed.len(), options.all_pages());
     let (took, freed) = (Latencies::new(took), Latencies::new(freed));
-    let (moved, page_len) = ((done * pages) as u64, options.page_len());
-    let rate = moved as f64 / took.total().as_secs_f64().max(1e-9);
-    let (gigabytes, costs) = (rate * page_len as f64 / 1e9, meter.costs(moved));
-    let slowest = freed.percentile(100) / 1e3;
+    let (done, early, slowest) = (took.len(), freed.len(), freed.percentile(100) / 1e3);
+    let (pages, page_len) = options.size();
+    let moved = (done * pages) as u64;
+    let measured = Measured::new("kv_transfer", page_len as u64, moved, took.total(), true);
+    let (gigabytes, rate, costs) = (measured.gigabytes(), measured.rate(), meter.costs(moved));
     say(format_args!(
         "{done} requests of {pages} pages of {page_len} bytes: {wrong} wrong bytes, {damaged} of canaries\n\
          {early} ended early: their pages were free after {slowest:.1} ms at most\n\
          {gigabytes:.3} GB/s, {rate:.0} pages/s: {costs} a page\n\
          requests in {took}"
     ))?;
-    Measured::new("kv_transfer", page_len as u64, moved, took.total(), true).print()?;
+    measured.print()?;
     match (wrong, damaged) {
         (0, 0) => Ok(()),
         _ => Err(Failure::new("pages or canaries were damaged")),
@@ -95,14 +93,23 @@ pub(crate) fn run(options: &Options, devices: &[Context]) -> Result<(), Failure>
 }
 
 impl<'o> Decode<'o> {
-    fn new(options: &'o Options, devices: &[Context]) -> Result<Self, Failure> {
-        let pool = Pool::new(options)?;
-        let rails = devices
-            .iter()
-            .map(|device| Rail::new(device, &pool, options));
-        let rails: Vec<Rail> = rails.collect::<Result<_, Failure>>()?;
+    fn new(options: &'o Options, devices: &'o [Context]) -> Result<Self, Failure> {
+        let pages = Pages::new(options.memory, options.size())?;
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let rails = devices.iter().map(|device| {
+            let (pd, events) = (device.alloc_pd()?, CqEvents::create_tokio(device)?);
+            let channels = options.common.channels(&pd).max_recv_wr(RECEIVES.into());
+            Ok(Rail {
+                name: device.device().name(),
+                group: AsyncGroup::new(channels, 1, &events)?,
+                memory: pages.memory().register(&pd, access, 0)?,
+                orders: BufferPool::new(&pd, ORDER_LEN, 1)?,
+                incoming: None,
+            })
+        });
+        let rails: Vec<Rail<'_>> = rails.collect::<Result<_, Failure>>()?;
         let listener = Listener::bind(options.common.port)?;
-        let names: Vec<_> = rails.iter().map(|rail| &rail.name[..]).collect();
+        let names: Vec<_> = rails.iter().map(|rail| rail.name).collect();
         let (names, port) = (names.join(" and "), listener.port());
         say(format_args!("waiting on {names}, TCP port {port}"))?;
         Ok(Self {
@@ -110,81 +117,67 @@ impl<'o> Decode<'o> {
             expected: rails.len(),
             rails,
             listener: TcpListener::from_std(listener.into_socket())?,
-            pool,
+            pages,
             options,
         })
     }
 
     /// Connects rails that are down: at least one, and those that have just gone down.
     async fn join(&mut self) -> Result<(), Failure> {
-        let (mut since, mut up) = (Instant::now(), self.up());
+        let (mut since, mut up) = (Instant::now(), up(&self.rails));
         while up < self.rails.len() {
             let wait = match up {
                 0 => self.options.common.wait(),
                 _ if up < self.expected => GRACE,
                 _ => Duration::ZERO,
             };
-            match timeout_at((since + wait).into(), self.listener.accept()).await {
-                Err(_elapsed) if up > 0 => break,
-                Err(_elapsed) => return Err(Failure::new("no prefill came (--wait waits longer)")),
-                Ok(accepted) => {
-                    let meet = async { self.meet(accepted?.0).await };
-                    // One that is silent or fails is as none: it can come again.
-                    if let Ok(Ok(())) = timeout(GRACE, meet).await {
-                        (since, up) = (Instant::now(), self.up());
-                    }
-                }
+            let accepted = timeout_at((since + wait).into(), self.listener.accept()).await;
+            let Ok(accepted) = accepted else { break };
+            let meet = async { self.meet(accepted?.0).await };
+            // One that is silent or fails is as none: it can come again.
+            if let Ok(Ok(())) = timeout(GRACE, meet).await {
+                (since, up) = (Instant::now(), self::up(&self.rails));
             }
         }
         self.expected = up;
-        Ok(())
+        let some = (up > 0).then_some(());
+        some.ok_or_else(|| Failure::new("no prefill came (--wait waits longer)"))
     }
 
     /// Connects the rail at the other end of a stream, which names it in a byte.
     async fn meet(&mut self, mut stream: TcpStream) -> Result<(), Failure> {
-        let number = stream.read_u8().await?;
-        let rail = self.rails.get_mut(usize::from(number));
-        let Some(rail) = rail.filter(|rail| !rail.is_up()) else {
+        let rail = self.rails.get_mut(usize::from(stream.read_u8().await?));
+        let Some(rail) = rail.filter(|rail| rail.incoming.is_none()) else {
             return Err(Failure::new("prefill has another number of rails"));
         };
-        let cache = Cache {
-            pages: self.options.all_pages(),
-            page_len: self.options.page_len(),
-            memory: rail.memory.remote(),
-        };
-        let cache = serde_json::to_vec(&cache)?;
+        let (size, memory) = (self.options.size(), rail.memory.remote());
+        let cache = serde_json::to_vec(&Cache { size, memory })?;
         let (channel, _) = rail.group.exchange_tokio(stream, &cache).await?;
         let receives = iter::repeat_with(OwnedBuffer::empty).take(RECEIVES.into());
         rail.incoming = Some(channel.into_incoming(receives));
         say(format_args!("rail {} is up", rail.name))
     }
 
-    fn up(&self) -> usize {
-        self.rails.iter().filter(|rail| rail.is_up()).count()
-    }
-
     /// A request: ready when all pages are there. When it fails, or is dropped before, its pages are not
     /// [free](Self::free) yet.
     async fn request(&mut self, generation: u64) -> Result<(), Failure> {
-        let options = self.options;
+        let (options, all) = (self.options, self.options.pages);
         let request = Request {
-            counters: &self.counters,
-            options,
             generation,
+            options,
+            counters: &self.counters,
             arrived: watch::Sender::new(0),
         };
         let mut arrived = request.arrived.subscribe();
-        let (all, aborts) = (options.all_pages(), options.abort_every);
-        let aborts = aborts.is_some_and(|every| generation.is_multiple_of(every));
+        let every = options.abort_every.unwrap_or(u64::MAX);
         let ended = tokio::select! {
             moved = request.carry_out(&mut self.rails) => return moved,
-            _ = arrived.wait_for(|arrived| arrived * 2 >= all), if aborts => "aborted",
-            () = sleep(Duration::from_millis(options.deadline)) => "its deadline has passed",
+            _ = arrived.wait_for(|arrived| arrived * 2 >= all), if generation.is_multiple_of(every) => "aborted",
+            () = sleep(options.deadline()) => "its deadline has passed",
         };
         let arrived = *arrived.borrow();
-        Err(Failure::new(format!(
-            "{ended} with {arrived} of {all} pages there"
-        )))
+        let why = format!("{ended} with {arrived} of {all} pages there");
+        Err(Failure::new(why))
     }
 
     /// Ends all rails: after this nothing writes to the pages, whatever prefill does. Returns how long it
@@ -193,97 +186,78 @@ impl<'o> Decode<'o> {
         let start = Instant::now();
         self.rails.iter_mut().try_for_each(Rail::end)?;
         let took = start.elapsed();
-        let shown = took.as_secs_f64() * 1e3;
-        say(format_args!(
-            "{why}: its pages were free after {shown:.1} ms"
-        ))?;
+        let ms = took.as_secs_f64() * 1e3;
+        say(format_args!("{why}: its pages were free after {ms:.1} ms"))?;
         Ok(took)
     }
 
     /// Takes leave of prefill, whose rails may be about to come back.
     async fn leave(&mut self) {
         drop(timeout(GRACE, self.join()).await);
-        let up = self.rails.iter().filter(|rail| rail.is_up());
         // One that is gone needs no leave.
-        drop(join_all(up.map(|rail| rail.send(None))).await);
+        drop(join_all(self.rails.iter().map(|rail| rail.send(None))).await);
     }
 }
 
 impl Request<'_> {
     /// Gives each rail a part of the pages, and the part of a rail that fails to another one.
-    async fn carry_out(&self, rails: &mut [Rail]) -> Result<(), Failure> {
-        let up = rails.iter().filter(|rail| rail.is_up()).count();
-        let all = self.options.all_pages();
-        let each = all.div_ceil(up.max(1));
-        let firsts = (0..all).step_by(each);
-        let mut parts: Vec<_> = firsts.map(|first| first..all.min(first + each)).collect();
-        while !parts.is_empty() {
-            let up: Vec<_> = rails.iter_mut().filter(|rail| rail.is_up()).collect();
-            if up.is_empty() {
+    async fn carry_out(&self, rails: &mut [Rail<'_>]) -> Result<(), Failure> {
+        let all = self.options.pages;
+        let each = all.div_ceil(up(rails).max(1));
+        let parts = (0..all).step_by(each);
+        let parts = parts.map(|first| first..all.min(first + each)).collect();
+        let parts: RefCell<Vec<_>> = RefCell::new(parts);
+        while !parts.borrow().is_empty() {
+            let up = rails.iter_mut().filter(|rail| rail.incoming.is_some());
+            let moves = up.map(async |rail| {
+                let part = parts.borrow_mut().pop();
+                if let Some(part) = part
+                    && let Err(why) = self.fetch(rail, &part).await
+                {
+                    parts.borrow_mut().push(part);
+                    say(format_args!("rail {} failed: {why}", rail.name))?;
+                    rail.end()?;
+                }
+                Ok::<_, Failure>(())
+            });
+            if try_join_all(moves).await?.is_empty() {
                 return Err(Failure::new("all rails have failed"));
             }
-            let later = parts.split_off(parts.len().min(up.len()));
-            let moves = up.into_iter().zip(parts).map(async |(rail, part)| {
-                let Err(why) = self.fetch(rail, &part).await else {
-                    return Ok(None);
-                };
-                say(format_args!("rail {} failed: {why}", rail.name))?;
-                rail.end()?;
-                Ok(Some(part))
-            });
-            let failed: Result<Vec<_>, Failure> = join_all(moves).await.into_iter().collect();
-            parts = failed?.into_iter().flatten().chain(later).collect();
         }
         Ok(())
     }
 
     /// Asks a rail for pages, and counts their immediates: all again for pages that a rail has lost. The counter
     /// ends with this, and an immediate that is still on its way is stale then.
-    async fn fetch(&self, rail: &mut Rail, part: &Range<usize>) -> Result<(), Failure> {
+    async fn fetch(&self, rail: &mut Rail<'_>, pages: &Range<usize>) -> Result<(), Failure> {
         let counter = self.counters.begin();
         let counter = counter.ok_or_else(|| Failure::new("no counter is free"))?;
+        let each = match self.options.count_rails {
+            true => pages.len(),
+            false => 1,
+        };
         let order = Order {
             generation: self.generation,
-            first: part.start,
-            end: part.end,
+            pages: pages.clone(),
             immediate: counter.immediate(),
-            counts_pages: !self.options.count_rails,
-            timeout: Duration::from_millis(self.options.deadline),
+            each,
+            timeout: self.options.deadline(),
         };
         rail.send(Some(&order)).await?;
         let incoming = rail.incoming.as_mut().ok_or_else(is_down)?;
-        let expected = order.immediates();
-        while counter.count() < expected {
+        while (counter.count() as usize) * each < pages.len() {
             let message = incoming.next().await.ok_or_else(is_down)??;
             let immediate = message.success().imm_data();
             let recorded = immediate.map(|immediate| self.counters.record(immediate));
             if recorded == Some(Recorded::Counted) {
-                let pages = part.len() / expected as usize;
-                self.arrived.send_modify(|arrived| *arrived += pages);
+                self.arrived.send_modify(|arrived| *arrived += each);
             }
         }
         Ok(())
     }
 }
 
-impl Rail {
-    fn new(device: &Context, pool: &Arc<Pool>, options: &Options) -> Result<Self, Failure> {
-        let pd = device.alloc_pd()?;
-        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-        let events = CqEvents::create_tokio(device)?;
-        Ok(Self {
-            name: device.device().name().to_owned(),
-            group: AsyncGroup::new(options.channels(&pd, 1, RECEIVES), 1, &events)?,
-            memory: pool.register(&pd, access, 0)?,
-            orders: BufferPool::new(&pd, ORDER_LEN, 1)?,
-            incoming: None,
-        })
-    }
-
-    const fn is_up(&self) -> bool {
-        self.incoming.is_some()
-    }
-
+impl Rail<'_> {
     /// Sends an order, or takes leave.
     async fn send(&self, order: Option<&Order>) -> Result<(), Failure> {
         let incoming = self.incoming.as_ref().ok_or_else(is_down)?;
@@ -295,12 +269,18 @@ impl Rail {
 
     /// Destroys the queue pair: after this, nothing is written over this rail.
     fn end(&mut self) -> Result<(), Failure> {
-        let Some(incoming) = self.incoming.take() else {
-            return Ok(());
-        };
-        let destroyed = incoming.channel().destroy();
-        destroyed.context(|| format!("the pages are never free of {}", self.name))
+        if let Some(incoming) = &self.incoming {
+            let destroyed = incoming.channel().destroy();
+            destroyed.context(|| format!("the pages are never free of {}", self.name))?;
+        }
+        self.incoming = None;
+        Ok(())
     }
+}
+
+/// How many of them are connected.
+fn up(rails: &[Rail<'_>]) -> usize {
+    rails.iter().filter(|rail| rail.incoming.is_some()).count()
 }
 
 fn is_down() -> Failure {

@@ -5,20 +5,18 @@
 //! written in chains that are built once.
 
 mod decode;
-mod pool;
 mod prefill;
-mod protocol;
 
+use std::ops::Range;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
-use examples::{Common, Failure, run};
-use verbs_channel::{Channel, ChannelBuilder};
-use verbs_core::{Context, Device, ProtectionDomain};
+use examples::{Common, MemoryKind, open_each, run};
+use serde::{Deserialize, Serialize};
+use verbs_core::{Context, RemoteMemoryRegion};
 use verbs_harness::allocations::Counting;
-
-use crate::pool::Kind;
 
 /// Move pages of a KV cache from a prefill process to a decode process
 ///
@@ -37,15 +35,11 @@ struct Options {
     devices: Vec<String>,
 
     /// Memory of the pages
-    #[arg(long, value_enum, default_value_t = Kind::Heap)]
-    memory: Kind,
+    #[arg(long, value_enum, default_value_t = MemoryKind::Heap)]
+    memory: MemoryKind,
 
-    /// Layers of the model: the same on both sides
-    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
-    layers: usize,
-
-    /// Pages of each layer, all of which a request moves: the same on both sides
-    #[arg(long, value_name = "COUNT", default_value_t = 16, value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_535))]
+    /// Pages, all of which a request moves: the same on both sides
+    #[arg(long, value_name = "COUNT", default_value_t = 128, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1 << 26))]
     pages: usize,
 
     /// KiB in a page: the same on both sides
@@ -77,6 +71,28 @@ struct Options {
     lose_every: Option<u64>,
 }
 
+/// Decode's cache, and how a rail reaches it: the private data of the rail's connection.
+#[derive(Debug, Serialize, Deserialize)]
+struct Cache {
+    /// The number of its pages, and their length.
+    size: (usize, usize),
+    memory: RemoteMemoryRegion,
+}
+
+/// The pages that decode asks a rail for, by a message on the rail. No order at all is a goodbye.
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    generation: u64,
+    pages: Range<usize>,
+    immediate: u32,
+    /// The immediate comes with every so many pages.
+    each: usize,
+    timeout: Duration,
+}
+
+/// An order is no longer than this.
+const ORDER_LEN: usize = 256;
+
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
@@ -85,34 +101,29 @@ Examples:
   kv_transfer                                 be decode, on the first active device
   kv_transfer 192.0.2.1                       be its prefill
   kv_transfer --devices mlx5_0,mlx5_1         two rails: as many on both sides
-  kv_transfer --memory huge --layers 80       a larger cache, of huge pages: on both sides
+  kv_transfer --memory huge --pages 8192       a larger cache, of huge pages: on both sides
   kv_transfer -n 100000 --abort-every 3       run for long, and use pages of aborted requests again";
 
 impl Options {
-    /// Opens the devices, one for each rail.
-    fn open(&self) -> Result<Vec<Context>, Failure> {
-        if self.devices.is_empty() {
-            return Ok(vec![examples::open(&self.common)?]);
-        }
-        let names = self.devices.iter();
-        names
-            .map(|name| Ok(Device::by_name(name)?.open()?))
-            .collect()
+    /// The number of pages, and their length: the same on both sides.
+    const fn size(&self) -> (usize, usize) {
+        (self.pages, self.page << 10)
     }
 
-    /// The settings of a rail's channels.
-    fn channels(&self, pd: &ProtectionDomain, sends: u16, receives: u16) -> ChannelBuilder {
-        Channel::builder(pd)
-            .port_num(self.common.ib_port)
-            .gid_index(self.common.gid_idx)
-            .max_send_wr(sends.into())
-            .max_recv_wr(receives.into())
+    /// Where decode puts a page of prefill's: elsewhere in each generation.
+    fn place(&self, page: usize, generation: u64) -> usize {
+        let turn = usize::try_from(generation).unwrap_or_default() % self.pages;
+        (page + turn) % self.pages
+    }
+
+    const fn deadline(&self) -> Duration {
+        Duration::from_millis(self.deadline)
     }
 }
 
 fn main() -> ExitCode {
     run(|options: &Options| {
-        let devices = options.open()?;
+        let devices = open_each(&options.common, &options.devices)?;
         match &options.common.host {
             Some(host) => prefill::run(options, &devices, host)?,
             None => decode::run(options, &devices)?,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use examples::{Context as _, Failure, Listener, say};
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, Completed, ConnectedMember, Message, OwnedBuffer,
+    BufferPool, ChannelGroup, ChannelId, Completed, ConnectedMember, Message, OwnedBuffer,
     PollStrategy, Preparer,
 };
 
@@ -50,9 +50,8 @@ pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
     // Beside the receives: the answers of clients that take theirs late.
     let blocks = options.receives + 2 * WINDOW * options.max_clients;
     let pool = BufferPool::new(&pd, usize::try_from(MAX_LEN)?, usize::try_from(blocks)?)?;
-    let mut channels = Channel::builder(&pd)
-        .port_num(common.ib_port)
-        .gid_index(common.gid_idx)
+    let mut channels = common
+        .channels(&pd)
         .max_send_wr(WINDOW)
         .strategy(PollStrategy::Notify { after: 100 });
     if let Some(total) = options.in_flight {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use examples::{Common, Context as _, Failure, Frames};
 use serde::{Deserialize, Serialize};
 use verbs_channel::{
-    Channel, ChannelBuilder, ChannelGroup, ChannelId, Completed, Incoming, Outgoing, OwnedBuffer,
+    ChannelBuilder, ChannelGroup, ChannelId, Completed, Incoming, Outgoing, OwnedBuffer,
     OwnedRequest, PollStrategy, PreparedChannel, SharedMemory,
 };
 use verbs_core::rdmacm::Listener;
@@ -69,11 +69,10 @@ pub(crate) fn builder(pd: &ProtectionDomain, plan: &Plan, common: &Common) -> Ch
         true => PollStrategy::Notify { after: 0 },
         false => PollStrategy::Spin,
     };
-    Channel::builder(pd)
+    common
+        .channels(pd)
         .max_send_wr(plan.depth)
         .max_recv_wr(plan.receives())
-        .port_num(common.ib_port)
-        .gid_index(common.gid_idx)
         .strategy(strategy)
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use examples::{Common, Failure, Frames, check, memory};
 use futures_util::future::try_join_all;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use verbs_async::verbs_channel::{Channel, PreparedChannel};
+use verbs_async::verbs_channel::PreparedChannel;
 use verbs_async::{AsyncGroup, CqEvents};
 use verbs_core::RemoteMemoryRegion;
 
@@ -33,9 +33,7 @@ pub(crate) fn measure(common: &Common, plan: &Plan, frames: &Frames) -> Result<F
     let _entered = runtime.enter();
     let events = CqEvents::create_tokio(&context)?;
     // A stream has buffers of its own size.
-    let builder = Channel::builder(&pd)
-        .port_num(common.ib_port)
-        .gid_index(common.gid_idx);
+    let builder = common.channels(&pd);
     let group = AsyncGroup::new(builder, plan.qps, &events)?;
     let mut prepared = Vec::new();
     for _ in 0..plan.qps {
