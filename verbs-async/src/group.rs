@@ -213,13 +213,19 @@ impl AsyncGroup {
     /// Creates two channels of the group that are connected to each other: for tests and first
     /// steps.
     ///
-    /// Each watches the other, like channels that are connected over TCP.
+    /// Each watches the other, like channels that are connected over TCP. On iWARP they are connected by
+    /// `rdma_cm`, which needs the feature `rdmacm`.
     ///
     /// # Errors
     ///
-    /// Those of [`prepare`](Self::prepare), the handshake and [`join`](Self::join).
+    /// Those of [`prepare`](Self::prepare), the handshake and [`join`](Self::join); on iWARP also those of
+    /// a step of `rdma_cm`.
     pub fn loopback(&self) -> Result<(AsyncChannel, AsyncChannel)> {
         let (left, right) = (self.prepare()?, self.prepare()?);
+        #[cfg(feature = "rdmacm")]
+        if self.pd().context().device().needs_rdma_cm() {
+            return self.loopback_cm(left, right);
+        }
         let (to_left, to_right) = (left.endpoint(), right.endpoint());
         let (left, right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
         let (left, right) = (self.join(left)?, self.join(right)?);

@@ -186,6 +186,27 @@ impl Device {
         TransportType::from_raw(unsafe { (*self.as_ptr()).transport_type }.0)
     }
 
+    /// Whether its queue pairs connect only by the connection manager: it is an iWARP device, whose
+    /// connections are those of TCP. Needs the feature `rdmacm` then.
+    #[must_use]
+    pub fn needs_rdma_cm(&self) -> bool {
+        self.transport_type() == TransportType::IWARP
+    }
+
+    /// [`Error::NeedsRdmaCm`] if its queue pairs connect [only by the connection
+    /// manager](Self::needs_rdma_cm): a check before endpoints are exchanged with a peer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NeedsRdmaCm`].
+    pub fn check_handshake(&self) -> Result<()> {
+        if self.needs_rdma_cm() {
+            let device = self.name().to_owned();
+            return Err(Error::NeedsRdmaCm { device });
+        }
+        Ok(())
+    }
+
     /// The path of the device's character device, `/dev/infiniband/uverbsN`.
     #[must_use]
     pub fn node(&self) -> PathBuf {

@@ -4,5 +4,9 @@
 
 #[test]
 fn promises_are_kept_by_the_compiler() {
-    trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
+    let cases = trybuild::TestCases::new();
+    cases.compile_fail("tests/ui/*.rs");
+    if cfg!(feature = "rdmacm") {
+        cases.compile_fail("tests/ui_rdmacm/*.rs");
+    }
 }

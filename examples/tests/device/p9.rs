@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use verbs_harness::{Test, begin, device_name, iwarp, until};
+use verbs_harness::{Test, begin, until};
 
 use crate::program::{Program, Scratch};
 
@@ -48,7 +48,7 @@ impl Server {
 
     /// For clients other than the kernel.
     pub(crate) fn unmounted(test: &Test, transport: &'static str, words: &[&str]) -> Option<Self> {
-        let Some(ip) = iwarp::ipv4(&device_name()) else {
+        let Some(ip) = verbs_harness::ip(&verbs_harness::context()) else {
             test.skip("the device has no IPv4 address");
             return None;
         };

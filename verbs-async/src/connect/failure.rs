@@ -10,6 +10,8 @@ use verbs_channel::exchange::MAX_PRIVATE_DATA;
 use crate::error::Error;
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 use crate::error::Result;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+use crate::group::AsyncGroup;
 
 pub(super) fn exchange_error(error: ExchangeError) -> Error {
     verbs_channel::Error::from(error).into()
@@ -23,6 +25,14 @@ pub(super) fn with_peer(error: Error, peer: Option<SocketAddr>) -> Error {
         }
         error => error,
     }
+}
+
+/// What prevents an exchange over TCP is an error before a peer is connected to: a device of iWARP, or
+/// private data that are too long.
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+pub(super) fn check(group: &AsyncGroup, private_data: &[u8]) -> Result<()> {
+    group.pd().context().device().check_handshake()?;
+    check_private_data(private_data)
 }
 
 /// Private data that are too long are an error before a peer is connected to.

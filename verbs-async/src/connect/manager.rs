@@ -17,7 +17,7 @@ use super::cm_listener::{CmListener, CmRequest};
 use super::failure::exchange_error;
 use super::listener::{Listener, Meet};
 use super::resolve::resolve;
-use super::steps::{Elsewhere, ended, explained, watch};
+use super::steps::{Elsewhere, end_elsewhere, ended, explained, watch};
 use super::time::{self, Deadline};
 use crate::blocking;
 use crate::channel::AsyncChannel;
@@ -310,6 +310,20 @@ impl AsyncGroup {
         let connection = established.map_err(explained(timeout))?;
         watch(&channel, Elsewhere::new(connection))?;
         Ok(channel)
+    }
+
+    /// Connects two channels of the group to each other.
+    pub(crate) fn loopback_cm(
+        &self,
+        left: PreparedChannel<ConnectedMember>,
+        right: PreparedChannel<ConnectedMember>,
+    ) -> Result<(AsyncChannel, AsyncChannel)> {
+        let (left, right) = left.pair_cm(right, Duration::from_secs(10))?;
+        let [left, right] = [left, right].map(|(mut member, connection)| {
+            member.watch_connection(connection, end_elsewhere);
+            Ok::<_, Error>(self.join(member)?)
+        });
+        Ok((left?, right?))
     }
 
     fn deadline(&self, timeout: Duration) -> Deadline {

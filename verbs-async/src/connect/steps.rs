@@ -60,11 +60,14 @@ impl<T: Send + 'static> Drop for Elsewhere<T> {
 /// Has a channel watch its peer through a connection, which is ended on a helper thread.
 pub(super) fn watch(channel: &AsyncChannel, connection: Elsewhere<Connection>) -> Result<()> {
     match connection.into_inner() {
-        Some(connection) => {
-            channel.watch_connection(connection, |ended| drop(Elsewhere::new(ended)))
-        }
+        Some(connection) => channel.watch_connection(connection, end_elsewhere),
         None => Ok(()),
     }
+}
+
+/// Ends a connection on a helper thread.
+pub(super) fn end_elsewhere(connection: Connection) {
+    drop(Elsewhere::new(connection));
 }
 
 /// Waits until a step has ended. `timeout` is that of the whole exchange, for its errors.

@@ -17,7 +17,7 @@ use verbs_channel::{ConnectedMember, PreparedChannel};
 use super::adapter;
 #[cfg(feature = "tokio")]
 use super::failure::lookup;
-use super::failure::{check_private_data, exchange_error, not_connected, tcp, with_peer};
+use super::failure::{check, exchange_error, not_connected, tcp, with_peer};
 use super::listener::{Listener, Meet};
 #[cfg(feature = "async-io")]
 use super::resolve::resolve;
@@ -43,7 +43,7 @@ impl AsyncGroup {
         peer: impl tokio::net::ToSocketAddrs + fmt::Debug,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        check_private_data(private_data)?;
+        check(self, private_data)?;
         let text = format!("{peer:?}");
         let resolved = tokio::net::lookup_host(peer).await;
         let resolved = resolved.map_err(lookup(text))?;
@@ -74,7 +74,7 @@ impl AsyncGroup {
         private_data: &[u8],
         timeout: Duration,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        check_private_data(private_data)?;
+        check(self, private_data)?;
         let deadline = Deadline::after(timeout, &time::tokio());
         let text = format!("{peer:?}");
         let resolved = deadline.share(1, tokio::net::lookup_host(peer)).await?;
@@ -118,7 +118,7 @@ impl AsyncGroup {
         listener: &tokio::net::TcpListener,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        check_private_data(private_data)?;
+        check(self, private_data)?;
         let accepted = listener.accept().await;
         let (stream, _) = accepted.map_err(|error| tcp("accept", error))?;
         // Without it the exchange is only slower.
@@ -173,7 +173,7 @@ impl AsyncGroup {
         peer: impl ToSocketAddrs + fmt::Debug + Send + 'static,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        check_private_data(private_data)?;
+        check(self, private_data)?;
         let mut last = exchange_error(ExchangeError::NoAddress);
         for address in resolve(peer).await? {
             match connect_by_async_io(address).await {
@@ -199,7 +199,7 @@ impl AsyncGroup {
         private_data: &[u8],
         timeout: Duration,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        check_private_data(private_data)?;
+        check(self, private_data)?;
         let deadline = Deadline::after(timeout, &time::async_io());
         let resolved = deadline.share(1, resolve(peer)).await?;
         let addresses = resolved.ok_or_else(|| deadline.timed_out())??;
@@ -257,7 +257,7 @@ impl AsyncGroup {
         listener: &async_io::Async<std::net::TcpListener>,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        check_private_data(private_data)?;
+        check(self, private_data)?;
         let accepted = listener.accept().await;
         let (stream, _) = accepted.map_err(|error| tcp("accept", error))?;
         // Without it the exchange is only slower.

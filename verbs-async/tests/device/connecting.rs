@@ -97,7 +97,7 @@ fn exchange(error: Error) -> ExchangeError {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn an_async_channel_connects_to_a_blocking_one() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     for way in RUNTIMES {
         let (listener, address) = listener();
         let peer = thread::spawn(move || {
@@ -119,7 +119,7 @@ fn an_async_channel_connects_to_a_blocking_one() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_channel_in_a_group_of_its_own_connects_to_a_blocking_one() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     for way in RUNTIMES {
         let (listener, address) = listener();
         let peer = thread::spawn(move || echo(blocking().accept(&listener, PATIENCE).unwrap()));
@@ -138,7 +138,7 @@ fn a_channel_in_a_group_of_its_own_connects_to_a_blocking_one() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn an_async_channel_accepts_a_blocking_one() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     for way in RUNTIMES {
         let (listener, address) = listener();
         let peer = thread::spawn(move || {
@@ -160,7 +160,7 @@ fn an_async_channel_accepts_a_blocking_one() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn connects_over_a_stream_that_is_used_afterwards() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     let (listener, address) = listener();
     let peer = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
@@ -184,7 +184,7 @@ fn connects_over_a_stream_that_is_used_afterwards() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn peer_that_does_not_listen_is_an_error_at_once() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     for way in RUNTIMES {
         let (listener, address) = listener();
         drop(listener);
@@ -204,7 +204,7 @@ fn peer_that_does_not_listen_is_an_error_at_once() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn abandoned_peer_is_disconnected_and_frees_its_place() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     for way in RUNTIMES {
         let (silent, silent_address) = listener();
         let (listener, address) = listener();
@@ -232,7 +232,7 @@ fn abandoned_peer_is_disconnected_and_frees_its_place() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn full_group_is_reported_to_the_peer() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     for way in RUNTIMES {
         let (listener, address) = listener();
         let (first, second) = (listener.try_clone().unwrap(), listener);
@@ -271,7 +271,7 @@ fn full_group_is_reported_to_the_peer() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn many_connect_at_once() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     const CHANNELS: u32 = 16;
     let (listener, address) = listener();
     let peers: Vec<_> = (0..CHANNELS)
@@ -302,7 +302,7 @@ fn many_connect_at_once() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn connects_over_any_stream() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let side = |stream| async move {
         let group = group(Way::Thread, 1);
@@ -332,7 +332,7 @@ fn connects_over_any_stream() {
 #[ignore = "needs an RDMA device"]
 fn listener_accepts_many_peers_despite_a_silent_one() {
     const PEERS: u32 = 4;
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     for way in RUNTIMES {
         let (listener, address) = listener();
         let silent = TcpStream::connect(address).unwrap();
@@ -371,7 +371,7 @@ fn listener_accepts_many_peers_despite_a_silent_one() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_peer_that_sends_at_once_finds_the_prepared_receives() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     for way in RUNTIMES {
         let (listener, address) = listener();
         let there = Device::by_name(&peer_name()).unwrap().open().unwrap();

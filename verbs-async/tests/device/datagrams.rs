@@ -23,7 +23,7 @@ fn domains() -> [ProtectionDomain; 2] {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn questions_are_answered_in_their_order() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     runtime().block_on(async {
         let [here, there] = domains();
         let asks = AsyncDatagrams::create_tokio(&Datagrams::builder(&here).max_send_wr(4));
@@ -62,7 +62,7 @@ fn questions_are_answered_in_their_order() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn async_client_connects_over_datagrams_to_a_blocking_server() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -98,7 +98,7 @@ fn async_client_connects_over_datagrams_to_a_blocking_server() {
 #[ignore = "needs an RDMA device"]
 fn sixteen_channels_connect_over_datagrams_at_once() {
     const CLIENTS: u8 = 16;
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     runtime().block_on(async {
         let [here, there] = domains();
         let [ours, theirs] = [&here, &there].map(|pd| {

@@ -10,7 +10,9 @@ use async_io::Timer;
 use verbs_async::verbs_channel::verbs_core::{
     AccessFlags, Context, Device, MemoryRegion, ProtectionDomain, SharedRegion,
 };
-use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer};
+use verbs_async::verbs_channel::{
+    BufferPool, Channel, ConnectedMember, OwnedBuffer, PreparedChannel,
+};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Operation};
 
 /// The notifier that reports events, and the executor that runs the tasks.
@@ -88,9 +90,25 @@ pub(crate) fn alone(way: Way, device: &str) -> AsyncGroup {
 /// Connects a channel of each of two groups.
 pub(crate) fn connect(here: &AsyncGroup, there: &AsyncGroup) -> (AsyncChannel, AsyncChannel) {
     let (a, b) = (here.prepare().unwrap(), there.prepare().unwrap());
-    let (to_a, to_b) = (a.endpoint(), b.endpoint());
-    let (a, b) = (a.handshake(&to_b).unwrap(), b.handshake(&to_a).unwrap());
+    let (a, b) = meet(a, b);
     (here.join(a).unwrap(), there.join(b).unwrap())
+}
+
+type Prepared = PreparedChannel<ConnectedMember>;
+
+/// Connects two prepared channels to each other, on iWARP by `rdma_cm`: they keep its connection.
+pub(crate) fn meet(a: Prepared, b: Prepared) -> (ConnectedMember, ConnectedMember) {
+    #[cfg(feature = "rdmacm")]
+    if verbs_harness::iwarp::is_iwarp() {
+        let sides = a.pair_cm(b, verbs_harness::PATIENCE).unwrap();
+        let [a, b] = [sides.0, sides.1].map(|(mut member, connection)| {
+            member.watch_connection(connection, drop);
+            member
+        });
+        return (a, b);
+    }
+    let (to_a, to_b) = (a.endpoint(), b.endpoint());
+    (a.handshake(&to_b).unwrap(), b.handshake(&to_a).unwrap())
 }
 
 /// The output of a future, unless it takes longer.

@@ -52,7 +52,7 @@ async fn meet(way: Way, stream: TcpStream) -> (AsyncGroup, AsyncChannel) {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn messages_cross_both_ways() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting over TCP");
     for way in WAYS {
         let Some((_, stream)) = other(&test) else {
             return;
@@ -85,7 +85,7 @@ fn messages_cross_both_ways() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn dead_host_ends_a_waiting_receive() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting over TCP");
     let Some((first, stream)) = other(&test) else {
         return;
     };
@@ -122,7 +122,7 @@ fn dead_host_ends_a_waiting_receive() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn dead_host_takes_the_channel_down() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting over TCP");
     let Some((first, stream)) = other(&test) else {
         return;
     };

@@ -62,7 +62,8 @@ impl Channel {
 
     /// Two connected channels in this process, with default settings: for tests and first steps.
     ///
-    /// Each watches the other as its peer, as channels that were connected over TCP do.
+    /// Each watches the other as its peer, as channels that were connected over TCP do. On iWARP they
+    /// are connected by `rdma_cm`, which needs the feature `rdmacm`.
     ///
     /// # Errors
     ///
@@ -104,13 +105,21 @@ impl ChannelBuilder {
     /// Creates two channels that are connected to each other in this process: for tests and first
     /// steps.
     ///
-    /// Each watches the other as its peer, as channels that were connected over TCP do.
+    /// Each watches the other as its peer, as channels that were connected over TCP do. On iWARP they
+    /// are connected by `rdma_cm`, which needs the feature `rdmacm`.
     ///
     /// # Errors
     ///
-    /// Those of [`build`](Self::build) and [`PreparedChannel::handshake`].
+    /// Those of [`build`](Self::build) and [`PreparedChannel::handshake`]; on iWARP [`Error::Exchange`] if
+    /// a step of `rdma_cm` fails.
+    ///
+    /// [`Error::Exchange`]: crate::Error::Exchange
     pub fn loopback(&self) -> Result<(Channel, Channel)> {
         let (left, right) = (self.build()?, self.build()?);
+        #[cfg(feature = "rdmacm")]
+        if left.context().device().needs_rdma_cm() {
+            return super::pair::loopback(left, right);
+        }
         let (to_left, to_right) = (left.endpoint(), right.endpoint());
         let (mut left, mut right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
         let (to_right, to_left) = UnixStream::pair().map_err(ExchangeError::not_watched)?;

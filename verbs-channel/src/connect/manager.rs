@@ -26,6 +26,8 @@ use crate::exchange::{ExchangeError, ExchangeFailure};
 /// path and the packet sequence numbers. The other settings are those of the builder, and the peer gets
 /// no access beyond [`qp_access_flags`](crate::ChannelBuilder::qp_access_flags).
 ///
+/// On iWARP the side that connects must send first: a device may end the connection if the other does.
+///
 /// A channel watches its peer by the connection of `rdma_cm`: it goes down when the peer disconnects or its
 /// process ends. `rdma_cm` does not notice that the peer's host has died: then only requests in flight
 /// fail, after their retries. Ending the connection, when a channel goes down or is dropped, takes about
@@ -305,7 +307,7 @@ impl<T: Connected> PreparedChannel<T> {
 
     /// The address decides on the device.
     fn check_device(&self, needed: &str) -> Result<(), ExchangeError> {
-        let ours = self.device_name();
+        let ours = self.context().device().name();
         if ours == needed {
             return Ok(());
         }

@@ -4,6 +4,8 @@ mod builder;
 mod datagrams;
 #[cfg(feature = "rdmacm")]
 pub(crate) mod manager;
+#[cfg(feature = "rdmacm")]
+mod pair;
 mod prepared;
 #[cfg(feature = "rdmacm")]
 mod services;

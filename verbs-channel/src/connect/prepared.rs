@@ -8,7 +8,8 @@ use std::time::Duration;
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
 use verbs_core::{
-    CompletionChannel, CompletionQueue, PreparedQueuePair, QueuePair, QueuePairEndpoint, Rejected,
+    CompletionChannel, CompletionQueue, Context, PreparedQueuePair, QueuePair, QueuePairEndpoint,
+    Rejected,
 };
 
 use super::{tcp, unlocked};
@@ -24,7 +25,8 @@ use crate::waiting::Poller;
 ///
 /// [`connect`](Self::connect) and [`accept`](Self::accept) connect it over TCP. To connect it in
 /// another way, send its [`endpoint`](Self::endpoint) to the peer, receive that of the peer, and
-/// call [`handshake`](Self::handshake). Neither side may send before both have done that:
+/// call [`handshake`](Self::handshake). Neither side may send before both have done that. On iWARP
+/// channels connect by `rdma_cm` only: by `connect_cm` and `accept_cm`, with the feature `rdmacm`.
 ///
 /// ```no_run
 /// use std::io::{Read, Write};
@@ -169,9 +171,8 @@ impl<T: Connected> PreparedChannel<T> {
         &mut self.qp
     }
 
-    #[cfg(feature = "rdmacm")]
-    pub(super) fn device_name(&self) -> &str {
-        self.qp.pd().context().device().name()
+    pub(super) fn context(&self) -> &Context {
+        self.qp.pd().context()
     }
 
     /// The queue pair, the other parts, and the prepared receives.
@@ -268,7 +269,8 @@ impl<T: Connected> PreparedChannel<T> {
     /// - [`Error::Exchange`](crate::Error::Exchange): the peer refused the connection (with its
     ///   reason), did not answer in time, closed the connection, or uses another protocol.
     /// - [`Error::Core`](crate::Error::Core): the queue pair of this side could not be connected. The
-    ///   peer is sent the reason.
+    ///   peer is sent the reason. On iWARP it is [`NeedsRdmaCm`](verbs_core::Error::NeedsRdmaCm), at
+    ///   once: connect by `connect_cm` there.
     pub fn connect(self, peer: impl ToSocketAddrs + fmt::Debug, timeout: Duration) -> Result<T> {
         let (connected, _) = self.connect_with(peer, timeout, &[])?;
         Ok(connected)
@@ -288,6 +290,7 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {
+        self.context().device().check_handshake()?;
         let deadline = tcp::deadline(timeout);
         let exchange = Exchange::new(&self.endpoint(), private_data)?;
         let stream = tcp::connect(peer, deadline)?;
@@ -321,6 +324,7 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {
+        self.context().device().check_handshake()?;
         let deadline = tcp::deadline(timeout);
         let exchange = Exchange::new(&self.endpoint(), private_data)?;
         let stream = tcp::accept(listener, deadline)?;

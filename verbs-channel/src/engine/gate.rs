@@ -15,6 +15,7 @@ pub(crate) struct Limits {
     max_msg_sz: u32,
     max_inline_data: u32,
     max_send_sge: u32,
+    max_read_sge: u32,
     max_recv_sge: u32,
     max_rd_atomic: u8,
 }
@@ -26,6 +27,7 @@ impl Limits {
             max_msg_sz: qp.max_msg_sz(),
             max_inline_data: cap.max_inline_data,
             max_send_sge: cap.max_send_sge,
+            max_read_sge: qp.max_read_sge(),
             max_recv_sge: cap.max_recv_sge,
             max_rd_atomic: qp.max_rd_atomic(),
         }
@@ -43,9 +45,19 @@ impl Limits {
         } = *needs;
         let is_too_long = len > self.max_msg_sz.into();
         let is_not_inline = is_inline && (is_shared || len > self.max_inline_data.into());
-        let are_many = are_too_many(elements, self.max_send_sge);
+        let are_many = are_too_many(elements, self.max_sge(is_read));
         let is_no_read = is_read && self.max_rd_atomic == 0;
         !(is_too_long || is_not_inline || are_many || is_no_read)
+    }
+
+    /// How many elements a request can have: iWARP devices take fewer for a read.
+    #[inline(always)]
+    const fn max_sge(&self, is_read: bool) -> u32 {
+        if is_read {
+            self.max_read_sge
+        } else {
+            self.max_send_sge
+        }
     }
 
     /// Checks one request for the send queue with these needs.
@@ -76,7 +88,7 @@ impl Limits {
         if needs.is_inline && len > max.into() {
             return RejectReason::InlineTooLong { len, max };
         }
-        let (count, max) = (needs.elements, self.max_send_sge);
+        let (count, max) = (needs.elements, self.max_sge(needs.is_read));
         RejectReason::TooManyElements { count, max }
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use verbs_channel::{BufferPool, Channel, ChannelGroup, ChannelId, PoolBuffer, Queue, Ticket};
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::here;
+use crate::ends::{here, meet};
 
 fn receive(group: &mut ChannelGroup, id: ChannelId, into: PoolBuffer) -> Ticket {
     let mut channel = group.channel(id).unwrap();
@@ -30,11 +30,7 @@ fn many_channels_share_a_budget() {
     let mut ids = Vec::new();
     for _ in 0..PAIRS {
         let (left, right) = (group.prepare().unwrap(), group.prepare().unwrap());
-        let (to_left, to_right) = (left.endpoint(), right.endpoint());
-        let (left, right) = (
-            left.handshake(&to_right).unwrap(),
-            right.handshake(&to_left).unwrap(),
-        );
+        let (left, right) = meet(left, right);
         ids.push((group.join(left).unwrap(), group.join(right).unwrap()));
     }
     println!("{} channels joined in {:?}", 2 * PAIRS, begin.elapsed());
@@ -74,11 +70,7 @@ fn many_channels_share_a_budget() {
     assert!(group.is_empty());
     // The next one finds all of the room.
     let (left, right) = (group.prepare().unwrap(), group.prepare().unwrap());
-    let (to_left, to_right) = (left.endpoint(), right.endpoint());
-    let (left, right) = (
-        left.handshake(&to_right).unwrap(),
-        right.handshake(&to_left).unwrap(),
-    );
+    let (left, right) = meet(left, right);
     let id = group.join(left).unwrap();
     drop(right);
     let channel = group.channel(id).unwrap();

@@ -11,19 +11,20 @@ use verbs_channel::verbs_core::rdmacm::{Connector, Listener, Message};
 use verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDomain};
 use verbs_channel::{BufferPool, Channel, DownReason, Error, PreparedChannel};
 use verbs_harness::child::{Child, role};
+use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, Test, begin};
 
 use crate::ends::{SOON, bounded, filled, patient, there, works, zeros};
 
 /// A listener on the device at the other end of the wire, at its IPv4 address.
-struct Server {
-    pd: ProtectionDomain,
-    listener: Listener,
-    addr: SocketAddr,
+pub(crate) struct Server {
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) listener: Listener,
+    pub(crate) addr: SocketAddr,
 }
 
 impl Server {
-    fn new(test: &Test) -> Option<Self> {
+    pub(crate) fn new(test: &Test) -> Option<Self> {
         let pd = there();
         let Some(ip) = verbs_harness::ip(pd.context()) else {
             test.skip("the device has no IPv4 address");
@@ -56,7 +57,7 @@ pub(crate) fn pd_to(addr: SocketAddr) -> ProtectionDomain {
 }
 
 /// A connected client and server.
-fn pair(server: &mut Server) -> (Channel, Channel) {
+pub(crate) fn pair(server: &mut Server) -> (Channel, Channel) {
     let addr = server.addr;
     thread::scope(|threads| {
         let client =
@@ -64,6 +65,11 @@ fn pair(server: &mut Server) -> (Channel, Channel) {
         let accepted = server.accept();
         (client.join().unwrap(), accepted)
     })
+}
+
+/// How many bytes of private data a client can send, and a server.
+fn longest() -> (usize, usize) {
+    if is_iwarp() { (244, 244) } else { (49, 189) }
 }
 
 fn exchange_error(error: Error) -> ExchangeError {
@@ -84,15 +90,20 @@ fn peers_exchange_private_data_and_messages_both_ways() {
     let (mut client, answer, mut accepted, request) = thread::scope(|threads| {
         let client = threads.spawn(move || {
             let prepared = patient(&pd_to(addr));
-            prepared.connect_cm_with(addr, PATIENCE, &[1; 49]).unwrap()
+            let longest = vec![1; longest().0];
+            prepared.connect_cm_with(addr, PATIENCE, &longest).unwrap()
         });
         let prepared = patient(&server.pd);
-        let accepted = prepared.accept_cm_with(&mut server.listener, PATIENCE, &[2; 189]);
+        let longest = vec![2; longest().1];
+        let accepted = prepared.accept_cm_with(&mut server.listener, PATIENCE, &longest);
         let ((client, answer), (accepted, request)) = (client.join().unwrap(), accepted.unwrap());
         (client, answer, accepted, request)
     });
     // Without the zeros behind them.
-    assert_eq!((request, answer), (vec![1; 49], vec![2; 189]));
+    assert_eq!(
+        (request, answer),
+        (vec![1; longest().0], vec![2; longest().1])
+    );
     assert_eq!(client.peer_addr(), Some(addr));
     assert_eq!(accepted.peer_addr().unwrap().ip(), addr.ip());
     works(&mut client, &mut accepted, 5000);
@@ -103,21 +114,36 @@ fn peers_exchange_private_data_and_messages_both_ways() {
 #[ignore = "needs an RDMA device"]
 fn private_data_that_do_not_fit_are_an_error_with_the_limit() {
     let test = begin!();
-    let Some(mut server) = Server::new(&test) else {
+    let Some(server) = Server::new(&test) else {
         return;
     };
     let addr = server.addr;
     let prepared = patient(&pd_to(addr));
     let error = prepared
-        .connect_cm_with(addr, PATIENCE, &[1; 50])
+        .connect_cm_with(addr, PATIENCE, &vec![1; longest().0 + 1])
         .unwrap_err();
-    let text =
-        format!("50 bytes of private data; at most 49 fit into a message of rdma_cm to {addr}");
-    assert_eq!(error.to_string(), text);
+    match exchange_error(error) {
+        ExchangeError::PrivateDataBeyondManager { len, max } => {
+            assert_eq!((len, max), (longest().0 + 1, longest().0));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn answer_that_does_not_fit_is_an_error_with_the_limit_and_rejects_the_peer() {
+    // There it is an error before a peer is taken, as that of a client is.
+    let test = begin!(iwarp lacks "answers of another length than requests");
+    let Some(mut server) = Server::new(&test) else {
+        return;
+    };
+    let addr = server.addr;
     thread::scope(|threads| {
         let client = threads.spawn(move || patient(&pd_to(addr)).connect_cm(addr, PATIENCE));
         let prepared = patient(&server.pd);
-        let accepted = prepared.accept_cm_with(&mut server.listener, PATIENCE, &[2; 190]);
+        let beyond = [2; 190];
+        let accepted = prepared.accept_cm_with(&mut server.listener, PATIENCE, &beyond);
         let error = exchange_error(accepted.unwrap_err());
         let (len, max) = match error {
             ExchangeError::PrivateDataBeyondManager { len, max } => (len, max),

@@ -52,7 +52,7 @@ fn two_processes_connect_and_exchange_messages() {
         line.write("done");
         return;
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting over TCP");
     let (listener, address) = listener();
     let mut child = Child::start(&test, &address.port().to_string());
     let prepared = patient(&here());
@@ -85,7 +85,7 @@ fn two_processes_connect_and_exchange_messages() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn first_side_to_connect_waits_for_the_other() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     let (probe, address) = listener();
     drop(probe);
     thread::scope(|threads| {
@@ -106,7 +106,7 @@ fn first_side_to_connect_waits_for_the_other() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn exchange_works_over_a_given_tcp_connection() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     let (listener, address) = listener();
     thread::scope(|threads| {
         let ours = threads.spawn(|| {
@@ -160,7 +160,7 @@ fn against(timeout: Duration, peer: impl FnOnce(TcpStream) + Send) -> ExchangeEr
 #[test]
 #[ignore = "needs an RDMA device"]
 fn other_protocols_are_distinguished_from_failures() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     let web = against(PATIENCE / 4, |mut stream| {
         stream
             .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -226,7 +226,7 @@ fn run(exchange: &mut Exchange, stream: &mut TcpStream) -> Result<(), ExchangeEr
 #[test]
 #[ignore = "needs an RDMA device"]
 fn peer_is_sent_why_a_side_cannot_connect() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     let (listener, address) = listener();
     let prepared = patient(&here());
     // A valid endpoint that does not exist in this network.
@@ -260,7 +260,7 @@ fn peer_is_sent_why_a_side_cannot_connect() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn missing_peer_is_an_error_in_time() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     let (listener, address) = listener();
     let missing = bounded(|| patient(&here()).accept(&listener, SOON));
     assert!(matches!(
@@ -283,7 +283,7 @@ fn missing_peer_is_an_error_in_time() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn members_of_a_group_connect_the_same_way() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     let (listener, address) = listener();
     let pd = here();
     let mut group = Channel::builder(&pd).group(4).unwrap();
@@ -333,7 +333,7 @@ fn send_at_once(address: SocketAddr, messages: usize) {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn peer_that_sends_at_once_finds_the_prepared_receives() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     for _ in 0..10 {
         let (listener, address) = listener();
         let pd = here();

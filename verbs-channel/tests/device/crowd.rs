@@ -11,7 +11,7 @@ use verbs_channel::{
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{here, pattern};
+use crate::ends::{here, meet, pattern};
 
 /// Processes, of which the first two are killed, and the channels of each.
 const PARTS: usize = 4;
@@ -177,7 +177,7 @@ fn channels_that_end_in_every_way_lose_no_receive() {
     if let Some((role, line)) = role() {
         return be_a_part(&role, line);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting over TCP");
     let pd = here();
     let pool = BufferPool::new(&pd, LONGEST, BLOCKS).unwrap();
     let blocks = u32::try_from(BLOCKS).unwrap();
@@ -255,9 +255,8 @@ fn channels_that_end_in_every_way_lose_no_receive() {
 /// All blocks are in the queue: as many messages arrive as it has, while none is taken.
 fn all_receives_are_there(group: &mut ChannelGroup, pd: &ProtectionDomain) {
     let (member, peer) = (group.prepare().unwrap(), builder(pd).build().unwrap());
-    let (to_member, to_peer) = (member.endpoint(), peer.endpoint());
-    let id = group.join(member.handshake(&to_peer).unwrap()).unwrap();
-    let mut peer = peer.handshake(&to_member).unwrap();
+    let (member, mut peer) = meet(member, peer);
+    let id = group.join(member).unwrap();
     group.engine_mut().refill();
     let bytes = pd.reg_mr(pattern(7, LONGEST)).unwrap();
     for number in 0..BLOCKS {

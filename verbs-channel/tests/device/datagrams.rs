@@ -27,7 +27,7 @@ fn buffer(pd: &ProtectionDomain, bytes: Vec<u8>) -> OwnedBuffer {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn datagrams_of_every_length_are_answered() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     for strategy in [
         PollStrategy::SpinThenYield,
         PollStrategy::Notify { after: 10 },
@@ -71,7 +71,7 @@ fn datagrams_of_every_length_are_answered() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn nothing_comes_within_its_timeout() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     let [here, _] = pds();
     for strategy in [PollStrategy::Spin, PollStrategy::Notify { after: 10 }] {
         let mut datagrams = Datagrams::builder(&here)
@@ -88,7 +88,7 @@ fn nothing_comes_within_its_timeout() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn one_endpoint_serves_many_with_few_handles() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     let [here, there] = pds();
     let mut server = Datagrams::builder(&there).max_handles(1).build().unwrap();
     let mut clients: Vec<_> = (0..6)
@@ -119,7 +119,7 @@ fn one_endpoint_serves_many_with_few_handles() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn flood_is_held_back_at_the_sender_and_dropped_at_the_receiver() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     let [here, there] = pds();
     let mut from = Datagrams::builder(&here).max_send_wr(8).build().unwrap();
     let mut into = Datagrams::builder(&there).max_recv_wr(8).build().unwrap();

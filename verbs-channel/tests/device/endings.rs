@@ -10,8 +10,8 @@ use verbs_channel::{
 use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{
-    SOON, between, bounded, bytes, filled, given, here, inside, pair, pair_of, pattern, stubborn,
-    there, words, works, zeros,
+    SOON, between, bounded, bytes, filled, given, here, inside, meet, pair, pair_of, pattern,
+    stubborn, there, words, works, zeros,
 };
 
 /// The operations in flight when a scope fails.
@@ -265,12 +265,8 @@ fn reset_channel_connects_again_with_the_same_settings() {
         let error = ended.result.unwrap_err();
         assert_eq!(error, TransportError::Aborted(DownReason::Closed));
         assert!(ended.buffer.unwrap()[..] == pattern(round, 64));
-        let (ea, eb) = (to_be_a.endpoint(), to_be_b.endpoint());
-        assert_ne!((ea.qp_num(), 0), (number, 1));
-        (a, b) = (
-            to_be_a.handshake(&eb).unwrap(),
-            to_be_b.handshake(&ea).unwrap(),
-        );
+        assert_ne!((to_be_a.endpoint().qp_num(), 0), (number, 1));
+        (a, b) = meet(to_be_a, to_be_b);
         works(&mut a, &mut b, 1000);
         let from = filled(&a, 1, 8);
         let target = given(&b, vec![0_u8; 8]);
@@ -301,11 +297,7 @@ fn channel_that_failed_can_be_reset() {
     // The reason is still available.
     assert!(a.down_reason().is_some_and(DownReason::is_timed_out));
     let to_be_b = stubborn(a.pd());
-    let (ea, eb) = (to_be_a.endpoint(), to_be_b.endpoint());
-    let (mut a, mut b) = (
-        to_be_a.handshake(&eb).unwrap(),
-        to_be_b.handshake(&ea).unwrap(),
-    );
+    let (mut a, mut b) = meet(to_be_a, to_be_b);
     works(&mut a, &mut b, 1000);
 }
 

@@ -5,12 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "rdmacm")]
+use verbs_channel::verbs_core::rdmacm::Connection;
 use verbs_channel::verbs_core::{
     AccessFlags, AckTimeout, Device, MaxAckRetries, MaxRnrRetries, MemoryRegion, MinRnrTimer,
     ProtectionDomain, ScatterElement, SharedRegion, WorkError,
 };
 use verbs_channel::{
-    Channel, DownReason, Error, PreparedChannel, Queue, ScopeError, TransportError,
+    Channel, Connected, ConnectedMember, DownReason, Error, PreparedChannel, Queue, ScopeError,
+    TransportError,
 };
 
 pub(crate) use verbs_harness::pair::pattern;
@@ -75,9 +78,40 @@ pub(crate) fn between(
     b: &ProtectionDomain,
     build: impl Fn(&ProtectionDomain) -> PreparedChannel,
 ) -> (Channel, Channel) {
-    let (a, b) = (build(a), build(b));
+    meet(build(a), build(b))
+}
+
+/// Connects two prepared channels to each other, on iWARP by `rdma_cm`: they keep its connection.
+pub(crate) fn meet<A: Keeps, B: Keeps>(a: PreparedChannel<A>, b: PreparedChannel<B>) -> (A, B) {
+    #[cfg(feature = "rdmacm")]
+    if verbs_harness::iwarp::is_iwarp() {
+        let ((mut a, of_a), (mut b, of_b)) = a.pair_cm(b, PATIENCE).unwrap();
+        a.keep(of_a);
+        b.keep(of_b);
+        return (a, b);
+    }
     let (to_a, to_b) = (a.endpoint(), b.endpoint());
     (a.handshake(&to_b).unwrap(), b.handshake(&to_a).unwrap())
+}
+
+/// A connected channel, which keeps the connection of `rdma_cm`.
+pub(crate) trait Keeps: Connected {
+    #[cfg(feature = "rdmacm")]
+    fn keep(&mut self, connection: Connection);
+}
+
+impl Keeps for Channel {
+    #[cfg(feature = "rdmacm")]
+    fn keep(&mut self, connection: Connection) {
+        self.watch_connection(connection).unwrap();
+    }
+}
+
+impl Keeps for ConnectedMember {
+    #[cfg(feature = "rdmacm")]
+    fn keep(&mut self, connection: Connection) {
+        self.watch_connection(connection, drop);
+    }
 }
 
 /// Defaults, with a deadline that passes only in a hang.

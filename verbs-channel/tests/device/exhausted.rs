@@ -36,7 +36,7 @@ fn connecting_without_a_descriptor_is_an_error() {
         let error = prepared.connect(address, PATIENCE).unwrap_err();
         return line.write(&faults::chain(&error));
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting over TCP");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     let mut child = Child::start(&test, &port);

@@ -11,7 +11,7 @@ use verbs_channel::{BufferPool, Channel, DownReason, Error, Outgoing, ScopeError
 use verbs_harness::{PATIENCE, begin};
 
 use crate::ends::{
-    bounded, bytes, filled, given, here, inside, pair, pattern, stubborn, works, zeros,
+    bounded, bytes, filled, given, here, inside, meet, pair, pattern, stubborn, works, zeros,
 };
 
 #[test]
@@ -177,9 +177,9 @@ fn leaked_group_member_takes_no_place() {
         forget(group.prepare().unwrap());
     }
     let (member, peer) = (group.prepare().unwrap(), group.prepare().unwrap());
-    let (to_member, to_peer) = (member.endpoint(), peer.endpoint());
-    let peer = group.join(peer.handshake(&to_member).unwrap()).unwrap();
-    let member = group.join(member.handshake(&to_peer).unwrap()).unwrap();
+    let (member, peer) = meet(member, peer);
+    let peer = group.join(peer).unwrap();
+    let member = group.join(member).unwrap();
     let mut into = pd.reg_mr(vec![0_u8; 64]).unwrap();
     let _ticket = group
         .channel(member)

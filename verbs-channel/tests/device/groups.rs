@@ -13,7 +13,7 @@ use verbs_channel::{
 };
 use verbs_harness::{PATIENCE, begin, until};
 
-use crate::ends::{SOON, Sleeper, bounded, bytes, here, impatient, pattern, stubborn};
+use crate::ends::{SOON, Sleeper, bounded, bytes, here, impatient, meet, pattern, stubborn};
 
 fn group_of(pd: &ProtectionDomain, max_channels: u32) -> ChannelGroup {
     let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
@@ -27,9 +27,8 @@ fn join(
 ) -> (ChannelId, Channel) {
     let pd = group.pd().clone();
     let (member, peer) = (group.prepare().unwrap(), peer(&pd));
-    let (to_member, to_peer) = (member.endpoint(), peer.endpoint());
-    let number = group.join(member.handshake(&to_peer).unwrap()).unwrap();
-    (number, peer.handshake(&to_member).unwrap())
+    let (member, peer) = meet(member, peer);
+    (group.join(member).unwrap(), peer)
 }
 
 /// A channel whose device retries for seconds: threads of a busy machine are slow.
@@ -92,9 +91,7 @@ fn channel_rejected_by_a_full_group_joins_later() {
     let mut group = group_of(&pd, 1);
     let (number, _peer) = join(&mut group, impatient);
     let (member, peer) = (group.prepare().unwrap(), patient(&pd));
-    let (to_member, to_peer) = (member.endpoint(), peer.endpoint());
-    let member = member.handshake(&to_peer).unwrap();
-    let mut peer = peer.handshake(&to_member).unwrap();
+    let (member, mut peer) = meet(member, peer);
     let full = group.join(member).unwrap_err();
     assert!(matches!(full.error(), Error::GroupFull(1)));
     let mut other = group_of(&pd, 1);

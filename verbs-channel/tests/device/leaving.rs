@@ -1,25 +1,19 @@
 //! Peers that leave: every wait on this side ends, after everything that the peer sent.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::MemoryRegion;
+use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain};
 use verbs_channel::{
     Channel, DownReason, Error, PollStrategy, RejectReason, ScopeError, TransportError,
 };
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin, faults};
 
-use crate::ends::{SOON, bounded, filled, here, patient, pattern, there, works, zeros};
+use crate::ends::{SOON, bounded, filled, here, patient, pattern, works, zeros};
+use crate::meeting::{Meeting, connect};
 
 const ENDED: TransportError = TransportError::Aborted(DownReason::PeerClosed);
-
-fn listener() -> (TcpListener, SocketAddr) {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    (listener, address)
-}
 
 /// A channel without any deadline, and its peer, with which `peer` is called.
 fn beside<T>(
@@ -27,14 +21,12 @@ fn beside<T>(
     test: impl FnOnce(Channel, &mut dyn FnMut()) -> T,
     peer: impl FnOnce(Channel) + Send,
 ) -> T {
-    let (listener, address) = listener();
+    let meeting = Meeting::new();
+    let address = meeting.address;
     thread::scope(|threads| {
-        let peer = threads.spawn(move || {
-            let prepared = patient(&there());
-            peer(prepared.connect(address, PATIENCE).unwrap());
-        });
+        let peer = threads.spawn(move || peer(connect(address, patient)));
         let prepared = Channel::builder(&here()).strategy(strategy).build();
-        let channel = prepared.unwrap().accept(&listener, PATIENCE).unwrap();
+        let channel = meeting.accept(prepared.unwrap());
         let mut peer = Some(peer);
         let mut has_left = || peer.take().unwrap().join().unwrap();
         test(channel, &mut has_left)
@@ -181,7 +173,7 @@ fn message_that_the_peer_received_before_it_left_succeeds() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn send_ends_when_a_peer_without_receives_leaves() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "a send that waits for a receive");
     let send = |mut channel: Channel, _: &mut dyn FnMut()| {
         let from = filled(&channel, 1, 1000);
         // Without a receive the device retries it forever.
@@ -200,13 +192,14 @@ fn send_ends_when_a_peer_without_receives_leaves() {
 fn a_server_ends_with_its_eight_clients() {
     const CLIENTS: u8 = 8;
     let _test = begin!();
-    let (listener, address) = listener();
+    let meeting = Meeting::new();
+    let address = meeting.address;
     let pd = here();
     let mut group = Channel::builder(&pd).group(CLIENTS.into()).unwrap();
     thread::scope(|threads| {
         for client in 0..CLIENTS {
             threads.spawn(move || {
-                let mut channel = patient(&there()).connect(address, PATIENCE).unwrap();
+                let mut channel = connect(address, patient);
                 let from = channel.pd().reg_mr(vec![client; 8]).unwrap();
                 for _ in 0..=client {
                     channel.send(from.gather_element(..).unwrap()).unwrap();
@@ -215,7 +208,7 @@ fn a_server_ends_with_its_eight_clients() {
         }
         for _ in 0..CLIENTS {
             let member = group.prepare().unwrap();
-            let member = member.accept(&listener, PATIENCE).unwrap();
+            let member = meeting.accept(member);
             let at = group.join(member).unwrap();
             let mut channel = group.channel(at).unwrap();
             assert!(channel.peer_addr().is_some());
@@ -242,9 +235,8 @@ fn a_server_ends_with_its_eight_clients() {
 }
 
 /// The peer: connects, and does nothing more until it is killed.
-fn be_the_peer(port: &str, mut line: Line) {
-    let address = (Ipv4Addr::LOCALHOST, port.parse().unwrap());
-    let channel = patient(&there()).connect(address, PATIENCE).unwrap();
+fn be_the_peer(address: &str, mut line: Line) {
+    let channel = connect(address.parse().unwrap(), patient);
     line.write("here");
     line.is_slow();
     line.read();
@@ -253,10 +245,10 @@ fn be_the_peer(port: &str, mut line: Line) {
 
 /// A peer in a process of its own, and a channel to it.
 fn meet(test: &Test) -> (Child, Channel) {
-    let (listener, address) = listener();
-    let mut child = Child::start(test, &address.port().to_string());
-    let prepared = Channel::builder(&here()).build().unwrap();
-    let channel = prepared.accept(&listener, PATIENCE).unwrap();
+    let meeting = Meeting::new();
+    let address = meeting.address;
+    let mut child = Child::start(test, &address.to_string());
+    let channel = meeting.accept(Channel::builder(&here()).build().unwrap());
     child.line.read();
     (child, channel)
 }
@@ -264,8 +256,8 @@ fn meet(test: &Test) -> (Child, Channel) {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn every_wait_ends_when_the_peer_is_killed() {
-    if let Some((port, line)) = role() {
-        return be_the_peer(&port, line);
+    if let Some((address, line)) = role() {
+        return be_the_peer(&address, line);
     }
     let test = begin!();
     for (name, way) in WAYS {
@@ -291,17 +283,18 @@ fn every_wait_ends_when_the_peer_is_killed() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn killed_peer_takes_down_its_own_channel_only() {
-    if let Some((port, line)) = role() {
-        return be_the_peer(&port, line);
+    if let Some((address, line)) = role() {
+        return be_the_peer(&address, line);
     }
     let test = begin!();
-    let (listener, address) = listener();
+    let meeting = Meeting::new();
+    let address = meeting.address;
     let pd = here();
     let mut group = Channel::builder(&pd).group(2).unwrap();
     let mut children = [(); 2].map(|()| {
-        let mut child = Child::start(&test, &address.port().to_string());
+        let mut child = Child::start(&test, &address.to_string());
         let member = group.prepare().unwrap();
-        let member = member.accept(&listener, PATIENCE).unwrap();
+        let member = meeting.accept(member);
         child.line.read();
         let at = group.join(member).unwrap();
         let mut channel = group.channel(at).unwrap();
@@ -325,11 +318,12 @@ fn killed_peer_takes_down_its_own_channel_only() {
 fn idle_peer_does_not_take_the_channel_down() {
     let _test = begin!();
     let bound = Duration::from_secs(2);
-    let (listener, address) = listener();
-    let prepare = |pd: &_| Channel::builder(pd).peer_timeout(bound).build().unwrap();
+    let meeting = Meeting::new();
+    let address = meeting.address;
+    let prepare = |pd: &ProtectionDomain| Channel::builder(pd).peer_timeout(bound).build().unwrap();
     thread::scope(|threads| {
-        let peer = threads.spawn(|| prepare(&there()).connect(address, PATIENCE).unwrap());
-        let mut a = prepare(&here()).accept(&listener, PATIENCE).unwrap();
+        let peer = threads.spawn(|| connect(address, prepare));
+        let mut a = meeting.accept(prepare(&here()));
         let mut b = peer.join().unwrap();
         assert!(a.wait_completed(Some(3 * bound)).is_none());
         assert!(b.wait_completed(Some(Duration::from_millis(20))).is_none());

@@ -5,7 +5,7 @@ use verbs_channel::{BufferPool, Channel};
 use verbs_harness::begin;
 use verbs_harness::drops::{drop_in, orders};
 
-use crate::ends::{bounded, here};
+use crate::ends::{bounded, here, meet};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -15,13 +15,10 @@ fn drops_in_every_order_with_operations_in_flight() {
         let pd = here();
         let builder = || Channel::builder(&pd).max_send_wr(4).max_recv_wr(4);
         let (left, right) = (builder().build().unwrap(), builder().build().unwrap());
-        let (to_left, to_right) = (left.endpoint(), right.endpoint());
-        let mut left = left.handshake(&to_right).unwrap();
-        let right = right.handshake(&to_left).unwrap();
+        let (mut left, right) = meet(left, right);
         let mut group = builder().group(2).unwrap();
-        let member = group.prepare().unwrap();
-        let endpoint = member.endpoint();
-        let number = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+        let (member, peer) = meet(group.prepare().unwrap(), builder().build().unwrap());
+        let number = group.join(member).unwrap();
         let pool = BufferPool::new(&pd, 64, 8).unwrap();
         let target = pd.reg_shared(vec![0_u8; 64], AccessFlags::REMOTE).unwrap();
         // In flight: a receive and a write on each, of blocks and of regions.
@@ -42,7 +39,7 @@ fn drops_in_every_order_with_operations_in_flight() {
                 [
                     Box::new(pd),
                     Box::new(cq),
-                    Box::new((left, right)),
+                    Box::new((left, right, peer)),
                     Box::new(group),
                     Box::new(pool),
                     Box::new(target),
@@ -60,9 +57,8 @@ fn prepared_channel_can_be_dropped_unconnected() {
     for _ in 0..20 {
         let prepared = Channel::builder(&pd).build().unwrap();
         let group = Channel::builder(&pd).group(2).unwrap();
-        let member = group.prepare().unwrap();
-        let endpoint = member.endpoint();
-        let connected = group.prepare().unwrap().handshake(&endpoint).unwrap();
+        let (member, other) = (group.prepare().unwrap(), group.prepare().unwrap());
+        let connected = meet(group.prepare().unwrap(), other);
         drop(group);
         drop((prepared, member, connected));
     }

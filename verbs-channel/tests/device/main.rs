@@ -14,6 +14,8 @@
 mod allocations;
 mod batches;
 mod blocking;
+#[cfg(feature = "rdmacm")]
+mod brief_clients;
 mod budget;
 #[cfg(feature = "rdmacm")]
 mod by_manager;
@@ -31,6 +33,7 @@ mod groups;
 mod leaving;
 mod lifetime;
 mod loans;
+mod meeting;
 mod opcodes;
 mod over_datagrams;
 mod owned;

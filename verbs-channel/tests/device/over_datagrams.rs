@@ -108,7 +108,7 @@ fn echo(pd: &ProtectionDomain, channel: &mut Channel, number: u8) {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn eight_peers_connect_over_a_network_that_loses_datagrams() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     let (near, far) = (here(), there());
     let mut listener = DatagramListener::new(datagrams(&far)).unwrap();
     let relay = Relay::new(&near, listener.endpoint());
@@ -153,7 +153,7 @@ fn eight_peers_connect_over_a_network_that_loses_datagrams() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn channels_of_a_group_are_connected_over_datagrams() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     let (near, far) = (here(), there());
     let mut listener = DatagramListener::new(datagrams(&far)).unwrap();
     let server = listener.endpoint();
@@ -188,7 +188,7 @@ fn channels_of_a_group_are_connected_over_datagrams() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn server_that_does_not_answer_is_given_up_in_time() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     let (near, far) = (here(), there());
     // Its receives take what comes, and nothing answers.
     let silent = datagrams(&far);

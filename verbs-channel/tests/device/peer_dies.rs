@@ -66,7 +66,7 @@ fn with_only_receives_posted_the_deadline_ends_the_wait() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "connections that outlive the peer");
     let (mut child, mut channel, _) = meet(&test, impatient);
     let owned = channel.start_receive(filled(&channel, 1, 64)).unwrap();
     child.kill();
@@ -89,7 +89,7 @@ fn scope_of_receives_from_a_dead_peer_ends_at_the_channels_deadline() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "connections that outlive the peer");
     let (mut child, mut channel, _) = meet(&test, impatient);
     channel.set_timeout(Some(2 * SOON));
     let mut into = zeros(&channel, 64 * 8);
@@ -112,7 +112,7 @@ fn send_to_a_dead_peer_fails_by_the_devices_timeout() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "connections that outlive the peer");
     for kind in ["send", "write", "read"] {
         let (mut child, mut channel, remote) = meet(&test, impatient);
         let mut buffer = zeros(&channel, 64);
@@ -140,7 +140,7 @@ fn send_on_a_device_that_retries_forever_is_aborted_at_the_deadline() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "connections that outlive the peer");
     let (mut child, mut channel, remote) = meet(&test, stubborn);
     child.kill();
     let from = filled(&channel, 1, 64);
@@ -175,7 +175,7 @@ fn peer_is_killed_during_a_long_write() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "connections that outlive the peer");
     let builds: [Build; 2] = [impatient, stubborn];
     for build in builds {
         let (mut child, mut channel, remote) = meet(&test, build);

@@ -11,7 +11,7 @@ use verbs_channel::{
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{bounded, here, pattern};
+use crate::ends::{bounded, here, meet, pattern};
 
 const LEN: usize = 64;
 
@@ -24,9 +24,8 @@ fn group(pd: &ProtectionDomain, pool: &BufferPool, count: u32) -> ChannelGroup {
 fn join(group: &mut ChannelGroup) -> (ChannelId, Channel) {
     let peer = Channel::builder(group.pd()).timeout(PATIENCE);
     let (member, peer) = (group.prepare().unwrap(), peer.build().unwrap());
-    let (to_member, to_peer) = (member.endpoint(), peer.endpoint());
-    let id = group.join(member.handshake(&to_peer).unwrap()).unwrap();
-    (id, peer.handshake(&to_member).unwrap())
+    let (member, peer) = meet(member, peer);
+    (group.join(member).unwrap(), peer)
 }
 
 fn send(channel: &mut Channel, bytes: Vec<u8>) {
@@ -108,9 +107,7 @@ fn message_before_the_join_is_kept() {
     let mut group = group(&pd, &pool, 8);
     let peer = Channel::builder(&pd).timeout(PATIENCE).build().unwrap();
     let member = group.prepare().unwrap();
-    let (to_member, to_peer) = (member.endpoint(), peer.endpoint());
-    let member = member.handshake(&to_peer).unwrap();
-    let mut peer = peer.handshake(&to_member).unwrap();
+    let (member, mut peer) = meet(member, peer);
     send(&mut peer, vec![1; LEN]);
     assert!(group.next_message().is_none());
     send(&mut peer, vec![2; LEN]);

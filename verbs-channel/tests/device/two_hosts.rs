@@ -52,7 +52,7 @@ fn other(test: &Test, build: Build, data: &[u8]) -> Option<(bool, Channel, Vec<u
 #[test]
 #[ignore = "needs an RDMA device"]
 fn bytes_cross() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting over TCP");
     let Some((first, mut channel, data)) = other(&test, patient, b"private") else {
         return;
     };
@@ -116,7 +116,7 @@ fn scope_region<'r>(words: &[u8], region: &'r SharedRegion<Vec<u8>>) -> SharedEl
 #[test]
 #[ignore = "needs an RDMA device"]
 fn sends_to_a_dead_host_fail() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting over TCP");
     let Some((mut channel, remote)) = until_it_dies(&test, resigned) else {
         return;
     };
@@ -145,7 +145,7 @@ fn watching(pd: &ProtectionDomain) -> PreparedChannel {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn dead_host_ends_a_waiting_receive() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting over TCP");
     let Some((mut channel, _)) = until_it_dies(&test, watching) else {
         return;
     };
@@ -167,7 +167,7 @@ fn dead_host_ends_a_waiting_receive() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn send_to_a_dead_host_with_infinite_retries_is_aborted_at_the_deadline() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "connecting over TCP");
     let Some((mut channel, remote)) = until_it_dies(&test, stubborn) else {
         return;
     };

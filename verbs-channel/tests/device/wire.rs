@@ -7,7 +7,7 @@ use verbs_channel::{Error, Outgoing, TransportError};
 use verbs_harness::{PATIENCE, begin, faults, wire};
 
 use crate::ends::{
-    SOON, assert_scope_timed_out, assert_timed_out, bounded, bytes, filled, given, impatient,
+    SOON, assert_scope_timed_out, assert_timed_out, bounded, bytes, filled, given, impatient, meet,
     pair_of, pattern, stubborn, work_error, works, zeros,
 };
 
@@ -129,11 +129,7 @@ fn link_down_ends_operations_in_flight() {
         drop(broken);
         // New channels work again.
         let (to_be_a, to_be_b) = (a.reset().unwrap(), b.reset().unwrap());
-        let (ea, eb) = (to_be_a.endpoint(), to_be_b.endpoint());
-        (a, b) = (
-            to_be_a.handshake(&eb).unwrap(),
-            to_be_b.handshake(&ea).unwrap(),
-        );
+        (a, b) = meet(to_be_a, to_be_b);
         works(&mut a, &mut b, 1000);
     }
 }

@@ -448,6 +448,24 @@ fn elements_are_limited_to_what_was_granted_and_empty_ones_do_not_count() {
 }
 
 #[test]
+fn read_has_no_more_elements_than_the_device_takes_for_one() {
+    let pd = pd();
+    with(|library| library.attr.max_sge_rd = 1);
+    let make = || narrow(&pd);
+    let into = shared(&pd, 64);
+    let why = Some(RejectReason::TooManyElements { count: 2, max: 1 });
+    let read = |count| Incoming::read(elements(&into, 8, count), remote());
+    borrowed(&make, (&read(1), &read(1)), None);
+    borrowed(&make, (&read(2), &read(1)), why);
+    // Those of other requests are not limited by it.
+    let send = Outgoing::send(elements(&into, 8, MAX_SEND_SGE));
+    borrowed(&make, (&send, &send), None);
+    // A device that reports no limit has that of all requests.
+    with(|library| library.attr.max_sge_rd = 0);
+    borrowed(&make, (&read(MAX_SEND_SGE), &read(1)), None);
+}
+
+#[test]
 fn read_without_read_depth_is_rejected() {
     let pd = pd();
     let make = || without_reads(&pd);

@@ -1,12 +1,19 @@
 //! Receives that are started before their channel is connected.
 
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
+
 use fake_libibverbs::{assert_all_is_well, with};
-use verbs_channel::verbs_core::ErrorKind;
+use verbs_channel::verbs_core::verbs_sys::IBV_TRANSPORT_IWARP;
+use verbs_channel::verbs_core::{Error as Core, ErrorKind};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, DownReason, Error, PreparedChannel, Queue, RejectReason,
 };
 
 use crate::fake_device::{called, forget_the_past, pd, posted, refuse, succeeds};
+
+/// Longer than a test may take.
+const LONG: Duration = Duration::from_secs(3600);
 
 /// A prepared channel with room for two receives, and a pool of three blocks.
 fn prepared() -> (PreparedChannel, BufferPool) {
@@ -104,6 +111,39 @@ fn channel_that_is_not_connected_drops_its_prepared_receives() {
         drop(pool);
         assert_all_is_well();
     }
+}
+
+/// The peer would wait for an answer that cannot come.
+#[test]
+fn on_iwarp_nothing_connects_by_endpoints() {
+    with(|library| library.transport = IBV_TRANSPORT_IWARP);
+    let is_told = |connected: Result<Channel, Error>, pool: BufferPool| {
+        let error = connected.unwrap_err();
+        let text = error.to_string();
+        assert!(
+            matches!(error, Error::Core(Core::NeedsRdmaCm { .. })),
+            "{error}"
+        );
+        assert!(text.starts_with("fake0 is an iWARP device") && text.contains("connect_cm"));
+        // Nothing was posted.
+        assert_eq!((pool.available(), addresses()), (3, Vec::new()));
+    };
+    let prepare = || {
+        let (mut prepared, pool) = prepared();
+        prepared.start_receive(pool.take().unwrap()).unwrap();
+        (prepared, pool)
+    };
+    let (prepared, pool) = prepare();
+    is_told(handshake(prepared), pool);
+    // Before TCP: no peer listens, and none connects.
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let nobody = listener.local_addr().unwrap();
+    let (prepared, pool) = prepare();
+    is_told(prepared.accept(&listener, LONG), pool);
+    drop(listener);
+    let (prepared, pool) = prepare();
+    is_told(prepared.connect(nobody, LONG), pool);
+    assert_all_is_well();
 }
 
 #[test]

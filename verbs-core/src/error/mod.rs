@@ -273,6 +273,16 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// The device is one of iWARP, whose queue pairs cannot be connected by an exchange of
+    /// endpoints.
+    #[error(
+        "{device} is an iWARP device, which connects by rdma_cm only: use connect_cm and accept_cm, or the module rdmacm of verbs-core (feature `rdmacm`)"
+    )]
+    NeedsRdmaCm {
+        /// The name of the device.
+        device: String,
+    },
+
     /// An object belongs to another device context than the object it was to be used with.
     #[error("{child} belongs to another device context: create both from the same")]
     ForeignContext {
@@ -301,6 +311,16 @@ pub enum Error {
     Destroyed {
         /// The kind of object.
         object: &'static str,
+    },
+
+    /// No network interface of this machine has an address that the connection manager uses this device for.
+    #[cfg(feature = "rdmacm")]
+    #[error(
+        "no IP address of this machine belongs to {device}: give the network interface behind it one and bring it up"
+    )]
+    NoLocalAddr {
+        /// The name of the device.
+        device: String,
     },
 
     /// A step of the connection manager has failed: the peer has rejected it, there is no route, or no
@@ -340,8 +360,8 @@ pub enum Error {
 crate::error_debug!(Error {
     Verb, Unsupported, NoLibrary, NoDevice, UnknownDevice, UnknownPlace, DeviceNode, NoActivePort, PortNotActive, UnknownPort,
     EmptyGid, NoGid, Limit, OutOfRange, OutOfBounds, RemoteTooShort, Misaligned, Memlock, Registration, HugePages,
-    RemoteAccess, Endpoint(error), RemoteLength, Transition, Unreachable, ForeignContext, ForeignParent, InUse, Destroyed, #[cfg(feature = "rdmacm")] ConnectionManager,
-    #[cfg(feature = "rdmacm")] TimedOut, Post, Poll, Work,
+    RemoteAccess, Endpoint(error), RemoteLength, Transition, Unreachable, NeedsRdmaCm, ForeignContext, ForeignParent, InUse, Destroyed, #[cfg(feature = "rdmacm")] ConnectionManager,
+    #[cfg(feature = "rdmacm")] TimedOut, #[cfg(feature = "rdmacm")] NoLocalAddr, Post, Poll, Work,
 });
 
 impl Error {
@@ -355,7 +375,7 @@ impl Error {
             | Self::Unreachable { source, .. }
             | Self::HugePages { source, .. }
             | Self::Transition { source, .. } => kind_of(source),
-            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::Unsupported { .. } | Self::NeedsRdmaCm { .. } => ErrorKind::Unsupported,
             Self::NoLibrary
             | Self::NoDevice { .. }
             | Self::UnknownDevice { .. }
@@ -380,6 +400,8 @@ impl Error {
             Self::ConnectionManager { .. } => ErrorKind::ConnectionManager,
             #[cfg(feature = "rdmacm")]
             Self::TimedOut { .. } => ErrorKind::TimedOut,
+            #[cfg(feature = "rdmacm")]
+            Self::NoLocalAddr { .. } => ErrorKind::NotFound,
             Self::Post(error) => error.kind(),
             Self::Poll(_) => ErrorKind::Other,
             Self::Work(_) => ErrorKind::Work,

@@ -80,6 +80,9 @@ fn all() -> Vec<Error> {
         },
         Error::Unsupported { verb: "ibv_reg_mr" },
         Error::NoLibrary,
+        Error::NeedsRdmaCm {
+            device: "siw0".into(),
+        },
         Error::NoDevice { kernel: Vec::new() },
         Error::UnknownPlace {
             path: "/sys/bus/pci/devices/0000:3b:00.0".into(),
@@ -200,6 +203,9 @@ fn all() -> Vec<Error> {
             what: "connecting",
             after: std::time::Duration::from_secs(1),
         },
+        Error::NoLocalAddr {
+            device: "siw0".into(),
+        },
     ]);
     all.extend(PostError::examples().map(Error::Post));
     all.extend(endpoint.map(Error::Endpoint));
@@ -249,10 +255,13 @@ fn variant(error: &Error) -> usize {
         Error::ForeignParent { .. } => 35,
         Error::HugePages { .. } => 36,
         Error::NoLibrary => 37,
+        Error::NeedsRdmaCm { .. } => 38,
         #[cfg(feature = "rdmacm")]
-        Error::ConnectionManager { .. } => 38,
+        Error::ConnectionManager { .. } => 39,
         #[cfg(feature = "rdmacm")]
-        Error::TimedOut { .. } => 39,
+        Error::TimedOut { .. } => 40,
+        #[cfg(feature = "rdmacm")]
+        Error::NoLocalAddr { .. } => 41,
     }
 }
 
@@ -262,7 +271,7 @@ fn no_error_repeats_its_source() {
     variants.dedup();
     variants.sort_unstable();
     variants.dedup();
-    let last = if cfg!(feature = "rdmacm") { 39 } else { 37 };
+    let last = if cfg!(feature = "rdmacm") { 41 } else { 38 };
     assert_eq!(variants, (0..=last).collect::<Vec<_>>());
     for error in all() {
         let alone = parts(&error);

@@ -323,6 +323,7 @@ impl<R: Receives> QueuePairBuilder<R> {
                 .unwrap_or_else(|| everything(settings.qp_type, device)),
             max_rd_atomic: depth("max_rd_atomic", settings.max_rd_atomic, ask)?,
             max_dest_rd_atomic: depth("max_dest_rd_atomic", settings.max_dest_rd_atomic, serve)?,
+            max_sge_rd: device.max_sge_rd(),
             min_rnr_timer: settings.min_rnr_timer,
             timeout: settings.timeout,
             retry_cnt: settings.retry_cnt,

@@ -19,6 +19,8 @@ pub(super) struct Config {
     pub(super) qp_access_flags: AccessFlags,
     pub(super) max_rd_atomic: u8,
     pub(super) max_dest_rd_atomic: u8,
+    /// The device's limit on the elements of a read; 0 if it reports none.
+    pub(super) max_sge_rd: u32,
     pub(super) min_rnr_timer: MinRnrTimer,
     pub(super) timeout: AckTimeout,
     pub(super) retry_cnt: MaxAckRetries,

@@ -139,6 +139,7 @@ impl<R> PreparedQueuePair<R> {
     ///
     /// # Errors
     ///
+    /// - [`Error::NeedsRdmaCm`](crate::Error::NeedsRdmaCm) on iWARP.
     /// - [`Error::Endpoint`](crate::Error::Endpoint) if this side's port needs an address that the peer's endpoint lacks, or
     ///   the peer's queue pair is of another [type](QpType).
     /// - [`Error::Transition`](crate::Error::Transition) if there is no path to the peer's GID, or one of the values was rejected.
@@ -180,6 +181,7 @@ impl<R> PreparedQueuePair<R> {
     }
 
     fn connect(&self, local: &QueuePairEndpoint, remote: &QueuePairEndpoint) -> Result<()> {
+        self.qp.pd.context().device().check_handshake()?;
         let config = &self.qp.config;
         let (ours, theirs) = (config.qp_type, remote.qp_type());
         if ours != theirs {
@@ -244,6 +246,19 @@ impl<R> QueuePair<R> {
     #[must_use]
     pub const fn max_msg_sz(&self) -> u32 {
         self.max_msg_sz
+    }
+
+    /// How many elements one read can have: the smaller of the queue pair's
+    /// [`max_send_sge`](QpCap::max_send_sge) and the device's limit for reads, which is 1 on many iWARP
+    /// devices.
+    #[must_use]
+    #[doc(alias = "max_sge_rd")]
+    pub fn max_read_sge(&self) -> u32 {
+        let max = self.qp.cap.max_send_sge;
+        match self.qp.config.max_sge_rd {
+            0 => max,
+            of_device => max.min(of_device),
+        }
     }
 
     /// The path MTU: how many bytes of a message travel in one packet.

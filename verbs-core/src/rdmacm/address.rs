@@ -50,20 +50,20 @@ fn family(number: libc::c_int) -> libc::sa_family_t {
 ///
 /// # Safety
 ///
-/// - `addr` begins a `sockaddr_storage` that is alive and initialised.
+/// - `addr` is that of an address, which is alive and as long as its family requires.
 pub(super) unsafe fn from_c(addr: *const sockaddr) -> Option<SocketAddr> {
     // SAFETY: the caller's promise.
     let family = unsafe { (*addr).sa_family };
     match libc::c_int::from(family) {
         libc::AF_INET => {
-            // SAFETY: the family says so, and the storage has room for each.
-            let c = unsafe { addr.cast::<sockaddr_in>().read() };
+            // SAFETY: the family says so; it need not be aligned as one.
+            let c = unsafe { addr.cast::<sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(c.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddrV4::new(ip, u16::from_be(c.sin_port)).into())
         }
         libc::AF_INET6 => {
             // SAFETY: as above.
-            let c = unsafe { addr.cast::<sockaddr_in6>().read() };
+            let c = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(c.sin6_addr.s6_addr);
             let port = u16::from_be(c.sin6_port);
             Some(SocketAddrV6::new(ip, port, c.sin6_flowinfo, c.sin6_scope_id).into())

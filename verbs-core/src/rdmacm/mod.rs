@@ -69,6 +69,7 @@ mod event;
 pub mod from_c {}
 mod id;
 mod listen;
+mod local;
 mod multicast;
 mod pending;
 mod private_data;

@@ -3,6 +3,7 @@
 use std::error::Error as _;
 
 use fake_libibverbs::{connected, ladder, prepared, with};
+use verbs_core::verbs_sys::IBV_TRANSPORT_IWARP;
 use verbs_core::{
     Error, ErrorKind, PostError, QueuePair, QueuePairEndpoint, ReceiveWorkRequest, SendWorkRequest,
     Sge,
@@ -188,6 +189,21 @@ fn queue_pair_that_the_device_has_no_room_for_is_an_error() {
     with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM)));
     let error = QueuePair::builder(&pd, &cq, &cq).build().unwrap_err();
     faults::error(faults::QUEUE_PAIRS, "core", &error, faults::AT_ONCE);
+}
+
+#[test]
+fn queue_pair_of_iwarp_is_handed_back_by_a_handshake() {
+    with(|library| library.transport = IBV_TRANSPORT_IWARP);
+    let prepared = prepared();
+    let endpoint = prepared.endpoint();
+    let before = with(|library| library.modified.len());
+    let rejected = prepared.handshake(&endpoint).unwrap_err();
+    let text = "fake0 is an iWARP device, which connects by rdma_cm only: use connect_cm and accept_cm, \
+                or the module rdmacm of verbs-core (feature `rdmacm`)";
+    assert_eq!(rejected.error().to_string(), text);
+    assert_eq!(rejected.error().kind(), ErrorKind::Unsupported);
+    assert_eq!(with(|library| library.modified.len()), before);
+    assert_eq!(rejected.into_given().endpoint(), endpoint);
 }
 
 /// The bytes of an endpoint come from the peer.

@@ -11,7 +11,7 @@ use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, ReuniteError};
 use verbs_harness::{begin, context};
 
 use super::{BYTES, a_moment, soon, streams};
-use crate::ends::{WAYS, Way, connect, events, narrow_pair, run};
+use crate::ends::{WAYS, Way, connect, events, meet, narrow_pair, run};
 
 const DEFAULT: (usize, u16) = (16 << 10, 16);
 
@@ -145,9 +145,8 @@ async fn has_room(group: &AsyncGroup, count: u32, within: Duration) {
     let (peers, start) = (peers.unwrap(), Instant::now());
     let mut joined = Vec::new();
     while joined.len() < count as usize {
-        let member = group.prepare().unwrap();
-        let peer = peers.prepare().unwrap();
-        match group.join(member.handshake(&peer.endpoint()).unwrap()) {
+        let (member, _peer) = meet(group.prepare().unwrap(), peers.prepare().unwrap());
+        match group.join(member) {
             Ok(channel) => joined.push(channel),
             Err(full) => {
                 assert!(start.elapsed() < within, "{full}");

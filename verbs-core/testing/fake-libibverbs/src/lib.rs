@@ -43,8 +43,9 @@ use std::time::{Duration, Instant};
 
 use verbs_core::verbs_sys::{
     IBV_ATOMIC_HCA, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
-    IBV_PORT_ACTIVE, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_cq, ibv_device_attr,
-    ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_qp_attr, ibv_qp_state, ibv_srq_attr, ibv_wc,
+    IBV_PORT_ACTIVE, IBV_TRANSPORT_IB, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_cq,
+    ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_qp_attr, ibv_qp_state,
+    ibv_srq_attr, ibv_transport_type, ibv_wc,
 };
 use verbs_core::{
     CompletionQueue, Context, Device, Gid, PreparedQueuePair, ProtectionDomain, QueuePair,
@@ -60,6 +61,8 @@ pub struct Library {
     pub devices: usize,
     /// Whether the devices have thread and parent domains.
     pub thread_domains: bool,
+    /// The transport protocol of the devices.
+    pub transport: ibv_transport_type,
     /// Where sysfs is, of which the devices' paths are part.
     pub sysfs: PathBuf,
     /// The ports that each device has, from 1 on.
@@ -277,6 +280,7 @@ impl Library {
         Self {
             devices: 2,
             thread_domains: false,
+            transport: IBV_TRANSPORT_IB,
             sysfs: "/sys".into(),
             ports: vec![Port::roce(&["fe80::1", "::ffff:10.0.0.1"])],
             attr: ibv_device_attr {

@@ -6,7 +6,7 @@ use std::ptr;
 
 use verbs_core::verbs_sys::{
     __be16, __be64, _compat_ibv_port_attr, ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry,
-    ibv_port_attr,
+    ibv_port_attr, ibv_transport_type,
 };
 
 use super::{Library, Port, with};
@@ -33,7 +33,7 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
     let devices = with(|library| {
         library.called("ibv_get_device_list")?;
         Ok((0..library.devices)
-            .map(|index| device(index, &library.sysfs))
+            .map(|index| device(index, library.transport, &library.sysfs))
             .chain([ptr::null_mut()])
             .collect::<Vec<_>>())
     });
@@ -55,8 +55,11 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     let _ = with(|library| library.ends("ibv_free_device_list", list));
 }
 
-fn device(index: usize, sysfs: &Path) -> *mut ibv_device {
-    let mut device = ibv_device::default();
+fn device(index: usize, transport: ibv_transport_type, sysfs: &Path) -> *mut ibv_device {
+    let mut device = ibv_device {
+        transport_type: transport,
+        ..ibv_device::default()
+    };
     let write = |to: &mut [c_char], text: String| {
         for (to, from) in to.iter_mut().zip(text.bytes()) {
             *to = from.cast_signed();

@@ -54,10 +54,10 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Tests share the wire; those that break it have it alone.
 static WIRE: RwLock<()> = RwLock::new(());
 
-/// Begins a test: its name is that of the function. Returns from it if it cannot run on this device:
-/// it is skipped then.
+/// Begins a test: its name is that of the function.
 ///
-/// `begin!(iwarp lacks "atomics")` is for a test of something that iWARP does not have.
+/// `begin!(iwarp lacks "atomics")` is for a test of something that iWARP does not have: it returns from
+/// it there, and the test is skipped.
 #[macro_export]
 macro_rules! begin {
     () => {
@@ -196,7 +196,7 @@ pub fn peer_name() -> String {
 /// for RoCE v2; on iWARP that of the link.
 pub fn ip(context: &Context) -> Option<IpAddr> {
     if iwarp::is_iwarp() {
-        return iwarp::ipv4(context.device().name()).map(IpAddr::from);
+        return iwarp::ip(context);
     }
     let port = context.active_port().unwrap()?;
     let table = context.gid_table(port).unwrap();

@@ -5,19 +5,15 @@ use std::time::Duration;
 use verbs_core::rdmacm::{Connector, Listener};
 use verbs_core::{PreparedQueuePair, QueuePair};
 
+use super::PATIENCE;
 use super::pair::Side;
-use super::{PATIENCE, iwarp};
 
 /// Connects a queue pair of each side to the other. The connections are kept by the sides.
 pub fn connect(
     (a, qa): (&Side, PreparedQueuePair),
     (b, qb): (&Side, PreparedQueuePair),
 ) -> [QueuePair; 2] {
-    let addr = |side: &Side| {
-        let name = side.context.device().name().to_owned();
-        let ip = iwarp::ipv4(&name).unwrap_or_else(|| panic!("{name} has no IPv4 address"));
-        (ip, 0).into()
-    };
+    let addr = |side: &Side| side.context.local_addr().unwrap();
     let mut listener = Listener::bind(addr(b), 1).unwrap();
     let mut connector = Connector::new().unwrap();
     // The address chooses the device.

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use verbs_core::rdmacm::{Connected, Connector, Listener, Pending};
 use verbs_core::{
-    AccessFlags, Error, ErrorKind, QpState, QueuePair, ReceiveWorkRequest, SendWorkRequest,
+    AccessFlags, Device, Error, ErrorKind, QpState, QueuePair, ReceiveWorkRequest, SendWorkRequest,
     WcStatus,
 };
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::pair::{End, Side, works};
-use verbs_harness::{PATIENCE, begin, peer_name, until, wait_for};
+use verbs_harness::{PATIENCE, begin, device_name, peer_name, until, wait_for};
 
-use super::{Server, both, client, connected, readable};
+use super::{Server, both, client, connected, readable, resolved};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -21,7 +21,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[ignore = "needs an RDMA device"]
 fn peers_connect_exchange_messages_and_disconnect() {
     let test = begin!();
-    for device in [verbs_harness::device_name(), peer_name()] {
+    for device in [device_name(), peer_name()] {
         let Some(mut server) = Server::new(&test, &device) else {
             return;
         };
@@ -248,7 +248,7 @@ fn dropped_request_and_dropped_listener_reject_their_peers() {
 #[ignore = "needs an RDMA device"]
 fn queue_pair_of_another_device_is_rejected() {
     let test = begin!();
-    let (here, peer) = (verbs_harness::device_name(), peer_name());
+    let (here, peer) = (device_name(), peer_name());
     if here == peer {
         return test.skip("there is one device only");
     }
@@ -320,6 +320,22 @@ fn options_are_accepted_and_bind_gives_an_address() {
     // An address of no RDMA device.
     let error = Listener::bind("192.0.2.1:0".parse().unwrap(), 1).unwrap_err();
     assert!(error.errno().is_some(), "{error}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn local_address_of_a_device_leads_to_it() {
+    let test = begin!();
+    if Server::new(&test, &peer_name()).is_none() {
+        return;
+    }
+    for name in [device_name(), peer_name()] {
+        let context = Device::by_name(&name).unwrap().open().unwrap();
+        let addr = context.local_addr().unwrap();
+        let listener = Listener::bind(addr, 1).unwrap();
+        let addr = listener.local_addr().unwrap();
+        assert!(resolved(addr).is_on(&context), "{name}: {addr}");
+    }
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! What the connection manager does with queue pairs, requests and events beside connecting.
 
+use std::net::TcpListener;
 use std::time::Duration;
 
 use verbs_core::rdmacm::Listener;
-use verbs_core::{AckTimeout, Error, ErrorKind, MaxAckRetries, QpAttr, QpState, QueuePair};
-use verbs_harness::pair::Side;
+use verbs_core::{
+    AckTimeout, Error, ErrorKind, MaxAckRetries, QpAttr, QpState, QueuePair, RemoteMemoryRegion,
+    SendWorkRequest, WcStatus, WriteWorkRequest,
+};
+use verbs_harness::pair::{End, Side};
 use verbs_harness::{PATIENCE, begin, iwarp, peer_name, until};
 
 use super::{Server, both, client, connected, readable};
@@ -137,6 +141,63 @@ fn requests_beyond_the_backlog_are_dropped() {
     assert!(small.poll_request().unwrap().is_none());
     let answers = request.accept(server.side.prepared(), b"").unwrap();
     both(waits, answers);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn ports_are_those_of_tcp_on_iwarp_only() {
+    let test = begin!();
+    let Some(server) = Server::new(&test, &peer_name()) else {
+        return;
+    };
+    let tcp = TcpListener::bind((server.addr.ip(), 0)).unwrap();
+    let beside = Listener::bind(tcp.local_addr().unwrap(), 1);
+    if iwarp::is_iwarp() {
+        assert_eq!(beside.unwrap_err().errno(), Some(libc::EADDRINUSE));
+    } else {
+        assert_eq!(beside.unwrap().local_addr(), tcp.local_addr().ok());
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_a_peer_of_iwarp_rejects_ends_the_connection() {
+    let test = begin!();
+    if !iwarp::is_iwarp() {
+        return test.skip("the device has failed completions of what the peer rejects");
+    }
+    for is_write in [true, false] {
+        let Some(mut server) = Server::new(&test, &peer_name()) else {
+            return;
+        };
+        let ((side, asked), mut answered) = connected(&mut server);
+        let (end, mut connection) = (
+            End {
+                qp: asked.queue_pair,
+                side,
+            },
+            asked.connection,
+        );
+        let from = end.pd().reg_mr(vec![1_u8; 64]).unwrap();
+        let mut list = [from.gather_element(..).unwrap()];
+        if is_write {
+            // A key of no region.
+            let nowhere = RemoteMemoryRegion::new(0x1000, 64, 0x00bad000).unwrap();
+            end.post_one(WriteWorkRequest::new(&mut list, &nowhere).unwrap());
+        } else {
+            // There is no receive.
+            end.post_one(SendWorkRequest::new(&mut list));
+        }
+        // Mostly it has succeeded: the peer rejects it later.
+        let status = end.send_status();
+        assert!(matches!(
+            status,
+            WcStatus::SUCCESS | WcStatus::WR_FLUSH_ERR | WcStatus::REM_ACCESS_ERR
+        ));
+        assert!(connection.wait_disconnected(Some(PATIENCE)).unwrap());
+        let ended = answered.connection.wait_disconnected(Some(PATIENCE));
+        assert!(ended.unwrap());
+    }
 }
 
 #[test]
