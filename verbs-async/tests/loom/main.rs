@@ -12,6 +12,9 @@ mod deferred;
 #[expect(dead_code, reason = "the models do not use all of it")]
 mod driver;
 mod events;
+#[path = "../../src/datagrams/line.rs"]
+mod line;
+mod lines;
 #[path = "../../src/events/queues.rs"]
 mod queues;
 mod races;

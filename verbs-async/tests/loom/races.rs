@@ -8,7 +8,7 @@ use loom::thread;
 
 use crate::driver::QUEUES;
 use crate::driver::{Driver, Submission};
-use crate::ring::{FakeDevice, FakeRing, Outcome, Ticket, poll};
+use crate::ring::{FakeDevice, FakeRing, Outcome, Request, Ticket, poll};
 use crate::sync::Arc;
 
 /// Explores every schedule with at most this many preemptions: more find nothing new, and take hours.
@@ -21,13 +21,13 @@ pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) {
 
 /// A ring and its driver.
 #[derive(Clone)]
-struct Model {
-    device: Arc<FakeDevice>,
-    driver: Arc<Driver<FakeRing>>,
+pub(crate) struct Model {
+    pub(crate) device: Arc<FakeDevice>,
+    pub(crate) driver: Arc<Driver<FakeRing>>,
 }
 
 /// An operation and the task that awaits it.
-struct Task {
+pub(crate) struct Task {
     model: Model,
     id: usize,
     key: Submission<Ticket>,
@@ -38,7 +38,7 @@ struct Task {
 
 /// Not one of loom's: it is read only after all threads have ended.
 #[derive(Default)]
-struct WakeFlag(AtomicBool);
+pub(crate) struct WakeFlag(pub(crate) AtomicBool);
 
 impl Wake for WakeFlag {
     fn wake(self: std::sync::Arc<Self>) {
@@ -48,23 +48,42 @@ impl Wake for WakeFlag {
 
 /// When the events that completions raise are delivered.
 #[derive(Clone, Copy)]
-enum Delivery {
+pub(crate) enum Delivery {
     AtOnce,
     InTheEnd,
 }
 
 impl Model {
     fn new(places: usize) -> Self {
-        let device = FakeDevice::with_shares(1, places, usize::MAX / 2, 0);
+        Self::with_shares(1, places, usize::MAX / 2, 0)
+    }
+
+    /// See [`FakeDevice::with_shares`].
+    pub(crate) fn with_shares(channels: usize, places: usize, share: usize, common: usize) -> Self {
+        let device = FakeDevice::with_shares(channels, places, share, common);
         let driver = Arc::new(Driver::new(FakeRing(Arc::clone(&device))));
         Self { device, driver }
     }
 
     fn start(&self, id: usize) -> Task {
+        self.start_on(0, id)
+    }
+
+    /// Starts an operation on a channel.
+    pub(crate) fn start_on(&self, channel: usize, id: usize) -> Task {
+        self.start_batch_on(channel, id, 1)
+    }
+
+    /// The same, of an operation that takes so many places.
+    pub(crate) fn start_batch_on(&self, channel: usize, id: usize, places: usize) -> Task {
+        let request = Request {
+            places,
+            ..self.device.request(id, 0)
+        };
         Task {
             model: self.clone(),
             id,
-            key: self.driver.start(0, self.device.request(id, 0), usize::MAX),
+            key: self.driver.start(channel, request, usize::MAX),
             outcome: None,
             flag: std::sync::Arc::default(),
             asleep: false,
@@ -72,7 +91,7 @@ impl Model {
     }
 
     /// The device completes these.
-    fn complete(&self, ids: &[usize], delivery: Delivery) {
+    pub(crate) fn complete(&self, ids: &[usize], delivery: Delivery) {
         let mut events = 0;
         for id in ids {
             events += usize::from(self.device.complete(*id));
@@ -84,14 +103,18 @@ impl Model {
     }
 
     /// As a thread.
-    fn completes(&self, ids: &'static [usize], delivery: Delivery) -> thread::JoinHandle<()> {
+    pub(crate) fn completes(
+        &self,
+        ids: &'static [usize],
+        delivery: Delivery,
+    ) -> thread::JoinHandle<()> {
         let model = self.clone();
         thread::spawn(move || model.complete(ids, delivery))
     }
 }
 
 impl Task {
-    fn poll(&mut self) {
+    pub(crate) fn poll(&mut self) {
         if self.outcome.is_some() {
             return;
         }
@@ -119,7 +142,7 @@ impl Task {
     }
 
     /// Asserts in the end that these operations have completed, and that sleeping tasks were woken.
-    fn have_ended<const N: usize>(tasks: [&mut Self; N]) {
+    pub(crate) fn have_ended<const N: usize>(tasks: [&mut Self; N]) {
         // For all of them first: polling one may wake another.
         for task in &tasks {
             let woken = task.flag.0.load(Ordering::Relaxed);
@@ -136,14 +159,14 @@ impl Task {
     }
 
     /// Abandons the operation.
-    fn abandon(self) {
+    pub(crate) fn abandon(self) {
         assert!(self.outcome.is_none());
         self.model.driver.abandon(self.key);
     }
 }
 
 /// Runs a model once for each way to deliver events.
-fn explore_both(model: impl Fn(Delivery) + Send + Sync + Copy + 'static) {
+pub(crate) fn explore_both(model: impl Fn(Delivery) + Send + Sync + Copy + 'static) {
     explore(move || model(Delivery::AtOnce));
     explore(move || model(Delivery::InTheEnd));
 }
