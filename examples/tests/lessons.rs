@@ -57,6 +57,24 @@ fn each_lesson_is_in_the_readme_and_runs_in_the_device_tests() {
     }
 }
 
+/// A reader who puts the steps of the chapter together has this lesson.
+#[test]
+fn the_server_of_the_guide_is_a_lesson() {
+    let read = |path: &str| fs::read_to_string(Path::new(PACKAGE).join(path)).unwrap();
+    let chapter = read("../verbs-channel/src/guide/server.md");
+    let (steps, _many_clients) = chapter.split_once("\n# Step 5").unwrap();
+    let blocks = steps.split("```no_run\n").skip(1);
+    let code = blocks.filter_map(|block| Some(block.split_once("\n```")?.0));
+    // Rustdoc hides the other lines.
+    let shown = |line: &&str| !line.starts_with("# ");
+    let shown: Vec<&str> = code.flat_map(str::lines).filter(shown).collect();
+    let lesson = read("src/bin/hello_server.rs");
+    let lesson = lesson.lines().skip_while(|line| !line.starts_with("use "));
+    let lesson: Vec<&str> = lesson.collect();
+    let dense = |lines: &[&str]| lines.join("\n").replace("\n\n", "\n");
+    assert_eq!(dense(&shown), dense(&lesson));
+}
+
 #[test]
 fn lesson_that_fails_prints_the_reason_in_one_line() {
     let mut lesson = Command::new(env!("CARGO_BIN_EXE_hello_two_hosts"));

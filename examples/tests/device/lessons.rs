@@ -56,9 +56,10 @@ const LESSONS: [(&str, &str); 14] = [
     ),
 ];
 
-/// Those that are started twice.
+/// Those that are started twice, or more.
 pub(crate) const TWO_HOSTS: &str = env!("CARGO_BIN_EXE_hello_two_hosts");
 const RDMA_CM: &str = env!("CARGO_BIN_EXE_hello_rdma_cm");
+const SERVER: &str = env!("CARGO_BIN_EXE_hello_server");
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -78,6 +79,18 @@ fn the_lesson_for_two_hosts_runs_in_two_processes() {
         listener.prints_after("listening on port ")
     ));
     answered(listener);
+}
+
+/// It listens at a port of its own, as no other lesson does.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_server_of_the_guide_answers_one_client_after_another() {
+    let _server = Program::start(SERVER, &[], "");
+    for question in ["one?", "two?"] {
+        let client = Program::start(SERVER, &["localhost:7471", question], "");
+        let output = client.succeeds();
+        assert_eq!(output.lines().last(), Some(&*question.to_uppercase()));
+    }
 }
 
 #[test]
