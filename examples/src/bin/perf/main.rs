@@ -7,11 +7,13 @@ mod channel;
 mod core;
 mod figures;
 mod futures;
+mod h2;
 mod link;
 mod memory;
 mod plan;
 mod run;
 mod stream;
+mod tcp;
 
 use std::process::ExitCode;
 
@@ -94,5 +96,6 @@ fn measure(options: &Options, plan: &Plan, frames: &Frames) -> Result<Figures, F
         Layer::Channel => channel::measure(common, plan, frames),
         Layer::Async => futures::measure(common, plan, frames),
         Layer::Stream => stream::measure(common, plan, frames),
+        Layer::Tcp => tcp::measure(common, plan, frames),
     }
 }

@@ -37,6 +37,8 @@ pub(crate) enum Layer {
     Async,
     /// verbs-async: the byte stream
     Stream,
+    /// TCP over the network link of the device, to compare
+    Tcp,
 }
 
 /// What to measure.
@@ -98,6 +100,10 @@ pub(crate) struct Plan {
     #[arg(long)]
     pub(crate) srq: bool,
 
+    /// On a stream: each operation is a request of HTTP/2, with a body of so many bytes, and its response
+    #[arg(long)]
+    pub(crate) h2: bool,
+
     /// Connect by `rdma_cm`: the server's host is then an address of its device
     #[arg(long)]
     pub(crate) cm: bool,
@@ -147,8 +153,14 @@ impl Plan {
                     .to_owned(),
             );
         }
-        if layer == Layer::Stream && op != Op::Send {
+        if matches!(layer, Layer::Stream | Layer::Tcp) && op != Op::Send {
             return misuse(format!("a stream has no --op {op}, only send"));
+        }
+        if self.h2 && !matches!(layer, Layer::Stream | Layer::Tcp) {
+            return misuse(format!("--h2 is for --layer stream and tcp, not {layer}"));
+        }
+        if self.h2 && (self.check || self.bidirectional) {
+            return misuse("--h2 goes with neither --check nor --bidirectional".to_owned());
         }
         for (is_set, option) in [(self.datagrams, "--datagrams"), (self.srq, "--srq")] {
             if is_set && layer != Layer::Core {
@@ -281,6 +293,9 @@ mod tests {
             ),
             ("--op write --events", "without --events"),
             ("--layer stream --op read", "a stream has no --op read"),
+            ("--layer tcp --op write", "a stream has no --op write"),
+            ("--h2", "--h2 is for --layer stream"),
+            ("--layer tcp --h2 --check", "--h2 goes with neither"),
             ("--layer channel --srq", "--srq is for --layer core"),
             ("--datagrams --op write", "datagrams have no --op write"),
             ("--datagrams --srq", "datagrams has no --srq"),

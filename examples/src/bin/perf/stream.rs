@@ -1,11 +1,12 @@
-//! verbs-async: the byte stream, as code that was written for TCP uses it.
+//! verbs-async: the byte stream, as code that was written for TCP uses it. The loops are those of TCP, too.
 
 use std::cell::Cell;
 use std::time::Instant;
 
 use examples::{Common, Failure, Frames, check, memory};
 use futures_util::future::try_join_all;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, join};
+use tokio::runtime::Runtime;
 use verbs_async::verbs_channel::PreparedChannel;
 use verbs_async::{AsyncGroup, CqEvents};
 use verbs_core::RemoteMemoryRegion;
@@ -13,6 +14,7 @@ use verbs_core::RemoteMemoryRegion;
 use crate::channel::{Offer, exchange};
 use crate::figures::{Figures, Times};
 use crate::futures::{Theirs, with_peer};
+use crate::h2;
 use crate::memory::pattern;
 use crate::plan::Plan;
 use crate::run::{Done, meet};
@@ -45,22 +47,41 @@ pub(crate) fn measure(common: &Common, plan: &Plan, frames: &Frames) -> Result<F
         port: None,
     };
     let theirs = exchange(frames, &ours)?;
-    let mut ends = Vec::new();
-    for (conn, (prepared, theirs)) in prepared.into_iter().zip(&theirs.ends).enumerate() {
+    let mut streams = Vec::new();
+    for (prepared, theirs) in prepared.into_iter().zip(&theirs.ends) {
         let stream = group.join(prepared.handshake(theirs)?)?.into_stream()?;
-        let (read, write) = stream.into_split();
-        let posted = Cell::new(0);
-        ends.push(Ends {
-            conn,
-            read,
-            write,
-            posted,
-        });
+        streams.push(stream.into_split());
     }
+    run(streams, &runtime, common, plan, frames)
+}
+
+/// Measures on this side, over streams that are connected.
+pub(crate) fn run<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    streams: Vec<(R, W)>,
+    runtime: &Runtime,
+    common: &Common,
+    plan: &Plan,
+    frames: &Frames,
+) -> Result<Figures, Failure> {
     meet(frames)?;
     let progress = Cell::new(0);
     let is_client = common.host.is_some();
-    with_peer(frames, &runtime, Some(&progress), async |theirs| {
+    if plan.h2 {
+        let streams = streams.into_iter();
+        let streams = streams.map(|(read, write)| join(read, write)).collect();
+        return with_peer(frames, runtime, Some(&progress), async |theirs| {
+            h2::side(streams, plan, frames, is_client, theirs, &progress).await
+        });
+    }
+    let ends = streams.into_iter().enumerate();
+    let ends = ends.map(|(conn, (read, write))| Ends {
+        conn,
+        read,
+        write,
+        posted: Cell::new(0),
+    });
+    let mut ends: Vec<_> = ends.collect();
+    with_peer(frames, runtime, Some(&progress), async |theirs| {
         let figures = side(&mut ends, plan, frames, is_client, theirs, &progress).await?;
         // Waits until the peer has taken everything.
         let ends = ends.iter_mut().map(|ends| ends.write.shutdown());
