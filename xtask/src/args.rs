@@ -32,6 +32,26 @@ impl Args {
         self.left.len() != before
     }
 
+    /// The value of the option `name`, as `NAME VALUE` or `NAME=VALUE`.
+    pub(crate) fn value(&mut self, name: &str) -> Result<Option<String>, Error> {
+        let joined = |arg: &String| {
+            let value = arg.strip_prefix(name)?.strip_prefix('=')?;
+            Some(value.to_owned())
+        };
+        if let Some(value) = self.left.iter().find_map(joined) {
+            self.left.retain(|arg| joined(arg).is_none());
+            return Ok(Some(value));
+        }
+        let Some(at) = self.left.iter().position(|arg| arg == name) else {
+            return Ok(None);
+        };
+        if at + 1 == self.left.len() {
+            return Err(self.usage(&format!("`{name}` takes a value")));
+        }
+        self.left.remove(at);
+        Ok(Some(self.left.remove(at)))
+    }
+
     /// Whether help is asked for; it is printed then.
     pub(crate) fn help(&mut self) -> bool {
         let asked = self.flag("--help") | self.flag("-h");
@@ -91,6 +111,15 @@ mod tests {
         assert_eq!(args.policy().unwrap(), Policy::Yes);
         assert_eq!(args.positional().as_deref(), Some("name"));
         args.finish().unwrap();
+    }
+
+    #[test]
+    fn values_come_in_both_forms() {
+        let mut args = args(&["--only", "a", "--device=b", "--peer"]);
+        assert_eq!(args.value("--only").unwrap().as_deref(), Some("a"));
+        assert_eq!(args.value("--device").unwrap().as_deref(), Some("b"));
+        assert_eq!(args.value("--guest").unwrap(), None);
+        assert!(args.value("--peer").is_err());
     }
 
     #[test]

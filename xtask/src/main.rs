@@ -16,6 +16,7 @@ mod checkers;
 mod demo;
 mod from_c;
 mod jobs;
+mod numbers;
 mod packages;
 mod test;
 mod tidy;
@@ -76,7 +77,7 @@ const COMMANDS: [Command; 10] = [
     },
     Command {
         name: "bench",
-        what: "instructions per operation, and bandwidth, beside C",
+        what: "what each layer costs, beside C: a report with plots",
         main: bench::main,
     },
     Command {

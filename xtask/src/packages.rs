@@ -74,20 +74,38 @@ pub(crate) const DEVICE_TESTS: [Need; 5] = [
         ["iproute2", "iproute-tc", "iproute2"],
         || which("tc").is_some(),
     ),
-    Need::new(
-        "strace",
-        "to count system calls in tests",
-        ["strace", "strace", "strace"],
-        || which("strace").is_some(),
-    ),
+    STRACE,
 ];
 
-/// C's `ib_write_bw`, and `awk` to read what it prints.
+/// `strace`.
+pub(crate) const STRACE: Need = Need::new(
+    "strace",
+    "to count system calls",
+    ["strace", "strace", "strace"],
+    || which("strace").is_some(),
+);
+
+/// C's perftest, and `awk` to read what it prints.
 pub(crate) const PERFTEST: Need = Need::new(
-    "ib_write_bw and awk",
-    "to compare bandwidths with C's",
+    "perftest (ib_send_lat and others) and awk",
+    "to compare latencies and bandwidths with C's",
     ["perftest mawk", "perftest gawk", "perftest gawk"],
-    || which("ib_write_bw").is_some() && which("awk").is_some(),
+    || {
+        let kinds = [("lat", "atomic"), ("bw", "send")];
+        let mut needed = kinds.iter().flat_map(|(kind, more)| {
+            let ops = ["send", "write", "read", more];
+            ops.map(|op| format!("ib_{op}_{kind}"))
+        });
+        needed.all(|program| which(&program).is_some()) && which("awk").is_some()
+    },
+);
+
+/// `taskset`.
+pub(crate) const TASKSET: Need = Need::new(
+    "taskset",
+    "to pin programs to processors",
+    ["util-linux", "util-linux-core", "util-linux"],
+    || which("taskset").is_some(),
 );
 
 /// `valgrind`.

@@ -26,13 +26,23 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// A folder below cargo's target folder for what this program makes.
-pub(crate) fn scratch_dir() -> Result<PathBuf, Error> {
+/// The rustc that belongs to that cargo.
+pub(crate) fn rustc() -> Command {
+    Command::new(env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc")))
+}
+
+/// Cargo's target folder.
+pub(crate) fn target_dir() -> Result<PathBuf, Error> {
     let metadata = output(&mut cargo(&["metadata", "--format-version=1", "--no-deps"]))?;
     let target = metadata.parse().ok();
     let target = target.and_then(|json| text(&json, &["target_directory"]).map(str::to_owned));
     let target = target.ok_or_else(|| Error::new("`cargo metadata` names no target folder"))?;
-    let dir = Path::new(&target).join("xtask");
+    Ok(PathBuf::from(target))
+}
+
+/// A folder below it for what this program makes.
+pub(crate) fn scratch_dir() -> Result<PathBuf, Error> {
+    let dir = target_dir()?.join("xtask");
     fs::create_dir_all(&dir).context(|| format!("cannot make the folder {}", dir.display()))?;
     Ok(dir)
 }

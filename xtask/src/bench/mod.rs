@@ -1,42 +1,78 @@
-//! `cargo xtask bench`: instructions per operation, and bandwidth, beside the same work in C.
+//! `cargo xtask bench`: one report of what each layer costs, beside the same work in C.
 
 mod bandwidth;
 mod callgrind;
+mod chart;
+mod clock;
+mod contest;
+mod docs;
+mod figures;
+mod in_flight;
+mod instructions;
+mod machine;
 mod operations;
+mod perf;
+mod perftest;
+mod plan;
+mod programs;
+mod progress;
+mod report;
+mod samples;
+mod scale;
+mod streams;
+mod table;
 
 use std::ffi::OsString;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 use crate::args::Args;
-use crate::error::{Context as _, Error};
+use crate::error::Error;
 use crate::jobs;
 use crate::packages;
-use crate::process;
 use crate::workspace;
-use callgrind::Counts;
-use operations::{Budget, OPERATIONS, Operation, Ours};
+pub(crate) use docs::complaints;
+use figures::{Figures, Group};
+use machine::Machine;
+use plan::{Part, Plan};
+use report::Report;
 
 const HELP: &str = "\
-Counts instructions per operation, of verbs-core, verbs-channel and verbs-async, beside the same
-work in C.
+Measures what each layer costs, beside the same work in C, and writes one report with pictures:
+bench/report.md in the target folder.
 
-Usage: cargo xtask bench [OPTION]
+Usage: cargo xtask bench [OPTION…]
 
-The programs run under callgrind, on a stand-in for libibverbs that completes every request at
-once; its own instructions are not counted. What is left is the loop and what the binding costs.
+The parts of the report:
+  instructions    instructions and nanoseconds per operation of verbs-core, verbs-channel and
+                  verbs-async. The programs run on a stand-in for libibverbs that completes every
+                  request at once; its own instructions are not counted. What is left is the
+                  loop and what the binding costs. It fails if a budget is exceeded.
+  perftest        latency and bandwidth of the example perf on verbs-core, in turns with C's
+                  ib_send_lat, ib_write_lat, ib_read_lat, ib_atomic_lat, ib_send_bw, ib_write_bw
+                  and ib_read_bw, from 2 bytes to 1 MiB, with 1 and with 16 queue pairs
+  streams         the byte stream beside TCP on the same network links: round trips, bulk,
+                  HTTP/2 requests
+  async           latency, rate and system calls with 1, 64 and 1,024 sends in flight, of the
+                  layers that sleep
+  scale           instructions and nanoseconds of a completion with 1 to 4,096 channels, and of
+                  joining and leaving; memory of each connection of many_clients
 
+  --only PARTS    only these parts: one, or more with commas between them
+  --full          all sizes and ten rounds instead of some and three: an hour or more
+  --device NAME   on this RDMA device instead of soft-RoCE: both ends are on it
+  --peer NAME     with --device: the second end is on this one
+  --gid-index N   with --device: use this GID
+  --guest         soft-RoCE in a virtual machine, even if this kernel has it
+  --native        soft-RoCE of this kernel, or fail
+  --update-docs   write the figures of instructions and perftest, or of one of them with --only,
+                  to xtask/figures.json and into the docs that show them
+  --check         measure nothing, and check that the docs show the figures of that file, and
+                  that it has every operation of the table (`cargo xtask tidy` does so, too)
   --bandwidth     instead, compare the bandwidth of kv_transfer with that of C's ib_write_bw over
                   soft-RoCE, in pairs of runs
-  --guest         with --bandwidth: in a virtual machine, even if this kernel has soft-RoCE
-  --native        with --bandwidth: soft-RoCE of this kernel, or fail
   --yes           install missing packages without asking
   --no-install    fail if packages are missing, and say how to install them";
-
-/// Each loop is run twice. What the longer run takes more is the loop's alone: set-up and tear-down
-/// are in both.
-const COUNTS: [u64; 2] = [1_000, 5_000];
 
 /// Runs the subcommand.
 pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
@@ -53,254 +89,94 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         bandwidth::compare(&options)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if args.flag("--check") {
+        args.finish()?;
+        return check();
+    }
+    let updates = args.flag("--update-docs");
+    let plan = Plan::read(&mut args, policy)?;
     args.finish()?;
-    packages::ensure(
-        &[&packages::BUILD[..], &[packages::VALGRIND]].concat(),
-        policy,
-    )?;
+    packages::ensure(&plan.needs(), policy)?;
 
-    let dir = workspace::scratch_dir()?.join("bench");
-    fs::create_dir_all(&dir).context(|| format!("cannot make the folder {}", dir.display()))?;
-    println!("building the programs");
-    let reference = build_c(&dir)?;
-    let core = build_ours(Ours::Core)?;
-    let channel = build_ours(Ours::Channel)?;
-    let operations = build_ours(Ours::Async)?;
-    let mut rows = Vec::new();
-    for operation in &OPERATIONS {
-        let c = measure(&reference, &dir, operation.c)?;
-        let program = match operation.ours {
-            Ours::Core => &core,
-            Ours::Channel => &channel,
-            Ours::Async => &operations,
-        };
-        let ours = measure(program, &dir, operation.name)?;
-        let budget = operation.budget.among(&rows);
-        rows.push(Row {
-            operation,
-            c,
-            ours,
-            budget,
-        });
-    }
-    print!("{}", table(&rows));
-    judge(&rows)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Builds the stand-in and the C loops, as fast as the C compiler can make them.
-fn build_c(dir: &Path) -> Result<PathBuf, Error> {
-    let sources = workspace::root().join("verbs-core/benches/c");
-    let flags = process::output(Command::new("pkg-config").args(["--cflags", "libibverbs"]))?;
-    let cc = |output: &Path| {
-        let mut cc = Command::new("cc");
-        cc.args(["-O3", "-Wall", "-Wextra"])
-            .args(flags.split_whitespace());
-        cc.arg("-o").arg(output).current_dir(&sources);
-        cc
+    let dir = workspace::target_dir()?.join("bench");
+    let machine = Machine::this();
+    let mut figures = if updates {
+        Some(Figures::read()?)
+    } else {
+        None
     };
-    let library = dir.join("libibverbs.so.1");
-    let mut shared = cc(&library);
-    shared.args(["-fPIC", "-shared", "-Wl,-soname,libibverbs.so.1"]);
-    shared.args([
-        "-Wl,--version-script=libibverbs.map",
-        "provider.c",
-        "unsupported.c",
-    ]);
-    process::run(&mut shared)?;
-    let reference = dir.join("reference");
-    process::run(cc(&reference).arg("reference.c").arg(library))?;
-    Ok(reference)
-}
-
-/// Builds loops of ours with the bench profile: optimised, with link-time optimisation.
-fn build_ours(ours: Ours) -> Result<PathBuf, Error> {
-    let (package, target) = ours.names();
-    let built = workspace::build(&[
-        "bench",
-        &format!("--package={package}"),
-        &format!("--bench={target}"),
-        "--no-run",
-        "--message-format=json-render-diagnostics",
-    ])?;
-    let is_it = |artifact: &workspace::Artifact| artifact.target == target;
-    let found = built
-        .into_iter()
-        .find(is_it)
-        .map(|artifact| artifact.executable);
-    found.ok_or_else(|| Error::new(format!("cargo built no program `{target}`")))
-}
-
-/// What one operation takes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Cost {
-    instructions: f64,
-    allocations: f64,
-}
-
-fn measure(program: &Path, dir: &Path, operation: &str) -> Result<Cost, Error> {
-    let [short, long] = COUNTS;
-    let run = |count| callgrind::count(program, dir, operation, count);
-    Ok(per_operation(run(short)?, run(long)?, long - short))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
-fn per_operation(short: Counts, long: Counts, operations: u64) -> Cost {
-    let per = |short: u64, long: u64| long.saturating_sub(short) as f64 / operations as f64;
-    Cost {
-        instructions: per(short.instructions, long.instructions),
-        allocations: per(short.allocations, long.allocations),
-    }
-}
-
-struct Row<'a> {
-    operation: &'a Operation,
-    c: Cost,
-    ours: Cost,
-    /// The most instructions that ours may take, on x86-64.
-    budget: Option<f64>,
-}
-
-impl Budget {
-    /// In instructions, given the rows above.
-    fn among(self, rows: &[Row<'_>]) -> Option<f64> {
-        let row = |name| rows.iter().find(|row| row.operation.name == name);
-        match self {
-            Self::Control => None,
-            Self::Most(most) => Some(most),
-            Self::Like(name) => Some((row(name)?.ours.instructions * 1.1).floor()),
-            Self::Same(name) => Some((row(name)?.ours.instructions * 1.01).floor()),
+    let mut report = Report::begin(&dir, &machine)?;
+    let mut problems = Vec::new();
+    for part in &plan.parts {
+        let section = match part {
+            Part::Instructions => {
+                let measured = instructions::measure(plan.rounds())?;
+                problems.extend(instructions::over_budget(&measured.rows));
+                measured.section
+            }
+            Part::Perftest => perftest::measure(&plan, &example("perf")?)?,
+            Part::Streams => streams::measure(&plan, &example("perf")?)?,
+            Part::Async => in_flight::measure(&plan, &example("perf")?)?,
+            Part::Scale => scale::measure(&plan, &example("many_clients")?)?,
+        };
+        report.add(&section)?;
+        if let Some(figures) = figures
+            .as_mut()
+            .filter(|_| section.failures.is_empty() && !section.figures.is_empty())
+        {
+            let command = format!("{} --update-docs", section.command);
+            let (name, rows) = (part.name(), section.figures);
+            let ran_on = section.ran_on.as_deref();
+            figures.replace(Group::new(name, &command, ran_on, &machine, rows));
+        }
+        let count = section.failures.len();
+        if count > 0 {
+            problems.push(format!("{count} runs of {} failed", part.name()));
         }
     }
-
-    /// Whether what it is for may allocate.
-    const fn may_allocate(self) -> bool {
-        matches!(self, Self::Control | Self::Same(_))
+    if let Some(figures) = figures {
+        figures.write()?;
+        docs::update(&figures)?;
+        println!("\nwrote {} and the figures in the docs", figures::FILE);
+    }
+    println!("\nthe report: {}", report.path().display());
+    match problems.is_empty() {
+        true => Ok(ExitCode::SUCCESS),
+        false => Err(Error::new(problems.join("; "))),
     }
 }
 
-impl Row<'_> {
-    /// Whether ours takes more than it may: to one instruction, since the loop's own branches
-    /// differ by fractions of one.
-    fn is_over(&self) -> bool {
-        let over = |budget: f64| self.ours.instructions.round() > budget;
-        let is_x86 = cfg!(target_arch = "x86_64");
-        let allocates = self.ours.allocations > 0.0 && !self.operation.budget.may_allocate();
-        allocates || (is_x86 && self.budget.is_some_and(over))
+/// Checks the figures in the docs.
+fn check() -> Result<ExitCode, Error> {
+    let complaints = complaints()?;
+    if complaints.is_empty() {
+        println!("the docs show the figures of {}", figures::FILE);
+        return Ok(ExitCode::SUCCESS);
     }
+    Err(Error::new(complaints.join("\n")))
 }
 
-fn table(rows: &[Row<'_>]) -> String {
-    let mut text = format!(
-        "\n{:<18}{:<48}{:>8}{:>8}{:>7}{:>8}{:>8}\n",
-        "instructions", " per operation", "C", "ours", "ratio", "budget", "allocs"
-    );
-    for row in rows {
-        let Operation { name, what, .. } = row.operation;
-        let (c, ours) = (row.c.instructions, row.ours.instructions);
-        let budget = row
-            .budget
-            .map_or_else(|| "-".into(), |budget| budget.to_string());
-        let over = if row.is_over() { "  OVER" } else { "" };
-        text.push_str(&format!(
-            "{name:<18}{what:<48}{c:>8.1}{ours:>8.1}{:>7.2}{budget:>8}{:>8}{over}\n",
-            ours / c,
-            row.ours.allocations,
-        ));
-    }
-    text
-}
-
-/// An error if any operation takes more than it may.
-fn judge(rows: &[Row<'_>]) -> Result<(), Error> {
-    let over: Vec<&str> = rows
-        .iter()
-        .filter(|row| row.is_over())
-        .map(|row| row.operation.name)
-        .collect();
-    if over.is_empty() {
-        return Ok(());
-    }
-    Err(Error::new(format!("over the budget: {}", over.join(", "))))
+/// Builds one of the examples.
+fn example(name: &str) -> Result<PathBuf, Error> {
+    println!("building the example {name} (the first time takes some minutes)");
+    let built = workspace::build(&[
+        "build",
+        "--release",
+        "--package=examples",
+        &format!("--bin={name}"),
+        "--message-format=json-render-diagnostics",
+    ])?;
+    Ok(workspace::example(&built, name)?.to_path_buf())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Budget, Cost, Counts, OPERATIONS, Row, judge, per_operation, table};
+    use super::{HELP, Part};
 
-    fn row(instructions: f64, allocations: f64) -> Row<'static> {
-        let cost = |instructions, allocations| Cost {
-            instructions,
-            allocations,
-        };
-        Row {
-            operation: &OPERATIONS[0],
-            c: cost(50.0, 0.0),
-            ours: cost(instructions, allocations),
-            budget: OPERATIONS[0].budget.among(&[]),
+    #[test]
+    fn help_names_every_part() {
+        for part in Part::ALL {
+            assert!(HELP.contains(&format!("\n  {} ", part.name())));
         }
-    }
-
-    #[test]
-    fn set_up_is_not_counted() {
-        let counts = |instructions, allocations| Counts {
-            instructions,
-            allocations,
-        };
-        let cost = per_operation(counts(90_000, 7), counts(150_000, 7), 1_000);
-        assert_eq!(
-            cost,
-            Cost {
-                instructions: 60.0,
-                allocations: 0.0
-            }
-        );
-    }
-
-    #[test]
-    fn the_table_shows_both_and_their_ratio() {
-        let table = table(&[row(45.0, 0.0)]);
-        let last: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
-        assert!(
-            last.ends_with(&["50.0", "45.0", "0.90", "46", "0"]),
-            "{table}"
-        );
-    }
-
-    #[test]
-    fn a_row_may_take_a_tenth_more_than_another() {
-        let name = OPERATIONS[0].name;
-        let rows = [row(40.0, 0.0)];
-        assert_eq!(Budget::Like(name).among(&rows), Some(44.0));
-        assert_eq!(Budget::Like("none").among(&rows), None);
-        assert_eq!(Budget::Same(name).among(&[row(400.0, 0.0)]), Some(404.0));
-        for operation in &OPERATIONS {
-            if let Budget::Like(name) | Budget::Same(name) = operation.budget {
-                assert!(OPERATIONS.iter().any(|other| other.name == name));
-            }
-        }
-    }
-
-    #[test]
-    fn an_allocation_is_over_any_budget_of_a_data_path() {
-        assert!(judge(&[row(10.0, 0.0)]).is_ok());
-        assert!(judge(&[row(10.0, 0.001)]).is_err());
-        let operation = OPERATIONS.iter().find(|other| other.name == "rejoin64");
-        let operation = operation.unwrap();
-        assert!(
-            judge(&[Row {
-                operation,
-                ..row(10.0, 7.0)
-            }])
-            .is_ok()
-        );
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn more_instructions_than_the_budget_are_over_it() {
-        assert!(judge(&[row(46.4, 0.0)]).is_ok());
-        let error = judge(&[row(47.0, 0.0)]).unwrap_err();
-        assert!(error.to_string().contains("send1"), "{error}");
     }
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::{env, io};
 
+use crate::numbers::{digits, size, thousands};
+
 /// What an example measured.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
@@ -96,42 +98,6 @@ fn cells(row: &Row) -> [String; 5] {
     ]
 }
 
-/// Three digits, or all that are before the point.
-fn digits(value: f64) -> String {
-    match value {
-        _ if value >= 99.95 => format!("{value:.0}"),
-        _ if value >= 9.995 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
-}
-
-fn size(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    for (unit, name) in UNITS {
-        if bytes >= unit && bytes.is_multiple_of(unit) {
-            return format!("{} {name}", bytes / unit);
-        }
-    }
-    if bytes < 1 << 20 {
-        return format!("{} B", thousands(bytes));
-    }
-    #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
-    let mebibytes = bytes as f64 / f64::from(1 << 20);
-    format!("{} MiB", digits(mebibytes))
-}
-
-fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 fn time(microseconds: f64) -> String {
     match microseconds {
         _ if microseconds >= 999_500.0 => format!("{} s", digits(microseconds / 1e6)),
@@ -150,7 +116,7 @@ fn rate(megabytes: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Row, Section, digits, rate, size, table, thousands, time};
+    use super::{Row, Section, rate, table, time};
 
     const LINE: &str = "RESULT op=write bytes=65536 iters=2000 usec=250000.0 verified=yes";
 
@@ -197,18 +163,6 @@ writes
     #[test]
     fn units_are_those_that_people_read() {
         assert_eq!(
-            [0, 64, 5000, 4096].map(size),
-            ["0 B", "64 B", "5,000 B", "4 KiB"]
-        );
-        assert_eq!(
-            [1 << 20, 4_500_000, 2 << 30].map(size),
-            ["1 MiB", "4.29 MiB", "2 GiB"]
-        );
-        assert_eq!(
-            [7, 1000, 1_234_567].map(thousands),
-            ["7", "1,000", "1,234,567"]
-        );
-        assert_eq!(
             [0.5, 99.96, 999.4].map(time),
             ["0.50 µs", "100 µs", "999 µs"]
         );
@@ -217,7 +171,6 @@ writes
             [0.5, 12.34, 1000.0].map(rate),
             ["500 kB/s", "12.3 MB/s", "1.00 GB/s"]
         );
-        assert_eq!([9.996, 9.99].map(digits), ["10.0", "9.99"]);
     }
 
     #[test]

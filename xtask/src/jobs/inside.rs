@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use super::plan::{self, Job};
-use super::{END, OWN_LINE, START};
+use super::{END, OWN_LINES, START};
 use crate::error::{Context as _, Error};
 use crate::process::{self, exit_code, kill_tree};
 use crate::stream::{self, Text};
@@ -166,7 +166,8 @@ impl<'a> Conversation<'a> {
             if failure.is_some() {
                 print_line(&format!("--- {}\n{}", part.name, text.trim_end()))?;
             } else {
-                for line in text.lines().filter(|line| line.starts_with(OWN_LINE)) {
+                let is_own = |line: &&str| OWN_LINES.iter().any(|own| line.starts_with(own));
+                for line in text.lines().filter(is_own) {
                     print_line(line)?;
                 }
             }

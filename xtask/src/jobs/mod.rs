@@ -26,8 +26,8 @@ pub(crate) const COMMAND: &str = "run-jobs";
 const START: &str = "##start ";
 /// A job has ended; its exit code and its name follow, and what went wrong.
 const END: &str = "##end ";
-/// Lines of programs that are meant for us are shown, whatever else they print.
-const OWN_LINE: &str = "RESULT ";
+/// Lines of programs that are meant for us are shown, whatever else they print: results, and JSON.
+const OWN_LINES: [&str; 2] = ["RESULT ", "{"];
 
 /// Takes `--native` and `--guest` from the command line.
 pub(crate) fn options(args: &mut Args, install: Policy) -> Result<Options, Error> {
@@ -64,32 +64,62 @@ pub(crate) fn run(
     options: &Options,
     sink: &mut dyn FnMut(&Job, Event<'_>),
 ) -> Result<(), Error> {
-    let own = soft_roce::own_exe()?;
-    let file = workspace::scratch_dir()?.join("jobs");
-    let text = plan::write(jobs)?;
-    fs::write(&file, text).context(|| format!("cannot write {}", file.display()))?;
-    // Each job has its own limit inside; this one is for what may go wrong around them.
-    let total = jobs.iter().map(|job| job.limits.total).sum::<Duration>() + AROUND;
+    let (total, silence) = limits(jobs);
     let total = options.timeout.map_or(total, |timeout| timeout.min(total));
-    let silence = jobs.iter().map(|job| job.limits.silence).max();
-    let silence = silence.unwrap_or_default() + AROUND;
-
     let mut inner = options.clone();
     inner.timeout = Some(total);
+    let own = soft_roce::own_exe()?;
     let mut command = Command::new(&own);
     command.args(["soft-roce", "run"]).args(inner.to_args());
-    command
-        .arg("--")
-        .arg(&own)
-        .arg(COMMAND)
-        .arg(&file)
-        .current_dir(workspace::root());
-
-    let mut output = JobOutput::new(jobs);
+    command.arg("--").arg(&own);
     let limits = Limits {
         total: total + AROUND,
         silence,
     };
+    let missing = "soft-RoCE did not come up";
+    start(jobs, command, limits, missing, sink)
+}
+
+/// Runs `jobs` on devices of this machine, as [`run`] does: the two ends on `device` and on `peer`, which
+/// may be the same.
+pub(crate) fn run_on(
+    jobs: &[Job],
+    device: &str,
+    peer: &str,
+    sink: &mut dyn FnMut(&Job, Event<'_>),
+) -> Result<(), Error> {
+    let (total, silence) = limits(jobs);
+    let mut command = Command::new(soft_roce::own_exe()?);
+    let devices = [("VERBS_DEVICE", device), ("VERBS_PEER_DEVICE", peer)];
+    command.envs(devices);
+    let limits = Limits { total, silence };
+    start(jobs, command, limits, "nothing ran", sink)
+}
+
+/// How long `jobs` may take, and how long they may print nothing. Each job has its own limit inside; these
+/// are for what may go wrong around them.
+fn limits(jobs: &[Job]) -> (Duration, Duration) {
+    let total = jobs.iter().map(|job| job.limits.total).sum::<Duration>() + AROUND;
+    let silence = jobs.iter().map(|job| job.limits.silence).max();
+    (total, silence.unwrap_or_default() + AROUND)
+}
+
+/// Runs `command`, completed with what makes it run the jobs.
+fn start(
+    jobs: &[Job],
+    mut command: Command,
+    limits: Limits,
+    missing: &str,
+    sink: &mut dyn FnMut(&Job, Event<'_>),
+) -> Result<(), Error> {
+    let file = workspace::scratch_dir()?.join("jobs");
+    let text = plan::write(jobs)?;
+    fs::write(&file, text).context(|| format!("cannot write {}", file.display()))?;
+    command
+        .arg(COMMAND)
+        .arg(&file)
+        .current_dir(workspace::root());
+    let mut output = JobOutput::new(jobs);
     let end = stream::run(&mut command, limits, |text| {
         if let Text::Line(line) = text {
             output.line(line, sink);
@@ -98,7 +128,7 @@ pub(crate) fn run(
     let failure = end.failure();
     if !output.anything {
         let (why, code) = failure.unwrap_or_else(|| ("it ran nothing".into(), 1));
-        return Err(Error::new(format!("soft-RoCE did not come up: {why}")).with_code(code));
+        return Err(Error::new(format!("{missing}: {why}")).with_code(code));
     }
     let (why, code) = failure.unwrap_or_else(|| ("the machine is gone".into(), 1));
     output.finish(code, &why, sink);

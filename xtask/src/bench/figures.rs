@@ -1,0 +1,211 @@
+//! The figures of the last run that the docs show: a file of the project, with what they were measured on.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+
+use tinyjson::JsonValue;
+
+use super::machine::Machine;
+use crate::error::{Context as _, Error};
+use crate::workspace;
+
+/// The file, below the workspace's root.
+pub(super) const FILE: &str = "xtask/figures.json";
+
+/// The figures of one part.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Group {
+    /// The part.
+    pub(super) name: String,
+    /// The command, and the machine.
+    pub(super) about: Vec<(String, String)>,
+    /// What was measured, and its numbers.
+    pub(super) rows: Vec<(String, Vec<f64>)>,
+}
+
+/// All groups, each of the last run that measured it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Figures {
+    pub(super) groups: Vec<Group>,
+}
+
+impl Group {
+    /// Of a part that was measured just now.
+    pub(super) fn new(
+        name: &str,
+        command: &str,
+        ran_on: Option<&str>,
+        machine: &Machine,
+        rows: Vec<(String, Vec<f64>)>,
+    ) -> Self {
+        let machine = machine.rows().into_iter();
+        let mut about = vec![("command".to_owned(), command.to_owned())];
+        about.extend(machine.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        about.extend(ran_on.map(|place| ("ran on".to_owned(), place.to_owned())));
+        Self {
+            name: name.to_owned(),
+            about,
+            rows,
+        }
+    }
+
+    /// Something about its run.
+    pub(super) fn about(&self, name: &str) -> &str {
+        let mut about = self.about.iter();
+        let found = about.find(|(key, _)| key == name);
+        found.map_or("unknown", |(_, value)| value)
+    }
+
+    /// The numbers of a row.
+    pub(super) fn row(&self, name: &str) -> Option<&[f64]> {
+        let found = self.rows.iter().find(|(row, _)| row == name);
+        found.map(|(_, numbers)| &**numbers)
+    }
+}
+
+impl Figures {
+    fn path() -> PathBuf {
+        workspace::root().join(FILE)
+    }
+
+    /// Those of the project.
+    pub(super) fn read() -> Result<Self, Error> {
+        let text = fs::read_to_string(Self::path()).context(|| format!("cannot read {FILE}"))?;
+        Self::parse(&text).ok_or_else(|| Error::new(format!("{FILE} has another form")))
+    }
+
+    pub(super) fn write(&self) -> Result<(), Error> {
+        fs::write(Self::path(), self.text()).context(|| format!("cannot write {FILE}"))
+    }
+
+    pub(super) fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+
+    /// Takes the place of the group of that name.
+    pub(super) fn replace(&mut self, group: Group) {
+        self.groups.retain(|old| old.name != group.name);
+        self.groups.push(group);
+        self.groups.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let json: JsonValue = text.parse().ok()?;
+        let all: &Vec<JsonValue> = json.get()?;
+        let groups = all.iter().map(group).collect::<Option<_>>()?;
+        Some(Self { groups })
+    }
+
+    /// One row a line, so that a change is small.
+    fn text(&self) -> String {
+        let string = |text: &str| {
+            let json = JsonValue::from(text.to_owned());
+            json.stringify().unwrap_or_default()
+        };
+        let groups = self.groups.iter().map(|group| {
+            let about = group.about.iter();
+            let about =
+                about.map(|(name, value)| format!("    [{}, {}]", string(name), string(value)));
+            let rows = group.rows.iter().map(|(name, numbers)| {
+                let numbers = numbers.iter().map(|number| format!(", {number}"));
+                format!("    [{}{}]", string(name), numbers.collect::<String>())
+            });
+            format!(
+                "{{\n  \"name\": {},\n  \"about\": [\n{}\n  ],\n  \"rows\": [\n{}\n  ]\n}}",
+                string(&group.name),
+                about.collect::<Vec<_>>().join(",\n"),
+                rows.collect::<Vec<_>>().join(",\n")
+            )
+        });
+        format!("[\n{}\n]\n", groups.collect::<Vec<_>>().join(",\n"))
+    }
+}
+
+fn group(json: &JsonValue) -> Option<Group> {
+    let object: &HashMap<String, JsonValue> = json.get()?;
+    let list = |name: &str| -> Option<&Vec<JsonValue>> { object.get(name)?.get() };
+    let about = list("about")?.iter().map(|pair| {
+        let [name, value] = &pair.get::<Vec<JsonValue>>()?[..] else {
+            return None;
+        };
+        Some((
+            name.get::<String>()?.clone(),
+            value.get::<String>()?.clone(),
+        ))
+    });
+    let rows = list("rows")?.iter().map(|row| {
+        let (name, numbers) = row.get::<Vec<JsonValue>>()?.split_first()?;
+        let numbers = numbers.iter().map(|number| number.get().copied());
+        Some((
+            name.get::<String>()?.clone(),
+            numbers.collect::<Option<_>>()?,
+        ))
+    });
+    Some(Group {
+        name: object.get("name")?.get::<String>()?.clone(),
+        about: about.collect::<Option<_>>()?,
+        rows: rows.collect::<Option<_>>()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Figures, Group, Machine};
+
+    fn figures() -> Figures {
+        let rows = vec![
+            ("send \"1\"".to_owned(), vec![59.0, 43.25]),
+            ("none".to_owned(), vec![]),
+        ];
+        let machine = Machine::this();
+        let mut figures = Figures::default();
+        figures.replace(Group::new("b", "cargo", None, &machine, rows.clone()));
+        figures.replace(Group::new("a", "x", Some("a guest"), &machine, rows));
+        figures
+    }
+
+    #[test]
+    fn figures_are_read_as_they_were_written() {
+        let figures = figures();
+        assert_eq!(Figures::parse(&figures.text()), Some(figures.clone()));
+        assert_eq!(figures.groups[0].name, "a");
+        assert_eq!(figures.groups[0].about("ran on"), "a guest");
+        assert_eq!(figures.groups[1].about("ran on"), "unknown");
+        assert_eq!(
+            figures.groups[1].row("send \"1\""),
+            Some(&[59.0, 43.25][..])
+        );
+        assert!(
+            figures
+                .text()
+                .contains("\n    [\"send \\\"1\\\"\", 59, 43.25],\n")
+        );
+    }
+
+    #[test]
+    fn a_group_takes_the_place_of_the_last_run_s() {
+        let mut figures = figures();
+        let empty = Group {
+            name: "a".to_owned(),
+            ..Group::default()
+        };
+        figures.replace(empty.clone());
+        assert_eq!(
+            (figures.groups.len(), figures.group("a")),
+            (2, Some(&empty))
+        );
+    }
+
+    #[test]
+    fn a_file_of_another_form_is_not_read() {
+        for text in [
+            "",
+            "{}",
+            "[1]",
+            r#"[{"name":"a","about":[],"rows":[["x","y"]]}]"#,
+        ] {
+            assert_eq!(Figures::parse(text), None, "{text}");
+        }
+    }
+}

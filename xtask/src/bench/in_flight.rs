@@ -1,0 +1,225 @@
+//! Async operations with few and many in flight: latency, rate and system calls, beside the layers below.
+
+use std::path::Path;
+
+use super::chart::{Lines, Scale, Series};
+use super::contest::{self, Contender, Contest, Outcome, words};
+use super::perf::{Kind, Run};
+use super::plan::{Part, Plan};
+use super::report::Section;
+use super::table::{Table, cell};
+use crate::error::Error;
+use crate::numbers::{digits, thousands};
+
+const ABOUT: &str = "\
+Sends of 64 bytes by `perf`, whose ends sleep until completions are announced (`--events`): verbs-core and \
+verbs-channel on one thread, verbs-async on tokio with one thread. System calls are those of the sending \
+process, of which strace counts a short and a long run: the difference is of the operations. strace slows \
+the process down, so that it may find more completions each time it wakes. Drivers of real devices post \
+without a system call; that of soft-RoCE makes one for each post, as those of verbs-core show, which polls.";
+
+const BYTES: u64 = 64;
+const DEPTHS: [u64; 3] = [1, 64, 1024];
+const LAYERS: [(&str, &str); 3] = [
+    ("verbs-core", "core"),
+    ("verbs-channel", "channel"),
+    ("verbs-async", "async"),
+];
+
+/// Measures all of it.
+pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
+    let processors = plan.processors();
+    let run = |kind, depth, count| Run {
+        kind,
+        op: "send",
+        size: BYTES,
+        qps: 1,
+        count,
+        depth,
+        processors: &processors,
+        gid: plan.gid.as_deref(),
+    };
+    let layers = |run: &Run<'_>| {
+        let ours =
+            LAYERS.map(|(name, layer)| run.ours(name, program, &["--layer", layer, "--events"]));
+        Vec::from(ours)
+    };
+    let latency = Contest {
+        name: "latency".to_owned(),
+        contenders: layers(&run(Kind::Latency, 16, plan.scaled(500))),
+    };
+    let rates = DEPTHS.map(|depth| Contest {
+        name: format!("rate, {depth} in flight"),
+        contenders: layers(&run(Kind::Rate, depth, count(plan, depth))),
+    });
+    let calls = DEPTHS.map(|depth| {
+        let traced = |name, layer, count| {
+            let run = run(Kind::Rate, depth, count);
+            strace(run.ours(name, program, &["--layer", layer]))
+        };
+        let [short, long] = lengths(plan, depth);
+        Contest {
+            name: format!("system calls, {depth} in flight"),
+            contenders: vec![
+                traced("verbs-core, short", "core", short),
+                traced("verbs-core, long", "core", long),
+                traced("verbs-async, short", "async", short),
+                traced("verbs-async, long", "async", long),
+            ],
+        }
+    });
+    let contests: Vec<Contest> = [latency].into_iter().chain(rates).chain(calls).collect();
+    let outcomes = contest::hold(&contests, plan.pairs(), &plan.place, "async in flight")?;
+    let mut section = section(&outcomes.all, |depth| lengths(plan, depth));
+    section.command = plan.command(Part::Async);
+    section.about = ABOUT.to_owned();
+    section.ran_on = Some(outcomes.ran_on);
+    section.failures = outcomes.failures;
+    Ok(section)
+}
+
+/// How many operations, of which so many are in flight.
+const fn count(plan: &Plan, depth: u64) -> u64 {
+    plan.scaled(if depth == 1 { 500 } else { depth * 16 })
+}
+
+/// How many operations a short and a long run have.
+const fn lengths(plan: &Plan, depth: u64) -> [u64; 2] {
+    let short = count(plan, depth) / 4;
+    [short, 5 * short]
+}
+
+/// The same with a client that strace runs: its figure is how many system calls it made.
+fn strace(contender: Contender) -> Contender {
+    const SCRIPT: &str = "strace -f -c \"$@\" 2>&1 >/dev/null | \
+        awk '$1 ~ /^[0-9.]+$/ && $NF != \"total\" { calls += $4 } END { print \"RESULT\", calls }'";
+    let mut client = words(&["sh", "-c", SCRIPT, "sh"]);
+    client.extend(contender.client);
+    Contender {
+        client,
+        read: |line| line.strip_prefix("RESULT ")?.trim().parse().ok(),
+        ..contender
+    }
+}
+
+fn section(outcomes: &[Outcome], lengths: impl Fn(u64) -> [u64; 2]) -> Section {
+    let mut section = Section {
+        title: "Async operations in flight",
+        ..Section::default()
+    };
+    let (latency, others) = outcomes.split_at(1);
+    let (rates, calls) = others.split_at(DEPTHS.len().min(others.len()));
+    let heads = [
+        "",
+        "verbs-core",
+        "verbs-channel",
+        "verbs-async",
+        "ratio of async to core",
+    ];
+    let row = |name: String, outcome: &Outcome| {
+        [
+            name,
+            cell(outcome.of(0), digits),
+            cell(outcome.of(1), digits),
+            cell(outcome.of(2), digits),
+            cell(outcome.ratio(2), |ratio| format!("{ratio:.2}")),
+        ]
+    };
+    let mut table = Table::new(&heads);
+    for outcome in latency {
+        table.row(row("latency, µs".to_owned(), outcome));
+    }
+    for (depth, outcome) in DEPTHS.iter().zip(rates) {
+        let name = format!("operations per second, {} in flight", thousands(*depth));
+        table.row(row(name, outcome));
+    }
+    section.tables.push(("Layers that sleep".to_owned(), table));
+
+    let mut table = Table::new(&["", "verbs-core, polled", "verbs-async"]);
+    for (depth, outcome) in DEPTHS.iter().zip(calls) {
+        let [short, long] = lengths(*depth);
+        let each = |first| outcome.difference(first, first + 1, long - short);
+        let name = format!("{} in flight", thousands(*depth));
+        let [core, ours] = [0, 2].map(|at| cell(each(at), |calls| format!("{calls:.3}")));
+        table.row([name, core, ours]);
+    }
+    section.tables.push((
+        "System calls of the sender, per operation".to_owned(),
+        table,
+    ));
+
+    #[expect(clippy::cast_precision_loss, reason = "at most 1,024")]
+    let series = LAYERS.iter().enumerate().map(|(at, (name, _))| Series {
+        name: (*name).to_owned(),
+        points: DEPTHS
+            .iter()
+            .zip(rates)
+            .filter_map(|(depth, outcome)| Some((*depth as f64, outcome.of(at)?)))
+            .collect(),
+    });
+    let lines = Lines {
+        title: "Sends of 64 bytes per second",
+        x: ("in flight", Scale::Log(2.0)),
+        y: ("operations per second", Scale::Log(10.0)),
+        name: |depth| format!("{depth:.0}"),
+        level: None,
+        series: series.collect(),
+    };
+    section.chart("in-flight.svg", lines.svg());
+    section
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Contender, DEPTHS, Outcome, section, strace};
+    use std::process::Command;
+
+    #[test]
+    fn calls_are_those_that_a_longer_run_makes_more() {
+        let three = Outcome::of_rounds(vec![vec![Some(10.0)], vec![Some(20.0)], vec![Some(15.0)]]);
+        let numbers = [500.0, 900.0, 600.0, 1100.0];
+        let four = numbers.map(|number| vec![Some(number)]);
+        let four = Outcome::of_rounds(four.into());
+        let mut all = vec![three; 1 + DEPTHS.len()];
+        all.extend(vec![four; DEPTHS.len()]);
+        let section = section(&all, |_| [100, 500]);
+        let [(_, layers), (_, calls)] = &section.tables[..] else {
+            panic!("two tables");
+        };
+        let row = "| latency, µs | 10.0 | 20.0 | 15.0 | 1.50 |";
+        assert!(layers.markdown().contains(row));
+        assert!(
+            calls
+                .markdown()
+                .contains("| 1,024 in flight | 1.000 | 1.250 |")
+        );
+        assert_eq!(section.charts.len(), 1);
+    }
+
+    #[test]
+    fn what_strace_prints_is_added_up() {
+        let client = vec!["program".to_owned(), "-x".to_owned()];
+        let contender = Contender {
+            name: "try",
+            server: Vec::new(),
+            client,
+            read: |_| None,
+        };
+        let traced = strace(contender);
+        assert_eq!(traced.client[4..], ["program", "-x"]);
+        // The filter alone, on what strace prints.
+        let (_, filter) = traced.client[2].split_once("| ").unwrap();
+        let table = "% time     seconds  usecs/call     calls    errors syscall\n\
+                     ------ ----------- ----------- --------- --------- ------\n \
+                     60.00    0.000600           6       100           epoll_wait\n \
+                     40.00    0.000400           4       101         1 read\n\
+                     ------ ----------- ----------- --------- --------- ------\n\
+                     100.00    0.001000           4       201         1 total\n";
+        let script = format!("printf '%s' \"$1\" | {filter}");
+        let output = Command::new("sh")
+            .args(["-c", &script, "sh", table])
+            .output();
+        let output = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert_eq!((traced.read)(output.trim()), Some(201.0));
+    }
+}

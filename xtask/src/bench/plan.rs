@@ -1,0 +1,237 @@
+//! What to measure, where, and how often.
+
+use std::fs;
+use std::thread;
+
+use super::contest::Place;
+use crate::args::Args;
+use crate::error::Error;
+use crate::jobs;
+use crate::packages::{self, Need, Policy};
+
+/// A part of the report.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Part {
+    Instructions,
+    Perftest,
+    Streams,
+    Async,
+    Scale,
+}
+
+impl Part {
+    pub(super) const ALL: [Self; 5] = [
+        Self::Instructions,
+        Self::Perftest,
+        Self::Streams,
+        Self::Async,
+        Self::Scale,
+    ];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Instructions => "instructions",
+            Self::Perftest => "perftest",
+            Self::Streams => "streams",
+            Self::Async => "async",
+            Self::Scale => "scale",
+        }
+    }
+
+    /// Whether it runs programs on RDMA devices.
+    const fn has_devices(self) -> bool {
+        !matches!(self, Self::Instructions)
+    }
+}
+
+/// The options.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) parts: Vec<Part>,
+    pub(super) full: bool,
+    pub(super) place: Place,
+    pub(super) gid: Option<String>,
+}
+
+impl Plan {
+    pub(super) fn read(args: &mut Args, policy: Policy) -> Result<Self, Error> {
+        let parts = match args.value("--only")? {
+            None => Part::ALL.to_vec(),
+            Some(names) => {
+                let part = |name: &str| {
+                    let part = Part::ALL.into_iter().find(|part| part.name() == name);
+                    let all = Part::ALL.map(Part::name).join(", ");
+                    let complaint = format!("there is no part `{name}`, only: {all}");
+                    part.ok_or_else(|| args.usage(&complaint))
+                };
+                names.split(',').map(part).collect::<Result<_, _>>()?
+            }
+        };
+        let full = args.flag("--full");
+        let (own, peer) = (args.value("--device")?, args.value("--peer")?);
+        let gid = args.value("--gid-index")?;
+        let soft_roce = jobs::options(args, policy)?;
+        let is_chosen = soft_roce.way != soft_roce::Way::Auto;
+        let (place, gid) = match own {
+            Some(_) if is_chosen => {
+                let complaint = "`--device` is no soft-RoCE: leave out --guest and --native";
+                return Err(args.usage(complaint));
+            }
+            Some(own) => {
+                let peer = peer.unwrap_or_else(|| own.clone());
+                (Place::Devices { own, peer }, gid)
+            }
+            None if peer.is_some() || gid.is_some() => {
+                return Err(args.usage("`--peer` and `--gid-index` are for --device"));
+            }
+            // Soft-RoCE's GID that is an IPv4 address.
+            None => (Place::SoftRoce(Box::new(soft_roce)), Some("1".to_owned())),
+        };
+        Ok(Self {
+            parts,
+            full,
+            place,
+            gid,
+        })
+    }
+
+    /// What the parts need of the system.
+    pub(super) fn needs(&self) -> Vec<Need> {
+        let has = |part| self.parts.contains(&part);
+        let mut needs = packages::BUILD.to_vec();
+        if has(Part::Instructions) || has(Part::Scale) {
+            needs.push(packages::VALGRIND);
+        }
+        if has(Part::Perftest) {
+            needs.push(packages::PERFTEST);
+        }
+        if has(Part::Async) {
+            needs.push(packages::STRACE);
+        }
+        if self.parts.iter().any(|part| part.has_devices()) {
+            needs.push(packages::TASKSET);
+            if let Place::SoftRoce(options) = &self.place {
+                needs.extend(soft_roce::needs(options));
+            }
+        }
+        needs
+    }
+
+    /// How often times are taken on this machine.
+    pub(super) const fn rounds(&self) -> usize {
+        if self.full { 15 } else { 5 }
+    }
+
+    /// How often programs are run in turns.
+    pub(super) const fn pairs(&self) -> usize {
+        if self.full { 10 } else { 3 }
+    }
+
+    pub(super) const fn is_soft_roce(&self) -> bool {
+        matches!(self.place, Place::SoftRoce(_))
+    }
+
+    /// A number of operations or bytes for soft-RoCE, and more for a real device.
+    pub(super) const fn scaled(&self, count: u64) -> u64 {
+        if self.is_soft_roce() {
+            count
+        } else {
+            count * 20
+        }
+    }
+
+    /// The processors that the two ends are pinned to, near the device.
+    pub(super) fn processors(&self) -> [String; 2] {
+        let all = match &self.place {
+            Place::SoftRoce(_) => String::new(),
+            Place::Devices { own, .. } => {
+                let file = format!("/sys/class/infiniband/{own}/device/local_cpulist");
+                fs::read_to_string(file).unwrap_or_default()
+            }
+        };
+        let count = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        first_two(&all).unwrap_or_else(|| match count {
+            // A guest has two.
+            1 if !matches!(self.place, Place::SoftRoce(_)) => ["0", "0"].map(str::to_owned),
+            _ => ["0", "1"].map(str::to_owned),
+        })
+    }
+
+    /// The command that measures a part in this way.
+    pub(super) fn command(&self, part: Part) -> String {
+        let mut command = format!("cargo xtask bench --only {}", part.name());
+        if self.full {
+            command += " --full";
+        }
+        if let Place::Devices { own, peer } = &self.place {
+            command += &format!(" --device {own}");
+            if peer != own {
+                command += &format!(" --peer {peer}");
+            }
+        }
+        command
+    }
+}
+
+/// The first two of a list such as `0-7,16`.
+fn first_two(list: &str) -> Option<[String; 2]> {
+    let mut all = list.trim().split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse::<u32>().ok()?..=last.parse().ok()?)
+    });
+    let mut numbers = all.by_ref().flatten();
+    Some([numbers.next()?.to_string(), numbers.next()?.to_string()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Args, Part, Place, Plan, Policy, first_two};
+
+    fn plan(words: &str) -> Result<Plan, String> {
+        let words = words.split_whitespace().map(Into::into).collect();
+        let mut args = Args::new("Usage: try", words).unwrap();
+        let plan = Plan::read(&mut args, Policy::No).map_err(|error| error.to_string())?;
+        args.finish().map_err(|error| error.to_string())?;
+        Ok(plan)
+    }
+
+    #[test]
+    fn all_parts_are_measured_unless_some_are_named() {
+        assert_eq!(plan("").unwrap().parts, Part::ALL);
+        let two = plan("--only perftest,instructions --full").unwrap();
+        assert_eq!(two.parts, [Part::Perftest, Part::Instructions]);
+        assert!(two.rounds() > plan("").unwrap().rounds());
+        let error = plan("--only instruction").unwrap_err();
+        assert!(error.contains("only: instructions"), "{error}");
+    }
+
+    #[test]
+    fn a_device_is_its_own_peer_unless_there_is_another() {
+        let one = plan("--device mlx5_0 --only perftest").unwrap();
+        assert!(matches!(&one.place, Place::Devices { own, peer } if own == peer));
+        let command = "cargo xtask bench --only perftest --device mlx5_0";
+        assert_eq!(one.command(Part::Perftest), command);
+        let two = plan("--device a --peer b --gid-index 3").unwrap();
+        assert_eq!(two.gid.as_deref(), Some("3"));
+        assert!(two.command(Part::Perftest).ends_with("--device a --peer b"));
+        for words in ["--device a --guest", "--peer b", "--gid-index 3"] {
+            assert!(plan(words).is_err(), "{words}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_measured_needs_its_tools() {
+        let needs = |words: &str| plan(words).unwrap().needs().len();
+        assert!(needs("--only instructions") < needs("--only perftest"));
+        assert!(needs("--only perftest --device a") < needs("--only perftest --guest"));
+    }
+
+    #[test]
+    fn the_first_processors_near_a_device_are_taken() {
+        let two = |list| first_two(list).map(|[a, b]| format!("{a} {b}"));
+        assert_eq!(two("4-7,12\n").as_deref(), Some("4 5"));
+        assert_eq!(two("3,9").as_deref(), Some("3 9"));
+        assert_eq!(two("3"), None);
+        assert_eq!(two(""), None);
+    }
+}
