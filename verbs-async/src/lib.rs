@@ -117,6 +117,7 @@
 //! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | Nothing is lost: the next call continues. |
 //! | [`AsyncDatagramListener::accept`](AsyncGroup#method.listen_over_datagrams_tokio) | Nothing is lost: the next call continues. |
 //! | [`BufferPool::take_when_free`](verbs_channel::BufferPool::take_when_free) | A block that it was given goes to the next task that waits. |
+//! | [`cached_slice`] | A registration that has begun continues, and stays in the cache. |
 //! | [`AsyncDatagrams::send_to`] | The datagram is not posted, and its buffer is dropped. |
 //! | [`AsyncDatagrams::receive_from`], [`AsyncDatagrams::flush`] | Nothing is lost: the next call continues. |
 //! | [`AsyncDatagrams::close`] | The endpoint is down, and its queue pair is destroyed on a helper thread. |
@@ -186,6 +187,7 @@
 //! [what is called what](https://docs.rs/verbs-async/latest/verbs_async/from_rust/) here.
 
 mod blocking;
+mod cached;
 mod channel;
 mod connect;
 mod coop;
@@ -216,6 +218,7 @@ mod transfer;
 mod wake;
 mod watched;
 
+pub use cached::cached_slice;
 pub use channel::AsyncChannel;
 #[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 pub use connect::{Arrival, Listener};

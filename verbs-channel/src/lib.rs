@@ -274,7 +274,9 @@ pub use error::{
 };
 pub use group::{ChannelGroup, Preparer};
 pub use immediates::{ImmediateCounter, ImmediateCounters, Reached, Recorded};
-pub use registration_cache::{CachedMemory, RegistrationCache, RegistrationCacheBuilder};
+pub use registration_cache::{
+    CacheRoom, CachedMemory, RegistrationCache, RegistrationCacheBuilder,
+};
 pub use request::{
     GatherList, Incoming, List, Outgoing, OwnedChain, OwnedRequest, Request, ScatterList,
 };

@@ -1,6 +1,6 @@
 //! The atomics, the lock and the wake-ups of the pool: the loom test replaces them by its own.
 
-pub(super) use std::sync::atomic::{AtomicUsize, Ordering};
+pub(super) use std::sync::atomic::{AtomicUsize, Ordering, fence};
 pub(super) use std::sync::{Arc, Mutex, MutexGuard};
 
 pub(super) use super::wake::wake;

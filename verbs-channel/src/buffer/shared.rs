@@ -12,6 +12,7 @@ use verbs_core::{
 use super::backing::{Backing, Owner};
 use super::owned::{OwnedBuffer, within};
 use super::pd_tag::PdTag;
+use super::returns::Returns;
 use super::shared_part::{Shared, SharedPart};
 use crate::error::Result;
 
@@ -49,6 +50,19 @@ use crate::error::Result;
 #[derive(Clone)]
 pub struct SharedMemory {
     shared: Arc<Shared>,
+    _announced: Announced,
+}
+
+/// Dropped after what it announces.
+#[derive(Clone)]
+struct Announced(Option<Arc<Returns>>);
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        if let Some(returns) = &self.0 {
+            returns.notify();
+        }
+    }
 }
 
 /// A part of a [`SharedMemory`], which converts into an [`OwnedBuffer`].
@@ -108,21 +122,28 @@ impl SharedMemory {
     /// `Arc`.
     #[must_use]
     pub fn new<R: Shareable>(region: Arc<R>, slices: usize) -> Self {
-        Self::with_follower(region, slices, ())
+        Self::with_follower(region, slices, (), None)
     }
 
-    /// The same, with a value that is dropped after the region.
+    /// The same, with a value that is dropped after the region. That slices and clones are dropped is
+    /// announced.
     pub(crate) fn with_follower<R: Shareable>(
         region: Arc<R>,
         slices: usize,
         follower: impl Any + Send + Sync,
+        returns: Option<Arc<Returns>>,
     ) -> Self {
         let (memory, pd) = (region.memory(), PdTag::of(region.pd()));
         let region: Arc<dyn Any + Send + Sync> = region;
         let follower = Box::new(follower);
-        Self {
-            shared: Arc::new(Shared::new(region, memory, pd, slices, follower)),
-        }
+        Self::of(Arc::new(Shared::new(
+            region, memory, pd, slices, follower, returns,
+        )))
+    }
+
+    fn of(shared: Arc<Shared>) -> Self {
+        let _announced = Announced(shared.returns.clone());
+        Self { shared, _announced }
     }
 
     /// Whether nothing else has the memory: no slice, no clone, and no [region](Self::region).
@@ -199,9 +220,8 @@ impl SharedSlice {
     #[expect(clippy::missing_panics_doc, reason = "only free places have no memory")]
     pub fn memory(&self) -> SharedMemory {
         let memory = self.buffer.shared().and_then(SharedPart::memory);
-        SharedMemory {
-            shared: Arc::clone(memory.expect("a slice keeps its memory")),
-        }
+        let memory = memory.expect("a slice keeps its memory");
+        SharedMemory::of(Arc::clone(memory))
     }
 
     /// Converts into an owned buffer, of which a [range](OwnedBuffer::set_range) can be used.

@@ -11,6 +11,7 @@ use verbs_core::{RemoteMemoryRegion, Sge};
 use super::backing::{Backing, BlockPtr};
 use super::free_list::FreeList;
 use super::pd_tag::PdTag;
+use super::returns::Returns;
 
 /// The memory of a region that cannot be borrowed, and free places for its parts.
 pub(crate) struct Shared {
@@ -25,6 +26,8 @@ pub(crate) struct Shared {
     pub(super) region: Arc<dyn Any + Send + Sync>,
     // After the region.
     _follower: Box<dyn Any + Send + Sync>,
+    /// Notified when a part of it has been given back.
+    pub(super) returns: Option<Arc<Returns>>,
 }
 
 /// A part of shared memory. It keeps the memory, except in a place that is free.
@@ -38,13 +41,14 @@ pub(crate) struct SharedPart {
 
 impl Shared {
     /// The memory of a region: how peers address it, its length and its key. The follower is dropped after
-    /// the region.
+    /// the region. Parts that are given back are announced, if anywhere.
     pub(super) fn new(
         region: Arc<dyn Any + Send + Sync>,
         (remote, len, lkey): (RemoteMemoryRegion, usize, u32),
         pd: PdTag,
         places: usize,
         follower: Box<dyn Any + Send + Sync>,
+        returns: Option<Arc<Returns>>,
     ) -> Self {
         let place = |index| {
             let part = SharedPart {
@@ -64,6 +68,7 @@ impl Shared {
             pd,
             region,
             _follower: follower,
+            returns,
         }
     }
 
@@ -82,6 +87,17 @@ impl Shared {
         // SAFETY: `self` keeps the list; the rest is the caller's promise. It is not closed, so nothing
         // is to be done for the last.
         let _is_last = unsafe { FreeList::push(NonNull::from(&self.free), index) };
+        self.give_back();
+    }
+
+    /// Drops what kept it, and wakes tasks that wait for that.
+    #[inline]
+    fn give_back(self: Arc<Self>) {
+        let returns = self.returns.clone();
+        drop(self);
+        if let Some(returns) = returns {
+            returns.notify();
+        }
     }
 }
 
@@ -138,5 +154,14 @@ impl SharedPart {
     pub(super) fn release(&mut self) -> Option<(Arc<Shared>, usize)> {
         let index = self.index?;
         Some((self.memory.take()?, index))
+    }
+}
+
+impl Drop for SharedPart {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            memory.give_back();
+        }
     }
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use verbs_core::{Error as CoreError, ProtectionDomain};
 
 use super::regions::Regions;
-use crate::buffer::{SharedMemory, SharedSlice};
+use crate::buffer::{Returns, SharedMemory, SharedSlice};
 use crate::error::{Error, Result};
 
 /// What clones of a cache and its memories share.
@@ -36,6 +36,8 @@ pub(super) struct Limits {
 pub(super) struct Registered {
     bytes: AtomicUsize,
     regions: AtomicUsize,
+    /// Notified when there may be room.
+    pub(super) returns: Arc<Returns>,
 }
 
 /// A region among what is registered, until it is deregistered.
@@ -105,6 +107,30 @@ impl Cache {
         }
     }
 
+    /// A slice of what is registered; `None` if [`slice`](Self::slice) would register something, or wait
+    /// for a thread that does. It does not wait.
+    pub(super) fn slice_if_registered(
+        &self,
+        memory: u64,
+        len: usize,
+        range: &Range<usize>,
+    ) -> Result<Option<SharedSlice>> {
+        let mut state = self.lock();
+        if let Some(slice) = state.slice(memory, range) {
+            return slice.map(Some);
+        }
+        let len = self.limits.parts(len, range).len();
+        // A thread that registers the range or deregisters something has ended soon.
+        let is_soon = state.is_registering(memory, range) || state.leaving > 0;
+        let idle = || state.regions.count(SharedMemory::is_idle);
+        if len <= self.limits.max_bytes
+            && (is_soon || self.registered.fits(len, &self.limits, idle()))
+        {
+            return Ok(None);
+        }
+        Err(self.limits.full(len))
+    }
+
     #[cold]
     fn slice_of_new(
         &self,
@@ -136,13 +162,8 @@ impl Cache {
     /// Makes room to register all of this, unless another thread registers the range.
     fn room(&self, memory: u64, range: &Range<usize>, all: &Range<usize>) -> Result<Room<'_>> {
         let (limits, len) = (&self.limits, all.len());
-        let full = Error::CacheFull {
-            len,
-            max_bytes: limits.max_bytes,
-            max_regions: limits.max_regions,
-        };
         if len > limits.max_bytes {
-            return Err(full);
+            return Err(limits.full(len));
         }
         let mut state = self.lock();
         loop {
@@ -161,7 +182,7 @@ impl Cache {
             memory,
             range: all.clone(),
         };
-        let counted = self.reserve(state, len).ok_or(full)?;
+        let counted = self.reserve(state, len).ok_or_else(|| limits.full(len))?;
         Ok(Room::Reserved(registering, counted))
     }
 
@@ -273,6 +294,15 @@ impl Limits {
             range.clone()
         }
     }
+
+    /// There is no room for so many bytes.
+    const fn full(&self, len: usize) -> Error {
+        Error::CacheFull {
+            len,
+            max_bytes: self.max_bytes,
+            max_regions: self.max_regions,
+        }
+    }
 }
 
 impl Registered {
@@ -315,6 +345,7 @@ impl Drop for Counted {
         let Self { registered, bytes } = self;
         registered.bytes.fetch_sub(*bytes, Ordering::Release);
         registered.regions.fetch_sub(1, Ordering::Release);
+        registered.returns.notify();
     }
 }
 

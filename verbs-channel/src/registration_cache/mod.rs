@@ -4,13 +4,16 @@ mod cache;
 mod regions;
 
 use std::fmt;
+use std::future::Future;
 use std::ops::{Range, RangeBounds};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 
 use verbs_core::ProtectionDomain;
 
-use crate::buffer::{Shareable, SharedMemory, SharedSlice, within};
+use crate::buffer::{Returns, Shareable, SharedMemory, SharedSlice, Watch, within};
 use crate::error::Result;
 use cache::{Cache, Limits, Register};
 
@@ -103,7 +106,7 @@ use cache::{Cache, Limits, Register};
 /// A slice of a region that exists takes a lock and a binary search, and allocates nothing, up to a [number
 /// of slices](RegistrationCacheBuilder::slices) for each region: 316 instructions with one region and 466 with
 /// 1024, where a slice of a [`SharedMemory`] takes 194, each with its drop. Any other slice takes as long as the
-/// registration: async code should begin with the parts that it needs, or use a thread that may block.
+/// registration: async code uses `verbs_async::cached_slice`, or a thread that may block.
 #[derive(Clone)]
 #[doc(alias = "ibv_reg_mr")]
 pub struct RegistrationCache {
@@ -125,6 +128,21 @@ pub struct RegistrationCacheBuilder {
 #[derive(Clone)]
 pub struct CachedMemory {
     memory: Arc<Memory>,
+}
+
+/// Waits until a [`RegistrationCache`] may have room: from [`CachedMemory::room`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless awaited"]
+pub struct CacheRoom {
+    watch: Watch,
+}
+
+impl Future for CacheRoom {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.watch.poll_returned(context)
+    }
 }
 
 struct Memory {
@@ -176,7 +194,10 @@ impl RegistrationCache {
                 register: Box::new(move |cache, part, counted| {
                     let region = Arc::new(register(&cache.pd, part)?);
                     let slices = cache.limits.slices;
-                    Ok(SharedMemory::with_follower(region, slices, counted))
+                    let returns = Some(Arc::clone(&cache.registered.returns));
+                    Ok(SharedMemory::with_follower(
+                        region, slices, counted, returns,
+                    ))
                 }),
                 cache: Arc::clone(&self.shared),
             }),
@@ -257,6 +278,51 @@ impl CachedMemory {
         } = *self.memory;
         let range = within(range, len)?;
         cache.slice(id, len, range, register)
+    }
+
+    /// A slice of what is registered already: it never blocks. `None` if [`slice`](Self::slice) would
+    /// register something first, or wait for a thread that does.
+    ///
+    /// # Errors
+    ///
+    /// As [`slice`](Self::slice), without those of a registration.
+    pub fn slice_if_registered(
+        &self,
+        range: impl RangeBounds<usize>,
+    ) -> Result<Option<SharedSlice>> {
+        let Memory { id, len, cache, .. } = &*self.memory;
+        let range = within(range, *len)?;
+        cache.slice_if_registered(*id, *len, &range)
+    }
+
+    /// Waits until the cache may have room: a future for any runtime.
+    ///
+    /// It is ready when a slice of any memory of the cache was dropped, or a region was deregistered, since it
+    /// was created or was last ready. So create it before the attempt that may fail, and await it after that:
+    ///
+    /// ```no_run
+    /// # use verbs_channel::{CachedMemory, Result, SharedSlice};
+    /// /// On a task that may block.
+    /// async fn slice(memory: &CachedMemory) -> Result<SharedSlice> {
+    ///     let mut room = memory.room();
+    ///     loop {
+    ///         match memory.slice(..4096) {
+    ///             Err(error) if error.is_backpressure() => (&mut room).await,
+    ///             result => return result,
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// All tasks that wait are woken, and one of them finds the room. A region that the program has taken
+    /// with [`SharedMemory::region`] is in use until it is dropped, which wakes no task.
+    ///
+    /// Dropping it has no effect on others.
+    pub fn room(&self) -> CacheRoom {
+        let returns = &self.memory.cache.registered.returns;
+        CacheRoom {
+            watch: Returns::watch(returns),
+        }
     }
 
     /// The length in bytes.

@@ -25,12 +25,16 @@ mod counts;
 #[expect(dead_code, reason = "the models do not use all of it")]
 mod free_list;
 
+#[path = "../../src/buffer/returns.rs"]
+mod returns;
+
 #[path = "../../src/buffer/waiting.rs"]
 mod waiting;
+mod watches;
 
 /// The atomics and the lock that the list and the counts import: loom's.
 mod atomic {
-    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     pub(super) use loom::sync::{Arc, Mutex, MutexGuard};
 
     pub(super) fn wake(waker: std::task::Waker) {
