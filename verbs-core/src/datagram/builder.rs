@@ -1,7 +1,12 @@
 //! Making queue pairs for datagrams: each setting, its default, and the checks before C is called.
+#![expect(
+    unsafe_code,
+    reason = "an attachment that is kept has the pointer of its queue pair"
+)]
 
 use verbs_sys::{IBV_QPT_UD, ibv_qp};
 
+use super::kept::Kept;
 use super::{DatagramQueuePair, QKey};
 use crate::builder_setters;
 use crate::completion::CompletionQueue;
@@ -163,7 +168,10 @@ impl DatagramQueuePairBuilder {
         cap: QpCap,
         path: LocalPath,
     ) -> Result<DatagramQueuePair> {
+        // SAFETY: `kept` is dropped before the handle.
+        let kept = unsafe { Kept::new(qp.as_ptr()) };
         let qp = DatagramQueuePair {
+            kept,
             qp,
             cap,
             path,

@@ -87,8 +87,9 @@ impl DatagramEndpoint {
         }
     }
 
-    /// The endpoint of a queue pair of this side: its number and key, its port's LID and GID.
-    pub(super) const fn chosen(
+    /// The endpoint of a queue pair of this side: its number and key, its port's LID and GID. Or that of a
+    /// multicast group, whose numbers are those of no queue pair and of no port.
+    pub(crate) const fn chosen(
         (qp_num, qkey): (u32, QKey),
         (lid, gid): (u16, Option<Gid>),
         mtu: MaximumTransferUnit,

@@ -4,6 +4,7 @@ pub(crate) mod builder;
 pub(crate) mod endpoint;
 mod foreign;
 pub(crate) mod grh;
+mod kept;
 pub(crate) mod multicast;
 mod post;
 pub(crate) mod qkey;
@@ -17,6 +18,8 @@ pub use endpoint::{DatagramEndpoint, DatagramEndpointBuilder};
 pub use grh::Grh;
 pub use multicast::Attachment;
 pub use qkey::QKey;
+
+use kept::Kept;
 
 use crate::address_handle::AddressHandle;
 use crate::completion::CompletionQueue;
@@ -86,6 +89,8 @@ use crate::rejected::Rejected;
 #[doc(alias = "ibv_qp")]
 #[doc(alias = "IBV_QPT_UD")]
 pub struct DatagramQueuePair {
+    // First: a queue pair that is attached to a group cannot be destroyed.
+    kept: Kept,
     qp: Handle<ibv_qp>,
     cap: QpCap,
     path: LocalPath,
@@ -263,12 +268,14 @@ impl DatagramQueuePair {
     #[doc(alias = "ibv_destroy_qp")]
     pub fn close(self) -> Result<()> {
         let Self {
+            kept,
             qp,
             send_cq,
             recv_cq,
             pd,
             ..
         } = self;
+        drop(kept);
         let closed = qp.close();
         drop((send_cq, recv_cq, pd));
         closed

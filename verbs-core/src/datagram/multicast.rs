@@ -3,17 +3,19 @@
 
 use std::mem::ManuallyDrop;
 
-use verbs_sys::{ibv_attach_mcast, ibv_detach_mcast};
+use verbs_sys::ibv_attach_mcast;
 
 use super::DatagramQueuePair;
-use crate::error::{ErrorChain, Result};
+use super::kept::{detach, log_failure};
+use crate::error::Result;
 use crate::gid::Gid;
 use crate::macros::man;
-use crate::{logged, ret};
+use crate::ret;
 
 /// A queue pair's attachment to a multicast group, which ends when this value is dropped.
 ///
-/// It borrows the queue pair, which cannot be destroyed while it is attached (`EBUSY`).
+/// It borrows the queue pair, which cannot be destroyed while it is attached (`EBUSY`). Whoever has both in
+/// one struct [keeps](Self::keep) the attachment instead.
 #[derive(Debug)]
 #[must_use = "dropping it detaches the queue pair from the group"]
 pub struct Attachment<'q> {
@@ -50,6 +52,21 @@ impl DatagramQueuePair {
         ret::errno("ibv_attach_mcast", ret)?;
         Ok(Attachment { qp: self, gid, lid })
     }
+
+    /// Detaches the queue pair from a group to which it is [kept](Attachment::keep) attached.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EINVAL` if it is not attached to the group. After any other it is still attached.
+    #[doc = man!("ibv_attach_mcast")]
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn detach_mcast(&self, gid: Gid, lid: u16) -> Result<()> {
+        let mut groups = self.kept.groups();
+        // SAFETY: the queue pair is alive.
+        unsafe { detach(self.as_ptr(), gid, lid) }?;
+        groups.retain(|kept| *kept != (gid, lid));
+        Ok(())
+    }
 }
 
 impl Attachment<'_> {
@@ -70,22 +87,24 @@ impl Attachment<'_> {
         ManuallyDrop::new(self).end()
     }
 
+    /// Leaves the queue pair attached: until [`detach_mcast`](DatagramQueuePair::detach_mcast), or until it is
+    /// destroyed, which detaches it first.
+    pub fn keep(self) {
+        let this = ManuallyDrop::new(self);
+        let mut groups = this.qp.kept.groups();
+        if !groups.contains(&(this.gid, this.lid)) {
+            groups.push((this.gid, this.lid));
+        }
+    }
+
     fn end(&self) -> Result<()> {
-        let raw = self.gid.as_raw();
-        // SAFETY: the queue pair is alive, and `raw` is a local.
-        let ret = unsafe { ibv_detach_mcast(self.qp.as_ptr(), &raw const raw, self.lid) };
-        ret::errno("ibv_detach_mcast", ret)
+        // SAFETY: the queue pair is borrowed, so it is alive.
+        unsafe { detach(self.qp.as_ptr(), self.gid, self.lid) }
     }
 }
 
 impl Drop for Attachment<'_> {
     fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            logged::error(format_args!(
-                "a queue pair stays in multicast group {}: {}",
-                self.gid,
-                ErrorChain::new(&error)
-            ));
-        }
+        log_failure(self.end(), self.gid);
     }
 }

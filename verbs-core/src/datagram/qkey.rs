@@ -56,6 +56,20 @@ impl QKey {
         self.0
     }
 
+    /// An error unless it is the one that peers use.
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn check_is(self, wanted: Self) -> Result<()> {
+        if self == wanted {
+            return Ok(());
+        }
+        Err(Error::OutOfRange {
+            what: "qkey",
+            value: self.0.into(),
+            min: wanted.0.into(),
+            max: wanted.0.into(),
+        })
+    }
+
     /// Another one each time, so that datagrams for an earlier queue pair of the same number are
     /// dropped.
     pub(super) fn random() -> Self {

@@ -14,7 +14,7 @@ use super::pending::{Pending, sealed};
 use super::private_data::{MAX_DATAGRAM_ANSWER, MAX_DATAGRAM_REQUEST, Message, PrivateData};
 use crate::context::Context;
 use crate::datagram::{DatagramEndpoint, DatagramQueuePair, QKey};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::path::AhAttr;
 use crate::ret;
 
@@ -203,7 +203,7 @@ impl DatagramService {
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`] if the message is too long, otherwise the errno: `ENETUNREACH` or `ENODEV` if no
+    /// [`Error::Limit`](crate::Error::Limit) if the message is too long, otherwise the errno: `ENETUNREACH` or `ENODEV` if no
     /// RDMA device has a route to the address.
     #[doc(alias = "rdma_resolve_addr")]
     #[doc(alias = "rdma_connect")]
@@ -387,8 +387,8 @@ impl DatagramRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`] if it is of another device, [`Error::OutOfRange`] if it has another
-    /// key, [`Error::Limit`] if the message is too long, otherwise the errno. The peer is rejected.
+    /// [`Error::ForeignContext`](crate::Error::ForeignContext) if it is of another device, [`Error::OutOfRange`](crate::Error::OutOfRange) if it has another
+    /// key, [`Error::Limit`](crate::Error::Limit) if the message is too long, otherwise the errno. The peer is rejected.
     #[doc(alias = "rdma_accept")]
     pub fn accept<'m>(
         self,
@@ -415,15 +415,7 @@ impl DatagramRequest {
         message: impl Into<Message<'m>>,
     ) -> Result<()> {
         let data = PrivateData::sent(message.into(), MAX_DATAGRAM_ANSWER)?;
-        if endpoint.qkey() != QKey::RDMA_UDP {
-            let wanted = QKey::RDMA_UDP.get().into();
-            return Err(Error::OutOfRange {
-                what: "qkey",
-                value: endpoint.qkey().get().into(),
-                min: wanted,
-                max: wanted,
-            });
-        }
+        endpoint.qkey().check_is(QKey::RDMA_UDP)?;
         let qp = QpParam {
             qp_num: endpoint.qp_num(),
             ..QpParam::default()
@@ -438,7 +430,7 @@ impl DatagramRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`] if the message is too long, otherwise the errno. The peer is rejected without a
+    /// [`Error::Limit`](crate::Error::Limit) if the message is too long, otherwise the errno. The peer is rejected without a
     /// message.
     #[doc(alias = "rdma_reject")]
     pub fn reject<'m>(self, message: impl Into<Message<'m>>) -> Result<()> {

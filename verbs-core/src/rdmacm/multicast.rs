@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::datagram::{Attachment, DatagramEndpoint, DatagramQueuePair, QKey};
 use crate::error::Result;
 use crate::gid::Gid;
+use crate::mtu::MaximumTransferUnit;
 use crate::path::AhAttr;
 use crate::{logged, ret};
 
@@ -94,15 +95,19 @@ impl MulticastGroup {
         connector.join(group)
     }
 
-    /// The endpoint that stands for all members, to send to them: see [`DatagramService::endpoint`].
+    /// The endpoint that stands for all members, to send to them.
     ///
-    /// # Errors
-    ///
-    /// [`EndpointError`](crate::EndpointError): the kernel's answer has a number that is out of its range.
-    ///
-    /// [`DatagramService::endpoint`]: super::DatagramService::endpoint
-    pub fn endpoint(&self) -> Result<DatagramEndpoint> {
-        self.joined.endpoint()
+    /// It is for this side only: its numbers are those of no queue pair and of no port, so a peer that is sent
+    /// [its bytes](DatagramEndpoint::to_bytes) rejects them.
+    #[must_use]
+    pub fn endpoint(&self) -> DatagramEndpoint {
+        let gid = self.joined.ah_attr.gids().map(|(gid, _)| gid);
+        let lid = self.joined.ah_attr.as_raw().dlid;
+        DatagramEndpoint::chosen(
+            (self.joined.qp_num, self.qkey()),
+            (lid, gid),
+            MaximumTransferUnit::Mtu4096,
+        )
     }
 
     /// The group's GID.
@@ -133,15 +138,28 @@ impl MulticastGroup {
         QKey::new(self.joined.qkey).expect("it was checked when the group was joined")
     }
 
-    /// Makes a queue pair receive the datagrams of the group, if it has the group's key.
+    /// Makes a queue pair receive the datagrams of the group.
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`](crate::Error::ForeignContext) if the queue pair is of another device, otherwise the errno.
+    /// [`Error::ForeignContext`](crate::Error::ForeignContext) if the queue pair is of another device,
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if it has another key than the group, otherwise the
+    /// errno.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach<'q>(&self, queue_pair: &'q DatagramQueuePair) -> Result<Attachment<'q>> {
         self.id.id.check_is_on(queue_pair.pd().context())?;
+        queue_pair.qkey().check_is(self.qkey())?;
         queue_pair.attach_mcast(self.gid(), self.joined.ah_attr.as_raw().dlid)
+    }
+
+    /// Detaches a queue pair whose attachment to the group was [kept](Attachment::keep).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`DatagramQueuePair::detach_mcast`].
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn detach(&self, queue_pair: &DatagramQueuePair) -> Result<()> {
+        queue_pair.detach_mcast(self.gid(), self.joined.ah_attr.as_raw().dlid)
     }
 }
 

@@ -342,6 +342,26 @@ fn attachment_ends_before_its_queue_pair() {
     assert_eq!(with(|library| library.attached.len()), 0);
     with(|library| library.refuse.push(("ibv_attach_mcast", libc::EINVAL)));
     assert!(qp.attach_mcast(group, 0).is_err());
+    // One that is kept ends with the queue pair, or by its name.
+    let kept = || {
+        let qp = built();
+        qp.attach_mcast(group, 0).unwrap().keep();
+        qp.attach_mcast(group, 7).unwrap().keep();
+        qp
+    };
+    kept().close().unwrap();
+    drop(kept());
+    assert_eq!(with(|library| library.attached.len()), 0);
+    let two = kept();
+    two.detach_mcast(group, 7).unwrap();
+    assert_eq!(with(|library| library.attached.len()), 1);
+    let error = two.detach_mcast(group, 7).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EINVAL));
+    // It is attached after the driver has refused, too, and detached when the queue pair ends.
+    with(|library| library.refuse.push(("ibv_detach_mcast", libc::EIO)));
+    let error = two.detach_mcast(group, 0).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EIO));
+    two.close().unwrap();
     // One that was leaked keeps the queue pair from being destroyed.
     #[expect(clippy::mem_forget, reason = "what is under test")]
     std::mem::forget(qp.attach_mcast(group, 0).unwrap());

@@ -212,6 +212,13 @@ pub fn context() -> Context {
     Device::by_name(&device_name()).unwrap().open().unwrap()
 }
 
+/// Why what is sent to a multicast group never arrives: soft-RoCE of Linux 6.12 drops it.
+pub fn drops_multicast() -> Option<String> {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let drops = is_soft() && kernel.starts_with("6.12.");
+    drops.then(|| format!("soft-RoCE of Linux {} drops it", kernel.trim()))
+}
+
 /// Whether the device is the kernel's software one.
 pub fn is_soft() -> bool {
     env::var_os("SOFT_ROCE").is_some()

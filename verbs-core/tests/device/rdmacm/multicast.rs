@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use verbs_core::rdmacm::MulticastGroup;
 use verbs_core::{
-    DatagramQueuePair, DatagramWorkRequest, Error, Grh, PollSlot, ReceiveWorkRequest,
+    DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, EndpointError, Error, Grh, PollSlot,
+    ReceiveWorkRequest,
 };
 use verbs_harness::pair::Side;
 use verbs_harness::{PATIENCE, begin, peer_name, until};
@@ -44,6 +45,14 @@ fn datagram_to_a_multicast_group_arrives_at_its_member() {
     assert!(matches!(error, Error::ForeignContext { .. }), "{error}");
 
     let ah = sides[0].pd.create_ah(&groups[0].ah_attr()).unwrap();
+    let all = groups[0].endpoint();
+    assert_eq!((all.qp_num(), all.qkey()), (0xff_ffff, groups[0].qkey()));
+    assert_eq!(all.gid(), Some(groups[0].gid()));
+    let error = DatagramEndpoint::from_bytes(&all.to_bytes()).unwrap_err();
+    assert!(
+        matches!(error, EndpointError::Number { what: "qp_num", .. }),
+        "{error}"
+    );
     let message = sides[0].pd.reg_mr(b"to all".to_vec()).unwrap();
     let mut inbox = sides[1].pd.reg_mr(vec![0_u8; 100]).unwrap();
     let mut room = inbox.scatter_element(..).unwrap();
@@ -70,9 +79,8 @@ fn datagram_to_a_multicast_group_arrives_at_its_member() {
     }
     drop(attachment);
     drop(qps);
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    if !came && verbs_harness::is_soft() && kernel.starts_with("6.12.") {
-        return test.skip(format!("soft-RoCE of Linux {} drops it", kernel.trim()));
+    if let Some(reason) = verbs_harness::drops_multicast().filter(|_| !came) {
+        return test.skip(reason);
     }
     assert!(came, "the datagram arrives");
     assert_eq!(&inbox[Grh::LEN..Grh::LEN + 6], b"to all");
