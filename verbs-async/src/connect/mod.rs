@@ -11,6 +11,8 @@ mod cm_datagrams;
 #[cfg(feature = "rdmacm")]
 mod cm_listener;
 #[cfg(feature = "rdmacm")]
+mod cm_multicast;
+#[cfg(feature = "rdmacm")]
 mod cm_requests;
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 mod datagram_listener;

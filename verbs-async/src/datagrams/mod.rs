@@ -13,6 +13,8 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
+#[cfg(feature = "rdmacm")]
+use verbs_channel::verbs_core::rdmacm::MulticastGroup;
 use verbs_channel::verbs_core::{
     AddressHandle, AhAttr, DatagramEndpoint, ProtectionDomain, Rejected,
 };
@@ -198,6 +200,20 @@ impl AsyncDatagrams {
     pub(crate) fn add_handle(&self, peer: &DatagramEndpoint, handle: AddressHandle) {
         let replaced = self.shared.state.lock().engine.add_handle(peer, handle);
         drop(replaced);
+    }
+
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn join(
+        &self,
+        endpoint: DatagramEndpoint,
+        group: &mut Option<MulticastGroup>,
+    ) -> Result<()> {
+        Ok(self.shared.state.lock().engine.join(endpoint, group)?)
+    }
+
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn leave(&self, group: &DatagramEndpoint) -> Result<Option<MulticastGroup>> {
+        Ok(self.shared.state.lock().engine.leave(group)?)
     }
 
     #[cfg(feature = "rdmacm")]

@@ -1,6 +1,6 @@
 //! Datagram endpoints that find each other by `rdma_cm`, on every notifier.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -94,6 +94,46 @@ fn endpoints_find_each_other_or_why_not() {
                 matches!(failure.error, ExchangeError::TimedOut { .. }),
                 "{failure:?}"
             );
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn groups_are_joined_and_left() {
+    let test = begin!(iwarp lacks "datagrams");
+    let devices = [
+        verbs_harness::context(),
+        Device::by_name(&peer_name()).unwrap().open().unwrap(),
+    ];
+    let [Some(from), Some(to)] = devices.each_ref().map(verbs_harness::ip) else {
+        return test.skip("the devices have no IPv4 addresses");
+    };
+    let [here, there] = devices.map(|context| context.alloc_pd().unwrap());
+    let group = IpAddr::from([239, 1, 2, 5]);
+    for way in WAYS {
+        let (here, there) = (here.clone(), there.clone());
+        run(way, async move {
+            let (sending, member) = (endpoint(way, &here), endpoint(way, &there));
+            drop(select(pin!(member.join_cm(to, group, PATIENCE)), pin!(async {})).await);
+            let all = sending.join_cm(from, group, PATIENCE).await.unwrap();
+            assert!(!member.leave_cm(&all).await.unwrap());
+            assert_eq!(member.join_cm(to, group, PATIENCE).await.unwrap(), all);
+            sending.send_to(&all, buffer(&here, b"all")).await.unwrap();
+            if verbs_harness::is_soft() && verbs_harness::drops_multicast().is_none() {
+                let datagram = member.receive_from().await.unwrap();
+                assert_eq!(
+                    (&*datagram, datagram.from()),
+                    (&b"all"[..], sending.endpoint())
+                );
+            }
+            assert!(member.leave_cm(&all).await.unwrap());
+            let wrong = sending
+                .join_cm([192, 0, 2, 1].into(), group, PATIENCE)
+                .await;
+            assert!(matches!(wrong, Err(Error::Channel(_))), "{wrong:?}");
+            member.join_cm(to, group, PATIENCE).await.unwrap();
+            member.close().await.unwrap();
         });
     }
 }

@@ -3,6 +3,10 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
+#[cfg(feature = "rdmacm")]
+use verbs_core::DatagramEndpoint;
+#[cfg(feature = "rdmacm")]
+use verbs_core::rdmacm::MulticastGroup;
 use verbs_core::{AddressHandle, DatagramQueuePair};
 
 use crate::buffer::OwnedBuffer;
@@ -34,6 +38,9 @@ pub(super) struct Held {
     pub(super) qp: DatagramQueuePair,
     pub(super) sends: Vec<Outgoing>,
     pub(super) receives: Vec<OwnedBuffer>,
+    /// To be left: that may block.
+    #[cfg(feature = "rdmacm")]
+    pub(super) groups: Vec<(DatagramEndpoint, MulticastGroup)>,
 }
 
 impl DatagramEnding {
@@ -58,13 +65,18 @@ impl DatagramEnding {
             qp,
             sends,
             receives,
+            #[cfg(feature = "rdmacm")]
+            groups,
         }) = self.held.take()
         else {
             return Ok((Vec::new(), Vec::new()));
         };
         // Not dropped if closing panics, either.
         let held = ManuallyDrop::new((sends, receives));
-        match qp.close() {
+        let closed = qp.close();
+        #[cfg(feature = "rdmacm")]
+        drop(groups);
+        match closed {
             Ok(()) => Ok(ManuallyDrop::into_inner(held)),
             Err(error) => {
                 let buffers = held.0.len() + held.1.len();

@@ -6,6 +6,8 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
+#[cfg(feature = "rdmacm")]
+use verbs_core::rdmacm::MulticastGroup;
 use verbs_core::{
     CompletionQueue, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, PollSlot,
     ProtectionDomain, QpState, ReceiveWorkRequest, Rejected, Sge, WorkCompletion,
@@ -51,6 +53,8 @@ pub struct DatagramEngine {
     sent: Vec<OwnedBuffer>,
     pool: BufferPool,
     pub(super) handles: Handles,
+    #[cfg(feature = "rdmacm")]
+    pub(super) groups: Vec<(DatagramEndpoint, MulticastGroup)>,
     down: Option<DownReason>,
     ending: Option<DatagramEnding>,
     leak: Option<Leak>,
@@ -84,6 +88,8 @@ impl DatagramEngine {
             sent: Vec::with_capacity(max_send_wr as usize),
             pool,
             handles: Handles::new(max_handles),
+            #[cfg(feature = "rdmacm")]
+            groups: Vec::new(),
             down: None,
             ending: None,
             leak: None,
@@ -429,6 +435,8 @@ impl DatagramEngine {
                 qp,
                 sends: self.sends.take_all(),
                 receives: self.receives.take_all(),
+                #[cfg(feature = "rdmacm")]
+                groups: mem::take(&mut self.groups),
             }));
         }
     }

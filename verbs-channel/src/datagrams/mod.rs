@@ -6,6 +6,8 @@ mod ending;
 mod endpoint;
 mod engine;
 mod handles;
+#[cfg(feature = "rdmacm")]
+mod multicast;
 mod paths;
 mod slots;
 

@@ -16,10 +16,12 @@
 //! | iWARP | 244 | 244 | 242 |
 
 use std::error::Error;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use verbs_core::rdmacm::{
-    CmEventType, CmFailure, ConnectRequest, DatagramRequest, DatagramService, Message, PrivateData,
+    CmEventType, CmFailure, ConnectRequest, DatagramRequest, DatagramService, Message,
+    MulticastGroup, PrivateData,
 };
 use verbs_core::{AddressHandle, DatagramEndpoint, ProtectionDomain};
 
@@ -96,6 +98,27 @@ pub fn found(
     let endpoint = service.endpoint().map_err(ExchangeError::Manager)?;
     let handle = pd.create_ah(&service.ah_attr());
     Ok((endpoint, handle.map_err(ExchangeError::Manager)?))
+}
+
+/// Joins a multicast group, within `timeout`, with the port that has the address `local`: this port. Returns
+/// the membership, and what is needed to send to the group. It blocks.
+///
+/// # Errors
+///
+/// [`ExchangeError::OtherDevice`], also for another port; [`ExchangeError::Manager`].
+pub fn joined(
+    (local, group): (IpAddr, IpAddr),
+    timeout: Duration,
+    pd: &ProtectionDomain,
+    port_num: u8,
+) -> Result<(MulticastGroup, DatagramEndpoint, AddressHandle), ExchangeError> {
+    let group = MulticastGroup::join(local, group)
+        .and_then(|joining| joining.wait(Some(timeout)))
+        .map_err(ExchangeError::Manager)?;
+    check_port((group.device_name(), group.port_num()), pd, port_num)?;
+    let endpoint = group.endpoint();
+    let handle = pd.create_ah(&group.ah_attr());
+    Ok((group, endpoint, handle.map_err(ExchangeError::Manager)?))
 }
 
 /// Answers a peer that looks for a datagram service, with the domain, the port and the endpoint of the

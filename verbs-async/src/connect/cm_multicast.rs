@@ -1,0 +1,72 @@
+//! Multicast groups of datagrams, joined by `rdma_cm`, with any notifier and any executor.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use verbs_channel::exchange::rdmacm::joined;
+use verbs_channel::verbs_core::DatagramEndpoint;
+
+use super::failure::exchange_error;
+use super::steps::Elsewhere;
+use crate::blocking;
+use crate::datagrams::AsyncDatagrams;
+use crate::error::{Error, Result};
+
+/// Multicast groups, joined by `rdma_cm`. Needs the feature `rdmacm`.
+///
+/// The endpoints of all members have the key
+/// [`QKey::RDMA_UDP`](verbs_channel::verbs_core::QKey::RDMA_UDP). Other members may be programs that do not use
+/// this crate. iWARP has no datagrams.
+impl AsyncDatagrams {
+    /// Joins a multicast group, within `timeout`, with the port of the RDMA device that has the address `local`:
+    /// that of this endpoint. Returns the endpoint that stands for all members, to send to. See
+    /// [`Datagrams::join_cm`](verbs_channel::Datagrams::join_cm).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before it is ready, the endpoint is no member.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagrams::join_cm`](verbs_channel::Datagrams::join_cm), and [`Error::Thread`].
+    #[doc(alias = "rdma_join_multicast")]
+    #[doc(alias = "ibv_attach_mcast")]
+    pub async fn join_cm(
+        &self,
+        local: IpAddr,
+        group: IpAddr,
+        timeout: Duration,
+    ) -> Result<DatagramEndpoint> {
+        let (pd, port_num) = (self.pd().clone(), self.port_num());
+        let joining = blocking::run(move || joined((local, group), timeout, &pd, port_num));
+        let joined = joining.await.map_err(Error::Thread)?;
+        let (group, endpoint, handle) = joined.map_err(exchange_error)?;
+        let mut group = Some(group);
+        let joined = self.join(endpoint, &mut group);
+        drop(group.map(Elsewhere::new));
+        joined?;
+        self.add_handle(&endpoint, handle);
+        Ok(endpoint)
+    }
+
+    /// Leaves the group that `group` stands for: what is sent there arrives here no more. Returns whether the
+    /// endpoint was a member.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once the future was polled, the endpoint is no member.
+    ///
+    /// # Errors
+    ///
+    /// The errno: it is still a member then. [`Error::Thread`]: the port stays in the group.
+    #[doc(alias = "rdma_leave_multicast")]
+    #[doc(alias = "ibv_detach_mcast")]
+    pub async fn leave_cm(&self, group: &DatagramEndpoint) -> Result<bool> {
+        let left = self.leave(group)?.map(Elsewhere::new);
+        let was_member = left.is_some();
+        if let Some(group) = left {
+            group.call(drop).await?;
+        }
+        Ok(was_member)
+    }
+}

@@ -1,0 +1,76 @@
+//! Multicast groups of datagrams, joined by `rdma_cm`.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use verbs_core::DatagramEndpoint;
+
+use crate::datagrams::Datagrams;
+use crate::error::Result;
+use crate::exchange::rdmacm::joined;
+
+/// Multicast groups, joined by `rdma_cm`. Needs the feature `rdmacm`.
+///
+/// The endpoints of all members have the key [`QKey::RDMA_UDP`](verbs_core::QKey::RDMA_UDP). Other members may
+/// be programs that do not use this crate. iWARP has no datagrams.
+impl Datagrams {
+    /// Joins a multicast group, within `timeout`, with the port of the RDMA device that has the address `local`:
+    /// that of this endpoint. Returns the endpoint that stands for all members, to send to.
+    ///
+    /// What is sent to the group arrives as any datagram does, from its sender's endpoint. Whether a member
+    /// receives what it has sent itself depends on the device. A network may take a moment to forward a new
+    /// group.
+    ///
+    /// The endpoint is a member until it [leaves](Self::leave_cm) the group or is dropped.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use verbs_channel::verbs_core::{Context, QKey};
+    /// use verbs_channel::{BufferPool, Datagrams};
+    ///
+    /// let pd = Context::first_active()?.alloc_pd()?;
+    /// let mut datagrams = Datagrams::builder(&pd).qkey(QKey::RDMA_UDP).build()?;
+    /// let local = "192.0.2.1".parse()?;
+    /// let all = datagrams.join_cm(local, "239.1.2.3".parse()?, Duration::from_secs(5))?;
+    ///
+    /// let pool = BufferPool::new(&pd, 1024, 16)?;
+    /// let hello = pool.take_with(b"hello, all")?.ok_or("the pool is empty")?;
+    /// datagrams.send_to(&all, hello)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exchange`](crate::Error::Exchange): the group was not joined in time
+    /// ([`Manager`](crate::exchange::ExchangeError::Manager)), or `local` is the address of
+    /// [another device](crate::exchange::ExchangeError::OtherDevice) or port, or of none. [`Error::Core`](crate::Error::Core): this endpoint has another key, or the device refuses.
+    /// [`RejectReason::Down`](crate::RejectReason::Down): the endpoint has failed.
+    #[doc(alias = "rdma_join_multicast")]
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn join_cm(
+        &mut self,
+        local: IpAddr,
+        group: IpAddr,
+        timeout: Duration,
+    ) -> Result<DatagramEndpoint> {
+        let (pd, port_num) = (self.pd()?, self.port_num());
+        let (group, endpoint, handle) = joined((local, group), timeout, pd, port_num)?;
+        self.engine_mut().join(endpoint, &mut Some(group))?;
+        drop(self.engine_mut().add_handle(&endpoint, handle));
+        Ok(endpoint)
+    }
+
+    /// Leaves the group that `group` stands for: what is sent there arrives here no more. Returns whether the
+    /// endpoint was a member.
+    ///
+    /// # Errors
+    ///
+    /// The errno: it is still a member then.
+    #[doc(alias = "rdma_leave_multicast")]
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn leave_cm(&mut self, group: &DatagramEndpoint) -> Result<bool> {
+        Ok(self.engine_mut().leave(group)?.is_some())
+    }
+}
