@@ -104,10 +104,10 @@ pub(super) fn tests(
     Ok(())
 }
 
-/// Builds every test program, and finds those that hold ignored tests.
-fn programs(filter: Option<&str>) -> Result<Vec<Program>, Error> {
+/// Builds every test program, and the programs that tests run.
+pub(super) fn built() -> Result<Vec<Artifact>, Error> {
     let features = workspace::test_features()?;
-    let args = [
+    workspace::build(&[
         "test",
         "--workspace",
         "--exclude=xtask",
@@ -115,9 +115,13 @@ fn programs(filter: Option<&str>) -> Result<Vec<Program>, Error> {
         &features,
         "--no-run",
         "--message-format=json-render-diagnostics",
-    ];
+    ])
+}
+
+/// The test programs that hold ignored tests.
+fn programs(filter: Option<&str>) -> Result<Vec<Program>, Error> {
     let mut programs = Vec::new();
-    for artifact in workspace::build(&args)? {
+    for artifact in built()? {
         // Programs of the examples are built as well, as programs.
         if !artifact.is_test {
             continue;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use soft_roce::Options;
 
+use super::devices;
 use super::report::Report;
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
@@ -27,19 +28,19 @@ struct Program {
 const PROGRAMS: [Program; 4] = [
     Program {
         name: "rc_pingpong",
-        sizes: [(1, 3000), (4096, 3000), (1024 * 1024, 12)],
+        sizes: [(1, 1000), (4096, 1000), (1024 * 1024, 8)],
     },
     Program {
         name: "srq_pingpong",
-        sizes: [(1, 2000), (4096, 2000), (16384, 200)],
+        sizes: [(1, 1000), (4096, 1000), (16384, 100)],
     },
     Program {
         name: "uc_pingpong",
-        sizes: [(1, 500), (4096, 500), (16384, 100)],
+        sizes: [(1, 300), (4096, 300), (16384, 100)],
     },
     Program {
         name: "ud_pingpong",
-        sizes: [(1, 500), (1024, 500), (4096, 500)],
+        sizes: [(1, 300), (1024, 300), (4096, 300)],
     },
 ];
 
@@ -62,7 +63,7 @@ pub(super) fn tests(
     }
     let step = report.start("interop");
     let before = report.failures();
-    let ran = workspace::examples("dev").and_then(|examples| {
+    let ran = devices::built().and_then(|examples| {
         let mut all = Vec::new();
         for program in &PROGRAMS {
             let ours = workspace::example(&examples, program.name)?;
