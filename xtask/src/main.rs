@@ -18,6 +18,7 @@ mod from_c;
 mod jobs;
 mod numbers;
 mod packages;
+mod release;
 mod test;
 mod tidy;
 mod workspace;
@@ -34,7 +35,7 @@ struct Command {
 }
 
 /// All of them, in the order of the help page.
-const COMMANDS: [Command; 10] = [
+const COMMANDS: [Command; 11] = [
     Command {
         name: "demo",
         what: "the main job: two processes move bytes over soft-RoCE and verify them",
@@ -79,6 +80,11 @@ const COMMANDS: [Command; 10] = [
         name: "bench",
         what: "what each layer costs, beside C: a report with plots",
         main: bench::main,
+    },
+    Command {
+        name: "release",
+        what: "whether everything is ready to be published",
+        main: release::main,
     },
     Command {
         name: "ci",

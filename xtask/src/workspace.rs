@@ -141,14 +141,15 @@ fn artifact(line: &str) -> Option<Artifact> {
 }
 
 /// What is in nested objects under these keys.
-fn at<'a>(json: &'a JsonValue, keys: &[&str]) -> Option<&'a JsonValue> {
+pub(crate) fn at<'a>(json: &'a JsonValue, keys: &[&str]) -> Option<&'a JsonValue> {
     keys.iter().try_fold(json, |json, key| {
         let object: &HashMap<String, JsonValue> = json.get()?;
         object.get(*key)
     })
 }
 
-fn text<'a>(json: &'a JsonValue, keys: &[&str]) -> Option<&'a str> {
+/// The text in nested objects under these keys.
+pub(crate) fn text<'a>(json: &'a JsonValue, keys: &[&str]) -> Option<&'a str> {
     at(json, keys)?.get::<String>().map(String::as_str)
 }
 

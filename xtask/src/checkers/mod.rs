@@ -24,7 +24,7 @@ const LIMITS: Limits = Limits {
 type LeftOut = (&'static str, &'static str, &'static str);
 
 /// The nightly toolchain's cargo, in the workspace's folder, without the flags meant for another.
-fn nightly(args: &[&str]) -> Command {
+pub(crate) fn nightly(args: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command
         .args(["run", "nightly", "cargo"])
@@ -108,7 +108,7 @@ fn is_quick_pass(line: &str) -> bool {
 }
 
 /// Whether `cargo +nightly ARGS` succeeds.
-fn has(args: &[&str]) -> bool {
+pub(crate) fn has(args: &[&str]) -> bool {
     succeeds(&mut nightly(args))
 }
 

@@ -187,7 +187,7 @@ fn component(report: &mut Report, name: &str, title: &str, args: &[&str]) -> Res
 }
 
 /// Runs one command as one step that passes or fails.
-fn step(report: &mut Report, title: &str, command: &mut Command) -> Result<(), Error> {
+pub(crate) fn step(report: &mut Report, title: &str, command: &mut Command) -> Result<(), Error> {
     let step = report.start(title);
     let end = stream::run(command, LIMITS, |text| {
         if let Text::Line(line) = text {
