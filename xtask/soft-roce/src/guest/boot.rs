@@ -20,6 +20,7 @@ use super::frame::{Decoder, Kind, PIECE};
 use super::initramfs::Archive;
 use super::qemu::{self, Accel};
 use crate::kernel::Kernel;
+use crate::process::Progress;
 use crate::say;
 use crate::{Options, helper};
 
@@ -32,6 +33,9 @@ const LONGEST_BOOT: Duration = Duration::from_secs(180);
 /// A kernel under emulation does not come up now and then. Nothing has been run by then, so that
 /// it can be started again.
 const ATTEMPTS: u32 = 3;
+
+/// How often the time since the start is shown.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// How many lines of a console are shown.
 const SHOWN: usize = 20;
@@ -153,8 +157,13 @@ fn boot_once(
     let guests = start_all(options, kernel, results, accel);
     let mut guests = guests.map_err(BootError::Refused)?;
     let deadline = Instant::now() + limit;
+    let label = match guests.len() {
+        1 => "starting the guest",
+        _ => "starting the guests",
+    };
+    let mut progress = Progress::on_terminal(label);
     for guest in &mut guests {
-        wait_until_ready(guest, deadline)?;
+        wait_until_ready(guest, deadline, &mut progress)?;
     }
     Ok(guests)
 }
@@ -233,7 +242,11 @@ fn start(
 }
 
 /// The first frame is that the devices are up, or why not; before it, the guest may be lost.
-fn wait_until_ready(guest: &mut Guest, deadline: Instant) -> Result<(), BootError> {
+fn wait_until_ready(
+    guest: &mut Guest,
+    deadline: Instant,
+    progress: &mut Progress<'_>,
+) -> Result<(), BootError> {
     let lost = |guest: &mut Guest, why: String| {
         let console = guest.console();
         BootError::Lost(format!("{why}; its console:\n{console}"))
@@ -252,16 +265,14 @@ fn wait_until_ready(guest: &mut Guest, deadline: Instant) -> Result<(), BootErro
         if left.is_zero() {
             return Err(lost(guest, "it did not come up in time".to_owned()));
         }
-        let readable = wait_readable(&guest.port, left);
-        let read = readable.and_then(|ready| {
-            if ready {
-                guest.port.read(&mut buffer)
-            } else {
-                Ok(0)
-            }
-        });
+        progress.show();
+        let read = match wait_readable(&guest.port, left.min(LOOK)) {
+            Ok(false) => continue,
+            Ok(true) => guest.port.read(&mut buffer),
+            Err(error) => Err(error),
+        };
         match read {
-            Ok(0) if Instant::now() < deadline => {
+            Ok(0) => {
                 let status = guest.child.wait();
                 // A guest that panics ends QEMU with 0.
                 if status.as_ref().is_ok_and(process::ExitStatus::success) {

@@ -17,6 +17,9 @@ const POLL: Duration = Duration::from_millis(20);
 /// its standard output.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
+/// How long a step takes that is announced where stderr is no terminal.
+const LONG: Duration = Duration::from_secs(5);
+
 /// How long a child may take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(clippy::exhaustive_structs, reason = "to be written as a constant")]
@@ -179,7 +182,7 @@ pub(crate) fn collect(
     label: &str,
     limit: Duration,
 ) -> io::Result<Quiet> {
-    let progress = Progress::start(label);
+    let mut progress = Progress::start(label);
     let limits = Limits {
         total: limit,
         silence: limit,
@@ -195,29 +198,50 @@ pub(crate) fn collect(
     })
 }
 
-/// A line on the terminal with the step in progress, and its duration so far.
-struct Progress<'a> {
+/// A line on the terminal with the step in progress, and its duration so far. Where stderr is no
+/// terminal, one line that stays, if the step takes long.
+pub(crate) struct Progress<'a> {
     label: &'a str,
     start: Instant,
     is_terminal: bool,
+    is_announced: bool,
 }
 
-#[expect(clippy::print_stderr, reason = "it is for the person at the terminal")]
 impl<'a> Progress<'a> {
     fn start(label: &'a str) -> Self {
         Self {
             label,
             start: Instant::now(),
             is_terminal: io::stderr().is_terminal(),
+            is_announced: false,
         }
     }
 
-    fn show(&self) {
-        if self.is_terminal {
-            eprint!("\r{} … {} s", self.label, self.start.elapsed().as_secs());
+    /// Shows nothing where stderr is no terminal: there it belongs to what is run.
+    pub(crate) fn on_terminal(label: &'a str) -> Self {
+        Self {
+            is_announced: true,
+            ..Self::start(label)
+        }
+    }
+
+    #[expect(clippy::print_stderr, reason = "it is for the person at the terminal")]
+    pub(crate) fn show(&mut self) {
+        if let Some(text) = self.text(self.start.elapsed()) {
+            eprint!("{text}");
             // A terminal that has gone shows nothing.
             drop(io::stderr().flush());
         }
+    }
+
+    /// What to print now.
+    fn text(&mut self, elapsed: Duration) -> Option<String> {
+        if self.is_terminal {
+            return Some(format!("\r{} … {} s", self.label, elapsed.as_secs()));
+        }
+        let is_due = elapsed >= LONG && !self.is_announced;
+        self.is_announced |= is_due;
+        is_due.then(|| format!("{} …\n", self.label))
     }
 }
 
@@ -232,7 +256,7 @@ impl Drop for Progress<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{End, quietly};
+    use super::{End, LONG, Progress, quietly};
     use std::process::Command;
     use std::time::{Duration, Instant};
 
@@ -248,6 +272,25 @@ mod tests {
         let quiet = quietly(&mut sh("echo a; echo b >&2; echo c; exit 3"), "x", limit).unwrap();
         assert_eq!(quiet.output, "a\nb\nc\n");
         assert!(!quiet.success());
+    }
+
+    #[test]
+    fn long_steps_are_announced_once_where_there_is_no_terminal() {
+        let progress = |is_terminal| Progress {
+            is_terminal,
+            ..Progress::start("thinking")
+        };
+        let (soon, late) = (LONG / 2, LONG * 2);
+        let mut piped = progress(false);
+        let texts = [soon, late, late].map(|elapsed| piped.text(elapsed));
+        assert_eq!(texts, [None, Some("thinking …\n".to_owned()), None]);
+        let mut shown = progress(true);
+        assert_eq!(shown.text(soon).as_deref(), Some("\rthinking … 2 s"));
+        let mut only_shown = Progress {
+            is_terminal: false,
+            ..Progress::on_terminal("thinking")
+        };
+        assert_eq!(only_shown.text(late), None);
     }
 
     #[test]
