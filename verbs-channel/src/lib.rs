@@ -233,6 +233,9 @@
 //! An owned buffer goes the same way through `channel/owned.rs` and `engine/owned.rs`, and its
 //! outcome is taken in `engine/outcome.rs`. `verbs-async` begins at `engine/owned.rs`.
 
+// Where the docs of the crates above link to if this crate's are not beside theirs.
+#![doc(html_root_url = "https://docs.rs/verbs-channel/latest")]
+
 // First: rustdoc lists the methods of a channel in the order of the modules.
 mod connect;
 mod contained;

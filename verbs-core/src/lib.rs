@@ -201,6 +201,9 @@
 //! [rdma-core](https://github.com/linux-rdma/rdma-core) sources. The search box finds every wrapped
 //! item by its C name, and [`from_c`] lists the names.
 
+// Where the docs of the crates above link to if this crate's are not beside theirs.
+#![doc(html_root_url = "https://docs.rs/verbs-core/latest")]
+
 mod address_handle;
 mod cap_flags;
 mod completion;

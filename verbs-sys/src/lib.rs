@@ -79,6 +79,8 @@
 //! The manual pages, `ibv_create_qp(3)` and `ibv_post_send(3)` to begin with, and
 //! [rdma-core](https://github.com/linux-rdma/rdma-core).
 #![no_std]
+// Where the docs of the crates above link to if this crate's are not beside theirs.
+#![doc(html_root_url = "https://docs.rs/verbs-sys/latest")]
 #![expect(unsafe_code, reason = "foreign functions")]
 
 use core::ffi::c_void;

@@ -1,7 +1,11 @@
 //! Queue pairs: from a builder, over a handshake, to a connection.
 
-mod attr;
+// First: rustdoc lists the methods of a queue pair in the order of the modules.
 pub(crate) mod builder;
+pub(crate) mod post;
+pub(crate) mod post_chain;
+
+mod attr;
 #[cfg(feature = "rdmacm")]
 mod by_manager;
 pub(crate) mod choices;
@@ -12,8 +16,6 @@ pub(crate) mod domain;
 mod endpoint;
 pub(crate) mod foreign;
 pub(crate) mod part;
-pub(crate) mod post;
-pub(crate) mod post_chain;
 pub(crate) mod post_error;
 pub(crate) mod qp_type;
 mod raw;
