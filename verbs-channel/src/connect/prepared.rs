@@ -186,7 +186,8 @@ impl<T: Connected> PreparedChannel<T> {
     ///
     /// - For a [`Channel`], it is posted when the queue pair has been connected, before the peer is sent
     ///   READY. So a peer that sends at once finds the receive. With a [`handshake`](Self::handshake) of
-    ///   your own, the peer must not send before `handshake` has returned here.
+    ///   your own, the peer must not send before `handshake` has returned here. On iWARP a peer that accepts
+    ///   must not send before this side has sent: see [`connect_cm`](#method.connect_cm).
     /// - For a channel of a group, it is posted when the channel [joins](crate::ChannelGroup::join) it. If
     ///   the peer sends before that, its device sends again: see
     ///   [`rnr_retry`](ChannelBuilder::rnr_retry).

@@ -338,18 +338,26 @@ impl Member {
         self.share[queue] - self.left[queue] + self.common[queue]
     }
 
-    /// A failed request has moved its queue pair to `ERR`; or it was flushed, since this side did so
-    /// or another request failed before. Returns the outcome of the operation.
+    /// A failed request has moved its queue pair to `ERR`; or it was flushed, since this side did so,
+    /// another request failed before, or the connection has ended. Returns the outcome of the operation.
     pub(crate) fn failed(&mut self, queue: Queue, error: WorkError) -> TransportError {
         self.peer.close();
-        let first = self.down();
-        self.go_down(DownReason::Work { queue, error });
+        let first = self.down().or_else(|| self.end_by_flush(error.status));
+        self.go_down(first.unwrap_or(DownReason::Work { queue, error }));
         match first {
             Some(reason) if error.status == WcStatus::WR_FLUSH_ERR => {
                 TransportError::Aborted(reason)
             }
             _ => TransportError::Work { queue, error },
         }
+    }
+
+    /// On iWARP the driver flushes a queue pair when its connection ends: no request has failed, and
+    /// this side has not ended it.
+    fn end_by_flush(&self, status: WcStatus) -> Option<DownReason> {
+        let context = self.qp()?.pd().context();
+        let is_end = status == WcStatus::WR_FLUSH_ERR && context.device().needs_rdma_cm();
+        is_end.then_some(DownReason::PeerClosed)
     }
 }
 

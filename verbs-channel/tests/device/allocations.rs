@@ -95,7 +95,7 @@ fn no_operation_allocates() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn no_datagram_allocates() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "datagrams");
     let [here, there] = [device_name(), peer_name()]
         .map(|name| Device::by_name(&name).unwrap().open().unwrap())
         .map(|context| context.alloc_pd().unwrap());

@@ -96,7 +96,8 @@ fn message_of_a_client_that_leaves_at_once_is_delivered() {
             threads.spawn(move || {
                 let mut client = patient(&pd_to(addr)).connect_cm(addr, PATIENCE).unwrap();
                 let from = filled(&client, 1, 64);
-                client.send(from.gather_element(..).unwrap()).unwrap();
+                // The server may leave before this has completed.
+                drop(client.send(from.gather_element(..).unwrap()));
             });
             let mut prepared = patient(&server.pd);
             let into = server.pd.reg_mr(vec![0_u8; 64]).unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::exchange::rdmacm::refused;
-use verbs_channel::verbs_core::rdmacm::{Connector, Listener, Message};
+use verbs_channel::verbs_core::rdmacm::{Connector, Listener, Message, PrivateData};
 use verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDomain};
 use verbs_channel::{BufferPool, Channel, DownReason, Error, PreparedChannel};
 use verbs_harness::child::{Child, role};
@@ -210,7 +210,9 @@ fn listener_that_never_accepts_ends_at_the_deadline() {
     };
     let (addr, started) = (server.addr, Instant::now());
     let error = patient(&pd_to(addr)).connect_cm(addr, SOON).unwrap_err();
-    assert!(started.elapsed() < PATIENCE / 2, "{:?}", started.elapsed());
+    // Giving up takes soft-iWARP ten seconds.
+    let bound = if is_iwarp() { PATIENCE } else { PATIENCE / 2 };
+    assert!(started.elapsed() < bound, "{:?}", started.elapsed());
     assert_eq!(
         error.to_string(),
         format!("{addr} did not answer within 150 ms")
@@ -285,10 +287,16 @@ fn hasty(pd: &ProtectionDomain) -> PreparedChannel {
     builder.rnr_retry(never).build().unwrap()
 }
 
+/// Whether these bytes arrived, with zeros behind them but on iWARP.
+fn is_padded(arrived: PrivateData, sent: &[u8]) -> bool {
+    let padding = arrived.as_bytes().strip_prefix(sent);
+    padding.is_some_and(|padding| padding.is_empty() == is_iwarp())
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn other_programs_find_prepared_receives_as_soon_as_they_may_send() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "a first message from the side that accepts");
     let Some(mut server) = Server::new(&test) else {
         return;
     };
@@ -311,18 +319,13 @@ fn other_programs_find_prepared_receives_as_soon_as_they_may_send() {
                 let prepared = ready(&pd_to(addr));
                 let connected = prepared.connect_cm_raw(addr, PATIENCE, b"\x00raw");
                 let (mut client, answer) = connected.unwrap();
-                assert!(answer.as_bytes().starts_with(b"too\x00"));
+                assert!(is_padded(answer, b"too"));
                 hello(&mut client);
                 client
             });
             let prepared = ready(&server.pd);
             let request = server.listener.request(Some(PATIENCE)).unwrap().unwrap();
-            assert!(
-                request
-                    .private_data()
-                    .as_bytes()
-                    .starts_with(b"\x00raw\x00")
-            );
+            assert!(is_padded(*request.private_data(), b"\x00raw"));
             assert!(request.initiator_depth() > 0);
             let accepted = prepared.accept_cm_raw(request, PATIENCE, b"too");
             let mut accepted = accepted.unwrap();

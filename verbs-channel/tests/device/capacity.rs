@@ -66,7 +66,7 @@ fn send_queue_can_be_filled_completely_many_times() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn all_queues_can_be_filled_completely_many_times() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "writes that are in place when they have completed");
     let (mut a, mut b) = pair_of(small);
     let from = filled(&a, 1, SENDS * 8);
     let back = filled(&b, 2, RECEIVES * 8);

@@ -33,7 +33,7 @@ fn done(channel: &mut Channel, ticket: Ticket) -> (u32, Option<u32>, OwnedBuffer
 #[test]
 #[ignore = "needs an RDMA device"]
 fn every_operation_returns_its_buffer() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "immediates");
     let (mut a, mut b) = pair();
     let target = given(&b, vec![0_u8; 100]);
     let remote = target.remote();
@@ -73,7 +73,7 @@ fn every_operation_returns_its_buffer() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn atomics_work_on_owned_buffers() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "atomics");
     let (mut a, b) = pair();
     let number = given(&b, 10_u64.to_ne_bytes().to_vec());
     let remote = number.remote();
@@ -104,7 +104,7 @@ fn atomics_work_on_owned_buffers() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn owned_requests_have_all_options() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "immediates");
     let (mut a, mut b) = pair();
     let receive = b.start(OwnedRequest::receive(zeros(&b, 64))).unwrap();
     let work = Outgoing::send(filled(&a, 1, 64)).immediate(7);
@@ -123,7 +123,7 @@ fn owned_requests_have_all_options() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn empty_buffers_are_empty_messages() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "receives without an element");
     let (mut a, mut b) = pair();
     let receive = b.start_receive(OwnedBuffer::empty()).unwrap();
     let send = a
@@ -144,7 +144,7 @@ fn empty_buffers_are_empty_messages() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn shut_down_returns_all_buffers_without_waiting() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "sends that wait for a receive");
     // The device never completes these by itself.
     let (mut a, _b) = inside(stubborn);
     for seed in 0..3 {
@@ -273,7 +273,7 @@ fn a_wait_that_times_out_leaves_the_operation_to_go_on() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn failed_operation_returns_its_buffer() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     let (mut a, b) = pair_of(impatient);
     let receive = a.start_receive(zeros(&a, 64)).unwrap();
     drop(b);
@@ -301,7 +301,7 @@ fn failed_operation_returns_its_buffer() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn abort_returns_all_buffers() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "sends that wait for a receive");
     let (mut a, _b) = inside(stubborn);
     let tickets = [
         a.start_send(filled(&a, 1, 64)).unwrap(),

@@ -40,7 +40,7 @@ fn next(group: &mut ChannelGroup) -> Message {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn messages_of_thirty_two_channels_share_eight_blocks() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "32 queue pairs on a shared receive queue (soft-iWARP)");
     let pd = here();
     let pool = BufferPool::new(&pd, LEN, 8).unwrap();
     let mut group = group(&pd, &pool, 8);
@@ -61,7 +61,7 @@ fn messages_of_thirty_two_channels_share_eight_blocks() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn slow_consumer_makes_peers_wait_and_loses_nothing() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "sends that wait for a receive");
     for strategy in [
         PollStrategy::SpinThenYield,
         PollStrategy::Notify { after: 10 },
@@ -152,7 +152,7 @@ fn dead_channels_leave_their_blocks_to_the_others() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn peer_that_closes_is_the_end_of_its_channel() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting over TCP");
     let pd = here();
     let pool = BufferPool::new(&pd, LEN, 8).unwrap();
     let mut group = group(&pd, &pool, 8);
@@ -185,7 +185,7 @@ fn peer_that_closes_is_the_end_of_its_channel() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn message_longer_than_a_block_ends_its_channel_only() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     let pd = here();
     let pool = BufferPool::new(&pd, LEN, 4).unwrap();
     let mut group = group(&pd, &pool, 4);
@@ -208,7 +208,7 @@ fn message_longer_than_a_block_ends_its_channel_only() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn immediates_of_writes_reach_their_channels() {
-    let test = begin!();
+    let test = begin!(iwarp lacks "immediates");
     let pd = here();
     let pool = BufferPool::new(&pd, LEN, 2).unwrap();
     let builder = Channel::builder(&pd);

@@ -31,7 +31,7 @@ fn reads(channel: &Channel, into: &SharedMemory, from: RemoteMemoryRegion) -> Tr
 #[test]
 #[ignore = "needs an RDMA device"]
 fn memory_is_reused_at_once_after_a_deadline_in_the_middle_of_reads() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "links that can be broken");
     let Some([_, there]) = wire::netdevs(&test) else {
         return;
     };
@@ -79,7 +79,7 @@ fn memory_is_reused_at_once_after_a_deadline_in_the_middle_of_reads() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn peer_that_answers_nothing_ends_a_transfer_at_its_deadline() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "links that can be broken");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };

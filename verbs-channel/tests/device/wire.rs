@@ -14,7 +14,7 @@ use crate::ends::{
 #[test]
 #[ignore = "needs an RDMA device"]
 fn total_loss_with_infinite_retries_ends_at_the_deadline() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "retries");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
@@ -54,7 +54,7 @@ fn total_loss_with_infinite_retries_ends_at_the_deadline() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn total_loss_fails_by_the_devices_timeout() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "retries");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
@@ -71,7 +71,7 @@ fn total_loss_fails_by_the_devices_timeout() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn short_loss_only_delays() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "retries");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
@@ -91,7 +91,7 @@ fn short_loss_only_delays() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn link_down_ends_operations_in_flight() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "retries");
     let Some([here, there]) = wire::netdevs(&test) else {
         return;
     };
@@ -137,7 +137,7 @@ fn link_down_ends_operations_in_flight() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn bytes_survive_loss_and_reordering() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "retries");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
@@ -164,7 +164,7 @@ fn bytes_survive_loss_and_reordering() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn send_from_an_address_that_was_removed_fails() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "retries");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };

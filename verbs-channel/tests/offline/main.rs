@@ -24,6 +24,7 @@ mod fuzz;
 mod gate;
 mod guide;
 mod held;
+mod iwarp;
 mod ladder;
 mod mixed;
 mod over_datagrams;

@@ -29,7 +29,7 @@ First what runs anywhere: formatting, the project's rules, lints, unit tests, do
 a few minutes of Miri where it is installed.
 Then, on soft-RoCE: the tests that need an RDMA device, those that need two machines, our
 ping-pongs against C's, and the tests of soft-RoCE itself. On soft-iWARP, a second driver: those of
-verbs-core, as far as iWARP can.
+verbs-core and of connections, as far as iWARP can.
 
   FILTER          only tests whose name contains it
   --offline       only what runs anywhere

@@ -43,9 +43,9 @@ use std::time::{Duration, Instant};
 
 use verbs_core::verbs_sys::{
     IBV_ATOMIC_HCA, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
-    IBV_PORT_ACTIVE, IBV_TRANSPORT_IB, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_cq,
-    ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_qp_attr, ibv_qp_state,
-    ibv_srq_attr, ibv_transport_type, ibv_wc,
+    IBV_PORT_ACTIVE, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP, ibv_ah_attr, ibv_async_event,
+    ibv_comp_channel, ibv_cq, ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_qp_attr,
+    ibv_qp_state, ibv_srq_attr, ibv_transport_type, ibv_wc,
 };
 use verbs_core::{
     CompletionQueue, Context, Device, Gid, PreparedQueuePair, ProtectionDomain, QueuePair,
@@ -189,6 +189,12 @@ static SHARING: Mutex<()> = Mutex::new(());
 /// Threads without a library use that of this thread, until this is dropped.
 pub struct Sharing {
     _turn: MutexGuard<'static, ()>,
+}
+
+/// Makes a device one of iWARP, after its queue pairs have been connected as those of other devices.
+pub fn make_iwarp(device: &Device) {
+    // SAFETY: the device is alive, and this test alone has it.
+    unsafe { (*device.as_ptr()).transport_type = IBV_TRANSPORT_IWARP };
 }
 
 /// A thread that calls this uses the library of the thread that made it.
