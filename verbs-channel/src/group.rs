@@ -32,8 +32,8 @@ use crate::waiting::Poller;
 /// not depend on the number of channels. Results come in the order of completion, so no channel
 /// starves another.
 ///
-/// A send and its completion take as many instructions in a group of 1, 16, 256, 1,000 and 4,096 channels
-/// (`cargo xtask bench` counts those of 1 and 4,096). On soft-RoCE in an emulated machine, each of 1,000
+/// A send and its completion take as many instructions in a group of 1, 16, 256 and 4,096 channels
+/// (`cargo xtask bench --only scale` counts them). On soft-RoCE in an emulated machine, each of 1,000
 /// channels with 4 sends and shared receives takes 12 to 14 KiB of the process, the driver's queues included.
 /// One joins in 42 µs and is removed in 200 µs, the median of each. (The server of the example
 /// `many_clients` prints these.)

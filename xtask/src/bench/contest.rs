@@ -56,6 +56,8 @@ pub(super) struct Outcome {
 pub(super) struct Outcomes {
     pub(super) all: Vec<Outcome>,
     pub(super) failures: Vec<String>,
+    /// Contests in which a contender has no figure at all.
+    pub(super) missing: Vec<String>,
     pub(super) ran_on: String,
 }
 
@@ -74,6 +76,12 @@ impl Outcome {
     pub(super) const fn of_rounds(figures: Vec<Vec<Option<f64>>>) -> Self {
         let lines = Vec::new();
         Self { figures, lines }
+    }
+
+    /// Whether each contender has a figure.
+    fn is_whole(&self) -> bool {
+        let mut all = self.figures.iter();
+        all.all(|figures| figures.iter().any(Option::is_some))
     }
 
     /// The figures of a contender.
@@ -131,6 +139,7 @@ pub(super) fn hold(
     let mut outcomes = Outcomes {
         all: contests.iter().map(empty).collect(),
         failures: Vec::new(),
+        missing: Vec::new(),
         ran_on: String::new(),
     };
     let mut progress = Progress::new(part, turns.len());
@@ -167,6 +176,9 @@ pub(super) fn hold(
         Place::SoftRoce(options) => jobs::run(&jobs, options, &mut sink)?,
         Place::Devices { own, peer } => jobs::run_on(&jobs, own, peer, &mut sink)?,
     }
+    let all = contests.iter().zip(&outcomes.all);
+    let missing = all.filter(|(_, outcome)| !outcome.is_whole());
+    outcomes.missing = missing.map(|(contest, _)| contest.name.clone()).collect();
     Ok(outcomes)
 }
 
@@ -203,8 +215,10 @@ mod tests {
         assert_eq!((ratio.least, ratio.most), (1.5, 1.5));
         assert_eq!(outcome.of(1).unwrap().median, 6.0);
         assert_eq!(outcome.of(2), None);
+        assert!(outcome.is_whole());
         assert_eq!(outcome.difference(0, 1, 2), Some(Spread::exactly(0.5)));
         let none = Outcome::of_rounds(vec![vec![None], vec![None]]);
         assert_eq!((none.of(0), none.ratio(1)), (None, None));
+        assert!(!none.is_whole());
     }
 }

@@ -169,6 +169,27 @@ fn not_measured(figures: &Figures) -> Vec<String> {
         .collect()
 }
 
+/// What was measured just now on such a machine as the last run's, and is another number of instructions:
+/// those depend on nothing else. None on another machine.
+pub(super) fn news(figures: &Figures, now: &Group) -> Option<String> {
+    let last = figures.group(&now.name)?;
+    let is_same = |name: &str| last.about(name) == now.about(name);
+    let arch = |group: &Group| group.about("kernel").rsplit(", ").next().map(str::to_owned);
+    if !(is_same("rdma-core") && is_same("Rust") && arch(last) == arch(now)) {
+        return None;
+    }
+    let others = now.rows.iter().filter_map(|(name, numbers)| {
+        let [_, new] = numbers[..] else { return None };
+        let [_, old] = numbers_of(last, name)?;
+        ((new - old).abs() >= 1.0).then(|| format!("`{name}` takes {new} and took {old}"))
+    });
+    let others: Vec<String> = others.collect();
+    (!others.is_empty()).then(|| {
+        let all = others.join(", ");
+        format!("other than in {FILE}: {all}; `{COMMAND}` brings them into the docs")
+    })
+}
+
 /// The text with another block of this name.
 fn replaced(text: &str, name: &str, block: &str) -> Option<String> {
     let start = text.find(&format!("<!-- figures: {name} "))?;
@@ -184,9 +205,14 @@ fn group<'f>(figures: &'f Figures, name: &str) -> Result<&'f Group, Error> {
 
 /// The instructions of C and of ours.
 fn numbers(group: &Group, name: &str) -> Result<[f64; 2], Error> {
-    match group.row(name) {
-        Some([c, ours]) => Ok([*c, *ours]),
-        _ => Err(Error::new(format!("{FILE} has no instructions of {name}"))),
+    let missing = || Error::new(format!("{FILE} has no instructions of {name}"));
+    numbers_of(group, name).ok_or_else(missing)
+}
+
+fn numbers_of(group: &Group, name: &str) -> Option<[f64; 2]> {
+    match group.row(name)? {
+        [c, ours] => Some([*c, *ours]),
+        _ => None,
     }
 }
 
@@ -276,7 +302,7 @@ fn batches(figures: &Figures) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::{
-        Figures, Group, OPERATIONS, README, instructions, not_measured, perftest, replaced,
+        Figures, Group, OPERATIONS, README, instructions, news, not_measured, perftest, replaced,
     };
 
     fn figures() -> Figures {
@@ -327,6 +353,21 @@ mod tests {
         let complaints = not_measured(&figures);
         assert_eq!(complaints.len(), 2, "{complaints:?}");
         assert!(complaints[0].contains("`send1`") && complaints[1].contains("`old`"));
+    }
+
+    #[test]
+    fn other_numbers_are_news_on_such_a_machine_only() {
+        let figures = figures();
+        let mut now = figures.groups[0].clone();
+        assert_eq!(news(&figures, &now), None);
+        now.rows[0].1[1] += 2.0;
+        let told = news(&figures, &now).unwrap();
+        assert!(
+            told.contains("`send1` takes 1002.6 and took 1000.6;"),
+            "{told}"
+        );
+        now.about[0].1 = "Linux 6.1, aarch64".to_owned();
+        assert_eq!(news(&figures, &now), None);
     }
 
     #[test]

@@ -69,11 +69,12 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
         }
     });
     let contests: Vec<Contest> = [latency].into_iter().chain(rates).chain(calls).collect();
-    let outcomes = contest::hold(&contests, plan.pairs(), &plan.place, "async in flight")?;
+    let outcomes = contest::hold(&contests, plan.rounds, &plan.place, "async in flight")?;
     let mut section = section(&outcomes.all, |depth| lengths(plan, depth));
     section.command = plan.command(Part::Async);
     section.about = ABOUT.to_owned();
     section.ran_on = Some(outcomes.ran_on);
+    section.missing = outcomes.missing;
     section.failures = outcomes.failures;
     Ok(section)
 }

@@ -60,6 +60,7 @@ The parts of the report:
 
   --only PARTS    only these parts: one, or more with commas between them
   --full          all sizes and ten rounds instead of some and three: an hour or more
+  --rounds N      that many rounds: more if other programs disturb
   --device NAME   on this RDMA device instead of soft-RoCE: both ends are on it
   --peer NAME     with --device: the second end is on this one
   --gid-index N   with --device: use this GID
@@ -100,17 +101,13 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 
     let dir = workspace::target_dir()?.join("bench");
     let machine = Machine::this();
-    let mut figures = if updates {
-        Some(Figures::read()?)
-    } else {
-        None
-    };
+    let mut figures = Figures::read()?;
     let mut report = Report::begin(&dir, &machine)?;
     let mut problems = Vec::new();
     for part in &plan.parts {
         let section = match part {
             Part::Instructions => {
-                let measured = instructions::measure(plan.rounds())?;
+                let measured = instructions::measure(plan.timings())?;
                 problems.extend(instructions::over_budget(&measured.rows));
                 measured.section
             }
@@ -120,21 +117,31 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
             Part::Scale => scale::measure(&plan, &example("many_clients")?)?,
         };
         report.add(&section)?;
-        if let Some(figures) = figures
-            .as_mut()
-            .filter(|_| section.failures.is_empty() && !section.figures.is_empty())
-        {
-            let command = format!("{} --update-docs", section.command);
-            let (name, rows) = (part.name(), section.figures);
+        if section.missing.is_empty() && !section.figures.is_empty() {
+            let flag = if updates { " --update-docs" } else { "" };
+            let command = section.command.clone() + flag;
             let ran_on = section.ran_on.as_deref();
-            figures.replace(Group::new(name, &command, ran_on, &machine, rows));
+            let group = Group::new(
+                part.name(),
+                &command,
+                ran_on,
+                &machine,
+                section.figures.clone(),
+            );
+            if updates {
+                figures.replace(group);
+            } else if *part == Part::Instructions
+                && let Some(news) = docs::news(&figures, &group)
+            {
+                println!("{news}");
+            }
         }
-        let count = section.failures.len();
-        if count > 0 {
-            problems.push(format!("{count} runs of {} failed", part.name()));
+        if !section.missing.is_empty() {
+            let missing = section.missing.join("; ");
+            problems.push(format!("{}: not measured: {missing}", part.name()));
         }
     }
-    if let Some(figures) = figures {
+    if updates {
         figures.write()?;
         docs::update(&figures)?;
         println!("\nwrote {} and the figures in the docs", figures::FILE);

@@ -109,11 +109,12 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
             }
         })
         .collect();
-    let outcomes = contest::hold(&contests, plan.pairs(), &plan.place, "pairs with perftest")?;
+    let outcomes = contest::hold(&contests, plan.rounds, &plan.place, "pairs with perftest")?;
     let mut section = section(&cases, &outcomes.all);
     section.about = ABOUT.to_owned();
     section.ran_on = Some(outcomes.ran_on);
     section.command = plan.command(Part::Perftest);
+    section.missing = outcomes.missing;
     section.failures = outcomes.failures;
     let ratios = contests.into_iter().zip(&outcomes.all);
     let ratios = ratios.filter_map(|(contest, outcome)| {

@@ -49,6 +49,8 @@ impl Part {
 pub(super) struct Plan {
     pub(super) parts: Vec<Part>,
     pub(super) full: bool,
+    /// How often programs are run in turns.
+    pub(super) rounds: usize,
     pub(super) place: Place,
     pub(super) gid: Option<String>,
 }
@@ -68,6 +70,17 @@ impl Plan {
             }
         };
         let full = args.flag("--full");
+        let rounds = match args.value("--rounds")? {
+            None => usual_rounds(full),
+            Some(number) => {
+                let parsed = number
+                    .parse()
+                    .ok()
+                    .filter(|rounds| (1..=1000).contains(rounds));
+                let complaint = format!("--rounds takes a number from 1 to 1000, not `{number}`");
+                parsed.ok_or_else(|| args.usage(&complaint))?
+            }
+        };
         let (own, peer) = (args.value("--device")?, args.value("--peer")?);
         let gid = args.value("--gid-index")?;
         let soft_roce = jobs::options(args, policy)?;
@@ -90,6 +103,7 @@ impl Plan {
         Ok(Self {
             parts,
             full,
+            rounds,
             place,
             gid,
         })
@@ -117,14 +131,9 @@ impl Plan {
         needs
     }
 
-    /// How often times are taken on this machine.
-    pub(super) const fn rounds(&self) -> usize {
+    /// How often times are taken on the stand-in.
+    pub(super) const fn timings(&self) -> usize {
         if self.full { 15 } else { 5 }
-    }
-
-    /// How often programs are run in turns.
-    pub(super) const fn pairs(&self) -> usize {
-        if self.full { 10 } else { 3 }
     }
 
     pub(super) const fn is_soft_roce(&self) -> bool {
@@ -163,6 +172,9 @@ impl Plan {
         if self.full {
             command += " --full";
         }
+        if self.rounds != usual_rounds(self.full) {
+            command += &format!(" --rounds {}", self.rounds);
+        }
         if let Place::Devices { own, peer } = &self.place {
             command += &format!(" --device {own}");
             if peer != own {
@@ -171,6 +183,11 @@ impl Plan {
         }
         command
     }
+}
+
+/// How often programs are run in turns, unless it is said.
+const fn usual_rounds(full: bool) -> usize {
+    if full { 10 } else { 3 }
 }
 
 /// The first two of a list such as `0-7,16`.
@@ -200,7 +217,10 @@ mod tests {
         assert_eq!(plan("").unwrap().parts, Part::ALL);
         let two = plan("--only perftest,instructions --full").unwrap();
         assert_eq!(two.parts, [Part::Perftest, Part::Instructions]);
-        assert!(two.rounds() > plan("").unwrap().rounds());
+        assert!(two.timings() > plan("").unwrap().timings());
+        let twice = plan("--full --rounds 2").unwrap();
+        let command = "cargo xtask bench --only scale --full --rounds 2";
+        assert_eq!(twice.command(Part::Scale), command);
         let error = plan("--only instruction").unwrap_err();
         assert!(error.contains("only: instructions"), "{error}");
     }
@@ -214,7 +234,13 @@ mod tests {
         let two = plan("--device a --peer b --gid-index 3").unwrap();
         assert_eq!(two.gid.as_deref(), Some("3"));
         assert!(two.command(Part::Perftest).ends_with("--device a --peer b"));
-        for words in ["--device a --guest", "--peer b", "--gid-index 3"] {
+        for words in [
+            "--device a --guest",
+            "--peer b",
+            "--gid-index 3",
+            "--rounds 0",
+            "--rounds many",
+        ] {
             assert!(plan(words).is_err(), "{words}");
         }
     }

@@ -18,8 +18,10 @@ pub(super) struct Section {
     pub(super) tables: Vec<(String, Table)>,
     /// The names of files, and pictures for them.
     pub(super) charts: Vec<(String, String)>,
-    /// What went wrong.
+    /// Runs that went wrong; others may have measured the same.
     pub(super) failures: Vec<String>,
+    /// What could not be measured.
+    pub(super) missing: Vec<String>,
     /// What the docs show of it.
     pub(super) figures: Vec<(String, Vec<f64>)>,
     /// The machine of the devices.
@@ -99,7 +101,10 @@ impl Section {
             text.push_str(&format!("\n{caption}\n{}", table.text()));
         }
         for failure in &self.failures {
-            text.push_str(&format!("FAILED: {failure}\n"));
+            text.push_str(&format!("one run failed: {failure}\n"));
+        }
+        for missing in &self.missing {
+            text.push_str(&format!("FAILED: {missing}\n"));
         }
         text
     }
@@ -124,7 +129,10 @@ impl Section {
             text.push_str(&format!("\n![{what}]({file})\n"));
         }
         for failure in &self.failures {
-            text.push_str(&format!("\n**Failed**: {failure}\n"));
+            text.push_str(&format!("\nOne run failed: {failure}\n"));
+        }
+        for missing in &self.missing {
+            text.push_str(&format!("\n**Failed**: {missing}\n"));
         }
         text
     }
@@ -149,7 +157,8 @@ mod tests {
             title: "Instructions",
             command: "cargo xtask bench --only instructions".into(),
             tables: vec![("each".into(), table), ("none".into(), Table::new(&["a"]))],
-            failures: vec!["no".into()],
+            failures: vec!["once".into()],
+            missing: vec!["no".into()],
             ..Section::default()
         };
         section.chart("a.svg", Some("<svg/>".into()));
@@ -161,6 +170,7 @@ mod tests {
             "\n## Instructions\n",
             "| send | 59 |",
             "![a](a.svg)",
+            "One run failed: once",
             "**Failed**: no",
         ] {
             assert!(text.contains(part), "{text}");

@@ -49,7 +49,7 @@ pub(super) fn measure(plan: &Plan, many_clients: &Path) -> Result<Section, Error
         .iter()
         .map(|clients| contest(plan, many_clients, *clients))
         .collect();
-    let rounds = if plan.full { 3 } else { 1 };
+    let rounds = plan.rounds.min(3);
     let outcomes = contest::hold(&contests, rounds, &plan.place, "many clients")?;
     let mut section = section(&completions, &joins);
     let connected: Vec<(u32, &Outcome)> = clients.iter().copied().zip(&outcomes.all).collect();
@@ -59,6 +59,7 @@ pub(super) fn measure(plan: &Plan, many_clients: &Path) -> Result<Section, Error
     section.command = plan.command(Part::Scale);
     section.about = ABOUT.to_owned();
     section.ran_on = Some(outcomes.ran_on);
+    section.missing = outcomes.missing;
     section.failures = outcomes.failures;
     Ok(section)
 }
@@ -75,7 +76,7 @@ fn on_the_stand_in(plan: &Plan) -> Result<(Vec<Counted>, Vec<Counted>), Error> {
         progress.next(&name);
         let instructions = cost(&program, &dir, &name)?.instructions;
         let same = (&*program, &*name, instructions);
-        let times = Times::measure([same, same], &dir, plan.rounds())?;
+        let times = Times::measure([same, same], &dir, plan.timings())?;
         Ok(Counted {
             of,
             instructions,
