@@ -200,7 +200,11 @@ fn of_manager() -> Vec<Error> {
         let error = ExchangeError::Manager(Core::ConnectionManager { step, failure });
         ExchangeFailure::new(Some(peer), error).into()
     };
-    steps.zip(CmFailure::examples()).map(failed).collect()
+    let of_iwarp = Core::NeedsRdmaCm {
+        device: "siw0".into(),
+    };
+    let steps = steps.zip(CmFailure::examples()).map(failed);
+    steps.chain([of_iwarp.into()]).collect()
 }
 
 fn work_error(status: WcStatus) -> WorkError {
