@@ -13,6 +13,7 @@ mod args;
 mod bench;
 mod check;
 mod checkers;
+mod clock;
 mod demo;
 mod from_c;
 mod jobs;

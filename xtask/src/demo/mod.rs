@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::args::Args;
+use crate::clock::Clock;
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
 use crate::packages;
@@ -239,15 +240,18 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 
     let mut sections: Vec<Section<'_>> = Vec::new();
     let mut failures = Vec::new();
+    // Before the first job, the start of the guest is shown.
+    let mut clock: Option<Clock> = None;
     jobs::run(&jobs, &options, &mut |job, event| match event {
         Event::Start(name) => {
             println!("--> {name}");
+            clock = Some(Clock::start());
             let step = STEPS.iter().find(|step| step.title == name);
             sections.extend(step.map(Step::section));
         }
         Event::Line(line) => match (Row::read(line), sections.last_mut()) {
             (Some(row), Some(section)) => section.rows.push(row),
-            _ => println!("    {line}"),
+            _ => print(clock.as_ref(), &format!("    {line}")),
         },
         // Two programs that connect print a result.
         Event::End(Ok(()))
@@ -256,15 +260,16 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
                     .last()
                     .is_none_or(|section| section.rows.is_empty()) =>
         {
-            println!("    FAILED: no result");
+            print(clock.take().as_ref(), "    FAILED: no result");
             failures.push((format!("{}: no result", job.name), 1));
         }
-        Event::End(Ok(())) => {}
+        Event::End(Ok(())) => clock = None,
         Event::End(Err((code, why))) => {
-            println!("    FAILED: {why}");
+            print(clock.take().as_ref(), &format!("    FAILED: {why}"));
             failures.push((format!("{}: {why}", job.name), code));
         }
     })?;
+    drop(clock);
     println!("\n{}", table::table(&sections, table::has_colour()));
     let rows: Vec<Row> = sections
         .into_iter()
@@ -273,6 +278,14 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     judge(&rows, &failures)?;
     println!("everything arrived as it was sent");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a line of a step, in place of its time.
+fn print(clock: Option<&Clock>, line: &str) {
+    match clock {
+        Some(clock) => clock.print(line),
+        None => println!("{line}"),
+    }
 }
 
 impl Step {

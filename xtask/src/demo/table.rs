@@ -85,11 +85,18 @@ fn line(cells: &[String; 5]) -> String {
     format!("  {operation:<26}{size:>9}{times:>10}{each:>12}{rate:>13}")
 }
 
+/// The name of an operation in words.
+fn words(operation: &str) -> String {
+    operation
+        .replace("_imm", " with immediate")
+        .replace('_', " ")
+}
+
 fn cells(row: &Row) -> [String; 5] {
     #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
     let (bytes, iterations) = (row.bytes as f64, row.iterations as f64);
     [
-        row.operation.clone(),
+        words(&row.operation),
         size(row.bytes),
         thousands(row.iterations),
         time(row.microseconds / iterations),
@@ -137,13 +144,13 @@ mod tests {
 
     #[test]
     fn results_are_shown_with_units_below_their_step() {
-        let slow = "RESULT op=atomic bytes=8 iters=3 usec=4500000 verified=no";
+        let slow = "RESULT op=write_imm bytes=8 iters=3 usec=4500000 verified=no";
         let expected = "\
 writes
   memory is written
                                  size     times        each         rate
   write                        64 KiB     2,000      125 µs     524 MB/s   verified
-  atomic                          8 B         3      1.50 s    0.01 kB/s   NOT VERIFIED
+  write with immediate            8 B         3      1.50 s    0.01 kB/s   NOT VERIFIED
 ";
         assert_eq!(table(&sections(&[LINE, slow]), false), expected);
     }
