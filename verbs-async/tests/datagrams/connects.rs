@@ -264,6 +264,22 @@ fn listener_accepts_and_can_be_dropped_anywhere() {
 }
 
 #[test]
+fn listener_can_be_dropped_during_a_handshake() {
+    let _shared = share();
+    for verb in ["ibv_create_qp", "ibv_modify_qp"] {
+        let mut wire = Wire::new(1);
+        let calls =
+            |verb| with(|library| library.calls.iter().filter(|call| **call == verb).count());
+        let before = calls(verb);
+        let other = client(&wire);
+        // It is prepared, or connected, on a helper thread.
+        let arrival = accepts(&mut wire, LONG, other, |_| calls(verb) == before);
+        assert!(arrival.is_none());
+        wire.ends();
+    }
+}
+
+#[test]
 fn client_that_falls_silent_is_an_arrival_that_failed() {
     let _shared = share();
     let mut wire = Wire::new(1);

@@ -2,8 +2,11 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
 use fake_libibverbs::{announce_last, assert_all_is_well, deliver, posted, share, with};
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{
@@ -18,6 +21,8 @@ use verbs_harness::allocations::allocations;
 use crate::bench::{Bench, Task, WakeCounter, done, now, system_calls};
 
 const HEADER: usize = 40;
+/// Only what hangs takes so long.
+const LONG: Duration = Duration::from_secs(20);
 
 pub(crate) fn peer() -> DatagramEndpoint {
     let gid: Gid = "::ffff:10.0.0.9".parse().unwrap();
@@ -63,13 +68,26 @@ fn buffer(pd: &ProtectionDomain) -> OwnedBuffer {
 
 /// Polls until it is ready: the address handle is made on a helper thread.
 fn sends<T>(send: impl Future<Output = T>) -> T {
-    let mut task = Task::new(send);
+    let (mut task, begun) = (Task::new(send), Instant::now());
     loop {
         if let Poll::Ready(sent) = task.poll() {
             return sent;
         }
-        std::thread::yield_now();
+        assert!(begun.elapsed() < LONG, "it hangs");
+        thread::yield_now();
     }
+}
+
+/// From now on, the threads that destroy queue pairs.
+fn destroys() -> mpsc::Receiver<ThreadId> {
+    let (sender, threads) = mpsc::channel();
+    let before = move |verb: &str, _| {
+        if verb == "ibv_destroy_qp" {
+            sender.send(thread::current().id()).ok();
+        }
+    };
+    with(|library| library.before = Some(Arc::new(before)));
+    threads
 }
 
 #[test]
@@ -283,14 +301,29 @@ fn closing_that_is_abandoned_closes_the_endpoint() {
     let peer = peer();
     sends(datagrams.send_to(&peer, buffer(&pd))).unwrap();
     let mut waiting = Task::new(datagrams.receive_from()).waits();
+    let destroys = destroys();
     drop(Task::new(datagrams.close()).poll());
     assert!(waiting.was_woken() > 0);
-    assert!(waiting.ends().is_err());
-    // Its queue pair is destroyed on a helper thread.
-    while !with(|library| library.calls.contains(&"ibv_destroy_qp")) {
-        std::thread::yield_now();
-    }
+    let error = waiting.ends().unwrap_err();
+    assert_eq!(error.down_reason(), Some(DownReason::Closed));
+    let helper = destroys.recv_timeout(LONG).expect("it is not destroyed");
+    assert_ne!(helper, thread::current().id());
     sends(datagrams.close()).unwrap();
+    drop(waiting);
+    drop((datagrams, pd, bench));
+    assert_all_is_well();
+}
+
+#[test]
+fn closing_destroys_on_a_helper_thread() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let destroys = destroys();
+    sends(datagrams.close()).unwrap();
+    assert_ne!(destroys.try_recv().unwrap(), thread::current().id());
+    assert!(destroys.try_recv().is_err(), "once");
+    drop((datagrams, pd));
 }
 
 #[test]
