@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crossbeam::utils::Backoff;
+use crossbeam_utils::Backoff;
 use verbs_core::{CompletionChannel, CompletionQueue};
 
 use crate::config::PollStrategy;
