@@ -12,7 +12,8 @@ use verbs_channel::verbs_core::{Context, ProtectionDomain};
 use verbs_channel::{Channel, DownReason, Error, ErrorChain, Result};
 
 fn open() -> Result<ProtectionDomain> {
-    // The first device with an active port. Or by its name: `Device::by_name("mlx5_0")?.open()?`.
+    // The first device with an active port.
+    // Or by its name: `Device::by_name("mlx5_0")?.open()?`.
     let context = Context::first_active()?;
     println!("using {}", context.device().name());
     Ok(context.alloc_pd()?)
