@@ -141,9 +141,10 @@ impl AsyncGroup {
         descriptor: Option<OwnedFd>,
         prepared: Option<PreparedChannel<ConnectedMember>>,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        let prepared = match prepared {
-            Some(prepared) => Ok(prepared),
-            None => self.prepare_elsewhere().await,
+        let prepared = match (self.pd().context().device().check_handshake(), prepared) {
+            (Err(error), _) => Err(error.into()),
+            (Ok(()), Some(prepared)) => Ok(prepared),
+            (Ok(()), None) => self.prepare_elsewhere().await,
         };
         let prepared = match prepared {
             Ok(prepared) => prepared,

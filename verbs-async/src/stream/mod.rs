@@ -77,7 +77,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::Error as CoreError;
+use verbs_channel::verbs_core::{Error as CoreError, TransportType};
 use verbs_channel::{BufferPool, OwnedBuffer, Queue};
 
 use crate::channel::AsyncChannel;
@@ -212,10 +212,15 @@ impl AsyncChannel {
     ///
     /// [`OutOfRange`](CoreError::OutOfRange): a block is shorter than 20 bytes or longer than the
     /// longest message of the port, or `depth` is 0. [`StreamReceives`](crate::Error::StreamReceives):
-    /// `depth + 4` receives exceed the channel's `max_recv_wr`. Those of [`BufferPool::new`]. The
+    /// `depth + 4` receives exceed the channel's `max_recv_wr`. [`Unsupported`](CoreError::Unsupported) on
+    /// iWARP, which lacks the immediates that each message has. Those of [`BufferPool::new`]. The
     /// channel is closed on an error.
     pub fn into_stream_with(self, block_len: usize, depth: u16) -> Result<ByteStream> {
         let context = self.pd().context();
+        if context.device().transport_type() == TransportType::IWARP {
+            let verb = "IBV_WR_SEND_WITH_IMM";
+            return Err(CoreError::Unsupported { verb }.into());
+        }
         let max_len = match self.endpoint() {
             Some(endpoint) => context.query_port(endpoint.port_num())?.max_msg_sz(),
             None => u32::MAX,

@@ -51,7 +51,7 @@ impl Met {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn messages_arrive_in_order_and_buffers_are_reused() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "immediates");
     for way in WAYS {
         run(way, async move {
             let mut met = met(way, 3);
@@ -71,7 +71,7 @@ fn messages_arrive_in_order_and_buffers_are_reused() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn cancelled_next_loses_no_message() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "immediates");
     for way in WAYS {
         run(way, async move {
             let mut met = met(way, 2);
@@ -92,7 +92,7 @@ fn cancelled_next_loses_no_message() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn dropped_message_posts_its_buffer_again() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "immediates");
     for way in WAYS {
         run(way, async move {
             let mut met = met(way, 2);
@@ -118,7 +118,7 @@ fn dropped_message_posts_its_buffer_again() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn message_buffer_can_be_replaced() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "immediates");
     run(Way::Thread, async {
         let mut met = met(Way::Thread, 1);
         met.sends(7).await;
@@ -136,7 +136,7 @@ fn message_buffer_can_be_replaced() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn incoming_messages_end_after_a_failure() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "immediates");
     for way in WAYS {
         run(way, async move {
             let mut met = met(way, 3);
@@ -156,7 +156,7 @@ fn incoming_messages_end_after_a_failure() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_message_longer_than_its_buffer_is_a_failure() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     run(Way::Thread, async {
         let mut met = met(Way::Thread, 2);
         let long = buffer(met.group.pd(), &[1; 17]);
@@ -170,7 +170,7 @@ fn a_message_longer_than_its_buffer_is_a_failure() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn messages_outlive_the_window() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "immediates");
     run(Way::Thread, async {
         let mut met = met(Way::Thread, 2);
         met.sends(1).await;

@@ -34,7 +34,7 @@ fn sends_arrive() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn immediates_arrive_with_sends_and_with_writes() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "immediates");
     for way in WAYS {
         run(way, async move {
             let (group, left, right) = pair(way);
@@ -62,7 +62,7 @@ fn immediates_arrive_with_sends_and_with_writes() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn reads_writes_and_atomics_change_the_peer_s_memory() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "atomics");
     for way in WAYS {
         run(way, async move {
             let (group, left, _right) = pair(way);
@@ -105,7 +105,7 @@ fn inline_pair(way: Way) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn inline_fenced_and_batched_requests_complete() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "fences (soft-iWARP)");
     for way in WAYS {
         run(way, async move {
             let (group, left, right) = inline_pair(way);
@@ -217,7 +217,7 @@ fn rejected_request_returns_its_buffer_and_affects_no_other() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn request_refused_by_the_peer_takes_the_channel_down() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     for way in WAYS {
         run(way, async move {
             let group = pair(way).0;

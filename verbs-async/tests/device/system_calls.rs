@@ -236,7 +236,7 @@ fn no_system_calls_while_completions_keep_arriving() {
     if let Some((way, line)) = role() {
         return be_watched(&way, line, Part::KeepComing);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "sends that wait for a receive");
     for way in WAYS {
         let Some(calls) = watch(&test, way) else {
             return;
@@ -252,7 +252,7 @@ fn a_sleep_arms_once_and_takes_one_event() {
     if let Some((way, line)) = role() {
         return be_watched(&way, line, Part::SleepForEach);
     }
-    each_sleep_arms_once_and_takes_one_event(&begin!());
+    each_sleep_arms_once_and_takes_one_event(&begin!(iwarp lacks "sends that wait for a receive"));
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn completion_within_the_busy_poll_time_costs_no_sleep() {
     if let Some((way, line)) = role() {
         return be_watched(&way, line, Part::PollBusily);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "sends that wait for a receive");
     for way in WAYS {
         let Some(calls) = watch(&test, way) else {
             return;
@@ -276,7 +276,7 @@ fn completion_after_the_busy_poll_time_wakes_the_task() {
     if let Some((way, line)) = role() {
         return be_watched(&way, line, Part::PollBusilyInVain);
     }
-    each_sleep_arms_once_and_takes_one_event(&begin!());
+    each_sleep_arms_once_and_takes_one_event(&begin!(iwarp lacks "sends that wait for a receive"));
 }
 
 fn each_sleep_arms_once_and_takes_one_event(test: &Test) {

@@ -25,7 +25,7 @@ fn across(way: Way, timeout: AckTimeout) -> [(AsyncGroup, AsyncChannel); 2] {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn link_down_ends_operations_in_flight() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "retries");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
@@ -66,7 +66,7 @@ fn link_down_ends_operations_in_flight() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn packet_loss_for_a_while_only_delays() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "retries");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
@@ -104,7 +104,7 @@ fn packet_loss_for_a_while_only_delays() {
 /// Sends a message, then makes both ends a stream and writes to the left one, while `breaks` is done to the
 /// wire. Each ends with an error, which is recorded.
 fn ends_both(fault: &'static str, within_what: &'static str, breaks: fn(&str) -> wire::Broken) {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "retries");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
@@ -153,7 +153,7 @@ fn removed_address_ends_sends_and_streams() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn streams_survive_loss_duplication_and_reordering() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "retries");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };

@@ -353,6 +353,10 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {
+        if let Err(error) = self.context().device().check_handshake() {
+            tcp::refuse(stream, timeout, &error);
+            return Err(error.into());
+        }
         let deadline = tcp::deadline(timeout);
         let exchange = Exchange::new(&self.endpoint(), private_data)?;
         let met = tcp::meet(stream, deadline, exchange, |remote| self.handshake(remote));

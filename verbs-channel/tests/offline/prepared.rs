@@ -1,6 +1,7 @@
 //! Receives that are started before their channel is connected.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::io::Read as _;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, with};
@@ -113,6 +114,12 @@ fn channel_that_is_not_connected_drops_its_prepared_receives() {
     }
 }
 
+fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (stream, listener.accept().unwrap().0)
+}
+
 /// The peer would wait for an answer that cannot come.
 #[test]
 fn on_iwarp_nothing_connects_by_endpoints() {
@@ -143,6 +150,15 @@ fn on_iwarp_nothing_connects_by_endpoints() {
     drop(listener);
     let (prepared, pool) = prepare();
     is_told(prepared.connect(nobody, LONG), pool);
+    // A peer that is connected over TCP already is told, too.
+    let (mut stream, theirs) = tcp_pair();
+    let (prepared, pool) = prepare();
+    let connected = prepared.exchange(&theirs, LONG, b"");
+    is_told(connected.map(|(channel, _)| channel), pool);
+    drop(theirs);
+    let mut told = Vec::new();
+    stream.read_to_end(&mut told).unwrap();
+    assert!(String::from_utf8_lossy(&told).contains("fake0 is an iWARP device"));
     assert_all_is_well();
 }
 

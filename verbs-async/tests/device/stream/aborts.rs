@@ -25,7 +25,7 @@ fn is_reset<T: std::fmt::Debug>(result: io::Result<T>) {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn drop_is_read_as_an_end_after_what_was_written() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         run(way, async move {
             let (_group, mut left, mut right) = streams(way, (64, 4), (64, 4));
@@ -47,7 +47,7 @@ fn drop_is_read_as_an_end_after_what_was_written() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn drop_with_unread_data_is_a_reset_after_what_was_written() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         for comes_first in [true, false] {
             run(way, async move {
@@ -74,7 +74,7 @@ fn drop_with_unread_data_is_a_reset_after_what_was_written() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn waiting_tasks_are_woken_by_a_drop() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         run(way, async move {
             // A reader that has written nothing.
@@ -96,7 +96,7 @@ fn waiting_tasks_are_woken_by_a_drop() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_drop_before_anything_was_written_is_an_end() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         run(way, async move {
             let (_group, left, mut right) = streams(way, (64, 4), (64, 4));
@@ -110,7 +110,7 @@ fn a_drop_before_anything_was_written_is_an_end() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn shutting_down_fails_after_the_peer_was_dropped_without_reading() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         run(way, async move {
             let (_group, mut left, mut right) = streams(way, (64, 4), (64, 4));
@@ -133,7 +133,7 @@ fn shutting_down_fails_after_the_peer_was_dropped_without_reading() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn abort_is_an_error_for_the_writing_peer() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         run(way, async move {
             let (_group, mut left, mut right) = streams(way, (64, 4), (64, 4));
@@ -164,7 +164,7 @@ fn abort_is_an_error_for_the_writing_peer() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn dropped_streams_leak_nothing() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         run(way, async move {
             let pd = context().alloc_pd().unwrap();
@@ -206,7 +206,7 @@ fn dropped_streams_leak_nothing() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn stream_outlives_its_group_handle() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         run(way, async move {
             for _ in 0..10 {
@@ -251,7 +251,7 @@ fn writing_to_a_peer_that_was_killed_fails() {
     if let Some((port, _line)) = role() {
         return waits_to_be_killed(&port);
     }
-    let test = begin!();
+    let test = begin!(iwarp lacks "the immediates that streams need");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut child = Child::start(&test, &port.to_string());

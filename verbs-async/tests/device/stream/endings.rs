@@ -30,7 +30,7 @@ async fn exchange(mut stream: ByteStream, count: usize, at_once: usize) -> ByteS
 #[test]
 #[ignore = "needs an RDMA device"]
 fn both_sides_write_small_and_flush_before_either_reads() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         for (count, at_once) in [(17, 1), (64 << 10, 64)] {
             run(way, async move {
@@ -49,7 +49,7 @@ fn both_sides_write_small_and_flush_before_either_reads() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn small_writes_and_end_are_confirmed_while_the_peer_polls_nothing() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         run(way, async move {
             let (_group, mut left, mut right) = streams(way, DEFAULT, DEFAULT);
@@ -70,7 +70,7 @@ fn small_writes_and_end_are_confirmed_while_the_peer_polls_nothing() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn drop_loses_nothing_with_a_short_send_queue() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         for shut in [false, true] {
             run(way, async move {
@@ -94,7 +94,7 @@ fn drop_loses_nothing_with_a_short_send_queue() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_shutdown_fails_if_the_peer_was_dropped_before_it_read_all() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         run(way, async move {
             // Before data arrived, and after.
@@ -159,7 +159,7 @@ async fn has_room(group: &AsyncGroup, count: u32, within: Duration) {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn peers_without_receives_free_their_place_in_time() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for (way, linger) in [
         (Way::Tokio, Some(Duration::from_millis(300))),
         (Way::Thread, None),
@@ -181,7 +181,7 @@ fn peers_without_receives_free_their_place_in_time() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn cancelled_shutdown_frees_its_place() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     run(Way::Tokio, async {
         let (group, _peers, streams) = streams_without_receives(Way::Tokio, 2);
         for mut stream in streams {
@@ -198,7 +198,7 @@ fn cancelled_shutdown_frees_its_place() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn abort_frees_the_place_at_once() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         run(way, async move {
             let (group, _peers, streams) = streams_without_receives(way, 2);
@@ -218,7 +218,7 @@ fn abort_frees_the_place_at_once() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn owned_halves_read_write_and_reunite() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         run(way, async move {
             let (_group, left, right) = streams(way, (512, 2), (512, 2));
@@ -256,7 +256,7 @@ fn owned_halves_read_write_and_reunite() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn dropped_reading_half_does_not_block_the_peer() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         run(way, async move {
             let (_group, left, mut right) = streams(way, (512, 2), (512, 2));

@@ -61,7 +61,7 @@ impl Met {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn peer_that_is_not_a_stream_is_detected() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     run(Way::Thread, async {
         let mut met = Met::new();
         met.sends(HELLO, b"GET / HTTP/1.1\r\n\r\n").await;
@@ -78,7 +78,7 @@ fn peer_that_is_not_a_stream_is_detected() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn data_before_a_protocol_violation_are_read() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     run(Way::Thread, async {
         let mut met = Met::new();
         met.sends_hello().await;
@@ -99,7 +99,7 @@ fn data_before_a_protocol_violation_are_read() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn rdma_write_is_a_protocol_violation() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     run(Way::Thread, async {
         let mut met = Met::new();
         met.sends_hello().await;
@@ -117,7 +117,7 @@ fn rdma_write_is_a_protocol_violation() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_message_longer_than_a_block_is_an_error() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     run(Way::Thread, async {
         let mut met = Met::new();
         met.sends_hello().await;
@@ -134,7 +134,7 @@ fn a_message_longer_than_a_block_is_an_error() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn peer_without_receives_does_not_block_a_drop() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     run(Way::Thread, async {
         let mut met = Met::new();
         met.sends_hello().await;

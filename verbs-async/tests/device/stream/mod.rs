@@ -104,7 +104,7 @@ pub(super) async fn soon<T>(future: impl Future<Output = T>) -> T {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn bytes_arrive_in_order_both_ways_at_once() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     let settings = [
         ((16 << 10, 16), (16 << 10, 16), 1 << 20, 20_000),
         ((4096, 3), (700, 9), 200_000, 3000),
@@ -137,7 +137,7 @@ fn bytes_arrive_in_order_both_ways_at_once() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn halves_in_separate_tasks_are_woken() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     run(Way::Tokio, async {
         let (_group, left, right) = streams(Way::Tokio, (512, 2), (512, 2));
         let (from_right, to_right) = left.split();
@@ -170,7 +170,7 @@ async fn fill(stream: &mut ByteStream) -> usize {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_slow_reader_stops_the_writer() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         run(way, async move {
             let (_group, mut left, mut right) = streams(way, (200, 8), (100, 5));
@@ -195,7 +195,7 @@ fn a_slow_reader_stops_the_writer() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn one_direction_ends_and_the_other_continues() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         for left_first in [true, false] {
             run(way, async move {
@@ -228,7 +228,7 @@ fn one_direction_ends_and_the_other_continues() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn flushed_data_are_read_after_the_writer_is_dropped() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     run(Way::Thread, async {
         let (_group, mut left, mut right) = streams(Way::Thread, (64, 4), (64, 4));
         soon(left.write_all(b"remember this")).await.unwrap();
@@ -243,7 +243,7 @@ fn flushed_data_are_read_after_the_writer_is_dropped() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn slices_are_written_in_one_message_and_read_into_many() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     run(Way::AsyncIo, async {
         let (_group, mut left, mut right) = streams(Way::AsyncIo, (64, 2), (64, 2));
         let out = [b"", &b"gather"[..], b" ", b"and"].map(io::IoSlice::new);
@@ -304,7 +304,7 @@ fn channel_of(pd: &ProtectionDomain, max_recv_wr: u32) -> AsyncChannel {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn invalid_settings_are_rejected() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     let pd = context().alloc_pd().unwrap();
     let port = channel_of(&pd, 16).endpoint().unwrap().port_num();
     let longest = pd.context().query_port(port).unwrap().max_msg_sz();

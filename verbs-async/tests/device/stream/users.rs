@@ -20,7 +20,7 @@ use super::{Way, run, streams};
 #[test]
 #[ignore = "needs an RDMA device"]
 fn lines_and_frames_arrive_whole() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     run(Way::Tokio, async {
         let (_group, left, right) = streams(Way::Tokio, (64, 2), (50, 3));
         let (mut left, mut right) = (
@@ -54,7 +54,7 @@ fn lines_and_frames_arrive_whole() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn stream_works_with_tokio_split_and_copy() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     run(Way::Tokio, async {
         let (_group, left, right) = streams(Way::Tokio, (512, 4), (512, 4));
         let echo = tokio::spawn(async move {
@@ -92,7 +92,7 @@ async fn shout(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hype
 #[test]
 #[ignore = "needs an RDMA device"]
 fn http_works_over_a_stream() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     run(Way::Tokio, async {
         let (_group, left, right) = streams(Way::Tokio, (4096, 4), (4096, 4));
         let server = tokio::spawn(
@@ -157,7 +157,7 @@ async fn echo(mut connection: h2::server::Connection<ByteStream, Bytes>) {
 #[ignore = "needs an RDMA device"]
 fn concurrent_http_2_requests_are_answered() {
     const WINDOW: u32 = 4 << 20;
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "the immediates that streams need");
     run(Way::Tokio, async {
         let (_group, left, right) = streams(Way::Tokio, (16 << 10, 16), (16 << 10, 16));
         let mut server = h2::server::Builder::new();

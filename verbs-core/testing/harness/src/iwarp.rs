@@ -7,12 +7,6 @@ use verbs_core::Context;
 
 use super::device_name;
 
-/// Why tests of a package cannot run on the device under test, if none of them can.
-pub fn rules_out(package: &str) -> Option<&'static str> {
-    let is_unfit = package == "verbs-async" && is_iwarp();
-    is_unfit.then_some("its tests have not been adapted to iWARP")
-}
-
 /// Whether the device under test is one of iWARP.
 pub fn is_iwarp() -> bool {
     let name = device_name();
