@@ -27,6 +27,7 @@ use verbs_channel::{
     ChannelId, DownReason, OwnedRequest, Queue, Ticket, Transfer, TransferError, TransferOutcome,
 };
 
+use crate::blocking;
 use crate::channel::AsyncChannel;
 use crate::coop;
 use crate::driver::{Driver, Submission};
@@ -175,7 +176,7 @@ impl AsyncTransfer {
     /// operations of the set in flight are aborted, with all that is in flight on them: each queue
     /// pair is moved to `ERR`, and destroyed if it is not flushed within the [drain
     /// timeout](verbs_channel::ChannelBuilder::drain_timeout). So this returns within the sum of
-    /// `timeout`, the drain timeout, and the time that `ibv_destroy_qp` takes for each of them.
+    /// `timeout`, the drain timeout, and the time that `ibv_destroy_qp` takes, on helper threads.
     /// With a timeout of zero it aborts what has not completed by now. The other channels of the
     /// group are not affected.
     ///
@@ -195,7 +196,7 @@ impl AsyncTransfer {
             self.abort(after);
             let drain_timeout = self.driver().with_ring(|ring| ring.engine.drain_timeout());
             if !self.ended_within(drain_timeout, &sleep).await {
-                self.destroy(after);
+                self.destroy(after).await;
                 // Of a channel that another thread is closing, they end when it has.
                 poll_fn(|cx| self.poll_ended(cx)).await;
             }
@@ -321,13 +322,26 @@ impl AsyncTransfer {
         }
     }
 
-    /// The third step: destroys the queue pairs of what was not flushed.
-    fn destroy(&mut self, after: Duration) {
+    /// The third step: destroys the queue pairs of what was not flushed, on helper threads, since each call
+    /// may block. Calls that have not begun when the future is dropped are not made.
+    async fn destroy(&mut self, after: Duration) {
+        let mut calls: Vec<(ChannelId, DownReason, blocking::Call<()>)> = Vec::new();
         for begun in &self.begun {
             let Begun { channel, queue, .. } = *begun;
             let is_open = |ring: &mut Channels| ring.engine.endpoint(channel).is_some();
-            if self.driver().with_ring(is_open) {
-                let reason = DownReason::TimedOut { queue, after };
+            let is_new = calls.iter().all(|(other, ..)| *other != channel);
+            if is_new && self.driver().with_ring(is_open) {
+                let (shared, reason) = (
+                    Arc::clone(&self.shared),
+                    DownReason::TimedOut { queue, after },
+                );
+                let call = blocking::run(move || shared.end(channel, reason, false));
+                calls.push((channel, reason, call));
+            }
+        }
+        for (channel, reason, call) in calls {
+            if call.await.is_err() {
+                // There is no thread for it.
                 self.shared.end(channel, reason, false);
             }
         }

@@ -1,13 +1,19 @@
-//! Connecting and registering on a device whose calls block until the test releases them.
+//! Connecting, registering and destroying on a device whose calls block until the test releases them.
 //!
 //! Every test shares its [`fake_libibverbs`] with the threads that the crate starts.
 #![cfg(test)]
 
 mod accept;
+#[expect(dead_code, reason = "is the base of other tests, too")]
+#[path = "../offline/bench.rs"]
+mod bench;
 mod cached;
 mod gate;
 mod handshakes;
 mod listeners;
+#[path = "../offline/transfer_bench.rs"]
+mod transfer_bench;
+mod transfers;
 
 use verbs_harness::allocations::Counting;
 

@@ -22,6 +22,8 @@ mod prepared;
 mod results;
 mod shared_messages;
 mod shares;
+#[expect(dead_code, reason = "is the base of other tests, too")]
+mod transfer_bench;
 mod transfers;
 mod turns;
 mod untaken;
