@@ -51,7 +51,8 @@
 //! ```
 //!
 //! The feature `tokio` or `async-io` adds that runtime: `cargo add verbs-async --features tokio`.
-//! Connecting to a server is one call then: `AsyncChannel::connect_tokio`.
+//! Connecting to a server is one call then: `AsyncChannel::connect_tokio`. Both ends of a connection between two
+//! processes are at `AsyncChannel::accept_tokio`.
 //!
 //! # Errors
 //!

@@ -71,7 +71,43 @@ impl AsyncChannel {
     /// Needs the feature `tokio`. Accepts one peer over TCP, in a tokio runtime: a channel with
     /// default settings, in a group of its own.
     ///
-    /// Servers use [`AsyncGroup::listen_tokio`].
+    /// Servers use [`AsyncGroup::listen_tokio`]. Here are both ends of a connection, in one program: started
+    /// without arguments it answers one question, and with `HOST:7471 QUESTION` it asks.
+    ///
+    /// ```no_run
+    /// use std::{env, error::Error, time::Duration};
+    ///
+    /// use tokio::net::TcpListener;
+    /// use verbs_async::AsyncChannel;
+    /// use verbs_async::verbs_channel::BufferPool;
+    /// use verbs_async::verbs_core::Context;
+    ///
+    /// #[tokio::main]
+    /// async fn main() -> Result<(), Box<dyn Error>> {
+    ///     let pd = Context::first_active()?.alloc_pd()?;
+    ///     let pool = BufferPool::new(&pd, 4096, 4)?;
+    ///     let args: Vec<String> = env::args().skip(1).collect();
+    ///     if let [server, question] = &args[..] {
+    ///         let timeout = Duration::from_secs(10);
+    ///         let channel = AsyncChannel::connect_tokio_within(&pd, &**server, timeout).await?;
+    ///         // The receive is posted before the question is sent.
+    ///         let answer = channel.receive(pool.take_when_free().await);
+    ///         let question = pool.take_when_free().await.filled(question.as_bytes())?;
+    ///         channel.send(question).await.0?;
+    ///         let (received, inbox) = answer.await;
+    ///         let answer = received?.message_in(&inbox).ok_or("it is no message")?;
+    ///         println!("{}", String::from_utf8_lossy(answer));
+    ///         return Ok(channel.close().await?);
+    ///     }
+    ///     let listener = TcpListener::bind("0.0.0.0:7471").await?;
+    ///     let channel = AsyncChannel::accept_tokio(&pd, &listener).await?;
+    ///     let (received, inbox) = channel.receive(pool.take_when_free().await).await;
+    ///     let question = received?.message_in(&inbox).ok_or("it is no message")?;
+    ///     let answer = pool.take_when_free().await.filled(&question.to_ascii_uppercase())?;
+    ///     channel.send(answer).await.0?;
+    ///     Ok(channel.close().await?)
+    /// }
+    /// ```
     ///
     /// # Errors
     ///
