@@ -1,28 +1,54 @@
 //! Operations allocate nothing, once their channel is warm: counted in all threads of a process that
 //! does nothing else.
 
-use verbs_async::AsyncChannel;
-use verbs_async::verbs_channel::BufferPool;
+use std::mem;
+
 use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
+use verbs_async::verbs_channel::{BufferPool, OwnedBuffer};
+use verbs_async::{AsyncChannel, IncomingMessages};
 use verbs_harness::allocations::{allocations, allocations_of_all};
 use verbs_harness::begin;
 use verbs_harness::child::{Child, role};
 
-use crate::ends::{WAYS, Way, block, given, narrow_pair, run};
+use crate::ends::{WAYS, Way, block, buffer, given, narrow_pair, run};
 
-/// The number of allocations in some rounds of all operations, after some other rounds.
+/// The number of allocations in some rounds of all operations, and of messages that arrive in a window, after
+/// some other rounds.
 async fn counted_by(way: Way, count: fn() -> usize) -> usize {
     let (group, left, right) = narrow_pair(way, 16);
     let pool = BufferPool::new(group.pd(), 8, 200).unwrap();
     let target = given(group.pd(), &[0; 8]);
+    let owned = (0..20).map(|_| buffer(group.pd(), &[0; 8]));
+    let mut owned: Vec<_> = owned.collect();
     for _ in 0..5 {
-        round(&pool, &left, &right, target.remote()).await;
+        round(&pool, &left, &right, target.remote(), &mut owned).await;
     }
     let before = count();
     for _ in 0..5 {
-        round(&pool, &left, &right, target.remote()).await;
+        round(&pool, &left, &right, target.remote(), &mut owned).await;
     }
-    count() - before
+    let operations = count() - before;
+    let blocks = (0..8).map(|_| block(&pool, &[0; 8]));
+    let mut incoming = right.into_incoming(blocks.chain(owned.drain(..8)));
+    for _ in 0..5 {
+        messages(&pool, &left, &mut incoming).await;
+    }
+    let before = count();
+    for _ in 0..5 {
+        messages(&pool, &left, &mut incoming).await;
+    }
+    operations + (count() - before)
+}
+
+/// Each buffer of the window is used more than once.
+async fn messages(pool: &BufferPool, left: &AsyncChannel, incoming: &mut IncomingMessages) {
+    for _ in 0..20 {
+        let sending = left.send(block(pool, &[1; 8]));
+        let message = incoming.next().await.unwrap().unwrap();
+        assert_eq!(message[..], [1; 8]);
+        drop(message);
+        sending.await.0.unwrap();
+    }
 }
 
 async fn round(
@@ -30,8 +56,20 @@ async fn round(
     left: &AsyncChannel,
     right: &AsyncChannel,
     target: RemoteMemoryRegion,
+    owned: &mut [OwnedBuffer],
 ) {
-    // Completions that tasks sleep for.
+    // Completions that tasks sleep for, in blocks and in registered buffers.
+    for buffer in owned {
+        let receiving = right.receive(mem::take(buffer));
+        let sending = left.send(block(pool, &[1; 8]));
+        let (result, received) = receiving.await;
+        assert_eq!(
+            (result.unwrap().byte_len(), &received[..]),
+            (8, &[1; 8][..])
+        );
+        *buffer = received;
+        sending.await.0.unwrap();
+    }
     for _ in 0..20 {
         let receiving = right.receive(block(pool, &[0; 8]));
         let sending = left.send(block(pool, &[1; 8]));
