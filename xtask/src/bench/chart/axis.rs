@@ -66,11 +66,16 @@ impl Axis {
     pub(super) fn ticks(&self) -> Vec<f64> {
         let mut ticks = Vec::new();
         let (mut at, enough) = (self.low, 50);
+        // Of a few powers of ten, more than the powers.
+        let is_short = self.scale == Scale::Log(10.0) && self.high - self.low < 3.0;
         while at <= self.high + self.step * 1e-6 && ticks.len() < enough {
-            ticks.push(match self.scale {
-                Scale::Linear => at,
-                Scale::Log(base) => base.powf(at),
-            });
+            match self.scale {
+                Scale::Linear => ticks.push(at),
+                Scale::Log(base) => ticks.push(base.powf(at)),
+            }
+            if is_short && at + 0.5 < self.high {
+                ticks.extend([2.0, 5.0].map(|times| times * 10_f64.powf(at)));
+            }
             at += self.step;
         }
         ticks
@@ -113,6 +118,9 @@ mod tests {
             (axis.place(2.0), axis.place(4.0), axis.place(8.0)),
             (0.0, 0.5, 1.0)
         );
+        let short = Axis::of(Scale::Log(10.0), [15.0, 800.0].into_iter()).unwrap();
+        let named = [10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
+        assert_eq!(short.ticks(), named);
         let wide = Axis::of(Scale::Log(2.0), [1.0, f64::from(1 << 20)].into_iter());
         assert_eq!(wide.unwrap().ticks().len(), 11);
     }

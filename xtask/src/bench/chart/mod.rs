@@ -53,7 +53,7 @@ impl Lines<'_> {
         let across = |value: f64| left + x.place(value) * (WIDTH - left - right);
         let up = |value: f64| HEIGHT - bottom - y.place(value) * (HEIGHT - top - bottom);
         let mut svg = Svg::new(WIDTH, HEIGHT);
-        svg.title((left, 20.0), self.title);
+        svg.title((10.0, 20.0), self.title);
         for tick in x.ticks() {
             let at = across(tick);
             svg.line((at, top), (at, HEIGHT - bottom), GRID, 1.0);
