@@ -10,7 +10,7 @@ use crate::buffer::OwnedBuffer;
 use crate::config::PollStrategy;
 use crate::contained::log_error;
 use crate::error::{DownReason, Error, RejectReason, Result};
-use crate::waiting::{Pause, Paused};
+use crate::waiting::{Pause, Paused, longest_sleep};
 
 /// Sends datagrams to any number of peers, and receives from them, without connections.
 ///
@@ -247,13 +247,9 @@ impl Datagrams {
 
     /// Waits a little; `false` when the time is over.
     fn pause(&mut self, pause: &mut Pause) -> bool {
+        let longest = longest_sleep(self.engine.needs_blocks());
         let channel = self.completion_channel.as_ref();
-        match pause.after_empty(
-            self.engine.queue(),
-            channel,
-            &mut self.is_armed,
-            Duration::MAX,
-        ) {
+        match pause.after_empty(self.engine.queue(), channel, &mut self.is_armed, longest) {
             Ok(Paused::Poll) => true,
             Ok(Paused::Probe) => {
                 self.engine.probe(Instant::now());

@@ -307,12 +307,9 @@ impl DatagramEngine {
     }
 
     fn dispatch_polled(&mut self, completions: &[WorkCompletion]) {
-        let mut failed = None;
-        for completion in completions {
-            let failure = self.completed(completion);
-            failed = failed.or(failure);
-        }
-        match failed {
+        let ended = completions.iter();
+        let failures = ended.map(|completion| self.completed(completion));
+        match failures.fold(None, Option::or) {
             Some(reason) => self.fail(reason),
             None => self.refill(),
         }
@@ -323,9 +320,7 @@ impl DatagramEngine {
         let wr_id = completion.wr_id();
         let outgoing = self.sends.take(wr_id);
         let is_send = outgoing.is_some();
-        if let Some(outgoing) = outgoing {
-            self.sent.push(outgoing.buffer);
-        }
+        self.sent.extend(outgoing.map(|outgoing| outgoing.buffer));
         let incoming = self.receives.take(wr_id);
         match completion.result() {
             Ok(success) => {
@@ -349,10 +344,15 @@ impl DatagramEngine {
         }
     }
 
+    /// Whether it would post more receives if blocks were free.
+    #[must_use]
+    pub const fn needs_blocks(&self) -> bool {
+        self.qp.is_some() && !self.receives.is_full()
+    }
+
     /// Posts receives into all blocks that are free.
     fn refill(&mut self) {
-        while self.qp.is_some()
-            && !self.receives.is_full()
+        while self.needs_blocks()
             && let Some(block) = self.pool.take()
         {
             let rejected = self.post_block(block.into_owned());

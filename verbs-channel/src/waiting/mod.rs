@@ -12,7 +12,7 @@ use crate::config::WaitConfig;
 use crate::engine::Engine;
 use crate::error::TransportError;
 pub(crate) use guard::AbortOnUnwind;
-pub(crate) use pause::{Pause, Paused};
+pub(crate) use pause::{Pause, Paused, longest_sleep};
 pub(crate) use scope::{Leftover, ScopeEnd};
 
 mod abort;

@@ -10,6 +10,18 @@ use crate::config::PollStrategy;
 /// How often a wait checks whether the device still answers, and the longest sleep.
 const PROBE: Duration = Duration::from_millis(100);
 
+/// The longest sleep, the shorter one while receives lack blocks.
+///
+/// Blocks come back in any thread, and no completion announces them. A wake-up for each would cost that
+/// thread a system call for every block that it drops, where receives are posted many at a time.
+pub(crate) const fn longest_sleep(needs_blocks: bool) -> Duration {
+    if needs_blocks {
+        Duration::from_millis(1)
+    } else {
+        Duration::MAX
+    }
+}
+
 /// Polls of a pure spin between reads of the clock, which cost as much as several polls.
 const SPINS_PER_READ: u32 = 64;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Poller;
-use super::pause::{Pause, Paused};
+use super::pause::{Pause, Paused, longest_sleep};
 use crate::engine::{Engine, Id};
 use crate::error::DownReason;
 
@@ -39,11 +39,7 @@ impl Poller {
         self.check_peers();
         // Blocks may come back while no completion does.
         let needs_blocks = self.engine.has_shared() && self.engine.refill();
-        let longest = if needs_blocks {
-            SHORT_SLEEP
-        } else {
-            Duration::MAX
-        };
+        let longest = longest_sleep(needs_blocks);
         let channel = self.completion_channel.as_ref();
         match pause.after_empty(self.engine.queue(), channel, &mut self.is_armed, longest) {
             Ok(Paused::Poll) => true,
@@ -60,9 +56,6 @@ impl Poller {
         }
     }
 }
-
-/// The longest sleep while a shared receive queue lacks blocks: they may come back in any thread.
-const SHORT_SLEEP: Duration = Duration::from_millis(1);
 
 /// How many polls that find completions a wait makes before it reads the clock.
 const MAX_BUSY_POLLS: u32 = 1 << 12;

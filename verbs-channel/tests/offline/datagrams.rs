@@ -442,6 +442,21 @@ fn received_datagram_outlives_its_endpoint() {
 }
 
 #[test]
+fn engine_needs_blocks_while_datagrams_have_them() {
+    let mut engine = builder(&pd()).engine(None).unwrap();
+    assert!(!engine.needs_blocks());
+    comes(posted()[0], &peer(1), b"kept", None);
+    engine.drive();
+    let datagram = engine.received().unwrap();
+    assert!(engine.needs_blocks());
+    drop(datagram);
+    engine.drive();
+    assert!(!engine.needs_blocks());
+    engine.fail(DownReason::Closed);
+    assert!(!engine.needs_blocks(), "it posts no more");
+}
+
+#[test]
 fn device_that_does_not_answer_ends_a_wait() {
     let (_pd, mut datagrams) = endpoint();
     refuse("ibv_query_qp", 1);
