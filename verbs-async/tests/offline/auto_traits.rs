@@ -1,10 +1,13 @@
 //! What can be moved to other threads, and shared by them: a private field must not change that.
 
-use verbs_async::verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest};
+use std::future;
+use std::time::Duration;
+
+use verbs_async::verbs_channel::{CachedMemory, OwnedBuffer, OwnedChain, OwnedRequest};
 use verbs_async::{
     AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, AsyncTransfer, ByteStream, CqEvents,
     CqPollState, DeviceEvents, Error, IncomingMessages, Message, Operation, OperationResult,
-    OwnedReadHalf, OwnedWriteHalf, SharedMessages, StreamError,
+    OwnedReadHalf, OwnedWriteHalf, SharedMessages, StreamError, cached_slice,
 };
 
 /// Fails to compile if a type cannot be moved to another thread, or shared with it.
@@ -23,4 +26,12 @@ are_send_and_sync! {
     CqPollState, DeviceEvents, Error, IncomingMessages, Message, Operation<OwnedBuffer>,
     Operation<Vec<OwnedRequest>>, Operation<OwnedChain>, OperationResult<OwnedBuffer>,
     OwnedReadHalf, OwnedWriteHalf, SharedMessages, StreamError,
+}
+
+/// Futures of tasks that a runtime moves between its threads.
+#[expect(dead_code, reason = "it need only compile")]
+fn are_send(transfer: &'static mut AsyncTransfer, memory: &'static CachedMemory) {
+    const fn is_send(_: &(impl Send + 'static)) {}
+    is_send(&cached_slice(memory, ..8));
+    is_send(&transfer.finish_within(Duration::ZERO, |_| future::ready(())));
 }
