@@ -1,12 +1,12 @@
 //! Making queue pairs for datagrams: each setting, its default, and the checks before C is called.
 #![expect(
     unsafe_code,
-    reason = "an attachment that is kept has the pointer of its queue pair"
+    reason = "the list of attachments has the pointer of its queue pair"
 )]
 
 use verbs_sys::{IBV_QPT_UD, ibv_qp};
 
-use super::kept::Kept;
+use super::attached::Attached;
 use super::{DatagramQueuePair, QKey};
 use crate::builder_setters;
 use crate::completion::CompletionQueue;
@@ -168,10 +168,10 @@ impl DatagramQueuePairBuilder {
         cap: QpCap,
         path: LocalPath,
     ) -> Result<DatagramQueuePair> {
-        // SAFETY: `kept` is dropped before the handle.
-        let kept = unsafe { Kept::new(qp.as_ptr()) };
+        // SAFETY: `attached` is dropped before the handle.
+        let attached = unsafe { Attached::new(qp.as_ptr()) };
         let qp = DatagramQueuePair {
-            kept,
+            attached,
             qp,
             cap,
             path,

@@ -1,10 +1,10 @@
 //! Datagrams (UD): one queue pair for any number of peers.
 
+mod attached;
 pub(crate) mod builder;
 pub(crate) mod endpoint;
 mod foreign;
 pub(crate) mod grh;
-mod kept;
 pub(crate) mod multicast;
 mod post;
 pub(crate) mod qkey;
@@ -19,7 +19,7 @@ pub use grh::Grh;
 pub use multicast::Attachment;
 pub use qkey::QKey;
 
-use kept::Kept;
+use attached::Attached;
 
 use crate::address_handle::AddressHandle;
 use crate::completion::CompletionQueue;
@@ -90,7 +90,7 @@ use crate::rejected::Rejected;
 #[doc(alias = "IBV_QPT_UD")]
 pub struct DatagramQueuePair {
     // First: a queue pair that is attached to a group cannot be destroyed.
-    kept: Kept,
+    attached: Attached,
     qp: Handle<ibv_qp>,
     cap: QpCap,
     path: LocalPath,
@@ -262,20 +262,20 @@ impl DatagramQueuePair {
     ///
     /// # Errors
     ///
-    /// The errno: `EBUSY` if an [`Attachment`] was leaked. The device may still touch the buffers of
-    /// posted requests then.
+    /// The errno. The device may still touch the buffers of posted requests then. `EBUSY` if the queue pair could
+    /// not be detached from a multicast group, which is logged.
     #[doc = man!("ibv_destroy_qp")]
     #[doc(alias = "ibv_destroy_qp")]
     pub fn close(self) -> Result<()> {
         let Self {
-            kept,
+            attached,
             qp,
             send_cq,
             recv_cq,
             pd,
             ..
         } = self;
-        drop(kept);
+        drop(attached);
         let closed = qp.close();
         drop((send_cq, recv_cq, pd));
         closed

@@ -1,12 +1,9 @@
 //! Multicast groups that a queue pair receives from.
-#![expect(unsafe_code, reason = "attaches an `ibv_qp` to a group")]
 
 use std::mem::ManuallyDrop;
 
-use verbs_sys::ibv_attach_mcast;
-
 use super::DatagramQueuePair;
-use super::kept::{detach, log_failure};
+use super::attached::log_failure;
 use crate::error::Result;
 use crate::gid::Gid;
 use crate::macros::man;
@@ -14,7 +11,7 @@ use crate::ret;
 
 /// A queue pair's attachment to a multicast group, which ends when this value is dropped.
 ///
-/// It borrows the queue pair, which cannot be destroyed while it is attached (`EBUSY`). Whoever has both in
+/// It borrows the queue pair, which cannot be destroyed while it is attached. Whoever has both in
 /// one struct [keeps](Self::keep) the attachment instead.
 #[derive(Debug)]
 #[must_use = "dropping it detaches the queue pair from the group"]
@@ -25,7 +22,7 @@ pub struct Attachment<'q> {
 }
 
 impl DatagramQueuePair {
-    /// Attaches the queue pair to a multicast group.
+    /// Attaches the queue pair to a multicast group, until the last attachment to the group ends.
     ///
     /// It then receives those datagrams of the group that reach its port and carry its
     /// [`QKey`](super::QKey).
@@ -46,10 +43,7 @@ impl DatagramQueuePair {
     #[doc = man!("ibv_attach_mcast")]
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&self, gid: Gid, lid: u16) -> Result<Attachment<'_>> {
-        let raw = gid.as_raw();
-        // SAFETY: the queue pair is alive, and `raw` is a local.
-        let ret = unsafe { ibv_attach_mcast(self.as_ptr(), &raw const raw, lid) };
-        ret::errno("ibv_attach_mcast", ret)?;
+        self.attached.attach(gid, lid)?;
         Ok(Attachment { qp: self, gid, lid })
     }
 
@@ -57,15 +51,14 @@ impl DatagramQueuePair {
     ///
     /// # Errors
     ///
-    /// The errno: `EINVAL` if it is not attached to the group. After any other it is still attached.
+    /// The errno: `EINVAL` if it is not kept attached to the group. After any other it still is.
     #[doc = man!("ibv_attach_mcast")]
     #[doc(alias = "ibv_detach_mcast")]
     pub fn detach_mcast(&self, gid: Gid, lid: u16) -> Result<()> {
-        let mut groups = self.kept.groups();
-        // SAFETY: the queue pair is alive.
-        unsafe { detach(self.as_ptr(), gid, lid) }?;
-        groups.retain(|kept| *kept != (gid, lid));
-        Ok(())
+        match self.attached.detach(gid, lid, true)? {
+            true => Ok(()),
+            false => ret::errno("ibv_detach_mcast", libc::EINVAL),
+        }
     }
 }
 
@@ -80,7 +73,7 @@ impl Attachment<'_> {
     ///
     /// # Errors
     ///
-    /// The errno. The queue pair cannot be destroyed then.
+    /// The errno. The queue pair is still attached then, and detached again before it is destroyed.
     #[doc = man!("ibv_attach_mcast")]
     #[doc(alias = "ibv_detach_mcast")]
     pub fn detach(self) -> Result<()> {
@@ -91,15 +84,12 @@ impl Attachment<'_> {
     /// destroyed, which detaches it first.
     pub fn keep(self) {
         let this = ManuallyDrop::new(self);
-        let mut groups = this.qp.kept.groups();
-        if !groups.contains(&(this.gid, this.lid)) {
-            groups.push((this.gid, this.lid));
-        }
+        this.qp.attached.keep(this.gid, this.lid);
     }
 
     fn end(&self) -> Result<()> {
-        // SAFETY: the queue pair is borrowed, so it is alive.
-        unsafe { detach(self.qp.as_ptr(), self.gid, self.lid) }
+        let detached = self.qp.attached.detach(self.gid, self.lid, false);
+        detached.map(drop)
     }
 }
 

@@ -362,9 +362,28 @@ fn attachment_ends_before_its_queue_pair() {
     let error = two.detach_mcast(group, 0).unwrap_err();
     assert_eq!(error.errno(), Some(libc::EIO));
     two.close().unwrap();
-    // One that was leaked keeps the queue pair from being destroyed.
+    // Several to one group are one to the device, until the last of them has ended.
+    let (first, second) = (
+        qp.attach_mcast(group, 0).unwrap(),
+        qp.attach_mcast(group, 0).unwrap(),
+    );
+    first.keep();
+    assert_eq!(with(|library| library.attached.len()), 1);
+    drop(second);
+    assert_eq!(with(|library| library.attached.len()), 1);
+    let third = qp.attach_mcast(group, 0).unwrap();
+    qp.detach_mcast(group, 0).unwrap();
+    assert_eq!(with(|library| library.attached.len()), 1);
+    third.detach().unwrap();
+    assert_eq!(with(|library| library.attached.len()), 0);
+    // One that was leaked ends with the queue pair.
     #[expect(clippy::mem_forget, reason = "what is under test")]
     std::mem::forget(qp.attach_mcast(group, 0).unwrap());
+    qp.close().unwrap();
+    // A driver that refuses to detach it refuses to destroy the queue pair.
+    let qp = built();
+    qp.attach_mcast(group, 0).unwrap().keep();
+    with(|library| library.refuse.push(("ibv_detach_mcast", libc::EIO)));
     assert_eq!(qp.close().unwrap_err().kind(), ErrorKind::InUse);
 }
 
