@@ -364,7 +364,7 @@ pub(super) fn first_of<T>(
 }
 
 fn next_request(listener: &mut Listener, deadline: Deadline) -> Result<ConnectRequest> {
-    let request = listener.request(deadline.left());
+    let request = listener.request(Some(deadline.left().unwrap_or_default()));
     let request = request.map_err(|error| explain(error, deadline.timeout()))?;
     request.ok_or_else(|| late(None, deadline, "connect"))
 }

@@ -1,5 +1,6 @@
 //! Two channels of this process, connected to each other by `rdma_cm`.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use verbs_core::rdmacm::{Connection, Connector, Listener, Message};
@@ -9,7 +10,7 @@ use super::prepared::{Connected, PreparedChannel};
 use super::tcp;
 use crate::channel::Channel;
 use crate::error::{Error, Result};
-use crate::exchange::rdmacm::{explain, hello};
+use crate::exchange::rdmacm::{explain, hello, private_data};
 
 /// How long the kernel waits for an address before it looks again: an answer on the way may be lost.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -48,10 +49,17 @@ impl<T: Connected> PreparedChannel<T> {
             .and_then(|resolved| resolved.resolve_route(left()))
             .and_then(|resolving| resolving.wait(Some(left())))
             .map_err(failed)?;
-        let (mut one, message) = (self, hello(b"")?);
+        // So that no other program's request is taken for this one.
+        let nonce = RandomState::new().hash_one(0_u8).to_ne_bytes();
+        let (mut one, message) = (self, hello(&nonce)?);
         let asked = one.request_cm(route, &message)?;
-        let request = listener.request(deadline.left()).map_err(failed)?;
-        let request = request.ok_or_else(|| late(Some(to), deadline, "connect"))?;
+        let request = loop {
+            let request = listener.request(Some(left())).map_err(failed)?;
+            let request = request.ok_or_else(|| late(Some(to), deadline, "connect"))?;
+            if private_data(request.private_data()).is_ok_and(|theirs| theirs == nonce) {
+                break request;
+            }
+        };
         let (other, accepting) = other.join_request_cm(request)?;
         let confirming = accepting.accept(Message::raw(&message)).map_err(failed)?;
         let answer = asked.wait(Some(left())).map_err(failed)?;

@@ -225,6 +225,12 @@ fn listener_that_never_accepts_ends_at_the_deadline() {
     let alone = patient(&server.pd).accept_cm(&mut server.listener, SOON);
     let text = "the peer did not connect within 150 ms";
     assert_eq!(alone.unwrap_err().to_string(), text);
+    // Without a timeout it only looks.
+    let server_pd = server.pd.clone();
+    let looks =
+        bounded(move || patient(&server_pd).accept_cm(&mut server.listener, Duration::ZERO));
+    let error = exchange_error(looks.unwrap_err());
+    assert!(matches!(error, ExchangeError::TimedOut { .. }), "{error:?}");
 }
 
 #[test]
