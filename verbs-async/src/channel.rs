@@ -273,15 +273,16 @@ impl AsyncChannel {
     ///
     /// # Errors
     ///
-    /// [`Error::Down`] if the channel was down before, or goes down while this waits. A peer that
-    /// closed its channel before this call is not an error here: the operations that its leaving
-    /// has aborted return errors themselves. [`Error::Transport`] with [`TransportError::Stuck`], as
+    /// [`Error::Down`] if the channel was down before, or goes down while this waits. That the peer or this
+    /// side has closed it before is not an error here: the operations that this has aborted return errors
+    /// themselves. [`Error::Transport`] with [`TransportError::Stuck`], as
     /// [`destroy`](Self::destroy).
     pub async fn close(&self) -> Result<()> {
         let destroyed_at_the_end = CloseOnDrop { channel: self };
-        let peer_closed = self.down_reason() == Some(DownReason::PeerClosed);
+        let has_ended = |reason| matches!(reason, DownReason::PeerClosed | DownReason::Closed);
+        let has_ended = self.down_reason().is_some_and(has_ended);
         self.shared.drained(self.at, &[Queue::Send]).await;
-        let down = self.down_reason().filter(|_| !peer_closed);
+        let down = self.down_reason().filter(|_| !has_ended);
         self.shut_down();
         self.shared.drained(self.at, &QUEUES).await;
         drop(destroyed_at_the_end);

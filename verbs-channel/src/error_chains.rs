@@ -188,6 +188,7 @@ fn exchange_errors() -> Vec<ExchangeError> {
             needed: "rxe1".to_owned(),
             ours: "rxe0".to_owned(),
         },
+        ExchangeError::OtherKey,
         ExchangeError::Endpoint(EndpointError::NoAddress),
         ExchangeError::Over,
     ]
@@ -213,6 +214,7 @@ const fn of_exchange(error: &ExchangeError) -> usize {
         ExchangeError::PrivateDataBeyondManager { .. } => 15,
         ExchangeError::Manager(_) => 16,
         ExchangeError::OtherDevice { .. } => 17,
+        ExchangeError::OtherKey => 18,
     }
 }
 

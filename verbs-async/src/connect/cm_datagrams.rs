@@ -178,6 +178,7 @@ impl AsyncDatagrams {
         message: impl Into<Message<'m>>,
         timeout: Duration,
     ) -> Result<(DatagramEndpoint, PrivateData)> {
+        self.check_is_up()?;
         let message = Arc::new(Owned::of(message.into()));
         let deadline = Deadline::after(timeout, &time::of_events(self.events()));
         let resolved = deadline.share(1, resolve(service)).await?;
@@ -227,6 +228,7 @@ impl AsyncDatagrams {
         request: CmDatagramRequest,
         message: impl Into<Message<'m>>,
     ) -> Result<()> {
+        self.check_is_up()?;
         let (pd, port_num, endpoint) = (self.pd().clone(), self.port_num(), self.endpoint());
         let (message, peer) = (Owned::of(message.into()), request.peer);
         let answered = request

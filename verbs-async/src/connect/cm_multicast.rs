@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use verbs_channel::exchange::rdmacm::joined;
+use verbs_channel::exchange::rdmacm::{join, joined};
 use verbs_channel::verbs_core::DatagramEndpoint;
 
 use super::failure::exchange_error;
-use super::steps::Elsewhere;
+use super::steps::{Elsewhere, ended};
+use super::time::{self, Deadline};
 use crate::blocking;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
@@ -37,10 +38,19 @@ impl AsyncDatagrams {
         group: IpAddr,
         timeout: Duration,
     ) -> Result<DatagramEndpoint> {
+        self.check_is_up()?;
         let (pd, port_num) = (self.pd().clone(), self.port_num());
-        let joining = blocking::run(move || joined((local, group), timeout, &pd, port_num));
-        let joined = joining.await.map_err(Error::Thread)?;
-        let (group, endpoint, handle) = joined.map_err(exchange_error)?;
+        let qkey = self.endpoint().qkey();
+        let deadline = Deadline::after(timeout, &time::of_events(self.events()));
+        let joined = async {
+            let joining = blocking::run(move || join(local, group, qkey)).await;
+            let joining = joining.map_err(Error::Thread)?.map_err(exchange_error)?;
+            let group = ended(self.events(), joining, timeout).await?;
+            let joined = group.call(move |group| joined(group, &pd, port_num));
+            joined.await?.map_err(exchange_error)
+        };
+        let joined = deadline.share(1, joined).await?;
+        let (group, endpoint, handle) = joined.unwrap_or_else(|| Err(deadline.timed_out()))?;
         let mut group = Some(group);
         let joined = self.join(endpoint, &mut group);
         drop(group.map(Elsewhere::new));
@@ -58,7 +68,7 @@ impl AsyncDatagrams {
     ///
     /// # Errors
     ///
-    /// The errno: it is still a member then. [`Error::Thread`]: the port stays in the group.
+    /// The errno: it is still a member then.
     #[doc(alias = "rdma_leave_multicast")]
     #[doc(alias = "ibv_detach_mcast")]
     pub async fn leave_cm(&self, group: &DatagramEndpoint) -> Result<bool> {

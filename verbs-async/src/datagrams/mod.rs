@@ -216,6 +216,15 @@ impl AsyncDatagrams {
         Ok(self.shared.state.lock().engine.leave(group)?)
     }
 
+    /// An error if it has failed or was closed.
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn check_is_up(&self) -> Result<()> {
+        match self.down_reason() {
+            Some(reason) => Err(RejectReason::Down(reason).into()),
+            None => Ok(()),
+        }
+    }
+
     #[cfg(feature = "rdmacm")]
     pub(crate) fn port_num(&self) -> u8 {
         self.shared.port_num

@@ -185,6 +185,15 @@ impl Shared {
     }
 }
 
+impl Drop for Shared {
+    /// Leaving a multicast group may block, and so may destroying the queue pair.
+    fn drop(&mut self) {
+        let engine = &mut self.state.get_mut().engine;
+        engine.fail(DownReason::Closed);
+        destroy(engine.take_ending());
+    }
+}
+
 /// Destroys the queue pair of an endpoint that has failed, on a helper thread: the call may block.
 fn destroy(ending: Option<DatagramEnding>) {
     if let Some(ending) = ending {

@@ -9,7 +9,7 @@ use verbs_async::verbs_channel::exchange::ExchangeError;
 use verbs_async::verbs_channel::exchange::rdmacm::refused;
 use verbs_async::verbs_channel::verbs_core::rdmacm::{DatagramListener, Message};
 use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain, QKey};
-use verbs_async::verbs_channel::{self, Datagrams};
+use verbs_async::verbs_channel::{self, Datagrams, DownReason};
 use verbs_async::{AsyncDatagrams, CmDatagramListener, Error};
 use verbs_harness::{begin, peer_name};
 
@@ -80,12 +80,14 @@ fn endpoints_find_each_other_or_why_not() {
             );
 
             // It is never answered, and a search that is dropped leaves the next one undisturbed.
-            let searching = pin!(asking.find_cm(addr, b"", PATIENCE));
-            let asked = pin!(listener.request());
-            let Either::Right((request, _)) = select(searching, asked).await else {
-                panic!("it was found");
-            };
-            drop(request);
+            {
+                let searching = pin!(asking.find_cm(addr, b"", PATIENCE));
+                let asked = pin!(listener.request());
+                let Either::Right((request, _)) = select(searching, asked).await else {
+                    panic!("it was found");
+                };
+                drop(request);
+            }
             let failure = asking.find_cm(addr, b"", SOON).await.unwrap_err();
             let Error::Channel(verbs_channel::Error::Exchange(failure)) = failure else {
                 panic!("{failure:?}");
@@ -94,6 +96,22 @@ fn endpoints_find_each_other_or_why_not() {
                 matches!(failure.error, ExchangeError::TimedOut { .. }),
                 "{failure:?}"
             );
+
+            // A service that was closed rejects its peers.
+            drop(listener.request().await.unwrap());
+            serving.close().await.unwrap();
+            let answering = async {
+                let request = listener.request().await.unwrap();
+                let error = serving.answer_cm(request, b"").await.unwrap_err();
+                assert!(
+                    matches!(error.down_reason(), Some(DownReason::Closed)),
+                    "{error:?}"
+                );
+            };
+            let (found, ()) = join(asking.find_cm(addr, b"", PATIENCE), answering).await;
+            assert!(matches!(found, Err(Error::Channel(_))), "{found:?}");
+            let error = serving.find_cm(addr, b"", PATIENCE).await.unwrap_err();
+            assert!(error.down_reason().is_some(), "{error:?}");
         });
     }
 }

@@ -7,7 +7,8 @@ use verbs_core::DatagramEndpoint;
 
 use crate::datagrams::Datagrams;
 use crate::error::Result;
-use crate::exchange::rdmacm::joined;
+use crate::exchange::ExchangeError;
+use crate::exchange::rdmacm::{join, joined};
 
 /// Multicast groups, joined by `rdma_cm`. Needs the feature `rdmacm`.
 ///
@@ -21,7 +22,9 @@ impl Datagrams {
     /// receives what it has sent itself depends on the device. A network may take a moment to forward a new
     /// group.
     ///
-    /// The endpoint is a member until it [leaves](Self::leave_cm) the group or is dropped.
+    /// The endpoint is a member until it [leaves](Self::leave_cm) the group or is dropped. On InfiniBand, a
+    /// membership also ends when the port gets another LID or goes down, which is not reported: join again
+    /// after an event of the port.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,10 +46,10 @@ impl Datagrams {
     ///
     /// # Errors
     ///
-    /// [`Error::Exchange`](crate::Error::Exchange): the group was not joined in time
-    /// ([`Manager`](crate::exchange::ExchangeError::Manager)), or `local` is the address of
-    /// [another device](crate::exchange::ExchangeError::OtherDevice) or port, or of none. [`Error::Core`](crate::Error::Core): this endpoint has another key, or the device refuses.
-    /// [`RejectReason::Down`](crate::RejectReason::Down): the endpoint has failed.
+    /// [`Error::Exchange`](crate::Error::Exchange): this endpoint has [another key](ExchangeError::OtherKey), the
+    /// group was not joined in time ([`Manager`](ExchangeError::Manager)), or `local` is the address of
+    /// [another device](ExchangeError::OtherDevice) or port, or of none. [`Error::Core`](crate::Error::Core): the
+    /// device refuses. [`RejectReason::Down`](crate::RejectReason::Down): the endpoint has failed.
     #[doc(alias = "rdma_join_multicast")]
     #[doc(alias = "ibv_attach_mcast")]
     pub fn join_cm(
@@ -56,7 +59,11 @@ impl Datagrams {
         timeout: Duration,
     ) -> Result<DatagramEndpoint> {
         let (pd, port_num) = (self.pd()?, self.port_num());
-        let (group, endpoint, handle) = joined((local, group), timeout, pd, port_num)?;
+        let joining = join(local, group, self.endpoint().qkey())?;
+        let group = joining
+            .wait(Some(timeout))
+            .map_err(ExchangeError::Manager)?;
+        let (group, endpoint, handle) = joined(group, pd, port_num)?;
         self.engine_mut().join(endpoint, &mut Some(group))?;
         drop(self.engine_mut().add_handle(&endpoint, handle));
         Ok(endpoint)

@@ -23,7 +23,8 @@ impl Datagrams {
     /// bytes, or 180 [raw](Message::raw) ones.
     ///
     /// Returns the service's endpoint, to send to, and its answer of at most 135 bytes, or 136 raw ones. The
-    /// path to it begins at this side's address from which `rdma_cm` reaches the service. While there is no
+    /// path to it begins at this side's address from which `rdma_cm` reaches the service, until its address
+    /// handle is [forgotten](Self::forget), or evicted by those of many others. While there is no
     /// service yet, this tries again. A name is resolved first by the system's resolver, which has timeouts
     /// of its own.
     ///
@@ -102,8 +103,8 @@ impl Datagrams {
     ///
     /// [`Error::Exchange`](crate::Error::Exchange), and the peer is rejected: it has reached
     /// [another device](crate::exchange::ExchangeError::OtherDevice) or port (it is sent that);
-    /// [`Manager`](crate::exchange::ExchangeError::Manager): this endpoint has another key, or the errno; the
-    /// message is too long. [`RejectReason::Down`](crate::RejectReason::Down): the endpoint has failed.
+    /// this endpoint has [another key](crate::exchange::ExchangeError::OtherKey); the errno
+    /// ([`Manager`](crate::exchange::ExchangeError::Manager)); the message is too long. [`RejectReason::Down`](crate::RejectReason::Down): the endpoint has failed.
     #[doc(alias = "rdma_accept")]
     pub fn answer_cm<'m>(
         &self,

@@ -17,7 +17,7 @@ use super::datagram::Datagram;
 use super::ending::{DatagramEnding, Held, Outgoing};
 use super::handles::Handles;
 use super::slots::Slots;
-use crate::buffer::{BufferPool, OwnedBuffer, PdTag, PoolBuffer};
+use crate::buffer::{BufferPool, OwnedBuffer, PdTag};
 use crate::contained::log_error;
 use crate::engine::Leak;
 use crate::error::{DownReason, Error, Queue, RejectReason, Result};
@@ -47,11 +47,11 @@ pub struct DatagramEngine {
     max_inline_data: u32,
     sends: Slots<Outgoing>,
     receives: Slots<OwnedBuffer>,
-    received: VecDeque<Datagram>,
+    pub(super) received: VecDeque<Datagram>,
     /// The buffers of datagrams that have left, and of receives that were ended. They are dropped by the layer above, when it holds no
     /// lock: that a block is free again wakes those that wait for it.
     sent: Vec<OwnedBuffer>,
-    pool: BufferPool,
+    pub(super) pool: BufferPool,
     pub(super) handles: Handles,
     #[cfg(feature = "rdmacm")]
     pub(super) groups: Vec<(DatagramEndpoint, MulticastGroup)>,
@@ -192,7 +192,10 @@ impl DatagramEngine {
         }
         let handle = match self.handles.get(peer) {
             Some(handle) => handle,
-            None => match qp.address_handle(peer) {
+            None => match self
+                .attr_to(qp, peer)
+                .and_then(|attr| qp.pd().create_ah(&attr))
+            {
                 Ok(handle) => {
                     let handle = Arc::new(handle);
                     drop(self.handles.insert(peer, Arc::clone(&handle)));
@@ -360,27 +363,7 @@ impl DatagramEngine {
         }
     }
 
-    /// The pool of the receives' blocks. While all of them are in use, a layer that waits in its
-    /// own way waits for a free block of this pool, too, since no completion announces one. It
-    /// passes the block to [`receive_into`](Self::receive_into).
-    #[must_use]
-    pub const fn receive_pool(&self) -> &BufferPool {
-        &self.pool
-    }
-
-    /// Posts a receive into a block of the [`receive_pool`](Self::receive_pool). The block is returned
-    /// if there is no room, or the endpoint is down.
-    #[must_use = "it is dropped without a lock"]
-    pub fn receive_into(&mut self, block: PoolBuffer) -> Option<OwnedBuffer> {
-        let block = block.into_owned();
-        // One of another pool may be too short.
-        if block.capacity() != self.pool.block_len() {
-            return Some(block);
-        }
-        self.post_block(block)
-    }
-
-    fn post_block(&mut self, block: OwnedBuffer) -> Option<OwnedBuffer> {
+    pub(super) fn post_block(&mut self, block: OwnedBuffer) -> Option<OwnedBuffer> {
         let Some(qp) = &self.qp else {
             return Some(block);
         };
@@ -400,12 +383,6 @@ impl DatagramEngine {
             self.fail(DownReason::Post(error));
         }
         None
-    }
-
-    /// The oldest datagram that was not taken.
-    #[must_use]
-    pub fn received(&mut self) -> Option<Datagram> {
-        self.received.pop_front()
     }
 
     /// Moves the buffers of datagrams that have left, and of receives that were ended, to the end of

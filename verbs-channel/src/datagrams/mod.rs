@@ -9,6 +9,7 @@ mod handles;
 #[cfg(feature = "rdmacm")]
 mod multicast;
 mod paths;
+mod receives;
 mod slots;
 
 pub use builder::DatagramsBuilder;

@@ -13,7 +13,7 @@ impl DatagramEngine {
     /// ([`joined`](crate::exchange::rdmacm::joined) returns both): it receives what is sent there until it
     /// [leaves](Self::leave) the group, or ends.
     ///
-    /// It makes a system call, which does not wait. It takes `group`, and puts a former membership in the same
+    /// It makes a system call, which may wait for the device, but for no peer. It takes `group`, and puts a former membership in the same
     /// group in its place, to be dropped where it may block.
     ///
     /// # Errors

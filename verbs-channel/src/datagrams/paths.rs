@@ -24,7 +24,20 @@ impl DatagramEngine {
         if self.handles.get(peer).is_some() {
             return Ok(None);
         }
-        Ok(Some((qp.pd().clone(), qp.path_to(peer)?)))
+        Ok(Some((qp.pd().clone(), self.attr_to(qp, peer)?)))
+    }
+
+    /// The path to a peer, or to a group in which this endpoint is a member: as `rdma_cm` has chosen it.
+    pub(super) fn attr_to(
+        &self,
+        qp: &DatagramQueuePair,
+        peer: &DatagramEndpoint,
+    ) -> Result<AhAttr, verbs_core::Error> {
+        #[cfg(feature = "rdmacm")]
+        if let Some((_, group)) = self.groups.iter().find(|(of, _)| of == peer) {
+            return Ok(group.ah_attr());
+        }
+        qp.path_to(peer)
     }
 
     /// Keeps an address handle to a peer's port. Returns those that it replaces, or `handle` itself

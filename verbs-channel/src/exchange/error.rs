@@ -104,6 +104,9 @@ pub enum ExchangeError {
         /// The name of the device of the channel.
         ours: String,
     },
+    /// Over `rdma_cm`, datagrams carry the key [`QKey::RDMA_UDP`](verbs_core::QKey::RDMA_UDP), and this
+    /// endpoint has another.
+    OtherKey,
     /// The peer's endpoint is invalid.
     Endpoint(#[from] EndpointError),
     /// The exchange had ended before: in an error, or because this side refused the peer.
@@ -112,7 +115,7 @@ pub enum ExchangeError {
 
 verbs_core::error_debug!(ExchangeError {
     Tcp, Lookup, NotListening, NoAddress, TimedOut, HungUp, Refused, NotOurs, Version, Kind, TooLong, PrivateData,
-    PrivateDataBeyondMtu, PrivateDataBeyondManager, Manager(error), OtherDevice, Endpoint(error), Over,
+    PrivateDataBeyondMtu, PrivateDataBeyondManager, Manager(error), OtherDevice, OtherKey, Endpoint(error), Over,
 });
 
 impl fmt::Display for ExchangeError {
@@ -256,6 +259,9 @@ impl ExchangeError {
                 "{len} bytes of private data; at most {max} fit into a message of rdma_cm to {peer}"
             ),
             Self::Manager(_) => write!(f, "cannot connect to {peer} by rdma_cm"),
+            Self::OtherKey => f.write_str(
+                "this endpoint's key is not that of rdma_cm: build it with `.qkey(QKey::RDMA_UDP)`",
+            ),
             Self::OtherDevice { needed, ours } => write!(
                 f,
                 "{peer} is connected to by {needed}, and this channel is of {ours}: open {needed}"
@@ -274,7 +280,8 @@ impl ExchangeError {
             | Self::PrivateData(_)
             | Self::PrivateDataBeyondMtu { .. }
             | Self::PrivateDataBeyondManager { .. }
-            | Self::OtherDevice { .. } => io::ErrorKind::InvalidInput,
+            | Self::OtherDevice { .. }
+            | Self::OtherKey => io::ErrorKind::InvalidInput,
             Self::Manager(_) => io::ErrorKind::ConnectionAborted,
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::HungUp { .. } => io::ErrorKind::UnexpectedEof,

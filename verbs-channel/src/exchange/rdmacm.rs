@@ -21,9 +21,9 @@ use std::time::Duration;
 
 use verbs_core::rdmacm::{
     CmEventType, CmFailure, ConnectRequest, DatagramRequest, DatagramService, Message,
-    MulticastGroup, PrivateData,
+    MulticastGroup, Pending, PrivateData,
 };
-use verbs_core::{AddressHandle, DatagramEndpoint, ProtectionDomain};
+use verbs_core::{AddressHandle, DatagramEndpoint, ProtectionDomain, QKey};
 
 use super::error::{ExchangeError, RefusalCode};
 use super::frame::{MAGIC, begins, reason, refusal};
@@ -100,21 +100,34 @@ pub fn found(
     Ok((endpoint, handle.map_err(ExchangeError::Manager)?))
 }
 
-/// Joins a multicast group, within `timeout`, with the port that has the address `local`: this port. Returns
-/// the membership, and what is needed to send to the group. It blocks.
+/// Begins to join a multicast group with the port that has the address `local`, for an endpoint with this key.
+/// It may block for a moment.
+///
+/// # Errors
+///
+/// [`ExchangeError::OtherKey`], [`ExchangeError::Manager`].
+pub fn join(
+    local: IpAddr,
+    group: IpAddr,
+    qkey: QKey,
+) -> Result<Pending<MulticastGroup>, ExchangeError> {
+    if qkey != QKey::RDMA_UDP {
+        return Err(ExchangeError::OtherKey);
+    }
+    MulticastGroup::join(local, group).map_err(ExchangeError::Manager)
+}
+
+/// A group that was joined for an endpoint on this port, and what is needed to send to it. Creating the address
+/// handle may block.
 ///
 /// # Errors
 ///
 /// [`ExchangeError::OtherDevice`], also for another port; [`ExchangeError::Manager`].
 pub fn joined(
-    (local, group): (IpAddr, IpAddr),
-    timeout: Duration,
+    group: MulticastGroup,
     pd: &ProtectionDomain,
     port_num: u8,
 ) -> Result<(MulticastGroup, DatagramEndpoint, AddressHandle), ExchangeError> {
-    let group = MulticastGroup::join(local, group)
-        .and_then(|joining| joining.wait(Some(timeout)))
-        .map_err(ExchangeError::Manager)?;
     check_port((group.device_name(), group.port_num()), pd, port_num)?;
     let endpoint = group.endpoint();
     let handle = pd.create_ah(&group.ah_attr());
@@ -126,14 +139,17 @@ pub fn joined(
 ///
 /// # Errors
 ///
-/// [`ExchangeError::OtherDevice`], also for another port, which the peer is sent; [as
-/// explained](explain_service). The peer is rejected.
+/// [`ExchangeError::OtherKey`]; [`ExchangeError::OtherDevice`], also for another port, which the peer is sent;
+/// [as explained](explain_service). The peer is rejected.
 pub fn answered(
     request: DatagramRequest,
     (pd, port_num, endpoint): (&ProtectionDomain, u8, &DatagramEndpoint),
     message: Message<'_>,
 ) -> Result<(), ExchangeError> {
     let wanted = (request.device_name(), request.port_num());
+    if endpoint.qkey() != QKey::RDMA_UDP {
+        return Err(ExchangeError::OtherKey);
+    }
     if let Err(error) = check_port(wanted, pd, port_num) {
         let why = framed(&reason(RefusalCode::HANDSHAKE, &error, MAX_SERVICE_REASON));
         // Best effort: this side's own error is the one to return.

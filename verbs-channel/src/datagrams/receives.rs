@@ -1,0 +1,33 @@
+//! The datagrams that have arrived, and the blocks that they arrive in.
+
+use super::datagram::Datagram;
+use super::engine::DatagramEngine;
+use crate::buffer::{BufferPool, OwnedBuffer, PoolBuffer};
+
+impl DatagramEngine {
+    /// The pool of the receives' blocks. While all of them are in use, a layer that waits in its
+    /// own way waits for a free block of this pool, too, since no completion announces one. It
+    /// passes the block to [`receive_into`](Self::receive_into).
+    #[must_use]
+    pub const fn receive_pool(&self) -> &BufferPool {
+        &self.pool
+    }
+
+    /// Posts a receive into a block of the [`receive_pool`](Self::receive_pool). The block is returned
+    /// if there is no room, or the endpoint is down.
+    #[must_use = "it is dropped without a lock"]
+    pub fn receive_into(&mut self, block: PoolBuffer) -> Option<OwnedBuffer> {
+        let block = block.into_owned();
+        // One of another pool may be too short.
+        if block.capacity() != self.pool.block_len() {
+            return Some(block);
+        }
+        self.post_block(block)
+    }
+
+    /// The oldest datagram that was not taken.
+    #[must_use]
+    pub fn received(&mut self) -> Option<Datagram> {
+        self.received.pop_front()
+    }
+}
