@@ -289,15 +289,20 @@ impl Owner {
             unsafe { pool.return_block(index) };
             return;
         }
-        if let Memory::Shared(part) = &mut this.memory
-            && let Some((memory, index)) = part.release()
-        {
-            // SAFETY: the place was taken, and has one owner.
-            unsafe { memory.return_place(index) };
-            return;
+        let mut shared = None;
+        if let Memory::Shared(part) = &mut this.memory {
+            if let Some((memory, index)) = part.release() {
+                // SAFETY: the place was taken, and has one owner.
+                unsafe { memory.return_place(index) };
+                return;
+            }
+            shared = part.take_memory();
         }
         // SAFETY: it is in no pool, so it was a box; the rest is the caller's promise.
         drop(unsafe { Box::from_raw(backing.as_ptr()) });
+        if let Some(memory) = shared {
+            memory.give_back();
+        }
     }
 }
 

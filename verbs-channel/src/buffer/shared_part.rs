@@ -92,12 +92,18 @@ impl Shared {
 
     /// Drops what kept it, and wakes tasks that wait for that.
     #[inline]
-    fn give_back(self: Arc<Self>) {
-        let returns = self.returns.clone();
-        drop(self);
-        if let Some(returns) = returns {
-            returns.notify();
+    pub(super) fn give_back(self: Arc<Self>) {
+        match &self.returns {
+            None => drop(self),
+            Some(returns) => Self::announce(Arc::clone(returns), self),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn announce(returns: Arc<Returns>, memory: Arc<Self>) {
+        drop(memory);
+        returns.notify();
     }
 }
 
@@ -155,13 +161,9 @@ impl SharedPart {
         let index = self.index?;
         Some((self.memory.take()?, index))
     }
-}
 
-impl Drop for SharedPart {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(memory) = self.memory.take() {
-            memory.give_back();
-        }
+    /// Takes what keeps the memory, to be [given back](Shared::give_back).
+    pub(super) const fn take_memory(&mut self) -> Option<Arc<Shared>> {
+        self.memory.take()
     }
 }
