@@ -12,7 +12,7 @@ use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement, 
 use super::free_list::FreeList;
 use super::pd_tag::PdTag;
 // tidy: allow(circle): a part is in a backing, and free backings are kept with the memory
-use super::shared_part::SharedPart;
+use super::shared_part::{Shared, SharedPart};
 use crate::error::{RejectReason, Result};
 use crate::request::OwnedElement;
 
@@ -105,15 +105,13 @@ impl Backing {
     }
 
     pub(crate) fn of_region(region: MemoryRegion<Vec<u8>>) -> Owner {
-        let backing = Box::new(Self::new(Memory::Region(region)));
-        Owner(NonNull::from(Box::leak(backing)))
+        Owner::of_box(Box::new(Self::new(Memory::Region(region))))
     }
 
     fn new(memory: Memory) -> Self {
+        let sge = Sge::new(1, 0, 0);
         let mut this = Self {
-            element: OwnedElement {
-                sge: Sge::new(1, 0, 0),
-            },
+            element: OwnedElement { sge },
             pd: PdTag::NONE,
             range: 0..0,
             memory,
@@ -265,8 +263,8 @@ impl Owner {
         }
     }
 
-    /// Owns a part of shared memory.
-    pub(super) fn of_shared(backing: Box<Backing>) -> Self {
+    /// Owns memory that is in no pool and in no place.
+    pub(super) fn of_box(backing: Box<Backing>) -> Self {
         Self(NonNull::from(Box::leak(backing)))
     }
 
@@ -300,9 +298,7 @@ impl Owner {
         }
         // SAFETY: it is in no pool, so it was a box; the rest is the caller's promise.
         drop(unsafe { Box::from_raw(backing.as_ptr()) });
-        if let Some(memory) = shared {
-            memory.give_back();
-        }
+        shared.into_iter().for_each(Shared::give_back);
     }
 }
 
@@ -388,8 +384,7 @@ impl SharedPtr {
     #[inline(always)]
     pub(crate) unsafe fn take(self) -> Option<Owner> {
         // SAFETY: the caller's promise.
-        let BlockPtr(block) = unsafe { self.get() }.free.pop()?;
-        Some(Owner(block))
+        unsafe { self.get() }.free.pop().map(Owner::of_free)
     }
 
     /// Takes a block, or waits for one.

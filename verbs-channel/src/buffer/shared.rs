@@ -168,7 +168,7 @@ impl SharedMemory {
                 drop(owner.replace_shared(part));
                 owner
             }
-            None => Owner::of_shared(Box::new(Backing::of_shared(part))),
+            None => Owner::of_box(Box::new(Backing::of_shared(part))),
         };
         Ok(SharedSlice {
             buffer: OwnedBuffer::new(owner),

@@ -232,14 +232,14 @@ pub(super) const OPERATIONS: [Operation; 37] = [
         what: "channel: of 4 pages, each replaced",
         c: "patched4",
         ours: Ours::Channel,
-        budget: Budget::Most(1870.0),
+        budget: Budget::Most(1860.0),
     },
     Operation {
         name: "channel_pages16",
         what: "channel: of 16 pages, each replaced",
         c: "patched16",
         ours: Ours::Channel,
-        budget: Budget::Most(6320.0),
+        budget: Budget::Most(6290.0),
     },
     Operation {
         name: "group1",
