@@ -294,7 +294,7 @@ fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 12);
     check(&transport_errors(), of_transport, 4);
     check(&reject_reasons(), of_reject_reason, 21);
-    check(&exchange_errors(), of_exchange, 18);
+    check(&exchange_errors(), of_exchange, 19);
     check(&errors(), of_error, 13);
     let first = Error::Rejected(RejectReason::Untaken);
     for error in [

@@ -8,7 +8,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use fake_libibverbs::{announce_last, assert_all_is_well, deliver, posted, share, with};
+use fake_libibverbs::{
+    announce_last, assert_all_is_well, deliver, is_all_ended, posted, share, with,
+};
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_GRH, IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc,
 };
@@ -17,12 +19,19 @@ use verbs_async::verbs_channel::{BufferPool, Datagrams, DownReason, OwnedBuffer,
 use verbs_async::{AsyncDatagrams, Error};
 
 use verbs_harness::allocations::allocations;
+use verbs_harness::until;
 
 use crate::bench::{Bench, Task, WakeCounter, done, now, system_calls};
 
 const HEADER: usize = 40;
 /// Only what hangs takes so long.
 const LONG: Duration = Duration::from_secs(20);
+
+/// Asserts that everything ends. The last of an endpoint is dropped on a helper thread.
+fn assert_all_ends() {
+    until(LONG, is_all_ended);
+    assert_all_is_well();
+}
 
 pub(crate) fn peer() -> DatagramEndpoint {
     let gid: Gid = "::ffff:10.0.0.9".parse().unwrap();
@@ -104,7 +113,7 @@ fn datagram_wakes_the_task_that_waits_for_it() {
     assert_eq!(datagram.from().qp_num(), 0x77);
     drop(task);
     drop((datagram, datagrams, pd, bench));
-    assert_all_is_well();
+    assert_all_ends();
 }
 
 #[test]
@@ -216,7 +225,7 @@ fn closed_endpoint_ends_every_wait() {
     now(datagrams.flush());
     drop(task);
     drop((datagrams, pd, bench));
-    assert_all_is_well();
+    assert_all_ends();
 }
 
 #[test]
@@ -270,7 +279,7 @@ fn each_datagram_wakes_one_task_and_each_room_one() {
     assert!(receiving[2].poll().is_pending());
     drop((receiving, sending, flush, taken));
     drop((datagrams, pd, bench));
-    assert_all_is_well();
+    assert_all_ends();
 }
 
 #[test]
@@ -294,6 +303,21 @@ fn task_that_was_woken_and_is_not_polled_delays_no_other_of_its_own() {
 }
 
 #[test]
+fn last_clone_is_destroyed_on_a_helper_thread() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let destroys = destroys();
+    drop(datagrams.clone());
+    assert!(destroys.try_recv().is_err(), "there is another");
+    drop(datagrams);
+    let helper = destroys.recv_timeout(LONG).expect("it is not destroyed");
+    assert_ne!(helper, thread::current().id());
+    drop((pd, bench));
+    assert_all_ends();
+}
+
+#[test]
 fn closing_that_is_abandoned_closes_the_endpoint() {
     let _shared = share();
     let bench = Bench::new();
@@ -311,7 +335,7 @@ fn closing_that_is_abandoned_closes_the_endpoint() {
     sends(datagrams.close()).unwrap();
     drop(waiting);
     drop((datagrams, pd, bench));
-    assert_all_is_well();
+    assert_all_ends();
 }
 
 #[test]

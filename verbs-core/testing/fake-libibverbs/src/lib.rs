@@ -271,6 +271,11 @@ pub fn is_alive(verb: &str) -> bool {
     with(|library| library.live.iter().any(|live| live.verb == verb))
 }
 
+/// Whether everything made was ended.
+pub fn is_all_ended() -> bool {
+    with(|library| library.live.is_empty())
+}
+
 /// Asserts that everything made was ended, in an order that C permits.
 pub fn assert_all_is_well() {
     with(|library| {
