@@ -286,7 +286,7 @@ impl AsyncChannel {
         self.shut_down();
         self.shared.drained(self.at, &QUEUES).await;
         drop(destroyed_at_the_end);
-        self.shared.destroyed(self.at)?;
+        self.shared.until_destroyed(self.at).await?;
         down.map_or(Ok(()), |reason| Err(Error::Down(reason)))
     }
 

@@ -214,7 +214,8 @@ impl AsyncGroup {
     /// steps.
     ///
     /// Each watches the other, like channels that are connected over TCP. On iWARP they are connected by
-    /// `rdma_cm`, which needs the feature `rdmacm`.
+    /// `rdma_cm`, which needs the feature `rdmacm`. It blocks meanwhile: for ten seconds at most, and for some
+    /// more if it fails.
     ///
     /// # Errors
     ///

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::task;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use verbs_channel::engine::Closing;
 use verbs_channel::verbs_core::{
@@ -13,8 +13,9 @@ use verbs_channel::verbs_core::{
 };
 use verbs_channel::{ChannelId, DownReason, Preparer, Queue};
 
+use crate::blocking;
 use crate::driver::Driver;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::events::{CqEvents, CqListener};
 use crate::peers::{PeerEvents, Peers};
 use crate::ring::Channels;
@@ -72,15 +73,30 @@ impl SharedEngine {
     }
 
     /// Whether the device is done with the memory of a channel that was [ended](Self::end).
+    ///
+    /// It blocks while another thread is in the call that destroys it.
     pub(crate) fn destroyed(&self, at: ChannelId) -> Result<()> {
         loop {
-            let destroyed = self.driver.with_ring(|ring| ring.engine.destroyed(at));
-            if let Some(destroyed) = destroyed {
-                return Ok(destroyed.map_err(verbs_channel::Error::from)?);
+            if let Some(destroyed) = self.poll_destroyed(at) {
+                return destroyed;
             }
-            // Another thread is in the call that destroys it.
-            thread::yield_now();
+            thread::sleep(AGAIN);
         }
+    }
+
+    /// The same, awaited: a helper thread blocks.
+    pub(crate) async fn until_destroyed(self: &Arc<Self>, at: ChannelId) -> Result<()> {
+        if let Some(destroyed) = self.poll_destroyed(at) {
+            return destroyed;
+        }
+        let shared = Arc::clone(self);
+        let destroyed = blocking::run(move || shared.destroyed(at)).await;
+        destroyed.map_err(Error::Thread)?
+    }
+
+    fn poll_destroyed(&self, at: ChannelId) -> Option<Result<()>> {
+        let destroyed = self.driver.with_ring(|ring| ring.engine.destroyed(at));
+        destroyed.map(|destroyed| Ok(destroyed.map_err(verbs_channel::Error::from)?))
     }
 
     /// [`end`](Self::end) for all channels that are open.
@@ -92,13 +108,12 @@ impl SharedEngine {
                 .filter_map(|at| ring.engine.start_close(at, reason).ok());
             closing.collect::<Vec<_>>()
         });
-        let closed: Vec<_> = closing.into_iter().map(Closing::destroy).collect();
-        self.driver.with(None, |ring| {
-            for closed in closed {
-                // It belongs to this engine, so this does not fail.
-                let _finished = ring.engine.finish_close(closed, false);
-            }
-        });
+        // Those who wait for one do not wait for the others.
+        for closed in closing.into_iter().map(Closing::destroy) {
+            let finish = |ring: &mut Channels| ring.engine.finish_close(closed, false);
+            // It belongs to this engine, so this does not fail.
+            let _finished = self.driver.with(None, finish);
+        }
     }
 
     /// Waits until these queues of a channel and their backlogs are empty.
@@ -154,3 +169,6 @@ impl DeviceListener for SharedEngine {
         }
     }
 }
+
+/// How long a thread sleeps that waits for another thread to destroy a queue pair.
+const AGAIN: Duration = Duration::from_millis(1);

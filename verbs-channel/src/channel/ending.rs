@@ -20,7 +20,9 @@ impl<H: Hold> Channel<H> {
     /// It waits for what was sent up to the channel's [`timeout`](crate::ChannelBuilder::timeout), forever
     /// without one. What is in flight after that is aborted, as by [`abort`](Self::abort), and the queue
     /// pair is destroyed. So this returns within the sum of the timeout, the
-    /// [`drain_timeout`](crate::ChannelBuilder::drain_timeout) and the time that `ibv_destroy_qp` takes.
+    /// [`drain_timeout`](crate::ChannelBuilder::drain_timeout) and the time that `ibv_destroy_qp` takes. For a channel that was
+    /// connected by `rdma_cm`, add the time in which the kernel gives up the connection: 10 ms on soft-RoCE, up to
+    /// 7 s on soft-iWARP.
     ///
     /// Receives that are left are no error. Nor is a channel that was down before this call because its peer
     /// had left, or because this side had aborted it: the outcomes of its operations show what was lost.

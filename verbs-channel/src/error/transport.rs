@@ -132,7 +132,8 @@ pub enum DownReason {
     /// The driver failed within a post, after it had taken some of its requests.
     #[error("the driver took only a part of a post")]
     Post(#[source] PostError),
-    /// An operation on borrowed buffers did not complete within its timeout.
+    /// An operation on borrowed buffers, or what [`Channel::close`](crate::Channel::close) waits for, did not
+    /// complete within its timeout.
     #[error(
         "{} did not complete within {}, after which a new channel has to be prepared",
         operation(*queue), Readable(*after)
@@ -160,6 +161,9 @@ pub enum DownReason {
     Event(EventType),
     /// The peer closed the connection, or its process ended. Everything that it had sent was delivered
     /// first.
+    ///
+    /// On iWARP this is every end of the connection that this side did not cause, also because the peer rejected
+    /// a request, such as a write without access, which succeeds here.
     #[error("the peer closed the connection")]
     PeerClosed,
     /// The peer's host does not answer any more: it died, or the network to it is down.
