@@ -111,7 +111,10 @@ pub(crate) fn examples(profile: &str) -> Result<Vec<Artifact>, Error> {
 
 /// The file of the example called `name`.
 pub(crate) fn example<'a>(examples: &'a [Artifact], name: &str) -> Result<&'a Path, Error> {
-    let is_it = |artifact: &&Artifact| artifact.kind == "bin" && artifact.target == name;
+    // The tests of a program are a program of the same name.
+    let is_it = |artifact: &&Artifact| {
+        artifact.kind == "bin" && !artifact.is_test && artifact.target == name
+    };
     let found = examples.iter().find(is_it);
     let found =
         found.ok_or_else(|| Error::new(format!("the examples have no program `{name}`")))?;
