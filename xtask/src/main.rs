@@ -13,7 +13,6 @@ mod args;
 mod bench;
 mod check;
 mod checkers;
-mod clock;
 mod demo;
 mod from_c;
 mod jobs;
@@ -24,7 +23,7 @@ mod test;
 mod tidy;
 mod workspace;
 
-use soft_roce::{error, process, stream};
+use soft_roce::{error, process, progress, stream};
 
 use error::Error;
 

@@ -6,11 +6,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use tinyjson::JsonValue;
 
 use crate::error::{Context as _, Error};
-use crate::process::output;
+use crate::process::{display, output};
+use crate::progress::Progress;
+use crate::stream::{self, Limits, Text};
 
 /// The folder of the workspace's `Cargo.toml`.
 pub(crate) fn root() -> &'static Path {
@@ -94,9 +97,28 @@ pub(crate) struct Artifact {
 /// Builds with `cargo ARGS`, which has to have `--message-format=json-render-diagnostics` among
 /// its words, and returns the programs that came of it.
 pub(crate) fn build(args: &[&str]) -> Result<Vec<Artifact>, Error> {
-    let messages = output(&mut cargo(args))?;
-    Ok(messages.lines().filter_map(artifact).collect())
+    let _shown = Progress::of("building");
+    let mut command = cargo(args);
+    let mut artifacts = Vec::new();
+    let end = stream::run_shown(&mut command, BUILD, |text| {
+        if let Text::Line(line) = text {
+            artifacts.extend(artifact(line));
+        }
+    })?;
+    match end.failure() {
+        None => Ok(artifacts),
+        Some((why, code)) => {
+            let message = format!("`{}` failed: {why}", display(&command));
+            Err(Error::new(message).with_code(code))
+        }
+    }
 }
+
+/// So long may a build take, of which nothing may be printed: cargo's messages go to stderr.
+const BUILD: Limits = Limits {
+    total: Duration::from_secs(60 * 60),
+    silence: Duration::from_secs(60 * 60),
+};
 
 /// Builds the example programs with cargo's profile `profile`.
 pub(crate) fn examples(profile: &str) -> Result<Vec<Artifact>, Error> {

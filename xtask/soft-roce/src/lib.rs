@@ -56,6 +56,7 @@ mod native;
 mod netlink;
 pub mod packages;
 pub mod process;
+pub mod progress;
 mod signals;
 mod start;
 mod status;
@@ -247,9 +248,8 @@ fn choose(options: &Options) -> Way {
 }
 
 /// Prints a message of this program, which differs from the job's output by its prefix.
-#[expect(clippy::print_stderr, reason = "it is for the person at the terminal")]
 fn say(text: &str) {
-    eprintln!("soft-roce: {text}");
+    progress::print_error(&format!("soft-roce: {text}"));
 }
 
 /// The README's example is compiled with the doctests.

@@ -1,9 +1,11 @@
 //! Runs a child and hands on what it prints, line by line as it comes, under two time limits.
 
+use std::io::{self, IsTerminal as _};
 use std::process::{Command, Stdio};
 
 use crate::error::{Context as _, Error};
-use crate::process::{display, follow};
+use crate::process::{Source, display, follow_both};
+use crate::progress;
 
 pub use crate::process::{End, Limits};
 
@@ -26,19 +28,59 @@ pub enum Text<'a> {
 pub fn run(
     command: &mut Command,
     limits: Limits,
-    mut sink: impl FnMut(Text<'_>),
+    sink: impl FnMut(Text<'_>),
 ) -> Result<End, Error> {
+    carry(command, limits, sink, None::<fn(&str)>)
+}
+
+/// As [`run`], for a command whose [`Progress`](progress::Progress) is shown: on a terminal, cargo's
+/// bar becomes a part of that.
+///
+/// # Errors
+///
+/// If it cannot be started or waited for.
+pub fn run_shown(
+    command: &mut Command,
+    limits: Limits,
+    sink: impl FnMut(Text<'_>),
+) -> Result<End, Error> {
+    if !io::stderr().is_terminal() {
+        return run(command, limits, sink);
+    }
+    progress::ask_for_bar(command);
+    carry(command, limits, sink, Some(progress::print_error))
+}
+
+/// Runs `command`; `errors` gets the lines that it writes to stderr, which else is shown as it is.
+fn carry(
+    command: &mut Command,
+    limits: Limits,
+    mut sink: impl FnMut(Text<'_>),
+    mut errors: Option<impl FnMut(&str)>,
+) -> Result<End, Error> {
+    if errors.is_some() {
+        command.stderr(Stdio::piped());
+    }
     let child = command.stdout(Stdio::piped()).spawn();
     let mut child = child.context(|| format!("cannot start `{}`", display(command)))?;
     let stdout = child.stdout.take();
     let stdout = stdout.ok_or_else(|| Error::new("a child has no output"))?;
-    let mut pending = Vec::new();
-    let end = follow(&mut child, stdout, limits, |chunk| {
-        pending.extend_from_slice(chunk);
-        lines(&mut pending, !chunk.is_empty(), &mut sink);
+    let stderr = child.stderr.take();
+    let (mut pending, mut complaints) = (Vec::new(), Vec::new());
+    let end = follow_both(&mut child, stdout, stderr, limits, |source, chunk| {
+        if source == Source::Stdout {
+            pending.extend_from_slice(chunk);
+            lines(&mut pending, !chunk.is_empty(), &mut sink);
+        } else if let Some(errors) = &mut errors {
+            complaints.extend_from_slice(chunk);
+            error_lines(&mut complaints, errors);
+        }
     });
     if !pending.is_empty() {
         sink(Text::Line(&String::from_utf8_lossy(&pending)));
+    }
+    if let Some(errors) = errors.as_mut().filter(|_| !complaints.is_empty()) {
+        errors(&String::from_utf8_lossy(&complaints));
     }
     end.context(|| format!("cannot wait for `{}`", display(command)))
 }
@@ -54,9 +96,35 @@ fn lines(pending: &mut Vec<u8>, is_new: bool, sink: &mut impl FnMut(Text<'_>)) {
     }
 }
 
+/// Takes the whole lines off; what ends with a carriage return alone is replaced by what comes next, as
+/// cargo's bar is.
+fn error_lines(pending: &mut Vec<u8>, errors: &mut impl FnMut(&str)) {
+    let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+    while let Some(end) = pending.iter().position(is_end) {
+        let mut is_bar = pending[end] == b'\r';
+        let length = match (is_bar, pending.get(end + 1)) {
+            // What comes next decides.
+            (true, None) => return,
+            (true, Some(b'\n')) => {
+                is_bar = false;
+                end + 2
+            }
+            _ => end + 1,
+        };
+        let line: Vec<u8> = pending.drain(..length).collect();
+        let line = String::from_utf8_lossy(&line[..end]);
+        match progress::cargo_bar(&line).filter(|_| is_bar) {
+            Some(what) => progress::doing(&what),
+            None if is_bar => {}
+            // What cargo clears its bar with.
+            None => errors(line.trim_start_matches("\x1b[K")),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{End, Limits, Text, run};
+    use super::{End, Limits, Text, carry, error_lines, run};
     use std::fs;
     use std::process::Command;
     use std::thread;
@@ -71,6 +139,50 @@ mod tests {
             }
         });
         (end.unwrap(), seen)
+    }
+
+    #[test]
+    fn a_bar_is_no_line_and_what_follows_it_is() {
+        let mut pending = Vec::new();
+        let mut seen = Vec::new();
+        let bar = b"\x1b[1m    Building\x1b[0m [=> ] 1/2: syn\r";
+        for chunk in [&b"one\r"[..], b"\ntw", b"o\n", bar, b"\x1b[K", b"three\nfo"] {
+            pending.extend_from_slice(chunk);
+            error_lines(&mut pending, &mut |line| seen.push(line.to_owned()));
+        }
+        assert_eq!(seen, ["one", "two", "three"]);
+        assert_eq!(pending, b"fo");
+    }
+
+    #[test]
+    fn errors_are_lines_of_their_own_and_do_not_break_the_silence() {
+        let (mut lines, mut errors) = (Vec::new(), Vec::new());
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo a; echo b >&2; printf c >&2; exit 3"]);
+        let mut sink = |text: Text<'_>| match text {
+            Text::Line(line) => lines.push(line.to_owned()),
+            Text::Partial(_) => {}
+        };
+        let end = carry(
+            &mut command,
+            LONG,
+            &mut sink,
+            Some(|line: &str| errors.push(line.to_owned())),
+        );
+        assert_eq!(end.unwrap().failure().map(|(_, code)| code), Some(3));
+        assert_eq!(
+            (lines, errors),
+            (vec!["a".into()], vec!["b".into(), "c".to_owned()])
+        );
+
+        let mut command = Command::new("sh");
+        command.args(["-c", "while :; do echo x >&2; sleep 0.01; done"]);
+        let limits = Limits {
+            silence: Duration::from_millis(300),
+            ..LONG
+        };
+        let end = carry(&mut command, limits, |_| {}, Some(|_: &str| {})).unwrap();
+        assert!(end.failure().unwrap().0.contains("no output"), "{end:?}");
     }
 
     /// Whether the process runs: it exists, and is no zombie.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use soft_roce::Options;
 
+use super::progress::Progress;
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
 use crate::stream::Limits;
@@ -34,14 +35,17 @@ pub(super) fn compare(options: &Options) -> Result<(), Error> {
     let pairs = (1..=PAIRS).flat_map(|pair| [c_job(pair), our_job(pair, &ours)]);
     let jobs: Vec<Job> = pairs.collect();
     let (mut rates, mut failure) = (Vec::new(), None);
+    let mut progress = Progress::new("runs", jobs.len());
     jobs::run(&jobs, options, &mut |job, event| match event {
         Event::Line(line) => rates.extend(rate(line)),
         Event::End(Err((code, why))) => {
             let why = Error::new(format!("{}: {why}", job.name)).with_code(code);
             failure.get_or_insert(why);
         }
-        Event::Start(_) | Event::End(Ok(())) => {}
+        Event::Start(name) => progress.next(name),
+        Event::End(Ok(())) => {}
     })?;
+    drop(progress);
     if let Some(failure) = failure {
         return Err(failure);
     }

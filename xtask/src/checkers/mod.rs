@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::process::{display, succeeds};
 use crate::stream::{self, Limits, Text};
-use crate::test::libtest::Tally;
+use crate::test::libtest::{Tally, starting};
 use crate::test::offline::count;
 use crate::test::report::Report;
 use crate::workspace;
@@ -67,13 +67,20 @@ fn tests(
         command.args(["--skip", name]);
     }
     let mut tally = Tally::default();
-    let end = stream::run(&mut command, LIMITS, |text| {
-        if let Text::Line(line) = text {
+    let end = stream::run_shown(&mut command, LIMITS, |text| match text {
+        Text::Line(line) => {
             let shown = tally.line(line);
             if shown && !is_quick_pass(line) {
                 report.line(line);
             }
+            step.doing(&tally.progress());
         }
+        Text::Partial(text) => {
+            if let Some(test) = starting(text) {
+                step.doing(&format!("{}, {test}", tally.progress()));
+            }
+        }
+        _ => {}
     })?;
     let failure = end.failure();
     let code = failure.as_ref().map_or(1, |(_, code)| *code);

@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::args::Args;
-use crate::clock::Clock;
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
 use crate::packages;
+use crate::progress::{self, Progress};
 use crate::stream::Limits;
 use crate::workspace;
 use table::{Row, Section};
@@ -240,18 +240,17 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 
     let mut sections: Vec<Section<'_>> = Vec::new();
     let mut failures = Vec::new();
-    // Before the first job, the start of the guest is shown.
-    let mut clock: Option<Clock> = None;
+    let mut running: Option<Progress> = None;
     jobs::run(&jobs, &options, &mut |job, event| match event {
         Event::Start(name) => {
-            println!("--> {name}");
-            clock = Some(Clock::start());
+            progress::print(&format!("--> {name}"));
+            running = Some(Progress::of(name));
             let step = STEPS.iter().find(|step| step.title == name);
             sections.extend(step.map(Step::section));
         }
         Event::Line(line) => match (Row::read(line), sections.last_mut()) {
             (Some(row), Some(section)) => section.rows.push(row),
-            _ => print(clock.as_ref(), &format!("    {line}")),
+            _ => progress::print(&format!("    {line}")),
         },
         // Two programs that connect print a result.
         Event::End(Ok(()))
@@ -260,16 +259,18 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
                     .last()
                     .is_none_or(|section| section.rows.is_empty()) =>
         {
-            print(clock.take().as_ref(), "    FAILED: no result");
+            running = None;
+            progress::print("    FAILED: no result");
             failures.push((format!("{}: no result", job.name), 1));
         }
-        Event::End(Ok(())) => clock = None,
+        Event::End(Ok(())) => running = None,
         Event::End(Err((code, why))) => {
-            print(clock.take().as_ref(), &format!("    FAILED: {why}"));
+            running = None;
+            progress::print(&format!("    FAILED: {why}"));
             failures.push((format!("{}: {why}", job.name), code));
         }
     })?;
-    drop(clock);
+    drop(running);
     println!("\n{}", table::table(&sections, table::has_colour()));
     let rows: Vec<Row> = sections
         .into_iter()
@@ -278,14 +279,6 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     judge(&rows, &failures)?;
     println!("everything arrived as it was sent");
     Ok(ExitCode::SUCCESS)
-}
-
-/// Prints a line of a step, in place of its time.
-fn print(clock: Option<&Clock>, line: &str) {
-    match clock {
-        Some(clock) => clock.print(line),
-        None => println!("{line}"),
-    }
 }
 
 impl Step {

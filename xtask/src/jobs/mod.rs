@@ -16,6 +16,7 @@ pub(crate) use plan::Job;
 use crate::args::Args;
 use crate::error::{Context as _, Error};
 use crate::packages::Policy;
+use crate::progress::{self, Pause};
 use crate::stream::{self, Limits, Text};
 use crate::workspace;
 
@@ -120,11 +121,17 @@ fn start(
         .arg(&file)
         .current_dir(workspace::root());
     let mut output = JobOutput::new(jobs);
+    // What starts soft-RoCE shows that by itself, and may ask for a password.
+    let mut starting = Some(Pause::new());
     let end = stream::run(&mut command, limits, |text| {
         if let Text::Line(line) = text {
             output.line(line, sink);
+            if output.anything {
+                starting = None;
+            }
         }
     })?;
+    drop(starting);
     let failure = end.failure();
     if !output.anything {
         let (why, code) = failure.unwrap_or_else(|| ("it ran nothing".into(), 1));
@@ -180,7 +187,7 @@ impl<'a> JobOutput<'a> {
             sink(&self.jobs[at], Event::Line(line));
         } else {
             // Not of a job, but of soft-RoCE itself.
-            println!("{line}");
+            progress::print(line);
         }
     }
 

@@ -58,9 +58,9 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 fn all(report: &mut Report) -> Result<(), Error> {
     let manifests = Manifests::read()?;
     manifests.check(report);
-    names(report, &manifests)?;
+    let released = names(report, &manifests)?;
     offline::deny(report)?;
-    semver(report, &manifests)?;
+    semver(report, &released)?;
     let scratch = workspace::scratch_dir()?.join("release");
     packaged(report, &scratch)?;
     oldest_rust(report, &manifests, &scratch)?;
@@ -69,14 +69,20 @@ fn all(report: &mut Report) -> Result<(), Error> {
     other_processor(report, &manifests)
 }
 
-/// Each crate's name is free on crates.io, or ours already.
-fn names(report: &mut Report, manifests: &Manifests) -> Result<(), Error> {
+/// Each crate's name is free on crates.io, or ours already; returns which crates have been released.
+fn names<'a>(
+    report: &mut Report,
+    manifests: &'a Manifests,
+) -> Result<Vec<(&'a Manifest, bool)>, Error> {
     let running = report.start("names");
+    let mut released = Vec::new();
     for manifest in &manifests.published {
         let Manifest { name, .. } = manifest;
-        match Published::look(manifest)? {
-            Published::No => report.pass(1),
-            Published::Ours => report.pass(1),
+        running.doing(name);
+        let found = Published::look(manifest)?;
+        released.push((manifest, matches!(found, Published::Ours)));
+        match found {
+            Published::No | Published::Ours => report.pass(1),
             Published::Taken => report.fail(
                 format!("names: crates.io has a crate `{name}` that is not this one"),
                 1,
@@ -87,7 +93,7 @@ fn names(report: &mut Report, manifests: &Manifests) -> Result<(), Error> {
         }
     }
     running.end(report, "done");
-    Ok(())
+    Ok(released)
 }
 
 /// What crates.io has under a name.
@@ -126,10 +132,10 @@ impl Published {
 }
 
 /// Nothing that users rely on has changed since the last release, unless the version says so.
-fn semver(report: &mut Report, manifests: &Manifests) -> Result<(), Error> {
+fn semver(report: &mut Report, released: &[(&Manifest, bool)]) -> Result<(), Error> {
     const TITLE: &str = "cargo semver-checks";
-    for manifest in &manifests.published {
-        if !matches!(Published::look(manifest)?, Published::Ours) {
+    for (manifest, is_released) in released {
+        if !is_released {
             report.skip(format!(
                 "{TITLE} of {}: no release to compare with",
                 manifest.name

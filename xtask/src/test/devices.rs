@@ -12,6 +12,7 @@ use super::report::Report;
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
 use crate::process;
+use crate::progress;
 use crate::stream::Limits;
 use crate::workspace::{self, Artifact};
 
@@ -267,11 +268,13 @@ fn run(
         Event::Start(name) => {
             tally = Tally::default();
             report.line(&format!("--> {name}"));
+            progress::doing(name);
         }
         Event::Line(line) => {
             if tally.line(line) {
                 report.line(line);
             }
+            progress::doing(&format!("{}: {}", job.name, tally.progress()));
         }
         Event::End(result) => {
             let expected = expected.get(&job.name).copied().unwrap_or(0);

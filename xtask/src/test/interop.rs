@@ -8,6 +8,7 @@ use super::devices;
 use super::report::Report;
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
+use crate::progress;
 use crate::stream::Limits;
 use crate::workspace;
 
@@ -73,7 +74,7 @@ pub(super) fn tests(
         let mut jobs = all;
         jobs.retain(|job| wanted(&job.name));
         jobs::run(&jobs, options, &mut |job, event| match event {
-            Event::Start(_) => {}
+            Event::Start(name) => progress::doing(name),
             Event::Line(line) => report.line(line),
             Event::End(Ok(())) => {
                 report.pass(1);

@@ -21,6 +21,8 @@ pub(crate) struct Tally {
     pub(crate) running: Option<String>,
     /// `FAULT | LAYER` of each cell of the guide's table of faults that a test has checked.
     pub(crate) faults: BTreeSet<String>,
+    /// How many tests have ended one way or another.
+    ended: usize,
     in_successes: bool,
 }
 
@@ -55,6 +57,15 @@ impl Tally {
         }
     }
 
+    /// How far the tests are, in a few words.
+    pub(crate) fn progress(&self) -> String {
+        let Self { ended, running, .. } = self;
+        match running {
+            Some(test) => format!("{ended} tests ended, {test}"),
+            None => format!("{ended} tests ended"),
+        }
+    }
+
     /// Where a test program broke off, for a message: `, in the test NAME`, or nothing.
     pub(crate) fn place(&self) -> String {
         let running = self.running.as_ref();
@@ -73,6 +84,7 @@ impl Tally {
             return;
         };
         self.running = how.is_empty().then(|| name.to_owned());
+        self.ended += usize::from(!how.is_empty());
         if how.starts_with("FAILED") {
             self.failures.push(name.to_owned());
         } else if let Some(reason) = how.strip_prefix("ignored") {

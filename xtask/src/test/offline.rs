@@ -84,11 +84,12 @@ pub(super) fn libtest(
         .args(args)
         .args(["--", "--show-output"])
         .args(filter);
-    let end = stream::run(&mut command, LIMITS, |text| {
-        if let Text::Line(line) = text
-            && tally.line(line)
-        {
-            report.line(line);
+    let end = stream::run_shown(&mut command, LIMITS, |text| {
+        if let Text::Line(line) = text {
+            if tally.line(line) {
+                report.line(line);
+            }
+            step.doing(&tally.progress());
         }
     })?;
     let failure = end.failure();
@@ -189,7 +190,7 @@ fn component(report: &mut Report, name: &str, title: &str, args: &[&str]) -> Res
 /// Runs one command as one step that passes or fails.
 pub(crate) fn step(report: &mut Report, title: &str, command: &mut Command) -> Result<(), Error> {
     let step = report.start(title);
-    let end = stream::run(command, LIMITS, |text| {
+    let end = stream::run_shown(command, LIMITS, |text| {
         if let Text::Line(line) = text {
             report.line(line);
         }

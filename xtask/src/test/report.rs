@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use crate::progress::{self, Progress};
+
 /// So many tests that were skipped for one reason are named in the summary.
 const FEW: usize = 3;
 
@@ -47,7 +49,7 @@ impl Report {
     /// Prints a line.
     pub(crate) fn line(&mut self, line: &str) {
         match &mut self.collected {
-            None => println!("{line}"),
+            None => progress::print(line),
             Some(lines) => {
                 lines.push_str(line);
                 lines.push('\n');
@@ -55,12 +57,13 @@ impl Report {
         }
     }
 
-    /// Announces the step `name` and starts its clock.
+    /// Announces the step `name`, starts its clock, and shows it while it is at work.
     pub(crate) fn start<'a>(&mut self, name: &'a str) -> Step<'a> {
         self.line(&format!("==> {name}"));
         Step {
             name,
             start: Instant::now(),
+            progress: self.collected.is_none().then(|| Progress::of(name)),
         }
     }
 
@@ -139,9 +142,17 @@ impl Report {
 pub(crate) struct Step<'a> {
     name: &'a str,
     start: Instant,
+    progress: Option<Progress>,
 }
 
 impl Step<'_> {
+    /// What the step does now.
+    pub(crate) fn doing(&self, what: &str) {
+        if let Some(progress) = &self.progress {
+            progress.doing(what);
+        }
+    }
+
     /// Says how the step ended and how long it took.
     pub(crate) fn end(self, report: &mut Report, how: &str) {
         let seconds = self.start.elapsed().as_secs_f32();

@@ -20,7 +20,7 @@ use super::frame::{Decoder, Kind, PIECE};
 use super::initramfs::Archive;
 use super::qemu::{self, Accel};
 use crate::kernel::Kernel;
-use crate::process::Progress;
+use crate::progress::Progress;
 use crate::say;
 use crate::{Options, helper};
 
@@ -161,9 +161,9 @@ fn boot_once(
         1 => "starting the guest",
         _ => "starting the guests",
     };
-    let mut progress = Progress::on_terminal(label);
+    let _shown = Progress::on_terminal(label);
     for guest in &mut guests {
-        wait_until_ready(guest, deadline, &mut progress)?;
+        wait_until_ready(guest, deadline)?;
     }
     Ok(guests)
 }
@@ -242,11 +242,7 @@ fn start(
 }
 
 /// The first frame is that the devices are up, or why not; before it, the guest may be lost.
-fn wait_until_ready(
-    guest: &mut Guest,
-    deadline: Instant,
-    progress: &mut Progress<'_>,
-) -> Result<(), BootError> {
+fn wait_until_ready(guest: &mut Guest, deadline: Instant) -> Result<(), BootError> {
     let lost = |guest: &mut Guest, why: String| {
         let console = guest.console();
         BootError::Lost(format!("{why}; its console:\n{console}"))
@@ -265,7 +261,6 @@ fn wait_until_ready(
         if left.is_zero() {
             return Err(lost(guest, "it did not come up in time".to_owned()));
         }
-        progress.show();
         let read = match wait_readable(&guest.port, left.min(LOOK)) {
             Ok(false) => continue,
             Ok(true) => guest.port.read(&mut buffer),

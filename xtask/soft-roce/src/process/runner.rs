@@ -1,14 +1,15 @@
 //! Runs a child under time limits, and hands on what it prints as it comes: all other ways to run one
 //! with a bound are made of this.
 
-use std::io::{self, IsTerminal as _, Read, Write as _};
+use std::io::{self, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{display, exit_code, kill_tree, stop_here_if_ending, tail};
 use crate::error::{Context as _, Error};
+use crate::progress::Progress;
 
 /// How often a child that prints nothing is looked at.
 const POLL: Duration = Duration::from_millis(20);
@@ -16,9 +17,6 @@ const POLL: Duration = Duration::from_millis(20);
 /// How long output may still come once the child has ended: something that it started may have kept
 /// its standard output.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
-
-/// How long a step takes that is announced where stderr is no terminal.
-const LONG: Duration = Duration::from_secs(5);
 
 /// How long a child may take.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,25 +66,51 @@ pub(crate) fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<Exit
     }
 }
 
+/// Where a child wrote something.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Source {
+    Stdout,
+    Stderr,
+}
+
 /// Hands on what comes from `output`, which is `child`'s, until both have ended or a limit is
 /// reached. `each` gets no bytes now and then, to show that the child is at work.
-pub(crate) fn follow(
+fn follow(
     child: &mut Child,
     output: impl Read + Send + 'static,
     limits: Limits,
     mut each: impl FnMut(&[u8]),
 ) -> io::Result<End> {
+    follow_both(child, output, None::<io::Empty>, limits, |_, chunk| {
+        each(chunk);
+    })
+}
+
+/// The same with what comes from `errors`, too, which does not break the silence.
+pub(crate) fn follow_both(
+    child: &mut Child,
+    output: impl Read + Send + 'static,
+    errors: Option<impl Read + Send + 'static>,
+    limits: Limits,
+    mut each: impl FnMut(Source, &[u8]),
+) -> io::Result<End> {
     let start = Instant::now();
-    let chunks = reader(output);
+    let (sender, chunks) = mpsc::channel();
+    if let Some(errors) = errors {
+        read(errors, Source::Stderr, sender.clone());
+    }
+    read(output, Source::Stdout, sender);
     let (mut last_output, mut ended) = (start, None);
     loop {
         match chunks.recv_timeout(POLL) {
-            Ok(chunk) => {
-                last_output = Instant::now();
-                each(&chunk);
+            Ok((source, chunk)) => {
+                if source == Source::Stdout {
+                    last_output = Instant::now();
+                }
+                each(source, &chunk);
             }
             Err(RecvTimeoutError::Timeout) => {
-                each(&[]);
+                each(Source::Stdout, &[]);
                 if ended.is_none() && child.try_wait()?.is_some() {
                     ended = Some(Instant::now());
                 }
@@ -115,18 +139,16 @@ pub(crate) fn follow(
     })
 }
 
-fn reader(mut output: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
-    let (sender, receiver) = mpsc::channel();
+fn read(mut input: impl Read + Send + 'static, source: Source, sender: Sender<(Source, Vec<u8>)>) {
     thread::spawn(move || {
         let mut buffer = [0; 16 * 1024];
         // A read error ends the output, as its end does; the exit status counts.
-        while let Ok(length @ 1..) = output.read(&mut buffer) {
-            if sender.send(buffer[..length].to_vec()).is_err() {
+        while let Ok(length @ 1..) = input.read(&mut buffer) {
+            if sender.send((source, buffer[..length].to_vec())).is_err() {
                 break;
             }
         }
     });
-    receiver
 }
 
 /// What a command did that [`quietly`] ran.
@@ -155,8 +177,7 @@ impl Quiet {
     }
 }
 
-/// Runs `command` with no input and its output kept back; on a terminal one line shows that it
-/// is at work.
+/// Runs `command` with no input and its output kept back; a line shows that it is at work.
 ///
 /// # Errors
 ///
@@ -182,7 +203,7 @@ pub(crate) fn collect(
     label: &str,
     limit: Duration,
 ) -> io::Result<Quiet> {
-    let mut progress = Progress::start(label);
+    let _shown = Progress::unannounced(label);
     let limits = Limits {
         total: limit,
         silence: limit,
@@ -190,7 +211,6 @@ pub(crate) fn collect(
     let mut bytes = Vec::new();
     let end = follow(child, output, limits, |chunk| {
         bytes.extend_from_slice(chunk);
-        progress.show();
     })?;
     Ok(Quiet {
         end,
@@ -198,65 +218,9 @@ pub(crate) fn collect(
     })
 }
 
-/// A line on the terminal with the step in progress, and its duration so far. Where stderr is no
-/// terminal, one line that stays, if the step takes long.
-pub(crate) struct Progress<'a> {
-    label: &'a str,
-    start: Instant,
-    is_terminal: bool,
-    is_announced: bool,
-}
-
-impl<'a> Progress<'a> {
-    fn start(label: &'a str) -> Self {
-        Self {
-            label,
-            start: Instant::now(),
-            is_terminal: io::stderr().is_terminal(),
-            is_announced: false,
-        }
-    }
-
-    /// Shows nothing where stderr is no terminal: there it belongs to what is run.
-    pub(crate) fn on_terminal(label: &'a str) -> Self {
-        Self {
-            is_announced: true,
-            ..Self::start(label)
-        }
-    }
-
-    #[expect(clippy::print_stderr, reason = "it is for the person at the terminal")]
-    pub(crate) fn show(&mut self) {
-        if let Some(text) = self.text(self.start.elapsed()) {
-            eprint!("{text}");
-            // A terminal that has gone shows nothing.
-            drop(io::stderr().flush());
-        }
-    }
-
-    /// What to print now.
-    fn text(&mut self, elapsed: Duration) -> Option<String> {
-        if self.is_terminal {
-            return Some(format!("\r{} … {} s", self.label, elapsed.as_secs()));
-        }
-        let is_due = elapsed >= LONG && !self.is_announced;
-        self.is_announced |= is_due;
-        is_due.then(|| format!("{} …\n", self.label))
-    }
-}
-
-#[expect(clippy::print_stderr, reason = "it is for the person at the terminal")]
-impl Drop for Progress<'_> {
-    fn drop(&mut self) {
-        if self.is_terminal {
-            eprint!("\r\x1b[K");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{End, LONG, Progress, quietly};
+    use super::{End, quietly};
     use std::process::Command;
     use std::time::{Duration, Instant};
 
@@ -272,25 +236,6 @@ mod tests {
         let quiet = quietly(&mut sh("echo a; echo b >&2; echo c; exit 3"), "x", limit).unwrap();
         assert_eq!(quiet.output, "a\nb\nc\n");
         assert!(!quiet.success());
-    }
-
-    #[test]
-    fn long_steps_are_announced_once_where_there_is_no_terminal() {
-        let progress = |is_terminal| Progress {
-            is_terminal,
-            ..Progress::start("thinking")
-        };
-        let (soon, late) = (LONG / 2, LONG * 2);
-        let mut piped = progress(false);
-        let texts = [soon, late, late].map(|elapsed| piped.text(elapsed));
-        assert_eq!(texts, [None, Some("thinking …\n".to_owned()), None]);
-        let mut shown = progress(true);
-        assert_eq!(shown.text(soon).as_deref(), Some("\rthinking … 2 s"));
-        let mut only_shown = Progress {
-            is_terminal: false,
-            ..Progress::on_terminal("thinking")
-        };
-        assert_eq!(only_shown.text(late), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::error::{Context as _, Error};
+use crate::progress;
 
 /// How often processes are looked at.
 const POLL: Duration = Duration::from_millis(20);
@@ -97,6 +98,7 @@ pub fn end_children_on_signals() -> Result<(), Error> {
         for pid in children() {
             signal(pid, Signal::KILL);
         }
+        progress::erase();
         process::exit(128 + number);
     });
     Ok(())
