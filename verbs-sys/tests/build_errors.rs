@@ -58,7 +58,7 @@ fn assert_one_line(variables: &[(&str, &str)], words: &[&str]) {
 fn quoted() -> Option<Vec<String>> {
     let page = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../verbs-channel/src/guide/troubleshooting.md"
+        "/../verbs-channel/src/guide/troubleshooting/machine.md"
     );
     let page = fs::read_to_string(page).ok()?;
     let (_, section) = page

@@ -7,7 +7,7 @@ use tokio::runtime::Builder;
 use verbs_async::notifier::TokioNotifier;
 use verbs_async::{Error, ErrorChain, StreamError};
 
-const PAGE: &str = include_str!("../../../verbs-channel/src/guide/troubleshooting.md");
+const PAGE: &str = include_str!("../../../verbs-channel/src/guide/troubleshooting/running.md");
 
 /// The blocks of the section about this crate, each as one line.
 fn quoted() -> Vec<String> {

@@ -57,5 +57,8 @@ pub mod faults {}
 #[doc = include_str!("from_rust.md")]
 pub mod from_rust {}
 
-#[doc = include_str!("troubleshooting.md")]
+// One page, to be searched for the words of an error.
+#[doc = include_str!("troubleshooting/machine.md")]
+#[doc = include_str!("troubleshooting/connecting.md")]
+#[doc = include_str!("troubleshooting/running.md")]
 pub mod troubleshooting {}

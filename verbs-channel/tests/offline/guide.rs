@@ -1,7 +1,9 @@
 //! The error texts in the guide are those that the code prints.
 
+use std::fs;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use fake_libibverbs::with;
@@ -14,8 +16,8 @@ use verbs_channel::{Channel, DownReason, Error, ErrorChain, Queue, RejectReason,
 
 use crate::fake_device::pd;
 
-/// The chapters of the guide.
-const CHAPTERS: [&str; 11] = [
+/// The files of the guide.
+const FILES: [&str; 13] = [
     include_str!("../../src/guide/rdma_and_tcp.md"),
     include_str!("../../src/guide/layers.md"),
     include_str!("../../src/guide/memory.md"),
@@ -26,7 +28,9 @@ const CHAPTERS: [&str; 11] = [
     include_str!("../../src/guide/debugging.md"),
     include_str!("../../src/guide/faults.md"),
     include_str!("../../src/guide/from_rust.md"),
-    include_str!("../../src/guide/troubleshooting.md"),
+    include_str!("../../src/guide/troubleshooting/machine.md"),
+    include_str!("../../src/guide/troubleshooting/connecting.md"),
+    include_str!("../../src/guide/troubleshooting/running.md"),
 ];
 
 /// Sections whose texts other tests compare: those of the build script and of `verbs-async`. The
@@ -37,9 +41,15 @@ fn is_elsewhere(section: &str) -> bool {
     matches!(title, "Building" | "With verbs-async") || (is_of_manager && !cfg!(feature = "rdmacm"))
 }
 
+/// What is below each heading, which is the first line.
+fn sections(file: &str) -> impl Iterator<Item = &str> {
+    let file = file.strip_prefix("# ").unwrap_or(file);
+    file.split("\n# ")
+}
+
 /// The texts that the guide quotes: each block of the language `text`, as one line.
 fn quoted() -> Vec<String> {
-    let sections = CHAPTERS.iter().flat_map(|chapter| chapter.split("\n# "));
+    let sections = FILES.iter().flat_map(|file| sections(file));
     let blocks = sections
         .filter(|section| !is_elsewhere(section))
         .flat_map(|section| section.split("```text\n").skip(1));
@@ -255,6 +265,19 @@ fn of_operations() -> Vec<Error> {
             max_cqe: 32767,
         },
     ]
+}
+
+#[test]
+fn every_file_of_the_guide_is_compared() {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/src/guide");
+    let is_text = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md");
+    let of = |dir: &str| {
+        let entries = fs::read_dir(dir).expect("the guide is in this package");
+        entries.map(|entry| entry.expect("it can be read").path())
+    };
+    let parts = format!("{guide}/troubleshooting");
+    let there = of(guide).chain(of(&parts)).filter(is_text).count();
+    assert_eq!(FILES.len(), there);
 }
 
 /// Each fault has a row for each layer, if only "not tested".
