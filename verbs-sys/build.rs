@@ -12,6 +12,8 @@ use bindgen::callbacks::{
 };
 use bindgen::{Builder, EnumVariation, RustEdition, RustTarget};
 
+#[path = "build/manual.rs"]
+mod manual;
 #[cfg(feature = "dlopen")]
 #[path = "build/wrappers.rs"]
 mod wrappers;
@@ -77,6 +79,7 @@ pub(crate) fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=wrapper.h");
     println!("cargo::rerun-if-changed=rdmacm.h");
+    println!("cargo::rerun-if-changed=build/manual.rs");
     println!("cargo::rerun-if-changed=build/wrappers.rs");
     for (name, _) in FEATURES {
         println!("cargo::rustc-check-cfg=cfg({})", name.to_lowercase());
@@ -87,10 +90,11 @@ pub(crate) fn main() {
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let bindings = generate(builder(), &include_paths, &out_dir);
     announce_features(&bindings);
+    let bindings = manual::documented(&bindings);
     #[cfg(feature = "dlopen")]
     let bindings = {
         let types = generate(builder().ignore_functions(), &include_paths, &out_dir);
-        types + &wrappers::of_functions(&bindings)
+        manual::documented(&types) + &wrappers::of_functions(&bindings)
     };
     if let Err(error) = fs::write(out_dir.join("bindings.rs"), bindings) {
         fail(&format!(
