@@ -70,55 +70,30 @@ pub(crate) struct WaitConfig {
 /// # Ok(())
 /// # }
 /// ```
-// The macro declares each default beside its field. It makes no setters: a builder that tracks in its
-// type what is set can't be written down, and each optional setter has a twin.
-#[derive(Clone, Debug, bon::Builder)]
+#[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build` or another of its last calls"]
-#[builder(start_fn(name = of, vis = ""), finish_fn(name = defaults, vis = ""), builder_type(vis = ""))]
 pub struct ChannelBuilder {
-    #[builder(start_fn)]
     pub(crate) pd: ProtectionDomain,
-    #[builder(skip = 64)]
     pub(crate) max_send_wr: u32,
-    #[builder(skip = 64)]
     pub(crate) max_recv_wr: u32,
-    #[builder(skip)]
     pub(crate) in_flight: Option<u32>,
-    #[builder(skip = 4)]
     max_send_sge: u32,
-    #[builder(skip = 4)]
     max_recv_sge: u32,
-    #[builder(skip)]
     max_inline_data: u32,
-    #[builder(skip)]
     port_num: Option<u8>,
-    #[builder(skip)]
     gid_index: Option<u8>,
-    #[builder(skip)]
     pkey_index: u16,
-    #[builder(skip)]
     qp_access_flags: Option<AccessFlags>,
-    #[builder(skip)]
     path_mtu: Option<MaximumTransferUnit>,
-    #[builder(skip)]
     min_rnr_timer: MinRnrTimer,
-    #[builder(skip)]
     ack_timeout: AckTimeout,
-    #[builder(skip)]
     retry_cnt: MaxAckRetries,
-    #[builder(skip)]
     rnr_retry: MaxRnrRetries,
-    #[builder(skip)]
     sl: u8,
-    #[builder(skip)]
     traffic_class: u8,
-    #[builder(skip)]
     timeout: Option<Duration>,
-    #[builder(skip = Duration::from_secs(1))]
     drain_timeout: Duration,
-    #[builder(skip = Some(Duration::from_secs(10)))]
     peer_timeout: Option<Duration>,
-    #[builder(skip)]
     strategy: PollStrategy,
 }
 
@@ -232,7 +207,30 @@ impl From<&Self> for ChannelBuilder {
 impl ChannelBuilder {
     /// The defaults.
     pub(crate) fn new(pd: ProtectionDomain) -> Self {
-        Self::of(pd).defaults()
+        Self {
+            pd,
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            in_flight: None,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 0,
+            port_num: None,
+            gid_index: None,
+            pkey_index: 0,
+            qp_access_flags: None,
+            path_mtu: None,
+            min_rnr_timer: MinRnrTimer::default(),
+            ack_timeout: AckTimeout::default(),
+            retry_cnt: MaxAckRetries::default(),
+            rnr_retry: MaxRnrRetries::default(),
+            sl: 0,
+            traffic_class: 0,
+            timeout: None,
+            drain_timeout: Duration::from_secs(1),
+            peer_timeout: Some(Duration::from_secs(10)),
+            strategy: PollStrategy::default(),
+        }
     }
 
     /// The protection domain of the channels.
