@@ -22,10 +22,13 @@ Checks that everything is ready to be published. It publishes nothing.
 
 Usage: cargo xtask release --dry-run [OPTION]
 
-What the crates say of themselves, their changelogs and names; licences; changes that break users; packages
-that build by themselves, in an empty target folder; the oldest Rust and the oldest dependencies that are
-promised; documentation as docs.rs builds it; another processor. About ten minutes. What cannot run here is
-skipped by name, with the command that installs what it needs.
+What the crates say of themselves, their changelogs and names; licences, sources and advisories of
+dependencies; changes that break users; packages that build by themselves, in an empty target folder;
+the oldest Rust and the oldest dependencies that are promised; documentation as docs.rs builds it;
+another processor. About ten minutes.
+
+What cannot run here is skipped by name, with the command that installs what it needs. Without the
+network these are: names on crates.io, changes since the last release, advisories.
 
   --yes           install missing packages without asking
   --no-install    fail if packages are missing, and say how to install them";

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::libtest::Tally;
 use super::report::Report;
 use crate::error::Error;
-use crate::process::{display, succeeds};
+use crate::process::{display, quietly, succeeds};
 use crate::stream::{self, Limits, Text};
 use crate::{tidy, workspace};
 
@@ -130,14 +130,51 @@ pub(crate) fn docs(report: &mut Report) -> Result<(), Error> {
     step(report, "cargo doc", &mut command)
 }
 
-/// Licences and sources of the dependencies, where `cargo deny` is installed.
+/// Licences, sources and advisories of the dependencies, where `cargo deny` is installed.
 pub(crate) fn deny(report: &mut Report) -> Result<(), Error> {
-    let mut command = workspace::cargo(&["deny", "check", "bans", "licenses", "sources"]);
-    if succeeds(&mut workspace::cargo(&["deny", "--version"])) {
-        return step(report, "cargo deny", &mut command);
+    if !succeeds(&mut workspace::cargo(&["deny", "--version"])) {
+        report.skip("cargo deny: not installed here (cargo install --locked cargo-deny)");
+        return Ok(());
     }
-    report.skip("cargo deny: not installed here (cargo install cargo-deny)");
+    let mut command = workspace::cargo(&["deny", "check", "bans", "licenses", "sources"]);
+    step(report, "cargo deny", &mut command)?;
+    advisories(report)
+}
+
+/// Known faults of the dependencies. They are in a database that is fetched anew: all others of
+/// `cargo deny` need no network.
+fn advisories(report: &mut Report) -> Result<(), Error> {
+    const TITLE: &str = "cargo deny: advisories";
+    let running = report.start(TITLE);
+    let mut command = workspace::cargo(&["deny", "--color=never", "check", "advisories"]);
+    let quiet = quietly(&mut command, TITLE, FETCH)?;
+    let how = match quiet.end.failure() {
+        None => {
+            report.pass(1);
+            "ok"
+        }
+        Some(_) if is_unfetched(&quiet.output) => {
+            report.skip(format!(
+                "{TITLE}: their database could not be fetched, which needs the network"
+            ));
+            "skipped"
+        }
+        Some((why, code)) => {
+            report.line(quiet.output.trim_end());
+            report.fail(format!("{TITLE}: {why}: `{}`", display(&command)), code);
+            "FAILED"
+        }
+    };
+    running.end(report, how);
     Ok(())
+}
+
+/// How long the database of advisories may take.
+const FETCH: Duration = Duration::from_secs(3 * 60);
+
+/// Whether `cargo deny` failed only because it has no database.
+fn is_unfetched(output: &str) -> bool {
+    output.contains("failed to fetch advisory database")
 }
 
 /// Libraries compile without a warning with none of their features, and with each alone: all other
@@ -206,4 +243,19 @@ pub(crate) fn step(report: &mut Report, title: &str, command: &mut Command) -> R
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_unfetched;
+
+    #[test]
+    fn an_advisory_is_no_missing_database() {
+        assert!(is_unfetched(
+            "[ERROR] failed to fetch advisory database https://x/db with cli: failed to clone"
+        ));
+        assert!(!is_unfetched(
+            "error[vulnerability]: data is read twice\n   ┌─ Cargo.lock:9:1"
+        ));
+    }
 }
