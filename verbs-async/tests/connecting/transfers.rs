@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use fake_libibverbs::{in_flight, posted, share, with};
 use verbs_async::verbs_channel::TransferError;
 
-use crate::bench::{Bench, Task, done, now};
+use crate::bench::{Bench, Task, announce, done, now};
 use crate::gate::LONG;
 use crate::transfer_bench::{
-    Clock, DRAIN, Pair, TIMEOUT, aborted, announce, destroyed, flushes, is_rejected, is_timed_out,
-    refuse, results,
+    Clock, DRAIN, Pair, TIMEOUT, aborted, destroyed, flushes, is_rejected, is_timed_out, refuse,
+    results,
 };
 
 /// Polls until it is ready: helper threads destroy.

@@ -8,9 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use fake_libibverbs::{
-    announce_last, assert_all_is_well, deliver, is_all_ended, posted, share, with,
-};
+use fake_libibverbs::{assert_all_is_well, deliver, is_all_ended, posted, share, with};
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_GRH, IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc,
 };
@@ -21,7 +19,7 @@ use verbs_async::{AsyncDatagrams, Error};
 use verbs_harness::allocations::allocations;
 use verbs_harness::until;
 
-use crate::bench::{Bench, Task, WakeCounter, done, now, system_calls};
+use crate::bench::{Bench, Task, WakeCounter, announce, done, now, system_calls};
 
 const HEADER: usize = 40;
 /// Only what hangs takes so long.
@@ -63,12 +61,6 @@ pub(crate) fn comes(wr_id: u64, bytes: &[u8]) {
         ..Default::default()
     };
     with(|library| library.done.push_back(done));
-}
-
-/// The queue has an event.
-fn announce(bench: &Bench) {
-    assert!(announce_last());
-    bench.hand.readable();
 }
 
 fn buffer(pd: &ProtectionDomain) -> OwnedBuffer {

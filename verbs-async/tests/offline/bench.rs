@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use fake_libibverbs::{announce, with};
-use verbs_async::{AsyncCq, CqEvents, CqNotifier};
+use fake_libibverbs::{announce_last, with};
+use verbs_async::{AsyncChannel, AsyncCq, AsyncGroup, CqEvents, CqNotifier};
 use verbs_core::verbs_sys::{IBV_WC_SUCCESS, ibv_wc};
 use verbs_core::{CompletionChannel, CompletionQueue, Device};
 
@@ -85,9 +85,22 @@ impl Bench {
 
     /// Delivers these events, and notifies.
     pub(crate) fn announce<'a>(&self, queues: impl IntoIterator<Item = &'a CompletionQueue>) {
-        queues.into_iter().for_each(announce);
+        queues.into_iter().for_each(fake_libibverbs::announce);
         self.hand.readable();
     }
+}
+
+/// Delivers the event of the queue that was created last, and notifies.
+pub(crate) fn announce(bench: &Bench) {
+    assert!(announce_last());
+    bench.hand.readable();
+}
+
+/// A channel of this group that is connected to itself.
+pub(crate) fn join(group: &AsyncGroup) -> AsyncChannel {
+    let member = group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    group.join(member.handshake(&endpoint).unwrap()).unwrap()
 }
 
 /// Adds these completions to the queue.

@@ -7,8 +7,8 @@ use verbs_async::verbs_channel::{
 use verbs_async::{AsyncChannel, Error, Operation};
 use verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status};
 
-use crate::bench::{Bench, Task, done};
-use crate::groups::{Peer, announce, posted};
+use crate::bench::{Bench, Task, announce, done};
+use crate::groups::{Peer, posted};
 
 /// Two sends, which fill the queue.
 fn pair_of(pool: &BufferPool) -> OwnedChain {

@@ -10,8 +10,8 @@ use verbs_channel::verbs_core::verbs_sys::{
 };
 use verbs_channel::{DownReason, TransportError};
 
-use crate::bench::{Bench, Hand, Task, bounded, done, now};
-use crate::groups::{Peer, announce, posted};
+use crate::bench::{Bench, Hand, Task, announce, bounded, done, now};
+use crate::groups::{Peer, posted};
 
 #[test]
 fn close_waits_for_sends_and_aborts_receives() {

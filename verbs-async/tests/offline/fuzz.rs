@@ -22,8 +22,7 @@ use verbs_async::verbs_channel::{
 use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation};
 use verbs_core::{ProtectionDomain, RemoteMemoryRegion};
 
-use crate::bench::{Bench, Task, bounded};
-use crate::groups::announce;
+use crate::bench::{Bench, Task, announce, bounded};
 
 #[test]
 fn safe_programs_of_futures_on_a_device_with_faults() {

@@ -10,8 +10,8 @@ use verbs_async::verbs_channel::{
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_core::{AccessFlags, ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
 
-use crate::bench::{Bench, Task, done};
-use crate::groups::{announce, posted};
+use crate::bench::{Bench, Task, announce, done};
+use crate::groups::posted;
 
 /// The limits that the fake library grants here.
 const MAX_MSG_SZ: usize = 128;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 pub(crate) use fake_libibverbs::posted;
-use fake_libibverbs::{announce_last, assert_all_is_well, with};
+use fake_libibverbs::{assert_all_is_well, with};
 use verbs_async::verbs_channel::{
     Channel, DownReason, Outgoing, OwnedBuffer, OwnedRequest, Queue, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation, verbs_channel};
 use verbs_core::ProtectionDomain;
 
-use crate::bench::{Bench, Task, done, now, system_calls};
+use crate::bench::{Bench, Task, announce, done, join, now, system_calls};
 
 /// A channel with room for two requests in each queue, in a group of its own.
 pub(crate) struct Peer {
@@ -50,18 +50,6 @@ impl Peer {
         let work = || Outgoing::send(self.buffer()).into();
         std::iter::repeat_with(work).take(2).collect()
     }
-}
-
-pub(crate) fn join(group: &AsyncGroup) -> AsyncChannel {
-    let member = group.prepare().unwrap();
-    let endpoint = member.endpoint();
-    group.join(member.handshake(&endpoint).unwrap()).unwrap()
-}
-
-/// Delivers the event of the queue that was created last.
-pub(crate) fn announce(bench: &Bench) {
-    assert!(announce_last());
-    bench.hand.readable();
 }
 
 #[test]

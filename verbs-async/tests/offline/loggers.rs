@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use fake_libibverbs::with;
 use verbs_harness::logged::{bombs, does, lines, listen, panics};
 
-use crate::bench::{Bench, Task, bounded, done};
+use crate::bench::{Bench, Task, announce, bounded, done};
 
 #[test]
 fn every_queue_is_notified_of_a_notifier_failure() {
@@ -57,7 +57,7 @@ fn loggers_run_without_the_lock() {
             let (ended, _) = match task.poll() {
                 Poll::Ready(ended) => ended,
                 Poll::Pending => {
-                    crate::groups::announce(&bench);
+                    announce(&bench);
                     task.ends()
                 }
             };

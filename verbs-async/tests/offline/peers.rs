@@ -14,8 +14,8 @@ use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier, Error};
 use verbs_core::{CompletionChannel, Device, ProtectionDomain};
 use verbs_harness::logged::{lines, listen};
 
-use crate::bench::{Hand, Task, done, now};
-use crate::groups::{join, posted};
+use crate::bench::{Hand, Task, done, join, now};
+use crate::groups::posted;
 
 const LEFT: DownReason = DownReason::PeerClosed;
 

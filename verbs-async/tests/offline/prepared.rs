@@ -6,8 +6,8 @@ use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_RECV, ibv_wc};
 use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer, Queue};
 use verbs_async::{AsyncChannel, AsyncGroup};
 
-use crate::bench::{Bench, Task, done};
-use crate::groups::{announce, posted};
+use crate::bench::{Bench, Task, announce, done};
+use crate::groups::posted;
 
 /// A group of one channel with room for two receives, and a pool of two blocks.
 fn group(bench: &Bench) -> (AsyncGroup, BufferPool, ProtectionDomain) {

@@ -5,8 +5,8 @@ use verbs_async::Error;
 use verbs_async::verbs_channel::BufferPool;
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, ibv_wc};
 
-use crate::bench::{Bench, Task, done};
-use crate::groups::{Peer, announce, posted};
+use crate::bench::{Bench, Task, announce, done};
+use crate::groups::{Peer, posted};
 
 #[test]
 fn result_of_an_operation_drops_the_buffer_and_can_be_awaited_again() {

@@ -10,8 +10,8 @@ use verbs_async::verbs_channel::{
 use verbs_async::{AsyncChannel, AsyncGroup, Error, SharedMessages};
 use verbs_core::verbs_sys::{IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
 
-use crate::bench::{Bench, Task, done, now, system_calls};
-use crate::groups::{announce, join, posted};
+use crate::bench::{Bench, Task, announce, done, join, now, system_calls};
+use crate::groups::posted;
 
 /// A group with shared receives, and two channels of it.
 struct Shared {

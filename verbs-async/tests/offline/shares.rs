@@ -8,8 +8,7 @@ use verbs_async::verbs_channel::{Channel, OwnedBuffer};
 use verbs_async::{AsyncChannel, AsyncGroup, Operation};
 use verbs_harness::allocations::allocations;
 
-use crate::bench::{Bench, done};
-use crate::groups::{announce, join};
+use crate::bench::{Bench, announce, done, join};
 
 /// More than a node of the standard library's trees holds.
 const CHANNELS: u32 = 24;

@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::task::Poll;
 use std::time::Duration;
 
-use fake_libibverbs::{announce_last, is_in_flight, with};
+use fake_libibverbs::{is_in_flight, with};
 use verbs_async::verbs_channel::{
     BufferPool, Channel, ChannelId, Error, Outgoing, OwnedRequest, TransferOutcome, TransportError,
 };
@@ -13,22 +13,10 @@ use verbs_async::{AsyncChannel, AsyncGroup, AsyncTransfer};
 use verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_WR_FLUSH_ERR};
 use verbs_core::verbs_sys::{ibv_wc, ibv_wc_status};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, join};
 
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(200);
 pub(crate) const DRAIN: Duration = Duration::from_millis(30);
-
-fn join(group: &AsyncGroup) -> AsyncChannel {
-    let member = group.prepare().unwrap();
-    let endpoint = member.endpoint();
-    group.join(member.handshake(&endpoint).unwrap()).unwrap()
-}
-
-/// Delivers the event of the queue that was created last.
-pub(crate) fn announce(bench: &Bench) {
-    assert!(announce_last());
-    bench.hand.readable();
-}
 
 /// Timers that run out when the test ends them.
 #[derive(Default)]

@@ -9,9 +9,9 @@ use verbs_async::verbs_channel::{
 };
 use verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
 
-use crate::bench::{Bench, Task, done, now};
+use crate::bench::{Bench, Task, announce, done, now};
 use crate::transfer_bench::{
-    Clock, DRAIN, Pair, TIMEOUT, aborted, announce, ends, flushes, is_rejected, results,
+    Clock, DRAIN, Pair, TIMEOUT, aborted, ends, flushes, is_rejected, results,
 };
 
 #[test]

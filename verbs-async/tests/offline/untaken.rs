@@ -5,8 +5,8 @@ use verbs_async::verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest};
 use verbs_async::{AsyncChannel, Error, Operation};
 use verbs_harness::allocations::allocations;
 
-use crate::bench::{Bench, Task, done};
-use crate::groups::{Peer, announce, posted};
+use crate::bench::{Bench, Task, announce, done};
+use crate::groups::{Peer, posted};
 
 /// A kind of operation.
 #[derive(Clone, Copy, Debug)]

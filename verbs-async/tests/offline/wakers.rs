@@ -11,8 +11,8 @@ use verbs_async::DeviceEvents;
 use verbs_async::verbs_channel::verbs_core::PollSlot;
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_EVENT_PORT_ACTIVE, ibv_async_event};
 
-use crate::bench::{Bench, Hand, Task, bounded, done, now};
-use crate::groups::{Peer, announce, posted};
+use crate::bench::{Bench, Hand, Task, announce, bounded, done, now};
+use crate::groups::{Peer, posted};
 use crate::hooks::{Moment, waker};
 
 /// Panics when the last of its clones is dropped, unless it was woken by that.

@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use fake_libibverbs::{share, with};
 
-use crate::bench::{Bench, WakeCounter, done};
-use crate::streams::{
-    CREDIT, HELLO, announce, arrive, flush, hello, made, met, read, sends, write,
-};
+use crate::bench::{Bench, WakeCounter, announce, done};
+use crate::streams::{CREDIT, HELLO, arrive, flush, hello, made, met, read, sends, write};
 
 /// Completes all sends that are in flight.
 fn all_is_sent() {

@@ -9,14 +9,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use fake_libibverbs::{Posted, announce_last, share, with};
+use fake_libibverbs::{Posted, share, with};
 use futures_util::{AsyncRead, AsyncWrite};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, OwnedWriteHalf};
+use verbs_async::{AsyncGroup, ByteStream, OwnedWriteHalf};
 use verbs_channel::Channel;
 use verbs_core::verbs_sys::{__be32, IBV_WC_RECV, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, ibv_wc};
 
-use crate::bench::{Bench, WakeCounter, bounded, done};
+use crate::bench::{Bench, WakeCounter, announce, bounded, done, join};
 
 pub(crate) const HELLO: u32 = 1 << 28;
 const DATA: u32 = 2 << 28;
@@ -61,12 +61,6 @@ fn group(bench: &Bench, receives: u32, max_channels: u32) -> AsyncGroup {
     with(|library| library.ports[0].attr.max_msg_sz = 1 << 20);
     let builder = Channel::builder(&pd).max_recv_wr(receives);
     AsyncGroup::new(builder, max_channels, &bench.events).unwrap()
-}
-
-fn join(group: &AsyncGroup) -> AsyncChannel {
-    let member = group.prepare().unwrap();
-    let endpoint = member.endpoint();
-    group.join(member.handshake(&endpoint).unwrap()).unwrap()
 }
 
 /// The posted request with this index.
@@ -385,12 +379,6 @@ fn destroyed(what: impl FnOnce()) -> ThreadId {
 
 /// Longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 20 });
-
-/// The queue has a completion, and the notifier reports it.
-pub(crate) fn announce(bench: &Bench) {
-    assert!(announce_last());
-    bench.hand.readable();
-}
 
 /// Nothing completes: the peer posts no receive.
 #[test]

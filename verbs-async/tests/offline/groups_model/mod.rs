@@ -14,8 +14,7 @@ use verbs_core::verbs_sys::{
     IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
 };
 
-use crate::bench::{Bench, Task, bounded};
-use crate::groups::{announce, join};
+use crate::bench::{Bench, Task, announce, bounded, join};
 use steps::{Kind, Step, steps};
 
 mod steps;
