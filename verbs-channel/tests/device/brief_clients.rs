@@ -36,23 +36,28 @@ fn is_of_the_client(accepted: Result<Channel, Error>) {
     }
 }
 
+/// Accepts a client that leaves, and then one that stays.
+fn only_one_accept_fails(server: &mut Server, client: impl FnOnce() + Send) {
+    thread::scope(|threads| {
+        threads.spawn(client);
+        is_of_the_client(patient(&server.pd).accept_cm(&mut server.listener, PATIENCE));
+    });
+    let (mut client, mut accepted) = pair(server);
+    works(&mut client, &mut accepted, 100);
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
-fn client_that_leaves_at_once_is_told_of_for_its_own_accept_only() {
+fn client_that_leaves_at_once_fails_its_own_accept_only() {
     let test = begin!();
     let Some(mut server) = Server::new(&test) else {
         return;
     };
     let addr = server.addr;
     for _ in 0..5 {
-        thread::scope(|threads| {
-            threads.spawn(move || {
-                drop(patient(&pd_to(addr)).connect_cm(addr, PATIENCE).unwrap());
-            });
-            is_of_the_client(patient(&server.pd).accept_cm(&mut server.listener, PATIENCE));
+        only_one_accept_fails(&mut server, move || {
+            drop(patient(&pd_to(addr)).connect_cm(addr, PATIENCE).unwrap());
         });
-        let (mut client, mut accepted) = pair(&mut server);
-        works(&mut client, &mut accepted, 100);
     }
 }
 
@@ -69,18 +74,13 @@ fn answer(addr: SocketAddr) -> Answer {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn client_that_leaves_before_it_confirms_is_told_of_for_its_own_accept_only() {
+fn client_that_leaves_before_it_confirms_fails_its_own_accept_only() {
     let test = begin!();
     let Some(mut server) = Server::new(&test) else {
         return;
     };
     let addr = server.addr;
-    thread::scope(|threads| {
-        threads.spawn(move || drop(answer(addr)));
-        is_of_the_client(patient(&server.pd).accept_cm(&mut server.listener, PATIENCE));
-    });
-    let (mut client, mut accepted) = pair(&mut server);
-    works(&mut client, &mut accepted, 100);
+    only_one_accept_fails(&mut server, move || drop(answer(addr)));
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn tcp_pair() -> (TcpStream, TcpStream) {
 #[test]
 fn on_iwarp_nothing_connects_by_endpoints() {
     with(|library| library.transport = IBV_TRANSPORT_IWARP);
-    let is_told = |connected: Result<Channel, Error>, pool: BufferPool| {
+    let is_rejected = |connected: Result<Channel, Error>, pool: BufferPool| {
         let error = connected.unwrap_err();
         let text = error.to_string();
         assert!(
@@ -141,24 +141,24 @@ fn on_iwarp_nothing_connects_by_endpoints() {
         (prepared, pool)
     };
     let (prepared, pool) = prepare();
-    is_told(handshake(prepared), pool);
+    is_rejected(handshake(prepared), pool);
     // Before TCP: no peer listens, and none connects.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let nobody = listener.local_addr().unwrap();
+    let unused = listener.local_addr().unwrap();
     let (prepared, pool) = prepare();
-    is_told(prepared.accept(&listener, LONG), pool);
+    is_rejected(prepared.accept(&listener, LONG), pool);
     drop(listener);
     let (prepared, pool) = prepare();
-    is_told(prepared.connect(nobody, LONG), pool);
-    // A peer that is connected over TCP already is told, too.
+    is_rejected(prepared.connect(unused, LONG), pool);
+    // A peer that is connected over TCP already gets the reason, too.
     let (mut stream, theirs) = tcp_pair();
     let (prepared, pool) = prepare();
     let connected = prepared.exchange(&theirs, LONG, b"");
-    is_told(connected.map(|(channel, _)| channel), pool);
+    is_rejected(connected.map(|(channel, _)| channel), pool);
     drop(theirs);
-    let mut told = Vec::new();
-    stream.read_to_end(&mut told).unwrap();
-    assert!(String::from_utf8_lossy(&told).contains("fake0 is an iWARP device"));
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert!(String::from_utf8_lossy(&answer).contains("fake0 is an iWARP device"));
     assert_all_is_well();
 }
 
