@@ -1,7 +1,7 @@
 //! What was measured, as a table for people or as JSON.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use examples::{Context as _, Failure, say};
 use hdrhistogram::Histogram;
@@ -25,15 +25,65 @@ pub(crate) struct Figures {
     times: Option<(Times, u32)>,
 }
 
+/// Times one operation after the other. The first are a warm-up, and not measured.
+pub(crate) struct Latency<'a> {
+    plan: &'a Plan,
+    warm_up: u64,
+    /// How many operations have been timed, with the warm-up.
+    number: u64,
+    start: Instant,
+    times: Times,
+}
+
+impl<'a> Latency<'a> {
+    pub(crate) fn new(plan: &'a Plan) -> Result<Self, Failure> {
+        Ok(Self {
+            plan,
+            warm_up: plan.warm_up(),
+            number: 0,
+            start: Instant::now(),
+            times: Times::new()?,
+        })
+    }
+
+    /// The number of the next operation, until there were enough.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<u64> {
+        if self.number == self.warm_up {
+            self.start = Instant::now();
+        }
+        let measured = self.number.checked_sub(self.warm_up);
+        let is_over = measured.is_some_and(|count| self.plan.is_over(count, self.start));
+        (!is_over).then_some(self.number)
+    }
+
+    /// The operation that begun then is done.
+    #[inline]
+    pub(crate) fn record(&mut self, begun: Instant) {
+        if self.number >= self.warm_up {
+            self.times.record(begun.elapsed());
+        }
+        self.number += 1;
+    }
+
+    /// What was measured, of operations of which each went so many ways in its time.
+    pub(crate) fn figures(self, ways: u32) -> Figures {
+        Figures {
+            times: Some((self.times, ways)),
+            ..Figures::bandwidth(self.number - self.warm_up, self.start.elapsed())
+        }
+    }
+}
+
 impl Times {
-    pub(crate) fn new() -> Result<Self, Failure> {
+    fn new() -> Result<Self, Failure> {
         // Up to a minute; what takes longer counts as that.
         let times = Histogram::new_with_bounds(1, 60_000_000_000, 3);
         Ok(Self(times.context(|| "cannot make a histogram")?))
     }
 
     #[inline]
-    pub(crate) fn record(&mut self, took: Duration) {
+    fn record(&mut self, took: Duration) {
         self.0.saturating_record(nanoseconds(took).max(1));
     }
 }
@@ -43,14 +93,6 @@ fn nanoseconds(took: Duration) -> u64 {
 }
 
 impl Figures {
-    /// Operations of which each went so many ways in its time.
-    pub(crate) fn latency(operations: u64, took: Duration, times: Times, ways: u32) -> Self {
-        Self {
-            times: Some((times, ways)),
-            ..Self::bandwidth(operations, took)
-        }
-    }
-
     pub(crate) fn bandwidth(operations: u64, took: Duration) -> Self {
         Self {
             operations,

@@ -16,7 +16,7 @@ use verbs_async::verbs_channel::PreparedChannel;
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Operation};
 
 use crate::channel::{Buffers, Offer, builder, exchange};
-use crate::figures::{Figures, Times};
+use crate::figures::{Figures, Latency};
 use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::run::{Done, meet};
@@ -260,34 +260,18 @@ impl Connection<'_> {
 
     /// One operation after the other, each answered by the peer unless it takes no part.
     async fn latency(&self, receives: &mut VecDeque<Operation>) -> Result<Figures, Failure> {
-        let warm_up = self.plan.warm_up();
-        let mut times = Times::new()?;
-        let (mut number, mut start) = (0, Instant::now());
-        loop {
-            if number == warm_up {
-                start = Instant::now();
-            }
-            if number >= warm_up && self.plan.is_over(number - warm_up, start) {
-                break;
-            }
+        let mut latency = Latency::new(self.plan)?;
+        while let Some(number) = latency.next() {
             let begun = Instant::now();
             let operation = self.start()?;
             if !self.plan.op.is_one_sided() {
                 self.message(receives).await?;
             }
             self.sent(operation, number).await?;
-            if number >= warm_up {
-                times.record(begun.elapsed());
-            }
-            number += 1;
+            latency.record(begun);
         }
         let ways = if self.plan.op.is_one_sided() { 1 } else { 2 };
-        Ok(Figures::latency(
-            number - warm_up,
-            start.elapsed(),
-            times,
-            ways,
-        ))
+        Ok(latency.figures(ways))
     }
 
     /// Answers each message until the peer is done.

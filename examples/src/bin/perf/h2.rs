@@ -12,7 +12,7 @@ use hyper::body::Bytes;
 use hyper::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::figures::{Figures, Times};
+use crate::figures::{Figures, Latency};
 use crate::futures::Theirs;
 use crate::plan::Plan;
 use crate::run::Done;
@@ -101,28 +101,13 @@ impl Asker<'_> {
         let [requests] = &self.requests[..] else {
             return Err(Failure::new("a latency is that of one connection"));
         };
-        let (plan, warm_up) = (self.plan, self.plan.warm_up());
-        let (mut times, mut number, mut start) = (Times::new()?, 0, Instant::now());
-        loop {
-            if number == warm_up {
-                start = Instant::now();
-            }
-            if number >= warm_up && plan.is_over(number - warm_up, start) {
-                break;
-            }
+        let mut latency = Latency::new(self.plan)?;
+        while latency.next().is_some() {
             let begun = Instant::now();
             self.one(requests).await?;
-            if number >= warm_up {
-                times.record(begun.elapsed());
-            }
-            number += 1;
+            latency.record(begun);
         }
-        Ok(Figures::latency(
-            number - warm_up,
-            start.elapsed(),
-            times,
-            1,
-        ))
+        Ok(latency.figures(1))
     }
 
     /// As many requests in flight on each connection as there may be.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use examples::{Context as _, Failure, Frames, Patience};
 use serde::{Deserialize, Serialize};
 
-use crate::figures::{Figures, Times};
+use crate::figures::{Figures, Latency};
 use crate::link::{Counts, Link};
 use crate::memory::{Memory, mark_of};
 use crate::plan::{Op, Plan};
@@ -87,32 +87,15 @@ impl<'r, L: Link> Side<'r, L> {
 
     /// One operation after the other, each answered by the peer unless it takes no part.
     fn latency(&mut self) -> Result<Figures, Failure> {
-        let warm_up = self.plan.warm_up();
-        let mut times = Times::new()?;
-        let mut number = 0;
-        let mut start = Instant::now();
-        loop {
-            if number == warm_up {
-                start = Instant::now();
-            }
-            if number >= warm_up && self.plan.is_over(number - warm_up, start) {
-                break;
-            }
+        let mut latency = Latency::new(self.plan)?;
+        while let Some(number) = latency.next() {
             let begun = Instant::now();
             self.post(0, true)?;
             self.answered(number)?;
-            if number >= warm_up {
-                times.record(begun.elapsed());
-            }
-            number += 1;
+            latency.record(begun);
         }
         let ways = if self.plan.op.is_one_sided() { 1 } else { 2 };
-        Ok(Figures::latency(
-            number - warm_up,
-            start.elapsed(),
-            times,
-            ways,
-        ))
+        Ok(latency.figures(ways))
     }
 
     /// Waits until the peer has answered the operation with this number, or it has completed.

@@ -12,7 +12,7 @@ use verbs_async::{AsyncGroup, CqEvents};
 use verbs_core::RemoteMemoryRegion;
 
 use crate::channel::{Offer, exchange};
-use crate::figures::{Figures, Times};
+use crate::figures::{Figures, Latency};
 use crate::futures::{Theirs, with_peer};
 use crate::h2;
 use crate::memory::pattern;
@@ -136,34 +136,19 @@ async fn side<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Ends<R, W> {
     /// One message after the other, each answered by the peer.
     async fn latency(&mut self, plan: &Plan, progress: &Cell<u64>) -> Result<Figures, Failure> {
-        let (mut bytes, warm_up) = (memory(0, plan.size())?, plan.warm_up());
-        let (mut times, mut number, mut start) = (Times::new()?, 0, Instant::now());
-        loop {
-            if number == warm_up {
-                start = Instant::now();
-            }
-            if number >= warm_up && plan.is_over(number - warm_up, start) {
-                break;
-            }
+        let (mut bytes, mut latency) = (memory(0, plan.size())?, Latency::new(plan)?);
+        while let Some(number) = latency.next() {
             fill(plan, self.conn, number, &mut bytes);
             let begun = Instant::now();
             self.write.write_all(&bytes).await?;
             self.write.flush().await?;
             let _len = self.read.read_exact(&mut bytes).await?;
-            if number >= warm_up {
-                times.record(begun.elapsed());
-            }
+            latency.record(begun);
             verify(plan, self.conn, number, &bytes)?;
             progress.set(progress.get() + 1);
-            number += 1;
-            self.posted.set(number);
+            self.posted.set(number + 1);
         }
-        Ok(Figures::latency(
-            number - warm_up,
-            start.elapsed(),
-            times,
-            2,
-        ))
+        Ok(latency.figures(2))
     }
 
     /// Answers each message until the peer is done.
