@@ -130,15 +130,21 @@ fn dispatch(command: Option<OsString>, args: Vec<OsString>) -> Result<ExitCode, 
 }
 
 /// As `cargo soft-roce` has it, but that `test` is this workspace's own.
-fn soft_roce_as_here(mut args: Vec<OsString>) -> Result<ExitCode, Error> {
-    if args.first().is_some_and(|arg| arg == "test") {
-        let options = soft_roce::cli::options(args.split_off(1))?;
-        if let Some(options) = options {
-            process::end_children_on_signals()?;
-            return test::device(options);
-        }
+fn soft_roce_as_here(args: Vec<OsString>) -> Result<ExitCode, Error> {
+    if let Some(options) = of_own_test(&args)? {
+        process::end_children_on_signals()?;
+        return test::device(options);
     }
     soft_roce::cli::main("cargo xtask soft-roce", args)
+}
+
+/// The options of this workspace's own `soft-roce test`, unless these arguments ask for something else, such as
+/// help.
+fn of_own_test(args: &[OsString]) -> Result<Option<soft_roce::Options>, Error> {
+    match args {
+        [test, options @ ..] if test == "test" => soft_roce::cli::options(options.to_vec()),
+        _ => Ok(None),
+    }
 }
 
 fn help() -> String {
@@ -152,7 +158,9 @@ fn help() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{COMMANDS, dispatch, help};
+    use std::ffi::OsString;
+
+    use super::{COMMANDS, dispatch, help, of_own_test};
 
     #[test]
     fn help_names_every_command() {
@@ -166,5 +174,16 @@ mod tests {
         let error = dispatch(Some("dmeo".into()), vec![]).unwrap_err();
         assert!(error.to_string().contains("demo"), "{error}");
         assert_eq!(error.code(), 2);
+    }
+
+    #[test]
+    fn help_for_the_tests_of_soft_roce_runs_none() {
+        let is_run = |line: &str| {
+            let args: Vec<_> = line.split(' ').map(OsString::from).collect();
+            of_own_test(&args).unwrap().is_some()
+        };
+        assert!(is_run("test") && is_run("test --guest"));
+        assert!(!is_run("test --help") && !is_run("test --guest -h"));
+        assert!(!is_run("run --help") && !is_run("up"));
     }
 }
