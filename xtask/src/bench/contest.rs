@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::progress::Progress;
+use super::report::Section;
 use super::samples::Spread;
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
@@ -55,10 +56,19 @@ pub(super) struct Outcome {
 #[derive(Debug)]
 pub(super) struct Outcomes {
     pub(super) all: Vec<Outcome>,
-    pub(super) failures: Vec<String>,
+    failures: Vec<String>,
     /// Contests in which a contender has no figure at all.
-    pub(super) missing: Vec<String>,
-    pub(super) ran_on: String,
+    missing: Vec<String>,
+    ran_on: String,
+}
+
+impl Outcomes {
+    /// Adds to the section of these outcomes what they ran on, and what is missing.
+    pub(super) fn note_in(self, section: &mut Section) {
+        section.ran_on = Some(self.ran_on);
+        section.missing = self.missing;
+        section.failures = self.failures;
+    }
 }
 
 impl Outcome {
@@ -124,7 +134,12 @@ pub(super) fn hold(
     let mut jobs = vec![job("place", vec![words(&["sh", "-c", RAN_ON, "{device}"])])];
     for (at, contest) in contests.iter().enumerate() {
         for round in 0..rounds {
-            for (number, contender) in contest.contenders.iter().enumerate() {
+            let mut order: Vec<_> = contest.contenders.iter().enumerate().collect();
+            // In the other direction each time: what slows the machine down for a while is no one's.
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for (number, contender) in order {
                 let name = format!("{}, {}, round {}", contest.name, contender.name, round + 1);
                 let commands = vec![contender.server.clone(), contender.client.clone()];
                 jobs.push(job(&name, commands));

@@ -269,11 +269,21 @@ fn perftest(figures: &Figures) -> Result<String, Error> {
     for op in ["send", "write", "read"] {
         row(&format!("latency of a {op}"), &format!("latency, {op}"), "");
     }
+    let control = ", control";
+    row(
+        "perftest beside itself: latency of a send",
+        "latency, send",
+        control,
+    );
     for (qps, s) in [(1, ""), (16, "s")] {
         for op in ["send", "write", "read"] {
             let words = format!("bandwidth of {op}s, {qps} queue pair{s}");
             let suffix = format!(", {qps} queue pair{s}");
             row(&words, &format!("bandwidth, {op}"), &suffix);
+        }
+        if qps == 1 {
+            let words = "perftest beside itself: bandwidth of sends, 1 queue pair";
+            row(words, "bandwidth, send", ", 1 queue pair, control");
         }
     }
     Ok(format!(

@@ -73,9 +73,7 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
     let mut section = section(&outcomes.all, |depth| lengths(plan, depth));
     section.command = plan.command(Part::Async);
     section.about = ABOUT.to_owned();
-    section.ran_on = Some(outcomes.ran_on);
-    section.missing = outcomes.missing;
-    section.failures = outcomes.failures;
+    outcomes.note_in(&mut section);
     Ok(section)
 }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use crate::workspace;
 
@@ -47,7 +48,7 @@ impl Machine {
             }),
             date: first_line(Command::new("date").args(["-u", "+%Y-%m-%d"]))
                 .unwrap_or_else(unknown),
-            load: load(&read("/proc/loadavg"), count),
+            load: load(busy(), count),
         }
     }
 
@@ -105,21 +106,63 @@ fn short_rust(version: &str) -> String {
     number.unwrap_or(version).to_owned()
 }
 
-/// The load average of a minute, and what it means.
-fn load(loadavg: &str, count: usize) -> String {
-    let load = loadavg.split(' ').next().unwrap_or_default();
-    let idle = load.parse::<f64>().is_ok_and(|load| load < 0.3);
-    let word = if idle {
+/// The share of its processors' time in which this machine was busy, within a second in which this program
+/// does nothing.
+fn busy() -> Option<f64> {
+    let now = || Times::read(&fs::read_to_string("/proc/stat").ok()?);
+    let before = now()?;
+    thread::sleep(Duration::from_secs(1));
+    Some(now()?.busy_since(&before))
+}
+
+/// The times of all processors together, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Times {
+    all: u64,
+    idle: u64,
+}
+
+impl Times {
+    /// From `/proc/stat`; see `proc_stat(5)`.
+    fn read(stat: &str) -> Option<Self> {
+        let mut words = stat.lines().next()?.split_whitespace();
+        if words.next() != Some("cpu") {
+            return None;
+        }
+        // What guests take is in the first two already.
+        let ticks: Option<Vec<u64>> = words.take(8).map(|word| word.parse().ok()).collect();
+        let ticks = ticks.filter(|ticks| ticks.len() >= 5)?;
+        Some(Self {
+            all: ticks.iter().sum(),
+            idle: ticks[3] + ticks[4],
+        })
+    }
+
+    fn busy_since(&self, before: &Self) -> f64 {
+        let all = self.all.saturating_sub(before.all);
+        let idle = self.idle.saturating_sub(before.idle).min(all);
+        #[expect(clippy::cast_precision_loss, reason = "ticks of a second")]
+        let share = (all - idle) as f64 / all.max(1) as f64;
+        share
+    }
+}
+
+/// How busy it was, and what it means.
+fn load(busy: Option<f64>, count: usize) -> String {
+    let Some(busy) = busy else {
+        return unknown();
+    };
+    let word = if busy < 0.1 {
         "idle"
     } else {
         "other programs ran: take times again"
     };
-    format!("{load} on {count} threads ({word})")
+    format!("{:.0} % of {count} threads ({word})", busy * 100.0)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Machine, load, processor, rdma_core, short_rust};
+    use super::{Machine, Times, load, processor, rdma_core, short_rust, unknown};
 
     #[test]
     fn the_processor_is_named_with_its_threads() {
@@ -140,9 +183,20 @@ mod tests {
 
     #[test]
     fn a_busy_machine_is_called_so() {
-        assert!(load("0.05 0.3 0.4 1/99 5", 2).contains("idle"));
-        assert!(load("1.50 0.3 0.4 1/99 5", 2).contains("take times again"));
-        assert!(load("", 2).contains("take times again"));
+        let stat = |line: &str| Times::read(&format!("{line}\ncpu0 1 2 3\n"));
+        let before = stat("cpu  100 0 100 1000 50 0 0 10 5 0").unwrap();
+        let after = stat("cpu  130 0 110 1130 70 0 0 20 5 0").unwrap();
+        assert_eq!(after.busy_since(&before), 0.25);
+        assert_eq!(after.busy_since(&after), 0.0);
+        assert_eq!(
+            load(Some(0.25), 2),
+            "25 % of 2 threads (other programs ran: take times again)"
+        );
+        assert_eq!(load(Some(0.0), 2), "0 % of 2 threads (idle)");
+        assert_eq!(
+            (stat("cpu 1 2"), stat(""), load(None, 2)),
+            (None, None, unknown())
+        );
     }
 
     #[test]

@@ -37,17 +37,15 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Its size, queue pairs, count and depth, as options.
+    fn numbers(&self) -> [String; 4] {
+        [self.size, self.qps, self.count, self.depth].map(|number| number.to_string())
+    }
+
     /// C's program.
     pub(super) fn perftest(&self) -> Contender {
-        let Self {
-            kind,
-            op,
-            size,
-            qps,
-            count,
-            depth,
-            ..
-        } = *self;
+        let Self { kind, op, .. } = *self;
+        let [size, qps, count, depth] = self.numbers();
         let (suffix, read): (_, fn(&str) -> Option<f64>) = match kind {
             Kind::Latency => ("lat", perftest_latency),
             Kind::Bandwidth => ("bw", perftest_bandwidth),
@@ -81,15 +79,8 @@ impl Run<'_> {
 
     /// Ours, with these options.
     pub(super) fn ours(&self, name: &'static str, program: &Path, options: &[&str]) -> Contender {
-        let Self {
-            kind,
-            op,
-            size,
-            qps,
-            count,
-            depth,
-            ..
-        } = *self;
+        let Self { kind, op, .. } = *self;
+        let [size, qps, count, depth] = self.numbers();
         let program = program.display().to_string();
         let command = |processor: &str, device: &str| {
             let mut all = words(&["taskset", "-c", processor, &program, "-d", device]);
@@ -101,7 +92,6 @@ impl Run<'_> {
         let [first, second] = self.processors;
         let mut client = command(second, "{peer}");
         let op = if op == "atomic" { "faa" } else { op };
-        let [size, qps, count, depth] = [size, qps, count, depth].map(|n| n.to_string());
         client.extend(words(&["--json", "--op", op, "-s", &size, "-n", &count]));
         if kind != Kind::Latency {
             client.extend(words(&["--bandwidth", "--qps", &qps, "--depth", &depth]));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::chart::{Lines, Scale, Series};
-use super::contest::{self, Contest, Outcome, Place};
+use super::contest::{self, Contender, Contest, Outcome, Place};
 use super::perf::{Kind, Run};
 use super::plan::{Part, Plan};
 use super::report::Section;
@@ -17,7 +17,11 @@ C's `ib_…_lat` and `ib_…_bw` and the example `perf` on verbs-core run in tur
 pinned to a processor each. Latencies are medians, in microseconds: half of a round trip of sends and writes, \
 the whole of reads and atomics. Bandwidths are in megabytes per second, of all queue pairs together. Each \
 figure is the median of the rounds, with the least and the most in brackets; a ratio is the median of those of \
-the rounds, here to perftest.";
+the rounds, here to perftest. For sends, perftest runs twice in each round: its ratio to itself shows how much of \
+the others is the machine.";
+
+/// The second run of C's program in a round.
+const CONTROL: usize = 2;
 
 /// A comparison, and where it is shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,6 +79,11 @@ impl Case {
         (bytes / self.size).min(most).div_euclid(self.qps).max(8)
     }
 
+    /// Whether C's program is compared with itself, too.
+    const fn has_control(&self) -> bool {
+        matches!(self.op.as_bytes(), b"send") && self.qps == 1
+    }
+
     fn name(&self) -> String {
         let Self { kind, op, qps, .. } = self;
         let size = size(self.size);
@@ -103,27 +112,39 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
                 processors: &processors,
                 gid: plan.gid.as_deref(),
             };
-            Contest {
-                name: case.name(),
-                contenders: vec![run.perftest(), run.ours("verbs-core", program, &[])],
+            let mut contenders = vec![run.perftest(), run.ours("verbs-core", program, &[])];
+            if case.has_control() {
+                let name = "perftest again";
+                contenders.push(Contender {
+                    name,
+                    ..run.perftest()
+                });
             }
+            let name = case.name();
+            Contest { name, contenders }
         })
         .collect();
     let outcomes = contest::hold(&contests, plan.rounds, &plan.place, "pairs with perftest")?;
     let mut section = section(&cases, &outcomes.all);
     section.about = ABOUT.to_owned();
-    section.ran_on = Some(outcomes.ran_on);
     section.command = plan.command(Part::Perftest);
-    section.missing = outcomes.missing;
-    section.failures = outcomes.failures;
     let ratios = contests.into_iter().zip(&outcomes.all);
-    let ratios = ratios.filter_map(|(contest, outcome)| {
-        let ratio = outcome.ratio(1)?;
-        let numbers = [ratio.least, ratio.median, ratio.most];
-        Some((contest.name, numbers.map(rounded).into()))
+    let ratios = ratios.flat_map(|(contest, outcome)| {
+        let control = format!("{}, control", contest.name);
+        let both = [(contest.name, 1), (control, CONTROL)].into_iter();
+        both.filter_map(|(name, contender)| {
+            let ratio = outcome.ratio(contender)?;
+            let numbers = [ratio.least, ratio.median, ratio.most];
+            Some((name, numbers.map(rounded).into()))
+        })
     });
     section.figures = ratios.collect();
+    outcomes.note_in(&mut section);
     Ok(section)
+}
+
+fn ratio_digits(ratio: f64) -> String {
+    format!("{ratio:.2}")
 }
 
 /// To three digits after the point.
@@ -158,13 +179,20 @@ fn section(cases: &[Case], outcomes: &[Outcome]) -> Section {
             .zip(outcomes)
             .filter(|(case, _)| of_group(case))
             .collect();
-        let mut table = Table::new(&["operation", "perftest", "verbs-core", "ratio"]);
+        let mut table = Table::new(&[
+            "operation",
+            "perftest",
+            "verbs-core",
+            "ratio",
+            "perftest again",
+        ]);
         for (case, outcome) in &group {
             table.row([
                 format!("{}, {}", case.op, size(case.size)),
                 cell(outcome.of(0), digits),
                 cell(outcome.of(1), digits),
-                cell(outcome.ratio(1), |ratio| format!("{ratio:.2}")),
+                cell(outcome.ratio(1), ratio_digits),
+                cell(outcome.ratio(CONTROL), ratio_digits),
             ]);
         }
         section.tables.push((caption.to_owned(), table));
@@ -261,10 +289,10 @@ mod tests {
         let section = section(&[case("send"), case("read")], &[pair, none]);
         let text = section.tables[0].1.markdown();
         assert!(
-            text.contains("| send, 64 B | 4.00 | 5.50 (5.00 to 6.00) | 1.38 (1.25 to 1.50) |"),
+            text.contains("| send, 64 B | 4.00 | 5.50 (5.00 to 6.00) | 1.38 (1.25 to 1.50) | - |"),
             "{text}"
         );
-        assert!(text.contains("| read, 64 B | - | - | - |"), "{text}");
+        assert!(text.contains("| read, 64 B | - | - | - | - |"), "{text}");
         let files: Vec<&str> = section.charts.iter().map(|(file, _)| &**file).collect();
         assert_eq!(files, ["latency.svg", "latency-ratio.svg"]);
     }

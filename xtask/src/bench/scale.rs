@@ -58,9 +58,7 @@ pub(super) fn measure(plan: &Plan, many_clients: &Path) -> Result<Section, Error
         .push(("Connections of one server".into(), memory(&connected)));
     section.command = plan.command(Part::Scale);
     section.about = ABOUT.to_owned();
-    section.ran_on = Some(outcomes.ran_on);
-    section.missing = outcomes.missing;
-    section.failures = outcomes.failures;
+    outcomes.note_in(&mut section);
     Ok(section)
 }
 

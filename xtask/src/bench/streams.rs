@@ -122,16 +122,15 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
             cell(outcome.ratio(1), |ratio| format!("{ratio:.2}")),
         ]);
     }
-    Ok(Section {
+    let mut section = Section {
         title: "The byte stream beside TCP",
         command: plan.command(Part::Streams),
         about: ABOUT.to_owned(),
-        ran_on: Some(outcomes.ran_on),
         tables: vec![("The byte stream and TCP".to_owned(), table)],
-        missing: outcomes.missing,
-        failures: outcomes.failures,
         ..Section::default()
-    })
+    };
+    outcomes.note_in(&mut section);
+    Ok(section)
 }
 
 #[cfg(test)]
