@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: one report of what each layer costs, beside the same work in C.
 
 mod bandwidth;
+mod build;
 mod callgrind;
 mod chart;
 mod clock;
@@ -57,6 +58,8 @@ The parts of the report:
                   layers that sleep
   scale           instructions and nanoseconds of a completion with 1 to 4,096 channels, and of
                   joining and leaving; memory of each connection of many_clients
+  build           seconds to build a crate that uses verbs-channel, from nothing, and what each
+                  dependency has of them; with --beside DIR in turns with the checkout in DIR
 
   --only PARTS    only these parts: one, or more with commas between them
   --full          all sizes and ten rounds instead of some and three: an hour or more
@@ -115,6 +118,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
             Part::Streams => streams::measure(&plan, &example("perf")?)?,
             Part::Async => in_flight::measure(&plan, &example("perf")?)?,
             Part::Scale => scale::measure(&plan, &example("many_clients")?)?,
+            Part::Build => build::measure(&plan)?,
         };
         report.add(&section)?;
         if section.missing.is_empty() && !section.figures.is_empty() {

@@ -1,6 +1,7 @@
 //! What to measure, where, and how often.
 
 use std::fs;
+use std::path::PathBuf;
 use std::thread;
 
 use super::contest::Place;
@@ -17,15 +18,17 @@ pub(super) enum Part {
     Streams,
     Async,
     Scale,
+    Build,
 }
 
 impl Part {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::Instructions,
         Self::Perftest,
         Self::Streams,
         Self::Async,
         Self::Scale,
+        Self::Build,
     ];
 
     pub(super) const fn name(self) -> &'static str {
@@ -35,12 +38,13 @@ impl Part {
             Self::Streams => "streams",
             Self::Async => "async",
             Self::Scale => "scale",
+            Self::Build => "build",
         }
     }
 
     /// Whether it runs programs on RDMA devices.
     const fn has_devices(self) -> bool {
-        !matches!(self, Self::Instructions)
+        !matches!(self, Self::Instructions | Self::Build)
     }
 }
 
@@ -53,6 +57,8 @@ pub(super) struct Plan {
     pub(super) rounds: usize,
     pub(super) place: Place,
     pub(super) gid: Option<String>,
+    /// Another checkout of the workspace, whose builds are measured in turns with those of this one.
+    pub(super) beside: Option<PathBuf>,
 }
 
 impl Plan {
@@ -83,6 +89,10 @@ impl Plan {
         };
         let (own, peer) = (args.value("--device")?, args.value("--peer")?);
         let gid = args.value("--gid-index")?;
+        let beside = args.value("--beside")?;
+        if beside.is_some() && !parts.contains(&Part::Build) {
+            return Err(args.usage("`--beside` is for the part build"));
+        }
         let soft_roce = jobs::options(args, policy)?;
         let is_chosen = soft_roce.way != soft_roce::Way::Auto;
         let (place, gid) = match own {
@@ -106,6 +116,7 @@ impl Plan {
             rounds,
             place,
             gid,
+            beside: beside.map(PathBuf::from),
         })
     }
 
@@ -181,6 +192,9 @@ impl Plan {
                 command += &format!(" --peer {peer}");
             }
         }
+        if let Some(beside) = self.beside.as_ref().filter(|_| part == Part::Build) {
+            command += &format!(" --beside {}", beside.display());
+        }
         command
     }
 }
@@ -237,12 +251,22 @@ mod tests {
         for words in [
             "--device a --guest",
             "--peer b",
+            "--beside a --only scale",
             "--gid-index 3",
             "--rounds 0",
             "--rounds many",
         ] {
             assert!(plan(words).is_err(), "{words}");
         }
+    }
+
+    #[test]
+    fn another_checkout_is_for_builds_alone() {
+        let plan = plan("--beside a").unwrap();
+        let command = "cargo xtask bench --only build --beside a";
+        assert_eq!(plan.command(Part::Build), command);
+        let command = "cargo xtask bench --only scale";
+        assert_eq!(plan.command(Part::Scale), command);
     }
 
     #[test]
