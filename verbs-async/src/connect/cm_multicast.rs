@@ -79,4 +79,23 @@ impl AsyncDatagrams {
         }
         Ok(was_member)
     }
+
+    /// A group that the endpoint was a member of until the network or the device ended that. See
+    /// [`Datagrams::ended_group_cm`](verbs_channel::Datagrams::ended_group_cm): nothing else reports it.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the end is not returned again, and the endpoint is no member.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "RDMA_CM_EVENT_MULTICAST_ERROR")]
+    pub async fn ended_group_cm(&self) -> Result<Option<DatagramEndpoint>> {
+        let Some(ended) = self.ended_group()? else {
+            return Ok(None);
+        };
+        self.leave_cm(&ended).await?;
+        Ok(Some(ended))
+    }
 }

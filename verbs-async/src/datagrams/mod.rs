@@ -216,6 +216,11 @@ impl AsyncDatagrams {
         Ok(self.shared.state.lock().engine.leave(group)?)
     }
 
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn ended_group(&self) -> Result<Option<DatagramEndpoint>> {
+        Ok(self.shared.state.lock().engine.ended_group()?)
+    }
+
     /// An error if it has failed or was closed.
     #[cfg(feature = "rdmacm")]
     pub(crate) fn check_is_up(&self) -> Result<()> {

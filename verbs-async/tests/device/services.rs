@@ -145,6 +145,7 @@ fn groups_are_joined_and_left() {
                     (&b"all"[..], sending.endpoint())
                 );
             }
+            assert_eq!(member.ended_group_cm().await.unwrap(), None);
             assert!(member.leave_cm(&all).await.unwrap());
             let wrong = sending
                 .join_cm([192, 0, 2, 1].into(), group, PATIENCE)

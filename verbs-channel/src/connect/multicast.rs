@@ -22,9 +22,8 @@ impl Datagrams {
     /// receives what it has sent itself depends on the device. A network may take a moment to forward a new
     /// group.
     ///
-    /// The endpoint is a member until it [leaves](Self::leave_cm) the group or is dropped. On InfiniBand, a
-    /// membership also ends when the port gets another LID or goes down, which is not reported: join again
-    /// after an event of the port.
+    /// The endpoint is a member until it [leaves](Self::leave_cm) the group or is dropped, or the [network ends
+    /// its membership](Self::ended_group_cm).
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -79,5 +78,24 @@ impl Datagrams {
     #[doc(alias = "ibv_detach_mcast")]
     pub fn leave_cm(&mut self, group: &DatagramEndpoint) -> Result<bool> {
         Ok(self.engine_mut().leave(group)?.is_some())
+    }
+
+    /// A group that the endpoint was a member of until the network or the device ended that: on InfiniBand when
+    /// the port gets another LID, or the subnet manager starts anew. It does not wait.
+    ///
+    /// What is sent to the group may not arrive any more, and nothing else reports that: call this from time to
+    /// time, such as when nothing has arrived for a while, and [join](Self::join_cm) again. Each end is
+    /// returned once. It makes a system call for each group.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "RDMA_CM_EVENT_MULTICAST_ERROR")]
+    pub fn ended_group_cm(&mut self) -> Result<Option<DatagramEndpoint>> {
+        let Some(ended) = self.engine_mut().ended_group()? else {
+            return Ok(None);
+        };
+        self.leave_cm(&ended)?;
+        Ok(Some(ended))
     }
 }

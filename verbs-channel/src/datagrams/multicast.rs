@@ -40,6 +40,22 @@ impl DatagramEngine {
         Ok(())
     }
 
+    /// A group that the endpoint is a member of, and whose membership has [ended by
+    /// itself](MulticastGroup::poll_ended). [`leave`](Self::leave) it. It makes a system call for each group,
+    /// and does not wait.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`MulticastGroup::poll_ended`].
+    pub fn ended_group(&mut self) -> Result<Option<DatagramEndpoint>> {
+        for (endpoint, group) in &mut self.groups {
+            if group.poll_ended()? {
+                return Ok(Some(*endpoint));
+            }
+        }
+        Ok(None)
+    }
+
     /// Ends the membership in the group that `endpoint` stands for. Returns it, to be dropped where it may
     /// block; `None` if the endpoint is no member.
     ///

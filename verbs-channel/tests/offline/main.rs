@@ -27,6 +27,8 @@ mod held;
 mod iwarp;
 mod ladder;
 mod mixed;
+#[cfg(feature = "rdmacm")]
+mod multicast;
 mod over_datagrams;
 mod owned;
 mod owned_chains;

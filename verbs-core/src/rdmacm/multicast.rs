@@ -27,6 +27,9 @@ use crate::{logged, ret};
 /// with the [`qkey`](Self::qkey): all members use that key, so build the receivers' queue pairs
 /// with it.
 ///
+/// On InfiniBand the subnet manager can end a membership: see [`poll_ended`](Self::poll_ended). The descriptor
+/// ([`AsFd`]) is readable then.
+///
 /// ```no_run
 /// use std::net::IpAddr;
 /// use std::time::Duration;
@@ -52,6 +55,7 @@ use crate::{logged, ret};
 pub struct MulticastGroup {
     id: Membership,
     joined: DatagramPath,
+    is_ended: bool,
 }
 
 /// A membership that has been asked for: it is left when it is dropped.
@@ -93,6 +97,28 @@ impl MulticastGroup {
         let mut connector = DatagramConnector::new()?;
         connector.bind((local, 0).into())?;
         connector.join(group)
+    }
+
+    /// Whether the membership has ended by itself: on InfiniBand because the port has another LID or the subnet
+    /// manager has started anew, and everywhere because the device was removed. It does not wait.
+    ///
+    /// Datagrams to the group may not arrive any more. Drop this, and join again.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    #[doc(alias = "RDMA_CM_EVENT_MULTICAST_ERROR")]
+    pub fn poll_ended(&mut self) -> Result<bool> {
+        while !self.is_ended {
+            let Some(event) = self.id.id.next_event()? else {
+                break;
+            };
+            self.is_ended = matches!(
+                event.kind,
+                CmEventType::MULTICAST_ERROR | CmEventType::DEVICE_REMOVAL
+            );
+        }
+        Ok(self.is_ended)
     }
 
     /// The endpoint that stands for all members, to send to them.
@@ -180,10 +206,20 @@ impl sealed::Step for MulticastGroup {
                     && event.status == 0
                     && QKey::new(joined.qkey).is_ok() =>
             {
-                Ok(Ok(Self { id: state, joined }))
+                Ok(Ok(Self {
+                    id: state,
+                    joined,
+                    is_ended: false,
+                }))
             }
             _ => Err(failed(Self::NAME, &event)),
         }
+    }
+}
+
+impl AsFd for MulticastGroup {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
     }
 }
 

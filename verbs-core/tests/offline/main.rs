@@ -24,6 +24,8 @@ mod foreign;
 mod logger;
 mod memory;
 mod modify;
+#[cfg(feature = "rdmacm")]
+mod multicast_groups;
 mod path;
 mod poll;
 mod post;

@@ -19,12 +19,12 @@ use verbs_core::verbs_sys::{
 };
 use verbs_core::{AccessFlags, Context, Error, ErrorKind, PreparedQueuePair, QpState, QueuePair};
 
-const NOW: Option<Duration> = Some(Duration::ZERO);
+pub(crate) const NOW: Option<Duration> = Some(Duration::ZERO);
 const SECOND: Duration = Duration::from_secs(1);
 const UNKNOWN: rdma_cm_event_type = rdma_cm_event_type(99);
 
 /// A device that addresses are behind; a queue pair of it is made when it is needed.
-fn device() -> Context {
+pub(crate) fn device() -> Context {
     let (context, ..) = verbs::ladder();
     with(|manager| manager.context = context.as_ptr());
     context
@@ -93,7 +93,7 @@ fn failure<T: std::fmt::Debug>(result: Result<T, Error>) -> CmFailure {
     }
 }
 
-fn all_is_well() {
+pub(crate) fn all_is_well() {
     fake_librdmacm::assert_all_is_well();
     verbs::assert_all_is_well();
 }

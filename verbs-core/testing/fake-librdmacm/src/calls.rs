@@ -9,11 +9,11 @@ use verbs_sys::{
     IBV_MTU_1024, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC,
     IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
     IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
-    IBV_QPS_INIT, IBV_QPS_RTR, ibv_qp_attr, rdma_cm_event, rdma_cm_id, rdma_conn_param,
-    rdma_event_channel, rdma_port_space,
+    IBV_QPS_INIT, IBV_QPS_RTR, RDMA_CM_EVENT_MULTICAST_JOIN, ibv_qp_attr, rdma_cm_event,
+    rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 
-use super::{Channel, Event, Id, Manager, with};
+use super::{Arrival, Channel, Event, Id, Manager, arrive, with};
 
 /// Runs a function that returns 0, or -1 with `errno` set.
 fn answer(call: impl FnOnce(&mut Manager) -> Result<(), c_int>) -> c_int {
@@ -212,8 +212,25 @@ passed_on! {
     rdma_reject(data: *const c_void, len: u8);
     rdma_disconnect();
     rdma_set_option(level: c_int, name: c_int, value: *mut c_void, len: usize);
-    rdma_join_multicast(addr: *mut sockaddr, context: *mut c_void);
     rdma_leave_multicast(addr: *mut sockaddr);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_join_multicast(
+    id: *mut rdma_cm_id,
+    _addr: *mut sockaddr,
+    _context: *mut c_void,
+) -> c_int {
+    let ret = answer(|manager| manager.called("rdma_join_multicast"));
+    let joined = with(|manager| {
+        let mut ids = manager.ids.iter();
+        ids.position(|at| at.cast() == id)
+            .filter(|_| manager.joins && ret == 0)
+    });
+    if let Some(at) = joined {
+        arrive(at, Arrival::of(RDMA_CM_EVENT_MULTICAST_JOIN, 0));
+    }
+    ret
 }
 
 /// Functions that connect: their parameters are recorded.

@@ -23,8 +23,9 @@ use std::ffi::c_int;
 use std::ptr;
 
 use verbs_sys::{
-    RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_PS_UDP, ibv_context, rdma_cm_event, rdma_cm_event_type,
-    rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
+    RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_MULTICAST_JOIN, RDMA_PS_UDP, RDMA_UDP_QKEY,
+    ibv_context, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param,
+    rdma_event_channel, rdma_port_space, rdma_ud_param,
 };
 
 /// The settings of a thread's library, and the records of its calls.
@@ -35,6 +36,8 @@ pub struct Manager {
     pub refuse: Vec<(&'static str, c_int)>,
     /// How many reads and atomics `rdma_init_qp_attr` has a queue pair serve, and have in flight.
     pub depths: (u8, u8),
+    /// Whether a group is joined as soon as that is asked for.
+    pub joins: bool,
     /// The functions that were called, in order; without those that only take events.
     pub calls: Vec<&'static str>,
     /// What each `rdma_connect` and `rdma_accept` passed, without its pointer.
@@ -132,6 +135,12 @@ pub fn arrive(nth: usize, arrival: Arrival<'_>) {
         };
         if ps != RDMA_PS_UDP {
             event.event.param.conn = conn;
+        } else if arrival.event == RDMA_CM_EVENT_MULTICAST_JOIN {
+            event.event.param.ud = rdma_ud_param {
+                qp_num: 0xff_ffff,
+                qkey: RDMA_UDP_QKEY,
+                ..Default::default()
+            };
         }
         // SAFETY: the channel is alive.
         unsafe {
@@ -162,6 +171,7 @@ impl Manager {
             context: ptr::null_mut(),
             refuse: Vec::new(),
             depths: (4, 4),
+            joins: false,
             calls: Vec::new(),
             params: Vec::new(),
             wrong: Vec::new(),
