@@ -276,7 +276,7 @@ pub enum Error {
     /// The device is one of iWARP, whose queue pairs cannot be connected by an exchange of
     /// endpoints.
     #[error(
-        "{device} is an iWARP device, which connects by rdma_cm only: use connect_cm and accept_cm, or the module rdmacm of verbs-core (feature `rdmacm`)"
+        "{device} is an iWARP device, which connects by rdma_cm only: switch on the feature `rdmacm`, and connect over TCP or by connect_cm in place of a handshake"
     )]
     NeedsRdmaCm {
         /// The name of the device.

@@ -247,6 +247,17 @@ impl Accepting {
         Ok(Pending::new(self.send(&data)?))
     }
 
+    /// Rejects the peer after all, with a [`Message`] of at most 147 bytes (250 on iWARP).
+    ///
+    /// # Errors
+    ///
+    /// As [`ConnectRequest::reject`].
+    #[doc(alias = "rdma_reject")]
+    pub fn reject<'m>(self, message: impl Into<Message<'m>>) -> Result<()> {
+        let data = self.id.private_data(message.into(), MAX_REJECTION)?;
+        self.id.reject(&data)
+    }
+
     fn send(self, data: &PrivateData) -> Result<Confirming> {
         let mut param = Id::conn_param(data, &self.param);
         // SAFETY: the identifier is alive, and the parameters and the data outlive the call.

@@ -1,4 +1,4 @@
-//! The address of this machine by which the connection manager finds a device.
+//! The addresses of this machine by which the connection manager finds a device.
 #![expect(unsafe_code, reason = "calls `getifaddrs`")]
 
 use std::net::SocketAddr;
@@ -14,30 +14,50 @@ use crate::ret;
 
 impl Context {
     /// An IP address of this machine that the connection manager uses this device for, with the port 0:
-    /// that of the network interface behind the device. IPv4 comes before IPv6. Needs the feature
-    /// `rdmacm`.
+    /// the first of its [addresses](Self::local_addrs). Needs the feature `rdmacm`.
     ///
     /// A [listener](crate::rdmacm::Listener) at this address has requests for this device only, and a
     /// connector that is [bound](Connector::bind) to it connects from this device.
     ///
     /// # Errors
     ///
-    /// [`Error::NoLocalAddr`] if there is none; those of [`Connector::new`]; the errno of
-    /// `getifaddrs(3)`.
+    /// [`Error::NoLocalAddr`] if there is none; those of [`local_addrs`](Self::local_addrs).
     #[doc(alias = "getifaddrs")]
     pub fn local_addr(&self) -> Result<SocketAddr> {
+        let first = self.addrs()?.next().transpose()?;
+        let device = || self.device().name().to_owned();
+        first.ok_or_else(|| Error::NoLocalAddr { device: device() })
+    }
+
+    /// The IP addresses of this machine that the connection manager uses this device for, with the port
+    /// 0: those of the network interface behind the device. Needs the feature `rdmacm`.
+    ///
+    /// IPv4 comes before IPv6, and addresses that are valid on one link only come last.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Connector::new`]; the errno of `getifaddrs(3)`.
+    #[doc(alias = "getifaddrs")]
+    pub fn local_addrs(&self) -> Result<Vec<SocketAddr>> {
+        self.addrs()?.collect()
+    }
+
+    fn addrs(&self) -> Result<impl Iterator<Item = Result<SocketAddr>>> {
         let mut addrs = interface_addrs()?;
-        addrs.sort_by_key(SocketAddr::is_ipv6);
-        for addr in addrs {
+        addrs.sort_by_key(|addr| (addr.is_ipv6(), is_of_one_link(addr)));
+        let is_on = |addr| {
             let mut connector = Connector::new()?;
             // An address of an interface without an RDMA device cannot be bound to.
-            if connector.bind(addr).is_ok() && connector.id.is_on(self) {
-                return Ok(addr);
-            }
-        }
-        let device = self.device().name().to_owned();
-        Err(Error::NoLocalAddr { device })
+            let is_on = connector.bind(addr).is_ok() && connector.id.is_on(self);
+            Ok(is_on.then_some(addr))
+        };
+        let addrs = addrs.into_iter();
+        Ok(addrs.filter_map(move |addr| is_on(addr).transpose()))
     }
+}
+
+fn is_of_one_link(addr: &SocketAddr) -> bool {
+    matches!(addr, SocketAddr::V6(addr) if addr.ip().is_unicast_link_local())
 }
 
 /// The IP addresses of all network interfaces.

@@ -198,8 +198,8 @@ fn queue_pair_of_iwarp_is_handed_back_by_a_handshake() {
     let endpoint = prepared.endpoint();
     let before = with(|library| library.modified.len());
     let rejected = prepared.handshake(&endpoint).unwrap_err();
-    let text = "fake0 is an iWARP device, which connects by rdma_cm only: use connect_cm and accept_cm, \
-                or the module rdmacm of verbs-core (feature `rdmacm`)";
+    let text = "fake0 is an iWARP device, which connects by rdma_cm only: switch on the feature `rdmacm`, \
+                and connect over TCP or by connect_cm in place of a handshake";
     assert_eq!(rejected.error().to_string(), text);
     assert_eq!(rejected.error().kind(), ErrorKind::Unsupported);
     assert_eq!(with(|library| library.modified.len()), before);
