@@ -159,8 +159,9 @@
 //! - `dlopen`: libibverbs is looked for at run time: see the feature of `verbs-core`.
 //! - `rdmacm`: channels that connect by `rdma_cm` at the address of an RDMA device, on any executor, with
 //!   `connect_cm`, `accept_cm` and `listen_cm`, and to programs of others, with `connect_cm_raw` and
-//!   `accept_cm_raw`. A `CmListener` is the listener of all of them. On iWARP it is the only way. Datagram
-//!   endpoints find each other in the same way, with `AsyncDatagrams::find_cm` and `answer_cm`.
+//!   `accept_cm_raw`. A `CmListener` is the listener of all of them. On iWARP it is the only way, and connecting
+//!   over TCP takes it by itself. Datagram endpoints find each other in the same way, with
+//!   `AsyncDatagrams::find_cm` and `answer_cm`.
 //!
 //! None is on by default. All can be on at the same time.
 //!

@@ -5,7 +5,7 @@
 use std::io;
 use std::time::Duration;
 
-use verbs_core::{EndpointError, EventType, PollError, PostError, WorkError};
+use verbs_core::{EndpointError, EventType, PollError, PostError, TransportType, WorkError};
 use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts};
 
 use crate::channel_id::ChannelId;
@@ -189,6 +189,12 @@ fn exchange_errors() -> Vec<ExchangeError> {
             ours: "rxe0".to_owned(),
         },
         ExchangeError::OtherKey,
+        ExchangeError::OtherTransport {
+            peer: TransportType::IWARP,
+            ours: TransportType::IB,
+        },
+        ExchangeError::Proposal("an address for rdma_cm that cannot be used"),
+        ExchangeError::Stranger,
         ExchangeError::Endpoint(EndpointError::NoAddress),
         ExchangeError::Over,
     ]
@@ -215,6 +221,9 @@ const fn of_exchange(error: &ExchangeError) -> usize {
         ExchangeError::Manager(_) => 16,
         ExchangeError::OtherDevice { .. } => 17,
         ExchangeError::OtherKey => 18,
+        ExchangeError::OtherTransport { .. } => 19,
+        ExchangeError::Proposal(_) => 20,
+        ExchangeError::Stranger => 21,
     }
 }
 
@@ -294,7 +303,7 @@ fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 12);
     check(&transport_errors(), of_transport, 4);
     check(&reject_reasons(), of_reject_reason, 21);
-    check(&exchange_errors(), of_exchange, 19);
+    check(&exchange_errors(), of_exchange, 22);
     check(&errors(), of_error, 13);
     let first = Error::Rejected(RejectReason::Untaken);
     for error in [

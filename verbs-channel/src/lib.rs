@@ -154,7 +154,8 @@
 //!   `peer_timeout`, prevent that with most firewalls. With `peer_timeout(None)` no peer is watched.
 //! - A channel that was connected by `rdma_cm` (feature `rdmacm`) is watched by that connection instead. It
 //!   goes down when the peer disconnects or its process ends, but not when the peer's host dies: give
-//!   waits a timeout.
+//!   waits a timeout. A channel that was connected over TCP on iWARP has both connections, and notices all of
+//!   these.
 //! - After a [handshake](PreparedChannel::handshake) of your own, or an exchange
 //!   [over datagrams](PreparedChannel::connect_over_datagrams), pass the channel a descriptor to
 //!   [watch the peer](Channel::watch_peer). Without one no peer is watched, and receives need a
@@ -188,8 +189,9 @@
 //! - `dlopen`: libibverbs is looked for at run time: see the feature of [`verbs_core`].
 //! - `rdmacm`: channels that connect by `rdma_cm` at the address of an RDMA device, with
 //!   `PreparedChannel::connect_cm` and `accept_cm`, and to programs of others, with `connect_cm_raw` and
-//!   `accept_cm_raw`. On iWARP it is the only way. Datagram endpoints find each other in the same way, with
-//!   `Datagrams::find_cm` and `answer_cm`. See the feature of [`verbs_core`].
+//!   `accept_cm_raw`. On iWARP it is the only way, and connecting over TCP takes it by itself. Datagram
+//!   endpoints find each other in the same way, with `Datagrams::find_cm` and `answer_cm`. See the feature of
+//!   [`verbs_core`].
 //!
 //! # Requirements
 //!
@@ -254,6 +256,7 @@ pub mod exchange;
 mod group;
 pub mod guide;
 mod immediates;
+mod nonce;
 mod readable;
 mod registration_cache;
 mod request;

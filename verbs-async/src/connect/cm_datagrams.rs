@@ -16,7 +16,7 @@ use verbs_channel::verbs_core::rdmacm::{
 
 use super::cm_requests::Requests;
 use super::failure::{exchange_error, with_peer};
-use super::resolve::resolve;
+use super::resolve::resolve_by;
 use super::steps::{Elsewhere, ended};
 use super::time::{self, Deadline};
 use crate::blocking;
@@ -181,8 +181,7 @@ impl AsyncDatagrams {
         self.check_is_up()?;
         let message = Arc::new(Owned::of(message.into()));
         let deadline = Deadline::after(timeout, &time::of_events(self.events()));
-        let resolved = deadline.share(1, resolve(service)).await?;
-        let addresses = resolved.ok_or_else(|| deadline.timed_out())??;
+        let addresses = resolve_by(&deadline, service).await?;
         let ask = |address| self.ask_cm(address, Arc::clone(&message), &deadline);
         let ((service, private_data), address) = time::reach(&addresses, &deadline, ask).await?;
         let (pd, port_num) = (self.pd().clone(), self.port_num());

@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 
 use futures_io::{AsyncRead, AsyncWrite};
-use verbs_channel::exchange::{Exchange, ExchangeError, Peer, Step};
+use verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
 use verbs_channel::verbs_core::QueuePairEndpoint;
 use verbs_channel::{ConnectedMember, PreparedChannel};
 
-use super::failure::{exchange_error, tcp, with_peer};
+use super::failure::{check_device, exchange_error, tcp, with_peer};
 use crate::channel::AsyncChannel;
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::Error;
@@ -59,7 +59,17 @@ impl AsyncGroup {
         stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        self.meet_watched(stream, private_data, None).await
+        self.exchange_as(Side::Either, stream, private_data).await
+    }
+
+    /// [`exchange`](Self::exchange) for a side that came to its stream in this way.
+    pub(super) async fn exchange_as(
+        &self,
+        side: Side,
+        stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
+        private_data: &[u8],
+    ) -> Result<(AsyncChannel, Vec<u8>)> {
+        self.meet_watched(stream, private_data, None, side).await
     }
 
     /// [`exchange`](Self::exchange) for a channel that this group has [prepared](Self::prepare), with
@@ -95,7 +105,7 @@ impl AsyncGroup {
         stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        self.meet_watched(stream, private_data, Some(prepared))
+        self.meet_watched(stream, private_data, Some(prepared), Side::Either)
             .await
     }
 
@@ -104,6 +114,7 @@ impl AsyncGroup {
         stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
         private_data: &[u8],
         prepared: Option<PreparedChannel<ConnectedMember>>,
+        side: Side,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let descriptor = stream.as_fd().try_clone_to_owned();
         let descriptor = descriptor.map_err(|error| tcp("watch the connection to", error))?;
@@ -111,7 +122,7 @@ impl AsyncGroup {
         let socket = TcpStream::from(descriptor);
         let peer = socket.peer_addr().ok();
         let met = self
-            .meet_over(stream, private_data, Some(socket.into()), prepared)
+            .meet_over(stream, private_data, Some(socket), prepared, side)
             .await;
         met.map_err(|error| with_peer(error, peer))
     }
@@ -131,34 +142,65 @@ impl AsyncGroup {
         stream: impl AsyncRead + AsyncWrite + Unpin,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        self.meet_over(stream, private_data, None, None).await
+        self.meet_over(stream, private_data, None, None, Side::Either)
+            .await
     }
 
     async fn meet_over(
         &self,
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
         private_data: &[u8],
-        descriptor: Option<OwnedFd>,
+        socket: Option<TcpStream>,
         prepared: Option<PreparedChannel<ConnectedMember>>,
+        side: Side,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        let prepared = match (self.pd().context().device().check_handshake(), prepared) {
-            (Err(error), _) => Err(error.into()),
+        let prepared = match (check_device(self), prepared) {
+            (Err(error), _) => Err(error),
             (Ok(()), Some(prepared)) => Ok(prepared),
             (Ok(()), None) => self.prepare_elsewhere().await,
         };
-        let prepared = match prepared {
-            Ok(prepared) => prepared,
+        let begun = prepared.and_then(|prepared| {
+            let exchange = self.begin(&prepared, private_data, side)?;
+            Ok((prepared, exchange))
+        });
+        let (prepared, exchange) = match begun {
+            Ok(begun) => begun,
             Err(error) => {
                 // Best effort: this side's own error is the one to return.
                 drop(run(&mut stream, &mut Exchange::refusing(&error)).await);
                 return Err(error);
             }
         };
-        let exchange = Exchange::new(&prepared.endpoint(), private_data).map_err(exchange_error)?;
+        #[cfg(feature = "rdmacm")]
+        if self.pd().context().device().needs_rdma_cm() {
+            return self
+                .meet_by_manager(stream, exchange, prepared, socket)
+                .await;
+        }
         // The channel joins before READY is sent: the peer is sent the error if the group is full.
+        let descriptor = socket.map(OwnedFd::from);
         let handshake =
             |remote| async move { self.handshake_watched(prepared, remote, descriptor).await };
         meet(stream, exchange, handshake).await
+    }
+
+    #[cfg_attr(
+        not(feature = "rdmacm"),
+        expect(clippy::unused_self, reason = "its device decides on iWARP")
+    )]
+    fn begin(
+        &self,
+        prepared: &PreparedChannel<ConnectedMember>,
+        private_data: &[u8],
+        side: Side,
+    ) -> Result<Exchange> {
+        #[cfg(feature = "rdmacm")]
+        if self.pd().context().device().needs_rdma_cm() {
+            let exchange = Exchange::by_manager(private_data, side);
+            return exchange.map_err(exchange_error);
+        }
+        let _ = side;
+        Exchange::new(&prepared.endpoint(), private_data).map_err(exchange_error)
     }
 }
 
@@ -169,9 +211,21 @@ pub(super) async fn meet<C, H: Future<Output = Result<C>>>(
     mut exchange: Exchange,
     handshake: impl FnOnce(QueuePairEndpoint) -> H,
 ) -> Result<(C, Vec<u8>)> {
-    let peer = run(&mut stream, &mut exchange).await;
-    let peer = peer.map_err(exchange_error)?;
-    let connected = handshake(peer.endpoint).await;
+    run(&mut stream, &mut exchange)
+        .await
+        .map_err(exchange_error)?;
+    let peer = exchange.peer().map(|peer| peer.endpoint);
+    let peer = peer.ok_or_else(|| exchange_error(ExchangeError::Over))?;
+    let connected = handshake(peer).await;
+    agreed(stream, exchange, connected).await
+}
+
+/// The end of an exchange, after the handshake.
+pub(super) async fn agreed<C>(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    mut exchange: Exchange,
+    connected: Result<C>,
+) -> Result<(C, Vec<u8>)> {
     match &connected {
         Ok(_) => exchange.ready(),
         Err(error) => exchange.refuse(error),
@@ -180,24 +234,24 @@ pub(super) async fn meet<C, H: Future<Output = Result<C>>>(
     // The handshake's own error is more specific than that of the exchange.
     let connected = connected?;
     agreed.map_err(exchange_error)?;
-    Ok((connected, peer.private_data))
+    Ok((connected, exchange.into_private_data()))
 }
 
-async fn run(
+pub(super) async fn run(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     exchange: &mut Exchange,
-) -> Result<Peer, ExchangeError> {
-    loop {
-        let moved = match exchange.step()? {
-            Step::Write(bytes) => {
+) -> Result<(), ExchangeError> {
+    while let Some(io) = exchange.io()? {
+        let moved = match io {
+            Io::Write(bytes) => {
                 let written = poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, bytes)).await;
                 // The peer's answer is read next, so a buffering stream has to be flushed.
                 let flushed = poll_fn(|cx| Pin::new(&mut *stream).poll_flush(cx)).await;
                 written.and_then(|count| flushed.map(|()| count))
             }
-            Step::Read(buffer) => poll_fn(|cx| Pin::new(&mut *stream).poll_read(cx, buffer)).await,
-            Step::Done(peer) => return Ok(peer.clone()),
+            Io::Read(buffer) => poll_fn(|cx| Pin::new(&mut *stream).poll_read(cx, buffer)).await,
         };
         exchange.moved(moved);
     }
+    Ok(())
 }

@@ -8,9 +8,7 @@ use verbs_channel::exchange::ExchangeError;
 use verbs_channel::exchange::MAX_PRIVATE_DATA;
 
 use crate::error::Error;
-#[cfg(any(feature = "tokio", feature = "async-io"))]
 use crate::error::Result;
-#[cfg(any(feature = "tokio", feature = "async-io"))]
 use crate::group::AsyncGroup;
 
 pub(super) fn exchange_error(error: ExchangeError) -> Error {
@@ -27,12 +25,27 @@ pub(super) fn with_peer(error: Error, peer: Option<SocketAddr>) -> Error {
     }
 }
 
-/// What prevents an exchange over TCP is an error before a peer is connected to: a device of iWARP, or
-/// private data that are too long.
+/// What prevents an exchange over TCP is an error before a peer is connected to: a device of iWARP without
+/// `rdma_cm`, or private data that are too long.
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 pub(super) fn check(group: &AsyncGroup, private_data: &[u8]) -> Result<()> {
-    group.pd().context().device().check_handshake()?;
+    check_device(group)?;
     check_private_data(private_data)
+}
+
+/// Whether an exchange can connect queue pairs of the group's device.
+#[cfg(not(feature = "rdmacm"))]
+pub(super) fn check_device(group: &AsyncGroup) -> Result<()> {
+    Ok(group.pd().context().device().check_handshake()?)
+}
+
+#[cfg(feature = "rdmacm")]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "without `rdma_cm` there is an error"
+)]
+pub(super) const fn check_device(_: &AsyncGroup) -> Result<()> {
+    Ok(())
 }
 
 /// Private data that are too long are an error before a peer is connected to.

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use verbs_channel::exchange::rdmacm::{checked, hello, private_data as of_hello};
+use verbs_channel::exchange::rdmacm::{checked, hello, private_data as of_hello, refused};
 use verbs_channel::verbs_core::rdmacm::{
     AddrResolved, Answer, ConnectRequest, Connector, Establishing, Message, PrivateData,
 };
@@ -16,7 +16,7 @@ use verbs_channel::{ConnectedMember, PreparedChannel};
 use super::cm_listener::{CmListener, CmRequest};
 use super::failure::exchange_error;
 use super::listener::{Listener, Meet};
-use super::resolve::resolve;
+use super::resolve::resolve_by;
 use super::steps::{Elsewhere, end_elsewhere, ended, explained, watch};
 use super::time::{self, Deadline};
 use crate::blocking;
@@ -26,10 +26,10 @@ use crate::group::AsyncGroup;
 use crate::sync::Mutex;
 
 /// A peer that has accepted.
-struct Asked {
-    prepared: PreparedChannel<ConnectedMember>,
-    answer: Elsewhere<Answer>,
-    theirs: PrivateData,
+pub(super) struct Asked {
+    pub(super) prepared: PreparedChannel<ConnectedMember>,
+    pub(super) answer: Elsewhere<Answer>,
+    pub(super) theirs: PrivateData,
 }
 
 impl AsyncGroup {
@@ -69,8 +69,7 @@ impl AsyncGroup {
         let request = hello(private_data).map_err(exchange_error)?;
         let request: Arc<[u8]> = request.into();
         let deadline = self.deadline(timeout);
-        let resolved = deadline.share(1, resolve(peer)).await?;
-        let addresses = resolved.ok_or_else(|| deadline.timed_out())??;
+        let addresses = resolve_by(&deadline, peer).await?;
         let ask = |address| self.ask(None, address, Arc::clone(&request), &deadline);
         let (asked, address) = time::reach(&addresses, &deadline, ask).await?;
         let Asked {
@@ -242,7 +241,7 @@ impl AsyncGroup {
         Ok((accepted.await?, theirs))
     }
 
-    async fn accept(
+    pub(super) async fn accept(
         &self,
         prepared: PreparedChannel<ConnectedMember>,
         request: Elsewhere<ConnectRequest>,
@@ -252,7 +251,18 @@ impl AsyncGroup {
         let joined = request.call(move |request| prepared.join_request_cm(request));
         let (member, accepting) = joined.await??;
         let accepting = Elsewhere::new(accepting);
-        let channel = self.join(member)?;
+        let channel = match self.join(member) {
+            Ok(channel) => channel,
+            Err(rejected) => {
+                let error = Error::from(rejected);
+                let reason = refused(&error);
+                let rejected =
+                    accepting.call(move |accepting| accepting.reject(Message::raw(&reason)));
+                // Best effort: this side's own error is the one to return.
+                drop(rejected.await);
+                return Err(error);
+            }
+        };
         let accepted = accepting.call(move |accepting| accepting.accept(Message::raw(&answer)));
         let confirming = accepted.await?.map_err(explained(timeout))?;
         let connection = ended(&self.shared().events, confirming, timeout).await?;
@@ -260,7 +270,7 @@ impl AsyncGroup {
         Ok(channel)
     }
 
-    /// Asks at one address, with a channel of its own if there is none.
+    /// Asks at one address, from a new connector, with a channel of its own if there is none.
     async fn ask(
         &self,
         prepared: Option<PreparedChannel<ConnectedMember>>,
@@ -273,6 +283,19 @@ impl AsyncGroup {
         let begun = blocking::run(move || Connector::new()?.resolve_addr(address, left)).await;
         let resolving = begun.map_err(Error::Thread)?.map_err(explained(timeout))?;
         let resolved = ended(events, resolving, timeout).await?;
+        self.ask_from(prepared, resolved, request, (left, timeout))
+            .await
+    }
+
+    /// Asks at an address that has been found, within this time.
+    pub(super) async fn ask_from(
+        &self,
+        prepared: Option<PreparedChannel<ConnectedMember>>,
+        resolved: Elsewhere<AddrResolved>,
+        request: Arc<[u8]>,
+        (left, timeout): (Duration, Duration),
+    ) -> Result<Asked> {
+        let events = &self.shared().events;
         let begun = resolved.call(move |resolved: AddrResolved| resolved.resolve_route(left));
         let resolving = begun.await?.map_err(explained(timeout))?;
         let route = ended(events, resolving, timeout).await?;
@@ -296,7 +319,7 @@ impl AsyncGroup {
     }
 
     /// Connects to a peer that has accepted.
-    async fn establish(
+    pub(super) async fn establish(
         &self,
         prepared: PreparedChannel<ConnectedMember>,
         answer: Elsewhere<Answer>,

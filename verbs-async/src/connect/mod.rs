@@ -24,6 +24,8 @@ mod failure;
 mod listener;
 #[cfg(feature = "rdmacm")]
 mod manager;
+#[cfg(feature = "rdmacm")]
+mod meeting;
 #[cfg(any(feature = "async-io", feature = "rdmacm"))]
 mod resolve;
 #[cfg(feature = "rdmacm")]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use futures_io::{AsyncRead, AsyncWrite};
-use verbs_channel::exchange::ExchangeError;
+use verbs_channel::exchange::{ExchangeError, Side};
 #[cfg(feature = "tokio")]
 use verbs_channel::{ConnectedMember, PreparedChannel};
 
@@ -20,7 +20,7 @@ use super::failure::lookup;
 use super::failure::{check, exchange_error, not_connected, tcp, with_peer};
 use super::listener::{Listener, Meet};
 #[cfg(feature = "async-io")]
-use super::resolve::resolve;
+use super::resolve::{resolve, resolve_by};
 use super::time::{self, Deadline};
 use crate::channel::AsyncChannel;
 use crate::error::Result;
@@ -51,7 +51,7 @@ impl AsyncGroup {
         let mut last = exchange_error(ExchangeError::NoAddress);
         for address in addresses {
             match connect_by_tokio(address).await {
-                Ok(stream) => return self.exchange(stream, private_data).await,
+                Ok(stream) => return self.exchange_as(Side::Connects, stream, private_data).await,
                 Err(error) => last = with_peer(error, Some(address)),
             }
         }
@@ -78,10 +78,10 @@ impl AsyncGroup {
         let deadline = Deadline::after(timeout, &time::tokio());
         let text = format!("{peer:?}");
         let resolved = deadline.share(1, tokio::net::lookup_host(peer)).await?;
-        let resolved = resolved.ok_or_else(|| deadline.timed_out())?;
+        let resolved = resolved.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()));
         let addresses: Vec<_> = resolved.map_err(lookup(text))?.collect();
         let (stream, address) = time::reach(&addresses, &deadline, connect_by_tokio).await?;
-        let met = self.exchange(stream, private_data);
+        let met = self.exchange_as(Side::Connects, stream, private_data);
         deadline.bound(address, "write", met).await
     }
 
@@ -123,7 +123,8 @@ impl AsyncGroup {
         let (stream, _) = accepted.map_err(|error| tcp("accept", error))?;
         // Without it the exchange is only slower.
         drop(stream.set_nodelay(true));
-        self.exchange_tokio(stream, private_data).await
+        let stream = adapter::Tokio(stream);
+        self.exchange_as(Side::Accepts, stream, private_data).await
     }
 
     /// Needs the feature `tokio`. [`exchange`](Self::exchange) over a stream with tokio's traits.
@@ -177,7 +178,7 @@ impl AsyncGroup {
         let mut last = exchange_error(ExchangeError::NoAddress);
         for address in resolve(peer).await? {
             match connect_by_async_io(address).await {
-                Ok(stream) => return self.exchange(stream, private_data).await,
+                Ok(stream) => return self.exchange_as(Side::Connects, stream, private_data).await,
                 Err(error) => last = with_peer(error, Some(address)),
             }
         }
@@ -201,10 +202,9 @@ impl AsyncGroup {
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         check(self, private_data)?;
         let deadline = Deadline::after(timeout, &time::async_io());
-        let resolved = deadline.share(1, resolve(peer)).await?;
-        let addresses = resolved.ok_or_else(|| deadline.timed_out())??;
+        let addresses = resolve_by(&deadline, peer).await?;
         let (stream, address) = time::reach(&addresses, &deadline, connect_by_async_io).await?;
-        let met = self.exchange(stream, private_data);
+        let met = self.exchange_as(Side::Connects, stream, private_data);
         deadline.bound(address, "write", met).await
     }
 
@@ -262,14 +262,17 @@ impl AsyncGroup {
         let (stream, _) = accepted.map_err(|error| tcp("accept", error))?;
         // Without it the exchange is only slower.
         drop(stream.get_ref().set_nodelay(true));
-        self.exchange(stream, private_data).await
+        self.exchange_as(Side::Accepts, stream, private_data).await
     }
 }
 
 /// The exchange over a stream that a listener has accepted.
 fn over(stream: impl AsyncRead + AsyncWrite + Unpin + AsFd + Send + 'static) -> Meet {
     Box::new(move |group, private_data| {
-        Box::pin(async move { group.exchange(stream, &private_data).await })
+        Box::pin(async move {
+            let met = group.exchange_as(Side::Accepts, stream, &private_data);
+            met.await
+        })
     })
 }
 

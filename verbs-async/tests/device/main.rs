@@ -18,6 +18,8 @@ mod connecting;
 mod datagrams;
 mod ends;
 mod incoming;
+#[cfg(feature = "rdmacm")]
+mod iwarp;
 mod opcodes;
 mod peer_dies;
 mod queueing;

@@ -57,7 +57,7 @@ fn receives_end_when_the_peer_is_killed() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
-    let test = begin!(iwarp lacks "connecting over TCP");
+    let test = begin!();
     for way in WAYS {
         let (mut child, stream) = start(&test);
         run(way, async move {
@@ -105,7 +105,7 @@ fn channel_goes_down_when_its_peer_is_killed_and_no_task_waits() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
-    let test = begin!(iwarp lacks "connecting over TCP");
+    let test = begin!();
     for way in WAYS {
         let (mut child, stream) = start(&test);
         run(way, async move {
@@ -127,7 +127,7 @@ fn channel_goes_down_when_its_peer_is_killed_and_no_task_waits() {
 #[ignore = "needs an RDMA device"]
 fn everything_a_peer_sent_before_it_left_is_received() {
     const MESSAGES: u8 = 40;
-    let _test = begin!(iwarp lacks "connecting over TCP");
+    let _test = begin!(iwarp lacks "sends that wait for a receive");
     for way in WAYS {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -187,7 +187,7 @@ fn stream_reads_what_arrived_then_the_peers_end() {
         });
         return;
     }
-    let test = begin!(iwarp lacks "connecting over TCP");
+    let test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         let (mut child, stream) = start(&test);
         run(way, async move {
@@ -235,7 +235,7 @@ fn unwatched_receives_wait_until_the_channel_is_closed() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
-    let test = begin!(iwarp lacks "connecting over TCP");
+    let test = begin!(iwarp lacks "connections that outlive the peer");
     for way in WAYS {
         let (mut child, stream) = start(&test);
         run(way, async move {
@@ -272,7 +272,7 @@ fn unwatched_sends_fail_by_the_transports_timeout() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
     }
-    let test = begin!(iwarp lacks "connecting over TCP");
+    let test = begin!(iwarp lacks "retries");
     for way in WAYS {
         let (mut child, stream) = start(&test);
         run(way, async move {

@@ -76,6 +76,10 @@ impl<H: Hold> Channel<H> {
     /// (`shutdown(2)`) counts as closed. Keepalive is set on a TCP socket according to the
     /// channel's `peer_timeout`. If that is `None`, the descriptor is kept but not watched.
     ///
+    /// A channel that was connected by `rdma_cm` keeps its connection, and watches both. An end in order is then
+    /// that of the connection, before which everything has arrived that the peer sent; if the connection does
+    /// not end within `peer_timeout` after the descriptor, the peer has left all the same.
+    ///
     /// What the peer sent before it left is delivered first. Then the channel is
     /// [down](Self::down_reason) with [`DownReason::PeerClosed`] or [`DownReason::PeerLost`]. The
     /// peer is checked whenever a wait or a poll finds no completion.

@@ -6,21 +6,23 @@ use std::thread;
 use std::time::Duration;
 
 use verbs_core::rdmacm::{
-    Accepting, Answer, ConnectRequest, Connector, Establishing, Listener, Message, Pending,
-    PrivateData, RouteResolved,
+    Accepting, Answer, ConnectRequest, Connection, Connector, Establishing, Listener, Message,
+    Pending, PrivateData, RouteResolved,
 };
 
 use super::prepared::{Connected, PreparedChannel};
 use super::tcp::{self, Deadline};
 use crate::error::{Error, Result};
-use crate::exchange::rdmacm::{checked, explain, hello, private_data as of_hello, refused};
+use crate::exchange::rdmacm::{
+    checked, explain, hello, is_unresolved, private_data as of_hello, refused,
+};
 use crate::exchange::{ExchangeError, ExchangeFailure};
 
 /// Connecting by `rdma_cm`. Needs the feature `rdmacm`.
 ///
-/// These take an address of an RDMA device, such as its IP address on RoCE, in place of one of TCP. On
-/// iWARP it is the only way to connect. Either side is a program of this crate, or with the methods that
-/// end in `_raw` any other.
+/// These take an address of an RDMA device, such as its IP address on RoCE, in place of one of TCP. Either side
+/// is a program of this crate, or with the methods that end in `_raw` any other. On iWARP there is no other way
+/// to connect: [`connect`](Self::connect) and [`accept`](Self::accept) take it by themselves there.
 ///
 /// The address decides which device is used: the channel must be of that one. `rdma_cm` chooses the GID, the
 /// path and the packet sequence numbers. The other settings are those of the builder, and the peer gets
@@ -195,39 +197,62 @@ impl<T: Connected> PreparedChannel<T> {
         request: &[u8],
         parse: impl FnOnce(&PrivateData) -> Result<P, ExchangeError>,
     ) -> Result<(T, PrivateData, P)> {
-        let ask = |address, share| self.ask(address, share, deadline, request);
+        let ask = |address, share| {
+            let until = deadline.sooner(share);
+            let new = || match Connector::new() {
+                Ok(connector) => Ok((connector, address)),
+                Err(error) => Err(explain(error, Duration::ZERO)),
+            };
+            let asked = self.ask(new, (until, share), request)?;
+            answered(asked, until)
+        };
         let (answer, address) = first_of(peer, deadline, ask)?;
-        let failure = |error| failure(Some(address), error);
         let theirs = *answer.private_data();
         // Before the peer can send: dropping the answer ends the connection.
-        let parsed = parse(&theirs).map_err(failure)?;
-        let (mut connected, establishing) = self.answered_cm(answer)?;
-        let established = establishing.establish();
-        let connection =
-            established.map_err(|error| failure(explain(error, deadline.timeout())))?;
+        let parsed = parse(&theirs).map_err(|error| failure(Some(address), error))?;
+        let (mut connected, connection) = self.establish(answer, address, deadline)?;
         connected.watch_connection(connection)?;
         Ok((connected, theirs, parsed))
     }
 
-    /// Asks at one address.
-    fn ask(
+    /// Asks at one address for a connection, from new connectors. The steps before take until `until` at
+    /// most, and look for the address again and again after `again`.
+    pub(super) fn ask(
         &mut self,
-        address: SocketAddr,
-        share: Duration,
-        deadline: Deadline,
+        connector: impl Fn() -> Result<(Connector, SocketAddr), ExchangeError>,
+        (until, again): (Deadline, Duration),
         request: &[u8],
-    ) -> Result<Answer, ExchangeError> {
-        let explain = |error| explain(error, deadline.timeout());
-        let until = tcp::deadline(share);
+    ) -> Result<Pending<Answer>, ExchangeError> {
+        let timeout = until.timeout();
         let left = || until.left().unwrap_or_default();
-        let route = Connector::new()
-            .and_then(|connector| connector.resolve_addr(address, left()))
-            .and_then(|resolving| resolving.wait(Some(left())))
+        let resolved = loop {
+            let (connector, address) = connector()?;
+            let resolved = connector
+                .resolve_addr(address, again.min(left()))
+                .and_then(|resolving| resolving.wait(Some(left())));
+            match resolved {
+                Err(error) if is_unresolved(&error) && until.left().is_some() => {}
+                resolved => break resolved,
+            }
+        };
+        let route = resolved
             .and_then(|resolved| resolved.resolve_route(left()))
-            .and_then(|resolving| resolving.wait(Some(left())))
-            .map_err(explain)?;
-        let asked = self.request_cm(route, request)?;
-        asked.wait(Some(left())).map_err(explain)
+            .and_then(|resolving| resolving.wait(Some(left())));
+        let route = route.map_err(|error| explain(error, timeout))?;
+        self.request_cm(route, request)
+    }
+
+    /// Connects to a peer that has accepted.
+    pub(super) fn establish(
+        self,
+        answer: Answer,
+        peer: SocketAddr,
+        deadline: Deadline,
+    ) -> Result<(T, Connection)> {
+        let (connected, establishing) = self.answered_cm(answer)?;
+        let established = establishing.establish();
+        let failed = |error| failure(Some(peer), explain(error, deadline.timeout()));
+        Ok((connected, established.map_err(failed)?))
     }
 
     fn accept_within(
@@ -236,15 +261,32 @@ impl<T: Connected> PreparedChannel<T> {
         deadline: Deadline,
         answer: &[u8],
     ) -> Result<T> {
+        let (mut connected, connection) = self.admit(request, deadline, answer)?;
+        connected.watch_connection(connection)?;
+        Ok(connected)
+    }
+
+    /// Connects to a peer that asks.
+    pub(super) fn admit(
+        self,
+        request: ConnectRequest,
+        deadline: Deadline,
+        answer: &[u8],
+    ) -> Result<(T, Connection)> {
         let peer = request.peer_addr();
-        let failure = |error| failure(peer, explain(error, deadline.timeout()));
-        let (mut connected, accepting) = self.join_request_cm(request)?;
+        let (connected, accepting) = self.join_request_cm(request)?;
         let left = deadline.left().unwrap_or_default();
         let accepted = accepting.accept(Message::raw(answer));
         let connection = accepted.and_then(|confirming| confirming.wait(Some(left)));
-        connected.watch_connection(connection.map_err(failure)?)?;
-        Ok(connected)
+        let failed = |error| failure(peer, explain(error, deadline.timeout()));
+        Ok((connected, connection.map_err(failed)?))
     }
+}
+
+/// Waits until the peer has accepted.
+pub(super) fn answered(asked: Pending<Answer>, until: Deadline) -> Result<Answer, ExchangeError> {
+    let answer = asked.wait(Some(until.left().unwrap_or_default()));
+    answer.map_err(|error| explain(error, until.timeout()))
 }
 
 /// Connecting by `rdma_cm` in steps, for a layer that waits in its own way. Needs the feature `rdmacm`.
@@ -302,7 +344,14 @@ impl<T: Connected> PreparedChannel<T> {
         let joined = request.connect(qp);
         let explain = |error| failure(peer, explain(error, Duration::ZERO));
         let (qp, accepting) = joined.map_err(explain)?;
-        Ok((T::assemble(qp, rest, receives)?, accepting))
+        match T::assemble(qp, rest, receives) {
+            Ok(connected) => Ok((connected, accepting)),
+            Err(error) => {
+                // Best effort, as above.
+                drop(accepting.reject(Message::raw(&refused(&error))));
+                Err(error)
+            }
+        }
     }
 
     /// The address decides on the device.

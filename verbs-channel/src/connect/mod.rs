@@ -5,6 +5,8 @@ mod datagrams;
 #[cfg(feature = "rdmacm")]
 pub(crate) mod manager;
 #[cfg(feature = "rdmacm")]
+mod meeting;
+#[cfg(feature = "rdmacm")]
 mod multicast;
 #[cfg(feature = "rdmacm")]
 mod pair;

@@ -1,19 +1,18 @@
 //! Two channels of this process, connected to each other by `rdma_cm`.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use verbs_core::rdmacm::{Connection, Connector, Listener, Message};
+use verbs_core::rdmacm::{Connection, Connector, Listener, Message, PrivateData};
 
-use super::manager::{failure, late};
+use super::manager::{answered, failure};
+use super::meeting::{AGAIN, next_of, wait_readable};
 use super::prepared::{Connected, PreparedChannel};
 use super::tcp;
 use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::exchange::rdmacm::{explain, hello, private_data};
-
-/// How long the kernel waits for an address before it looks again: an answer on the way may be lost.
-const AGAIN: Duration = Duration::from_secs(1);
+use crate::nonce;
 
 impl<T: Connected> PreparedChannel<T> {
     /// Connects two channels of this process to each other by `rdma_cm`, within `timeout`: from an address
@@ -34,38 +33,40 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
     ) -> Result<((T, Connection), (U, Connection))> {
         let deadline = tcp::deadline(timeout);
-        let left = || deadline.left().unwrap_or_default();
         let from = self.context().local_addr()?;
         let to = other.context().local_addr()?;
         let failed = |error| failure(Some(to), explain(error, timeout));
         let mut listener = Listener::bind(to, 1).map_err(failed)?;
         let to = listener.local_addr().unwrap_or(to);
-        let mut connector = Connector::new().map_err(failed)?;
+        let failed = |error| failure(Some(to), error);
+        let explained = |error| failed(explain(error, timeout));
         // The address chooses the device.
-        connector.bind(from).map_err(failed)?;
-        let route = connector
-            .resolve_addr(to, AGAIN.min(left()))
-            .and_then(|resolving| resolving.wait(Some(left())))
-            .and_then(|resolved| resolved.resolve_route(left()))
-            .and_then(|resolving| resolving.wait(Some(left())))
-            .map_err(failed)?;
+        let connector = || {
+            let mut connector = Connector::new()?;
+            connector.bind(from)?;
+            Ok::<_, verbs_core::Error>((connector, to))
+        };
+        let connector = || connector().map_err(|error| explain(error, timeout));
         // So that no other program's request is taken for this one.
-        let nonce = RandomState::new().hash_one(0_u8).to_ne_bytes();
+        let nonce = nonce::random().to_ne_bytes();
         let (mut one, message) = (self, hello(&nonce)?);
-        let asked = one.request_cm(route, &message)?;
+        let asked = one.ask(connector, (deadline, AGAIN), &message);
+        let asked = asked.map_err(failed)?;
+        let is_ours = |come: &PrivateData| private_data(come).is_ok_and(|theirs| theirs == nonce);
         let request = loop {
-            let request = listener.request(Some(left())).map_err(failed)?;
-            let request = request.ok_or_else(|| late(Some(to), deadline, "connect"))?;
-            if private_data(request.private_data()).is_ok_and(|theirs| theirs == nonce) {
+            if let Some(request) = next_of(&mut listener, is_ours).map_err(explained)? {
                 break request;
             }
+            wait_readable([Some(listener.as_fd()), None], deadline).map_err(failed)?;
         };
         let (other, accepting) = other.join_request_cm(request)?;
-        let confirming = accepting.accept(Message::raw(&message)).map_err(failed)?;
-        let answer = asked.wait(Some(left())).map_err(failed)?;
-        let (one, establishing) = one.answered_cm(answer)?;
-        let connection = establishing.establish().map_err(failed)?;
-        let confirmed = confirming.wait(Some(left())).map_err(failed)?;
+        let confirming = accepting
+            .accept(Message::raw(&message))
+            .map_err(explained)?;
+        let answer = answered(asked, deadline).map_err(failed)?;
+        let (one, connection) = one.establish(answer, to, deadline)?;
+        let left = deadline.left().unwrap_or_default();
+        let confirmed = confirming.wait(Some(left)).map_err(explained)?;
         Ok(((one, connection), (other, confirmed)))
     }
 }

@@ -18,15 +18,18 @@ use crate::channel::Channel;
 use crate::config::ChannelBuilder;
 use crate::engine::Engine;
 use crate::error::{Error, RejectReason, Result};
-use crate::exchange::{Exchange, ExchangeError};
+use crate::exchange::{Exchange, ExchangeError, Side};
 use crate::waiting::Poller;
 
 /// A channel that is not connected yet.
 ///
 /// [`connect`](Self::connect) and [`accept`](Self::accept) connect it over TCP. To connect it in
 /// another way, send its [`endpoint`](Self::endpoint) to the peer, receive that of the peer, and
-/// call [`handshake`](Self::handshake). Neither side may send before both have done that. On iWARP
-/// channels connect by `rdma_cm` only: by `connect_cm` and `accept_cm`, with the feature `rdmacm`.
+/// call [`handshake`](Self::handshake). Neither side may send before both have done that.
+///
+/// On iWARP queue pairs are connected by `rdma_cm` only, which needs the feature `rdmacm`. With it, connecting
+/// over TCP works as on other devices: the two sides agree over TCP on an address of the device that accepts,
+/// and connect there. Only [`handshake`](Self::handshake) does not.
 ///
 /// ```no_run
 /// use std::io::{Read, Write};
@@ -186,8 +189,8 @@ impl<T: Connected> PreparedChannel<T> {
     ///
     /// - For a [`Channel`], it is posted when the queue pair has been connected, before the peer is sent
     ///   READY. So a peer that sends at once finds the receive. With a [`handshake`](Self::handshake) of
-    ///   your own, the peer must not send before `handshake` has returned here. On iWARP a peer that accepts
-    ///   must not send before this side has sent: see [`connect_cm`](#method.connect_cm).
+    ///   your own, the peer must not send before `handshake` has returned here. On iWARP, by
+    ///   [`connect_cm`](#method.connect_cm), a peer that accepts must not send before this side has sent.
     /// - For a channel of a group, it is posted when the channel [joins](crate::ChannelGroup::join) it. If
     ///   the peer sends before that, its device sends again: see
     ///   [`rnr_retry`](ChannelBuilder::rnr_retry).
@@ -251,11 +254,18 @@ impl<T: Connected> PreparedChannel<T> {
     ///
     /// # Errors
     ///
-    /// Those of [`PreparedQueuePair::handshake`]; [`Error::Rejected`] if the driver rejects a
-    /// [prepared receive](Self::start_receive).
+    /// Those of [`PreparedQueuePair::handshake`], on iWARP always
+    /// [`NeedsRdmaCm`](verbs_core::Error::NeedsRdmaCm); [`Error::Rejected`] if the driver rejects a [prepared
+    /// receive](Self::start_receive).
     pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<T> {
         let qp = self.qp.handshake(remote)?;
         T::assemble(qp, self.rest, self.receives)
+    }
+
+    /// The handshake with the peer of an exchange of endpoints.
+    pub(super) fn handshake_met(self, exchange: &Exchange) -> Result<T> {
+        let peer = exchange.peer().ok_or(ExchangeError::Over)?;
+        self.handshake(&peer.endpoint)
     }
 
     /// Connects over TCP to a peer that calls [`accept`](Self::accept), within `timeout`.
@@ -265,13 +275,19 @@ impl<T: Connected> PreparedChannel<T> {
     /// avoid that. On RoCE the kernel looks up the peer's GID, which takes about a second if no host
     /// answers.
     ///
+    /// On iWARP (feature `rdmacm`) the peer sends the address at which its device listens for this connection:
+    /// that of its end of the TCP connection if it is one of its device, otherwise the first of
+    /// [these](verbs_core::Context::local_addr). This side connects to it, also if it is another than the one
+    /// that TCP was connected to; so it has to be reached from here. If that fails, or the time is over, giving
+    /// up takes up to 7 s more on soft-iWARP.
+    ///
     /// # Errors
     ///
     /// - [`Error::Exchange`](crate::Error::Exchange): the peer refused the connection (with its
     ///   reason), did not answer in time, closed the connection, or uses another protocol.
     /// - [`Error::Core`](crate::Error::Core): the queue pair of this side could not be connected. The
-    ///   peer is sent the reason. On iWARP it is [`NeedsRdmaCm`](verbs_core::Error::NeedsRdmaCm), at
-    ///   once: connect by `connect_cm` there.
+    ///   peer is sent the reason. On iWARP without the feature `rdmacm` it is
+    ///   [`NeedsRdmaCm`](verbs_core::Error::NeedsRdmaCm), at once.
     pub fn connect(self, peer: impl ToSocketAddrs + fmt::Debug, timeout: Duration) -> Result<T> {
         let (connected, _) = self.connect_with(peer, timeout, &[])?;
         Ok(connected)
@@ -291,11 +307,10 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {
-        self.context().device().check_handshake()?;
         let deadline = tcp::deadline(timeout);
-        let exchange = Exchange::new(&self.endpoint(), private_data)?;
+        let exchange = self.exchange_of(Side::Connects, private_data)?;
         let stream = tcp::connect(peer, deadline)?;
-        let met = tcp::meet(&stream, deadline, exchange, |remote| self.handshake(remote));
+        let met = self.meet(&stream, deadline, exchange);
         watched(met, Ok(stream))
     }
 
@@ -325,11 +340,10 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {
-        self.context().device().check_handshake()?;
         let deadline = tcp::deadline(timeout);
-        let exchange = Exchange::new(&self.endpoint(), private_data)?;
+        let exchange = self.exchange_of(Side::Accepts, private_data)?;
         let stream = tcp::accept(listener, deadline)?;
-        let met = tcp::meet(&stream, deadline, exchange, |remote| self.handshake(remote));
+        let met = self.meet(&stream, deadline, exchange);
         watched(met, Ok(stream))
     }
 
@@ -353,14 +367,30 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {
-        if let Err(error) = self.context().device().check_handshake() {
-            tcp::refuse(stream, timeout, &error);
-            return Err(error.into());
-        }
-        let deadline = tcp::deadline(timeout);
-        let exchange = Exchange::new(&self.endpoint(), private_data)?;
-        let met = tcp::meet(stream, deadline, exchange, |remote| self.handshake(remote));
+        let exchange = self.exchange_of(Side::Either, private_data);
+        let exchange = exchange.inspect_err(|error| tcp::refuse(stream, timeout, error))?;
+        let met = self.meet(stream, tcp::deadline(timeout), exchange);
         watched(met, stream.try_clone())
+    }
+}
+
+/// The exchange over TCP where queue pairs are connected by endpoints only; otherwise it is in `meeting`.
+#[cfg(not(feature = "rdmacm"))]
+impl<T: Connected> PreparedChannel<T> {
+    fn exchange_of(&self, _: Side, private_data: &[u8]) -> Result<Exchange> {
+        self.context().device().check_handshake()?;
+        Ok(Exchange::new(&self.endpoint(), private_data)?)
+    }
+
+    fn meet(
+        self,
+        stream: &TcpStream,
+        deadline: tcp::Deadline,
+        exchange: Exchange,
+    ) -> Result<(T, Vec<u8>)> {
+        tcp::meet(stream, deadline, exchange, |exchange| {
+            self.handshake_met(exchange)
+        })
     }
 }
 

@@ -6,10 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
-use verbs_core::QueuePairEndpoint;
-
 use crate::error::Result;
-use crate::exchange::{self, Exchange, ExchangeError, ExchangeFailure, Peer, Step};
+use crate::exchange::{self, Exchange, ExchangeError, ExchangeFailure, Io};
 
 /// Refuses the peer at the other end of a TCP connection: sends it the reason, and shuts the
 /// connection down.
@@ -18,7 +16,7 @@ use crate::exchange::{self, Exchange, ExchangeError, ExchangeFailure, Peer, Step
 /// reason cannot be sent, the peer only notices the end of the connection.
 pub fn refuse(stream: &TcpStream, timeout: Duration, why: &(dyn std::error::Error + 'static)) {
     let exchange = Exchange::refusing(why);
-    let over = meet(stream, deadline(timeout), exchange, |_peer| Ok(()));
+    let over = meet(stream, deadline(timeout), exchange, |_| Ok(()));
     // The outcome of an exchange that refuses is always that it is over.
     drop(over);
 }
@@ -131,8 +129,8 @@ fn accept_now(listener: &TcpListener) -> io::Result<TcpStream> {
     accepted.map(|(stream, _)| stream)
 }
 
-/// Runs an exchange over a connection, with the handshake in its middle. Returns the handshake's
-/// outcome and the peer's private data.
+/// Runs an exchange over a connection, with the handshake in its middle, which may [run](run) it further.
+/// Returns the handshake's outcome and the peer's private data.
 ///
 /// The connection's options are restored. If the exchange fails, the connection is shut down, so that
 /// the peer does not wait.
@@ -140,7 +138,7 @@ pub(crate) fn meet<C>(
     stream: &TcpStream,
     deadline: Deadline,
     exchange: Exchange,
-    handshake: impl FnOnce(&QueuePairEndpoint) -> Result<C>,
+    handshake: impl FnOnce(&mut Exchange) -> Result<C>,
 ) -> Result<(C, Vec<u8>)> {
     // The address is not available after the peer has closed the connection.
     let peer = stream.peer_addr().ok();
@@ -170,20 +168,11 @@ fn agree<C>(
     address: Option<SocketAddr>,
     deadline: Deadline,
     mut exchange: Exchange,
-    handshake: impl FnOnce(&QueuePairEndpoint) -> Result<C>,
+    handshake: impl FnOnce(&mut Exchange) -> Result<C>,
 ) -> Result<(C, Vec<u8>)> {
-    let failure = |error| {
-        let error = match error {
-            ExchangeError::TimedOut { what, after: None } => ExchangeError::TimedOut {
-                what,
-                after: Some(deadline.timeout),
-            },
-            error => error,
-        };
-        ExchangeFailure::new(address, error)
-    };
-    let peer = run(stream, deadline, &mut exchange).map_err(failure)?;
-    let connected = handshake(&peer.endpoint);
+    let failure = |error| ExchangeFailure::new(address, error);
+    run(stream, deadline, &mut exchange).map_err(failure)?;
+    let connected = handshake(&mut exchange);
     match &connected {
         Ok(_) => exchange.ready(),
         Err(error) => exchange.refuse(error),
@@ -192,31 +181,38 @@ fn agree<C>(
     // The error of the handshake is more precise than that of the exchange.
     let connected = connected?;
     agreed.map_err(failure)?;
-    Ok((connected, peer.private_data))
+    Ok((connected, exchange.into_private_data()))
 }
 
-fn run(
+/// Runs an exchange until it is done.
+pub(super) fn run(
     mut stream: &TcpStream,
     deadline: Deadline,
     exchange: &mut Exchange,
-) -> Result<Peer, ExchangeError> {
-    loop {
-        let step = exchange.step()?;
+) -> Result<(), ExchangeError> {
+    let with_timeout = |error| match error {
+        ExchangeError::TimedOut { what, after: None } => ExchangeError::TimedOut {
+            what,
+            after: Some(deadline.timeout),
+        },
+        error => error,
+    };
+    while let Some(io) = exchange.io().map_err(with_timeout)? {
         let left = deadline
             .left()
             .ok_or_else(|| io::ErrorKind::TimedOut.into());
         // At its timeout a socket returns `WouldBlock`: the loop checks the deadline again.
-        let moved = match step {
-            Step::Write(bytes) => left
+        let moved = match io {
+            Io::Write(bytes) => left
                 .and_then(|left| stream.set_write_timeout(Some(left)))
                 .and_then(|()| stream.write(bytes)),
-            Step::Read(buffer) => left
+            Io::Read(buffer) => left
                 .and_then(|left| stream.set_read_timeout(Some(left)))
                 .and_then(|()| stream.read(buffer)),
-            Step::Done(peer) => return Ok(peer.clone()),
         };
         exchange.moved(moved);
     }
+    Ok(())
 }
 
 /// The options of a connection that an exchange changes, to restore them.
@@ -265,6 +261,14 @@ impl Deadline {
     #[cfg(feature = "rdmacm")]
     pub(super) const fn timeout(self) -> Duration {
         self.timeout
+    }
+
+    /// A deadline after this time, in an exchange with this timeout.
+    #[cfg(feature = "rdmacm")]
+    pub(super) fn sooner(self, time: Duration) -> Self {
+        let Self { timeout, .. } = self;
+        let Self { at, .. } = deadline(time);
+        Self { at, timeout }
     }
 
     /// The time that is left; `None` if there is none.

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use verbs_core::{DatagramEndpoint, QueuePairEndpoint};
 
-use super::cookie::{Cookies, random};
+use super::cookie::Cookies;
 use super::wire::{self, Message, Session};
 use crate::exchange::{ExchangeError, Peer, RefusalCode};
+use crate::nonce::random;
 
 /// The server's side of all exchanges over one datagram endpoint.
 ///

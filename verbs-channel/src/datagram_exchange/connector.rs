@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use verbs_core::{DatagramEndpoint, QueuePairEndpoint};
 
-use super::cookie::random;
 use super::wire::{self, Message, Session};
 use crate::exchange::{self, ExchangeError, Peer, RefusalCode};
+use crate::nonce::random;
 
 /// The client's side of an exchange over datagrams.
 ///

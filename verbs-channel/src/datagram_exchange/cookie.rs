@@ -53,8 +53,3 @@ impl Cookies {
         self.secret.hash_one((from, client, age))
     }
 }
-
-/// A number that cannot be guessed.
-pub(super) fn random() -> u64 {
-    RandomState::new().hash_one(0_u8)
-}

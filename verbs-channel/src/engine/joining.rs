@@ -63,7 +63,11 @@ impl ConnectedMember {
     /// [`Error::Exchange`] if keepalive cannot be set on it.
     pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let link = Link::new(descriptor.into(), self.limits.peer_timeout);
-        self.link = Some(link.map_err(ExchangeError::not_watched)?);
+        let link = link.map_err(ExchangeError::not_watched)?;
+        self.link = Some(match self.link.take() {
+            Some(before) => before.replaced_by(link),
+            None => link,
+        });
         Ok(())
     }
 

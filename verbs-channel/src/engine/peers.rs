@@ -13,7 +13,7 @@ use rustix::time::{TimerfdTimerFlags, timerfd_settime};
 use verbs_core::rdmacm::Connection;
 
 use super::Engine;
-use super::peer::{GRACE, Leaving, Link, NEVER, Stage, TIMER, after};
+use super::peer::{BESIDE, GRACE, Leaving, Link, NEVER, Stage, TIMER, after};
 use crate::error::{DownReason, Queue, Result};
 use crate::exchange::ExchangeError;
 
@@ -46,8 +46,11 @@ impl Engine {
             return Ok(());
         }
         // If it cannot be watched, the one before stays: that it is closed would show the peer an end.
-        let watched = self.peers.watch(link).map_err(|(error, _)| error);
-        member.peer = watched.map_err(ExchangeError::not_watched)?;
+        let beside = self.peers.watch_beside(&mut member.peer, link);
+        if let Some(link) = beside.map_err(ExchangeError::not_watched)? {
+            let watched = self.peers.watch(link).map_err(|(error, _)| error);
+            member.peer = watched.map_err(ExchangeError::not_watched)?;
+        }
         Ok(())
     }
 
@@ -147,7 +150,13 @@ impl Engine {
         else {
             return;
         };
-        let stage = Stage::Sending(reason, after(now, GRACE));
+        let grace = match (self.limits.peer_timeout, reason) {
+            // What the peer has sent may be on its way still.
+            (Some(timeout), DownReason::PeerClosed) if token & BESIDE != 0 => timeout,
+            _ => GRACE,
+        };
+        let token = token & !BESIDE;
+        let stage = Stage::Sending(reason, after(now, grace));
         self.peers.leaving.push(Leaving { at, token, stage });
     }
 
@@ -165,7 +174,7 @@ impl Engine {
             Stage::Sending(..) if member.down().is_some() => None,
             Stage::Sending(reason, _) => {
                 let is_sending = member.in_flight(Queue::Send) > 0;
-                if is_sending && !is_over {
+                if (is_sending || member.peer.is_connected()) && !is_over {
                     return Some(stage);
                 }
                 self.shut_down_at(at, reason);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use std::{fmt, io};
 
-use verbs_core::{EndpointError, ErrorDebug};
+use verbs_core::{EndpointError, ErrorDebug, TransportType};
 
 use super::limits::{MAX_PRIVATE_DATA, VERSION};
 use crate::readable::Readable;
@@ -109,13 +109,25 @@ pub enum ExchangeError {
     OtherKey,
     /// The peer's endpoint is invalid.
     Endpoint(#[from] EndpointError),
+    /// One side's device is of iWARP, and the other's is not: no connection leads from one to the other.
+    OtherTransport {
+        /// That of the peer's device: [`IB`](TransportType::IB) is also that of RoCE.
+        peer: TransportType,
+        /// That of this side's.
+        ours: TransportType,
+    },
+    /// On iWARP, the peer sent bytes for the connection by `rdma_cm` that cannot be used: these.
+    Proposal(&'static str),
+    /// By `rdma_cm`, the peer at the address that was sent over the stream is another program.
+    Stranger,
     /// The exchange had ended before: in an error, or because this side refused the peer.
     Over,
 }
 
 verbs_core::error_debug!(ExchangeError {
     Tcp, Lookup, NotListening, NoAddress, TimedOut, HungUp, Refused, NotOurs, Version, Kind, TooLong, PrivateData,
-    PrivateDataBeyondMtu, PrivateDataBeyondManager, Manager(error), OtherDevice, OtherKey, Endpoint(error), Over,
+    PrivateDataBeyondMtu, PrivateDataBeyondManager, Manager(error), OtherDevice, OtherKey, Endpoint(error),
+    OtherTransport, Proposal, Stranger, Over,
 });
 
 impl fmt::Display for ExchangeError {
@@ -267,6 +279,17 @@ impl ExchangeError {
                 "{peer} is connected to by {needed}, and this channel is of {ours}: open {needed}"
             ),
             Self::Endpoint(_) => write!(f, "{peer} sent an endpoint that is not usable"),
+            Self::OtherTransport { peer: theirs, ours } => write!(
+                f,
+                "the device of {peer} is of {}, and this side's of {}: they cannot be connected",
+                network(*theirs),
+                network(*ours)
+            ),
+            Self::Proposal(what) => write!(f, "{peer} sent {what}"),
+            Self::Stranger => write!(
+                f,
+                "{peer} is the address that the peer sent for rdma_cm, and another program is there"
+            ),
             Self::Over => f.write_str("the exchange is over"),
         }
     }
@@ -281,6 +304,7 @@ impl ExchangeError {
             | Self::PrivateDataBeyondMtu { .. }
             | Self::PrivateDataBeyondManager { .. }
             | Self::OtherDevice { .. }
+            | Self::OtherTransport { .. }
             | Self::OtherKey => io::ErrorKind::InvalidInput,
             Self::Manager(_) => io::ErrorKind::ConnectionAborted,
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
@@ -290,6 +314,8 @@ impl ExchangeError {
             | Self::Version(_)
             | Self::Kind { .. }
             | Self::TooLong { .. }
+            | Self::Proposal(_)
+            | Self::Stranger
             | Self::Endpoint(_) => io::ErrorKind::InvalidData,
             Self::Over => io::ErrorKind::NotConnected,
         }
@@ -301,9 +327,18 @@ impl ExchangeError {
         match self {
             Self::Version(_) => Some(RefusalCode::VERSION),
             Self::Kind { .. } | Self::TooLong { .. } => Some(RefusalCode::FRAME),
-            Self::Endpoint(_) => Some(RefusalCode::ENDPOINT),
+            Self::Endpoint(_) | Self::Proposal(_) => Some(RefusalCode::ENDPOINT),
+            Self::OtherTransport { .. } => Some(RefusalCode::HANDSHAKE),
             _ => None,
         }
+    }
+}
+
+/// The networks of a device's transport, in a text.
+const fn network(transport: TransportType) -> &'static str {
+    match transport {
+        TransportType::IWARP => "iWARP",
+        _ => "InfiniBand or RoCE",
     }
 }
 

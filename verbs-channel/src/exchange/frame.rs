@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use verbs_core::QueuePairEndpoint;
+use verbs_core::{QueuePairEndpoint, TransportType};
 
 use super::error::{ExchangeError, RefusalCode};
 use super::limits::{MAX_PRIVATE_DATA, VERSION};
@@ -13,8 +13,15 @@ pub(super) const HEADER: usize = 12;
 /// The kinds of frames, in the order in which they are due.
 pub(super) const ENDPOINT: u16 = 1;
 pub(super) const READY: u16 = 2;
-/// Sent in place of either. Its format is the same in every version.
+/// Sent in place of any. Its format is the same in every version.
 pub(super) const REFUSED: u16 = 3;
+/// Those of devices of iWARP, before `READY`.
+pub(super) const PROPOSAL: u16 = 4;
+pub(super) const LISTENER: u16 = 5;
+
+/// Bytes of a proposal before the private data, and of a listener's address.
+pub(super) const PROPOSED: usize = 9;
+pub(super) const ADDRESS: usize = 18;
 
 pub(super) const MAGIC: [u8; 4] = *b"VRBC";
 
@@ -24,6 +31,16 @@ const MAX_REFUSAL: usize = 256;
 /// The payload of an endpoint's frame.
 pub(super) fn endpoint(endpoint: &QueuePairEndpoint, private_data: &[u8]) -> Vec<u8> {
     frame(ENDPOINT, &[&endpoint.to_bytes(), private_data])
+}
+
+#[cfg(feature = "rdmacm")]
+pub(super) fn proposal(proposed: [u8; PROPOSED], private_data: &[u8]) -> Vec<u8> {
+    frame(PROPOSAL, &[&proposed, private_data])
+}
+
+#[cfg(feature = "rdmacm")]
+pub(super) fn listener(address: &[u8]) -> Vec<u8> {
+    frame(LISTENER, &[address])
 }
 
 pub(super) fn ready() -> Vec<u8> {
@@ -80,13 +97,10 @@ pub(super) fn header(bytes: &[u8; HEADER], due: u16) -> Result<(u16, usize), Exc
     }
     let max = match kind {
         REFUSED => MAX_REFUSAL,
-        _ if kind != due => {
-            return Err(ExchangeError::Kind {
-                got: kind,
-                expected: due,
-            });
-        }
+        _ if kind != due => return Err(unexpected(kind, due)),
         ENDPOINT => QueuePairEndpoint::BYTES + MAX_PRIVATE_DATA,
+        PROPOSAL => PROPOSED + MAX_PRIVATE_DATA,
+        LISTENER => ADDRESS,
         _ => 0,
     };
     let len = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
@@ -94,6 +108,16 @@ pub(super) fn header(bytes: &[u8; HEADER], due: u16) -> Result<(u16, usize), Exc
         return Err(ExchangeError::TooLong { len, max });
     }
     Ok((kind, len))
+}
+
+/// The error of a frame of this kind where another is due.
+const fn unexpected(got: u16, expected: u16) -> ExchangeError {
+    let (peer, ours) = match (got, expected) {
+        (PROPOSAL, ENDPOINT) => (TransportType::IWARP, TransportType::IB),
+        (ENDPOINT, PROPOSAL) => (TransportType::IB, TransportType::IWARP),
+        _ => return ExchangeError::Kind { got, expected },
+    };
+    ExchangeError::OtherTransport { peer, ours }
 }
 
 /// A peer's endpoint and its private data.

@@ -16,28 +16,59 @@
 //! REFUSED: a code, then at most 254 bytes of text (UTF-8)
 //! ```
 //!
+//! On iWARP, where queue pairs are connected by `rdma_cm` only, two other frames take the place of the
+//! endpoints: see [below](self#by-rdma_cm).
+//!
 //! [`PreparedChannel::connect`](crate::PreparedChannel::connect) and similar methods do all of this
 //! over TCP. An [`Exchange`] is the protocol without I/O: for any other stream, blocking or not.
+//!
+//! # By `rdma_cm`
+//!
+//! ```text
+//! PROPOSAL: the side (1 byte), a nonce (8), then private data       ──►   ◄── the same
+//! LISTENER: an IPv6 address (16 bytes) and a port (2), or nothing   ──►   ◄── the same
+//! (the connection by rdma_cm)
+//! READY: empty                                                      ──►   ◄── the same
+//! ```
+//!
+//! The side is 0 for the one that has connected the stream, 2 for the one that has accepted it, and 1 if it
+//! may be either. The higher side listens, and of two that are equal the one with the higher nonce; two that
+//! have accepted are an error. The one that listens sends the address of a listener of `rdma_cm`, and the
+//! other one connects to it. The request carries the nonce of the side that listens, and the answer that of
+//! the other: so each side knows that its peer is the one at the end of the stream. An IPv4 address is
+//! written as IPv6 (`::ffff:192.0.2.1`). A link-local one is of the link from which the side connects.
 
+#[cfg(feature = "rdmacm")]
+mod addresses;
 mod error;
 mod frame;
 mod limits;
 #[cfg(feature = "rdmacm")]
+mod meeting;
+#[cfg(feature = "rdmacm")]
 pub mod rdmacm;
+mod side;
 #[cfg(test)]
 mod tests;
 
 use std::io;
 use std::mem;
+#[cfg(feature = "rdmacm")]
+use std::net::SocketAddr;
 
 use verbs_core::QueuePairEndpoint;
 
 pub use error::{ExchangeError, ExchangeFailure, RefusalCode};
 pub use frame::Peer;
-use frame::{ENDPOINT, HEADER, READY, REFUSED};
+use frame::{ENDPOINT, HEADER, LISTENER, PROPOSAL, READY, REFUSED};
 pub(crate) use frame::{peer, reason, refusal};
 pub use limits::MAX_PRIVATE_DATA;
 pub(crate) use limits::deadline;
+#[cfg(feature = "rdmacm")]
+pub use meeting::Meeting;
+#[cfg(feature = "rdmacm")]
+use meeting::Proposal;
+pub use side::Side;
 
 /// One side of an exchange of endpoints, over any stream.
 ///
@@ -92,11 +123,18 @@ pub struct Exchange {
     /// A buffer for the frame that is being read, as long as is known, and how many bytes were read.
     frame: Vec<u8>,
     got: usize,
-    /// The last kinds of frame that this side has sent and received. Another frame is due while
-    /// `received` is less than `sent`.
-    sent: u16,
+    /// The kind of frame that this side reads up to, and the last kind that it has received; 0 before the
+    /// first, whose kind is `first`.
+    until: u16,
     received: u16,
+    first: u16,
+    is_ready: bool,
     peer: Option<Peer>,
+    /// What this side has proposed, and how the two connect, if it connects by `rdma_cm`.
+    #[cfg(feature = "rdmacm")]
+    proposal: Option<Proposal>,
+    #[cfg(feature = "rdmacm")]
+    meeting: Option<Meeting>,
     /// Why the peer cannot be written to. Returned unless the peer has sent a reason.
     write_error: Option<ExchangeError>,
     /// How the exchange ended. Returned when all bytes are written.
@@ -118,6 +156,19 @@ pub enum Step<'a> {
     Done(&'a Peer),
 }
 
+/// The next I/O of an [`Exchange`] that is not done.
+#[derive(Debug)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a stream can be written and read, and nothing else"
+)]
+pub enum Io<'a> {
+    /// Write some of these bytes, as for [`Step::Write`].
+    Write(&'a [u8]),
+    /// Read into this buffer, as for [`Step::Read`].
+    Read(&'a mut [u8]),
+}
+
 impl Exchange {
     /// Begins an exchange, with the endpoint and the private data to send to the peer.
     ///
@@ -128,7 +179,8 @@ impl Exchange {
         if private_data.len() > MAX_PRIVATE_DATA {
             return Err(ExchangeError::PrivateData(private_data.len()));
         }
-        Ok(Self::with_output(frame::endpoint(endpoint, private_data)))
+        let out = frame::endpoint(endpoint, private_data);
+        Ok(Self::with_output(ENDPOINT, out))
     }
 
     /// Begins an exchange that refuses the peer: it sends the reason in place of the endpoint.
@@ -136,20 +188,26 @@ impl Exchange {
     /// Run it until [`step`](Self::step) returns [`ExchangeError::Over`].
     #[must_use]
     pub fn refusing(why: &(dyn std::error::Error + 'static)) -> Self {
-        let mut exchange = Self::with_output(Vec::new());
+        let mut exchange = Self::with_output(ENDPOINT, Vec::new());
         exchange.refuse(why);
         exchange
     }
 
-    fn with_output(out: Vec<u8>) -> Self {
+    fn with_output(first: u16, out: Vec<u8>) -> Self {
         Self {
             out,
             written: 0,
             frame: vec![0; HEADER],
             got: 0,
-            sent: ENDPOINT,
+            until: first,
             received: 0,
+            first,
+            is_ready: false,
             peer: None,
+            #[cfg(feature = "rdmacm")]
+            proposal: None,
+            #[cfg(feature = "rdmacm")]
+            meeting: None,
             write_error: None,
             ended: None,
         }
@@ -161,19 +219,53 @@ impl Exchange {
     ///
     /// The exchange has failed. If this side refuses the peer, the reason has been written.
     pub fn step(&mut self) -> Result<Step<'_>, ExchangeError> {
+        if self.is_done() {
+            let peer = self.peer.as_ref();
+            return peer.map(Step::Done).ok_or(ExchangeError::Over);
+        }
+        Ok(match self.io()? {
+            Some(Io::Write(bytes)) => Step::Write(bytes),
+            Some(Io::Read(buffer)) => Step::Read(buffer),
+            None => return Err(ExchangeError::Over),
+        })
+    }
+
+    /// The next I/O as [`step`](Self::step) has it; `None` if it is [done](Step::Done).
+    ///
+    /// # Errors
+    ///
+    /// As `step`.
+    pub fn io(&mut self) -> Result<Option<Io<'_>>, ExchangeError> {
+        let is_done = self.is_done();
         let out = self.out.get(self.written..).unwrap_or_default();
         if !out.is_empty() {
-            return Ok(Step::Write(out));
+            return Ok(Some(Io::Write(out)));
         }
         if let Some(error) = &mut self.ended {
             return Err(mem::replace(error, ExchangeError::Over));
         }
-        match &self.peer {
-            Some(peer) if self.received == self.sent => Ok(Step::Done(peer)),
-            _ => Ok(Step::Read(
-                self.frame.get_mut(self.got..).unwrap_or_default(),
-            )),
+        let buffer = self.frame.get_mut(self.got..).unwrap_or_default();
+        Ok((!is_done).then_some(Io::Read(buffer)))
+    }
+
+    fn is_done(&self) -> bool {
+        self.written >= self.out.len() && self.ended.is_none() && self.received == self.until
+    }
+
+    /// The peer and its endpoint, once the endpoint has arrived.
+    #[must_use]
+    pub const fn peer(&self) -> Option<&Peer> {
+        self.peer.as_ref()
+    }
+
+    /// The peer's private data, once they have arrived.
+    #[must_use]
+    pub fn into_private_data(self) -> Vec<u8> {
+        #[cfg(feature = "rdmacm")]
+        if let Some(meeting) = self.meeting {
+            return meeting.private_data;
         }
+        self.peer.map(|peer| peer.private_data).unwrap_or_default()
     }
 
     /// Reports the result of the last [`step`](Self::step): the number of bytes written or read, which
@@ -218,8 +310,9 @@ impl Exchange {
 
     /// Continues after the handshake: sends `READY`, and waits for that of the peer.
     pub fn ready(&mut self) {
-        if self.sent < READY && self.ended.is_none() {
-            self.sent = READY;
+        if !self.is_ready && self.ended.is_none() {
+            self.is_ready = true;
+            self.until = READY;
             self.out.extend(frame::ready());
         }
     }
@@ -255,7 +348,7 @@ impl Exchange {
         let error = ExchangeError::Tcp { what, source };
         match kind {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-                self.sent = READY;
+                self.until = READY;
                 self.write_error = Some(error);
             }
             io::ErrorKind::TimedOut => {
@@ -285,7 +378,12 @@ impl Exchange {
         let Some((header, payload)) = come.split_first_chunk() else {
             return Ok(());
         };
-        let (kind, len) = frame::header(header, self.received + 1)?;
+        let due = match self.received {
+            0 => self.first,
+            PROPOSAL => LISTENER,
+            _ => READY,
+        };
+        let (kind, len) = frame::header(header, due)?;
         if payload.len() < len {
             self.frame.resize(HEADER + len, 0);
             return Ok(());
@@ -293,11 +391,67 @@ impl Exchange {
         match kind {
             REFUSED => return Err(refusal(payload)),
             ENDPOINT => self.peer = Some(peer(payload)?),
+            #[cfg(feature = "rdmacm")]
+            PROPOSAL => self.meeting = Some(meeting::proposed(self.proposal, payload)?),
+            #[cfg(feature = "rdmacm")]
+            LISTENER => meeting::listens(self.meeting.as_mut(), payload)?,
             _ => self.ended = self.write_error.take(),
         }
         self.received = kind;
         self.frame.resize(HEADER, 0);
         self.got = 0;
         Ok(())
+    }
+}
+
+#[cfg(feature = "rdmacm")]
+impl Exchange {
+    /// Begins an exchange of a side whose device connects by `rdma_cm` only (iWARP). Needs the feature
+    /// `rdmacm`.
+    ///
+    /// It has no [`peer`](Self::peer), so it is run by [`io`](Self::io). When it is done for the first time,
+    /// there is a [`meeting`](Self::meeting). Then both call [`listens_at`](Self::listens_at), and run it a
+    /// second time. When they are connected by `rdma_cm`, they run it for [`ready`](Self::ready) or
+    /// [`refuse`](Self::refuse).
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::PrivateData`] for more than [`MAX_PRIVATE_DATA`] bytes.
+    pub fn by_manager(private_data: &[u8], side: Side) -> Result<Self, ExchangeError> {
+        if private_data.len() > MAX_PRIVATE_DATA {
+            return Err(ExchangeError::PrivateData(private_data.len()));
+        }
+        let proposal = Proposal::new(side);
+        let out = frame::proposal(proposal.to_bytes(), private_data);
+        let mut exchange = Self::with_output(PROPOSAL, out);
+        exchange.proposal = Some(proposal);
+        Ok(exchange)
+    }
+
+    /// Sends the address of this side's listener; `None` if this side does not listen. Needs the feature
+    /// `rdmacm`.
+    ///
+    /// Once the exchange is done, the [`meeting`](Self::meeting) has that of the peer.
+    pub fn listens_at(&mut self, listener: Option<SocketAddr>) {
+        if self.until == PROPOSAL && self.ended.is_none() {
+            self.until = LISTENER;
+            let bytes = listener.map(meeting::address_bytes);
+            let bytes: &[u8] = bytes.as_ref().map_or(&[], |bytes| bytes);
+            self.out.extend(frame::listener(bytes));
+        }
+    }
+
+    /// How the two connect, once the peer's proposal has arrived. Needs the feature `rdmacm`.
+    #[must_use]
+    pub const fn meeting(&self) -> Option<&Meeting> {
+        self.meeting.as_ref()
+    }
+
+    /// Has the next [`io`](Self::io) read the peer's `READY` or its refusal, before this side has sent
+    /// its own: for a side that waits for the peer in another way. Needs the feature `rdmacm`.
+    pub fn read_ahead(&mut self) {
+        if self.ended.is_none() {
+            self.until = READY;
+        }
     }
 }

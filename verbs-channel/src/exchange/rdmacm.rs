@@ -25,6 +25,7 @@ use verbs_core::rdmacm::{
 };
 use verbs_core::{AddressHandle, DatagramEndpoint, ProtectionDomain, QKey};
 
+pub use super::addresses::{connector, listener};
 use super::error::{ExchangeError, RefusalCode};
 use super::frame::{MAGIC, begins, reason, refusal};
 use super::limits::VERSION;
@@ -223,6 +224,17 @@ pub fn explain(error: verbs_core::Error, timeout: Duration) -> ExchangeError {
         }
         error => ExchangeError::Manager(error),
     }
+}
+
+/// Whether a step has failed because no answer had arrived when the kernel looked again for the address: it may
+/// have been lost, and another try finds it.
+#[must_use]
+pub fn is_unresolved(error: &verbs_core::Error) -> bool {
+    let verbs_core::Error::ConnectionManager { failure, .. } = error else {
+        return false;
+    };
+    let timed_out = -rustix::io::Errno::TIMEDOUT.raw_os_error();
+    failure.event() == CmEventType::ADDR_ERROR && failure.status() == timed_out
 }
 
 fn is_rejection(failure: &CmFailure) -> bool {

@@ -329,7 +329,7 @@ fn listener() -> (TcpListener, SocketAddr) {
 /// An exchange over TCP whose handshake has this outcome.
 fn meet(stream: &TcpStream, timeout: Duration, handshake: Result<()>) -> Result<((), Vec<u8>)> {
     let deadline = tcp::deadline(timeout);
-    tcp::meet(stream, deadline, begin(2, b"hello"), |_remote| handshake)
+    tcp::meet(stream, deadline, begin(2, b"hello"), |_| handshake)
 }
 
 /// The error of this side when the peer does this.

@@ -157,7 +157,7 @@ fn everything_a_peer_sent_before_it_left_is_received() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn message_that_the_peer_received_before_it_left_succeeds() {
-    let _test = begin!(iwarp lacks "a first message from the side that accepts");
+    let _test = begin!(iwarp lacks "sends that wait for a receive");
     for _ in 0..20 {
         let send = |mut channel: Channel, _: &mut dyn FnMut()| {
             let from = filled(&channel, 1, 1000);

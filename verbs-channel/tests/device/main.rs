@@ -30,6 +30,8 @@ mod foreign;
 mod forgotten;
 mod gate;
 mod groups;
+#[cfg(feature = "rdmacm")]
+mod iwarp;
 mod leaving;
 mod lifetime;
 mod loans;

@@ -20,6 +20,9 @@ use crate::ends::{
 /// A port that is free on a machine that runs nothing else.
 const PORT: u16 = 18601;
 
+/// Bytes of the message that each machine sends first.
+const LEN: usize = 100_000;
+
 type Build = fn(&ProtectionDomain) -> PreparedChannel;
 
 /// A channel whose device reports a dead peer after some seconds, and that does not watch the peer.
@@ -34,10 +37,13 @@ fn resigned(pd: &ProtectionDomain) -> PreparedChannel {
         .unwrap()
 }
 
-/// Whether this is the first of two machines, and a channel to the other.
+/// Whether this is the first of two machines, and a channel to the other, with a receive of [`LEN`] bytes.
 fn other(test: &Test, build: Build, data: &[u8]) -> Option<(bool, Channel, Vec<u8>)> {
     let (first, peer) = test.two_hosts()?;
-    let prepared = build(&here());
+    let pd = here();
+    let mut prepared = build(&pd);
+    let into = pd.reg_mr(vec![0_u8; LEN]).unwrap();
+    prepared.start_receive(into).unwrap();
     let patience = 2 * PATIENCE;
     let (channel, theirs) = if first {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
@@ -52,29 +58,23 @@ fn other(test: &Test, build: Build, data: &[u8]) -> Option<(bool, Channel, Vec<u
 #[test]
 #[ignore = "needs an RDMA device"]
 fn bytes_cross() {
-    let test = begin!(iwarp lacks "connecting over TCP");
+    let test = begin!();
     let Some((first, mut channel, data)) = other(&test, patient, b"private") else {
         return;
     };
     assert_eq!(data, b"private");
     let seed = usize::from(first);
-    let from = filled(&channel, seed, 100_000);
-    let mut into = zeros(&channel, 100_000);
-    let ended = channel.scope(|scope| {
-        let received = scope.post_receive(into.scatter_element(..)?)?;
-        drop(scope.post_send(from.gather_element(..)?)?);
-        Ok::<_, Error>(received.spin_poll()?)
-    });
-    ended.unwrap();
-    assert!(into[..] == pattern(1 - seed, 100_000));
+    let received = channel.prepared_receives().pop().unwrap();
+    // Before the other machine has everything from this one.
+    let last = channel.start_receive(zeros(&channel, 1)).unwrap();
+    let sent = channel.start_send(filled(&channel, seed, LEN)).unwrap();
+    let (_, into) = channel.wait_success(received).unwrap();
+    assert!(into[..] == pattern(1 - seed, LEN));
+    channel.wait_success(sent).unwrap();
     // Neither leaves before the other has received everything.
-    let (mut last, one) = (zeros(&channel, 1), filled(&channel, 1, 1));
-    let ended = channel.scope(|scope| {
-        drop(scope.post_receive(last.scatter_element(..)?)?);
-        drop(scope.post_send(one.gather_element(..)?)?);
-        Ok::<_, Error>(())
-    });
-    ended.unwrap();
+    let one = filled(&channel, 1, 1);
+    channel.send(one.gather_element(..).unwrap()).unwrap();
+    channel.wait_success(last).unwrap();
 }
 
 /// Makes the other machine send its region's address and key, and then die.
@@ -86,22 +86,17 @@ fn until_it_dies(test: &Test, build: Build) -> Option<(Channel, RemoteMemoryRegi
         let words = [remote.addr(), u64::from(remote.rkey())]
             .map(u64::to_be_bytes)
             .concat();
-        let mut die = zeros(&channel, 1);
-        let ended = channel.scope(|scope| {
-            drop(scope.post_receive(die.scatter_element(..)?)?);
-            let here = scope_region(&words, &region);
-            drop(scope.post_send(here)?);
-            Ok::<_, Error>(())
-        });
-        ended.unwrap();
+        let die = channel.prepared_receives().pop().unwrap();
+        channel.send(scope_region(&words, &region)).unwrap();
+        channel.wait_success(die).unwrap();
         // At once, without closing any connection.
         fs::write("/proc/sysrq-trigger", "o").unwrap();
         std::thread::sleep(PATIENCE);
         panic!("this machine does not die");
     }
-    let mut words = zeros(&channel, 16);
-    channel.receive(words.scatter_element(..).unwrap()).unwrap();
-    let (addr, rkey) = words.split_at(8);
+    let words = channel.prepared_receives().pop().unwrap();
+    let (received, words) = channel.wait_success(words).unwrap();
+    let (addr, rkey) = received.message_in(&words).unwrap().split_at(8);
     let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
     let rkey = u32::try_from(number(rkey)).unwrap();
     let remote = RemoteMemoryRegion::new(number(addr), 4096, rkey).unwrap();
@@ -116,7 +111,7 @@ fn scope_region<'r>(words: &[u8], region: &'r SharedRegion<Vec<u8>>) -> SharedEl
 #[test]
 #[ignore = "needs an RDMA device"]
 fn sends_to_a_dead_host_fail() {
-    let test = begin!(iwarp lacks "connecting over TCP");
+    let test = begin!(iwarp lacks "retries");
     let Some((mut channel, remote)) = until_it_dies(&test, resigned) else {
         return;
     };
@@ -145,7 +140,7 @@ fn watching(pd: &ProtectionDomain) -> PreparedChannel {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn dead_host_ends_a_waiting_receive() {
-    let test = begin!(iwarp lacks "connecting over TCP");
+    let test = begin!();
     let Some((mut channel, _)) = until_it_dies(&test, watching) else {
         return;
     };
@@ -167,7 +162,7 @@ fn dead_host_ends_a_waiting_receive() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn send_to_a_dead_host_with_infinite_retries_is_aborted_at_the_deadline() {
-    let test = begin!(iwarp lacks "connecting over TCP");
+    let test = begin!(iwarp lacks "retries");
     let Some((mut channel, remote)) = until_it_dies(&test, stubborn) else {
         return;
     };

@@ -201,6 +201,7 @@ fn no_path(local: &str, remote: &str) -> String {
 /// Errors of the connection manager.
 #[cfg(feature = "rdmacm")]
 fn of_manager() -> Vec<Error> {
+    use verbs_channel::verbs_core::TransportType;
     use verbs_channel::verbs_core::rdmacm::CmFailure;
 
     let peer = SocketAddr::from(([10, 0, 0, 2], 7471));
@@ -214,7 +215,23 @@ fn of_manager() -> Vec<Error> {
         device: "siw0".into(),
     };
     let steps = steps.zip(CmFailure::examples()).map(failed);
-    steps.chain([of_iwarp.into()]).collect()
+    let other = ExchangeError::OtherTransport {
+        peer: TransportType::IB,
+        ours: TransportType::IWARP,
+    };
+    let late = ExchangeError::TimedOut {
+        what: "answer",
+        after: Some(Duration::from_secs(5)),
+    };
+    // At the address that the peer has sent.
+    let listener = SocketAddr::from(([10, 0, 0, 2], 41873));
+    let over_tcp = [
+        (peer, other),
+        (listener, late),
+        (listener, ExchangeError::Stranger),
+    ];
+    let over_tcp = over_tcp.map(|(peer, error)| ExchangeFailure::new(Some(peer), error).into());
+    steps.chain([of_iwarp.into()]).chain(over_tcp).collect()
 }
 
 fn work_error(status: WcStatus) -> WorkError {

@@ -1,10 +1,17 @@
 //! Receives that are started before their channel is connected.
 
+#[cfg(not(feature = "rdmacm"))]
 use std::io::Read as _;
+#[cfg(feature = "rdmacm")]
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+#[cfg(feature = "rdmacm")]
+use std::thread;
 use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, with};
+#[cfg(feature = "rdmacm")]
+use verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
 use verbs_channel::verbs_core::verbs_sys::IBV_TRANSPORT_IWARP;
 use verbs_channel::verbs_core::{Error as Core, ErrorKind};
 use verbs_channel::{
@@ -13,7 +20,11 @@ use verbs_channel::{
 
 use crate::fake_device::{called, forget_the_past, pd, posted, refuse, succeeds};
 
+#[cfg(feature = "rdmacm")]
+const SECOND: Duration = Duration::from_secs(1);
+
 /// Longer than a test may take.
+#[cfg(not(feature = "rdmacm"))]
 const LONG: Duration = Duration::from_secs(3600);
 
 /// A prepared channel with room for two receives, and a pool of three blocks.
@@ -120,46 +131,124 @@ fn tcp_pair() -> (TcpStream, TcpStream) {
     (stream, listener.accept().unwrap().0)
 }
 
-/// The peer would wait for an answer that cannot come.
-#[test]
-fn on_iwarp_nothing_connects_by_endpoints() {
+/// An error of a device of iWARP, after which nothing was posted.
+fn needs_rdma_cm(connected: Result<Channel, Error>, pool: &BufferPool) {
+    let error = connected.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        matches!(error, Error::Core(Core::NeedsRdmaCm { .. })),
+        "{error}"
+    );
+    assert!(text.starts_with("fake0 is an iWARP device"), "{text}");
+    assert!(text.contains("switch on the feature `rdmacm`"), "{text}");
+    assert_eq!((pool.available(), addresses()), (3, Vec::new()));
+}
+
+/// A channel on a device of iWARP, with a receive.
+fn on_iwarp() -> (PreparedChannel, BufferPool) {
     with(|library| library.transport = IBV_TRANSPORT_IWARP);
-    let is_rejected = |connected: Result<Channel, Error>, pool: BufferPool| {
-        let error = connected.unwrap_err();
-        let text = error.to_string();
-        assert!(
-            matches!(error, Error::Core(Core::NeedsRdmaCm { .. })),
-            "{error}"
-        );
-        assert!(text.starts_with("fake0 is an iWARP device") && text.contains("connect_cm"));
-        // Nothing was posted.
-        assert_eq!((pool.available(), addresses()), (3, Vec::new()));
-    };
-    let prepare = || {
-        let (mut prepared, pool) = prepared();
-        prepared.start_receive(pool.take().unwrap()).unwrap();
-        (prepared, pool)
-    };
-    let (prepared, pool) = prepare();
-    is_rejected(handshake(prepared), pool);
+    let (mut prepared, pool) = prepared();
+    prepared.start_receive(pool.take().unwrap()).unwrap();
+    (prepared, pool)
+}
+
+#[test]
+fn on_iwarp_no_endpoints_connect() {
+    let (prepared, pool) = on_iwarp();
+    needs_rdma_cm(handshake(prepared), &pool);
+    drop(pool);
+    assert_all_is_well();
+}
+
+/// The peer would wait for an answer that cannot come.
+#[cfg(not(feature = "rdmacm"))]
+#[test]
+fn on_iwarp_nothing_connects_over_tcp_without_rdma_cm() {
     // Before TCP: no peer listens, and none connects.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let unused = listener.local_addr().unwrap();
-    let (prepared, pool) = prepare();
-    is_rejected(prepared.accept(&listener, LONG), pool);
+    let (prepared, pool) = on_iwarp();
+    needs_rdma_cm(prepared.accept(&listener, LONG), &pool);
     drop(listener);
-    let (prepared, pool) = prepare();
-    is_rejected(prepared.connect(unused, LONG), pool);
+    let (prepared, pool) = on_iwarp();
+    needs_rdma_cm(prepared.connect(unused, LONG), &pool);
     // A peer that is connected over TCP already gets the reason, too.
     let (mut stream, theirs) = tcp_pair();
-    let (prepared, pool) = prepare();
+    let (prepared, pool) = on_iwarp();
     let connected = prepared.exchange(&theirs, LONG, b"");
-    is_rejected(connected.map(|(channel, _)| channel), pool);
+    needs_rdma_cm(connected.map(|(channel, _)| channel), &pool);
     drop(theirs);
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     assert!(String::from_utf8_lossy(&answer).contains("fake0 is an iWARP device"));
     assert_all_is_well();
+}
+
+/// The outcome of an exchange that a thread without a device runs: of both parts that come before the
+/// connection.
+#[cfg(feature = "rdmacm")]
+fn exchanged(mut stream: TcpStream, mut exchange: Exchange) -> Result<(), ExchangeError> {
+    stream.set_read_timeout(Some(10 * SECOND)).unwrap();
+    for part in 0..2 {
+        while let Some(io) = exchange.io()? {
+            let moved = match io {
+                Io::Write(bytes) => stream.write(bytes),
+                Io::Read(buffer) => stream.read(buffer),
+            };
+            exchange.moved(moved);
+        }
+        if part == 0 {
+            exchange.listens_at(None);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(feature = "rdmacm")]
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
+fn on_iwarp_a_peer_over_tcp_gets_the_reason_why_there_is_no_connection() {
+    // Neither a peer of another network, nor one of this without an address of the device.
+    for is_iwarp in [false, true] {
+        let (prepared, pool) = on_iwarp();
+        let peer = prepared.endpoint();
+        let (ours, theirs) = tcp_pair();
+        let there = thread::spawn(move || {
+            let exchange = match is_iwarp {
+                true => Exchange::by_manager(b"", Side::Connects),
+                false => Exchange::new(&peer, b""),
+            };
+            exchanged(theirs, exchange.unwrap()).unwrap_err()
+        });
+        let error = prepared.exchange(&ours, 10 * SECOND, b"").unwrap_err();
+        let Error::Exchange(failure) = error else {
+            panic!("{error}");
+        };
+        let theirs = there.join().unwrap();
+        match is_iwarp {
+            false => assert!(
+                matches!(
+                    (&failure.error, &theirs),
+                    (
+                        ExchangeError::OtherTransport { .. },
+                        ExchangeError::OtherTransport { .. }
+                    )
+                ),
+                "{failure} {theirs}"
+            ),
+            true => {
+                assert!(matches!(
+                    failure.error,
+                    ExchangeError::Manager(Core::NoLocalAddr { .. })
+                ));
+                assert!(theirs.to_string().contains("by rdma_cm"), "{theirs}");
+            }
+        }
+        assert_eq!((pool.available(), addresses()), (3, Vec::new()));
+        drop(pool);
+        assert_all_is_well();
+        fake_librdmacm::assert_all_is_well();
+    }
 }
 
 #[test]

@@ -181,15 +181,8 @@ fn two_hosts(report: &mut Report, options: &Options, programs: &[Program]) -> Re
         let (double, _): (Vec<&str>, Vec<&str>) = split(&program.tests);
         for test in double {
             let name = format!("{} {test}", program.name());
-            let reason = if options.way == Way::Native {
-                Some("one machine only (--native)")
-            } else if options.driver == Driver::Siw {
-                Some(OVER_TCP)
-            } else {
-                None
-            };
-            if let Some(reason) = reason {
-                report.skip(format!("{name}: {reason}"));
+            if options.way == Way::Native {
+                report.skip(format!("{name}: one machine only (--native)"));
                 continue;
             }
             let job = program.job(name.clone(), options.driver, &["--exact", test]);
@@ -230,9 +223,11 @@ fn second_driver(
 }
 
 /// The modules of tests of connections.
-const CONNECTIONS: [&str; 4] = [
+const CONNECTIONS: [&str; 6] = [
     "brief_clients::",
     "by_manager::",
+    "connecting::",
+    "iwarp::",
     "leaving::",
     "quick_start::",
 ];

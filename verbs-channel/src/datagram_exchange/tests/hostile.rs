@@ -91,7 +91,7 @@ fn clients_beyond_the_limit_are_served_later() {
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes, and the protocol has no unsafe code")]
 fn any_bytes_are_survived() {
-    let mut numbers = Numbers(super::super::cookie::random());
+    let mut numbers = Numbers(crate::nonce::random());
     println!("seed {:#x}", numbers.0);
     for round in 0..500 {
         let mut pair = Pair::new();

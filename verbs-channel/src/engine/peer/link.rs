@@ -39,6 +39,9 @@ pub(super) struct Managed {
     // `None` after it was dropped.
     connection: Option<Connection>,
     dispose: fn(Connection),
+    has_ended: bool,
+    // The socket over which the peers agreed on the connection: it finds out if the peer's host dies.
+    beside: Option<OwnedFd>,
 }
 
 impl Link {
@@ -74,8 +77,19 @@ impl Link {
             end: LinkEnd::Manager(Box::new(Managed {
                 connection: Some(connection),
                 dispose,
+                has_ended: false,
+                beside: None,
             })),
             is_watched,
+        }
+    }
+
+    /// The link that replaces this one: that socket, and the connection if this is one.
+    pub(crate) fn replaced_by(mut self, socket: Self) -> Self {
+        let address = socket.address.or(self.address);
+        match self.end.take_beside(socket) {
+            Ok(()) => Self { address, ..self },
+            Err(socket) => socket,
         }
     }
 
@@ -85,12 +99,19 @@ impl Link {
 }
 
 impl LinkEnd {
+    /// What sockets are watched for.
+    pub(super) const OF_SOCKETS: EventFlags = EventFlags::RDHUP
+        .union(EventFlags::HUP)
+        .union(EventFlags::ERR);
+
+    pub(super) const fn is_of_manager(&self) -> bool {
+        !matches!(self, Self::Socket(_))
+    }
+
     /// What its descriptor is watched for.
     pub(super) const fn events(&self) -> EventFlags {
         match self {
-            Self::Socket(_) => EventFlags::RDHUP
-                .union(EventFlags::HUP)
-                .union(EventFlags::ERR),
+            Self::Socket(_) => Self::OF_SOCKETS,
             #[cfg(feature = "rdmacm")]
             Self::Manager(_) => EventFlags::IN,
         }
@@ -107,20 +128,56 @@ impl LinkEnd {
         }
     }
 
-    /// How the peer has ended, after its descriptor had an event; `None` if it has not.
-    pub(super) fn reason(&mut self) -> Option<DownReason> {
+    /// A socket beside its connection, which is watched as any socket.
+    pub(super) fn beside(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Socket(_) => None,
+            #[cfg(feature = "rdmacm")]
+            Self::Manager(managed) => Some(managed.beside.as_ref()?.as_fd()),
+        }
+    }
+
+    /// Takes a socket beside its connection; gives it back if there is none.
+    pub(super) fn take_beside(&mut self, socket: Link) -> Result<(), Link> {
+        match (self, socket.end) {
+            #[cfg(feature = "rdmacm")]
+            (Self::Manager(managed), Self::Socket(descriptor)) => {
+                managed.beside = Some(descriptor);
+                Ok(())
+            }
+            (_, end) => Err(Link { end, ..socket }),
+        }
+    }
+
+    /// How the peer has ended, after its descriptor, or that of the socket beside it, had an event; `None` if
+    /// it has not.
+    pub(super) fn reason(&mut self, is_beside: bool) -> Option<DownReason> {
         match self {
             Self::Socket(descriptor) => Some(end_of(descriptor)),
             #[cfg(feature = "rdmacm")]
+            Self::Manager(managed) if is_beside => Some(end_of(managed.beside.as_ref()?)),
+            #[cfg(feature = "rdmacm")]
             Self::Manager(managed) => {
                 let connection = managed.connection.as_mut()?;
-                match connection.poll_disconnected() {
+                let reason = match connection.poll_disconnected() {
                     Ok(true) => Some(DownReason::PeerClosed),
                     Ok(false) => None,
                     // Its events cannot be read any more.
                     Err(_) => Some(DownReason::PeerLost),
-                }
+                };
+                managed.has_ended |= reason.is_some();
+                reason
             }
+        }
+    }
+
+    /// Whether its connection has not ended: what the peer has sent arrives before that, but perhaps after the
+    /// end of the socket beside it.
+    pub(super) const fn is_connected(&self) -> bool {
+        match self {
+            Self::Socket(_) => false,
+            #[cfg(feature = "rdmacm")]
+            Self::Manager(managed) => !managed.has_ended && managed.beside.is_some(),
         }
     }
 }

@@ -5,7 +5,9 @@
 //! peers met, or one that the user hands over. Nothing is read from it: what counts is that the
 //! system reports its end, which it does when the peer closes its own, when its process ends, and,
 //! by TCP's keepalive, when its host dies. Peers that met by `rdma_cm` have its connection instead, whose
-//! event reports that the peer has disconnected, or that its process has ended.
+//! event reports that the peer has disconnected, or that its process has ended. Those that agreed on that over
+//! TCP have both: the socket for a host that dies. That of iWARP delivers what the peer has sent before it
+//! ends, and the socket may end earlier. So an end of the socket in order waits for that of the connection.
 //!
 //! ```text
 //! a poll finds the queue empty, some milliseconds after the last check
@@ -24,7 +26,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -62,12 +64,19 @@ impl Peer {
     /// How it has ended, after the descriptor with this token had an event; `None` if it is another's, or
     /// its peer has not ended.
     pub(super) fn end(&mut self, token: u64) -> Option<DownReason> {
+        let (token, is_beside) = (token & !BESIDE, token & BESIDE != 0);
         let watched = self.watched.as_mut().filter(|_| self.token == token)?;
-        let reason = watched.end.reason();
+        let reason = watched.end.reason(is_beside);
         if reason.is_none() {
             watched.watch_again(token);
         }
         reason
+    }
+
+    /// Whether something may arrive still, though a socket has ended.
+    pub(super) fn is_connected(&self) -> bool {
+        let watched = self.watched.as_ref();
+        watched.is_some_and(|watched| watched.end.is_connected())
     }
 
     /// Closes the descriptor: so the peer notices that this side is down.
@@ -92,6 +101,13 @@ impl Watched {
             let _in_it = epoll::modify(set, fd, EventData::new_u64(token), once);
         }
     }
+
+    fn unwatch_beside(&self) {
+        if let (Some(set), Some(fd)) = (&self.set, self.end.beside()) {
+            // As when it is dropped.
+            let _not_in_it = epoll::delete(set, fd);
+        }
+    }
 }
 
 impl Drop for Watched {
@@ -101,6 +117,7 @@ impl Drop for Watched {
             // in there, and if it were not there would be nothing to do.
             let _not_in_it = epoll::delete(set, fd);
         }
+        self.unwatch_beside();
     }
 }
 
@@ -165,14 +182,48 @@ impl Peers {
         })
     }
 
+    /// Watches a peer through this socket, too, if it has a connection; otherwise gives the socket back.
+    ///
+    /// # Errors
+    ///
+    /// Those of epoll.
+    pub(crate) fn watch_beside(
+        &mut self,
+        peer: &mut Peer,
+        socket: Link,
+    ) -> io::Result<Option<Link>> {
+        let of_manager = |end: &LinkEnd| end.is_of_manager();
+        let watched = peer.watched.as_mut();
+        let Some(watched) = watched.filter(|watched| of_manager(&watched.end)) else {
+            return Ok(Some(socket));
+        };
+        if of_manager(&socket.end) {
+            return Ok(Some(socket));
+        }
+        if let (Some(set), Some(fd)) = (&watched.set, socket.end.fd()) {
+            add_to(set, fd, socket.end.events(), peer.token | BESIDE)?;
+        }
+        watched.unwatch_beside();
+        let address = socket.address;
+        let left = watched.end.take_beside(socket).err();
+        peer.address = address.or(peer.address);
+        Ok(left)
+    }
+
     fn add(&mut self, end: &LinkEnd, token: u64) -> io::Result<Arc<OwnedFd>> {
         let set = Arc::clone(self.set()?);
         if let Some(fd) = end.fd() {
-            let once = end.events() | EventFlags::ONESHOT;
-            epoll::add(&set, fd, EventData::new_u64(token), once)?;
+            add_to(&set, fd, end.events(), token)?;
+            if let Some(beside) = end.beside()
+                && let Err(error) = add_to(&set, beside, LinkEnd::OF_SOCKETS, token | BESIDE)
+            {
+                // It is in there.
+                let _not_in_it = epoll::delete(&set, fd);
+                return Err(error);
+            }
         }
-        // Room for all that are watched, so that their ends allocate nothing.
-        self.leaving.reserve(Arc::strong_count(&set));
+        // Room for all that are watched, in both ways, so that their ends allocate nothing.
+        self.leaving.reserve(2 * Arc::strong_count(&set));
         Ok(set)
     }
 
@@ -222,6 +273,12 @@ impl Peers {
     }
 }
 
+/// Each event is reported once only.
+fn add_to(set: &OwnedFd, fd: BorrowedFd<'_>, events: EventFlags, token: u64) -> io::Result<()> {
+    let once = events | EventFlags::ONESHOT;
+    Ok(epoll::add(set, fd, EventData::new_u64(token), once)?)
+}
+
 /// A time after another; far away for one that no clock has. A clock that ends before even that has
 /// reached every time.
 pub(super) fn after(now: Instant, timeout: Duration) -> Instant {
@@ -229,6 +286,9 @@ pub(super) fn after(now: Instant, timeout: Duration) -> Instant {
     let after = now.checked_add(timeout).or_else(|| now.checked_add(FAR));
     after.unwrap_or(now)
 }
+
+/// With a peer's token, that of the socket beside its connection.
+pub(super) const BESIDE: u64 = 1 << 63;
 
 /// The timer's token; no peer has it.
 pub(super) const TIMER: u64 = u64::MAX;

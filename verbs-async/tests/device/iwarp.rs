@@ -1,0 +1,258 @@
+//! Connecting over TCP on iWARP, where that leads to a connection by `rdma_cm`: peers that lie, die or are late,
+//! and strangers. What both crates share is tested in `verbs-channel`.
+
+use std::future::Future;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use async_io::{Async, Timer};
+use futures_util::future::{Either, select};
+use verbs_async::verbs_channel::exchange::rdmacm::{connector, explain, hello, listener};
+use verbs_async::verbs_channel::exchange::{Exchange, ExchangeError, Io, Meeting, Side};
+use verbs_async::verbs_channel::verbs_core::rdmacm::Answer;
+use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain};
+use verbs_async::verbs_channel::{self, Channel, PreparedChannel};
+use verbs_async::{AsyncGroup, Error};
+use verbs_harness::iwarp::is_iwarp;
+use verbs_harness::{begin, context, peer_name};
+
+use crate::ends::{PATIENCE, Way, buffer, events, run};
+
+/// Begins a test of iWARP.
+macro_rules! begin_iwarp {
+    () => {{
+        let test = begin!();
+        if !is_iwarp() {
+            return test.skip("it is about iWARP");
+        }
+        test
+    }};
+}
+
+fn group() -> AsyncGroup {
+    let pd = context().alloc_pd().unwrap();
+    let events = events(Way::AsyncIo, pd.context());
+    AsyncGroup::new(Channel::builder(&pd), 1, &events).unwrap()
+}
+
+fn there() -> ProtectionDomain {
+    let there = Device::by_name(&peer_name()).unwrap().open().unwrap();
+    there.alloc_pd().unwrap()
+}
+
+fn tcp_listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// A peer that runs its side of the exchange by hand.
+struct Peer {
+    stream: TcpStream,
+    exchange: Exchange,
+}
+
+impl Peer {
+    fn new(stream: TcpStream, side: Side) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let exchange = Exchange::by_manager(b"theirs", side).unwrap();
+        Self { stream, exchange }
+    }
+
+    fn run(&mut self) -> Result<Meeting, ExchangeError> {
+        while let Some(io) = self.exchange.io()? {
+            let moved = match io {
+                Io::Write(bytes) => self.stream.write(bytes),
+                Io::Read(buffer) => self.stream.read(buffer),
+            };
+            self.exchange.moved(moved);
+        }
+        Ok(self.exchange.meeting().unwrap().clone())
+    }
+
+    /// The meeting with a side that listens.
+    fn reach(&mut self) -> Meeting {
+        assert!(!self.run().unwrap().listens);
+        self.exchange.listens_at(None);
+        self.run().unwrap()
+    }
+}
+
+/// What a client with this request gets from a listener.
+fn ask(
+    prepared: &mut PreparedChannel,
+    pd: &ProtectionDomain,
+    at: SocketAddr,
+    request: &[u8],
+) -> Result<Answer, ExchangeError> {
+    let (connector, at) = connector(pd.context(), None, at)?;
+    let patience = Some(PATIENCE);
+    let route = connector
+        .resolve_addr(at, PATIENCE)
+        .and_then(|resolving| resolving.wait(patience))
+        .and_then(|resolved| resolved.resolve_route(PATIENCE))
+        .and_then(|resolving| resolving.wait(patience));
+    let route = route.map_err(|error| explain(error, PATIENCE))?;
+    let answer = prepared.request_cm(route, request)?.wait(patience);
+    answer.map_err(|error| explain(error, PATIENCE))
+}
+
+/// The output of a future, beside which another task goes on: nothing blocks their thread.
+async fn beside<T>(future: impl Future<Output = T>) -> T {
+    let turns = AtomicUsize::new(0);
+    let ticks = async {
+        loop {
+            Timer::after(Duration::from_millis(5)).await;
+            turns.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let Either::Left((output, _)) = select(pin!(future), pin!(ticks)).await;
+    assert!(turns.load(Ordering::Relaxed) > 0, "the thread was blocked");
+    output
+}
+
+fn of_exchange(error: &Error) -> &ExchangeError {
+    match error {
+        Error::Channel(verbs_channel::Error::Exchange(failure)) => &failure.error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_stranger_is_rejected_and_the_peer_connects() {
+    let _test = begin_iwarp!();
+    let (tcp, address) = tcp_listener();
+    let peer = thread::spawn(move || {
+        let mut peer = Peer::new(TcpStream::connect(address).unwrap(), Side::Connects);
+        let meeting = peer.reach();
+        let (pd, at) = (there(), meeting.listener.unwrap());
+        let prepare = || Channel::builder(&pd).timeout(PATIENCE).build().unwrap();
+        for stranger in [hello(b"another").unwrap(), Vec::new()] {
+            let rejected = ask(&mut prepare(), &pd, at, &stranger).unwrap_err();
+            let text = rejected.to_string();
+            assert!(text.contains("another program"), "{text}");
+        }
+        let (mut prepared, request) = (prepare(), meeting.request().unwrap());
+        let answer = ask(&mut prepared, &pd, at, &request).unwrap();
+        meeting.check_answer(answer.private_data()).unwrap();
+        let (mut channel, establishing) = prepared.answered_cm(answer).unwrap();
+        channel
+            .watch_connection(establishing.establish().unwrap())
+            .unwrap();
+        peer.exchange.ready();
+        peer.run().unwrap();
+        let message = pd.reg_mr(b"marco".to_vec()).unwrap();
+        channel.send(message.gather_element(..).unwrap()).unwrap();
+        (peer, channel)
+    });
+    run(Way::AsyncIo, async move {
+        let group = group();
+        let mut prepared = group.prepare().unwrap();
+        prepared.start_receive(buffer(group.pd(), &[0; 8])).unwrap();
+        let stream = Async::new(tcp.accept().unwrap().0).unwrap();
+        let met = beside(group.exchange_prepared(prepared, stream, b"ours")).await;
+        let (channel, data) = met.unwrap();
+        assert_eq!(data, b"theirs");
+        let receive = channel.prepared_receives().pop().unwrap();
+        assert_eq!(receive.await.0.unwrap().byte_len(), 5);
+    });
+    peer.join().unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_that_gives_up_in_between_is_an_error_at_once() {
+    let _test = begin_iwarp!();
+    for gives_a_reason in [true, false] {
+        let (tcp, address) = tcp_listener();
+        let peer = thread::spawn(move || {
+            let mut peer = Peer::new(TcpStream::connect(address).unwrap(), Side::Connects);
+            drop(peer.reach());
+            if gives_a_reason {
+                let why = std::io::Error::other("no route leads there");
+                peer.exchange.refuse(&why);
+                drop(peer.run());
+            }
+        });
+        let error = run(Way::AsyncIo, async move {
+            let tcp = Async::new(tcp).unwrap();
+            let group = group();
+            group.accept_async_io(&tcp, b"").await.unwrap_err()
+        });
+        match of_exchange(&error) {
+            ExchangeError::Refused { words, .. } => {
+                assert!(gives_a_reason && words == "no route leads there", "{words}");
+            }
+            ExchangeError::HungUp { .. } => assert!(!gives_a_reason),
+            other => panic!("{other}"),
+        }
+        peer.join().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_listener_that_never_answers_is_an_error_in_time_and_blocks_nothing() {
+    let _test = begin_iwarp!();
+    let (tcp, address) = tcp_listener();
+    let peer = thread::spawn(move || {
+        let mut peer = Peer::new(tcp.accept().unwrap().0, Side::Accepts);
+        assert!(peer.run().unwrap().listens);
+        let silent = listener(there().context(), None).unwrap();
+        peer.exchange.listens_at(silent.local_addr());
+        drop(peer.run());
+        peer.exchange.read_ahead();
+        peer.run().unwrap_err()
+    });
+    let error = run(Way::AsyncIo, async move {
+        let group = group();
+        let second = Duration::from_secs(1);
+        let connecting = group.connect_async_io_within(address, b"", second);
+        beside(connecting).await.unwrap_err()
+    });
+    assert!(
+        matches!(of_exchange(&error), ExchangeError::TimedOut { .. }),
+        "{error:?}"
+    );
+    assert!(error.to_string().starts_with(&address.to_string()));
+    // The end of the stream: nothing of this side waits on.
+    peer.join().unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn another_program_at_the_address_is_an_error_that_names_it() {
+    let _test = begin_iwarp!();
+    let (tcp, address) = tcp_listener();
+    let peer = thread::spawn(move || {
+        let mut peer = Peer::new(tcp.accept().unwrap().0, Side::Accepts);
+        assert!(peer.run().unwrap().listens);
+        let pd = there();
+        let mut other = listener(pd.context(), None).unwrap();
+        let at = other.local_addr().unwrap();
+        peer.exchange.listens_at(Some(at));
+        drop(peer.run());
+        let prepared = Channel::builder(&pd).build().unwrap();
+        let request = other.request(Some(PATIENCE)).unwrap().unwrap();
+        let accepted = prepared.accept_cm_raw(request, PATIENCE, b"");
+        peer.exchange.read_ahead();
+        drop((peer.run(), accepted));
+        at
+    });
+    let error = run(Way::AsyncIo, async move {
+        let group = group();
+        let connecting = group.connect_async_io_within(address, b"", PATIENCE);
+        connecting.await.unwrap_err()
+    });
+    assert!(
+        matches!(of_exchange(&error), ExchangeError::Stranger),
+        "{error:?}"
+    );
+    let at = peer.join().unwrap().to_string();
+    assert!(error.to_string().starts_with(&at), "{error}");
+}
