@@ -2,11 +2,10 @@
 //! of it.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-use tinyjson::JsonValue;
 
 use super::plan::{Part, Plan};
 use super::progress::Progress;
@@ -15,13 +14,23 @@ use super::samples::Spread;
 use super::table::{Table, cell};
 use crate::error::{Context as _, Error};
 use crate::process::quietly;
-use crate::workspace::{self, at, text};
+use crate::workspace;
 
 /// The package that is built: a crate of no code, whose only dependency is verbs-channel.
 const USER: &str = "user";
 
 /// How long one build may take.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// Runs the compiler, and writes to a file of its own which package that was for, and how long processors
+/// were busy.
+const WRAPPER: &str = "\
+#!/bin/sh
+\"$@\"
+code=$?
+{ echo \"$CARGO_PKG_NAME\"; times; } > \"$COMPILER_TIMES/$$\"
+exit $code
+";
 
 /// Dependencies that take longer, in one of the profiles, have a row of their own.
 const LONG: f64 = 2.0;
@@ -95,10 +104,9 @@ pub(super) fn measure(plan: &Plan) -> Result<Section, Error> {
 
 const ABOUT: &str = "\
 An empty crate whose only dependency is verbs-channel, without features, is built in an empty target \
-folder, with all processors; the sources are there already. A dependency's time is from when its compiler \
-or its build script begins until it ends, all of them together. Several run at once, so they add up to more \
-than the whole. Dependencies that take less than 2 s are together in one row. If other programs run, all \
-of that takes longer; the time that processors were busy with the build hardly does.";
+folder, with all processors; the sources are there already. The figures are the seconds that processors were \
+busy, which other programs hardly change, and in the last row those that it took. Dependencies whose compiler \
+takes less than 2 s are together in one row.";
 
 /// A checkout of the workspace, and the crate that uses it.
 struct Tree {
@@ -112,7 +120,7 @@ struct Build {
     whole: f64,
     /// The time that processors were busy with it.
     processors: f64,
-    /// The dependencies.
+    /// That of the compiler, for each dependency.
     packages: BTreeMap<String, f64>,
 }
 
@@ -129,6 +137,10 @@ impl Tree {
         );
         fs::write(dir.join("Cargo.toml"), manifest).context(what)?;
         fs::write(dir.join("src/lib.rs"), "//! Nothing.\n").context(what)?;
+        let wrapper = dir.join("wrapper");
+        fs::write(&wrapper, WRAPPER).context(what)?;
+        let executable = Permissions::from_mode(0o755);
+        fs::set_permissions(&wrapper, executable).context(what)?;
         // The versions are those of the workspace.
         fs::copy(root.join("Cargo.lock"), dir.join("Cargo.lock")).context(what)?;
         let tree = Self { name, dir };
@@ -140,9 +152,11 @@ impl Tree {
         let mut command = workspace::cargo(args);
         command.current_dir(&self.dir);
         // What else is set would make it another build.
-        for variable in ["RUSTFLAGS", "RUSTC_WRAPPER", "CARGO_BUILD_JOBS"] {
+        for variable in ["RUSTFLAGS", "CARGO_BUILD_JOBS", "CARGO_TARGET_DIR"] {
             command.env_remove(variable);
         }
+        command.env("RUSTC_WRAPPER", self.dir.join("wrapper"));
+        command.env("COMPILER_TIMES", self.dir.join("times"));
         let quiet = quietly(&mut command, label, LIMIT)?;
         match quiet.success() {
             true => Ok(()),
@@ -152,27 +166,49 @@ impl Tree {
 
     /// Builds in an empty folder.
     fn build(&self, profile: &str) -> Result<Build, Error> {
-        let target = self.dir.join("target");
-        if target.exists() {
-            let removed = fs::remove_dir_all(&target);
-            removed.context(|| format!("cannot empty the folder {}", target.display()))?;
+        for folder in ["target", "times"].map(|name| self.dir.join(name)) {
+            if folder.exists() {
+                let removed = fs::remove_dir_all(&folder);
+                removed.context(|| format!("cannot empty the folder {}", folder.display()))?;
+            }
         }
+        let times = self.dir.join("times");
+        let what = || format!("cannot read the times in {}", times.display());
+        fs::create_dir_all(&times).context(what)?;
         let (start, busy) = (Instant::now(), children()?);
-        let args = ["build", "--timings", "--offline", "--profile", profile];
-        self.cargo(&args, "building")?;
+        self.cargo(&["build", "--offline", "--profile", profile], "building")?;
         let whole = start.elapsed().as_secs_f64();
         let processors = children()? - busy;
-        let page = target.join("cargo-timings/cargo-timing.html");
-        let text = fs::read_to_string(&page);
-        let text = text.context(|| format!("cannot read {}", page.display()))?;
-        let packages = packages(&text);
-        let packages = packages.ok_or_else(|| Error::new("cargo's timings have another form"))?;
+        let mut packages = BTreeMap::new();
+        for entry in fs::read_dir(&times).context(what)? {
+            let text = fs::read_to_string(entry.context(what)?.path()).context(what)?;
+            let times = of_compiler(&text);
+            let (name, seconds) =
+                times.ok_or_else(|| Error::new("sh's `times` has another form"))?;
+            // Cargo asks the compiler for its version, for no package.
+            if !name.is_empty() && name != USER {
+                *packages.entry(name.to_owned()).or_default() += seconds;
+            }
+        }
         Ok(Build {
             whole,
             processors,
             packages,
         })
     }
+}
+
+/// Reads what the wrapper writes: the package, two times of the shell, and two of its children, as in
+/// `1m2.500000s 0m0.250000s`.
+fn of_compiler(text: &str) -> Option<(&str, f64)> {
+    let mut lines = text.lines();
+    let (name, _shell, children) = (lines.next()?, lines.next()?, lines.next()?);
+    let seconds = |time: &str| {
+        let (minutes, seconds) = time.strip_suffix('s')?.split_once('m')?;
+        Some(60.0 * minutes.parse::<f64>().ok()? + seconds.parse::<f64>().ok()?)
+    };
+    let times = children.split_whitespace().map(seconds);
+    Some((name, times.sum::<Option<f64>>()?))
 }
 
 /// How long processors were busy with what this process has started and waited for, in seconds.
@@ -190,24 +226,6 @@ fn of_children(stat: &str) -> Option<u32> {
     let mut fields = fields.split_whitespace().skip(13);
     let mut next = || fields.next()?.parse::<u32>().ok();
     Some(next()? + next()?)
-}
-
-/// Reads the units in cargo's page, and adds up those of each package: its build script, that run, and
-/// its library.
-fn packages(page: &str) -> Option<BTreeMap<String, f64>> {
-    let (_, units) = page.split_once("UNIT_DATA = ")?;
-    let (units, _) = units.split_once("];")?;
-    let json: JsonValue = format!("{units}]").parse().ok()?;
-    let units: &Vec<JsonValue> = json.get()?;
-    let mut packages = BTreeMap::new();
-    for unit in units {
-        let name = text(unit, &["name"])?;
-        let seconds: f64 = *at(unit, &["duration"])?.get()?;
-        if name != USER {
-            *packages.entry(name.to_owned()).or_default() += seconds;
-        }
-    }
-    Some(packages)
 }
 
 /// The long ones, the others together, and the whole.
@@ -243,10 +261,15 @@ fn table(builds: &[Vec<Build>; 2]) -> Table {
         release,
         String::new(),
     ]);
-    let [dev, release] = seconds(each(&|build: &Build| build.whole));
-    table.row(["the whole".into(), dev, release, String::new()]);
+    let scripts = |build: &Build| build.processors - build.packages.values().sum::<f64>();
+    let [dev, release] = seconds(each(&scripts));
+    let what = "build scripts, which run bindgen, and cargo".to_owned();
+    table.row(["other programs".into(), dev, release, what]);
     let [dev, release] = seconds(each(&|build: &Build| build.processors));
-    table.row(["time of processors".into(), dev, release, String::new()]);
+    table.row(["all".into(), dev, release, String::new()]);
+    let [dev, release] = seconds(each(&|build: &Build| build.whole));
+    let what = "from its start to its end".to_owned();
+    table.row(["time that passed".into(), dev, release, what]);
     table
 }
 
@@ -258,23 +281,17 @@ fn most(times: &[Option<Spread>; 2]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Build, of_children, packages, table};
+    use super::{Build, of_children, of_compiler, table};
 
     #[test]
-    fn times_of_a_package_are_added_up() {
-        let page = r#"<script>const UNIT_DATA = [
-            {"i": 0, "name": "syn", "version": "3.0.9", "target": "", "start": 0.0, "duration": 1.5},
-            {"i": 1, "name": "verbs-sys", "target": " build-script", "duration": 1.0},
-            {"i": 2, "name": "verbs-sys", "target": "", "duration": 2.25},
-            {"i": 3, "name": "user", "duration": 0.1}
-        ];
-        const CONCURRENCY_DATA = [];</script>"#;
-        let found = packages(page).unwrap();
-        let expected = [("syn", 1.5), ("verbs-sys", 3.25)];
-        let expected = expected.map(|(name, seconds)| (name.to_owned(), seconds));
-        assert_eq!(found, expected.into());
-        assert_eq!(packages("UNIT_DATA = [{}];"), None);
-        assert_eq!(packages("nothing"), None);
+    fn time_of_a_compiler_is_that_of_the_shell_s_children() {
+        let text = "syn\n0m0.001000s 0m0.002000s\n1m2.500000s 0m0.250000s\n";
+        assert_eq!(of_compiler(text), Some(("syn", 62.75)));
+        assert_eq!(
+            of_compiler("\n0m0.0s 0m0.0s\n0m0.0s 0m0.5s\n"),
+            Some(("", 0.5))
+        );
+        assert_eq!(of_compiler("syn\n1.5 0.5\n1.5 0.5\n"), None);
     }
 
     #[test]
@@ -288,7 +305,7 @@ mod tests {
     fn only_long_dependencies_have_rows() {
         let build = |whole, times: [f64; 4]| Build {
             whole,
-            processors: 2.0 * whole,
+            processors: whole + 2.0,
             packages: ["bindgen", "cfg-if", "log", "unheard-of"]
                 .map(str::to_owned)
                 .into_iter()
@@ -303,8 +320,9 @@ mod tests {
 | bindgen | 4.0 | 8.0 | makes the bindings of the installed headers |
 | unheard-of | 1.0 | 3.0 | ? |
 | 2 others | 0.8 | 1.0 |  |
-| the whole | 5.0 | 9.0 |  |
-| time of processors | 10.0 | 18.0 |  |
+| other programs | 1.2 | -1.0 | build scripts, which run bindgen, and cargo |
+| all | 7.0 | 11.0 |  |
+| time that passed | 5.0 | 9.0 | from its start to its end |
 ";
         assert_eq!(table(&[dev, release]).markdown(), expected);
     }
