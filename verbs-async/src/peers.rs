@@ -13,6 +13,9 @@ use crate::wake::{OnReadable, self_waker};
 pub(crate) trait Peers: Send + Sync + 'static {
     /// Checks which peers have left.
     fn check_peers(&self);
+
+    /// Whether there are any.
+    fn has_channels(&self) -> bool;
 }
 
 /// Watches the descriptor that is readable when peers have left.
@@ -37,11 +40,14 @@ impl<P: Peers> PeerEvents<P> {
         watching
     }
 
-    fn log_failure(error: &io::Error) {
-        crate::wake::log_error(format_args!(
-            "peers that leave are no longer noticed: {}",
-            ErrorChain::new(error)
-        ));
+    fn failed(&self, error: &io::Error) {
+        let peers = self.peers.upgrade();
+        if peers.is_some_and(|peers| peers.has_channels()) {
+            crate::wake::log_error(format_args!(
+                "peers that leave are no longer noticed: {}",
+                ErrorChain::new(error)
+            ));
+        }
     }
 }
 
@@ -52,7 +58,7 @@ impl<P: Peers> OnReadable for PeerEvents<P> {
             match self.notifier.poll_readable(&mut cx) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Self::log_failure(&error),
+                Poll::Ready(Err(error)) => return self.failed(&error),
             }
             // The group is gone, and no descriptor is watched any more.
             let Some(peers) = self.peers.upgrade() else {

@@ -124,6 +124,10 @@ impl SharedEngine {
 }
 
 impl Peers for SharedEngine {
+    fn has_channels(&self) -> bool {
+        self.driver.with_ring(|ring| !ring.engine.is_empty())
+    }
+
     fn check_peers(&self) {
         self.driver
             .with(None, |ring| ring.engine.check_peers(Instant::now()));
@@ -136,10 +140,13 @@ impl CqListener for SharedEngine {
     }
 
     fn on_notifier_failed(&self, error: &io::Error) {
-        crate::wake::log_error(format_args!(
-            "the notifier has failed, taking all channels down: {}",
-            ErrorChain::new(error)
-        ));
+        // A runtime that ends after its channels is no error.
+        if self.has_channels() {
+            crate::wake::log_error(format_args!(
+                "the notifier has failed, taking all channels down: {}",
+                ErrorChain::new(error)
+            ));
+        }
         self.destroy_all(DownReason::NotifierFailed);
         // The queue is not armed any more: so arming fails for a channel that joins later, and it goes
         // down, too.

@@ -27,6 +27,21 @@ fn every_queue_is_notified_of_a_notifier_failure() {
     assert_eq!(lines().len(), 3);
 }
 
+/// As at the end of a runtime that its channels did not outlive.
+#[test]
+fn notifier_that_fails_without_channels_logs_nothing() {
+    for has_channel in [false, true] {
+        listen();
+        let bench = Bench::new();
+        let peer = crate::groups::Peer::new(&bench);
+        let group = peer.group().clone();
+        let peer = Some(peer).filter(|_| has_channel);
+        bench.hand.over();
+        assert_eq!(lines().len(), usize::from(has_channel));
+        drop((peer, group));
+    }
+}
+
 #[test]
 fn failed_arming_takes_all_channels_down() {
     listen();
