@@ -13,6 +13,7 @@ use std::process::{Command, ExitCode};
 use crate::args::Args;
 use crate::error::{Context as _, Error};
 use crate::process::output;
+use crate::progress::Progress;
 use crate::workspace;
 use items::Items;
 use reasons::Group;
@@ -65,7 +66,9 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     args.finish()?;
+    let shown = Progress::of("from-c");
     let items = items()?;
+    drop(shown);
     for page in PAGES {
         let text = page.text(&page.version()?, &items)?;
         fs::write(page.file(), text).context(|| format!("cannot write {}", page.path))?;

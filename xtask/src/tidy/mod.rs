@@ -15,6 +15,7 @@ use crate::args::Args;
 use crate::bench;
 use crate::error::{Context as _, Error};
 use crate::from_c;
+use crate::progress::Progress;
 use crate::workspace;
 use source::{Finding, Source};
 
@@ -55,7 +56,9 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         print!("{}", ledger::table(&sources()?));
         return Ok(ExitCode::SUCCESS);
     }
+    let shown = Progress::of("tidy");
     let complaints = complaints()?;
+    drop(shown);
     if complaints.is_empty() {
         println!("tidy: nothing to complain about");
         return Ok(ExitCode::SUCCESS);
