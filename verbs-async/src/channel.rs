@@ -150,7 +150,8 @@ impl AsyncChannel {
     /// machine uses its own byte order, so both hosts must have the same endianness.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
-    pub fn compare_swap(
+    #[doc(alias = "compare_exchange")]
+    pub fn compare_and_swap(
         &self,
         before: impl Into<OwnedBuffer>,
         remote: RemoteMemoryRegion,
@@ -166,7 +167,8 @@ impl AsyncChannel {
     /// machine uses its own byte order, so both hosts must have the same endianness.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
-    pub fn fetch_add(
+    #[doc(alias = "fetch_add")]
+    pub fn fetch_and_add(
         &self,
         before: impl Into<OwnedBuffer>,
         remote: RemoteMemoryRegion,

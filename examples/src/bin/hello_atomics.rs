@@ -63,10 +63,10 @@ fn client(
     let mut before = channel.pd().reg_mr(vec![0_u64])?;
     let mut fetched = Vec::new();
     for _ in 0..ADDITIONS {
-        channel.fetch_add(before.scatter_element(..)?, counter, 1)?;
+        channel.fetch_and_add(before.scatter_element(..)?, counter, 1)?;
         fetched.push(before[0]);
     }
     // Becomes `id` if it is 0: if no other was elected before.
-    channel.compare_swap(before.scatter_element(..)?, elected, 0, id)?;
+    channel.compare_and_swap(before.scatter_element(..)?, elected, 0, id)?;
     Ok((fetched, before[0] == 0))
 }

@@ -157,7 +157,7 @@ impl Scene {
             self.begun_additions.fetch_add(1, Ordering::Relaxed);
             let adding = self
                 .left
-                .fetch_add(block(&self.pool, &[0; 8]), self.counter, 1);
+                .fetch_and_add(block(&self.pool, &[0; 8]), self.counter, 1);
             if let Some((added, bytes)) = perhaps(adding, &mut dice).await {
                 added.unwrap();
                 let before = u64::from_ne_bytes(bytes[..].try_into().unwrap());

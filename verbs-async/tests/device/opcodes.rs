@@ -77,12 +77,12 @@ fn reads_writes_and_atomics_change_the_peer_s_memory() {
             read.unwrap();
             assert_eq!(&own[..], [3; 56]);
             for round in 0..5_u64 {
-                let (added, before) = left.fetch_add(buffer(pd, &[1; 8]), number, 3).await;
+                let (added, before) = left.fetch_and_add(buffer(pd, &[1; 8]), number, 3).await;
                 added.unwrap();
                 assert_eq!(&before[..], (3 * round).to_ne_bytes());
             }
             for (compare, now) in [(14_u64, 15_u64), (15, 99)] {
-                let swap = left.compare_swap(buffer(pd, &[1; 8]), number, compare, 99);
+                let swap = left.compare_and_swap(buffer(pd, &[1; 8]), number, compare, 99);
                 let (swapped, before) = swap.await;
                 swapped.unwrap();
                 assert_eq!(&before[..], 15_u64.to_ne_bytes(), "{compare}");
@@ -173,8 +173,8 @@ fn rejected_request_returns_its_buffer_and_affects_no_other() {
             let invalid = [
                 left.write(buffer(pd, &[1; 8]), short),
                 left.read(buffer(pd, &[1; 8]), short),
-                left.fetch_add(buffer(pd, &[1; 8]), odd, 1),
-                left.compare_swap(buffer(pd, &[1; 8]), odd, 0, 1),
+                left.fetch_and_add(buffer(pd, &[1; 8]), odd, 1),
+                left.compare_and_swap(buffer(pd, &[1; 8]), odd, 0, 1),
             ];
             for (at, operation) in invalid.into_iter().enumerate() {
                 let (result, own) = operation.await;

@@ -172,7 +172,8 @@ impl<H: Hold> Channel<H> {
     /// has fewer than 8 bytes. [`RejectReason::NoReads`] if the peer serves no atomics.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
-    pub fn compare_swap(
+    #[doc(alias = "compare_exchange")]
+    pub fn compare_and_swap(
         &mut self,
         before: impl ScatterList,
         remote: RemoteMemoryRegion,
@@ -188,14 +189,15 @@ impl<H: Hold> Channel<H> {
     /// Adds `add` to the first 8 bytes of `remote`, with wrap-around, and waits until that has
     /// completed.
     ///
-    /// Their previous value is written to `before`, as for [`compare_swap`](Self::compare_swap).
+    /// Their previous value is written to `before`, as for [`compare_and_swap`](Self::compare_and_swap).
     ///
     /// # Errors
     ///
-    /// As [`compare_swap`](Self::compare_swap).
+    /// As [`compare_and_swap`](Self::compare_and_swap).
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
-    pub fn fetch_add(
+    #[doc(alias = "fetch_add")]
+    pub fn fetch_and_add(
         &mut self,
         before: impl ScatterList,
         remote: RemoteMemoryRegion,

@@ -189,7 +189,8 @@ impl<H: Hold> Channel<H> {
     /// As [`start_write`](Self::start_write), [`RejectReason::Misaligned`] or [`RejectReason::NoReads`].
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
-    pub fn start_compare_swap(
+    #[doc(alias = "compare_exchange")]
+    pub fn start_compare_and_swap(
         &mut self,
         before: impl Into<OwnedBuffer>,
         remote: RemoteMemoryRegion,
@@ -206,10 +207,11 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Errors
     ///
-    /// As [`start_compare_swap`](Self::start_compare_swap).
+    /// As [`start_compare_and_swap`](Self::start_compare_and_swap).
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
-    pub fn start_fetch_add(
+    #[doc(alias = "fetch_add")]
+    pub fn start_fetch_and_add(
         &mut self,
         before: impl Into<OwnedBuffer>,
         remote: RemoteMemoryRegion,

@@ -198,6 +198,7 @@ impl<L> Incoming<L> {
     /// Their previous value is written to `list`, which must be one element of 8 bytes.
     #[inline]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
+    #[doc(alias = "compare_exchange")]
     pub const fn compare_and_swap(
         list: L,
         remote: RemoteMemoryRegion,
@@ -212,6 +213,7 @@ impl<L> Incoming<L> {
     /// Their previous value is written to `list`, which must be one element of 8 bytes.
     #[inline]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
+    #[doc(alias = "fetch_add")]
     pub const fn fetch_and_add(list: L, remote: RemoteMemoryRegion, add: u64) -> Self {
         Self::new(list, remote, IncomingOp::FetchAndAdd { add })
     }

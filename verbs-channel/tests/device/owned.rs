@@ -82,18 +82,18 @@ fn atomics_work_on_owned_buffers() {
     before.set_range(16..24).unwrap();
     let value = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
 
-    let add = a.start_fetch_add(before, remote, 5).unwrap();
+    let add = a.start_fetch_and_add(before, remote, 5).unwrap();
     let (_, _, before) = done(&mut a, add);
     assert_eq!((value(&before), value(&bytes(&number))), (10, 15));
-    let swap = a.start_compare_swap(before, remote, 15, 100).unwrap();
+    let swap = a.start_compare_and_swap(before, remote, 15, 100).unwrap();
     let (_, _, before) = done(&mut a, swap);
     assert_eq!((value(&before), value(&bytes(&number))), (15, 100));
-    let swap = a.start_compare_swap(before, remote, 15, 200).unwrap();
+    let swap = a.start_compare_and_swap(before, remote, 15, 200).unwrap();
     let (_, _, mut before) = done(&mut a, swap);
     assert_eq!((value(&before), value(&bytes(&number))), (100, 100));
     before.set_range(..).unwrap();
     assert!(before[..16] == pattern(1, 64)[..16] && before[24..] == pattern(1, 64)[24..]);
-    let rejected = a.start_fetch_add(before, remote, 5).unwrap_err();
+    let rejected = a.start_fetch_and_add(before, remote, 5).unwrap_err();
     assert!(matches!(
         *rejected.error(),
         RejectReason::Misaligned { len: 64, .. }

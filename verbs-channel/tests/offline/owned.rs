@@ -198,11 +198,11 @@ fn shorthands_post_the_same_requests() {
             |b| Incoming::read(b, remote()).into(),
         ),
         (
-            |channel, b| channel.start_compare_swap(b, remote(), 1, 2),
+            |channel, b| channel.start_compare_and_swap(b, remote(), 1, 2),
             |b| Incoming::compare_and_swap(b, remote(), 1, 2).into(),
         ),
         (
-            |channel, b| channel.start_fetch_add(b, remote(), 1),
+            |channel, b| channel.start_fetch_and_add(b, remote(), 1),
             |b| Incoming::fetch_and_add(b, remote(), 1).into(),
         ),
     ];
@@ -267,7 +267,7 @@ fn empty_buffer_is_an_empty_message() {
     assert!(empty.set_range(..1).is_err());
     empty.set_range(..).unwrap();
     empty.fill(1);
-    let rejected = channel.start_fetch_add(empty, remote(), 1).unwrap_err();
+    let rejected = channel.start_fetch_and_add(empty, remote(), 1).unwrap_err();
     assert!(matches!(
         *rejected.error(),
         RejectReason::Misaligned { len: 0, .. }

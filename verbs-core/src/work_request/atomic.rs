@@ -39,6 +39,7 @@ impl<'l> AtomicWorkRequest<'l> {
     /// [`Error::Misaligned`] if `before` is not 8 bytes long, or the address of `remote` is not
     /// divisible by 8. [`Error::RemoteTooShort`] if `remote` has fewer than 8 bytes.
     #[inline]
+    #[doc(alias = "compare_exchange")]
     pub fn compare_and_swap<E: Scatter>(
         before: &'l mut E,
         remote: &RemoteMemoryRegion,
@@ -56,6 +57,7 @@ impl<'l> AtomicWorkRequest<'l> {
     ///
     /// As [`compare_and_swap`](Self::compare_and_swap).
     #[inline]
+    #[doc(alias = "fetch_add")]
     pub fn fetch_and_add<E: Scatter>(
         before: &'l mut E,
         remote: &RemoteMemoryRegion,
