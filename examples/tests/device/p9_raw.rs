@@ -42,7 +42,7 @@ impl Client {
         for block in iter::from_fn(|| pool.take()).take(window) {
             prepared.start_receive(block).unwrap();
         }
-        let connected = group.connect_cm_raw(prepared, addr, b"", PATIENCE).await;
+        let connected = group.connect_cm_raw(prepared, addr, PATIENCE, b"").await;
         let (channel, _) = connected.unwrap();
         let mut client = Self {
             messages: channel.into_incoming(iter::empty::<OwnedBuffer>()),

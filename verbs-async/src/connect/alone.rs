@@ -64,7 +64,7 @@ impl AsyncChannel {
         timeout: Duration,
     ) -> Result<Self> {
         let group = group_of_one(pd, CqEvents::create_tokio)?;
-        let (channel, _) = group.connect_tokio_within(peer, b"", timeout).await?;
+        let (channel, _) = group.connect_tokio_within(peer, timeout, b"").await?;
         Ok(channel)
     }
 
@@ -158,7 +158,7 @@ impl AsyncChannel {
         timeout: Duration,
     ) -> Result<Self> {
         let group = group_of_one(pd, CqEvents::create_async_io)?;
-        let (channel, _) = group.connect_async_io_within(peer, b"", timeout).await?;
+        let (channel, _) = group.connect_async_io_within(peer, timeout, b"").await?;
         Ok(channel)
     }
 
@@ -214,7 +214,7 @@ impl AsyncChannel {
         timeout: Duration,
     ) -> Result<Self> {
         let group = AsyncGroup::new(Channel::builder(pd), 1, events)?;
-        let (channel, _) = group.connect_cm(peer, b"", timeout).await?;
+        let (channel, _) = group.connect_cm(peer, timeout, b"").await?;
         Ok(channel)
     }
 
@@ -234,7 +234,7 @@ impl AsyncChannel {
         timeout: Duration,
     ) -> Result<Self> {
         let group = AsyncGroup::new(Channel::builder(pd), 1, listener.events())?;
-        let (channel, _) = group.accept_cm(listener, b"", timeout).await?;
+        let (channel, _) = group.accept_cm(listener, timeout, b"").await?;
         Ok(channel)
     }
 }

@@ -16,6 +16,7 @@ use verbs_channel::verbs_core::rdmacm::{
 
 use super::cm_requests::Requests;
 use super::failure::{exchange_error, with_peer};
+use super::message::OwnedMessage;
 use super::resolve::resolve_by;
 use super::steps::{Elsewhere, ended};
 use super::time::{self, Deadline};
@@ -133,7 +134,7 @@ impl CmDatagramRequest {
     /// Those of [`DatagramRequest::reject`], and [`Error::Thread`].
     #[doc(alias = "rdma_reject")]
     pub async fn reject<'m>(self, message: impl Into<Message<'m>>) -> Result<()> {
-        let message = Owned::of(message.into());
+        let message = OwnedMessage::of(message.into());
         let rejected = self
             .request
             .call(move |request| request.reject(message.get()));
@@ -161,7 +162,7 @@ impl AsyncDatagrams {
     /// #     hello: verbs_async::verbs_channel::OwnedBuffer,
     /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let timeout = Duration::from_secs(5);
-    /// let (service, answer) = datagrams.find_cm("192.0.2.1:7174", b"", timeout).await?;
+    /// let (service, answer) = datagrams.find_cm("192.0.2.1:7174", timeout, b"").await?;
     /// datagrams.send_to(&service, hello).await?;
     /// # Ok(())
     /// # }
@@ -175,11 +176,11 @@ impl AsyncDatagrams {
     pub async fn find_cm<'m>(
         &self,
         service: impl ToSocketAddrs + fmt::Debug + Send + 'static,
-        message: impl Into<Message<'m>>,
         timeout: Duration,
+        message: impl Into<Message<'m>>,
     ) -> Result<(DatagramEndpoint, PrivateData)> {
         self.check_is_up()?;
-        let message = Arc::new(Owned::of(message.into()));
+        let message = Arc::new(OwnedMessage::of(message.into()));
         let deadline = Deadline::after(timeout, &time::of_events(self.events()));
         let addresses = resolve_by(&deadline, service).await?;
         let ask = |address| self.ask_cm(address, Arc::clone(&message), &deadline);
@@ -198,7 +199,7 @@ impl AsyncDatagrams {
     async fn ask_cm(
         &self,
         address: SocketAddr,
-        message: Arc<Owned>,
+        message: Arc<OwnedMessage>,
         deadline: &Deadline,
     ) -> Result<(Elsewhere<DatagramService>, PrivateData)> {
         let timeout = deadline.timeout();
@@ -229,35 +230,12 @@ impl AsyncDatagrams {
     ) -> Result<()> {
         self.check_is_up()?;
         let (pd, port_num, endpoint) = (self.pd().clone(), self.port_num(), self.endpoint());
-        let (message, peer) = (Owned::of(message.into()), request.peer);
+        let (message, peer) = (OwnedMessage::of(message.into()), request.peer);
         let answered = request
             .request
             .call(move |request| answered(request, (&pd, port_num, &endpoint), message.get()));
         let answered = answered.await?;
         answered.map_err(|error| with_peer(exchange_error(error), peer))
-    }
-}
-
-/// A message that is sent on a helper thread.
-struct Owned {
-    bytes: Vec<u8>,
-    is_raw: bool,
-}
-
-impl Owned {
-    fn of(message: Message<'_>) -> Self {
-        Self {
-            bytes: message.as_bytes().to_vec(),
-            is_raw: message.is_raw(),
-        }
-    }
-
-    fn get(&self) -> Message<'_> {
-        if self.is_raw {
-            Message::raw(&self.bytes)
-        } else {
-            self.bytes[..].into()
-        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Listener, Message, PrivateData};
 
 use super::cm_requests::Requests;
+use super::message::OwnedMessage;
 use super::steps::Elsewhere;
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::Error;
@@ -149,17 +150,18 @@ impl CmRequest {
         self.depths.1
     }
 
-    /// Rejects the peer, with up to 148 bytes, or on iWARP 251. Without any, drop the request.
+    /// Rejects the peer, with a message of at most 147 bytes (250 on iWARP), or one [raw](Message::raw) byte
+    /// more. Without any, drop the request.
     ///
     /// # Errors
     ///
     /// Those of [`ConnectRequest::reject`], and [`Error::Thread`].
     #[doc(alias = "rdma_reject")]
-    pub async fn reject(self, private_data: &[u8]) -> Result<()> {
-        let private_data = private_data.to_vec();
+    pub async fn reject<'m>(self, message: impl Into<Message<'m>>) -> Result<()> {
+        let message = OwnedMessage::of(message.into());
         let rejected = self
             .request
-            .call(move |request| request.reject(Message::raw(&private_data)));
+            .call(move |request| request.reject(message.get()));
         Ok(rejected.await?.map_err(verbs_channel::Error::from)?)
     }
 }

@@ -52,7 +52,7 @@ impl AsyncGroup {
     /// ) -> verbs_async::Result<AsyncChannel> {
     ///     let datagrams = AsyncDatagrams::create_tokio(&Datagrams::builder(group.pd()))?;
     ///     let timeout = Duration::from_secs(5);
-    ///     let connected = group.connect_over_datagrams_tokio(&datagrams, server, b"", timeout);
+    ///     let connected = group.connect_over_datagrams_tokio(&datagrams, server, timeout, b"");
     ///     let (channel, _) = connected.await?;
     ///     Ok(channel)
     /// }
@@ -68,11 +68,11 @@ impl AsyncGroup {
         &self,
         datagrams: &AsyncDatagrams,
         server: &DatagramEndpoint,
-        private_data: &[u8],
         timeout: Duration,
+        private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let deadline = Deadline::after(timeout, &time::tokio());
-        self.connect_over(datagrams, server, private_data, timeout, deadline)
+        self.connect_over(datagrams, server, timeout, private_data, deadline)
             .await
     }
 
@@ -90,11 +90,11 @@ impl AsyncGroup {
         &self,
         datagrams: &AsyncDatagrams,
         server: &DatagramEndpoint,
-        private_data: &[u8],
         timeout: Duration,
+        private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let deadline = Deadline::after(timeout, &time::async_io());
-        self.connect_over(datagrams, server, private_data, timeout, deadline)
+        self.connect_over(datagrams, server, timeout, private_data, deadline)
             .await
     }
 
@@ -102,8 +102,8 @@ impl AsyncGroup {
         &self,
         datagrams: &AsyncDatagrams,
         server: &DatagramEndpoint,
-        private_data: &[u8],
         timeout: Duration,
+        private_data: &[u8],
         deadline: Deadline,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         check_private_data(private_data)?;

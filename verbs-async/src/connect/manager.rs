@@ -51,7 +51,7 @@ impl AsyncGroup {
     /// # use verbs_async::{AsyncGroup, Result};
     /// # async fn example(group: &AsyncGroup) -> Result<()> {
     /// let timeout = Duration::from_secs(5);
-    /// let (channel, private_data) = group.connect_cm("192.0.2.1:7471", b"hello", timeout).await?;
+    /// let (channel, private_data) = group.connect_cm("192.0.2.1:7471", timeout, b"hello").await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -63,8 +63,8 @@ impl AsyncGroup {
     pub async fn connect_cm(
         &self,
         peer: impl ToSocketAddrs + fmt::Debug + Send + 'static,
-        private_data: &[u8],
         timeout: Duration,
+        private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let request = hello(private_data).map_err(exchange_error)?;
         let request: Arc<[u8]> = request.into();
@@ -100,8 +100,8 @@ impl AsyncGroup {
         &self,
         prepared: PreparedChannel<ConnectedMember>,
         peer: SocketAddr,
-        private_data: &[u8],
         timeout: Duration,
+        private_data: &[u8],
     ) -> Result<(AsyncChannel, PrivateData)> {
         let deadline = self.deadline(timeout);
         let met = async {
@@ -131,8 +131,8 @@ impl AsyncGroup {
     pub async fn accept_cm(
         &self,
         listener: &mut CmListener,
-        private_data: &[u8],
         timeout: Duration,
+        private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         // Private data that are too long are an error before a peer is taken.
         drop(hello(private_data).map_err(exchange_error)?);
@@ -202,7 +202,7 @@ impl AsyncGroup {
     ///     }
     ///     let timeout = Duration::from_secs(5);
     ///     // In a task of its own, so that a slow peer does not delay the others:
-    ///     let channel = group.accept_cm_raw(prepared, request, b"", timeout).await?;
+    ///     let channel = group.accept_cm_raw(prepared, request, timeout, b"").await?;
     ///     for receive in channel.prepared_receives() {
     ///         let (received, block) = receive.await;
     ///     }
@@ -218,8 +218,8 @@ impl AsyncGroup {
         &self,
         prepared: PreparedChannel<ConnectedMember>,
         request: CmRequest,
-        private_data: &[u8],
         timeout: Duration,
+        private_data: &[u8],
     ) -> Result<AsyncChannel> {
         let (deadline, peer) = (self.deadline(timeout), request.peer_addr());
         let met = self.accept(prepared, request.request, private_data.to_vec(), timeout);

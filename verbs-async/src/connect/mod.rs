@@ -26,6 +26,8 @@ mod listener;
 mod manager;
 #[cfg(feature = "rdmacm")]
 mod meeting;
+#[cfg(feature = "rdmacm")]
+mod message;
 #[cfg(any(feature = "async-io", feature = "rdmacm"))]
 mod resolve;
 #[cfg(feature = "rdmacm")]

@@ -71,8 +71,8 @@ impl AsyncGroup {
     pub async fn connect_tokio_within(
         &self,
         peer: impl tokio::net::ToSocketAddrs + fmt::Debug,
-        private_data: &[u8],
         timeout: Duration,
+        private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         check(self, private_data)?;
         let deadline = Deadline::after(timeout, &time::tokio());
@@ -197,8 +197,8 @@ impl AsyncGroup {
     pub async fn connect_async_io_within(
         &self,
         peer: impl ToSocketAddrs + fmt::Debug + Send + 'static,
-        private_data: &[u8],
         timeout: Duration,
+        private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         check(self, private_data)?;
         let deadline = Deadline::after(timeout, &time::async_io());

@@ -370,7 +370,7 @@ fn futures_are_send(
     is_send(group.connect_tokio("localhost:1", b""));
     is_send(group.accept_tokio(tokio_listener, b""));
     is_send(group.connect_async_io("localhost:1", b""));
-    is_send(group.connect_tokio_within("localhost:1", b"", LONG));
-    is_send(group.connect_async_io_within("localhost:1", b"", LONG));
+    is_send(group.connect_tokio_within("localhost:1", LONG, b""));
+    is_send(group.connect_async_io_within("localhost:1", LONG, b""));
     is_send(group.accept_async_io(listener, b""));
 }

@@ -126,7 +126,7 @@ fn names_are_resolved_on_helper_threads() {
         let connected = group.connect_async_io(Name(asks.clone()), b"").await;
         connected.unwrap_err();
         let timeout = Duration::from_secs(1);
-        let connected = group.connect_async_io_within(Name(asks), b"", timeout);
+        let connected = group.connect_async_io_within(Name(asks), timeout, b"");
         connected.await.unwrap_err();
         let asked_by: Vec<_> = asked_by.into_iter().collect();
         assert_eq!(asked_by.len(), 2);

@@ -38,8 +38,8 @@ impl Way {
         timeout: Duration,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         match self {
-            Self::Tokio => group.connect_tokio_within(peer, b"guest", timeout).await,
-            Self::AsyncIo => group.connect_async_io_within(peer, b"guest", timeout).await,
+            Self::Tokio => group.connect_tokio_within(peer, timeout, b"guest").await,
+            Self::AsyncIo => group.connect_async_io_within(peer, timeout, b"guest").await,
         }
     }
 }
@@ -291,11 +291,11 @@ fn private_data_are_checked_before_a_peer_is_connected_to() {
         let (plain, within) = match way {
             Way::Tokio => (
                 group.connect_tokio(address, &long).await,
-                group.connect_tokio_within(address, &long, LONG).await,
+                group.connect_tokio_within(address, LONG, &long).await,
             ),
             Way::AsyncIo => (
                 group.connect_async_io(address, &long).await,
-                group.connect_async_io_within(address, &long, LONG).await,
+                group.connect_async_io_within(address, LONG, &long).await,
             ),
         };
         for result in [plain, within] {
@@ -342,7 +342,7 @@ fn a_tokio_runtime_without_timers_is_an_error() {
         .build()
         .unwrap();
     let error = runtime.block_on(async {
-        let connected = group.connect_tokio_within(address, b"", LONG);
+        let connected = group.connect_tokio_within(address, LONG, b"");
         connected.await.unwrap_err()
     });
     let text = ErrorChain::new(&error).to_string();

@@ -179,7 +179,7 @@ fn connecting_can_be_dropped_anywhere() {
         let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
         let (server, other) = (peer(), server(b"welcome"));
         let mut future =
-            Box::pin(group.connect_over_datagrams_async_io(&datagrams, &server, b"hello", LONG));
+            Box::pin(group.connect_over_datagrams_async_io(&datagrams, &server, LONG, b"hello"));
         let connected = wire.run(future.as_mut(), other, |wire| wire.sent < stop);
         assert!(stop == 4 || connected.is_none());
         drop(future);
@@ -195,7 +195,7 @@ fn client_connects_and_is_given_the_private_data() {
     let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
     let server_endpoint = peer();
     let connected =
-        group.connect_over_datagrams_async_io(&datagrams, &server_endpoint, b"hello", LONG);
+        group.connect_over_datagrams_async_io(&datagrams, &server_endpoint, LONG, b"hello");
     let mut connected = Box::pin(connected);
     let (channel, data) = wire
         .run(connected.as_mut(), server(b"welcome"), |_| true)
@@ -214,7 +214,7 @@ fn silent_server_is_asked_again_and_is_a_timeout() {
     let mut wire = Wire::new(1);
     let (group, datagrams, server) = (wire.group.clone(), wire.datagrams.clone(), peer());
     let connect = |timeout| {
-        Box::pin(group.connect_over_datagrams_async_io(&datagrams, &server, b"", timeout))
+        Box::pin(group.connect_over_datagrams_async_io(&datagrams, &server, timeout, b""))
     };
     let mut asking = connect(LONG);
     let ended = wire.run(asking.as_mut(), |_| None, |wire| wire.sent < 3);

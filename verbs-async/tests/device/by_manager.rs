@@ -11,7 +11,7 @@ use futures_util::future::{Either, join, select};
 use futures_util::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::exchange::ExchangeError;
 use verbs_async::verbs_channel::exchange::rdmacm::refused;
-use verbs_async::verbs_channel::verbs_core::rdmacm::{Connector, Listener, PrivateData};
+use verbs_async::verbs_channel::verbs_core::rdmacm::{Connector, Listener, Message, PrivateData};
 use verbs_async::verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDomain};
 use verbs_async::verbs_channel::{self, BufferPool, Channel, DownReason};
 use verbs_async::{AsyncChannel, AsyncGroup, CmListener, Error};
@@ -102,7 +102,7 @@ fn async_peers_connect_and_streams_work_over_their_channels() {
             let (clients, servers) = (group(way, &pd_to(addr)), group(way, &pd));
             let listener = watched(way, &pd, listener);
             let mut listener = servers.listen_cm(listener).private_data(b"theirs");
-            let connecting = clients.connect_cm(addr, &[7; 49], PATIENCE);
+            let connecting = clients.connect_cm(addr, PATIENCE, &[7; 49]);
             let (connected, arrival) = join(connecting, listener.accept()).await;
             let (client, theirs) = connected.unwrap();
             assert_eq!(theirs, b"theirs");
@@ -159,8 +159,8 @@ fn channels_of_their_own_connect_and_accept_one_after_the_other() {
             }
             // Its private data is too long for RoCE: this side notices that, and rejects the peer.
             let (clients, servers) = (group(way, &here), group(way, &pd));
-            let connecting = clients.connect_cm(addr, b"", PATIENCE);
-            let accepting = servers.accept_cm(&mut listener, &[0; 190], PATIENCE);
+            let connecting = clients.connect_cm(addr, PATIENCE, b"");
+            let accepting = servers.accept_cm(&mut listener, PATIENCE, &[0; 190]);
             let (connected, accepted) = join(connecting, accepting).await;
             assert!(connected.is_err());
             let error = exchange(accepted.unwrap_err());
@@ -207,7 +207,7 @@ fn raw_requests_are_accepted_with_receives_that_the_peer_finds() {
             let mut prepared = servers.prepare().unwrap();
             let pool = BufferPool::new(&pd, 8, 1).unwrap();
             prepared.start_receive(pool.take().unwrap()).unwrap();
-            let accepted = servers.accept_cm_raw(prepared, request, b"theirs", PATIENCE);
+            let accepted = servers.accept_cm_raw(prepared, request, PATIENCE, b"theirs");
             let channel = accepted.await.unwrap();
             let receive = channel.prepared_receives().remove(0);
             let (received, block) = receive.await;
@@ -243,13 +243,13 @@ fn raw_connects_find_raw_listeners() {
         let clients = group(Way::Tokio, &pd);
         let mut prepared = clients.prepare().unwrap();
         prepared.start_receive(buffer(&pd, &[0; 8])).unwrap();
-        let connected = clients.connect_cm_raw(prepared, addr, b"hi", PATIENCE);
+        let connected = clients.connect_cm_raw(prepared, addr, PATIENCE, b"hi");
         let (channel, theirs) = connected.await.unwrap();
         assert!(is_padded(&theirs, b"ok"));
         let receive = channel.prepared_receives().remove(0);
         assert_eq!(receive.await.0.unwrap().byte_len(), 5);
         let prepared = clients.prepare().unwrap();
-        let rejected = clients.connect_cm_raw(prepared, addr, b"hi", PATIENCE);
+        let rejected = clients.connect_cm_raw(prepared, addr, PATIENCE, b"hi");
         let error = exchange(rejected.await.unwrap_err());
         assert!(matches!(error, ExchangeError::Manager(_)), "{error:?}");
     });
@@ -268,7 +268,7 @@ fn peers_that_do_not_accept_are_errors_in_time() {
             let clients = group(way, &pd_to(addr));
             // It never accepts.
             let started = Instant::now();
-            let error = clients.connect_cm(addr, b"", SOON).await.unwrap_err();
+            let error = clients.connect_cm(addr, SOON, b"").await.unwrap_err();
             assert_eq!(
                 error.to_string(),
                 format!("{addr} did not answer within 100 ms")
@@ -277,13 +277,13 @@ fn peers_that_do_not_accept_are_errors_in_time() {
             // It rejects, with its reason.
             let mut listener = watched(way, &pd, listener);
             let connected = {
-                let connecting = pin!(clients.connect_cm(addr, b"", PATIENCE));
+                let connecting = pin!(clients.connect_cm(addr, PATIENCE, b""));
                 let rejecting = pin!(async {
                     let full = std::io::Error::other("no room");
                     loop {
                         // The first may have given up.
                         let request = listener.request().await.unwrap();
-                        drop(request.reject(&refused(&full)).await);
+                        drop(request.reject(Message::raw(&refused(&full))).await);
                     }
                 });
                 let Either::Left((connected, _)) = select(connecting, rejecting).await;
@@ -292,7 +292,7 @@ fn peers_that_do_not_accept_are_errors_in_time() {
             let text = format!("{addr} refused the connection: \"no room\"");
             assert_eq!(connected.unwrap_err().to_string(), text);
             // Its private data is too long.
-            let error = clients.connect_cm(addr, &[0; 50], PATIENCE).await;
+            let error = clients.connect_cm(addr, PATIENCE, &[0; 50]).await;
             let error = exchange(error.unwrap_err());
             assert!(
                 matches!(
@@ -305,7 +305,7 @@ fn peers_that_do_not_accept_are_errors_in_time() {
             drop(listener);
             let ended = async {
                 loop {
-                    let error = clients.connect_cm(addr, b"", SOON).await.unwrap_err();
+                    let error = clients.connect_cm(addr, SOON, b"").await.unwrap_err();
                     let error = exchange(error);
                     if matches!(error, ExchangeError::NotListening { .. }) {
                         return;
@@ -374,7 +374,7 @@ fn cancelled_connects_and_accepts_leave_no_descriptor() {
             let mut listener = servers.listen_cm(watched(way, &pd, listener));
             // What stays: the descriptors of timers and of the sets of peers.
             let started = Instant::now();
-            let connecting = clients.connect_cm(addr, b"", PATIENCE);
+            let connecting = clients.connect_cm(addr, PATIENCE, b"");
             let (connected, arrival) = join(connecting, listener.accept()).await;
             drop((connected.unwrap(), arrival.unwrap().outcome.unwrap()));
             let whole = started.elapsed();
@@ -385,7 +385,7 @@ fn cancelled_connects_and_accepts_leave_no_descriptor() {
             let mut connected = 0;
             for at in 0..12 {
                 // From before the first step to after the last.
-                let both = join(clients.connect_cm(addr, b"", PATIENCE), listener.accept());
+                let both = join(clients.connect_cm(addr, PATIENCE, b""), listener.accept());
                 connected += usize::from(within(whole * at / 8, both).await.is_some());
             }
             println!("{connected} of 12 have connected");

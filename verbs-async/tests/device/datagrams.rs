@@ -85,7 +85,7 @@ fn async_client_connects_over_datagrams_to_a_blocking_server() {
         let events = CqEvents::create_tokio(here.context()).unwrap();
         let group = AsyncGroup::new(Channel::builder(&here), 1, &events).unwrap();
         let datagrams = AsyncDatagrams::create_tokio(&Datagrams::builder(&here)).unwrap();
-        let met = group.connect_over_datagrams_tokio(&datagrams, &server, b"hello", PATIENCE);
+        let met = group.connect_over_datagrams_tokio(&datagrams, &server, PATIENCE, b"hello");
         let (channel, data) = met.await.unwrap();
         assert_eq!(data, b"welcome");
         let message = here.reg_mr(b"first".to_vec()).unwrap();
@@ -129,7 +129,7 @@ fn sixteen_channels_connect_over_datagrams_at_once() {
             async move {
                 let datagrams = AsyncDatagrams::create_tokio(&Datagrams::builder(here)).unwrap();
                 let data = [number];
-                let met = ours.connect_over_datagrams_tokio(&datagrams, &server, &data, PATIENCE);
+                let met = ours.connect_over_datagrams_tokio(&datagrams, &server, PATIENCE, &data);
                 let (channel, data) = met.await.unwrap();
                 assert_eq!(data, b"welcome");
                 let message = here.reg_mr(vec![number]).unwrap();

@@ -212,7 +212,7 @@ fn a_listener_that_never_answers_is_an_error_in_time_and_blocks_nothing() {
     let error = run(Way::AsyncIo, async move {
         let group = group();
         let second = Duration::from_secs(1);
-        let connecting = group.connect_async_io_within(address, b"", second);
+        let connecting = group.connect_async_io_within(address, second, b"");
         beside(connecting).await.unwrap_err()
     });
     assert!(
@@ -246,7 +246,7 @@ fn another_program_at_the_address_is_an_error_that_names_it() {
     });
     let error = run(Way::AsyncIo, async move {
         let group = group();
-        let connecting = group.connect_async_io_within(address, b"", PATIENCE);
+        let connecting = group.connect_async_io_within(address, PATIENCE, b"");
         connecting.await.unwrap_err()
     });
     assert!(

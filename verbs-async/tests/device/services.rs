@@ -50,7 +50,7 @@ fn endpoints_find_each_other_or_why_not() {
                     .await
                     .unwrap();
             };
-            let (found, ()) = join(asking.find_cm(addr, b"please", PATIENCE), answering).await;
+            let (found, ()) = join(asking.find_cm(addr, PATIENCE, b"please"), answering).await;
             let (service, answer) = found.unwrap();
             assert!(answer.as_bytes().starts_with(b"yes\0"));
             asking
@@ -71,7 +71,7 @@ fn endpoints_find_each_other_or_why_not() {
                     let request = listener.request().await.unwrap();
                     request.reject(Message::raw(&full)).await.unwrap();
                 };
-                let (found, ()) = join(asking.find_cm(addr, b"", PATIENCE), rejecting).await;
+                let (found, ()) = join(asking.find_cm(addr, PATIENCE, b""), rejecting).await;
                 found.unwrap_err().to_string()
             };
             assert_eq!(
@@ -81,14 +81,14 @@ fn endpoints_find_each_other_or_why_not() {
 
             // It is never answered, and a search that is dropped leaves the next one undisturbed.
             {
-                let searching = pin!(asking.find_cm(addr, b"", PATIENCE));
+                let searching = pin!(asking.find_cm(addr, PATIENCE, b""));
                 let asked = pin!(listener.request());
                 let Either::Right((request, _)) = select(searching, asked).await else {
                     panic!("it was found");
                 };
                 drop(request);
             }
-            let failure = asking.find_cm(addr, b"", SOON).await.unwrap_err();
+            let failure = asking.find_cm(addr, SOON, b"").await.unwrap_err();
             let Error::Channel(verbs_channel::Error::Exchange(failure)) = failure else {
                 panic!("{failure:?}");
             };
@@ -108,9 +108,9 @@ fn endpoints_find_each_other_or_why_not() {
                     "{error:?}"
                 );
             };
-            let (found, ()) = join(asking.find_cm(addr, b"", PATIENCE), answering).await;
+            let (found, ()) = join(asking.find_cm(addr, PATIENCE, b""), answering).await;
             assert!(matches!(found, Err(Error::Channel(_))), "{found:?}");
-            let error = serving.find_cm(addr, b"", PATIENCE).await.unwrap_err();
+            let error = serving.find_cm(addr, PATIENCE, b"").await.unwrap_err();
             assert!(error.down_reason().is_some(), "{error:?}");
         });
     }

@@ -71,7 +71,7 @@ async fn connect(
     for block in iter::from_fn(|| pool.take()).take(depth) {
         prepared.start_receive(block)?;
     }
-    let accepted = group.accept_cm_raw(prepared, request, b"", options.limit());
+    let accepted = group.accept_cm_raw(prepared, request, options.limit(), b"");
     Ok((accepted.await?, pool))
 }
 
