@@ -219,6 +219,8 @@ impl SharedSlice {
     #[must_use]
     #[expect(clippy::missing_panics_doc, reason = "only free places have no memory")]
     pub fn memory(&self) -> SharedMemory {
+        // It is made of a part that has its memory, or of a buffer that is such a part; that is taken out when the
+        // part is dropped.
         let memory = self.buffer.shared().and_then(SharedPart::memory);
         let memory = memory.expect("a slice keeps its memory");
         SharedMemory::of(Arc::clone(memory))

@@ -42,7 +42,12 @@ impl Ticket {
     }
 }
 
-/// An operation on an owned buffer that has ended: its outcome, and its buffer.
+/// An operation on owned buffers that has ended: its outcome, and its buffer, its batch or its chain.
+///
+/// It returns what it was started with: one of the three is there, unless the outcome is
+/// [`Stuck`](TransportError::Stuck) or the operation was [posted unpolled](crate::Channel::post_unpolled), and
+/// none of the others.
+// Three fields, and not one of an enum: with a tag to be matched, what is returned would have to be in memory.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completed {

@@ -103,10 +103,10 @@ use cache::{Cache, Limits, Register};
 ///
 /// # Cost
 ///
-/// A slice of a region that exists takes a lock and a binary search, and allocates nothing, up to a [number
-/// of slices](RegistrationCacheBuilder::slices) for each region: 316 instructions with one region and 466 with
-/// 1024, where a slice of a [`SharedMemory`] takes 194, each with its drop. Any other slice takes as long as the
-/// registration: async code uses `verbs_async::cached_slice`, or a thread that may block.
+/// A slice of a region that exists takes a lock and a binary search among the regions, which a slice of a
+/// [`SharedMemory`] does not, and allocates nothing, up to a [number of
+/// slices](RegistrationCacheBuilder::slices) for each region. Any other slice takes as long as the registration:
+/// async code uses `verbs_async::cached_slice`, or a thread that may block.
 #[derive(Clone)]
 #[doc(alias = "ibv_reg_mr")]
 pub struct RegistrationCache {

@@ -142,6 +142,7 @@ impl OwnedChain {
     pub fn blank(requests: u16) -> Self {
         let nothing = || Outgoing::send(OwnedBuffer::empty()).into();
         let requests = iter::repeat_with(nothing).take(requests.into());
+        // At most `MAX_LEN`, and none is a receive, accesses the peer's memory, is inline or has an element.
         Self::new(requests.collect()).expect("any channel can send nothing")
     }
 
