@@ -9,7 +9,8 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use futures_util::future::join;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use verbs_async::verbs_channel::BufferPool;
 use verbs_async::{AsyncChannel, Operation};
 use verbs_harness::child::{Child, Line, role};
@@ -82,12 +83,18 @@ async fn keep_coming(here: &End, there: &End) {
     mark();
 }
 
+/// Each end is polled only when it is woken: if the end of one had the other polled, a completion could be found
+/// before its event is taken, and the next sleep would need no arming.
 async fn sleep_for_each(here: &End, there: &End) {
     mark();
     for _ in 0..ROUNDS {
-        let (received, sent) = join(here.receive(), async { there.send().await }).await;
-        received.0.unwrap();
-        sent.0.unwrap();
+        let receive: BoxFuture<'_, _> = Box::pin(here.receive());
+        // Begun when the receive sleeps.
+        let send: BoxFuture<'_, _> = Box::pin(async { there.send().await });
+        let mut ends: FuturesUnordered<_> = [receive, send].into_iter().collect();
+        while let Some((result, _)) = ends.next().await {
+            result.unwrap();
+        }
     }
     mark();
 }
@@ -171,13 +178,15 @@ fn watch(test: &Test, way: Way) -> Option<Calls> {
         test.skip("only of soft-RoCE is it known which calls are whose");
         return None;
     }
-    let trace = env::temp_dir().join(format!("verbs-async-{}", std::process::id()));
     let mut child = Child::start(test, &format!("{way:?}"));
     child.line.is_slow();
+    let watched = child.line.read();
+    // Of its own: other tests are watched at the same time.
+    let trace = env::temp_dir().join(format!("verbs-async-{watched}"));
     let watcher = Command::new("strace")
         .args(["-f", "-y", "-x", "-s", "4", "-o"])
         .arg(&trace)
-        .args(["-p", &child.line.read()])
+        .args(["-p", &watched])
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut watcher) = watcher else {
