@@ -38,13 +38,50 @@ pub(crate) fn run<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) 
     run_on(&POOL, call)
 }
 
+/// The same, but the call is made in any case: also if the future is dropped, and on this thread if no other
+/// can be started, and none runs.
+#[cfg(feature = "rdmacm")]
+pub(crate) fn run_always<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Call<T> {
+    run_always_on(&POOL, call)
+}
+
+#[cfg(any(feature = "rdmacm", test))]
+fn run_always_on<T: Send + 'static>(
+    pool: &'static Pool,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> Call<T> {
+    let state = Arc::new(Mutex::new(CallState::Running(None)));
+    let shared = Arc::clone(&state);
+    detach_on(pool, move || make(&shared, call));
+    Call {
+        state,
+        refused: None,
+        pool,
+    }
+}
+
+/// Makes a call on a helper thread, and does not wait for it. If no thread can be started, and none
+/// runs, the call is made before this returns.
+pub(crate) fn detach(call: impl FnOnce() + Send + 'static) {
+    detach_on(&POOL, call);
+}
+
+fn detach_on(pool: &'static Pool, call: impl FnOnce() + Send + 'static) {
+    let job: Job = Box::new(move || {
+        let _panicked = wake::panics(call);
+    });
+    if let Err((_error, job)) = pool.submit(job) {
+        job();
+    }
+}
+
 fn run_on<T: Send + 'static>(
     pool: &'static Pool,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Call<T> {
     let state = Arc::new(Mutex::new(CallState::Running(None)));
     let shared = Arc::clone(&state);
-    let submitted = pool.submit(Box::new(move || make(&shared, call)));
+    let submitted = pool.submit(Box::new(move || make_unless_abandoned(&shared, call)));
     let refused = submitted.err().map(|(error, job)| {
         // Drops the arguments of the call.
         drop(job);
@@ -72,12 +109,15 @@ enum CallState<T> {
     Over,
 }
 
-/// Makes the call, unless it was abandoned.
-fn make<T>(state: &Mutex<CallState<T>>, call: impl FnOnce() -> T) {
-    if matches!(*state.lock(), CallState::Over) {
-        wake::drop_guarded(call);
-        return;
+fn make_unless_abandoned<T>(state: &Mutex<CallState<T>>, call: impl FnOnce() -> T) {
+    let is_abandoned = matches!(*state.lock(), CallState::Over);
+    match is_abandoned {
+        true => wake::drop_guarded(call),
+        false => make(state, call),
     }
+}
+
+fn make<T>(state: &Mutex<CallState<T>>, call: impl FnOnce() -> T) {
     let returned = catch_unwind(AssertUnwindSafe(call));
     let mut locked = state.lock();
     let waker = match &mut *locked {
@@ -132,10 +172,7 @@ impl<T: Send + 'static> Drop for Call<T> {
         match left {
             CallState::Returned(returned) => {
                 // Dropping it may block, too. If there is no thread, it is dropped here.
-                let job: Job = Box::new(move || wake::drop_guarded(returned));
-                if let Err((_error, job)) = self.pool.submit(job) {
-                    job();
-                }
+                detach_on(self.pool, move || drop(returned));
             }
             CallState::Running(waker) => wake::drop_guarded(waker),
             CallState::Over => {}
@@ -389,9 +426,50 @@ mod tests {
     }
 
     #[test]
-    fn call_without_a_thread_fails_and_drops_its_arguments() {
+    fn call_that_is_made_always_is_made_when_it_was_abandoned_and_without_a_thread() {
+        let one = pool(1);
+        let (first, begun, release) = blocked(one);
+        begun.recv_timeout(LONG).unwrap();
+        let (makes, made) = mpsc::channel();
+        let call = || {
+            let makes = makes.clone();
+            move || makes.send(thread::current().id()).unwrap()
+        };
+        drop(run_always_on(one, call()));
+        assert!(made.try_recv().is_err());
+        release.send(()).unwrap();
+        let helper = made.recv_timeout(LONG).expect("it is not made");
+        assert_ne!(helper, thread::current().id());
+        block_on(first).unwrap();
+        block_on(run_always_on(pool_without_threads(), call())).unwrap();
+        assert_eq!(made.try_recv().unwrap(), thread::current().id());
+    }
+
+    /// A pool that cannot start a thread.
+    fn pool_without_threads() -> &'static Pool {
         let refuses = |_: &'static Pool| Err(io::ErrorKind::WouldBlock.into());
-        let pool: &'static Pool = Box::leak(Box::new(Pool::new(8, refuses)));
+        Box::leak(Box::new(Pool::new(8, refuses)))
+    }
+
+    #[test]
+    fn detached_call_is_made_on_a_helper_thread_or_here_if_there_is_none() {
+        let (makes, made) = mpsc::channel();
+        let call = |makes: &Sender<ThreadId>| {
+            let makes = makes.clone();
+            move || makes.send(thread::current().id()).unwrap()
+        };
+        let one = pool(1);
+        let helper = block_on(run_on(one, || thread::current().id())).unwrap();
+        detach_on(one, || resume_unwind(Box::new("the call's")));
+        detach_on(one, call(&makes));
+        assert_eq!(made.recv_timeout(LONG).unwrap(), helper);
+        detach_on(pool_without_threads(), call(&makes));
+        assert_eq!(made.try_recv().unwrap(), thread::current().id());
+    }
+
+    #[test]
+    fn call_without_a_thread_fails_and_drops_its_arguments() {
+        let pool = pool_without_threads();
         let (drops, dropped) = mpsc::channel();
         let argument = Dropped(drops);
         let error = block_on(run_on(pool, move || drop(argument))).unwrap_err();

@@ -31,8 +31,8 @@ use crate::sync::Mutex;
 /// backlog. If the [backlog](Self::ready) is full too, the operation is rejected. Operations of one
 /// queue are posted in the order in which they were begun.
 ///
-/// Dropping the channel closes it without waiting, and aborts the operations in flight.
-/// [`close`](Self::close) lets them finish first.
+/// Dropping the channel closes it without waiting: a helper thread destroys its queue pair, and then
+/// the operations in flight are aborted. [`close`](Self::close) lets them finish first.
 pub struct AsyncChannel {
     shared: Arc<SharedEngine>,
     at: ChannelId,
@@ -42,7 +42,7 @@ pub struct AsyncChannel {
     prepared: Mutex<Vec<Operation>>,
 }
 
-/// Destroys the queue pair of a channel when it is dropped.
+/// Has the queue pair of a channel destroyed when it is dropped.
 struct CloseOnDrop<'a> {
     channel: &'a AsyncChannel,
 }
@@ -267,7 +267,8 @@ impl AsyncChannel {
     }
 
     /// Closes the channel in order: lets sends, writes, reads and atomics finish, aborts the
-    /// receives, and waits until the device has released all buffers.
+    /// receives, destroys the queue pair on a helper thread, and waits until the device has released all
+    /// buffers.
     ///
     /// If the peer never posts a receive for a send, this may wait forever: put a timeout of your
     /// runtime around it. Dropping the future closes the channel without waiting, as dropping the
@@ -292,21 +293,25 @@ impl AsyncChannel {
         down.map_or(Ok(()), |reason| Err(Error::Down(reason)))
     }
 
-    /// Closes the channel at once: destroys its queue pair, aborts the operations in flight, and rejects
-    /// those in the backlog.
+    /// Closes the channel at once: destroys its queue pair on a helper thread, aborts the operations in
+    /// flight, and rejects those in the backlog.
     ///
     /// When this returns `Ok`, the device is done with all memory of the channel: with that of its
     /// operations, whose outcomes can still be awaited, and with that which the peer could access
     /// through this channel. It waits for no flushes, and for no peer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once the future was polled, the channel is closed.
     ///
     /// # Errors
     ///
     /// [`Error::Transport`] with [`TransportError::Stuck`]: the driver failed to destroy the queue pair.
     /// **The device may still access this memory**, and owned buffers in flight have been leaked.
     #[doc(alias = "ibv_destroy_qp")]
-    pub fn destroy(&self) -> Result<()> {
-        self.shared.end(self.at, DownReason::Closed, false);
-        self.shared.destroyed(self.at)
+    pub async fn destroy(&self) -> Result<()> {
+        self.shared.end(self.at, DownReason::Closed);
+        self.shared.until_destroyed(self.at).await
     }
 
     /// Takes the channel down without waiting: operations in flight are aborted, and those in the
@@ -445,13 +450,13 @@ impl Drop for RoomWait<'_> {
 impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
         let AsyncChannel { shared, at, .. } = self.channel;
-        shared.end(*at, DownReason::Closed, false);
+        shared.end(*at, DownReason::Closed);
     }
 }
 
 impl Drop for AsyncChannel {
     fn drop(&mut self) {
-        self.shared.end(self.at, DownReason::Closed, true);
+        self.shared.remove(self.at);
     }
 }
 

@@ -21,6 +21,7 @@ use verbs_channel::{
 
 use crate::blocking;
 use crate::channel::AsyncChannel;
+use crate::destroyed::Destroyed;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
@@ -71,7 +72,13 @@ impl AsyncGroup {
     }
 
     /// A group whose engine raises its events on the completion channel of `events`.
-    pub(crate) fn of_engine(engine: Engine, preparer: Preparer, events: &CqEvents) -> Result<Self> {
+    pub(crate) fn of_engine(
+        mut engine: Engine,
+        preparer: Preparer,
+        events: &CqEvents,
+    ) -> Result<Self> {
+        // It is under a lock, and used by executors' threads.
+        engine.defer_closing();
         let pd = engine.pd().clone();
         // SAFETY: the clone is only armed, moderated and compared, here and in `Subscription`.
         let cq = unsafe { engine.cq() }.clone();
@@ -81,6 +88,7 @@ impl AsyncGroup {
             let ring = Channels {
                 subscription,
                 engine,
+                owner: Weak::<SharedEngine>::clone(shared),
             };
             SharedEngine {
                 backlog: AtomicUsize::new(BACKLOG),
@@ -88,6 +96,7 @@ impl AsyncGroup {
                 preparer,
                 pd,
                 events: events.clone(),
+                destroyed: Arc::new(Destroyed::new()),
                 peers: OnceLock::new(),
             }
         });
@@ -149,17 +158,50 @@ impl AsyncGroup {
     /// # Errors
     ///
     /// That of [`ChannelGroup::join`], with the channel: the group is full, or the channel was
-    /// prepared by another group.
+    /// prepared by another group. A channel that was dropped belongs to the group until a helper thread has
+    /// destroyed its queue pair. [`handshake`](Self::handshake) waits for that, as everything does that
+    /// connects; and [`AsyncChannel::close`] returns after it.
     #[expect(clippy::result_large_err, reason = "gives back the channel")]
     pub fn join(
         &self,
         member: ConnectedMember,
     ) -> Result<AsyncChannel, Rejected<ConnectedMember, verbs_channel::Error>> {
+        self.try_join(member).map_err(|(rejected, _)| rejected)
+    }
+
+    /// [`join`](Self::join), and waits while a full group has channels whose queue pairs are being
+    /// destroyed.
+    pub(crate) async fn join_when_free(&self, member: ConnectedMember) -> Result<AsyncChannel> {
+        let mut given = Some(member);
+        let join = || match self.try_join(given.take()?) {
+            Err((rejected, true)) => {
+                given = Some(rejected.into_given());
+                None
+            }
+            joined => Some(joined.map_err(|(rejected, _)| rejected)),
+        };
+        Ok(self.shared.when_destroyed(join).await?)
+    }
+
+    /// [`join`](Self::join). With a rejection, it returns whether there will be a place.
+    #[expect(clippy::result_large_err, reason = "gives back the channel")]
+    fn try_join(
+        &self,
+        member: ConnectedMember,
+    ) -> Result<AsyncChannel, (Rejected<ConnectedMember, verbs_channel::Error>, bool)> {
         let is_watched = member.is_watched();
-        let (at, receives) = self.shared.driver.with_ring(|ring| {
-            let at = ring.engine.join(member)?;
-            Ok::<_, Rejected<_, _>>((at, ring.engine.prepared_receives(at)))
-        })?;
+        let joined = self.shared.driver.with_ring(|ring| {
+            let engine = &mut ring.engine;
+            let at = engine.join(member).map_err(|rejected| {
+                let is_full = matches!(rejected.error(), verbs_channel::Error::GroupFull(_));
+                let will_be_free = is_full && engine.is_closing();
+                (rejected, will_be_free)
+            })?;
+            Ok((at, engine.prepared_receives(at)))
+        });
+        // If its receives could not be posted, it is down already.
+        self.shared.driver.settle();
+        let (at, receives) = joined?;
         if is_watched {
             self.shared.watch_peers();
         }
@@ -200,7 +242,7 @@ impl AsyncGroup {
         if let Some(descriptor) = descriptor {
             connected.watch_peer(descriptor)?;
         }
-        Ok(self.join(connected)?)
+        self.join_when_free(connected).await
     }
 
     /// [`prepare`](Self::prepare), on a helper thread.
@@ -236,10 +278,22 @@ impl AsyncGroup {
         Ok((left, right))
     }
 
-    /// Takes all channels down at once, for this reason: destroys their queue pairs, and aborts the
-    /// operations in flight.
+    /// Takes all channels down at once, for this reason. Helper threads destroy their queue pairs, and
+    /// then the operations in flight are aborted.
+    ///
+    /// It does not wait for that: [`destroyed`](Self::destroyed) does.
     pub fn destroy_all(&self, reason: DownReason) {
         self.shared.destroy_all(reason);
+    }
+
+    /// Waits until the device is done with all memory of the channels that were dropped, or that
+    /// [`destroy_all`](Self::destroy_all) or a failure has taken down: until helper threads have destroyed
+    /// their queue pairs. Dropping the future has no effect.
+    ///
+    /// If the driver fails to destroy one, the owned buffers in flight are leaked, which is logged.
+    #[doc(alias = "ibv_destroy_qp")]
+    pub async fn destroyed(&self) {
+        self.shared.until_all_destroyed().await;
     }
 
     pub(crate) const fn shared(&self) -> &Arc<SharedEngine> {

@@ -122,8 +122,9 @@
 //! | [`AsyncDatagrams::send_to`] | The datagram is not posted, and its buffer is dropped. |
 //! | [`AsyncDatagrams::receive_from`], [`AsyncDatagrams::flush`] | Nothing is lost: the next call continues. |
 //! | [`AsyncDatagrams::close`] | The endpoint is down, and its queue pair is destroyed on a helper thread. |
-//! | [`AsyncChannel::close`] | The channel is closed without waiting, as if it was dropped. |
-//! | an [`AsyncChannel`] | Its queue pair is destroyed, and its operations in flight are aborted. |
+//! | [`AsyncChannel::close`], [`AsyncChannel::destroy`] | The channel is closed without waiting, as if it was dropped. |
+//! | [`AsyncGroup::destroyed`] | No effect. |
+//! | an [`AsyncChannel`] | Its queue pair is destroyed on a helper thread, and then its operations in flight are aborted. |
 //!
 //! A future that is leaked keeps its buffer and its slot, or the block that it was given. It delays no
 //! other operation, unless it is one of an [`AsyncDatagrams`] endpoint: it keeps the wake-up that it was
@@ -176,9 +177,11 @@
 //!
 //! # Resource cleanup
 //!
-//! No drop waits for completions. Dropping a channel destroys its queue pair first, and then
-//! releases what its operations own. If the driver fails to destroy the queue pair, the buffers are
-//! leaked and an error is logged. A [`ByteStream`] that was dropped still sends what was written to
+//! No drop waits for completions, and none blocks while a driver destroys a queue pair, which takes some of them
+//! seconds: a helper thread does that, and then releases what the operations own. If no thread can be started,
+//! it is done where the channel is dropped. [`AsyncChannel::close`] and [`AsyncChannel::destroy`] return after it, and
+//! [`AsyncGroup::destroyed`] waits for all channels that were dropped. If the driver fails to destroy the queue
+//! pair, the buffers are leaked and an error is logged. A [`ByteStream`] that was dropped still sends what was written to
 //! it, in the background, for a limited time.
 //!
 //! # Further reading
@@ -196,6 +199,7 @@ mod coop;
 mod cq;
 mod datagrams;
 mod deferred;
+mod destroyed;
 mod device_events;
 mod driver;
 mod error;

@@ -1,8 +1,9 @@
 //! The ring that the driver drives: an engine of verbs-channel.
 
 use std::mem;
+use std::sync::{Arc, Weak};
 
-use verbs_channel::engine::{Engine, Failure};
+use verbs_channel::engine::{Closing, Engine, Failure};
 use verbs_channel::verbs_core::{ErrorChain, WorkSuccess};
 use verbs_channel::{
     ChannelId, Completed, DownReason, Message, OwnedBuffer, OwnedChain, OwnedRequest, Queue,
@@ -15,11 +16,33 @@ use crate::error::{Error, Result};
 use crate::events::Subscription;
 
 /// An engine, and the registration for the events of its queue.
-#[derive(Debug)]
 pub(crate) struct Channels {
     // First: the registration is dropped before the queue.
     pub(crate) subscription: Subscription,
     pub(crate) engine: Engine,
+    // The owner of the ring.
+    pub(crate) owner: Weak<dyn Destroys>,
+}
+
+/// What destroys the queue pairs of a ring.
+pub(crate) trait Destroys: Send + Sync {
+    /// Has a helper thread destroy a queue pair.
+    fn destroy_elsewhere(self: Arc<Self>, closing: Closing);
+}
+
+/// A queue pair that is to be destroyed: a helper thread does so when this is dropped.
+pub(crate) struct DestroyOnDrop {
+    owner: Weak<dyn Destroys>,
+    // `None` once it was handed to the thread.
+    closing: Option<Closing>,
+}
+
+impl Drop for DestroyOnDrop {
+    fn drop(&mut self) {
+        if let (Some(closing), Some(owner)) = (self.closing.take(), self.owner.upgrade()) {
+            owner.destroy_elsewhere(closing);
+        }
+    }
 }
 
 /// A request, a batch or a chain.
@@ -183,6 +206,7 @@ impl Ring for Channels {
     type Ticket = Ticket;
     type RejectReason = RejectReason;
     type Channel = ChannelId;
+    type Closing = DestroyOnDrop;
 
     #[inline]
     fn slot(ticket: Ticket) -> usize {
@@ -237,8 +261,8 @@ impl Ring for Channels {
     }
 
     #[inline]
-    fn has_log_lines(&self) -> bool {
-        self.engine.has_leaks()
+    fn has_deferred(&self) -> bool {
+        self.engine.has_deferred()
     }
 
     fn next_log_line(&mut self) -> Option<LogLine> {
@@ -246,15 +270,26 @@ impl Ring for Channels {
         Some(Box::new(leak))
     }
 
+    fn next_closing(&mut self) -> Option<DestroyOnDrop> {
+        let closing = self.engine.next_closing()?;
+        Some(DestroyOnDrop {
+            owner: Weak::clone(&self.owner),
+            closing: Some(closing),
+        })
+    }
+
     #[cold]
-    fn arm(&mut self) -> Result<(), LogLine> {
+    fn arm(&mut self) -> Result<(), Option<LogLine>> {
         self.subscription.arm().map_err(|error| {
+            // Operations of channels that are being closed wait, too.
+            let is_up = |at| self.engine.down_reason(at).is_none();
+            let has_any = self.engine.channels().any(is_up);
             self.engine.destroy_all(DownReason::NotifierFailed);
             let error = ErrorChain::new(&error);
             let line: LogLine = Box::new(format!(
                 "cannot arm the completion queue, taking all channels down: {error}"
             ));
-            line
+            has_any.then_some(line)
         })
     }
 }

@@ -1,11 +1,10 @@
 //! What the channels of a group share.
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
-use std::task;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use verbs_channel::engine::Closing;
 use verbs_channel::verbs_core::{
@@ -14,11 +13,12 @@ use verbs_channel::verbs_core::{
 use verbs_channel::{ChannelId, DownReason, Preparer, Queue};
 
 use crate::blocking;
+use crate::destroyed::Destroyed;
 use crate::driver::Driver;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::events::{CqEvents, CqListener};
 use crate::peers::{PeerEvents, Peers};
-use crate::ring::Channels;
+use crate::ring::{Channels, Destroys};
 use crate::watched::DeviceListener;
 
 /// What the channels of a group share.
@@ -30,6 +30,8 @@ pub(crate) struct SharedEngine {
     pub(crate) preparer: Preparer,
     pub(crate) pd: ProtectionDomain,
     pub(crate) events: CqEvents,
+    // Tasks that wait for helper threads.
+    pub(crate) destroyed: Arc<Destroyed<ChannelId>>,
     // Created with the first channel whose peer is watched.
     pub(crate) peers: OnceLock<Arc<PeerEvents<Self>>>,
 }
@@ -59,67 +61,70 @@ impl SharedEngine {
         }
     }
 
-    /// Destroys a channel's queue pair, without a lock, and aborts its operations in flight.
-    pub(crate) fn end(&self, at: ChannelId, reason: DownReason, is_removed: bool) {
-        let closing = self
-            .driver
-            .with_ring(|ring| ring.engine.start_close(at, reason));
-        // The channel may have been closed before.
-        let Ok(closing) = closing else { return };
-        let closed = closing.destroy();
-        let finish = |ring: &mut Channels| ring.engine.finish_close(closed, is_removed);
-        // It belongs to this engine, so this does not fail.
-        let _finished = self.driver.with(Some(at), finish);
+    /// Takes a channel down. A helper thread destroys its queue pair, and then aborts its operations in
+    /// flight.
+    pub(crate) fn end(&self, at: ChannelId, reason: DownReason) {
+        self.driver.with(Some(at), |ring| {
+            // The channel may have been removed before.
+            let _ended = ring.engine.destroy(at, reason);
+        });
     }
 
-    /// Whether the device is done with the memory of a channel that was [ended](Self::end).
-    ///
-    /// It blocks while another thread is in the call that destroys it.
-    pub(crate) fn destroyed(&self, at: ChannelId) -> Result<()> {
-        loop {
-            if let Some(destroyed) = self.poll_destroyed(at) {
-                return destroyed;
-            }
-            thread::sleep(AGAIN);
-        }
-    }
-
-    /// The same, awaited: a helper thread blocks.
-    pub(crate) async fn until_destroyed(self: &Arc<Self>, at: ChannelId) -> Result<()> {
-        if let Some(destroyed) = self.poll_destroyed(at) {
-            return destroyed;
-        }
-        let shared = Arc::clone(self);
-        let destroyed = blocking::run(move || shared.destroyed(at)).await;
-        destroyed.map_err(Error::Thread)?
-    }
-
-    fn poll_destroyed(&self, at: ChannelId) -> Option<Result<()>> {
-        let destroyed = self.driver.with_ring(|ring| ring.engine.destroyed(at));
-        destroyed.map(|destroyed| Ok(destroyed.map_err(verbs_channel::Error::from)?))
+    /// The same, and then another channel can get its place.
+    pub(crate) fn remove(&self, at: ChannelId) {
+        self.driver.with(Some(at), |ring| {
+            // It has its place until now, so this does not fail.
+            let _removed = ring.engine.remove(at);
+        });
     }
 
     /// [`end`](Self::end) for all channels that are open.
     pub(crate) fn destroy_all(&self, reason: DownReason) {
-        let closing = self.driver.with_ring(|ring| {
-            let open: Vec<_> = ring.engine.channels().collect();
-            let closing = open
-                .into_iter()
-                .filter_map(|at| ring.engine.start_close(at, reason).ok());
-            closing.collect::<Vec<_>>()
-        });
-        // Those who wait for one do not wait for the others.
-        for closed in closing.into_iter().map(Closing::destroy) {
-            let finish = |ring: &mut Channels| ring.engine.finish_close(closed, false);
-            // It belongs to this engine, so this does not fail.
-            let _finished = self.driver.with(None, finish);
-        }
+        self.driver
+            .with(None, |ring| ring.engine.destroy_all(reason));
+    }
+
+    /// Waits until the device is done with the memory of a channel that was [ended](Self::end).
+    pub(crate) async fn until_destroyed(&self, at: ChannelId) -> Result<()> {
+        let destroyed = || {
+            let destroyed = self.driver.with_ring(|ring| ring.engine.destroyed(at))?;
+            (!self.destroyed.is_pending(Some(&at))).then_some(destroyed)
+        };
+        let destroyed = self.when_destroyed(destroyed).await;
+        Ok(destroyed.map_err(verbs_channel::Error::from)?)
+    }
+
+    /// Waits until no queue pair is being destroyed.
+    pub(crate) async fn until_all_destroyed(&self) {
+        let is_closing = || self.driver.with_ring(|ring| ring.engine.is_closing());
+        let is_over = || (!is_closing() && !self.destroyed.is_pending(None)).then_some(());
+        self.when_destroyed(is_over).await;
+    }
+
+    /// Waits until `ready` returns something, which is called whenever a queue pair has been destroyed.
+    pub(crate) async fn when_destroyed<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
+        poll_fn(|cx| self.destroyed.poll(cx, &mut ready)).await
     }
 
     /// Waits until these queues of a channel and their backlogs are empty.
     pub(crate) async fn drained(&self, at: ChannelId, queues: &'static [Queue]) {
-        std::future::poll_fn(|cx: &mut task::Context<'_>| self.driver.poll_drained(at, queues, cx))
-            .await;
+        poll_fn(|cx| self.driver.poll_drained(at, queues, cx)).await;
+    }
+}
+
+impl Destroys for SharedEngine {
+    fn destroy_elsewhere(self: Arc<Self>, closing: Closing) {
+        let (at, destroyed) = (closing.channel(), Arc::clone(&self.destroyed));
+        destroyed.start(at);
+        blocking::detach(move || {
+            let closed = closing.destroy();
+            let finish = |ring: &mut Channels| ring.engine.finish_close(closed);
+            // It belongs to this engine, so this does not fail.
+            let _finished = self.driver.with(Some(at), finish);
+            // First: who waits may close the device next.
+            drop(self);
+            destroyed.finish(&at);
+        });
     }
 }
 
@@ -169,13 +174,10 @@ impl DeviceListener for SharedEngine {
             }
             (EventType::QP_FATAL, EventElement::Qp { qp_num }) => {
                 if let Some(at) = self.driver.with_ring(|ring| ring.engine.channel_of(qp_num)) {
-                    self.end(at, reason, false);
+                    self.end(at, reason);
                 }
             }
             _ => {}
         }
     }
 }
-
-/// How long a thread sleeps that waits for another thread to destroy a queue pair.
-const AGAIN: Duration = Duration::from_millis(1);

@@ -27,7 +27,6 @@ use verbs_channel::{
     ChannelId, DownReason, OwnedRequest, Queue, Ticket, Transfer, TransferError, TransferOutcome,
 };
 
-use crate::blocking;
 use crate::channel::AsyncChannel;
 use crate::coop;
 use crate::driver::{Driver, Submission};
@@ -196,8 +195,8 @@ impl AsyncTransfer {
             self.abort(after);
             let drain_timeout = self.driver().with_ring(|ring| ring.engine.drain_timeout());
             if !self.ended_within(drain_timeout, &sleep).await {
-                self.destroy(after).await;
-                // Of a channel that another thread is closing, they end when it has.
+                self.destroy(after);
+                // They end when that has been done.
                 poll_fn(|cx| self.poll_ended(cx)).await;
             }
         }
@@ -322,30 +321,15 @@ impl AsyncTransfer {
         }
     }
 
-    /// The third step: destroys the queue pairs of what was not flushed, on helper threads, since each call
-    /// may block. Calls that have not begun when the future is dropped are not made.
-    async fn destroy(&mut self, after: Duration) {
-        let mut calls: Vec<(ChannelId, DownReason, blocking::Call<()>)> = Vec::new();
-        for begun in &self.begun {
-            let Begun { channel, queue, .. } = *begun;
+    /// The third step: helper threads destroy the queue pairs of what was not flushed.
+    fn destroy(&self, after: Duration) {
+        for &Begun { channel, queue, .. } in &self.begun {
             let is_open = |ring: &mut Channels| ring.engine.endpoint(channel).is_some();
-            let is_new = calls.iter().all(|(other, ..)| *other != channel);
-            if is_new && self.driver().with_ring(is_open) {
-                let (shared, reason) = (
-                    Arc::clone(&self.shared),
-                    DownReason::TimedOut { queue, after },
-                );
-                let call = blocking::run(move || shared.end(channel, reason, false));
-                calls.push((channel, reason, call));
+            if self.driver().with_ring(is_open) {
+                self.shared
+                    .end(channel, DownReason::TimedOut { queue, after });
             }
         }
-        for (channel, reason, call) in calls {
-            if call.await.is_err() {
-                // There is no thread for it.
-                self.shared.end(channel, reason, false);
-            }
-        }
-        self.take_ended();
     }
 
     fn driver(&self) -> &Driver<Channels> {

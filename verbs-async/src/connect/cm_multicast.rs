@@ -7,7 +7,7 @@ use verbs_channel::exchange::rdmacm::{join, joined};
 use verbs_channel::verbs_core::DatagramEndpoint;
 
 use super::failure::exchange_error;
-use super::steps::{Elsewhere, ended};
+use super::steps::ended;
 use super::time::{self, Deadline};
 use crate::blocking;
 use crate::datagrams::AsyncDatagrams;
@@ -51,10 +51,7 @@ impl AsyncDatagrams {
         };
         let joined = deadline.share(1, joined).await?;
         let (group, endpoint, handle) = joined.unwrap_or_else(|| Err(deadline.timed_out()))?;
-        let mut group = Some(group);
-        let joined = self.join(endpoint, &mut group);
-        drop(group.map(Elsewhere::new));
-        joined?;
+        self.join(endpoint, group).await?;
         self.add_handle(&endpoint, handle);
         Ok(endpoint)
     }
@@ -72,12 +69,7 @@ impl AsyncDatagrams {
     #[doc(alias = "rdma_leave_multicast")]
     #[doc(alias = "ibv_detach_mcast")]
     pub async fn leave_cm(&self, group: &DatagramEndpoint) -> Result<bool> {
-        let left = self.leave(group)?.map(Elsewhere::new);
-        let was_member = left.is_some();
-        if let Some(group) = left {
-            group.call(drop).await?;
-        }
-        Ok(was_member)
+        self.leave(*group).await
     }
 
     /// A group that the endpoint was a member of until the network or the device ended that. See

@@ -251,10 +251,9 @@ impl AsyncGroup {
         let joined = request.call(move |request| prepared.join_request_cm(request));
         let (member, accepting) = joined.await??;
         let accepting = Elsewhere::new(accepting);
-        let channel = match self.join(member) {
+        let channel = match self.join_when_free(member).await {
             Ok(channel) => channel,
-            Err(rejected) => {
-                let error = Error::from(rejected);
+            Err(error) => {
                 let reason = refused(&error);
                 let rejected =
                     accepting.call(move |accepting| accepting.reject(Message::raw(&reason)));
@@ -328,7 +327,7 @@ impl AsyncGroup {
         let answered = answer.call(move |answer| prepared.answered_cm(answer));
         let (member, establishing) = answered.await??;
         let establishing = Elsewhere::new(establishing);
-        let channel = self.join(member)?;
+        let channel = self.join_when_free(member).await?;
         let established = establishing.call(Establishing::establish).await?;
         let connection = established.map_err(explained(timeout))?;
         watch(&channel, Elsewhere::new(connection))?;

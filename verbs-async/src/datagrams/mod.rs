@@ -5,6 +5,8 @@
 )]
 
 mod line;
+#[cfg(feature = "rdmacm")]
+mod memberships;
 mod state;
 
 use std::fmt;
@@ -13,8 +15,6 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
-#[cfg(feature = "rdmacm")]
-use verbs_channel::verbs_core::rdmacm::MulticastGroup;
 use verbs_channel::verbs_core::{
     AddressHandle, AhAttr, DatagramEndpoint, ProtectionDomain, Rejected,
 };
@@ -96,6 +96,8 @@ impl AsyncDatagrams {
                 events: events.clone(),
                 max_payload: engine.max_payload(),
                 state: Mutex::new(State::new(subscription, engine)),
+                #[cfg(feature = "rdmacm")]
+                changes: Mutex::new(()),
             }
         });
         Ok(Self { shared })
@@ -200,20 +202,6 @@ impl AsyncDatagrams {
     pub(crate) fn add_handle(&self, peer: &DatagramEndpoint, handle: AddressHandle) {
         let replaced = self.shared.state.lock().engine.add_handle(peer, handle);
         drop(replaced);
-    }
-
-    #[cfg(feature = "rdmacm")]
-    pub(crate) fn join(
-        &self,
-        endpoint: DatagramEndpoint,
-        group: &mut Option<MulticastGroup>,
-    ) -> Result<()> {
-        Ok(self.shared.state.lock().engine.join(endpoint, group)?)
-    }
-
-    #[cfg(feature = "rdmacm")]
-    pub(crate) fn leave(&self, group: &DatagramEndpoint) -> Result<Option<MulticastGroup>> {
-        Ok(self.shared.state.lock().engine.leave(group)?)
     }
 
     #[cfg(feature = "rdmacm")]
@@ -325,7 +313,11 @@ impl AsyncDatagrams {
             self.shared.release(state);
             ending
         };
-        let Some(ending) = ending else { return Ok(()) };
+        let Some(ending) = ending else {
+            #[cfg(feature = "rdmacm")]
+            self.until_memberships_have_changed().await;
+            return Ok(());
+        };
         let destroyed = blocking::run(move || ending.destroy()).await;
         let destroyed = destroyed.map_err(Error::Thread)?;
         destroyed.map_err(|leak| Error::Channel(leak.into()))

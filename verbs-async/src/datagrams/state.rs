@@ -8,7 +8,7 @@
 //! the endpoint is down and the task is woken.
 //!
 //! *Invariant:* under the lock, no waker is cloned, woken or dropped, no buffer is dropped, no queue pair is
-//! destroyed, and nothing is logged.
+//! destroyed, attached or detached, and nothing is logged.
 
 use std::io;
 use std::task::Waker;
@@ -38,6 +38,9 @@ pub(super) struct Shared {
     pub(super) port_num: u8,
     #[cfg(feature = "rdmacm")]
     pub(super) events: CqEvents,
+    /// Held by a helper thread while it changes the memberships, before the state's.
+    #[cfg(feature = "rdmacm")]
+    pub(super) changes: Mutex<()>,
 }
 
 pub(super) struct State {

@@ -26,7 +26,7 @@
 //! delays others.
 //!
 //! *Invariant:* under the lock, no waker is cloned, woken or dropped, no outcome is dropped,
-//! nothing is logged, and no notifier is called.
+//! nothing is destroyed or logged, and no notifier is called.
 
 use std::hint;
 use std::task::{Context, Poll};
@@ -36,7 +36,7 @@ use verbs_channel::Queue;
 
 use crate::sync::{Mutex, MutexGuard};
 use crate::{deferred, wake};
-use state::{DriverState, Wait};
+use state::{DriverState, Garbage, Wait};
 
 mod backlog;
 mod line;
@@ -181,7 +181,8 @@ impl<R: Ring> Driver<R> {
         value
     }
 
-    /// Uses the ring without freeing capacity or completing operations.
+    /// Uses the ring without freeing capacity or completing operations. If that takes a channel down,
+    /// [`settle`](Self::settle) is to follow.
     pub(crate) fn with_ring<T>(&self, f: impl FnOnce(&mut R) -> T) -> T {
         f(&mut self.state.lock().ring)
     }
@@ -218,7 +219,8 @@ impl<R: Ring> Driver<R> {
         wake::drop_guarded(waker);
     }
 
-    /// Does what became due while wake-ups were [held back](wake::hold) on this thread.
+    /// Does what became due while wake-ups were [held back](wake::hold) on this thread, or in
+    /// [`with_ring`](Self::with_ring).
     pub(crate) fn settle(&self) {
         let state = self.state.lock();
         self.unlock(state);
@@ -278,8 +280,9 @@ impl<R: Ring> Driver<R> {
     /// Unlocks after an outcome was taken from a slot.
     #[inline(always)]
     fn unlock_after_take(&self, state: MutexGuard<'_, DriverState<R>>, ticket: R::Ticket) {
-        // If no task waited, nothing is due.
-        if state.waiters > 0 && state.is_due_after_take(ticket) {
+        // If no task waited, nothing else is due.
+        let has_deferred = state.ring.has_deferred();
+        if has_deferred || state.waiters > 0 && state.is_due_after_take(ticket) {
             self.finish_take(state, ticket);
         }
     }
@@ -314,6 +317,9 @@ impl<R: Ring> Driver<R> {
         }
         while let Some(line) = state.ring.next_log_line() {
             state.deferred.log(line);
+        }
+        while let Some(closing) = state.ring.next_closing() {
+            state.garbage.push(Garbage::Closing(closing));
         }
         deferred::wake_after_unlock(
             state,

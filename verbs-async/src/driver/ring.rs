@@ -18,6 +18,8 @@ pub(crate) trait Ring {
     type RejectReason;
     /// Identifies a channel.
     type Channel: Copy;
+    /// What is to be destroyed without the lock: its drop sees to that.
+    type Closing;
 
     /// The slot of an operation: a number that is unique among operations that have a slot.
     fn slot(ticket: Self::Ticket) -> usize;
@@ -56,15 +58,20 @@ pub(crate) trait Ring {
     /// Whether nothing is in flight in this queue of a channel.
     fn is_idle(&mut self, channel: Self::Channel, queue: Queue) -> bool;
 
-    /// Whether [`next_log_line`](Self::next_log_line) returns a line.
-    fn has_log_lines(&self) -> bool;
+    /// Whether [`next_log_line`](Self::next_log_line) or [`next_closing`](Self::next_closing) returns
+    /// something.
+    fn has_deferred(&self) -> bool;
 
     /// The next line for the log, to be written without the lock.
     fn next_log_line(&mut self) -> Option<LogLine>;
 
+    /// The next that is to be dropped without the lock.
+    fn next_closing(&mut self) -> Option<Self::Closing>;
+
     /// Arms the queue: the next completion raises an event. If that fails, all operations are
-    /// aborted. The error is to be logged without the lock.
-    fn arm(&mut self) -> Result<(), LogLine>;
+    /// aborted, at once or when what is [closing](Self::next_closing) has been destroyed. The error is
+    /// to be logged without the lock.
+    fn arm(&mut self) -> Result<(), Option<LogLine>>;
 }
 
 /// A ring whose channels share their receives.

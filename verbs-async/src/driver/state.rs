@@ -168,7 +168,7 @@ impl<R: Ring> DriverState<R> {
             self.waiters > 0 && (self.ring.has_completed() || self.is_message_due());
         let has_garbage = !self.garbage.is_empty() && !self.deferred.is_waking();
         let has_deferred = self.deferred.is_due() || has_garbage;
-        has_undispatched || has_deferred || self.ring.has_log_lines()
+        has_undispatched || has_deferred || self.ring.has_deferred()
     }
 
     /// Drives: see the module. It may return early when `own` has completed. If the queue was armed
@@ -180,7 +180,7 @@ impl<R: Ring> DriverState<R> {
         }
         match self.ring.arm() {
             Ok(()) => self.armed = true,
-            Err(line) => self.deferred.log(line),
+            Err(line) => line.into_iter().for_each(|line| self.deferred.log(line)),
         }
         self.dispatch_until(own);
     }
@@ -406,4 +406,5 @@ pub(super) enum Garbage<R: Ring> {
     Request(R::Request),
     Outcome(R::Outcome),
     Wait(Wait),
+    Closing(R::Closing),
 }

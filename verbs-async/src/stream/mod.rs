@@ -118,8 +118,8 @@ const DEPTH: u16 = 16;
 ///   process exits.
 ///
 /// After a drop, the channel and its place in the group are kept until everything has been sent, but
-/// no longer than [`set_linger`](Self::set_linger) allows. [`abort`](Self::abort) frees them at
-/// once.
+/// no longer than [`set_linger`](Self::set_linger) allows. [`abort`](Self::abort) frees them without
+/// that.
 ///
 /// After the peer has dropped its stream, everything it had written can be read, followed by the
 /// end or [`StreamError::Reset`]. Writing fails.
@@ -254,8 +254,8 @@ impl ByteStream {
         })
     }
 
-    /// Ends the stream at once. What was written and has not arrived is lost. When this returns,
-    /// its place in the group is free.
+    /// Ends the stream at once. What was written and has not arrived is lost. Its place in the group is
+    /// free when a helper thread has destroyed the queue pair.
     ///
     /// The peer gets [`StreamError::Reset`] if that can be sent without waiting. If not, it notices
     /// the end as if this process had died.

@@ -9,6 +9,8 @@
 #![expect(unsafe_code, reason = "posts with verbs_core, starts processes")]
 
 mod allocations;
+#[cfg(feature = "rdmacm")]
+mod attaching;
 mod awaited_cq;
 #[cfg(feature = "rdmacm")]
 mod by_manager;

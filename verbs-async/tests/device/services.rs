@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
+use std::thread;
 use std::time::Duration;
 
 use futures_util::future::{Either, join, select};
@@ -13,6 +14,7 @@ use verbs_async::verbs_channel::{self, Datagrams, DownReason};
 use verbs_async::{AsyncDatagrams, CmDatagramListener, Error};
 use verbs_harness::{begin, peer_name};
 
+use crate::attaching;
 use crate::by_manager::pd_to;
 use crate::ends::{PATIENCE, WAYS, Way, buffer, events, run};
 
@@ -131,7 +133,9 @@ fn groups_are_joined_and_left() {
     let group = IpAddr::from([239, 1, 2, 5]);
     for way in WAYS {
         let (here, there) = (here.clone(), there.clone());
+        drop(attaching::take_threads());
         run(way, async move {
+            let executor = thread::current().id();
             let (sending, member) = (endpoint(way, &here), endpoint(way, &there));
             drop(select(pin!(member.join_cm(to, group, PATIENCE)), pin!(async {})).await);
             let all = sending.join_cm(from, group, PATIENCE).await.unwrap();
@@ -153,6 +157,10 @@ fn groups_are_joined_and_left() {
             assert!(matches!(wrong, Err(Error::Channel(_))), "{wrong:?}");
             member.join_cm(to, group, PATIENCE).await.unwrap();
             member.close().await.unwrap();
+            // The executor's thread is not blocked by any of them.
+            let threads = attaching::take_threads();
+            assert!(threads.len() >= 4, "{threads:?}");
+            assert!(!threads.contains(&executor), "{threads:?}");
         });
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use verbs_harness::allocations::allocations;
 
 use crate::hooks::{Moment, waker};
-use crate::ring::End;
+use crate::ring::{Buffer, End};
 use crate::task::{Bench, WakeCounter, bounded};
 
 #[test]
@@ -82,6 +82,31 @@ fn failed_arming_aborts_all_ops_in_flight() {
     let keys = [0, 1].map(|id| bench.start(id));
     assert_eq!(bench.end(keys[0]), Some((0, End::Aborted)));
     assert_eq!(bench.end(keys[1]), Some((1, End::Rejected)));
+}
+
+#[test]
+fn what_is_closing_is_dropped_without_the_lock() {
+    bounded(|| {
+        let bench = std::sync::Arc::new(Bench::new(4));
+        let (dropped, order) = std::sync::mpsc::channel();
+        // Each uses the driver, as what ends the operations in flight does.
+        let closing = [0, 1].map(|id| {
+            let (bench, dropped) = (std::sync::Arc::downgrade(&bench), dropped.clone());
+            let drops = move || {
+                bench.upgrade().unwrap().driver.with(Some(0), |_| ());
+                dropped.send(id).unwrap();
+            };
+            let mut buffer = Buffer::default();
+            buffer.hook = Some(Box::new(drops));
+            buffer
+        });
+        bench
+            .driver
+            .with_ring(|ring| ring.0.lock().closing.extend(closing));
+        assert!(order.try_recv().is_err());
+        bench.driver.settle();
+        assert_eq!(order.try_iter().count(), 2);
+    });
 }
 
 #[test]

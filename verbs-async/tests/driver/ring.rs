@@ -84,6 +84,8 @@ pub(crate) struct State {
     pub(crate) before_arming: Option<usize>,
     pub(crate) polls: usize,
     pub(crate) armings: usize,
+    // To be dropped without the lock.
+    pub(crate) closing: Vec<Buffer>,
     // The ids of the posted requests, in order.
     pub(crate) posted: Vec<usize>,
 }
@@ -322,6 +324,7 @@ impl Ring for FakeRing {
     type Ticket = Ticket;
     type RejectReason = ();
     type Channel = usize;
+    type Closing = Buffer;
 
     fn slot(ticket: Ticket) -> usize {
         ticket.slot
@@ -366,15 +369,19 @@ impl Ring for FakeRing {
         state.free[channel][queue as usize] == state.places
     }
 
-    fn has_log_lines(&self) -> bool {
-        false
+    fn has_deferred(&self) -> bool {
+        !self.0.lock().closing.is_empty()
     }
 
     fn next_log_line(&mut self) -> Option<LogLine> {
         None
     }
 
-    fn arm(&mut self) -> Result<(), LogLine> {
+    fn next_closing(&mut self) -> Option<Buffer> {
+        self.0.lock().closing.pop()
+    }
+
+    fn arm(&mut self) -> Result<(), Option<LogLine>> {
         let mut state = self.0.lock();
         state.armings += 1;
         if let Some(id) = state.before_arming.take() {
@@ -382,7 +389,7 @@ impl Ring for FakeRing {
         }
         if state.arming_fails {
             state.take_down();
-            return Err(Box::new("the queue cannot be armed"));
+            return Err(Some(Box::new("the queue cannot be armed")));
         }
         state.armed = true;
         Ok(())

@@ -8,6 +8,9 @@
 
 #[path = "../../src/deferred.rs"]
 mod deferred;
+#[path = "../../src/destroyed.rs"]
+mod destroyed;
+mod destroys;
 #[path = "../../src/driver/mod.rs"]
 #[expect(dead_code, reason = "the models do not use all of it")]
 mod driver;

@@ -6,7 +6,8 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fake_libibverbs::{announce_last, with};
 use verbs_async::{AsyncChannel, AsyncCq, AsyncGroup, CqEvents, CqNotifier};
@@ -125,6 +126,8 @@ pub(crate) fn system_calls() -> (usize, usize) {
 /// A task that is polled by hand, and counts how often it was woken.
 pub(crate) struct Task<F: ?Sized> {
     counter: Arc<WakeCounter>,
+    // Before the last poll.
+    woken_before: usize,
     future: Pin<Box<F>>,
 }
 
@@ -152,6 +155,7 @@ impl<F: Future> Task<F> {
     pub(crate) fn new(future: F) -> Self {
         Self {
             counter: Arc::default(),
+            woken_before: 0,
             future: Box::pin(future),
         }
     }
@@ -162,11 +166,13 @@ impl<F: Future> Task<F> {
         let mut cx = Context::from_waker(&waker);
         loop {
             let before = self.counter.times();
+            self.woken_before = before;
             let polled = self.future.as_mut().poll(&mut cx);
-            if polled.is_ready() || self.counter.times() == before {
+            let woken = self.counter.times() - before;
+            if polled.is_ready() || woken == 0 {
                 return polled;
             }
-            self.counter.0.store(before, Ordering::Relaxed);
+            self.counter.0.fetch_sub(woken, Ordering::Relaxed);
         }
     }
 
@@ -188,9 +194,39 @@ impl<F: Future> Task<F> {
         }
     }
 
+    /// Polls it whenever it is woken, until it is ready: helper threads have something to do before. If it
+    /// is not woken, it panics.
+    pub(crate) fn ends_when_woken(&mut self) -> F::Output {
+        let start = Instant::now();
+        loop {
+            if let Poll::Ready(output) = self.poll() {
+                return output;
+            }
+            while !self.is_woken() {
+                assert!(start.elapsed() < LONG, "it is not woken");
+                thread::yield_now();
+            }
+        }
+    }
+
     pub(crate) fn was_woken(&self) -> usize {
         self.counter.times()
     }
+
+    /// How often it had been woken when it was polled last.
+    pub(crate) const fn woken_before(&self) -> usize {
+        self.woken_before
+    }
+
+    /// Whether it was woken after its last poll began.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.was_woken() > self.woken_before
+    }
+}
+
+/// The output of a future that is ready when helper threads have done their part.
+pub(crate) fn later<T>(future: impl Future<Output = T>) -> T {
+    Task::new(future).ends_when_woken()
 }
 
 /// The output of a future that must be ready at once.

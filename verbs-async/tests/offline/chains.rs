@@ -7,7 +7,7 @@ use verbs_async::verbs_channel::{
 use verbs_async::{AsyncChannel, Error, Operation};
 use verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status};
 
-use crate::bench::{Bench, Task, announce, done};
+use crate::bench::{Bench, Task, announce, done, later};
 use crate::groups::{Peer, posted};
 
 /// Two sends, which fill the queue.
@@ -133,6 +133,7 @@ fn chain_of_a_closed_channel_is_aborted_with_its_buffers() {
     let mut flies = begin(&peer, pair_of(&pool)).waits();
     let mut waits = begin(&peer, pair_of(&pool)).waits();
     peer.group().destroy_all(DownReason::Closed);
+    later(peer.group().destroyed());
     let (result, chain) = flies.ends();
     let aborted = TransportError::Aborted(DownReason::Closed);
     assert!(matches!(result, Err(Error::Transport(why)) if why == aborted));

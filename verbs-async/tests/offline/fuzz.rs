@@ -22,7 +22,7 @@ use verbs_async::verbs_channel::{
 use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation};
 use verbs_core::{ProtectionDomain, RemoteMemoryRegion};
 
-use crate::bench::{Bench, Task, announce, bounded};
+use crate::bench::{Bench, Task, announce, bounded, later};
 
 #[test]
 fn safe_programs_of_futures_on_a_device_with_faults() {
@@ -42,7 +42,7 @@ fn run(seed: u64) {
 /// A future that was not ready yet, and the facts about its buffers.
 struct Held {
     begun: Begun,
-    /// How often it had been woken when it was polled.
+    /// How often it had been woken before it was polled.
     woken: usize,
     /// The number of its channel.
     channel: u64,
@@ -87,6 +87,15 @@ impl Begun {
             Self::Operation(task) => task.was_woken(),
             Self::Batch(task) => task.was_woken(),
             Self::Chain(task) => task.was_woken(),
+        }
+    }
+
+    /// How often it had been woken when it was polled last.
+    const fn woken_before(&self) -> usize {
+        match self {
+            Self::Operation(task) => task.woken_before(),
+            Self::Batch(task) => task.woken_before(),
+            Self::Chain(task) => task.woken_before(),
         }
     }
 }
@@ -170,6 +179,7 @@ impl World {
             20 | 21 => announce(&self.bench),
             _ => touch_posted(),
         }
+        later(self.group.destroyed());
         self.device.see();
     }
 
@@ -245,7 +255,7 @@ impl World {
         };
         match held.begun.poll() {
             Poll::Pending => {
-                held.woken = held.begun.was_woken();
+                held.woken = held.begun.woken_before();
                 self.held.push(held);
             }
             Poll::Ready((result, buffers)) => self.ended(&held, &result, &buffers),
@@ -321,7 +331,7 @@ impl World {
             let mut held = self.held.remove(0);
             match held.begun.poll() {
                 Poll::Pending => {
-                    held.woken = held.begun.was_woken();
+                    held.woken = held.begun.woken_before();
                     self.held.push(held);
                 }
                 Poll::Ready((result, buffers)) => self.ended(&held, &result, &buffers),
@@ -344,7 +354,7 @@ impl World {
                 let mut held = self.held.swap_remove(at);
                 match held.begun.poll() {
                     Poll::Pending => {
-                        held.woken = held.begun.was_woken();
+                        held.woken = held.begun.woken_before();
                         self.held.push(held);
                     }
                     Poll::Ready((result, buffers)) => {
@@ -373,6 +383,7 @@ impl World {
         }
         with(|library| library.refuse.clear());
         self.channels.clear();
+        later(self.group.destroyed());
         let mut rounds = 0;
         while !self.held.is_empty() {
             self.poll();

@@ -10,7 +10,7 @@ use verbs_async::verbs_channel::{
 use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation, verbs_channel};
 use verbs_core::ProtectionDomain;
 
-use crate::bench::{Bench, Task, announce, done, join, now, system_calls};
+use crate::bench::{Bench, Task, announce, done, join, later, now, system_calls};
 
 /// A channel with room for two requests in each queue, in a group of its own.
 pub(crate) struct Peer {
@@ -64,7 +64,7 @@ fn failed_notifier_aborts_all_ops_and_returns_their_buffers() {
             .collect();
         bench.hand.over();
         for task in &mut tasks {
-            let (result, buffer) = task.ends();
+            let (result, buffer) = task.ends_when_woken();
             assert!(result.is_err());
             assert_eq!(buffer.capacity(), 64);
         }
@@ -77,9 +77,9 @@ fn failed_notifier_aborts_all_ops_and_returns_their_buffers() {
             assert!(matches!(result, Err(Error::Rejected(_))));
             assert_eq!(works.len(), 2);
         }
-        // An operation that is begun now ends at its first poll.
+        // An operation that is begun now ends, too.
         let late = Peer::new(&bench);
-        let (result, _) = late.send().ends();
+        let (result, _) = late.send().ends_when_woken();
         let aborted = TransportError::Aborted(DownReason::NotifierFailed);
         assert!(matches!(result, Err(Error::Transport(why)) if why == aborted));
     }
@@ -94,7 +94,7 @@ fn failed_arming_takes_all_channels_down() {
         with(|library| library.refuse.push(("ibv_req_notify_cq", libc::EIO)));
         let mut tasks = [peer.send(), peer.send(), peer.send()];
         for task in &mut tasks {
-            assert_eq!(task.ends().1.capacity(), 64);
+            assert_eq!(task.ends_when_woken().1.capacity(), 64);
         }
         assert_eq!(peer.channel.down_reason(), Some(DownReason::NotifierFailed));
     }
@@ -107,9 +107,9 @@ fn op_on_a_channel_that_joins_after_a_notifier_failure_fails() {
     let peer = Peer::new(&bench);
     let mut sleeps = peer.send().waits();
     bench.hand.over();
-    assert!(sleeps.ends().0.is_err());
+    assert!(sleeps.ends_when_woken().0.is_err());
     let late = peer.join();
-    let (result, buffer) = Task::new(late.send(peer.buffer())).ends();
+    let (result, buffer) = Task::new(late.send(peer.buffer())).ends_when_woken();
     assert!(result.is_err());
     assert_eq!(buffer.capacity(), 64);
 }
@@ -119,7 +119,8 @@ fn channel_that_joins_after_a_failed_arming_gets_events() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
     with(|library| library.refuse.push(("ibv_req_notify_cq", libc::EIO)));
-    assert!(peer.send().ends().0.is_err());
+    assert!(peer.send().ends_when_woken().0.is_err());
+    later(peer.group.destroyed());
     let (late, before) = (peer.join(), system_calls().0);
     let mut sleeps = Task::new(late.send(peer.buffer())).waits();
     assert_eq!(system_calls().0, before + 1);
@@ -137,6 +138,7 @@ fn failed_poll_takes_all_channels_down() {
         let mut tasks = [peer.send(), peer.send(), peer.send()].map(Task::waits);
         with(|library| library.poll_answer = Some(-2));
         announce(&bench);
+        later(peer.group.destroyed());
         for task in &mut tasks {
             assert_eq!(task.was_woken(), 1);
             let (result, buffer) = task.ends();
@@ -182,7 +184,7 @@ fn abandoned_ops_and_dropped_channels_release_everything() {
         let Peer { channel, group, .. } = peer;
         drop(channel);
         let (mut kept, group) = (kept, group);
-        let (result, buffer) = kept.ends();
+        let (result, buffer) = kept.ends_when_woken();
         assert!(result.is_err());
         assert_eq!(buffer.capacity(), 64);
         drop(group);
@@ -245,6 +247,7 @@ fn channel_rejected_by_a_full_group_can_join_later() {
     let full = full.unwrap_err();
     assert!(matches!(full.error(), verbs_channel::Error::GroupFull(4)));
     drop(others);
+    later(peer.group.destroyed());
     let channel = peer.group.join(full.into_given()).unwrap();
     assert!(channel.down_reason().is_none());
 }

@@ -8,6 +8,7 @@ mod awaited_model;
 mod bench;
 mod chains;
 mod closing;
+mod destroys;
 mod ends;
 mod fuzz;
 mod gate;

@@ -14,7 +14,7 @@ use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier, Error};
 use verbs_core::{CompletionChannel, Device, ProtectionDomain};
 use verbs_harness::logged::{lines, listen};
 
-use crate::bench::{Hand, Task, done, join, now};
+use crate::bench::{Hand, Task, done, join, later};
 use crate::groups::posted;
 
 const LEFT: DownReason = DownReason::PeerClosed;
@@ -109,7 +109,7 @@ fn channel_goes_down_when_its_peer_leaves_and_no_task_waits() {
     assert!(both.turn(LONG));
     assert_eq!(third.down_reason(), Some(LEFT));
     // Closing a channel whose peer has left is not an error.
-    now(third.close()).unwrap();
+    later(third.close()).unwrap();
 }
 
 #[test]
@@ -141,6 +141,7 @@ fn watched_descriptor_alone_ends_ops_in_bounded_time() {
     for verb in ["ibv_modify_qp", "ibv_destroy_qp"] {
         with(|library| library.calls.clear());
         assert!(both.turn(LONG), "nothing is done about what is in flight");
+        later(group.destroyed());
         assert!(with(|library| library.calls.contains(&verb)), "{verb}");
         assert_eq!(channel.down_reason(), Some(LEFT));
     }

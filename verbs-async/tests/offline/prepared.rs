@@ -6,7 +6,7 @@ use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_RECV, ibv_wc};
 use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer, Queue};
 use verbs_async::{AsyncChannel, AsyncGroup};
 
-use crate::bench::{Bench, Task, announce, done};
+use crate::bench::{Bench, Task, announce, done, later};
 use crate::groups::posted;
 
 /// A group of one channel with room for two receives, and a pool of two blocks.
@@ -73,6 +73,7 @@ fn prepared_receives_that_are_not_taken_end_with_their_channel() {
             }
             assert_eq!(pool.available(), 0);
             drop(channel);
+            later(group.destroyed());
             assert_eq!(pool.available(), 2, "{completed} completed");
         }
     }

@@ -10,7 +10,7 @@ use verbs_async::verbs_channel::{
 use verbs_async::{AsyncChannel, AsyncGroup, Error, SharedMessages};
 use verbs_core::verbs_sys::{IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
 
-use crate::bench::{Bench, Task, announce, done, join, now, system_calls};
+use crate::bench::{Bench, Task, announce, done, join, later, now, system_calls};
 use crate::groups::posted;
 
 /// A group with shared receives, and two channels of it.
@@ -234,7 +234,9 @@ fn receive_that_the_driver_rejects_ends_all_channels_and_loses_no_block() {
             pool,
             channels,
         } = shared;
-        drop((messages, group, channels));
+        drop((messages, channels));
+        later(group.destroyed());
+        drop(group);
         assert_eq!(pool.available(), 2);
     }
     assert_all_is_well();

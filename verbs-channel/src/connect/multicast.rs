@@ -63,7 +63,7 @@ impl Datagrams {
             .wait(Some(timeout))
             .map_err(ExchangeError::Manager)?;
         let (group, endpoint, handle) = joined(group, pd, port_num)?;
-        self.engine_mut().join(endpoint, &mut Some(group))?;
+        self.engine_mut().join(endpoint, group)?;
         drop(self.engine_mut().add_handle(&endpoint, handle));
         Ok(endpoint)
     }
@@ -77,7 +77,7 @@ impl Datagrams {
     #[doc(alias = "rdma_leave_multicast")]
     #[doc(alias = "ibv_detach_mcast")]
     pub fn leave_cm(&mut self, group: &DatagramEndpoint) -> Result<bool> {
-        Ok(self.engine_mut().leave(group)?.is_some())
+        self.engine_mut().leave(group)
     }
 
     /// A group that the endpoint was a member of until the network or the device ended that: on InfiniBand when

@@ -17,7 +17,7 @@
 //!   by value or mutably. These are a `PreparedChannel`, whose handshake consumes it; then a `Member` of
 //!   an `Engine`, which posts (`Member::take`), queries (`Engine::probe`) and modifies it
 //!   (`Engine::flush_at`) through `&mut Engine` only; then a `Closing`, if
-//!   [`Engine::start_close`](crate::engine::Engine::start_close) took it out, whose `destroy` consumes
+//!   [`Engine::next_closing`](crate::engine::Engine::next_closing) handed it out, whose `destroy` consumes
 //!   it. What works by `&Engine`, by `&PreparedChannel` and in `Debug` reads numbers that never
 //!   change, and does not call C.
 //! - *Rust orders these calls.* To have it mutably or by value in another thread, it must have been sent

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use verbs_core::DatagramEndpoint;
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::MulticastGroup;
-use verbs_core::{AddressHandle, DatagramQueuePair};
+use verbs_core::{AddressHandle, DatagramQueuePair, Error};
 
 use crate::buffer::OwnedBuffer;
 use crate::contained::log_error;
@@ -35,7 +35,7 @@ pub(super) struct Outgoing {
 /// What is released when the queue pair is destroyed, and not before.
 #[derive(Debug)]
 pub(super) struct Held {
-    pub(super) qp: DatagramQueuePair,
+    pub(super) qp: Arc<DatagramQueuePair>,
     pub(super) sends: Vec<Outgoing>,
     pub(super) receives: Vec<OwnedBuffer>,
     /// To be left: that may block.
@@ -46,6 +46,12 @@ pub(super) struct Held {
 impl DatagramEnding {
     pub(super) const fn new(held: Held) -> Self {
         Self { held: Some(held) }
+    }
+
+    /// Whether somebody else has the queue pair, too.
+    pub(super) fn is_in_use(&self) -> bool {
+        let held = self.held.as_ref();
+        held.is_some_and(|held| Arc::strong_count(&held.qp) > 1)
     }
 
     /// Destroys the queue pair, and then releases the buffers: the device has no access to them any
@@ -73,7 +79,13 @@ impl DatagramEnding {
         };
         // Not dropped if closing panics, either.
         let held = ManuallyDrop::new((sends, receives));
-        let closed = qp.close();
+        let closed = match Arc::into_inner(qp) {
+            Some(qp) => qp.close(),
+            // The layer above has it, and this was dropped with the engine.
+            None => Err(Error::InUse {
+                object: "the queue pair",
+            }),
+        };
         #[cfg(feature = "rdmacm")]
         drop(groups);
         match closed {

@@ -37,7 +37,7 @@ use crate::request::OwnedElement;
 #[derive(Debug)]
 pub struct DatagramEngine {
     // `None` once it is down: the slots are empty then. Both are in `ending`, which is dropped with this.
-    pub(super) qp: Option<DatagramQueuePair>,
+    pub(super) qp: Option<Arc<DatagramQueuePair>>,
     cq: CompletionQueue,
     pd_tag: PdTag,
     endpoint: DatagramEndpoint,
@@ -80,7 +80,7 @@ impl DatagramEngine {
             max_payload: qp.max_payload(),
             // What was granted should not be less, but the driver does not check it.
             max_inline_data: max_inline_data.min(qp.cap().max_inline_data),
-            qp: Some(qp),
+            qp: Some(Arc::new(qp)),
             cq: cq.clone(),
             sends: Slots::new(max_send_wr, 0),
             receives: Slots::new(max_recv_wr, 1),
@@ -419,14 +419,15 @@ impl DatagramEngine {
     }
 
     /// The queue pair and the buffers in flight of an endpoint that has gone down: to be destroyed
-    /// without a lock, where it may block for a while. It is returned once.
-    pub const fn take_ending(&mut self) -> Option<DatagramEnding> {
-        self.ending.take()
+    /// without a lock, where it may block for a while. It is returned once, and not while the queue pair is
+    /// in use by [`memberships`](Self::memberships).
+    pub fn take_ending(&mut self) -> Option<DatagramEnding> {
+        self.ending.take_if(|ending| !ending.is_in_use())
     }
 
     /// Takes the endpoint down after a post of unknown outcome, and destroys the queue pair. Returns the
     /// buffer of that post: the device has no access to it any more. If the driver refuses, it is
-    /// leaked with the others.
+    /// leaked with the others. While the queue pair is in use, it is released with the others later.
     fn end_with(&mut self, reason: DownReason, wr_id: u64) -> Option<OwnedBuffer> {
         let at = self.sends.position(wr_id);
         self.fail(reason);

@@ -17,3 +17,5 @@ pub use datagram::Datagram;
 pub use ending::DatagramEnding;
 pub use endpoint::Datagrams;
 pub use engine::DatagramEngine;
+#[cfg(feature = "rdmacm")]
+pub use multicast::Memberships;

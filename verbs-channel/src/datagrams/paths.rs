@@ -50,7 +50,7 @@ impl DatagramEngine {
     ) -> [Option<Arc<AddressHandle>>; 2] {
         let handle = Arc::new(handle);
         let is_ours = |qp: &DatagramQueuePair| qp.pd().as_ptr() == handle.pd().as_ptr();
-        if self.qp.as_ref().is_some_and(is_ours) {
+        if self.qp.as_deref().is_some_and(is_ours) {
             self.handles.insert(peer, handle)
         } else {
             [Some(handle), None]

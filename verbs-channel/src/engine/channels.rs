@@ -81,9 +81,8 @@ impl Engine {
 impl Engine {
     /// Takes a channel down without waiting: the operations in flight complete as flushed.
     ///
-    /// If the queue pair cannot be moved to `ERR`, it is destroyed, and all of them have ended when this
-    /// returns. `reason` is the channel's, unless it was down before. [`destroy`](Self::destroy) ends
-    /// operations that are not flushed.
+    /// If the queue pair cannot be moved to `ERR`, it is destroyed, as [`destroy`](Self::destroy) does.
+    /// `reason` is the channel's, unless it was down before. `destroy` ends operations that are not flushed.
     ///
     /// # Errors
     ///
@@ -94,7 +93,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Destroys a channel's queue pair: everything in flight has ended when this returns.
+    /// Destroys a channel's queue pair: everything in flight has ended when this returns, unless that is
+    /// [deferred](Self::defer_closing).
     ///
     /// Outcomes can still be taken. The channel keeps its place: see [`remove`](Self::remove).
     ///
@@ -125,7 +125,7 @@ impl Engine {
     /// Whether the device is done with all memory of a channel, as its queue pair was destroyed;
     /// `None` if it has not been, or there is no such channel.
     ///
-    /// A queue pair that was [taken out](Self::start_close) has not been destroyed before it is
+    /// A queue pair whose closing is [deferred](Self::defer_closing) has not been destroyed before it is
     /// [returned](Self::finish_close).
     ///
     /// # Errors
@@ -144,14 +144,9 @@ impl Engine {
     /// left when it is dropped. The engine of a channel or a group logs leaks at once.
     #[must_use = "it is reported nowhere else"]
     pub fn next_leak(&mut self) -> Option<Leak> {
-        self.leaks.next()
-    }
-
-    /// Whether [`next_leak`](Self::next_leak) returns one.
-    #[must_use]
-    #[inline]
-    pub fn has_leaks(&self) -> bool {
-        !self.leaks.is_empty()
+        let leak = self.leaks.next();
+        self.update_deferred();
+        leak
     }
 }
 

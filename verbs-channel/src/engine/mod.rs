@@ -88,6 +88,7 @@ pub(crate) mod budget;
 mod chain;
 mod channels;
 mod closing;
+mod deferred;
 pub(crate) mod gate;
 mod held;
 mod joining;
@@ -127,6 +128,10 @@ pub struct Engine {
     // Queue pairs that were destroyed, and may have left completions in the queue.
     undrained: u32,
     leaks: Leaks,
+    // Queue pairs to be destroyed by the layer above, if that is deferred.
+    closings: Option<Vec<Closing>>,
+    // There are some of these, or leaks to be reported.
+    has_deferred: bool,
     // Places of members that were removed, some of which may still have outcomes.
     removed: VecDeque<u32>,
     // An operation of which the device may have a part, and which does not have its buffers yet.
@@ -176,6 +181,8 @@ impl Engine {
             stuck: 0,
             undrained: 0,
             leaks: Leaks::Logged,
+            closings: None,
+            has_deferred: false,
             removed: VecDeque::new(),
             half_posted: None,
             open: 0,

@@ -120,7 +120,7 @@ impl Engine {
             return Some(buffer);
         };
         self.slots.store_buffer(id, buffer);
-        self.destroy_at(at, DownReason::Post(error));
+        self.destroy_now(at, DownReason::Post(error));
         let buffer = self.slots.take_buffer(id);
         let _aborted = self.release(at, id);
         buffer

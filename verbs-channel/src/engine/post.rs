@@ -259,7 +259,7 @@ impl Engine {
                 self.half_posted = Some(id);
             }
             RejectReason::Post(error) if error.posted() > 0 => {
-                self.destroy_at(reservation.member, DownReason::Post(error));
+                self.destroy_now(reservation.member, DownReason::Post(error));
                 let _aborted = self.release(reservation.member, id);
             }
             _ => self.not_posted(reservation, id),

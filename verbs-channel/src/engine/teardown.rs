@@ -41,14 +41,23 @@ impl Engine {
         flushes
     }
 
-    /// Destroys a member's queue pair, and ends what is in flight on it.
+    /// Destroys a member's queue pair, and ends what is in flight on it, unless that is
+    /// [deferred](Self::defer_closing).
     pub(crate) fn destroy_at(&mut self, at: u32, reason: DownReason) {
         self.close(at, reason);
         self.dispatch_all();
         self.end_closed(at);
     }
 
-    /// Destroys the queue pairs of all channels: everything in flight has ended when this returns.
+    /// Destroys a member's queue pair, and ends what is in flight on it, before this returns.
+    pub(crate) fn destroy_now(&mut self, at: u32, reason: DownReason) {
+        let deferred = self.closings.take();
+        self.destroy_at(at, reason);
+        self.closings = deferred;
+    }
+
+    /// Destroys the queue pairs of all channels: everything in flight has ended when this returns, unless
+    /// that is [deferred](Self::defer_closing).
     ///
     /// Outcomes can still be taken. `reason` is the reason of each channel that was not down before.
     pub fn destroy_all(&mut self, reason: DownReason) {
@@ -63,16 +72,21 @@ impl Engine {
     }
 
     /// Destroys a queue pair: the device touches its buffers no more. Its operations are
-    /// [ended](Self::end_closed) after that.
+    /// [ended](Self::end_closed) after that. If this is [deferred](Self::defer_closing), the queue pair
+    /// is queued for the layer above.
     pub(crate) fn close(&mut self, at: u32, reason: DownReason) {
-        if let Some(qp) = self.take_qp(at, reason) {
-            let destroyed = qp.close();
-            self.closed(at, destroyed);
+        let Some(qp) = self.take_qp(at, reason) else {
+            return;
+        };
+        match self.closings {
+            // Borrowed buffers are given back when the caller returns.
+            Some(_) if !self.has_borrowed_in_flight(at) => self.defer_destroying(at, qp),
+            _ => self.closed(at, qp.close()),
         }
     }
 
     /// The first half of [`close`](Self::close): the queue pair, to be destroyed.
-    pub(crate) fn take_qp(&mut self, at: u32, reason: DownReason) -> Option<QueuePair> {
+    fn take_qp(&mut self, at: u32, reason: DownReason) -> Option<QueuePair> {
         if self.shared.is_some() {
             self.leave_shared(at, reason);
         }
@@ -157,14 +171,19 @@ impl Engine {
             buffers += owned.map_or(0, SlotBuffer::leak);
         }
         self.leaks.add(Leak { buffers, error });
+        self.update_deferred();
     }
 }
 
 impl Drop for Engine {
     /// Destroys the queue pairs, and then releases the buffers. Nothing waits for a peer.
     fn drop(&mut self) {
+        for closing in self.closings.take().unwrap_or_default() {
+            // It belongs to this engine, so this does not fail.
+            let _finished = self.finish_close(closing.destroy());
+        }
         for at in 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX) {
-            // A queue pair that was handed out to be destroyed, and was not returned: it is unknown
+            // A queue pair that was handed out to be destroyed, and not returned: it is unknown
             // when the device is done with its buffers.
             let object = "the queue pair";
             self.closed(at, Err(Error::InUse { object }));

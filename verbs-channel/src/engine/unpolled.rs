@@ -105,7 +105,7 @@ impl Engine {
         let (Some(id), RejectReason::Post(error)) = (self.half_posted.take(), reason) else {
             return None;
         };
-        self.destroy_at(at, DownReason::Post(error));
+        self.destroy_now(at, DownReason::Post(error));
         Some(self.ticket(at, id))
     }
 }

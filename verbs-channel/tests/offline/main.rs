@@ -16,6 +16,7 @@ mod chains;
 mod closing;
 mod datagram_costs;
 mod datagrams;
+mod deferred;
 mod driven;
 mod fake_device;
 mod fatal;

@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use fake_libibverbs::lend;
-use verbs_channel::engine::{Closing, Engine};
+use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::{
-    Channel, ChannelGroup, ChannelId, DownReason, Error, Queue, RejectReason, Ticket,
-    TransportError,
+    ChannelGroup, ChannelId, DownReason, Error, Queue, RejectReason, TransportError,
 };
 
 use crate::driven::{group, polls};
-use crate::fake_device::{called, ends, forget_the_past, pd, posted, refuse, succeeds};
+use crate::fake_device::{ends, forget_the_past, pd, posted, succeeds};
 
 const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
 
@@ -239,133 +237,7 @@ fn id_of_a_removed_channel_is_unknown() {
     assert!(gone(group.channel(ids[0]).map(drop).unwrap_err()));
     assert!(gone(group.remove(ids[0]).unwrap_err()));
     assert!(gone(group.engine_mut().reserve(ids[0], 1).unwrap_err()));
-    let closing = group.engine_mut().start_close(ids[0], DownReason::Closed);
-    assert!(gone(closing.map(drop).unwrap_err()));
+    let destroyed = group.engine_mut().destroy(ids[0], DownReason::Closed);
+    assert!(gone(destroyed.unwrap_err()));
     assert!(!group.channel(next).unwrap().is_down());
-}
-
-/// A channel with a receive in flight, whose queue pair is taken out to be destroyed.
-fn closing(group: &mut ChannelGroup) -> (Closing, Ticket) {
-    let id = group.channels().next().unwrap();
-    let buffer = group.pd().reg_mr(vec![0_u8; 64]).unwrap();
-    let ticket = group.channel(id).unwrap().start_receive(buffer).unwrap();
-    let closing = group
-        .engine_mut()
-        .start_close(id, DownReason::Abandoned)
-        .unwrap();
-    (closing, ticket)
-}
-
-#[test]
-fn operations_end_when_their_queue_pair_was_destroyed_outside_the_group() {
-    let pd = pd();
-    let mut group = group(&pd, 2);
-    let (closing, ticket) = closing(&mut group);
-    let id = ticket.channel();
-    assert!(!called("ibv_destroy_qp"));
-    let channel = group.channel(id).unwrap();
-    assert_eq!(channel.down_reason(), Some(DownReason::Abandoned));
-    assert!(!channel.is_idle(), "its buffer is in flight");
-    assert!(group.next_completed().is_none());
-    // A second one has no queue pair to destroy, and ends no operation.
-    let again = group
-        .engine_mut()
-        .start_close(id, DownReason::Closed)
-        .unwrap();
-    group
-        .engine_mut()
-        .finish_close(again.destroy(), false)
-        .unwrap();
-    assert!(!group.channel(id).unwrap().is_idle());
-    let closed = std::thread::scope(|scope| {
-        let library = lend();
-        let destroyer = scope.spawn(move || {
-            library();
-            closing.destroy()
-        });
-        destroyer.join().unwrap()
-    });
-    assert!(called("ibv_destroy_qp"));
-    assert!(!group.channel(id).unwrap().is_idle());
-    group.engine_mut().finish_close(closed, true).unwrap();
-    let ended = group.next_completed().unwrap();
-    assert_eq!(ended.ticket, ticket);
-    let aborted = TransportError::Aborted(DownReason::Abandoned);
-    assert_eq!(ended.result.unwrap_err(), aborted);
-    assert!(ended.buffer.is_some());
-    assert_eq!(group.len(), 1);
-}
-
-#[test]
-fn buffers_of_a_queue_pair_that_was_not_returned_are_leaked() {
-    let pd = pd();
-    let mut group = group(&pd, 1);
-    let (closing, _ticket) = closing(&mut group);
-    drop(group);
-    assert!(!called("ibv_dereg_mr"), "the device may write to it");
-    drop(closing);
-    assert!(called("ibv_destroy_qp") && !called("ibv_dereg_mr"));
-}
-
-#[test]
-fn queue_pair_that_is_stuck_outside_the_group_is_stuck() {
-    let pd = pd();
-    let mut group = group(&pd, 1);
-    let (closing, ticket) = closing(&mut group);
-    refuse("ibv_destroy_qp", 1);
-    group
-        .engine_mut()
-        .finish_close(closing.destroy(), true)
-        .unwrap();
-    let ended = group.poll(ticket).unwrap().unwrap();
-    assert_eq!(ended.result.unwrap_err(), TransportError::Stuck);
-    assert!(ended.buffer.is_none());
-}
-
-#[test]
-fn index_is_not_reused_while_its_queue_pair_is_being_destroyed() {
-    let pd = pd();
-    let mut group = Channel::builder(&pd).group(3).unwrap();
-    let join = |group: &mut ChannelGroup| {
-        let member = group.prepare().unwrap();
-        let endpoint = member.endpoint();
-        group.join(member.handshake(&endpoint).unwrap()).unwrap()
-    };
-    join(&mut group);
-    for _ in 0..5 {
-        let id = group.channels().next().unwrap();
-        let first = group
-            .engine_mut()
-            .start_close(id, DownReason::Closed)
-            .unwrap();
-        // Closed twice at once, as by a fatal event and a drop.
-        let second = group
-            .engine_mut()
-            .start_close(id, DownReason::Closed)
-            .unwrap();
-        group
-            .engine_mut()
-            .finish_close(second.destroy(), true)
-            .unwrap();
-        let next = join(&mut group);
-        assert_ne!(next.index(), id.index(), "its queue pair still exists");
-        group
-            .engine_mut()
-            .finish_close(first.destroy(), true)
-            .unwrap();
-        assert_eq!((group.len(), group.channels().count()), (1, 1));
-    }
-}
-
-#[test]
-fn closed_queue_pair_of_another_group_is_handed_back() {
-    let pd = pd();
-    let (mut ours, mut other) = (group(&pd, 1), group(&pd, 1));
-    let (closing, ticket) = closing(&mut ours);
-    let closed = other
-        .engine_mut()
-        .finish_close(closing.destroy(), true)
-        .unwrap_err();
-    ours.engine_mut().finish_close(closed, true).unwrap();
-    assert!(ours.poll(ticket).unwrap().is_some());
 }

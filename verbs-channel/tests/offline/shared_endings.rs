@@ -142,9 +142,9 @@ fn closing_queue_pair_keeps_the_blocks() {
         channels,
     } = Shared::new(4, 4, 1);
     let engine = group.engine_mut();
-    let closing = engine
-        .start_close(channels[0].0, DownReason::Closed)
-        .unwrap();
+    engine.defer_closing();
+    engine.destroy(channels[0].0, DownReason::Closed).unwrap();
+    let closing = engine.next_closing().unwrap();
     drop((group, pd));
     assert_eq!(pool.available(), 0);
     drop(closing);

@@ -148,7 +148,10 @@ fn channel_whose_queue_pair_is_elsewhere_ends_its_scopes_and_calls() {
     let ticket = channel.start_receive(pool.take().unwrap()).unwrap();
     let id = channel.id();
     let why = DownReason::Closed;
-    let closing = channel.engine_mut().start_close(id, why).unwrap();
+    let engine = channel.engine_mut();
+    engine.defer_closing();
+    engine.destroy(id, why).unwrap();
+    let closing = engine.next_closing().unwrap();
     let mut into = region(&channel);
     bounded(|| {
         assert!(channel.receive(into.scatter_element(..).unwrap()).is_err());
@@ -171,7 +174,7 @@ fn channel_whose_queue_pair_is_elsewhere_ends_its_scopes_and_calls() {
     // The device may still have the block.
     assert!(channel.poll(ticket).unwrap().is_none() && pool.available() == 0);
     let closed = closing.destroy();
-    channel.engine_mut().finish_close(closed, true).unwrap();
+    channel.engine_mut().finish_close(closed).unwrap();
     assert!(channel.poll(ticket).unwrap().unwrap().buffer.is_some());
     assert_eq!(pool.available(), 1);
 }

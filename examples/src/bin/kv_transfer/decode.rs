@@ -62,7 +62,10 @@ pub(crate) fn run(options: &Options, devices: &[Context]) -> Result<(), Failure>
         let ended = meter.measure(|| runtime.block_on(decode.request(generation)));
         match &ended {
             Ok(()) => took.push(start.elapsed()),
-            Err(why) => freed.push(decode.free(&format!("generation {generation}: {why}"))?),
+            Err(why) => {
+                let why = format!("generation {generation}: {why}");
+                freed.push(runtime.block_on(decode.free(&why))?);
+            }
         }
         for page in 0..options.pages {
             let place = options.place(page, generation);
@@ -72,7 +75,7 @@ pub(crate) fn run(options: &Options, devices: &[Context]) -> Result<(), Failure>
             }
         }
     }
-    runtime.block_on(decode.leave());
+    runtime.block_on(decode.leave())?;
     let (took, freed) = (Latencies::new(took), Latencies::new(freed));
     let (done, early, slowest) = (took.len(), freed.len(), freed.percentile(100) / 1e3);
     let (pages, page_len) = options.size();
@@ -182,20 +185,22 @@ impl<'o> Decode<'o> {
 
     /// Ends all rails: after this nothing writes to the pages, whatever prefill does. Returns how long it
     /// took.
-    fn free(&mut self, why: &str) -> Result<Duration, Failure> {
+    async fn free(&mut self, why: &str) -> Result<Duration, Failure> {
         let start = Instant::now();
-        self.rails.iter_mut().try_for_each(Rail::end)?;
+        try_join_all(self.rails.iter_mut().map(Rail::end)).await?;
         let took = start.elapsed();
         let ms = took.as_secs_f64() * 1e3;
         say(format_args!("{why}: its pages were free after {ms:.1} ms"))?;
         Ok(took)
     }
 
-    /// Takes leave of prefill, whose rails may be about to come back.
-    async fn leave(&mut self) {
+    /// Takes leave of prefill, whose rails may be about to come back, and ends all rails.
+    async fn leave(&mut self) -> Result<(), Failure> {
         drop(timeout(GRACE, self.join()).await);
         // One that is gone needs no leave.
         drop(join_all(self.rails.iter().map(|rail| rail.send(None))).await);
+        try_join_all(self.rails.iter_mut().map(Rail::end)).await?;
+        Ok(())
     }
 }
 
@@ -216,7 +221,7 @@ impl Request<'_> {
                 {
                     parts.borrow_mut().push(part);
                     say(format_args!("rail {} failed: {why}", rail.name))?;
-                    rail.end()?;
+                    rail.end().await?;
                 }
                 Ok::<_, Failure>(())
             });
@@ -268,9 +273,9 @@ impl Rail<'_> {
     }
 
     /// Destroys the queue pair: after this, nothing is written over this rail.
-    fn end(&mut self) -> Result<(), Failure> {
+    async fn end(&mut self) -> Result<(), Failure> {
         if let Some(incoming) = &self.incoming {
-            let destroyed = incoming.channel().destroy();
+            let destroyed = incoming.channel().destroy().await;
             destroyed.context(|| format!("the pages are never free of {}", self.name))?;
         }
         self.incoming = None;

@@ -145,7 +145,7 @@ pub(crate) fn measure(common: &Common, plan: &Plan, frames: &Frames) -> Result<F
     })?;
     meet(frames)?;
     for connection in &connections {
-        connection.channel.destroy()?;
+        runtime.block_on(connection.channel.destroy())?;
     }
     Ok(figures)
 }

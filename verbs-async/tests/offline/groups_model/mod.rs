@@ -6,16 +6,16 @@ use std::mem;
 use std::task::Poll;
 
 use fake_libibverbs::{Posted, assert_all_is_well, forget_requests, with};
-use proptest::prelude::{Just, Strategy, any};
-use proptest::{prop_oneof, proptest};
+use proptest::prelude::any;
+use proptest::proptest;
 use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing, OwnedRequest, PoolBuffer, Queue};
 use verbs_async::{AsyncChannel, AsyncGroup, Operation};
 use verbs_core::verbs_sys::{
     IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
 };
 
-use crate::bench::{Bench, Task, announce, bounded, join};
-use steps::{Kind, Step, steps};
+use crate::bench::{Bench, Task, announce, bounded, join, later};
+use steps::{Kind, Step, in_flight, steps};
 
 mod steps;
 
@@ -26,7 +26,7 @@ struct Op {
     addrs: Vec<u64>,
     /// Its future, until it is dropped.
     held: Option<Held>,
-    /// How often it had been woken when it went to sleep.
+    /// How often it had been woken before it went to sleep.
     asleep: Option<usize>,
     /// Its requests that were posted.
     wr_ids: Vec<u64>,
@@ -293,6 +293,7 @@ impl World {
 
     /// Records new posts and failed armings.
     fn learn(&mut self) {
+        later(self.group.destroyed());
         let is_to_come = |verb| with(|library| library.refuse.iter().any(|(of, _)| *of == verb));
         if self.refused && !is_to_come("ibv_req_notify_cq") {
             // It raises no event.
@@ -368,7 +369,7 @@ impl World {
                     result.map(|success| Some(success.byte_len())),
                     vec![buffer.as_ptr().addr() as u64; usize::from(buffer.capacity() > 0)],
                 ),
-                Poll::Pending => return op.asleep = Some(op.wakes()),
+                Poll::Pending => return op.asleep = Some(task.woken_before()),
             },
             Held::Batch(task) => match task.poll() {
                 Poll::Ready((result, works)) => {
@@ -376,7 +377,7 @@ impl World {
                     let addrs = works.map(|work| work.buffer().as_ptr().addr() as u64);
                     (result.map(|()| None), addrs.collect())
                 }
-                Poll::Pending => return op.asleep = Some(op.wakes()),
+                Poll::Pending => return op.asleep = Some(task.woken_before()),
             },
         };
         self.learn();
@@ -461,9 +462,11 @@ impl World {
     }
 }
 
-/// Three channels with room for five each have all of it, or a part.
-fn in_flight() -> impl Strategy<Value = u32> {
-    prop_oneof![Just(15), 6..15_u32]
+impl Drop for World {
+    fn drop(&mut self) {
+        self.channels.clear();
+        later(self.group.destroyed());
+    }
 }
 
 proptest! {

@@ -55,3 +55,8 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     collection::vec(step, 0..if cfg!(miri) { 12 } else { 150 })
 }
+
+/// Three channels with room for five each have all of it, or a part.
+pub(super) fn in_flight() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(15), 6..15_u32]
+}

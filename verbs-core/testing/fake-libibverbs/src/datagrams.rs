@@ -8,7 +8,7 @@ use verbs_core::verbs_sys::{
 
 use super::objects::{end, made};
 use super::queries::{answer, minus_one};
-use super::with;
+use super::{before, with};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
@@ -79,6 +79,7 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
 unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
     // SAFETY: the caller has both.
     let group = unsafe { ((*qp).qp_num, (*gid).raw, lid) };
+    before("ibv_attach_mcast", None);
     answer(|library| {
         library.called("ibv_attach_mcast")?;
         library.attached.push(group);
@@ -90,6 +91,7 @@ unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid:
 unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
     // SAFETY: the caller has both.
     let group = unsafe { ((*qp).qp_num, (*gid).raw, lid) };
+    before("ibv_detach_mcast", None);
     answer(|library| {
         library.called("ibv_detach_mcast")?;
         let at = library.attached.iter().position(|other| *other == group);

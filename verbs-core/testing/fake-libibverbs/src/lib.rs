@@ -6,7 +6,8 @@
 //! defined here is the real one, which does not know these objects: mostly, the program crashes.
 //!
 //! A test whose objects go to other threads has them [use its own](lend); or [shares](share) it with
-//! threads that it does not start itself.
+//! threads that it does not start itself. A thread that modifies or destroys a queue pair uses the
+//! library of that queue pair from then on.
 #![expect(unsafe_code, reason = "stands in for a C library")]
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
@@ -32,12 +33,12 @@ mod miri;
 mod objects;
 mod queries;
 mod thread_domains;
+mod threads;
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,7 @@ use verbs_core::{
 pub use data::Posted;
 pub use events::{announce, announce_last, report};
 pub use memory::{deliver, forget_requests, in_flight, is_in_flight, is_posted, touch_posted};
+pub use threads::{Sharing, lend, share, with};
 
 /// The settings of a thread's library, and the records of its calls.
 pub struct Library {
@@ -94,7 +96,7 @@ pub struct Library {
     /// The state of every queue pair in the result of a query, whatever it was moved to.
     pub qp_state: Option<ibv_qp_state>,
     /// Called with nothing locked before a queue pair is modified, with the state asked for, or
-    /// destroyed: such a call takes as long as this does.
+    /// destroyed, or attached to a multicast group or detached: such a call takes as long as this does.
     pub before: Option<Hook>,
     /// The bytes that a successful request writes, by its `wr_id` and their place; what is there
     /// stays there without it.
@@ -176,63 +178,10 @@ struct Live {
 // SAFETY: the library uses its pointers as numbers only; the callers access the objects.
 unsafe impl Send for Library {}
 
-thread_local! {
-    static LIBRARY: RefCell<Option<Arc<Mutex<Library>>>> = const { RefCell::new(None) };
-}
-
-/// The library of the threads that have none.
-static SHARED: Mutex<Option<Arc<Mutex<Library>>>> = Mutex::new(None);
-
-/// Held by a test that shares its library.
-static SHARING: Mutex<()> = Mutex::new(());
-
-/// Threads without a library use that of this thread, until this is dropped.
-pub struct Sharing {
-    _turn: MutexGuard<'static, ()>,
-}
-
 /// Makes a device one of iWARP, after its queue pairs have been connected as those of other devices.
 pub fn make_iwarp(device: &Device) {
     // SAFETY: the device is alive, and this test alone has it.
     unsafe { (*device.as_ptr()).transport_type = IBV_TRANSPORT_IWARP };
-}
-
-/// A thread that calls this uses the library of the thread that made it.
-pub fn lend() -> impl FnOnce() + Send + 'static {
-    let library = own();
-    move || LIBRARY.set(Some(library))
-}
-
-/// Lets threads that have used no library use this one's, in one test at a time: for programs of
-/// which every test does so, since the threads of other tests are such threads too.
-pub fn share() -> Sharing {
-    let turn = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
-    *lock(&SHARED) = Some(own());
-    Sharing { _turn: turn }
-}
-
-impl Drop for Sharing {
-    /// A thread without a library may be the last to drop an object of this one, a moment
-    /// after the test has ended: in the next test's library the object would be unknown.
-    fn drop(&mut self) {
-        let library = own();
-        let start = Instant::now();
-        while !lock(&library).live.is_empty() && start.elapsed() < A_MOMENT {
-            thread::yield_now();
-        }
-        *lock(&SHARED) = None;
-    }
-}
-
-/// What a test leaks is not waited for much longer.
-const A_MOMENT: Duration = Duration::from_secs(if cfg!(miri) { 20 } else { 1 });
-
-/// Accesses the library of this thread.
-pub fn with<T>(access: impl FnOnce(&mut Library) -> T) -> T {
-    let here = LIBRARY.with_borrow(Option::clone);
-    let library = here.or_else(|| lock(&SHARED).clone()).unwrap_or_else(own);
-    let mut library = lock(&library);
-    access(&mut library)
 }
 
 /// Calls [`Library::before`].
@@ -240,18 +189,6 @@ fn before(verb: &'static str, state: Option<ibv_qp_state>) {
     if let Some(hook) = with(|library| library.before.clone()) {
         hook(verb, state);
     }
-}
-
-/// This thread's, made if it has none.
-fn own() -> Arc<Mutex<Library>> {
-    LIBRARY.with_borrow_mut(|library| {
-        let made = || Arc::new(Mutex::new(Library::new()));
-        Arc::clone(library.get_or_insert_with(made))
-    })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The `wr_id`s that were posted, in order.
@@ -276,8 +213,13 @@ pub fn is_all_ended() -> bool {
     with(|library| library.live.is_empty())
 }
 
-/// Asserts that everything made was ended, in an order that C permits.
+/// Asserts that everything made is ended, some of it perhaps by other threads a moment later, in an
+/// order that C permits.
 pub fn assert_all_is_well() {
+    let start = Instant::now();
+    while !is_all_ended() && start.elapsed() < LONG {
+        thread::yield_now();
+    }
     with(|library| {
         let wrong = std::mem::take(&mut library.wrong);
         assert_eq!(wrong, [""; 0]);
@@ -285,6 +227,9 @@ pub fn assert_all_is_well() {
         assert_eq!(left, [""; 0], "these were made and never ended");
     });
 }
+
+/// Only what is never ended takes so long.
+const LONG: Duration = Duration::from_secs(20);
 
 impl Library {
     fn new() -> Self {

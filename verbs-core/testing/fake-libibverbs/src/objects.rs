@@ -14,6 +14,7 @@ use verbs_core::verbs_sys::{
 use super::data::{free, poll_cq, post_recv, post_send, post_srq_recv, req_notify_cq};
 use super::queries::{answer, fail, query_port};
 use super::thread_domains::{alloc_parent_domain, alloc_td, dealloc_td};
+use super::threads::adopt;
 use super::{Advice, Library, before, with};
 
 pub(super) fn made<T>(
@@ -322,6 +323,7 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    adopt(qp);
     // SAFETY: the caller's struct.
     let attr = unsafe { *attr };
     let mask = mask.cast_unsigned();
@@ -379,6 +381,7 @@ unsafe extern "C" fn ibv_query_qp(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    adopt(qp);
     before("ibv_destroy_qp", None);
     // SAFETY: the caller has it from `ibv_create_qp`.
     let number = unsafe { (*qp).qp_num };

@@ -1,0 +1,76 @@
+//! Closing channels in two steps, for layers that keep the engine under a lock.
+
+use std::sync::Arc;
+
+use verbs_core::QueuePair;
+
+use super::{Closed, Closing, Engine, Member};
+use crate::channel_id::ChannelId;
+
+impl Engine {
+    /// From now on, queue pairs are not destroyed by this engine, but handed out by
+    /// [`next_closing`](Self::next_closing): for layers that keep the engine under a lock.
+    ///
+    /// Then [`destroy`](Self::destroy), [`destroy_all`](Self::destroy_all), [`remove`](Self::remove), and
+    /// all that takes channels down because something has failed, return before the operations in
+    /// flight have ended. They end in [`finish_close`](Self::finish_close).
+    ///
+    /// Nothing is deferred where memory is handed back at once: after a post of unknown outcome, with
+    /// borrowed buffers in flight, and when the engine is dropped.
+    pub fn defer_closing(&mut self) {
+        self.closings.get_or_insert_default();
+    }
+
+    /// Queues the queue pair of a member for [`next_closing`](Self::next_closing).
+    pub(super) fn defer_destroying(&mut self, at: u32, qp: QueuePair) {
+        let channel = self.member(at).map_or(ChannelId::NONE, |member| member.id);
+        let shared = self.shared.as_deref();
+        let shared = shared.map(|shared| Arc::clone(&shared.queue));
+        let closing = Closing::new(channel, qp, shared);
+        self.closings.get_or_insert_default().push(closing);
+        self.has_deferred = true;
+    }
+
+    /// The next queue pair to be [destroyed](Closing::destroy) without the lock, and then
+    /// [returned](Self::finish_close), if that is [deferred](Self::defer_closing).
+    #[must_use = "operations in flight end when this has been destroyed and returned to the engine"]
+    pub fn next_closing(&mut self) -> Option<Closing> {
+        let closing = self.closings.as_mut()?.pop();
+        self.update_deferred();
+        closing
+    }
+
+    /// Ends the operations that were in flight on a channel, whose queue pair has been destroyed.
+    ///
+    /// # Errors
+    ///
+    /// `closed` itself, if the channel belongs to another engine.
+    pub fn finish_close(&mut self, closed: Closed) -> Result<(), Closed> {
+        let Some(at) = self.place(closed.channel) else {
+            return Err(closed);
+        };
+        self.closed(at, closed.destroyed);
+        self.dispatch_all();
+        self.end_closed(at);
+        Ok(())
+    }
+
+    /// Whether the queue pair of some channel is being destroyed elsewhere. That channel counts as one
+    /// of this engine until it is [returned](Self::finish_close).
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.members.iter().any(Member::is_closing)
+    }
+
+    /// Whether [`next_closing`](Self::next_closing) or [`next_leak`](Self::next_leak) returns something.
+    #[must_use]
+    #[inline]
+    pub const fn has_deferred(&self) -> bool {
+        self.has_deferred
+    }
+
+    pub(super) fn update_deferred(&mut self) {
+        let has_closings = self.closings.as_ref().is_some_and(|list| !list.is_empty());
+        self.has_deferred = has_closings || !self.leaks.is_empty();
+    }
+}

@@ -1,0 +1,192 @@
+//! Queue pairs that are destroyed outside of their engine, by layers that keep it under a lock.
+
+use std::time::Instant;
+
+use fake_libibverbs::{lend, with};
+use verbs_channel::engine::Closing;
+use verbs_channel::{Channel, ChannelGroup, ChannelId, DownReason, Ticket, TransportError};
+
+use crate::driven::group;
+use crate::fake_device::{bounded, called, channel, forget_the_past, pd, refuse, region};
+
+/// A channel with a receive in flight, whose queue pair is taken out to be destroyed.
+fn closing(group: &mut ChannelGroup) -> (Closing, Ticket) {
+    let id = group.channels().next().unwrap();
+    let buffer = group.pd().reg_mr(vec![0_u8; 64]).unwrap();
+    let ticket = group.channel(id).unwrap().start_receive(buffer).unwrap();
+    let engine = group.engine_mut();
+    engine.defer_closing();
+    engine.destroy(id, DownReason::Abandoned).unwrap();
+    assert!(engine.has_deferred() && engine.is_closing());
+    let closing = engine.next_closing().unwrap();
+    assert!(!engine.has_deferred() && engine.is_closing());
+    assert_eq!(closing.channel(), id);
+    (closing, ticket)
+}
+
+#[test]
+fn operations_end_when_their_queue_pair_was_destroyed_outside_the_group() {
+    let pd = pd();
+    let mut group = group(&pd, 2);
+    let (closing, ticket) = closing(&mut group);
+    let id = ticket.channel();
+    assert!(!called("ibv_destroy_qp"));
+    let channel = group.channel(id).unwrap();
+    assert_eq!(channel.down_reason(), Some(DownReason::Abandoned));
+    assert!(!channel.is_idle(), "its buffer is in flight");
+    assert!(group.next_completed().is_none());
+    // There is nothing more to destroy, and that ends no operation.
+    group.engine_mut().remove(id).unwrap();
+    assert!(group.engine_mut().next_closing().is_none());
+    assert!(!group.channel(id).unwrap().is_idle());
+    let closed = std::thread::scope(|scope| {
+        let library = lend();
+        let destroyer = scope.spawn(move || {
+            library();
+            closing.destroy()
+        });
+        destroyer.join().unwrap()
+    });
+    assert!(called("ibv_destroy_qp"));
+    assert!(!group.channel(id).unwrap().is_idle());
+    group.engine_mut().finish_close(closed).unwrap();
+    assert!(!group.engine_mut().is_closing());
+    let ended = group.next_completed().unwrap();
+    assert_eq!(ended.ticket, ticket);
+    let aborted = TransportError::Aborted(DownReason::Abandoned);
+    assert_eq!(ended.result.unwrap_err(), aborted);
+    assert!(ended.buffer.is_some());
+    assert_eq!(group.len(), 1);
+}
+
+#[test]
+fn buffers_of_a_queue_pair_that_was_not_returned_are_leaked() {
+    let pd = pd();
+    let mut group = group(&pd, 1);
+    let (closing, _ticket) = closing(&mut group);
+    drop(group);
+    assert!(!called("ibv_dereg_mr"), "the device may write to it");
+    drop(closing);
+    assert!(called("ibv_destroy_qp") && !called("ibv_dereg_mr"));
+}
+
+#[test]
+fn queue_pair_that_is_stuck_outside_the_group_is_stuck() {
+    let pd = pd();
+    let mut group = group(&pd, 1);
+    let (closing, ticket) = closing(&mut group);
+    refuse("ibv_destroy_qp", 1);
+    group.engine_mut().finish_close(closing.destroy()).unwrap();
+    let ended = group.poll(ticket).unwrap().unwrap();
+    assert_eq!(ended.result.unwrap_err(), TransportError::Stuck);
+    assert!(ended.buffer.is_none());
+}
+
+#[test]
+fn index_is_not_reused_while_its_queue_pair_is_being_destroyed() {
+    let pd = pd();
+    let mut group = Channel::builder(&pd).group(3).unwrap();
+    let join = |group: &mut ChannelGroup| {
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        group.join(member.handshake(&endpoint).unwrap()).unwrap()
+    };
+    join(&mut group);
+    group.engine_mut().defer_closing();
+    for _ in 0..5 {
+        let id = group.channels().next().unwrap();
+        group.remove(id).unwrap();
+        let closing = group.engine_mut().next_closing().unwrap();
+        let next = join(&mut group);
+        assert_ne!(next.index(), id.index(), "its queue pair still exists");
+        let closed = closing.destroy();
+        group.engine_mut().finish_close(closed).unwrap();
+        assert_eq!((group.len(), group.channels().count()), (1, 1));
+    }
+}
+
+#[test]
+fn closed_queue_pair_of_another_group_is_handed_back() {
+    let pd = pd();
+    let (mut ours, mut other) = (group(&pd, 1), group(&pd, 1));
+    let (closing, ticket) = closing(&mut ours);
+    let closed = other
+        .engine_mut()
+        .finish_close(closing.destroy())
+        .unwrap_err();
+    ours.engine_mut().finish_close(closed).unwrap();
+    assert!(ours.poll(ticket).unwrap().is_some());
+}
+
+#[test]
+fn what_fails_is_handed_out_and_ends_when_it_is_returned() {
+    let pd = pd();
+    for way in 0..4 {
+        let mut group = group(&pd, 2);
+        group.engine_mut().defer_closing();
+        let ids: Vec<ChannelId> = group.channels().collect();
+        let tickets = [0, 1].map(|at| {
+            let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
+            let mut channel = group.channel(ids[at]).unwrap();
+            channel.start_receive(buffer).unwrap()
+        });
+        forget_the_past();
+        let engine = group.engine_mut();
+        match way {
+            0 => engine.destroy_all(DownReason::Closed),
+            1 => {
+                with(|library| library.poll_answer = Some(-2));
+                engine.drive();
+            }
+            2 => {
+                refuse("ibv_modify_qp", 2);
+                ids.iter()
+                    .for_each(|id| engine.shut_down(*id, DownReason::Closed).unwrap());
+            }
+            _ => {
+                refuse("ibv_query_qp", 2);
+                engine.probe(Instant::now());
+            }
+        }
+        assert!(!called("ibv_destroy_qp"), "{way}");
+        for ticket in tickets {
+            assert!(engine.poll(ticket).unwrap().is_none(), "{way}");
+        }
+        while let Some(closing) = engine.next_closing() {
+            engine.finish_close(closing.destroy()).unwrap();
+        }
+        for ticket in tickets {
+            let ended = engine.poll(ticket).unwrap().unwrap();
+            assert!(ended.result.is_err() && ended.buffer.is_some(), "{way}");
+        }
+    }
+}
+
+#[test]
+fn deferred_queue_pairs_that_nobody_takes_are_destroyed_with_the_group() {
+    let pd = pd();
+    let mut group = group(&pd, 1);
+    group.engine_mut().defer_closing();
+    let id = group.channels().next().unwrap();
+    let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
+    let _ticket = group.channel(id).unwrap().start_receive(buffer).unwrap();
+    group.engine_mut().destroy(id, DownReason::Closed).unwrap();
+    forget_the_past();
+    drop(group);
+    assert!(called("ibv_destroy_qp") && called("ibv_dereg_mr"));
+}
+
+#[test]
+fn borrowed_buffers_are_not_given_back_before_their_queue_pair_is_destroyed() {
+    let mut channel = channel();
+    channel.engine_mut().defer_closing();
+    let mut into = region(&channel);
+    bounded(|| {
+        let scoped = channel.scope(|scope| {
+            scope.post_receive(into.scatter_element(..).unwrap())?;
+            Err::<(), _>(verbs_channel::Error::StaleTicket)
+        });
+        assert!(scoped.is_err());
+    });
+    assert!(called("ibv_destroy_qp"), "the device may write to it");
+}
