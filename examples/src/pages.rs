@@ -9,6 +9,7 @@ const WORD: usize = size_of::<u64>();
 /// Bytes after each page that nothing writes to.
 const CANARY: usize = 64;
 const CANARY_WORD: u64 = 0xc5c5_c5c5_c5c5_c5c5;
+const FREE_WORD: u64 = 0x3a3a_3a3a_3a3a_3a3a;
 
 /// Pages of the same length, with a canary after each, which are filled at first.
 ///
@@ -74,6 +75,20 @@ impl Pages {
         let (seed, words) = (seed(page), words.iter().zip(0..));
         let differ = words.map(|(word, at)| differing(word, right(seed, generation, at)));
         differ.sum()
+    }
+
+    /// Marks a place as free: nothing writes there from now on.
+    pub fn free(&self, place: usize) {
+        for word in self.words(place).0 {
+            word.store(FREE_WORD, Ordering::Relaxed);
+        }
+    }
+
+    /// How many bytes of this place have been written since it was [freed](Self::free).
+    #[must_use]
+    pub fn written(&self, place: usize) -> u32 {
+        let (words, _canary) = self.words(place);
+        words.iter().map(|word| differing(word, FREE_WORD)).sum()
     }
 
     /// How many bytes of the canary after this place are damaged.
@@ -143,6 +158,18 @@ mod tests {
         for other in [0, 2] {
             assert_eq!((pages.wrong(other, other, 0), pages.damaged(other)), (0, 0));
         }
+    }
+
+    #[test]
+    fn bytes_written_to_a_free_page_are_counted() {
+        let pages = Pages::new(MemoryKind::Heap, (2, 64)).unwrap();
+        pages.free(1);
+        assert_eq!((pages.written(1), pages.wrong(0, 0, 0)), (0, 0));
+        let Range { start, end } = pages.bounds(1);
+        for at in [start, end - 1, end] {
+            damage(&pages, at);
+        }
+        assert_eq!((pages.written(1), pages.damaged(1)), (2, 1));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::iter;
+use std::mem;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,8 @@ struct Decode<'o> {
     expected: usize,
     listener: TcpListener,
     pages: Pages,
+    /// No request is under way, and the last one ended early.
+    are_free: bool,
     counters: ImmediateCounters,
     options: &'o Options,
 }
@@ -58,6 +61,7 @@ pub(crate) fn run(options: &Options, devices: &[Context]) -> Result<(), Failure>
     let (mut wrong, mut damaged) = (0, 0);
     for generation in 1..=options.requests {
         runtime.block_on(decode.join())?;
+        wrong += decode.written_while_free();
         let start = Instant::now();
         let ended = meter.measure(|| runtime.block_on(decode.request(generation)));
         match &ended {
@@ -76,6 +80,7 @@ pub(crate) fn run(options: &Options, devices: &[Context]) -> Result<(), Failure>
         }
     }
     runtime.block_on(decode.leave())?;
+    wrong += decode.written_while_free();
     let (took, freed) = (Latencies::new(took), Latencies::new(freed));
     let (done, early, slowest) = (took.len(), freed.len(), freed.percentile(100) / 1e3);
     let (pages, page_len) = options.size();
@@ -121,6 +126,7 @@ impl<'o> Decode<'o> {
             rails,
             listener: TcpListener::from_std(listener.into_socket())?,
             pages,
+            are_free: false,
             options,
         })
     }
@@ -190,8 +196,20 @@ impl<'o> Decode<'o> {
         try_join_all(self.rails.iter_mut().map(Rail::end)).await?;
         let took = start.elapsed();
         let ms = took.as_secs_f64() * 1e3;
+        (0..self.options.pages).for_each(|place| self.pages.free(place));
+        self.are_free = true;
         say(format_args!("{why}: its pages were free after {ms:.1} ms"))?;
         Ok(took)
+    }
+
+    /// How many bytes have been written to pages since they were freed. They are not free from now on.
+    fn written_while_free(&mut self) -> u32 {
+        match mem::take(&mut self.are_free) {
+            true => (0..self.options.pages)
+                .map(|place| self.pages.written(place))
+                .sum(),
+            false => 0,
+        }
     }
 
     /// Takes leave of prefill, whose rails may be about to come back, and ends all rails.
