@@ -35,14 +35,17 @@ fn prepare() -> Result<(ProtectionDomain, PreparedChannel), Box<dyn Error>> {
 }
 
 fn listen(port: u16) -> Result<(), Box<dyn Error>> {
-    let (pd, prepared) = prepare()?;
+    let (pd, mut prepared) = prepare()?;
+    // Posted before the peer can send. Otherwise the question waits for a receive, but not on iWARP.
+    prepared.start_receive(pd.reg_mr(vec![0_u8; 4096])?)?;
     let listener = TcpListener::bind(("0.0.0.0", port))?;
     println!("listening on port {}", listener.local_addr()?.port());
     let mut channel = prepared.accept(&listener, TIMEOUT)?;
 
-    let mut inbox = pd.reg_mr(vec![0_u8; 4096])?;
-    let received = channel.receive(inbox.scatter_element(..)?)?;
-    let question = String::from_utf8_lossy(&inbox[..received.byte_len() as usize]);
+    let ticket = channel.prepared_receives().pop().ok_or("no receive")?;
+    let (received, inbox) = channel.wait_success(ticket)?;
+    let question = received.message_in(&inbox).ok_or("it is no message")?;
+    let question = String::from_utf8_lossy(question);
     println!("question: {question}");
 
     let answer = pd.reg_mr(question.to_uppercase().into_bytes())?;
