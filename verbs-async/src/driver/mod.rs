@@ -290,7 +290,7 @@ impl<R: Ring> Driver<R> {
     // Cold, though it is not when tasks wait: so what was taken stays in registers where none does.
     #[cold]
     #[inline(never)]
-    fn finish_take(&self, mut state: MutexGuard<'_, DriverState<R>>, ticket: R::Ticket) {
+    fn finish_take<'a>(&'a self, mut state: MutexGuard<'a, DriverState<R>>, ticket: R::Ticket) {
         let wait = state.stop_waiting(ticket);
         state.on_capacity_freed(R::index(R::channel(ticket)));
         self.unlock(state);
@@ -299,14 +299,14 @@ impl<R: Ring> Driver<R> {
 
     /// Unlocks after doing what is due.
     #[inline(always)]
-    fn unlock(&self, state: MutexGuard<'_, DriverState<R>>) {
+    fn unlock<'a>(&'a self, state: MutexGuard<'a, DriverState<R>>) {
         if state.is_due() {
             self.unlock_and_wake(state);
         }
     }
 
     #[inline(never)]
-    fn unlock_and_wake(&self, mut state: MutexGuard<'_, DriverState<R>>) {
+    fn unlock_and_wake<'a>(&'a self, mut state: MutexGuard<'a, DriverState<R>>) {
         if wake::are_held() {
             // It stays due: the next thread that unlocks does it, or this one in `settle`.
             return;
@@ -319,7 +319,14 @@ impl<R: Ring> Driver<R> {
             state.deferred.log(line);
         }
         while let Some(closing) = state.ring.next_closing() {
-            state.garbage.push(Garbage::Closing(closing));
+            if !state.deferred.is_waking() {
+                state.garbage.push(Garbage::Closing(closing));
+                continue;
+            }
+            // Users' code runs, which may wait for this.
+            drop(state);
+            wake::drop_guarded(closing);
+            state = self.state.lock();
         }
         deferred::wake_after_unlock(
             state,

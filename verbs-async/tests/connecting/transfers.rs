@@ -154,7 +154,7 @@ fn operations_that_are_stuck_are_visible_and_never_freed() {
 }
 
 /// A device whose queue pairs take until they are released to be destroyed, and the threads that do so.
-fn slow() -> (mpsc::Receiver<ThreadId>, mpsc::Sender<()>) {
+pub(crate) fn slow() -> (mpsc::Receiver<ThreadId>, mpsc::Sender<()>) {
     let (sender, threads) = mpsc::channel();
     let (release, released) = mpsc::channel();
     let released = std::sync::Mutex::new(released);
