@@ -61,7 +61,7 @@ impl AsyncDatagrams {
     ///
     /// # Cancel safety
     ///
-    /// Once the future was polled, the endpoint is no member.
+    /// Once the future was polled, the membership ends, also if the future is dropped.
     ///
     /// # Errors
     ///

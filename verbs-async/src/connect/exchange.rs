@@ -34,6 +34,9 @@ impl AsyncGroup {
     /// There is no timeout: use that of your runtime. Dropping the future drops the
     /// channel and the stream.
     ///
+    /// On iWARP one of both sides connects by `rdma_cm` to an address that the other has sent. A server that does not
+    /// trust its clients accepts them by a [`Listener`](crate::Listener) instead, which connects nowhere.
+    ///
     /// ```no_run
     /// # use std::net::TcpStream;
     /// # use verbs_async::{AsyncChannel, AsyncGroup};

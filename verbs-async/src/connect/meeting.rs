@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_io::{AsyncRead, AsyncWrite};
-use verbs_channel::exchange::rdmacm::{connector, explain, is_unresolved, listener, refused};
+use verbs_channel::exchange::rdmacm::{connector, explain, is_unresolved, listener, to_stranger};
 use verbs_channel::exchange::{Exchange, ExchangeError, Meeting};
 use verbs_channel::verbs_core::rdmacm::{AddrResolved, ConnectRequest, Listener, Message};
 use verbs_channel::{ConnectedMember, PreparedChannel};
@@ -105,7 +105,7 @@ impl AsyncGroup {
             if is_ours {
                 return Ok(request);
             }
-            let reason = refused(&ExchangeError::Stranger);
+            let reason = to_stranger();
             let rejected =
                 request.call(move |request: ConnectRequest| request.reject(Message::raw(&reason)));
             // Best effort: without the reason a stranger is rejected, too.

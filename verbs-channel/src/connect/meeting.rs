@@ -12,7 +12,7 @@ use super::manager::{answered, failure};
 use super::prepared::{Connected, PreparedChannel};
 use super::tcp::{self, Deadline};
 use crate::error::Result;
-use crate::exchange::rdmacm::{connector, explain, listener, refused};
+use crate::exchange::rdmacm::{connector, explain, listener, to_stranger};
 use crate::exchange::{Exchange, ExchangeError, Meeting, Side};
 
 /// How long the kernel waits for an address before it looks again: an answer on the way may be lost.
@@ -118,17 +118,24 @@ fn asked(
     }
 }
 
-/// Takes the requests that wait, until one carries the right data. Others are rejected.
+/// How many strangers are rejected before the deadline is looked at again.
+const AT_ONCE: usize = 16;
+
+/// Takes requests that wait, until one carries the right data. Others are rejected; after
+/// [some](AT_ONCE) the caller looks at its deadline, as strangers may come without end.
 pub(super) fn next_of(
     listener: &mut Listener,
     is_ours: impl Fn(&PrivateData) -> bool,
 ) -> verbs_core::Result<Option<ConnectRequest>> {
-    while let Some(request) = listener.poll_request()? {
+    for _ in 0..AT_ONCE {
+        let Some(request) = listener.poll_request()? else {
+            break;
+        };
         if is_ours(request.private_data()) {
             return Ok(Some(request));
         }
         // Best effort: without the reason a stranger is rejected, too.
-        drop(request.reject(Message::raw(&refused(&ExchangeError::Stranger))));
+        drop(request.reject(Message::raw(&to_stranger())));
     }
     Ok(None)
 }

@@ -358,6 +358,9 @@ impl<T: Connected> PreparedChannel<T> {
     /// Drop it together with the channel: the peer notices that this side has left only when both
     /// are closed.
     ///
+    /// On iWARP one of both sides connects by `rdma_cm` to an address that the other has sent. A server that does not
+    /// trust its clients calls [`accept`](Self::accept) instead, which connects nowhere.
+    ///
     /// # Errors
     ///
     /// As [`connect`](Self::connect).
@@ -368,7 +371,12 @@ impl<T: Connected> PreparedChannel<T> {
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {
         let exchange = self.exchange_of(Side::Either, private_data);
-        let exchange = exchange.inspect_err(|error| tcp::refuse(stream, timeout, error))?;
+        let exchange = exchange.inspect_err(|error| {
+            // Otherwise it is this call that is wrong, and the caller may try again.
+            if matches!(error, Error::Core(_)) {
+                tcp::refuse(stream, timeout, error);
+            }
+        })?;
         let met = self.meet(stream, tcp::deadline(timeout), exchange);
         watched(met, stream.try_clone())
     }

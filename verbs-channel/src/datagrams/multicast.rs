@@ -100,12 +100,15 @@ impl DatagramEngine {
     ///
     /// Those of [`MulticastGroup::poll_ended`].
     pub fn ended_group(&mut self) -> Result<Option<DatagramEndpoint>> {
+        let mut first_error = None;
         for (endpoint, group) in &mut self.groups {
-            if group.poll_ended()? {
-                return Ok(Some(*endpoint));
+            match group.poll_ended() {
+                Ok(true) => return Ok(Some(*endpoint)),
+                Ok(false) => {}
+                Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        Ok(None)
+        first_error.map_or(Ok(None), |error| Err(error.into()))
     }
 
     /// Makes the endpoint a member of a group: it receives what is sent there until it

@@ -16,6 +16,7 @@
 //! | iWARP | 244 | 244 | 242 |
 
 use std::error::Error;
+use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -83,6 +84,12 @@ pub fn checked(request: ConnectRequest) -> Result<(ConnectRequest, Vec<u8>), Exc
 #[must_use]
 pub fn refused(why: &(dyn Error + 'static)) -> Vec<u8> {
     framed(&reason(RefusalCode::HANDSHAKE, why, MAX_REASON))
+}
+
+/// The same for a stranger's request, at a listener for another peer.
+#[must_use]
+pub fn to_stranger() -> Vec<u8> {
+    refused(&io::Error::other("this address is for another connection"))
 }
 
 /// What an endpoint on this port needs to send to a datagram service. Creating the address handle may block.
@@ -217,7 +224,7 @@ pub fn explain(error: verbs_core::Error, timeout: Duration) -> ExchangeError {
                 Ok(reason) => refusal(reason),
                 Err(_) if is_not_listening(failure) => ExchangeError::NotListening {
                     after: None,
-                    source: std::io::ErrorKind::ConnectionRefused.into(),
+                    source: io::ErrorKind::ConnectionRefused.into(),
                 },
                 Err(_) => ExchangeError::Manager(error),
             }
@@ -330,7 +337,7 @@ mod tests {
 
     #[test]
     fn longest_reason_fits_a_rejection_on_roce() {
-        let sent = refused(&std::io::Error::other("x".repeat(1000)));
+        let sent = refused(&io::Error::other("x".repeat(1000)));
         assert_eq!(sent.len(), 148);
         let refusal = refusal(parsed(&sent).unwrap());
         let text = format!("the peer refused the connection: {:?}", "x".repeat(139));
