@@ -197,7 +197,7 @@ fn cancelled_shutdown_frees_its_place() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn abort_frees_the_place_at_once() {
+fn abort_frees_the_place_when_the_queue_pair_is_destroyed() {
     let _test = begin!(iwarp lacks "the immediates that streams need");
     for way in WAYS {
         run(way, async move {
@@ -205,11 +205,13 @@ fn abort_frees_the_place_at_once() {
             for stream in streams {
                 stream.abort();
             }
+            group.destroyed().await;
             has_room(&group, 2, Duration::ZERO).await;
             let (group, _peers, streams) = streams_without_receives(way, 2);
             for stream in streams {
                 stream.set_linger(Duration::ZERO);
             }
+            group.destroyed().await;
             has_room(&group, 2, Duration::ZERO).await;
         });
     }
