@@ -288,7 +288,9 @@ impl AsyncGroup {
 
     /// Waits until the device is done with all memory of the channels that were dropped, or that
     /// [`destroy_all`](Self::destroy_all) or a failure has taken down: until helper threads have destroyed
-    /// their queue pairs. Dropping the future has no effect.
+    /// their queue pairs. Channels that end meanwhile are waited for, too. Dropping the future has no effect.
+    ///
+    /// Await this before a program ends if the device shall be done by then: helper threads end with the process.
     ///
     /// If the driver fails to destroy one, the owned buffers in flight are leaked, which is logged.
     #[doc(alias = "ibv_destroy_qp")]

@@ -279,7 +279,8 @@ impl<T: Connected> PreparedChannel<T> {
     /// that of its end of the TCP connection if it is one of its device, otherwise the first of
     /// [these](verbs_core::Context::local_addr). This side connects to it, also if it is another than the one
     /// that TCP was connected to; so it has to be reached from here. If that fails, or the time is over, giving
-    /// up takes up to 7 s more on soft-iWARP.
+    /// up takes up to 7 s more on soft-iWARP; with an address that nothing answers from, as long as the kernel
+    /// tries to connect by TCP (about two minutes by default).
     ///
     /// # Errors
     ///
