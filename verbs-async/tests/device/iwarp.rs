@@ -135,7 +135,10 @@ fn a_stranger_is_rejected_and_the_peer_connects() {
         for stranger in [hello(b"another").unwrap(), Vec::new()] {
             let rejected = ask(&mut prepare(), &pd, at, &stranger).unwrap_err();
             let text = rejected.to_string();
-            assert!(text.contains("another program"), "{text}");
+            assert!(
+                text.contains("this address is for another connection"),
+                "{text}"
+            );
         }
         let (mut prepared, request) = (prepare(), meeting.request().unwrap());
         let answer = ask(&mut prepared, &pd, at, &request).unwrap();

@@ -185,7 +185,10 @@ fn stranger_is_rejected_and_the_peer_connects() {
                     panic!("{rejected:?}");
                 };
                 assert_eq!(code, RefusalCode::HANDSHAKE);
-                assert!(words.contains("another program"), "{words}");
+                assert!(
+                    words.contains("this address is for another connection"),
+                    "{words}"
+                );
             }
             let pd = there();
             let (connector, at) = connector(pd.context(), None, at).unwrap();
