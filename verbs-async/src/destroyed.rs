@@ -61,7 +61,7 @@ impl<C: PartialEq> Destroyed<C> {
         }
         let spare = self.add(cx.waker().clone());
         wake::drop_guarded(spare);
-        // Again: what happened before the waker was here wakes nobody.
+        // Again: what happened before the waker was here has not woken the task.
         ready().map_or(Poll::Pending, Poll::Ready)
     }
 

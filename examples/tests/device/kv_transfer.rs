@@ -179,7 +179,7 @@ fn stopped_prefill_writes_nothing_into_pages_that_are_used_again() {
     // Both are connected over TCP before the first request begins. The second is not slowed down by the wire:
     // it writes into the pages as soon as they are free, while the device of the first would still write. That
     // needs two seconds more for what it was given. Until the second is connected, decode looks whether
-    // anything is written to the free pages: all of that, if their queue pair is destroyed later than decode says.
+    // anything is written to the free pages: all of that, if their queue pair is destroyed later than decode reports.
     decode.freeze();
     let [stopped, next] = [(&peer_name(), 1), (&device_name(), 2)].map(|(device, connected)| {
         let prefill = prefill(&decode, device, &LARGE, &["--timeout", "60"]);

@@ -42,7 +42,7 @@ impl AsyncDatagrams {
     }
 }
 
-/// A new membership, which ends if nobody takes it.
+/// A new membership, which ends if it is dropped, unless it was kept.
 struct Joined {
     // `None` once it was taken.
     shared: Option<Arc<Shared>>,

@@ -412,8 +412,8 @@ mod tests {
             one.listens_at(Some("192.0.2.7:80".parse().unwrap()));
             run(&mut one, &mut theirs).0.unwrap();
             one.read_ahead();
-            let (read, said) = run(&mut one, &mut theirs);
-            assert!(said.is_empty(), "READY comes later");
+            let (read, written) = run(&mut one, &mut theirs);
+            assert!(written.is_empty(), "READY comes later");
             if refuses {
                 let error = read.unwrap_err().to_string();
                 assert!(error.contains("no route"), "{error}");
@@ -421,9 +421,9 @@ mod tests {
             }
             read.unwrap();
             one.ready();
-            let (read, said) = run(&mut one, &mut theirs);
+            let (read, written) = run(&mut one, &mut theirs);
             read.unwrap();
-            assert_eq!(said, frame::ready());
+            assert_eq!(written, frame::ready());
         }
     }
 }
