@@ -50,7 +50,7 @@ pub(crate) fn comes(wr_id: u64, bytes: &[u8]) {
     message[20] = 0x45;
     message[32..36].copy_from_slice(&[10, 0, 0, 9]);
     message.extend_from_slice(bytes);
-    deliver(wr_id, &message);
+    assert!(deliver(wr_id, &message));
     let done = ibv_wc {
         wr_id,
         status: IBV_WC_SUCCESS,

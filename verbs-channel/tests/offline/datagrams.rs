@@ -53,7 +53,7 @@ pub(crate) fn comes(wr_id: u64, from: &DatagramEndpoint, bytes: &[u8], immediate
     message[32..36].copy_from_slice(&from.gid().unwrap().raw()[12..]);
     message[36..40].copy_from_slice(&[10, 0, 0, 1]);
     message.extend_from_slice(bytes);
-    deliver(wr_id, &message);
+    assert!(deliver(wr_id, &message));
     let mut done = ibv_wc {
         wr_id,
         status: IBV_WC_SUCCESS,
@@ -481,7 +481,7 @@ fn peers_are_addressed_by_lid_on_infiniband() {
     assert_eq!(datagrams.max_payload(), 4096);
     // A datagram without a header has its sender's LID.
     let receive = posted()[0];
-    deliver(receive, &[0; HEADER + 1]);
+    assert!(deliver(receive, &[0; HEADER + 1]));
     let done = ibv_wc {
         wr_id: receive,
         opcode: IBV_WC_RECV,

@@ -67,7 +67,7 @@ pub(crate) fn connected(group: &ChannelGroup) -> (ConnectedMember, u32) {
 }
 
 fn receives(wr_id: u64, qp_num: u32, bytes: &[u8]) {
-    fake_libibverbs::deliver(wr_id, bytes);
+    assert!(fake_libibverbs::deliver(wr_id, bytes));
     let done = ibv_wc {
         wr_id,
         qp_num,

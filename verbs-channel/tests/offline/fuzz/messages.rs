@@ -83,7 +83,7 @@ impl Device {
         };
         self.count += 1;
         let bytes = self.count.to_le_bytes();
-        deliver(wr_id, &bytes);
+        assert!(deliver(wr_id, &bytes));
         let done = ibv_wc {
             wr_id,
             qp_num,

@@ -186,16 +186,20 @@ pub fn touch_posted() {
     });
 }
 
-/// The device writes a message to the elements of this receive.
-pub fn deliver(wr_id: u64, message: &[u8]) {
+/// The device writes a message to the elements of this receive. Returns whether it has the receive:
+/// not if the queue pair was destroyed, which another thread may do at any moment.
+#[must_use]
+pub fn deliver(wr_id: u64, message: &[u8]) -> bool {
     with(|library| {
         let mut operations = library.operations.iter();
-        let receive = operations.find(|op| op.wr_id == wr_id && op.writes);
-        let receive = receive.expect("it is posted");
+        let Some(receive) = operations.find(|op| op.wr_id == wr_id && op.writes) else {
+            return false;
+        };
         let room: usize = receive.parts.iter().map(|(_, length)| length).sum();
         assert!(message.len() <= room, "a message is too long");
         write(&receive.parts, message.iter().copied());
-    });
+        true
+    })
 }
 
 /// The device forgets all requests: for a test that begins anew, after another whose queue pairs could
