@@ -49,7 +49,7 @@ impl Shared {
 
 fn arrives(receive: usize, channel: &AsyncChannel, bytes: &[u8]) {
     let wr_id = posted()[receive];
-    deliver(wr_id, bytes);
+    assert!(deliver(wr_id, bytes));
     let message = ibv_wc {
         wr_id,
         qp_num: channel.endpoint().unwrap().qp_num(),
