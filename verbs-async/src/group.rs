@@ -200,7 +200,7 @@ impl AsyncGroup {
             Ok((at, engine.prepared_receives(at)))
         });
         // If its receives could not be posted, it is down already.
-        self.shared.driver.settle();
+        self.shared.driver.joined();
         let (at, receives) = joined?;
         if is_watched {
             self.shared.watch_peers();

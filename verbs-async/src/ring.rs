@@ -213,6 +213,10 @@ impl Ring for Channels {
         ticket.slot()
     }
 
+    fn slots(&self) -> usize {
+        self.engine.slots()
+    }
+
     #[inline]
     fn channel(ticket: Ticket) -> ChannelId {
         ticket.channel()

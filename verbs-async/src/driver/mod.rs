@@ -219,6 +219,14 @@ impl<R: Ring> Driver<R> {
         wake::drop_guarded(waker);
     }
 
+    /// A channel has joined the ring: there is room for the tasks that wait for operations in its slots.
+    /// If the channel is down already, what it had is ended.
+    pub(crate) fn joined(&self) {
+        let mut state = self.state.lock();
+        state.reserve_waits();
+        self.unlock(state);
+    }
+
     /// Does what became due while wake-ups were [held back](wake::hold) on this thread, or in
     /// [`with_ring`](Self::with_ring).
     pub(crate) fn settle(&self) {

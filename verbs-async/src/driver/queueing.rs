@@ -77,7 +77,10 @@ impl<R: Ring> DriverState<R> {
             Started::Short => return Some(Head::Short),
             Started::Posted(ticket) => {
                 head.stage = Stage::Posted(ticket);
-                if let Some(waker) = head.waker.take() {
+                let waker = head.waker.take();
+                // If room was made for it, there are more slots.
+                self.reserve_waits();
+                if let Some(waker) = waker {
                     // The slot is new, so no waker is replaced.
                     let _none = self.wait(ticket, Wait::Task(waker));
                 }

@@ -24,6 +24,9 @@ pub(crate) trait Ring {
     /// The slot of an operation: a number that is unique among operations that have a slot.
     fn slot(ticket: Self::Ticket) -> usize;
 
+    /// How many slots there are: the [`slot`](Self::slot) of each operation is below it.
+    fn slots(&self) -> usize;
+
     /// The channel of an operation.
     fn channel(ticket: Self::Ticket) -> Self::Channel;
 

@@ -103,6 +103,7 @@ impl<R: Ring> DriverState<R> {
         mut started: Started<R>,
     ) -> usize {
         if let Started::RoomMade = started {
+            self.reserve_waits();
             started = request.post(&mut self.ring, channel);
         }
         let stage = match started {
@@ -292,10 +293,20 @@ impl<R: Ring> DriverState<R> {
         self.wait(ticket, Wait::Task(waker))
     }
 
+    /// Makes room for the tasks of operations in all slots of the ring.
+    pub(super) fn reserve_waits(&mut self) {
+        let slots = self.ring.slots();
+        if slots > self.waits.len() {
+            self.waits.resize_with(slots, || None);
+        }
+    }
+
     pub(super) fn wait(&mut self, ticket: R::Ticket, wait: Wait) -> Option<Wait> {
         let slot = R::slot(ticket);
         if slot >= self.waits.len() {
-            self.waits.resize_with(slot + 1, || None);
+            // Of the slots that channels share, some were added meanwhile.
+            let len = self.ring.slots().max(slot + 1);
+            self.waits.resize_with(len, || None);
         }
         let replaced = self.waits[slot].replace(wait);
         self.waiters += usize::from(replaced.is_none());

@@ -330,6 +330,10 @@ impl Ring for FakeRing {
         ticket.slot
     }
 
+    fn slots(&self) -> usize {
+        self.0.lock().slots.len()
+    }
+
     fn channel(ticket: Ticket) -> usize {
         ticket.channel
     }

@@ -1,5 +1,8 @@
 //! Outcomes that are not taken: they delay no operation on any queue.
 
+use std::pin::Pin;
+use std::task::{Context, Waker};
+
 use fake_libibverbs::with;
 use verbs_async::verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest};
 use verbs_async::{AsyncChannel, Error, Operation};
@@ -213,4 +216,24 @@ fn outcomes_polled_by_another_op_delay_no_other_queue() {
     done(posted().get(5).copied());
     assert!(second.ends().0.is_ok(), "it was not posted");
     assert!(receives.iter_mut().all(|receive| receive.ends().0.is_ok()));
+}
+
+#[test]
+fn waiting_in_slots_that_were_never_used_allocates_nothing() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    let channels = [(); 3].map(|()| peer.join());
+    let start = |channel: &AsyncChannel| [(); 2].map(|()| Box::pin(channel.send(peer.buffer())));
+    let mut sends: Vec<Pin<Box<Operation>>> = channels.iter().flat_map(start).collect();
+    with(|library| {
+        library.calls.reserve(100);
+        library.rooms.reserve(100);
+        library.armed.reserve(100);
+    });
+    let mut cx = Context::from_waker(Waker::noop());
+    let before = allocations();
+    for send in &mut sends {
+        assert!(send.as_mut().poll(&mut cx).is_pending());
+    }
+    assert_eq!(allocations() - before, 0);
 }

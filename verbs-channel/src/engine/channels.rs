@@ -178,6 +178,14 @@ impl Engine {
         Ok(())
     }
 
+    /// How many slots its channels have together: the [slot](super::Ticket::slot) of each operation is
+    /// below it. It grows when a channel joins or [reserves](Self::reserve) more, and where channels
+    /// share a budget, while they use it.
+    #[must_use]
+    pub const fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// How many more requests fit into one of the channel's queues, and into the
     /// [budget](crate::ChannelBuilder::in_flight); 0 if there is no such channel.
     #[must_use]

@@ -114,6 +114,11 @@ impl<S: Copy, B> Slots<S, B> {
         }
     }
 
+    /// How many slots there are.
+    pub(crate) const fn len(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Adds free slots to a channel's; what is in flight stays.
     pub(crate) fn grow(&mut self, own: &mut SlotList, more: u32) {
         let len = self.push_slots(more);
