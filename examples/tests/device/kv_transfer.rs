@@ -113,6 +113,7 @@ fn connections(decode: &Program) -> usize {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn pages_arrive_over_one_rail_and_over_two() {
+    let _test = begin!(iwarp lacks "immediates");
     let one = decode(&device_name(), &SMALL, &["-n", "3", "--count-rails"]);
     let output = prefill(&one, &peer_name(), &SMALL, &["--chain", "5"]).succeeds();
     assert_eq!(written(&output), 384, "{output}");
@@ -130,6 +131,7 @@ fn pages_arrive_over_one_rail_and_over_two() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn pages_of_aborted_requests_are_used_again_at_once() {
+    let _test = begin!(iwarp lacks "immediates");
     let (here, there) = crossed();
     // Long ones: between half of a request and all of it there is time to abort it.
     let decode = decode(&here, &LARGE, &["-n", "4", "--abort-every", "2"]);
@@ -145,6 +147,7 @@ fn pages_of_aborted_requests_are_used_again_at_once() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn pages_of_a_lost_rail_go_over_the_other_until_it_is_back() {
+    let _test = begin!(iwarp lacks "immediates");
     let (here, there) = crossed();
     let decode = decode(&here, &SMALL, &["-n", "5"]);
     prefill(&decode, &there, &SMALL, &["--lose-every", "2"]).succeeds();
@@ -158,6 +161,7 @@ fn pages_of_a_lost_rail_go_over_the_other_until_it_is_back() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn rail_that_is_alone_and_lost_ends_its_request_only() {
+    let _test = begin!(iwarp lacks "immediates");
     let decode = decode(&device_name(), &SMALL, &["-n", "3"]);
     prefill(&decode, &peer_name(), &SMALL, &["--lose-every", "2"]).succeeds();
     let output = ends(decode, 3, 1..2);
@@ -170,7 +174,7 @@ fn rail_that_is_alone_and_lost_ends_its_request_only() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn stopped_prefill_writes_nothing_into_pages_that_are_used_again() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "immediates");
     let Some([_, there]) = wire::netdevs(&test) else {
         return;
     };
@@ -204,7 +208,7 @@ fn stopped_prefill_writes_nothing_into_pages_that_are_used_again() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn stopped_decode_ends_its_request_and_goes_on() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "immediates");
     let Some([_, there]) = wire::netdevs(&test) else {
         return;
     };
@@ -224,7 +228,7 @@ fn stopped_decode_ends_its_request_and_goes_on() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn deadline_in_the_middle_frees_the_pages() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "immediates");
     let Some([_, there]) = wire::netdevs(&test) else {
         return;
     };
@@ -240,7 +244,7 @@ fn deadline_in_the_middle_frees_the_pages() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn another_prefill_goes_on_where_one_was_killed() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "immediates");
     let Some([_, there]) = wire::netdevs(&test) else {
         return;
     };
@@ -258,6 +262,7 @@ fn another_prefill_goes_on_where_one_was_killed() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn prefill_reports_that_decode_was_killed() {
+    let _test = begin!(iwarp lacks "immediates");
     let (here, there) = crossed();
     let decode = decode(&here, &SMALL, &["-n", "1000000"]);
     let prefill = prefill(&decode, &there, &SMALL, &[]);
@@ -270,7 +275,7 @@ fn prefill_reports_that_decode_was_killed() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn pages_of_a_rail_whose_link_goes_down_go_over_the_other() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "immediates");
     let Some([_, there]) = wire::netdevs(&test) else {
         return;
     };
@@ -291,7 +296,7 @@ fn pages_of_a_rail_whose_link_goes_down_go_over_the_other() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn packets_that_are_lost_damage_nothing() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "immediates");
     let Some([here, there]) = wire::netdevs(&test) else {
         return;
     };
@@ -306,6 +311,7 @@ fn packets_that_are_lost_damage_nothing() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn pages_allocate_nothing() {
+    let _test = begin!(iwarp lacks "immediates");
     let decode = decode(&device_name(), &MANY, &["-n", "1"]);
     let output = prefill(&decode, &peer_name(), &MANY, &[]).succeeds();
     assert!(output.contains(" 0.00 allocations a page"), "{output}");
@@ -319,7 +325,7 @@ fn pages_allocate_nothing() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn huge_pages_are_used_where_they_are_reserved() {
-    let test = begin!(alone);
+    let test = begin!(alone, iwarp lacks "immediates");
     let file = "/proc/sys/vm/nr_hugepages";
     let before = fs::read_to_string(file).unwrap();
     if let Err(error) = fs::write(file, "0") {

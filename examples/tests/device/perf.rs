@@ -27,7 +27,7 @@ fn measures(words: &str, operations: u64) {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn every_layer_moves_what_is_measured_and_verifies_it() {
-    let _test = begin!();
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
     for words in [
         "--op write --size 300",
         "--op write-imm --bandwidth",

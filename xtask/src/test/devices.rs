@@ -163,12 +163,8 @@ fn one_host(report: &mut Report, options: &Options, programs: &[Program]) -> Res
     let mut jobs = Vec::new();
     let mut expected = BTreeMap::new();
     for program in programs {
-        let (_, mut single): (Vec<&str>, Vec<&str>) = split(&program.tests);
+        let (_, single): (Vec<&str>, Vec<&str>) = split(&program.tests);
         let name = program.name() + on(options.driver);
-        if options.driver == Driver::Siw && program.artifact.package == "examples" {
-            single.retain(|test| *test == LESSON);
-            report.skip(format!("{name}, but for a lesson: {OF_EXAMPLES}"));
-        }
         if !single.is_empty() {
             expected.insert(name.clone(), single.len());
             let args = [&["--exact"], single.as_slice()].concat();
@@ -197,8 +193,8 @@ fn two_hosts(report: &mut Report, options: &Options, programs: &[Program]) -> Re
     Ok(())
 }
 
-/// Runs a part of the tests on soft-iWARP: those of verbs-core, and of the layers above what is about
-/// connections. All that may run there do so with `--driver siw`. Takes about two minutes.
+/// Runs a part of the tests on soft-iWARP: those of verbs-core, and of the layers above and of the examples what
+/// is about connections. All that may run there do so with `--driver siw`. Takes about two minutes.
 fn second_driver(
     report: &mut Report,
     options: &Options,
@@ -208,7 +204,7 @@ fn second_driver(
     options.driver = Driver::Siw;
     let part = |mut program: Program| {
         if program.artifact.package != "verbs-core" {
-            let is_in = |test: &str| CONNECTIONS.iter().any(|module| test.starts_with(module));
+            let is_in = |test: &str| CONNECTIONS.iter().any(|part| test.starts_with(part));
             program.tests.retain(|test| is_in(test));
         }
         (!program.tests.is_empty()).then_some(program)
@@ -227,21 +223,18 @@ fn second_driver(
     one_host(report, &options, &programs)
 }
 
-/// The modules of tests of connections.
-const CONNECTIONS: [&str; 6] = [
+/// How the names of tests of connections begin: with their module, or, of the examples, with what they are about.
+const CONNECTIONS: [&str; 9] = [
     "brief_clients::",
     "by_manager::",
+    "client_without_a_server_",
     "connecting::",
     "iwarp::",
     "leaving::",
+    "lessons::",
+    "peers_of_different_programs_",
     "quick_start::",
 ];
-
-/// The test of the examples that runs on iWARP, too: two processes that meet over TCP.
-const LESSON: &str = "lessons::the_lesson_for_two_hosts_runs_in_two_processes";
-
-/// Why the others do not run there.
-const OF_EXAMPLES: &str = "most need immediates, atomics or endpoints, which iWARP lacks";
 
 /// What follows a program's name in reports.
 fn on(driver: Driver) -> &'static str {
