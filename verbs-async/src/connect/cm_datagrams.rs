@@ -14,6 +14,7 @@ use verbs_channel::verbs_core::rdmacm::{
     DatagramListener, DatagramRequest, DatagramService, Message, PrivateData,
 };
 
+use super::awaited::Awaited;
 use super::cm_requests::Requests;
 use super::failure::{exchange_error, with_peer};
 use super::message::OwnedMessage;
@@ -190,7 +191,9 @@ impl AsyncDatagrams {
             let found = service.call(move |service| found(&service, &pd, port_num));
             found.await?.map_err(exchange_error)
         };
-        let (endpoint, handle) = deadline.bound(address, "answer", found).await?;
+        let (endpoint, handle) = deadline
+            .bound(&Awaited::new(address, "answer"), found)
+            .await?;
         self.add_handle(&endpoint, handle);
         Ok((endpoint, private_data))
     }

@@ -10,6 +10,7 @@ use verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
 use verbs_channel::verbs_core::QueuePairEndpoint;
 use verbs_channel::{ConnectedMember, PreparedChannel};
 
+use super::awaited::Awaited;
 use super::failure::{check_device, exchange_error, tcp, with_peer};
 use crate::channel::AsyncChannel;
 #[expect(unused_imports, reason = "named in documentation")]
@@ -35,7 +36,9 @@ impl AsyncGroup {
     /// channel and the stream.
     ///
     /// On iWARP one of both sides connects by `rdma_cm` to an address that the other has sent. A server that does not
-    /// trust its clients accepts them by a [`Listener`](crate::Listener) instead, which connects nowhere.
+    /// trust its clients accepts them by a [`Listener`](crate::Listener) instead, which connects nowhere, or
+    /// calls [`exchange_prepared`](Self::exchange_prepared) with a channel that
+    /// [accepts](PreparedChannel::set_side).
     ///
     /// ```no_run
     /// # use std::net::TcpStream;
@@ -62,17 +65,21 @@ impl AsyncGroup {
         stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        self.exchange_as(Side::Either, stream, private_data).await
+        self.exchange_as(Side::Either, stream, private_data, None)
+            .await
     }
 
-    /// [`exchange`](Self::exchange) for a side that came to its stream in this way.
+    /// [`exchange`](Self::exchange) for a side that came to its stream in this way, and may show what it
+    /// awaits.
     pub(super) async fn exchange_as(
         &self,
         side: Side,
         stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
         private_data: &[u8],
+        awaited: Option<&Awaited>,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        self.meet_watched(stream, private_data, None, side).await
+        self.meet_watched(stream, private_data, None, (side, awaited))
+            .await
     }
 
     /// [`exchange`](Self::exchange) for a channel that this group has [prepared](Self::prepare), with
@@ -108,7 +115,8 @@ impl AsyncGroup {
         stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        self.meet_watched(stream, private_data, Some(prepared), Side::Either)
+        let side = prepared.side();
+        self.meet_watched(stream, private_data, Some(prepared), (side, None))
             .await
     }
 
@@ -117,7 +125,7 @@ impl AsyncGroup {
         stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
         private_data: &[u8],
         prepared: Option<PreparedChannel<ConnectedMember>>,
-        side: Side,
+        (side, awaited): (Side, Option<&Awaited>),
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let descriptor = stream.as_fd().try_clone_to_owned();
         let descriptor = descriptor.map_err(|error| tcp("watch the connection to", error))?;
@@ -125,7 +133,13 @@ impl AsyncGroup {
         let socket = TcpStream::from(descriptor);
         let peer = socket.peer_addr().ok();
         let met = self
-            .meet_over(stream, private_data, Some(socket), prepared, side)
+            .meet_over(
+                stream,
+                private_data,
+                Some(socket),
+                prepared,
+                (side, awaited),
+            )
             .await;
         met.map_err(|error| with_peer(error, peer))
     }
@@ -145,7 +159,7 @@ impl AsyncGroup {
         stream: impl AsyncRead + AsyncWrite + Unpin,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        self.meet_over(stream, private_data, None, None, Side::Either)
+        self.meet_over(stream, private_data, None, None, (Side::Either, None))
             .await
     }
 
@@ -155,7 +169,7 @@ impl AsyncGroup {
         private_data: &[u8],
         socket: Option<TcpStream>,
         prepared: Option<PreparedChannel<ConnectedMember>>,
-        side: Side,
+        (side, awaited): (Side, Option<&Awaited>),
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let prepared = match (check_device(self), prepared) {
             (Err(error), _) => Err(error),
@@ -177,9 +191,10 @@ impl AsyncGroup {
         #[cfg(feature = "rdmacm")]
         if self.pd().context().device().needs_rdma_cm() {
             return self
-                .meet_by_manager(stream, exchange, prepared, socket)
+                .meet_by_manager((stream, socket), exchange, prepared, awaited)
                 .await;
         }
+        let _ = awaited;
         // The channel joins before READY is sent: the peer is sent the error if the group is full.
         let descriptor = socket.map(OwnedFd::from);
         let handshake =

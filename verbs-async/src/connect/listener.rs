@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use super::awaited::Awaited;
 use super::failure::tcp;
 use super::time::{Deadline, Start};
 use crate::channel::AsyncChannel;
@@ -64,7 +65,7 @@ pub struct Arrival {
 }
 
 /// Runs the exchange with a peer.
-pub(super) type Meet = Box<dyn FnOnce(AsyncGroup, Arc<[u8]>) -> Meeting + Send>;
+pub(super) type Meet = Box<dyn FnOnce(AsyncGroup, Arc<[u8]>, Awaited) -> Meeting + Send>;
 
 /// An accepted connection: the function that runs its exchange, and the peer's address.
 pub(super) type Connection = (Meet, SocketAddr);
@@ -190,10 +191,11 @@ impl Listener {
 impl ListenerState {
     fn meet(&mut self, (meet, peer): Connection, timeout: Duration) {
         let deadline = Deadline::after(timeout, &self.start);
-        let late = self.late;
-        let met = meet(self.group.clone(), Arc::clone(&self.private_data));
+        let awaited = Awaited::new(peer, self.late);
+        let private_data = Arc::clone(&self.private_data);
+        let met = meet(self.group.clone(), private_data, awaited.clone());
         self.handshakes.push(Box::pin(async move {
-            let outcome = deadline.bound(peer, late, met).await;
+            let outcome = deadline.bound(&awaited, met).await;
             Arrival { peer, outcome }
         }));
     }

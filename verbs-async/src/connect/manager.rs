@@ -13,6 +13,7 @@ use verbs_channel::verbs_core::rdmacm::{
 };
 use verbs_channel::{ConnectedMember, PreparedChannel};
 
+use super::awaited::Awaited;
 use super::cm_listener::{CmListener, CmRequest};
 use super::failure::exchange_error;
 use super::listener::{Listener, Meet};
@@ -82,7 +83,7 @@ impl AsyncGroup {
             let channel = self.establish(prepared, answer, timeout).await?;
             Ok((channel, private_data))
         };
-        deadline.bound(address, "answer", met).await
+        deadline.bound(&Awaited::new(address, "answer"), met).await
     }
 
     /// Needs the feature `rdmacm`. Connects a channel that this group has [prepared](Self::prepare) by
@@ -115,7 +116,7 @@ impl AsyncGroup {
             let channel = self.establish(prepared, answer, timeout).await?;
             Ok((channel, theirs))
         };
-        deadline.bound(peer, "answer", met).await
+        deadline.bound(&Awaited::new(peer, "answer"), met).await
     }
 
     /// Needs the feature `rdmacm`. Accepts one peer by `rdma_cm` and connects a channel to it, on any executor.
@@ -140,7 +141,7 @@ impl AsyncGroup {
         let request = deadline.share(1, listener.request()).await?;
         let request = request.ok_or_else(|| deadline.late("connect"))??;
         let (peer, met) = (request.peer_addr(), self.meet_cm(request, private_data));
-        deadline.bound(peer, "confirm", met).await
+        deadline.bound(&Awaited::new(peer, "confirm"), met).await
     }
 
     /// Needs the feature `rdmacm`. Accepts many peers by `rdma_cm` concurrently, on any executor: peers that
@@ -170,7 +171,7 @@ impl AsyncGroup {
                 let next = poll_fn(|cx| listener.lock().poll_request(cx)).await;
                 let request = next.map_err(io::Error::from)?;
                 let peer = request.peer_addr();
-                let meet: Meet = Box::new(|group, private_data| {
+                let meet: Meet = Box::new(|group, private_data, _| {
                     Box::pin(async move { group.meet_cm(request, &private_data).await })
                 });
                 Ok((meet, peer))
@@ -223,7 +224,7 @@ impl AsyncGroup {
     ) -> Result<AsyncChannel> {
         let (deadline, peer) = (self.deadline(timeout), request.peer_addr());
         let met = self.accept(prepared, request.request, private_data.to_vec(), timeout);
-        deadline.bound(peer, "confirm", met).await
+        deadline.bound(&Awaited::new(peer, "confirm"), met).await
     }
 
     /// Accepts a peer of this crate. There is no timeout: the listener has one.

@@ -13,11 +13,13 @@ use verbs_channel::exchange::{Exchange, ExchangeError, Meeting};
 use verbs_channel::verbs_core::rdmacm::{AddrResolved, ConnectRequest, Listener, Message};
 use verbs_channel::{ConnectedMember, PreparedChannel};
 
+use super::awaited::Awaited;
 use super::cm_requests::Requests;
 use super::exchange::{agreed, run};
 use super::failure::{exchange_error, with_peer};
 use super::manager::Asked;
 use super::steps::{Elsewhere, ended};
+use super::time::{self, Deadline};
 use crate::blocking;
 use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};
@@ -28,40 +30,53 @@ use crate::group::AsyncGroup;
 const AGAIN: Duration = Duration::from_secs(1);
 const TRIES: u32 = 10;
 
+/// How long the side that could not connect waits for the peer's reason: it is on the way if it has one.
+const REASON: Duration = Duration::from_millis(500);
+
 impl AsyncGroup {
     /// The rest of an exchange of a side that connects by `rdma_cm`.
     pub(super) async fn meet_by_manager(
         &self,
-        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+        (mut stream, socket): (impl AsyncRead + AsyncWrite + Unpin, Option<TcpStream>),
         mut exchange: Exchange,
         prepared: PreparedChannel<ConnectedMember>,
-        socket: Option<TcpStream>,
+        awaited: Option<&Awaited>,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         run(&mut stream, &mut exchange)
             .await
             .map_err(exchange_error)?;
-        let met = self.meet_met(&mut stream, &mut exchange, prepared, socket);
-        let met = met.await;
+        let awaits = |what, at| awaited.map_or((), |awaited| awaited.set(what, at));
+        let ends = (&mut stream, socket);
+        let met = self.meet_met(ends, &mut exchange, prepared, &awaits).await;
+        awaits("write", None);
         agreed(stream, exchange, met).await
     }
 
     async fn meet_met(
         &self,
-        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+        (stream, socket): (
+            &mut (impl AsyncRead + AsyncWrite + Unpin),
+            Option<TcpStream>,
+        ),
         exchange: &mut Exchange,
         prepared: PreparedChannel<ConnectedMember>,
-        socket: Option<TcpStream>,
+        awaits: &(impl Fn(&'static str, Option<SocketAddr>) + Send + Sync),
     ) -> Result<AsyncChannel> {
         let local = socket.as_ref().and_then(|socket| socket.local_addr().ok());
         let met = exchange.meeting().cloned();
         let meeting = &met.ok_or_else(|| exchange_error(ExchangeError::Over))?;
         let channel = if meeting.listens {
-            let request = self.asked(stream, exchange, meeting, local).await?;
+            let request = self
+                .asked(stream, exchange, (meeting, local), awaits)
+                .await?;
+            let asks = request.get().and_then(ConnectRequest::peer_addr);
+            awaits("answer", asks);
             let answer = meeting.answer().map_err(exchange_error)?;
             self.accept(prepared, request, answer, Duration::ZERO)
                 .await?
         } else {
-            self.connect_met(stream, exchange, meeting, prepared, local)
+            let meeting = (meeting, local);
+            self.connect_met(stream, exchange, meeting, prepared, awaits)
                 .await?
         };
         if let Some(socket) = socket {
@@ -76,8 +91,8 @@ impl AsyncGroup {
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
         exchange: &mut Exchange,
-        meeting: &Meeting,
-        local: Option<SocketAddr>,
+        (meeting, local): (&Meeting, Option<SocketAddr>),
+        awaits: &(impl Fn(&'static str, Option<SocketAddr>) + Send + Sync),
     ) -> Result<Elsewhere<ConnectRequest>> {
         let context = self.pd().context().clone();
         let listener = blocking::run(move || listener(&context, local)).await;
@@ -85,6 +100,7 @@ impl AsyncGroup {
         let mut requests = Requests::<Listener>::new(listener, &self.shared().events)?;
         exchange.listens_at(requests.local_addr());
         run(stream, exchange).await.map_err(exchange_error)?;
+        awaits("connect", None);
         exchange.read_ahead();
         let mut ahead = pin!(run(stream, exchange));
         let mut is_read = false;
@@ -118,31 +134,54 @@ impl AsyncGroup {
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
         exchange: &mut Exchange,
-        meeting: &Meeting,
+        (meeting, local): (&Meeting, Option<SocketAddr>),
         prepared: PreparedChannel<ConnectedMember>,
-        local: Option<SocketAddr>,
+        awaits: &(impl Fn(&'static str, Option<SocketAddr>) + Send + Sync),
     ) -> Result<AsyncChannel> {
         exchange.listens_at(None);
         run(stream, exchange).await.map_err(exchange_error)?;
         let to = exchange.meeting().and_then(|meeting| meeting.listener);
         let to = to.ok_or_else(|| exchange_error(ExchangeError::Over))?;
         let request = meeting.request().map_err(exchange_error)?;
-        let connected = async {
+        awaits("answer", Some(to));
+        let asked = async {
             let resolved = self.resolved(local, to).await?;
-            let asked = self
-                .ask_from(Some(prepared), resolved, request.into(), (AGAIN, AGAIN))
-                .await?;
+            self.ask_from(Some(prepared), resolved, request.into(), (AGAIN, AGAIN))
+                .await
+        };
+        let asked = asked.await;
+        if asked.is_err()
+            && let Some(refused) = self.refusal(stream, exchange).await
+        {
+            // The peer's own reason is more precise.
+            return Err(exchange_error(refused));
+        }
+        let connected = async {
             let Asked {
                 prepared,
                 answer,
                 theirs,
-            } = asked;
+            } = asked?;
             // Dropping the answer ends the connection.
             meeting.check_answer(&theirs).map_err(exchange_error)?;
             self.establish(prepared, answer, Duration::ZERO).await
         };
         let connected = connected.await;
         connected.map_err(|error| with_peer(error, Some(to)))
+    }
+
+    /// The reason that the peer has sent instead of its part of the exchange, or sends soon. If there is none, the
+    /// exchange can go on.
+    async fn refusal(
+        &self,
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+        exchange: &mut Exchange,
+    ) -> Option<ExchangeError> {
+        exchange.read_ahead();
+        let soon = Deadline::after(REASON, &time::of_events(&self.shared().events));
+        let read = soon.share(1, run(stream, exchange)).await.ok()??;
+        read.err()
+            .filter(|error| matches!(error, ExchangeError::Refused { .. }))
     }
 
     /// The way to the peer's listener, from an address of this group's device.

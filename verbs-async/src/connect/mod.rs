@@ -6,6 +6,7 @@
 mod adapter;
 #[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 mod alone;
+mod awaited;
 #[cfg(feature = "rdmacm")]
 mod cm_datagrams;
 #[cfg(feature = "rdmacm")]

@@ -15,6 +15,7 @@ use verbs_channel::{ConnectedMember, PreparedChannel};
 
 #[cfg(feature = "tokio")]
 use super::adapter;
+use super::awaited::Awaited;
 #[cfg(feature = "tokio")]
 use super::failure::lookup;
 use super::failure::{check, exchange_error, not_connected, tcp, with_peer};
@@ -51,7 +52,10 @@ impl AsyncGroup {
         let mut last = exchange_error(ExchangeError::NoAddress);
         for address in addresses {
             match connect_by_tokio(address).await {
-                Ok(stream) => return self.exchange_as(Side::Connects, stream, private_data).await,
+                Ok(stream) => {
+                    let met = self.exchange_as(Side::Connects, stream, private_data, None);
+                    return met.await;
+                }
                 Err(error) => last = with_peer(error, Some(address)),
             }
         }
@@ -81,8 +85,9 @@ impl AsyncGroup {
         let resolved = resolved.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()));
         let addresses: Vec<_> = resolved.map_err(lookup(text))?.collect();
         let (stream, address) = time::reach(&addresses, &deadline, connect_by_tokio).await?;
-        let met = self.exchange_as(Side::Connects, stream, private_data);
-        deadline.bound(address, "write", met).await
+        let awaited = Awaited::new(address, "write");
+        let met = self.exchange_as(Side::Connects, stream, private_data, Some(&awaited));
+        deadline.bound(&awaited, met).await
     }
 
     /// Needs the feature `tokio`. Accepts many peers over TCP concurrently, in a tokio runtime that
@@ -124,7 +129,8 @@ impl AsyncGroup {
         // Without it the exchange is only slower.
         drop(stream.set_nodelay(true));
         let stream = adapter::Tokio(stream);
-        self.exchange_as(Side::Accepts, stream, private_data).await
+        let met = self.exchange_as(Side::Accepts, stream, private_data, None);
+        met.await
     }
 
     /// Needs the feature `tokio`. [`exchange`](Self::exchange) over a stream with tokio's traits.
@@ -178,7 +184,10 @@ impl AsyncGroup {
         let mut last = exchange_error(ExchangeError::NoAddress);
         for address in resolve(peer).await? {
             match connect_by_async_io(address).await {
-                Ok(stream) => return self.exchange_as(Side::Connects, stream, private_data).await,
+                Ok(stream) => {
+                    let met = self.exchange_as(Side::Connects, stream, private_data, None);
+                    return met.await;
+                }
                 Err(error) => last = with_peer(error, Some(address)),
             }
         }
@@ -204,8 +213,9 @@ impl AsyncGroup {
         let deadline = Deadline::after(timeout, &time::async_io());
         let addresses = resolve_by(&deadline, peer).await?;
         let (stream, address) = time::reach(&addresses, &deadline, connect_by_async_io).await?;
-        let met = self.exchange_as(Side::Connects, stream, private_data);
-        deadline.bound(address, "write", met).await
+        let awaited = Awaited::new(address, "write");
+        let met = self.exchange_as(Side::Connects, stream, private_data, Some(&awaited));
+        deadline.bound(&awaited, met).await
     }
 
     /// Needs the feature `async-io`. Accepts many peers over TCP concurrently, with async-io, in
@@ -262,15 +272,16 @@ impl AsyncGroup {
         let (stream, _) = accepted.map_err(|error| tcp("accept", error))?;
         // Without it the exchange is only slower.
         drop(stream.get_ref().set_nodelay(true));
-        self.exchange_as(Side::Accepts, stream, private_data).await
+        let met = self.exchange_as(Side::Accepts, stream, private_data, None);
+        met.await
     }
 }
 
 /// The exchange over a stream that a listener has accepted.
 fn over(stream: impl AsyncRead + AsyncWrite + Unpin + AsFd + Send + 'static) -> Meet {
-    Box::new(move |group, private_data| {
+    Box::new(move |group, private_data, awaited| {
         Box::pin(async move {
-            let met = group.exchange_as(Side::Accepts, stream, &private_data);
+            let met = group.exchange_as(Side::Accepts, stream, &private_data, Some(&awaited));
             met.await
         })
     })

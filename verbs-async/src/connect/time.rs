@@ -16,6 +16,7 @@ use rustix::time::{
 };
 use verbs_channel::exchange::ExchangeError;
 
+use super::awaited::Awaited;
 use super::failure::{exchange_error, tcp, with_peer};
 use crate::error::{Error, Result};
 #[cfg(feature = "rdmacm")]
@@ -154,11 +155,11 @@ impl Deadline {
     /// left: with what the peer did not do.
     pub(super) async fn bound<T>(
         &self,
-        peer: SocketAddr,
-        late: &'static str,
+        awaited: &Awaited,
         future: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let met = self.share(1, future).await?;
+        let (peer, late) = awaited.get();
         met.unwrap_or_else(|| Err(self.late(late)))
             .map_err(|error| with_peer(error, Some(peer)))
     }

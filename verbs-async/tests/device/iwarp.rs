@@ -207,10 +207,12 @@ fn a_listener_that_never_answers_is_an_error_in_time_and_blocks_nothing() {
         let mut peer = Peer::new(tcp.accept().unwrap().0, Side::Accepts);
         assert!(peer.run().unwrap().listens);
         let silent = listener(there().context(), None).unwrap();
-        peer.exchange.listens_at(silent.local_addr());
+        let at = silent.local_addr();
+        peer.exchange.listens_at(at);
         drop(peer.run());
         peer.exchange.read_ahead();
-        peer.run().unwrap_err()
+        peer.run().unwrap_err();
+        at.unwrap()
     });
     let error = run(Way::AsyncIo, async move {
         let group = group();
@@ -222,8 +224,61 @@ fn a_listener_that_never_answers_is_an_error_in_time_and_blocks_nothing() {
         matches!(of_exchange(&error), ExchangeError::TimedOut { .. }),
         "{error:?}"
     );
-    assert!(error.to_string().starts_with(&address.to_string()));
     // The end of the stream: nothing of this side waits on.
+    let at = peer.join().unwrap();
+    assert_eq!(error.to_string(), format!("{at} did not answer within 1 s"));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_that_never_connects_is_an_error_in_time_that_names_it() {
+    let _test = begin_iwarp!();
+    let (tcp, address) = tcp_listener();
+    let peer = thread::spawn(move || {
+        let mut peer = Peer::new(TcpStream::connect(address).unwrap(), Side::Connects);
+        assert!(peer.reach().listener.is_some());
+        peer.exchange.read_ahead();
+        // The end of the stream.
+        peer.run().unwrap_err();
+    });
+    let (from, outcome) = run(Way::AsyncIo, async move {
+        let listener = group().listen_async_io(Async::new(tcp).unwrap());
+        let mut listener = listener.handshake_timeout(Duration::from_secs(1));
+        let arrival = listener.accept().await.unwrap();
+        (arrival.peer, arrival.outcome)
+    });
+    let text = outcome.unwrap_err().to_string();
+    assert_eq!(text, format!("{from} did not connect within 1 s"));
+    peer.join().unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_reason_of_a_peer_that_does_not_listen_any_more_is_returned() {
+    let _test = begin_iwarp!();
+    let (tcp, address) = tcp_listener();
+    let peer = thread::spawn(move || {
+        let mut peer = Peer::new(tcp.accept().unwrap().0, Side::Accepts);
+        assert!(peer.run().unwrap().listens);
+        let gone = listener(there().context(), None).unwrap();
+        peer.exchange.listens_at(gone.local_addr());
+        drop(gone);
+        peer.run().unwrap();
+        // It takes a moment.
+        thread::sleep(Duration::from_millis(50));
+        peer.exchange
+            .refuse(&std::io::Error::other("out of memory"));
+        drop(peer.run());
+    });
+    let error = run(Way::AsyncIo, async move {
+        let group = group();
+        let connecting = group.connect_async_io_within(address, PATIENCE, b"");
+        beside(connecting).await.unwrap_err()
+    });
+    assert_eq!(
+        error.to_string(),
+        format!("{address} refused the connection: \"out of memory\"")
+    );
     peer.join().unwrap();
 }
 

@@ -10,8 +10,9 @@ use verbs_core::rdmacm::{
     Pending, PrivateData, RouteResolved,
 };
 
+use super::deadline::Deadline;
 use super::prepared::{Connected, PreparedChannel};
-use super::tcp::{self, Deadline};
+use super::tcp;
 use crate::error::{Error, Result};
 use crate::exchange::rdmacm::{
     checked, explain, hello, is_unresolved, private_data as of_hello, refused,
@@ -77,7 +78,7 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {
-        let deadline = tcp::deadline(timeout);
+        let deadline = Deadline::after(timeout);
         let met = self.reach(peer, deadline, &hello(private_data)?, of_hello);
         met.map(|(connected, _, private_data)| (connected, private_data))
     }
@@ -96,7 +97,7 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(T, PrivateData)> {
-        let deadline = tcp::deadline(timeout);
+        let deadline = Deadline::after(timeout);
         let met = self.reach(peer, deadline, private_data, |_| Ok(()));
         met.map(|(connected, private_data, ())| (connected, private_data))
     }
@@ -140,7 +141,7 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {
-        let deadline = tcp::deadline(timeout);
+        let deadline = Deadline::after(timeout);
         let answer = hello(private_data)?;
         let request = next_request(listener, deadline)?;
         let peer = request.peer_addr();
@@ -185,7 +186,7 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<T> {
-        self.accept_within(request, tcp::deadline(timeout), private_data)
+        self.accept_within(request, Deadline::after(timeout), private_data)
     }
 
     /// Connects to the first of the peer's addresses that accepts. While one of them has no listener yet,
@@ -239,7 +240,8 @@ impl<T: Connected> PreparedChannel<T> {
             .and_then(|resolved| resolved.resolve_route(left()))
             .and_then(|resolving| resolving.wait(Some(left())));
         let route = route.map_err(|error| explain(error, timeout))?;
-        self.request_cm(route, request)
+        let asked = self.request_cm(route, request);
+        asked.map_err(|error| until.explain(error))
     }
 
     /// Connects to a peer that has accepted.
@@ -286,7 +288,7 @@ impl<T: Connected> PreparedChannel<T> {
 /// Waits until the peer has accepted.
 pub(super) fn answered(asked: Pending<Answer>, until: Deadline) -> Result<Answer, ExchangeError> {
     let answer = asked.wait(Some(until.left().unwrap_or_default()));
-    answer.map_err(|error| explain(error, until.timeout()))
+    answer.map_err(|error| until.explain(explain(error, until.timeout())))
 }
 
 /// Connecting by `rdma_cm` in steps, for a layer that waits in its own way. Needs the feature `rdmacm`.

@@ -8,15 +8,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use verbs_core::rdmacm::{ConnectRequest, Listener, Message, PrivateData};
 
+use super::deadline::Deadline;
 use super::manager::{answered, failure};
 use super::prepared::{Connected, PreparedChannel};
-use super::tcp::{self, Deadline};
+use super::tcp;
 use crate::error::Result;
 use crate::exchange::rdmacm::{connector, explain, listener, to_stranger};
 use crate::exchange::{Exchange, ExchangeError, Meeting, Side};
 
 /// How long the kernel waits for an address before it looks again: an answer on the way may be lost.
 pub(super) const AGAIN: Duration = Duration::from_secs(1);
+
+/// How long the side that could not connect waits for the peer's reason: it is on the way if it has one.
+const REASON: Duration = Duration::from_millis(500);
 
 impl<T: Connected> PreparedChannel<T> {
     /// The exchange over a TCP connection that this side came to in this way.
@@ -83,7 +87,12 @@ impl<T: Connected> PreparedChannel<T> {
         let from = || connector(&context, local, to);
         let asked = self.ask(from, (deadline, AGAIN), &meeting.request()?);
         let answer = asked.and_then(|asked| answered(asked, deadline));
-        let answer = answer.map_err(failed)?;
+        let answer = answer.map_err(|error| {
+            // The peer's own reason is more precise.
+            let until = deadline.sooner(REASON.min(deadline.left().unwrap_or_default()));
+            let refusal = tcp::refusal(stream, until, exchange);
+            refusal.map_or_else(|| failed(error), |refused| failure(peer, refused))
+        })?;
         // Dropping the answer ends the connection.
         meeting
             .check_answer(answer.private_data())

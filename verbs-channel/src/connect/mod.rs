@@ -2,6 +2,7 @@
 
 mod builder;
 mod datagrams;
+pub(crate) mod deadline;
 #[cfg(feature = "rdmacm")]
 pub(crate) mod manager;
 #[cfg(feature = "rdmacm")]

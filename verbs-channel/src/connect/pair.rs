@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use verbs_core::rdmacm::{Connection, Connector, Listener, Message, PrivateData};
 
+use super::deadline::Deadline;
 use super::manager::{answered, failure};
 use super::meeting::{AGAIN, next_of, wait_readable};
 use super::prepared::{Connected, PreparedChannel};
-use super::tcp;
 use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::exchange::rdmacm::{explain, hello, private_data};
@@ -32,7 +32,7 @@ impl<T: Connected> PreparedChannel<T> {
         other: PreparedChannel<U>,
         timeout: Duration,
     ) -> Result<((T, Connection), (U, Connection))> {
-        let deadline = tcp::deadline(timeout);
+        let deadline = Deadline::after(timeout);
         let from = self.context().local_addr()?;
         let to = other.context().local_addr()?;
         let failed = |error| failure(Some(to), explain(error, timeout));

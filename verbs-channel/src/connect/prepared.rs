@@ -12,6 +12,7 @@ use verbs_core::{
     Rejected,
 };
 
+use super::deadline::Deadline;
 use super::{tcp, unlocked};
 use crate::buffer::{OwnedBuffer, PdTag};
 use crate::channel::Channel;
@@ -62,6 +63,7 @@ pub struct PreparedChannel<T: Connected = Channel> {
     rest: T::Rest,
     // Posted when it is connected, or joins its group.
     receives: Vec<OwnedBuffer>,
+    side: Side,
 }
 
 /// The type that a [`PreparedChannel`] becomes.
@@ -164,8 +166,12 @@ impl PreparedChannel {
 
 impl<T: Connected> PreparedChannel<T> {
     pub(crate) const fn new(qp: PreparedQueuePair, rest: T::Rest) -> Self {
-        let receives = Vec::new();
-        Self { qp, rest, receives }
+        Self {
+            qp,
+            rest,
+            receives: Vec::new(),
+            side: Side::Either,
+        }
     }
 
     /// Its queue pair, to be shown to `rdma_cm`.
@@ -241,6 +247,22 @@ impl<T: Connected> PreparedChannel<T> {
         Ok(())
     }
 
+    /// Sets how this side came to the stream of an [`exchange`](Self::exchange). The default is
+    /// [`Side::Either`]. [`connect`](Self::connect) and [`accept`](Self::accept) know it.
+    ///
+    /// It matters on iWARP only, where one side listens for the other to connect by `rdma_cm`. With
+    /// [`Side::Accepts`] that is this one: it never connects to an address of the peer's choice. Both sides
+    /// cannot accept.
+    pub const fn set_side(&mut self, side: Side) {
+        self.side = side;
+    }
+
+    /// How this side comes to the stream of an [`exchange`](Self::exchange), as [set](Self::set_side).
+    #[must_use]
+    pub const fn side(&self) -> Side {
+        self.side
+    }
+
     /// The endpoint of this side, which the peer needs to connect.
     #[must_use]
     pub fn endpoint(&self) -> QueuePairEndpoint {
@@ -308,7 +330,7 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {
-        let deadline = tcp::deadline(timeout);
+        let deadline = Deadline::after(timeout);
         let exchange = self.exchange_of(Side::Connects, private_data)?;
         let stream = tcp::connect(peer, deadline)?;
         let met = self.meet(&stream, deadline, exchange);
@@ -341,7 +363,7 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {
-        let deadline = tcp::deadline(timeout);
+        let deadline = Deadline::after(timeout);
         let exchange = self.exchange_of(Side::Accepts, private_data)?;
         let stream = tcp::accept(listener, deadline)?;
         let met = self.meet(&stream, deadline, exchange);
@@ -360,7 +382,8 @@ impl<T: Connected> PreparedChannel<T> {
     /// are closed.
     ///
     /// On iWARP one of both sides connects by `rdma_cm` to an address that the other has sent. A server that does not
-    /// trust its clients calls [`accept`](Self::accept) instead, which connects nowhere.
+    /// trust its clients calls [`accept`](Self::accept) instead, or sets [`Side::Accepts`](Self::set_side):
+    /// then it connects nowhere.
     ///
     /// # Errors
     ///
@@ -371,14 +394,14 @@ impl<T: Connected> PreparedChannel<T> {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {
-        let exchange = self.exchange_of(Side::Either, private_data);
+        let exchange = self.exchange_of(self.side, private_data);
         let exchange = exchange.inspect_err(|error| {
             // Otherwise it is this call that is wrong, and the caller may try again.
             if matches!(error, Error::Core(_)) {
                 tcp::refuse(stream, timeout, error);
             }
         })?;
-        let met = self.meet(stream, tcp::deadline(timeout), exchange);
+        let met = self.meet(stream, Deadline::after(timeout), exchange);
         watched(met, stream.try_clone())
     }
 }
@@ -394,7 +417,7 @@ impl<T: Connected> PreparedChannel<T> {
     fn meet(
         self,
         stream: &TcpStream,
-        deadline: tcp::Deadline,
+        deadline: Deadline,
         exchange: Exchange,
     ) -> Result<(T, Vec<u8>)> {
         tcp::meet(stream, deadline, exchange, |exchange| {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use verbs_core::DatagramEndpoint;
 use verbs_core::rdmacm::{DatagramRequest, DatagramService, Message, PrivateData};
 
+use super::deadline::Deadline;
 use super::manager::{failure, first_of};
-use super::tcp;
 use crate::datagrams::Datagrams;
 use crate::error::Result;
 use crate::exchange::rdmacm::{answered, explain_service, found};
@@ -60,7 +60,7 @@ impl Datagrams {
         timeout: Duration,
         message: impl Into<Message<'m>>,
     ) -> Result<(DatagramEndpoint, PrivateData)> {
-        let (message, deadline) = (message.into(), tcp::deadline(timeout));
+        let (message, deadline) = (message.into(), Deadline::after(timeout));
         let ask = |address, share| {
             DatagramService::find(address, share, message)
                 .and_then(|finding| finding.wait(Some(share)))

@@ -3,11 +3,15 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fmt, thread};
 
+use rustix::io::Errno;
+use rustix::net::{self, SendFlags};
+
+use super::deadline::Deadline;
 use crate::error::Result;
-use crate::exchange::{self, Exchange, ExchangeError, ExchangeFailure, Io};
+use crate::exchange::{Exchange, ExchangeError, ExchangeFailure, Io};
 
 /// Refuses the peer at the other end of a TCP connection: sends it the reason, and shuts the
 /// connection down.
@@ -16,7 +20,7 @@ use crate::exchange::{self, Exchange, ExchangeError, ExchangeFailure, Io};
 /// reason cannot be sent, the peer only notices the end of the connection.
 pub fn refuse(stream: &TcpStream, timeout: Duration, why: &(dyn std::error::Error + 'static)) {
     let exchange = Exchange::refusing(why);
-    let over = meet(stream, deadline(timeout), exchange, |_| Ok(()));
+    let over = meet(stream, Deadline::after(timeout), exchange, |_| Ok(()));
     // The outcome of an exchange that refuses is always that it is over.
     drop(over);
 }
@@ -29,14 +33,14 @@ pub(crate) fn connect(
 ) -> Result<TcpStream, ExchangeFailure> {
     let late = || ExchangeError::TimedOut {
         what: "answer",
-        after: Some(deadline.timeout),
+        after: Some(deadline.timeout()),
     };
     let failure = |(address, source): (SocketAddr, io::Error)| {
         let what = "connect to";
         let error = match source.kind() {
             io::ErrorKind::TimedOut => late(),
             io::ErrorKind::ConnectionRefused => ExchangeError::NotListening {
-                after: Some(deadline.timeout),
+                after: Some(deadline.timeout()),
                 source,
             },
             _ => ExchangeError::Tcp { what, source },
@@ -111,7 +115,7 @@ pub(crate) fn accept(
             None => {
                 return Err(ExchangeError::TimedOut {
                     what: "connect",
-                    after: Some(deadline.timeout),
+                    after: Some(deadline.timeout()),
                 });
             }
         }
@@ -190,19 +194,18 @@ pub(super) fn run(
     deadline: Deadline,
     exchange: &mut Exchange,
 ) -> Result<(), ExchangeError> {
-    let with_timeout = |error| match error {
-        ExchangeError::TimedOut { what, after: None } => ExchangeError::TimedOut {
-            what,
-            after: Some(deadline.timeout),
-        },
-        error => error,
-    };
-    while let Some(io) = exchange.io().map_err(with_timeout)? {
+    loop {
+        let refuses = exchange.refuses();
+        let Some(io) = exchange.io().map_err(|error| deadline.explain(error))? else {
+            return Ok(());
+        };
         let left = deadline
             .left()
             .ok_or_else(|| io::ErrorKind::TimedOut.into());
         // At its timeout a socket returns `WouldBlock`: the loop checks the deadline again.
         let moved = match io {
+            // The peer gets the reason after the deadline, too.
+            Io::Write(bytes) if refuses && left.is_err() => write_now(stream, bytes),
             Io::Write(bytes) => left
                 .and_then(|left| stream.set_write_timeout(Some(left)))
                 .and_then(|()| stream.write(bytes)),
@@ -212,7 +215,44 @@ pub(super) fn run(
         };
         exchange.moved(moved);
     }
-    Ok(())
+}
+
+/// Writes as much as there is room for in the buffer of the socket, without waiting.
+fn write_now(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    net::send(stream, bytes, flags).map_err(|error| match error {
+        Errno::AGAIN => io::ErrorKind::TimedOut.into(),
+        error => error.into(),
+    })
+}
+
+/// The reason that the peer has sent instead of its part of the exchange, or sends until this deadline; the
+/// stream is looked at once if that has passed. If there is none, the exchange can go on.
+#[cfg(feature = "rdmacm")]
+pub(super) fn refusal(
+    mut stream: &TcpStream,
+    until: Deadline,
+    exchange: &mut Exchange,
+) -> Option<ExchangeError> {
+    exchange.read_ahead();
+    loop {
+        let buffer = match exchange.io() {
+            Ok(Some(Io::Read(buffer))) => buffer,
+            Ok(_) => return None,
+            Err(error) => return matches!(error, ExchangeError::Refused { .. }).then_some(error),
+        };
+        let left = until.left();
+        let read = stream
+            .set_read_timeout(Some(left.unwrap_or(SHORTEST)))
+            .and_then(|()| stream.read(buffer));
+        let is_over = read
+            .as_ref()
+            .is_err_and(|error| left.is_none() && error.kind() == io::ErrorKind::WouldBlock);
+        if is_over {
+            return None;
+        }
+        exchange.moved(read);
+    }
 }
 
 /// The options of a connection that an exchange changes, to restore them.
@@ -244,43 +284,13 @@ pub(super) const RETRY: Duration = Duration::from_millis(5);
 /// The minimum time for an address to answer: a timeout of 0 is an error.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// A deadline, and the timeout that it was computed from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
-    at: Instant,
-    timeout: Duration,
-}
-
-pub(crate) fn deadline(timeout: Duration) -> Deadline {
-    let at = exchange::deadline(Instant::now(), timeout);
-    Deadline { at, timeout }
-}
-
-impl Deadline {
-    /// The timeout that it was computed from.
-    #[cfg(feature = "rdmacm")]
-    pub(super) const fn timeout(self) -> Duration {
-        self.timeout
-    }
-
-    /// A deadline after this time, in an exchange with this timeout.
-    #[cfg(feature = "rdmacm")]
-    pub(super) fn sooner(self, time: Duration) -> Self {
-        let Self { timeout, .. } = self;
-        let Self { at, .. } = deadline(time);
-        Self { at, timeout }
-    }
-
-    /// The time that is left; `None` if there is none.
-    pub(super) fn left(self) -> Option<Duration> {
-        let left = self.at.saturating_duration_since(Instant::now());
-        (!left.is_zero()).then_some(left)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+    #[cfg(feature = "rdmacm")]
+    use crate::exchange::Side;
     use std::net::Ipv4Addr;
     use std::sync::mpsc;
 
@@ -301,11 +311,11 @@ mod tests {
         let not_allowed = SocketAddr::from((Ipv4Addr::BROADCAST, 7));
         let unassigned = SocketAddr::from(([192, 0, 2, 1], 7));
         let addresses = [not_allowed, unassigned, address];
-        let stream = connect(&addresses[..], deadline(3 * SECOND)).unwrap();
+        let stream = connect(&addresses[..], Deadline::after(3 * SECOND)).unwrap();
         assert_eq!(stream.peer_addr().unwrap(), address);
         // Alone, it is not tried again.
         let start = Instant::now();
-        let failure = connect(not_allowed, deadline(3 * SECOND)).unwrap_err();
+        let failure = connect(not_allowed, Deadline::after(3 * SECOND)).unwrap_err();
         assert!(
             matches!(failure.error, ExchangeError::Tcp { .. }),
             "{failure:?}"
@@ -316,7 +326,7 @@ mod tests {
 
     #[test]
     fn address_without_a_port_is_named() {
-        let failure = connect("localhost", deadline(SECOND)).unwrap_err();
+        let failure = connect("localhost", Deadline::after(SECOND)).unwrap_err();
         assert_eq!(
             failure.to_string(),
             "the peer's address \"localhost\" is not HOST:PORT"
@@ -349,7 +359,7 @@ mod tests {
         for _ in 0..3 {
             let (listener, done) = (listener.try_clone().unwrap(), done.clone());
             thread::spawn(move || {
-                let accepted = accept(&listener, deadline(SECOND / 2));
+                let accepted = accept(&listener, Deadline::after(SECOND / 2));
                 done.send(accepted.is_ok()).unwrap();
             });
         }
@@ -358,5 +368,77 @@ mod tests {
         let mut ended = [(); 3].map(|()| ends.recv_timeout(5 * SECOND).expect("it hangs"));
         ended.sort_unstable();
         assert_eq!(ended, [false, false, true]);
+    }
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let (listener, address) = listener();
+        let stream = TcpStream::connect(address).unwrap();
+        (stream, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
+    fn reason_is_sent_after_the_deadline_as_far_as_there_is_room() {
+        let (ours, mut theirs) = pair();
+        let over = Deadline::after(Duration::ZERO);
+        let mut exchange = Exchange::refusing(&io::Error::other("too late"));
+        let ended = run(&ours, over, &mut exchange).unwrap_err();
+        assert!(matches!(ended, ExchangeError::Over), "{ended}");
+        drop(ours);
+        let mut sent = Vec::new();
+        theirs.read_to_end(&mut sent).unwrap();
+        assert!(sent.ends_with(b"too late"), "{sent:?}");
+
+        let (ours, _theirs) = pair();
+        ours.set_nonblocking(true).unwrap();
+        while (&ours).write(&[0; 1 << 16]).is_ok() {}
+        ours.set_nonblocking(false).unwrap();
+        let (done, ended) = mpsc::channel();
+        thread::spawn(move || {
+            let mut exchange = Exchange::refusing(&io::Error::other("no room"));
+            done.send(run(&ours, over, &mut exchange).is_err()).unwrap();
+        });
+        assert!(ended.recv_timeout(20 * SECOND).expect("it hangs"));
+    }
+
+    /// Both sides of a stream, which have exchanged their first frames.
+    #[cfg(feature = "rdmacm")]
+    fn met() -> [(TcpStream, Exchange); 2] {
+        let (ours, theirs) = pair();
+        let sides = [(ours, Side::Connects), (theirs, Side::Accepts)];
+        thread::scope(|threads| {
+            let met = sides.map(|(stream, side)| {
+                threads.spawn(move || {
+                    let mut exchange = Exchange::by_manager(b"", side).unwrap();
+                    run(&stream, Deadline::after(20 * SECOND), &mut exchange).unwrap();
+                    (stream, exchange)
+                })
+            });
+            met.map(|met| met.join().unwrap())
+        })
+    }
+
+    #[cfg(feature = "rdmacm")]
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
+    fn reason_of_a_peer_is_read_until_a_deadline_after_which_the_exchange_goes_on() {
+        for is_late in [false, true] {
+            let [(ours, mut exchange), (theirs, mut other)] = met();
+            let none = refusal(&ours, Deadline::after(SECOND / 20), &mut exchange);
+            assert!(none.is_none(), "{none:?}");
+            other.refuse(&io::Error::other("no route"));
+            run(&theirs, Deadline::after(SECOND), &mut other).unwrap_err();
+            let until = Deadline::after(if is_late { Duration::ZERO } else { 20 * SECOND });
+            match refusal(&ours, until, &mut exchange) {
+                Some(ExchangeError::Refused { words, .. }) => assert_eq!(words, "no route"),
+                other => panic!("{other:?}"),
+            }
+        }
+        let [(ours, mut exchange), (theirs, mut other)] = met();
+        assert!(refusal(&ours, Deadline::after(Duration::ZERO), &mut exchange).is_none());
+        exchange.refuse(&io::Error::other("nothing listens"));
+        run(&ours, Deadline::after(SECOND), &mut exchange).unwrap_err();
+        let reason = refusal(&theirs, Deadline::after(20 * SECOND), &mut other);
+        assert!(reason.is_some(), "this side can refuse, too");
     }
 }

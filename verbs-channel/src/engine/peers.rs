@@ -70,9 +70,15 @@ impl Engine {
         self.peers.awaits_check()
     }
 
-    /// Whether the next check is due at once.
+    /// Whether the next check is due at once: for a peer that has left. One whose socket only has ended may take
+    /// much longer, so it is checked as often as the others.
     pub(crate) fn has_leaving_peers(&self) -> bool {
-        !self.peers.leaving.is_empty()
+        let mut leaving = self.peers.leaving.iter();
+        leaving.any(|leaving| {
+            let member = self.members.get(leaving.at as usize);
+            let peer = member.map(|member| &member.peer);
+            !peer.is_some_and(|peer| peer.token == leaving.token && peer.is_connected())
+        })
     }
 
     /// Takes channels down whose peer has left, once everything that the peer sent has been delivered.

@@ -328,6 +328,11 @@ impl Exchange {
         }
     }
 
+    /// Whether it has ended, and only the reason may have to be written.
+    pub(crate) const fn refuses(&self) -> bool {
+        self.ended.is_some()
+    }
+
     /// Ends in an error, which is sent to the peer if the peer caused it.
     fn fail(&mut self, error: ExchangeError) {
         if let Some(code) = error.code() {

@@ -211,6 +211,10 @@ pub fn explain(error: verbs_core::Error, timeout: Duration) -> ExchangeError {
             let what = "answer";
             ExchangeError::TimedOut { what, after }
         }
+        error if has_not_answered(&error) => {
+            let (what, after) = ("answer", None);
+            ExchangeError::TimedOut { what, after }
+        }
         verbs_core::Error::Limit {
             what: "private_data",
             asked,
@@ -242,6 +246,21 @@ pub fn is_unresolved(error: &verbs_core::Error) -> bool {
     };
     let timed_out = -rustix::io::Errno::TIMEDOUT.raw_os_error();
     failure.event() == CmEventType::ADDR_ERROR && failure.status() == timed_out
+}
+
+/// Whether the kernel has tried to reach the peer for as long as it does. On iWARP that is a call of its TCP,
+/// or an event after it.
+fn has_not_answered(error: &verbs_core::Error) -> bool {
+    let timed_out = rustix::io::Errno::TIMEDOUT.raw_os_error();
+    match error {
+        verbs_core::Error::ConnectionManager { failure, .. } => {
+            failure.event() == CmEventType::UNREACHABLE && failure.status() == -timed_out
+        }
+        verbs_core::Error::Verb { verb, .. } => {
+            *verb == "rdma_connect" && error.errno() == Some(timed_out)
+        }
+        _ => false,
+    }
 }
 
 fn is_rejection(failure: &CmFailure) -> bool {

@@ -10,6 +10,7 @@ use verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
 use verbs_harness::faults;
 
 use super::{Exchange, ExchangeError, MAX_PRIVATE_DATA, Peer, RefusalCode, Step};
+use crate::connect::deadline::Deadline;
 use crate::connect::{refuse, tcp};
 use crate::error::{Error, Result};
 
@@ -328,7 +329,7 @@ fn listener() -> (TcpListener, SocketAddr) {
 
 /// An exchange over TCP whose handshake has this outcome.
 fn meet(stream: &TcpStream, timeout: Duration, handshake: Result<()>) -> Result<((), Vec<u8>)> {
-    let deadline = tcp::deadline(timeout);
+    let deadline = Deadline::after(timeout);
     tcp::meet(stream, deadline, begin(2, b"hello"), |_| handshake)
 }
 
@@ -337,7 +338,7 @@ fn against(peer: impl FnOnce(TcpStream) + Send, timeout: Duration) -> ExchangeEr
     let (listener, address) = listener();
     thread::scope(|threads| {
         threads.spawn(|| peer(TcpStream::connect(address).unwrap()));
-        let stream = tcp::accept(&listener, tcp::deadline(SECOND)).unwrap();
+        let stream = tcp::accept(&listener, Deadline::after(SECOND)).unwrap();
         match meet(&stream, timeout, Ok(())).unwrap_err() {
             Error::Exchange(failure) => {
                 assert!(failure.peer.is_some(), "{failure}");
@@ -354,12 +355,12 @@ fn over_tcp_the_options_of_the_stream_are_restored() {
     let (listener, address) = listener();
     thread::scope(|threads| {
         let peer = threads.spawn(move || {
-            let mut stream = tcp::connect(address, tcp::deadline(SECOND)).unwrap();
+            let mut stream = tcp::connect(address, Deadline::after(SECOND)).unwrap();
             let (_, theirs) = meet(&stream, SECOND, Ok(())).unwrap();
             stream.write_all(b"and more").unwrap();
             theirs
         });
-        let mut stream = tcp::accept(&listener, tcp::deadline(SECOND)).unwrap();
+        let mut stream = tcp::accept(&listener, Deadline::after(SECOND)).unwrap();
         stream.set_read_timeout(Some(5 * SECOND)).unwrap();
         let (_, theirs) = meet(&stream, SECOND, Ok(())).unwrap();
         assert_eq!(theirs, b"hello");
@@ -447,7 +448,7 @@ fn single_bytes_do_not_extend_the_deadline() {
 #[test]
 fn accepting_without_a_peer_times_out() {
     let (listener, _) = listener();
-    let error = tcp::accept(&listener, tcp::deadline(SOON)).unwrap_err();
+    let error = tcp::accept(&listener, Deadline::after(SOON)).unwrap_err();
     assert_eq!(error.to_string(), "the peer did not connect within 50 ms");
 }
 
@@ -456,7 +457,7 @@ fn accepting_without_a_peer_times_out() {
 fn connecting_without_a_listener_fails_by_the_deadline() {
     let (listener, address) = listener();
     drop(listener);
-    let failure = tcp::connect(address, tcp::deadline(SOON)).unwrap_err();
+    let failure = tcp::connect(address, Deadline::after(SOON)).unwrap_err();
     let error = &failure.error;
     assert!(
         matches!(error, ExchangeError::NotListening { .. }),

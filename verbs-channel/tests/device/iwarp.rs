@@ -268,6 +268,28 @@ fn peer_that_dies_or_gives_the_reason_in_between_is_an_error_at_once() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
+fn reason_of_a_peer_that_does_not_listen_any_more_is_returned() {
+    let _test = begin_iwarp!();
+    let (error, peer) = connecting(PATIENCE, |mut peer| {
+        assert!(peer.run().unwrap().listens);
+        let gone = listener(there().context(), None).unwrap();
+        peer.exchange.listens_at(gone.local_addr());
+        drop(gone);
+        peer.run().unwrap();
+        // It takes a moment.
+        thread::sleep(Duration::from_millis(50));
+        peer.exchange
+            .refuse(&std::io::Error::other("out of memory"));
+        drop(peer.run());
+    });
+    assert_eq!(
+        error.to_string(),
+        format!("{peer} refused the connection: \"out of memory\"")
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
 fn listener_that_never_answers_is_an_error_at_the_deadline_with_its_address() {
     let _test = begin_iwarp!();
     let mut at = None;

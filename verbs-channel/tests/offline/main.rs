@@ -12,6 +12,8 @@ mod auto_traits;
 mod batches;
 mod budget;
 mod buffers;
+#[cfg(feature = "rdmacm")]
+mod by_manager;
 mod chains;
 mod closing;
 mod datagram_costs;

@@ -187,19 +187,22 @@ fn on_iwarp_nothing_connects_over_tcp_without_rdma_cm() {
 /// The outcome of an exchange that a thread without a device runs: of both parts that come before the
 /// connection.
 #[cfg(feature = "rdmacm")]
-fn exchanged(mut stream: TcpStream, mut exchange: Exchange) -> Result<(), ExchangeError> {
+fn exchanged(stream: TcpStream, mut exchange: Exchange) -> Result<(), ExchangeError> {
+    run(&stream, &mut exchange)?;
+    exchange.listens_at(None);
+    run(&stream, &mut exchange)
+}
+
+/// Runs an exchange until it is done.
+#[cfg(feature = "rdmacm")]
+fn run(mut stream: &TcpStream, exchange: &mut Exchange) -> Result<(), ExchangeError> {
     stream.set_read_timeout(Some(10 * SECOND)).unwrap();
-    for part in 0..2 {
-        while let Some(io) = exchange.io()? {
-            let moved = match io {
-                Io::Write(bytes) => stream.write(bytes),
-                Io::Read(buffer) => stream.read(buffer),
-            };
-            exchange.moved(moved);
-        }
-        if part == 0 {
-            exchange.listens_at(None);
-        }
+    while let Some(io) = exchange.io()? {
+        let moved = match io {
+            Io::Write(bytes) => stream.write(bytes),
+            Io::Read(buffer) => stream.read(buffer),
+        };
+        exchange.moved(moved);
     }
     Ok(())
 }
@@ -248,6 +251,37 @@ fn on_iwarp_a_peer_over_tcp_gets_the_reason_why_there_is_no_connection() {
         drop(pool);
         assert_all_is_well();
         fake_librdmacm::assert_all_is_well();
+    }
+}
+
+#[cfg(feature = "rdmacm")]
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
+fn on_iwarp_an_exchange_has_the_side_that_was_set() {
+    for (ours, theirs) in [
+        (Side::Accepts, Side::Accepts),
+        (Side::Connects, Side::Either),
+    ] {
+        let (mut prepared, pool) = on_iwarp();
+        assert_eq!(prepared.side(), Side::Either);
+        prepared.set_side(ours);
+        let (stream, other) = tcp_pair();
+        let there = thread::spawn(move || {
+            let mut exchange = Exchange::by_manager(b"", theirs).unwrap();
+            let met = run(&other, &mut exchange);
+            (met, exchange.meeting().map(|meeting| meeting.listens))
+        });
+        // It ends after that at the latest: the device has no address.
+        prepared.exchange(&stream, 10 * SECOND, b"").unwrap_err();
+        match (ours, there.join().unwrap()) {
+            (Side::Accepts, (Err(error), None)) => {
+                let text = error.to_string();
+                assert!(text.contains("this side accepts, too"), "{text}");
+            }
+            (Side::Connects, (Ok(()), Some(listens))) => assert!(listens),
+            other => panic!("{other:?}"),
+        }
+        drop(pool);
     }
 }
 

@@ -151,6 +151,10 @@ impl LinkEnd {
 
     /// How the peer has ended, after its descriptor, or that of the socket beside it, had an event; `None` if
     /// it has not.
+    #[cfg_attr(
+        not(feature = "rdmacm"),
+        expect(unused_variables, reason = "no socket is beside a connection then")
+    )]
     pub(super) fn reason(&mut self, is_beside: bool) -> Option<DownReason> {
         match self {
             Self::Socket(descriptor) => Some(end_of(descriptor)),

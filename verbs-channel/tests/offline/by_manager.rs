@@ -1,0 +1,136 @@
+//! Channels that are connected by `rdma_cm`, whose events are made up, with a socket beside the connection.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use fake_librdmacm::{Arrival, arrive, with};
+use verbs_channel::exchange::ExchangeError;
+use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::verbs_core::rdmacm::{Answer, Connector, Pending};
+use verbs_channel::verbs_core::verbs_sys::{
+    RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DISCONNECTED,
+    RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_UNREACHABLE,
+};
+use verbs_channel::{Channel, PreparedChannel};
+
+use crate::fake_device::{pd, posted, region, succeeds};
+use crate::peers::CLOSED;
+use crate::peers_over_tcp::tcp;
+
+const SECOND: Duration = Duration::from_secs(1);
+const NOW: Option<Duration> = Some(Duration::ZERO);
+
+/// How long after its socket a peer's connection may end.
+const PEER_TIMEOUT: Duration = Duration::from_secs(60);
+
+fn prepared(pd: &ProtectionDomain) -> PreparedChannel {
+    with(|manager| manager.context = pd.context().as_ptr());
+    let builder = Channel::builder(pd).peer_timeout(PEER_TIMEOUT);
+    builder.max_send_wr(4).max_recv_wr(4).build().unwrap()
+}
+
+/// Asks for a connection of a channel.
+fn ask(prepared: &mut PreparedChannel) -> Result<Pending<Answer>, ExchangeError> {
+    let addr = "192.0.2.1:7471".parse().unwrap();
+    let connector = Connector::new().unwrap();
+    let resolving = connector.resolve_addr(addr, SECOND).unwrap();
+    arrive(0, Arrival::of(RDMA_CM_EVENT_ADDR_RESOLVED, 0));
+    let resolved = resolving.wait(NOW).unwrap();
+    let resolving = resolved.resolve_route(SECOND).unwrap();
+    arrive(0, Arrival::of(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
+    prepared.request_cm(resolving.wait(NOW).unwrap(), b"")
+}
+
+/// A channel with both, and the peer's end of the socket.
+fn with_a_socket() -> (Channel, TcpStream) {
+    let mut prepared = prepared(&pd());
+    let asked = ask(&mut prepared).unwrap();
+    arrive(0, Arrival::of(RDMA_CM_EVENT_CONNECT_RESPONSE, 0));
+    let answer = asked.wait(NOW).unwrap();
+    let (mut channel, establishing) = prepared.answered_cm(answer).unwrap();
+    let connection = establishing.establish().unwrap();
+    channel.watch_connection(connection).unwrap();
+    let (ours, theirs, _) = tcp();
+    channel.watch_peer(ours).unwrap();
+    (channel, theirs)
+}
+
+/// Whether the channel is up after a check at this time.
+fn is_up_at(channel: &mut Channel, now: Instant) -> bool {
+    channel.engine_mut().check_peers(now);
+    assert!(channel.down_reason().is_none_or(|reason| reason == CLOSED));
+    !channel.is_down()
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
+fn orderly_end_of_the_socket_waits_for_that_of_the_connection() {
+    let (mut channel, theirs) = with_a_socket();
+    let receive = channel.start_receive(region(&channel)).unwrap();
+    drop(theirs);
+    let start = Instant::now();
+    assert!(is_up_at(&mut channel, start));
+    assert!(is_up_at(&mut channel, start + PEER_TIMEOUT / 2));
+    // What the peer sent before arrives late.
+    succeeds(posted()[0]);
+    let received = channel.engine_mut().poll(receive).unwrap().unwrap();
+    received.result.unwrap();
+    assert!(is_up_at(&mut channel, start + PEER_TIMEOUT / 2));
+    arrive(0, Arrival::of(RDMA_CM_EVENT_DISCONNECTED, 0));
+    assert!(!is_up_at(&mut channel, start + PEER_TIMEOUT / 2));
+    drop(channel);
+    fake_librdmacm::assert_all_is_well();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
+fn peer_whose_connection_does_not_end_has_left_after_the_peer_timeout() {
+    let (mut channel, theirs) = with_a_socket();
+    drop(theirs);
+    let start = Instant::now();
+    assert!(is_up_at(&mut channel, start));
+    assert!(!is_up_at(&mut channel, start + PEER_TIMEOUT));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
+fn polls_are_cheap_between_the_ends_of_the_socket_and_of_the_connection() {
+    const POLLS: usize = 1000;
+    let (mut channel, theirs) = with_a_socket();
+    drop(theirs);
+    assert!(is_up_at(&mut channel, Instant::now()));
+    let polls = || fake_libibverbs::with(|library| library.rooms.len());
+    let before = polls();
+    for _ in 0..POLLS {
+        assert!(channel.next_completed().is_none());
+    }
+    // A check of the peers polls, too. There is one in some milliseconds.
+    let polled = polls() - before;
+    assert!((POLLS..POLLS * 3 / 2).contains(&polled), "{polled}");
+    // Once the connection has ended, too, each poll brings the channel nearer to its end.
+    arrive(0, Arrival::of(RDMA_CM_EVENT_DISCONNECTED, 0));
+    assert!(!is_up_at(&mut channel, Instant::now()));
+}
+
+#[test]
+fn address_that_nothing_answers_from_is_a_peer_that_did_not_answer() {
+    let pd = pd();
+    let mut prepared = prepared(&pd);
+    let refused = ("rdma_connect", libc::ETIMEDOUT);
+    // A driver connects by TCP in the call, or reports the end of that in an event.
+    for in_the_call in [true, false] {
+        with(|manager| manager.refuse.extend(in_the_call.then_some(refused)));
+        let error = match ask(&mut prepared) {
+            Err(error) => error,
+            Ok(asked) => {
+                arrive(0, Arrival::of(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT));
+                let error = asked.wait(NOW).unwrap_err();
+                verbs_channel::exchange::rdmacm::explain(error, SECOND)
+            }
+        };
+        let ExchangeError::TimedOut { what, after: None } = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(what, "answer");
+    }
+}
