@@ -169,15 +169,16 @@ fn on_iwarp_nothing_connects_over_tcp_without_rdma_cm() {
     let unused = listener.local_addr().unwrap();
     let (prepared, pool) = on_iwarp();
     needs_rdma_cm(prepared.accept(&listener, LONG), &pool);
-    drop(listener);
+    drop((listener, pool));
     let (prepared, pool) = on_iwarp();
     needs_rdma_cm(prepared.connect(unused, LONG), &pool);
+    drop(pool);
     // A peer that is connected over TCP already gets the reason, too.
     let (mut stream, theirs) = tcp_pair();
     let (prepared, pool) = on_iwarp();
     let connected = prepared.exchange(&theirs, LONG, b"");
     needs_rdma_cm(connected.map(|(channel, _)| channel), &pool);
-    drop(theirs);
+    drop((theirs, pool));
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     assert!(String::from_utf8_lossy(&answer).contains("fake0 is an iWARP device"));

@@ -201,7 +201,15 @@ pub(crate) fn features(report: &mut Report) -> Result<(), Error> {
         };
         step(report, &title, &mut command)?;
     }
-    Ok(())
+    // Some of these are about what is not there.
+    let args = ["test", "--no-default-features", "--package=verbs-channel"];
+    let mut command = workspace::cargo(&args);
+    command.arg("--test=offline");
+    step(
+        report,
+        "tests of verbs-channel without features",
+        &mut command,
+    )
 }
 
 /// Checks that everything compiles; for a toolchain without clippy, which would check that.
