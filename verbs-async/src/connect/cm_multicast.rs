@@ -25,7 +25,8 @@ impl AsyncDatagrams {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before it is ready, the endpoint is no member.
+    /// If the future is dropped before it is ready, the endpoint is no member, unless it was one before or
+    /// another clone joins the group, too.
     ///
     /// # Errors
     ///
@@ -69,7 +70,7 @@ impl AsyncDatagrams {
     #[doc(alias = "rdma_leave_multicast")]
     #[doc(alias = "ibv_detach_mcast")]
     pub async fn leave_cm(&self, group: &DatagramEndpoint) -> Result<bool> {
-        self.leave(*group).await
+        self.leave(*group, ..).await
     }
 
     /// A group that the endpoint was a member of until the network or the device ended that. See
@@ -84,10 +85,11 @@ impl AsyncDatagrams {
     /// The errno.
     #[doc(alias = "RDMA_CM_EVENT_MULTICAST_ERROR")]
     pub async fn ended_group_cm(&self) -> Result<Option<DatagramEndpoint>> {
-        let Some(ended) = self.ended_group()? else {
+        let Some((ended, number)) = self.ended_group()? else {
             return Ok(None);
         };
-        self.leave_cm(&ended).await?;
-        Ok(Some(ended))
+        // Another clone may have been faster.
+        let has_left = self.leave(ended, number..=number).await?;
+        Ok(has_left.then_some(ended))
     }
 }

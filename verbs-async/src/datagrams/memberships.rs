@@ -1,9 +1,10 @@
 //! Memberships in multicast groups: helper threads attach the queue pair, and detach it.
 
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use verbs_channel::verbs_core::rdmacm::MulticastGroup;
-use verbs_channel::verbs_core::{DatagramEndpoint, ErrorChain};
+use verbs_channel::verbs_core::{DatagramEndpoint, ErrorChain, Rejected};
 
 use super::AsyncDatagrams;
 use super::state::Shared;
@@ -13,7 +14,7 @@ use crate::wake;
 
 impl AsyncDatagrams {
     /// Makes the endpoint a member of a group, which `endpoint` stands for. If the future is dropped, its
-    /// membership is as it was before.
+    /// other memberships in the group, and those of other clones, are as before.
     pub(crate) async fn join(
         &self,
         endpoint: DatagramEndpoint,
@@ -25,46 +26,59 @@ impl AsyncDatagrams {
         Ok(())
     }
 
-    /// Ends the membership in the group that `group` stands for, also if the future is dropped. Returns
-    /// whether there was one.
-    pub(crate) async fn leave(&self, group: DatagramEndpoint) -> Result<bool> {
+    /// Ends the memberships with these numbers in the group that `group` stands for, also if the future is
+    /// dropped. Returns whether there was one.
+    pub(crate) async fn leave(
+        &self,
+        group: DatagramEndpoint,
+        numbers: impl RangeBounds<u64> + Send + 'static,
+    ) -> Result<bool> {
         let shared = Arc::clone(&self.shared);
-        let left = blocking::run_always(move || Left(Some(shared.leave(&group)))).await;
+        let left = blocking::run_always(move || Left(Some(shared.leave(&group, numbers)))).await;
         let mut left = left.map_err(Error::Thread)?;
         left.0.take().unwrap_or(Ok(false))
-    }
-
-    /// Waits for the helper threads: the last one destroys the queue pair of an endpoint that is down.
-    pub(super) async fn until_memberships_have_changed(&self) {
-        let shared = Arc::clone(&self.shared);
-        // Without a thread, it has waited before this returns.
-        let _waited = blocking::run_always(move || drop(shared.changes.lock())).await;
     }
 }
 
 /// A new membership, which ends if it is dropped, unless it was kept.
-struct Joined {
-    // `None` once it was taken.
+pub(super) struct Joined {
+    // `None` once it was kept.
     shared: Option<Arc<Shared>>,
     endpoint: DatagramEndpoint,
-    // The former membership in the group.
-    former: Option<MulticastGroup>,
+    number: u64,
 }
 
 impl Joined {
-    fn new(shared: Arc<Shared>, endpoint: DatagramEndpoint, group: MulticastGroup) -> Result<Self> {
-        let former = shared.join(endpoint, group)?;
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        endpoint: DatagramEndpoint,
+        group: MulticastGroup,
+    ) -> Result<Self> {
+        let number = shared.join(endpoint, group)?;
         Ok(Self {
             shared: Some(shared),
             endpoint,
-            former,
+            number,
         })
     }
 
-    /// The former one is dropped on a helper thread.
-    fn keep(mut self) {
-        self.shared = None;
-        if let Some(former) = self.former.take() {
+    #[cfg(test)]
+    pub(super) const fn endpoint(&self) -> DatagramEndpoint {
+        self.endpoint
+    }
+
+    /// It replaces those before it, which are dropped on a helper thread.
+    pub(super) fn keep(mut self) {
+        let Some(shared) = self.shared.take() else {
+            return;
+        };
+        let older = ..self.number;
+        let former = shared
+            .state
+            .lock()
+            .engine
+            .take_groups(&self.endpoint, older);
+        if !former.is_empty() {
             blocking::detach(move || drop(former));
         }
     }
@@ -72,15 +86,10 @@ impl Joined {
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        let Some(shared) = self.shared.take() else {
-            return;
-        };
-        let ended = match self.former.take() {
-            // The queue pair is attached to the same group.
-            Some(former) => shared.join(self.endpoint, former).map(drop),
-            None => shared.leave(&self.endpoint).map(drop),
-        };
-        log_failure(ended);
+        if let Some(shared) = self.shared.take() {
+            let own = self.number..=self.number;
+            log_failure(shared.leave(&self.endpoint, own).map(drop));
+        }
     }
 }
 
@@ -104,52 +113,53 @@ fn log_failure(ended: Result<()>) {
 
 /// On helper threads.
 impl Shared {
-    /// Returns the former membership in the group, if there was one.
-    fn join(
-        &self,
-        endpoint: DatagramEndpoint,
-        group: MulticastGroup,
-    ) -> Result<Option<MulticastGroup>> {
-        let _one = self.changes.lock();
+    /// Returns the number of the membership.
+    fn join(&self, endpoint: DatagramEndpoint, group: MulticastGroup) -> Result<u64> {
+        let changing = self.changes.lock();
         let memberships = self.state.lock().engine.memberships()?;
         let attached = memberships.attach(&group);
-        // First: then the queue pair can be destroyed, if the endpoint has gone down.
+        // Before `unlock`: the queue pair can be destroyed then, if the endpoint has gone down.
         drop(memberships);
         let mut state = self.state.lock();
-        let (former, down) = match attached {
-            Ok(()) => {
-                let former = state.engine.add_group(endpoint, group);
-                let down = state.engine.memberships().err();
-                (former, down.map(Error::from))
-            }
-            Err(error) => (Some(group), Some(error.into())),
+        let added = match attached {
+            Ok(()) => state.engine.add_group(endpoint, group),
+            Err(error) => Err(Rejected::new(error, group)),
         };
-        let ending = state.engine.take_ending();
-        self.release(state);
-        drop(ending);
-        down.map_or(Ok(former), Err)
+        drop(changing);
+        self.unlock(state);
+        Ok(added?)
     }
 
-    /// Returns whether the endpoint was a member.
-    fn leave(&self, endpoint: &DatagramEndpoint) -> Result<bool> {
-        let _one = self.changes.lock();
+    /// Returns whether the endpoint had such a membership.
+    pub(super) fn leave(
+        &self,
+        endpoint: &DatagramEndpoint,
+        numbers: impl RangeBounds<u64>,
+    ) -> Result<bool> {
+        let changing = self.changes.lock();
         let mut state = self.state.lock();
-        let Some(group) = state.engine.take_group(endpoint) else {
+        let mut groups = state.engine.take_groups(endpoint, numbers);
+        let Some(group) = groups.first() else {
             return Ok(false);
         };
-        let memberships = state.engine.memberships()?;
-        drop(state);
-        let detached = memberships.detach(&group);
-        drop(memberships);
-        let mut state = self.state.lock();
-        let group = match detached {
-            Ok(()) => Some(group),
-            Err(_) => state.engine.add_group(*endpoint, group),
-        };
-        let ending = state.engine.take_ending();
-        self.release(state);
-        drop(ending);
-        drop(group);
+        let mut detached = Ok(());
+        if !state.engine.has_group(endpoint) {
+            let memberships = state.engine.memberships()?;
+            drop(state);
+            detached = memberships.detach(group);
+            // Before `unlock`, as above.
+            drop(memberships);
+            state = self.state.lock();
+        }
+        if detached.is_err() {
+            // It still is a member, unless it is down.
+            let add = |group| state.engine.add_group(*endpoint, group).err();
+            let rejected = groups.into_iter().filter_map(add);
+            groups = rejected.map(Rejected::into_given).collect();
+        }
+        drop(changing);
+        self.unlock(state);
+        drop(groups);
         Ok(detached.map(|()| true)?)
     }
 }

@@ -8,6 +8,9 @@ mod line;
 #[cfg(feature = "rdmacm")]
 mod memberships;
 mod state;
+#[cfg(test)]
+#[cfg(feature = "rdmacm")]
+mod tests;
 
 use std::fmt;
 use std::future::{self, Future};
@@ -15,6 +18,8 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
+#[expect(unused_imports, reason = "named in documentation")]
+use verbs_channel::TransportError;
 use verbs_channel::verbs_core::{
     AddressHandle, AhAttr, DatagramEndpoint, ProtectionDomain, Rejected,
 };
@@ -26,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::sync::Mutex;
 use crate::wake;
-use state::{Awaited, Shared, State};
+use state::{Awaited, End, Shared, State};
 
 /// A datagram endpoint whose operations are awaited: see
 /// [`Datagrams`](verbs_channel::Datagrams) for what a datagram is, and how buffers are used.
@@ -96,6 +101,7 @@ impl AsyncDatagrams {
                 events: events.clone(),
                 max_payload: engine.max_payload(),
                 state: Mutex::new(State::new(subscription, engine)),
+                end: End::new(),
                 #[cfg(feature = "rdmacm")]
                 changes: Mutex::new(()),
             }
@@ -205,7 +211,7 @@ impl AsyncDatagrams {
     }
 
     #[cfg(feature = "rdmacm")]
-    pub(crate) fn ended_group(&self) -> Result<Option<DatagramEndpoint>> {
+    pub(crate) fn ended_group(&self) -> Result<Option<(DatagramEndpoint, u64)>> {
         Ok(self.shared.state.lock().engine.ended_group()?)
     }
 
@@ -292,35 +298,29 @@ impl AsyncDatagrams {
         self.shared.state.lock().engine.forget(peer);
     }
 
-    /// Takes the endpoint down, for all clones, and destroys the queue pair on a helper thread. Operations
-    /// that wait end: see [`receive_from`](Self::receive_from). It does not wait for datagrams that have
-    /// not left.
+    /// Takes the endpoint down, for all clones, and waits until a helper thread has destroyed the queue pair.
+    /// Operations that wait end: see [`receive_from`](Self::receive_from). It does not wait for datagrams that
+    /// have not left.
+    ///
+    /// When this returns `Ok`, the device is done with all memory of the endpoint, whoever has taken it down: this
+    /// call, another one, or a failure.
     ///
     /// # Cancel safety
     ///
-    /// Once the future was polled, the endpoint is closed, and an error is logged if the future is
-    /// dropped.
+    /// Once the future was polled, the endpoint is closed.
     ///
     /// # Errors
     ///
-    /// The errno: the buffers in flight are leaked then. [`Error::Thread`]: the queue pair was destroyed on
-    /// the calling thread.
+    /// [`Error::Transport`] with [`TransportError::Stuck`]: the driver failed to destroy the queue pair, and its
+    /// error is logged. **The device may still access this memory**, and the buffers in flight have been leaked.
+    #[doc(alias = "ibv_destroy_qp")]
     pub async fn close(&self) -> Result<()> {
-        let ending = {
+        {
             let mut state = self.shared.state.lock();
             state.engine.fail(DownReason::Closed);
-            let ending = state.engine.take_ending();
-            self.shared.release(state);
-            ending
-        };
-        let Some(ending) = ending else {
-            #[cfg(feature = "rdmacm")]
-            self.until_memberships_have_changed().await;
-            return Ok(());
-        };
-        let destroyed = blocking::run(move || ending.destroy()).await;
-        let destroyed = destroyed.map_err(Error::Thread)?;
-        destroyed.map_err(|leak| Error::Channel(leak.into()))
+            self.shared.unlock(state);
+        }
+        Ok(self.shared.end.wait().await?)
     }
 
     /// Waits until `ready` returns something. The task sleeps in the line of those that wait for the

@@ -10,16 +10,20 @@
 //! *Invariant:* under the lock, no waker is cloned, woken or dropped, no buffer is dropped, no queue pair is
 //! destroyed, attached or detached, and nothing is logged.
 
+use std::future::poll_fn;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
 use verbs_channel::datagrams::{DatagramEnding, DatagramEngine};
 use verbs_channel::verbs_core::{DatagramEndpoint, ErrorChain, ProtectionDomain};
-use verbs_channel::{BufferPool, DownReason, OwnedBuffer};
+use verbs_channel::{BufferPool, DownReason, OwnedBuffer, TransportError};
 
 use super::line::Line;
 use crate::blocking;
 use crate::deferred::{self, Deferred};
+use crate::destroyed::Destroyed;
 use crate::error::Error;
 #[cfg(feature = "rdmacm")]
 use crate::events::CqEvents;
@@ -38,7 +42,9 @@ pub(super) struct Shared {
     pub(super) port_num: u8,
     #[cfg(feature = "rdmacm")]
     pub(super) events: CqEvents,
-    /// Held by a helper thread while it changes the memberships, before the state's.
+    pub(super) end: Arc<End>,
+    /// Held by a helper thread while it attaches or detaches the queue pair, and no longer. It is taken before
+    /// the state's.
     #[cfg(feature = "rdmacm")]
     pub(super) changes: Mutex<()>,
 }
@@ -140,9 +146,6 @@ impl State {
     /// Takes the buffers of what has left, and wakes whom there is something for.
     fn settle(&mut self) {
         self.engine.take_sent(&mut self.sent);
-        if let Some(leak) = self.engine.take_leak() {
-            self.deferred.log(Box::new(leak));
-        }
         for what in AWAITED {
             let available = self.available(what);
             let line = &mut self.lines[what as usize];
@@ -154,13 +157,17 @@ impl State {
 impl Shared {
     /// Unlocks after doing what is due.
     pub(super) fn unlock<'a>(&'a self, mut state: MutexGuard<'a, State>) {
-        let ending = state.engine.take_ending();
+        if let Some(ending) = state.engine.take_ending() {
+            // First: users' code, which runs when what has left is released, may wait for it.
+            drop(state);
+            self.end.destroy(ending);
+            state = self.state.lock();
+        }
         self.release(state);
-        destroy(ending);
     }
 
     /// Unlocks, releases what has left, then wakes.
-    pub(super) fn release<'a>(&'a self, mut state: MutexGuard<'a, State>) {
+    fn release<'a>(&'a self, mut state: MutexGuard<'a, State>) {
         state.settle();
         if !state.sent.is_empty() && !state.is_releasing {
             state.is_releasing = true;
@@ -193,14 +200,52 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let engine = &mut self.state.get_mut().engine;
         engine.fail(DownReason::Closed);
-        destroy(engine.take_ending());
+        if let Some(ending) = engine.take_ending() {
+            self.end.destroy(ending);
+        }
     }
 }
 
-/// Destroys the queue pair of an endpoint that has failed, on a helper thread: the call may block.
-fn destroy(ending: Option<DatagramEnding>) {
-    if let Some(ending) = ending {
-        drop(blocking::run(move || drop(ending)));
+/// The end of the queue pair. It has nothing of the device: who waits for it may close that next.
+pub(super) struct End {
+    is_stuck: AtomicBool,
+    destroyed: Destroyed<()>,
+}
+
+impl End {
+    pub(super) fn new() -> Arc<Self> {
+        let destroyed = Destroyed::new();
+        // Until it has been destroyed.
+        destroyed.start(());
+        Arc::new(Self {
+            is_stuck: AtomicBool::new(false),
+            destroyed,
+        })
+    }
+
+    /// Has a helper thread destroy the queue pair, and log an error: the call may block.
+    fn destroy(self: &Arc<Self>, ending: DatagramEnding) {
+        let end = Arc::clone(self);
+        blocking::detach(move || {
+            // A buffer's drop may panic: by then, the queue pair is gone.
+            let _panicked = wake::panics(|| {
+                if let Err(leak) = ending.destroy() {
+                    end.is_stuck.store(true, Ordering::Relaxed);
+                    wake::log_error(format_args!("{leak}"));
+                }
+            });
+            end.destroyed.finish(&());
+        });
+    }
+
+    /// Waits until the queue pair of an endpoint that is down has been destroyed.
+    pub(super) async fn wait(&self) -> Result<(), TransportError> {
+        let is_over = || (!self.destroyed.is_pending(None)).then_some(());
+        poll_fn(|cx| self.destroyed.poll(cx, is_over)).await;
+        match self.is_stuck.load(Ordering::Relaxed) {
+            true => Err(TransportError::Stuck),
+            false => Ok(()),
+        }
     }
 }
 

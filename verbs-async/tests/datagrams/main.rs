@@ -7,6 +7,7 @@
 #[path = "../offline/bench.rs"]
 mod bench;
 mod connects;
+mod ends;
 mod waits;
 
 use verbs_harness::allocations::Counting;

@@ -2,10 +2,9 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, ThreadId};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{assert_all_is_well, deliver, is_all_ended, posted, share, with};
@@ -23,10 +22,10 @@ use crate::bench::{Bench, Task, WakeCounter, announce, done, now, system_calls};
 
 const HEADER: usize = 40;
 /// Only what hangs takes so long.
-const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// Asserts that everything ends. The last of an endpoint is dropped on a helper thread.
-fn assert_all_ends() {
+pub(crate) fn assert_all_ends() {
     until(LONG, is_all_ended);
     assert_all_is_well();
 }
@@ -37,7 +36,7 @@ pub(crate) fn peer() -> DatagramEndpoint {
     endpoint.build().unwrap()
 }
 
-fn endpoint(bench: &Bench) -> (ProtectionDomain, AsyncDatagrams) {
+pub(crate) fn endpoint(bench: &Bench) -> (ProtectionDomain, AsyncDatagrams) {
     let pd = bench.context.alloc_pd().unwrap();
     let builder = Datagrams::builder(&pd).max_send_wr(1).max_recv_wr(2);
     let datagrams = AsyncDatagrams::create(&builder, &bench.events).unwrap();
@@ -63,12 +62,12 @@ pub(crate) fn comes(wr_id: u64, bytes: &[u8]) {
     with(|library| library.done.push_back(done));
 }
 
-fn buffer(pd: &ProtectionDomain) -> OwnedBuffer {
+pub(crate) fn buffer(pd: &ProtectionDomain) -> OwnedBuffer {
     pd.reg_mr(vec![1_u8; 8]).unwrap().into()
 }
 
 /// Polls until it is ready: the address handle is made on a helper thread.
-fn sends<T>(send: impl Future<Output = T>) -> T {
+pub(crate) fn sends<T>(send: impl Future<Output = T>) -> T {
     let (mut task, begun) = (Task::new(send), Instant::now());
     loop {
         if let Poll::Ready(sent) = task.poll() {
@@ -77,18 +76,6 @@ fn sends<T>(send: impl Future<Output = T>) -> T {
         assert!(begun.elapsed() < LONG, "it hangs");
         thread::yield_now();
     }
-}
-
-/// From now on, the threads that destroy queue pairs.
-fn destroys() -> mpsc::Receiver<ThreadId> {
-    let (sender, threads) = mpsc::channel();
-    let before = move |verb: &str, _| {
-        if verb == "ibv_destroy_qp" {
-            sender.send(thread::current().id()).ok();
-        }
-    };
-    with(|library| library.before = Some(Arc::new(before)));
-    threads
 }
 
 #[test]
@@ -292,70 +279,6 @@ fn task_that_was_woken_and_is_not_polled_delays_no_other_of_its_own() {
     announce(&bench);
     assert_eq!(woken.was_woken(), 2);
     woken.ends().unwrap();
-}
-
-#[test]
-fn last_clone_is_destroyed_on_a_helper_thread() {
-    let _shared = share();
-    let bench = Bench::new();
-    let (pd, datagrams) = endpoint(&bench);
-    let destroys = destroys();
-    drop(datagrams.clone());
-    assert!(destroys.try_recv().is_err(), "there is another");
-    drop(datagrams);
-    let helper = destroys.recv_timeout(LONG).expect("it is not destroyed");
-    assert_ne!(helper, thread::current().id());
-    drop((pd, bench));
-    assert_all_ends();
-}
-
-#[test]
-fn closing_that_is_abandoned_closes_the_endpoint() {
-    let _shared = share();
-    let bench = Bench::new();
-    let (pd, datagrams) = endpoint(&bench);
-    let peer = peer();
-    sends(datagrams.send_to(&peer, buffer(&pd))).unwrap();
-    let mut waiting = Task::new(datagrams.receive_from()).waits();
-    let destroys = destroys();
-    drop(Task::new(datagrams.close()).poll());
-    assert!(waiting.was_woken() > 0);
-    let error = waiting.ends().unwrap_err();
-    assert_eq!(error.down_reason(), Some(DownReason::Closed));
-    let helper = destroys.recv_timeout(LONG).expect("it is not destroyed");
-    assert_ne!(helper, thread::current().id());
-    sends(datagrams.close()).unwrap();
-    drop(waiting);
-    drop((datagrams, pd, bench));
-    assert_all_ends();
-}
-
-#[test]
-fn closing_destroys_on_a_helper_thread() {
-    let _shared = share();
-    let bench = Bench::new();
-    let (pd, datagrams) = endpoint(&bench);
-    let destroys = destroys();
-    sends(datagrams.close()).unwrap();
-    assert_ne!(destroys.try_recv().unwrap(), thread::current().id());
-    assert!(destroys.try_recv().is_err(), "once");
-    drop((datagrams, pd));
-}
-
-#[test]
-fn refused_destroy_is_the_error_of_closing() {
-    let _shared = share();
-    let bench = Bench::new();
-    let (pd, datagrams) = endpoint(&bench);
-    let pool = BufferPool::new(&pd, 64, 2).unwrap();
-    let block = pool.take_with(b"stuck").unwrap().unwrap();
-    sends(datagrams.send_to(&peer(), block)).unwrap();
-    with(|library| library.refuse.push(("ibv_destroy_qp", libc::EBUSY)));
-    let error = sends(datagrams.close()).unwrap_err();
-    assert!(matches!(error, Error::Channel(_)), "{error}");
-    assert_eq!(pool.available(), 1, "the device may still access the other");
-    fake_libibverbs::touch_posted();
-    fake_libibverbs::forget_requests();
 }
 
 #[test]

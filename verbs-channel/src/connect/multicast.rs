@@ -92,7 +92,7 @@ impl Datagrams {
     /// The errno.
     #[doc(alias = "RDMA_CM_EVENT_MULTICAST_ERROR")]
     pub fn ended_group_cm(&mut self) -> Result<Option<DatagramEndpoint>> {
-        let Some(ended) = self.engine_mut().ended_group()? else {
+        let Some((ended, _)) = self.engine_mut().ended_group()? else {
             return Ok(None);
         };
         self.leave_cm(&ended)?;

@@ -3,12 +3,10 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-#[cfg(feature = "rdmacm")]
-use verbs_core::DatagramEndpoint;
-#[cfg(feature = "rdmacm")]
-use verbs_core::rdmacm::MulticastGroup;
 use verbs_core::{AddressHandle, DatagramQueuePair, Error};
 
+#[cfg(feature = "rdmacm")]
+use super::groups::Groups;
 use crate::buffer::OwnedBuffer;
 use crate::contained::log_error;
 use crate::engine::Leak;
@@ -23,6 +21,8 @@ use crate::engine::Leak;
 pub struct DatagramEnding {
     // `None` once it is destroyed.
     held: Option<Held>,
+    // Why it could not be destroyed, until that is returned or logged.
+    leak: Option<Leak>,
 }
 
 /// A datagram on its way out.
@@ -40,12 +40,15 @@ pub(super) struct Held {
     pub(super) receives: Vec<OwnedBuffer>,
     /// To be left: that may block.
     #[cfg(feature = "rdmacm")]
-    pub(super) groups: Vec<(DatagramEndpoint, MulticastGroup)>,
+    pub(super) groups: Groups,
 }
 
 impl DatagramEnding {
     pub(super) const fn new(held: Held) -> Self {
-        Self { held: Some(held) }
+        Self {
+            held: Some(held),
+            leak: None,
+        }
     }
 
     /// Whether somebody else has the queue pair, too.
@@ -62,11 +65,13 @@ impl DatagramEnding {
     /// The driver refuses. The buffers are leaked then, and their address handles.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), Leak> {
-        self.end().map(drop)
+        drop(self.end());
+        self.leak.take().map_or(Ok(()), Err)
     }
 
-    /// Destroys the queue pair, and returns what the device has no access to any more.
-    pub(super) fn end(&mut self) -> Result<(Vec<Outgoing>, Vec<OwnedBuffer>), Leak> {
+    /// Destroys the queue pair, and returns what the device has no access to any more; `None` if that is
+    /// leaked, which is to be returned or logged.
+    pub(super) fn end(&mut self) -> Option<(Vec<Outgoing>, Vec<OwnedBuffer>)> {
         let Some(Held {
             qp,
             sends,
@@ -75,7 +80,7 @@ impl DatagramEnding {
             groups,
         }) = self.held.take()
         else {
-            return Ok((Vec::new(), Vec::new()));
+            return Some((Vec::new(), Vec::new()));
         };
         // Not dropped if closing panics, either.
         let held = ManuallyDrop::new((sends, receives));
@@ -89,10 +94,11 @@ impl DatagramEnding {
         #[cfg(feature = "rdmacm")]
         drop(groups);
         match closed {
-            Ok(()) => Ok(ManuallyDrop::into_inner(held)),
+            Ok(()) => Some(ManuallyDrop::into_inner(held)),
             Err(error) => {
                 let buffers = held.0.len() + held.1.len();
-                Err(Leak { buffers, error })
+                self.leak = Some(Leak { buffers, error });
+                None
             }
         }
     }
@@ -100,7 +106,8 @@ impl DatagramEnding {
 
 impl Drop for DatagramEnding {
     fn drop(&mut self) {
-        if let Err(leak) = self.end() {
+        drop(self.end());
+        if let Some(leak) = self.leak.take() {
             log_error(format_args!("{leak}"));
         }
     }

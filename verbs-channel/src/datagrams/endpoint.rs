@@ -8,7 +8,6 @@ use super::datagram::Datagram;
 use super::engine::DatagramEngine;
 use crate::buffer::OwnedBuffer;
 use crate::config::PollStrategy;
-use crate::contained::log_error;
 use crate::error::{DownReason, Error, RejectReason, Result};
 use crate::waiting::{Pause, Paused, longest_sleep};
 
@@ -239,9 +238,6 @@ impl Datagrams {
         let any = !self.sent.is_empty() || ended.is_some();
         drop(ended);
         self.sent.clear();
-        if let Some(leak) = self.engine.take_leak() {
-            log_error(format_args!("{leak}"));
-        }
         any
     }
 

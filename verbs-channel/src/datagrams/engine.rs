@@ -6,8 +6,6 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-#[cfg(feature = "rdmacm")]
-use verbs_core::rdmacm::MulticastGroup;
 use verbs_core::{
     CompletionQueue, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, PollSlot,
     ProtectionDomain, QpState, ReceiveWorkRequest, Rejected, Sge, WorkCompletion,
@@ -15,11 +13,11 @@ use verbs_core::{
 
 use super::datagram::Datagram;
 use super::ending::{DatagramEnding, Held, Outgoing};
+#[cfg(feature = "rdmacm")]
+use super::groups::Groups;
 use super::handles::Handles;
 use super::slots::Slots;
 use crate::buffer::{BufferPool, OwnedBuffer, PdTag};
-use crate::contained::log_error;
-use crate::engine::Leak;
 use crate::error::{DownReason, Error, Queue, RejectReason, Result};
 use crate::request::OwnedElement;
 
@@ -54,10 +52,9 @@ pub struct DatagramEngine {
     pub(super) pool: BufferPool,
     pub(super) handles: Handles,
     #[cfg(feature = "rdmacm")]
-    pub(super) groups: Vec<(DatagramEndpoint, MulticastGroup)>,
+    pub(super) groups: Groups,
     down: Option<DownReason>,
     ending: Option<DatagramEnding>,
-    leak: Option<Leak>,
     slots: [PollSlot; POLLS],
 }
 
@@ -89,10 +86,9 @@ impl DatagramEngine {
             pool,
             handles: Handles::new(max_handles),
             #[cfg(feature = "rdmacm")]
-            groups: Vec::new(),
+            groups: Groups::default(),
             down: None,
             ending: None,
-            leak: None,
             slots: [const { PollSlot::new() }; POLLS],
         };
         this.refill();
@@ -420,35 +416,25 @@ impl DatagramEngine {
 
     /// The queue pair and the buffers in flight of an endpoint that has gone down: to be destroyed
     /// without a lock, where it may block for a while. It is returned once, and not while the queue pair is
-    /// in use by [`memberships`](Self::memberships).
+    /// in use by [`memberships`](Self::memberships). After a post of unknown outcome, the queue pair has been
+    /// destroyed already: the ending has only the error, if that failed.
     pub fn take_ending(&mut self) -> Option<DatagramEnding> {
         self.ending.take_if(|ending| !ending.is_in_use())
     }
 
     /// Takes the endpoint down after a post of unknown outcome, and destroys the queue pair. Returns the
     /// buffer of that post: the device has no access to it any more. If the driver refuses, it is
-    /// leaked with the others. While the queue pair is in use, it is released with the others later.
+    /// leaked with the others, and the ending has the error. While the queue pair is in use, it is released with
+    /// the others later.
     fn end_with(&mut self, reason: DownReason, wr_id: u64) -> Option<OwnedBuffer> {
         let at = self.sends.position(wr_id);
         self.fail(reason);
-        match self.take_ending()?.end() {
-            Ok((mut sends, receives)) => {
-                let given = at.map(|at| sends.remove(at).buffer);
-                let others = sends.into_iter().map(|outgoing| outgoing.buffer);
-                self.sent.extend(others.chain(receives));
-                given
-            }
-            Err(leak) => {
-                self.leak = Some(leak);
-                None
-            }
-        }
-    }
-
-    /// What was leaked, to be logged without a lock.
-    #[must_use = "it is to be logged"]
-    pub const fn take_leak(&mut self) -> Option<Leak> {
-        self.leak.take()
+        let ending = self.ending.as_mut().filter(|ending| !ending.is_in_use())?;
+        let (mut sends, receives) = ending.end()?;
+        let given = at.map(|at| sends.remove(at).buffer);
+        let others = sends.into_iter().map(|outgoing| outgoing.buffer);
+        self.sent.extend(others.chain(receives));
+        given
     }
 
     pub(super) const fn is_down(&self) -> RejectReason {
@@ -464,9 +450,6 @@ impl Drop for DatagramEngine {
         // The slots are not dropped before the queue pair is destroyed.
         self.fail(DownReason::Closed);
         drop(self.take_ending());
-        if let Some(leak) = self.leak.take() {
-            log_error(format_args!("{leak}"));
-        }
     }
 }
 

@@ -5,6 +5,8 @@ mod datagram;
 mod ending;
 mod endpoint;
 mod engine;
+#[cfg(feature = "rdmacm")]
+mod groups;
 mod handles;
 #[cfg(feature = "rdmacm")]
 mod multicast;

@@ -1,13 +1,13 @@
 //! The multicast groups that an endpoint is a member of.
 
-use std::mem;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use verbs_core::rdmacm::MulticastGroup;
-use verbs_core::{DatagramEndpoint, DatagramQueuePair};
+use verbs_core::{DatagramEndpoint, DatagramQueuePair, Rejected};
 
 use super::engine::DatagramEngine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The queue pair of an endpoint, to be attached to multicast groups and detached from them, by
 /// [`DatagramEngine::memberships`].
@@ -43,6 +43,8 @@ impl Memberships {
 }
 
 /// Memberships in multicast groups.
+///
+/// An endpoint is a member of a group while it has at least one membership in it. Their numbers ascend.
 impl DatagramEngine {
     /// What attaches the queue pair to groups without a lock. There is no
     /// [ending](Self::take_ending) until it is dropped.
@@ -61,68 +63,65 @@ impl DatagramEngine {
     }
 
     /// Keeps a group to which the queue pair was [attached](Memberships::attach), which `endpoint` stands for
-    /// ([`joined`](crate::exchange::rdmacm::joined) returns both), until the endpoint ends. Returns a former
-    /// membership in the same group, or `group` itself if the endpoint is down, to be dropped where it may
-    /// block.
-    #[must_use = "it is dropped where it may block"]
+    /// ([`joined`](crate::exchange::rdmacm::joined) returns both), until the endpoint ends. Returns the number
+    /// of this membership.
+    ///
+    /// # Errors
+    ///
+    /// [`RejectReason::Down`](crate::RejectReason::Down), with the group, to be dropped where it may block.
+    #[expect(clippy::result_large_err, reason = "gives back the group")]
     pub fn add_group(
         &mut self,
         endpoint: DatagramEndpoint,
         group: MulticastGroup,
-    ) -> Option<MulticastGroup> {
+    ) -> Result<u64, Rejected<MulticastGroup, Error>> {
         if self.qp.is_none() {
-            return Some(group);
+            return Err(Rejected::new(self.is_down().into(), group));
         }
-        let former = self.groups.iter_mut().find(|(of, _)| *of == endpoint);
-        match former {
-            Some((_, former)) => Some(mem::replace(former, group)),
-            None => {
-                self.groups.push((endpoint, group));
-                None
-            }
-        }
+        Ok(self.groups.add(endpoint, group))
     }
 
-    /// Takes out the group that `endpoint` stands for, to be [detached](Memberships::detach) from; `None` if
-    /// the endpoint is no member, or down.
-    #[must_use = "it is dropped where it may block"]
-    pub fn take_group(&mut self, endpoint: &DatagramEndpoint) -> Option<MulticastGroup> {
-        let at = self.groups.iter().position(|(of, _)| of == endpoint)?;
-        let (_, group) = self.groups.swap_remove(at);
-        Some(group)
+    /// Takes out the memberships with these numbers in the group that `endpoint` stands for. If that leaves
+    /// [none](Self::has_group), the queue pair is to be [detached](Memberships::detach).
+    #[must_use = "they are dropped where it may block"]
+    pub fn take_groups(
+        &mut self,
+        endpoint: &DatagramEndpoint,
+        numbers: impl RangeBounds<u64>,
+    ) -> Vec<MulticastGroup> {
+        self.groups.take(endpoint, numbers)
     }
 
-    /// A group that the endpoint is a member of, and whose membership has [ended by
-    /// itself](MulticastGroup::poll_ended). [Take](Self::take_group) it out. It makes a system call for each group,
-    /// and does not wait.
+    /// Whether the endpoint is a member of the group that `endpoint` stands for. It is of none when it is down.
+    #[must_use]
+    pub fn has_group(&self, endpoint: &DatagramEndpoint) -> bool {
+        self.groups.find(endpoint).is_some()
+    }
+
+    /// A membership that has [ended by itself](MulticastGroup::poll_ended): the group's endpoint and the number.
+    /// [Take](Self::take_groups) it out. It makes a system call for each membership, and does not wait.
     ///
     /// # Errors
     ///
     /// Those of [`MulticastGroup::poll_ended`].
-    pub fn ended_group(&mut self) -> Result<Option<DatagramEndpoint>> {
-        let mut first_error = None;
-        for (endpoint, group) in &mut self.groups {
-            match group.poll_ended() {
-                Ok(true) => return Ok(Some(*endpoint)),
-                Ok(false) => {}
-                Err(error) => first_error = first_error.or(Some(error)),
-            }
-        }
-        first_error.map_or(Ok(None), |error| Err(error.into()))
+    pub fn ended_group(&mut self) -> Result<Option<(DatagramEndpoint, u64)>> {
+        self.groups.ended()
     }
 
     /// Makes the endpoint a member of a group: it receives what is sent there until it
     /// [leaves](Self::leave) the group, or ends.
     pub(crate) fn join(&mut self, endpoint: DatagramEndpoint, group: MulticastGroup) -> Result<()> {
         self.memberships()?.attach(&group)?;
-        drop(self.add_group(endpoint, group));
+        let number = self.add_group(endpoint, group)?;
+        drop(self.take_groups(&endpoint, ..number));
         Ok(())
     }
 
     /// Ends the membership in the group that `endpoint` stands for. Returns whether there was one. After an
     /// error it is still a member.
     pub(crate) fn leave(&mut self, endpoint: &DatagramEndpoint) -> Result<bool> {
-        let Some(group) = self.take_group(endpoint) else {
+        // No more than one: see `join`.
+        let Some(group) = self.take_groups(endpoint, ..).pop() else {
             return Ok(false);
         };
         let detached = self.memberships()?.detach(&group);

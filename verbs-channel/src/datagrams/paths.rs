@@ -34,7 +34,7 @@ impl DatagramEngine {
         peer: &DatagramEndpoint,
     ) -> Result<AhAttr, verbs_core::Error> {
         #[cfg(feature = "rdmacm")]
-        if let Some((_, group)) = self.groups.iter().find(|(of, _)| of == peer) {
+        if let Some(group) = self.groups.find(peer) {
             return Ok(group.ah_attr());
         }
         qp.path_to(peer)

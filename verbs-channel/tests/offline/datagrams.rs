@@ -389,6 +389,7 @@ fn post_of_unknown_outcome_that_cannot_be_ended_keeps_its_buffer() {
     let rejected = datagrams.send_to(&peer(1), block).unwrap_err();
     assert_eq!(rejected.into_given().capacity(), 0, "not the block");
     assert_eq!(pool.available(), 0, "the device may still access it");
+    assert!(matches!(datagrams.close(), Err(Error::Core(_))));
     fake_libibverbs::touch_posted();
     fake_libibverbs::forget_requests();
 }

@@ -43,3 +43,28 @@ fn membership_that_the_network_ends_is_returned_once_and_can_be_joined_again() {
     fake_librdmacm::assert_all_is_well();
     assert_all_is_well();
 }
+
+#[test]
+fn group_that_is_joined_again_is_left_once() {
+    let pd = pd();
+    let mut datagrams = Datagrams::builder(&pd)
+        .qkey(QKey::RDMA_UDP)
+        .build()
+        .unwrap();
+    with(|manager| {
+        manager.context = pd.context().as_ptr();
+        manager.joins = true;
+    });
+    let [local, address] = [[192, 0, 2, 1], [239, 1, 2, 3]].map(Into::into);
+    let joined = [(); 2].map(|()| {
+        let joined = datagrams.join_cm(local, address, Duration::from_secs(1));
+        assert_eq!(alive(), 1, "it replaces the former membership");
+        joined.unwrap()
+    });
+    assert!(datagrams.leave_cm(&joined[0]).unwrap());
+    assert!(!datagrams.leave_cm(&joined[1]).unwrap());
+    assert_eq!(alive(), 0);
+    drop((datagrams, pd));
+    fake_librdmacm::assert_all_is_well();
+    assert_all_is_well();
+}

@@ -13,7 +13,7 @@ use verbs_sys::{
     rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 
-use super::{Arrival, Channel, Event, Id, Manager, arrive, with};
+use super::{Arrival, Channel, Event, Id, Manager, with};
 
 /// Runs a function that returns 0, or -1 with `errno` set.
 fn answer(call: impl FnOnce(&mut Manager) -> Result<(), c_int>) -> c_int {
@@ -221,16 +221,13 @@ unsafe extern "C" fn rdma_join_multicast(
     _addr: *mut sockaddr,
     _context: *mut c_void,
 ) -> c_int {
-    let ret = answer(|manager| manager.called("rdma_join_multicast"));
-    let joined = with(|manager| {
-        let mut ids = manager.ids.iter();
-        ids.position(|at| at.cast() == id)
-            .filter(|_| manager.joins && ret == 0)
-    });
-    if let Some(at) = joined {
-        arrive(at, Arrival::of(RDMA_CM_EVENT_MULTICAST_JOIN, 0));
-    }
-    ret
+    answer(|manager| {
+        manager.called("rdma_join_multicast")?;
+        if manager.joins {
+            manager.arrive(id.cast(), Arrival::of(RDMA_CM_EVENT_MULTICAST_JOIN, 0));
+        }
+        Ok(())
+    })
 }
 
 /// Functions that connect: their parameters are recorded.

@@ -2,6 +2,8 @@
 //!
 //! As for `fake-libibverbs`, the linker prefers these functions to the real library's in a program that
 //! uses this crate. Nothing happens by itself: [`arrive`] is what a peer, the kernel or a driver does.
+//!
+//! A test whose objects go to other threads [shares](share) its library with all threads.
 #![expect(unsafe_code, reason = "stands in for a C library")]
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
@@ -21,6 +23,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use verbs_sys::{
     RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_MULTICAST_JOIN, RDMA_PS_UDP, RDMA_UDP_QKEY,
@@ -86,8 +91,54 @@ thread_local! {
     static MANAGER: RefCell<Manager> = const { RefCell::new(Manager::new()) };
 }
 
-/// Accesses the library of this thread.
+/// That of all threads.
+static SHARED: Mutex<Option<Manager>> = Mutex::new(None);
+
+/// Held by a test that shares its library.
+static SHARING: Mutex<()> = Mutex::new(());
+
+// SAFETY: its pointers' objects are used under its lock only.
+unsafe impl Send for Manager {}
+
+/// All threads use one library, until this is dropped.
+pub struct Sharing {
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Lets all threads use one library, in one test at a time: for programs of which every test that uses this
+/// library does so.
+#[must_use]
+pub fn share() -> Sharing {
+    let turn = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
+    *shared() = Some(Manager::new());
+    Sharing { _turn: turn }
+}
+
+impl Drop for Sharing {
+    /// Another thread may be the last to drop an object, a moment after the test has ended.
+    fn drop(&mut self) {
+        let start = Instant::now();
+        while alive() > 0 && start.elapsed() < A_MOMENT {
+            thread::yield_now();
+        }
+        *shared() = None;
+    }
+}
+
+/// What a test leaks is not waited for much longer.
+const A_MOMENT: Duration = Duration::from_secs(1);
+
+fn shared() -> MutexGuard<'static, Option<Manager>> {
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Accesses the library of this thread, or that of all threads.
 pub fn with<T>(access: impl FnOnce(&mut Manager) -> T) -> T {
+    let mut shared = shared();
+    if let Some(manager) = shared.as_mut() {
+        return access(manager);
+    }
+    drop(shared);
     MANAGER.with_borrow_mut(access)
 }
 
@@ -107,47 +158,7 @@ impl Arrival<'_> {
 /// An event arrives at the identifier that is alive and was made as the `nth`. A connect request brings a
 /// new identifier.
 pub fn arrive(nth: usize, arrival: Arrival<'_>) {
-    with(|manager| {
-        let at = manager.ids[nth];
-        // SAFETY: it is alive, and so is its channel.
-        let (channel, ps) = unsafe { ((*at).id.channel.cast::<Channel>(), (*at).id.ps) };
-        let of = match arrival.event == RDMA_CM_EVENT_CONNECT_REQUEST {
-            true => manager.new_id(channel, ps),
-            false => at,
-        };
-        let mut event = Box::new(Event {
-            event: rdma_cm_event::default(),
-            data: arrival.data.to_vec(),
-        });
-        event.event.id = of.cast();
-        event.event.listen_id = if of == at { ptr::null_mut() } else { at.cast() };
-        event.event.event = arrival.event;
-        event.event.status = arrival.status;
-        let conn = rdma_conn_param {
-            private_data: match arrival.data {
-                [] => ptr::null(),
-                _ => event.data.as_ptr().cast(),
-            },
-            private_data_len: u8::try_from(arrival.data.len()).unwrap(),
-            responder_resources: arrival.depths.0,
-            initiator_depth: arrival.depths.1,
-            ..Default::default()
-        };
-        if ps != RDMA_PS_UDP {
-            event.event.param.conn = conn;
-        } else if arrival.event == RDMA_CM_EVENT_MULTICAST_JOIN {
-            event.event.param.ud = rdma_ud_param {
-                qp_num: 0xff_ffff,
-                qkey: RDMA_UDP_QKEY,
-                ..Default::default()
-            };
-        }
-        // SAFETY: the channel is alive.
-        unsafe {
-            (*channel).events.push_back(Box::into_raw(event));
-            calls::signal((*channel).channel.fd);
-        }
-    });
+    with(|manager| manager.arrive(manager.ids[nth], arrival));
 }
 
 /// How many identifiers are alive.
@@ -192,6 +203,48 @@ impl Manager {
             .iter()
             .position(|(refused, _)| *refused == function);
         found.map_or(Ok(()), |index| Err(self.refuse.remove(index).1))
+    }
+
+    /// An event arrives at this identifier.
+    fn arrive(&mut self, at: *mut Id, arrival: Arrival<'_>) {
+        // SAFETY: it is alive, and so is its channel.
+        let (channel, ps) = unsafe { ((*at).id.channel.cast::<Channel>(), (*at).id.ps) };
+        let of = match arrival.event == RDMA_CM_EVENT_CONNECT_REQUEST {
+            true => self.new_id(channel, ps),
+            false => at,
+        };
+        let mut event = Box::new(Event {
+            event: rdma_cm_event::default(),
+            data: arrival.data.to_vec(),
+        });
+        event.event.id = of.cast();
+        event.event.listen_id = if of == at { ptr::null_mut() } else { at.cast() };
+        event.event.event = arrival.event;
+        event.event.status = arrival.status;
+        let conn = rdma_conn_param {
+            private_data: match arrival.data {
+                [] => ptr::null(),
+                _ => event.data.as_ptr().cast(),
+            },
+            private_data_len: u8::try_from(arrival.data.len()).unwrap(),
+            responder_resources: arrival.depths.0,
+            initiator_depth: arrival.depths.1,
+            ..Default::default()
+        };
+        if ps != RDMA_PS_UDP {
+            event.event.param.conn = conn;
+        } else if arrival.event == RDMA_CM_EVENT_MULTICAST_JOIN {
+            event.event.param.ud = rdma_ud_param {
+                qp_num: 0xff_ffff,
+                qkey: RDMA_UDP_QKEY,
+                ..Default::default()
+            };
+        }
+        // SAFETY: the channel is alive.
+        unsafe {
+            (*channel).events.push_back(Box::into_raw(event));
+            calls::signal((*channel).channel.fd);
+        }
     }
 
     fn new_id(&mut self, channel: *mut Channel, ps: rdma_port_space) -> *mut Id {

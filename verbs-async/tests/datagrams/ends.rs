@@ -1,0 +1,213 @@
+//! The ends of awaited datagram endpoints: who destroys the queue pair, and who waits for that.
+
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+
+use fake_libibverbs::{share, with};
+use verbs_async::verbs_channel::{BufferPool, DownReason, TransportError};
+use verbs_async::{Error, Result};
+
+use crate::bench::{Bench, Task, later};
+use crate::waits::{LONG, assert_all_ends, buffer, endpoint, peer, sends};
+
+/// Calls of some verbs: each waits until it is released.
+struct Held {
+    begun: Receiver<&'static str>,
+    release: Sender<()>,
+}
+
+impl Held {
+    fn new(verbs: &'static [&'static str]) -> Self {
+        let (begins, begun) = mpsc::channel();
+        let (release, released) = mpsc::channel();
+        let released = Mutex::new(released);
+        let before = move |verb: &'static str, _| {
+            if verbs.contains(&verb) {
+                begins.send(verb).ok();
+                released.lock().unwrap().recv_timeout(LONG).ok();
+            }
+        };
+        with(|library| library.before = Some(Arc::new(before)));
+        Self { begun, release }
+    }
+
+    /// Waits until a call of this verb has begun.
+    fn begins(&self, verb: &str) {
+        let begun = self.begun.recv_timeout(LONG);
+        assert_eq!(begun.expect("it does not begin"), verb);
+    }
+
+    /// Lets one return.
+    fn returns(&self) {
+        self.release.send(()).unwrap();
+    }
+}
+
+fn assert_is_stuck(closed: Result<()>) {
+    let error = closed.unwrap_err();
+    assert!(
+        matches!(error, Error::Transport(TransportError::Stuck)),
+        "{error}"
+    );
+}
+
+/// From now on, the threads that destroy queue pairs.
+pub(crate) fn destroys() -> Receiver<ThreadId> {
+    let (sender, threads) = mpsc::channel();
+    let before = move |verb: &str, _| {
+        if verb == "ibv_destroy_qp" {
+            sender.send(thread::current().id()).ok();
+        }
+    };
+    with(|library| library.before = Some(Arc::new(before)));
+    threads
+}
+
+#[test]
+fn last_clone_is_destroyed_on_a_helper_thread() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let destroys = destroys();
+    drop(datagrams.clone());
+    assert!(destroys.try_recv().is_err(), "there is another");
+    drop(datagrams);
+    let helper = destroys.recv_timeout(LONG).expect("it is not destroyed");
+    assert_ne!(helper, thread::current().id());
+    drop((pd, bench));
+    assert_all_ends();
+}
+
+#[test]
+fn closing_that_is_abandoned_closes_the_endpoint() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let peer = peer();
+    sends(datagrams.send_to(&peer, buffer(&pd))).unwrap();
+    let mut waiting = Task::new(datagrams.receive_from()).waits();
+    let destroys = destroys();
+    drop(Task::new(datagrams.close()).poll());
+    assert!(waiting.was_woken() > 0);
+    let error = waiting.ends().unwrap_err();
+    assert_eq!(error.down_reason(), Some(DownReason::Closed));
+    let helper = destroys.recv_timeout(LONG).expect("it is not destroyed");
+    assert_ne!(helper, thread::current().id());
+    sends(datagrams.close()).unwrap();
+    drop(waiting);
+    drop((datagrams, pd, bench));
+    assert_all_ends();
+}
+
+#[test]
+fn closing_destroys_on_a_helper_thread() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let destroys = destroys();
+    sends(datagrams.close()).unwrap();
+    assert_ne!(destroys.try_recv().unwrap(), thread::current().id());
+    assert!(destroys.try_recv().is_err(), "once");
+    drop((datagrams, pd));
+}
+
+#[test]
+fn refused_destroy_is_the_error_of_every_close() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let pool = BufferPool::new(&pd, 64, 2).unwrap();
+    let block = pool.take_with(b"stuck").unwrap().unwrap();
+    sends(datagrams.send_to(&peer(), block)).unwrap();
+    with(|library| library.refuse.push(("ibv_destroy_qp", libc::EBUSY)));
+    for _ in 0..2 {
+        assert_is_stuck(later(datagrams.close()));
+    }
+    assert_eq!(pool.available(), 1, "the device may still access the other");
+    fake_libibverbs::touch_posted();
+    fake_libibverbs::forget_requests();
+}
+
+#[test]
+fn closing_waits_for_a_queue_pair_that_another_thread_destroys() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let held = Held::new(&["ibv_destroy_qp"]);
+    // It fails, and is destroyed for that.
+    bench.hand.over();
+    held.begins("ibv_destroy_qp");
+    let mut closing = [(); 2].map(|()| Task::new(datagrams.close()).waits());
+    held.returns();
+    for close in &mut closing {
+        close.ends_when_woken().unwrap();
+    }
+    drop(closing);
+    drop((datagrams, pd, bench));
+    assert_all_ends();
+}
+
+#[test]
+fn queue_pair_that_could_not_be_destroyed_before_is_the_error_of_closing() {
+    let _shared = share();
+    // After a failure, and after a post that may have taken the datagram.
+    for is_posted in [false, true] {
+        let bench = Bench::new();
+        let (pd, datagrams) = endpoint(&bench);
+        with(|library| library.refuse.push(("ibv_destroy_qp", libc::EBUSY)));
+        if is_posted {
+            with(|library| library.refuse_post = Some((1, libc::EIO, false)));
+            sends(datagrams.send_to(&peer(), buffer(&pd))).unwrap_err();
+        } else {
+            bench.hand.over();
+        }
+        assert!(datagrams.down_reason().is_some());
+        assert_is_stuck(later(datagrams.close()));
+        fake_libibverbs::touch_posted();
+        fake_libibverbs::forget_requests();
+    }
+}
+
+#[cfg(feature = "rdmacm")]
+#[test]
+fn closing_waits_for_the_thread_that_attaches_and_keeps_no_other_from_leaving() {
+    use verbs_async::AsyncDatagrams;
+    use verbs_async::verbs_channel::Datagrams;
+    use verbs_async::verbs_core::QKey;
+
+    let _shared = share();
+    let manager = fake_librdmacm::share();
+    let bench = Bench::new();
+    let pd = bench.context.alloc_pd().unwrap();
+    fake_librdmacm::with(|manager| {
+        manager.context = pd.context().as_ptr();
+        manager.joins = true;
+    });
+    let builder = Datagrams::builder(&pd).qkey(QKey::RDMA_UDP);
+    let datagrams = AsyncDatagrams::create(&builder, &bench.events).unwrap();
+    let held = Held::new(&["ibv_attach_mcast", "ibv_destroy_qp"]);
+    let [local, group] = [[192, 0, 2, 1], [239, 1, 2, 3]].map(Into::into);
+    let mut join = Task::new(datagrams.join_cm(local, group, LONG));
+    let begins = || {
+        assert!(join.poll().is_pending());
+        held.begun.try_recv().is_ok()
+    };
+    assert!(verbs_harness::until(LONG, begins));
+    let mut close = Task::new(datagrams.close()).waits();
+    held.returns();
+    held.begins("ibv_destroy_qp");
+    assert!(close.poll().is_pending());
+    assert!(!later(datagrams.leave_cm(&peer())).unwrap());
+    assert!(close.poll().is_pending());
+    held.returns();
+    close.ends_when_woken().unwrap();
+    let error = join.ends_when_woken().unwrap_err();
+    assert_eq!(error.down_reason(), Some(DownReason::Closed));
+    drop((join, close));
+    drop((datagrams, builder, pd, bench));
+    assert_all_ends();
+    assert!(verbs_harness::until(LONG, || fake_librdmacm::alive() == 0));
+    fake_librdmacm::assert_all_is_well();
+    drop(manager);
+}
