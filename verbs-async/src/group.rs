@@ -23,6 +23,7 @@ use crate::blocking;
 use crate::channel::AsyncChannel;
 use crate::destroyed::Destroyed;
 use crate::driver::Driver;
+use crate::elsewhere::Elsewhere;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::ring::Channels;
@@ -143,7 +144,8 @@ impl AsyncGroup {
     ///
     /// Receives can be [started](PreparedChannel::start_receive) on it. They are posted when the channel
     /// joins, which is before the peer may send, and are operations of the channel then:
-    /// [`AsyncChannel::prepared_receives`].
+    /// [`AsyncChannel::prepared_receives`]. If it cannot be connected, or the future is dropped, a helper thread
+    /// destroys the queue pair, and then drops their buffers.
     ///
     /// # Errors
     ///
@@ -171,14 +173,18 @@ impl AsyncGroup {
 
     /// [`join`](Self::join), and waits while a full group has channels whose queue pairs are being
     /// destroyed.
-    pub(crate) async fn join_when_free(&self, member: ConnectedMember) -> Result<AsyncChannel> {
+    pub(crate) async fn join_when_free(
+        &self,
+        member: Elsewhere<ConnectedMember>,
+    ) -> Result<AsyncChannel> {
         let mut given = Some(member);
-        let join = || match self.try_join(given.take()?) {
-            Err((rejected, true)) => {
-                given = Some(rejected.into_given());
-                None
+        let join = || match self.try_join(given.take()?.into_inner()) {
+            Ok(channel) => Some(Ok(channel)),
+            Err((rejected, will_be_free)) => {
+                let (error, member) = rejected.into_parts();
+                given = Some(Elsewhere::new(member));
+                (!will_be_free).then_some(Err(error))
             }
-            joined => Some(joined.map_err(|(rejected, _)| rejected)),
         };
         Ok(self.shared.when_destroyed(join).await?)
     }
@@ -216,7 +222,7 @@ impl AsyncGroup {
     /// [`PreparedChannel::handshake`] blocks while the kernel resolves the peer's address: on RoCE
     /// for about a second if the peer does not answer. So it runs on one of up to 64 helper
     /// threads. If all of them wait for peers that do not answer, the next handshake is queued.
-    /// Dropping the future drops the channel.
+    /// Dropping the future drops the channel, on a helper thread.
     ///
     /// # Errors
     ///
@@ -227,29 +233,35 @@ impl AsyncGroup {
         member: PreparedChannel<ConnectedMember>,
         remote: &QueuePairEndpoint,
     ) -> Result<AsyncChannel> {
-        self.handshake_watched(member, *remote, None).await
+        self.handshake_watched(Elsewhere::new(member), *remote, None)
+            .await
     }
 
     /// [`handshake`](Self::handshake), and watches the peer through the descriptor if there is one.
     pub(crate) async fn handshake_watched(
         &self,
-        member: PreparedChannel<ConnectedMember>,
+        member: Elsewhere<PreparedChannel<ConnectedMember>>,
         remote: QueuePairEndpoint,
         descriptor: Option<OwnedFd>,
     ) -> Result<AsyncChannel> {
-        let connected = blocking::run(move || member.handshake(&remote)).await;
-        let mut connected = connected.map_err(Error::Thread)??;
-        if let Some(descriptor) = descriptor {
-            connected.watch_peer(descriptor)?;
-        }
+        let connected = member.call(move |member| {
+            let mut connected = member.handshake(&remote)?;
+            if let Some(descriptor) = descriptor {
+                connected.watch_peer(descriptor)?;
+            }
+            Ok::<_, verbs_channel::Error>(connected)
+        });
+        let connected = Elsewhere::new(connected.await??);
         self.join_when_free(connected).await
     }
 
     /// [`prepare`](Self::prepare), on a helper thread.
-    pub(crate) async fn prepare_elsewhere(&self) -> Result<PreparedChannel<ConnectedMember>> {
+    pub(crate) async fn prepare_elsewhere(
+        &self,
+    ) -> Result<Elsewhere<PreparedChannel<ConnectedMember>>> {
         let preparer = self.shared.preparer.clone();
         let prepared = blocking::run(move || preparer.prepare()).await;
-        Ok(prepared.map_err(Error::Thread)??)
+        Ok(Elsewhere::new(prepared.map_err(Error::Thread)??))
     }
 
     /// Creates two channels of the group that are connected to each other: for tests and first
@@ -289,6 +301,7 @@ impl AsyncGroup {
     /// Waits until the device is done with all memory of the channels that were dropped, or that
     /// [`destroy_all`](Self::destroy_all) or a failure has taken down: until helper threads have destroyed
     /// their queue pairs. Channels that end meanwhile are waited for, too. Dropping the future has no effect.
+    /// Channels of handshakes that have failed are not waited for.
     ///
     /// Await this before a program ends if the device shall be done by then: helper threads end with the process.
     ///

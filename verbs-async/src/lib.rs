@@ -202,6 +202,7 @@ mod deferred;
 mod destroyed;
 mod device_events;
 mod driver;
+mod elsewhere;
 mod error;
 #[cfg(test)]
 mod error_chains;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use verbs_channel::exchange::ExchangeError;
 use verbs_channel::exchange::rdmacm::{answered, explain_service, found};
 use verbs_channel::verbs_core::DatagramEndpoint;
 use verbs_channel::verbs_core::rdmacm::{
@@ -19,10 +18,11 @@ use super::cm_requests::Requests;
 use super::failure::{exchange_error, with_peer};
 use super::message::OwnedMessage;
 use super::resolve::resolve_by;
-use super::steps::{Elsewhere, ended};
+use super::steps::ended;
 use super::time::{self, Deadline};
 use crate::blocking;
 use crate::datagrams::AsyncDatagrams;
+use crate::elsewhere::Elsewhere;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 
@@ -211,8 +211,7 @@ impl AsyncDatagrams {
         let begun = blocking::run(move || DatagramService::find(address, left, message.get()));
         let finding = begun.await.map_err(Error::Thread)?.map_err(explained)?;
         let service = ended(self.events(), finding, timeout).await?;
-        let private_data = service.get().map(|service| *service.private_data());
-        let private_data = private_data.ok_or_else(|| exchange_error(ExchangeError::Over))?;
+        let private_data = *service.private_data();
         Ok((service, private_data))
     }
 

@@ -9,7 +9,7 @@ use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Listener, Message, Priva
 
 use super::cm_requests::Requests;
 use super::message::OwnedMessage;
-use super::steps::Elsewhere;
+use crate::elsewhere::Elsewhere;
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::Error;
 use crate::error::Result;

@@ -11,8 +11,8 @@ use verbs_channel::verbs_core::rdmacm::{
 };
 use verbs_channel::verbs_core::{self};
 
-use super::steps::Elsewhere;
 use crate::blocking::{self, Call};
+use crate::elsewhere::Elsewhere;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::notifier::CqNotifier;
@@ -90,9 +90,7 @@ impl<L: Takes> Requests<L> {
                 ready!(self.notifier.poll_readable(cx))?;
                 self.may_have_more = true;
             }
-            let Some(listener) = self.listener.get().map(Arc::clone) else {
-                return Poll::Pending;
-            };
+            let listener = Arc::clone(&self.listener);
             self.taking = Some(blocking::run(move || listener.lock().take()));
         }
     }

@@ -298,8 +298,9 @@ impl State {
                     }
                     let prepared = group.prepare_elsewhere().await?;
                     let ours = prepared.endpoint();
-                    let channel = group.handshake(prepared, &request.peer().endpoint).await?;
-                    Ok((ours, channel))
+                    let theirs = request.peer().endpoint;
+                    let shaken = group.handshake_watched(prepared, theirs, None);
+                    Ok((ours, shaken.await?))
                 };
                 let met = match deadline.share(1, met).await {
                     Ok(Some(met)) => met,

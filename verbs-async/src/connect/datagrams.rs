@@ -120,7 +120,7 @@ impl AsyncGroup {
             deadline: &deadline,
         };
         let peer = client.run(&mut connector).await?;
-        let handshake = self.handshake(prepared, &peer.endpoint);
+        let handshake = self.handshake_watched(prepared, peer.endpoint, None);
         let connected = match deadline.share(1, handshake).await? {
             Some(connected) => connected,
             None => Err(late()),

@@ -13,6 +13,7 @@ use verbs_channel::{ConnectedMember, PreparedChannel};
 use super::awaited::Awaited;
 use super::failure::{check_device, exchange_error, tcp, with_peer};
 use crate::channel::AsyncChannel;
+use crate::elsewhere::Elsewhere;
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::Error;
 use crate::error::Result;
@@ -116,7 +117,8 @@ impl AsyncGroup {
         private_data: &[u8],
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let side = prepared.side();
-        self.meet_watched(stream, private_data, Some(prepared), (side, None))
+        let prepared = Some(Elsewhere::new(prepared));
+        self.meet_watched(stream, private_data, prepared, (side, None))
             .await
     }
 
@@ -124,7 +126,7 @@ impl AsyncGroup {
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
         private_data: &[u8],
-        prepared: Option<PreparedChannel<ConnectedMember>>,
+        prepared: Option<Elsewhere<PreparedChannel<ConnectedMember>>>,
         (side, awaited): (Side, Option<&Awaited>),
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let descriptor = stream.as_fd().try_clone_to_owned();
@@ -168,7 +170,7 @@ impl AsyncGroup {
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
         private_data: &[u8],
         socket: Option<TcpStream>,
-        prepared: Option<PreparedChannel<ConnectedMember>>,
+        prepared: Option<Elsewhere<PreparedChannel<ConnectedMember>>>,
         (side, awaited): (Side, Option<&Awaited>),
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         let prepared = match (check_device(self), prepared) {

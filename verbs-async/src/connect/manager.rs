@@ -18,17 +18,18 @@ use super::cm_listener::{CmListener, CmRequest};
 use super::failure::exchange_error;
 use super::listener::{Listener, Meet};
 use super::resolve::resolve_by;
-use super::steps::{Elsewhere, end_elsewhere, ended, explained, watch};
+use super::steps::{end_elsewhere, ended, explained, watch};
 use super::time::{self, Deadline};
 use crate::blocking;
 use crate::channel::AsyncChannel;
+use crate::elsewhere::Elsewhere;
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
 use crate::sync::Mutex;
 
 /// A peer that has accepted.
 pub(super) struct Asked {
-    pub(super) prepared: PreparedChannel<ConnectedMember>,
+    pub(super) prepared: Elsewhere<PreparedChannel<ConnectedMember>>,
     pub(super) answer: Elsewhere<Answer>,
     pub(super) theirs: PrivateData,
 }
@@ -104,7 +105,7 @@ impl AsyncGroup {
         timeout: Duration,
         private_data: &[u8],
     ) -> Result<(AsyncChannel, PrivateData)> {
-        let deadline = self.deadline(timeout);
+        let (deadline, prepared) = (self.deadline(timeout), Elsewhere::new(prepared));
         let met = async {
             let Asked {
                 prepared,
@@ -223,6 +224,7 @@ impl AsyncGroup {
         private_data: &[u8],
     ) -> Result<AsyncChannel> {
         let (deadline, peer) = (self.deadline(timeout), request.peer_addr());
+        let prepared = Elsewhere::new(prepared);
         let met = self.accept(prepared, request.request, private_data.to_vec(), timeout);
         deadline.bound(&Awaited::new(peer, "confirm"), met).await
     }
@@ -244,14 +246,14 @@ impl AsyncGroup {
 
     pub(super) async fn accept(
         &self,
-        prepared: PreparedChannel<ConnectedMember>,
+        prepared: Elsewhere<PreparedChannel<ConnectedMember>>,
         request: Elsewhere<ConnectRequest>,
         answer: Vec<u8>,
         timeout: Duration,
     ) -> Result<AsyncChannel> {
-        let joined = request.call(move |request| prepared.join_request_cm(request));
+        let joined = request.call(move |request| prepared.into_inner().join_request_cm(request));
         let (member, accepting) = joined.await??;
-        let accepting = Elsewhere::new(accepting);
+        let (member, accepting) = (Elsewhere::new(member), Elsewhere::new(accepting));
         let channel = match self.join_when_free(member).await {
             Ok(channel) => channel,
             Err(error) => {
@@ -273,7 +275,7 @@ impl AsyncGroup {
     /// Asks at one address, from a new connector, with a channel of its own if there is none.
     async fn ask(
         &self,
-        prepared: Option<PreparedChannel<ConnectedMember>>,
+        prepared: Option<Elsewhere<PreparedChannel<ConnectedMember>>>,
         address: SocketAddr,
         request: Arc<[u8]>,
         deadline: &Deadline,
@@ -290,7 +292,7 @@ impl AsyncGroup {
     /// Asks at an address that has been found, within this time.
     pub(super) async fn ask_from(
         &self,
-        prepared: Option<PreparedChannel<ConnectedMember>>,
+        prepared: Option<Elsewhere<PreparedChannel<ConnectedMember>>>,
         resolved: Elsewhere<AddrResolved>,
         request: Arc<[u8]>,
         (left, timeout): (Duration, Duration),
@@ -299,18 +301,19 @@ impl AsyncGroup {
         let begun = resolved.call(move |resolved: AddrResolved| resolved.resolve_route(left));
         let resolving = begun.await?.map_err(explained(timeout))?;
         let route = ended(events, resolving, timeout).await?;
-        let mut prepared = match prepared {
+        let prepared = match prepared {
             Some(prepared) => prepared,
             None => self.prepare_elsewhere().await?,
         };
         let asked = route.call(move |route| {
+            let mut prepared = prepared.into_inner();
             let asking = prepared.request_cm(route, &request)?;
             Ok((prepared, asking))
         });
         let (prepared, asking) = asked.await?.map_err(exchange_error)?;
+        let prepared = Elsewhere::new(prepared);
         let answer = ended(events, asking, timeout).await?;
-        let theirs = answer.get().map(|answer| *answer.private_data());
-        let theirs = theirs.ok_or_else(|| Error::Thread(io::ErrorKind::NotFound.into()))?;
+        let theirs = *answer.private_data();
         Ok(Asked {
             prepared,
             answer,
@@ -321,13 +324,13 @@ impl AsyncGroup {
     /// Connects to a peer that has accepted.
     pub(super) async fn establish(
         &self,
-        prepared: PreparedChannel<ConnectedMember>,
+        prepared: Elsewhere<PreparedChannel<ConnectedMember>>,
         answer: Elsewhere<Answer>,
         timeout: Duration,
     ) -> Result<AsyncChannel> {
-        let answered = answer.call(move |answer| prepared.answered_cm(answer));
+        let answered = answer.call(move |answer| prepared.into_inner().answered_cm(answer));
         let (member, establishing) = answered.await??;
-        let establishing = Elsewhere::new(establishing);
+        let (member, establishing) = (Elsewhere::new(member), Elsewhere::new(establishing));
         let channel = self.join_when_free(member).await?;
         let established = establishing.call(Establishing::establish).await?;
         let connection = established.map_err(explained(timeout))?;

@@ -18,10 +18,11 @@ use super::cm_requests::Requests;
 use super::exchange::{agreed, run};
 use super::failure::{exchange_error, with_peer};
 use super::manager::Asked;
-use super::steps::{Elsewhere, ended};
+use super::steps::ended;
 use super::time::{self, Deadline};
 use crate::blocking;
 use crate::channel::AsyncChannel;
+use crate::elsewhere::Elsewhere;
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
 
@@ -39,7 +40,7 @@ impl AsyncGroup {
         &self,
         (mut stream, socket): (impl AsyncRead + AsyncWrite + Unpin, Option<TcpStream>),
         mut exchange: Exchange,
-        prepared: PreparedChannel<ConnectedMember>,
+        prepared: Elsewhere<PreparedChannel<ConnectedMember>>,
         awaited: Option<&Awaited>,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
         run(&mut stream, &mut exchange)
@@ -59,7 +60,7 @@ impl AsyncGroup {
             Option<TcpStream>,
         ),
         exchange: &mut Exchange,
-        prepared: PreparedChannel<ConnectedMember>,
+        prepared: Elsewhere<PreparedChannel<ConnectedMember>>,
         awaits: &(impl Fn(&'static str, Option<SocketAddr>) + Send + Sync),
     ) -> Result<AsyncChannel> {
         let local = socket.as_ref().and_then(|socket| socket.local_addr().ok());
@@ -69,7 +70,7 @@ impl AsyncGroup {
             let request = self
                 .asked(stream, exchange, (meeting, local), awaits)
                 .await?;
-            let asks = request.get().and_then(ConnectRequest::peer_addr);
+            let asks = request.peer_addr();
             awaits("answer", asks);
             let answer = meeting.answer().map_err(exchange_error)?;
             self.accept(prepared, request, answer, Duration::ZERO)
@@ -135,7 +136,7 @@ impl AsyncGroup {
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
         exchange: &mut Exchange,
         (meeting, local): (&Meeting, Option<SocketAddr>),
-        prepared: PreparedChannel<ConnectedMember>,
+        prepared: Elsewhere<PreparedChannel<ConnectedMember>>,
         awaits: &(impl Fn(&'static str, Option<SocketAddr>) + Send + Sync),
     ) -> Result<AsyncChannel> {
         exchange.listens_at(None);

@@ -11,58 +11,14 @@ use verbs_channel::verbs_core;
 use verbs_channel::verbs_core::rdmacm::{Connection, Pending, Step};
 
 use super::failure::exchange_error;
-use crate::blocking;
 use crate::channel::AsyncChannel;
+use crate::elsewhere::Elsewhere;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 
-/// A value that is dropped on a helper thread.
-// `None` once it was taken out.
-#[derive(Debug)]
-pub(super) struct Elsewhere<T: Send + 'static>(Option<T>);
-
-impl<T: Send + 'static> Elsewhere<T> {
-    pub(super) const fn new(value: T) -> Self {
-        Self(Some(value))
-    }
-
-    pub(super) const fn get(&self) -> Option<&T> {
-        self.0.as_ref()
-    }
-
-    /// Makes a call with the value on a helper thread. If the future is dropped, the value, or what the call
-    /// returns, is dropped there.
-    pub(super) async fn call<R: Send + 'static>(
-        mut self,
-        call: impl FnOnce(T) -> R + Send + 'static,
-    ) -> Result<R> {
-        let Some(value) = self.0.take() else {
-            return Err(Error::Thread(io::ErrorKind::NotFound.into()));
-        };
-        let called = blocking::run(move || call(value)).await;
-        called.map_err(Error::Thread)
-    }
-
-    /// The value, for an owner that drops it on a helper thread.
-    pub(super) fn into_inner(mut self) -> Option<T> {
-        self.0.take()
-    }
-}
-
-impl<T: Send + 'static> Drop for Elsewhere<T> {
-    fn drop(&mut self) {
-        if let Some(value) = self.0.take() {
-            drop(blocking::run(move || drop(value)));
-        }
-    }
-}
-
 /// Has a channel watch its peer through a connection, which is ended on a helper thread.
 pub(super) fn watch(channel: &AsyncChannel, connection: Elsewhere<Connection>) -> Result<()> {
-    match connection.into_inner() {
-        Some(connection) => channel.watch_connection(connection, end_elsewhere),
-        None => Ok(()),
-    }
+    channel.watch_connection(connection.into_inner(), end_elsewhere)
 }
 
 /// Ends a connection on a helper thread.

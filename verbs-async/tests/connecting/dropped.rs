@@ -1,23 +1,26 @@
-//! Channels that are dropped by what the driver calls.
+//! Channels that are dropped by what the driver calls, and by handshakes that do not complete.
 
 use std::future::Future as _;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::thread::{self, ThreadId};
 
-use fake_libibverbs::{posted, share, with};
+use fake_libibverbs::{assert_all_is_well, posted, share, with};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::UnixStream;
 use verbs_async::AsyncChannel;
 
 use crate::bench::{Bench, announce, done};
-use crate::gate::LONG;
+use crate::gate::{LONG, block_on, events, group, wait_for_the_end};
 use crate::transfer_bench::Pair;
 use crate::transfers::slow;
 
 /// Drops a channel when it is woken, and waits until the queue pair is being destroyed.
 struct Drops {
     channel: Mutex<Option<AsyncChannel>>,
-    threads: Mutex<mpsc::Receiver<ThreadId>>,
+    threads: Mutex<Receiver<ThreadId>>,
     destroyer: Mutex<Option<ThreadId>>,
 }
 
@@ -57,4 +60,121 @@ fn queue_pair_is_destroyed_though_a_waker_waits_for_that() {
     assert!(send.as_mut().poll(&mut cx).is_ready());
     with(|library| library.before = None);
     drop((group, a));
+}
+
+/// Queue pairs that are destroyed from now on, each with its thread.
+struct Destroyers(Receiver<ThreadId>);
+
+impl Destroyers {
+    fn new() -> Self {
+        let (sender, threads) = mpsc::channel();
+        let before = move |verb: &str, _| {
+            if verb == "ibv_destroy_qp" {
+                sender.send(thread::current().id()).ok();
+            }
+        };
+        with(|library| library.before = Some(Arc::new(before)));
+        Self(threads)
+    }
+
+    /// Waits until one is destroyed, by a helper thread.
+    fn assert_helper(&self) {
+        let thread = self.0.recv_timeout(LONG).expect("it is not destroyed");
+        assert_ne!(thread, thread::current().id(), "the executor is blocked");
+    }
+}
+
+#[test]
+fn exchange_that_does_not_complete_destroys_on_a_helper_thread() {
+    let _shared = share();
+    block_on(async {
+        let group = group(&events(), 1);
+        let destroyers = Destroyers::new();
+        for (is_prepared, is_cancelled) in
+            [(false, false), (false, true), (true, false), (true, true)]
+        {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let prepared = is_prepared.then(|| group.prepare().unwrap());
+            let group = group.clone();
+            let exchange = tokio::spawn(async move {
+                match prepared {
+                    Some(prepared) => group.exchange_prepared_tokio(prepared, ours, b"").await,
+                    None => group.exchange_tokio(ours, b"").await,
+                }
+            });
+            // It waits for its peer.
+            theirs.read_u8().await.unwrap();
+            if is_cancelled {
+                exchange.abort();
+                exchange.await.unwrap_err();
+            } else {
+                drop(theirs);
+                exchange.await.unwrap().unwrap_err();
+            }
+            destroyers.assert_helper();
+        }
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+#[test]
+fn channel_that_finds_no_place_is_destroyed_on_a_helper_thread() {
+    let _shared = share();
+    block_on(async {
+        let group = group(&events(), 1);
+        let destroyers = Destroyers::new();
+        let [first, second] = [(); 2].map(|()| group.prepare().unwrap());
+        let endpoint = first.endpoint();
+        let first = group.handshake(first, &endpoint).await.unwrap();
+        group.handshake(second, &endpoint).await.unwrap_err();
+        destroyers.assert_helper();
+        assert!(!first.is_down());
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+#[cfg(feature = "rdmacm")]
+#[test]
+fn connecting_by_manager_that_is_dropped_destroys_on_a_helper_thread() {
+    use fake_librdmacm::{Arrival, alive, arrive};
+    use verbs_core::verbs_sys::{RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED};
+
+    let _shared = (share(), fake_librdmacm::share());
+    block_on(async {
+        let events = events();
+        let group = group(&events, 1);
+        fake_librdmacm::with(|manager| manager.context = group.pd().context().as_ptr());
+        let destroyers = Destroyers::new();
+        let connecting = {
+            let group = group.clone();
+            tokio::spawn(async move { group.connect_cm("192.0.2.1:7471", LONG, b"").await })
+        };
+        let is_called =
+            |function| fake_librdmacm::with(|manager| manager.calls.contains(&function));
+        let steps = [
+            ("rdma_resolve_addr", Some(RDMA_CM_EVENT_ADDR_RESOLVED)),
+            ("rdma_resolve_route", Some(RDMA_CM_EVENT_ROUTE_RESOLVED)),
+            ("rdma_connect", None),
+        ];
+        for (function, event) in steps {
+            while !is_called(function) {
+                tokio::task::yield_now().await;
+            }
+            if let Some(event) = event {
+                arrive(0, Arrival::of(event, 0));
+            }
+        }
+        connecting.abort();
+        assert!(connecting.await.unwrap_err().is_cancelled());
+        destroyers.assert_helper();
+        while alive() > 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(events);
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+    fake_librdmacm::assert_all_is_well();
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{Posted, announce_last, assert_all_is_well, is_alive, share, with};
@@ -14,6 +15,7 @@ use verbs_async::verbs_channel::{self, Channel, Datagrams};
 use verbs_async::{AsyncDatagrams, AsyncGroup, DatagramArrival, Error, Result};
 
 use crate::bench::{Bench, done};
+use crate::ends::destroys;
 use crate::waits::{comes, peer};
 
 /// Only what hangs takes so long.
@@ -111,7 +113,7 @@ impl Wire {
                 self.announce();
             }
             assert!(begun.elapsed() < LONG, "it hangs");
-            std::thread::yield_now();
+            thread::yield_now();
         }
         None
     }
@@ -122,7 +124,7 @@ impl Wire {
         let begun = Instant::now();
         while is_alive("ibv_open_device") || is_alive("ibv_get_device_list") {
             assert!(begun.elapsed() < LONG, "something is left");
-            std::thread::yield_now();
+            thread::yield_now();
         }
         assert_all_is_well();
     }
@@ -178,6 +180,7 @@ fn connecting_can_be_dropped_anywhere() {
         let mut wire = Wire::new(1);
         let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
         let (server, other) = (peer(), server(b"welcome"));
+        let destroys = destroys();
         let mut future =
             Box::pin(group.connect_over_datagrams_async_io(&datagrams, &server, LONG, b"hello"));
         let connected = wire.run(future.as_mut(), other, |wire| wire.sent < stop);
@@ -185,6 +188,8 @@ fn connecting_can_be_dropped_anywhere() {
         drop(future);
         drop((connected, group, datagrams));
         wire.ends();
+        let mut threads = destroys.try_iter();
+        assert!(threads.all(|thread| thread != thread::current().id()));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Queue pairs that helper threads destroy: no task's thread is blocked by that, and no buffer is
 //! released before.
 
-use std::future::ready;
+use std::future::{Future, ready};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
@@ -191,6 +191,46 @@ fn closing_is_over_when_the_queue_pair_has_been_destroyed() {
     });
 }
 
+/// A handshake that has no place yet in a full group.
+fn is_connected_and_waits<F: Future>(handshake: F) -> Task<F> {
+    let modified = || with(|library| library.modified.len());
+    let before = modified();
+    let mut connects = Task::new(handshake).waits();
+    // To RTR, and to RTS. Then it joins.
+    while modified() < before + 2 {
+        thread::yield_now();
+    }
+    for _ in 0..100 {
+        assert!(connects.poll().is_pending(), "the group is full");
+        thread::yield_now();
+    }
+    connects
+}
+
+#[test]
+fn handshake_that_is_dropped_while_it_waits_for_a_place_destroys_on_a_helper_thread() {
+    bounded(|| {
+        {
+            let bench = Bench::new();
+            let pd = bench.context.alloc_pd().unwrap();
+            let group = AsyncGroup::new(Channel::builder(&pd), 1, &bench.events).unwrap();
+            let first = join(&group);
+            let destroys = Destroys::new();
+            drop(first);
+            destroys.begins();
+            let next = group.prepare().unwrap();
+            let endpoint = next.endpoint();
+            let connects = is_connected_and_waits(group.handshake(next, &endpoint));
+            drop(connects);
+            destroys.begins();
+            (0..2).for_each(|_| destroys.returns());
+            later(group.destroyed());
+            with(|library| library.before = None);
+        }
+        assert_all_is_well();
+    });
+}
+
 #[test]
 fn channel_connects_in_the_place_of_one_that_is_being_destroyed() {
     bounded(|| {
@@ -207,17 +247,7 @@ fn channel_connects_in_the_place_of_one_that_is_being_destroyed() {
             let full = full.handshake(&endpoint).unwrap();
             // This does not wait.
             let rejected = group.join(full).unwrap_err();
-            let modified = || with(|library| library.modified.len());
-            let before = modified();
-            let mut connects = Task::new(group.handshake(next, &endpoint)).waits();
-            // To RTR, and to RTS. Then it joins.
-            while modified() < before + 2 {
-                thread::yield_now();
-            }
-            for _ in 0..100 {
-                assert!(connects.poll().is_pending(), "the group is full");
-                thread::yield_now();
-            }
+            let mut connects = is_connected_and_waits(group.handshake(next, &endpoint));
             destroys.returns();
             let next = connects.ends_when_woken().unwrap();
             with(|library| library.before = None);

@@ -1,0 +1,51 @@
+//! Values that helper threads drop, since that may block.
+
+use std::ops::Deref;
+
+use crate::blocking;
+use crate::error::{Error, Result};
+
+/// A value that is dropped on a helper thread: on this one only if no thread can be started, and none runs.
+// `None` once it was taken out, which consumes this.
+#[derive(Debug)]
+pub(crate) struct Elsewhere<T: Send + 'static>(Option<T>);
+
+impl<T: Send + 'static> Elsewhere<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(Some(value))
+    }
+
+    /// Makes a call with the value on a helper thread. If the future is dropped, the value, or what the call
+    /// returns, is dropped there.
+    pub(crate) async fn call<R: Send + 'static>(
+        self,
+        call: impl FnOnce(T) -> R + Send + 'static,
+    ) -> Result<R> {
+        let value = self.into_inner();
+        let called = blocking::run(move || call(value)).await;
+        called.map_err(Error::Thread)
+    }
+
+    /// The value, for an owner that drops it where it may block.
+    pub(crate) fn into_inner(mut self) -> T {
+        self.0.take().expect(IS_THERE)
+    }
+}
+
+impl<T: Send + 'static> Deref for Elsewhere<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect(IS_THERE)
+    }
+}
+
+impl<T: Send + 'static> Drop for Elsewhere<T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.0.take() {
+            blocking::detach(move || drop(value));
+        }
+    }
+}
+
+const IS_THERE: &str = "only `into_inner` takes it out";
