@@ -1,23 +1,22 @@
 //! Queue pairs that helper threads destroy, and the tasks that wait for them.
 
-use std::mem;
 use std::task::{Context, Poll, Waker};
 
 use crate::sync::Mutex;
 use crate::wake;
 
-/// The channels whose queue pairs helper threads have, and the wakers of the tasks that wait: all are woken
-/// whenever one has been destroyed.
+/// The channels whose queue pairs helper threads have, and the wakers of the tasks that wait, each for one of
+/// them or for any.
 pub(crate) struct Destroyed<C> {
     state: Mutex<State<C>>,
 }
 
 struct State<C> {
     pending: Vec<C>,
-    wakers: Vec<Waker>,
+    wakers: Vec<(Option<C>, Waker)>,
 }
 
-impl<C: PartialEq> Destroyed<C> {
+impl<C: Copy + PartialEq> Destroyed<C> {
     pub(crate) fn new() -> Self {
         let (pending, wakers) = (Vec::new(), Vec::new());
         Self {
@@ -31,12 +30,14 @@ impl<C: PartialEq> Destroyed<C> {
     }
 
     /// It has been destroyed, its operations have ended, and the thread has nothing of its group. Wakes the
-    /// tasks: what they wait for may be there.
+    /// tasks that wait for it, or for any: what they wait for may be there.
     pub(crate) fn finish(&self, channel: &C) {
         let mut state = self.state.lock();
         state.pending.retain(|other| other != channel);
-        let wakers = mem::take(&mut state.wakers);
+        let of_it = |(of, _): &mut (Option<C>, Waker)| of.is_none_or(|of| of == *channel);
+        let woken: Vec<_> = state.wakers.extract_if(.., of_it).collect();
         drop(state);
+        let wakers = woken.into_iter().map(|(_, waker)| waker);
         wake::wake_all(wakers);
     }
 
@@ -49,29 +50,31 @@ impl<C: PartialEq> Destroyed<C> {
         }
     }
 
-    /// Whether `ready` returns something. If not, the task is woken when that may have changed. A future
-    /// that is dropped leaves its waker here until then.
+    /// Whether `ready` returns something. If not, the task is woken when this queue pair has been destroyed, or
+    /// any. A future that is dropped leaves its waker here until then.
     pub(crate) fn poll<T>(
         &self,
         cx: &Context<'_>,
+        channel: Option<C>,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Poll<T> {
         if let Some(value) = ready() {
             return Poll::Ready(value);
         }
-        let spare = self.add(cx.waker().clone());
+        let spare = self.add(channel, cx.waker().clone());
         wake::drop_guarded(spare);
         // Again: what happened before the waker was here has not woken the task.
         ready().map_or(Poll::Pending, Poll::Ready)
     }
 
     /// Returns the waker if the task has one here.
-    fn add(&self, waker: Waker) -> Option<Waker> {
+    fn add(&self, channel: Option<C>, waker: Waker) -> Option<Waker> {
         let mut state = self.state.lock();
-        if state.wakers.iter().any(|other| other.will_wake(&waker)) {
+        let mut wakers = state.wakers.iter();
+        if wakers.any(|(of, other)| *of == channel && other.will_wake(&waker)) {
             return Some(waker);
         }
-        state.wakers.push(waker);
+        state.wakers.push((channel, waker));
         None
     }
 }

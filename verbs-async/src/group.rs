@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-#[expect(unused_imports, reason = "named in documentation")]
-use verbs_channel::ChannelGroup;
 use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
 use verbs_channel::{
     ChannelBuilder, ConnectedMember, DownReason, PreparedChannel, Preparer, Rejected,
 };
+#[expect(unused_imports, reason = "named in documentation")]
+use verbs_channel::{ChannelGroup, TransportError};
 
 use crate::blocking;
 use crate::channel::AsyncChannel;
@@ -186,7 +186,7 @@ impl AsyncGroup {
                 (!will_be_free).then_some(Err(error))
             }
         };
-        Ok(self.shared.when_destroyed(join).await?)
+        Ok(self.shared.when_destroyed(None, join).await?)
     }
 
     /// [`join`](Self::join). With a rejection, it returns whether there will be a place.
@@ -300,15 +300,21 @@ impl AsyncGroup {
 
     /// Waits until the device is done with all memory of the channels that were dropped, or that
     /// [`destroy_all`](Self::destroy_all) or a failure has taken down: until helper threads have destroyed
-    /// their queue pairs. Channels that end meanwhile are waited for, too. Dropping the future has no effect.
-    /// Channels of handshakes that have failed are not waited for.
+    /// their queue pairs. Dropping the future has no effect.
+    ///
+    /// Channels that end meanwhile are waited for, too: while there is always one whose queue pair is being
+    /// destroyed, this does not return. Those of handshakes that have failed are not waited for.
     ///
     /// Await this before a program ends if the device shall be done by then: helper threads end with the process.
     ///
-    /// If the driver fails to destroy one, the owned buffers in flight are leaked, which is logged.
+    /// # Errors
+    ///
+    /// [`Error::Transport`] with [`TransportError::Stuck`]: the driver failed to destroy the queue pair of a
+    /// channel, during this call or before. **The device may still access its memory**, and owned buffers in
+    /// flight have been leaked, which is logged.
     #[doc(alias = "ibv_destroy_qp")]
-    pub async fn destroyed(&self) {
-        self.shared.until_all_destroyed().await;
+    pub async fn destroyed(&self) -> Result<()> {
+        self.shared.until_all_destroyed().await
     }
 
     pub(crate) const fn shared(&self) -> &Arc<SharedEngine> {

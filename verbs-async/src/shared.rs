@@ -10,7 +10,7 @@ use verbs_channel::engine::Closing;
 use verbs_channel::verbs_core::{
     AsyncEvent, ErrorChain, EventElement, EventType, ProtectionDomain,
 };
-use verbs_channel::{ChannelId, DownReason, Preparer, Queue};
+use verbs_channel::{ChannelId, DownReason, Preparer, Queue, TransportError};
 
 use crate::blocking;
 use crate::destroyed::Destroyed;
@@ -90,20 +90,31 @@ impl SharedEngine {
             let destroyed = self.driver.with_ring(|ring| ring.engine.destroyed(at))?;
             (!self.destroyed.is_pending(Some(&at))).then_some(destroyed)
         };
-        let destroyed = self.when_destroyed(destroyed).await;
+        let destroyed = self.when_destroyed(Some(at), destroyed).await;
         Ok(destroyed.map_err(verbs_channel::Error::from)?)
     }
 
     /// Waits until no queue pair is being destroyed.
-    pub(crate) async fn until_all_destroyed(&self) {
-        let is_closing = || self.driver.with_ring(|ring| ring.engine.is_closing());
-        let is_over = || (!is_closing() && !self.destroyed.is_pending(None)).then_some(());
-        self.when_destroyed(is_over).await;
+    pub(crate) async fn until_all_destroyed(&self) -> Result<()> {
+        let is_stuck = || {
+            let is_closing = self.driver.with_ring(|ring| ring.engine.is_closing());
+            let is_over = !is_closing && !self.destroyed.is_pending(None);
+            is_over.then(|| self.driver.with_ring(|ring| ring.engine.has_stuck()))
+        };
+        match self.when_destroyed(None, is_stuck).await {
+            true => Err(TransportError::Stuck.into()),
+            false => Ok(()),
+        }
     }
 
-    /// Waits until `ready` returns something, which is called whenever a queue pair has been destroyed.
-    pub(crate) async fn when_destroyed<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
-        poll_fn(|cx| self.destroyed.poll(cx, &mut ready)).await
+    /// Waits until `ready` returns something, which is called whenever the queue pair of this channel has been
+    /// destroyed, or of any.
+    pub(crate) async fn when_destroyed<T>(
+        &self,
+        channel: Option<ChannelId>,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> T {
+        poll_fn(|cx| self.destroyed.poll(cx, channel, &mut ready)).await
     }
 
     /// Waits until these queues of a channel and their backlogs are empty.

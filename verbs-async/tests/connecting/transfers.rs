@@ -84,7 +84,7 @@ fn timeout_ends_lost_operations_and_returns_all_memory() {
         now(transfer.finish()).unwrap();
         // Before the next is counted.
         drop((pair.a, pair.b));
-        later(pair.group.destroyed());
+        later(pair.group.destroyed()).unwrap();
     }
 }
 

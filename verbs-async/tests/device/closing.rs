@@ -101,7 +101,7 @@ fn channel_dropped_with_operations_in_flight_returns_all_buffers() {
                 drop(operation);
             }
             drop(right);
-            group.destroyed().await;
+            group.destroyed().await.unwrap();
             drop(group);
             assert_eq!(pool.available(), pool.capacity());
         });
@@ -120,7 +120,7 @@ fn operations_outlive_their_channel_and_its_group() {
             let receives = (0..4).map(|_| right.receive(own())).collect();
             let lost: Vec<_> = (0..4).map(|_| left.receive(own())).collect();
             drop((left, right));
-            group.destroyed().await;
+            group.destroyed().await.unwrap();
             drop(group);
             all_say_closed(receives).await;
             // The order of drops does not matter.

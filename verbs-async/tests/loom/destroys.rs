@@ -40,7 +40,9 @@ impl Model {
             let is_destroyed = *self.is_destroyed[at].lock();
             (is_destroyed && !self.waiting.is_pending(Some(&at))).then_some(())
         };
-        let polled = self.waiting.poll(&Context::from_waker(&waker), ready);
+        let polled = self
+            .waiting
+            .poll(&Context::from_waker(&waker), Some(at), ready);
         polled.is_ready()
     }
 }
@@ -67,13 +69,7 @@ fn tasks_that_wait_for_different_queue_pairs_are_both_woken() {
         let model = Model::new();
         let helpers = [0, 1].map(|at| Model::destroys(&model, at));
         let flags: [std::sync::Arc<WakeFlag>; 2] = Default::default();
-        // A task that was woken for the other is polled again.
-        let mut was_ready = [0, 1].map(|at| model.poll(at, &flags[at]));
-        for (at, flag) in flags.iter().enumerate() {
-            if !was_ready[at] && flag.0.swap(false, Ordering::Relaxed) {
-                was_ready[at] = model.poll(at, flag);
-            }
-        }
+        let was_ready = [0, 1].map(|at| model.poll(at, &flags[at]));
         for helper in helpers {
             helper.join().unwrap();
         }
@@ -81,5 +77,35 @@ fn tasks_that_wait_for_different_queue_pairs_are_both_woken() {
             let was_woken = flag.0.load(Ordering::Relaxed);
             assert!(was_ready[at] || was_woken, "task {at} waits forever");
         }
+    });
+}
+
+#[test]
+fn only_tasks_that_wait_for_it_or_for_any_are_woken() {
+    explore(|| {
+        let model = Model::new();
+        [0, 1].into_iter().for_each(|at| model.waiting.start(at));
+        let waits_for = [Some(0), Some(1), None];
+        let flags: [std::sync::Arc<WakeFlag>; 3] = Default::default();
+        let poll_all = || {
+            for (flag, channel) in flags.iter().zip(waits_for) {
+                let waker = Waker::from(std::sync::Arc::clone(flag));
+                let ready = || (!model.waiting.is_pending(channel.as_ref())).then_some(());
+                let cx = Context::from_waker(&waker);
+                let _polled = model.waiting.poll(&cx, channel, ready);
+            }
+        };
+        let woken = || {
+            flags
+                .each_ref()
+                .map(|flag| flag.0.swap(false, Ordering::Relaxed))
+        };
+        poll_all();
+        poll_all();
+        model.waiting.finish(&1);
+        assert_eq!(woken(), [false, true, true]);
+        poll_all();
+        model.waiting.finish(&0);
+        assert_eq!(woken(), [true, false, true]);
     });
 }

@@ -52,7 +52,7 @@ fn close_does_not_wait_for_receives() {
     let receive = Task::new(peer.channel.receive(peer.buffer())).waits();
     // Dropping it, as a timeout does, closes the channel at once.
     drop(Task::new(peer.channel.close()).waits());
-    later(peer.group().destroyed());
+    later(peer.group().destroyed()).unwrap();
     assert_eq!(receive.was_woken(), 1);
     let mut receive = receive;
     assert!(receive.ends().0.is_err());

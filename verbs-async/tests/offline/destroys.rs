@@ -8,8 +8,8 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, report, with};
-use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, OwnedRequest};
-use verbs_async::{AsyncChannel, AsyncGroup, DeviceEvents};
+use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, OwnedRequest, TransportError};
+use verbs_async::{AsyncChannel, AsyncGroup, DeviceEvents, Error};
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_FATAL, ibv_async_event, ibv_qp,
 };
@@ -84,7 +84,7 @@ fn check(takes_down: impl FnOnce(&Bench, &Peer, &mut Option<AsyncChannel>)) {
                 assert!(result.is_err());
                 drop(buffer);
             }
-            over.ends_when_woken();
+            over.ends_when_woken().unwrap();
             assert_eq!(pool.available(), 2);
             with(|library| library.before = None);
         }
@@ -165,6 +165,22 @@ fn transfer_that_is_not_flushed_destroys_on_a_helper_thread() {
 }
 
 #[test]
+fn destroy_that_was_refused_is_the_error_of_waiting_for_all() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    with(|library| library.refuse.push(("ibv_destroy_qp", libc::EBUSY)));
+    let other = peer.join();
+    drop(other);
+    for _ in 0..2 {
+        let error = later(peer.group().destroyed()).unwrap_err();
+        assert!(
+            matches!(error, Error::Transport(TransportError::Stuck)),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn closing_is_over_when_the_queue_pair_has_been_destroyed() {
     bounded(|| {
         {
@@ -224,7 +240,7 @@ fn handshake_that_is_dropped_while_it_waits_for_a_place_destroys_on_a_helper_thr
             drop(connects);
             destroys.begins();
             (0..2).for_each(|_| destroys.returns());
-            later(group.destroyed());
+            later(group.destroyed()).unwrap();
             with(|library| library.before = None);
         }
         assert_all_is_well();
@@ -252,7 +268,7 @@ fn channel_connects_in_the_place_of_one_that_is_being_destroyed() {
             let next = connects.ends_when_woken().unwrap();
             with(|library| library.before = None);
             drop((rejected, next));
-            later(group.destroyed());
+            later(group.destroyed()).unwrap();
         }
         assert_all_is_well();
     });

@@ -179,7 +179,7 @@ impl World {
             20 | 21 => announce(&self.bench),
             _ => touch_posted(),
         }
-        later(self.group.destroyed());
+        assert!(later(self.group.destroyed()).is_ok() || self.leaks);
         self.device.see();
     }
 
@@ -383,7 +383,7 @@ impl World {
         }
         with(|library| library.refuse.clear());
         self.channels.clear();
-        later(self.group.destroyed());
+        assert!(later(self.group.destroyed()).is_ok() || self.leaks);
         let mut rounds = 0;
         while !self.held.is_empty() {
             self.poll();

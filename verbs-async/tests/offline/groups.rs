@@ -120,7 +120,7 @@ fn channel_that_joins_after_a_failed_arming_gets_events() {
     let peer = Peer::new(&bench);
     with(|library| library.refuse.push(("ibv_req_notify_cq", libc::EIO)));
     assert!(peer.send().ends_when_woken().0.is_err());
-    later(peer.group.destroyed());
+    later(peer.group.destroyed()).unwrap();
     let (late, before) = (peer.join(), system_calls().0);
     let mut sleeps = Task::new(late.send(peer.buffer())).waits();
     assert_eq!(system_calls().0, before + 1);
@@ -138,7 +138,7 @@ fn failed_poll_takes_all_channels_down() {
         let mut tasks = [peer.send(), peer.send(), peer.send()].map(Task::waits);
         with(|library| library.poll_answer = Some(-2));
         announce(&bench);
-        later(peer.group.destroyed());
+        later(peer.group.destroyed()).unwrap();
         for task in &mut tasks {
             assert_eq!(task.was_woken(), 1);
             let (result, buffer) = task.ends();
@@ -247,7 +247,7 @@ fn channel_rejected_by_a_full_group_can_join_later() {
     let full = full.unwrap_err();
     assert!(matches!(full.error(), verbs_channel::Error::GroupFull(4)));
     drop(others);
-    later(peer.group.destroyed());
+    later(peer.group.destroyed()).unwrap();
     let channel = peer.group.join(full.into_given()).unwrap();
     assert!(channel.down_reason().is_none());
 }

@@ -141,7 +141,7 @@ fn watched_descriptor_alone_ends_ops_in_bounded_time() {
     for verb in ["ibv_modify_qp", "ibv_destroy_qp"] {
         with(|library| library.calls.clear());
         assert!(both.turn(LONG), "nothing is done about what is in flight");
-        later(group.destroyed());
+        later(group.destroyed()).unwrap();
         assert!(with(|library| library.calls.contains(&verb)), "{verb}");
         assert_eq!(channel.down_reason(), Some(LEFT));
     }

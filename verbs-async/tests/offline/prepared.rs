@@ -73,7 +73,7 @@ fn prepared_receives_that_are_not_taken_end_with_their_channel() {
             }
             assert_eq!(pool.available(), 0);
             drop(channel);
-            later(group.destroyed());
+            later(group.destroyed()).unwrap();
             assert_eq!(pool.available(), 2, "{completed} completed");
         }
     }

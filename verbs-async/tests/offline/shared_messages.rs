@@ -235,7 +235,7 @@ fn receive_that_the_driver_rejects_ends_all_channels_and_loses_no_block() {
             channels,
         } = shared;
         drop((messages, channels));
-        later(group.destroyed());
+        later(group.destroyed()).unwrap();
         drop(group);
         assert_eq!(pool.available(), 2);
     }

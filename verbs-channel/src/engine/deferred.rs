@@ -62,6 +62,13 @@ impl Engine {
         self.members.iter().any(Member::is_closing)
     }
 
+    /// Whether the driver has failed to destroy the queue pair of a channel, also of one that was removed: the
+    /// device may still access its memory.
+    #[must_use]
+    pub const fn has_stuck(&self) -> bool {
+        self.stuck > 0
+    }
+
     /// Whether [`next_closing`](Self::next_closing) or [`next_leak`](Self::next_leak) returns something.
     #[must_use]
     #[inline]

@@ -293,15 +293,14 @@ impl World {
 
     /// Records new posts and failed armings.
     fn learn(&mut self) {
-        later(self.group.destroyed());
+        let destroyed = later(self.group.destroyed());
         let is_to_come = |verb| with(|library| library.refuse.iter().any(|(of, _)| *of == verb));
         if self.refused && !is_to_come("ibv_req_notify_cq") {
             // It raises no event.
             (self.refused, self.armings) = (false, self.armings + 1);
         }
-        let there: Vec<_> = (0..self.channels.len())
-            .map(|channel| self.has_queue_pair(channel))
-            .collect();
+        let channels = 0..self.channels.len();
+        let there: Vec<_> = channels.map(|at| self.has_queue_pair(at)).collect();
         let before = mem::replace(&mut self.there, there);
         if self.sticky && !self.stuck && !is_to_come("ibv_destroy_qp") {
             self.stuck = true;
@@ -313,6 +312,7 @@ impl World {
                 ops.for_each(|op| op.is_stuck = op.is_with_the_device());
             }
         }
+        assert_eq!(destroyed.is_err(), self.stuck);
         for requests in with(|library| mem::take(&mut library.posted)) {
             for Posted { wr_id, list, .. } in requests {
                 // The last that was given this block has it.
@@ -465,7 +465,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.channels.clear();
-        later(self.group.destroyed());
+        drop(later(self.group.destroyed()));
     }
 }
 
