@@ -64,7 +64,22 @@ impl<C: Copy + PartialEq> Destroyed<C> {
         let spare = self.add(channel, cx.waker().clone());
         wake::drop_guarded(spare);
         // Again: what happened before the waker was here has not woken the task.
-        ready().map_or(Poll::Pending, Poll::Ready)
+        let Some(value) = ready() else {
+            return Poll::Pending;
+        };
+        if channel.is_some() {
+            // Nothing takes it out any more: its queue pair has been destroyed.
+            let own = self.remove(channel, cx.waker());
+            wake::drop_guarded(own);
+        }
+        Poll::Ready(value)
+    }
+
+    fn remove(&self, channel: Option<C>, waker: &Waker) -> Option<Waker> {
+        let mut state = self.state.lock();
+        let mut wakers = state.wakers.iter();
+        let at = wakers.position(|(of, other)| *of == channel && other.will_wake(waker))?;
+        Some(state.wakers.swap_remove(at).1)
     }
 
     /// Returns the waker if the task has one here.

@@ -299,10 +299,11 @@ impl AsyncGroup {
     }
 
     /// Waits until the device is done with all memory of the channels that were dropped, or that
-    /// [`destroy_all`](Self::destroy_all) or a failure has taken down: until helper threads have destroyed
+    /// [`destroy_all`](Self::destroy_all) has taken down: until helper threads have destroyed
     /// their queue pairs. Dropping the future has no effect.
     ///
-    /// Channels that end meanwhile are waited for, too: while there is always one whose queue pair is being
+    /// A channel that is down after a failure, and is still held, keeps its queue pair: drop it or
+    /// [destroy](AsyncChannel::destroy) it first. Channels that end meanwhile are waited for, too: while there is always one whose queue pair is being
     /// destroyed, this does not return. Those of handshakes that have failed are not waited for.
     ///
     /// Await this before a program ends if the device shall be done by then: helper threads end with the process.

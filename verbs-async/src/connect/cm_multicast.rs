@@ -85,11 +85,12 @@ impl AsyncDatagrams {
     /// The errno.
     #[doc(alias = "RDMA_CM_EVENT_MULTICAST_ERROR")]
     pub async fn ended_group_cm(&self) -> Result<Option<DatagramEndpoint>> {
-        let Some((ended, number)) = self.ended_group()? else {
-            return Ok(None);
-        };
-        // Another clone may have been faster.
-        let has_left = self.leave(ended, number..=number).await?;
-        Ok(has_left.then_some(ended))
+        while let Some((ended, number)) = self.ended_group()? {
+            // Otherwise another clone was faster.
+            if self.leave(ended, number..=number).await? {
+                return Ok(Some(ended));
+            }
+        }
+        Ok(None)
     }
 }

@@ -8,7 +8,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_io::{AsyncRead, AsyncWrite};
-use verbs_channel::exchange::rdmacm::{connector, explain, is_unresolved, listener, to_stranger};
+use verbs_channel::exchange::rdmacm::{
+    connector, explain, is_unresolved, listener, may_be_of_peer, to_stranger,
+};
 use verbs_channel::exchange::{Exchange, ExchangeError, Meeting};
 use verbs_channel::verbs_core::rdmacm::{AddrResolved, ConnectRequest, Listener, Message};
 use verbs_channel::{ConnectedMember, PreparedChannel};
@@ -151,7 +153,13 @@ impl AsyncGroup {
                 .await
         };
         let asked = asked.await;
-        if asked.is_err()
+        let is_of_peer = |error: &Error| match error {
+            Error::Channel(verbs_channel::Error::Exchange(failure)) => {
+                may_be_of_peer(&failure.error)
+            }
+            _ => false,
+        };
+        if asked.as_ref().is_err_and(is_of_peer)
             && let Some(refused) = self.refusal(stream, exchange).await
         {
             // The peer's own reason is more precise.

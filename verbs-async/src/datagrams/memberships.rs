@@ -138,25 +138,26 @@ impl Shared {
     ) -> Result<bool> {
         let changing = self.changes.lock();
         let mut state = self.state.lock();
-        let mut groups = state.engine.take_groups(endpoint, numbers);
-        let Some(group) = groups.first() else {
+        let taken = state.engine.take_groups(endpoint, numbers);
+        let Some((_, group)) = taken.first() else {
             return Ok(false);
         };
         let mut detached = Ok(());
         if !state.engine.has_group(endpoint) {
-            let memberships = state.engine.memberships()?;
+            let memberships = state.engine.memberships();
             drop(state);
-            detached = memberships.detach(group);
-            // Before `unlock`, as above.
-            drop(memberships);
+            // They are dropped before `unlock`, as above.
+            detached = memberships.and_then(|memberships| memberships.detach(group));
             state = self.state.lock();
         }
-        if detached.is_err() {
+        let groups: Vec<_> = if detached.is_err() {
             // It still is a member, unless it is down.
-            let add = |group| state.engine.add_group(*endpoint, group).err();
-            let rejected = groups.into_iter().filter_map(add);
-            groups = rejected.map(Rejected::into_given).collect();
-        }
+            let put_back = |taken| state.engine.put_back_group(*endpoint, taken).err();
+            let rejected = taken.into_iter().filter_map(put_back);
+            rejected.map(Rejected::into_given).collect()
+        } else {
+            taken.into_iter().map(|(_, group)| group).collect()
+        };
         drop(changing);
         self.unlock(state);
         drop(groups);

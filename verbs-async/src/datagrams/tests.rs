@@ -141,5 +141,11 @@ fn refused_leave_leaves_the_endpoint_a_member() {
         with(|library| library.refuse.push(("ibv_detach_mcast", libc::EBUSY)));
         datagrams.shared.leave(&endpoint, ..).unwrap_err();
         assert!(leaves(datagrams, &endpoint));
+        // A join that is undone later still ends its own.
+        let undone = join(datagrams);
+        with(|library| library.refuse.push(("ibv_detach_mcast", libc::EBUSY)));
+        datagrams.shared.leave(&endpoint, ..).unwrap_err();
+        drop(undone);
+        assert!(!leaves(datagrams, &endpoint));
     });
 }

@@ -60,6 +60,7 @@ fn task_that_waits_for_a_queue_pair_is_woken_when_it_is_destroyed() {
             "it waits forever"
         );
         assert!(model.poll(0, &flag) && !model.waiting.is_pending(None));
+        assert_eq!(std::sync::Arc::strong_count(&flag), 1, "a waker is left");
     });
 }
 

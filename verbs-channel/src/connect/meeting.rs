@@ -13,7 +13,7 @@ use super::manager::{answered, failure};
 use super::prepared::{Connected, PreparedChannel};
 use super::tcp;
 use crate::error::Result;
-use crate::exchange::rdmacm::{connector, explain, listener, to_stranger};
+use crate::exchange::rdmacm::{connector, explain, listener, may_be_of_peer, to_stranger};
 use crate::exchange::{Exchange, ExchangeError, Meeting, Side};
 
 /// How long the kernel waits for an address before it looks again: an answer on the way may be lost.
@@ -88,6 +88,9 @@ impl<T: Connected> PreparedChannel<T> {
         let asked = self.ask(from, (deadline, AGAIN), &meeting.request()?);
         let answer = asked.and_then(|asked| answered(asked, deadline));
         let answer = answer.map_err(|error| {
+            if !may_be_of_peer(&error) {
+                return failed(error);
+            }
             // The peer's own reason is more precise.
             let until = deadline.sooner(REASON.min(deadline.left().unwrap_or_default()));
             let refusal = tcp::refusal(stream, until, exchange);

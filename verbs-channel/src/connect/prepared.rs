@@ -252,7 +252,7 @@ impl<T: Connected> PreparedChannel<T> {
     ///
     /// It matters on iWARP only, where one side listens for the other to connect by `rdma_cm`. With
     /// [`Side::Accepts`] that is this one: it never connects to an address of the peer's choice. Both sides
-    /// cannot accept.
+    /// cannot accept. A channel that was [reset](crate::Channel::reset) has the default again.
     pub const fn set_side(&mut self, side: Side) {
         self.side = side;
     }

@@ -36,16 +36,32 @@ impl Groups {
         number
     }
 
+    /// Puts back one that was taken out, with its number.
+    pub(super) fn put_back(
+        &mut self,
+        endpoint: DatagramEndpoint,
+        number: u64,
+        group: MulticastGroup,
+    ) {
+        let at = self.joined.partition_point(|other| other.number < number);
+        let joined = Joined {
+            number,
+            endpoint,
+            group,
+        };
+        self.joined.insert(at, joined);
+    }
+
     /// Takes those with these numbers out of the group that `endpoint` stands for.
     pub(super) fn take(
         &mut self,
         endpoint: &DatagramEndpoint,
         numbers: impl RangeBounds<u64>,
-    ) -> Vec<MulticastGroup> {
+    ) -> Vec<(u64, MulticastGroup)> {
         let taken =
             |joined: &mut Joined| joined.endpoint == *endpoint && numbers.contains(&joined.number);
         let taken = self.joined.extract_if(.., taken);
-        taken.map(|joined| joined.group).collect()
+        taken.map(|joined| (joined.number, joined.group)).collect()
     }
 
     /// The latest membership in the group that `endpoint` stands for.

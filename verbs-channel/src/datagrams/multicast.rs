@@ -81,14 +81,34 @@ impl DatagramEngine {
         Ok(self.groups.add(endpoint, group))
     }
 
-    /// Takes out the memberships with these numbers in the group that `endpoint` stands for. If that leaves
-    /// [none](Self::has_group), the queue pair is to be [detached](Memberships::detach).
+    /// Keeps a group again that was [taken out](Self::take_groups) with this number, as the queue pair could not
+    /// be detached.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`add_group`](Self::add_group).
+    #[expect(clippy::result_large_err, reason = "gives back the group")]
+    pub fn put_back_group(
+        &mut self,
+        endpoint: DatagramEndpoint,
+        (number, group): (u64, MulticastGroup),
+    ) -> Result<(), Rejected<MulticastGroup, Error>> {
+        if self.qp.is_none() {
+            return Err(Rejected::new(self.is_down().into(), group));
+        }
+        self.groups.put_back(endpoint, number, group);
+        Ok(())
+    }
+
+    /// Takes out the memberships with these numbers in the group that `endpoint` stands for, and returns them with
+    /// their numbers. If that leaves [none](Self::has_group), the queue pair is to be
+    /// [detached](Memberships::detach).
     #[must_use = "they are dropped where it may block"]
     pub fn take_groups(
         &mut self,
         endpoint: &DatagramEndpoint,
         numbers: impl RangeBounds<u64>,
-    ) -> Vec<MulticastGroup> {
+    ) -> Vec<(u64, MulticastGroup)> {
         self.groups.take(endpoint, numbers)
     }
 
@@ -121,12 +141,12 @@ impl DatagramEngine {
     /// error it is still a member.
     pub(crate) fn leave(&mut self, endpoint: &DatagramEndpoint) -> Result<bool> {
         // No more than one: see `join`.
-        let Some(group) = self.take_groups(endpoint, ..).pop() else {
+        let Some(taken) = self.take_groups(endpoint, ..).pop() else {
             return Ok(false);
         };
-        let detached = self.memberships()?.detach(&group);
+        let detached = self.memberships()?.detach(&taken.1);
         if detached.is_err() {
-            drop(self.add_group(*endpoint, group));
+            drop(self.put_back_group(*endpoint, taken));
         }
         detached.map(|()| true)
     }

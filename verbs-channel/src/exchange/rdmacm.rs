@@ -263,6 +263,17 @@ fn has_not_answered(error: &verbs_core::Error) -> bool {
     }
 }
 
+/// Whether the peer may know why a step has failed: not if this side has failed by itself, or has waited for as
+/// long as it wanted to.
+#[must_use]
+pub const fn may_be_of_peer(error: &ExchangeError) -> bool {
+    matches!(
+        error,
+        ExchangeError::NotListening { .. }
+            | ExchangeError::Manager(verbs_core::Error::ConnectionManager { .. })
+    )
+}
+
 fn is_rejection(failure: &CmFailure) -> bool {
     let is_of_a_service = matches!(
         (failure.event(), failure.status()),

@@ -156,8 +156,6 @@ impl LinkEnd {
         expect(unused_variables, reason = "no socket is beside a connection then")
     )]
     pub(super) fn reason(&mut self, is_beside: bool) -> Option<DownReason> {
-        #[cfg(not(feature = "rdmacm"))]
-        let _ = is_beside;
         match self {
             Self::Socket(descriptor) => Some(end_of(descriptor)),
             #[cfg(feature = "rdmacm")]
