@@ -5,27 +5,31 @@ use std::time::Duration;
 use fake_libibverbs::assert_all_is_well;
 use fake_librdmacm::{Arrival, alive, arrive, with};
 use verbs_channel::Datagrams;
-use verbs_channel::verbs_core::QKey;
 use verbs_channel::verbs_core::verbs_sys::RDMA_CM_EVENT_MULTICAST_ERROR;
+use verbs_channel::verbs_core::{DatagramEndpoint, ProtectionDomain, QKey};
 
 use crate::fake_device::{called, forget_the_past, pd};
 
-#[test]
-fn membership_that_the_network_ends_is_returned_once_and_can_be_joined_again() {
-    let pd = pd();
-    let mut datagrams = Datagrams::builder(&pd)
-        .qkey(QKey::RDMA_UDP)
-        .build()
-        .unwrap();
+/// An endpoint whose joins succeed.
+fn that_joins(pd: &ProtectionDomain) -> Datagrams {
     with(|manager| {
         manager.context = pd.context().as_ptr();
         manager.joins = true;
     });
+    let builder = Datagrams::builder(pd).qkey(QKey::RDMA_UDP);
+    builder.build().unwrap()
+}
+
+fn join(datagrams: &mut Datagrams) -> DatagramEndpoint {
     let [local, address] = [[192, 0, 2, 1], [239, 1, 2, 3]].map(Into::into);
-    let join = |datagrams: &mut Datagrams| {
-        let joined = datagrams.join_cm(local, address, Duration::from_secs(1));
-        joined.unwrap()
-    };
+    let joined = datagrams.join_cm(local, address, Duration::from_secs(1));
+    joined.unwrap()
+}
+
+#[test]
+fn membership_that_the_network_ends_is_returned_once_and_can_be_joined_again() {
+    let pd = pd();
+    let mut datagrams = that_joins(&pd);
     let group = join(&mut datagrams);
     assert_eq!(datagrams.ended_group_cm().unwrap(), None);
     for _ in 0..2 {
@@ -47,19 +51,11 @@ fn membership_that_the_network_ends_is_returned_once_and_can_be_joined_again() {
 #[test]
 fn group_that_is_joined_again_is_left_once() {
     let pd = pd();
-    let mut datagrams = Datagrams::builder(&pd)
-        .qkey(QKey::RDMA_UDP)
-        .build()
-        .unwrap();
-    with(|manager| {
-        manager.context = pd.context().as_ptr();
-        manager.joins = true;
-    });
-    let [local, address] = [[192, 0, 2, 1], [239, 1, 2, 3]].map(Into::into);
+    let mut datagrams = that_joins(&pd);
     let joined = [(); 2].map(|()| {
-        let joined = datagrams.join_cm(local, address, Duration::from_secs(1));
+        let joined = join(&mut datagrams);
         assert_eq!(alive(), 1, "it replaces the former membership");
-        joined.unwrap()
+        joined
     });
     assert!(datagrams.leave_cm(&joined[0]).unwrap());
     assert!(!datagrams.leave_cm(&joined[1]).unwrap());
