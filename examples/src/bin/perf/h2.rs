@@ -1,6 +1,7 @@
 //! HTTP/2 over a stream: each operation is a request with a body, and its response with the same.
 
 use std::cell::Cell;
+use std::io;
 use std::time::Instant;
 
 use examples::{Failure, Frames, memory};
@@ -157,12 +158,22 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<(), Failure> {
     let mut connection = server::handshake(stream).await?;
     while let Some(accepted) = connection.accept().await {
-        let (request, respond) = accepted?;
+        let (request, respond) = match accepted {
+            // The client was done while this side wrote, perhaps an acknowledgement. If it was not, it fails itself.
+            Err(error) if error.get_io().is_some_and(is_closed) => break,
+            accepted => accepted?,
+        };
         progress.set(progress.get() + 1);
         // The connection has to be polled meanwhile.
         drop(tokio::spawn(answer(request.into_body(), respond)));
     }
     Ok(())
+}
+
+/// Whether the peer has closed its stream while this side writes.
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    matches!(error.kind(), BrokenPipe | ConnectionReset)
 }
 
 async fn answer(body: RecvStream, mut respond: SendResponse<Bytes>) {
