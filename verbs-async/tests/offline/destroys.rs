@@ -207,6 +207,17 @@ fn closing_is_over_when_the_queue_pair_has_been_destroyed() {
     });
 }
 
+/// A group for one channel, whose queue pair is being destroyed.
+fn full_group(bench: &Bench) -> (AsyncGroup, Destroys) {
+    let pd = bench.context.alloc_pd().unwrap();
+    let group = AsyncGroup::new(Channel::builder(&pd), 1, &bench.events).unwrap();
+    let first = join(&group);
+    let destroys = Destroys::new();
+    drop(first);
+    destroys.begins();
+    (group, destroys)
+}
+
 /// A handshake that has no place yet in a full group.
 fn is_connected_and_waits<F: Future>(handshake: F) -> Task<F> {
     let modified = || with(|library| library.modified.len());
@@ -228,12 +239,7 @@ fn handshake_that_is_dropped_while_it_waits_for_a_place_destroys_on_a_helper_thr
     bounded(|| {
         {
             let bench = Bench::new();
-            let pd = bench.context.alloc_pd().unwrap();
-            let group = AsyncGroup::new(Channel::builder(&pd), 1, &bench.events).unwrap();
-            let first = join(&group);
-            let destroys = Destroys::new();
-            drop(first);
-            destroys.begins();
+            let (group, destroys) = full_group(&bench);
             let next = group.prepare().unwrap();
             let endpoint = next.endpoint();
             let connects = is_connected_and_waits(group.handshake(next, &endpoint));
@@ -252,12 +258,7 @@ fn channel_connects_in_the_place_of_one_that_is_being_destroyed() {
     bounded(|| {
         {
             let bench = Bench::new();
-            let pd = bench.context.alloc_pd().unwrap();
-            let group = AsyncGroup::new(Channel::builder(&pd), 1, &bench.events).unwrap();
-            let first = join(&group);
-            let destroys = Destroys::new();
-            drop(first);
-            destroys.begins();
+            let (group, destroys) = full_group(&bench);
             let [full, next] = [(); 2].map(|()| group.prepare().unwrap());
             let endpoint = next.endpoint();
             let full = full.handshake(&endpoint).unwrap();
