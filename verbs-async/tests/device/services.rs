@@ -99,18 +99,20 @@ fn endpoints_find_each_other_or_why_not() {
                 "{failure:?}"
             );
 
-            // A service that was closed rejects its peers.
-            drop(listener.request().await.unwrap());
+            // A service that was closed rejects its peers, also the one above, which may have asked.
             serving.close().await.unwrap();
-            let answering = async {
-                let request = listener.request().await.unwrap();
-                let error = serving.answer_cm(request, b"").await.unwrap_err();
-                assert!(
-                    matches!(error.down_reason(), Some(DownReason::Closed)),
-                    "{error:?}"
-                );
+            let rejecting = async {
+                loop {
+                    let request = listener.request().await.unwrap();
+                    let error = serving.answer_cm(request, b"").await.unwrap_err();
+                    assert!(
+                        matches!(error.down_reason(), Some(DownReason::Closed)),
+                        "{error:?}"
+                    );
+                }
             };
-            let (found, ()) = join(asking.find_cm(addr, PATIENCE, b""), answering).await;
+            let searching = asking.find_cm(addr, PATIENCE, b"");
+            let Either::Left((found, _)) = select(pin!(searching), pin!(rejecting)).await;
             assert!(matches!(found, Err(Error::Channel(_))), "{found:?}");
             let error = serving.find_cm(addr, PATIENCE, b"").await.unwrap_err();
             assert!(error.down_reason().is_some(), "{error:?}");
