@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -146,10 +146,6 @@ fn of_exchanges(words: String) -> Vec<Error> {
             source: Errno::CONNREFUSED.into(),
         },
         ExchangeError::TimedOut {
-            what: "connect",
-            after,
-        },
-        ExchangeError::TimedOut {
             what: "write",
             after,
         },
@@ -165,10 +161,6 @@ fn of_exchanges(words: String) -> Vec<Error> {
             address: "\"server\"".into(),
             source: "server".to_socket_addrs().unwrap_err(),
         },
-        ExchangeError::OtherDevice {
-            needed: "mlx5_1".into(),
-            ours: "mlx5_0".into(),
-        },
         ExchangeError::NotOurs(*b"HTTP"),
         ExchangeError::Version(2),
         ExchangeError::Endpoint(EndpointError::Version { version: 3 }),
@@ -181,6 +173,21 @@ fn of_exchanges(words: String) -> Vec<Error> {
     let peer = SocketAddr::from(([10, 0, 0, 2], 7471));
     let failures = errors.map(|error| ExchangeFailure::new(Some(peer), error).into());
     failures.into()
+}
+
+/// Errors of a server without a client, and of a client whose packets nothing answers.
+fn timeouts() -> [String; 2] {
+    let prepare = || Channel::builder(&pd()).build().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let alone = prepare().accept(&listener, Duration::from_millis(1));
+    let alone = ErrorChain::new(&alone.unwrap_err()).to_string();
+    // Its time is over before it sends a packet.
+    let lost = prepare().connect("10.0.0.2:7471", Duration::ZERO);
+    let lost = ErrorChain::new(&lost.unwrap_err()).to_string();
+    [
+        alone.replace("within 1 ms", "within 60 s"),
+        lost.replace("within 0 µs", "within 10 s"),
+    ]
 }
 
 /// The error of a side whose queue pair the kernel does not connect, since it finds no path.
@@ -223,15 +230,20 @@ fn of_manager() -> Vec<Error> {
         what: "answer",
         after: Some(Duration::from_secs(5)),
     };
+    let device = ExchangeError::OtherDevice {
+        needed: "mlx5_1".into(),
+        ours: "mlx5_0".into(),
+    };
     // At the address that the peer has sent.
     let listener = SocketAddr::from(([10, 0, 0, 2], 41873));
-    let over_tcp = [
+    let exchanged = [
+        (peer, device),
         (peer, other),
         (listener, late),
         (listener, ExchangeError::Stranger),
     ];
-    let over_tcp = over_tcp.map(|(peer, error)| ExchangeFailure::new(Some(peer), error).into());
-    steps.chain([of_iwarp.into()]).chain(over_tcp).collect()
+    let exchanged = exchanged.map(|(peer, error)| ExchangeFailure::new(Some(peer), error).into());
+    steps.chain([of_iwarp.into()]).chain(exchanged).collect()
 }
 
 fn work_error(status: WcStatus) -> WorkError {
@@ -327,6 +339,7 @@ fn guide_quotes_the_texts_of_errors_as_they_are_printed() {
         .map(|error| ErrorChain::new(error).to_string())
         .collect();
     printed.push(no_path(local, remote));
+    printed.extend(timeouts());
 
     let quoted = quoted();
     let missing = |these: &[String], among: &[String]| -> Vec<String> {
