@@ -4,6 +4,7 @@
     reason = "passes the contract of the queue on to the caller"
 )]
 
+use std::fmt;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,7 +132,6 @@ use crate::waiting::Poller;
 /// }
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct ChannelGroup {
     poller: Poller,
     preparer: Preparer,
@@ -372,6 +372,15 @@ impl ChannelGroup {
     #[must_use]
     pub const fn completion_channel(&self) -> Option<&CompletionChannel> {
         self.poller.completion_channel()
+    }
+}
+
+impl fmt::Debug for ChannelGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChannelGroup")
+            .field("device", &self.pd().context().device().name())
+            .field("len", &self.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -198,10 +198,6 @@ impl StreamState {
         self.channel.as_ref()
     }
 
-    pub(super) const fn protocol(&self) -> &Protocol {
-        self.machine.protocol()
-    }
-
     /// Why nothing more can be written.
     fn failure(&self) -> Option<Failure> {
         if self.machine.protocol().peer_has_closed() {

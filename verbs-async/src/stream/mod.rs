@@ -291,9 +291,7 @@ impl ByteStream {
 
 impl fmt::Debug for ByteStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ByteStream")
-            .field(&self.write.shared)
-            .finish()
+        fmt::Debug::fmt(&self.write.shared, f)
     }
 }
 

@@ -221,11 +221,10 @@ impl Wake for Signal {
 
 impl fmt::Debug for SharedStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("Stream");
+        let mut debug = f.debug_struct("ByteStream");
+        debug.field("peer_addr", &self.peer_addr);
         if let Some(state) = self.state.try_lock() {
-            debug
-                .field("channel", &state.channel())
-                .field("protocol", state.protocol());
+            debug.field("channel", &state.channel());
         }
         debug.finish_non_exhaustive()
     }

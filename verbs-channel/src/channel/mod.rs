@@ -32,7 +32,6 @@ mod status;
 ///
 /// `H` is [`Owned`] for a channel that does not belong to a group, the default, and [`InGroup`] for a channel of a
 /// [`ChannelGroup`](crate::ChannelGroup). Both have the same operations.
-#[derive(Debug)]
 pub struct Channel<H: Hold = Owned> {
     holder: H,
 }

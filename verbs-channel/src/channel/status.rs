@@ -4,6 +4,7 @@
     reason = "passes the contract of the queue on to the caller"
 )]
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
@@ -163,5 +164,21 @@ impl<H: Hold> Channel<H> {
         let (engine, at) = self.shared();
         let member = engine.member(at)?;
         member.qp().map(verbs_core::QueuePair::endpoint)
+    }
+}
+
+impl<H: Hold> fmt::Debug for Channel<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Channel");
+        debug.field("device", &self.pd().context().device().name());
+        if let Some(endpoint) = self.endpoint() {
+            debug.field("qp_num", &format_args!("{:#x}", endpoint.qp_num()));
+        }
+        debug
+            .field("peer_addr", &self.peer_addr())
+            .field("down_reason", &self.down_reason())
+            .field("sends_in_flight", &self.in_flight(Queue::Send))
+            .field("receives_in_flight", &self.in_flight(Queue::Receive))
+            .finish_non_exhaustive()
     }
 }

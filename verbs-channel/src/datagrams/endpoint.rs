@@ -1,5 +1,6 @@
 //! A datagram endpoint that waits.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use verbs_core::{CompletionChannel, DatagramEndpoint, ProtectionDomain, Rejected};
@@ -49,7 +50,6 @@ use crate::waiting::{Pause, Paused, longest_sleep};
 ///
 /// Dropping it does not wait: it destroys the queue pair, then releases all buffers. Datagrams that
 /// have not left may be lost: [`flush`](Self::flush) waits for them.
-#[derive(Debug)]
 pub struct Datagrams {
     pub(super) engine: DatagramEngine,
     pub(super) completion_channel: Option<CompletionChannel>,
@@ -260,5 +260,15 @@ impl Datagrams {
                 true
             }
         }
+    }
+}
+
+impl fmt::Debug for Datagrams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Datagrams")
+            .field("endpoint", &self.endpoint())
+            .field("down_reason", &self.down_reason())
+            .field("sends_in_flight", &self.sends_in_flight())
+            .finish_non_exhaustive()
     }
 }

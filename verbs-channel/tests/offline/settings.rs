@@ -120,3 +120,21 @@ fn group_of_shared_receives_rejects_the_same_settings() {
     drop(soon);
     assert_all_is_well();
 }
+
+#[test]
+fn channels_and_groups_are_printed_in_a_line() {
+    let channel = connected(Channel::builder(&pd()).build().unwrap());
+    let text = format!("{channel:?}");
+    let (device, rest) = text.split_once(", qp_num: 0x").unwrap();
+    assert_eq!(device, r#"Channel { device: "fake0""#);
+    let (_, rest) = rest.split_once(", ").unwrap();
+    assert_eq!(
+        rest,
+        "peer_addr: None, down_reason: None, sends_in_flight: 0, receives_in_flight: 0, .. }"
+    );
+    let group = Channel::builder(&pd()).group(2).unwrap();
+    assert_eq!(
+        format!("{group:?}"),
+        r#"ChannelGroup { device: "fake0", len: 0, .. }"#
+    );
+}

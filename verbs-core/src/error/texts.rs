@@ -17,7 +17,7 @@ impl fmt::Display for NoDevice<'_> {
         } else {
             write!(
                 f,
-                "the kernel has {} but libibverbs cannot use it: install its provider \
+                "libibverbs cannot use {}, which the kernel has: install the provider \
                  (ibverbs-providers, rdma-core) and check /dev/infiniband",
                 self.0.join(", ")
             )

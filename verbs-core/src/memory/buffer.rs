@@ -61,8 +61,8 @@ unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 /// - While the value lives, the memory is accessed only through it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be registered as a memory region",
-    label = "not a buffer of numbers",
-    note = "register a `Vec<T>`, `Box<[T]>`, `Box<[T; N]>`, `&mut [T]` or `&mut [T; N]` of numbers; memory of other kinds is registered with `register_raw`"
+    label = "cannot be registered",
+    note = "register a `Vec<T>`, `Box<[T]>`, `Box<[T; N]>`, `&mut [T]` or `&mut [T; N]` of numbers, or a copy of a `&[T]` (`to_vec`); memory of other kinds is registered with `register_raw`"
 )]
 pub unsafe trait Buffer {
     /// The type of the items in the buffer.

@@ -79,7 +79,8 @@ fn element_of_another_domain_is_rejected_in_each_way_to_post_it() {
     let error = unsafe_post(&qp, &mut [part(&own), part(&region)]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the memory of request 1 is registered in another protection domain: nothing was posted"
+        "the memory of request 1 is of another protection domain than the queue pair: \
+         register it in the queue pair's; nothing was posted"
     );
     // A part of the chain that has only memory of this domain.
     // SAFETY: nothing accesses the memory.
