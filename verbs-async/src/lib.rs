@@ -89,6 +89,8 @@
 //! The handshake of a connection includes a call in which the kernel resolves the peer's address.
 //! On RoCE it takes about a second if the peer does not answer. So handshakes run on helper threads
 //! of this crate. They are started when needed, up to 64; further handshakes are queued.
+//! Queue pairs are destroyed by up to 32 threads of their own, and up to 8 more look up names of hosts: neither
+//! waits for handshakes.
 //!
 //! # Cooperative scheduling
 //!

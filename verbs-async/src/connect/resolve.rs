@@ -13,7 +13,7 @@ pub(super) async fn resolve(
     peer: impl ToSocketAddrs + fmt::Debug + Send + 'static,
 ) -> Result<Vec<SocketAddr>> {
     let text = format!("{peer:?}");
-    let resolved = blocking::run(move || peer.to_socket_addrs().map(Iterator::collect)).await;
+    let resolved = blocking::look_up(move || peer.to_socket_addrs().map(Iterator::collect)).await;
     let resolved = resolved.map_err(Error::Thread)?;
     resolved.map_err(lookup(text))
 }

@@ -3,14 +3,15 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, share};
-use verbs_async::verbs_channel::{DownReason, TransportError};
+use verbs_async::verbs_channel::{DownReason, OwnedRequest, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, Error, Result};
 
-use crate::gate::{Gate, block_on, events, group, wait_for_the_end};
+use crate::gate::{Gate, LONG, block_on, events, group, wait_for_the_end};
 
 /// Connects two channels of a group to each other, each by an exchange.
 async fn pair(group: AsyncGroup) -> Result<[AsyncChannel; 2]> {
@@ -131,6 +132,95 @@ fn names_are_resolved_on_helper_threads() {
         let asked_by: Vec<_> = asked_by.into_iter().collect();
         assert_eq!(asked_by.len(), 2);
         assert!(!asked_by.contains(&thread::current().id()));
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+/// A name whose server does not answer until it is released.
+#[derive(Clone, Debug, Default)]
+struct Unanswered(Arc<(Mutex<bool>, Condvar)>);
+
+impl Unanswered {
+    fn release(&self) {
+        let (is_released, changed) = &*self.0;
+        *is_released.lock().unwrap() = true;
+        changed.notify_all();
+    }
+}
+
+impl ToSocketAddrs for Unanswered {
+    type Iter = std::iter::Empty<SocketAddr>;
+
+    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+        let (is_released, changed) = &*self.0;
+        let released = is_released.lock().unwrap();
+        let is_held = |is_released: &mut bool| !*is_released;
+        drop(changed.wait_while(released, is_held).unwrap());
+        Ok(std::iter::empty())
+    }
+}
+
+/// Ends a channel with a receive in flight, and a transfer at its timeout.
+async fn ends_in_time(channel: &AsyncChannel) {
+    let buffer = channel.pd().reg_mr(vec![0_u8; 8]).unwrap();
+    let mut transfer = channel.transfer(1);
+    transfer.add(channel.id(), OwnedRequest::receive(buffer));
+    let finished = transfer.finish_within(Duration::from_millis(1), tokio::time::sleep);
+    let finished = tokio::time::timeout(LONG / 4, finished).await;
+    finished.expect("the transfer hangs").unwrap_err();
+    let destroyed = tokio::time::timeout(LONG / 4, channel.destroy()).await;
+    destroyed.expect("the channel hangs").unwrap();
+}
+
+#[test]
+fn names_without_an_answer_hold_up_neither_handshakes_nor_destroys() {
+    let _shared = share();
+    block_on(async {
+        let group = group(&events(), 4);
+        let (left, _right) = group.loopback().unwrap();
+        let name = Unanswered::default();
+        let attempts: Vec<_> = (0..100)
+            .map(|_| {
+                let (group, name) = (group.clone(), name.clone());
+                let timeout = Duration::from_millis(50);
+                let attempt =
+                    async move { group.connect_async_io_within(name, timeout, b"").await };
+                tokio::spawn(attempt)
+            })
+            .collect();
+        for attempt in attempts {
+            attempt.await.unwrap().unwrap_err();
+        }
+        ends_in_time(&left).await;
+        let pair = tokio::time::timeout(LONG / 4, pair(group.clone())).await;
+        drop(pair.expect("the handshake hangs").unwrap());
+        name.release();
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+#[test]
+fn blocked_handshakes_hold_up_no_destroys() {
+    let _shared = share();
+    block_on(async {
+        let events = events();
+        let (left, _right) = group(&events, 2).loopback().unwrap();
+        // More than there are threads for handshakes.
+        let gate = Gate::handshakes(80);
+        let groups: Vec<_> = (0..5).map(|_| group(&events, 16)).collect();
+        let blocked: Vec<_> = (0..40)
+            .map(|at| tokio::spawn(pair(groups[at % groups.len()].clone())))
+            .collect();
+        while gate.held() < 64 {
+            tokio::task::yield_now().await;
+        }
+        ends_in_time(&left).await;
+        gate.release();
+        for pair in blocked {
+            pair.await.unwrap().unwrap();
+        }
     });
     wait_for_the_end();
     assert_all_is_well();
