@@ -1,7 +1,7 @@
-//! Bindings to libibverbs, the C library for RDMA, all inline verbs included.
+//! Bindings to libibverbs, the C library for RDMA, including all inline verbs.
 //!
 //! This is C's interface and nothing more: no `Result`, no `Drop`, no renaming. It is the lowest layer,
-//! for those who write a layer of their own. `verbs-core`, the next one, has objects that free themselves,
+//! for those who write a layer of their own. The next one, `verbs-core`, has objects that free themselves,
 //! and typed requests and completions.
 //!
 //! ```text
@@ -33,9 +33,9 @@
 //! - Functions that the library exports are `extern "C"`. Functions that are `static inline` in
 //!   `verbs.h`, and macros, are `#[inline]` functions that do the same, at the same cost. All have C's
 //!   names.
-//! - Enums are newtypes over their number, with C's constants, since a newer library may return a value
+//! - Enums are newtypes over an integer, with C's constants, since a newer library may return a value
 //!   that these headers lack. Flags have `|` and `&`. C declares most *fields* for flags as plain
-//!   integers. To store a flag there, use its number: `wr.send_flags = IBV_SEND_SIGNALED.0`.
+//!   integers. To store a flag in such a field, use its number: `wr.send_flags = IBV_SEND_SIGNALED.0`.
 //! - Big-endian numbers are [`__be16`], [`__be32`] and [`__be64`]. Their bytes are in network order:
 //!   convert with `u32::from_be(number.0)` and `__be32(number.to_be())`.
 //! - Structs are zeroed by `Default`. Objects with an identity, such as [`ibv_qp`], are not `Copy`.
@@ -47,15 +47,16 @@
 //!
 //! # Features
 //!
-//! - `dlopen`: the library is not linked but looked for at run time, so that one program runs on
-//!   machines with libibverbs and without it. The build needs the headers as before. Without
-//!   `libibverbs.so.1`, a function fails as it does in C, with the errno `ELIBACC`; one that an older
-//!   library lacks fails with `EOPNOTSUPP`. The program starts in either case.
-//! - `rdmacm`: bindings to librdmacm too, made in the same way: all of `rdma_cma.h` and `rdma_verbs.h`.
-//!   The build needs its headers. With `dlopen`, `librdmacm.so.1` is looked for at run time in the same way.
+//! - `dlopen`: the library is loaded at run time instead of linked, so that one program runs on machines
+//!   with and without libibverbs. The build still needs the headers. Without `libibverbs.so.1`, a function
+//!   fails as it does in C, with the errno `ELIBACC`. A function that an older library lacks fails with
+//!   `EOPNOTSUPP`. The program starts in either case.
+//! - `rdmacm`: also bindings to librdmacm, generated in the same way: all of `rdma_cma.h` and
+//!   `rdma_verbs.h`. The build needs its headers. With `dlopen`, `librdmacm.so.1` is loaded at run time in
+//!   the same way.
 //!
 //! Items that newer headers add are here if the installed headers have them. The build script of a
-//! crate that depends on this one directly finds out from the environment variables
+//! crate that depends directly on this one can check the environment variables
 //! `DEP_IBVERBS_HAS_…`, which the README lists.
 //!
 //! # Requirements
@@ -71,7 +72,7 @@
 //!
 //! # Resource cleanup
 //!
-//! The caller destroys all objects, in the reverse order of their creation.
+//! The caller has to destroy all objects, in the reverse order of their creation.
 //!
 //! # Further reading
 //!
