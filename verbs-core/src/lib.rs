@@ -2,11 +2,11 @@
 //!
 //! This layer is for programs that want verbs as they are. Each object of libibverbs is a type that
 //! frees itself in the right order. Each request and completion is a typed value. Each failure is an
-//! error that names the verb and the errno, and what to do. There is no policy and no hidden cost: the
-//! data path has no thread, lock, allocation, log, format, or branch on configuration. Posting is
-//! `unsafe`, with a contract that the caller can check point by point. For a safe API use
-//! `verbs-channel`, and in async code `verbs-async`. To write a layer of your own, use this one or
-//! [`verbs_sys`].
+//! error with the verb, the errno, and what to do. There is no policy and no hidden cost: the data
+//! path uses no threads and no locks, allocates, logs and formats nothing, and does not branch on
+//! configuration. Posting is `unsafe`, with a contract that the caller can check point by point. For a
+//! safe API use `verbs-channel`, and in async code `verbs-async`. To write a layer of your own, use
+//! this one or [`verbs_sys`].
 //!
 //! ```text
 //! Device ── open ──► Context
@@ -29,7 +29,7 @@
 //!
 //! # Quick start
 //!
-//! One queue pair sends a message to another one of the same process:
+//! One queue pair sends a message to another in the same process:
 //!
 //! ```no_run
 //! use verbs_core::{
@@ -78,47 +78,47 @@
 //!    [`MemoryRegion::scatter_element`] to receive into, [`SharedRegion::element`] for both.
 //! 2. A *work request* is a value on the stack: [`SendWorkRequest`], [`WriteWorkRequest`],
 //!    [`ReadWorkRequest`], [`AtomicWorkRequest`], [`ReceiveWorkRequest`]. It can be kept and posted
-//!    again. A [`RequestChain`] owns many of one kind: it is built once, patched in place, and posted
-//!    whole or in parts.
+//!    again. A [`RequestChain`] owns many requests of one kind: it is built once, patched in place, and
+//!    posted whole or in parts.
 //! 3. A *post* hands a request, or a chain of requests, to the device: [`QueuePair::post_send`] and
-//!    similar functions, [`QueuePair::post`] for a chain of several kinds, or [`QueuePair::post_chain`]
-//!    for one that was built once. From then on the device may use the buffers.
+//!    similar functions for one kind, [`QueuePair::post`] for a chain of several kinds, or
+//!    [`QueuePair::post_chain`] for a chain that was built once. From then on the device may use the
+//!    buffers.
 //! 4. A *completion* comes out of [`CompletionQueue::poll`] and gives the buffers back.
-//!    [`WorkCompletion::result`] is the outcome. A failed request is data, not an error of `poll`.
-//!    Its queue pair is then in [`ERR`](QpState::ERR), and everything else that was posted on it
-//!    completes as flushed. After a failed send, a queue pair of another type than RC may be in
-//!    [`SQE`](QpState::SQE) instead: then only its sends are flushed.
+//!    [`WorkCompletion::result`] is the outcome. A failed request is data, not an error of `poll`. Its
+//!    queue pair is then in [`ERR`](QpState::ERR), and everything else that was posted on it completes
+//!    as flushed. After a failed send, a queue pair that is not RC may be in [`SQE`](QpState::SQE)
+//!    instead. Then only its sends are flushed.
 //!
-//! A [`SharedReceiveQueue`] has the receives of many queue pairs: memory for messages is then needed
-//! once, and not for each peer. A [`QueuePair`] that is [built on one](QueuePairBuilder::srq) has no
+//! A [`SharedReceiveQueue`] holds receives for many queue pairs, so memory for messages is needed
+//! once, not for each peer. A [`QueuePair`] that is [built on one](QueuePairBuilder::srq) has no
 //! `post_receive`.
 //!
 //! Datagrams need no connection: see [`DatagramQueuePair`].
 //!
 //! # What this crate does not do
 //!
-//! It does not count what is in flight. Posting to a full queue fails ([`PostError::is_full`]). A
+//! It does not count requests in flight. Posting to a full queue fails ([`PostError::is_full`]), and a
 //! completion queue that overruns is unusable. It does not keep a buffer for as long as the device uses
-//! it, wait for an operation, or exchange endpoints with a peer: the layers above do. The transports are
-//! connections, reliable (RC) or not (UC, see [`QpType`]), and datagrams (UD, see
-//! [`DatagramQueuePair`]).
+//! it, wait for an operation, or exchange endpoints with a peer: the layers above do. The supported
+//! transports are reliable and unreliable connections (RC and UC, see [`QpType`]), and datagrams (UD,
+//! see [`DatagramQueuePair`]).
 //!
 //! # Objects made by other libraries
 //!
-//! A provider's own library (`mlx5dv`, `efadv`) makes objects with properties that the verbs do not
-//! have, and other libraries have objects that are to be shared. Each type of this crate takes over such
-//! an object with an unsafe `from_raw`, and gives its own to C with `as_ptr`. The recipe:
+//! A provider's own library (`mlx5dv`, `efadv`) makes objects with properties that the verbs lack, and
+//! other libraries have objects to share. Each type of this crate takes over such an object with the
+//! unsafe `from_raw`, and passes its own object to C with `as_ptr`. The steps:
 //!
 //! 1. Make the parents here, and pass them to C with `as_ptr`; or take over the parents first.
 //! 2. Make the object in C.
-//! 3. Take it over, with [`Destroy`] for how it is destroyed. [`by_verb`](Destroy::by_verb) is right for
-//!    nearly all objects, since those of providers are destroyed by the verbs of libibverbs, too.
-//!    [`by`](Destroy::by) calls a function, and [`by_owner`](Destroy::by_owner) leaves the object to
-//!    another owner.
+//! 3. Take it over, and choose with [`Destroy`] how it is destroyed. [`by_verb`](Destroy::by_verb) is
+//!    right for nearly all objects, since those of providers are destroyed by the verbs of libibverbs,
+//!    too. [`by`](Destroy::by) calls a function, and [`by_owner`](Destroy::by_owner) leaves the object
+//!    to another owner.
 //!
-//! A mistake that can be detected, such as an object of another context, is an error. All that cannot
-//! be detected is in the contract under *Safety*. Here is a queue pair that is made in C, and connected and driven as
-//! any other:
+//! A mistake that can be detected, such as an object of another context, is an error. The contract under *Safety*
+//! covers the rest. This queue pair is made in C, and then used like any other:
 //!
 //! ```no_run
 //! use std::ptr::NonNull;
@@ -159,15 +159,15 @@
 //!
 //! # Features
 //!
-//! - `dlopen`: libibverbs is not linked but looked for at run time, so that one program runs on machines
-//!   with RDMA and without it. If it is missing, [`Device::list`] and all that begins with it return
-//!   [`Error::NoLibrary`]. What an older library lacks is [`Error::Unsupported`] when it is used.
-//! - `rdmacm`: the module `rdmacm`, to connect queue pairs by IP addresses and ports, as storage
-//!   protocols do and iWARP requires. It needs librdmacm and its headers.
-//! - `serde`: `Serialize` and `Deserialize` for what peers exchange ([`QueuePairEndpoint`],
-//!   [`DatagramEndpoint`], [`RemoteMemoryRegion`]), for attributes ([`DeviceAttr`], [`PortAttr`], [`GidEntry`]) and for the
-//!   types that mirror C enums. What is deserialized is checked. In human-readable formats the enums,
-//!   [`AccessFlags`], [`Gid`] and [`Guid`] are text, as their `Display` prints it.
+//! - `dlopen`: libibverbs is loaded at run time instead of linked, so that one program runs on machines with and
+//!   without RDMA. If it is missing, [`Device::list`] and everything that calls it return [`Error::NoLibrary`]. A
+//!   call that an older library lacks returns [`Error::Unsupported`].
+//! - `rdmacm`: the module `rdmacm`, to connect queue pairs by IP address and port, as storage protocols do and iWARP
+//!   requires. It needs librdmacm and its headers.
+//! - `serde`: `Serialize` and `Deserialize` for what peers exchange ([`QueuePairEndpoint`], [`DatagramEndpoint`],
+//!   [`RemoteMemoryRegion`]), for attributes ([`DeviceAttr`], [`PortAttr`], [`GidEntry`]) and for the types that
+//!   mirror C enums. Deserialized values are checked. In human-readable formats, the enums, [`AccessFlags`], [`Gid`]
+//!   and [`Guid`] are text, as their `Display` prints it.
 //!
 //! # Requirements
 //!
@@ -194,8 +194,8 @@
 //!
 //! # Further reading
 //!
-//! The [guide](https://docs.rs/verbs-channel/latest/verbs_channel/guide/), for those who are new to RDMA:
-//! objects, operations, limits, and the causes of common errors.
+//! The [guide](https://docs.rs/verbs-channel/latest/verbs_channel/guide/) is for those who are new to
+//! RDMA: objects, operations, limits, and the causes of common errors.
 //!
 //! `ibv_post_send(3)`, `ibv_poll_cq(3)`, `ibv_modify_qp(3)`, and the
 //! [rdma-core](https://github.com/linux-rdma/rdma-core) sources. The search box finds every wrapped
