@@ -6,8 +6,8 @@
 //! is unplugged, the device never accesses memory that Rust has reused. For plain verbs use
 //! [`verbs_core`], the layer below. For async code use `verbs-async`, the layer above.
 //!
-//! New to RDMA? The [`guide`] begins with what you know from TCP, and ends with a server for many clients
-//! and with [the cures of common errors](guide::troubleshooting).
+//! New to RDMA? The [`guide`] starts from what you know about TCP, builds a server for many clients, and
+//! explains [the cures of common errors](guide::troubleshooting).
 //!
 //! ```text
 //! ProtectionDomain
@@ -63,10 +63,10 @@
 //! Memory of a GPU, of huge pages or of `mmap` can be used in both ways. It is registered as a
 //! [`DmabufRegion`](verbs_core::DmabufRegion) or a [`RawRegion`](verbs_core::RawRegion), which
 //! needs `unsafe` once. The region's elements are borrowed; the slices of a [`SharedMemory`] are
-//! owned. A [`RegistrationCache`] registers such memory in parts when they are used, and bounds how
+//! owned. A [`RegistrationCache`] registers parts of such memory when they are used, and limits how
 //! much is registered.
 //!
-//! A [`Transfer`] is a set of operations on owned buffers that ends as a whole: at its deadline, and only
+//! A [`Transfer`] is a set of operations on owned buffers that ends as a whole: by its deadline, and only
 //! when the device is done with all of its memory.
 //!
 //! In a scope, [`lend`](PollingScope::lend) returns the elements with the outcome, before the scope
@@ -74,10 +74,10 @@
 //!
 //! Each way has batches, for many small requests: one doorbell and one completion for all of them
 //! ([`run_batch`](Channel::run_batch), [`post_batch`](PollingScope::post_batch),
-//! [`start_batch`](Channel::start_batch)). A batch that is started again and again is an [`OwnedChain`]: its
-//! requests are built once, and some are replaced between the starts.
+//! [`start_batch`](Channel::start_batch)). To start a batch again and again, use an [`OwnedChain`]: its
+//! requests are built once, and some can be replaced between the starts.
 //!
-//! Below them is [`post_unpolled`](Channel::post_unpolled), which is `unsafe`. It is for layers
+//! Below these is [`post_unpolled`](Channel::post_unpolled), which is `unsafe`. It is for layers
 //! that manage the buffers themselves. [`post_chain_unpolled`](Channel::post_chain_unpolled) posts
 //! chains that such a layer has built.
 //!
@@ -101,9 +101,9 @@
 //!
 //! A request is checked before the driver gets it: its length against the port's `max_msg_sz` and the
 //! granted `max_inline_data`, its elements, and its remote range. Drivers check too, but some add up
-//! lengths in 32 bits. A request that fails a check, or finds no room in its queue, is rejected: the
-//! [`RejectReason`] is the reason. A rejection is [backpressure](RejectReason::is_backpressure) if the
-//! same request can be posted once some operations in flight have completed.
+//! lengths in 32 bits. A request that fails a check, or for which its queue has no room, is rejected
+//! with a [`RejectReason`]. A rejection is [backpressure](RejectReason::is_backpressure) if the same
+//! request can be posted once some operations in flight have completed.
 //!
 //! # How operations end
 //!
@@ -135,27 +135,27 @@
 //! A reliable connection has no keepalive. So a channel that was connected over TCP keeps the TCP
 //! connection, and uses it to watch its peer. The channel goes down when the peer closes its
 //! channel, its process ends or its host dies. The reason is [`DownReason::PeerClosed`] or
-//! [`DownReason::PeerLost`]. Everything that the peer sent is delivered first. After that every
-//! operation returns an error, even if the peer left in order. So a server's loop ends when the
-//! error's [`down_reason`](Error::down_reason) [`is_peer_closed`](DownReason::is_peer_closed).
+//! [`DownReason::PeerLost`]. Everything that the peer sent is delivered first. After that, every
+//! operation returns an error, even if the peer closed the channel cleanly. So a server's loop
+//! ends when the error's [`down_reason`](Error::down_reason)
+//! [`is_peer_closed`](DownReason::is_peer_closed).
 //!
 //! Peers are checked whenever a wait or a poll finds no completion. The end of a peer is noticed
-//! within some milliseconds, or within 100 if the wait [sleeps](PollStrategy::Notify). The death of a
-//! host is noticed within the channel's [`peer_timeout`](ChannelBuilder::peer_timeout), 10 s unless
-//! set.
+//! within a few milliseconds, or within 100 ms if the wait [sleeps](PollStrategy::Notify). The death
+//! of a host is noticed within the channel's [`peer_timeout`](ChannelBuilder::peer_timeout), 10 s
+//! unless set.
 //!
-//! - To leave in order, [close](Channel::close) the channel, or wait for your sends and drop it: the peer
+//! - To leave cleanly, [close](Channel::close) the channel, or wait for your sends and drop it: the peer
 //!   receives all of them.
-//! - Post a receive only if a message will come. If the peer has left after its last message, the channel
+//! - Post a receive only if another message will come. If the peer left after its last message, the channel
 //!   is down and rejects the receive.
 //! - A peer may be idle for any length of time: its host answers TCP's keepalive probes.
 //! - A firewall that closes one direction of the TCP connection, or drops it while it is idle, takes
 //!   the channel down, although RDMA may still work. Keepalive probes, a few in each
 //!   `peer_timeout`, prevent that with most firewalls. With `peer_timeout(None)` no peer is watched.
-//! - A channel that was connected by `rdma_cm` (feature `rdmacm`) is watched by that connection instead. It
-//!   goes down when the peer disconnects or its process ends, but not when the peer's host dies: give
-//!   waits a timeout. A channel that was connected over TCP on iWARP has both connections, and notices all of
-//!   these.
+//! - A channel that was connected by `rdma_cm` (feature `rdmacm`) watches that connection instead. It goes
+//!   down when the peer disconnects or its process ends, but not when the peer's host dies: give waits a
+//!   timeout. A channel that was connected over TCP on iWARP has both connections, and notices all of these.
 //! - After a [handshake](PreparedChannel::handshake) of your own, or an exchange
 //!   [over datagrams](PreparedChannel::connect_over_datagrams), pass the channel a descriptor to
 //!   [watch the peer](Channel::watch_peer). Without one no peer is watched, and receives need a
@@ -167,8 +167,8 @@
 //! A datagram is one packet, and may be lost.
 //!
 //! Channels can be connected over datagrams, too, without TCP: a server with one datagram endpoint
-//! accepts any number of clients with a [`DatagramListener`]. The protocol repeats lost datagrams.
-//! Nothing watches the peers of these channels: see
+//! accepts any number of clients with a [`DatagramListener`]. The protocol sends lost datagrams
+//! again. Nothing watches the peers of these channels: see
 //! [`connect_over_datagrams`](PreparedChannel::connect_over_datagrams).
 //!
 //! # Errors
@@ -186,11 +186,11 @@
 //!
 //! # Features
 //!
-//! - `dlopen`: libibverbs is looked for at run time: see the feature of [`verbs_core`].
-//! - `rdmacm`: channels that connect by `rdma_cm` at the address of an RDMA device, with
-//!   `PreparedChannel::connect_cm` and `accept_cm`, and to programs of others, with `connect_cm_raw` and
-//!   `accept_cm_raw`. On iWARP it is the only way, and connecting over TCP takes it by itself. Datagram
-//!   endpoints find each other in the same way, with `Datagrams::find_cm` and `answer_cm`. See the feature of
+//! - `dlopen`: libibverbs is loaded at run time. See this feature of [`verbs_core`].
+//! - `rdmacm`: channels connect by `rdma_cm`, at the IP address of an RDMA device, with
+//!   `PreparedChannel::connect_cm` and `accept_cm`, or with `connect_cm_raw` and `accept_cm_raw` if the peer
+//!   does not use this crate. iWARP devices connect in no other way, so connecting over TCP uses it there.
+//!   Datagram endpoints find each other with `Datagrams::find_cm` and `answer_cm`. See this feature of
 //!   [`verbs_core`].
 //!
 //! # Requirements
@@ -199,19 +199,20 @@
 //!
 //! # Thread safety
 //!
-//! A channel is `Send`: it can be moved to another thread, and one thread uses it at a time.
+//! A channel is `Send`: it can be moved to another thread, but only one thread at a time can use it.
 //! [`BufferPool`] and [`RegistrationCache`] are `Send` and `Sync`, and their blocks and slices may be dropped
-//! in any thread.
+//! on any thread.
 //!
 //! # Resource cleanup
 //!
 //! Dropping a channel does not wait: it destroys the queue pair, then releases the buffers that it
 //! owns. If the driver fails to destroy the queue pair, the buffers are leaked and an error is logged.
-//! [`Channel::close`] waits for what was sent, and returns whether the device is done with all memory.
+//! [`Channel::close`] waits for sends to complete, and returns whether the device is done with all
+//! memory.
 //!
 //! # Further reading
 //!
-//! The [`guide`], [`verbs_core`], and the manual pages that it names.
+//! The [`guide`], [`verbs_core`], and the manual pages that `verbs_core` names.
 //!
 //! # How this crate is built
 //!
@@ -227,8 +228,8 @@
 //! | `engine/member.rs`, `engine/slots/mod.rs` | credits, and a slot |
 //! | `verbs_core::QueuePair::post` | the driver |
 //! | `engine/poll.rs` | the completion queue |
-//! | `engine/held.rs` | completions that were polled, and stay where they are for their operations |
-//! | `engine/slots/dispatch.rs` | the completion to its slot, credits back |
+//! | `engine/held.rs` | polled completions that stay in place for their operations |
+//! | `engine/slots/dispatch.rs` | routes the completion to its slot, returns credits |
 //! | `waiting/wait.rs`, `waiting/pause.rs` | until then: polls, spins, yields or sleeps |
 //! | `waiting/abort.rs`, `engine/teardown.rs` | after the deadline: the ladder |
 //!
