@@ -50,9 +50,9 @@
 //! }
 //! ```
 //!
-//! The feature `tokio` or `async-io` adds that runtime: `cargo add verbs-async --features tokio`.
-//! Connecting to a server is one call then: `AsyncChannel::connect_tokio`. Both ends of a connection between two
-//! processes are at `AsyncChannel::accept_tokio`.
+//! The feature `tokio` or `async-io` adds support for that runtime: `cargo add verbs-async --features tokio`.
+//! With it, one call connects to a server: `AsyncChannel::connect_tokio`. The docs of
+//! `AsyncChannel::accept_tokio` show both ends of a connection between two processes.
 //!
 //! # Errors
 //!
@@ -87,18 +87,18 @@
 //! # Calls that block
 //!
 //! The handshake of a connection includes a call in which the kernel resolves the peer's address.
-//! On RoCE it takes about a second if the peer does not answer. So handshakes run on helper threads
-//! of this crate. They are started when needed, up to 64; further handshakes are queued.
-//! Queue pairs are destroyed by up to 32 threads of their own, and up to 8 more look up names of hosts: neither
-//! waits for handshakes.
+//! On RoCE this call takes about a second if the peer does not answer. So handshakes run on helper
+//! threads of this crate. Up to 64 threads are started when needed; further handshakes are queued.
+//! Queue pairs are destroyed on threads of their own, up to 32, and host names are looked up on up to 8
+//! more: neither waits for handshakes.
 //!
 //! # Cooperative scheduling
 //!
 //! A task whose operations are always ready would keep its executor from running timers and other
 //! tasks. So after every 64 ready polls on a thread, the next poll yields: it wakes its task at once
 //! and is [`Pending`]. If the poll after that has another waker, it may yield, too. This works on
-//! any executor, and without one: code that polls by hand polls again. In a tokio task, every fourth
-//! ready poll also spends one unit of the task's budget.
+//! any executor, and without one: code that polls by hand just polls again. In a tokio task, every
+//! fourth ready poll also spends one unit of the task's budget.
 //!
 //! [`Pending`]: std::task::Poll::Pending
 //!
@@ -115,7 +115,7 @@
 //! | [`AsyncCq::poll_wr_id`] | The completion is kept until a later `poll_wr_id` or `poll` takes it. |
 //! | [`AsyncTransfer::finish`], [`finish_within`](AsyncTransfer::finish_within) | Its operations continue: call either again. |
 //! | an [`AsyncTransfer`] | Operations in the backlog are not posted. The channels with operations in flight are taken down, and the buffers are dropped when the device has released them. |
-//! | connecting or accepting | The channel and the stream are dropped; by `rdma_cm`, the connection is dropped on a helper thread. |
+//! | connecting or accepting | The channel and the stream are dropped. With `rdma_cm`, a helper thread drops the connection. |
 //! | [connecting over datagrams](AsyncGroup#method.connect_over_datagrams_tokio) | The channel is dropped. The server times out, or has a channel whose peer is gone. |
 //! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | Nothing is lost: the next call continues. |
 //! | [`AsyncDatagramListener::accept`](AsyncGroup#method.listen_over_datagrams_tokio) | Nothing is lost: the next call continues. |
@@ -124,12 +124,12 @@
 //! | [`AsyncDatagrams::send_to`] | The datagram is not posted, and its buffer is dropped. |
 //! | [`AsyncDatagrams::receive_from`], [`AsyncDatagrams::flush`] | Nothing is lost: the next call continues. |
 //! | [`AsyncDatagrams::close`] | The endpoint is down, and its queue pair is destroyed on a helper thread. |
-//! | [`AsyncChannel::close`], [`AsyncChannel::destroy`] | The channel is closed without waiting, as if it was dropped. |
+//! | [`AsyncChannel::close`], [`AsyncChannel::destroy`] | The channel is closed without waiting, as when it is dropped. |
 //! | [`AsyncGroup::destroyed`] | No effect. |
 //! | an [`AsyncChannel`] | Its queue pair is destroyed on a helper thread, and then its operations in flight are aborted. |
 //!
-//! A future that is leaked keeps its buffer and its slot, or the block that it was given. It delays no
-//! other operation, unless it is one of an [`AsyncDatagrams`] endpoint: it keeps the wake-up that it was
+//! A leaked future keeps its buffer and its slot, or the block that it was given. It delays no other
+//! operation, except on an [`AsyncDatagrams`] endpoint, where it also keeps the wake-up that it was
 //! given.
 //!
 //! # When the peer leaves
@@ -139,8 +139,8 @@
 //! peer closes its channel, its process ends or its host dies, whether or not a task waits. The
 //! reason is [`DownReason::PeerClosed`](verbs_channel::DownReason::PeerClosed) or
 //! [`PeerLost`](verbs_channel::DownReason::PeerLost). Everything that the peer sent is delivered
-//! first. The next operation then returns an error, even if the peer left in order: a server's loop
-//! ends if the error's [`down_reason`](Error::down_reason)
+//! first. The next operation then returns an error, even if the peer closed the channel cleanly: a
+//! server's loop ends if the error's [`down_reason`](Error::down_reason)
 //! [`is_peer_closed`](verbs_channel::DownReason::is_peer_closed). See
 //! [`verbs_channel`](verbs_channel#when-the-peer-leaves).
 //!
@@ -159,12 +159,12 @@
 //!
 //! - `tokio`: its notifier, connecting over its TCP streams, and its I/O traits for [`ByteStream`].
 //! - `async-io`: its notifier, and connecting over its TCP streams.
-//! - `dlopen`: libibverbs is looked for at run time: see the feature of `verbs-core`.
-//! - `rdmacm`: channels that connect by `rdma_cm` at the address of an RDMA device, on any executor, with
-//!   `connect_cm`, `accept_cm` and `listen_cm`, and to programs of others, with `connect_cm_raw` and
-//!   `accept_cm_raw`. A `CmListener` is the listener of all of them. On iWARP it is the only way, and connecting
-//!   over TCP takes it by itself. Datagram endpoints find each other in the same way, with
-//!   `AsyncDatagrams::find_cm` and `answer_cm`.
+//! - `dlopen`: libibverbs is loaded at run time. See this feature of `verbs-core`.
+//! - `rdmacm`: channels connect by `rdma_cm`, at the IP address of an RDMA device, on any executor, with
+//!   `connect_cm`, `accept_cm` and `listen_cm`, or with `connect_cm_raw` and `accept_cm_raw` if the peer does
+//!   not use this crate. `CmListener` is the listener for all of them. iWARP devices connect in no other way, so
+//!   connecting over TCP uses it there. Datagram endpoints find each other with `AsyncDatagrams::find_cm` and
+//!   `answer_cm`.
 //!
 //! None is on by default. All can be on at the same time.
 //!
@@ -174,23 +174,23 @@
 //!
 //! # Thread safety
 //!
-//! All types are `Send` and `Sync`: any task on any thread may use a channel, and await an
+//! All types are `Send` and `Sync`: any task on any thread may use a channel and await an
 //! operation.
 //!
 //! # Resource cleanup
 //!
-//! No drop waits for completions, and none blocks while a driver destroys a queue pair, which takes some of them
-//! seconds: a helper thread does that, and then releases what the operations own. If no thread can be started,
-//! it is done where the channel is dropped. [`AsyncChannel::close`] and [`AsyncChannel::destroy`] return after it, and
-//! [`AsyncGroup::destroyed`] waits for all channels that were dropped. If the driver fails to destroy the queue
-//! pair, the buffers are leaked and an error is logged. A [`ByteStream`] that was dropped still sends what was written to
-//! it, in the background, for a limited time.
+//! No drop waits for completions. None blocks while the driver destroys a queue pair, which takes some drivers
+//! seconds: a helper thread does that, and then releases the buffers of the operations. If no thread can be started,
+//! the thread that drops the channel does it. [`AsyncChannel::close`] and [`AsyncChannel::destroy`] return when this
+//! is done, and [`AsyncGroup::destroyed`] waits for it for all dropped channels. If the driver fails to destroy the
+//! queue pair, the buffers are leaked and an error is logged. A dropped [`ByteStream`] still sends what was written
+//! to it, in the background, for a limited time.
 //!
 //! # Further reading
 //!
-//! The [guide](verbs_channel::guide), for those who are new to RDMA: objects, memory, limits, and the causes
-//! of common errors. [`verbs_channel`] and [`verbs_core`], and the manual pages they name. For those who
-//! know `rdma-io` or `async-rdma`:
+//! The [guide](verbs_channel::guide) is for those who are new to RDMA: objects, memory, limits, and the
+//! causes of common errors. See also [`verbs_channel`] and [`verbs_core`], and the manual pages that they
+//! name. For those who know `rdma-io` or `async-rdma`:
 //! [what is called what](https://docs.rs/verbs-async/latest/verbs_async/from_rust/) here.
 
 mod blocking;
