@@ -3,7 +3,7 @@
 //! Soft-RoCE (`rdma_rxe`) is the kernel's RDMA over ordinary Ethernet. Where this machine's kernel
 //! has it, it is used natively. Elsewhere a command runs in a guest: a virtual machine on a stock
 //! kernel of the distribution that starts in two seconds, needs no root, and sees this machine's
-//! files, read-only, so that what was built here runs there.
+//! files, read-only, so that programs built here run there.
 //!
 //! The program `cargo-soft-roce` is this library's [`cli::main`]; its README is the user's guide.
 //! Task runners call the library:
@@ -33,8 +33,8 @@
 //! `native` or `guest`, `SOFT_ROCE_DRIVER` is `rxe` or `siw`, and `SOFT_ROCE_RESULTS` is a folder whose
 //! files outlive a guest.
 //!
-//! With [`Driver::Siw`] they are soft-iWARP's, `siw0` and `siw1`. Where the kernel lacks that module, as
-//! Debian's do, a guest's is built from the distribution's kernel source, once.
+//! With [`Driver::Siw`] they are `siw0` and `siw1`, of soft-iWARP. If the kernel lacks that module, as
+//! Debian's does, it is built once for the guest, from the distribution's kernel source.
 
 use std::env;
 use std::ffi::OsString;
