@@ -1,6 +1,6 @@
 //! A guide to RDMA and to these crates, for programmers who know TCP sockets.
 //!
-//! Read the first chapter before all others. After that, each stands by itself.
+//! Read the first chapter first. After that, each chapter stands by itself.
 //!
 //! | chapter | answers |
 //! |---|---|
@@ -9,11 +9,11 @@
 //! | [Memory](memory) | Who may touch which bytes, and when? |
 //! | [Endings](endings) | How does an operation end, and what if the peer is gone? |
 //! | [A server](server) | How do I write a server, from nothing, in five steps? |
-//! | [Performance](performance) | What makes it fast, and what is worth the effort? |
+//! | [Performance](performance) | What makes a program fast, and what is worth the effort? |
 //! | [Containers](containers) | What does a container or a pod need, and which limits apply? |
 //! | [Debugging](debugging) | Where do I look first? |
-//! | [Faults](faults) | What do I see of each fault, on each layer, and within what time? |
-//! | [Troubleshooting](troubleshooting) | What does this error mean, and how do I mend it? |
+//! | [Faults](faults) | How does each fault show on each layer, and within what time? |
+//! | [Troubleshooting](troubleshooting) | What does this error mean, and how do I fix it? |
 //!
 //! If you know the C API, [`verbs_core::from_c`] has the Rust name of each C name. If you know another RDMA
 //! crate, see [what is called what](from_rust) here.
