@@ -112,24 +112,25 @@ impl ChannelBuilder {
         /// request in each queue is raised to `2 * max_channels`.
         ///
         /// Each queue of each channel has a share of `total / (4 * max_channels)` requests, which
-        /// no other channel takes: at least one, and at most the depth of the queue. So the shares
-        /// usually take up to half of the total. The rest is common, first come, first served: a
-        /// channel can fill its queues while others are idle. A request that finds no room is
-        /// rejected with [`RejectReason::Budget`], which [is
-        /// backpressure](RejectReason::is_backpressure). In `verbs-async` it waits in the backlog.
+        /// no other channel can use: at least one, and at most the depth of the queue. So the
+        /// shares usually take up to half of the total. The rest is common, first come, first
+        /// served: a channel can fill its queues while others are idle. A request for which there
+        /// is no room is rejected with [`RejectReason::Budget`], which
+        /// [is backpressure](RejectReason::is_backpressure). In `verbs-async` it waits in the
+        /// backlog.
         ///
         /// A request beyond its channel's share costs more than twice as much as one within it: about 470
-        /// instructions more, of this crate and without the driver's. (`cargo xtask bench` counts them:
+        /// instructions more, without those of the driver. (`cargo xtask bench` counts them:
         /// `group_budget`.)
         ///
-        /// Receives count while they are posted, and those of idle channels stay posted. So post few
-        /// more to each channel than its share, or size the budget for them.
+        /// Receives count while they are posted, also on idle channels. So post few more receives to
+        /// each channel than its share, or size the budget for them.
         ///
-        /// In this process's memory, an idle channel takes less than 512 bytes, and 128 for each request of
-        /// its shares. Each request of the common room takes 128 bytes, once for the whole group. So in the
-        /// group below a channel has 1.4 KiB, instead of 16.4 KiB.
-        /// (`cargo test -p verbs-channel --lib idle_channel` measures it.)
-        /// The device's own queues have their full depth in either case.
+        /// In this process's memory, an idle channel takes less than 512 bytes, and 128 bytes for each
+        /// request of its shares. Each request of the common room takes 128 bytes, once for the whole
+        /// group. So a channel of the group below takes 1.4 KiB instead of 16.4 KiB. (`cargo test -p
+        /// verbs-channel --lib idle_channel` measures it.) The device's own queues have their full depth in
+        /// either case.
         ///
         /// ```no_run
         /// # fn main() -> verbs_channel::Result<()> {
@@ -154,8 +155,8 @@ impl ChannelBuilder {
         gid_index: option u8,
         /// The index of the P_Key in the port's table; 0 unless set.
         pkey_index: plain u16,
-        /// The access that the peer has to regions that permit it too, and whose key it has; all that the
-        /// device supports unless set.
+        /// The peer's access to regions that also permit it, and whose key it has; all that the device
+        /// supports unless set.
         qp_access_flags: option AccessFlags,
         /// The path MTU; the smaller of both ports' active MTUs unless set.
         path_mtu: option MaximumTransferUnit,
@@ -163,7 +164,7 @@ impl ChannelBuilder {
         min_rnr_timer: plain MinRnrTimer,
         /// How long the device waits for an acknowledgement (C: `timeout`); code 14, 67 ms, unless set.
         ack_timeout: plain AckTimeout,
-        /// How many times the device sends again when nothing is acknowledged; 6 unless set.
+        /// How many times the device resends a request that is not acknowledged; 6 unless set.
         retry_cnt: plain MaxAckRetries,
         /// How many times the device sends again when the peer has no receive posted; 7, forever,
         /// unless set.
@@ -177,18 +178,18 @@ impl ChannelBuilder {
         /// How long an operation on borrowed buffers, and the end of a scope, wait before the channel is
         /// aborted; forever unless set.
         ///
-        /// [`wait_success`](crate::Channel::wait_success) waits for as long, and does not abort the
-        /// channel. The timeout has no effect on an [`engine`](Self::engine), nor on the channels
-        /// of `verbs-async`.
+        /// [`wait_success`](crate::Channel::wait_success) waits for the same time, but does not
+        /// abort the channel. The timeout has no effect on an [`engine`](Self::engine), nor on the
+        /// channels of `verbs-async`.
         timeout: option Duration,
         /// How long a failed scope waits for its operations in flight, and an aborted channel for its
-        /// flushes; 1 s unless set.
+        /// flushed requests; 1 s unless set.
         drain_timeout: plain Duration,
-        /// How soon the death of the peer's host is noticed; 10 s unless set.
+        /// How soon the death of the peer's host is noticed; within 10 s unless set.
         ///
-        /// TCP's keepalive, which counts in whole seconds, detects it: less than 2 s is an error.
-        /// With `None` no peer is watched: a peer that closes its channel, or whose process ends,
-        /// is not noticed either.
+        /// TCP's keepalive detects it, and counts in whole seconds: less than 2 s is an error.
+        /// With `None`, peers are not watched at all: it is not noticed either that a peer closes
+        /// its channel or that its process ends.
         peer_timeout: option Duration,
         /// What a wait does between polls that find no completion; spin, then yield, unless set.
         ///

@@ -35,8 +35,8 @@ use crate::waiting::Poller;
 ///
 /// A send and its completion take as many instructions in a group of 1, 16, 256 and 4,096 channels
 /// (`cargo xtask bench --only scale` counts them). On soft-RoCE in an emulated machine, each of 1,000
-/// channels with 4 sends and shared receives takes 12 to 14 KiB of the process, the driver's queues included.
-/// One joins in 42 µs and is removed in 200 µs, the median of each. (The server of the example
+/// channels with 4 sends and shared receives takes 12 to 14 KiB of the process, including the driver's
+/// queues. The median time to join is 42 µs, and to be removed 200 µs. (The server of the example
 /// `many_clients` prints these.)
 ///
 /// ```no_run
@@ -62,8 +62,9 @@ use crate::waiting::Poller;
 /// # A server
 ///
 /// Connecting takes a while, so another thread does it. The loop below sleeps while nothing happens,
-/// and new channels wait for at most 50 ms. To sleep for both at once, drive an [`Engine`]: it never
-/// waits, and its events are on a completion channel of yours, whose descriptor can be polled.
+/// and new channels wait for at most 50 ms. To wait for completions and new channels at once, drive
+/// an [`Engine`]: it never waits, and its events are on your own completion channel, whose
+/// descriptor can be polled.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -172,12 +173,12 @@ impl ChannelGroup {
     /// Adds a connected channel, and returns its id in the group. Its
     /// [prepared receives](PreparedChannel::start_receive) are posted.
     ///
-    /// If the driver rejects one of those, the channel has joined and is down, with that reason.
+    /// If the driver rejects one of them, the channel joins but is down, with that reason.
     ///
     /// # Errors
     ///
-    /// The channel is handed back, with the reason: the group is full, the channel was prepared by
-    /// another group, or its peer cannot be watched.
+    /// The channel is handed back, with the reason: the group is full, another group prepared the
+    /// channel, or its peer cannot be watched.
     #[expect(clippy::result_large_err, reason = "gives back the channel")]
     pub fn join(
         &mut self,
@@ -228,7 +229,7 @@ impl ChannelGroup {
         Ok(Channel::in_group(&mut self.poller, at))
     }
 
-    /// Takes the outcome and the buffer of an operation on any of the channels, if it has completed.
+    /// Takes the outcome and the buffer of an operation on any of the channels if it has completed.
     /// Polls once if it has not.
     ///
     /// # Errors
@@ -262,8 +263,8 @@ impl ChannelGroup {
 
     /// Like [`next_completed`](Self::next_completed), but waits; `None` if `timeout` passes first.
     ///
-    /// Without a timeout it waits until an operation has completed, and returns `None` at once if none
-    /// is in flight on an owned buffer: nothing would end the wait.
+    /// Without a timeout it waits until an operation has completed. If none is in flight on an owned
+    /// buffer, it returns `None` at once, since nothing would end the wait.
     #[must_use = "it has the buffer and the outcome"]
     pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
         self.poller.wait_completed(timeout)
@@ -280,8 +281,8 @@ impl ChannelGroup {
 
     /// Like [`next_message`](Self::next_message), but waits; `None` if `timeout` passes first.
     ///
-    /// Without a timeout it waits until a message has arrived or a channel has ended, and returns `None` at
-    /// once if no channel is open. It also returns `None` at once if the receives are not shared.
+    /// Without a timeout it waits until a message has arrived or a channel has ended. It returns `None` at
+    /// once if no channel is open, or if the receives are not shared.
     #[must_use = "it has the message"]
     pub fn wait_message(&mut self, timeout: Option<Duration>) -> Option<Message> {
         self.poller.wait_message(timeout)
@@ -289,15 +290,15 @@ impl ChannelGroup {
 
     /// Carries out a [`Transfer`] on channels of the group, and returns when the device is done with all of its memory.
     ///
-    /// It posts the operations as room becomes available, and waits for all of them, up to
-    /// `timeout`, or up to the channel's own if that is `None`. The outcomes are in the transfer.
+    /// It posts the operations as room becomes available, and waits for all of them, for at most
+    /// `timeout`, or the group's own timeout if that is `None`. The outcomes are in the transfer.
     ///
     /// If the timeout passes, the channels that still have operations of the set are aborted, with
     /// all that is in flight on them: each queue pair is moved to `ERR`, and destroyed if it is not
     /// flushed within the drain timeout. So this returns within the sum of `timeout`, the drain
     /// timeout and the time that `ibv_destroy_qp` takes for each of them. An operation that fails
-    /// takes its channel down, and others of the set on that channel fail with it. The other
-    /// channels are not affected.
+    /// takes its channel down, and the other operations of the set on that channel fail with it.
+    /// The other channels are not affected.
     ///
     /// # Errors
     ///
@@ -314,10 +315,10 @@ impl ChannelGroup {
     }
 
     /// Like [`transfer`](Self::transfer), and calls `each` for each operation that ends before the
-    /// timeout: with its index, and whether it has succeeded.
+    /// timeout, with its index and whether it succeeded.
     ///
-    /// The device is done with the memory of that operation by then. If `each` panics, the rest is
-    /// aborted as after a timeout, before the panic continues.
+    /// By then the device is done with the memory of that operation. If `each` panics, the
+    /// remaining operations are aborted as after a timeout, before the panic continues.
     ///
     /// # Errors
     ///

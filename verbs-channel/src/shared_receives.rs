@@ -60,27 +60,26 @@ impl ChannelBuilder {
     /// # Slow consumers
     ///
     /// At most `count` blocks are in the queue, or in messages that were not taken. Messages that
-    /// the program has taken and keeps hold further blocks of the pool. When the pool has none
-    /// left, the queue runs empty, and peers wait until blocks are returned: as long as their
-    /// [`rnr_retry`](ChannelBuilder::rnr_retry) permits, which is forever by default. Returned
-    /// blocks are posted by calls on the group. A wait that sleeps looks for them every
-    /// millisecond.
+    /// the program has taken hold further blocks of the pool. When the pool has none left, the
+    /// queue runs empty. Peers then wait until blocks are returned, for as long as their
+    /// [`rnr_retry`](ChannelBuilder::rnr_retry) permits: forever by default. Calls on the group
+    /// post returned blocks. A sleeping wait looks for them every millisecond.
     ///
     /// # The end of a channel
     ///
     /// A channel that waits for messages has no operation in flight that could fail. So the end of a channel
-    /// is a [message](crate::Message) of its own, after all others of the channel. Blocks belong to the
-    /// queue, and not to a channel: after the end of a channel, they are used for the others. They return to
-    /// the pool when the queue is destroyed, which happens when the group, its preparers, and all channels
-    /// that were prepared have been dropped. If the driver fails to destroy it, the blocks are leaked, which
-    /// is logged.
+    /// is a [message](crate::Message) of its own, the last of the channel. Blocks belong to the queue, not
+    /// to a channel: after the end of a channel, the other channels use them. They return to the pool when
+    /// the queue is destroyed, after the group, its preparers, and all prepared channels have been dropped.
+    /// If the driver fails to destroy it, the blocks are leaked, which is logged.
     ///
     /// # Immediate data of writes
     ///
     /// A write with immediate data uses a receive, too. The block of that receive is not written to, and is
     /// posted again as soon as the message is taken. If peers send nothing else, use
-    /// [`shared_immediates`](Self::shared_immediates), which needs no blocks. A queue pair has one receive
-    /// queue. So a program with both kinds of messages needs two groups to keep their receives apart.
+    /// [`shared_immediates`](Self::shared_immediates), which needs no blocks. Since a queue pair has only
+    /// one receive queue, a program with both kinds of messages needs two groups to keep their receives
+    /// apart.
     #[doc(alias = "ibv_create_srq")]
     pub fn shared_receives(&self, pool: &BufferPool, count: u32) -> SharedReceivesBuilder {
         SharedReceivesBuilder {
@@ -92,7 +91,7 @@ impl ChannelBuilder {
 
     /// Starts to build a group whose channels share `count` receives without memory.
     ///
-    /// It is for peers that send only writes with immediate data, and empty messages. A longer
+    /// It is for peers that send only writes with immediate data, and empty messages. Any other
     /// message is an error, and takes its channel down. Otherwise it is like
     /// [`shared_receives`](Self::shared_receives). Drivers for iWARP do not support it.
     pub fn shared_immediates(&self, count: u32) -> SharedReceivesBuilder {

@@ -44,7 +44,8 @@ impl OwnedBuffer {
     ///
     /// # Errors
     ///
-    /// [`verbs_core::Error::OutOfBounds`]: the range ends after the buffer. It is not changed.
+    /// [`verbs_core::Error::OutOfBounds`]: the range ends after the end of the buffer. It is not
+    /// changed.
     pub fn set_range(&mut self, range: impl RangeBounds<usize>) -> Result<()> {
         let range = within(range, self.capacity())?;
         if let Some(backing) = &mut self.backing {

@@ -19,9 +19,9 @@ use crate::error::{Error, Result};
 
 /// A pool of registered blocks of one size.
 ///
-/// A block returns to the pool when it is dropped, in any thread. Taking or returning a block
-/// does not allocate, register or lock anything, unless a task [waits](Self::take_when_free) for a block. Cloning is cheap
-/// and shares the pool. The memory lives until the last clone and the last taken block are dropped.
+/// A block returns to the pool when it is dropped, on any thread. Taking or returning a block does not allocate,
+/// register or lock anything, unless a task [waits](Self::take_when_free) for a block. Cloning is cheap and shares
+/// the pool. The memory lives until the last clone and the last taken block are dropped.
 ///
 /// ```no_run
 /// # fn main() -> verbs_channel::Result<()> {
@@ -121,8 +121,8 @@ impl BufferPool {
 
     /// A pool whose blocks are parts of a region, of `block_len` bytes each.
     ///
-    /// It is for memory of a kind that the other constructors do not make. The blocks have the contents of
-    /// the region. Bytes after the last whole block are not used.
+    /// It is for memory that the other constructors do not make. The blocks keep the contents of the
+    /// region. Bytes after the last whole block are not used.
     ///
     /// # Errors
     ///
@@ -209,12 +209,13 @@ impl BufferPool {
     /// Takes a block as soon as one is free: a future for any runtime.
     ///
     /// Waiting tasks get blocks in the order in which they began to wait. While tasks wait,
-    /// [`take`](Self::take) returns `None`. The thread that drops a block wakes the task, without a lock.
-    /// Nothing is allocated if a block is free.
+    /// [`take`](Self::take) returns `None`. The thread that drops a block wakes the task without holding
+    /// a lock. Nothing is allocated if a block is free.
     ///
-    /// It waits forever if no block is returned to the pool. Dropping the future ends the wait. A future
-    /// that was woken holds its block until it is polled, or dropped, which passes the block on to the
-    /// next task: do not leak it. If it is polled again after it was ready, it takes another block.
+    /// It waits forever if no block is returned to the pool. Dropping the future ends the wait. A woken
+    /// future holds its block until it is polled, or until it is dropped, which passes the block on to
+    /// the next task: do not leak the future. A future that is polled again after it was ready takes
+    /// another block.
     ///
     /// ```no_run
     /// # use verbs_channel::{BufferPool, OwnedBuffer};
@@ -233,7 +234,7 @@ impl BufferPool {
 
     /// How many blocks are free.
     ///
-    /// It counts them one by one, and other threads may take some meanwhile.
+    /// It counts them one by one, so other threads may take some meanwhile.
     #[must_use]
     pub fn available(&self) -> usize {
         self.shared().free.len()
@@ -245,7 +246,7 @@ impl BufferPool {
         self.shared().free.capacity()
     }
 
-    /// The protection domain that its blocks are registered in.
+    /// The protection domain in which its blocks are registered.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.shared().pd
@@ -283,11 +284,13 @@ impl PoolBuffer {
         self.buffer
     }
 
-    /// A buffer of which operations use only this part of the block: see [`OwnedBuffer::set_range`].
+    /// Converts into a buffer of which operations use only this part of the block: see
+    /// [`OwnedBuffer::set_range`].
     ///
     /// # Errors
     ///
-    /// [`verbs_core::Error::OutOfBounds`]: the range ends after the block, which is dropped.
+    /// [`verbs_core::Error::OutOfBounds`]: the range ends after the end of the block. The block is
+    /// dropped.
     pub fn into_range(self, range: impl RangeBounds<usize>) -> Result<OwnedBuffer> {
         let mut buffer = self.into_owned();
         buffer.set_range(range)?;
@@ -302,7 +305,7 @@ impl PoolBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::BlockTooShort`]: there are more bytes than the block has. It is dropped.
+    /// [`Error::BlockTooShort`]: there are more bytes than the block has. The block is dropped.
     pub fn filled(self, bytes: &[u8]) -> Result<OwnedBuffer> {
         let block_len = self.len();
         let Ok(mut buffer) = self.into_range(..bytes.len()) else {

@@ -74,8 +74,7 @@ pub struct SharedSlice {
     buffer: OwnedBuffer,
 }
 
-/// A region of which a [`SharedMemory`] can be made: [`SharedRegion`], [`RawRegion`] or
-/// [`DmabufRegion`].
+/// A region that can become a [`SharedMemory`]: [`SharedRegion`], [`RawRegion`] or [`DmabufRegion`].
 pub trait Shareable: sealed::Shareable {}
 
 impl<R: sealed::Shareable> Shareable for R {}
@@ -115,9 +114,9 @@ shareable! {
 }
 
 impl SharedMemory {
-    /// The memory of a region, with room for this many slices at once.
+    /// Makes shared memory of a region, with room for this many slices at once.
     ///
-    /// Slices allocate nothing, unless there are more than `slices` at once: each further one
+    /// Slices allocate nothing, unless more than `slices` exist at once: each further slice
     /// allocates 128 bytes. To read and write the bytes of a [`SharedRegion`], keep a clone of the
     /// `Arc`.
     #[must_use]

@@ -14,21 +14,20 @@ impl<H: Hold> Channel<H> {
         poller.abort(at, DownReason::Closed);
     }
 
-    /// Closes the channel in order: lets sends, writes, reads and atomics finish, aborts the receives, and
+    /// Closes the channel cleanly: lets sends, writes, reads and atomics finish, aborts the receives, and
     /// returns when the device is done with all memory.
     ///
-    /// It waits for what was sent up to the channel's [`timeout`](crate::ChannelBuilder::timeout), forever
-    /// without one. What is in flight after that is aborted, as by [`abort`](Self::abort), and the queue
+    /// It waits for the send queue up to the channel's [`timeout`](crate::ChannelBuilder::timeout), or forever
+    /// without one. Operations that are still in flight are then aborted, as by [`abort`](Self::abort), and the queue
     /// pair is destroyed. So this returns within the sum of the timeout, the
-    /// [`drain_timeout`](crate::ChannelBuilder::drain_timeout) and the time that `ibv_destroy_qp` takes. For a channel that was
-    /// connected by `rdma_cm`, add the time in which the kernel gives up the connection: 10 ms on soft-RoCE, up to
-    /// 7 s on soft-iWARP.
+    /// [`drain_timeout`](crate::ChannelBuilder::drain_timeout) and the time that `ibv_destroy_qp` takes. For a
+    /// channel that was connected by `rdma_cm`, add the time that the kernel takes to end the connection: 10 ms on
+    /// soft-RoCE, up to 7 s on soft-iWARP.
     ///
-    /// Receives that are left are no error. Nor is a channel that was down before this call because its peer
-    /// had left, or because this side had aborted it: the outcomes of its operations show what was lost.
-    /// Take the outcomes that matter first, as they are dropped with the channel. Only those of a
-    /// channel in a group can still be taken, from the group; its place in the group is reused after that, as by
-    /// [`remove`](crate::ChannelGroup::remove).
+    /// Remaining receives are not an error. Nor is a channel that was already down because its peer left or this
+    /// side aborted it: the outcomes of its operations show what was lost. Take the outcomes that matter first,
+    /// since they are dropped with the channel. For a channel in a group, they can still be taken from the
+    /// group. The channel's place is reused after that, as for [`remove`](crate::ChannelGroup::remove).
     ///
     /// ```no_run
     /// # use verbs_channel::{Channel, CloseError};
@@ -46,8 +45,8 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Errors
     ///
-    /// - [`CloseError::Down`]: the channel was down for another reason or went down, or the timeout has passed.
-    ///   All memory can be reused, as after `Ok`.
+    /// - [`CloseError::Down`]: the channel was down for another reason, went down, or the timeout passed. All
+    ///   memory can be reused, as after `Ok`.
     /// - [`CloseError::Stuck`]: the driver failed to destroy the queue pair. **The device may still access
     ///   memory** that was in flight, and memory that the peer may access.
     #[doc(alias = "ibv_destroy_qp")]

@@ -26,12 +26,11 @@ mod status;
 /// [`down_reason`](Self::down_reason) is the first failure. [`reset`](Self::reset) prepares a new
 /// channel with the same settings.
 ///
-/// Dropping a channel does not wait: it destroys the queue pair, then releases the buffers that it
-/// owns. [`close`](Self::close) lets what was sent finish first, and reports whether the device is done with
-/// all memory.
+/// Dropping a channel does not wait: it destroys the queue pair, then releases the buffers that it owns.
+/// [`close`](Self::close) lets sends finish first, and reports whether the device is done with all memory.
 ///
-/// `H` is [`Owned`] for a channel that does not belong to a group, the default, and [`InGroup`] for a channel of a
-/// [`ChannelGroup`](crate::ChannelGroup). Both have the same operations.
+/// `H` is [`InGroup`] for a channel of a [`ChannelGroup`](crate::ChannelGroup), and otherwise [`Owned`], the
+/// default. Both have the same operations.
 pub struct Channel<H: Hold = Owned> {
     holder: H,
 }
@@ -134,8 +133,8 @@ impl Channel {
 
     /// Like [`next_completed`](Self::next_completed), but waits; `None` if `timeout` passes first.
     ///
-    /// Without a timeout it waits until an operation has completed, and returns `None` at once if none
-    /// is in flight on an owned buffer: nothing would end the wait.
+    /// Without a timeout it waits until an operation has completed. If none is in flight on an owned
+    /// buffer, it returns `None` at once, since nothing would end the wait.
     #[must_use = "it has the buffer and the outcome"]
     pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
         self.holder.poller.wait_completed(timeout)
@@ -143,14 +142,14 @@ impl Channel {
 
     /// Carries out a [`Transfer`], and returns when the device is done with all of its memory.
     ///
-    /// It posts the operations as room becomes available, and waits for all of them, up to
-    /// `timeout`, or up to the channel's own if that is `None`. The outcomes are in the transfer.
+    /// It posts the operations as room becomes available, and waits for all of them, for at most
+    /// `timeout`, or the channel's own timeout if that is `None`. The outcomes are in the transfer.
     ///
-    /// If the timeout passes, the channel that still has operations of the set is aborted, with all
-    /// that is in flight on it: its queue pair is moved to `ERR`, and destroyed if it is not
-    /// flushed within the drain timeout. So this returns within the sum of `timeout`, the drain
-    /// timeout and the time that `ibv_destroy_qp` takes. An operation that fails takes its channel
-    /// down, and others of the set on that channel fail with it.
+    /// If the timeout passes before all operations of the set have ended, their channel is
+    /// aborted, with everything in flight on it: its queue pair is moved to `ERR`, and destroyed
+    /// if it is not flushed within the drain timeout. So this returns within the sum of `timeout`,
+    /// the drain timeout and the time that `ibv_destroy_qp` takes. An operation that fails takes
+    /// its channel down, and the other operations of the set on that channel fail with it.
     ///
     /// # Errors
     ///
@@ -167,10 +166,10 @@ impl Channel {
     }
 
     /// Like [`transfer`](Self::transfer), and calls `each` for each operation that ends before the
-    /// timeout: with its index, and whether it has succeeded.
+    /// timeout, with its index and whether it succeeded.
     ///
-    /// The device is done with the memory of that operation by then. If `each` panics, the rest is
-    /// aborted as after a timeout, before the panic continues.
+    /// By then the device is done with the memory of that operation. If `each` panics, the remaining
+    /// operations are aborted as after a timeout, before the panic continues.
     ///
     /// # Errors
     ///

@@ -34,7 +34,7 @@ impl<H: Hold> Channel<H> {
         self.complete(Outgoing::send(list), None)
     }
 
-    /// [`send`](Self::send) with 32 bits of immediate data, which are in the peer's completion.
+    /// [`send`](Self::send) with 32 bits of immediate data, which the peer finds in its completion.
     ///
     /// # Errors
     ///
@@ -48,10 +48,10 @@ impl<H: Hold> Channel<H> {
     /// Waits for a message from the peer, and receives it.
     ///
     /// The returned [`WorkSuccess`] has the message's [length](WorkSuccess::byte_len) and
-    /// [immediate data](WorkSuccess::imm_data), and finds the [message](WorkSuccess::message_in) in the
-    /// buffer.
+    /// [immediate data](WorkSuccess::imm_data), and returns the [message](WorkSuccess::message_in) as a
+    /// slice of the buffer.
     ///
-    /// Without a [`timeout`](crate::ChannelBuilder::timeout) it waits forever for a peer that sends
+    /// Without a [`timeout`](crate::ChannelBuilder::timeout), this waits forever if the peer sends
     /// nothing. If the peer sends before this call, its device retries until a receive is posted;
     /// soft-RoCE gives up after about half a second. To have a receive posted earlier, use
     /// [`start_receive`](Self::start_receive) or a scope.
@@ -65,11 +65,11 @@ impl<H: Hold> Channel<H> {
         poller.run_receive(at, list, None)
     }
 
-    /// [`receive`](Self::receive) with a timeout of its own, in place of the channel's.
+    /// [`receive`](Self::receive) with its own timeout instead of the channel's.
     ///
-    /// If no message arrives in time, the channel is aborted: a device returns a posted receive in no
-    /// other way. To wait without that, use [`start_receive`](Self::start_receive) and
-    /// [`wait`](Self::wait).
+    /// If no message arrives in time, the channel is aborted: this is the only way to get a posted
+    /// receive back from the device. To wait without an abort, use
+    /// [`start_receive`](Self::start_receive) and [`wait`](Self::wait).
     ///
     /// # Errors
     ///
@@ -148,7 +148,7 @@ impl<H: Hold> Channel<H> {
 
     /// Reads from the start of `remote`, and waits until the bytes have arrived.
     ///
-    /// It reads as many bytes as the elements have.
+    /// The total length of the elements is the number of bytes that it reads.
     ///
     /// # Errors
     ///
@@ -224,7 +224,7 @@ impl<H: Hold> Channel<H> {
         poller.run(at, request, None)
     }
 
-    /// [`run`](Self::run) with a timeout of its own, in place of the channel's.
+    /// [`run`](Self::run) with its own timeout instead of the channel's.
     ///
     /// If it passes, the channel is aborted.
     ///
@@ -252,29 +252,30 @@ impl<H: Hold> Channel<H> {
 
     /// Opens a scope, in which requests borrow their buffers until the scope ends.
     ///
-    /// It has the shape of [`std::thread::scope`], and ends when the device is done with all of the
+    /// It works like [`std::thread::scope`], and ends when the device is done with all of the
     /// buffers:
     ///
     /// - If the closure returns `Ok`, the scope waits for the operations in flight, up to the
     ///   channel's timeout. It does not wait for receives if the closure has called
     ///   [`close_with_receives_left`](PollingScope::close_with_receives_left).
     /// - If the closure returns an error or panics, the scope waits for operations of the send queue
-    ///   for at most the drain timeout, and not for receives. If operations are in flight then, they
-    ///   are aborted, and the channel is down.
+    ///   for at most the drain timeout, and not for receives. If any operations are still in flight,
+    ///   they are aborted, and the channel is down.
     ///
     /// # Errors
     ///
     /// - [`ScopeError::ClosureError`]: the closure returned this error.
-    /// - [`ScopeError::AutoPollError`]: an operation failed whose outcome the closure did not take.
+    /// - [`ScopeError::AutoPollError`]: an operation failed, and the closure did not take its
+    ///   outcome.
     ///
     /// # Examples
     ///
-    /// `?` converts both into [`Error`](crate::Error), and in a function that returns that error the
-    /// closure can end with `Ok(())`. In a function that returns another error, such as the
-    /// `Box<dyn Error>` of most `main`s, choose one of two:
+    /// `?` converts both errors into [`Error`](crate::Error). In a function that returns this error,
+    /// the closure can end with `Ok(())`. In a function that returns another error, such as the
+    /// `Box<dyn Error>` of most `main`s, there are two cases:
     ///
     /// - The closure has only errors of this crate: end it with `Ok::<_, verbs_channel::Error>(())`,
-    ///   since nothing else names its error type.
+    ///   since nothing else determines its error type.
     /// - It has others, too: end it with `Ok(())`, and add `.map_err(ScopeError::flatten)`.
     ///
     /// ```no_run
@@ -310,7 +311,7 @@ impl<H: Hold> Channel<H> {
     /// }
     /// ```
     ///
-    /// A pipeline: parts of a region are filled, lent, and filled again when they are back.
+    /// A pipeline: parts of a region are filled, lent, and filled again when they are returned.
     ///
     /// ```no_run
     /// # use std::collections::VecDeque;
@@ -439,16 +440,16 @@ impl<H: Hold> Channel<H> {
     /// Posts requests of a chain that was built once, and whose buffers the caller manages: all of them
     /// (`..`), or a part (`start..end`).
     ///
-    /// They are posted in their order and with one doorbell, and are one operation: the last has a
-    /// completion, whatever [`signal_every`](RequestChain::signal_every) chose, and the chain's IDs
+    /// They are posted in their order with one doorbell, and are one operation. Only the last is
+    /// signalled, whatever [`signal_every`](RequestChain::signal_every) chose, and the chain's IDs
     /// are overwritten. Nothing is allocated. The ticket is like that of
-    /// [`post_unpolled`](Self::post_unpolled). The chain can be patched for the next post when this
+    /// [`post_unpolled`](Self::post_unpolled). The chain can be patched for the next post once this
     /// returns.
     ///
     /// # Errors
     ///
     /// - As [`start_batch`](Self::start_batch), for the requests of the range.
-    /// - [`RejectReason::Post`] if the range reaches past the end of the chain.
+    /// - [`RejectReason::Post`] if the range extends past the end of the chain.
     ///
     /// If the driver fails and may have taken requests, this returns a ticket and the channel is down.
     ///

@@ -14,9 +14,9 @@ use crate::request::{Incoming, Outgoing, OwnedChain, OwnedElement, OwnedRequest}
 impl<H: Hold> Channel<H> {
     /// Posts a request on an owned buffer, with its options.
     ///
-    /// The ticket identifies the operation. Its outcome is taken with the buffer, in any order, by
-    /// [`poll`](Self::poll), [`wait`](Self::wait), [`wait_success`](Self::wait_success) or
-    /// [`next_completed`](Channel::next_completed).
+    /// The ticket identifies the operation. [`poll`](Self::poll), [`wait`](Self::wait),
+    /// [`wait_success`](Self::wait_success) and [`next_completed`](Channel::next_completed) take
+    /// its outcome with the buffer, in any order.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -35,10 +35,10 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Errors
     ///
-    /// The request is handed back, with the reason: the queue is full or the channel is down, the
-    /// request does not fit the channel ([`RejectReason::RemoteTooShort`], [`RejectReason::Misaligned`] …), or
-    /// the driver rejected it. The returned buffer is empty in one case: the driver failed within the
-    /// post and then failed to destroy the queue pair, so the buffer had to be leaked.
+    /// The request is handed back, with the reason: the queue is full or the channel is down, the request does
+    /// not fit the channel ([`RejectReason::RemoteTooShort`], [`RejectReason::Misaligned`] …), or the driver
+    /// rejected it. The returned buffer is empty in one case: if the driver fails within the post and then
+    /// fails to destroy the queue pair, the buffer has to be leaked.
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn start(
@@ -57,7 +57,7 @@ impl<H: Hold> Channel<H> {
         }
     }
 
-    /// Posts a send of the buffer's range: all of a block, unless
+    /// Posts a send of the buffer's range: all of its bytes, unless
     /// [`filled`](crate::PoolBuffer::filled) or [`set_range`](OwnedBuffer::set_range) has chosen fewer.
     ///
     /// The buffer is returned with the outcome, as [`start`](Self::start) describes.
@@ -117,7 +117,7 @@ impl<H: Hold> Channel<H> {
         self.start(OwnedRequest::receive(buffer)).map_err(buffer_of)
     }
 
-    /// Takes the tickets of the receives of
+    /// Takes the tickets of the receives that were prepared by
     /// [`PreparedChannel::start_receive`](crate::PreparedChannel::start_receive), in the same order.
     ///
     /// These receives were posted when the channel was connected or joined its group. A second call
@@ -226,8 +226,8 @@ impl<H: Hold> Channel<H> {
     /// The requests are returned unchanged with the outcome, and can be started again. The outcome of
     /// the batch is its first failure; the requests before that one have succeeded.
     ///
-    /// A batch is for the send queue only: each receive has a completion of its own, so receives are
-    /// started one by one. A batch of up to 32 requests allocates nothing.
+    /// A batch is for the send queue only. Each receive has its own completion, so start receives one
+    /// by one. A batch of up to 32 requests allocates nothing.
     ///
     /// # Errors
     ///
@@ -246,8 +246,8 @@ impl<H: Hold> Channel<H> {
     ///
     /// All of its requests are posted, unless a [range](OwnedChain::set_range) of them was chosen. The
     /// [`chain`](Completed::chain) is returned with the outcome, and can be started again. The outcome is
-    /// the chain's first failure, and [`done`](OwnedChain::done) is how many requests have succeeded before
-    /// that.
+    /// the chain's first failure, and [`done`](OwnedChain::done) returns how many requests succeeded before
+    /// it.
     ///
     /// Nothing is allocated, and nothing is built: see [`OwnedChain`].
     ///
@@ -265,7 +265,7 @@ impl<H: Hold> Channel<H> {
         poller.engine.start_chain_at(at, chain)
     }
 
-    /// Takes the outcome and the buffer of an operation, if it has completed. Polls once if it has not.
+    /// Takes the outcome and the buffer of an operation if it has completed. Polls once if it has not.
     ///
     /// # Errors
     ///
@@ -311,15 +311,15 @@ impl<H: Hold> Channel<H> {
     /// for the same ticket again, or [`abort`](Self::abort) the channel to get the buffer back. Without
     /// a timeout this waits forever.
     ///
-    /// If the operation failed, its buffer is dropped; a block returns to its pool. To reuse it, and to
-    /// get a batch or a chain back, call [`wait`](Self::wait) and look at the [`Completed`]. For these the
-    /// returned buffer is empty.
+    /// If the operation failed, its buffer is dropped; a block returns to its pool. To reuse the buffer,
+    /// call [`wait`](Self::wait) instead, and look at the [`Completed`]. Do so for a batch or a chain,
+    /// too: here the returned buffer is empty.
     ///
     /// # Errors
     ///
     /// - [`Error::InFlight`](crate::Error::InFlight): the timeout has passed, and the operation
     ///   continues.
-    /// - [`Error::Transport`](crate::Error::Transport): how the operation failed.
+    /// - [`Error::Transport`](crate::Error::Transport): the operation failed.
     /// - [`Error::StaleTicket`](crate::Error::StaleTicket), as [`poll`](Self::poll).
     pub fn wait_success(&mut self, ticket: Ticket) -> Result<(WorkSuccess, OwnedBuffer)> {
         let (poller, at) = self.parts();

@@ -14,17 +14,17 @@ use crate::waiting::Poller;
 
 /// An operation of a scope: a handle to take its outcome, and its elements if they were lent.
 ///
-/// `L` is the list of elements that the operation returns with its outcome: of [`lend`] and
-/// [`lend_receive`]. Without it, the elements are borrowed until the scope ends.
+/// With [`lend`] and [`lend_receive`], `L` is the list of elements that are returned with the
+/// outcome. Without it, the elements are borrowed until the scope ends.
 ///
 /// Dropping the handle detaches the operation: the scope waits for the operation, and fails if the
-/// operation fails. Elements that were lent then come back only when the scope ends. For a receive the
-/// scope waits until a message comes: if none may come, let it end with
+/// operation fails. Lent elements are then returned only when the scope ends. For a receive, the scope
+/// waits until a message arrives. If none may arrive, call
 /// [`close_with_receives_left`](PollingScope::close_with_receives_left).
 ///
-/// The slot of a detached operation is free once a poll has found its success. So in total a scope can
-/// post more than its queues hold at once: while a post is rejected for lack of room, call
-/// [`PollingScope::poll`].
+/// The slot of a detached operation is free once a poll has found its success. So in total, a scope
+/// can post more requests than its queues hold at once: if a post is rejected for lack of room, call
+/// [`PollingScope::poll`] and try again.
 ///
 /// [`lend`]: PollingScope::lend
 /// [`lend_receive`]: PollingScope::lend_receive
@@ -40,7 +40,7 @@ struct Handle<'scope, 'env> {
 }
 
 impl ScopedPendingWork<'_, '_> {
-    /// Takes the outcome if there is one, and polls once if not. `None` while the operation is in flight,
+    /// Takes the outcome. Polls once if there is none. Returns `None` while the operation is in flight,
     /// and after the outcome was taken.
     #[inline(always)]
     #[must_use = "a failure that is taken here is not reported by the scope"]
@@ -51,8 +51,7 @@ impl ScopedPendingWork<'_, '_> {
     /// Waits for the outcome, up to the channel's timeout.
     ///
     /// Spins, yields or sleeps according to the channel's [`PollStrategy`](crate::PollStrategy).
-    /// This is the `wait` of a handle: [`wait_timeout`](Self::wait_timeout) has a timeout of its
-    /// own, and does not abort the channel.
+    /// [`wait_timeout`](Self::wait_timeout) has its own timeout, and does not abort the channel.
     ///
     /// # Errors
     ///

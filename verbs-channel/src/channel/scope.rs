@@ -311,18 +311,18 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// Lets the scope end while receives are in flight, by closing the connection.
     ///
     /// Call it at any time in the closure: it takes effect at the scope's end. When the closure has
-    /// returned `Ok`, the scope waits for the operations of the send queue. If receives are in flight
-    /// then, it closes the connection, as a device returns posted receives in no other way. That is
-    /// not an error: a reader of a stream of messages usually has more receives posted than messages
-    /// arrive. If no receive is in flight, the channel stays connected.
+    /// returned `Ok`, the scope waits for the operations of the send queue. If receives are still in
+    /// flight, it closes the connection: this is the only way to get them back from the device. That
+    /// is not an error: a reader of a stream of messages usually has more receives posted than
+    /// messages arrive. If no receive is in flight, the channel stays connected.
     pub fn close_with_receives_left(&self) {
         self.receives.set(Leftover::Closed);
     }
 
     /// Polls the completion queue once, and returns how many completions it found.
     ///
-    /// Handles poll when their outcomes are taken. This is for loops that take none, for example until
-    /// there is room for another post.
+    /// Handles poll when their outcomes are taken. This method is for loops that take no outcomes, for
+    /// example until there is room for another post.
     pub fn poll(&self) -> usize {
         self.with(|poller| {
             let count = poller.engine.drive();

@@ -49,8 +49,9 @@ impl<H: Hold> Channel<H> {
 
     /// How many requests of this queue are in flight.
     ///
-    /// A poll for one operation may find the completions of others. These count until they are polled for,
-    /// or anything else polls. Their room is free, and among the [`credits`](Self::credits), at once.
+    /// A poll for one operation may find the completions of others. These operations count as in flight
+    /// until they are polled, or until anything else polls. Their [`credits`](Self::credits) are free at
+    /// once.
     #[must_use]
     pub fn in_flight(&self, queue: Queue) -> u32 {
         let (engine, at) = self.shared();
@@ -65,23 +66,24 @@ impl<H: Hold> Channel<H> {
         engine.is_idle_at(at)
     }
 
-    /// Watches the peer through this descriptor: the channel goes down when its other end is
-    /// closed.
+    /// Watches the peer through this descriptor: the channel goes down when the other end of the
+    /// descriptor is closed.
     ///
     /// This is for a [handshake](crate::PreparedChannel::handshake) of your own. Channels that were
     /// connected over TCP watch their peer already.
     ///
     /// The descriptor is a TCP or Unix socket, or an end of a pipe, whose other end the peer keeps
-    /// as long as its channel. The channel owns it, and closes it when it goes down or is dropped:
-    /// so the peer notices that this side has left. Nothing is read from it. A half-closed socket
-    /// (`shutdown(2)`) counts as closed. Keepalive is set on a TCP socket according to the
-    /// channel's `peer_timeout`. If that is `None`, the descriptor is kept but not watched.
+    /// as long as its channel. The channel owns it, and closes it when the channel goes down or is
+    /// dropped, so that the peer notices that this side has left. Nothing is read from it. A
+    /// half-closed socket (`shutdown(2)`) counts as closed. Keepalive is set on a TCP socket
+    /// according to the channel's `peer_timeout`. If that is `None`, the descriptor is kept but
+    /// not watched.
     ///
-    /// A channel that was connected by `rdma_cm` keeps its connection, and watches both. An end in order is then
-    /// that of the connection, before which everything has arrived that the peer sent; if the connection does
-    /// not end within `peer_timeout` after the descriptor, the peer has left all the same.
+    /// A channel that was connected by `rdma_cm` keeps its connection, and watches both. If the peer leaves
+    /// cleanly, the channel goes down when the connection ends, by when everything that the peer sent has
+    /// arrived; or `peer_timeout` after the descriptor was closed, if the connection has not ended by then.
     ///
-    /// What the peer sent before it left is delivered first. Then the channel is
+    /// Everything that the peer sent before it left is delivered first. Then the channel is
     /// [down](Self::down_reason) with [`DownReason::PeerClosed`] or [`DownReason::PeerLost`]. The
     /// peer is checked whenever a wait or a poll finds no completion.
     ///
@@ -94,8 +96,8 @@ impl<H: Hold> Channel<H> {
         poller.engine.watch_peer_at(at, descriptor.into())
     }
 
-    /// Watches the peer through this connection of `rdma_cm`: the channel goes down when it has ended. Needs
-    /// the feature `rdmacm`.
+    /// Watches the peer through this connection of `rdma_cm`: the channel goes down when the connection
+    /// ends. Needs the feature `rdmacm`.
     ///
     /// Channels that were [connected by `rdma_cm`](crate::PreparedChannel::connect_cm) do that already. The
     /// connection is ended when the channel goes down or is dropped.

@@ -21,7 +21,7 @@ use crate::exchange::{self, ExchangeError, Peer};
 /// Clients that come at other times repeat their messages until their own deadline. At most
 /// [`MAX_CLIENTS`](Self::MAX_CLIENTS) of them wait here. Datagrams with a forged source cost no
 /// memory: see [`datagram_exchange`](crate::datagram_exchange). They can cost time: on RoCE, the
-/// first datagram to an address that no host has takes about a second.
+/// first datagram to an address of no host takes about a second.
 ///
 /// Datagrams of other protocols are dropped: use another [`Datagrams`] for them.
 ///
@@ -80,7 +80,7 @@ impl DatagramListener {
         })
     }
 
-    /// The data that a client needs, to be published by any means.
+    /// The endpoint that clients need. Publish it by any means.
     #[must_use]
     pub const fn endpoint(&self) -> DatagramEndpoint {
         self.datagrams.endpoint()
@@ -89,7 +89,7 @@ impl DatagramListener {
     /// Answers the datagrams that have arrived, without waiting for others.
     ///
     /// A server that is busy between two calls of `accept_over_datagrams` can call this, so that a
-    /// client whose last answer was lost gets it again.
+    /// client that lost its last answer gets it again.
     ///
     /// # Errors
     ///
@@ -185,9 +185,9 @@ impl<T: Connected> PreparedChannel<T> {
     /// [`datagram_exchange`](crate::datagram_exchange#length). Returns the channel and the peer's
     /// private data.
     ///
-    /// Datagrams that are lost are repeated. Others that arrive meanwhile are dropped. One step is not cut
-    /// short by `timeout`: on RoCE the kernel looks up the peer's address, which takes about a second if
-    /// no host answers.
+    /// Lost datagrams are sent again. Others that arrive meanwhile are dropped. One step is not limited by
+    /// `timeout`: on RoCE the kernel looks up the peer's address, which takes about a second if no host
+    /// answers.
     ///
     /// # The peer
     ///

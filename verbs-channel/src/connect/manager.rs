@@ -21,13 +21,14 @@ use crate::exchange::{ExchangeError, ExchangeFailure};
 
 /// Connecting by `rdma_cm`. Needs the feature `rdmacm`.
 ///
-/// These take an address of an RDMA device, such as its IP address on RoCE, in place of one of TCP. Either side
-/// is a program of this crate, or with the methods that end in `_raw` any other. On iWARP there is no other way
-/// to connect: [`connect`](Self::connect) and [`accept`](Self::accept) take it by themselves there.
+/// These take the address of an RDMA device, such as its IP address on RoCE, instead of an address for TCP. The
+/// peer is a program that uses this crate; with the methods that end in `_raw`, it is any other program. On
+/// iWARP there is no other way to connect: [`connect`](Self::connect) and [`accept`](Self::accept) use it
+/// there, too.
 ///
-/// The address decides which device is used: the channel must be of that one. `rdma_cm` chooses the GID, the
-/// path and the packet sequence numbers. The other settings are those of the builder, and the peer gets
-/// no access beyond [`qp_access_flags`](crate::ChannelBuilder::qp_access_flags).
+/// The address determines the device, and the channel must be of that device. `rdma_cm` chooses the GID, the
+/// path and the packet sequence numbers. The other settings are those of the builder, and the peer gets no
+/// access beyond [`qp_access_flags`](crate::ChannelBuilder::qp_access_flags).
 ///
 /// On iWARP the side that connects must send first: a device may end the connection if the other does.
 ///
@@ -86,7 +87,7 @@ impl<T: Connected> PreparedChannel<T> {
     /// [`connect_cm`](Self::connect_cm) to a program that does not use this crate, with the bytes of its
     /// own protocol: up to 56, or on iWARP 251.
     ///
-    /// Returns the channel and the bytes of the peer, behind which there may be zeros.
+    /// Returns the channel and the bytes of the peer, possibly followed by zeros.
     ///
     /// # Errors
     ///

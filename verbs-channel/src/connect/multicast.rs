@@ -18,7 +18,7 @@ impl Datagrams {
     /// Joins a multicast group, within `timeout`, with the port of the RDMA device that has the address `local`:
     /// that of this endpoint. Returns the endpoint that stands for all members, to send to.
     ///
-    /// What is sent to the group arrives as any datagram does, from its sender's endpoint. Whether a member
+    /// A datagram to the group arrives like any other, with its sender's endpoint. Whether a member
     /// receives what it has sent itself depends on the device. A network may take a moment to forward a new
     /// group.
     ///
@@ -68,7 +68,7 @@ impl Datagrams {
         Ok(endpoint)
     }
 
-    /// Leaves the group that `group` stands for: what is sent there arrives here no more. Returns whether the
+    /// Leaves the group that `group` stands for: its datagrams no longer arrive here. Returns whether the
     /// endpoint was a member.
     ///
     /// # Errors

@@ -25,12 +25,12 @@ use crate::waiting::Poller;
 /// A channel that is not connected yet.
 ///
 /// [`connect`](Self::connect) and [`accept`](Self::accept) connect it over TCP. To connect it in
-/// another way, send its [`endpoint`](Self::endpoint) to the peer, receive that of the peer, and
-/// call [`handshake`](Self::handshake). Neither side may send before both have done that.
+/// another way, send its [`endpoint`](Self::endpoint) to the peer, receive the peer's endpoint,
+/// and call [`handshake`](Self::handshake). Neither side may send before both have done this.
 ///
 /// On iWARP queue pairs are connected by `rdma_cm` only, which needs the feature `rdmacm`. With it, connecting
-/// over TCP works as on other devices: the two sides agree over TCP on an address of the device that accepts,
-/// and connect there. Only [`handshake`](Self::handshake) does not.
+/// over TCP works as on other devices: the accepting side sends an address of its device over TCP, and the
+/// other side connects there. Only [`handshake`](Self::handshake) does not work.
 ///
 /// ```no_run
 /// use std::io::{Read, Write};
@@ -55,9 +55,9 @@ use crate::waiting::Poller;
 /// }
 /// ```
 ///
-/// `T` is the type that it becomes: a [`Channel`], or a [`ConnectedMember`](crate::ConnectedMember),
-/// which can [join](crate::ChannelGroup::join) its group. It does not borrow the group, so another
-/// thread can connect it while the group is in use.
+/// Once connected, it becomes a `T`: a [`Channel`], or a
+/// [`ConnectedMember`](crate::ConnectedMember), which can [join](crate::ChannelGroup::join) its
+/// group. It does not borrow the group, so another thread can connect it while the group is in use.
 pub struct PreparedChannel<T: Connected = Channel> {
     qp: PreparedQueuePair,
     rest: T::Rest,
@@ -195,8 +195,9 @@ impl<T: Connected> PreparedChannel<T> {
     ///
     /// - For a [`Channel`], it is posted when the queue pair has been connected, before the peer is sent
     ///   READY. So a peer that sends at once finds the receive. With a [`handshake`](Self::handshake) of
-    ///   your own, the peer must not send before `handshake` has returned here. On iWARP, by
-    ///   [`connect_cm`](#method.connect_cm), a peer that accepts must not send before this side has sent.
+    ///   your own, the peer must not send before `handshake` has returned here. On iWARP, if this side
+    ///   connects by [`connect_cm`](#method.connect_cm), the accepting peer must not send before this side
+    ///   has sent.
     /// - For a channel of a group, it is posted when the channel [joins](crate::ChannelGroup::join) it. If
     ///   the peer sends before that, its device sends again: see
     ///   [`rnr_retry`](ChannelBuilder::rnr_retry).
@@ -247,17 +248,19 @@ impl<T: Connected> PreparedChannel<T> {
         Ok(())
     }
 
-    /// Sets how this side came to the stream of an [`exchange`](Self::exchange). The default is
-    /// [`Side::Either`]. [`connect`](Self::connect) and [`accept`](Self::accept) know it.
+    /// Sets whether this side connected or accepted the stream of an [`exchange`](Self::exchange). The
+    /// default is [`Side::Either`]. [`connect`](Self::connect) and [`accept`](Self::accept) do not need
+    /// it.
     ///
-    /// It matters on iWARP only, where one side listens for the other to connect by `rdma_cm`. With
-    /// [`Side::Accepts`] that is this one: it never connects to an address of the peer's choice. Both sides
-    /// cannot accept. A channel that was [reset](crate::Channel::reset) has the default again.
+    /// It matters on iWARP only, where one side listens and the other connects by `rdma_cm`. With
+    /// [`Side::Accepts`], this side listens: it never connects to an address that the peer chose. At most
+    /// one side may use it. A channel that was [reset](crate::Channel::reset) has the default again.
     pub const fn set_side(&mut self, side: Side) {
         self.side = side;
     }
 
-    /// How this side comes to the stream of an [`exchange`](Self::exchange), as [set](Self::set_side).
+    /// Whether this side connected or accepted the stream of an [`exchange`](Self::exchange), as
+    /// [set](Self::set_side).
     #[must_use]
     pub const fn side(&self) -> Side {
         self.side
@@ -292,17 +295,17 @@ impl<T: Connected> PreparedChannel<T> {
 
     /// Connects over TCP to a peer that calls [`accept`](Self::accept), within `timeout`.
     ///
-    /// While the peer does not listen yet, this tries again. Two steps are not cut short by `timeout`. A
-    /// name is resolved first by the system's resolver, which has timeouts of its own: pass an address to
+    /// While the peer does not listen yet, this tries again. Two steps are not limited by `timeout`. A
+    /// name is first resolved by the system's resolver, which has its own timeouts: pass an address to
     /// avoid that. On RoCE the kernel looks up the peer's GID, which takes about a second if no host
     /// answers.
     ///
     /// On iWARP (feature `rdmacm`) the peer sends the address at which its device listens for this connection:
-    /// that of its end of the TCP connection if it is one of its device, otherwise the first of
-    /// [these](verbs_core::Context::local_addr). This side connects to it, also if it is another than the one
-    /// that TCP was connected to; so it has to be reached from here. If that fails, or the time is over, giving
-    /// up takes up to 7 s more on soft-iWARP; with an address that nothing answers from, as long as the kernel
-    /// tries to connect by TCP (about two minutes by default).
+    /// the local address of the TCP connection if it belongs to the device, otherwise the first of
+    /// [these](verbs_core::Context::local_addr). This side connects to that address, which may differ from the
+    /// one of the TCP connection, so it must be reachable from here. If that fails, or the time is over, giving
+    /// up takes up to 7 s more on soft-iWARP. If nothing answers at that address, it takes as long as the
+    /// kernel tries to connect by TCP (about two minutes by default).
     ///
     /// # Errors
     ///
@@ -373,17 +376,17 @@ impl<T: Connected> PreparedChannel<T> {
     /// Connects to the peer at the other end of a TCP connection, within `timeout`. The peer must do the
     /// same.
     ///
-    /// Returns the channel and the peer's private data. The TCP connection can be used afterwards: it is
-    /// in blocking mode then, with its timeouts unchanged. If the exchange fails, it is shut down.
+    /// Returns the channel and the peer's private data. The TCP connection can be used afterwards, in
+    /// blocking mode and with its timeouts unchanged. If the exchange fails, it is shut down.
     ///
     /// The channel watches the peer through a duplicate of the connection, and sets keepalive on
     /// it. So do not shut the connection down, not even one direction, while the channel is in use.
     /// Drop it together with the channel: the peer notices that this side has left only when both
     /// are closed.
     ///
-    /// On iWARP one of both sides connects by `rdma_cm` to an address that the other has sent. A server that does not
-    /// trust its clients calls [`accept`](Self::accept) instead, or sets [`Side::Accepts`](Self::set_side):
-    /// then it connects nowhere.
+    /// On iWARP one of the two sides connects by `rdma_cm` to an address that the other sent. A server that does not
+    /// trust its clients should call [`accept`](Self::accept) instead, or set [`Side::Accepts`](Self::set_side): then
+    /// it connects nowhere.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ use crate::exchange::{Exchange, ExchangeError, ExchangeFailure, Io};
 /// connection down.
 ///
 /// It is for a server that is full, or does not accept this peer. It takes at most `timeout`. If the
-/// reason cannot be sent, the peer only notices the end of the connection.
+/// reason cannot be sent, the peer notices only that the connection ended.
 pub fn refuse(stream: &TcpStream, timeout: Duration, why: &(dyn std::error::Error + 'static)) {
     let exchange = Exchange::refusing(why);
     let over = meet(stream, Deadline::after(timeout), exchange, |_| Ok(()));

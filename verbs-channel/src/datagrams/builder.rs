@@ -63,17 +63,17 @@ impl DatagramsBuilder {
     verbs_core::builder_setters! {
         /// How many sends can be in flight at once; 64 unless set.
         max_send_wr: plain u32,
-        /// How many buffers there are for received datagrams: posted, not taken yet, or still in use;
-        /// 64 unless set.
+        /// How many buffers there are for received datagrams, whether posted, not taken yet, or still
+        /// in use; 64 unless set.
         max_recv_wr: plain u32,
         /// Datagrams of at most this many bytes are sent inline; 0 unless set. The processor copies
         /// them into the send queue, so the device does not read their memory. Those of
         /// [`SharedSlice`](crate::SharedSlice)s are never inline: the processor may not be able to
         /// read them.
         max_inline_data: plain u32,
-        /// How many address handles are kept for later datagrams; 256 unless set. One is made for
-        /// each port that is sent to. If there are more ports, the handle that was not used for the
-        /// longest time is dropped.
+        /// How many address handles are kept for later datagrams; 256 unless set. One is created
+        /// for each destination port. If there are more ports, the least recently used handle is
+        /// dropped.
         max_handles: plain u32,
         /// The number of the port; that of the first ACTIVE one unless set.
         port_num: option u8,

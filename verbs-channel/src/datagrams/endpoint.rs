@@ -14,17 +14,17 @@ use crate::waiting::{Pause, Paused, longest_sleep};
 
 /// Sends datagrams to any number of peers, and receives from them, without connections.
 ///
-/// A peer is named by its [`endpoint`](Self::endpoint), which it sends to the others by any means.
-/// Each datagram that arrives has its sender's endpoint, so it can be answered.
+/// A peer is identified by its [`endpoint`](Self::endpoint), which it sends to the others by any
+/// means. Each received datagram has its sender's endpoint, so it can be answered.
 ///
 /// A datagram has at most [`max_payload`](Self::max_payload) bytes: longer ones are rejected. It
-/// arrives once or not at all, and in any order: no error shows that a peer is gone or has no room
-/// left, or that one datagram has overtaken another. Send what must arrive over a
+/// arrives once or not at all, and in any order: there is no error if a peer is gone or has no
+/// room left, or if datagrams overtake each other. For data that must arrive, use a
 /// [`Channel`](crate::Channel).
 ///
-/// Receives are always posted, as many as [`max_recv_wr`](crate::DatagramsBuilder::max_recv_wr). When they are
-/// all filled, because nothing was taken or the buffers of those that were taken are still in use,
-/// further datagrams are dropped.
+/// Receives are always posted, as many as [`max_recv_wr`](crate::DatagramsBuilder::max_recv_wr). When all of
+/// them are filled, because datagrams were not taken or their buffers are still in use, further datagrams are
+/// dropped.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -61,7 +61,7 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    /// The data that a peer needs to send to it.
+    /// The data that a peer needs to send to this endpoint.
     #[must_use]
     pub const fn endpoint(&self) -> DatagramEndpoint {
         self.engine.endpoint()
@@ -91,17 +91,18 @@ impl Datagrams {
 
     /// Sends a datagram: waits for room in the send queue, posts it and returns.
     ///
-    /// When the datagram has left, its buffer is dropped: a block is free in its pool again. Whether
-    /// the datagram has arrived is not known.
+    /// When the datagram has left, its buffer is dropped: a block is free in its pool again. This
+    /// does not mean that the datagram has arrived.
     ///
-    /// The first datagram to a port, and the first after many other ports, makes an address handle. On
-    /// RoCE the kernel resolves the address then, which takes about a second if no host answers.
+    /// The first datagram to a port, and the first after datagrams to many other ports, creates an
+    /// address handle. On RoCE the kernel then resolves the address, which takes about a second if no
+    /// host answers.
     ///
     /// # Errors
     ///
-    /// Each error returns the buffer. The returned buffer is empty in one case: the driver failed
-    /// within the post, and then failed to destroy the queue pair. The device may still access the
-    /// buffer then, so it is leaked.
+    /// Each error returns the buffer. The returned buffer is empty in one case: if the driver
+    /// fails within the post, and then fails to destroy the queue pair, the device may still
+    /// access the buffer, so it is leaked.
     ///
     /// - [`RejectReason::DatagramTooLong`]: it exceeds the MTU of one of the two ports.
     /// - [`RejectReason::OtherDomain`]: the buffer is registered in another protection domain.
@@ -156,7 +157,8 @@ impl Datagrams {
     ///
     /// # Errors
     ///
-    /// [`RejectReason::Down`]: the endpoint has failed, and all that had come before was taken.
+    /// [`RejectReason::Down`]: the endpoint has failed, and all datagrams that arrived before
+    /// were taken.
     pub fn receive_from(&mut self, timeout: Option<Duration>) -> Result<Option<Datagram>> {
         let mut pause = Pause::new(self.strategy, timeout);
         loop {
@@ -221,7 +223,7 @@ impl Datagrams {
     ///
     /// # Errors
     ///
-    /// The errno. The buffers are leaked then.
+    /// The errno. The buffers are then leaked.
     pub fn close(mut self) -> Result<()> {
         self.engine.fail(DownReason::Closed);
         match self.engine.take_ending() {

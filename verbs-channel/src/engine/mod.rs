@@ -2,9 +2,9 @@
 //!
 //! One [`Engine`] drives one completion queue and the channels on it: one for a
 //! [`Channel`](crate::Channel), many for a [`ChannelGroup`](crate::ChannelGroup). It posts, polls,
-//! dispatches completions to their operations, and ends what does not complete. It never waits, reads
-//! no clock and never calls back: where time matters it is an argument, so any clock can drive it.
-//! `Channel` and `ChannelGroup` add waiting; `verbs-async` adds wakers.
+//! dispatches completions to their operations, and ends operations that do not complete. It never
+//! waits, reads no clock and has no callbacks: where time matters it is an argument, so any clock can
+//! drive it. `Channel` and `ChannelGroup` add waiting; `verbs-async` adds wakers.
 //!
 //! ```text
 //! start ──► credits and a slot ──► gate ──► driver ──► device
@@ -12,13 +12,13 @@
 //! take ◄── completed, in its slot ◄── dispatch ◄── poll ◄┘
 //! ```
 //!
-//! Each post takes a slot and credits, and each completion gives the credits back, so neither a queue
+//! Each post takes a slot and credits, and each completion returns the credits, so neither a queue
 //! nor the completion queue can overrun. An operation keeps its slot, and with it its buffer, until
-//! its outcome is taken. With [`in_flight`](crate::ChannelBuilder::in_flight) the credits beyond a
-//! channel's share come from a budget that all channels have in common.
+//! its outcome is taken. With [`in_flight`](crate::ChannelBuilder::in_flight), credits beyond a
+//! channel's share come from a budget that all channels share.
 //!
-//! A layer above arms the queue and waits for its events by itself, on the completion channel that it
-//! gave to [`ChannelBuilder::engine`](crate::ChannelBuilder::engine):
+//! The layer above arms the queue and waits for its events itself, on the completion channel that it
+//! passed to [`ChannelBuilder::engine`](crate::ChannelBuilder::engine):
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -110,7 +110,7 @@ mod ticket;
 mod transfer;
 mod unpolled;
 
-/// A completion queue, the channels on it, and what is in flight on them.
+/// A completion queue, the channels on it, and their operations.
 ///
 /// Created by [`ChannelBuilder::engine`](crate::ChannelBuilder::engine). The [module](self) documents
 /// what it does, and what it leaves to the layer above.

@@ -33,14 +33,14 @@ pub enum Error {
     /// The ticket belongs to another channel, or its outcome was taken before.
     #[error("the ticket belongs to another channel, or its outcome was taken before")]
     StaleTicket,
-    /// [`wait_success`](crate::Channel::wait_success) has waited for the channel's timeout: **the
-    /// operation continues**. It keeps its buffer, and its ticket can be waited for again.
+    /// [`wait_success`](crate::Channel::wait_success) waited for the channel's timeout: **the
+    /// operation continues**. It keeps its buffer. Wait for its ticket again.
     #[error(
         "{} is still in flight after {}: wait for its ticket again, or abort the channel",
         operation(*queue), Readable(*after)
     )]
     InFlight {
-        /// The queue that its request was posted to.
+        /// The queue to which its request was posted.
         queue: Queue,
         /// The channel's timeout.
         after: Duration,
@@ -51,8 +51,7 @@ pub enum Error {
     /// The channel was removed, or belongs to another group.
     #[error("there is no {0} in this group: it was removed, or belongs to another group")]
     UnknownChannel(ChannelId),
-    /// The group has as many channels as it was created for. Channels whose queue pair the driver
-    /// failed to destroy count, too.
+    /// The group is full. Channels whose queue pair the driver failed to destroy count, too.
     #[error(
         "the group is full, its max_channels is {0}: remove a channel first, or create a larger group"
     )]
@@ -134,8 +133,8 @@ impl Error {
 
     /// Why the channel is down, if the operation was aborted or the request was rejected because of that.
     ///
-    /// It is `None` for all other errors, even for the failure that took the channel down. With
-    /// it a server distinguishes clients that are gone from other failures:
+    /// It is `None` for all other errors, even for the failure that took the channel down. A
+    /// server uses it to distinguish clients that are gone from other failures:
     ///
     /// ```no_run
     /// use verbs_channel::verbs_core::MemoryRegion;
@@ -319,7 +318,7 @@ pub enum ScopeError<E> {
     /// The closure returned this error.
     #[error(transparent)]
     ClosureError(E),
-    /// An operation failed whose outcome the closure did not take.
+    /// An operation failed, and the closure did not take its outcome.
     #[error("{AUTO_POLL}")]
     AutoPollError(#[source] TransportError),
 }
@@ -336,8 +335,8 @@ impl<E: fmt::Debug> fmt::Debug for ScopeError<E> {
 }
 
 impl<E: From<TransportError>> ScopeError<E> {
-    /// Either failure as the closure's error type, for callers that treat both alike. See
-    /// [`Channel::scope`](crate::Channel::scope) for an example.
+    /// Converts either failure into the closure's error type, for callers that treat both alike.
+    /// See [`Channel::scope`](crate::Channel::scope) for an example.
     #[must_use]
     pub fn flatten(self) -> E {
         match self {
@@ -348,7 +347,7 @@ impl<E: From<TransportError>> ScopeError<E> {
 }
 
 impl ScopeError<Error> {
-    /// Why the channel is down, if that is what this error is about: see [`Error::down_reason`].
+    /// Why the channel is down, if that caused this error: see [`Error::down_reason`].
     #[must_use]
     pub const fn down_reason(&self) -> Option<DownReason> {
         match self {

@@ -19,8 +19,8 @@ pub enum RejectReason {
         "the group's in_flight leaves the {0} queue no room: wait for operations of any channel first"
     )]
     Budget(Queue),
-    /// There is room in the queue, but no slot: too many operations have completed whose outcomes
-    /// were not taken. Take some of them: waiting for completions does not help.
+    /// There is room in the queue, but no slot: too many outcomes of completed operations were
+    /// not taken. Take some of them: waiting for completions does not help.
     #[error("too many outcomes were not taken: take some of them first")]
     Untaken,
     /// The batch or chain has more requests than the queue can hold, or than the group's budget permits.
@@ -37,7 +37,7 @@ pub enum RejectReason {
     /// The batch or chain is empty, so nothing would complete.
     #[error("the batch or chain is empty")]
     EmptyBatch,
-    /// The batch or chain contains a receive, which has a completion of its own: start it on its own.
+    /// The batch or chain contains a receive, which has its own completion: start it separately.
     #[error("a receive is in a batch or chain: start it on its own")]
     ReceiveInBatch,
     /// The chain has no request at the index that was to be [replaced](crate::OwnedChain::set).
@@ -67,7 +67,7 @@ pub enum RejectReason {
         /// The smaller of both ports' MTUs, in bytes.
         max: u32,
     },
-    /// The elements of a receive have more than `u32::MAX` bytes together.
+    /// The elements of a receive have more than `u32::MAX` bytes in total.
     #[error("{len} bytes in one receive; at most {max} are possible", max = u32::MAX)]
     ReceiveTooLong {
         /// Bytes in the elements.

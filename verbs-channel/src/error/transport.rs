@@ -50,7 +50,7 @@ impl TransportError {
     pub(crate) const CLOSED: Self = Self::Aborted(DownReason::Closed);
 }
 
-/// Why [`Channel::close`](crate::Channel::close) did not close a channel in order.
+/// Why [`Channel::close`](crate::Channel::close) did not close a channel cleanly.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError {
@@ -129,11 +129,11 @@ pub enum DownReason {
     /// The completion queue cannot be polled.
     #[error("the completion queue cannot be polled")]
     Poll(#[source] PollError),
-    /// The driver failed within a post, after it had taken some of its requests.
+    /// The driver failed within a post, after it had accepted some of its requests.
     #[error("the driver took only a part of a post")]
     Post(#[source] PostError),
-    /// An operation on borrowed buffers, or what [`Channel::close`](crate::Channel::close) waits for, did not
-    /// complete within its timeout.
+    /// An operation on borrowed buffers, or one for which [`Channel::close`](crate::Channel::close) waited,
+    /// did not complete within its timeout.
     #[error(
         "{} did not complete within {}, after which a new channel has to be prepared",
         operation(*queue), Readable(*after)
@@ -162,8 +162,8 @@ pub enum DownReason {
     /// The peer closed the connection, or its process ended. Everything that it had sent was delivered
     /// first.
     ///
-    /// On iWARP this is every end of the connection that this side did not cause, also because the peer rejected
-    /// a request, such as a write without access, which succeeds here.
+    /// On iWARP this is every end of the connection that this side did not cause, also if the peer rejected a
+    /// request, such as a write without access, which succeeds here.
     #[error("the peer closed the connection")]
     PeerClosed,
     /// The peer's host does not answer any more: it died, or the network to it is down.
@@ -178,8 +178,8 @@ pub enum DownReason {
 }
 
 impl DownReason {
-    /// Whether the peer closed the connection, or its process ended: a server's clients leave like
-    /// this.
+    /// Whether the peer closed the connection, or its process ended: this is how a server's clients
+    /// leave.
     #[must_use]
     pub const fn is_peer_closed(self) -> bool {
         matches!(self, Self::PeerClosed)

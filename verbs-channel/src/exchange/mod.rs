@@ -10,17 +10,17 @@
 //! ```
 //!
 //! When a side has read the peer's `READY`, both queue pairs are connected, and it can send. A side
-//! that cannot continue sends the reason in place of either frame, and closes the connection:
+//! that cannot continue sends the reason instead of the next frame, and closes the connection:
 //!
 //! ```text
 //! REFUSED: a code, then at most 254 bytes of text (UTF-8)
 //! ```
 //!
-//! On iWARP, where queue pairs are connected by `rdma_cm` only, two other frames take the place of the
+//! On iWARP, where queue pairs are connected by `rdma_cm` only, two other frames replace the
 //! endpoints: see [below](self#by-rdma_cm).
 //!
-//! [`PreparedChannel::connect`](crate::PreparedChannel::connect) and similar methods do all of this
-//! over TCP. An [`Exchange`] is the protocol without I/O: for any other stream, blocking or not.
+//! [`PreparedChannel::connect`](crate::PreparedChannel::connect) and similar methods do this over
+//! TCP. An [`Exchange`] is the protocol without I/O, for any other stream, blocking or not.
 //!
 //! # By `rdma_cm`
 //!
@@ -31,12 +31,13 @@
 //! READY: empty                                                      ──►   ◄── the same
 //! ```
 //!
-//! The side is 0 for the one that has connected the stream, 2 for the one that has accepted it, and 1 if it
-//! may be either. The higher side listens, and of two that are equal the one with the higher nonce; two that
-//! have accepted are an error. The one that listens sends the address of a listener of `rdma_cm`, and the
-//! other one connects to it. The request carries the nonce of the side that listens, and the answer that of
-//! the other: so each side knows that its peer is the one at the end of the stream. An IPv4 address is
-//! written as IPv6 (`::ffff:192.0.2.1`). A link-local one is of the link from which the side connects.
+//! The side is 0 if it connected the stream, 2 if it accepted the stream, and 1 if it may be either. The
+//! side with the higher number listens; if they are equal, the side with the higher nonce. It is an error if
+//! both accepted. The listening side sends the address of a listener of `rdma_cm`, and the other side
+//! connects to it. The request carries the nonce of the listening side, and the answer that of the other
+//! side. So each side can check that its peer is the one at the end of the stream. An IPv4 address is
+//! written as IPv6 (`::ffff:192.0.2.1`). A link-local address belongs to the link from which the side
+//! connects.
 
 #[cfg(feature = "rdmacm")]
 mod addresses;
@@ -258,7 +259,7 @@ impl Exchange {
         self.peer.as_ref()
     }
 
-    /// The peer's private data, once they have arrived.
+    /// The peer's private data, once it has arrived.
     #[must_use]
     pub fn into_private_data(self) -> Vec<u8> {
         #[cfg(feature = "rdmacm")]
@@ -269,7 +270,7 @@ impl Exchange {
     }
 
     /// Reports the result of the last [`step`](Self::step): the number of bytes written or read, which
-    /// is 0 at the end of the stream. `Interrupted` and `WouldBlock` mean none yet.
+    /// is 0 at the end of the stream. `Interrupted` and `WouldBlock` mean that there were none yet.
     pub fn moved(&mut self, moved: io::Result<usize>) {
         let is_writing = self.written < self.out.len();
         match moved {
@@ -308,7 +309,7 @@ impl Exchange {
         }
     }
 
-    /// Continues after the handshake: sends `READY`, and waits for that of the peer.
+    /// Continues after the handshake: sends `READY`, and waits for the peer's.
     pub fn ready(&mut self) {
         if !self.is_ready && self.ended.is_none() {
             self.is_ready = true;

@@ -14,13 +14,13 @@ use count::Count;
 mod atomic;
 mod count;
 
-/// Counters of the immediates that peers send, which show when all of a transfer has been written
-/// to this side's memory.
+/// Counters of the immediates that peers send. They show when a whole transfer has been written to
+/// this side's memory.
 ///
 /// A counter's [`immediate`](ImmediateCounter::immediate) is sent to the peer, which puts it in each write
 /// with immediate. The receiver [records](Self::record) the immediate of each completion, and tasks or
-/// threads wait until a counter has reached a number. When a counter is dropped, its generation ends:
-/// an immediate that arrives later is [stale](Recorded::Stale), and never counts for another.
+/// threads wait until a counter reaches a number. When a counter is dropped, its generation ends: an
+/// immediate that arrives later is [stale](Recorded::Stale), and never counts for another counter.
 ///
 /// An immediate has the counter's index in its lower bits: as many bits as [`new`](Self::new)
 /// needs, and at least 2. The other bits, 16 or more, are the generation. A counter that is dropped
@@ -72,7 +72,7 @@ pub struct ImmediateCounter {
     generation: u32,
 }
 
-/// What became of an immediate.
+/// What happened to an immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "an immediate may be another's, or of a transfer that was given up"]
 #[non_exhaustive]
@@ -141,10 +141,10 @@ impl ImmediateCounters {
         self.shared.lock().retired.len()
     }
 
-    /// Begins retired counters anew, from their first generation.
+    /// Makes retired counters available again, from their first generation.
     ///
-    /// Call this when no immediate of a counter that was dropped can arrive any more, such as when
-    /// the channels of that time are closed: it might count for a later one.
+    /// Call this only when no immediate of a dropped counter can arrive any more, for example when
+    /// the channels of that time are closed. Such an immediate might count for a later counter.
     pub fn recycle(&self) {
         let mut free = self.shared.lock();
         let Free {
@@ -173,7 +173,7 @@ impl Shared {
 }
 
 impl ImmediateCounter {
-    /// What the peer puts in its writes with immediate.
+    /// The immediate that the peer puts in its writes.
     #[must_use]
     pub fn immediate(&self) -> u32 {
         (self.generation << self.shared.index_bits) | self.index

@@ -68,45 +68,45 @@ use cache::{Cache, Limits, Register};
 /// # What is registered, and for how long
 ///
 /// - A [slice](CachedMemory::slice) uses a region that contains its range, if there is one. Otherwise the
-///   [parts](RegistrationCacheBuilder::part_len) that its range is in are registered as one region. If the
-///   bounds are too small for that, the range is registered alone.
+///   [parts](RegistrationCacheBuilder::part_len) that contain its range are registered as one region. If
+///   the bounds are too small for that, only the range is registered.
 /// - A region is *in use* while a slice of it exists: in the program, or in an operation that has not
 ///   ended. It is never evicted then.
 /// - A region that is not in use stays registered until it is evicted, or the last clone of its
-///   [`CachedMemory`] is dropped. If that happens while the region is in use, it is deregistered with its
-///   last slice.
-/// - Each region keeps the memory, by the keepalive that it was registered with. So the memory is
+///   [`CachedMemory`] is dropped. If the last clone is dropped while the region is in use, the region is
+///   deregistered with its last slice.
+/// - Each region keeps the memory alive, by the keepalive with which it was registered. So the memory is
 ///   freed when the [`CachedMemory`] has been dropped and no slice is left.
 ///
 /// # No stale registration
 ///
-/// A cache that looks addresses up finds a stale region if memory was freed, and other memory was
+/// A cache that is keyed by address finds a stale region if memory was freed and other memory was
 /// mapped at the same address. This cannot happen here: regions belong to a [`CachedMemory`], and
-/// are looked up by their place in it. Each region keeps its memory, which therefore cannot be
-/// freed or mapped anew while the region can be found.
+/// are looked up by their place in it. Each region keeps its memory alive, so the memory cannot
+/// be freed or mapped anew while the region can be found.
 ///
 /// # Bounds
 ///
-/// Regions that are in use cannot be evicted, and count towards the bounds. So a slice that would
-/// need more fails with [`Error::CacheFull`](crate::Error::CacheFull). It [is
-/// backpressure](crate::Error::is_backpressure) if some operations must end first. Memory that is
-/// dropped while it is in use counts until it is deregistered.
+/// Regions that are in use cannot be evicted, and count towards the bounds. So a slice that needs
+/// more fails with [`Error::CacheFull`](crate::Error::CacheFull). The error
+/// [is backpressure](crate::Error::is_backpressure) if some operations must end first. Memory
+/// that is dropped while it is in use counts until it is deregistered.
 ///
-/// If the kernel or the device has no room for a registration ("locked memory", `ulimit -l`), the
-/// same number of bytes of other regions is evicted, and the registration is tried once more.
+/// If the kernel or the device has no room for a registration ("locked memory", `ulimit -l`), regions
+/// of as many bytes are evicted, and the registration is tried once more.
 ///
 /// # Threads
 ///
 /// The cache can be used from all threads at once; cloning it is cheap and shares it. It holds no lock
-/// while memory is registered, deregistered or freed. Of threads that need the same part, one registers
-/// it, and the others wait for that one.
+/// while memory is registered, deregistered or freed. If several threads need the same part, one
+/// registers it, and the others wait for it.
 ///
 /// # Cost
 ///
-/// A slice of a region that exists takes a lock and a binary search among the regions, which a slice of a
-/// [`SharedMemory`] does not, and allocates nothing, up to a [number of
-/// slices](RegistrationCacheBuilder::slices) for each region. Any other slice takes as long as the registration:
-/// async code uses `verbs_async::cached_slice`, or a thread that may block.
+/// A slice of an existing region takes a lock and a binary search among the regions, which a slice of a
+/// [`SharedMemory`] does not. It allocates nothing, up to a [number of slices](RegistrationCacheBuilder::slices)
+/// for each region. Any other slice takes as long as the registration: in async code use
+/// `verbs_async::cached_slice`, or a thread that may block.
 #[derive(Clone)]
 #[doc(alias = "ibv_reg_mr")]
 pub struct RegistrationCache {
@@ -121,7 +121,7 @@ pub struct RegistrationCacheBuilder {
     limits: Limits,
 }
 
-/// Memory of which a [`RegistrationCache`] registers the parts that are used.
+/// Memory whose used parts a [`RegistrationCache`] registers.
 ///
 /// Cloning is cheap and shares the memory. After the last clone has been dropped, its regions are
 /// deregistered: at once, or with their last slice.
@@ -176,7 +176,8 @@ impl RegistrationCache {
     /// at once, for different parts. Neither it nor the drop of a keepalive may take slices of the
     /// cache's memory: that could deadlock.
     ///
-    /// The cache needs no promise about the memory: the `unsafe` registration has all of them.
+    /// This function needs no promise about the memory: the `unsafe` registration in `register` has
+    /// all of them.
     #[must_use]
     pub fn memory<R: Shareable>(
         &self,
@@ -230,7 +231,7 @@ impl RegistrationCacheBuilder {
         self
     }
 
-    /// The bytes of memory that are registered together: 64 MiB unless set, and at least 1.
+    /// How many bytes of memory are registered together: 64 MiB unless set, and at least 1.
     ///
     /// Memory is divided into parts of this length from its start on; the last may be shorter. It should
     /// be a multiple of the page size.
@@ -239,7 +240,7 @@ impl RegistrationCacheBuilder {
         self
     }
 
-    /// The slices of each region that allocate nothing: 64 unless set. See [`SharedMemory::new`].
+    /// How many slices of each region allocate nothing: 64 unless set. See [`SharedMemory::new`].
     pub fn slices(mut self, slices: usize) -> Self {
         self.limits.slices = slices;
         self
@@ -280,8 +281,8 @@ impl CachedMemory {
         cache.slice(id, len, range, register)
     }
 
-    /// A slice of what is registered already: it never blocks. `None` if [`slice`](Self::slice) would
-    /// register something first, or wait for a thread that does.
+    /// A slice of memory that is already registered: this never blocks. `None` if
+    /// [`slice`](Self::slice) would register something first, or wait for a thread that does.
     ///
     /// # Errors
     ///
@@ -297,8 +298,9 @@ impl CachedMemory {
 
     /// Waits until the cache may have room: a future for any runtime.
     ///
-    /// It is ready when a slice of any memory of the cache was dropped, or a region was deregistered, since it
-    /// was created or was last ready. So create it before the attempt that may fail, and await it after that:
+    /// It is ready when a slice of any memory of the cache was dropped, or a region was deregistered, since
+    /// the future was created or last ready. So create it before the attempt that may fail, and await it after
+    /// that:
     ///
     /// ```no_run
     /// # use verbs_channel::{CachedMemory, Result, SharedSlice};

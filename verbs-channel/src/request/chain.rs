@@ -16,10 +16,10 @@ use crate::error::{RejectReason, Result};
 
 /// A chain of requests on owned buffers that is built once, and started again and again.
 ///
-/// It is made of the requests of a [batch](crate::Channel::start_batch): sends, writes, reads and
-/// atomics, in any order. [`start_chain`](crate::Channel::start_chain) posts it with one doorbell,
-/// one completion and one ticket. It comes back with the outcome, and can be started again at once,
-/// or after some of its requests were [replaced](Self::set). A batch builds its requests at each
+/// Like a [batch](crate::Channel::start_batch), it consists of sends, writes, reads and atomics, in
+/// any order. [`start_chain`](crate::Channel::start_chain) posts it with one doorbell, one
+/// completion and one ticket. It comes back with the outcome, and can be started again at once, or
+/// after some of its requests were [replaced](Self::set). A batch builds its requests at each
 /// start; a chain builds them only when they are set.
 ///
 /// The chain owns the buffers of its requests. Their bytes can be [read](Self::request) and
@@ -121,8 +121,8 @@ impl OwnedChain {
 
     /// A chain of this many sends without bytes, to be [replaced](Self::set) before it is started.
     ///
-    /// For a chain whose requests are not known yet when it is built. Choose the [range](Self::set_range) that
-    /// was replaced: the others would be sent as empty messages.
+    /// It is for a chain whose requests are not known when it is built. Choose the [range](Self::set_range) of
+    /// the replaced requests: the others would be sent as empty messages.
     ///
     /// ```no_run
     /// # use verbs_channel::{Channel, Error, Outgoing, OwnedChain, SharedMemory};
@@ -207,13 +207,14 @@ impl OwnedChain {
         Some(&mut request.buffer)
     }
 
-    /// Sets the range of its requests that is started. It is all of them unless this is called.
+    /// Sets the range of its requests that is started: all of them unless this is called.
     ///
     /// So a chain that is longer than the send queue can be started part by part.
     ///
     /// # Errors
     ///
-    /// [`verbs_core::Error::OutOfBounds`]: the range ends after the chain. It is not changed.
+    /// [`verbs_core::Error::OutOfBounds`]: the range ends after the end of the chain. It is not
+    /// changed.
     pub fn set_range(&mut self, range: impl RangeBounds<usize>) -> Result<()> {
         let range = within(range, self.len())?;
         self.inner.range = range;
@@ -230,11 +231,10 @@ impl OwnedChain {
     /// How many requests of its [range](Self::range) succeeded when it was last in flight, from the first
     /// on.
     ///
-    /// It is the length of the range if the outcome was a success. If it was a [work
-    /// error](crate::TransportError::Work), this request of the range, counted from 0, is the one
-    /// that failed. If the chain was [aborted](crate::TransportError::Aborted), this many are known
-    /// to have succeeded. Others may have: a request that was carried out and not acknowledged
-    /// counts as failed.
+    /// It is the length of the range if the outcome was a success. After a
+    /// [work error](crate::TransportError::Work), it is also the index in the range of the request
+    /// that failed. If the chain was [aborted](crate::TransportError::Aborted), at least this many
+    /// succeeded: a request that was carried out but not acknowledged counts as failed.
     #[must_use]
     pub const fn done(&self) -> usize {
         self.inner.done

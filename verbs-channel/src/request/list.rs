@@ -20,12 +20,11 @@ use verbs_core::{
 /// domain than the channel's, the request is rejected with
 /// [`RejectReason::OtherDomain`](crate::RejectReason::OtherDomain).
 ///
-/// The other elements are 16 bytes that the driver gets as they are, and do not contain their domain. If it
-/// is not the channel's, a debug build rejects the request with
-/// [`RejectReason::Post`](crate::RejectReason::Post). In a release build the request fails with
-/// [`LOC_PROT_ERR`](verbs_core::WcStatus::LOC_PROT_ERR), on soft-RoCE with
-/// [`LOC_QP_OP_ERR`](verbs_core::WcStatus::LOC_QP_OP_ERR), and the channel is down. No other memory is
-/// accessed by mistake:
+/// Other elements are the 16 bytes that the driver gets, and do not contain their domain. If that is not
+/// the channel's, a debug build rejects the request with [`RejectReason::Post`](crate::RejectReason::Post).
+/// In a release build the request fails with [`LOC_PROT_ERR`](verbs_core::WcStatus::LOC_PROT_ERR), on
+/// soft-RoCE with [`LOC_QP_OP_ERR`](verbs_core::WcStatus::LOC_QP_OP_ERR), and the channel is down. No other
+/// memory is accessed by mistake:
 ///
 /// - On the same device, keys are unique, and the device checks their domain.
 /// - On another device, the same key may belong to a region of the channel's domain. But a device accepts

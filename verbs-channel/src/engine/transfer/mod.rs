@@ -18,18 +18,15 @@ mod steps;
 ///
 /// [`Channel::transfer`](crate::Channel::transfer) and
 /// [`ChannelGroup::transfer`](crate::ChannelGroup::transfer) carry it out, and return when the device is
-/// done with all of its memory, at a deadline if there is one. Then the
-/// transfer has the [outcomes](Self::drain) of all operations, one by one, with their buffers. The
-/// memory can be reused at once, whatever happened, except for that of operations that are
-/// [`Stuck`](TransportError::Stuck).
+/// done with all of its memory, by a deadline if there is one. The transfer then has the
+/// [outcomes](Self::drain) of all operations, with their buffers. The memory can be reused at once,
+/// whatever happened, except for that of operations that are [`Stuck`](TransportError::Stuck).
 ///
-/// A set can be larger than the queues of its channels: operations that find no room are posted
-/// when there is some. The operations of one queue of a channel are posted in the order in which
-/// they were added.
+/// A set can be larger than the queues of its channels: operations wait until there is room. The
+/// operations of one queue of a channel are posted in the order in which they were added.
 ///
-/// Buffers are in flight only during `transfer`. So nothing happens to the memory if a set is
-/// dropped or forgotten. A set can be used again: within its capacity, it allocates nothing for
-/// each operation.
+/// Buffers are in flight only during `transfer`. So dropping or forgetting a set is harmless. A
+/// set can be used again: within its capacity, it allocates nothing for each operation.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -68,11 +65,12 @@ pub struct Transfer {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TransferOutcome {
-    /// Which operation it was, counted from 0 in the order in which they were added.
+    /// The index of the operation, in the order in which they were added.
     pub index: usize,
-    /// The channel that it was on.
+    /// The channel of the operation.
     pub channel: ChannelId,
-    /// How it ended: [`Error::Rejected`] if it was not posted, [`Error::Transport`] if it did not succeed.
+    /// The result: [`Error::Rejected`] if the operation was not posted, [`Error::Transport`] if it did not
+    /// succeed.
     pub result: Result<WorkSuccess, Error>,
     /// The returned buffer; `None` if the operation is [`Stuck`](TransportError::Stuck).
     pub buffer: Option<OwnedBuffer>,
@@ -265,8 +263,7 @@ impl State {
 }
 
 impl TransferError {
-    /// Why the channel is down, if that is what the first failure is about: see
-    /// [`Error::down_reason`].
+    /// Why the channel is down, if that caused the first failure: see [`Error::down_reason`].
     #[must_use]
     pub const fn down_reason(&self) -> Option<DownReason> {
         match self {
