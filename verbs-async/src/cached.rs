@@ -10,13 +10,13 @@ use crate::blocking;
 use crate::coop;
 use crate::error::{Error, Result};
 
-/// A slice of the memory of a [`RegistrationCache`](verbs_channel::RegistrationCache), as soon as there can
-/// be one. The range counts bytes.
+/// Takes a slice of the memory of a [`RegistrationCache`](verbs_channel::RegistrationCache), as soon as
+/// there is room. The range counts bytes.
 ///
-/// A slice of what is registered is there at once, and allocates nothing. Otherwise a helper thread
+/// A slice of registered memory is ready at once, and allocates nothing. Otherwise a helper thread
 /// registers it. If the cache has no room because everything is in use, this waits until there is some. All
-/// tasks that wait are woken then, and one of them finds the room. See [`CachedMemory::room`] for what
-/// makes room.
+/// waiting tasks are then woken, and one of them gets the room. [`CachedMemory::room`] describes what makes
+/// room.
 ///
 /// ```no_run
 /// # async fn example(

@@ -78,17 +78,17 @@ impl AsyncChannel {
         self
     }
 
-    /// Sends the bytes in the buffer's range: all of a block, unless
-    /// [`filled`](verbs_channel::PoolBuffer::filled) or
-    /// [`set_range`](OwnedBuffer::set_range) has chosen fewer.
+    /// Sends the bytes in the buffer's range: all of its bytes, unless
+    /// [`filled`](verbs_channel::PoolBuffer::filled) or [`set_range`](OwnedBuffer::set_range)
+    /// has chosen fewer.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
     pub fn send(&self, buffer: impl Into<OwnedBuffer>) -> Operation {
         self.run(Outgoing::send(buffer))
     }
 
-    /// Sends the bytes in the buffer's range with 32 bits of immediate data, which are in the
-    /// peer's completion.
+    /// Sends the bytes in the buffer's range with 32 bits of immediate data, which the peer finds
+    /// in its completion.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
     pub fn send_with_immediate(&self, buffer: impl Into<OwnedBuffer>, imm_data: u32) -> Operation {
@@ -98,8 +98,8 @@ impl AsyncChannel {
     /// Receives a message into the buffer's range.
     ///
     /// The result has the message's [length](verbs_channel::verbs_core::WorkSuccess::byte_len) and
-    /// immediate data, and finds the [message](verbs_channel::verbs_core::WorkSuccess::message_in) in
-    /// the buffer.
+    /// immediate data, and returns the [message](verbs_channel::verbs_core::WorkSuccess::message_in)
+    /// as a slice of the buffer.
     #[doc(alias = "ibv_post_recv")]
     pub fn receive(&self, buffer: impl Into<OwnedBuffer>) -> Operation {
         self.run(OwnedRequest::receive(buffer))
@@ -108,8 +108,8 @@ impl AsyncChannel {
     /// Takes the operations of the receives that were posted as the channel joined its group: those
     /// of [`PreparedChannel::start_receive`], in the same order. A second call returns none.
     ///
-    /// [`incoming`](Self::incoming) takes them, too. Without either they are abandoned when the channel is
-    /// dropped.
+    /// [`incoming`](Self::incoming) takes them, too. If neither is called, they are abandoned when the
+    /// channel is dropped.
     ///
     /// [`PreparedChannel::start_receive`]: verbs_channel::PreparedChannel::start_receive
     #[must_use = "dropping the operations abandons them"]
@@ -199,8 +199,9 @@ impl AsyncChannel {
     /// Begins a chain that was built before: one doorbell, one completion and one future for all of its
     /// requests.
     ///
-    /// It waits in the backlog until there is room for all of them. It is returned with the outcome, and
-    /// can be begun again: [`done`](OwnedChain::done) is how many of its requests have succeeded.
+    /// It waits in the backlog until there is room for all of them. The chain is returned with the
+    /// outcome, and can be begun again. [`done`](OwnedChain::done) returns how many of its requests
+    /// succeeded.
     ///
     /// ```no_run
     /// # use verbs_async::{AsyncChannel, Result};
@@ -248,8 +249,8 @@ impl AsyncChannel {
     /// # }
     /// ```
     ///
-    /// A task that had to wait is woken when half of the backlog has been posted. Room is not
-    /// reserved: another task may take it first. Dropping the future has no effect.
+    /// A waiting task is woken when half of the backlog has been posted. Room is not reserved:
+    /// another task may take it first. Dropping the future has no effect.
     ///
     /// # Errors
     ///
@@ -266,9 +267,8 @@ impl AsyncChannel {
             .map_or(Ok(()), |reason| Err(Error::Down(reason)))
     }
 
-    /// Closes the channel in order: lets sends, writes, reads and atomics finish, aborts the
-    /// receives, destroys the queue pair on a helper thread, and waits until the device has released all
-    /// buffers.
+    /// Closes the channel cleanly: lets sends, writes, reads and atomics finish, aborts the receives,
+    /// destroys the queue pair on a helper thread, and waits until the device has released all buffers.
     ///
     /// If the peer never posts a receive for a send, this may wait forever: put a timeout of your
     /// runtime around it. Dropping the future closes the channel without waiting, as dropping the
@@ -276,10 +276,9 @@ impl AsyncChannel {
     ///
     /// # Errors
     ///
-    /// [`Error::Down`] if the channel was down before, or goes down while this waits. That the peer or this
-    /// side has closed it before is not an error here: the operations that this has aborted return errors
-    /// themselves. [`Error::Transport`] with [`TransportError::Stuck`], as
-    /// [`destroy`](Self::destroy).
+    /// [`Error::Down`] if the channel was down before, or goes down while this waits. It is not an error if
+    /// the peer or this side closed it before: the operations that were aborted by that return errors
+    /// themselves. [`Error::Transport`] with [`TransportError::Stuck`], as for [`destroy`](Self::destroy).
     pub async fn close(&self) -> Result<()> {
         let destroyed_at_the_end = CloseOnDrop { channel: self };
         let has_ended = |reason| matches!(reason, DownReason::PeerClosed | DownReason::Closed);
@@ -296,9 +295,9 @@ impl AsyncChannel {
     /// Closes the channel at once: destroys its queue pair on a helper thread, aborts the operations in
     /// flight, and rejects those in the backlog.
     ///
-    /// When this returns `Ok`, the device is done with all memory of the channel: with that of its
-    /// operations, whose outcomes can still be awaited, and with that which the peer could access
-    /// through this channel. It waits for no flushes, and for no peer.
+    /// When this returns `Ok`, the device is done with all memory of the channel: that of its
+    /// operations, whose outcomes can still be awaited, and memory that the peer could access
+    /// through this channel. It waits neither for flushed requests nor for the peer.
     ///
     /// # Cancel safety
     ///
@@ -329,8 +328,8 @@ impl AsyncChannel {
     /// Watches the peer through this descriptor from now on, as
     /// [`Channel::watch_peer`](verbs_channel::Channel::watch_peer) does.
     ///
-    /// This is for a handshake of your own: channels that were connected over TCP watch their peer
-    /// already.
+    /// This is for your own handshake: channels that were connected over TCP already watch their
+    /// peer.
     ///
     /// # Errors
     ///
@@ -400,8 +399,8 @@ impl AsyncChannel {
             .with_ring(|ring| ring.engine.capacity(self.at, queue))
     }
 
-    /// The id of the channel in its group, as in the operations and outcomes of an
-    /// [`AsyncTransfer`](crate::AsyncTransfer).
+    /// The id of the channel in its group. The operations and outcomes of an
+    /// [`AsyncTransfer`](crate::AsyncTransfer) have it, too.
     #[must_use]
     pub const fn id(&self) -> ChannelId {
         self.at

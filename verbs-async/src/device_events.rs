@@ -17,15 +17,15 @@ use crate::wake::{OnReadable, self_waker};
 use crate::watched::{DeviceListener, Watch};
 use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
 
-/// The events of a device, one after the other (`ibv_get_async_event`).
+/// The events of a device, in order (`ibv_get_async_event`).
 ///
 /// This is also a [`Stream`]. Events are taken from the device when they arrive, whether or not a
 /// task waits here. So a group or queue that was passed to [`watch`](Self::watch) or
 /// [`watch_cq`](Self::watch_cq) fails at once when its device, queue or queue pair fails.
 ///
-/// Each event is taken once, so a context can have one such stream. A second is an error. Up to 64
-/// events are kept until [`next`](Self::next) takes them. Beyond that the oldest is dropped and
-/// logged.
+/// Each event is taken once, so a context can have only one such stream. A second one is an error.
+/// Up to 64 events are kept until [`next`](Self::next) takes them. Beyond that the oldest is
+/// dropped and logged.
 ///
 /// ```no_run
 /// # async fn example(group: verbs_async::AsyncGroup) -> verbs_async::Result<()> {

@@ -36,10 +36,10 @@ pub enum Error {
         "the completion queue belongs to another completion channel: create it with the channel of these CqEvents"
     )]
     ForeignChannel,
-    /// The completion queue is awaited already. To share it, clone its [`AsyncCq`](crate::AsyncCq).
+    /// The completion queue is already awaited. To share it, clone its [`AsyncCq`](crate::AsyncCq).
     #[error("the completion queue is awaited already: clone its AsyncCq")]
     AlreadyAwaited,
-    /// The completion channel or the device has a watcher already. Two watchers would take events
+    /// The completion channel or the device already has a watcher. Two watchers would take events
     /// from each other. To share a completion channel, clone its [`CqEvents`](crate::CqEvents).
     #[error(
         "the completion channel or the device is watched already: share its CqEvents or DeviceEvents"
@@ -51,7 +51,7 @@ pub enum Error {
     /// The completion queue cannot be polled.
     #[error(transparent)]
     Poll(#[from] PollError),
-    /// The notifier failed, or the stream over which the channel was to be connected.
+    /// The notifier failed, or the stream for the exchange failed.
     #[error("cannot wait for the device")]
     Io(#[from] io::Error),
     /// No helper thread could be started for a call that blocks, such as a handshake, and none is
@@ -89,8 +89,8 @@ impl Error {
         matches!(self, Self::Rejected(reason) if reason.is_backpressure())
     }
 
-    /// Why the channel is down, if that is what this error is about: the operation was aborted by it,
-    /// or rejected because of it. `None` for the failure that took the channel down.
+    /// Why the channel is down, if the operation was aborted or rejected because of that. `None` for
+    /// the failure that took the channel down.
     ///
     /// If the reason [`is_peer_closed`](DownReason::is_peer_closed), the peer, such as a server's client,
     /// has left: it closed its channel, or its process ended. See

@@ -106,7 +106,7 @@ impl AsyncGroup {
 
     /// Sets how long an operation polls the queue before its task sleeps.
     ///
-    /// This lowers the latency of tasks that have a core of their own. The default is zero: no busy
+    /// This lowers the latency of tasks that have a core to themselves. The default is zero: no busy
     /// polling.
     pub fn set_busy_poll(&self, busy_poll: Duration) {
         self.shared.driver.set_busy_poll(busy_poll);
@@ -125,8 +125,8 @@ impl AsyncGroup {
     /// Delays events until `cq_count` completions have arrived, or `cq_period` microseconds have
     /// passed since the first of them.
     ///
-    /// This makes for fewer but later wake-ups. With both zero, the default, there is no delay.
-    /// With a count and no period, the last few completions of a burst may be delayed forever.
+    /// This causes fewer but later wake-ups. With both zero, the default, there is no delay. With a
+    /// count and no period, the last few completions of a burst may be delayed forever.
     ///
     /// # Errors
     ///
@@ -142,10 +142,10 @@ impl AsyncGroup {
     /// Prepares another channel, to be connected by a [`handshake`](Self::handshake), or over a stream
     /// by [`exchange_prepared`](Self::exchange_prepared).
     ///
-    /// Receives can be [started](PreparedChannel::start_receive) on it. They are posted when the channel
-    /// joins, which is before the peer may send, and are operations of the channel then:
-    /// [`AsyncChannel::prepared_receives`]. If it cannot be connected, or the future is dropped, a helper thread
-    /// destroys the queue pair, and then drops their buffers.
+    /// Receives can be [started](PreparedChannel::start_receive) on it. They are posted when the channel joins,
+    /// before the peer may send, and then are operations of the channel: [`AsyncChannel::prepared_receives`]. If
+    /// the channel cannot be connected, or the future is dropped, a helper thread destroys the queue pair, and
+    /// then drops the buffers.
     ///
     /// # Errors
     ///
@@ -159,10 +159,10 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// That of [`ChannelGroup::join`], with the channel: the group is full, or the channel was
-    /// prepared by another group. A channel that was dropped belongs to the group until a helper thread has
-    /// destroyed its queue pair. [`handshake`](Self::handshake) waits for that, as everything does that
-    /// connects; and [`AsyncChannel::close`] returns after it.
+    /// That of [`ChannelGroup::join`], with the channel: the group is full, or another group prepared the
+    /// channel. A dropped channel belongs to the group until a helper thread has destroyed its queue pair.
+    /// [`handshake`](Self::handshake) and all functions that connect wait for that, and
+    /// [`AsyncChannel::close`] returns after it.
     #[expect(clippy::result_large_err, reason = "gives back the channel")]
     pub fn join(
         &self,
@@ -216,8 +216,8 @@ impl AsyncGroup {
         Ok(AsyncChannel::new(shared, at, backlog, receives))
     }
 
-    /// Connects a prepared channel to its peer's endpoint, and adds it to the group. The peer must
-    /// do the same with the endpoint of this one.
+    /// Connects a prepared channel to its peer's endpoint, and adds it to the group. The peer must do
+    /// the same with the endpoint of this channel.
     ///
     /// [`PreparedChannel::handshake`] blocks while the kernel resolves the peer's address: on RoCE
     /// for about a second if the peer does not answer. So it runs on one of up to 64 helper
@@ -268,8 +268,8 @@ impl AsyncGroup {
     /// steps.
     ///
     /// Each watches the other, like channels that are connected over TCP. On iWARP they are connected by
-    /// `rdma_cm`, which needs the feature `rdmacm`. It blocks meanwhile: for ten seconds at most, and for some
-    /// more if it fails.
+    /// `rdma_cm`, which needs the feature `rdmacm`. This call then blocks: for at most ten seconds, and
+    /// somewhat longer if it fails.
     ///
     /// # Errors
     ///
@@ -298,20 +298,21 @@ impl AsyncGroup {
         self.shared.destroy_all(reason);
     }
 
-    /// Waits until the device is done with all memory of the channels that were dropped, or that
-    /// [`destroy_all`](Self::destroy_all) has taken down: until helper threads have destroyed
-    /// their queue pairs. Dropping the future has no effect.
+    /// Waits until helper threads have destroyed the queue pairs of the channels that were
+    /// dropped, or that [`destroy_all`](Self::destroy_all) took down. The device is then done
+    /// with all of their memory. Dropping the future has no effect.
     ///
-    /// A channel that is down after a failure, and is still held, keeps its queue pair: drop it or
-    /// [destroy](AsyncChannel::destroy) it first. Channels that end meanwhile are waited for, too: while there is always one whose queue pair is being
-    /// destroyed, this does not return. Those of handshakes that have failed are not waited for.
+    /// A channel that went down after a failure, and was not dropped, keeps its queue pair: drop it or
+    /// [destroy](AsyncChannel::destroy) it first. This also waits for channels that end meanwhile: it does not return
+    /// while any queue pair is being destroyed. It does not wait for channels whose handshake failed.
     ///
-    /// Await this before a program ends if the device shall be done by then: helper threads end with the process.
+    /// Await this before the program ends if the device has to be done by then: helper threads end with the
+    /// process.
     ///
     /// # Errors
     ///
-    /// [`Error::Transport`] with [`TransportError::Stuck`]: the driver failed to destroy the queue pair of a
-    /// channel, during this call or before. **The device may still access its memory**, and owned buffers in
+    /// [`Error::Transport`] with [`TransportError::Stuck`]: during this call or before, the driver failed to
+    /// destroy the queue pair of a channel. **The device may still access its memory**, and owned buffers in
     /// flight have been leaked, which is logged.
     #[doc(alias = "ibv_destroy_qp")]
     pub async fn destroyed(&self) -> Result<()> {

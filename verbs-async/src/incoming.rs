@@ -22,11 +22,11 @@ use crate::sync::Mutex;
 ///
 /// Created by [`AsyncChannel::incoming`]. One receive is posted per buffer, so as many messages as
 /// there are buffers can arrive before a task asks for them. The buffer of a [`Message`] is posted
-/// again when the message is dropped. [`next`](Self::next) can be cancelled: a message that arrives
-/// meanwhile is returned by the next call.
+/// again when the message is dropped. [`next`](Self::next) can be cancelled: the next call returns
+/// a message that arrives meanwhile.
 ///
 /// The messages end with the first failure, which takes the channel down. Dropping this value
-/// abandons the receives: messages that arrive in them are lost.
+/// abandons the receives: messages that they receive are lost.
 ///
 /// # Examples
 ///
@@ -81,15 +81,15 @@ struct ReceiveState {
 }
 
 impl AsyncChannel {
-    /// Posts a receive for each of these buffers, into the whole buffer, and returns the messages
-    /// that arrive in them.
+    /// Posts a receive into each of these buffers, using the whole buffer, and returns the
+    /// messages that arrive in them.
     ///
-    /// Don't call [`receive`](Self::receive) meanwhile: the messages that it receives would be missing
-    /// here. If there are more buffers than the channel's `max_recv_wr`, the rest wait in the backlog.
+    /// Don't call [`receive`](Self::receive) meanwhile: its messages would be missing here. If there
+    /// are more buffers than the channel's `max_recv_wr`, the rest wait in the backlog.
     ///
-    /// Receives that were posted as the channel joined, its
-    /// [prepared receives](Self::prepared_receives), come first: their messages arrive before the others,
-    /// and their buffers are posted again, too. So a peer may send at once, and `buffers` may be empty.
+    /// The [prepared receives](Self::prepared_receives), which were posted when the channel joined, come
+    /// first: their messages arrive before the others, and their buffers are posted again, too. So a peer
+    /// may send at once, and `buffers` may be empty.
     ///
     /// The [`IncomingMessages`] keep the channel alive. They end when the channel is
     /// [closed](Self::close) or [shut down](Self::shut_down).
@@ -142,15 +142,15 @@ impl IncomingMessages {
 
     /// Waits for the next message. `None` after a failure, and if there are no buffers.
     ///
-    /// A peer that leaves in order also ends the messages with an error: after its last message comes an
-    /// error whose [`down_reason`](crate::Error::down_reason)
+    /// If the peer closes the channel cleanly, the messages also end with an error: after the last
+    /// message, one whose [`down_reason`](crate::Error::down_reason)
     /// [`is_peer_closed`](verbs_channel::DownReason::is_peer_closed).
     ///
     /// While all buffers are held by messages, it waits until one of them is dropped.
     ///
     /// # Errors
     ///
-    /// Those of the receive: the message was longer than its buffer, the peer has gone, or the
+    /// Those of the receive: the message was longer than its buffer, the peer is gone, or the
     /// channel is down. No message comes after that.
     pub async fn next(&mut self) -> Option<Result<Message>> {
         poll_fn(|cx| self.poll_next(cx)).await
@@ -201,8 +201,8 @@ impl Message {
         &self.success
     }
 
-    /// Takes the buffer out of the message, and posts `with` in its place. The buffer's range is
-    /// the message.
+    /// Takes the buffer out of the message, and posts `with` instead. The returned buffer's range
+    /// is the message.
     #[must_use]
     pub fn replace(mut self, with: impl Into<OwnedBuffer>) -> OwnedBuffer {
         mem::replace(&mut self.buffer, with.into())

@@ -17,7 +17,7 @@ use crate::shared::SharedEngine;
 
 /// An operation that has been posted or queued: a future of its outcome.
 ///
-/// It resolves to the result and to what was given to it: a buffer, the requests of a
+/// It resolves to the result and the value that it took: a buffer, the requests of a
 /// [batch](crate::AsyncChannel::batch), or a [chain](crate::AsyncChannel::chain).
 ///
 /// `?` applies to the result only: `let (received, buffer) = operation.await;`, then `received?`. To
@@ -49,7 +49,8 @@ pub struct OperationResult<T: Given = OwnedBuffer> {
     operation: Operation<T>,
 }
 
-/// What an [`Operation`] was given and returns: one buffer, the requests of a batch, or a chain.
+/// A value that an [`Operation`] takes and returns: one buffer, the requests of a batch, or a
+/// chain.
 pub trait Given: sealed::Given {}
 
 impl Given for OwnedBuffer {}

@@ -21,11 +21,11 @@ use crate::shared::SharedEngine;
 /// [id](crate::AsyncChannel::id) of its channel. When it is dropped, its block is posted again by
 /// [`next`](Self::next).
 ///
-/// The end of a channel is a message of its own, after all others of the channel. It may come, or not, for
-/// a channel whose [`AsyncChannel`](crate::AsyncChannel) was dropped.
+/// The end of a channel is a message of its own, the last of the channel. It may be missing for a channel
+/// whose [`AsyncChannel`](crate::AsyncChannel) was dropped.
 ///
-/// Dropping this value takes no channel down. Messages that arrive after that fill the receives, and
-/// then peers wait.
+/// Dropping this value takes no channel down. Messages that arrive later fill the receives, and then
+/// peers wait.
 ///
 /// # Examples
 ///
@@ -94,7 +94,7 @@ impl SharedMessages {
     /// Waits for the next message of any channel, or the end of one. It also posts the blocks that messages
     /// have returned.
     ///
-    /// While all blocks are held by messages, it waits for one in line with the other tasks that
+    /// While messages hold all blocks, it waits for one in turn with the other tasks that
     /// [wait for the pool](BufferPool::take_when_free). Without a channel it waits until one has joined.
     ///
     /// Dropping the future loses no message: the next call returns it.

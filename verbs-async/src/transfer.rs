@@ -37,12 +37,12 @@ use crate::shared::SharedEngine;
 /// A set of operations on owned buffers that ends as a whole, on one channel or on several of a group.
 ///
 /// An operation begins when it is [added](Self::add). [`finish_within`](Self::finish_within) returns when
-/// the device is done with the memory of all of them, whatever happened: at its timeout, the channels
-/// that still have operations of the set in flight are aborted. Then the set has the
-/// [outcomes](Self::drain), one by one, with their buffers, and can be used again. Within its capacity it
-/// allocates nothing for each operation.
+/// the device is done with the memory of all operations, whatever happened: at its timeout, the channels
+/// that still have operations of the set in flight are aborted. The set then has the
+/// [outcomes](Self::drain) of the operations, with their buffers, and can be used again. Within its
+/// capacity it allocates nothing for each operation.
 ///
-/// It is the [`Transfer`] of async code, and has its outcomes and errors.
+/// It is the async counterpart of [`Transfer`], and has the same outcomes and errors.
 ///
 /// # Cancelling
 ///
@@ -50,11 +50,10 @@ use crate::shared::SharedEngine;
 /// effect on the operations: call either again. If the timeout had already passed, the next call
 /// continues with the steps after it.
 ///
-/// Dropping the set abandons what has not ended. Operations in the backlog are not posted. Channels with
-/// operations of the set in flight are taken down with
-/// [`DownReason::Abandoned`]: their queue pairs are moved to `ERR`, and each buffer is
-/// released when the device is done with it, or with the channel. A set that is leaked keeps its
-/// buffers until its channels are dropped.
+/// Dropping the set abandons the operations that have not ended. Operations in the backlog are not
+/// posted. Channels with operations of the set in flight are taken down with [`DownReason::Abandoned`]:
+/// their queue pairs are moved to `ERR`, and each buffer is released when the device is done with it, or
+/// with the channel. A set that is leaked keeps its buffers until its channels are dropped.
 ///
 /// # Examples
 ///
@@ -154,8 +153,8 @@ impl AsyncTransfer {
     /// Waits until all operations have ended. A timeout around this future does not end them: they
     /// continue.
     ///
-    /// It has no bound: a receive for which the peer sends nothing does not end. For a bound, use
-    /// [`finish_within`](Self::finish_within), also after a timeout around this future.
+    /// The wait has no bound: a receive for which the peer sends nothing does not end. For a
+    /// bound, use [`finish_within`](Self::finish_within), also after a timeout around this future.
     ///
     /// # Errors
     ///
@@ -167,17 +166,17 @@ impl AsyncTransfer {
         self.result()
     }
 
-    /// Waits until all operations have ended, and ends those that have not when `timeout` has passed.
+    /// Waits until all operations have ended, and after `timeout` aborts those that have not.
     ///
     /// `sleep` is the timer of your runtime: `tokio::time::sleep`, or `async_io::Timer::after`.
     ///
     /// After the timeout, operations in the backlog are rejected. The channels that still have
     /// operations of the set in flight are aborted, with all that is in flight on them: each queue
-    /// pair is moved to `ERR`, and destroyed if it is not flushed within the [drain
-    /// timeout](verbs_channel::ChannelBuilder::drain_timeout). So this returns within the sum of
-    /// `timeout`, the drain timeout, and the time that `ibv_destroy_qp` takes, on helper threads.
-    /// With a timeout of zero it aborts what has not completed by now. The other channels of the
-    /// group are not affected.
+    /// pair is moved to `ERR`, and destroyed if it is not flushed within the
+    /// [drain timeout](verbs_channel::ChannelBuilder::drain_timeout). So this returns within the
+    /// sum of `timeout`, the drain timeout, and the time that `ibv_destroy_qp` takes, on helper
+    /// threads. With a timeout of zero it aborts all operations that have not completed yet. The
+    /// other channels of the group are not affected.
     ///
     /// # Errors
     ///
@@ -226,7 +225,7 @@ impl AsyncTransfer {
     /// The set keeps its capacity.
     ///
     /// It returns none while some operations have not [ended](Self::is_finished): use
-    /// [`finish_within`](Self::finish_within) first. With a timeout of zero, it ends them now.
+    /// [`finish_within`](Self::finish_within) first. With a timeout of zero, that ends them now.
     pub fn drain(&mut self) -> impl Iterator<Item = TransferOutcome> {
         let is_finished = self.is_finished();
         is_finished.then(|| self.set.drain()).into_iter().flatten()

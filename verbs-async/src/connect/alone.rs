@@ -71,8 +71,8 @@ impl AsyncChannel {
     /// Needs the feature `tokio`. Accepts one peer over TCP, in a tokio runtime: a channel with
     /// default settings, in a group of its own.
     ///
-    /// Servers use [`AsyncGroup::listen_tokio`]. Here are both ends of a connection, in one program: started
-    /// without arguments it answers one question, and with `HOST:7471 QUESTION` it asks.
+    /// Servers use [`AsyncGroup::listen_tokio`]. This program is both ends of a connection: without
+    /// arguments it answers one question, and with `HOST:7471 QUESTION` it asks one.
     ///
     /// ```no_run
     /// use std::{env, error::Error, time::Duration};

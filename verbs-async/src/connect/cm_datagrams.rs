@@ -32,7 +32,7 @@ use crate::events::CqEvents;
 /// Its endpoint has the key [`QKey::RDMA_UDP`](verbs_channel::verbs_core::QKey::RDMA_UDP), and answers each
 /// request with [`AsyncDatagrams::answer_cm`].
 ///
-/// Dropping it rejects the peers that wait. The endpoint goes on receiving.
+/// Dropping it rejects the peers that wait. The endpoint continues to receive.
 ///
 /// ```no_run
 /// # async fn example(

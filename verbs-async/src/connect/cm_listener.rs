@@ -17,9 +17,9 @@ use crate::events::CqEvents;
 
 /// Listens for peers that connect by `rdma_cm`, in async code. Needs the feature `rdmacm`.
 ///
-/// It takes the place of a runtime's `TcpListener`: for [`AsyncGroup::listen_cm`],
-/// [`AsyncGroup::accept_cm`] and [`AsyncChannel::accept_cm`]. A server for programs that do not use this crate
-/// takes each [`request`](Self::request), and accepts it with [`AsyncGroup::accept_cm_raw`].
+/// It replaces a runtime's `TcpListener`: for [`AsyncGroup::listen_cm`], [`AsyncGroup::accept_cm`] and
+/// [`AsyncChannel::accept_cm`]. A server for programs that do not use this crate takes each
+/// [`request`](Self::request), and accepts it with [`AsyncGroup::accept_cm_raw`].
 ///
 /// Dropping it rejects the peers that wait.
 ///
@@ -126,13 +126,13 @@ impl CmRequest {
         self.peer
     }
 
-    /// The name of the device that the peer is connected to: its channel must be of this one.
+    /// The name of the device to which the peer connects: its channel must be of this device.
     #[must_use]
     pub fn device_name(&self) -> &str {
         &self.device_name
     }
 
-    /// What the peer sent with its request. On RoCE there may be zeros behind it.
+    /// The bytes that the peer sent with its request. On RoCE zeros may follow them.
     #[must_use]
     pub const fn private_data(&self) -> &PrivateData {
         &self.private_data

@@ -57,7 +57,7 @@ impl AsyncDatagrams {
         Ok(endpoint)
     }
 
-    /// Leaves the group that `group` stands for: what is sent there arrives here no more. Returns whether the
+    /// Leaves the group that `group` stands for: its datagrams no longer arrive here. Returns whether the
     /// endpoint was a member.
     ///
     /// # Cancel safety

@@ -26,12 +26,12 @@ use crate::sync::Mutex;
 /// Created by [`AsyncGroup::listen_over_datagrams_tokio`] and
 /// [`AsyncGroup::listen_over_datagrams_async_io`]. Many exchanges and handshakes run concurrently, each with
 /// its own timeout. So a slow or silent client delays no other, until
-/// [`max_handshakes`](Self::max_handshakes) are in progress. Further clients repeat their datagrams
-/// until their own deadline. Datagrams with a forged source cost no memory: see
+/// [`max_handshakes`](Self::max_handshakes) are in progress. Further clients resend their datagrams until
+/// their own deadline. Datagrams with a forged source cost no memory: see
 /// [`datagram_exchange`](verbs_channel::datagram_exchange).
 ///
-/// All of this makes progress only while a task waits in [`accept`](Self::accept). So spawn a task for
-/// each channel, and call `accept` again.
+/// This makes progress only while a task waits in [`accept`](Self::accept). So spawn a task for each
+/// channel, and call `accept` again.
 ///
 /// The channels do not watch their peers: see
 /// [`PreparedChannel::connect_over_datagrams`](verbs_channel::PreparedChannel::connect_over_datagrams).
@@ -174,7 +174,7 @@ impl AsyncDatagramListener {
         })
     }
 
-    /// The data that a client needs, to be published by any means.
+    /// The endpoint that clients need. Publish it by any means.
     #[must_use]
     pub const fn endpoint(&self) -> DatagramEndpoint {
         self.endpoint

@@ -33,13 +33,12 @@ impl AsyncGroup {
     /// channel: the peer notices that this side has left only when both are closed. If the exchange
     /// fails, or the future is dropped, close such a stream.
     ///
-    /// There is no timeout: use that of your runtime. Dropping the future drops the
-    /// channel and the stream.
+    /// There is no timeout: use your runtime's. Dropping the future drops the channel and the
+    /// stream.
     ///
-    /// On iWARP one of both sides connects by `rdma_cm` to an address that the other has sent. A server that does not
-    /// trust its clients accepts them by a [`Listener`](crate::Listener) instead, which connects nowhere, or
-    /// calls [`exchange_prepared`](Self::exchange_prepared) with a channel that
-    /// [accepts](PreparedChannel::set_side).
+    /// On iWARP one of the two sides connects by `rdma_cm` to an address that the other sent. A server that does not
+    /// trust its clients should use a [`Listener`](crate::Listener) instead, which connects nowhere, or call
+    /// [`exchange_prepared`](Self::exchange_prepared) with a channel that [accepts](PreparedChannel::set_side).
     ///
     /// ```no_run
     /// # use std::net::TcpStream;
@@ -83,9 +82,8 @@ impl AsyncGroup {
             .await
     }
 
-    /// [`exchange`](Self::exchange) for a channel that this group has [prepared](Self::prepare), with
-    /// its [prepared receives](PreparedChannel::start_receive): the peer finds them as soon as it may
-    /// send.
+    /// [`exchange`](Self::exchange) for a channel that this group [prepared](Self::prepare). Its
+    /// [prepared receives](PreparedChannel::start_receive) are posted before the peer may send.
     ///
     /// ```no_run
     /// # use std::net::TcpStream;
@@ -149,8 +147,8 @@ impl AsyncGroup {
     /// [`exchange`](Self::exchange) over a stream that has no descriptor, such as an encrypted one.
     ///
     /// The peer is not watched: to watch it, pass a descriptor to
-    /// [`watch_peer`](AsyncChannel::watch_peer). The peer may watch this side, and then takes the
-    /// end of the stream for the end of the channel: pass a `&mut` to the stream, and keep the
+    /// [`watch_peer`](AsyncChannel::watch_peer). If the peer watches this side, the end of the
+    /// stream is the end of the channel for it. So pass a `&mut` to the stream, and keep the
     /// stream as long as the channel.
     ///
     /// # Errors

@@ -20,12 +20,12 @@ use crate::sync::Mutex;
 /// Accepts peers over TCP or by `rdma_cm`, and connects a channel of a group to each.
 ///
 /// Created by [`AsyncGroup::listen_tokio`], [`AsyncGroup::listen_async_io`] and, with the feature `rdmacm`,
-/// `AsyncGroup::listen_cm`. Many exchanges and handshakes run concurrently, each with its own timeout. So a slow or silent peer delays no
-/// other, until [`max_handshakes`](Self::max_handshakes) are in progress. Further peers wait in
-/// the backlog of the listener that it was created from.
+/// `AsyncGroup::listen_cm`. Many exchanges and handshakes run concurrently, each with its own timeout. So a slow or
+/// silent peer delays no other, until [`max_handshakes`](Self::max_handshakes) are in progress. Further peers wait in
+/// the backlog of the underlying listener.
 ///
-/// All of this makes progress only while a task waits in [`accept`](Self::accept). So spawn a task
-/// for each channel, and call `accept` again.
+/// This makes progress only while a task waits in [`accept`](Self::accept). So spawn a task for
+/// each channel, and call `accept` again.
 ///
 /// # Examples
 ///
@@ -54,7 +54,7 @@ pub struct Listener {
     state: Mutex<ListenerState>,
 }
 
-/// A peer that has connected to a [`Listener`], and the outcome.
+/// A peer that connected to a [`Listener`], and the outcome.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Arrival {
@@ -129,8 +129,8 @@ impl Listener {
         self
     }
 
-    /// Sets the timeout of each peer, from its connection or request to its channel. The default is 10
-    /// seconds.
+    /// Sets the timeout of each peer: from its connection or request until it has a channel. The
+    /// default is 10 seconds.
     #[must_use]
     pub const fn handshake_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -139,7 +139,7 @@ impl Listener {
 
     /// Sets how many handshakes can be in progress. The default is 256 and the minimum 1.
     ///
-    /// Each of them takes a queue pair.
+    /// Each handshake takes a queue pair.
     #[must_use]
     pub fn max_handshakes(mut self, peers: usize) -> Self {
         self.max_handshakes = peers.max(1);
@@ -152,8 +152,8 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// This side cannot accept, for example because there are no descriptors left (`EMFILE`). The
-    /// call can be repeated. An error of one peer is in its [`Arrival`].
+    /// This side cannot accept, for example because no descriptors are left (`EMFILE`). The call
+    /// can be repeated. The error of a single peer is in its [`Arrival`].
     pub async fn accept(&mut self) -> Result<Arrival> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }

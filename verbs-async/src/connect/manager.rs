@@ -38,8 +38,8 @@ impl AsyncGroup {
     /// Needs the feature `rdmacm`. Connects by `rdma_cm` to a peer that accepts, on any executor. This is the
     /// only way on iWARP.
     ///
-    /// The peer's address is one of an RDMA device, and decides from which device it is reached: the group
-    /// must be of that one. The private data is up to 49 bytes to the peer, and up to 189 from it; on iWARP
+    /// The peer's address is that of an RDMA device. It determines this side's device, and the group must
+    /// be of that device. The private data is up to 49 bytes to the peer, and up to 189 from it; on iWARP
     /// 244 each.
     ///
     /// While the peer does not listen yet, all of its addresses are tried again. A name is resolved on a
@@ -92,7 +92,7 @@ impl AsyncGroup {
     /// on iWARP 251.
     ///
     /// Its [prepared receives](PreparedChannel::start_receive) are posted before the peer can send. Returns
-    /// the channel and the bytes of the peer, behind which there may be zeros. It fails if the peer does not
+    /// the channel and the bytes of the peer, possibly followed by zeros. It fails if the peer does not
     /// listen yet.
     ///
     /// # Errors
@@ -123,8 +123,8 @@ impl AsyncGroup {
     /// Needs the feature `rdmacm`. Accepts one peer by `rdma_cm` and connects a channel to it, on any executor.
     /// The private data is up to 189 bytes to the peer, and up to 49 from it; on iWARP 244 each.
     ///
-    /// Dropping the future rejects a peer that was taken, and no other. While this waits for a slow
-    /// peer, no other is accepted: servers use [`listen_cm`](Self::listen_cm).
+    /// Dropping the future rejects only a peer that was already taken. While this waits for a slow peer, no
+    /// other is accepted: servers use [`listen_cm`](Self::listen_cm).
     ///
     /// # Errors
     ///

@@ -24,8 +24,8 @@ mod state;
 ///
 /// Cloning is cheap and shares the queue. Any number of tasks can wait at once: for any completion
 /// ([`poll`](Self::poll)), or for that of one work request ([`poll_wr_id`](Self::poll_wr_id)). A
-/// completion whose `wr_id` a task awaits is delivered to that task only. A completion that no task
-/// waits for is kept until a task takes it. Dropping a future loses no completion.
+/// completion whose `wr_id` a task awaits is delivered to that task only. Other completions are
+/// kept until a task takes them. Dropping a future loses no completion.
 ///
 /// Kept completions take memory, and each new wait for a `wr_id` searches all of them. So code that
 /// only waits by `wr_id` has to await every work request that completes, including unsignalled ones
@@ -109,7 +109,7 @@ impl AsyncCq {
         Self::create(&CqEvents::create_async_io(context)?, min_capacity)
     }
 
-    /// Creates a queue on a completion channel of its own, with a thread of this crate, for any
+    /// Creates a queue on its own completion channel, with a thread of this crate, for any
     /// executor.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl AsyncCq {
 
     /// Waits for the completion of one work request, which must be signalled.
     ///
-    /// If the future is dropped, the completion is kept. So don't use a `wr_id` again before its
+    /// If the future is dropped, the completion is kept. So don't reuse a `wr_id` before its
     /// completion has been taken. If several work requests have the same `wr_id`, their completions
     /// are delivered in the order in which they arrive.
     ///

@@ -36,11 +36,10 @@ use state::{Awaited, End, Shared, State};
 /// A datagram endpoint whose operations are awaited: see
 /// [`Datagrams`](verbs_channel::Datagrams) for what a datagram is, and how buffers are used.
 ///
-/// Cloning is cheap and shares the endpoint. Any number of tasks can send and receive at once. Each
-/// future that is polled polls the completion queue for all of them, and each event wakes only as many
-/// tasks as there is something for, those first that have waited for the longest time. While no task
-/// waits, nothing is received beyond what the posted receives hold, and no buffer that was sent is
-/// released.
+/// Cloning is cheap and shares the endpoint. Any number of tasks can send and receive at once. Polling
+/// any of their futures polls the completion queue for all of them. An event wakes only as many tasks
+/// as can continue, those that have waited longest first. While no task waits, nothing is received
+/// beyond the capacity of the posted receives, and no sent buffer is released.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -65,8 +64,8 @@ use state::{Awaited, End, Shared, State};
 /// # Channels over datagrams
 ///
 /// [`AsyncGroup::connect_over_datagrams_tokio`] and [`AsyncGroup::listen_over_datagrams_tokio`] connect channels
-/// over such an endpoint, without TCP, and so do those of async-io. The endpoint is not used for anything
-/// else meanwhile. With the timers of another runtime, run the protocol itself: it has no I/O and no
+/// over such an endpoint, without TCP, and so do the functions for async-io. The endpoint cannot be used for
+/// anything else meanwhile. With the timers of another runtime, run the protocol yourself: it has no I/O and no
 /// clock. See [`datagram_exchange`](verbs_channel::datagram_exchange).
 ///
 /// [`AsyncGroup::connect_over_datagrams_tokio`]: crate::AsyncGroup#method.connect_over_datagrams_tokio
@@ -145,13 +144,13 @@ impl AsyncDatagrams {
         &self.shared.pd
     }
 
-    /// The data that a peer needs to send to it.
+    /// The data that a peer needs to send to this endpoint.
     #[must_use]
     pub fn endpoint(&self) -> DatagramEndpoint {
         self.shared.endpoint
     }
 
-    /// The most bytes in a datagram: the MTU of its port.
+    /// The maximum number of bytes in a datagram: the MTU of its port.
     #[must_use]
     pub fn max_payload(&self) -> u32 {
         self.shared.max_payload
@@ -159,8 +158,8 @@ impl AsyncDatagrams {
 
     /// Sends a datagram: waits for room in the send queue, and posts it.
     ///
-    /// When it has left, its buffer is dropped. An address handle is made on a helper thread: on RoCE
-    /// the kernel takes about a second if no host answers.
+    /// When it has left, its buffer is dropped. A helper thread creates the address handle: on RoCE the
+    /// kernel takes about a second if no host answers.
     ///
     /// # Cancel safety
     ///
@@ -242,8 +241,8 @@ impl AsyncDatagrams {
     ///
     /// # Errors
     ///
-    /// [`RejectReason::Down`]: the endpoint has failed or was closed, and all that had come before was
-    /// taken.
+    /// [`RejectReason::Down`]: the endpoint has failed or was closed, and all datagrams that arrived
+    /// before were taken.
     pub async fn receive_from(&self) -> Result<Datagram> {
         let take = |State { engine, .. }: &mut State| match engine.received() {
             Some(datagram) => Some(Ok(datagram)),
@@ -279,7 +278,7 @@ impl AsyncDatagrams {
         }
     }
 
-    /// Waits until every datagram has left, and its buffer is released. After a failure nothing is in
+    /// Waits until every datagram has left and its buffer is released. After a failure nothing is in
     /// flight, so this returns.
     pub async fn flush(&self) {
         let is_done = |state: &mut State| (state.available(Awaited::Flushed) > 0).then_some(());
@@ -302,8 +301,8 @@ impl AsyncDatagrams {
     /// Operations that wait end: see [`receive_from`](Self::receive_from). It does not wait for datagrams that
     /// have not left.
     ///
-    /// When this returns `Ok`, the device is done with all memory of the endpoint, whoever has taken it down: this
-    /// call, another one, or a failure.
+    /// When this returns `Ok`, the device is done with all memory of the endpoint, whether this call, another one
+    /// or a failure took it down.
     ///
     /// # Cancel safety
     ///

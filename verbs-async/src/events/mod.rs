@@ -20,11 +20,11 @@ mod queues;
 
 /// A completion channel and the notifier that watches it, for one completion queue or many.
 ///
-/// Cloning is cheap and shares both. Groups and queues keep a clone, and channels keep their group:
-/// it can be dropped while they are in use.
+/// Cloning is cheap and shares both. Groups and queues keep a clone, and channels keep their group.
+/// So this value can be dropped while they are in use.
 ///
 /// The notifier wakes a waker of this crate, which takes the events, polls the queues that had an
-/// event, and wakes the tasks whose completions were found. So completions are dispatched even if
+/// event, and wakes the tasks whose operations completed. So completions are dispatched even if
 /// all tasks sleep.
 ///
 /// ```text

@@ -8,16 +8,16 @@ use verbs_channel::verbs_core;
 
 use crate::Error;
 
-/// What a peer did to end a [`ByteStream`](super::ByteStream).
+/// How a peer ended a [`ByteStream`](super::ByteStream).
 ///
 /// It is inside the [`io::Error`] that reads and writes return. If the transport fails, an
 /// [`Error`] is inside instead.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// The peer aborted its stream, or dropped it without reading everything that was sent to it.
-    /// Or the peer has dropped its stream, and this side writes. The kind of the [`io::Error`] is
-    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset).
+    /// The peer aborted its stream, or dropped it without reading everything that was sent to it;
+    /// or this side writes after the peer has dropped its stream. The kind of the [`io::Error`]
+    /// is [`ConnectionReset`](io::ErrorKind::ConnectionReset).
     #[error("the peer has dropped its stream")]
     Reset,
     /// The peer's first message is not one of this protocol: it uses the channel for something

@@ -14,8 +14,8 @@ use crate::coop;
 
 /// The reading half of a [`ByteStream`], created by [`ByteStream::into_split`].
 ///
-/// If it is dropped before the other half, data that arrive from then on are discarded, so the peer
-/// can continue to write. If bytes were discarded, the peer's shutdown fails with
+/// If it is dropped before the other half, data that arrives later is discarded, so the peer can
+/// continue to write. If bytes were discarded, the peer's shutdown fails with
 /// [`StreamError::Reset`](super::StreamError::Reset).
 pub struct OwnedReadHalf {
     pub(super) side: ReadSide,
@@ -23,7 +23,7 @@ pub struct OwnedReadHalf {
 
 /// The writing half of a [`ByteStream`], created by [`ByteStream::into_split`].
 ///
-/// Dropping it ends the data, as a shutdown does, without waiting for the peer.
+/// Dropping it ends the data as a shutdown does, but does not wait for the peer.
 pub struct OwnedWriteHalf {
     pub(super) side: WriteSide,
 }

@@ -111,21 +111,21 @@ const DEPTH: u16 = 16;
 ///   dropped its reading half before the end arrived, without having read everything, the result is
 ///   [`StreamError::Reset`]. The other direction stays open. The peer's task need not poll its
 ///   stream for the confirmation, but its notifier has to run.
-/// - **Dropping** does not wait. As with TCP, what was written is still sent, followed by the end.
-///   If data of the peer have not been read by then, or arrive later, the peer reads
+/// - **Dropping** does not wait. As with TCP, all data written so far is still sent, followed by
+///   the end. If data from the peer was not read by then, or arrives later, the peer reads
 ///   [`StreamError::Reset`] instead of the end. It never reads the end before the last byte that
-///   was written. The data are sent in the background of this process: await a shutdown before the
+///   was written. The data is sent in the background by this process: await a shutdown before the
 ///   process exits.
 ///
-/// After a drop, the channel and its place in the group are kept until everything has been sent, but
-/// no longer than [`set_linger`](Self::set_linger) allows. [`abort`](Self::abort) frees them without
-/// that.
+/// After a drop, the channel keeps its place in the group until everything has been sent, but no
+/// longer than [`set_linger`](Self::set_linger) allows. [`abort`](Self::abort) frees them without
+/// sending.
 ///
 /// After the peer has dropped its stream, everything it had written can be read, followed by the
 /// end or [`StreamError::Reset`]. Writing fails.
 ///
 /// If the transport fails, the next write or flush returns the error. Reads return it after all
-/// data that have arrived. If the channel [watches its peer](AsyncChannel::watch_peer), as one
+/// data that has arrived. If the channel [watches its peer](AsyncChannel::watch_peer), as a channel
 /// connected over TCP does, it detects that the peer has died. The error is an
 /// [`io::ErrorKind::ConnectionReset`](std::io::ErrorKind::ConnectionReset) if the peer's process
 /// has ended, and an [`io::ErrorKind::TimedOut`](std::io::ErrorKind::TimedOut) if its host does not
@@ -189,8 +189,8 @@ impl AsyncChannel {
     /// must turn its channel into a stream, too.
     ///
     /// The stream accepts at least 64 KiB of small writes before the peer has to read. If the peer
-    /// uses its channel for messages instead, a read may wait forever: put a timeout around the
-    /// first read.
+    /// uses its channel for messages instead, the first read may wait forever: put a timeout
+    /// around it.
     ///
     /// # Errors
     ///
@@ -202,11 +202,11 @@ impl AsyncChannel {
     /// Turns the channel into a byte stream with `depth` blocks of `block_len` bytes in each
     /// direction.
     ///
-    /// The peer may use other values. A message is at most as long as a block of the side whose
-    /// blocks are shorter. The number of messages in flight is limited by the sender's blocks and
-    /// the receiver's `depth`.
+    /// The peer may use other values. A message is at most as long as the shorter of both sides'
+    /// blocks. The sender's blocks and the receiver's `depth` limit the number of messages in
+    /// flight.
     ///
-    /// No operation may have been begun on the channel before, by either side.
+    /// Neither side may have begun an operation on the channel before.
     ///
     /// # Errors
     ///
@@ -254,19 +254,19 @@ impl ByteStream {
         })
     }
 
-    /// Ends the stream at once. What was written and has not arrived is lost. Its place in the group is
-    /// free when a helper thread has destroyed the queue pair.
+    /// Ends the stream at once. Data that was written and has not arrived is lost. The place in the
+    /// group is free when a helper thread has destroyed the queue pair.
     ///
-    /// The peer gets [`StreamError::Reset`] if that can be sent without waiting. If not, it notices
-    /// the end as if this process had died.
+    /// The peer gets [`StreamError::Reset`] if that can be sent without waiting. Otherwise it
+    /// notices the end as if this process had died.
     pub fn abort(self) {
         self.write.shared.abort();
     }
 
     /// Sets how long the stream may linger after it is dropped. The default is 10 seconds.
     ///
-    /// What has not arrived by then is lost, and the peer reads an error. With zero, a drop is an
-    /// [`abort`](Self::abort).
+    /// Data that has not arrived by then is lost, and the peer reads an error. With zero, a drop
+    /// is an [`abort`](Self::abort).
     pub fn set_linger(&self, linger: Duration) {
         self.write.shared.run(|state| state.linger = linger);
     }
@@ -282,7 +282,7 @@ impl ByteStream {
     /// Whether nothing more can be written: the transport has failed, or the peer has dropped its
     /// stream.
     ///
-    /// Data that have arrived can still be read.
+    /// Data that has arrived can still be read.
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.write.shared.is_down()
