@@ -113,8 +113,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownDevice`] if its device is not there any more, otherwise the errno. `destroy` is
-    /// dropped then without having been called.
+    /// [`Error::UnknownDevice`] if its device no longer exists, otherwise the errno. `destroy` is then
+    /// dropped without having been called.
     #[doc(alias = "ibv_import_device")]
     pub unsafe fn from_raw(
         context: NonNull<ibv_context>,

@@ -19,8 +19,8 @@ use crate::ret;
 
 /// The identity and the limits of a device.
 ///
-/// The `max_*` functions are the limits of the hardware, each by itself: a queue pair that uses several
-/// limits in full may still be rejected.
+/// The `max_*` functions return the limits of the hardware, each on its own: a queue pair that uses
+/// several limits in full may still be rejected.
 #[doc = man!("ibv_query_device")]
 #[derive(Clone, Copy)]
 #[doc(alias = "ibv_device_attr")]

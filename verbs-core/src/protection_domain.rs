@@ -75,7 +75,7 @@ impl ProtectionDomain {
     ///
     /// Queue pairs and shared receive queues that are created with it post without the driver's locks.
     /// The regions of this domain work with these queue pairs. Completion queues are not affected.
-    /// `verbs-channel` does all this by itself for a channel that does not belong to a group.
+    /// `verbs-channel` does all this for a channel that does not belong to a group.
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
@@ -177,7 +177,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`] if it belongs to another context. `destroy` is dropped then without
+    /// [`Error::ForeignContext`] if it belongs to another context. `destroy` is then dropped without
     /// having been called.
     #[doc(alias = "ibv_import_pd")]
     pub unsafe fn from_raw(

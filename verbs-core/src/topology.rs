@@ -1,8 +1,8 @@
-//! Rails: where in the machine a device is, and which devices are near a CPU, a NUMA node or a PCI
-//! device.
+//! Topology: where a device is in the machine, and which devices are near a CPU, a NUMA node or a
+//! PCI device.
 //!
-//! All of it is read from sysfs, whose root is that of the path that libibverbs has for the device
-//! (so `SYSFS_PATH` is honoured). Files that are missing or odd leave a value unknown.
+//! All of it is read from sysfs. The root is that of the device's path in libibverbs (so
+//! `SYSFS_PATH` is honoured). If a file is missing or odd, its value is unknown.
 #![expect(unsafe_code, reason = "reads an `ibv_device`")]
 
 use std::cmp::Reverse;

@@ -31,7 +31,7 @@ use crate::handle::Handle;
 use crate::macros::man;
 use crate::ret;
 
-/// A completion channel: to wait for completions without polling.
+/// A completion channel: it lets a thread wait for completions without polling.
 ///
 /// A completion that arrives in an armed queue causes an event on the queue's channel.
 ///
@@ -101,7 +101,7 @@ impl CompletionChannel {
     /// # Errors
     ///
     /// [`Error::ForeignContext`] if it belongs to another context, otherwise the errno. `destroy` is
-    /// dropped then without having been called.
+    /// then dropped without having been called.
     pub unsafe fn from_raw(
         channel: NonNull<ibv_comp_channel>,
         context: &Context,

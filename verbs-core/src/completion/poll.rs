@@ -70,7 +70,7 @@ impl fmt::Debug for PollSlot {
     }
 }
 
-/// The completions that a poll took, in the slots it was given.
+/// The completions that a poll took, in the slots that were passed to it.
 #[derive(Clone, Copy, Debug)]
 pub struct PolledCompletions<'a> {
     completions: &'a [WorkCompletion],
@@ -156,8 +156,8 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`PollError`] if the driver could not poll. Completions that it took in this call are lost, and
-    /// it is unknown which requests have completed.
+    /// [`PollError`] if the driver could not poll. Completions that it took during this call are lost,
+    /// and it is unknown which requests have completed.
     #[doc = man!("ibv_poll_cq")]
     #[doc(alias = "ibv_poll_cq")]
     #[inline]

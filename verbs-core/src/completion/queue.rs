@@ -88,8 +88,8 @@ impl CompletionQueue {
 }
 
 impl CompletionQueueBuilder {
-    /// The completion channel that gets an event when a completion arrives in the armed queue; none
-    /// unless set.
+    /// The completion channel that receives an event when a completion arrives in the armed queue;
+    /// none unless set.
     pub fn channel<'a>(mut self, channel: impl Into<Option<&'a CompletionChannel>>) -> Self {
         self.channel = channel.into().cloned();
         self
@@ -175,8 +175,8 @@ impl CompletionQueue {
 
     /// Takes over a queue that another library made, such as `mlx5dv_create_cq` or `efadv_create_cq`.
     ///
-    /// `channel` is the channel that it was made with, if its events are taken from there. Then the
-    /// queue's `cq_context` is overwritten.
+    /// `channel` is the channel with which the queue was made, if its events are to be taken from
+    /// there. In this case the queue's `cq_context` is overwritten.
     ///
     /// # Safety
     ///
@@ -184,14 +184,14 @@ impl CompletionQueue {
     /// - Nothing but `destroy` destroys it. If `destroy` does not do so, it stays alive until
     ///   `destroy` has been called.
     /// - With a channel: it has not been armed yet, and nothing else uses its `cq_context`.
-    /// - If it was made with a channel but `channel` is `None`: the caller acknowledges its events,
-    ///   all of them before the queue is destroyed.
+    /// - If it was made with a channel but `channel` is `None`: the caller acknowledges all of its
+    ///   events before the queue is destroyed.
     /// - While requests of this crate complete on it, nothing else polls it.
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`] if it belongs to another context, [`Error::ForeignParent`] for a
-    /// channel that it was not made with. `destroy` is dropped then without having been called.
+    /// [`Error::ForeignContext`] if it belongs to another context, [`Error::ForeignParent`] if it
+    /// was not made with this channel. `destroy` is then dropped without having been called.
     #[doc(alias = "ibv_cq_ex_to_cq")]
     pub unsafe fn from_raw(
         cq: NonNull<ibv_cq>,
@@ -255,7 +255,7 @@ impl CompletionQueue {
     /// # Errors
     ///
     /// As [`create`](Self::create), [`Error::Unsupported`] if the driver cannot resize, and the errno if
-    /// the completions in the queue would not fit. After an error the queue has the size that it had.
+    /// the completions in the queue would not fit. After an error the queue keeps its size.
     #[doc = man!("ibv_resize_cq")]
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, min_capacity: u32) -> Result<()> {
@@ -301,12 +301,14 @@ impl CompletionQueue {
     /// Poll once more after arming: a completion that arrived before causes no event. After the event,
     /// the queue must be armed again. An example is on [`CompletionChannel`].
     ///
-    /// With `solicited_only`, only two kinds of completions cause the event: of a message that the peer
-    /// marked as [`solicited`](crate::SendWorkRequest::solicited), and of a request that failed.
+    /// With `solicited_only`, only two kinds of completions cause the event: those of a message that
+    /// the peer marked as [`solicited`](crate::SendWorkRequest::solicited), and those of a failed
+    /// request.
     ///
     /// # Errors
     ///
-    /// The errno. Most drivers accept this for a queue without a channel; there is no event then.
+    /// The errno. Most drivers accept this for a queue without a channel, but then there is no
+    /// event.
     #[doc = man!("ibv_req_notify_cq")]
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
@@ -321,7 +323,7 @@ impl CompletionQueue {
         &self.inner.context
     }
 
-    /// The completion channel that has its events, if it was created with one.
+    /// The completion channel of its events, if it was created with one.
     #[must_use]
     pub fn channel(&self) -> Option<&CompletionChannel> {
         self.inner.events.as_ref().map(|events| events.channel())

@@ -9,7 +9,7 @@ use super::wc_status::WcStatus;
 use crate::error::ErrorDebug;
 use crate::macros::{man, open_enum};
 
-/// A completion: which work request it is of, and how that ended.
+/// A completion: it identifies a work request, and has its outcome.
 #[doc = man!("ibv_poll_cq")]
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -32,7 +32,7 @@ pub struct WorkSuccess {
 /// contain the opcode: only the `wr_id` identifies the request.
 ///
 /// The queue pair is now in [`ERR`](crate::QpState::ERR): all other requests that were posted on it
-/// are flushed. A failed send of an unreliable connection or a datagram may move it to
+/// are flushed. A failed send on an unreliable connection, or of a datagram, may move it to
 /// [`SQE`](crate::QpState::SQE) instead: then only its sends are flushed.
 ///
 /// `Debug` is the same text, with the `wr_id` in brackets.
@@ -42,7 +42,7 @@ pub struct WorkSuccess {
 pub struct WorkError {
     /// The status: how the request failed.
     pub status: WcStatus,
-    /// The vendor's own code for the failure, to be passed to the vendor's support; 0 if there is none.
+    /// The vendor's own code for the failure, for the vendor's support; 0 if there is none.
     pub vendor_err: u32,
     /// The ID of the work request, as given when it was posted.
     pub wr_id: u64,
@@ -174,7 +174,7 @@ impl WorkSuccess {
     /// How many bytes arrived, for a receive, a read or an atomic. Undefined for sends and writes. For a
     /// datagram, it counts the [`Grh::LEN`](crate::Grh::LEN) bytes before it, too.
     ///
-    /// If a write with immediate of the peer completed the receive, these bytes are where the peer wrote
+    /// If the peer's write with immediate completed the receive, the bytes are where the peer wrote
     /// them, not in the buffers of the receive. If the peer may write, check the
     /// [`opcode`](Self::opcode) first.
     #[inline]

@@ -238,7 +238,7 @@ pub enum Error {
     #[error("the peer's endpoint is not usable")]
     Endpoint(#[from] EndpointError),
 
-    /// The bytes that a peer sent as its remote region end too early, or go on after the end.
+    /// The bytes that a peer sent as its remote region are too few or too many.
     #[error("a remote region is {expected} bytes long, not {len}")]
     RemoteLength {
         /// The length received, in bytes.
@@ -273,7 +273,7 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// The device is one of iWARP, whose queue pairs cannot be connected by an exchange of
+    /// The device is an iWARP device, whose queue pairs cannot be connected by an exchange of
     /// endpoints.
     #[error(
         "{device} is an iWARP device, which connects by rdma_cm only: switch on the feature `rdmacm`, and connect over TCP or by connect_cm in place of a handshake"
@@ -313,7 +313,8 @@ pub enum Error {
         object: &'static str,
     },
 
-    /// No network interface of this machine has an address that the connection manager uses this device for.
+    /// No network interface of this machine has an address for which the connection manager uses this
+    /// device.
     #[cfg(feature = "rdmacm")]
     #[error(
         "no IP address of this machine belongs to {device}: give the network interface behind it one and bring it up"
@@ -448,7 +449,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// Whether the error is that the peer's address can't be reached.
+/// Whether the error means that the peer's address cannot be reached.
 pub(crate) fn is_unreachable(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -21,9 +21,9 @@ use crate::ret;
 /// It has no address in this program. Work requests name its bytes by `iova`, the address chosen at
 /// registration.
 ///
-/// `K` is the *keepalive*, which keeps the memory in its present use, such as an allocation of the GPU. (The
-/// kernel keeps the dmabuf itself.) It is dropped after the memory has been deregistered. It is leaked if
-/// the driver fails to deregister the memory, or if the region is leaked.
+/// `K` is the *keepalive*, such as an allocation of the GPU, which keeps the memory in its present use. (The
+/// kernel keeps the dmabuf itself.) The keepalive is dropped after the memory has been deregistered. It is
+/// leaked if the driver fails to deregister the memory, or if the region is leaked.
 ///
 /// Its registration is `unsafe`. After that, it can be used like a [`SharedRegion`](crate::SharedRegion):
 /// the layers above use its [elements](Self::element) without further promises.

@@ -24,12 +24,12 @@ use crate::protection_domain::ProtectionDomain;
 use crate::rejected::Rejected;
 use crate::{logged, ret};
 
-/// A memory region (MR) that only this program and its own work requests touch.
+/// A memory region (MR) that only this program and its own work requests access.
 ///
 /// It owns its buffer, or borrows it mutably, and derefs to a slice of the buffer's items: `[u8]` for
 /// a `Vec<u8>`, `[f32]` for a `Vec<f32>`. [`as_bytes`](Self::as_bytes) and
-/// [`as_bytes_mut`](Self::as_bytes_mut) are its bytes, whatever the type of the items. Peers cannot
-/// reach it: for that there is [`SharedRegion`](crate::SharedRegion).
+/// [`as_bytes_mut`](Self::as_bytes_mut) return its bytes, whatever the type of the items. Peers
+/// cannot access it: use a [`SharedRegion`](crate::SharedRegion) for that.
 ///
 /// Dropping it deregisters the memory, and releases the buffer afterwards.
 ///
@@ -103,8 +103,8 @@ impl<B: Buffer> MemoryRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`] if the range ends after the region, [`Error::Limit`] if it has 4 GiB or
-    /// more.
+    /// [`Error::OutOfBounds`] if the range ends past the end of the region, [`Error::Limit`] if it
+    /// has 4 GiB or more.
     pub fn gather_element(&self, range: impl RangeBounds<usize>) -> Result<GatherElement<'_>> {
         let (start, len) = self.registration.part_of_items(range)?;
         // SAFETY: the part is within the buffer, which `self` keeps; the borrow of `self` keeps Rust
@@ -145,7 +145,7 @@ impl<B: Buffer> MemoryRegion<B> {
         unsafe { from_raw_parts_mut(ptr.as_ptr(), len) }
     }
 
-    /// The key by which this side's work requests name the region.
+    /// The key with which this side's work requests name the region.
     #[must_use]
     pub fn lkey(&self) -> u32 {
         self.registration.lkey()
@@ -167,7 +167,7 @@ impl<B: Buffer> MemoryRegion<B> {
     ///
     /// # Errors
     ///
-    /// The errno. The device may still reach the buffer then, so it is leaked.
+    /// The errno. The device may still access the buffer, so it is leaked.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg(self) -> Result<B> {
         self.registration.dereg()

@@ -1,4 +1,4 @@
-//! Memory regions that a peer may touch.
+//! Memory regions that a peer may access.
 #![expect(unsafe_code, reason = "reads and writes memory that a peer writes too")]
 
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::macros::man;
 use crate::protection_domain::ProtectionDomain;
 use crate::rejected::Rejected;
 
-/// A memory region (MR) that a peer may read, write or run atomics on.
+/// A memory region (MR) that a peer may read, write and use for atomics.
 ///
 /// It owns its buffer. The peer may write at any moment, so there is no `&[u8]` to it: bytes are copied
 /// in and out, or accessed as atomics. Leaking the region leaks the buffer too.
@@ -41,10 +41,10 @@ use crate::rejected::Rejected;
 ///   these functions access a word as one atomic. Bytes of a word that is only partly in the region
 ///   are accessed one by one.
 /// - A copy consists of such accesses, with relaxed ordering. So threads of this program never see a
-///   part of a word's new value, but a copy of several words may have old ones and new ones.
-/// - What a peer wrote can be read once a completion that follows it has been polled: of a later
-///   message, or of a write with immediate, on the same queue pair. This always holds, and it is the
-///   only order that the verbs promise.
+///   part of a word's new value, but a copy of several words may mix old and new words.
+/// - Bytes that a peer wrote can be read once a completion on the same queue pair has been polled:
+///   that of a later message, or of this or a later write with immediate. This always holds, and it
+///   is the only order that the verbs promise.
 /// - A flag in memory, which a peer writes last and this side loads with
 ///   [`Acquire`](Ordering::Acquire), does not replace such a completion. It works with devices and
 ///   hosts that write to memory in order, as most do. It does not work for a region with
@@ -54,8 +54,8 @@ use crate::rejected::Rejected;
 ///
 /// A copy is one load or one store for each word. Where a copy begins or ends within a word,
 /// [`write`](Self::write) uses a compare-and-swap of that word, and repeats it if the rest of the word
-/// was written to meanwhile. Bytes of words that are only partly in the region are copied one by one:
-/// at most 14.
+/// was written to meanwhile. Bytes of words that are only partly in the region, at most 14, are copied
+/// one by one.
 #[doc = man!("ibv_reg_mr")]
 #[doc(alias = "ibv_mr")]
 pub struct SharedRegion<B: Buffer + 'static> {
@@ -93,8 +93,8 @@ impl<B: Buffer + 'static> SharedRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`] if the range ends after the region, [`Error::Limit`] if it has 4 GiB or
-    /// more.
+    /// [`Error::OutOfBounds`] if the range ends past the end of the region, [`Error::Limit`] if it
+    /// has 4 GiB or more.
     #[doc(alias = "gather_element")]
     #[doc(alias = "scatter_element")]
     pub fn element(&self, range: impl RangeBounds<usize>) -> Result<SharedElement<'_>> {
@@ -163,13 +163,13 @@ impl<B: Buffer + 'static> SharedRegion<B> {
     /// If a peer's write sets it as a flag, earlier writes of that peer may not be visible yet, unless
     /// the device writes in order: see [the type](Self#what-threads-and-peers-see-of-each-other).
     ///
-    /// Whether the device's atomics are atomic with respect to this processor's is in
-    /// [`DeviceAttr::atomic_cap`](crate::DeviceAttr::atomic_cap).
+    /// [`DeviceAttr::atomic_cap`](crate::DeviceAttr::atomic_cap) shows whether the device's atomics
+    /// are atomic with respect to this processor's.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`] if they reach past the end of the region, [`Error::Misaligned`] if their
-    /// address is not divisible by 8.
+    /// [`Error::OutOfBounds`] if the 8 bytes extend past the end of the region, [`Error::Misaligned`]
+    /// if their address is not divisible by 8.
     pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64> {
         let at = self.at(offset, WORD)?;
         if at.align_offset(WORD) != 0 {
@@ -195,13 +195,13 @@ impl<B: Buffer + 'static> SharedRegion<B> {
         self.registration.len()
     }
 
-    /// The key by which this side's work requests name the region.
+    /// The key with which this side's work requests name the region.
     #[must_use]
     pub fn lkey(&self) -> u32 {
         self.registration.lkey()
     }
 
-    /// The key by which the peer's work requests name the region.
+    /// The key with which the peer's work requests name the region.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.registration.rkey()
@@ -223,7 +223,7 @@ impl<B: Buffer + 'static> SharedRegion<B> {
     ///
     /// # Errors
     ///
-    /// The errno. A peer may still reach the buffer then, so it is leaked.
+    /// The errno. A peer may still access the buffer, so it is leaked.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg(self) -> Result<B> {
         self.registration.dereg()

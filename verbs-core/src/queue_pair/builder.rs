@@ -142,9 +142,9 @@ impl QueuePair {
 impl<R: Receives> QueuePairBuilder<R> {
     /// The queue pair takes its receives from a shared receive queue (C: `srq`).
     ///
-    /// They complete on the queue pair's `recv_cq`. The queue pair has no receive queue of its own then:
-    /// no `post_receive`, and `max_recv_wr` and `max_recv_sge` have no effect. It keeps the shared
-    /// receive queue alive.
+    /// They complete on the queue pair's `recv_cq`. The queue pair then has no receive queue of its own:
+    /// it has no `post_receive`, and `max_recv_wr` and `max_recv_sge` have no effect. It keeps the
+    /// shared receive queue alive.
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
@@ -201,7 +201,8 @@ impl<R: Receives> QueuePairBuilder<R> {
 
     builder_setters! {
         in [settings.];
-        /// The peer's access to regions that permit it too; all that the device supports unless set.
+        /// The peer's access to regions that also permit it; all that the device supports unless
+        /// set.
         qp_access_flags: option AccessFlags,
         /// The path MTU; the smaller of both ports' active MTUs unless set.
         path_mtu: option MaximumTransferUnit,
@@ -210,16 +211,17 @@ impl<R: Receives> QueuePairBuilder<R> {
         /// How many reads and atomics this side may have in flight at once; the device's limit unless
         /// set. If the peer's `max_dest_rd_atomic` is smaller, that is used.
         max_rd_atomic: option u8,
-        /// How many reads and atomics of the peer it serves at once; the device's limit unless set.
+        /// How many reads and atomics of the peer this side serves at once; the device's limit
+        /// unless set.
         max_dest_rd_atomic: option u8,
         /// How long the peer waits when no receive is posted here; code 12, 0.64 ms, unless set.
         min_rnr_timer: plain MinRnrTimer,
         /// How long the device waits for an acknowledgement; code 14, 67 ms, unless set.
         timeout: plain AckTimeout,
-        /// How many times the device sends again when nothing is acknowledged; 6 unless set.
+        /// How many times the device resends a request that is not acknowledged; 6 unless set.
         retry_cnt: plain MaxAckRetries,
-        /// How many times the device sends again when the peer has no receive posted; 7, forever,
-        /// unless set.
+        /// How many times the device resends a message when the peer has no receive posted; 7,
+        /// forever, unless set.
         rnr_retry: plain MaxRnrRetries,
     }
 
@@ -246,7 +248,7 @@ impl<R: Receives> QueuePairBuilder<R> {
     ///
     /// - [`Error::Limit`] for a capacity above the device's limit.
     /// - [`Error::OutOfRange`] for a number that its field cannot hold, a `path_mtu` above the port's, or
-    ///   a `pkey_index` after the end of the port's table.
+    ///   a `pkey_index` past the end of the port's table.
     /// - [`Error::NoActivePort`], [`Error::PortNotActive`], [`Error::UnknownPort`],
     ///   [`Error::EmptyGid`] or [`Error::NoGid`] if there is no such port or GID.
     /// - [`Error::ForeignContext`] for a queue of another context.

@@ -94,8 +94,8 @@ pub struct PreparedQueuePair<R = OwnReceives> {
 /// Work requests are posted with its `post_*` functions. Their completions come out of its completion
 /// queues. After a failed work request it is in `ERR`: [`reset`](Self::reset) prepares it again.
 ///
-/// Dropping it destroys it. Once it is destroyed, the device touches none of the buffers that were
-/// posted on it. If the driver fails to destroy it, [`close`](Self::close) returns the error, and a
+/// Dropping it destroys it. Once it is destroyed, the device does not access the buffers that were
+/// posted on it. If the driver fails to destroy it, [`close`](Self::close) returns the error, but a
 /// drop only logs it. Completions of its requests may still be in the completion queues (soft-RoCE
 /// leaves them there).
 ///
@@ -148,8 +148,8 @@ impl<R> PreparedQueuePair<R> {
     ///   It names both GIDs.
     /// - The errno for anything else.
     ///
-    /// The error carries the queue pair, in `INIT` as before. Receives that were posted may have been
-    /// discarded without completions.
+    /// The error carries the queue pair, still in `INIT`. Posted receives may have been discarded
+    /// without completions.
     #[doc(alias = "ibv_modify_qp")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
     pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<QueuePair<R>, Rejected<Self>> {
@@ -233,7 +233,8 @@ impl<R> QueuePair<R> {
     ///
     /// If it is 0, a read or an atomic never completes: the device waits forever to begin it, and no
     /// timeout or retry count ends that wait. The peer can cause this, so check the value before you
-    /// post one. It is always 0 on an unreliable connection ([`QpType::Uc`]), which has neither.
+    /// post one. It is always 0 on an unreliable connection ([`QpType::Uc`]), which has no reads or
+    /// atomics.
     #[must_use]
     pub fn max_rd_atomic(&self) -> u8 {
         negotiated_depth(&self.local, &self.remote)
@@ -242,8 +243,8 @@ impl<R> QueuePair<R> {
     /// The longest message that its port carries, in bytes: the limit on the total of one send,
     /// write or read.
     ///
-    /// It is 2 GiB, the limit of the transport, if the driver reports none. Drivers do not check it:
-    /// see [`post`](Self::post).
+    /// If the driver reports no limit, it is 2 GiB, the limit of the transport. Drivers do not check
+    /// it: see [`post`](Self::post).
     #[inline]
     #[must_use]
     pub const fn max_msg_sz(&self) -> u32 {
@@ -286,10 +287,10 @@ impl<R> QueuePair<R> {
 
     /// Moves it to `RESET` and prepares it again with the same settings, to be connected anew.
     ///
-    /// Posted requests are discarded without completions. When this has returned, the device touches
-    /// none of their buffers. Earlier completions may still be in the completion queues, under the
-    /// same `qp_num`: poll them first. The number of its first packet is a new random one, unless it was
-    /// set in the builder.
+    /// Posted requests are discarded without completions. When this has returned, the device does not
+    /// access their buffers. Earlier completions may still be in the completion queues, with the same
+    /// `qp_num`: poll them first. The number of the first packet is a new random one, unless it was set
+    /// in the builder.
     ///
     /// ```no_run
     /// use verbs_core::{PollSlot, PreparedQueuePair, QueuePair};
@@ -305,8 +306,8 @@ impl<R> QueuePair<R> {
     ///
     /// # Errors
     ///
-    /// Those of [`QueuePairBuilder::build`] for a port or a GID that is gone, otherwise the errno. The
-    /// error carries the queue pair.
+    /// Those of [`QueuePairBuilder::build`] for a port or a GID that no longer exists, otherwise the
+    /// errno. The error carries the queue pair.
     #[doc(alias = "IBV_QPS_RESET")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
     pub fn reset(self) -> Result<PreparedQueuePair<R>, Rejected<Self>> {
@@ -356,7 +357,7 @@ macro_rules! in_each_state {
                 self.qp.cap
             }
 
-            /// Queries the queue pair's attributes, its state included.
+            /// Queries the queue pair's attributes, including its state.
             ///
             /// # Errors
             ///
@@ -367,7 +368,8 @@ macro_rules! in_each_state {
                 self.qp.query()
             }
 
-            /// Changes the queue pair's state or other attributes: those that are set in `attr`.
+            /// Changes those attributes of the queue pair, such as its state, that are set in
+            /// `attr`.
             ///
             /// # Errors
             ///
@@ -379,13 +381,13 @@ macro_rules! in_each_state {
                 self.qp.modify(attr)
             }
 
-            /// The queue that its sends, writes, reads and atomics complete on.
+            /// The queue on which its sends, writes, reads and atomics complete.
             #[must_use]
             pub const fn send_cq(&self) -> &CompletionQueue {
                 &self.qp.send_cq
             }
 
-            /// The queue that its receives complete on.
+            /// The queue on which its receives complete.
             #[must_use]
             pub const fn recv_cq(&self) -> &CompletionQueue {
                 &self.qp.recv_cq
@@ -407,7 +409,7 @@ macro_rules! in_each_state {
             ///
             /// # Errors
             ///
-            /// The errno. The device may still touch the buffers of posted requests then.
+            /// The errno. The device may still access the buffers of posted requests.
             #[doc = man!("ibv_destroy_qp")]
             #[doc(alias = "ibv_destroy_qp")]
             pub fn close(self) -> Result<()> {

@@ -22,9 +22,9 @@ impl<R> QueuePair<R> {
     /// Posts work requests of any kind to the send queue: one request, or a chain of them.
     ///
     /// The requests of an array, slice or vector are a chain, which is posted with one doorbell. The
-    /// device carries them out in order. This function returns at once. Each signalled request
-    /// produces a completion on the [`send_cq`](Self::send_cq) when it is done. The list of elements is
-    /// copied, so it can be reused when this returns.
+    /// device carries them out in order. This function returns at once. Each signalled request produces
+    /// a completion on the [`send_cq`](Self::send_cq) when it is done. The list of elements is copied,
+    /// so it can be reused after this returns.
     ///
     /// A write, and a message that announces it, with one doorbell and one completion:
     ///
@@ -63,7 +63,7 @@ impl<R> QueuePair<R> {
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
     ///   request holds it.
     /// - The region of each element belongs to this queue pair's [`pd`](Self::pd). On another device, or
-    ///   in another protection domain, the same `lkey` may be that of other memory. A debug build checks
+    ///   in another protection domain, the same `lkey` may refer to other memory. A debug build checks
     ///   this for regions that this crate registered.
     /// - If it sends or writes: no code writes to its memory while the request holds it, and no
     ///   `&mut` to it is live.
@@ -73,11 +73,10 @@ impl<R> QueuePair<R> {
     ///   regions is never borrowed: [`SharedRegion`](crate::SharedRegion) ensures this itself, and
     ///   the code that registers a [`RawRegion`](crate::RawRegion) or a
     ///   [`DmabufRegion`](crate::DmabufRegion) promises it.
-    /// - Its elements have at most [`max_msg_sz`](Self::max_msg_sz) bytes together.
-    /// - If it is inline: its elements have at most
-    ///   [`max_inline_data`](crate::QpCap::max_inline_data) bytes together, as granted in
-    ///   [`cap`](Self::cap). Add up the lengths in 64 bits: drivers use 32 bits, and a sum that wraps
-    ///   overwrites memory.
+    /// - Its elements have at most [`max_msg_sz`](Self::max_msg_sz) bytes in total.
+    /// - If it is inline: its elements have at most [`max_inline_data`](crate::QpCap::max_inline_data)
+    ///   bytes in total, as granted in [`cap`](Self::cap). Add up the lengths in 64 bits: drivers use 32
+    ///   bits, and a sum that wraps overwrites memory.
     /// - If it is inline: this processor can read its memory at the address in each element. A
     ///   [`DmabufRegion`](crate::DmabufRegion) has no such address.
     /// - If it is inline: no thread and no peer writes to its memory during this call. This rules out
@@ -93,9 +92,9 @@ impl<R> QueuePair<R> {
     /// # Errors
     ///
     /// [`PostError`] if a request was rejected. The requests before it are posted. If the driver does
-    /// not name the rejected request, all of them may be posted: see [`PostError::posted`].
+    /// not name the rejected request, all requests may be posted: see [`PostError::posted`].
     ///
-    /// A debug build rejects all requests if this crate has registered the memory of one of them in
+    /// A debug build rejects all requests if this crate registered the memory of one of them in
     /// another protection domain.
     #[doc = man!("ibv_post_send")]
     #[doc(alias = "ibv_post_send")]
@@ -306,8 +305,8 @@ macro_rules! receives {
             /// driver does not name the rejected receive, all of them may be posted: see
             /// [`PostError::posted`].
             ///
-            /// A debug build rejects all receives if this crate has registered the memory of one of
-            /// them in another protection domain.
+            /// A debug build rejects all receives if this crate registered the memory of one of them
+            /// in another protection domain.
             #[doc = man!("ibv_post_recv")]
             #[doc(alias = "ibv_post_recv")]
             #[inline]

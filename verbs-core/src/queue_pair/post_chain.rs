@@ -19,9 +19,9 @@ use crate::work_request::{Block, ChainRequest, ReceiveWorkRequest, RequestChain}
 impl<R> QueuePair<R> {
     /// Posts requests of a [`RequestChain`]: all of them (`..`), or a part (`start..end`).
     ///
-    /// They are posted in their order, with one doorbell. This function returns at once. The last request of the range is signalled, whatever
-    /// [`signal_every`](RequestChain::signal_every) chose: when its completion has been polled, all of
-    /// them are done. An empty range posts nothing.
+    /// They are posted in their order, with one doorbell. This function returns at once. The last request of the
+    /// range is always signalled, whatever [`signal_every`](RequestChain::signal_every) chose: once its completion
+    /// has been polled, all requests are done. An empty range posts nothing.
     ///
     /// When this has returned, the chain can be patched for the next post. If the queue is full, the
     /// error's [`posted`](PostError::posted) counts from the start of the range. Poll completions, and
@@ -52,11 +52,11 @@ impl<R> QueuePair<R> {
     /// # Safety
     ///
     /// As [`post`](Self::post), for each request that is posted. The requests hold the memory of their
-    /// elements even if the chain is patched or dropped, which it may be when this has returned.
+    /// elements even if the chain is patched or dropped after this returns.
     ///
     /// # Errors
     ///
-    /// [`PostError`] if a request was rejected, as in [`post`](Self::post), or if the range reaches
+    /// [`PostError`] if a request was rejected, as in [`post`](Self::post), or if the range extends
     /// past the end of the chain: then nothing is posted.
     #[doc = man!("ibv_post_send")]
     #[doc(alias = "ibv_post_send")]

@@ -5,7 +5,7 @@ use std::{fmt, mem, ptr};
 use crate::errno::{io_error, post_errno};
 use crate::error::{ErrorKind, kind_of};
 
-/// A post that was rejected at one of its requests.
+/// A post that was rejected, at one of its requests.
 ///
 /// The requests before that one are posted: see [`posted`](Self::posted). The others are not, and can be
 /// posted again:
@@ -118,7 +118,7 @@ impl PostError {
         .map(of)
     }
 
-    /// How many of the requests, counted from the first, the device has or may have.
+    /// How many requests, counted from the first, the device has or may have.
     ///
     /// They may complete, and they hold their memory until then.
     ///

@@ -280,7 +280,7 @@ impl RouteResolved {
 }
 
 impl Answer {
-    /// What the peer sent with its answer.
+    /// The private data that the peer sent with its answer.
     #[must_use]
     pub const fn private_data(&self) -> &PrivateData {
         &self.private_data

@@ -149,7 +149,7 @@ pub(super) fn wait_request<L: AsFd, T>(
 }
 
 impl ConnectRequest {
-    /// What the peer sent with its request.
+    /// The private data that the peer sent with its request.
     #[must_use]
     pub const fn private_data(&self) -> &PrivateData {
         &self.private_data

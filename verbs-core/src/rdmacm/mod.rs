@@ -1,9 +1,9 @@
 //! Connecting by the RDMA connection manager (librdmacm), with IP addresses and ports.
 //!
-//! Storage protocols connect in this way, and on iWARP it is the only one. The connection manager
-//! finds the device and the path to an IP address, and carries a [`Message`] with the request and with
-//! the answer. Queue pairs are always those of this crate: they belong to the program's own context,
-//! protection domain and completion queues, never to an identifier.
+//! Storage protocols connect in this way, and iWARP devices connect in no other way. The connection
+//! manager finds the device and the path to an IP address, and carries a [`Message`] with the request
+//! and with the answer. Queue pairs are always those of this crate: they belong to the program's own
+//! context, protection domain and completion queues, never to an identifier.
 //!
 //! ```text
 //! Connector::new
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! Each step consumes its identifier, and returns a [`Pending`] step: wait for it with a deadline,
-//! or poll it when its descriptor is readable. Every identifier has a descriptor of its own (an
+//! or poll it when its descriptor is readable. Every identifier has its own descriptor (an
 //! `rdma_event_channel`), and its events are copied and acknowledged at once.
 //!
 //! ```no_run
@@ -48,17 +48,17 @@
 //! ```
 //!
 //! Post the first receives on the prepared queue pair, before `connect` and `accept`: the peer may
-//! send at once when it is connected.
+//! send as soon as it is connected.
 //!
-//! Datagrams need no connection. [`DatagramService`] finds the queue pair of a service by its address
-//! and port, at which it has a [`DatagramListener`]; [`MulticastGroup`] joins a group. All three can begin with
-//! a [`DatagramConnector`], which has options.
+//! Datagrams need no connection. [`DatagramService`] finds the queue pair of a service by the address and port
+//! of its [`DatagramListener`]; [`MulticastGroup`] joins a group. All three can begin with a
+//! [`DatagramConnector`], which has options.
 //!
 //! # Deadlines
 //!
-//! The connection manager has no time limit of its own for a peer that never accepts: give
-//! [`Pending::wait`] a timeout. Dropping an identifier cancels its step. That takes about 10 ms on
-//! soft-RoCE, and up to 7 s on soft-iWARP: do it on a thread that may block.
+//! The connection manager has no time limit for a peer that never accepts: give [`Pending::wait`]
+//! a timeout. Dropping an identifier cancels its step. That takes about 10 ms on soft-RoCE, and up
+//! to 7 s on soft-iWARP, so do it on a thread that may block.
 
 mod address;
 mod connect;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// What is sent with a request, an answer or a rejection.
+/// A message that is sent with a request, an answer or a rejection.
 ///
 /// On InfiniBand and RoCE private data arrives padded with zeros, so its length is not the length that
 /// was sent. A slice becomes a message with its length in a byte before it, which

@@ -25,13 +25,13 @@ use crate::ret;
 
 /// A shared receive queue (SRQ): receives for the messages of many queue pairs.
 ///
-/// A queue pair is put on it with [`QueuePairBuilder::srq`](crate::QueuePairBuilder::srq). Each message
-/// takes the next receive of the queue, whichever queue pair it arrives on. It completes on that queue
-/// pair's `recv_cq`, and [`WorkCompletion::qp_num`](crate::WorkCompletion::qp_num) names the queue
-/// pair.
+/// [`QueuePairBuilder::srq`](crate::QueuePairBuilder::srq) makes a queue pair use it. Each message
+/// takes the next receive of the queue, whichever queue pair it arrives on. The receive completes on
+/// that queue pair's `recv_cq`, and [`WorkCompletion::qp_num`](crate::WorkCompletion::qp_num) names the
+/// queue pair.
 ///
-/// Cloning is cheap and shares the queue. Each queue pair on it keeps it alive, so it is destroyed after
-/// them. A receive that was posted belongs to the queue, not to a queue pair: it stays there when a queue
+/// Cloning is cheap and shares the queue. Each queue pair that uses it keeps it alive, so it is destroyed
+/// after them. A posted receive belongs to the queue, not to a queue pair: it stays there when a queue
 /// pair fails or is destroyed. Receives that are left when the queue is destroyed produce no completions.
 #[doc = man!("ibv_create_srq")]
 #[derive(Clone)]
@@ -197,14 +197,14 @@ impl SharedReceiveQueue {
         Self { ptr, inner }
     }
 
-    /// Arms the limit (C: `srq_limit`): the device reports when fewer receives than that are left.
+    /// Arms the limit (C: `srq_limit`): the device reports when fewer receives than this are left.
     ///
     /// It reports one [`SRQ_LIMIT_REACHED`](crate::EventType::SRQ_LIMIT_REACHED) event, with the
     /// [`handle`](Self::handle) of this queue. To get another one, arm the limit again after receives
     /// have been posted. 0 disarms it.
     ///
-    /// If fewer receives than the limit are left already, the event comes with the next receive
-    /// that is used (soft-RoCE), or at once (other drivers).
+    /// If fewer receives than the limit are left already, the event comes when the next receive is
+    /// used (soft-RoCE), or at once (other drivers).
     ///
     /// # Errors
     ///
@@ -242,7 +242,7 @@ impl SharedReceiveQueue {
     /// - The errno if the driver cannot resize, if more receives are posted than would fit, or if the
     ///   limit that is armed is above `max_wr`.
     ///
-    /// After an error the queue has the capacity that it had.
+    /// After an error the queue keeps its capacity.
     #[doc = man!("ibv_modify_srq")]
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_MAX_WR")]
@@ -264,7 +264,7 @@ impl SharedReceiveQueue {
         ret::errno("ibv_modify_srq", ret).map(|()| attr)
     }
 
-    /// Queries the queue's attributes, the limit that is armed included.
+    /// Queries the queue's attributes, including the armed limit.
     ///
     /// # Errors
     ///
@@ -329,12 +329,12 @@ impl SharedReceiveQueue {
     /// Destroys the queue and returns the driver's error, which a drop would only log.
     ///
     /// Receives that are left in it produce no completion. When this has returned `Ok`, the device
-    /// touches none of their buffers.
+    /// does not access their buffers.
     ///
     /// # Errors
     ///
     /// [`Error::InUse`] while clones or queue pairs exist: dropping the last of them destroys the
-    /// queue. Otherwise the errno; the device may still touch the buffers of posted receives then.
+    /// queue. Otherwise the errno; the device may then still access the buffers of posted receives.
     #[doc = man!("ibv_destroy_srq")]
     #[doc(alias = "ibv_destroy_srq")]
     pub fn close(self) -> Result<()> {

@@ -4,8 +4,8 @@
 //! [`QueuePair::post`](crate::QueuePair::post) requires. Requests have the layout of the C structs, so one
 //! can be built once and posted many times, with only its `wr_id` changed.
 //!
-//! A [`RequestChain`] owns its requests and elements instead, and links them once: for what is posted
-//! often, and for transfers of many requests.
+//! A [`RequestChain`] owns its requests and elements instead, and links them once: for requests that
+//! are posted often, and for transfers of many requests.
 #![expect(unsafe_code, reason = "sees one kind of request as another")]
 
 mod atomic;
@@ -251,7 +251,7 @@ macro_rules! work_request {
 macro_rules! carries_data {
     ($request:ident, $with_imm:ident, $immediate:literal, $solicited:literal) => {
         impl $request<'_> {
-            /// Adds 32 bits of immediate data, which are in the peer's completion: see
+            /// Adds 32 bits of immediate data, which the peer finds in its completion: see
             /// [`imm_data`](crate::WorkSuccess::imm_data).
             #[doc = $immediate]
             #[inline]
@@ -266,10 +266,9 @@ macro_rules! carries_data {
             /// The bytes are copied into the send queue during the post. No `lkey` is needed, and the
             /// buffer can be reused when the post has returned.
             ///
-            /// All of its elements together must have at most
-            /// [`max_inline_data`](crate::QpCap::max_inline_data) bytes, in memory that this processor
-            /// can read and that nothing writes to during the post. Drivers do not check this: see
-            /// [`QueuePair::post`](crate::QueuePair::post).
+            /// Its elements must have at most [`max_inline_data`](crate::QpCap::max_inline_data) bytes
+            /// in total, in memory that this processor can read and that nothing writes to during the
+            /// post. Drivers do not check this: see [`QueuePair::post`](crate::QueuePair::post).
             #[inline]
             #[must_use]
             #[doc(alias = "IBV_SEND_INLINE")]

@@ -56,7 +56,8 @@ impl<'l> WriteWorkRequest<'l> {
 
 impl<'l> ReadWorkRequest<'l> {
     /// A signalled read into one element, or into the elements of an array, slice or vector in their
-    /// order, from the start of `remote`. It reads as many bytes as the elements have.
+    /// order, from the start of `remote`. The total length of the elements is the number of bytes
+    /// that it reads.
     ///
     /// Empty elements are moved to the end of the list and receive nothing.
     ///

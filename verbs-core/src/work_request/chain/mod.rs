@@ -21,16 +21,16 @@ pub(crate) use block::{Block, Linked};
 ///
 /// Its requests are patched in place. All of them can be posted, or any range.
 ///
-/// It owns its requests and copies of their elements, at addresses that do not change, and links
-/// them once. So a post costs as much as in C, however many requests it posts, and nothing is
-/// allocated after the chain was made. A single request that is posted again and again is a chain of one.
+/// It owns its requests and copies of their elements, at addresses that do not change, and links them
+/// once. So a post costs as much as in C, however many requests it has, and nothing is allocated after
+/// the chain is made. For a single request that is posted again and again, use a chain of one.
 ///
 /// [`sends`](Self::sends), [`writes`](Self::writes), [`reads`](Self::reads) and
-/// [`receives`](Self::receives) make one, for a number of requests and the most elements that each may
-/// have. [`QueuePair::post_chain`](crate::QueuePair::post_chain) and
+/// [`receives`](Self::receives) make a chain, from the number of requests and the maximum number of
+/// elements of each. [`QueuePair::post_chain`](crate::QueuePair::post_chain) and
 /// [`QueuePair::post_receive_chain`](crate::QueuePair::post_receive_chain) post it. The driver copies the
-/// requests during the post: when it returns, the chain can be patched, posted to another queue
-/// pair, or dropped. The device still uses the memory of the elements, as for any request.
+/// requests during the post: when it returns, the chain can be patched, posted to another queue pair, or
+/// dropped. The device still uses the memory of the elements, as for any request.
 ///
 /// ```
 /// use verbs_core::{RemoteMemoryRegion, RequestChain, Sge};
@@ -222,8 +222,8 @@ impl<R: ChainRequest<Wr = ibv_send_wr>> RequestChain<R> {
 
     /// Signals every `count`th request, and the last one; 0 signals only the last one.
     ///
-    /// Only these have a completion if they succeed. Unless this is set, each request is signalled. The last
-    /// request of a post is always signalled, whichever it is.
+    /// Only signalled requests have a completion if they succeed. Unless this is set, each request is
+    /// signalled. The last request of a post is always signalled, whichever it is.
     ///
     /// The requests before a signalled one keep their places in the send queue until it completes. So
     /// choose at most half of [`max_send_wr`](crate::QpCap::max_send_wr), if the chain is to be posted
