@@ -2,6 +2,8 @@
 
 use std::task::{Context, Poll, Waker};
 
+use slab::Slab;
+
 use crate::sync::Mutex;
 use crate::wake;
 
@@ -13,12 +15,13 @@ pub(crate) struct Destroyed<C> {
 
 struct State<C> {
     pending: Vec<C>,
-    wakers: Vec<(Option<C>, Waker)>,
+    // By the keys of those that wait: no waker after it was woken, until it is polled again.
+    wakers: Slab<(Option<C>, Option<Waker>)>,
 }
 
 impl<C: Copy + PartialEq> Destroyed<C> {
     pub(crate) fn new() -> Self {
-        let (pending, wakers) = (Vec::new(), Vec::new());
+        let (pending, wakers) = (Vec::new(), Slab::new());
         Self {
             state: Mutex::new(State { pending, wakers }),
         }
@@ -34,11 +37,11 @@ impl<C: Copy + PartialEq> Destroyed<C> {
     pub(crate) fn finish(&self, channel: &C) {
         let mut state = self.state.lock();
         state.pending.retain(|other| other != channel);
-        let of_it = |(of, _): &mut (Option<C>, Waker)| of.is_none_or(|of| of == *channel);
-        let woken: Vec<_> = state.wakers.extract_if(.., of_it).collect();
+        let waiting = state.wakers.iter_mut().map(|(_, waiting)| waiting);
+        let of_it = waiting.filter(|(of, _)| of.is_none_or(|of| of == *channel));
+        let woken: Vec<_> = of_it.filter_map(|(_, waker)| waker.take()).collect();
         drop(state);
-        let wakers = woken.into_iter().map(|(_, waker)| waker);
-        wake::wake_all(wakers);
+        wake::wake_all(woken);
     }
 
     /// Whether a helper thread has the queue pair of this channel, or of any.
@@ -50,46 +53,56 @@ impl<C: Copy + PartialEq> Destroyed<C> {
         }
     }
 
+    /// A wait for the queue pair of this channel to be destroyed, or for any.
+    pub(crate) const fn waits_for(&self, channel: Option<C>) -> Waiting<'_, C> {
+        Waiting {
+            destroyed: self,
+            channel,
+            key: None,
+        }
+    }
+}
+
+/// A task that waits, until this is dropped.
+pub(crate) struct Waiting<'a, C: Copy + PartialEq> {
+    destroyed: &'a Destroyed<C>,
+    channel: Option<C>,
+    key: Option<usize>,
+}
+
+impl<C: Copy + PartialEq> Waiting<'_, C> {
     /// Whether `ready` returns something. If not, the task is woken when this queue pair has been destroyed, or
-    /// any. A future that is dropped leaves its waker here until then.
+    /// any.
     pub(crate) fn poll<T>(
-        &self,
+        &mut self,
         cx: &Context<'_>,
-        channel: Option<C>,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Poll<T> {
         if let Some(value) = ready() {
             return Poll::Ready(value);
         }
-        let spare = self.add(channel, cx.waker().clone());
-        wake::drop_guarded(spare);
+        let replaced = self.sleep(cx.waker().clone());
+        wake::drop_guarded(replaced);
         // Again: what happened before the waker was here has not woken the task.
-        let Some(value) = ready() else {
-            return Poll::Pending;
-        };
-        if channel.is_some() {
-            // Nothing takes it out any more: its queue pair has been destroyed.
-            let own = self.remove(channel, cx.waker());
-            wake::drop_guarded(own);
-        }
-        Poll::Ready(value)
+        ready().map_or(Poll::Pending, Poll::Ready)
     }
 
-    fn remove(&self, channel: Option<C>, waker: &Waker) -> Option<Waker> {
-        let mut state = self.state.lock();
-        let mut wakers = state.wakers.iter();
-        let at = wakers.position(|(of, other)| *of == channel && other.will_wake(waker))?;
-        Some(state.wakers.swap_remove(at).1)
+    /// Returns the previous waker.
+    fn sleep(&mut self, waker: Waker) -> Option<Waker> {
+        let mut state = self.destroyed.state.lock();
+        let wakers = &mut state.wakers;
+        let key = *self
+            .key
+            .get_or_insert_with(|| wakers.insert((self.channel, None)));
+        wakers.get_mut(key)?.1.replace(waker)
     }
+}
 
-    /// Returns the waker if the task has one here.
-    fn add(&self, channel: Option<C>, waker: Waker) -> Option<Waker> {
-        let mut state = self.state.lock();
-        let mut wakers = state.wakers.iter();
-        if wakers.any(|(of, other)| *of == channel && other.will_wake(&waker)) {
-            return Some(waker);
+impl<C: Copy + PartialEq> Drop for Waiting<'_, C> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            let removed = self.destroyed.state.lock().wakers.try_remove(key);
+            wake::drop_guarded(removed.and_then(|(_, waker)| waker));
         }
-        state.wakers.push((channel, waker));
-        None
     }
 }

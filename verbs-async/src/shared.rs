@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use verbs_channel::engine::Closing;
@@ -114,12 +115,39 @@ impl SharedEngine {
         channel: Option<ChannelId>,
         mut ready: impl FnMut() -> Option<T>,
     ) -> T {
-        poll_fn(|cx| self.destroyed.poll(cx, channel, &mut ready)).await
+        let mut waits = self.destroyed.waits_for(channel);
+        poll_fn(|cx| waits.poll(cx, &mut ready)).await
     }
 
     /// Waits until these queues of a channel and their backlogs are empty.
     pub(crate) async fn drained(&self, at: ChannelId, queues: &'static [Queue]) {
-        poll_fn(|cx| self.driver.poll_drained(at, queues, cx)).await;
+        let mut waits = DrainWait {
+            driver: &self.driver,
+            at,
+            key: None,
+        };
+        poll_fn(|cx| waits.poll(queues, cx)).await;
+    }
+}
+
+/// Waits in [`SharedEngine::drained`] until it is dropped.
+struct DrainWait<'a> {
+    driver: &'a Driver<Channels>,
+    at: ChannelId,
+    key: Option<usize>,
+}
+
+impl DrainWait<'_> {
+    fn poll(&mut self, queues: &'static [Queue], cx: &mut Context<'_>) -> Poll<()> {
+        self.driver.poll_drained(self.at, queues, &mut self.key, cx)
+    }
+}
+
+impl Drop for DrainWait<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.driver.cancel_drained(self.at, key);
+        }
     }
 }
 

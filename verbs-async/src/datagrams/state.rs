@@ -241,7 +241,8 @@ impl End {
     /// Waits until the queue pair of an endpoint that is down has been destroyed.
     pub(super) async fn wait(&self) -> Result<(), TransportError> {
         let is_over = || (!self.destroyed.is_pending(None)).then_some(());
-        poll_fn(|cx| self.destroyed.poll(cx, None, is_over)).await;
+        let mut waits = self.destroyed.waits_for(None);
+        poll_fn(|cx| waits.poll(cx, is_over)).await;
         match self.is_stuck.load(Ordering::Relaxed) {
             true => Err(TransportError::Stuck),
             false => Ok(()),

@@ -236,10 +236,13 @@ impl<R: Ring> Driver<R> {
 
     /// Waits until these queues of a channel and their backlogs are empty. Any number of tasks can
     /// wait, each for what it was polled for last.
+    ///
+    /// A task that waits has a key, to be passed to [`cancel_drained`](Self::cancel_drained).
     pub(crate) fn poll_drained(
         &self,
         channel: R::Channel,
         queues: &'static [Queue],
+        key: &mut Option<usize>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let waker = cx.waker().clone();
@@ -248,12 +251,14 @@ impl<R: Ring> Driver<R> {
             Some(waker)
         } else {
             // Before driving, which arms the queue only if a task waits.
-            let replaced = state.add_drain_waiter(R::index(channel), (waker, channel, queues));
+            let waiter = (waker, channel, queues);
+            let replaced = state.add_drain_waiter(R::index(channel), key, waiter);
             state.drive(None);
             replaced
         };
         let (drained, own) = if state.is_empty(channel, queues) {
-            let own = state.stop_draining(R::index(channel), cx.waker());
+            let own = key.take();
+            let own = own.and_then(|key| state.stop_draining(R::index(channel), key));
             (Poll::Ready(()), own)
         } else {
             (Poll::Pending, None)
@@ -262,6 +267,14 @@ impl<R: Ring> Driver<R> {
         wake::drop_guarded(replaced);
         wake::drop_guarded(own);
         drained
+    }
+
+    /// Stops the wait for empty queues that has this key.
+    pub(crate) fn cancel_drained(&self, channel: R::Channel, key: usize) {
+        let mut state = self.state.lock();
+        let waker = state.stop_draining(R::index(channel), key);
+        self.unlock(state);
+        wake::drop_guarded(waker);
     }
 
     /// Polls for the busy-poll time before the queue is armed. Other threads can take the lock in

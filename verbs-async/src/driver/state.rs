@@ -45,7 +45,8 @@ pub(super) enum Wait {
 /// The backlogs of a channel, and the tasks that wait until its queues are drained.
 pub(super) struct Channel<R: Ring> {
     pub(super) backlogs: [Backlog; 2],
-    drain_waiters: Vec<DrainWaiter<R>>,
+    // By their keys: `None` after it was woken, until its future is polled again or dropped.
+    drain_waiters: Slab<Option<DrainWaiter<R>>>,
 }
 
 /// The waker of a task that waits until these queues of this channel are drained.
@@ -241,19 +242,29 @@ impl<R: Ring> DriverState<R> {
         if !self.line.is_empty() {
             self.advance_line();
         }
-        let mut next = 0;
-        while let Some(&(_, channel, queues)) = self.drain_waiter(index, next) {
-            if self.is_empty(channel, queues) {
-                let waker = self.remove_drain_waiter(index, next);
-                self.deferred.wake(waker);
-            } else {
-                next += 1;
+        for key in 0..self.drain_keys(index) {
+            if let Some((channel, queues)) = self.drained_by(index, key)
+                && self.is_empty(channel, queues)
+            {
+                let waker = self.wake_drain_waiter(index, key);
+                self.deferred.extend(waker);
             }
         }
     }
 
-    fn drain_waiter(&self, index: usize, at: usize) -> Option<&DrainWaiter<R>> {
-        self.channels.get(index)?.drain_waiters.get(at)
+    /// A number above all keys of tasks that wait until this channel is drained.
+    fn drain_keys(&self, index: usize) -> usize {
+        let waiters = self.channels.get(index).map(|here| &here.drain_waiters);
+        let last = waiters.and_then(|waiters| waiters.iter().next_back());
+        last.map_or(0, |(key, _)| key + 1)
+    }
+
+    /// What the task with this key waits for.
+    fn drained_by(&self, index: usize, key: usize) -> Option<(R::Channel, &'static [Queue])> {
+        let waiter = self.channels.get(index)?.drain_waiters.get(key)?;
+        waiter
+            .as_ref()
+            .map(|&(_, channel, queues)| (channel, queues))
     }
 
     /// Takes the outcome of an operation, if it is known.
@@ -358,33 +369,39 @@ impl<R: Ring> DriverState<R> {
         self.drive(None);
     }
 
-    /// Wakes the task when these queues of the channel are drained, and for no others of it. Returns
-    /// its previous waker, for the caller to drop.
+    /// Wakes the task with this key when these queues of the channel are drained, and for no others of
+    /// it. Returns its previous waker, for the caller to drop.
     pub(super) fn add_drain_waiter(
         &mut self,
         index: usize,
+        key: &mut Option<usize>,
         waiter: DrainWaiter<R>,
     ) -> Option<Waker> {
-        let replaced = self.stop_draining(index, &waiter.0);
+        let waiters = &mut self.channel(index).drain_waiters;
+        let key = *key.get_or_insert_with(|| waiters.insert(None));
+        if let Some((waker, ..)) = waiters.get_mut(key)?.replace(waiter) {
+            return Some(waker);
+        }
         self.waiters += 1;
         self.queued_or_draining += 1;
-        self.channel(index).drain_waiters.push(waiter);
-        replaced
+        None
     }
 
-    /// The task does not wait until the channel is drained any more. Returns its waker, for the caller
-    /// to drop.
-    pub(super) fn stop_draining(&mut self, index: usize, task: &Waker) -> Option<Waker> {
-        let mut waiters = self.channels.get(index)?.drain_waiters.iter();
-        let at = waiters.position(|(waker, ..)| waker.will_wake(task))?;
-        Some(self.remove_drain_waiter(index, at))
+    /// The task with this key does not wait until the channel is drained any more. Returns its waker, for
+    /// the caller to drop.
+    pub(super) fn stop_draining(&mut self, index: usize, key: usize) -> Option<Waker> {
+        let waker = self.wake_drain_waiter(index, key);
+        self.channel(index).drain_waiters.try_remove(key);
+        waker
     }
 
-    fn remove_drain_waiter(&mut self, index: usize, at: usize) -> Waker {
+    /// Takes the waker of the task with this key.
+    fn wake_drain_waiter(&mut self, index: usize, key: usize) -> Option<Waker> {
+        let waiters = &mut self.channel(index).drain_waiters;
+        let (waker, ..) = waiters.get_mut(key)?.take()?;
         self.waiters -= 1;
         self.queued_or_draining -= 1;
-        let (waker, ..) = self.channel(index).drain_waiters.swap_remove(at);
-        waker
+        Some(waker)
     }
 
     /// Whether these queues of a channel and their backlogs are empty.
@@ -403,7 +420,7 @@ impl<R: Ring> DriverState<R> {
         if index >= self.channels.len() {
             self.channels.resize_with(index + 1, || Channel {
                 backlogs: [Backlog::default(), Backlog::default()],
-                drain_waiters: Vec::new(),
+                drain_waiters: Slab::new(),
             });
             self.line.resize(index + 1);
         }

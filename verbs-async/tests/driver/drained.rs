@@ -13,7 +13,9 @@ fn drain_waiter_is_woken_when_the_queues_are_empty() {
     let counter = WakeCounter::new();
     let waker = Waker::from(std::sync::Arc::clone(&counter));
     let mut cx = Context::from_waker(&waker);
-    let mut drained = |queues: &'static [Queue]| bench.driver.poll_drained(0, queues, &mut cx);
+    let mut key = None;
+    let mut drained =
+        |queues: &'static [Queue]| bench.driver.poll_drained(0, queues, &mut key, &mut cx);
     assert!(drained(&QUEUES).is_ready(), "nothing has submission");
     assert_eq!(bench.device.lock().armings, 0, "no task waits");
     bench.start(0);
@@ -111,4 +113,28 @@ fn backlog_rejected_after_a_failure_is_drained() {
     let armings = bench.device.lock().armings;
     bench.driver.on_event();
     assert_eq!(bench.device.lock().armings, armings);
+}
+
+#[test]
+fn each_task_keeps_only_its_last_waker() {
+    let bench = Bench::new(1);
+    let counters = [(); 4].map(|()| WakeCounter::new());
+    bench.start(0);
+    let mut keys = [None; 2];
+    let mut poll = |task: usize, counter: usize| {
+        let waker = Waker::from(std::sync::Arc::clone(&counters[counter]));
+        let mut cx = Context::from_waker(&waker);
+        let driver = &bench.driver;
+        let drained = driver.poll_drained(0, &QUEUES, &mut keys[task], &mut cx);
+        drained.is_ready()
+    };
+    for (task, counter) in [(0, 0), (0, 1), (1, 1), (0, 2), (1, 3)] {
+        assert!(!poll(task, counter));
+    }
+    bench.complete([0]);
+    let woken = counters.each_ref().map(|counter| counter.wakes());
+    assert_eq!(woken, [0, 0, 1, 1]);
+    assert!(poll(0, 0) && poll(1, 1));
+    let kept = counters.each_ref().map(std::sync::Arc::strong_count);
+    assert_eq!(kept, [1; 4]);
 }

@@ -79,11 +79,13 @@ impl Bench {
         poll(&self.driver, &key, &mut cx)
     }
 
-    /// Whether the first channel's first queue is empty. If not, this is woken when it is.
+    /// Whether the first channel's first queue is empty. If not, this is woken when it is, once.
     pub(crate) fn is_drained(&self, counter: &Arc<WakeCounter>) -> bool {
         let waker = Waker::from(Arc::clone(counter));
         let mut cx = Context::from_waker(&waker);
-        let drained = self.driver.poll_drained(0, &[Queue::Send], &mut cx);
+        let drained = self
+            .driver
+            .poll_drained(0, &[Queue::Send], &mut None, &mut cx);
         drained.is_ready()
     }
 

@@ -77,9 +77,30 @@ impl Back {
     }
 }
 
-fn poll_drained(bench: &Bench, queues: &'static [Queue], waker: &Waker) -> Poll<()> {
-    let mut cx = Context::from_waker(waker);
-    bench.driver.poll_drained(0, queues, &mut cx)
+/// A task that waits until the queues of the first channel are empty.
+struct Drain<'a> {
+    bench: &'a Bench,
+    waker: &'a Waker,
+    key: Option<usize>,
+}
+
+impl<'a> Drain<'a> {
+    const fn new(bench: &'a Bench, waker: &'a Waker) -> Self {
+        let key = None;
+        Self { bench, waker, key }
+    }
+
+    fn poll(&mut self, queues: &'static [Queue]) -> Poll<()> {
+        let mut cx = Context::from_waker(self.waker);
+        let driver = &self.bench.driver;
+        driver.poll_drained(0, queues, &mut self.key, &mut cx)
+    }
+
+    fn cancel(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.bench.driver.cancel_drained(0, key);
+        }
+    }
 }
 
 #[test]
@@ -138,19 +159,27 @@ fn drain_wakers_run_without_the_lock() {
         let bench = Bench::new(1);
         let back = Back::new(&bench);
         let waker = back.waker();
+        let mut drain = Drain::new(&bench, &waker);
         bench.start(0);
-        assert!(poll_drained(&bench, &QUEUES, &waker).is_pending());
+        assert!(drain.poll(&QUEUES).is_pending());
         assert_eq!(back.seen(), [1, 0, 0]);
-        assert!(poll_drained(&bench, &QUEUES, &waker).is_pending());
+        assert!(drain.poll(&QUEUES).is_pending());
         assert_eq!(back.seen(), [1, 0, 1]);
         bench.complete([0]);
         assert_eq!(back.seen(), [0, 1, 0]);
         // Not needed, and neither is the previous one.
         bench.start(1);
-        assert!(poll_drained(&bench, &QUEUES, &waker).is_pending());
-        assert!(poll_drained(&bench, &[Queue::Receive], &waker).is_ready());
+        assert!(drain.poll(&QUEUES).is_pending());
+        assert!(drain.poll(&[Queue::Receive]).is_ready());
         assert_eq!(back.seen(), [2, 0, 2]);
         bench.complete([1]);
+        assert_eq!(back.seen(), [0, 0, 0]);
+        // It does not wait any more.
+        bench.start(2);
+        assert!(drain.poll(&QUEUES).is_pending());
+        drain.cancel();
+        assert_eq!(back.seen(), [1, 0, 1]);
+        bench.complete([2]);
         assert_eq!(back.seen(), [0, 0, 0]);
     });
 }
@@ -217,16 +246,19 @@ fn panicking_waker_drop_loses_no_outcome() {
     for key in keys.into_iter().chain(keys) {
         assert!(poll(key).is_pending());
     }
-    assert!(poll_drained(&bench, &[Queue::Send], &panics).is_pending());
-    assert!(poll_drained(&bench, &QUEUES, &panics).is_pending());
+    let mut drain = Drain::new(&bench, &panics);
+    assert!(drain.poll(&[Queue::Send]).is_pending());
+    assert!(drain.poll(&QUEUES).is_pending());
     bench.driver.abandon(keys[0]);
     bench.complete([0, 1]);
     // Not needed, each of them.
     assert!(poll(keys[1]).is_ready());
-    assert!(poll_drained(&bench, &QUEUES, &panics).is_ready());
+    assert!(drain.poll(&QUEUES).is_ready());
     bench.start(2);
-    assert!(poll_drained(&bench, &QUEUES, &panics).is_pending());
-    assert!(poll_drained(&bench, &[Queue::Receive], &panics).is_ready());
+    assert!(drain.poll(&QUEUES).is_pending());
+    assert!(drain.poll(&[Queue::Receive]).is_ready());
+    assert!(drain.poll(&QUEUES).is_pending());
+    drain.cancel();
 }
 
 #[test]

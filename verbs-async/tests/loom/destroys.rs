@@ -5,7 +5,7 @@ use std::task::{Context, Waker};
 
 use loom::thread;
 
-use crate::destroyed::Destroyed;
+use crate::destroyed::{Destroyed, Waiting};
 use crate::races::{WakeFlag, explore};
 use crate::sync::{Arc, Mutex};
 
@@ -33,16 +33,19 @@ impl Model {
         })
     }
 
-    /// Whether it is destroyed. The task is woken later if not.
-    fn poll(&self, at: usize, flag: &std::sync::Arc<WakeFlag>) -> bool {
+    /// Whether it is destroyed. The task is woken later if not, while it waits.
+    fn poll(
+        &self,
+        waits: &mut Waiting<'_, usize>,
+        at: usize,
+        flag: &std::sync::Arc<WakeFlag>,
+    ) -> bool {
         let waker = Waker::from(std::sync::Arc::clone(flag));
         let ready = || {
             let is_destroyed = *self.is_destroyed[at].lock();
             (is_destroyed && !self.waiting.is_pending(Some(&at))).then_some(())
         };
-        let polled = self
-            .waiting
-            .poll(&Context::from_waker(&waker), Some(at), ready);
+        let polled = waits.poll(&Context::from_waker(&waker), ready);
         polled.is_ready()
     }
 }
@@ -53,13 +56,15 @@ fn task_that_waits_for_a_queue_pair_is_woken_when_it_is_destroyed() {
         let model = Model::new();
         let helper = Model::destroys(&model, 0);
         let flag = std::sync::Arc::<WakeFlag>::default();
-        let was_ready = model.poll(0, &flag);
+        let mut waits = model.waiting.waits_for(Some(0));
+        let was_ready = model.poll(&mut waits, 0, &flag);
         helper.join().unwrap();
         assert!(
             was_ready || flag.0.load(Ordering::Relaxed),
             "it waits forever"
         );
-        assert!(model.poll(0, &flag) && !model.waiting.is_pending(None));
+        assert!(model.poll(&mut waits, 0, &flag) && !model.waiting.is_pending(None));
+        drop(waits);
         assert_eq!(std::sync::Arc::strong_count(&flag), 1, "a waker is left");
     });
 }
@@ -70,7 +75,8 @@ fn tasks_that_wait_for_different_queue_pairs_are_both_woken() {
         let model = Model::new();
         let helpers = [0, 1].map(|at| Model::destroys(&model, at));
         let flags: [std::sync::Arc<WakeFlag>; 2] = Default::default();
-        let was_ready = [0, 1].map(|at| model.poll(at, &flags[at]));
+        let mut waits = [0, 1].map(|at| model.waiting.waits_for(Some(at)));
+        let was_ready = [0, 1].map(|at| model.poll(&mut waits[at], at, &flags[at]));
         for helper in helpers {
             helper.join().unwrap();
         }
@@ -87,13 +93,14 @@ fn only_tasks_that_wait_for_it_or_for_any_are_woken() {
         let model = Model::new();
         [0, 1].into_iter().for_each(|at| model.waiting.start(at));
         let waits_for = [Some(0), Some(1), None];
+        let mut waits = waits_for.map(|channel| model.waiting.waits_for(channel));
         let flags: [std::sync::Arc<WakeFlag>; 3] = Default::default();
-        let poll_all = || {
-            for (flag, channel) in flags.iter().zip(waits_for) {
+        let mut poll_all = || {
+            for ((flag, channel), waits) in flags.iter().zip(waits_for).zip(&mut waits) {
                 let waker = Waker::from(std::sync::Arc::clone(flag));
                 let ready = || (!model.waiting.is_pending(channel.as_ref())).then_some(());
                 let cx = Context::from_waker(&waker);
-                let _polled = model.waiting.poll(&cx, channel, ready);
+                let _polled = waits.poll(&cx, ready);
             }
         };
         let woken = || {

@@ -360,7 +360,8 @@ fn drain_waiter_is_woken() {
         let flag = std::sync::Arc::<WakeFlag>::default();
         let waker = Waker::from(std::sync::Arc::clone(&flag));
         let mut cx = Context::from_waker(&waker);
-        let drained = model.driver.poll_drained(0, &QUEUES, &mut cx);
+        let mut key = None;
+        let drained = model.driver.poll_drained(0, &QUEUES, &mut key, &mut cx);
         dropped.join().unwrap();
         device.join().unwrap();
         let woken = flag.0.load(Ordering::Relaxed);
@@ -371,9 +372,10 @@ fn drain_waiter_is_woken() {
         assert!(
             model
                 .driver
-                .poll_drained(0, &[Queue::Send], &mut cx)
+                .poll_drained(0, &[Queue::Send], &mut key, &mut cx)
                 .is_ready()
         );
+        assert!(key.is_none(), "it waits no more");
         drop(second);
     });
 }

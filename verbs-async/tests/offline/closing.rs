@@ -1,11 +1,15 @@
 //! Channels that are closed in order.
 
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
+
 use fake_libibverbs::{assert_all_is_well, with};
 use verbs_async::Error;
 use verbs_channel::TransportError;
 use verbs_channel::verbs_core::verbs_sys::{IBV_WC_WR_FLUSH_ERR, ibv_wc};
 
-use crate::bench::{Bench, Task, announce, done, later, now};
+use crate::bench::{Bench, Task, announce, bounded, done, later, now};
+use crate::destroys::Destroys;
 use crate::groups::{Peer, posted};
 
 #[test]
@@ -107,4 +111,54 @@ fn all_tasks_that_close_a_channel_are_woken() {
         let _closed = close.ends_when_woken();
     }
     assert!(send.ends().0.is_ok());
+}
+
+/// A task that is polled with ever new wakers, as one of a `FuturesUnordered` that moves: only the last is
+/// kept, and none of a future that was dropped.
+#[test]
+fn closing_keeps_one_waker() {
+    bounded(|| {
+        {
+            let bench = Bench::new();
+            let peer = Peer::new(&bench);
+            let mut send = peer.send().waits();
+            let wakers = [(); 100].map(|()| Arc::new(Kept));
+            let kept = || {
+                let is_kept = |waker: &&Arc<Kept>| Arc::strong_count(waker) > 1;
+                wakers.iter().filter(is_kept).count()
+            };
+            let mut close = Box::pin(peer.channel.close());
+            let mut poll_all = || {
+                for waker in &wakers {
+                    let waker = Waker::from(Arc::clone(waker));
+                    let polled = close.as_mut().poll(&mut Context::from_waker(&waker));
+                    assert!(polled.is_pending());
+                }
+            };
+            // Until the send has ended, and until the queue pair has been destroyed.
+            poll_all();
+            assert_eq!(kept(), 1);
+            let destroys = Destroys::new();
+            done(posted());
+            announce(&bench);
+            assert_eq!(kept(), 0, "it was woken");
+            poll_all();
+            destroys.begins();
+            assert_eq!(kept(), 1);
+            drop(close);
+            assert_eq!(kept(), 0);
+            destroys.returns();
+            assert!(send.ends().0.is_ok());
+            later(peer.group().destroyed()).unwrap();
+            with(|library| library.before = None);
+        }
+        assert_all_is_well();
+    });
+}
+
+/// A waker that counts its owners.
+struct Kept;
+
+impl Wake for Kept {
+    fn wake(self: Arc<Self>) {}
 }

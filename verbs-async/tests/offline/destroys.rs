@@ -18,7 +18,7 @@ use crate::bench::{Bench, Hand, Task, announce, bounded, done, join, later, now}
 use crate::groups::{Peer, posted};
 
 /// Calls that destroy queue pairs: each waits until it is released.
-struct Destroys {
+pub(crate) struct Destroys {
     begun: Receiver<ThreadId>,
     release: Sender<()>,
 }
@@ -27,7 +27,7 @@ struct Destroys {
 const LONG: Duration = Duration::from_secs(20);
 
 impl Destroys {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (begins, begun) = mpsc::channel();
         let (release, released) = mpsc::channel();
         let released = Mutex::new(released);
@@ -42,14 +42,14 @@ impl Destroys {
     }
 
     /// Waits until a call has begun, which is on a helper thread.
-    fn begins(&self) {
+    pub(crate) fn begins(&self) {
         let thread = self.begun.recv_timeout(LONG);
         let thread = thread.expect("nothing is destroyed");
         assert_ne!(thread, thread::current().id(), "the caller is blocked");
     }
 
     /// Lets one return.
-    fn returns(&self) {
+    pub(crate) fn returns(&self) {
         self.release.send(()).unwrap();
     }
 }
