@@ -17,6 +17,7 @@ use verbs_channel::{
     ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest, Queue, Ticket,
 };
 
+use crate::coop;
 use crate::driver::{Driver, QUEUES, Submission};
 use crate::error::{Error, Result};
 use crate::operation::Operation;
@@ -432,8 +433,15 @@ impl AsyncChannel {
 impl RoomWait<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let AsyncChannel { at, backlog, .. } = *self.channel;
+        if coop::must_yield(cx) {
+            return Poll::Pending;
+        }
         let driver = self.channel.driver();
-        driver.poll_room(at, self.queue, backlog, &mut self.key, cx)
+        let polled = driver.poll_room(at, self.queue, backlog, &mut self.key, cx);
+        if polled.is_ready() {
+            coop::count_ready(cx);
+        }
+        polled
     }
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 use fake_libibverbs::with;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use verbs_async::verbs_channel::OwnedBuffer;
+use verbs_async::Operation;
+use verbs_async::verbs_channel::{OwnedBuffer, Queue};
 use verbs_core::PollSlot;
 
 use crate::bench::{Bench, bounded, done};
@@ -19,39 +20,42 @@ const TICK: Duration = Duration::from_millis(1);
 
 const TURNS: u32 = if cfg!(miri) { 3 } else { 100 };
 
-/// Sends forever; each send has completed when it is first polled.
+/// Sends and awaits forever; each send has completed when it is first polled.
 async fn floods(peer: &Peer) {
     let mut buffer = peer.buffer();
     loop {
-        let send = peer.channel.send(buffer);
-        done(with(|library| {
-            library.calls.clear();
-            std::mem::take(&mut library.posted)
-                .concat()
-                .last()
-                .map(|posted| posted.wr_id)
-        }));
-        let (sent, back) = send.await;
+        let (sent, back) = send(peer, buffer).await;
         sent.unwrap();
         buffer = back;
     }
 }
 
-/// The same with several sends in flight, each with a waker of its own.
+/// Begins a send, which completes at once.
+fn send(peer: &Peer, buffer: OwnedBuffer) -> Operation {
+    let send = peer.channel.send(buffer);
+    done(with(|library| {
+        library.calls.clear();
+        let posted = std::mem::take(&mut library.posted).concat();
+        posted.last().map(|posted| posted.wr_id)
+    }));
+    send
+}
+
+/// Sends and awaits several at once, each with a waker of its own.
 async fn floods_unordered(peer: &Peer) {
-    let send = |buffer: OwnedBuffer| {
-        let send = peer.channel.send(buffer);
-        done(with(|library| {
-            library.calls.clear();
-            let posted = std::mem::take(&mut library.posted).concat();
-            posted.last().map(|posted| posted.wr_id)
-        }));
-        send
-    };
+    let send = |buffer| send(peer, buffer);
     let mut sends: FuturesUnordered<_> = (0..2).map(|_| send(peer.buffer())).collect();
     while let Some((sent, back)) = sends.next().await {
         sent.unwrap();
         sends.push(send(back));
+    }
+}
+
+/// Sends forever, and awaits only that there is room.
+async fn floods_unawaited(peer: &Peer) {
+    loop {
+        peer.channel.ready(Queue::Send).await.unwrap();
+        drop(send(peer, peer.buffer()));
     }
 }
 
@@ -132,6 +136,15 @@ fn other_tasks_run_beside_a_task_with_many_operations_that_are_ready() {
         let bench = Bench::new();
         let peer = Peer::new(&bench);
         pollster::block_on(until(floods_unordered(&peer), polled(TURNS)));
+    });
+}
+
+#[test]
+fn other_tasks_run_beside_a_task_that_awaits_room_and_no_operation() {
+    bounded(|| {
+        let bench = Bench::new();
+        let peer = Peer::new(&bench);
+        pollster::block_on(until(floods_unawaited(&peer), polled(TURNS)));
     });
 }
 

@@ -217,6 +217,9 @@ impl BufferPool {
     /// the next task: do not leak the future. A future that is polled again after it was ready takes
     /// another block.
     ///
+    /// If a block is free, it is ready at once: it never yields to other tasks. A loop that awaits nothing
+    /// else keeps its executor from running them.
+    ///
     /// ```no_run
     /// # use verbs_channel::{BufferPool, OwnedBuffer};
     /// # async fn example(pool: &BufferPool) -> verbs_channel::Result<OwnedBuffer> {
