@@ -347,7 +347,7 @@ fn stream_wakes_tasks_of_other_channels_at_once_and_without_its_lock() {
         panic!("it was not woken once: {printed:?}");
     };
     assert!(
-        printed.contains("protocol"),
+        printed.contains("channel: "),
         "the stream is locked: {printed}"
     );
     assert_eq!(reader.times(), 0);
