@@ -52,7 +52,8 @@
 //!
 //! The feature `tokio` or `async-io` adds support for that runtime: `cargo add verbs-async --features tokio`.
 //! With it, one call connects to a server: `AsyncChannel::connect_tokio`. The docs of
-//! `AsyncChannel::accept_tokio` show both ends of a connection between two processes.
+//! `AsyncChannel::accept_tokio` show both ends of a connection between two processes. The lesson
+//! `hello_async_server` of the examples is a server: a task for each client, and a time limit around each wait.
 //!
 //! # Errors
 //!

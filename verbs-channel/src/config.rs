@@ -19,7 +19,8 @@ use crate::error::{Error, Result};
 pub enum PollStrategy {
     /// Spin: the shortest latency, for a thread with a core of its own.
     Spin,
-    /// Spin for some microseconds, then yield the processor between polls.
+    /// Spin for some microseconds, then yield the processor between polls. A wait takes a whole core if no other
+    /// thread needs it.
     #[default]
     SpinThenYield,
     /// Spin, then yield, for this many polls, then sleep until the completion channel has an event.

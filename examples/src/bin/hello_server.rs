@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use verbs_channel::verbs_core::{Context, ProtectionDomain};
-use verbs_channel::{Channel, DownReason, Error, ErrorChain, Result};
+use verbs_channel::{Channel, DownReason, Error, ErrorChain, PollStrategy, Result};
 
 fn open() -> Result<ProtectionDomain> {
     // The first device with an active port.
@@ -20,7 +20,8 @@ fn open() -> Result<ProtectionDomain> {
 }
 
 fn accept(pd: &ProtectionDomain, listener: &TcpListener) -> Result<Channel> {
-    let prepared = Channel::builder(pd).build()?; // a queue pair that is not connected yet
+    let sleeps = PollStrategy::Notify { after: 1000 }; // after so many polls that find nothing
+    let prepared = Channel::builder(pd).strategy(sleeps).build()?; // not connected yet
     prepared.accept(listener, Duration::from_secs(60))
 }
 
@@ -72,7 +73,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     loop {
         let served = accept(&pd, &listener).and_then(|mut channel| serve(&mut channel));
         if let Err(error) = served {
-            eprintln!("no client: {}", ErrorChain::new(&error));
+            eprintln!("not served: {}", ErrorChain::new(&error));
         }
     }
 }

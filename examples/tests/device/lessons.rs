@@ -66,6 +66,7 @@ const BEYOND_IWARP: [(&str, &str); 9] = [
 pub(crate) const TWO_HOSTS: &str = env!("CARGO_BIN_EXE_hello_two_hosts");
 const RDMA_CM: &str = env!("CARGO_BIN_EXE_hello_rdma_cm");
 const SERVER: &str = env!("CARGO_BIN_EXE_hello_server");
+const ASYNC_SERVER: &str = env!("CARGO_BIN_EXE_hello_async_server");
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -98,17 +99,36 @@ fn the_lesson_for_two_hosts_runs_in_two_processes() {
     answered(listener);
 }
 
-/// It listens at a port of its own, as no other lesson does.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn the_server_of_the_guide_answers_one_client_after_another() {
     let _test = begin!(iwarp lacks "sends that wait for a receive");
     let _server = Program::start(SERVER, &[], "");
     for question in ["one?", "two?"] {
-        let client = Program::start(SERVER, &["localhost:7471", question], "");
-        let output = client.succeeds();
-        assert_eq!(output.lines().last(), Some(&*question.to_uppercase()));
+        answers(
+            Program::start(SERVER, &["localhost:7471", question], ""),
+            question,
+        );
     }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_async_server_answers_clients_at_the_same_time() {
+    let _test = begin!(iwarp lacks "sends that wait for a receive");
+    let _server = Program::start(ASYNC_SERVER, &[], "");
+    let questions = ["one?", "two?", "three?"];
+    let ask = |question| Program::start(ASYNC_SERVER, &["localhost:7472", question], "");
+    let clients = questions.map(ask);
+    for (client, question) in clients.into_iter().zip(questions) {
+        answers(client, question);
+    }
+}
+
+/// The servers listen at ports of their own, and answer in capitals.
+fn answers(client: Program, question: &str) {
+    let output = client.succeeds();
+    assert_eq!(output.lines().last(), Some(&*question.to_uppercase()));
 }
 
 #[test]
