@@ -1,7 +1,7 @@
 //! A peer whose process is killed, under each notifier.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_io::Async;
 use futures_util::future::join_all;
@@ -66,6 +66,7 @@ fn receives_end_when_the_peer_is_killed() {
             let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
             let receiving = channel.receive(block(&pool, &[1; 8]));
             assert!(!channel.is_down());
+            let start = Instant::now();
             child.kill();
             let ended = within(PATIENCE, receiving).await;
             let (result, own) = ended.expect("it waits on");
@@ -79,7 +80,7 @@ fn receives_end_when_the_peer_is_killed() {
                 "{result:?}"
             );
             let error = result.unwrap_err();
-            faults::error(faults::KILLED, "async", &error, faults::AT_ONCE);
+            faults::error(faults::KILLED, "async", &error, faults::at_once(start));
             drop(own);
             assert_eq!(channel.down_reason(), Some(DownReason::PeerClosed));
             let (result, own) = channel.send(block(&pool, &[1; 8])).await;
@@ -148,6 +149,7 @@ fn everything_a_peer_sent_before_it_left_is_received() {
             let receives: Vec<_> = (0..=MESSAGES)
                 .map(|_| channel.receive(block(&pool, &[0; 8])))
                 .collect();
+            let start = Instant::now();
             let ended = within(PATIENCE, join_all(receives)).await;
             let mut ended = ended.expect("some wait forever");
             let (last, _) = ended.pop().unwrap();
@@ -161,7 +163,7 @@ fn everything_a_peer_sent_before_it_left_is_received() {
                 "{last:?}"
             );
             let last = last.unwrap_err();
-            faults::error(faults::CLOSED, "async", &last, faults::AT_ONCE);
+            faults::error(faults::CLOSED, "async", &last, faults::at_once(start));
             for (at, (result, bytes)) in (0..).zip(ended) {
                 result.unwrap();
                 assert_eq!(bytes[..], [at; 8]);
@@ -194,12 +196,13 @@ fn stream_reads_what_arrived_then_the_peers_end() {
             let (_group, channel) = watch(way, stream).await;
             let mut stream = channel.into_stream().unwrap();
             child.line.read();
+            let start = Instant::now();
             child.kill();
             let mut bytes = Vec::new();
             let read = within(PATIENCE, stream.read_to_end(&mut bytes)).await;
             let error = read.expect("it waits on").unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
-            faults::error(faults::KILLED, "stream", &error, faults::AT_ONCE);
+            faults::error(faults::KILLED, "stream", &error, faults::at_once(start));
             assert_eq!(bytes, b"last words");
             let written = within(PATIENCE, stream.write_all(b"too late")).await;
             let error = written.expect("it waits on").unwrap_err();

@@ -2,7 +2,7 @@
 //! one, `SOFT_ROCE_PEER` is the address of the other.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use async_io::Async;
@@ -109,6 +109,7 @@ fn dead_host_ends_a_waiting_receive() {
             panic!("this machine does not die");
         }
         channel.send(block(&pool, &[1; 8])).await.0.unwrap();
+        let start = Instant::now();
         // Nothing is sent to it any more: only keepalive detects that it is dead.
         let (result, _) = within(PATIENCE, waits).await.expect("it waits on");
         let reason = DownReason::PeerLost;
@@ -117,7 +118,8 @@ fn dead_host_ends_a_waiting_receive() {
             "{result:?}"
         );
         let error = result.unwrap_err();
-        faults::error(faults::HOST, "async", &error, "[`peer_timeout`]");
+        let in_time = faults::setting(start, "[`peer_timeout`]", bound);
+        faults::error(faults::HOST, "async", &error, in_time);
         assert_eq!(channel.down_reason(), Some(reason));
     });
 }

@@ -1,10 +1,10 @@
 //! Faults of the wire while tasks wait.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
-use verbs_async::verbs_channel::verbs_core::{AckTimeout, Device};
+use verbs_async::verbs_channel::verbs_core::{AckTimeout, Device, MaxAckRetries};
 use verbs_async::verbs_channel::{BufferPool, Channel, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::{PATIENCE, begin, device_name, faults, peer_name, wire};
@@ -22,6 +22,16 @@ fn across(way: Way, timeout: AckTimeout) -> [(AsyncGroup, AsyncChannel); 2] {
     [(here, left), (there, right)]
 }
 
+/// Sends a message.
+async fn works(left: &AsyncChannel, right: &AsyncChannel) {
+    let [own, theirs] = [left, right].map(|side| BufferPool::new(side.pd(), 8, 1).unwrap());
+    let receive = right.receive(block(&theirs, &[0; 8]));
+    left.send(block(&own, &[1; 8])).await.0.unwrap();
+    let (received, bytes) = within(PATIENCE, receive).await.expect("it waits on");
+    received.unwrap();
+    assert_eq!(bytes[..], [1; 8]);
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn link_down_ends_operations_in_flight() {
@@ -35,19 +45,17 @@ fn link_down_ends_operations_in_flight() {
             let [(group, left), (_there, right)] = across(way, AckTimeout::default());
             let pool = BufferPool::new(group.pd(), 8, 256).unwrap();
             let own = || block(&pool, &[1; 8]);
-            let theirs = BufferPool::new(right.pd(), 8, 256).unwrap();
-            let receive = right.receive(block(&theirs, &[0; 8]));
-            left.send(own()).await.0.unwrap();
-            receive.await.0.unwrap();
+            works(&left, &right).await;
             let waits = left.receive(own());
-            let broken = wire::down(&here);
+            let (broken, start) = (wire::down(&here), Instant::now());
             let sends: Vec<_> = (0..80).map(|_| left.send(own())).collect();
             let ended = within(PATIENCE, join_all(sends)).await;
             for (result, buffer) in ended.expect("some wait forever") {
                 let is_expected = matches!(result, Err(Error::Transport(_) | Error::Rejected(_)));
                 assert!(is_expected, "{result:?}");
                 if let Err(error @ Error::Transport(TransportError::Work { .. })) = result {
-                    faults::error(faults::LINK, "async", &error, faults::RETRIES);
+                    let within = faults::retries_by_default(start);
+                    faults::error(faults::LINK, "async", &error, within);
                 }
                 assert_eq!(buffer[..], [1; 8]);
             }
@@ -103,43 +111,42 @@ fn packet_loss_for_a_while_only_delays() {
 
 /// Sends a message, then makes both ends a stream and writes to the left one, while `breaks` is done to the
 /// wire. Each ends with an error, which is recorded.
-fn ends_both(fault: &'static str, within_what: &'static str, breaks: fn(&str) -> wire::Broken) {
+fn ends_both(fault: &'static str, breaks: fn(&str) -> wire::Broken) {
     let test = begin!(alone, iwarp lacks "retries");
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
     // 16 ms, seven times.
     let timeout = AckTimeout::new(12).unwrap();
+    let retry_cnt = MaxAckRetries::default().get();
+    let retries = move |start| faults::retries(start, timeout.get(), retry_cnt);
     run(Way::Thread, async move {
         let [(group, left), (_there, right)] = across(Way::Thread, timeout);
+        works(&left, &right).await;
         let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
-        let theirs = BufferPool::new(right.pd(), 8, 4).unwrap();
-        let receive = right.receive(block(&theirs, &[0; 8]));
-        left.send(block(&pool, &[1; 8])).await.0.unwrap();
-        receive.await.0.unwrap();
-        let broken = breaks(&here);
+        let (broken, start) = (breaks(&here), Instant::now());
         let sending = within(PATIENCE, left.send(block(&pool, &[1; 8]))).await;
         let error = sending.expect("it waits on").0.unwrap_err();
-        faults::error(fault, "async", &error, within_what);
+        faults::error(fault, "async", &error, retries(start));
         drop(broken);
         let [(_group, left), (_there, right)] = across(Way::Thread, timeout);
         let (mut left, _right) = (left.into_stream().unwrap(), right.into_stream().unwrap());
         left.write_all(b"works").await.unwrap();
         left.flush().await.unwrap();
-        let _broken = breaks(&here);
+        let (_broken, start) = (breaks(&here), Instant::now());
         let writing = async {
             left.write_all(b"in vain").await?;
             left.flush().await
         };
         let written = within(PATIENCE, writing).await.expect("it waits on");
-        faults::error(fault, "stream", &written.unwrap_err(), within_what);
+        faults::error(fault, "stream", &written.unwrap_err(), retries(start));
     });
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
 fn total_loss_ends_sends_and_streams() {
-    ends_both(faults::ALL_PACKETS, faults::RETRIES, |netdev| {
+    ends_both(faults::ALL_PACKETS, |netdev| {
         wire::netem(netdev, &["loss", "100%"])
     });
 }
@@ -147,7 +154,7 @@ fn total_loss_ends_sends_and_streams() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn removed_address_ends_sends_and_streams() {
-    ends_both(faults::ADDRESS, faults::RETRIES, wire::without_address);
+    ends_both(faults::ADDRESS, wire::without_address);
 }
 
 #[test]
@@ -157,22 +164,27 @@ fn streams_survive_loss_duplication_and_reordering() {
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
-    let how: [&[&str]; 4] = [
+    let hows: [&[&str]; 4] = [
         &["loss", "2%"],
         &["duplicate", "5%"],
         &["delay", "1ms", "reorder", "20%"],
         &["corrupt", "1%"],
     ];
+    let recorded = |layer, start| {
+        let within = faults::retries_by_default(start);
+        faults::seen(faults::SOME_PACKETS, layer, faults::SLOWER, within);
+    };
     run(Way::Thread, async move {
-        for fault in how {
+        for how in hows {
             let [(group, left), (_there, right)] =
                 across(Way::Thread, AckTimeout::new(14).unwrap());
-            let _broken = wire::netem(&here, fault);
+            let _broken = wire::netem(&here, how);
             let pool = BufferPool::new(group.pd(), 5000, 8).unwrap();
             let theirs = BufferPool::new(right.pd(), 5000, 8).unwrap();
             let receives: Vec<_> = (0..8)
                 .map(|_| right.receive(block(&theirs, &[0; 5000])))
                 .collect();
+            let start = Instant::now();
             let sends = (0..8).map(|at| left.send(block(&pool, &[at; 5000])));
             for (sent, _) in join_all(sends).await {
                 sent.unwrap();
@@ -181,9 +193,10 @@ fn streams_survive_loss_duplication_and_reordering() {
                 received.unwrap();
                 assert_eq!(bytes[..], [at; 5000]);
             }
+            recorded("async", start);
             let (mut left, mut right) = (left.into_stream().unwrap(), right.into_stream().unwrap());
             let bytes: Vec<u8> = (0..20_000_u16).flat_map(u16::to_be_bytes).collect();
-            let mut read = vec![0; bytes.len()];
+            let (mut read, start) = (vec![0; bytes.len()], Instant::now());
             let writing = async {
                 left.write_all(&bytes).await?;
                 left.flush().await
@@ -191,9 +204,7 @@ fn streams_survive_loss_duplication_and_reordering() {
             let (written, reading) = join(writing, right.read_exact(&mut read)).await;
             written.and(reading).unwrap();
             assert!(read == bytes);
+            recorded("stream", start);
         }
     });
-    for layer in ["async", "stream"] {
-        faults::seen(faults::SOME_PACKETS, layer, faults::SLOWER, faults::RETRIES);
-    }
 }

@@ -185,11 +185,12 @@ fn fatal_device_event_ends_pending_operations() {
     let (group, channels, operations) = waiting(&context);
     let events = DeviceEvents::create_thread(&context).unwrap();
     events.watch(&group);
+    let start = Instant::now();
     report(&context, IBV_EVENT_PORT_ERR, port_event());
     report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
     for operation in operations {
         let error = ended_by(operation, EventType::DEVICE_FATAL);
-        faults::error(faults::REMOVED, "async", &error, faults::AT_ONCE);
+        faults::error(faults::REMOVED, "async", &error, faults::at_once(start));
     }
     for channel in channels {
         let reason = DownReason::Event(EventType::DEVICE_FATAL);
@@ -224,9 +225,10 @@ fn fatal_queue_pair_event_takes_down_its_channel_only() {
     };
     let mut event = ibv_async_event::default();
     event.element.qp = &raw mut qp;
+    let start = Instant::now();
     report(&context, IBV_EVENT_QP_FATAL, event);
     let error = ended_by(broken, EventType::QP_FATAL);
-    faults::error(faults::QP_FATAL, "async", &error, faults::AT_ONCE);
+    faults::error(faults::QP_FATAL, "async", &error, faults::at_once(start));
     assert!(!right.is_down());
     let mut cx = Context::from_waker(Waker::noop());
     assert!(pin!(&mut sound).poll(&mut cx).is_pending());
@@ -248,6 +250,7 @@ fn queue_overrun_ends_its_waiters() {
     let [broken, mut sound] = waits;
     let mut event = ibv_async_event::default();
     event.element.cq = cqs[0].cq().as_ptr();
+    let start = Instant::now();
     report(&context, IBV_EVENT_CQ_ERR, event);
     let error = block_on(broken).unwrap_err();
     let reason = DownReason::Event(EventType::CQ_ERR);
@@ -255,7 +258,7 @@ fn queue_overrun_ends_its_waiters() {
         matches!(error, Error::Down(down) if down == reason),
         "{error}"
     );
-    faults::error(faults::OVERRUN, "async", &error, faults::AT_ONCE);
+    faults::error(faults::OVERRUN, "async", &error, faults::at_once(start));
     assert!(sound.as_mut().poll(&mut cx).is_pending());
 }
 
@@ -315,9 +318,10 @@ fn fatal_events_end_streams() {
         if event_type == IBV_EVENT_QP_FATAL {
             event.element.qp = &raw mut qp;
         }
+        let start = Instant::now();
         report(&context, event_type, event);
         let error = block_on(stream.read(&mut [0; 8])).unwrap_err();
-        faults::error(fault, "stream", &error, faults::AT_ONCE);
+        faults::error(fault, "stream", &error, faults::at_once(start));
     }
 }
 
@@ -328,6 +332,7 @@ fn channel_without_a_queue_pair_is_an_error() {
     let events = CqEvents::create_thread(&context).unwrap();
     let group = AsyncGroup::new(Channel::builder(&pd), 1, &events).unwrap();
     with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM)));
+    let start = Instant::now();
     let error = group.prepare().unwrap_err();
-    faults::error(faults::QUEUE_PAIRS, "async", &error, faults::AT_ONCE);
+    faults::error(faults::QUEUE_PAIRS, "async", &error, faults::at_once(start));
 }

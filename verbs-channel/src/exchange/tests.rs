@@ -154,14 +154,16 @@ fn each_byte_of_the_exchange_may_lie() {
     }
     // It may choose all but the header of its frame and the version of its endpoint.
     assert!(accepted.first() >= Some(&(12 + 4)), "{accepted:?}");
-    let (error, _) = of(&frame(2, ENDPOINT, 37, &endpoint(3).to_bytes()));
-    faults::error(faults::LIES, "channel", &error, faults::EXCHANGE);
-    let (error, _) = of(b"HTTP/1.1 400 Bad Request");
-    faults::error(faults::LIES, "channel", &error, faults::EXCHANGE);
-    let (error, _) = of(&frame(1, ENDPOINT, 1 << 20, b""));
-    faults::error(faults::LIES, "channel", &error, faults::EXCHANGE);
-    let (error, _) = of(&frame(1, ENDPOINT, 37, &[0; 37]));
-    faults::error(faults::LIES, "channel", &error, faults::EXCHANGE);
+    for lie in [
+        frame(2, ENDPOINT, 37, &endpoint(3).to_bytes()),
+        b"HTTP/1.1 400 Bad Request".to_vec(),
+        frame(1, ENDPOINT, 1 << 20, b""),
+        frame(1, ENDPOINT, 37, &[0; 37]),
+    ] {
+        let start = Instant::now();
+        let (error, _) = of(&lie);
+        faults::error(faults::LIES, "channel", &error, faults::at_once(start));
+    }
 }
 
 #[test]

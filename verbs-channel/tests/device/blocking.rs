@@ -1,7 +1,7 @@
 //! Blocking operations: one at a time, completed when the call returns.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::{RemoteMemoryRegion, ScatterElement, WcStatus};
 use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Queue, RejectReason};
@@ -125,12 +125,13 @@ fn send_to_a_peer_without_receives_is_aborted_at_its_deadline() {
     let _test = begin!(iwarp lacks "sends that wait for a receive");
     for timeout in [Duration::ZERO, Duration::from_nanos(1), SOON] {
         let (mut a, b) = inside(stubborn);
-        let from = filled(&a, 1, 64);
+        let (from, start) = (filled(&a, 1, 64), Instant::now());
         let result =
             bounded(|| a.run_timeout(Outgoing::send(from.gather_element(..).unwrap()), timeout));
         if timeout == SOON {
             let error = result.as_ref().unwrap_err();
-            faults::error(faults::NO_RECEIVE, "channel", error, "the deadline");
+            let within = faults::setting(start, "the deadline", timeout);
+            faults::error(faults::NO_RECEIVE, "channel", error, within);
         }
         assert_timed_out(result, &a);
         drop(b);

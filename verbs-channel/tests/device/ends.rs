@@ -16,6 +16,7 @@ use verbs_channel::{
     TransportError,
 };
 
+use verbs_harness::faults::{self, Within};
 pub(crate) use verbs_harness::pair::pattern;
 use verbs_harness::{PATIENCE, device_name, peer_name, until};
 
@@ -123,13 +124,21 @@ pub(crate) fn patient(pd: &ProtectionDomain) -> PreparedChannel {
         .unwrap()
 }
 
+const ACK_TIMEOUT: u8 = 12;
+const RETRY_CNT: u8 = 3;
+
+/// What bounds the time of an [`impatient`] channel's requests.
+pub(crate) fn retries(start: Instant) -> Within {
+    faults::retries(start, ACK_TIMEOUT, RETRY_CNT)
+}
+
 /// A channel whose device reports a dead peer after about 100 ms, and that does not watch the peer.
 pub(crate) fn impatient(pd: &ProtectionDomain) -> PreparedChannel {
     Channel::builder(pd)
         .timeout(PATIENCE)
         .peer_timeout(None)
-        .ack_timeout(AckTimeout::new(12).unwrap())
-        .retry_cnt(MaxAckRetries::new(3).unwrap())
+        .ack_timeout(AckTimeout::new(ACK_TIMEOUT).unwrap())
+        .retry_cnt(MaxAckRetries::new(RETRY_CNT).unwrap())
         .build()
         .unwrap()
 }
@@ -141,8 +150,8 @@ pub(crate) fn stubborn(pd: &ProtectionDomain) -> PreparedChannel {
         .timeout(PATIENCE)
         .peer_timeout(None)
         .drain_timeout(SOON)
-        .ack_timeout(AckTimeout::new(12).unwrap())
-        .retry_cnt(MaxAckRetries::new(7).unwrap())
+        .ack_timeout(AckTimeout::new(ACK_TIMEOUT).unwrap())
+        .retry_cnt(MaxAckRetries::MAX)
         .rnr_retry(MaxRnrRetries::UNLIMITED)
         .min_rnr_timer(MinRnrTimer::new(20).unwrap())
         .build()

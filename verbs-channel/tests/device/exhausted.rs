@@ -12,17 +12,15 @@ use crate::ends::here;
 #[ignore = "needs an RDMA device"]
 fn a_pool_above_the_memlock_limit_is_an_error_with_both_sizes() {
     if let Some((_, mut line)) = role() {
-        let error = BufferPool::new(&here(), 1 << 20, 1).unwrap_err();
+        let pd = here();
+        line.is_ready();
+        let error = BufferPool::new(&pd, 1 << 20, 1).unwrap_err();
         return line.write(&faults::chain(&error));
     }
     let test = begin!();
     let mut child = Child::start_as_nobody(&test, "register", Some(64 << 10));
-    faults::text(
-        faults::MEMLOCK,
-        "channel",
-        child.line.read(),
-        faults::AT_ONCE,
-    );
+    let (start, words) = (child.ready(), child.line.read());
+    faults::text(faults::MEMLOCK, "channel", words, faults::at_once(start));
     assert!(child.ended().success());
 }
 
@@ -33,6 +31,7 @@ fn connecting_without_a_descriptor_is_an_error() {
         let prepared = Channel::builder(&here()).build().unwrap();
         let address = (Ipv4Addr::LOCALHOST, port.parse().unwrap());
         without_descriptors();
+        line.is_ready();
         let error = prepared.connect(address, PATIENCE).unwrap_err();
         return line.write(&faults::chain(&error));
     }
@@ -40,11 +39,8 @@ fn connecting_without_a_descriptor_is_an_error() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     let mut child = Child::start(&test, &port);
-    faults::text(
-        faults::DESCRIPTORS,
-        "channel",
-        child.line.read(),
-        faults::AT_ONCE,
-    );
+    let (start, words) = (child.ready(), child.line.read());
+    let within = faults::at_once(start);
+    faults::text(faults::DESCRIPTORS, "channel", words, within);
     assert!(child.ended().success());
 }

@@ -1,7 +1,7 @@
 //! Peers that leave: every wait on this side ends, after everything that the peer sent.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain};
 use verbs_channel::{
@@ -103,10 +103,10 @@ fn every_wait_ends_when_the_peer_drops_its_channel() {
     for strategy in STRATEGIES {
         for (name, way) in WAYS {
             let wait = |mut channel: Channel, _: &mut dyn FnMut()| {
-                let into = zeros(&channel, 64);
+                let (into, start) = (zeros(&channel, 64), Instant::now());
                 let error = bounded(|| way(&mut channel, into));
+                faults::error(faults::CLOSED, "channel", &error, faults::at_once(start));
                 assert_eq!(error, ENDED, "{name}, {strategy:?}");
-                faults::error(faults::CLOSED, "channel", &error, faults::AT_ONCE);
                 assert_eq!(channel.down_reason(), Some(DownReason::PeerClosed));
                 let mut into = zeros(&channel, 64);
                 let rejected = channel.receive(into.scatter_element(..).unwrap());
@@ -262,15 +262,15 @@ fn every_wait_ends_when_the_peer_is_killed() {
     let test = begin!();
     for (name, way) in WAYS {
         let (mut child, mut channel) = meet(&test);
-        let into = zeros(&channel, 64);
+        let (into, start) = (zeros(&channel, 64), Instant::now());
         thread::scope(|threads| {
             threads.spawn(move || {
                 thread::sleep(SOON / 3);
                 child.kill();
             });
             let error = bounded(|| way(&mut channel, into));
+            faults::error(faults::KILLED, "channel", &error, faults::at_once(start));
             assert_eq!(error, ENDED, "{name}");
-            faults::error(faults::KILLED, "channel", &error, faults::AT_ONCE);
         });
         assert_eq!(
             channel.down_reason(),

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::{
     AckTimeout, MaxAckRetries, ProtectionDomain, RemoteMemoryRegion, SharedElement, SharedRegion,
@@ -131,10 +131,12 @@ fn sends_to_a_dead_host_fail() {
     assert_eq!(channel.down_reason(), Some(failed_send(error)));
 }
 
-/// A channel with a peer timeout of 3 s and no other timeout.
+const PEER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A channel with a peer timeout and no other timeout.
 fn watching(pd: &ProtectionDomain) -> PreparedChannel {
-    let bound = Duration::from_secs(3);
-    Channel::builder(pd).peer_timeout(bound).build().unwrap()
+    let builder = Channel::builder(pd).peer_timeout(PEER_TIMEOUT);
+    builder.build().unwrap()
 }
 
 #[test]
@@ -147,15 +149,16 @@ fn dead_host_ends_a_waiting_receive() {
     let die = filled(&channel, 1, 1);
     channel.send(die.gather_element(..).unwrap()).unwrap();
     // Nothing is sent to it: only keepalive detects that it is dead.
-    let mut into = zeros(&channel, 64);
+    let (mut into, start) = (zeros(&channel, 64), Instant::now());
     let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
     let reason = DownReason::PeerLost;
     let error = ended.unwrap_err();
+    let within = faults::setting(start, "[`peer_timeout`]", PEER_TIMEOUT);
+    faults::error(faults::HOST, "channel", &error, within);
     assert!(
         matches!(error, Error::Transport(TransportError::Aborted(r)) if r == reason),
         "{error:?}"
     );
-    faults::error(faults::HOST, "channel", &error, "[`peer_timeout`]");
     assert_eq!(channel.down_reason(), Some(reason));
 }
 

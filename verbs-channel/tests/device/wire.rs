@@ -1,6 +1,6 @@
 //! Faults of the wire during operations: the deadline ends those that the device does not.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::WcStatus;
 use verbs_channel::{Error, Outgoing, TransportError};
@@ -8,7 +8,7 @@ use verbs_harness::{PATIENCE, begin, faults, wire};
 
 use crate::ends::{
     SOON, assert_scope_timed_out, assert_timed_out, bounded, bytes, filled, given, impatient, meet,
-    pair_of, pattern, stubborn, work_error, works, zeros,
+    pair_of, pattern, retries, stubborn, work_error, works, zeros,
 };
 
 #[test]
@@ -62,9 +62,10 @@ fn total_loss_fails_by_the_devices_timeout() {
     works(&mut a, &mut b, 1000);
     let from = filled(&a, 1, 5000);
     let _broken = wire::netem(&here, &["loss", "100%"]);
+    let start = Instant::now();
     let error = bounded(|| a.send(from.gather_element(..).unwrap())).unwrap_err();
+    faults::error(faults::ALL_PACKETS, "channel", &error, retries(start));
     assert_eq!(work_error(&error).status, WcStatus::RETRY_EXC_ERR);
-    faults::error(faults::ALL_PACKETS, "channel", &error, faults::RETRIES);
     assert!(a.is_down() && !b.is_down());
 }
 
@@ -102,7 +103,7 @@ fn link_down_ends_operations_in_flight() {
         let receive = a.start_receive(zeros(&a, 64)).unwrap();
         let broken = wire::down(netdev);
         let from = filled(&a, 1, 5000);
-        let timeout = Duration::from_secs(1);
+        let (start, timeout) = (Instant::now(), Duration::from_secs(1));
         let error = bounded(|| {
             a.run_timeout(
                 Outgoing::write(from.gather_element(..).unwrap(), target.remote()),
@@ -110,7 +111,8 @@ fn link_down_ends_operations_in_flight() {
             )
         });
         let error = error.unwrap_err();
-        faults::error(faults::LINK, "channel", &error, "the deadline");
+        let within = faults::setting(start, "the deadline", timeout);
+        faults::error(faults::LINK, "channel", &error, within);
         // The device reports it, or the deadline passes.
         match error {
             Error::Transport(TransportError::Work { error, .. }) => {
@@ -150,15 +152,12 @@ fn bytes_survive_loss_and_reordering() {
         let (mut a, mut b) = pair_of(stubborn);
         let _broken = wire::netem(&here, fault);
         for round in 0..5 {
+            let start = Instant::now();
             works(&mut a, &mut b, 20_000 + round);
+            let within = retries(start);
+            faults::seen(faults::SOME_PACKETS, "channel", faults::SLOWER, within);
         }
     }
-    faults::seen(
-        faults::SOME_PACKETS,
-        "channel",
-        faults::SLOWER,
-        faults::RETRIES,
-    );
 }
 
 #[test]
@@ -172,7 +171,8 @@ fn send_from_an_address_that_was_removed_fails() {
     works(&mut a, &mut b, 1000);
     let from = filled(&a, 1, 5000);
     let _broken = wire::without_address(&here);
+    let start = Instant::now();
     let error = bounded(|| a.send(from.gather_element(..).unwrap())).unwrap_err();
-    faults::error(faults::ADDRESS, "channel", &error, faults::RETRIES);
+    faults::error(faults::ADDRESS, "channel", &error, retries(start));
     assert!(a.is_down());
 }

@@ -57,12 +57,13 @@ fn every_blocking_call_ends_without_a_deadline() {
     for call in calls {
         let mut channel = channel();
         dies();
+        let start = Instant::now();
         let error = bounded(|| call(&mut channel)).unwrap_err();
         assert!(
             matches!(error, Error::Transport(error) if error == ENDED),
             "{error:?}"
         );
-        faults::error(faults::REMOVED, "channel", &error, faults::AT_ONCE);
+        faults::error(faults::REMOVED, "channel", &error, faults::at_once(start));
         assert_dead(&channel);
         let refused = call(&mut channel).unwrap_err();
         assert!(matches!(refused, Error::Rejected(reason) if reason == RejectReason::Down(DEAD)));
@@ -187,8 +188,9 @@ fn failed_poll_ends_the_wait_at_once() {
     let mut into = region(&channel);
     let owned = channel.start_send(region(&channel)).unwrap();
     with(|library| library.poll_answer = Some(-2));
+    let start = Instant::now();
     let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
-    faults::error(faults::OVERRUN, "channel", &error, faults::AT_ONCE);
+    faults::error(faults::OVERRUN, "channel", &error, faults::at_once(start));
     let Error::Transport(TransportError::Aborted(DownReason::Poll(poll))) = error else {
         panic!("{error:?}");
     };
@@ -223,13 +225,15 @@ fn queue_pair_in_error_without_flushes_ends_after_the_drain_timeout() {
         let owned = channel.start_send(region(&channel)).unwrap();
         let mut into = region(&channel);
         with(|library| library.qp_state = Some(IBV_QPS_ERR));
+        let start = Instant::now();
         let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
         let ended = TransportError::Aborted(DownReason::Unflushed);
         assert!(
             matches!(error, Error::Transport(error) if error == ended),
             "{error:?}"
         );
-        faults::error(faults::QP_FATAL, "channel", &error, "[`drain_timeout`]");
+        let within = faults::setting(start, "[`drain_timeout`]", DRAIN);
+        faults::error(faults::QP_FATAL, "channel", &error, within);
         assert_eq!(channel.down_reason(), Some(DownReason::Unflushed));
         assert!(called("ibv_destroy_qp"));
         let completed = bounded(|| channel.wait(owned, None)).unwrap().unwrap();
@@ -360,6 +364,12 @@ fn a_queue_pair_that_has_flushed_has_the_drain_timeout_anew() {
 fn channel_without_a_queue_pair_is_an_error() {
     let pd = pd();
     with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM)));
+    let start = Instant::now();
     let error = Channel::builder(&pd).build().unwrap_err();
-    faults::error(faults::QUEUE_PAIRS, "channel", &error, faults::AT_ONCE);
+    faults::error(
+        faults::QUEUE_PAIRS,
+        "channel",
+        &error,
+        faults::at_once(start),
+    );
 }

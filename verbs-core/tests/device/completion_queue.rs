@@ -1,7 +1,7 @@
 //! Completion queues: capacity, resizing under load, vectors, and what too many completions do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_core::{
     CompletionQueue, Error, ErrorKind, EventElement, EventType, PollSlot, QueuePair,
@@ -156,6 +156,7 @@ fn a_queue_that_overruns_reports_it() {
     // SAFETY: they name no memory.
     unsafe { qb.post_receive(&mut receives) }.unwrap();
     let mut sends: Vec<_> = (0..count).map(|_| SendWorkRequest::empty()).collect();
+    let start = Instant::now();
     // SAFETY: as above.
     unsafe { qa.post_send(&mut sends) }.unwrap();
     let mut reported = None;
@@ -168,7 +169,7 @@ fn a_queue_that_overruns_reports_it() {
     });
     assert!(arrived, "no event: {reported:?}");
     let event = reported.unwrap().event_type();
-    faults::text(faults::OVERRUN, "core", event, faults::AT_ONCE);
+    faults::text(faults::OVERRUN, "core", event, faults::at_once(start));
     let handle = small.handle();
     assert_eq!(reported.unwrap().element(), EventElement::Cq { handle });
     // Each lost completion may be another event; all of them are acknowledged, or this hangs.

@@ -3,7 +3,7 @@
 //! Where soft-RoCE differs from the specification, both statuses are listed, that of the
 //! specification first.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_core::{
     AccessFlags, AckTimeout, AtomicWorkRequest, MaxAckRetries, MaxRnrRetries, MinRnrTimer, QpState,
@@ -13,12 +13,15 @@ use verbs_core::{
 use verbs_harness::pair::{End, Pair, Side};
 use verbs_harness::{assert_silent, begin, faults, unchecked_domain, wait_for};
 
+const ACK_TIMEOUT: u8 = 12;
+const RETRY_CNT: u8 = 2;
+
 /// A connection whose retries end soon.
 fn impatient() -> Pair {
     Pair::of(|side| {
         QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-            .timeout(AckTimeout::new(12).unwrap())
-            .retry_cnt(MaxAckRetries::new(2).unwrap())
+            .timeout(AckTimeout::new(ACK_TIMEOUT).unwrap())
+            .retry_cnt(MaxAckRetries::new(RETRY_CNT).unwrap())
             .rnr_retry(MaxRnrRetries::new(2).unwrap())
             .min_rnr_timer(MinRnrTimer::new(1).unwrap())
             .build()
@@ -47,17 +50,18 @@ fn fails<'l>(end: &End, request: impl Into<WorkRequest<'l>>, statuses: &[WcStatu
 #[ignore = "needs an RDMA device"]
 fn without_a_receive_retries_end_with_rnr() {
     let _test = begin!(iwarp lacks "retries");
+    let min_rnr_timer = MinRnrTimer::new(1).unwrap();
     for rnr_retry in [0, 1, 6] {
         let pair = Pair::of(|side| {
             QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
                 .rnr_retry(MaxRnrRetries::new(rnr_retry).unwrap())
-                .min_rnr_timer(MinRnrTimer::new(1).unwrap())
+                .min_rnr_timer(min_rnr_timer)
                 .build()
                 .unwrap()
         });
-        let request = SendWorkRequest::empty();
+        let (start, request) = (Instant::now(), SendWorkRequest::empty());
         let error = fails(&pair.a, request, &[WcStatus::RNR_RETRY_EXC_ERR]);
-        let within = "[`rnr_retry`] and the peer's [`min_rnr_timer`]";
+        let within = faults::rnr_retries(start, min_rnr_timer, rnr_retry);
         faults::error(faults::NO_RECEIVE, "core", &error, within);
         assert_eq!(
             pair.b.qp.query().unwrap().qp_state(),
@@ -272,8 +276,10 @@ fn sends_to_a_destroyed_queue_pair_fail() {
     let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     let Pair { a, b } = impatient();
     b.qp.close().unwrap();
+    let start = Instant::now();
     let error = fails(&a, SendWorkRequest::empty(), &[WcStatus::RETRY_EXC_ERR]);
-    faults::error(faults::CLOSED, "core", &error, faults::RETRIES);
+    let within = faults::retries(start, ACK_TIMEOUT, RETRY_CNT);
+    faults::error(faults::CLOSED, "core", &error, within);
 }
 
 #[test]

@@ -14,22 +14,25 @@ fn a_memlock_limit_that_is_too_low_is_named() {
     if let Some((_, mut line)) = role() {
         let pd = context().alloc_pd().unwrap();
         let small = pd.reg_mr(vec![0_u8; 4096]).map(drop);
+        line.write(&format!("{:?}", small.is_ok()));
+        line.is_ready();
         let refused = pd.reg_mr(vec![1_u8; 1 << 20]).unwrap_err();
         let (error, buffer) = refused.into_parts();
-        line.write(&format!("{:?}", small.is_ok()));
         line.write(&format!("{:?} {:?}", error.kind(), buffer.len()));
         return line.write(&chain(&error));
     }
     let test = begin!();
     let mut child = Child::start_as_nobody(&test, "register", Some(64 << 10));
     assert_eq!(child.line.read(), "true", "64 KiB are enough for a page");
+    let start = child.ready();
     assert_eq!(child.line.read(), "Limit 1048576");
     let words = child.line.read();
+    let within = faults::at_once(start);
+    faults::text(faults::MEMLOCK, "core", &words, within);
     for part in ["registering 1048576 bytes", "65536 bytes", "ulimit -l"] {
         assert!(words.contains(part), "{words}");
     }
     assert!(child.ended().success());
-    faults::text(faults::MEMLOCK, "core", words, faults::AT_ONCE);
 }
 
 #[test]
@@ -38,17 +41,14 @@ fn a_device_that_gets_no_descriptor_is_not_opened() {
     if let Some((_, mut line)) = role() {
         let device = Device::by_name(&device_name()).unwrap();
         without_descriptors();
+        line.is_ready();
         let error = device.open().unwrap_err();
         return line.write(&chain(&error));
     }
     let test = begin!();
     let mut child = Child::start(&test, "open");
-    faults::text(
-        faults::DESCRIPTORS,
-        "core",
-        child.line.read(),
-        faults::AT_ONCE,
-    );
+    let (start, words) = (child.ready(), child.line.read());
+    faults::text(faults::DESCRIPTORS, "core", words, faults::at_once(start));
     assert!(child.ended().success());
 }
 

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_core::{
     AccessFlags, AckTimeout, MaxAckRetries, QpState, QueuePair, RemoteMemoryRegion, WcStatus,
@@ -39,11 +39,14 @@ fn other(test: &Test) -> Option<(bool, Line)> {
     Some((first, Line::new(stream)))
 }
 
+const ACK_TIMEOUT: u8 = 14;
+const RETRY_CNT: u8 = 4;
+
 fn connect(line: &mut Line) -> End {
     let side = Side::here();
     let prepared = QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-        .timeout(AckTimeout::new(14).unwrap())
-        .retry_cnt(MaxAckRetries::new(4).unwrap())
+        .timeout(AckTimeout::new(ACK_TIMEOUT).unwrap())
+        .retry_cnt(MaxAckRetries::new(RETRY_CNT).unwrap())
         .build()
         .unwrap();
     End::connect(side, prepared, line)
@@ -98,14 +101,16 @@ fn sends_to_a_dead_host_fail() {
     };
     write().unwrap();
     line.write("die");
-    let mut failed = None;
+    let (mut failed, mut start) = (None, Instant::now());
     let ended = until(PATIENCE, || {
+        start = Instant::now();
         failed = write().err();
         failed.is_some()
     });
     assert!(ended, "writes to a dead machine succeed");
     let error = failed.unwrap();
+    let within = faults::retries(start, ACK_TIMEOUT, RETRY_CNT);
+    faults::error(faults::HOST, "core", &error, within);
     assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
-    faults::error(faults::HOST, "core", &error, faults::RETRIES);
     assert_eq!(end.qp.query().unwrap().qp_state(), QpState::ERR);
 }

@@ -1,25 +1,33 @@
 //! Faults of the wire between two devices: links that go down, packets that are lost.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_core::{
     AckTimeout, Context, EventElement, EventType, MaxAckRetries, PortState, QpState, QueuePair,
     ReceiveWorkRequest, SendWorkRequest, WcStatus, WorkError,
 };
+use verbs_harness::faults::{self, Within};
 use verbs_harness::pair::{End, Pair, Side, pattern, works};
-use verbs_harness::{PATIENCE, assert_silent, begin, faults, until, wait_for, wire};
+use verbs_harness::{PATIENCE, assert_silent, begin, until, wait_for, wire};
 
 use crate::atomics;
+
+const ACK_TIMEOUT: u8 = 12;
+const RETRY_CNT: u8 = 3;
 
 /// A connection whose retries end after about 100 ms.
 fn impatient() -> Pair {
     Pair::of(|side| {
         QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
-            .timeout(AckTimeout::new(12).unwrap())
-            .retry_cnt(MaxAckRetries::new(3).unwrap())
+            .timeout(AckTimeout::new(ACK_TIMEOUT).unwrap())
+            .retry_cnt(MaxAckRetries::new(RETRY_CNT).unwrap())
             .build()
             .unwrap()
     })
+}
+
+fn retries(start: Instant) -> Within {
+    faults::retries(start, ACK_TIMEOUT, RETRY_CNT)
 }
 
 /// A send fails in a way that a broken link explains; returns how.
@@ -65,8 +73,9 @@ fn link_down_raises_an_event_and_ends_posted_requests() {
     let broken = wire::down(&here);
     port_event(&context, EventType::PORT_ERR);
     assert_ne!(context.query_port(1).unwrap().state(), PortState::ACTIVE);
+    let start = Instant::now();
     let error = cannot_send(&pair.a);
-    faults::error(faults::LINK, "core", &error, faults::RETRIES);
+    faults::error(faults::LINK, "core", &error, retries(start));
     assert_eq!(pair.a.qp.query().unwrap().qp_state(), QpState::ERR);
     // No queue pair can be prepared on a port that is down, and the error has the reason.
     let side = &pair.a.side;
@@ -113,12 +122,13 @@ fn when_all_packets_are_lost_retries_end() {
     works(&pair.a, &pair.b);
     let _broken = wire::netem(&here, &["loss", "100%"]);
     let from = pair.a.pd().reg_mr(pattern(2, 100)).unwrap();
+    let start = Instant::now();
     let mut list = [from.gather_element(..).unwrap()];
     pair.a.post_one(SendWorkRequest::new(&mut list).wr_id(6));
     let error = wait_for(&pair.a.side.send_cq, 1)[0].result().unwrap_err();
+    faults::error(faults::ALL_PACKETS, "core", &error, retries(start));
     assert_eq!((error.status, error.wr_id), (WcStatus::RETRY_EXC_ERR, 6));
     assert!(error.to_string().contains("the link is down"), "{error}");
-    faults::error(faults::ALL_PACKETS, "core", &error, faults::RETRIES);
     // The peer never receives a packet.
     assert_silent(&pair.b.side.recv_cq);
     assert_eq!(pair.b.qp.query().unwrap().qp_state(), QpState::RTS);
@@ -155,25 +165,22 @@ fn bytes_survive_loss_duplication_and_reordering() {
     let Some([here, _]) = wire::netdevs(&test) else {
         return;
     };
-    let faults: [&[&str]; 4] = [
+    let hows: [&[&str]; 4] = [
         &["loss", "2%"],
         &["duplicate", "5%"],
         &["delay", "1ms", "reorder", "20%"],
         &["corrupt", "1%"],
     ];
-    for fault in faults {
+    for how in hows {
         let pair = Pair::of(Side::prepared);
-        let _broken = wire::netem(&here, fault);
+        let _broken = wire::netem(&here, how);
         for _ in 0..5 {
+            let start = Instant::now();
             works(&pair.a, &pair.b);
+            let within = faults::retries_by_default(start);
+            faults::seen(faults::SOME_PACKETS, "core", faults::SLOWER, within);
         }
     }
-    faults::seen(
-        faults::SOME_PACKETS,
-        "core",
-        faults::SLOWER,
-        faults::RETRIES,
-    );
 }
 
 #[test]
@@ -186,8 +193,9 @@ fn sends_from_an_address_that_was_removed_fail() {
     let pair = impatient();
     works(&pair.a, &pair.b);
     let _broken = wire::without_address(&here);
+    let start = Instant::now();
     let error = cannot_send(&pair.a);
-    faults::error(faults::ADDRESS, "core", &error, faults::RETRIES);
+    faults::error(faults::ADDRESS, "core", &error, retries(start));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Posts that fail in the driver, in each way that drivers have.
 
 use std::error::Error as _;
+use std::time::Instant;
 
 use fake_libibverbs::{connected, ladder, prepared, with};
 use verbs_core::verbs_sys::IBV_TRANSPORT_IWARP;
@@ -187,8 +188,9 @@ fn receives_of_an_unconnected_queue_pair_fail_in_the_same_way() {
 fn queue_pair_that_the_device_has_no_room_for_is_an_error() {
     let (_context, pd, cq) = ladder();
     with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM)));
+    let start = Instant::now();
     let error = QueuePair::builder(&pd, &cq, &cq).build().unwrap_err();
-    faults::error(faults::QUEUE_PAIRS, "core", &error, faults::AT_ONCE);
+    faults::error(faults::QUEUE_PAIRS, "core", &error, faults::at_once(start));
 }
 
 #[test]
@@ -223,6 +225,7 @@ fn each_byte_of_an_endpoint_may_lie() {
     let mut bytes = truth;
     // The last byte of the version.
     bytes[3] ^= 1;
+    let start = Instant::now();
     let error = QueuePairEndpoint::from_bytes(&bytes).unwrap_err();
-    faults::error(faults::LIES, "core", &error, faults::AT_ONCE);
+    faults::error(faults::LIES, "core", &error, faults::at_once(start));
 }

@@ -1,6 +1,7 @@
 //! Peers that violate the protocol of streams: each violation is an error, and nothing hangs.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::OwnedBuffer;
@@ -9,7 +10,7 @@ use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, StreamError};
 use verbs_harness::{begin, faults};
 
 use super::soon;
-use crate::ends::{Way, buffer, pair, run};
+use crate::ends::{Way, buffer, pair, run, within};
 
 const HELLO: u32 = 1 << 28;
 const DATA: u32 = 2 << 28;
@@ -65,9 +66,10 @@ fn peer_that_is_not_a_stream_is_detected() {
     run(Way::Thread, async {
         let mut met = Met::new();
         met.sends(HELLO, b"GET / HTTP/1.1\r\n\r\n").await;
+        let start = Instant::now();
         let error = met.ends().await;
         assert_eq!(error, StreamError::NotAStream);
-        faults::error(faults::LIES, "stream", &error, faults::AT_ONCE);
+        faults::error(faults::LIES, "stream", &error, faults::at_once(start));
         let mut met = Met::new();
         let (sent, _) = met.liar.send(buffer(met.group.pd(), b"ping")).await;
         sent.unwrap();
@@ -87,8 +89,9 @@ fn data_before_a_protocol_violation_are_read() {
         let mut bytes = [0; 4];
         soon(met.stream.read_exact(&mut bytes)).await.unwrap();
         assert_eq!(&bytes, b"true");
+        let start = Instant::now();
         let error = met.ends().await;
-        faults::error(faults::LIES, "stream", &error, faults::AT_ONCE);
+        faults::error(faults::LIES, "stream", &error, faults::at_once(start));
         let StreamError::Protocol(why) = error else {
             panic!("another error");
         };
@@ -130,7 +133,7 @@ fn a_message_longer_than_a_block_is_an_error() {
     });
 }
 
-/// The peer has no receives: nothing is sent, and only operations that wait for it hang.
+/// The peer has no receives: nothing more is sent, and only operations that wait for it hang.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn peer_without_receives_does_not_block_a_drop() {
@@ -140,8 +143,12 @@ fn peer_without_receives_does_not_block_a_drop() {
         met.sends_hello().await;
         let wrote = soon(met.stream.write(b"into the void")).await;
         assert_eq!(wrote.unwrap(), 13);
+        let (start, timeout) = (Instant::now(), Duration::from_millis(200));
+        let writing = met.stream.write_all(&[1; 1000]);
+        assert!(within(timeout, writing).await.is_none());
+        let caller = faults::setting(start, "the caller's timeout", timeout);
         let what = "nothing: writes end while there are free blocks, then wait";
-        faults::seen(faults::NO_RECEIVE, "stream", what, "the caller's timeout");
+        faults::seen(faults::NO_RECEIVE, "stream", what, caller);
         drop(met.stream);
         drop(met.liar);
     });

@@ -5,11 +5,13 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child as Process, Command, ExitStatus, Stdio};
+use std::time::Instant;
 
 use super::{LIMIT, PATIENCE, Test, is_root, until};
 
 const PORT: &str = "VERBS_TEST_PORT";
 const ROLE: &str = "VERBS_TEST_ROLE";
+const READY: &str = "ready";
 
 /// A user with no rights, on every distribution.
 const NOBODY: u32 = 65534;
@@ -108,6 +110,12 @@ impl Child {
         }
     }
 
+    /// Waits until it is [ready](Line::is_ready): it may take seconds to start.
+    pub fn ready(&mut self) -> Instant {
+        assert_eq!(self.line.read(), READY);
+        Instant::now()
+    }
+
     /// Ends it as SIGKILL does.
     pub fn kill(&mut self) {
         self.process.kill().unwrap();
@@ -157,6 +165,11 @@ impl Line {
     pub fn write(&mut self, text: &str) {
         let stream = self.stream.get_mut();
         stream.write_all(format!("{text}\n").as_bytes()).unwrap();
+    }
+
+    /// This process begins now with what is measured.
+    pub fn is_ready(&mut self) {
+        self.write(READY);
     }
 
     /// Receives a line.

@@ -1,12 +1,15 @@
 //! The table of faults in the guide: what a user sees of each fault, on each layer, and in what time.
 //!
-//! A test that makes a fault records what it saw, which must be what the table has: a cell of the
-//! table is checked by each test that records it. `cargo xtask test` collects the records and fails if
-//! a cell has none, unless it is "not tested".
+//! A test that makes a fault records what it saw and since when, which must be what the table has, and in
+//! time: a cell of the table is checked by each test that records it. `cargo xtask test` collects the
+//! records and fails if a cell has none, unless it is "not tested".
 #![expect(missing_docs, reason = "the texts of the table describe themselves")]
 
 use std::error::Error;
 use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+use verbs_core::{AckTimeout, MaxAckRetries, MinRnrTimer};
 
 use super::{is_soft, iwarp};
 
@@ -31,20 +34,61 @@ pub const NO_RECEIVE: &str = "The peer posts no receive";
 pub const LIES: &str = "The peer lies in the exchange";
 pub const DISK: &str = "The disk is full";
 
-/// What bounds the time.
-pub const AT_ONCE: &str = "at once";
-pub const RETRIES: &str = "[`ack_timeout`] and [`retry_cnt`]";
-pub const EXCHANGE: &str = "the timeout of the call";
+/// What bounds the time until a fault is seen.
+#[derive(Clone, Copy)]
+pub struct Within {
+    start: Instant,
+    /// As the table has it.
+    word: &'static str,
+    at_most: Duration,
+}
+
+/// What a slow machine may take on top of any bound.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// No timeout has to pass after `start`.
+pub fn at_once(start: Instant) -> Within {
+    setting(start, "at once", Duration::ZERO)
+}
+
+/// The device's retries after `start`, with the codes of a queue pair.
+pub fn retries(start: Instant, ack_timeout: u8, retry_cnt: u8) -> Within {
+    let once = AckTimeout::new(ack_timeout).unwrap().duration().unwrap();
+    // Devices may wait for up to four times as long as the code says.
+    let all = once * 4 * (u32::from(retry_cnt) + 1);
+    setting(start, "[`ack_timeout`] and [`retry_cnt`]", all)
+}
+
+/// The same with the defaults.
+pub fn retries_by_default(start: Instant) -> Within {
+    let (ack_timeout, retry_cnt) = (AckTimeout::default(), MaxAckRetries::default());
+    retries(start, ack_timeout.get(), retry_cnt.get())
+}
+
+/// The device's retries after `start`, to a peer without a receive.
+pub fn rnr_retries(start: Instant, min_rnr_timer: MinRnrTimer, rnr_retry: u8) -> Within {
+    let all = min_rnr_timer.duration() * (u32::from(rnr_retry) + 1);
+    setting(start, "[`rnr_retry`] and the peer's [`min_rnr_timer`]", all)
+}
+
+/// A setting with this value in the test.
+pub fn setting(start: Instant, word: &'static str, value: Duration) -> Within {
+    Within {
+        start,
+        word,
+        at_most: value + SLOW,
+    }
+}
 
 /// What is seen if all goes on.
 pub const SLOWER: &str = "nothing: all bytes arrive, once and in order";
 
-/// Records what `layer` shows of `fault`, an error with its causes, and what bounds the time until
-/// then.
+/// Records what `layer` shows of `fault`, an error with its causes, as soon as it is seen; `within` bounds
+/// the time until then.
 ///
 /// The texts of statuses differ between devices: the table is that of soft-RoCE and of the library
 /// that tests define, and other devices record nothing.
-pub fn error(fault: &str, layer: &str, error: &dyn Error, within: &str) {
+pub fn error(fault: &str, layer: &str, error: &dyn Error, within: Within) {
     text(fault, layer, chain(error), within);
 }
 
@@ -59,7 +103,7 @@ pub fn chain(error: &dyn Error) -> String {
 }
 
 /// The same for the text of an error, or of an event.
-pub fn text(fault: &str, layer: &str, text: impl Display, within: &str) {
+pub fn text(fault: &str, layer: &str, text: impl Display, within: Within) {
     seen(
         fault,
         layer,
@@ -69,18 +113,29 @@ pub fn text(fault: &str, layer: &str, text: impl Display, within: &str) {
 }
 
 /// The same for what is no error.
-pub fn seen(fault: &str, layer: &str, what: &str, within: &str) {
+pub fn seen(fault: &str, layer: &str, what: &str, within: Within) {
     if std::env::var_os("VERBS_DEVICE").is_some() && (!is_soft() || iwarp::is_iwarp()) {
         return;
     }
     println!("FAULT {fault} | {layer}");
+    let Within {
+        start,
+        word,
+        at_most,
+    } = within;
+    let took = start.elapsed();
+    println!("after {took:?}, at most {at_most:?}: {word}");
     let rows = rows(fault, layer);
-    let found = rows.contains(&[what, within]);
+    let found = rows.contains(&[what, word]);
     let rows: Vec<_> = rows.iter().map(|row| row.join(" | ")).collect();
     assert!(
         found,
         "verbs-channel/src/guide/faults.md differs from what was seen: # {fault}\n\
-         | {layer} | {what} | {within} |\nIt has: {rows:#?}"
+         | {layer} | {what} | {word} |\nIt has: {rows:#?}"
+    );
+    assert!(
+        took <= at_most,
+        "# {fault}, {layer}: seen after {took:?}, not within {at_most:?}: {word}"
     );
 }
 
