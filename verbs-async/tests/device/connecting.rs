@@ -1,12 +1,12 @@
 //! Connecting: to async peers and blocking ones, in time or not, and to groups that are full.
 
 use std::future::Future;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_io::{Async, Timer};
 use verbs_async::verbs_channel::exchange::{ExchangeError, RefusalCode};
@@ -14,7 +14,7 @@ use verbs_async::verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDo
 use verbs_async::verbs_channel::{self, BufferPool, Channel, PreparedChannel};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::iwarp::is_iwarp;
-use verbs_harness::{begin, context, peer_name};
+use verbs_harness::{begin, context, faults, peer_name};
 
 use crate::ends::{PATIENCE, Way, buffer, events, run};
 
@@ -204,6 +204,30 @@ fn peer_that_does_not_listen_is_an_error_at_once() {
         };
         assert_eq!(after, None);
         assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn peer_of_another_protocol_is_an_error_at_once() {
+    let _test = begin!();
+    for way in RUNTIMES {
+        let (listener, address) = listener();
+        let peer = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(b"HTTP/1.1 400 Bad Request").unwrap();
+            // It is not waited for.
+            stream.read_to_end(&mut Vec::new()).ok();
+        });
+        run(way, async move {
+            let (group, start) = (group(way, 1), Instant::now());
+            let error = connect(way, &group, address, b"").await.map(drop);
+            let error = error.unwrap_err();
+            faults::error(faults::LIES, "async", &error, faults::at_once(start));
+            let magic = exchange(error);
+            assert!(matches!(magic, ExchangeError::NotOurs(_)), "{magic}");
+        });
+        peer.join().unwrap();
     }
 }
 

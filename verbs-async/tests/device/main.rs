@@ -19,6 +19,7 @@ mod closing;
 mod connecting;
 mod datagrams;
 mod ends;
+mod exhausted;
 mod incoming;
 #[cfg(feature = "rdmacm")]
 mod iwarp;

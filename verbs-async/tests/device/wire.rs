@@ -67,6 +67,8 @@ fn link_down_ends_operations_in_flight() {
             assert!(matches!(left.close().await, Err(Error::Down(_))));
             assert_eq!(pool.available(), pool.capacity());
             drop(broken);
+            let [(_here, left), (_there, right)] = across(way, AckTimeout::default());
+            works(&left, &right).await;
         });
     }
 }
@@ -149,6 +151,12 @@ fn total_loss_ends_sends_and_streams() {
     ends_both(faults::ALL_PACKETS, |netdev| {
         wire::netem(netdev, &["loss", "100%"])
     });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn link_down_ends_sends_and_streams() {
+    ends_both(faults::LINK, wire::down);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{future::Future, sync::Arc};
 
-use fake_libibverbs::{ladder, report, share, with};
+use fake_libibverbs::{ladder, last_cq, report, share, with};
 use futures_core::Stream as _;
 use futures_util::AsyncReadExt as _;
 use verbs_async::verbs_channel::{self, Channel, DownReason, TransportError};
@@ -306,6 +306,7 @@ fn fatal_events_end_streams() {
     let events = DeviceEvents::create_thread(&context).unwrap();
     for (fault, event_type) in [
         (faults::QP_FATAL, IBV_EVENT_QP_FATAL),
+        (faults::OVERRUN, IBV_EVENT_CQ_ERR),
         (faults::REMOVED, IBV_EVENT_DEVICE_FATAL),
     ] {
         let (group, mut stream, qp_num) = stream(&context);
@@ -318,6 +319,9 @@ fn fatal_events_end_streams() {
         if event_type == IBV_EVENT_QP_FATAL {
             event.element.qp = &raw mut qp;
         }
+        if event_type == IBV_EVENT_CQ_ERR {
+            event.element.cq = last_cq().unwrap();
+        }
         let start = Instant::now();
         report(&context, event_type, event);
         let error = block_on(stream.read(&mut [0; 8])).unwrap_err();
@@ -327,12 +331,15 @@ fn fatal_events_end_streams() {
 
 #[test]
 fn channel_without_a_queue_pair_is_an_error() {
+    let _shared = share();
     let (context, ..) = ladder();
-    let pd = context.alloc_pd().unwrap();
-    let events = CqEvents::create_thread(&context).unwrap();
-    let group = AsyncGroup::new(Channel::builder(&pd), 1, &events).unwrap();
+    let (group, [channel, _other], operations) = waiting(&context);
+    drop(operations);
     with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM)));
     let start = Instant::now();
+    drop(channel.into_stream_with(64, 1).unwrap());
+    let what = "nothing: the channel that it is made of has one";
+    faults::seen(faults::QUEUE_PAIRS, "stream", what, faults::at_once(start));
     let error = group.prepare().unwrap_err();
     faults::error(faults::QUEUE_PAIRS, "async", &error, faults::at_once(start));
 }

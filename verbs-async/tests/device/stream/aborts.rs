@@ -9,7 +9,7 @@ use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::Channel;
 use verbs_async::{AsyncGroup, ByteStream, StreamError};
 use verbs_harness::child::{Child, role};
-use verbs_harness::{begin, context};
+use verbs_harness::{begin, context, faults};
 
 use super::{a_moment, fill, soon, streams};
 use crate::ends::{WAYS, Way, events, once_it_waits, run};
@@ -30,13 +30,19 @@ fn drop_is_read_as_an_end_after_what_was_written() {
         run(way, async move {
             let (_group, mut left, mut right) = streams(way, (64, 4), (64, 4));
             soon(left.write_all(b"and then")).await.unwrap();
+            let start = Instant::now();
             drop(left);
             let mut bytes = [0; 8];
             soon(right.read_exact(&mut bytes)).await.unwrap();
             assert_eq!(&bytes, b"and then");
             assert_eq!(soon(right.read(&mut bytes)).await.unwrap(), 0);
+            let what = "nothing: all bytes that it sent are read, then the end";
+            faults::seen(faults::CLOSED, "stream", what, faults::at_once(start));
             assert_eq!(soon(right.read(&mut bytes)).await.unwrap(), 0);
-            is_reset(soon(right.write(b"x")).await);
+            let start = Instant::now();
+            let error = soon(right.write(b"x")).await.unwrap_err();
+            faults::error(faults::CLOSED, "stream", &error, faults::at_once(start));
+            is_reset::<()>(Err(error));
             assert!(right.is_down());
             // Nothing was lost.
             soon(right.close()).await.unwrap();

@@ -45,16 +45,23 @@ impl Met {
 
     /// The HELLO of a peer with 2 blocks of 32 bytes.
     async fn sends_hello(&self) {
-        let hello = [&b"VRBSTRM\n"[..], &[0, 0, 0, 1, 0, 0, 0, 32, 0, 0, 0, 2]];
-        self.sends(HELLO, &hello.concat()).await;
+        self.sends_hello_with(1, 2).await;
     }
 
-    /// The error of the stream, which is the same in both directions.
+    async fn sends_hello_with(&self, version: u8, depth: u8) {
+        let numbers = [0, 0, 0, version, 0, 0, 0, 32, 0, 0, 0, depth];
+        self.sends(HELLO, &[&b"VRBSTRM\n"[..], &numbers].concat())
+            .await;
+    }
+
+    /// The error of the stream, which is the same in both directions. It is recorded.
     async fn ends(&mut self) -> StreamError {
+        let start = Instant::now();
         let read = soon(self.stream.read(&mut [0; 64])).await.unwrap_err();
         let write = soon(self.stream.write(b"x")).await.unwrap_err();
         assert_eq!(write.to_string(), read.to_string());
         assert_eq!(read.kind(), io::ErrorKind::InvalidData);
+        faults::error(faults::LIES, "stream", &read, faults::at_once(start));
         *read.get_ref().unwrap().downcast_ref().unwrap()
     }
 }
@@ -66,14 +73,27 @@ fn peer_that_is_not_a_stream_is_detected() {
     run(Way::Thread, async {
         let mut met = Met::new();
         met.sends(HELLO, b"GET / HTTP/1.1\r\n\r\n").await;
-        let start = Instant::now();
-        let error = met.ends().await;
-        assert_eq!(error, StreamError::NotAStream);
-        faults::error(faults::LIES, "stream", &error, faults::at_once(start));
+        assert_eq!(met.ends().await, StreamError::NotAStream);
         let mut met = Met::new();
         let (sent, _) = met.liar.send(buffer(met.group.pd(), b"ping")).await;
         sent.unwrap();
         assert_eq!(met.ends().await, StreamError::NotAStream);
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn hello_of_another_version_or_without_blocks_is_an_error() {
+    let _test = begin!(iwarp lacks "the immediates that streams need");
+    run(Way::Thread, async {
+        let mut met = Met::new();
+        met.sends_hello_with(2, 2).await;
+        assert_eq!(met.ends().await, StreamError::Version(2));
+        let mut met = Met::new();
+        met.sends_hello_with(1, 0).await;
+        let (block_len, depth) = (32, 0);
+        let expected = StreamError::Settings { block_len, depth };
+        assert_eq!(met.ends().await, expected);
     });
 }
 
@@ -89,10 +109,7 @@ fn data_before_a_protocol_violation_are_read() {
         let mut bytes = [0; 4];
         soon(met.stream.read_exact(&mut bytes)).await.unwrap();
         assert_eq!(&bytes, b"true");
-        let start = Instant::now();
-        let error = met.ends().await;
-        faults::error(faults::LIES, "stream", &error, faults::at_once(start));
-        let StreamError::Protocol(why) = error else {
+        let StreamError::Protocol(why) = met.ends().await else {
             panic!("another error");
         };
         assert_eq!(why, "more credits than its depth");

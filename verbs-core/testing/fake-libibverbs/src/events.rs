@@ -15,10 +15,14 @@ pub fn announce(cq: &CompletionQueue) {
     announce_raw(cq.as_ptr());
 }
 
-/// As [`announce`] for the queue that was made last; whether it is alive.
+/// As [`announce`] for the [last queue](last_cq); whether there is one.
 pub fn announce_last() -> bool {
-    let last = with(|library| library.counts.last().map(|(cq, ..)| *cq));
-    last.inspect(|cq| announce_raw(*cq)).is_some()
+    last_cq().inspect(|cq| announce_raw(*cq)).is_some()
+}
+
+/// Of the completion queues that are alive, the one that was made last.
+pub fn last_cq() -> Option<*mut ibv_cq> {
+    with(|library| library.counts.last().map(|(cq, ..)| *cq))
 }
 
 /// As [`announce`]; the queue is alive, and has a completion channel.

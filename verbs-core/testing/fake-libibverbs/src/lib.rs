@@ -53,7 +53,7 @@ use verbs_core::{
 };
 
 pub use data::Posted;
-pub use events::{announce, announce_last, report};
+pub use events::{announce, announce_last, last_cq, report};
 pub use memory::{deliver, forget_requests, in_flight, is_in_flight, is_posted, touch_posted};
 pub use threads::{Sharing, lend, share, with};
 
