@@ -10,6 +10,8 @@ pub(crate) struct Deferred {
     actions: Vec<Action>,
     // A thread runs the actions: it also runs those that are added meanwhile.
     is_waking: bool,
+    // A helper thread will run what another has left.
+    pub(crate) is_handed_on: bool,
 }
 
 /// A deferred action.
@@ -26,6 +28,7 @@ impl Deferred {
         Self {
             actions: Vec::new(),
             is_waking: false,
+            is_handed_on: false,
         }
     }
 
@@ -41,6 +44,15 @@ impl Deferred {
         self.actions.push(Action::Log(line));
     }
 
+    /// How many actions there are that a thread runs in any case: all, unless a helper thread comes.
+    pub(crate) const fn own(&self) -> usize {
+        if self.is_handed_on {
+            0
+        } else {
+            self.actions.len()
+        }
+    }
+
     /// Whether there are actions that no thread is running.
     #[inline]
     pub(crate) const fn is_due(&self) -> bool {
@@ -54,7 +66,7 @@ impl Deferred {
     }
 }
 
-/// Unlocks, and runs the deferred actions. Then drops the garbage.
+/// Unlocks, and runs the deferred actions. Drops the garbage, too, some in each round.
 ///
 /// A task that is woken may come back here in place, and defer more. Those actions are left to the
 /// first thread, which continues until there are none. So nothing recurses, however many tasks are
@@ -62,30 +74,40 @@ impl Deferred {
 ///
 /// Actions are run in batches. So their vector keeps its capacity, and waking allocates nothing.
 pub(crate) fn wake_after_unlock<G, T>(
-    mut state: G,
+    state: G,
     deferred_in: impl Fn(&mut G) -> &mut Deferred,
     garbage_in: impl Fn(&mut G) -> Option<T>,
     lock: impl Fn() -> G,
 ) {
+    // There are none left.
+    wake_some_after_unlock(state, deferred_in, garbage_in, lock, usize::MAX);
+}
+
+/// [`wake_after_unlock`], but returns the lock after about `most` actions and drops. What is left then is due
+/// again: any thread that unlocks continues.
+pub(crate) fn wake_some_after_unlock<G, T>(
+    mut state: G,
+    deferred_in: impl Fn(&mut G) -> &mut Deferred,
+    garbage_in: impl Fn(&mut G) -> Option<T>,
+    lock: impl Fn() -> G,
+    most: usize,
+) -> Option<G> {
     if deferred_in(&mut state).is_waking {
-        return;
+        return None;
     }
+    let mut left = most;
     loop {
         let deferred = deferred_in(&mut state);
         let mut batch = [const { None }; BATCH];
-        let count = deferred.actions.len().min(BATCH);
+        let mut count = deferred.actions.len().min(BATCH);
         for (place, action) in batch.iter_mut().zip(deferred.actions.drain(..count)) {
             *place = Some(action);
         }
         deferred.is_waking = true;
-        let garbage = if count == 0 {
-            garbage_in(&mut state)
-        } else {
-            None
-        };
+        let garbage = garbage_in(&mut state);
         if count == 0 && garbage.is_none() {
             deferred_in(&mut state).is_waking = false;
-            return;
+            return None;
         }
         drop(state);
         let wakers = batch
@@ -99,10 +121,39 @@ pub(crate) fn wake_after_unlock<G, T>(
                 }
             });
         wake_all(wakers);
-        drop_guarded(garbage);
-        state = lock();
+        state = match garbage {
+            Some(first) => drop_some(first, &garbage_in, &lock, &mut count),
+            None => lock(),
+        };
+        left = left.saturating_sub(count);
+        if left == 0 {
+            deferred_in(&mut state).is_waking = false;
+            return Some(state);
+        }
     }
 }
 
-/// How many actions are run before the lock is taken again.
+/// Drops garbage, and counts it.
+#[cold]
+fn drop_some<G, T>(
+    first: T,
+    garbage_in: impl Fn(&mut G) -> Option<T>,
+    lock: impl Fn() -> G,
+    count: &mut usize,
+) -> G {
+    let mut garbage = first;
+    for _ in 0..BATCH {
+        drop_guarded(garbage);
+        *count += 1;
+        let mut state = lock();
+        match garbage_in(&mut state) {
+            Some(next) => garbage = next,
+            None => return state,
+        }
+    }
+    drop_guarded(garbage);
+    lock()
+}
+
+/// How many actions are run before the lock is taken again, and how much garbage is dropped after them.
 const BATCH: usize = 16;

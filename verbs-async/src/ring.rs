@@ -24,10 +24,13 @@ pub(crate) struct Channels {
     pub(crate) owner: Weak<dyn Destroys>,
 }
 
-/// What destroys the queue pairs of a ring.
+/// What has helper threads work for a ring.
 pub(crate) trait Destroys: Send + Sync {
     /// Has a helper thread destroy a queue pair.
     fn destroy_elsewhere(self: Arc<Self>, closing: Closing);
+
+    /// Has a helper thread continue with waking. Returns whether one will.
+    fn wake_elsewhere(self: Arc<Self>) -> bool;
 }
 
 /// A queue pair that is to be destroyed: a helper thread does so when this is dropped.
@@ -207,6 +210,7 @@ impl Ring for Channels {
     type RejectReason = RejectReason;
     type Channel = ChannelId;
     type Closing = DestroyOnDrop;
+    type Owner = Arc<dyn Destroys>;
 
     #[inline]
     fn slot(ticket: Ticket) -> usize {
@@ -280,6 +284,14 @@ impl Ring for Channels {
             owner: Weak::clone(&self.owner),
             closing: Some(closing),
         })
+    }
+
+    fn owner(&self) -> Option<Arc<dyn Destroys>> {
+        self.owner.upgrade()
+    }
+
+    fn continue_elsewhere(owner: Arc<dyn Destroys>) -> bool {
+        owner.wake_elsewhere()
     }
 
     #[cold]

@@ -165,6 +165,10 @@ impl Destroys for SharedEngine {
             destroyed.finish(&at);
         });
     }
+
+    fn wake_elsewhere(self: Arc<Self>) -> bool {
+        blocking::try_detach(move || self.driver.continue_waking())
+    }
 }
 
 impl Peers for SharedEngine {

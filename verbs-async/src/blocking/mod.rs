@@ -85,12 +85,24 @@ pub(crate) fn detach(call: impl FnOnce() + Send + 'static) {
     detach_on(&RELEASES, call);
 }
 
+/// The same, but if no thread can be started, and none runs, the call is not made. Returns whether it will be.
+pub(crate) fn try_detach(call: impl FnOnce() + Send + 'static) -> bool {
+    try_detach_on(&RELEASES, call).is_ok()
+}
+
 fn detach_on(pool: &'static Pool, call: impl FnOnce() + Send + 'static) {
+    if let Err(job) = try_detach_on(pool, call) {
+        job();
+    }
+}
+
+fn try_detach_on(pool: &'static Pool, call: impl FnOnce() + Send + 'static) -> Result<(), Job> {
     let job: Job = Box::new(move || {
         let _panicked = wake::panics(call);
     });
-    if let Err((_error, job)) = pool.submit(job) {
-        job();
+    match pool.submit(job) {
+        Ok(_number) => Ok(()),
+        Err((_error, job)) => Err(job),
     }
 }
 

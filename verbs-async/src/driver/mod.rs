@@ -23,7 +23,8 @@
 //!
 //! *Invariant:* a task that is woken may drive in place, and find more tasks to wake. It leaves
 //! them to the thread that has woken it. So nothing recurses, and a waker that does long work
-//! delays others.
+//! delays others. That thread wakes those that it has found itself. After about 64 more actions (wakers, log
+//! lines and drops) it leaves the rest to whoever unlocks next: a helper thread at the latest.
 //!
 //! *Invariant:* under the lock, no waker is cloned, woken or dropped, no outcome is dropped,
 //! nothing is destroyed or logged, and no notifier is called.
@@ -227,6 +228,15 @@ impl<R: Ring> Driver<R> {
         self.unlock(state);
     }
 
+    /// Continues with what another thread has left, on a helper thread.
+    pub(crate) fn continue_waking(&self) {
+        let mut state = self.state.lock();
+        state.deferred.is_handed_on = false;
+        if state.is_due() {
+            self.unlock_and_wake_some(state, MOST_ELSEWHERE);
+        }
+    }
+
     /// Does what became due while wake-ups were [held back](wake::hold) on this thread, or in
     /// [`with_ring`](Self::with_ring).
     pub(crate) fn settle(&self) {
@@ -327,11 +337,39 @@ impl<R: Ring> Driver<R> {
     }
 
     #[inline(never)]
-    fn unlock_and_wake<'a>(&'a self, mut state: MutexGuard<'a, DriverState<R>>) {
+    fn unlock_and_wake<'a>(&'a self, state: MutexGuard<'a, DriverState<R>>) {
         if wake::are_held() {
             // It stays due: the next thread that unlocks does it, or this one in `settle`.
             return;
         }
+        self.unlock_and_wake_some(state, MOST);
+    }
+
+    /// Unlocks, and wakes. Beyond what there is now, and `most` actions that are added meanwhile, it leaves
+    /// the rest to a helper thread, if there is one.
+    fn unlock_and_wake_some<'a>(&'a self, mut state: MutexGuard<'a, DriverState<R>>, most: usize) {
+        while let Some(mut left) = self.wake_some(state, most) {
+            if !left.is_due() || left.deferred.is_handed_on {
+                return;
+            }
+            let owner = left.ring.owner();
+            left.deferred.is_handed_on = owner.is_some();
+            // The helper thread may come before this returns.
+            drop(left);
+            if owner.is_some_and(R::continue_elsewhere) {
+                return;
+            }
+            state = self.state.lock();
+            state.deferred.is_handed_on = false;
+        }
+    }
+
+    /// Unlocks, and wakes. Returns the lock after about so many actions.
+    fn wake_some<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, DriverState<R>>,
+        most: usize,
+    ) -> Option<MutexGuard<'a, DriverState<R>>> {
         if state.waiters > 0 {
             state.dispatch_polled();
             state.wake_for_message();
@@ -349,11 +387,19 @@ impl<R: Ring> Driver<R> {
             wake::drop_guarded(closing);
             state = self.state.lock();
         }
-        deferred::wake_after_unlock(
+        let most = most + state.deferred.own();
+        deferred::wake_some_after_unlock(
             state,
             |state| &mut state.deferred,
             |state| state.garbage.pop(),
             || self.state.lock(),
-        );
+            most,
+        )
     }
 }
+
+/// How many actions that are added meanwhile a thread runs, if it came for something else.
+const MOST: usize = 64;
+
+/// How many a helper thread runs before others get their turn.
+const MOST_ELSEWHERE: usize = 64 * MOST;

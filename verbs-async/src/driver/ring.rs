@@ -21,6 +21,9 @@ pub(crate) trait Ring {
     /// What is to be destroyed without the lock: its drop sees to that.
     type Closing;
 
+    /// The owner of the driver.
+    type Owner;
+
     /// The slot of an operation: a number that is unique among operations that have a slot.
     fn slot(ticket: Self::Ticket) -> usize;
 
@@ -70,6 +73,13 @@ pub(crate) trait Ring {
 
     /// The next that is to be dropped without the lock.
     fn next_closing(&mut self) -> Option<Self::Closing>;
+
+    /// The owner of the driver, which can have a helper thread continue.
+    fn owner(&self) -> Option<Self::Owner>;
+
+    /// Has a helper thread call [`Driver::continue_waking`](super::Driver::continue_waking), without the
+    /// lock. Returns whether one will.
+    fn continue_elsewhere(owner: Self::Owner) -> bool;
 
     /// Arms the queue: the next completion raises an event. If that fails, all operations are
     /// aborted, at once or when what is [closing](Self::next_closing) has been destroyed. The error is

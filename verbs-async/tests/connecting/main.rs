@@ -9,6 +9,7 @@ mod accept;
 mod bench;
 mod cached;
 mod dropped;
+mod duty;
 mod gate;
 mod handshakes;
 mod listeners;

@@ -5,6 +5,7 @@
 
 mod backlog;
 #[path = "../../src/deferred.rs"]
+#[expect(dead_code, reason = "others wake all at once")]
 mod deferred;
 mod drained;
 #[path = "../../src/driver/mod.rs"]

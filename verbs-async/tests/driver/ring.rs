@@ -1,6 +1,7 @@
 //! A fake device under the control of a test, and the ring that the driver sees of it.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::mem;
 // Not one of loom's: the count needs no ordering.
 use std::sync::Arc as Counter;
@@ -325,9 +326,18 @@ impl Ring for FakeRing {
     type RejectReason = ();
     type Channel = usize;
     type Closing = Buffer;
+    type Owner = Infallible;
 
     fn slot(ticket: Ticket) -> usize {
         ticket.slot
+    }
+
+    fn owner(&self) -> Option<Infallible> {
+        None
+    }
+
+    fn continue_elsewhere(owner: Infallible) -> bool {
+        match owner {}
     }
 
     fn slots(&self) -> usize {
