@@ -114,8 +114,9 @@ const DEPTH: u16 = 16;
 /// - **Dropping** does not wait. As with TCP, all data written so far is still sent, followed by
 ///   the end. If data from the peer was not read by then, or arrives later, the peer reads
 ///   [`StreamError::Reset`] instead of the end. It never reads the end before the last byte that
-///   was written. The data is sent in the background by this process: await a shutdown before the
-///   process exits.
+///   was written. The data is sent in the background, by this process and its notifier: what has not
+///   been sent is lost when the process exits, or when the tokio runtime ends that runs the notifier
+///   ([`CqEvents::create_tokio`](crate::CqEvents)). Await a shutdown before that.
 ///
 /// After a drop, the channel keeps its place in the group until everything has been sent, but no
 /// longer than [`set_linger`](Self::set_linger) allows. [`abort`](Self::abort) frees them without
