@@ -268,7 +268,7 @@ fn builder() -> Builder {
         .allowlist_function("_?ibv_.*|(mbps|mult)_to_ibv_rate")
         .allowlist_type("ibv_.*|verbs_context")
         .allowlist_type("ib_uverbs_(advise_mr_advice|flow_action_esp.*)")
-        .allowlist_var("IBV_.*")
+        .allowlist_var("IBV_.*|ETHERNET_LL_SIZE|IB_(GRH|ROCE)_.*")
         // These are enumerators that macros rename: `Callbacks` does that, and keeps their type.
         .blocklist_var("IBV_(ADVISE_MR_ADVICE|FLOW_ACTION)_.*")
         // The exported symbol fills an older, shorter struct; `inline` has the real one.

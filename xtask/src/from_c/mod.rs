@@ -1,5 +1,6 @@
 //! `cargo xtask from-c`: pages for those who come from C, with every name of its headers.
 
+mod header;
 mod items;
 mod reasons;
 
@@ -33,11 +34,14 @@ struct Page {
     library: &'static str,
     header: &'static str,
     path: &'static str,
-    /// How its names begin.
+    /// How most of its names begin. A name that begins so is one of the page even if the header does not
+    /// declare it but uses it.
     prefixes: [&'static str; 2],
     /// The public module of the types that it has.
     module: &'static str,
     groups: &'static [Group],
+    /// The names that are nobody's to use, and why.
+    left_out: &'static [(&'static str, &'static str)],
 }
 
 const PAGES: [Page; 2] = [
@@ -48,6 +52,7 @@ const PAGES: [Page; 2] = [
         prefixes: ["ibv_", "IBV_"],
         module: "crate",
         groups: reasons::VERBS,
+        left_out: reasons::NOT_OF_VERBS,
     },
     Page {
         library: "librdmacm",
@@ -56,6 +61,7 @@ const PAGES: [Page; 2] = [
         prefixes: ["rdma_", "RDMA_"],
         module: "crate::rdmacm",
         groups: reasons::MANAGER,
+        left_out: reasons::NOT_OF_MANAGER,
     },
 ];
 
@@ -130,11 +136,18 @@ impl Page {
     }
 
     fn text(&self, version: &str, items: &Items) -> Result<String, Error> {
-        let header = self.header()?;
-        let mut names = names(&header);
-        let of_page = |name: &str| self.prefixes.iter().any(|prefix| name.starts_with(prefix));
-        names.retain(|name| of_page(name));
-        self.page(&names, &self.origin(version), items)
+        let code = header::code(&self.header()?);
+        self.page(&self.names(&code), &self.origin(version), items)
+    }
+
+    /// The names in the code of the header: all that it declares, but for those that are left out, and those
+    /// with its prefixes that it uses.
+    fn names<'c>(&self, code: &'c str) -> BTreeSet<&'c str> {
+        let has_prefix = |name: &&str| self.prefixes.iter().any(|prefix| name.starts_with(prefix));
+        let mut names = header::declared(code);
+        names.extend(header::words(code).filter(has_prefix));
+        names.retain(|name| !self.left_out.iter().any(|(left_out, _)| left_out == name));
+        names
     }
 
     /// The page for these names.
@@ -166,8 +179,16 @@ impl Page {
              # Names without a Rust name of their own\n\n\
              They are in [`verbs_sys`](crate::verbs_sys), by the same names; each object has an `as_ptr()`.\n"
         );
+        let mut is_in_sys = true;
         for (group, names) in others {
-            let reason = self.groups.get(group).map_or("", |group| group.reason);
+            let Some(group) = self.groups.get(group) else {
+                continue;
+            };
+            if is_in_sys && !group.is_in_sys {
+                page.push_str("\n# Names that `verbs_sys` does not have either\n");
+            }
+            is_in_sys = group.is_in_sys;
+            let reason = group.reason;
             let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
             write!(page, "\n- {reason}\n\n  {}\n", names.join(", ")).ok();
         }
@@ -203,38 +224,27 @@ fn items() -> Result<Items, Error> {
     Ok(items)
 }
 
-/// Whether this is a name of the headers.
-fn is_c_name(name: &str) -> bool {
-    let prefixes = ["ibv_", "IBV_", "rdma_", "RDMA_"];
-    prefixes.iter().any(|prefix| name.starts_with(prefix)) && !name.ends_with("_H")
-}
-
-/// The names in a header, outside of comments.
-fn names(header: &str) -> BTreeSet<&str> {
-    let mut names = BTreeSet::new();
-    let mut rest = header;
-    while !rest.is_empty() {
-        let (code, comment) = rest.split_once("/*").unwrap_or((rest, ""));
-        for line in code.lines() {
-            let line = line.split("//").next().unwrap_or_default();
-            let words = line.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-            names.extend(words.filter(|word| is_c_name(word)));
-        }
-        rest = comment.split_once("*/").map_or("", |(_, rest)| rest);
-    }
-    names
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_of_a_header_are_found_outside_of_comments() {
-        let header = "#ifndef RDMA_CMA_H\n/* ibv_none: rdma_none */ int ibv_open(struct ibv_x *x);\n\
-                      enum { IBV_A = 1, // IBV_NONE\n IBV_B };\n";
-        let expected = ["IBV_A", "IBV_B", "ibv_open", "ibv_x"];
-        assert!(names(header).into_iter().eq(expected));
+    fn names_are_those_declared_and_those_with_a_prefix() {
+        let [verbs, manager] = PAGES;
+        let code = "#ifndef RDMA_CMA_H\n#define RDMA_CMA_H\n#define RAI_NEW 1\n\
+                    int rdma_open(struct ibv_x *x, struct rdma_y *y);\nint unlike(void);\n#endif\n";
+        let expected = ["RAI_NEW", "rdma_open", "rdma_y", "unlike"];
+        assert!(manager.names(code).into_iter().eq(expected));
+        let expected = ["RAI_NEW", "RDMA_CMA_H", "ibv_x", "rdma_open", "unlike"];
+        assert!(verbs.names(code).into_iter().eq(expected));
+    }
+
+    /// What is not in `verbs_sys` is below a heading that says so.
+    #[test]
+    fn groups_of_names_that_verbs_sys_lacks_are_the_last() {
+        for page in PAGES {
+            assert!(page.groups.is_sorted_by_key(|group| !group.is_in_sys));
+        }
     }
 
     #[test]
@@ -248,8 +258,10 @@ mod tests {
         assert!(text.contains("| `ibv_open` | [`Device::open`](crate::Device::open) |"));
         let memory_windows = "- Memory windows and the invalidation of keys.\n\n  `ibv_mw_bind`\n";
         assert!(text.contains(memory_windows), "{text}");
-        let names = BTreeSet::from(["ibv_open", "ibv_unheard_of"]);
-        let error = page.page(&names, &origin, &items).unwrap_err();
-        assert!(error.to_string().contains("ibv_unheard_of"));
+        for unknown in ["ibv_unheard_of", "UNHEARD_OF"] {
+            let names = BTreeSet::from(["ibv_open", unknown]);
+            let error = page.page(&names, &origin, &items).unwrap_err();
+            assert!(error.to_string().ends_with(&format!(": {unknown}")));
+        }
     }
 }

@@ -4,6 +4,8 @@
 /// with `*` fits all names that begin so.
 pub(super) struct Group {
     pub(super) reason: &'static str,
+    /// Whether `verbs_sys` has the names.
+    pub(super) is_in_sys: bool,
     patterns: &'static [&'static str],
 }
 
@@ -22,6 +24,7 @@ impl Group {
 pub(super) const VERBS: &[Group] = &[
     Group {
         reason: "Arguments and builder methods instead of C's input structures, their masks and flags.",
+        is_in_sys: true,
         patterns: &[
             "ibv_cq_attr_mask",
             "ibv_modify_cq_attr",
@@ -44,6 +47,8 @@ pub(super) const VERBS: &[Group] = &[
             "ibv_send_flags",
             "ibv_query_device_ex_input",
             "ibv_rate_to_*",
+            "mbps_to_ibv_rate",
+            "mult_to_ibv_rate",
             "IBV_RATE_*",
             "ibv_is_qpt_supported",
         ],
@@ -51,10 +56,12 @@ pub(super) const VERBS: &[Group] = &[
     Group {
         reason: "Methods of a completion instead of its flags, such as \
                  [`WorkSuccess::imm_data`](crate::WorkSuccess::imm_data).",
+        is_in_sys: true,
         patterns: &["ibv_wc_flags", "IBV_WC_WITH_IMM"],
     },
     Group {
         reason: "Extended completion queues and time stamps.",
+        is_in_sys: true,
         patterns: &[
             "ibv_cq_ex",
             "ibv_cq_init_attr*",
@@ -76,6 +83,7 @@ pub(super) const VERBS: &[Group] = &[
     Group {
         reason: "Requests that are built in the queue, one call for each field. Requests that are built \
                  once are [`RequestChain`](crate::RequestChain)s.",
+        is_in_sys: true,
         patterns: &[
             "ibv_wr_*",
             "ibv_qp_ex",
@@ -87,7 +95,17 @@ pub(super) const VERBS: &[Group] = &[
         ],
     },
     Group {
+        reason: "The UDP source port of RoCE's packets, which the device makes of the flow label.",
+        is_in_sys: true,
+        patterns: &[
+            "ibv_flow_label_to_udp_sport",
+            "IB_GRH_FLOWLABEL_MASK",
+            "IB_ROCE_UDP_ENCAP_VALID_PORT_*",
+        ],
+    },
+    Group {
         reason: "Raw Ethernet packets: their queues, flow steering, hashing, offloads and pacing.",
+        is_in_sys: true,
         patterns: &[
             "ibv_flow*",
             "IBV_FLOW*",
@@ -119,10 +137,12 @@ pub(super) const VERBS: &[Group] = &[
             "ibv_modify_qp_rate_limit",
             "ibv_qp_rate_limit_attr",
             "ibv_resolve_eth_l2_from_gid",
+            "ETHERNET_LL_SIZE",
         ],
     },
     Group {
         reason: "Extended reliable connections (XRC).",
+        is_in_sys: true,
         patterns: &[
             "ibv_xrcd*",
             "IBV_XRCD*",
@@ -137,6 +157,7 @@ pub(super) const VERBS: &[Group] = &[
     },
     Group {
         reason: "Memory windows and the invalidation of keys.",
+        is_in_sys: true,
         patterns: &[
             "ibv_mw*",
             "ibv_alloc_mw",
@@ -153,6 +174,7 @@ pub(super) const VERBS: &[Group] = &[
     },
     Group {
         reason: "Memory of the device, regions without memory, and regions that change.",
+        is_in_sys: true,
         patterns: &[
             "ibv_dm*",
             "IBV_DM_*",
@@ -168,6 +190,7 @@ pub(super) const VERBS: &[Group] = &[
     },
     Group {
         reason: "Counters of flows.",
+        is_in_sys: true,
         patterns: &[
             "ibv_counter*",
             "IBV_COUNTER_*",
@@ -180,6 +203,7 @@ pub(super) const VERBS: &[Group] = &[
     },
     Group {
         reason: "Tag matching.",
+        is_in_sys: true,
         patterns: &[
             "ibv_tm_*",
             "IBV_TM_*",
@@ -194,6 +218,7 @@ pub(super) const VERBS: &[Group] = &[
     },
     Group {
         reason: "What a device may do beyond RDMA's standard, or only some vendors' devices do.",
+        is_in_sys: true,
         patterns: &[
             "ibv_ece",
             "ibv_query_ece",
@@ -206,21 +231,55 @@ pub(super) const VERBS: &[Group] = &[
         ],
     },
     Group {
-        reason: "Of the library and the process: objects that another process has imported, providers \
-                 linked into a program, and the state of fork support.",
+        reason: "Of the library and the process: objects that another process has imported, the table of a \
+                 provider's functions, and the state of fork support.",
+        is_in_sys: true,
         patterns: &[
             "ibv_unimport_*",
-            "ibv_static_providers",
             "ibv_fork_status",
             "ibv_is_fork_initialized",
             "IBV_FORK_*",
             "ibv_context_ops",
+            "verbs_context",
+            "verbs_get_ctx",
         ],
     },
     Group {
         reason: "Bounds of C's own: lengths of names, and what is reserved.",
+        is_in_sys: true,
         patterns: &["IBV_SYSFS_*", "IBV_ACCESS_OPTIONAL_*"],
     },
+    Group {
+        reason: "Providers that are linked into a static program; here they are plugins.",
+        is_in_sys: false,
+        patterns: &["ibv_static_providers", "verbs_provider_*"],
+    },
+    Group {
+        reason: "Macros that take the name of a field.",
+        is_in_sys: false,
+        patterns: &["verbs_get_ctx_op", "vext_field_avail"],
+    },
+];
+
+/// Names of `verbs.h` that are nobody's to use.
+pub(super) const NOT_OF_VERBS: &[(&str, &str)] = &[
+    ("INFINIBAND_VERBS_H", "guards from a second inclusion"),
+    ("__attribute_const", "of the compiler; undefined at the end"),
+    (
+        "__VERBS_ABI_IS_EXTENDED",
+        "a mark that `verbs_get_ctx` reads",
+    ),
+    ("_RDMA_STATIC_PREFIX", "a part of `ibv_get_device_list`"),
+    ("_RDMA_STATIC_PREFIX_", "a part of `ibv_get_device_list`"),
+    ("__ibv_get_device_list", "a part of `ibv_get_device_list`"),
+    ("___ibv_query_port", "a part of `ibv_query_port`"),
+    ("_compat_ibv_port_attr", "of programs of an older ABI"),
+    ("_ibv_query_gid_ex", "a part of `ibv_query_gid_ex`"),
+    ("_ibv_query_gid_table", "a part of `ibv_query_gid_table`"),
+    ("_ibv_device_ops", "functions that were moved elsewhere"),
+    ("__ibv_reg_mr", "a part of `ibv_reg_mr`"),
+    ("__ibv_reg_mr_iova", "a part of `ibv_reg_mr_iova`"),
+    ("verbs_devices_ops", "misspelt; nothing has this name"),
 ];
 
 /// Of `rdma_cma.h`.
@@ -228,6 +287,7 @@ pub(super) const MANAGER: &[Group] = &[
     Group {
         reason: "Every id has an event channel of its own, and the types of the steps are its events: \
                  [`Connector`](crate::rdmacm::Connector) and what its steps return.",
+        is_in_sys: true,
         patterns: &[
             "rdma_event_channel",
             "rdma_destroy_event_channel",
@@ -254,6 +314,7 @@ pub(super) const MANAGER: &[Group] = &[
     },
     Group {
         reason: "The queue pair is always the program's own, of its own context.",
+        is_in_sys: true,
         patterns: &[
             "rdma_create_qp*",
             "rdma_init_qp_attr",
@@ -266,8 +327,10 @@ pub(super) const MANAGER: &[Group] = &[
     },
     Group {
         reason: "Addresses are resolved by the standard library, and options are methods.",
+        is_in_sys: true,
         patterns: &[
             "rdma_addrinfo",
+            "RAI_*",
             "rdma_getaddrinfo",
             "rdma_freeaddrinfo",
             "rdma_set_option",
@@ -276,10 +339,12 @@ pub(super) const MANAGER: &[Group] = &[
     },
     Group {
         reason: "Port spaces, and the service ids that they are part of: chosen by the type.",
+        is_in_sys: true,
         patterns: &["rdma_port_space", "RDMA_PS_*", "RDMA_IB_*", "RDMA_UDP_QKEY"],
     },
     Group {
         reason: "Kinds of multicast membership other than a full one.",
+        is_in_sys: true,
         patterns: &[
             "rdma_join_multicast_ex",
             "rdma_cm_join_mc_*",
@@ -290,6 +355,7 @@ pub(super) const MANAGER: &[Group] = &[
     },
     Group {
         reason: "Options of one vendor's devices, which both sides agree on.",
+        is_in_sys: true,
         patterns: &[
             "rdma_get_remote_ece",
             "rdma_set_local_ece",
@@ -297,6 +363,10 @@ pub(super) const MANAGER: &[Group] = &[
         ],
     },
 ];
+
+/// Names of `rdma_cma.h` that are nobody's to use.
+pub(super) const NOT_OF_MANAGER: &[(&str, &str)] =
+    &[("RDMA_CMA_H", "guards from a second inclusion")];
 
 #[cfg(test)]
 mod tests {
@@ -306,6 +376,7 @@ mod tests {
     fn patterns_fit_whole_names_or_their_beginnings() {
         let group = Group {
             reason: "",
+            is_in_sys: true,
             patterns: &["ibv_mw*", "ibv_dm"],
         };
         assert!(group.fits("ibv_mw") && group.fits("ibv_mw_bind") && group.fits("ibv_dm"));
