@@ -193,6 +193,8 @@
 //! causes of common errors. See also [`verbs_channel`] and [`verbs_core`], and the manual pages that they
 //! name. For those who know `rdma-io` or `async-rdma`:
 //! [what is called what](https://docs.rs/verbs-async/latest/verbs_async/from_rust/) here.
+// The nightly toolchain of docs.rs labels what a feature adds.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod blocking;
 mod cached;

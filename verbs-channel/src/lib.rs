@@ -235,7 +235,8 @@
 //!
 //! An owned buffer goes the same way through `channel/owned.rs` and `engine/owned.rs`, and its
 //! outcome is taken in `engine/outcome.rs`. `verbs-async` begins at `engine/owned.rs`.
-
+// The nightly toolchain of docs.rs labels what a feature adds.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // Where the docs of the crates above link to if this crate's are not beside theirs.
 #![doc(html_root_url = "https://docs.rs/verbs-channel/latest")]
 

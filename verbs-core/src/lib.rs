@@ -200,7 +200,8 @@
 //! `ibv_post_send(3)`, `ibv_poll_cq(3)`, `ibv_modify_qp(3)`, and the
 //! [rdma-core](https://github.com/linux-rdma/rdma-core) sources. The search box finds every wrapped
 //! item by its C name, and [`from_c`] lists the names.
-
+// The nightly toolchain of docs.rs labels what a feature adds.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // Where the docs of the crates above link to if this crate's are not beside theirs.
 #![doc(html_root_url = "https://docs.rs/verbs-core/latest")]
 

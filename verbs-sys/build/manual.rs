@@ -1,4 +1,5 @@
-//! Docs for what C's headers have no comment on: links to the manual pages.
+//! Docs for what C's headers have no comment on: links to the manual pages, and labels for what a feature
+//! adds.
 
 /// Exported functions that no manual page is named after.
 const WITHOUT_PAGE: [&str; 12] = [
@@ -146,7 +147,12 @@ const PAGES: [(&str, &str); 53] = [
     ),
 ];
 
+/// The label that docs.rs shows for what is there with a feature only. It has to be spelt out: the items
+/// are, or are not, in what bindgen wrote.
+const LABEL: &str = "#[cfg_attr(docsrs, doc(cfg(feature = \"rdmacm\")))]\n";
+
 /// The bindings with docs: a function or a type has a link to its manual page, and a value one to its type.
+/// What is of librdmacm has a label.
 pub(crate) fn documented(bindings: &str) -> String {
     let mut text = String::with_capacity(bindings.len() * 5 / 4);
     let mut items = bindings.split("pub ");
@@ -154,6 +160,9 @@ pub(crate) fn documented(bindings: &str) -> String {
     for item in items {
         if let Some(doc) = doc(item) {
             text.push_str(&format!("#[doc = {doc:?}]\n"));
+        }
+        if is_of_librdmacm(item) {
+            text.push_str(LABEL);
         }
         text.push_str("pub ");
         text.push_str(item);
@@ -186,6 +195,17 @@ fn doc(item: &str) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Whether an item, which begins with its kind and its name, is one of librdmacm's headers.
+fn is_of_librdmacm(item: &str) -> bool {
+    let mut words = item.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let kind = words.next().unwrap_or_default();
+    let is_item = matches!(kind, "fn" | "struct" | "union" | "const" | "type");
+    let name = words.next().filter(|_| is_item).unwrap_or_default();
+    ["rdma_", "RDMA_", "RAI_"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
 }
 
 fn link(before: &str, page: &str) -> String {

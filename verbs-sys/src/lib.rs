@@ -79,6 +79,8 @@
 //! The [guide](https://docs.rs/verbs-channel/latest/verbs_channel/guide/), for those who are new to RDMA.
 //! The manual pages, `ibv_create_qp(3)` and `ibv_post_send(3)` to begin with, and
 //! [rdma-core](https://github.com/linux-rdma/rdma-core).
+// The nightly toolchain of docs.rs labels what a feature adds.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 // Where the docs of the crates above link to if this crate's are not beside theirs.
 #![doc(html_root_url = "https://docs.rs/verbs-sys/latest")]

@@ -58,6 +58,23 @@ fn items_of_all_kinds_are_documented_however_bindgen_lays_them_out() {
 }
 
 #[test]
+fn items_of_librdmacm_have_a_label() {
+    let is_labelled = |text: &str| documented(text).contains("doc(cfg(feature = \"rdmacm\"))");
+    assert!(is_labelled(
+        "pub fn rdma_create_qp(id: *mut rdma_cm_id) -> c_int;"
+    ));
+    assert!(is_labelled("pub struct rdma_cm_id {}"));
+    assert!(is_labelled(
+        "pub const RDMA_PS_TCP: rdma_port_space = rdma_port_space(262);"
+    ));
+    assert!(is_labelled("pub const RAI_PASSIVE: u32 = 1;"));
+    assert!(!is_labelled(
+        "pub fn ibv_close_device(context: *mut ibv_context) -> c_int;"
+    ));
+    assert!(!is_labelled("pub rdma_field: *mut rdma_cm_id,"));
+}
+
+#[test]
 fn linked_manual_pages_exist() {
     let linked = linked();
     assert!(linked.len() > 90, "links to manual pages: {linked:?}");

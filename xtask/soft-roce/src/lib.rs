@@ -35,6 +35,8 @@
 //!
 //! With [`Driver::Siw`] they are `siw0` and `siw1`, of soft-iWARP. If the kernel lacks that module, as
 //! Debian's does, it is built once for the guest, from the distribution's kernel source.
+// The nightly toolchain of docs.rs labels what a feature adds.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 use std::env;
 use std::ffi::OsString;

@@ -162,6 +162,10 @@ impl Manifest {
             "categories",
             "rust_version",
         ];
+        let mut missing: Vec<_> = shown.into_iter().filter(is_missing).collect();
+        if !has_docs_flags(package) {
+            missing.push("package.metadata.docs.rs");
+        }
         Some(Self {
             repository: owned("repository"),
             version: owned("version")?,
@@ -169,7 +173,7 @@ impl Manifest {
                 .parent()?
                 .to_path_buf(),
             rust_version: owned("rust_version"),
-            missing: shown.into_iter().filter(is_missing).collect(),
+            missing,
             name,
         })
     }
@@ -244,6 +248,18 @@ fn published(metadata: &JsonValue) -> Option<Vec<Manifest>> {
     public.map(Manifest::from_json).collect()
 }
 
+/// Whether docs.rs is told to build with all features, and with the flag that labels what they add.
+fn has_docs_flags(package: &JsonValue) -> bool {
+    let value = |key| at(package, &["metadata", "docs", "rs", key]);
+    let arguments = value("rustdoc-args").and_then(|list| list.get::<Vec<JsonValue>>());
+    let is_flag = |pair: &[JsonValue]| {
+        let pair = pair.iter().map(|argument| text(argument, &[]));
+        pair.eq([Some("--cfg"), Some("docsrs")])
+    };
+    value("all-features").and_then(JsonValue::get) == Some(&true)
+        && arguments.is_some_and(|arguments| arguments.windows(2).any(is_flag))
+}
+
 /// The `rust-version` of each package, by `NAME vVERSION`.
 fn rust_versions(metadata: &JsonValue) -> Option<HashMap<String, String>> {
     let packages: &Vec<JsonValue> = at(metadata, &["packages"])?.get()?;
@@ -306,10 +322,14 @@ mod tests {
     fn a_manifest_that_lacks_something_names_it() {
         let package = r#"{"name": "a", "version": "1.0.0", "manifest_path": "/w/a/Cargo.toml",
             "description": "A.", "license": "MIT", "readme": "README.md", "documentation": null,
-            "keywords": [], "categories": ["x"], "rust_version": "1.88", "repository": null}"#;
-        let manifest = Manifest::from_json(&package.parse().unwrap()).unwrap();
-        assert_eq!(manifest.missing, ["documentation", "keywords"]);
-        assert_eq!(manifest.repository, None);
+            "keywords": [], "categories": ["x"], "rust_version": "1.88", "repository": null,
+            "metadata": {"docs": {"rs": {"all-features": true, "rustdoc-args": ["--cfg", "docsrs"]}}}}"#;
+        let manifest = |package: &str| Manifest::from_json(&package.parse().unwrap()).unwrap();
+        assert_eq!(manifest(package).missing, ["documentation", "keywords"]);
+        assert_eq!(manifest(package).repository, None);
+        let package = package.replace("docsrs", "docs");
+        let missing = manifest(&package).missing;
+        assert_eq!(missing.last(), Some(&"package.metadata.docs.rs"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `cargo xtask release --dry-run`: everything that has to be so before the crates are published.
 
+mod docs;
 mod manifests;
 
 use std::ffi::OsString;
@@ -24,8 +25,8 @@ Usage: cargo xtask release --dry-run [OPTION]
 
 What the crates say of themselves, their changelogs and names; licences, sources and advisories of
 dependencies; changes that break users; packages that build by themselves, in an empty target folder;
-the oldest Rust and the oldest dependencies that are promised; documentation as docs.rs builds it;
-another processor. About ten minutes.
+the oldest Rust and the oldest dependencies that are promised; documentation as docs.rs builds it, from
+the packages; another processor. About ten minutes.
 
 What cannot run here is skipped by name, with the command that installs what it needs. Without the
 network these are: names on crates.io, changes since the last release, advisories.
@@ -68,7 +69,7 @@ fn all(report: &mut Report) -> Result<(), Error> {
     packaged(report, &scratch)?;
     oldest_rust(report, &manifests, &scratch)?;
     oldest_dependencies(report, &manifests, &scratch)?;
-    docs(report, &manifests)?;
+    docs::docs(report, &manifests, &scratch)?;
     other_processor(report, &manifests)
 }
 
@@ -233,20 +234,6 @@ fn oldest_dependencies(
     check.arg("--target-dir").arg(scratch.join("oldest-target"));
     step(report, TITLE, &mut check)?;
     remove(&copy)
-}
-
-/// The documentation builds as docs.rs does it: with a nightly toolchain and its flags, without the network.
-fn docs(report: &mut Report, manifests: &Manifests) -> Result<(), Error> {
-    const TITLE: &str = "documentation as on docs.rs";
-    if !checkers::has(&["--version"]) {
-        report.skip(format!("{TITLE}: no nightly toolchain"));
-        return Ok(());
-    }
-    let mut command = checkers::nightly(&["doc", "--no-deps", "--all-features", "--offline"]);
-    command.args(manifests.packages());
-    command.env("DOCS_RS", "1");
-    command.env("RUSTDOCFLAGS", "--cfg docsrs -Dwarnings");
-    step(report, TITLE, &mut command)
 }
 
 /// The libraries compile for a processor of another kind.
