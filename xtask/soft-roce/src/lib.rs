@@ -23,8 +23,9 @@
 //!
 //! # What this crate does not do
 //!
-//! It measures nothing: message rates under emulation are those of an emulated kernel. It runs on
-//! Linux, on x86-64 and arm64, and knows the package managers of Debian, Ubuntu, Fedora and Arch.
+//! It measures nothing: message rates under emulation are those of an emulated kernel. It is for Linux,
+//! on x86-64 and arm64, and knows the package managers of Debian, Ubuntu, Fedora and Arch. On arm64 it
+//! was never run.
 //!
 //! # What the command finds
 //!
