@@ -18,7 +18,7 @@ use verbs_channel::{
 };
 
 use crate::coop;
-use crate::driver::{Driver, QUEUES, Submission};
+use crate::driver::{Driver, Submission};
 use crate::error::{Error, Result};
 use crate::operation::Operation;
 use crate::ring::Channels;
@@ -272,8 +272,8 @@ impl AsyncChannel {
     /// destroys the queue pair on a helper thread, and waits until the device has released all buffers.
     ///
     /// If the peer never posts a receive for a send, this may wait forever: put a timeout of your
-    /// runtime around it. Dropping the future closes the channel without waiting, as dropping the
-    /// channel does.
+    /// runtime around it. It does not wait for the operations of a channel that is down: those are aborted
+    /// at once. Dropping the future closes the channel without waiting, as dropping the channel does.
     ///
     /// # Errors
     ///
@@ -287,7 +287,7 @@ impl AsyncChannel {
         self.shared.drained(self.at, &[Queue::Send]).await;
         let down = self.down_reason().filter(|_| !has_ended);
         self.shut_down();
-        self.shared.drained(self.at, &QUEUES).await;
+        // Not when the device has flushed the receives: it may never do so.
         drop(destroyed_at_the_end);
         self.shared.until_destroyed(self.at).await?;
         down.map_or(Ok(()), |reason| Err(Error::Down(reason)))

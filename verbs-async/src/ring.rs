@@ -265,7 +265,8 @@ impl Ring for Channels {
     }
 
     fn is_idle(&mut self, channel: ChannelId, queue: Queue) -> bool {
-        self.engine.in_flight(channel, queue) == 0
+        // Nobody waits for the operations of a channel that is down: the device may never flush them.
+        self.engine.down_reason(channel).is_some() || self.engine.in_flight(channel, queue) == 0
     }
 
     #[inline]

@@ -119,7 +119,7 @@ impl SharedEngine {
         poll_fn(|cx| waits.poll(cx, &mut ready)).await
     }
 
-    /// Waits until these queues of a channel and their backlogs are empty.
+    /// Waits until these queues of a channel and their backlogs are empty, or the channel is down.
     pub(crate) async fn drained(&self, at: ChannelId, queues: &'static [Queue]) {
         let mut waits = DrainWait {
             driver: &self.driver,

@@ -46,7 +46,7 @@ mod queueing;
 mod ring;
 mod state;
 
-pub(crate) use ring::{End, QUEUES, Request, Ring, SharedReceives, Started, Submission};
+pub(crate) use ring::{End, Request, Ring, SharedReceives, Started, Submission};
 
 /// A ring, and the tasks that wait for it.
 pub(crate) struct Driver<R: Ring> {

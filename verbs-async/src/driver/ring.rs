@@ -61,7 +61,7 @@ pub(crate) trait Ring {
         false
     }
 
-    /// Whether nothing is in flight in this queue of a channel.
+    /// Whether nothing is in flight in this queue of a channel, or the channel is down.
     fn is_idle(&mut self, channel: Self::Channel, queue: Queue) -> bool;
 
     /// Whether [`next_log_line`](Self::next_log_line) or [`next_closing`](Self::next_closing) returns
@@ -145,4 +145,4 @@ pub(crate) enum Submission<T> {
 }
 
 /// The queues of a channel.
-pub(crate) const QUEUES: [Queue; 2] = [Queue::Send, Queue::Receive];
+pub(super) const QUEUES: [Queue; 2] = [Queue::Send, Queue::Receive];

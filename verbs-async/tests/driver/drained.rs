@@ -3,8 +3,7 @@
 use std::task::{Context, Waker};
 use verbs_channel::Queue;
 
-use crate::driver::QUEUES;
-use crate::ring::End;
+use crate::ring::{End, QUEUES};
 use crate::task::{Bench, WakeCounter};
 
 #[test]

@@ -11,8 +11,11 @@ use std::task::{Context, Poll};
 use verbs_channel::Queue;
 
 use crate::deferred::LogLine;
-use crate::driver::{self, Driver, QUEUES, Ring, SharedReceives, Started, Submission};
+use crate::driver::{self, Driver, Ring, SharedReceives, Started, Submission};
 use crate::sync::{Arc, Mutex, MutexGuard};
+
+/// The queues of a channel.
+pub(crate) const QUEUES: [Queue; 2] = [Queue::Send, Queue::Receive];
 
 /// A request for one of a channel's queues, of which it takes a number of places.
 pub(crate) struct Request {

@@ -8,10 +8,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use verbs_channel::Queue;
 use verbs_harness::allocations::allocations;
 
-use crate::driver::QUEUES;
 use crate::driver::{Driver, Submission};
 use crate::hooks::{Moment, waker};
-use crate::ring::{End, FakeDevice, FakeRing, Request, Ticket, poll};
+use crate::ring::{End, FakeDevice, FakeRing, QUEUES, Request, Ticket, poll};
 use crate::task::{Bench, WakeCounter, bounded};
 
 /// Code that calls the driver when it runs.

@@ -6,9 +6,8 @@ use verbs_channel::Queue;
 
 use loom::thread;
 
-use crate::driver::QUEUES;
 use crate::driver::{Driver, Submission};
-use crate::ring::{FakeDevice, FakeRing, Outcome, Request, Ticket, poll};
+use crate::ring::{FakeDevice, FakeRing, Outcome, QUEUES, Request, Ticket, poll};
 use crate::sync::Arc;
 
 /// Explores every schedule with at most this many preemptions: more find nothing new, and take hours.
