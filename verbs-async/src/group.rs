@@ -28,6 +28,7 @@ use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::ring::Channels;
 use crate::shared::SharedEngine;
+use crate::wake;
 use crate::watched::DeviceListener;
 
 /// Async channels that share a completion queue, a completion channel and a notifier.
@@ -203,11 +204,14 @@ impl AsyncGroup {
                 let will_be_free = is_full && engine.is_closing();
                 (rejected, will_be_free)
             })?;
-            Ok((at, engine.prepared_receives(at)))
+            let receives = engine.prepared_receives(at);
+            Ok((at, receives, engine.take_rejected_receives()))
         });
         // If its receives could not be posted, it is down already.
         self.shared.driver.joined();
-        let (at, receives) = joined?;
+        let (at, receives, rejected) = joined?;
+        // Without the lock: a block that is back in its pool wakes a task.
+        wake::drop_guarded(rejected);
         if is_watched {
             self.shared.watch_peers();
         }

@@ -1,12 +1,17 @@
 //! Receives that are started before their channel joins.
 
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
+
 use fake_libibverbs::{assert_all_is_well, with};
 use verbs_async::verbs_channel::verbs_core::ProtectionDomain;
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_RECV, ibv_wc};
 use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer, Queue};
 use verbs_async::{AsyncChannel, AsyncGroup};
 
-use crate::bench::{Bench, Task, announce, done, later};
+use crate::bench::{Bench, Task, announce, bounded, done, later};
 use crate::groups::posted;
 
 /// A group of one channel with room for two receives, and a pool of two blocks.
@@ -113,4 +118,44 @@ fn messages_of_prepared_receives_come_first_and_their_blocks_are_posted_again() 
         assert_eq!(*lengths().last().unwrap(), again);
     }
     drop(incoming);
+}
+
+/// Uses a channel where it is woken, as a task that is polled in place does.
+struct UsesChannel(AsyncChannel, AtomicBool);
+
+impl Wake for UsesChannel {
+    fn wake(self: Arc<Self>) {
+        self.1.store(self.0.is_down(), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn rejected_prepared_receives_are_dropped_without_the_lock() {
+    {
+        let bench = Bench::new();
+        let pd = bench.context.alloc_pd().unwrap();
+        let builder = Channel::builder(&pd).max_recv_wr(2);
+        let group = AsyncGroup::new(builder, 2, &bench.events).unwrap();
+        let pool = BufferPool::new(&pd, 64, 2).unwrap();
+        let other = crate::bench::join(&group);
+        other.shut_down();
+        let mut member = group.prepare().unwrap();
+        while let Some(block) = pool.take() {
+            member.start_receive(block).unwrap();
+        }
+        let endpoint = member.endpoint();
+        let member = member.handshake(&endpoint).unwrap();
+        let task = Arc::new(UsesChannel(other, AtomicBool::new(false)));
+        let waker = Waker::from(Arc::clone(&task));
+        let mut free = pool.take_when_free();
+        let mut cx = Context::from_waker(&waker);
+        assert!(Future::poll(Pin::new(&mut free), &mut cx).is_pending());
+        with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
+        let channel = bounded(|| group.join(member).unwrap());
+        assert!(channel.is_down());
+        assert!(task.1.load(Ordering::Relaxed), "it was not woken");
+        drop(free);
+        assert_eq!(pool.available(), 2);
+    }
+    assert_all_is_well();
 }

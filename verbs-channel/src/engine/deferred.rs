@@ -15,6 +15,9 @@ impl Engine {
     /// all that takes channels down because something has failed, return before the operations in
     /// flight have ended. They end in [`finish_close`](Self::finish_close).
     ///
+    /// Buffers that [`join`](Self::join) does not post are kept for
+    /// [`take_rejected_receives`](Self::take_rejected_receives).
+    ///
     /// Nothing is deferred where memory is handed back at once: after a post of unknown outcome, with
     /// borrowed buffers in flight, and when the engine is dropped.
     pub fn defer_closing(&mut self) {

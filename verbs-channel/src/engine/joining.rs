@@ -93,7 +93,9 @@ impl Engine {
     /// Adds a connected channel, and returns its id. Its
     /// [prepared receives](crate::PreparedChannel::start_receive) are posted.
     ///
-    /// If the driver rejects one of those, the channel is down, with that reason.
+    /// If the driver rejects one of those, the channel is down, with that reason. Its buffer, and those of the
+    /// others that were not posted, are dropped, unless [`take_rejected_receives`](Self::take_rejected_receives)
+    /// is to return them.
     ///
     /// # Errors
     ///
@@ -147,8 +149,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Posts the receives of a channel that was just added. At the first rejection it stops, and drops
-    /// the other buffers.
+    /// Posts the receives of a channel that was just added. At the first rejection it stops.
     pub(crate) fn start_prepared(
         &mut self,
         channel: ChannelId,
@@ -159,15 +160,21 @@ impl Engine {
         }
         let mut tickets = Vec::with_capacity(receives.len());
         let mut started = Ok(());
-        for buffer in receives {
+        let mut receives = receives.into_iter();
+        for buffer in receives.by_ref() {
             let mut request = OwnedRequest::receive(buffer);
             match self.start_at(channel.at(), &mut request) {
                 Ok(ticket) => tickets.push(ticket),
                 Err(reason) => {
                     started = Err(reason);
+                    self.rejected_receives.push(mem::take(request.buffer_mut()));
                     break;
                 }
             }
+        }
+        self.rejected_receives.extend(receives);
+        if self.closings.is_none() {
+            self.rejected_receives.clear();
         }
         // Those of channels whose place another one has are of no use any more.
         let mut prepared = mem::take(&mut self.prepared);
@@ -183,5 +190,12 @@ impl Engine {
         let mut prepared = self.prepared.iter();
         let at = prepared.position(|(of, _)| *of == channel);
         at.map_or_else(Vec::new, |at| self.prepared.swap_remove(at).1)
+    }
+    /// Takes the buffers of prepared receives that were not posted, as the driver has rejected one of them. There
+    /// are none unless closing is [deferred](Self::defer_closing): a layer that keeps the engine under a lock
+    /// drops them after it.
+    #[must_use = "they are dropped without a lock"]
+    pub fn take_rejected_receives(&mut self) -> Vec<OwnedBuffer> {
+        mem::take(&mut self.rejected_receives)
     }
 }

@@ -57,7 +57,7 @@ use std::time::Duration;
 
 use verbs_core::{CompletionQueue, PollSlot, ProtectionDomain, WorkSuccess};
 
-use crate::buffer::PdTag;
+use crate::buffer::{OwnedBuffer, PdTag};
 use crate::channel_id::ChannelId;
 use crate::error::TransportError;
 use budget::Budget;
@@ -140,6 +140,8 @@ pub struct Engine {
     open: u32,
     // The tickets of receives that were posted as a channel joined, until they are taken.
     prepared: Vec<(ChannelId, Vec<Ticket>)>,
+    // The buffers of those that were not posted, until they are taken.
+    rejected_receives: Vec<OwnedBuffer>,
     cq: CompletionQueue,
     // The member that was probed last.
     probed: usize,
@@ -187,6 +189,7 @@ impl Engine {
             half_posted: None,
             open: 0,
             prepared: Vec::new(),
+            rejected_receives: Vec::new(),
             cq,
             probed: 0,
             pd_tag: PdTag::of(&pd),
