@@ -120,7 +120,8 @@ impl DeviceEvents {
         Self::new(context, notifier)
     }
 
-    /// Takes the channels of a group down when their device, completion queue or queue pair fails.
+    /// Takes the channels of a group down when their device, completion queue, shared receive queue or queue
+    /// pair fails.
     ///
     /// The reason is [`DownReason::Event`](verbs_channel::DownReason::Event), and the operations in
     /// flight end. Without this, a failure that raises an event but no completion may go unnoticed.

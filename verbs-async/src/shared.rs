@@ -8,9 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use verbs_channel::engine::Closing;
-use verbs_channel::verbs_core::{
-    AsyncEvent, ErrorChain, EventElement, EventType, ProtectionDomain,
-};
+use verbs_channel::verbs_core::{AsyncEvent, ErrorChain, ProtectionDomain};
 use verbs_channel::{ChannelId, DownReason, Preparer, Queue, TransportError};
 
 use crate::blocking;
@@ -20,7 +18,7 @@ use crate::error::Result;
 use crate::events::{CqEvents, CqListener};
 use crate::peers::{PeerEvents, Peers};
 use crate::ring::{Channels, Destroys};
-use crate::watched::DeviceListener;
+use crate::watched::{DeviceListener, Failed};
 
 /// What the channels of a group share.
 pub(crate) struct SharedEngine {
@@ -206,23 +204,21 @@ impl CqListener for SharedEngine {
 
 impl DeviceListener for SharedEngine {
     fn on_device_event(&self, event: AsyncEvent) {
+        let Some(failed) = Failed::of(event) else {
+            return;
+        };
+        let of_all = |ring: &mut Channels| match failed {
+            Failed::Device => true,
+            Failed::Cq(handle) => ring.subscription.cq().handle() == handle,
+            Failed::Srq(handle) => ring.engine.shared_handle() == Some(handle),
+            Failed::Qp(_) => false,
+        };
         let reason = DownReason::Event(event.event_type());
-        match (event.event_type(), event.element()) {
-            (EventType::DEVICE_FATAL, _) => self.destroy_all(reason),
-            (EventType::CQ_ERR, EventElement::Cq { handle })
-                if handle
-                    == self
-                        .driver
-                        .with_ring(|ring| ring.subscription.cq().handle()) =>
-            {
-                self.destroy_all(reason);
-            }
-            (EventType::QP_FATAL, EventElement::Qp { qp_num }) => {
-                if let Some(at) = self.driver.with_ring(|ring| ring.engine.channel_of(qp_num)) {
-                    self.end(at, reason);
-                }
-            }
-            _ => {}
+        if let Failed::Qp(qp_num) = failed {
+            let channel = self.driver.with_ring(|ring| ring.engine.channel_of(qp_num));
+            channel.into_iter().for_each(|at| self.end(at, reason));
+        } else if self.driver.with_ring(of_all) {
+            self.destroy_all(reason);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use verbs_channel::verbs_core::AsyncEvent;
+use verbs_channel::verbs_core::{AsyncEvent, EventElement, EventType};
 
 use crate::error::{Error, Result};
 use crate::sync::Mutex;
@@ -37,8 +37,37 @@ impl Drop for Watch {
     }
 }
 
-/// A group or queue that fails when a device, or a part of it, does.
+/// A group, datagram endpoint or queue that fails when a device, or a part of it, does.
 pub(crate) trait DeviceListener: Send + Sync {
     /// Handles an event of the device, or of something on it.
     fn on_device_event(&self, event: AsyncEvent);
+}
+
+/// What has failed, by an event of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failed {
+    Device,
+    /// The completion queue with this handle.
+    Cq(u32),
+    /// The queue pair with this number.
+    Qp(u32),
+    /// The shared receive queue with this handle.
+    Srq(u32),
+}
+
+impl Failed {
+    /// `None` if nothing has.
+    pub(crate) const fn of(event: AsyncEvent) -> Option<Self> {
+        match (event.event_type(), event.element()) {
+            (EventType::DEVICE_FATAL, _) => Some(Self::Device),
+            (EventType::CQ_ERR, EventElement::Cq { handle }) => Some(Self::Cq(handle)),
+            (EventType::SRQ_ERR, EventElement::Srq { handle }) => Some(Self::Srq(handle)),
+            // For each of these it is in `ERR`.
+            (
+                EventType::QP_FATAL | EventType::QP_REQ_ERR | EventType::QP_ACCESS_ERR,
+                EventElement::Qp { qp_num },
+            ) => Some(Self::Qp(qp_num)),
+            _ => None,
+        }
+    }
 }

@@ -7,15 +7,14 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use verbs_channel::verbs_core::{
-    self, AsyncEvent, CompletionQueue, EventElement, EventType, PollSlot, PolledCompletions,
-    WorkCompletion,
+    self, AsyncEvent, CompletionQueue, PollSlot, PolledCompletions, WorkCompletion,
 };
 
 use crate::coop;
 use crate::error::{Error, Result};
 use crate::events::{CqEvents, CqListener};
 use crate::sync::{Mutex, MutexGuard};
-use crate::watched::DeviceListener;
+use crate::watched::{DeviceListener, Failed};
 use state::{CqState, Failure, Waiter};
 
 mod state;
@@ -334,9 +333,9 @@ impl CqListener for SharedCq {
 
 impl DeviceListener for SharedCq {
     fn on_device_event(&self, event: AsyncEvent) {
-        let has_failed = match (event.event_type(), event.element()) {
-            (EventType::DEVICE_FATAL, _) => true,
-            (EventType::CQ_ERR, EventElement::Cq { handle }) => handle == self.cq.handle(),
+        let has_failed = match Failed::of(event) {
+            Some(Failed::Device) => true,
+            Some(Failed::Cq(handle)) => handle == self.cq.handle(),
             _ => false,
         };
         if has_failed {

@@ -12,15 +12,16 @@ use std::{future::Future, sync::Arc};
 use fake_libibverbs::{ladder, last_cq, report, share, with};
 use futures_core::Stream as _;
 use futures_util::AsyncReadExt as _;
-use verbs_async::verbs_channel::{self, Channel, DownReason, TransportError};
+use verbs_async::verbs_channel::{self, BufferPool, Channel, DownReason, TransportError};
 use verbs_async::{
     AsyncChannel, AsyncCq, AsyncGroup, ByteStream, CqEvents, DeviceEvents, Error, Operation, Result,
 };
 use verbs_core::verbs_sys::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR,
-    IBV_EVENT_QP_FATAL, ibv_async_event, ibv_qp,
+    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SRQ_ERR,
+    ibv_async_event, ibv_qp, ibv_srq,
 };
-use verbs_core::{AsyncEvent, EventType};
+use verbs_core::{AsyncEvent, EventType, SharedReceiveQueue};
 use verbs_harness::faults;
 
 struct WakeSender(Sender<()>);
@@ -232,6 +233,68 @@ fn fatal_queue_pair_event_takes_down_its_channel_only() {
     assert!(!right.is_down());
     let mut cx = Context::from_waker(Waker::noop());
     assert!(pin!(&mut sound).poll(&mut cx).is_pending());
+}
+
+#[test]
+fn events_of_queue_pairs_in_error_take_their_channels_down() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let (group, channels, operations) = waiting(&context);
+    let events = DeviceEvents::create_thread(&context).unwrap();
+    events.watch(&group);
+    let reported = [
+        (IBV_EVENT_QP_REQ_ERR, EventType::QP_REQ_ERR),
+        (IBV_EVENT_QP_ACCESS_ERR, EventType::QP_ACCESS_ERR),
+    ];
+    for ((channel, operation), (raw, reason)) in channels.iter().zip(operations).zip(reported) {
+        let mut qp = ibv_qp {
+            qp_num: channel.endpoint().unwrap().qp_num(),
+            ..ibv_qp::default()
+        };
+        let mut event = ibv_async_event::default();
+        event.element.qp = &raw mut qp;
+        report(&context, raw, event);
+        ended_by(operation, reason);
+    }
+}
+
+#[test]
+fn failed_shared_receives_end_their_channels() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let pd = context.alloc_pd().unwrap();
+    let completions = CqEvents::create_thread(&context).unwrap();
+    let pool = BufferPool::new(&pd, 64, 4).unwrap();
+    let builder = Channel::builder(&pd).shared_receives(&pool, 4);
+    // The handles are in sequence.
+    let before = SharedReceiveQueue::builder(&pd).build().unwrap();
+    let shared = AsyncGroup::with_shared_receives(&builder, 1, &completions);
+    let (group, mut messages) = shared.unwrap();
+    let after = SharedReceiveQueue::builder(&pd).build().unwrap();
+    let member = group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    let channel = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    events.watch(&group);
+    let mut reported = |handle| {
+        let mut srq = ibv_srq {
+            handle,
+            ..ibv_srq::default()
+        };
+        let mut event = ibv_async_event::default();
+        event.element.srq = &raw mut srq;
+        report(&context, IBV_EVENT_SRQ_ERR, event);
+        assert_eq!(event_type(block_on(events.next())), EventType::SRQ_ERR);
+        channel.is_down()
+    };
+    assert!(
+        ![before.handle(), after.handle()]
+            .into_iter()
+            .any(&mut reported)
+    );
+    assert!((before.handle()..after.handle()).any(&mut reported));
+    let end = block_on(messages.next()).end();
+    assert_eq!(end, Some(DownReason::Event(EventType::SRQ_ERR)));
 }
 
 #[test]

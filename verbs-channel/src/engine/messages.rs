@@ -108,6 +108,13 @@ impl Engine {
         self.shared.as_deref()?.pool()
     }
 
+    /// The [handle](verbs_core::SharedReceiveQueue::handle) of the shared receive queue, as in device events;
+    /// `None` if the receives are not shared.
+    #[must_use]
+    pub fn shared_handle(&self) -> Option<u32> {
+        Some(self.shared.as_deref()?.queue.srq()?.handle())
+    }
+
     /// Posts a block of the [`shared_pool`](Self::shared_pool), and then as [`refill`](Self::refill). The
     /// block is returned if the queue has no room for it, or if it is of another pool.
     #[must_use = "it is dropped without a lock"]
