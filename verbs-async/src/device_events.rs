@@ -15,13 +15,14 @@ use crate::notifier::ThreadNotifier;
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake::{OnReadable, self_waker};
 use crate::watched::{DeviceListener, Watch};
-use crate::{AsyncCq, AsyncGroup, CqNotifier, Error, Result};
+use crate::{AsyncCq, AsyncDatagrams, AsyncGroup, CqNotifier, Error, Result};
 
 /// The events of a device, in order (`ibv_get_async_event`).
 ///
 /// This is also a [`Stream`]. Events are taken from the device when they arrive, whether or not a
-/// task waits here. So a group or queue that was passed to [`watch`](Self::watch) or
-/// [`watch_cq`](Self::watch_cq) fails at once when its device, queue or queue pair fails.
+/// task waits here. So what was passed to [`watch`](Self::watch),
+/// [`watch_datagrams`](Self::watch_datagrams) or [`watch_cq`](Self::watch_cq) fails at once when its device,
+/// queue or queue pair fails.
 ///
 /// Each event is taken once, so a context can have only one such stream. A second one is an error.
 /// Up to 64 events are kept until [`next`](Self::next) takes them. Beyond that the oldest is
@@ -127,6 +128,14 @@ impl DeviceEvents {
     /// flight end. Without this, a failure that raises an event but no completion may go unnoticed.
     pub fn watch(&self, group: &AsyncGroup) {
         self.add(group.device_listener());
+    }
+
+    /// Takes a datagram endpoint down when its device, completion queue or queue pair fails.
+    ///
+    /// The reason is [`DownReason::Event`](verbs_channel::DownReason::Event), and the operations that wait
+    /// end. Without this, they may wait forever.
+    pub fn watch_datagrams(&self, datagrams: &AsyncDatagrams) {
+        self.add(datagrams.device_listener());
     }
 
     /// Fails the tasks that wait on this queue, when the queue or its device fails.

@@ -31,6 +31,7 @@ use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::sync::Mutex;
 use crate::wake;
+use crate::watched::DeviceListener;
 use state::{Awaited, End, Shared, State};
 
 /// A datagram endpoint whose operations are awaited: see
@@ -60,6 +61,9 @@ use state::{Awaited, End, Shared, State};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Pass it to [`DeviceEvents::watch_datagrams`](crate::DeviceEvents::watch_datagrams), so that it goes down when
+/// its device fails.
 ///
 /// # Channels over datagrams
 ///
@@ -136,6 +140,11 @@ impl AsyncDatagrams {
     /// Those of [`create`](Self::create) and [`CqEvents::create_thread`].
     pub fn create_thread(builder: &DatagramsBuilder) -> Result<Self> {
         Self::create(builder, &CqEvents::create_thread(builder.pd().context())?)
+    }
+
+    pub(crate) fn device_listener(&self) -> Weak<dyn DeviceListener> {
+        let shared: Weak<Shared> = Arc::downgrade(&self.shared);
+        shared
     }
 
     /// The protection domain in which buffers must be registered.

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
 use verbs_channel::datagrams::{DatagramEnding, DatagramEngine};
-use verbs_channel::verbs_core::{DatagramEndpoint, ErrorChain, ProtectionDomain};
+use verbs_channel::verbs_core::{AsyncEvent, DatagramEndpoint, ErrorChain, ProtectionDomain};
 use verbs_channel::{BufferPool, DownReason, OwnedBuffer, TransportError};
 
 use super::line::Line;
@@ -30,6 +30,7 @@ use crate::events::CqEvents;
 use crate::events::{CqListener, Subscription};
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake;
+use crate::watched::{DeviceListener, Failed};
 
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
@@ -266,6 +267,22 @@ impl CqListener for Shared {
         ));
         let mut state = self.state.lock();
         state.engine.fail(DownReason::NotifierFailed);
+        self.unlock(state);
+    }
+}
+
+impl DeviceListener for Shared {
+    fn on_device_event(&self, event: AsyncEvent) {
+        let mut state = self.state.lock();
+        let has_failed = match Failed::of(event) {
+            Some(Failed::Device) => true,
+            Some(Failed::Cq(handle)) => handle == state.subscription.cq().handle(),
+            Some(Failed::Qp(qp_num)) => qp_num == self.endpoint.qp_num(),
+            Some(Failed::Srq(_)) | None => false,
+        };
+        if has_failed {
+            state.engine.fail(DownReason::Event(event.event_type()));
+        }
         self.unlock(state);
     }
 }

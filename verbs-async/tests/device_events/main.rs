@@ -12,9 +12,12 @@ use std::{future::Future, sync::Arc};
 use fake_libibverbs::{ladder, last_cq, report, share, with};
 use futures_core::Stream as _;
 use futures_util::AsyncReadExt as _;
-use verbs_async::verbs_channel::{self, BufferPool, Channel, DownReason, TransportError};
+use verbs_async::verbs_channel::{
+    self, BufferPool, Channel, Datagrams, DownReason, TransportError,
+};
 use verbs_async::{
-    AsyncChannel, AsyncCq, AsyncGroup, ByteStream, CqEvents, DeviceEvents, Error, Operation, Result,
+    AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, ByteStream, CqEvents, DeviceEvents, Error,
+    Operation, Result,
 };
 use verbs_core::verbs_sys::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR,
@@ -295,6 +298,43 @@ fn failed_shared_receives_end_their_channels() {
     assert!((before.handle()..after.handle()).any(&mut reported));
     let end = block_on(messages.next()).end();
     assert_eq!(end, Some(DownReason::Event(EventType::SRQ_ERR)));
+}
+
+#[test]
+fn fatal_device_event_ends_datagram_endpoints() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let pd = context.alloc_pd().unwrap();
+    let completions = CqEvents::create_thread(&context).unwrap();
+    let create = || AsyncDatagrams::create(&Datagrams::builder(&pd), &completions).unwrap();
+    let [first, second, late] = [(); 3].map(|()| create());
+    let events = DeviceEvents::create_thread(&context).unwrap();
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut waits = [&first, &second].map(|datagrams| Box::pin(datagrams.receive_from()));
+    for (datagrams, wait) in [&first, &second].into_iter().zip(&mut waits) {
+        events.watch_datagrams(datagrams);
+        assert!(wait.as_mut().poll(&mut cx).is_pending());
+    }
+    let [first_wait, second_wait] = waits;
+    // Its queue pair, and then the device.
+    let mut qp = ibv_qp {
+        qp_num: first.endpoint().qp_num(),
+        ..ibv_qp::default()
+    };
+    let mut event = ibv_async_event::default();
+    event.element.qp = &raw mut qp;
+    report(&context, IBV_EVENT_QP_FATAL, event);
+    let reason = DownReason::Event(EventType::QP_FATAL);
+    assert_eq!(
+        block_on(first_wait).unwrap_err().down_reason(),
+        Some(reason)
+    );
+    assert_eq!(second.down_reason(), None);
+    report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
+    let reason = Some(DownReason::Event(EventType::DEVICE_FATAL));
+    assert_eq!(block_on(second_wait).unwrap_err().down_reason(), reason);
+    events.watch_datagrams(&late);
+    assert_eq!(late.down_reason(), reason);
 }
 
 #[test]
