@@ -337,14 +337,9 @@ impl AsyncChannel {
     /// The descriptor cannot be watched: it is a regular file, or too many descriptors are open.
     pub fn watch_peer(&self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let descriptor = descriptor.into();
-        let watch = |ring: &mut Channels| {
-            ring.engine.watch_peer(self.at, descriptor)?;
-            Ok::<_, verbs_channel::Error>(ring.engine.peer_timeout().is_some())
-        };
-        if self.driver().with_ring(watch)? {
-            self.shared.watch_peers();
-        }
-        Ok(())
+        self.shared.watch_peers()?;
+        let watch = |ring: &mut Channels| ring.engine.watch_peer(self.at, descriptor);
+        Ok(self.driver().with_ring(watch)?)
     }
 
     /// Watches the peer through a connection of `rdma_cm`, which is ended on a helper thread.
@@ -354,14 +349,13 @@ impl AsyncChannel {
         connection: Connection,
         dispose: fn(Connection),
     ) -> Result<()> {
-        let watch = |ring: &mut Channels| {
-            ring.engine.watch_connection(self.at, connection, dispose)?;
-            Ok::<_, verbs_channel::Error>(ring.engine.peer_timeout().is_some())
-        };
-        if self.driver().with_ring(watch)? {
-            self.shared.watch_peers();
+        if let Err(error) = self.shared.watch_peers() {
+            dispose(connection);
+            return Err(error.into());
         }
-        Ok(())
+        let watch =
+            |ring: &mut Channels| ring.engine.watch_connection(self.at, connection, dispose);
+        Ok(self.driver().with_ring(watch)?)
     }
 
     /// The peer's address, if the channel was connected over TCP or `rdma_cm`.

@@ -160,10 +160,10 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// That of [`ChannelGroup::join`], with the channel: the group is full, or another group prepared the
-    /// channel. A dropped channel belongs to the group until a helper thread has destroyed its queue pair.
-    /// [`handshake`](Self::handshake) and all functions that connect wait for that, and
-    /// [`AsyncChannel::close`] returns after it.
+    /// That of [`ChannelGroup::join`], with the channel: the group is full, another group prepared the
+    /// channel, or its peer cannot be watched because too many descriptors are open. A dropped channel belongs
+    /// to the group until a helper thread has destroyed its queue pair. [`handshake`](Self::handshake) and all
+    /// functions that connect wait for that, and [`AsyncChannel::close`] returns after it.
     #[expect(clippy::result_large_err, reason = "gives back the channel")]
     pub fn join(
         &self,
@@ -196,7 +196,12 @@ impl AsyncGroup {
         &self,
         member: ConnectedMember,
     ) -> Result<AsyncChannel, (Rejected<ConnectedMember, verbs_channel::Error>, bool)> {
-        let is_watched = member.is_watched();
+        // First: a channel that has joined cannot be given back.
+        if member.is_watched()
+            && let Err(error) = self.shared.watch_peers()
+        {
+            return Err((Rejected::new(error, member), false));
+        }
         let joined = self.shared.driver.with_ring(|ring| {
             let engine = &mut ring.engine;
             let at = engine.join(member).map_err(|rejected| {
@@ -212,9 +217,6 @@ impl AsyncGroup {
         let (at, receives, rejected) = joined?;
         // Without the lock: a block that is back in its pool wakes a task.
         wake::drop_guarded(rejected);
-        if is_watched {
-            self.shared.watch_peers();
-        }
         let backlog = self.shared.backlog.load(Ordering::Relaxed);
         let shared = Arc::clone(&self.shared);
         Ok(AsyncChannel::new(shared, at, backlog, receives))

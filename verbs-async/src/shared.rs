@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use verbs_channel::engine::Closing;
+use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::{AsyncEvent, ErrorChain, ProtectionDomain};
 use verbs_channel::{ChannelId, DownReason, Preparer, Queue, TransportError};
 
@@ -40,24 +41,31 @@ impl SharedEngine {
         &self.pd
     }
 
-    /// Starts to watch the peers of channels, unless they are watched already. An error is logged.
-    pub(crate) fn watch_peers(self: &Arc<Self>) {
+    /// Starts to watch the peers of channels, unless they are watched already, or none is to be.
+    ///
+    /// # Errors
+    ///
+    /// No more descriptors can be opened or watched.
+    pub(crate) fn watch_peers(self: &Arc<Self>) -> Result<(), verbs_channel::Error> {
         if self.peers.get().is_some() {
-            return;
+            return Ok(());
         }
-        let descriptor = self.driver.with_ring(|ring| ring.engine.peers_fd());
+        let descriptor = self.driver.with_ring(|ring| {
+            let is_watched = ring.engine.peer_timeout().is_some();
+            is_watched.then(|| ring.engine.peers_fd())
+        });
+        let Some(descriptor) = descriptor else {
+            return Ok(());
+        };
         let notifier = descriptor.and_then(|set| self.events.another_notifier(set));
-        match notifier {
-            Ok(notifier) => {
-                let made = PeerEvents::watch(notifier, &Arc::downgrade(self));
-                // Another thread may have been faster. Then this one is dropped.
-                drop(self.peers.set(made));
-            }
-            Err(error) => crate::wake::log_error(format_args!(
-                "peers that leave will not be noticed: {}",
-                ErrorChain::new(&error)
-            )),
-        }
+        let notifier = notifier.map_err(|source| {
+            let what = "watch the connection to";
+            ExchangeError::Tcp { what, source }
+        })?;
+        let made = PeerEvents::watch(notifier, &Arc::downgrade(self));
+        // Another thread may have been faster. Then this one is dropped.
+        drop(self.peers.set(made));
+        Ok(())
     }
 
     /// Takes a channel down. A helper thread destroys its queue pair, and then aborts its operations in

@@ -11,7 +11,7 @@ use fake_libibverbs::with;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use verbs_async::verbs_channel::{Channel, DownReason, OwnedBuffer, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier, Error};
-use verbs_core::{CompletionChannel, Device, ProtectionDomain};
+use verbs_core::{CompletionChannel, Device, ErrorChain, ProtectionDomain};
 use verbs_harness::logged::{lines, listen};
 
 use crate::bench::{Hand, Task, done, join, later};
@@ -188,4 +188,48 @@ fn failed_peer_notifier_is_logged() {
     let is_logged = |line: &String| line.contains("peers that leave are no longer noticed");
     assert!(lines.iter().any(is_logged), "{lines:?}");
     assert!(!channel.is_down());
+}
+
+/// A notifier that cannot create another one.
+struct Only(Hand);
+
+impl CqNotifier for Only {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_readable(cx)
+    }
+
+    fn another(&self, _descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
+        Err(rustix::io::Errno::MFILE.into())
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no timers that are descriptors")]
+fn peers_that_cannot_be_watched_are_an_error() {
+    let context = Device::by_name("fake0").unwrap().open().unwrap();
+    let channel = CompletionChannel::create(&context).unwrap();
+    let events = CqEvents::new(channel, Only(Hand::default())).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let group = AsyncGroup::new(Channel::builder(&pd), 2, &events).unwrap();
+    let channel = join(&group);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let errors = [channel.watch_peer(ours).unwrap_err(), {
+        let member = group.prepare().unwrap();
+        let endpoint = member.endpoint();
+        let mut member = member.handshake(&endpoint).unwrap();
+        member.watch_peer(theirs).unwrap();
+        group.join(member).unwrap_err().into_error().into()
+    }];
+    for error in errors {
+        let error = ErrorChain::new(&error).to_string();
+        let expected = "cannot watch the connection to the peer: Too many open files";
+        assert!(error.starts_with(expected), "{error}");
+    }
+    // The group has a place for it still, and peers need not be watched.
+    assert!(!channel.is_down());
+    let _other = join(&group);
+    let unwatched = Channel::builder(&pd).peer_timeout(None);
+    let group = AsyncGroup::new(unwatched, 1, &events).unwrap();
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    join(&group).watch_peer(ours).unwrap();
 }
