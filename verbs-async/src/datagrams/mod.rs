@@ -215,7 +215,20 @@ impl AsyncDatagrams {
     /// Keeps the address handle to a peer's port.
     pub(crate) fn add_handle(&self, peer: &DatagramEndpoint, handle: AddressHandle) {
         let replaced = self.shared.state.lock().engine.add_handle(peer, handle);
-        drop(replaced);
+        self.retire(replaced.into_iter().flatten());
+    }
+
+    /// Has a helper thread destroy the handles that no datagram in flight needs. The others stay until the next
+    /// call: otherwise their last clones would be dropped under the lock.
+    fn retire(&self, handles: impl IntoIterator<Item = Arc<AddressHandle>>) {
+        let mut state = self.shared.state.lock();
+        state.retired.extend(handles);
+        let is_unused = |handle: &mut Arc<AddressHandle>| Arc::strong_count(handle) == 1;
+        let unused: Vec<_> = state.retired.extract_if(.., is_unused).collect();
+        drop(state);
+        if !unused.is_empty() {
+            blocking::detach(move || drop(unused));
+        }
     }
 
     #[cfg(feature = "rdmacm")]
@@ -301,9 +314,10 @@ impl AsyncDatagrams {
     }
 
     /// Forgets the address handle to a peer's port: the next datagram to it resolves the address
-    /// again.
+    /// again. A helper thread destroys the handle.
     pub fn forget(&self, peer: &DatagramEndpoint) {
-        self.shared.state.lock().engine.forget(peer);
+        let forgotten = self.shared.state.lock().engine.forget(peer);
+        self.retire(forgotten);
     }
 
     /// Takes the endpoint down, for all clones, and waits until a helper thread has destroyed the queue pair.

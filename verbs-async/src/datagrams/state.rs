@@ -7,8 +7,8 @@
 //! *Invariant:* while the lock is free and a task sleeps, the queue is armed, or an event is on its way, or
 //! the endpoint is down and the task is woken.
 //!
-//! *Invariant:* under the lock, no waker is cloned, woken or dropped, no buffer is dropped, no queue pair is
-//! destroyed, attached or detached, and nothing is logged.
+//! *Invariant:* under the lock, no waker is cloned, woken or dropped, no buffer is dropped, no queue pair or
+//! address handle is destroyed, no queue pair is attached or detached, and nothing is logged.
 
 use std::future::poll_fn;
 use std::io;
@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
 use verbs_channel::datagrams::{DatagramEnding, DatagramEngine};
-use verbs_channel::verbs_core::{AsyncEvent, DatagramEndpoint, ErrorChain, ProtectionDomain};
+use verbs_channel::verbs_core::{
+    AddressHandle, AsyncEvent, DatagramEndpoint, ErrorChain, ProtectionDomain,
+};
 use verbs_channel::{BufferPool, DownReason, OwnedBuffer, TransportError};
 
 use super::line::Line;
@@ -60,6 +62,8 @@ pub(super) struct State {
     deferred: Deferred,
     // Dropped then.
     sent: Vec<OwnedBuffer>,
+    /// Address handles that are not used again, and that datagrams in flight may need.
+    pub(super) retired: Vec<Arc<AddressHandle>>,
     // A thread drops them: also those that are added meanwhile.
     is_releasing: bool,
 }
@@ -85,6 +89,7 @@ impl State {
             lines: Default::default(),
             deferred: Deferred::new(),
             sent: Vec::new(),
+            retired: Vec::new(),
             is_releasing: false,
         }
     }

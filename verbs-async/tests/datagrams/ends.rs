@@ -4,11 +4,11 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
-use fake_libibverbs::{share, with};
+use fake_libibverbs::{posted, share, with};
 use verbs_async::verbs_channel::{BufferPool, DownReason, TransportError};
 use verbs_async::{Error, Result};
 
-use crate::bench::{Bench, Task, later};
+use crate::bench::{Bench, Task, done, later};
 use crate::waits::{LONG, assert_all_ends, buffer, endpoint, peer, sends};
 
 /// Calls of some verbs: each waits until it is released.
@@ -76,6 +76,27 @@ fn last_clone_is_destroyed_on_a_helper_thread() {
     let helper = destroys.recv_timeout(LONG).expect("it is not destroyed");
     assert_ne!(helper, thread::current().id());
     drop((pd, bench));
+    assert_all_ends();
+}
+
+#[test]
+fn forgotten_handle_is_destroyed_on_a_helper_thread() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let peer = peer();
+    sends(datagrams.send_to(&peer, buffer(&pd))).unwrap();
+    let held = Held::new(&["ibv_destroy_ah"]);
+    datagrams.forget(&peer);
+    done([*posted().last().unwrap()]);
+    sends(datagrams.flush());
+    assert!(held.begun.try_recv().is_err(), "the datagram had needed it");
+    datagrams.forget(&peer);
+    held.begins("ibv_destroy_ah");
+    // Nothing is locked meanwhile.
+    assert_eq!(datagrams.down_reason(), None);
+    held.returns();
+    drop((datagrams, pd, bench));
     assert_all_ends();
 }
 

@@ -215,7 +215,7 @@ impl Datagrams {
     /// Forgets the address handle to a peer's port: the next datagram to it resolves the address
     /// again. Call it for a peer whose host was replaced.
     pub fn forget(&mut self, peer: &DatagramEndpoint) {
-        self.engine.forget(peer);
+        drop(self.engine.forget(peer));
     }
 
     /// Destroys the queue pair, and returns the driver's error, which a drop would only log. It

@@ -57,8 +57,9 @@ impl DatagramEngine {
         }
     }
 
-    /// Forgets the address handle to a peer's port.
-    pub fn forget(&mut self, peer: &DatagramEndpoint) {
-        drop(self.handles.remove(peer));
+    /// Forgets the address handle to a peer's port. Returns it, to be dropped without a lock.
+    #[must_use = "it is dropped without a lock"]
+    pub fn forget(&mut self, peer: &DatagramEndpoint) -> Option<Arc<AddressHandle>> {
+        self.handles.remove(peer)
     }
 }

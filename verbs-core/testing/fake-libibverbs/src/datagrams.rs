@@ -30,6 +30,7 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    before("ibv_destroy_ah", None);
     with(|library| {
         if library.is_needed(ah.addr()) {
             let wrong = "ibv_destroy_ah while a datagram in flight is sent with it";
