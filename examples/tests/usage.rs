@@ -101,6 +101,17 @@ fn missing_arguments_are_named() {
 }
 
 #[test]
+fn options_without_an_effect_are_named() {
+    const PERF: &str = env!("CARGO_BIN_EXE_perf");
+    for (words, option) in [
+        (&["--depth", "8", "there"][..], "--depth"),
+        (&["--layer", "tcp", "--events", "there"], "--events"),
+    ] {
+        assert!(refused(PERF, words).contains(option));
+    }
+}
+
+#[test]
 fn options_of_a_mounted_server_are_named() {
     let text = run(P9_SERVER, &["--help"]).stdout;
     assert!(String::from_utf8(text).unwrap().contains("mount -t 9p"));

@@ -41,8 +41,8 @@ fn every_layer_moves_what_is_measured_and_verifies_it() {
         "-n 40 --bandwidth --depth 8 --size 3000 --h2 --layer stream",
         40,
     );
-    let both = "-n 40 --check --bandwidth --bidirectional --qps 2 --depth 8";
-    for layer in ["channel", "async", "stream", "tcp"] {
+    let both = "-n 40 --check --bandwidth --bidirectional --qps 2";
+    for layer in ["channel --depth 8", "async --depth 8", "stream", "tcp"] {
         measures(&format!("{both} --layer {layer}"), 160);
     }
 }

@@ -20,10 +20,11 @@ without a system call; that of soft-RoCE makes one for each post, as those of ve
 
 const BYTES: u64 = 64;
 const DEPTHS: [u64; 3] = [1, 64, 1024];
-const LAYERS: [(&str, &str); 3] = [
-    ("verbs-core", "core"),
-    ("verbs-channel", "channel"),
-    ("verbs-async", "async"),
+/// The layers, so that they sleep.
+const LAYERS: [(&str, &[&str]); 3] = [
+    ("verbs-core", &["--layer", "core", "--events"]),
+    ("verbs-channel", &["--layer", "channel", "--events"]),
+    ("verbs-async", &["--layer", "async"]),
 ];
 
 /// Measures all of it.
@@ -35,13 +36,12 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
         size: BYTES,
         qps: 1,
         count,
-        depth,
+        depth: Some(depth),
         processors: &processors,
         gid: plan.gid.as_deref(),
     };
     let layers = |run: &Run<'_>| {
-        let ours =
-            LAYERS.map(|(name, layer)| run.ours(name, program, &["--layer", layer, "--events"]));
+        let ours = LAYERS.map(|(name, options)| run.ours(name, program, options));
         Vec::from(ours)
     };
     let latency = Contest {

@@ -28,8 +28,8 @@ pub(super) struct Run<'a> {
     pub(super) qps: u64,
     /// How many operations on each connection.
     pub(super) count: u64,
-    /// How many of them in flight, unless it is a latency.
-    pub(super) depth: u64,
+    /// How many of them in flight, unless it is a latency or a stream, which takes bytes while it has room.
+    pub(super) depth: Option<u64>,
     /// The processors of the two ends.
     pub(super) processors: &'a [String; 2],
     /// The index of the GID, if it matters.
@@ -37,15 +37,15 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Its size, queue pairs, count and depth, as options.
-    fn numbers(&self) -> [String; 4] {
-        [self.size, self.qps, self.count, self.depth].map(|number| number.to_string())
+    /// Its size, queue pairs and count, as options.
+    fn numbers(&self) -> [String; 3] {
+        [self.size, self.qps, self.count].map(|number| number.to_string())
     }
 
     /// C's program.
     pub(super) fn perftest(&self) -> Contender {
         let Self { kind, op, .. } = *self;
-        let [size, qps, count, depth] = self.numbers();
+        let [size, qps, count] = self.numbers();
         let (suffix, read): (_, fn(&str) -> Option<f64>) = match kind {
             Kind::Latency => ("lat", perftest_latency),
             Kind::Bandwidth => ("bw", perftest_bandwidth),
@@ -59,7 +59,10 @@ impl Run<'_> {
             options += &format!(" -s {size}");
         }
         if kind != Kind::Latency {
-            options += &format!(" -t {depth} -q {qps} --report_gbits");
+            if let Some(depth) = self.depth {
+                options += &format!(" -t {depth}");
+            }
+            options += &format!(" -q {qps} --report_gbits");
         }
         // A filter makes a line of ours of its table. The server prints the same table.
         let command = |processor: &str, device: &str, rest: &str| {
@@ -80,7 +83,7 @@ impl Run<'_> {
     /// Ours, with these options.
     pub(super) fn ours(&self, name: &'static str, program: &Path, options: &[&str]) -> Contender {
         let Self { kind, op, .. } = *self;
-        let [size, qps, count, depth] = self.numbers();
+        let [size, qps, count] = self.numbers();
         let program = program.display().to_string();
         let command = |processor: &str, device: &str| {
             let mut all = words(&["taskset", "-c", processor, &program, "-d", device]);
@@ -94,7 +97,10 @@ impl Run<'_> {
         let op = if op == "atomic" { "faa" } else { op };
         client.extend(words(&["--json", "--op", op, "-s", &size, "-n", &count]));
         if kind != Kind::Latency {
-            client.extend(words(&["--bandwidth", "--qps", &qps, "--depth", &depth]));
+            client.extend(words(&["--bandwidth", "--qps", &qps]));
+            if let Some(depth) = self.depth {
+                client.extend(words(&["--depth", &depth.to_string()]));
+            }
         }
         client.extend(words(options));
         client.push("127.0.0.1".to_owned());
@@ -170,7 +176,7 @@ mod tests {
             size: 8,
             qps: 16,
             count: 100,
-            depth: 100,
+            depth: Some(100),
             processors: &processors,
             gid,
         };

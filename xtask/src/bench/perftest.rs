@@ -108,7 +108,7 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
                 size: case.size,
                 qps: case.qps,
                 count: case.count(&plan.place),
-                depth: case.count(&plan.place).min(128),
+                depth: Some(case.count(&plan.place).min(128)),
                 processors: &processors,
                 gid: plan.gid.as_deref(),
             };

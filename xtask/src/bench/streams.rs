@@ -24,12 +24,13 @@ struct Case {
     kind: Kind,
     size: u64,
     qps: u64,
-    depth: u64,
+    /// Of requests.
+    depth: Option<u64>,
 }
 
 const H2: &str = "HTTP/2 request";
 
-const fn case(what: &'static str, kind: Kind, size: u64, qps: u64, depth: u64) -> Case {
+const fn case(what: &'static str, kind: Kind, size: u64, qps: u64, depth: Option<u64>) -> Case {
     Case {
         what,
         kind,
@@ -40,14 +41,14 @@ const fn case(what: &'static str, kind: Kind, size: u64, qps: u64, depth: u64) -
 }
 
 const CASES: [Case; 8] = [
-    case("round trip", Kind::Latency, 64, 1, 1),
-    case("round trip", Kind::Latency, 4096, 1, 1),
-    case("bulk", Kind::Bandwidth, 1 << 16, 1, 1),
-    case("bulk", Kind::Bandwidth, 1 << 20, 1, 1),
-    case("bulk", Kind::Bandwidth, 1 << 16, 16, 1),
-    case(H2, Kind::Latency, 64, 1, 1),
-    case(H2, Kind::Rate, 64, 1, 64),
-    case(H2, Kind::Bandwidth, 1 << 16, 1, 8),
+    case("round trip", Kind::Latency, 64, 1, None),
+    case("round trip", Kind::Latency, 4096, 1, None),
+    case("bulk", Kind::Bandwidth, 1 << 16, 1, None),
+    case("bulk", Kind::Bandwidth, 1 << 20, 1, None),
+    case("bulk", Kind::Bandwidth, 1 << 16, 16, None),
+    case(H2, Kind::Latency, 64, 1, None),
+    case(H2, Kind::Rate, 64, 1, Some(64)),
+    case(H2, Kind::Bandwidth, 1 << 16, 1, Some(8)),
 ];
 
 impl Case {
@@ -65,11 +66,7 @@ impl Case {
                 Kind::Rate => "per second",
             },
         );
-        let flight = if *depth == 1 {
-            String::new()
-        } else {
-            format!(", {depth} in flight")
-        };
+        let flight = depth.map_or_else(String::new, |depth| format!(", {depth} in flight"));
         format!("{what}, {size}, {qps} connection{s}{flight}: {unit}")
     }
 

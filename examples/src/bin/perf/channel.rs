@@ -71,7 +71,7 @@ pub(crate) fn builder(pd: &ProtectionDomain, plan: &Plan, common: &Common) -> Ch
     };
     common
         .channels(pd)
-        .max_send_wr(plan.depth)
+        .max_send_wr(plan.in_flight())
         .max_recv_wr(plan.receives())
         .strategy(strategy)
 }

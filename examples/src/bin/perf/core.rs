@@ -106,7 +106,7 @@ impl<'m> Connections<'m> {
     ) -> Result<Self, Failure> {
         let events = plan.events.then(|| CompletionChannel::create(context));
         let events = events.transpose()?;
-        let depth = plan.qps.saturating_mul(plan.depth + plan.receives());
+        let depth = plan.qps.saturating_mul(plan.in_flight() + plan.receives());
         let cq = CompletionQueue::builder(context, depth)
             .channel(events.as_ref())
             .build()?;
@@ -259,7 +259,7 @@ impl Prepared {
     ) -> Result<Self, Failure> {
         if plan.datagrams {
             let qp = DatagramQueuePair::builder(pd, cq, cq)
-                .max_send_wr(plan.depth)
+                .max_send_wr(plan.in_flight())
                 .max_recv_wr(plan.receives())
                 .max_inline_data(inline)
                 .port_num(common.ib_port)
@@ -275,7 +275,7 @@ impl Prepared {
             return Ok(Self::Datagrams(qp));
         }
         let builder = QueuePair::builder(pd, cq, cq)
-            .max_send_wr(plan.depth)
+            .max_send_wr(plan.in_flight())
             .max_recv_wr(plan.receives())
             .max_inline_data(inline)
             .port_num(common.ib_port)

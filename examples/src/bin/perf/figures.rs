@@ -1,12 +1,13 @@
 //! What was measured, as a table for people or as JSON.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use examples::{Context as _, Failure, say};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::plan::Plan;
 
@@ -113,41 +114,75 @@ impl Figures {
         self
     }
 
-    /// Prints them.
-    pub(crate) fn print(&self, plan: &Plan, json: bool, histogram: bool) -> Result<(), Failure> {
-        let Self {
-            operations, lost, ..
-        } = *self;
-        let seconds = self.nanoseconds as f64 / 1e9;
-        let per_second = operations as f64 / seconds;
-        let megabytes = per_second * f64::from(plan.size) / 1e6;
-        let usec = |(times, ways): &(Times, u32)| {
-            let usec = |nanoseconds: f64| nanoseconds / 1e3 / f64::from(*ways);
-            let at = |quantile| usec(times.0.value_at_quantile(quantile) as f64);
-            [
-                ("min", usec(times.0.min() as f64)),
-                ("median", at(0.5)),
-                ("p90", at(0.9)),
-                ("p99", at(0.99)),
-                ("p99_9", at(0.999)),
-                ("max", usec(times.0.max() as f64)),
-                ("mean", usec(times.0.mean())),
-                ("stdev", usec(times.0.stdev())),
-            ]
+    /// The median and others of what was timed, in microseconds of one way.
+    fn latency(&self) -> Option<[(&'static str, f64); 8]> {
+        let (Times(times), ways) = self.times.as_ref()?;
+        let usec = |nanoseconds: f64| nanoseconds / 1e3 / f64::from(*ways);
+        let at = |quantile| usec(times.value_at_quantile(quantile) as f64);
+        Some([
+            ("min", usec(times.min() as f64)),
+            ("median", at(0.5)),
+            ("p90", at(0.9)),
+            ("p99", at(0.99)),
+            ("p99_9", at(0.999)),
+            ("max", usec(times.max() as f64)),
+            ("mean", usec(times.mean())),
+            ("stdev", usec(times.stdev())),
+        ])
+    }
+
+    /// How many operations took up to so many microseconds, and longer than those before.
+    fn histogram(&self) -> Vec<(f64, u64)> {
+        let Some((Times(times), ways)) = &self.times else {
+            return Vec::new();
         };
-        let latency = self.times.as_ref().map(usec);
-        if json {
-            let latency = latency.map(|all| all.into_iter().collect::<BTreeMap<_, _>>());
-            return say(json!({
-                "plan": plan,
-                "operations": operations,
-                "lost": lost,
-                "seconds": seconds,
-                "operations_per_second": per_second,
-                "megabytes_per_second": megabytes,
-                "latency_microseconds": latency,
-            }));
+        // In steps of a fifth.
+        let steps = times.iter_log(1, 1.2).map(|step| {
+            let usec = step.value_iterated_to() as f64 / 1e3 / f64::from(*ways);
+            (usec, step.count_since_last_iteration())
+        });
+        steps.filter(|(_, count)| *count > 0).collect()
+    }
+
+    fn seconds(&self) -> f64 {
+        self.nanoseconds as f64 / 1e9
+    }
+
+    fn per_second(&self) -> f64 {
+        self.operations as f64 / self.seconds()
+    }
+
+    fn megabytes_per_second(&self, plan: &Plan) -> f64 {
+        self.per_second() * f64::from(plan.size) / 1e6
+    }
+
+    /// Prints them.
+    pub(crate) fn print(&self, plan: &Plan, json: bool) -> Result<(), Failure> {
+        match json {
+            true => say(self.json(plan)),
+            false => say(self.table(plan)?.trim_end()),
         }
+    }
+
+    fn json(&self, plan: &Plan) -> Value {
+        let latency = self.latency().map(BTreeMap::from);
+        let mut all = json!({
+            "plan": plan,
+            "operations": self.operations,
+            "lost": self.lost,
+            "seconds": self.seconds(),
+            "operations_per_second": self.per_second(),
+            "megabytes_per_second": self.megabytes_per_second(plan),
+            "latency_microseconds": latency,
+        });
+        if plan.histogram {
+            let step = |(usec, count)| json!({ "up_to_microseconds": usec, "operations": count });
+            all["histogram"] = self.histogram().into_iter().map(step).collect();
+        }
+        all
+    }
+
+    fn table(&self, plan: &Plan) -> Result<String, Failure> {
         let Plan {
             op,
             layer,
@@ -155,48 +190,97 @@ impl Figures {
             qps,
             ..
         } = plan;
-        let s = if *qps == 1 { "" } else { "s" };
-        say(format_args!(
-            "{op} of {size} bytes on {layer}, {qps} connection{s}: {operations} in {seconds:.3} s"
-        ))?;
-        match latency {
+        let Self {
+            operations, lost, ..
+        } = self;
+        let (s, seconds) = (if *qps == 1 { "" } else { "s" }, self.seconds());
+        let mut text = format!(
+            "{op} of {size} bytes on {layer}, {qps} connection{s}: {operations} in {seconds:.3} s\n"
+        );
+        match self.latency() {
             Some(latency) => {
                 for (name, value) in latency {
-                    say(format_args!("  {name:<8} {value:>12.2} usec"))?;
+                    writeln!(text, "  {name:<8} {value:>12.2} usec")?;
                 }
             }
-            None => say(format_args!(
-                "  {megabytes:>12.2} MB/s {per_second:>14.0} operations/s"
-            ))?,
+            None => {
+                let (megabytes, rate) = (self.megabytes_per_second(plan), self.per_second());
+                writeln!(text, "  {megabytes:>12.2} MB/s {rate:>14.0} operations/s")?;
+            }
         }
-        if lost > 0 {
-            say(format_args!("  {lost} datagrams were lost"))?;
+        if *lost > 0 {
+            writeln!(text, "  {lost} datagrams were lost")?;
         }
-        match &self.times {
-            Some((times, ways)) if histogram => times.print(*ways),
-            _ => Ok(()),
+        if plan.histogram {
+            let steps = self.histogram();
+            let most = steps.iter().map(|(_, count)| *count).max().unwrap_or(1);
+            for (usec, count) in steps {
+                let bar = "#".repeat(usize::try_from((count * 50).div_ceil(most))?);
+                writeln!(text, "  up to {usec:>10.2} usec {count:>9} {bar}")?;
+            }
         }
+        Ok(text)
     }
 }
 
-impl Times {
-    /// How many took how long, in steps of a fifth.
-    fn print(&self, ways: u32) -> Result<(), Failure> {
-        let most = self
-            .0
-            .iter_log(1, 1.2)
-            .map(|step| step.count_since_last_iteration());
-        let most = most.max().unwrap_or(1).max(1);
-        for step in self.0.iter_log(1, 1.2) {
-            let count = step.count_since_last_iteration();
-            if count == 0 {
-                continue;
-            }
-            let usec = step.value_iterated_to() as f64 / 1e3 / f64::from(ways);
-            let width = usize::try_from((count * 50).div_ceil(most))?;
-            let bar = "#".repeat(width);
-            say(format_args!("  up to {usec:>10.2} usec {count:>9} {bar}"))?;
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser;
+
+    use super::{Figures, Times};
+    use crate::plan::Plan;
+
+    #[derive(Parser)]
+    struct Options {
+        #[command(flatten)]
+        plan: Plan,
+    }
+
+    /// Operations that took so many nanoseconds.
+    fn figures(took: impl Iterator<Item = u64>, ways: u32) -> Figures {
+        let mut times = Times::new().unwrap();
+        let mut operations = 0;
+        for nanoseconds in took {
+            times.record(Duration::from_nanos(nanoseconds));
+            operations += 1;
         }
-        Ok(())
+        Figures {
+            times: Some((times, ways)),
+            ..Figures::bandwidth(operations, Duration::from_millis(500))
+        }
+    }
+
+    #[test]
+    fn a_histogram_counts_each_operation_once() {
+        let options = Options::try_parse_from(["perf", "--histogram"]).unwrap();
+        let took = [1000; 6].into_iter().chain([1500; 3]).chain([1_000_000]);
+        let all = figures(took, 1);
+        let steps = all.histogram();
+        let counts: Vec<u64> = steps.iter().map(|(_, count)| *count).collect();
+        assert_eq!(counts, [6, 3, 1]);
+        for (usec, least) in steps.iter().map(|(usec, _)| *usec).zip([1.0, 1.5, 1000.0]) {
+            assert!((least..least * 1.21).contains(&usec), "{steps:?}");
+        }
+        let json = all.json(&options.plan);
+        let operations = json["histogram"].as_array().unwrap().iter();
+        let operations: Vec<u64> = operations
+            .map(|step| step["operations"].as_u64().unwrap())
+            .collect();
+        assert_eq!(operations, counts);
+        assert_eq!(json["histogram"][0]["up_to_microseconds"], steps[0].0);
+        let table = all.table(&options.plan).unwrap();
+        assert!(
+            table.contains(&format!("6 {}\n", "#".repeat(50))),
+            "{table}"
+        );
+        assert!(table.contains(&format!("1 {}\n", "#".repeat(9))), "{table}");
+        let without = Plan {
+            histogram: false,
+            ..options.plan
+        };
+        assert!(all.json(&without).get("histogram").is_none());
+        assert!(!all.table(&without).unwrap().contains('#'));
     }
 }

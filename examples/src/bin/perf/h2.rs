@@ -140,7 +140,7 @@ impl Asker<'_> {
         deadline: Option<Instant>,
     ) -> Result<(), Failure> {
         let asked = Cell::new(0);
-        let asking = (0..self.plan.depth).map(async |_| {
+        let asking = (0..self.plan.in_flight()).map(async |_| {
             while asked.get() < limit && deadline.is_none_or(|deadline| Instant::now() < deadline) {
                 asked.set(asked.get() + 1);
                 self.one(requests).await?;

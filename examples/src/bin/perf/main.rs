@@ -40,10 +40,6 @@ struct Options {
     /// Print one line of JSON in place of the table
     #[arg(long)]
     json: bool,
-
-    /// Print how many operations took how long
-    #[arg(long)]
-    histogram: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -60,7 +56,7 @@ Side by side with perftest: ib_send_lat -s 8 -n 1000, ib_write_bw -s 65536 -n 50
 fn main() -> ExitCode {
     run(|options: &Options| {
         many_descriptors()?;
-        let hello = Hello::new("perf", 1);
+        let hello = Hello::new("perf", 2);
         if let Some(host) = &options.common.host {
             let plan = options.plan.clone().checked()?;
             let peer = Peer::connect(host, options.common.port, options.common.limit())?;
@@ -69,8 +65,7 @@ fn main() -> ExitCode {
             let ours = measure(options, &plan, &frames)?;
             let theirs = frames.receive::<Result<Figures, String>>()?;
             let theirs = theirs.map_err(|why| Failure::new(format!("at the server: {why}")))?;
-            ours.with(&theirs)
-                .print(&plan, options.json, options.histogram)
+            ours.with(&theirs).print(&plan, options.json)
         } else {
             // What is wrong with the device is found before a client comes.
             let _device = examples::open(&options.common)?;

@@ -72,42 +72,52 @@ pub(crate) struct Plan {
     #[arg(long, value_name = "COUNT", value_parser = value_parser!(u64).range(0..=1 << 20))]
     pub(crate) warm_up: Option<u64>,
 
-    /// With --bandwidth: operations in flight on each connection
-    #[arg(short = 't', long, value_name = "COUNT", default_value_t = 128, value_parser = value_parser!(u32).range(1..=8192))]
-    pub(crate) depth: u32,
+    /// With --bandwidth: operations in flight on each connection; on a stream only with --h2 [default: 128]
+    #[arg(short = 't', long, value_name = "COUNT", value_parser = value_parser!(u32).range(1..=8192))]
+    pub(crate) depth: Option<u32>,
 
     /// With --bandwidth: as many connections
     #[arg(short, long, value_name = "COUNT", default_value_t = 1, value_parser = value_parser!(u32).range(1..=4096))]
     pub(crate) qps: u32,
 
-    /// Sleep until completions are announced, instead of polling
+    /// With --layer core or channel: sleep until completions are announced, instead of polling; the other
+    /// layers always sleep
     #[arg(short, long)]
     pub(crate) events: bool,
 
-    /// With --bandwidth: the server sends as the client does
+    /// With --bandwidth: the server sends as the client does; not with --op cas or faa, nor --h2
     #[arg(long)]
     pub(crate) bidirectional: bool,
 
-    /// Verify every byte at both ends; slow
+    /// Verify every byte at both ends; slow, and not with --h2
     #[arg(short, long)]
     pub(crate) check: bool,
 
-    /// Send datagrams (UD)
+    /// With --layer core and --op send: send datagrams (UD)
     #[arg(long)]
     pub(crate) datagrams: bool,
 
-    /// Receive from a shared receive queue
+    /// With --layer core and --op send or write-imm: receive from a shared receive queue; not with --datagrams
     #[arg(long)]
     pub(crate) srq: bool,
 
-    /// On a stream: each operation is a request of HTTP/2, with a body of so many bytes, and its response
+    /// With --layer stream or tcp: each operation is a request of HTTP/2, with a body of so many bytes, and
+    /// its response
     #[arg(long)]
     pub(crate) h2: bool,
 
-    /// Connect by `rdma_cm`: the server's host is then an address of its device
+    /// With --layer channel: connect by `rdma_cm`; the server's host is then an address of its device
     #[arg(long)]
     pub(crate) cm: bool,
+
+    /// Without --bandwidth: print how many operations took how long
+    #[arg(long)]
+    pub(crate) histogram: bool,
 }
+
+/// Room for operations in flight when latency is measured: one is, and completions of some before it may
+/// not have been polled.
+const LATENCY_DEPTH: u32 = 16;
 
 impl Op {
     pub(crate) const fn is_atomic(self) -> bool {
@@ -125,8 +135,15 @@ impl Op {
     }
 }
 
+impl Layer {
+    /// Whether it writes bytes to a stream, instead of posting operations.
+    const fn is_stream(self) -> bool {
+        matches!(self, Self::Stream | Self::Tcp)
+    }
+}
+
 impl Plan {
-    /// Itself, if its options go together.
+    /// Itself, if its options go together. No option that was given is without effect.
     pub(crate) fn checked(mut self) -> Result<Self, Failure> {
         let (op, layer) = (self.op, self.layer);
         let misuse = |why: String| Err(Failure::misuse(why));
@@ -140,11 +157,15 @@ impl Plan {
             for (is_set, option) in [
                 (self.qps > 1, "--qps"),
                 (self.bidirectional, "--bidirectional"),
+                (self.depth.is_some(), "--depth"),
             ] {
                 if is_set {
                     return misuse(format!("{option} is for --bandwidth"));
                 }
             }
+        }
+        if self.bandwidth && self.histogram {
+            return misuse("--histogram is of latency, without --bandwidth".to_owned());
         }
         if op == Op::Write && !self.bandwidth && matches!(layer, Layer::Async) {
             return misuse(
@@ -153,10 +174,23 @@ impl Plan {
                     .to_owned(),
             );
         }
-        if matches!(layer, Layer::Stream | Layer::Tcp) && op != Op::Send {
+        if layer.is_stream() && op != Op::Send {
             return misuse(format!("a stream has no --op {op}, only send"));
         }
-        if self.h2 && !matches!(layer, Layer::Stream | Layer::Tcp) {
+        // Whether so many operations can be in flight.
+        let has_depth = self.bandwidth && (self.h2 || !layer.is_stream());
+        if self.depth.is_some() && !has_depth {
+            return misuse(format!(
+                "--depth is for requests of --h2; a connection of --layer {layer} takes bytes as \
+                 long as it has room"
+            ));
+        }
+        if self.events && !matches!(layer, Layer::Core | Layer::Channel) {
+            return misuse(format!(
+                "--events is for --layer core and channel; {layer} always sleeps"
+            ));
+        }
+        if self.h2 && !layer.is_stream() {
             return misuse(format!("--h2 is for --layer stream and tcp, not {layer}"));
         }
         if self.h2 && (self.check || self.bidirectional) {
@@ -176,19 +210,18 @@ impl Plan {
         if self.datagrams && self.srq {
             return misuse("--datagrams has no --srq".to_owned());
         }
-        if op.is_one_sided() && (self.srq || self.bidirectional && op.is_atomic()) {
-            return misuse(format!(
-                "--op {op} goes with neither --srq nor --bidirectional"
-            ));
+        if self.srq && !op.is_received() {
+            return misuse(format!("--op {op} completes no receive, and has no --srq"));
+        }
+        if self.bidirectional && op.is_atomic() {
+            return misuse(format!("--op {op} has no --bidirectional"));
         }
         if op == Op::Write && !self.bandwidth && self.events {
             return misuse(
                 "the latency of --op write is that of polled memory, without --events".to_owned(),
             );
         }
-        if !self.bandwidth {
-            self.depth = 16;
-        }
+        self.depth = has_depth.then(|| self.in_flight());
         Ok(self)
     }
 
@@ -222,8 +255,17 @@ impl Plan {
         usize::try_from(self.size).unwrap_or(usize::MAX)
     }
 
+    /// How many operations may be in flight on each connection.
+    pub(crate) const fn in_flight(&self) -> u32 {
+        match self.depth {
+            _ if !self.bandwidth => LATENCY_DEPTH,
+            Some(depth) => depth,
+            None => 128,
+        }
+    }
+
     pub(crate) fn depth(&self) -> usize {
-        usize::try_from(self.depth).unwrap_or(usize::MAX)
+        usize::try_from(self.in_flight()).unwrap_or(usize::MAX)
     }
 
     pub(crate) fn qps(&self) -> usize {
@@ -234,7 +276,7 @@ impl Plan {
     /// is there while others are posted again.
     pub(crate) const fn receives(&self) -> u32 {
         if self.op.is_received() {
-            2 * self.depth + 16
+            2 * self.in_flight() + 16
         } else {
             1
         }
@@ -265,7 +307,7 @@ fn name(value: &impl ValueEnum, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory as _, Parser};
 
     use super::Plan;
 
@@ -287,6 +329,16 @@ mod tests {
             ("--op cas --size 4", "--op cas is of 8 bytes"),
             ("--qps 2", "--qps is for --bandwidth"),
             ("--bidirectional", "--bidirectional is for --bandwidth"),
+            ("--depth 16", "--depth is for --bandwidth"),
+            ("--h2 --layer tcp --depth 8", "--depth is for --bandwidth"),
+            (
+                "--layer stream --bandwidth --depth 8",
+                "--depth is for requests of --h2",
+            ),
+            ("--bandwidth --histogram", "--histogram is of latency"),
+            ("--layer async --events", "async always sleeps"),
+            ("--layer stream --events", "stream always sleeps"),
+            ("--layer tcp --events", "tcp always sleeps"),
             (
                 "--layer async --op write",
                 "--op write-imm completes a receive",
@@ -299,8 +351,18 @@ mod tests {
             ("--layer channel --srq", "--srq is for --layer core"),
             ("--datagrams --op write", "datagrams have no --op write"),
             ("--datagrams --srq", "datagrams has no --srq"),
-            ("--op read --srq", "--op read goes with neither"),
+            ("--op read --srq", "--op read completes no receive"),
+            ("--op write --srq", "--op write completes no receive"),
+            (
+                "--bandwidth --bidirectional --op faa",
+                "--op faa has no --bidirectional",
+            ),
+            (
+                "--layer async --datagrams",
+                "--datagrams is for --layer core",
+            ),
             ("--cm", "--cm is for --layer channel"),
+            ("--layer async --cm", "--cm is for --layer channel"),
         ] {
             let rejected = checked(words).unwrap_err();
             assert!(rejected.contains(why), "{words}: {rejected}");
@@ -309,11 +371,38 @@ mod tests {
     }
 
     #[test]
+    fn help_says_what_an_option_needs() {
+        let command = Options::command();
+        for (option, needed) in [
+            ("depth", "--bandwidth"),
+            ("depth", "--h2"),
+            ("qps", "--bandwidth"),
+            ("bidirectional", "--bandwidth"),
+            ("events", "--layer core or channel"),
+            ("datagrams", "--layer core and --op send"),
+            ("srq", "--layer core and --op send or write-imm"),
+            ("h2", "--layer stream or tcp"),
+            ("cm", "--layer channel"),
+            ("histogram", "--bandwidth"),
+        ] {
+            let mut options = command.get_arguments();
+            let option = options.find(|it| it.get_id() == option).unwrap();
+            let help = option.get_help().unwrap().to_string();
+            assert!(help.contains(needed), "{option}: {help}");
+        }
+    }
+
+    #[test]
     fn latency_has_one_operation_in_flight_and_as_many_before_as_are_wanted() {
         let plan = checked("-n 50").unwrap();
         assert_eq!((plan.iters(), plan.warm_up()), (Some(50), 5));
         let plan = checked("--duration 2 --bandwidth").unwrap();
-        assert_eq!((plan.iters(), plan.warm_up(), plan.depth), (None, 100, 128));
+        assert_eq!((plan.iters(), plan.warm_up()), (None, 100));
+        assert_eq!((plan.depth, plan.in_flight()), (Some(128), 128));
+        // The server checks what the client has checked.
+        assert_eq!(plan.clone().checked().unwrap().depth, Some(128));
+        let latency = checked("--layer stream").unwrap().checked().unwrap();
+        assert_eq!((latency.depth, latency.in_flight()), (None, 16));
         assert!(!plan.posts(false) && plan.posts(true));
         assert!(checked("--op send").unwrap().posts(false));
         assert!(!checked("--op read").unwrap().posts(false));

@@ -62,7 +62,7 @@ impl<'r, L: Link> Side<'r, L> {
             is_client,
             counts: Counts::new(plan.qps()),
             signaled: vec![true; plan.qps()],
-            period: u64::from(plan.depth / 2).clamp(1, 100),
+            period: u64::from(plan.in_flight() / 2).clamp(1, 100),
             patience: Patience::new(peer.limit(), None),
         }
     }
@@ -103,7 +103,7 @@ impl<'r, L: Link> Side<'r, L> {
     fn answered(&mut self, number: u64) -> Result<(), Failure> {
         let op = self.plan.op;
         self.until(|side| {
-            let has_room = side.counts.in_flight(0) < side.plan.depth.into();
+            let has_room = side.counts.in_flight(0) < side.plan.in_flight().into();
             Ok(has_room
                 && match op {
                     _ if op.is_one_sided() => side.counts.sent[0] > number,
@@ -144,7 +144,7 @@ impl<'r, L: Link> Side<'r, L> {
     #[inline]
     fn post(&mut self, conn: usize, is_last: bool) -> Result<(), Failure> {
         let number = self.counts.posted[conn];
-        let fills = self.counts.in_flight(conn) + 1 >= self.plan.depth.into();
+        let fills = self.counts.in_flight(conn) + 1 >= self.plan.in_flight().into();
         let signaled = is_last || fills || (number + 1).is_multiple_of(self.period);
         self.link.post(conn, number, signaled)?;
         self.counts.posted[conn] = number + 1;
@@ -171,7 +171,7 @@ impl<'r, L: Link> Side<'r, L> {
 
     /// Posts until each connection has posted so many, or until the deadline, and waits for all.
     fn window(&mut self, limit: u64, deadline: Option<Instant>) -> Result<(), Failure> {
-        let (qps, depth) = (self.plan.qps(), u64::from(self.plan.depth));
+        let (qps, depth) = (self.plan.qps(), u64::from(self.plan.in_flight()));
         self.patience.renew();
         let mut is_over = false;
         loop {
@@ -212,7 +212,7 @@ impl<'r, L: Link> Side<'r, L> {
                 Op::Write => answers && self.memory.last_byte(number)? == mark_of(number),
                 _ => self.counts.received[0] > number,
             };
-            if answers && has_come && self.counts.in_flight(0) < self.plan.depth.into() {
+            if answers && has_come && self.counts.in_flight(0) < self.plan.in_flight().into() {
                 self.post(0, true)?;
                 number += 1;
             }

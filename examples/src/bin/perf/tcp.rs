@@ -34,14 +34,22 @@ pub(crate) fn measure(common: &Common, plan: &Plan, frames: &Frames) -> Result<F
 }
 
 impl Link {
-    /// That of the first GID that is an IPv4 address.
+    /// That of the first GID that is an IPv4 address; if a GID was asked for, of those of its network link.
     fn of(context: &Context, common: &Common) -> Result<Self, Failure> {
         let ports = match common.ib_port {
             Some(port) => port..=port,
             None => context.ports()?,
         };
         for port in ports {
-            for entry in context.gid_table(port)? {
+            let table = context.gid_table(port)?;
+            let link_of = |index| {
+                let mut table = table.iter();
+                let entry = table.find(|entry| entry.gid_index() == index)?;
+                Some(entry.ndev_ifindex())
+            };
+            let asked = common.gid_idx.map(link_of);
+            let is_asked = |link| asked.is_none_or(|asked| asked == Some(link));
+            for entry in table.iter().filter(|entry| is_asked(entry.ndev_ifindex())) {
                 let address = Ipv6Addr::from(entry.gid().raw()).to_ipv4_mapped();
                 if let Some(address) = address {
                     let name = entry.netdev();
@@ -50,8 +58,12 @@ impl Link {
             }
         }
         let device = context.device().name();
+        let of = common
+            .gid_idx
+            .map(|index| format!(" on the link of GID {index}"));
         Err(Failure::new(format!(
-            "{device} has no GID that is an IPv4 address: there is no TCP beside it"
+            "{device} has no GID that is an IPv4 address{}: there is no TCP beside it",
+            of.unwrap_or_default()
         )))
     }
 
