@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-const PROGRAMS: [&str; 17] = [
+const PROGRAMS: [&str; 18] = [
     env!("CARGO_BIN_EXE_devinfo"),
     env!("CARGO_BIN_EXE_rc_pingpong"),
     env!("CARGO_BIN_EXE_uc_pingpong"),
@@ -21,6 +21,7 @@ const PROGRAMS: [&str; 17] = [
     env!("CARGO_BIN_EXE_smol_echo"),
     env!("CARGO_BIN_EXE_async_kv"),
     env!("CARGO_BIN_EXE_http_over_rdma"),
+    env!("CARGO_BIN_EXE_perf"),
 ];
 
 /// It takes no peer and no device: clients come to its address.

@@ -1,6 +1,7 @@
 //! `perf`: each layer and each operation, with every byte verified.
 
-use verbs_harness::begin;
+use serde_json::{Value, json};
+use verbs_harness::{begin, context, ip};
 
 use crate::PERF;
 use crate::program::Program;
@@ -45,4 +46,59 @@ fn every_layer_moves_what_is_measured_and_verifies_it() {
     for layer in ["channel --depth 8", "async --depth 8", "stream", "tcp"] {
         measures(&format!("{both} --layer {layer}"), 160);
     }
+}
+
+/// The line of JSON of a run with these options.
+fn figures(words: &str) -> Value {
+    let words: Vec<&str> = words.split_whitespace().collect();
+    serde_json::from_str(&measured(&words)).unwrap()
+}
+
+/// How many operations a histogram counts.
+fn timed_operations(figures: &Value) -> u64 {
+    let steps = figures["histogram"].as_array().unwrap().iter();
+    let counts = steps.map(|step| step["operations"].as_u64().unwrap());
+    counts.sum()
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn each_way_to_measure_is_that_of_its_options() {
+    let _test = begin!(iwarp lacks "connecting without rdma_cm");
+    measures("-n 100 --check --datagrams --events", 100);
+    // Those of the warm-up are neither counted nor timed.
+    let timed = figures("-n 100 --check --op cas --warm-up 30 --histogram");
+    assert_eq!(
+        (&timed["operations"], timed_operations(&timed)),
+        (&json!(100), 100)
+    );
+    let latency = |name: &str| timed["latency_microseconds"][name].as_f64().unwrap();
+    let ranks = ["min", "median", "p90", "p99", "p99_9", "max"].map(latency);
+    assert!(ranks.is_sorted() && ranks[0] > 0.0, "{timed}");
+    measures(
+        "-n 100 --check --layer channel --events --bandwidth --depth 16",
+        100,
+    );
+    let second = figures("--duration 1 --check --layer async --bandwidth --depth 4");
+    let (took, lost) = (second["seconds"].as_f64().unwrap(), &second["lost"]);
+    assert!(took >= 1.0 && *lost == 0, "{second}");
+    assert!(second["operations"].as_u64().unwrap() > 0, "{second}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn channels_that_rdma_cm_connects_are_measured() {
+    let test = begin!(iwarp lacks "endpoints that connect without rdma_cm");
+    let Some(host) = ip(&context()) else {
+        return test.skip("the device has no IP address");
+    };
+    let server = Program::serve(PERF, &[]);
+    let words = "--json --layer channel --cm --bandwidth --qps 2 -n 100 --check -p";
+    let mut words: Vec<&str> = words.split(' ').collect();
+    let host = host.to_string();
+    words.extend([server.port(), &host]);
+    let client = Program::start(PERF, &words, "VERBS_DEVICE");
+    let json: Value = serde_json::from_str(&client.succeeds()).unwrap();
+    assert_eq!(json["operations"], 200, "{json}");
+    let _output = server.succeeds();
 }

@@ -252,6 +252,45 @@ mod tests {
         }
     }
 
+    /// What is recorded of each below 2,048 ns is exact.
+    #[test]
+    fn percentiles_are_those_of_the_samples() {
+        let all = figures((1..=1000).rev(), 1);
+        let latency = all.latency().unwrap();
+        let expected = [
+            ("min", 0.001),
+            ("median", 0.5),
+            ("p90", 0.9),
+            ("p99", 0.99),
+            ("p99_9", 0.999),
+            ("max", 1.0),
+            ("mean", 0.5005),
+        ];
+        assert_eq!(latency[..7], expected);
+        let ("stdev", stdev) = latency[7] else {
+            panic!("{latency:?}");
+        };
+        // That of 1..=n is the root of (n² - 1) / 12.
+        assert!((stdev - 0.288_674_99).abs() < 1e-8, "{stdev}");
+        // Of a round trip, a way is half.
+        let halves = figures((1..=1000).map(|half| 2 * half), 2)
+            .latency()
+            .unwrap();
+        assert_eq!(halves[..7], expected);
+        let one = figures([7_000_000].into_iter(), 1).latency().unwrap();
+        for (name, value) in &one[..7] {
+            assert!((value / 7000.0 - 1.0).abs() < 1e-3, "{name} {value}");
+        }
+    }
+
+    #[test]
+    fn what_takes_too_long_counts_as_a_minute() {
+        let hours = figures([1, 1 << 60].into_iter(), 1);
+        let latency = hours.latency().unwrap();
+        let max = latency[5].1;
+        assert!((max / 60e6 - 1.0).abs() < 1e-2, "{latency:?}");
+    }
+
     #[test]
     fn a_histogram_counts_each_operation_once() {
         let options = Options::try_parse_from(["perf", "--histogram"]).unwrap();
@@ -282,5 +321,29 @@ mod tests {
         };
         assert!(all.json(&without).get("histogram").is_none());
         assert!(!all.table(&without).unwrap().contains('#'));
+    }
+
+    #[test]
+    fn rates_are_of_both_sides_and_the_longer_time() {
+        let options = Options::try_parse_from(["perf", "--bandwidth", "--size", "1000"]).unwrap();
+        let side = |operations, milliseconds, lost| Figures {
+            lost,
+            ..Figures::bandwidth(operations, Duration::from_millis(milliseconds))
+        };
+        let both = side(3000, 1500, 1).with(&side(1000, 2000, 2));
+        let json = both.json(&options.plan);
+        for (name, value) in [
+            ("operations", 4000.0),
+            ("lost", 3.0),
+            ("seconds", 2.0),
+            ("operations_per_second", 2000.0),
+            ("megabytes_per_second", 2.0),
+        ] {
+            assert_eq!(json[name].as_f64(), Some(value), "{name}: {json}");
+        }
+        assert!(json["latency_microseconds"].is_null(), "{json}");
+        let table = both.table(&options.plan).unwrap();
+        assert!(table.contains("2.00 MB/s"), "{table}");
+        assert!(table.contains("3 datagrams were lost"), "{table}");
     }
 }
