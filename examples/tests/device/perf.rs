@@ -75,14 +75,23 @@ fn each_way_to_measure_is_that_of_its_options() {
     let latency = |name: &str| timed["latency_microseconds"][name].as_f64().unwrap();
     let ranks = ["min", "median", "p90", "p99", "p99_9", "max"].map(latency);
     assert!(ranks.is_sorted() && ranks[0] > 0.0, "{timed}");
-    measures(
-        "-n 100 --check --layer channel --events --bandwidth --depth 16",
-        100,
-    );
-    let second = figures("--duration 1 --check --layer async --bandwidth --depth 4");
-    let (took, lost) = (second["seconds"].as_f64().unwrap(), &second["lost"]);
-    assert!(took >= 1.0 && *lost == 0, "{second}");
-    assert!(second["operations"].as_u64().unwrap() > 0, "{second}");
+    // Many in flight, each of which is timed.
+    for words in [
+        "-n 100 --depth 50",
+        "-n 100 --depth 50 --layer channel --events",
+        "--duration 1 --depth 4 --layer async",
+    ] {
+        let timed = figures(&format!("--bandwidth --check --histogram {words}"));
+        let (count, took) = (&timed["operations"], timed["seconds"].as_f64().unwrap());
+        assert_eq!(count, timed_operations(&timed), "{timed}");
+        let is_long = words.contains("--duration");
+        assert!(took >= 1.0 || !is_long && *count == 100, "{timed}");
+        let max = timed["latency_microseconds"]["max"].as_f64().unwrap() / 1e6;
+        assert!(
+            max > 0.0 && max <= took * 1.001 && timed["lost"] == 0,
+            "{timed}"
+        );
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::chart::{Lines, Scale, Series};
 use super::contest::{self, Contender, Contest, Outcome, words};
-use super::perf::{Kind, Run};
+use super::perf::{Kind, Run, our_latency};
 use super::plan::{Part, Plan};
 use super::report::Section;
 use super::table::{Table, cell};
@@ -13,8 +13,9 @@ use crate::numbers::{digits, thousands};
 
 const ABOUT: &str = "\
 Sends of 64 bytes by `perf`, whose ends sleep until completions are announced (`--events`): verbs-core and \
-verbs-channel on one thread, verbs-async on tokio with one thread. System calls are those of the sending \
-process, of which strace counts a short and a long run: the difference is of the operations. strace slows \
+verbs-channel on one thread, verbs-async on tokio with one thread. Latencies are medians: of half a round trip, \
+and of the time from the post of each operation to its completion, in which it waits for those before it \
+(`--bandwidth --histogram`). System calls are those of the sending process, of which strace counts a short and a long run: the difference is of the operations. strace slows \
 the process down, so that it may find more completions each time it wakes. Drivers of real devices post \
 without a system call; that of soft-RoCE makes one for each post, as those of verbs-core show, which polls.";
 
@@ -44,10 +45,14 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
         let ours = LAYERS.map(|(name, options)| run.ours(name, program, options));
         Vec::from(ours)
     };
-    let latency = Contest {
-        name: "latency".to_owned(),
-        contenders: layers(&run(Kind::Latency, 16, plan.scaled(500))),
+    let round_trip = Contest {
+        name: "half a round trip".to_owned(),
+        contenders: layers(&run(Kind::Latency, 1, count(plan, 1))),
     };
+    let latencies = DEPTHS.map(|depth| Contest {
+        name: format!("latency, {depth} in flight"),
+        contenders: timed(layers(&run(Kind::Rate, depth, count(plan, depth)))),
+    });
     let rates = DEPTHS.map(|depth| Contest {
         name: format!("rate, {depth} in flight"),
         contenders: layers(&run(Kind::Rate, depth, count(plan, depth))),
@@ -68,7 +73,8 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
             ],
         }
     });
-    let contests: Vec<Contest> = [latency].into_iter().chain(rates).chain(calls).collect();
+    let first = [round_trip].into_iter().chain(latencies);
+    let contests: Vec<Contest> = first.chain(rates).chain(calls).collect();
     let outcomes = contest::hold(&contests, plan.rounds, &plan.place, "async in flight")?;
     let mut section = section(&outcomes.all, |depth| lengths(plan, depth));
     section.command = plan.command(Part::Async);
@@ -86,6 +92,17 @@ const fn count(plan: &Plan, depth: u64) -> u64 {
 const fn lengths(plan: &Plan, depth: u64) -> [u64; 2] {
     let short = count(plan, depth) / 4;
     [short, 5 * short]
+}
+
+/// The same, and each operation is timed: the figure is their median.
+fn timed(contenders: Vec<Contender>) -> Vec<Contender> {
+    let each = contenders.into_iter().map(|mut contender| {
+        let host = contender.client.len().saturating_sub(1);
+        contender.client.insert(host, "--histogram".to_owned());
+        contender.read = our_latency;
+        contender
+    });
+    each.collect()
 }
 
 /// The same with a client that strace runs: its figure is how many system calls it made.
@@ -106,7 +123,8 @@ fn section(outcomes: &[Outcome], lengths: impl Fn(u64) -> [u64; 2]) -> Section {
         title: "Async operations in flight",
         ..Section::default()
     };
-    let (latency, others) = outcomes.split_at(1);
+    let (round_trip, others) = outcomes.split_at(1);
+    let (latencies, others) = others.split_at(DEPTHS.len().min(others.len()));
     let (rates, calls) = others.split_at(DEPTHS.len().min(others.len()));
     let heads = [
         "",
@@ -125,8 +143,15 @@ fn section(outcomes: &[Outcome], lengths: impl Fn(u64) -> [u64; 2]) -> Section {
         ]
     };
     let mut table = Table::new(&heads);
-    for outcome in latency {
-        table.row(row("latency, µs".to_owned(), outcome));
+    for outcome in round_trip {
+        table.row(row("half a round trip, µs".to_owned(), outcome));
+    }
+    for (depth, outcome) in DEPTHS.iter().zip(latencies) {
+        let name = format!(
+            "from post to completion, µs, {} in flight",
+            thousands(*depth)
+        );
+        table.row(row(name, outcome));
     }
     for (depth, outcome) in DEPTHS.iter().zip(rates) {
         let name = format!("operations per second, {} in flight", thousands(*depth));
@@ -170,7 +195,8 @@ fn section(outcomes: &[Outcome], lengths: impl Fn(u64) -> [u64; 2]) -> Section {
 
 #[cfg(test)]
 mod tests {
-    use super::{Contender, DEPTHS, Outcome, section, strace};
+    use super::{Contender, DEPTHS, Kind, Outcome, Run, section, strace, timed};
+    use std::path::Path;
     use std::process::Command;
 
     #[test]
@@ -179,20 +205,54 @@ mod tests {
         let numbers = [500.0, 900.0, 600.0, 1100.0];
         let four = numbers.map(|number| vec![Some(number)]);
         let four = Outcome::of_rounds(four.into());
-        let mut all = vec![three; 1 + DEPTHS.len()];
+        let mut all = vec![three; 1 + 2 * DEPTHS.len()];
         all.extend(vec![four; DEPTHS.len()]);
         let section = section(&all, |_| [100, 500]);
         let [(_, layers), (_, calls)] = &section.tables[..] else {
             panic!("two tables");
         };
-        let row = "| latency, µs | 10.0 | 20.0 | 15.0 | 1.50 |";
-        assert!(layers.markdown().contains(row));
+        for name in [
+            "half a round trip, µs",
+            "from post to completion, µs, 1 in flight",
+            "from post to completion, µs, 1,024 in flight",
+            "operations per second, 64 in flight",
+        ] {
+            let row = format!("| {name} | 10.0 | 20.0 | 15.0 | 1.50 |");
+            assert!(layers.markdown().contains(&row), "{}", layers.markdown());
+        }
         assert!(
             calls
                 .markdown()
                 .contains("| 1,024 in flight | 1.000 | 1.250 |")
         );
         assert_eq!(section.charts.len(), 1);
+    }
+
+    #[test]
+    fn each_of_many_in_flight_is_timed() {
+        let processors = ["0", "1"].map(str::to_owned);
+        let run = Run {
+            kind: Kind::Rate,
+            op: "send",
+            size: 64,
+            qps: 1,
+            count: 100,
+            depth: Some(64),
+            processors: &processors,
+            gid: None,
+        };
+        let [one] = &timed(vec![run.ours(
+            "async",
+            Path::new("perf"),
+            &["--layer", "async"],
+        )])[..] else {
+            panic!("one contender");
+        };
+        let client = one.client.join(" ");
+        let options = "--bandwidth --qps 1 --depth 64 --layer async --histogram 127.0.0.1";
+        assert!(client.ends_with(options), "{client}");
+        let line = r#"{"operations_per_second":3,"latency_microseconds":{"median":7.25}}"#;
+        assert_eq!((one.read)(line), Some(7.25));
     }
 
     #[test]

@@ -139,7 +139,7 @@ fn column(line: &str, at: usize) -> Option<f64> {
 }
 
 /// The median latency in our line of JSON.
-fn our_latency(line: &str) -> Option<f64> {
+pub(super) fn our_latency(line: &str) -> Option<f64> {
     figure(line, &["latency_microseconds", "median"])
 }
 

@@ -77,14 +77,14 @@ impl<'a> Latency<'a> {
 }
 
 impl Times {
-    fn new() -> Result<Self, Failure> {
+    pub(crate) fn new() -> Result<Self, Failure> {
         // Up to a minute; what takes longer counts as that.
         let times = Histogram::new_with_bounds(1, 60_000_000_000, 3);
         Ok(Self(times.context(|| "cannot make a histogram")?))
     }
 
     #[inline]
-    fn record(&mut self, took: Duration) {
+    pub(crate) fn record(&mut self, took: Duration) {
         self.0.saturating_record(nanoseconds(took).max(1));
     }
 }
@@ -100,6 +100,12 @@ impl Figures {
             nanoseconds: nanoseconds(took),
             ..Self::default()
         }
+    }
+
+    /// The same, with the time of each operation if that was taken.
+    pub(crate) fn timed(mut self, times: Option<Times>) -> Self {
+        self.times = times.map(|times| (times, 1));
+        self
     }
 
     pub(crate) const fn lost(&mut self, lost: u64) {
@@ -197,16 +203,12 @@ impl Figures {
         let mut text = format!(
             "{op} of {size} bytes on {layer}, {qps} connection{s}: {operations} in {seconds:.3} s\n"
         );
-        match self.latency() {
-            Some(latency) => {
-                for (name, value) in latency {
-                    writeln!(text, "  {name:<8} {value:>12.2} usec")?;
-                }
-            }
-            None => {
-                let (megabytes, rate) = (self.megabytes_per_second(plan), self.per_second());
-                writeln!(text, "  {megabytes:>12.2} MB/s {rate:>14.0} operations/s")?;
-            }
+        if plan.bandwidth {
+            let (megabytes, rate) = (self.megabytes_per_second(plan), self.per_second());
+            writeln!(text, "  {megabytes:>12.2} MB/s {rate:>14.0} operations/s")?;
+        }
+        for (name, value) in self.latency().into_iter().flatten() {
+            writeln!(text, "  {name:<8} {value:>12.2} usec")?;
         }
         if *lost > 0 {
             writeln!(text, "  {lost} datagrams were lost")?;
@@ -345,5 +347,11 @@ mod tests {
         let table = both.table(&options.plan).unwrap();
         assert!(table.contains("2.00 MB/s"), "{table}");
         assert!(table.contains("3 datagrams were lost"), "{table}");
+        assert!(!table.contains("median"), "{table}");
+        let mut times = Times::new().unwrap();
+        times.record(Duration::from_micros(2));
+        let table = both.timed(Some(times)).table(&options.plan).unwrap();
+        assert!(table.contains("2.00 MB/s"), "{table}");
+        assert!(table.contains("  median           2.00 usec"), "{table}");
     }
 }

@@ -1,6 +1,6 @@
 //! verbs-async: awaited operations on a runtime of one thread.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::pending;
 use std::net::Shutdown;
@@ -16,7 +16,7 @@ use verbs_async::verbs_channel::PreparedChannel;
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Operation};
 
 use crate::channel::{Buffers, Offer, builder, exchange};
-use crate::figures::{Figures, Latency};
+use crate::figures::{Figures, Latency, Times};
 use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::run::{Done, meet};
@@ -199,11 +199,13 @@ async fn side(
 
 /// Each connection with as many operations in flight as it may have.
 async fn bandwidth(connections: &[Connection<'_>], plan: &Plan) -> Result<Figures, Failure> {
-    let windows = |limit: u64, deadline: Option<Instant>| {
+    let times = plan.times_each().then(Times::new).transpose()?;
+    let times = times.map(RefCell::new);
+    let windows = |limit: u64, deadline: Option<Instant>, times| {
         try_join_all(
             connections
                 .iter()
-                .map(move |each| each.window(limit, deadline)),
+                .map(move |each| each.window(limit, deadline, times)),
         )
     };
     let posted = || {
@@ -212,13 +214,17 @@ async fn bandwidth(connections: &[Connection<'_>], plan: &Plan) -> Result<Figure
             .map(|each| each.posted.get())
             .sum::<u64>()
     };
-    let _all = windows(plan.warm_up(), None).await?;
+    let _all = windows(plan.warm_up(), None, None).await?;
     let (before, start) = (posted(), Instant::now());
     let _all = match plan.duration() {
-        Some(duration) => windows(u64::MAX, Some(start + duration)).await?,
-        None => windows(plan.warm_up() + plan.iters().unwrap_or(0), None).await?,
+        Some(duration) => windows(u64::MAX, Some(start + duration), times.as_ref()).await?,
+        None => {
+            let limit = plan.warm_up() + plan.iters().unwrap_or(0);
+            windows(limit, None, times.as_ref()).await?
+        }
     };
-    Ok(Figures::bandwidth(posted() - before, start.elapsed()))
+    let figures = Figures::bandwidth(posted() - before, start.elapsed());
+    Ok(figures.timed(times.map(RefCell::into_inner)))
 }
 
 impl Connection<'_> {
@@ -292,19 +298,29 @@ impl Connection<'_> {
         }
     }
 
-    /// Posts until so many were posted or until the deadline, and waits for all.
-    async fn window(&self, limit: u64, deadline: Option<Instant>) -> Result<(), Failure> {
+    /// Posts until so many were posted or until the deadline, and waits for all. Records how long each was in
+    /// flight, if that is wanted.
+    async fn window(
+        &self,
+        limit: u64,
+        deadline: Option<Instant>,
+        times: Option<&RefCell<Times>>,
+    ) -> Result<(), Failure> {
         let mut in_flight = VecDeque::with_capacity(self.plan.depth());
         let mut number = self.posted.get();
         loop {
             let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             while !is_over && self.posted.get() < limit && in_flight.len() < self.plan.depth() {
-                in_flight.push_back(self.start()?);
+                let begun = times.map(|_| Instant::now());
+                in_flight.push_back((self.start()?, begun));
             }
-            let Some(oldest) = in_flight.pop_front() else {
+            let Some((oldest, begun)) = in_flight.pop_front() else {
                 return Ok(());
             };
             self.sent(oldest, number).await?;
+            if let (Some(times), Some(begun)) = (times, begun) {
+                times.borrow_mut().record(begun.elapsed());
+            }
             number += 1;
         }
     }

@@ -110,7 +110,8 @@ pub(crate) struct Plan {
     #[arg(long)]
     pub(crate) cm: bool,
 
-    /// Without --bandwidth: print how many operations took how long
+    /// Print how many operations took how long; with --bandwidth on --layer core, channel or async: from the
+    /// post of each to its completion, which each then has
     #[arg(long)]
     pub(crate) histogram: bool,
 }
@@ -164,8 +165,10 @@ impl Plan {
                 }
             }
         }
-        if self.bandwidth && self.histogram {
-            return misuse("--histogram is of latency, without --bandwidth".to_owned());
+        if self.bandwidth && self.histogram && layer.is_stream() {
+            return misuse(format!(
+                "--histogram with --bandwidth is for --layer core, channel and async, not {layer}"
+            ));
         }
         if op == Op::Write && !self.bandwidth && matches!(layer, Layer::Async) {
             return misuse(
@@ -236,6 +239,11 @@ impl Plan {
             Some(duration) => start.elapsed() >= duration,
             None => Some(count) >= self.iters(),
         }
+    }
+
+    /// Whether each operation is timed although others are in flight.
+    pub(crate) const fn times_each(&self) -> bool {
+        self.bandwidth && self.histogram
     }
 
     pub(crate) const fn duration(&self) -> Option<Duration> {
@@ -335,7 +343,14 @@ mod tests {
                 "--layer stream --bandwidth --depth 8",
                 "--depth is for requests of --h2",
             ),
-            ("--bandwidth --histogram", "--histogram is of latency"),
+            (
+                "--layer tcp --bandwidth --histogram",
+                "--histogram with --bandwidth is for --layer core",
+            ),
+            (
+                "--layer stream --h2 --bandwidth --histogram",
+                "--histogram with --bandwidth is for --layer core",
+            ),
             ("--layer async --events", "async always sleeps"),
             ("--layer stream --events", "stream always sleeps"),
             ("--layer tcp --events", "tcp always sleeps"),
@@ -383,7 +398,7 @@ mod tests {
             ("srq", "--layer core and --op send or write-imm"),
             ("h2", "--layer stream or tcp"),
             ("cm", "--layer channel"),
-            ("histogram", "--bandwidth"),
+            ("histogram", "--bandwidth on --layer core, channel or async"),
         ] {
             let mut options = command.get_arguments();
             let option = options.find(|it| it.get_id() == option).unwrap();

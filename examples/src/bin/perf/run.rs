@@ -1,12 +1,13 @@
 //! The loops that are measured, of layers that are polled.
 
+use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use examples::{Context as _, Failure, Frames, Patience};
 use serde::{Deserialize, Serialize};
 
-use crate::figures::{Figures, Latency};
+use crate::figures::{Figures, Latency, Times};
 use crate::link::{Counts, Link};
 use crate::memory::{Memory, mark_of};
 use crate::plan::{Op, Plan};
@@ -62,7 +63,10 @@ impl<'r, L: Link> Side<'r, L> {
             is_client,
             counts: Counts::new(plan.qps()),
             signaled: vec![true; plan.qps()],
-            period: u64::from(plan.in_flight() / 2).clamp(1, 100),
+            period: match plan.times_each() {
+                true => 1,
+                false => u64::from(plan.in_flight() / 2).clamp(1, 100),
+            },
             patience: Patience::new(peer.limit(), None),
         }
     }
@@ -154,34 +158,46 @@ impl<'r, L: Link> Side<'r, L> {
 
     /// As many operations in flight as there may be.
     fn bandwidth(&mut self) -> Result<Figures, Failure> {
-        self.window(self.plan.warm_up(), None)?;
+        self.window(self.plan.warm_up(), None, None)?;
+        let mut times = self.plan.times_each().then(Times::new).transpose()?;
         let before: u64 = self.counts.sent.iter().sum();
         let start = Instant::now();
         match self.plan.duration() {
-            Some(duration) => self.window(u64::MAX, Some(start + duration))?,
+            Some(duration) => self.window(u64::MAX, Some(start + duration), times.as_mut())?,
             None => {
                 let iters = self.plan.iters().unwrap_or(0);
-                self.window(self.plan.warm_up() + iters, None)?;
+                self.window(self.plan.warm_up() + iters, None, times.as_mut())?;
             }
         }
         let took = start.elapsed();
         let sent = self.counts.sent.iter().sum::<u64>() - before;
-        Ok(Figures::bandwidth(sent, took))
+        Ok(Figures::bandwidth(sent, took).timed(times))
     }
 
-    /// Posts until each connection has posted so many, or until the deadline, and waits for all.
-    fn window(&mut self, limit: u64, deadline: Option<Instant>) -> Result<(), Failure> {
-        let (qps, depth) = (self.plan.qps(), u64::from(self.plan.in_flight()));
+    /// Posts until each connection has posted so many, or until the deadline, and waits for all. Records how
+    /// long each was in flight, if that is wanted.
+    fn window(
+        &mut self,
+        limit: u64,
+        deadline: Option<Instant>,
+        mut times: Option<&mut Times>,
+    ) -> Result<(), Failure> {
+        let depth = u64::from(self.plan.in_flight());
+        // When each operation in flight was posted, on each connection.
+        let mut begun = vec![VecDeque::new(); self.plan.qps()];
         self.patience.renew();
         let mut is_over = false;
         loop {
             is_over |= deadline.is_some_and(|deadline| Instant::now() >= deadline);
             let mut left = false;
-            for conn in 0..qps {
+            for (conn, begun) in begun.iter_mut().enumerate() {
                 while !is_over
                     && self.counts.posted[conn] < limit
                     && self.counts.in_flight(conn) < depth
                 {
+                    if times.is_some() {
+                        begun.push_back(Instant::now());
+                    }
                     self.post(conn, self.counts.posted[conn] + 1 == limit)?;
                 }
                 // Those before it have no completion of their own; there is room, as it did not fill
@@ -195,6 +211,15 @@ impl<'r, L: Link> Side<'r, L> {
                 return Ok(());
             }
             self.poll()?;
+            if let Some(times) = &mut times {
+                let now = Instant::now();
+                for (conn, begun) in begun.iter_mut().enumerate() {
+                    let left = usize::try_from(self.counts.in_flight(conn))?;
+                    for begun in begun.drain(..begun.len().saturating_sub(left)) {
+                        times.record(now - begun);
+                    }
+                }
+            }
         }
     }
 
