@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use super::hardware;
+use super::plan::Plan;
 use super::progress::Progress;
 use super::report::Section;
 use super::samples::Spread;
@@ -24,6 +26,16 @@ pub(super) enum Place {
     SoftRoce(Box<soft_roce::Options>),
     /// Those of this machine: the two ends, which may be one.
     Devices { own: String, peer: String },
+}
+
+impl Place {
+    /// The words that stand for its devices in a job, each device once; those of soft-RoCE are of one kind.
+    fn ends(&self) -> &'static [&'static str] {
+        match self {
+            Self::Devices { own, peer } if own != peer => &["device", "peer"],
+            _ => &["device"],
+        }
+    }
 }
 
 /// A program, at both ends.
@@ -60,12 +72,14 @@ pub(super) struct Outcomes {
     /// Contests in which a contender has no figure at all.
     missing: Vec<String>,
     ran_on: String,
+    devices: Vec<String>,
 }
 
 impl Outcomes {
     /// Adds to the section of these outcomes what they ran on, and what is missing.
     pub(super) fn note_in(self, section: &mut Section) {
         section.ran_on = Some(self.ran_on);
+        section.devices = self.devices;
         section.missing = self.missing;
         section.failures = self.failures;
     }
@@ -127,11 +141,18 @@ $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)";
 pub(super) fn hold(
     contests: &[Contest],
     rounds: usize,
-    place: &Place,
+    plan: &Plan,
     part: &'static str,
 ) -> Result<Outcomes, Error> {
     let mut turns = Vec::new();
     let mut jobs = vec![job("place", vec![words(&["sh", "-c", RAN_ON, "{device}"])])];
+    let devinfo = super::example("devinfo")?.display().to_string();
+    let ends = plan.place.ends();
+    for end in ends {
+        let word = format!("{{{end}}}");
+        jobs.push(job(end, vec![hardware::command(&devinfo, &word)]));
+    }
+    let mut printed = vec![Vec::new(); ends.len()];
     for (at, contest) in contests.iter().enumerate() {
         for round in 0..rounds {
             let mut order: Vec<_> = contest.contenders.iter().enumerate().collect();
@@ -156,6 +177,7 @@ pub(super) fn hold(
         failures: Vec::new(),
         missing: Vec::new(),
         ran_on: String::new(),
+        devices: Vec::new(),
     };
     let mut progress = Progress::new(part, turns.len());
     let mut sink = |job: &Job, event: Event<'_>| {
@@ -163,6 +185,10 @@ pub(super) fn hold(
         match (event, turn) {
             (Event::Start(name), Some(_)) => progress.next(name),
             (Event::Line(line), None) => {
+                if let Some(end) = ends.iter().position(|end| *end == job.name) {
+                    printed[end].push(line.to_owned());
+                    return;
+                }
                 let line = line.strip_prefix("RESULT ").unwrap_or(line);
                 outcomes.ran_on = line.to_owned();
             }
@@ -187,10 +213,13 @@ pub(super) fn hold(
             (Event::Start(_) | Event::End(Ok(())), _) => {}
         }
     };
-    match place {
+    match &plan.place {
         Place::SoftRoce(options) => jobs::run(&jobs, options, &mut sink)?,
         Place::Devices { own, peer } => jobs::run_on(&jobs, own, peer, &mut sink)?,
     }
+    let devices = printed.iter();
+    let devices = devices.map(|lines| hardware::describe(lines, plan.gid.as_deref()));
+    outcomes.devices = devices.collect();
     let all = contests.iter().zip(&outcomes.all);
     let missing = all.filter(|(_, outcome)| !outcome.is_whole());
     outcomes.missing = missing.map(|(contest, _)| contest.name.clone()).collect();

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use tinyjson::JsonValue;
 
 use super::machine::Machine;
+use super::report::Section;
 use crate::error::{Context as _, Error};
 use crate::workspace;
 
@@ -32,21 +33,18 @@ pub(super) struct Figures {
 
 impl Group {
     /// Of a part that was measured just now.
-    pub(super) fn new(
-        name: &str,
-        command: &str,
-        ran_on: Option<&str>,
-        machine: &Machine,
-        rows: Vec<(String, Vec<f64>)>,
-    ) -> Self {
+    pub(super) fn new(name: &str, command: &str, section: &Section, machine: &Machine) -> Self {
         let machine = machine.rows().into_iter();
         let mut about = vec![("command".to_owned(), command.to_owned())];
         about.extend(machine.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        about.extend(ran_on.map(|place| ("ran on".to_owned(), place.to_owned())));
+        let ran_on = section.ran_on.iter();
+        about.extend(ran_on.map(|place| ("ran on".to_owned(), place.clone())));
+        let devices = section.devices.iter();
+        about.extend(devices.map(|device| ("device".to_owned(), device.clone())));
         Self {
             name: name.to_owned(),
             about,
-            rows,
+            rows: section.figures.clone(),
         }
     }
 
@@ -151,7 +149,7 @@ fn group(json: &JsonValue) -> Option<Group> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Figures, Group, Machine};
+    use super::{Figures, Group, Machine, Section};
 
     fn figures() -> Figures {
         let rows = vec![
@@ -160,8 +158,18 @@ mod tests {
         ];
         let machine = Machine::this();
         let mut figures = Figures::default();
-        figures.replace(Group::new("b", "cargo", None, &machine, rows.clone()));
-        figures.replace(Group::new("a", "x", Some("a guest"), &machine, rows));
+        let stand_in = Section {
+            figures: rows.clone(),
+            ..Section::default()
+        };
+        let guest = Section {
+            figures: rows,
+            ran_on: Some("a guest".to_owned()),
+            devices: vec!["rxe0: port 1".to_owned()],
+            ..Section::default()
+        };
+        figures.replace(Group::new("b", "cargo", &stand_in, &machine));
+        figures.replace(Group::new("a", "x", &guest, &machine));
         figures
     }
 
@@ -171,6 +179,7 @@ mod tests {
         assert_eq!(Figures::parse(&figures.text()), Some(figures.clone()));
         assert_eq!(figures.groups[0].name, "a");
         assert_eq!(figures.groups[0].about("ran on"), "a guest");
+        assert_eq!(figures.groups[0].about("device"), "rxe0: port 1");
         assert_eq!(figures.groups[1].about("ran on"), "unknown");
         assert_eq!(
             figures.groups[1].row("send \"1\""),

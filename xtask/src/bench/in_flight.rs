@@ -75,7 +75,7 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
     });
     let first = [round_trip].into_iter().chain(latencies);
     let contests: Vec<Contest> = first.chain(rates).chain(calls).collect();
-    let outcomes = contest::hold(&contests, plan.rounds, &plan.place, "async in flight")?;
+    let outcomes = contest::hold(&contests, plan.rounds, plan, "async in flight")?;
     let mut section = section(&outcomes.all, |depth| lengths(plan, depth));
     section.command = plan.command(Part::Async);
     section.about = ABOUT.to_owned();

@@ -8,6 +8,7 @@ mod clock;
 mod contest;
 mod docs;
 mod figures;
+mod hardware;
 mod in_flight;
 mod instructions;
 mod machine;
@@ -124,14 +125,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         if section.missing.is_empty() && !section.figures.is_empty() {
             let flag = if updates { " --update-docs" } else { "" };
             let command = section.command.clone() + flag;
-            let ran_on = section.ran_on.as_deref();
-            let group = Group::new(
-                part.name(),
-                &command,
-                ran_on,
-                &machine,
-                section.figures.clone(),
-            );
+            let group = Group::new(part.name(), &command, &section, &machine);
             if updates {
                 figures.replace(group);
             } else if *part == Part::Instructions

@@ -124,7 +124,7 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
             Contest { name, contenders }
         })
         .collect();
-    let outcomes = contest::hold(&contests, plan.rounds, &plan.place, "pairs with perftest")?;
+    let outcomes = contest::hold(&contests, plan.rounds, plan, "pairs with perftest")?;
     let mut section = section(&cases, &outcomes.all);
     section.about = ABOUT.to_owned();
     section.command = plan.command(Part::Perftest);

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::thread;
 
+use soft_roce::Way;
+
 use super::contest::Place;
 use crate::args::Args;
 use crate::error::Error;
@@ -94,7 +96,7 @@ impl Plan {
             return Err(args.usage("`--beside` is for the part build"));
         }
         let soft_roce = jobs::options(args, policy)?;
-        let is_chosen = soft_roce.way != soft_roce::Way::Auto;
+        let is_chosen = soft_roce.way != Way::Auto;
         let (place, gid) = match own {
             Some(_) if is_chosen => {
                 let complaint = "`--device` is no soft-RoCE: leave out --guest and --native";
@@ -186,11 +188,22 @@ impl Plan {
         if self.rounds != usual_rounds(self.full) {
             command += &format!(" --rounds {}", self.rounds);
         }
-        if let Place::Devices { own, peer } = &self.place {
-            command += &format!(" --device {own}");
-            if peer != own {
-                command += &format!(" --peer {peer}");
+        match &self.place {
+            _ if !part.has_devices() => {}
+            Place::Devices { own, peer } => {
+                command += &format!(" --device {own}");
+                if peer != own {
+                    command += &format!(" --peer {peer}");
+                }
+                if let Some(gid) = &self.gid {
+                    command += &format!(" --gid-index {gid}");
+                }
             }
+            Place::SoftRoce(options) => match options.way {
+                Way::Guest => command += " --guest",
+                Way::Native => command += " --native",
+                _ => {}
+            },
         }
         if let Some(beside) = self.beside.as_ref().filter(|_| part == Part::Build) {
             command += &format!(" --beside {}", beside.display());
@@ -247,7 +260,6 @@ mod tests {
         assert_eq!(one.command(Part::Perftest), command);
         let two = plan("--device a --peer b --gid-index 3").unwrap();
         assert_eq!(two.gid.as_deref(), Some("3"));
-        assert!(two.command(Part::Perftest).ends_with("--device a --peer b"));
         for words in [
             "--device a --guest",
             "--peer b",
@@ -258,6 +270,28 @@ mod tests {
         ] {
             assert!(plan(words).is_err(), "{words}");
         }
+    }
+
+    #[test]
+    fn the_command_measures_the_same_again() {
+        for words in [
+            "--only scale --full --rounds 2",
+            "--only perftest --device a --peer b --gid-index 3",
+            "--only streams --device a --gid-index 0",
+            "--only async --guest",
+            "--only async --full --native",
+            "--only build --beside a",
+        ] {
+            let first = plan(words).unwrap();
+            let command = first.command(first.parts[0]);
+            assert_eq!(command, format!("cargo xtask bench {words}"));
+            let again = plan(command.strip_prefix("cargo xtask bench ").unwrap()).unwrap();
+            assert_eq!(format!("{again:?}"), format!("{first:?}"));
+        }
+        // A stand-in has no device.
+        let all = plan("--device a --gid-index 3 --rounds 2").unwrap();
+        let command = "cargo xtask bench --only instructions --rounds 2";
+        assert_eq!(all.command(Part::Instructions), command);
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub(super) struct Section {
     pub(super) figures: Vec<(String, Vec<f64>)>,
     /// The machine of the devices.
     pub(super) ran_on: Option<String>,
+    /// The devices, in words.
+    pub(super) devices: Vec<String>,
 }
 
 impl Section {
@@ -121,6 +123,9 @@ impl Section {
             text.push_str(&format!(", on {ran_on}"));
         }
         text.push_str(".\n");
+        for device in &self.devices {
+            text.push_str(&format!("\nDevice {device}.\n"));
+        }
         for (caption, table) in self.tables.iter().filter(|(_, table)| !table.is_empty()) {
             text.push_str(&format!("\n{caption}:\n\n{}", table.markdown()));
         }
@@ -158,6 +163,7 @@ mod tests {
             command: "cargo xtask bench --only instructions".into(),
             tables: vec![("each".into(), table), ("none".into(), Table::new(&["a"]))],
             failures: vec!["once".into()],
+            devices: vec!["mlx5_0: 400 Gbps".into()],
             missing: vec!["no".into()],
             ..Section::default()
         };
@@ -170,6 +176,7 @@ mod tests {
             "\n## Instructions\n",
             "| send | 59 |",
             "![a](a.svg)",
+            "\nDevice mlx5_0: 400 Gbps.\n",
             "One run failed: once",
             "**Failed**: no",
         ] {

@@ -50,7 +50,7 @@ pub(super) fn measure(plan: &Plan, many_clients: &Path) -> Result<Section, Error
         .map(|clients| contest(plan, many_clients, *clients))
         .collect();
     let rounds = plan.rounds.min(3);
-    let outcomes = contest::hold(&contests, rounds, &plan.place, "many clients")?;
+    let outcomes = contest::hold(&contests, rounds, plan, "many clients")?;
     let mut section = section(&completions, &joins);
     let connected: Vec<(u32, &Outcome)> = clients.iter().copied().zip(&outcomes.all).collect();
     section

@@ -109,7 +109,7 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
         }
     };
     let contests: Vec<Contest> = CASES.map(contest).into();
-    let outcomes = contest::hold(&contests, plan.rounds, &plan.place, "byte stream and TCP")?;
+    let outcomes = contest::hold(&contests, plan.rounds, plan, "byte stream and TCP")?;
     let mut table = Table::new(&["what", "TCP", "byte stream", "ratio"]);
     for (contest, outcome) in contests.iter().zip(&outcomes.all) {
         table.row([
