@@ -65,8 +65,8 @@ The parts of the report:
   --only PARTS    only these parts: one, or more with commas between them
   --full          all sizes and ten rounds instead of some and three: an hour or more
   --rounds N      that many rounds: more if other programs disturb
-  --device NAME   on this RDMA device instead of soft-RoCE: both ends are on it
-  --peer NAME     with --device: the second end is on this one
+  --device NAME   on this RDMA device instead of soft-RoCE: both ends run on this host, and on it
+  --peer NAME     with --device: the second end is on this device, of the same host
   --gid-index N   with --device: use this GID
   --guest         soft-RoCE in a virtual machine, even if this kernel has it
   --native        soft-RoCE of this kernel, or fail
