@@ -59,11 +59,12 @@ The parts of the report:
                   layers that sleep
   scale           instructions and nanoseconds of a completion with 1 to 4,096 channels, and of
                   joining and leaving; memory of each connection of many_clients
-  build           seconds to build a crate that uses verbs-channel, from nothing, and what each
-                  dependency has of them; with --beside DIR in turns with the checkout in DIR
+  build           with --only build or --full: seconds to build a crate that uses verbs-channel, from
+                  nothing, and what each dependency has of them; with --beside DIR in turns with the
+                  checkout in DIR
 
-  --only PARTS    only these parts: one, or more with commas between them
-  --full          all sizes and ten rounds instead of some and three: an hour or more
+  --only PARTS    only these parts: one, or more with commas between them [default: all but build]
+  --full          all parts, sizes and ten rounds instead of some and three: an hour or more
   --rounds N      that many rounds: more if other programs disturb
   --device NAME   on this RDMA device instead of soft-RoCE: both ends run on this host, and on it
   --peer NAME     with --device: the second end is on this device, of the same host

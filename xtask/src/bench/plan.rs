@@ -33,6 +33,15 @@ impl Part {
         Self::Build,
     ];
 
+    /// Without `--only` and `--full`: not the builds, which take as long as half of the others.
+    pub(super) const USUAL: [Self; 5] = [
+        Self::Instructions,
+        Self::Perftest,
+        Self::Streams,
+        Self::Async,
+        Self::Scale,
+    ];
+
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Instructions => "instructions",
@@ -65,8 +74,10 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn read(args: &mut Args, policy: Policy) -> Result<Self, Error> {
+        let full = args.flag("--full");
         let parts = match args.value("--only")? {
-            None => Part::ALL.to_vec(),
+            None if full => Part::ALL.to_vec(),
+            None => Part::USUAL.to_vec(),
             Some(names) => {
                 let part = |name: &str| {
                     let part = Part::ALL.into_iter().find(|part| part.name() == name);
@@ -77,7 +88,6 @@ impl Plan {
                 names.split(',').map(part).collect::<Result<_, _>>()?
             }
         };
-        let full = args.flag("--full");
         let rounds = match args.value("--rounds")? {
             None => usual_rounds(full),
             Some(number) => {
@@ -93,7 +103,7 @@ impl Plan {
         let gid = args.value("--gid-index")?;
         let beside = args.value("--beside")?;
         if beside.is_some() && !parts.contains(&Part::Build) {
-            return Err(args.usage("`--beside` is for the part build"));
+            return Err(args.usage("`--beside` is for the part build: --only build, or --full"));
         }
         let soft_roce = jobs::options(args, policy)?;
         let is_chosen = soft_roce.way != Way::Auto;
@@ -240,8 +250,11 @@ mod tests {
     }
 
     #[test]
-    fn all_parts_are_measured_unless_some_are_named() {
-        assert_eq!(plan("").unwrap().parts, Part::ALL);
+    fn all_parts_but_build_are_measured_unless_some_are_named() {
+        let usual = plan("").unwrap().parts;
+        assert_eq!([&usual[..], &[Part::Build]].concat(), Part::ALL);
+        assert_eq!(plan("--full").unwrap().parts, Part::ALL);
+        assert_eq!(plan("--only build").unwrap().parts, [Part::Build]);
         let two = plan("--only perftest,instructions --full").unwrap();
         assert_eq!(two.parts, [Part::Perftest, Part::Instructions]);
         assert!(two.timings() > plan("").unwrap().timings());
@@ -264,6 +277,7 @@ mod tests {
             "--device a --guest",
             "--peer b",
             "--beside a --only scale",
+            "--beside a",
             "--gid-index 3",
             "--rounds 0",
             "--rounds many",
@@ -296,10 +310,10 @@ mod tests {
 
     #[test]
     fn another_checkout_is_for_builds_alone() {
-        let plan = plan("--beside a").unwrap();
-        let command = "cargo xtask bench --only build --beside a";
+        let plan = plan("--full --beside a").unwrap();
+        let command = "cargo xtask bench --only build --full --beside a";
         assert_eq!(plan.command(Part::Build), command);
-        let command = "cargo xtask bench --only scale";
+        let command = "cargo xtask bench --only scale --full";
         assert_eq!(plan.command(Part::Scale), command);
     }
 
