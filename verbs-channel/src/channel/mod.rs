@@ -185,7 +185,8 @@ impl Channel {
 
     /// Destroys the queue pair, and returns the settings.
     pub(crate) fn destroyed(&mut self) -> &ChannelBuilder {
-        self.holder.poller.engine.destroy_all(DownReason::Closed);
+        let (poller, at) = self.parts();
+        poller.engine.destroy_now(at, DownReason::Closed);
         &self.holder.config
     }
 

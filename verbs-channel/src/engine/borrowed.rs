@@ -35,6 +35,10 @@ impl Engine {
         id: Id,
     ) -> Option<Result<WorkSuccess, TransportError>> {
         let member = self.members.get_mut(at as usize)?;
+        debug_assert!(
+            self.slots.owner(id.wr_id()).is_none_or(|(of, _)| of == at),
+            "the slot goes back to its channel"
+        );
         self.slots.release(&mut member.slots, id)
     }
 

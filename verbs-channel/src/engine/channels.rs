@@ -108,6 +108,13 @@ impl Engine {
         Ok(())
     }
 
+    /// [`destroy`](Self::destroy) that is never deferred.
+    pub(crate) fn destroy_of(&mut self, channel: ChannelId, reason: DownReason) -> Result<()> {
+        let at = self.place_of(channel)?;
+        self.destroy_now(at, reason);
+        Ok(())
+    }
+
     /// Like [`destroy`](Self::destroy), but another channel can get its place afterwards.
     ///
     /// That happens once all outcomes of the channel have been taken. Removing it again has no effect.

@@ -19,7 +19,9 @@ impl Engine {
     /// [`take_rejected_receives`](Self::take_rejected_receives).
     ///
     /// Nothing is deferred where memory is handed back at once: after a post of unknown outcome, with
-    /// borrowed buffers in flight, and when the engine is dropped.
+    /// borrowed buffers in flight, and when the engine is dropped. Nor where a [`Channel`](crate::Channel)
+    /// or a [`ChannelGroup`](crate::ChannelGroup) waits: in a transfer, an abort, a reset or a close, and in
+    /// any other wait. That destroys what is queued, but waits for no queue pair that was handed out.
     pub fn defer_closing(&mut self) {
         self.closings.get_or_insert_default();
     }
@@ -77,6 +79,14 @@ impl Engine {
     #[inline]
     pub const fn has_deferred(&self) -> bool {
         self.has_deferred
+    }
+
+    /// Destroys the queue pairs that are queued for [`next_closing`](Self::next_closing).
+    pub(crate) fn destroy_deferred(&mut self) {
+        while let Some(closing) = self.next_closing() {
+            // It belongs to this engine, so this does not fail.
+            let _finished = self.finish_close(closing.destroy());
+        }
     }
 
     pub(super) fn update_deferred(&mut self) {

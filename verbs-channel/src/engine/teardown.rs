@@ -14,7 +14,7 @@
 use verbs_core::{Error, ErrorChain, QueuePair};
 
 use super::leak::{Leak, abort_with};
-use super::{Engine, SlotBuffer};
+use super::{Closed, Closing, Engine, SlotBuffer};
 use crate::contained::log_error;
 use crate::error::DownReason;
 
@@ -50,10 +50,20 @@ impl Engine {
     }
 
     /// Destroys a member's queue pair, and ends what is in flight on it, before this returns.
+    ///
+    /// Only a queue pair that was [handed out](Self::next_closing) before stays as it is.
     pub(crate) fn destroy_now(&mut self, at: u32, reason: DownReason) {
-        let deferred = self.closings.take();
+        let mut deferred = self.closings.take();
+        if let Some(closings) = &mut deferred {
+            let is_its = |closing: &Closing| closing.channel().at() == at;
+            if let Some(queued) = closings.iter().position(is_its) {
+                let Closed { destroyed, .. } = closings.swap_remove(queued).destroy();
+                self.closed(at, destroyed);
+            }
+        }
         self.destroy_at(at, reason);
         self.closings = deferred;
+        self.update_deferred();
     }
 
     /// Destroys the queue pairs of all channels: everything in flight has ended when this returns, unless
@@ -178,10 +188,8 @@ impl Engine {
 impl Drop for Engine {
     /// Destroys the queue pairs, and then releases the buffers. Nothing waits for a peer.
     fn drop(&mut self) {
-        for closing in self.closings.take().unwrap_or_default() {
-            // It belongs to this engine, so this does not fail.
-            let _finished = self.finish_close(closing.destroy());
-        }
+        self.destroy_deferred();
+        self.closings = None;
         for at in 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX) {
             // A queue pair that was handed out to be destroyed, and not returned: it is unknown
             // when the device is done with its buffers.

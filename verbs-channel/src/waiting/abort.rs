@@ -31,7 +31,7 @@ impl Poller {
                 return;
             }
         }
-        self.engine.destroy_at(at, reason);
+        self.engine.destroy_now(at, reason);
     }
 
     /// Aborts a member if it has borrowed buffers in flight. What has completed by now is no reason to.

@@ -36,7 +36,7 @@ impl Poller {
         if !self.engine.is_idle_at(at) {
             self.abort(at, reason);
         }
-        self.engine.destroy_at(at, reason);
+        self.engine.destroy_now(at, reason);
         self.engine.remove_at(at);
         let destroyed = self.engine.member(at).and_then(Member::destroyed);
         // It has not been destroyed if a layer above has taken it out.

@@ -8,6 +8,8 @@
 //!   │ not flushed
 //!   ▼
 //! destroy their queue pairs ─────────────────────────────────────► aborted, or stuck
+//!
+//! Nothing of this is deferred, since the memory is handed back at once.
 //! ```
 
 use std::time::Duration;
@@ -96,8 +98,10 @@ impl Drop for Running<'_> {
         for (channel, queue) in transfer.in_flight() {
             let reason = DownReason::TimedOut { queue, after };
             // As above.
-            let _destroyed = poller.engine.destroy(channel, reason);
+            let _destroyed = poller.engine.destroy_of(channel, reason);
         }
         transfer.take_all_done(&mut poller.engine, ignore);
     }
+        // On queue pairs that the program has taken out to destroy them.
+        transfer.end_in_flight();
 }

@@ -37,6 +37,10 @@ impl Poller {
     #[cold]
     fn pause(&mut self, pause: &mut Pause) -> bool {
         self.check_peers();
+        if self.engine.has_deferred() {
+            // Nobody else can, before this wait ends.
+            self.engine.destroy_deferred();
+        }
         // Blocks may come back while no completion does.
         let needs_blocks = self.engine.has_shared() && self.engine.refill();
         let longest = longest_sleep(needs_blocks);

@@ -1,13 +1,18 @@
 //! Queue pairs that are destroyed outside of their engine, by layers that keep it under a lock.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use fake_libibverbs::{lend, with};
+use fake_libibverbs::{in_flight, lend, with};
 use verbs_channel::engine::Closing;
-use verbs_channel::{Channel, ChannelGroup, ChannelId, DownReason, Ticket, TransportError};
+use verbs_channel::{
+    BufferPool, Channel, ChannelGroup, ChannelId, DownReason, OwnedRequest, Ticket, Transfer,
+    TransferError, TransportError,
+};
 
 use crate::driven::group;
-use crate::fake_device::{bounded, called, channel, forget_the_past, pd, refuse, region};
+use crate::fake_device::{
+    bounded, called, channel, forget_the_past, pd, posted, refuse, region, succeeds,
+};
 
 /// A channel with a receive in flight, whose queue pair is taken out to be destroyed.
 fn closing(group: &mut ChannelGroup) -> (Closing, Ticket) {
@@ -189,4 +194,82 @@ fn borrowed_buffers_are_not_given_back_before_their_queue_pair_is_destroyed() {
         assert!(scoped.is_err());
     });
     assert!(called("ibv_destroy_qp"), "the device may write to it");
+}
+
+#[test]
+fn transfer_and_abort_and_reset_and_close_leave_nothing_in_flight() {
+    for (way, is_moved) in (0..5).flat_map(|way| [(way, true), (way, false)]) {
+        with(|library| library.refuse.clear());
+        let mut channel = channel();
+        channel.engine_mut().defer_closing();
+        let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
+        let request = OwnedRequest::receive(pool.take().unwrap());
+        refuse("ibv_modify_qp", usize::from(!is_moved && way != 3));
+        let id = channel.id();
+        if way == 0 {
+            let mut transfer = Transfer::default();
+            transfer.add(id, request);
+            let ended = bounded(|| channel.transfer(&mut transfer, Some(Duration::ZERO)));
+            assert!(matches!(ended, Err(TransferError::Failed { .. })));
+            let outcome = transfer.drain().next().unwrap();
+            assert!(outcome.buffer.is_some() && channel.is_idle());
+        } else {
+            let ticket = channel.start(request).unwrap();
+            if way == 1 {
+                // Its queue pair is queued, and nobody takes it.
+                let engine = channel.engine_mut();
+                engine.destroy(id, DownReason::Closed).unwrap();
+            }
+            match way {
+                1 | 2 => bounded(|| channel.abort()),
+                3 => drop(channel.reset().unwrap()),
+                _ => {
+                    bounded(|| channel.close()).unwrap();
+                    assert_eq!((in_flight(), pool.available()), (0, 1));
+                    continue;
+                }
+            }
+            let ended = channel.poll(ticket).unwrap().unwrap();
+            assert!(ended.result.is_err() && ended.buffer.is_some(), "{way}");
+            assert!(channel.is_idle() && !channel.engine_mut().has_deferred());
+        }
+        assert_eq!((in_flight(), pool.available()), (0, 1), "{way}");
+    }
+}
+
+#[test]
+fn wait_ends_although_destroying_is_deferred() {
+    let mut channel = channel();
+    let id = channel.id();
+    channel.engine_mut().defer_closing();
+    let ticket = channel.start_receive(region(&channel)).unwrap();
+    let engine = channel.engine_mut();
+    engine.destroy(id, DownReason::Abandoned).unwrap();
+    let ended = bounded(|| channel.wait(ticket, None)).unwrap().unwrap();
+    let aborted = TransportError::Aborted(DownReason::Abandoned);
+    assert_eq!(ended.result.unwrap_err(), aborted);
+}
+
+/// A transfer that has ended has no operation in flight: in another group its ticket would be that of
+/// another channel's operation.
+#[test]
+fn transfer_that_another_group_carries_out_again_takes_no_outcome_there() {
+    let pd = pd();
+    let pool = BufferPool::new(&pd, 64, 4).unwrap();
+    let mut ours = group(&pd, 1);
+    ours.engine_mut().defer_closing();
+    let mut transfer = Transfer::default();
+    let id = ours.channels().next().unwrap();
+    transfer.add(id, OwnedRequest::receive(pool.take().unwrap()));
+    let ended = bounded(|| ours.transfer(&mut transfer, Some(Duration::ZERO)));
+    assert!(matches!(ended, Err(TransferError::Failed { .. })));
+    let mut other = group(&pd, 1);
+    let id = other.channels().next().unwrap();
+    let mut channel = other.channel(id).unwrap();
+    let ticket = channel.start_receive(pool.take().unwrap()).unwrap();
+    succeeds(posted()[0]);
+    assert_eq!(other.engine_mut().drive(), 1);
+    let again = bounded(|| other.transfer(&mut transfer, Some(Duration::ZERO)));
+    assert!(matches!(again, Err(TransferError::Failed { .. })));
+    assert!(other.poll(ticket).unwrap().unwrap().result.is_ok());
 }

@@ -7,6 +7,8 @@ use crate::channel_id::ChannelId;
 use crate::engine::{Completed, Engine};
 use crate::error::{Queue, RejectReason, TransportError};
 
+const STUCK: Failure = Failure::Transport(TransportError::Stuck);
+
 impl Transfer {
     /// Whether all operations have ended.
     pub(crate) const fn has_ended(&self) -> bool {
@@ -41,11 +43,13 @@ impl Transfer {
             && let Some(entry) = self.entries.get_mut(rail.in_flight)
             && let State::InFlight(ticket) = entry.state
         {
-            entry.state = match engine.take_completed(ticket) {
+            // The set may come from another engine: the slot is another operation's here.
+            let is_its = engine.place(ticket.channel()).is_some();
+            entry.state = match is_its.then(|| engine.take_completed(ticket)).flatten() {
                 Some(Completed { result, buffer, .. }) => {
                     State::Ended(result.map_err(Failure::Transport), buffer)
                 }
-                None => State::Ended(Err(Failure::Transport(TransportError::CLOSED)), None),
+                None => State::Ended(Err(STUCK), None),
             };
             let (index, next) = (rail.in_flight, entry.next);
             // Behind the last in flight is one that waits, or was rejected at the deadline.
@@ -149,6 +153,19 @@ impl Transfer {
         }
     }
 
+    /// Ends what is still in flight: the device may access its memory, and the engine has its buffers.
+    pub(crate) fn end_in_flight(&mut self) {
+        for entry in &mut self.entries {
+            if matches!(entry.state, State::InFlight(_)) {
+                entry.state = State::Ended(Err(STUCK), None);
+                self.left -= 1;
+            }
+        }
+        for rail in &mut self.rails {
+            rail.in_flight = NONE;
+        }
+    }
+
     /// Whether nothing is in flight on the channels that have operations of the set in flight.
     pub(crate) fn is_quiesced(&self, engine: &Engine) -> bool {
         let mut channels = self.in_flight();
@@ -170,7 +187,9 @@ impl Transfer {
         match self.entries.get(rail.in_flight) {
             Some(entry) => match entry.state {
                 // It has a slot until its outcome is taken.
-                State::InFlight(ticket) => !engine.is_pending(ticket.id),
+                State::InFlight(ticket) => {
+                    engine.place(ticket.channel()).is_none() || !engine.is_pending(ticket.id)
+                }
                 _ => true,
             },
             None => false,
