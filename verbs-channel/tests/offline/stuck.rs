@@ -7,13 +7,18 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fake_libibverbs::with;
+use fake_libibverbs::{forget_requests, with};
+use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
+use verbs_channel::verbs_core::{RemoteMemoryRegion, RequestChain};
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Error, Outgoing, OwnedRequest, RejectReason, TransportError,
+    BufferPool, Channel, DownReason, Error, Incoming, Outgoing, OwnedRequest, RejectReason,
+    TransportError,
 };
 use verbs_harness::logged::{bombs, lines, listen, panics};
 
-use crate::fake_device::{called, channel, pd, posted, refuse, region, succeeds};
+use crate::fake_device::{
+    called, channel, ends, forget_the_past, pd, posted, refuse, region, succeeds,
+};
 
 const ROLE: &str = "VERBS_TEST_ROLE";
 
@@ -122,6 +127,39 @@ fn unpolled_post_is_stuck_and_not_aborted() {
     let ended = channel.poll(ticket).unwrap().unwrap();
     assert_eq!(ended.result.unwrap_err(), TransportError::Stuck);
     let _the_device_s = std::mem::ManuallyDrop::new(into);
+}
+
+#[test]
+fn chain_or_batch_that_failed_before_it_got_stuck_is_stuck() {
+    listen();
+    let remote = RemoteMemoryRegion::new(0x1000, 64, 9).unwrap();
+    for is_batch in [false, true] {
+        let mut channel = channel();
+        let pool = BufferPool::new(channel.pd(), 64, 2).unwrap();
+        let mut into = region(&channel);
+        let ticket = if is_batch {
+            let read = || OwnedRequest::from(Incoming::read(pool.take().unwrap(), remote));
+            channel.start_batch(vec![read(), read()]).unwrap()
+        } else {
+            let (one, two) = into.scatter_element(..).unwrap().split_at_mut(32).unwrap();
+            let mut chain = RequestChain::reads(2, 1).unwrap();
+            chain.set(0, one, &remote).unwrap();
+            chain.set(1, two, &remote).unwrap();
+            // SAFETY: `into` is leaked below, as the outcome requires.
+            unsafe { channel.post_chain_unpolled(&mut chain, ..) }.unwrap()
+        };
+        // The first request fails, and the device still has the second.
+        ends(posted()[0], IBV_WC_REM_ACCESS_ERR);
+        refuse("ibv_destroy_qp", 1);
+        channel.engine_mut().destroy_all(DownReason::Closed);
+        let ended = channel.poll(ticket).unwrap().unwrap();
+        assert_eq!(ended.result.unwrap_err(), TransportError::Stuck);
+        drop((ended.buffer, ended.batch, channel));
+        assert_eq!(pool.available(), if is_batch { 0 } else { 2 });
+        let _the_device_s = std::mem::ManuallyDrop::new(into);
+        forget_requests();
+        forget_the_past();
+    }
 }
 
 #[test]

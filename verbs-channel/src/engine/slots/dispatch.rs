@@ -127,7 +127,7 @@ impl<S: Copy, B> Slots<S, B> {
     }
 
     /// Records that a work request has failed. Returns the reservation of its operation if that is
-    /// complete now. The first failure of a batch is the batch's.
+    /// complete now. The first failure of a batch is the batch's, unless a request of it is stuck.
     ///
     /// `None` for a request of a batch that is still in flight, and for an unknown `wr_id`.
     #[cold]
@@ -142,7 +142,8 @@ impl<S: Copy, B> Slots<S, B> {
             return None;
         }
         let slot = self.slots.get_mut(id.index() as usize)?;
-        if slot.failure().is_none() {
+        // The device may still have the rest of a batch that has failed before.
+        if slot.failure().is_none() || error == TransportError::Stuck {
             slot.outcome = SlotOutcome::Failure(error);
             slot.failed_at = self.failures;
             self.failures = self.failures.wrapping_add(1);
