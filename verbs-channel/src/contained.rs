@@ -1,4 +1,4 @@
-//! Calls of the user's code whose panics go no further: loggers and wakers.
+//! Calls of the user's code whose panics go no further: loggers, wakers, and what drops connections.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

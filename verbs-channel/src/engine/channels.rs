@@ -261,8 +261,8 @@ impl Engine {
     }
 
     /// Watches the channel's peer through this connection of `rdma_cm`, which `dispose` drops when the channel
-    /// ends: as [`ConnectedMember::watch_connection`](crate::ConnectedMember::watch_connection). Needs the
-    /// feature `rdmacm`.
+    /// ends: as [`ConnectedMember::watch_connection`](crate::ConnectedMember::watch_connection). If `dispose`
+    /// panics then, that has no effect. Needs the feature `rdmacm`.
     ///
     /// # Errors
     ///

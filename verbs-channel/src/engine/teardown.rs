@@ -109,8 +109,6 @@ impl Engine {
         let Some(member) = self.members.get_mut(at as usize) else {
             return;
         };
-        // After the queue pair: by then it has acknowledged what it received.
-        member.peer.close();
         if member.is_closing() {
             self.open -= 1;
             if destroyed.is_ok() {
@@ -122,6 +120,8 @@ impl Engine {
             }
             member.closed(destroyed);
         }
+        // After the queue pair: by then it has acknowledged what it received.
+        member.peer.close();
     }
 
     /// Dispatches what is in the completion queue.

@@ -19,7 +19,7 @@
 use std::time::Duration;
 
 use super::Poller;
-use crate::engine::Id;
+use crate::engine::{Id, abort_with};
 use crate::error::{DownReason, Queue};
 
 impl Poller {
@@ -41,6 +41,11 @@ impl Poller {
         }
         if self.engine.has_borrowed_in_flight(at) {
             self.abort(at, reason);
+            if self.engine.has_borrowed_in_flight(at) {
+                abort_with(format_args!(
+                    "borrowed buffers are in flight on a queue pair that is gone: aborting the process"
+                ));
+            }
         }
     }
 

@@ -1,19 +1,20 @@
 //! Channels that are connected by `rdma_cm`, whose events are made up, with a socket beside the connection.
 
+use std::error::Error;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use fake_librdmacm::{Arrival, arrive, with};
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::ProtectionDomain;
-use verbs_channel::verbs_core::rdmacm::{Answer, Connector, Pending};
+use verbs_channel::verbs_core::rdmacm::{Answer, Connection, Connector, Pending};
 use verbs_channel::verbs_core::verbs_sys::{
     RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DISCONNECTED,
     RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_UNREACHABLE,
 };
-use verbs_channel::{Channel, PreparedChannel};
+use verbs_channel::{Channel, PreparedChannel, ScopeError};
 
-use crate::fake_device::{pd, posted, region, succeeds};
+use crate::fake_device::{bounded, pd, posted, region, succeeds};
 use crate::peers::CLOSED;
 use crate::peers_over_tcp::tcp;
 
@@ -41,14 +42,19 @@ fn ask(prepared: &mut PreparedChannel) -> Result<Pending<Answer>, ExchangeError>
     prepared.request_cm(resolving.wait(NOW).unwrap(), b"")
 }
 
-/// A channel with both, and the peer's end of the socket.
-fn with_a_socket() -> (Channel, TcpStream) {
+/// A channel, and its connection.
+fn with_a_connection() -> (Channel, Connection) {
     let mut prepared = prepared(&pd());
     let asked = ask(&mut prepared).unwrap();
     arrive(0, Arrival::of(RDMA_CM_EVENT_CONNECT_RESPONSE, 0));
     let answer = asked.wait(NOW).unwrap();
-    let (mut channel, establishing) = prepared.answered_cm(answer).unwrap();
-    let connection = establishing.establish().unwrap();
+    let (channel, establishing) = prepared.answered_cm(answer).unwrap();
+    (channel, establishing.establish().unwrap())
+}
+
+/// A channel with both, and the peer's end of the socket.
+fn with_a_socket() -> (Channel, TcpStream) {
+    let (mut channel, connection) = with_a_connection();
     channel.watch_connection(connection).unwrap();
     let (ours, theirs, _) = tcp();
     channel.watch_peer(ours).unwrap();
@@ -133,4 +139,31 @@ fn address_that_nothing_answers_from_is_a_peer_that_did_not_answer() {
         };
         assert_eq!(what, "answer");
     }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
+fn scope_ends_its_operations_although_the_function_that_drops_the_connection_panics() {
+    let (mut channel, connection) = with_a_connection();
+    let id = channel.id();
+    let panics = |connection| {
+        drop(connection);
+        panic!("on purpose");
+    };
+    let engine = channel.engine_mut();
+    engine.watch_connection(id, connection, panics).unwrap();
+    let mut into = region(&channel);
+    let scoped = bounded(|| {
+        channel.scope(|scope| {
+            let _receive = scope.post_receive(into.scatter_element(..)?)?;
+            // The queue pair is destroyed, and then the connection is dropped.
+            fake_libibverbs::with(|library| library.poll_answer = Some(-2));
+            scope.poll();
+            Ok::<_, Box<dyn Error>>(())
+        })
+    });
+    assert!(matches!(scoped, Err(ScopeError::AutoPollError(_))));
+    assert!(channel.is_idle() && fake_libibverbs::in_flight() == 0);
+    drop(channel);
+    fake_librdmacm::assert_all_is_well();
 }

@@ -11,6 +11,8 @@ use rustix::net::{self, SocketType, sockopt};
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
 
+#[cfg(feature = "rdmacm")]
+use crate::contained::panics;
 use crate::error::DownReason;
 
 /// What shows the end of a peer, before it belongs to a channel.
@@ -190,7 +192,9 @@ impl LinkEnd {
 impl Drop for Managed {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
-            (self.dispose)(connection);
+            let dispose = self.dispose;
+            // A panic would end the borrows of operations that are not ended yet.
+            let _panicked = panics(|| dispose(connection));
         }
     }
 }
