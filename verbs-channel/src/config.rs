@@ -144,9 +144,9 @@ impl ChannelBuilder {
         /// # }
         /// ```
         in_flight: option u32,
-        /// How many elements a send, write or read can have; 4 unless set.
+        /// How many elements a send, write or read can have; 4 unless set, and at least 1.
         max_send_sge: plain u32,
-        /// How many elements a receive can have; 4 unless set.
+        /// How many elements a receive can have; 4 unless set, and at least 1.
         max_recv_sge: plain u32,
         /// How many bytes one request can send inline; 0 unless set.
         max_inline_data: plain u32,
@@ -344,8 +344,8 @@ impl ChannelBuilder {
         QueuePair::builder(pd, cq, cq)
             .max_send_wr(self.max_send_wr)
             .max_recv_wr(self.max_recv_wr)
-            .max_send_sge(self.max_send_sge)
-            .max_recv_sge(self.max_recv_sge)
+            .max_send_sge(self.max_send_sge.max(1))
+            .max_recv_sge(self.max_recv_sge.max(1))
             .max_inline_data(self.max_inline_data)
             .port_num(self.port_num)
             .gid_index(self.gid_index)

@@ -107,7 +107,8 @@ impl Limits {
     }
 }
 
-/// Whether a request has more elements than a queue pair takes. One is always possible.
+/// Whether a request has more elements than a queue pair takes. One is always possible: each
+/// queue pair is created for one.
 #[inline(always)]
 const fn are_too_many(count: usize, max: u32) -> bool {
     count > 1 && count > max as usize

@@ -6,7 +6,7 @@ use fake_libibverbs::assert_all_is_well;
 use verbs_channel::verbs_core::CompletionChannel;
 use verbs_channel::{BufferPool, Channel, ChannelBuilder, Error, OwnedBuffer};
 
-use crate::fake_device::{connected, pd, shut_down};
+use crate::fake_device::{connected, pd, region, shut_down};
 
 #[test]
 fn one_builder_makes_any_number_of_channels_and_groups() {
@@ -36,6 +36,18 @@ fn one_builder_makes_any_number_of_channels_and_groups() {
         }
         assert_eq!(group.len(), 2);
     }
+    assert_all_is_well();
+}
+
+#[test]
+fn queue_pair_takes_one_element_although_none_was_asked_for() {
+    let builder = Channel::builder(&pd()).max_send_sge(0).max_recv_sge(0);
+    let mut channel = connected(builder.build().unwrap());
+    drop(builder);
+    let _receive = channel.start_receive(region(&channel)).unwrap();
+    let _send = channel.start_send(region(&channel)).unwrap();
+    drop(channel);
+    // The library checks what is posted against what was asked for.
     assert_all_is_well();
 }
 
