@@ -81,22 +81,22 @@ impl Device {
         };
         // SAFETY: it is new, and has a reference to the device of its own.
         let context = unsafe { Handle::new(context) };
-        Context::new(context, self.clone())
+        let context = Context::new(context, self.clone());
+        // Waiting is done by poll(2), with a bound; reading must never block.
+        fd::set_nonblocking(context.async_fd())?;
+        Ok(context)
     }
 }
 
 impl Context {
-    fn new(context: Handle<ibv_context>, device: Device) -> Result<Self> {
-        let context = Self {
+    fn new(context: Handle<ibv_context>, device: Device) -> Self {
+        Self {
             inner: Arc::new(Inner {
                 context,
                 poll_fd: PollFd::default(),
                 device,
             }),
-        };
-        // Waiting is done by poll(2), with a bound; reading must never block.
-        fd::set_nonblocking(context.async_fd())?;
-        Ok(context)
+        }
     }
 
     /// Takes over a context that another library opened, such as `mlx5dv_open_device` or
@@ -124,9 +124,15 @@ impl Context {
         let device = unsafe { (*context.as_ptr()).device };
         // SAFETY: an open context keeps its device.
         let device = unsafe { Device::listed(device) }?;
+        // SAFETY: as for the device.
+        let fd = unsafe { (*context.as_ptr()).async_fd };
+        // SAFETY: an open context keeps it open.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        // As in `open`. If it fails, `destroy` is not called: nothing was taken over yet.
+        fd::set_nonblocking(fd)?;
         // SAFETY: the caller hands it over, with what destroys it.
         let context = unsafe { Handle::foreign(context, destroy) };
-        Self::new(context, device)
+        Ok(Self::new(context, device))
     }
 
     /// Opens the first device that has an ACTIVE port.

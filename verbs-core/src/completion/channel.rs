@@ -84,7 +84,10 @@ impl CompletionChannel {
         let channel = unsafe { ibv_create_comp_channel(context.as_ptr()) };
         let channel = ret::non_null("ibv_create_comp_channel", channel)?;
         // SAFETY: it is new.
-        Self::new(unsafe { Handle::new(channel) }, context)
+        let channel = Self::new(unsafe { Handle::new(channel) }, context);
+        // Waiting is done by poll(2), with a bound; reading must never block.
+        fd::set_nonblocking(channel.raw_fd())?;
+        Ok(channel)
     }
 
     /// Takes over a channel that another library made. Its descriptor becomes nonblocking.
@@ -110,22 +113,26 @@ impl CompletionChannel {
         // SAFETY: the caller has a living channel, whose context is not changed.
         let of = unsafe { (*channel.as_ptr()).context };
         context.must_be(of, "the completion channel")?;
+        // SAFETY: as above.
+        let fd = unsafe { (*channel.as_ptr()).fd };
+        // SAFETY: a living channel keeps it open.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        // As in `create`. If it fails, `destroy` is not called: nothing was taken over yet.
+        fd::set_nonblocking(fd)?;
         // SAFETY: the caller hands it over, with what destroys it.
-        Self::new(unsafe { Handle::foreign(channel, destroy) }, context)
+        let channel = unsafe { Handle::foreign(channel, destroy) };
+        Ok(Self::new(channel, context))
     }
 
-    fn new(channel: Handle<ibv_comp_channel>, context: &Context) -> Result<Self> {
-        let channel = Self {
+    fn new(channel: Handle<ibv_comp_channel>, context: &Context) -> Self {
+        Self {
             inner: Arc::new(Inner {
                 channel,
                 taking: Mutex::new(()),
                 poll_fd: PollFd::default(),
                 context: context.clone(),
             }),
-        };
-        // Waiting is done by poll(2), with a bound; reading must never block.
-        fd::set_nonblocking(channel.raw_fd())?;
-        Ok(channel)
+        }
     }
 
     /// Waits for an event and takes it; `None` if `timeout` passes first. Without a timeout it waits

@@ -363,3 +363,35 @@ fn a_context_whose_device_is_gone_is_an_error() {
     drop(device);
     assert_all_is_well();
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri sets no flags of descriptors")]
+fn object_whose_descriptor_cannot_be_set_up_is_not_destroyed() {
+    let (_device, raw) = opened_in_c();
+    // SAFETY: the context is open.
+    let channel = NonNull::new(unsafe { ibv_create_comp_channel(raw.as_ptr()) }).unwrap();
+    // SAFETY: nothing else uses them. Without these descriptors, `fcntl` fails.
+    let (async_fd, fd) = unsafe {
+        let async_fd = std::mem::replace(&mut (*raw.as_ptr()).async_fd, i32::MAX);
+        let fd = std::mem::replace(&mut (*channel.as_ptr()).fd, i32::MAX);
+        (async_fd, fd)
+    };
+    let never = Destroy::by(|_| panic!("it was not taken over"));
+    // SAFETY: it is open, and rejected.
+    let refused = unsafe { Context::from_raw(raw, never) };
+    assert_eq!(refused.unwrap_err().errno(), Some(libc::EBADF));
+    // SAFETY: as above.
+    unsafe { (*raw.as_ptr()).async_fd = async_fd };
+    // SAFETY: it is open, and closed by nothing else.
+    let context = unsafe { Context::from_raw(raw, Destroy::by_verb()) }.unwrap();
+    let never = Destroy::by(|_| panic!("it was not taken over"));
+    // SAFETY: it is alive, and rejected.
+    let refused = unsafe { CompletionChannel::from_raw(channel, &context, never) };
+    assert_eq!(refused.unwrap_err().errno(), Some(libc::EBADF));
+    // SAFETY: as above; it is alive, and destroyed by nothing else.
+    unsafe {
+        (*channel.as_ptr()).fd = fd;
+        drop(CompletionChannel::from_raw(channel, &context, Destroy::by_verb()).unwrap());
+    }
+    drop(context);
+}
