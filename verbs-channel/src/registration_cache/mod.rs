@@ -71,7 +71,7 @@ use cache::{Cache, Limits, Register};
 ///   [parts](RegistrationCacheBuilder::part_len) that contain its range are registered as one region. If
 ///   the bounds are too small for that, only the range is registered.
 /// - A region is *in use* while a slice of it exists: in the program, or in an operation that has not
-///   ended. It is never evicted then.
+///   ended; and while the program has it, from [`SharedMemory::region`]. It is never evicted then.
 /// - A region that is not in use stays registered until it is evicted, or the last clone of its
 ///   [`CachedMemory`] is dropped. If the last clone is dropped while the region is in use, the region is
 ///   deregistered with its last slice.
@@ -90,7 +90,11 @@ use cache::{Cache, Limits, Register};
 /// Regions that are in use cannot be evicted, and count towards the bounds. So a slice that needs
 /// more fails with [`Error::CacheFull`](crate::Error::CacheFull). The error
 /// [is backpressure](crate::Error::is_backpressure) if some operations must end first. Memory
-/// that is dropped while it is in use counts until it is deregistered.
+/// that is dropped while it is in use counts until its last slice is dropped.
+///
+/// If the program still has a region by then, from [`SharedMemory::region`], **that region no longer
+/// counts**, although it stays registered until the program drops it. So a program that keeps such regions
+/// longer than their memory can have more registered than the bounds.
 ///
 /// If the kernel or the device has no room for a registration ("locked memory", `ulimit -l`), regions
 /// of as many bytes are evicted, and the registration is tried once more.
@@ -205,13 +209,14 @@ impl RegistrationCache {
         }
     }
 
-    /// How many bytes the cache has registered, in use or not.
+    /// How many bytes the cache has registered, in use or not. Not all that a program has taken out of it:
+    /// see [bounds](Self#bounds).
     #[must_use]
     pub fn registered_bytes(&self) -> usize {
         self.shared.registered.bytes()
     }
 
-    /// How many regions the cache has registered, in use or not.
+    /// How many regions the cache has registered, in use or not, with the same exception.
     #[must_use]
     pub fn registered_regions(&self) -> usize {
         self.shared.registered.regions()
@@ -317,7 +322,9 @@ impl CachedMemory {
     /// ```
     ///
     /// All tasks that wait are woken, and one of them finds the room. A region that the program has taken
-    /// with [`SharedMemory::region`] is in use until it is dropped, which wakes no task.
+    /// with [`SharedMemory::region`] is in use until it is dropped, which wakes no task. If the
+    /// [`CachedMemory`] and the slices are dropped before it, the tasks are woken then, and the region [does
+    /// not count](RegistrationCache#bounds) any more.
     ///
     /// Dropping it has no effect on others.
     pub fn room(&self) -> CacheRoom {
