@@ -152,12 +152,31 @@ impl Engine {
                 break;
             }
         }
-        let Some(shared) = &mut self.shared else {
+        let Some(shared) = &self.shared else {
             return;
         };
-        shared.drop_unclaimed();
-        if shared.has_ends {
+        if shared.queue.has_ended_claims() {
+            self.drop_unclaimed();
+        }
+        if self.shared.as_deref().is_some_and(|shared| shared.has_ends) {
             self.report_ends();
+        }
+    }
+
+    /// Gives up the messages of queue pairs that will not join any more.
+    #[cold]
+    #[inline(never)]
+    fn drop_unclaimed(&mut self) {
+        let Some(shared) = self.shared.as_deref() else {
+            return;
+        };
+        let ended = shared.queue.ended_claims();
+        // They have been destroyed: these are the last.
+        let is_empty = self.dispatch_all();
+        if let Some(shared) = self.shared.as_deref_mut()
+            && is_empty
+        {
+            shared.drop_unclaimed(&ended);
         }
     }
 

@@ -234,6 +234,34 @@ fn message_of_a_channel_that_never_joins_returns_its_block() {
 }
 
 #[test]
+fn message_of_a_channel_that_never_joins_is_not_that_of_another_with_its_number() {
+    let mut shared = Shared::new(8, 8, 0);
+    let again = |shared: &Shared, qp_num| {
+        with(|library| library.qp_nums.push_back(qp_num));
+        connected(&shared.group)
+    };
+    let (member, qp_num) = connected(&shared.group);
+    receives(posted()[0], qp_num, b"before");
+    assert!(shared.group.next_message().is_none());
+    receives(posted()[1], qp_num, b"in the queue");
+    drop(member);
+    // The device gives the number again, but it is not used yet.
+    let (member, other) = again(&shared, qp_num);
+    assert_ne!(other, qp_num);
+    shared.group.join(member).unwrap();
+    assert!(shared.group.next_message().is_none());
+    let (member, other) = again(&shared, qp_num);
+    assert_eq!(other, qp_num, "nothing of the first is left");
+    receives(posted()[2], qp_num, b"its own");
+    let id = shared.group.join(member).unwrap();
+    let message = shared.next();
+    assert_eq!(
+        (message.channel, message.bytes()),
+        (id, Some(&b"its own"[..]))
+    );
+}
+
+#[test]
 fn receive_of_a_channel_is_rejected_and_says_where_messages_are() {
     let mut shared = Shared::new(8, 4, 1);
     let (id, _) = shared.channels[0];

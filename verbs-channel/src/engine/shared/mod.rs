@@ -10,7 +10,7 @@
 //! A place has at most one block. So the queue, and the messages that were not taken, hold at most as
 //! many blocks as there are places, and the completion queue has room for all of them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
@@ -111,6 +111,7 @@ impl Shared {
 
     /// Routes the messages of a queue pair to its channel, those included that came before.
     pub(super) fn join(&mut self, qp_num: u32, channel: ChannelId) {
+        self.queue.joined(qp_num);
         self.channels.insert(qp_num, channel);
         let arrived = &mut self.arrived;
         self.early.retain(|early| {
@@ -194,19 +195,18 @@ impl Shared {
         self.arrived.push_back(Arrived::End { channel, reason });
     }
 
-    /// Gives up the messages of queue pairs that will not join any more.
-    pub(super) fn drop_unclaimed(&mut self) {
-        if self.early.is_empty() || !self.queue.take_ended_claims() {
-            return;
-        }
-        let (queue, free) = (&self.queue, &mut self.free);
+    /// Gives up the messages of queue pairs that will not join any more, when the completion queue has none
+    /// of them.
+    pub(super) fn drop_unclaimed(&mut self, ended: &BTreeSet<u32>) {
+        let free = &mut self.free;
         self.early.retain(|early| {
-            let is_claimed = queue.is_claimed(early.qp_num);
-            if !is_claimed {
+            let is_left = ended.contains(&early.qp_num);
+            if is_left {
                 free.push(early.place);
             }
-            is_claimed
+            !is_left
         });
+        self.queue.forget_ended(ended);
     }
 
     /// Places without a posted receive or a message.

@@ -5,6 +5,7 @@
     reason = "makes queue pairs on which no receive is posted"
 )]
 
+use std::collections::BTreeSet;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,10 +24,19 @@ pub(crate) struct SharedQueue {
     srq: Option<SharedReceiveQueue>,
     // The blocks that were posted when the engine was dropped.
     left: Mutex<Vec<OwnedBuffer>>,
-    // The numbers of the queue pairs that were prepared and may join.
-    claims: Mutex<Vec<u32>>,
-    // A claim has ended since this was taken.
+    claims: Mutex<Claims>,
+    // A claim has ended since the last look at them.
     has_ended_claims: AtomicBool,
+}
+
+/// The numbers of queue pairs that have not joined.
+#[derive(Debug, Default)]
+struct Claims {
+    // They were prepared, and may join.
+    live: Vec<u32>,
+    // They will not join any more. The completion queue may still have messages of them, so no other queue
+    // pair with such a number is used.
+    ended: BTreeSet<u32>,
 }
 
 /// A queue pair on the queue that has not joined its engine. Its messages are kept until it has, or until
@@ -55,10 +65,22 @@ impl SharedQueue {
             let object = "the shared receive queue";
             return Err(Error::Destroyed { object }.into());
         };
-        let prepared = builder.srq(srq).build()?;
+        let builder = builder.srq(srq);
+        let mut prepared = builder.build()?;
+        // They exist until another number is found, so that the device does not give theirs again.
+        let mut unused = Vec::new();
+        while self.is_taken(prepared.qp_num()) {
+            unused.push(mem::replace(&mut prepared, builder.build()?));
+        }
         // SAFETY: an engine posts a receive on a queue pair only with a credit of its receive queue, and
         // this one gets none.
         Ok(unsafe { prepared.assume_own_receives() })
+    }
+
+    /// Whether there may be messages of an earlier queue pair with this number.
+    fn is_taken(&self, qp_num: u32) -> bool {
+        let claims = lock(&self.claims);
+        claims.live.contains(&qp_num) || claims.ended.contains(&qp_num)
     }
 
     pub(crate) const fn srq(&self) -> Option<&SharedReceiveQueue> {
@@ -72,32 +94,54 @@ impl SharedQueue {
 
     /// Adds a queue pair that may join.
     pub(crate) fn claim(self: Arc<Self>, qp_num: u32) -> Claim {
-        lock(&self.claims).push(qp_num);
+        lock(&self.claims).live.push(qp_num);
         Claim {
             queue: self,
             qp_num,
         }
     }
 
-    /// Whether a claim has ended since the last call.
-    pub(crate) fn take_ended_claims(&self) -> bool {
-        self.has_ended_claims.swap(false, Ordering::AcqRel)
+    /// Whether a claim has ended since the last call of [`ended_claims`](Self::ended_claims).
+    #[inline]
+    pub(crate) fn has_ended_claims(&self) -> bool {
+        self.has_ended_claims.load(Ordering::Acquire)
+    }
+
+    /// The numbers of the queue pairs that will not join any more: they have been destroyed.
+    pub(crate) fn ended_claims(&self) -> BTreeSet<u32> {
+        self.has_ended_claims.store(false, Ordering::Release);
+        lock(&self.claims).ended.clone()
+    }
+
+    /// There are no messages of these any more: other queue pairs may have their numbers.
+    pub(crate) fn forget_ended(&self, numbers: &BTreeSet<u32>) {
+        lock(&self.claims)
+            .ended
+            .retain(|ended| !numbers.contains(ended));
+    }
+
+    /// This queue pair has joined: the end of its claim means nothing.
+    pub(crate) fn joined(&self, qp_num: u32) {
+        lock(&self.claims).live.retain(|claimed| *claimed != qp_num);
     }
 
     /// Whether a queue pair with this number may still join.
     pub(crate) fn is_claimed(&self, qp_num: u32) -> bool {
-        lock(&self.claims).contains(&qp_num)
+        lock(&self.claims).live.contains(&qp_num)
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut claims = lock(&self.queue.claims);
-        if let Some(at) = claims.iter().position(|claimed| *claimed == self.qp_num) {
-            claims.swap_remove(at);
+        let mut live = claims.live.iter();
+        // It is not there if it has joined.
+        if let Some(at) = live.position(|claimed| *claimed == self.qp_num) {
+            claims.live.swap_remove(at);
+            claims.ended.insert(self.qp_num);
+            drop(claims);
+            self.queue.has_ended_claims.store(true, Ordering::Release);
         }
-        drop(claims);
-        self.queue.has_ended_claims.store(true, Ordering::Release);
     }
 }
 

@@ -144,6 +144,8 @@ pub struct Library {
     /// Those of contexts and completion channels.
     descriptors: Vec<c_int>,
     numbers: u32,
+    /// The numbers that the next queue pairs get.
+    pub qp_nums: VecDeque<u32>,
 }
 
 /// A port, its GIDs, and its P_Keys.
@@ -289,6 +291,7 @@ impl Library {
             descriptors: Vec::new(),
             counts: Vec::new(),
             numbers: 0x10,
+            qp_nums: VecDeque::new(),
         }
     }
 

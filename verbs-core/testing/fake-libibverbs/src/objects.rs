@@ -302,13 +302,14 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
         library.qp_types.push(init.qp_type.0);
         init.cap.max_send_wr += 1;
         init.cap.max_recv_wr += 2;
+        let given = library.qp_nums.pop_front();
         Ok(ibv_qp {
             context,
             pd,
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
             srq: init.srq,
-            qp_num: library.number(),
+            qp_num: given.unwrap_or_else(|| library.number()),
             state: IBV_QPS_RESET,
             qp_type: init.qp_type,
             ..Default::default()
