@@ -86,7 +86,10 @@ impl DatagramListener {
         self.datagrams.endpoint()
     }
 
-    /// Answers the datagrams that have arrived, without waiting for others.
+    /// Answers the datagrams that have arrived, without waiting for others: 256 at most.
+    ///
+    /// The answer to a new address may take longer, since the kernel looks the address up: see
+    /// [`connect_over_datagrams`](PreparedChannel::connect_over_datagrams).
     ///
     /// A server that is busy between two calls of `accept_over_datagrams` can call this, so that a
     /// client that lost its last answer gets it again.
@@ -95,8 +98,14 @@ impl DatagramListener {
     ///
     /// [`RejectReason::Down`](crate::RejectReason::Down): the endpoint has failed.
     pub fn poll(&mut self) -> Result<()> {
+        self.answer_until(None)
+    }
+
+    /// The same until then: the answers may take longer than there is time for. At least one is given.
+    fn answer_until(&mut self, deadline: Option<Instant>) -> Result<()> {
         for _ in 0..AT_ONCE {
-            if !self.answer_one(None)? {
+            let any = self.answer_one(None)?;
+            if !any || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 break;
             }
         }
@@ -139,7 +148,7 @@ impl DatagramListener {
     fn request(&mut self, deadline: Instant, timeout: Duration) -> Result<Request> {
         loop {
             // All that has come: a client may have left meanwhile.
-            self.poll()?;
+            self.answer_until(Some(deadline))?;
             let now = Instant::now();
             if let Some(request) = self.acceptor.next_request(now) {
                 return Ok(request);
@@ -155,7 +164,7 @@ impl DatagramListener {
     /// Waits until a client that was answered is connected.
     fn outcome(&mut self, id: RequestId, deadline: Instant) -> Result<()> {
         loop {
-            self.poll()?;
+            self.answer_until(Some(deadline))?;
             let now = Instant::now();
             if let Some(outcome) = self.acceptor.outcome(id, now) {
                 return Ok(outcome?);

@@ -14,7 +14,7 @@ use verbs_channel::verbs_core::{PacketSequenceNumber, ProtectionDomain, QueuePai
 use verbs_channel::{Channel, DatagramListener, Datagrams, DownReason, Error, RejectReason};
 
 use crate::datagrams::{comes, peer};
-use crate::fake_device::{bounded, pd, refuse, succeeds};
+use crate::fake_device::{bounded, pd, posted, refuse, succeeds};
 
 /// Far longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -392,4 +392,35 @@ fn private_data_that_does_not_fit_is_an_error_on_both_sides() {
     );
     drop((listener, builder, pd));
     assert_all_is_well();
+}
+
+#[test]
+fn listener_answers_no_more_than_it_has_time_for() {
+    const CLIENTS: usize = 10;
+    let pd = pd();
+    let mut listener = DatagramListener::new(Datagrams::builder(&pd).build().unwrap()).unwrap();
+    let receives: Vec<u64> = posted();
+    let before = receives.len();
+    for (at, receive) in receives.into_iter().take(CLIENTS).enumerate() {
+        let mut client = Client::new(&listener, 1024);
+        let hello = client.sends().unwrap();
+        let from = peer(u8::try_from(at).unwrap());
+        comes(receive, &from, &hello, Some(from.qkey().get()));
+    }
+    let answers = || {
+        with(|library| {
+            library
+                .posted
+                .iter()
+                .flatten()
+                .filter(|any| any.is_send)
+                .count()
+        })
+    };
+    let prepared = Channel::builder(&pd).build().unwrap();
+    let ended = bounded(|| prepared.accept_over_datagrams(&mut listener, Duration::ZERO, b""));
+    assert!(before >= CLIENTS && ended.is_err());
+    assert_eq!(answers(), 1);
+    listener.poll().unwrap();
+    assert_eq!(answers(), CLIENTS);
 }
