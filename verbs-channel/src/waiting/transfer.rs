@@ -36,6 +36,7 @@ impl Poller {
         each: &mut dyn FnMut(usize, bool),
     ) -> Result<(), TransferError> {
         let timeout = timeout.or(self.config.timeout);
+        transfer.begin();
         let mut running = Running {
             poller: self,
             transfer,
@@ -101,7 +102,7 @@ impl Drop for Running<'_> {
             let _destroyed = poller.engine.destroy_of(channel, reason);
         }
         transfer.take_all_done(&mut poller.engine, ignore);
-    }
         // On queue pairs that the program has taken out to destroy them.
         transfer.end_in_flight();
+    }
 }

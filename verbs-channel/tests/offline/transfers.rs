@@ -9,14 +9,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{Posted, in_flight, is_in_flight, lend, with};
+use verbs_channel::engine::{Failure, TransferEntries};
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc_status,
 };
 use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Error, Incoming, Outgoing,
-    OwnedRequest, RejectReason, SharedMemory, Transfer, TransferError, TransferOutcome,
-    TransportError,
+    OwnedBuffer, OwnedRequest, RejectReason, SharedMemory, Transfer, TransferError,
+    TransferOutcome, TransportError,
 };
 use verbs_harness::logged::{lines, listen};
 
@@ -429,4 +430,21 @@ fn what_cannot_be_posted_is_rejected_and_not_waited_for() {
         );
     }
     assert_eq!(errors.len(), 4);
+}
+
+#[test]
+fn operation_that_a_layer_above_has_begun_is_not_waited_for() {
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
+    let mut transfer = Transfer::default();
+    let mut entries = TransferEntries::of(&mut transfer);
+    let index = entries.add(channel.id(), &write(&pool));
+    let ended = bounded(|| channel.transfer(&mut transfer, None));
+    let stuck = TransferError::Stuck { stuck: 1, of: 1 };
+    assert_eq!(ended.unwrap_err().to_string(), stuck.to_string());
+    let mut entries = TransferEntries::of(&mut transfer);
+    // Too late: its outcome is there.
+    let late = Err(Failure::Transport(TransportError::Stuck));
+    entries.end(index, late, OwnedBuffer::empty());
+    assert!(transfer.drain().all(|outcome| outcome.buffer.is_none()));
 }

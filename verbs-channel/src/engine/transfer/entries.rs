@@ -10,7 +10,8 @@ use crate::request::OwnedRequest;
 /// The operations of a [`Transfer`] that a layer above begins and awaits in its own way.
 ///
 /// It stores their outcomes, for [`Transfer::drain`] and for the [result](Self::result) of the
-/// transfer.
+/// transfer. End all of them before the set is carried out by a channel or a group, which cannot wait for
+/// them: there, those that have not ended are [`Stuck`](crate::TransportError::Stuck).
 #[derive(Debug)]
 pub struct TransferEntries<'t>(&'t mut Transfer);
 
@@ -31,6 +32,7 @@ impl<'t> TransferEntries<'t> {
             next: NONE,
         });
         self.0.left += 1;
+        self.0.begun += 1;
         index
     }
 
@@ -45,6 +47,7 @@ impl<'t> TransferEntries<'t> {
         {
             entry.state = State::ended(had_memory, result, buffer);
             self.0.left -= 1;
+            self.0.begun -= 1;
         }
     }
 

@@ -57,8 +57,9 @@ pub struct Transfer {
     entries: Vec<Entry>,
     // For each queue of each channel that has operations of the set.
     rails: Vec<Rail>,
-    // Entries that have not ended.
+    // Entries that have not ended, and those of them that a layer above has begun.
     left: usize,
+    begun: usize,
 }
 
 /// The outcome of one operation of a [`Transfer`].
@@ -158,6 +159,7 @@ impl Transfer {
             entries: Vec::with_capacity(operations),
             rails: Vec::with_capacity(RAILS),
             left: 0,
+            begun: 0,
         }
     }
 
@@ -213,7 +215,7 @@ impl Transfer {
     /// Operations that were never carried out are dropped with their buffers.
     pub fn drain(&mut self) -> impl Iterator<Item = TransferOutcome> {
         self.rails.clear();
-        self.left = 0;
+        (self.left, self.begun) = (0, 0);
         let entries = self.entries.drain(..).enumerate();
         entries.filter_map(|(index, entry)| match entry.state {
             State::Ended(result, buffer) => Some(TransferOutcome {

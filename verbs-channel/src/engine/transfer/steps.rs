@@ -10,6 +10,13 @@ use crate::error::{Queue, RejectReason, TransportError};
 const STUCK: Failure = Failure::Transport(TransportError::Stuck);
 
 impl Transfer {
+    /// It is carried out from now on.
+    pub(crate) fn begin(&mut self) {
+        if self.begun > 0 {
+            self.end_begun();
+        }
+    }
+
     /// Whether all operations have ended.
     pub(crate) const fn has_ended(&self) -> bool {
         self.left == 0
@@ -151,6 +158,18 @@ impl Transfer {
         for at in 0..self.rails.len() {
             self.take_done(at, engine, each);
         }
+    }
+
+    /// Ends what a layer above has begun and not ended: nothing here does.
+    #[cold]
+    fn end_begun(&mut self) {
+        for entry in &mut self.entries {
+            if matches!(entry.state, State::Begun(_)) {
+                entry.state = State::Ended(Err(STUCK), None);
+                self.left -= 1;
+            }
+        }
+        self.begun = 0;
     }
 
     /// Ends what is still in flight: the device may access its memory, and the engine has its buffers.
