@@ -67,7 +67,7 @@ impl AddressHandle {
     ///
     /// - `ah` is alive, and belongs to `pd`.
     /// - Nothing but `destroy` destroys it. If `destroy` does not do so, it stays alive until
-    ///   `destroy` has been called.
+    ///   `destroy` has been called. `destroy` does not panic.
     ///
     /// # Errors
     ///

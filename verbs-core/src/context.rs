@@ -107,7 +107,7 @@ impl Context {
     /// # Safety
     ///
     /// - `context` is an open context, by the pointer that C returned.
-    /// - Nothing but `destroy` closes it.
+    /// - Nothing but `destroy` closes it. `destroy` does not panic.
     /// - If `destroy` does not close it, it stays open until `destroy` has been called, and all
     ///   objects made from this one are destroyed by then.
     ///

@@ -172,7 +172,7 @@ impl ProtectionDomain {
     ///
     /// - `pd` is alive. If it has a thread domain: the contract of
     ///   [`alloc_parent_domain`](Self::alloc_parent_domain).
-    /// - Nothing but `destroy` deallocates it.
+    /// - Nothing but `destroy` deallocates it. `destroy` does not panic.
     /// - If `destroy` does not deallocate it, it stays alive until `destroy` has been called.
     ///
     /// # Errors

@@ -96,7 +96,7 @@ impl CompletionChannel {
     ///
     /// - `channel` is alive.
     /// - Nothing but `destroy` destroys it. If `destroy` does not do so, it stays alive until
-    ///   `destroy` has been called.
+    ///   `destroy` has been called. `destroy` does not panic.
     /// - No events are taken from it by other means.
     /// - Each queue on it has a null `cq_context`, or is taken over by
     ///   [`CompletionQueue::from_raw`] with this channel before it is armed.

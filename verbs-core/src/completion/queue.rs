@@ -182,7 +182,7 @@ impl CompletionQueue {
     ///
     /// - `cq` is alive, and was not made for a single thread.
     /// - Nothing but `destroy` destroys it. If `destroy` does not do so, it stays alive until
-    ///   `destroy` has been called.
+    ///   `destroy` has been called. `destroy` does not panic.
     /// - With a channel: it has not been armed yet, and nothing else uses its `cq_context`.
     /// - If it was made with a channel but `channel` is `None`: the caller acknowledges all of its
     ///   events before the queue is destroyed.

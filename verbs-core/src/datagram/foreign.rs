@@ -30,6 +30,7 @@ impl DatagramQueuePair {
     /// - `cap` has the capacities that the driver granted it.
     /// - Nothing but `destroy` destroys it. If `destroy` does not do so: once `destroy` has been
     ///   called, the device touches none of the buffers that were posted on it.
+    /// - `destroy` does not panic.
     /// - It is modified, and posted to, by this type only, as far as the contract of
     ///   [`post_send`](Self::post_send) and [`post_receive`](Self::post_receive) depends on it.
     ///

@@ -104,7 +104,7 @@ impl DmabufRegion {
     /// - The contract of [`reg_dmabuf_mr`](ProtectionDomain::reg_dmabuf_mr), with the access that `mr`
     ///   was registered with.
     /// - Nothing but `destroy` deregisters it. If `destroy` does not do so, it stays alive until
-    ///   `destroy` has been called.
+    ///   `destroy` has been called. `destroy` does not panic.
     ///
     /// # Errors
     ///

@@ -139,7 +139,7 @@ impl RawRegion {
     /// - The contract of [`register_raw`](ProtectionDomain::register_raw), with the access that `mr`
     ///   was registered with.
     /// - Nothing but `destroy` deregisters it. If `destroy` does not do so, it stays alive until
-    ///   `destroy` has been called.
+    ///   `destroy` has been called. `destroy` does not panic.
     ///
     /// # Errors
     ///

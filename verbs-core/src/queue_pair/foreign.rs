@@ -29,6 +29,7 @@ impl<R: Receives> PreparedQueuePair<R> {
     /// - `cap` has the capacities that the driver granted it.
     /// - Nothing but `destroy` destroys it. If `destroy` does not do so: once `destroy` has been
     ///   called, the device touches none of the buffers that were posted on it.
+    /// - `destroy` does not panic.
     /// - It is modified, and posted to, by this type only, as far as the contract of
     ///   [`post`](QueuePair::post) depends on it.
     ///

@@ -22,6 +22,7 @@ impl SharedReceiveQueue {
     /// - `granted` has the capacities that the driver granted it.
     /// - Nothing but `destroy` destroys it. If `destroy` does not do so: once `destroy` has been
     ///   called, the device touches none of the buffers that were posted on it.
+    /// - `destroy` does not panic.
     /// - The memory of receives that were posted on it by other means stays valid until they
     ///   complete, and the code that polls does not mistake their completions for its own.
     ///
