@@ -32,6 +32,12 @@ use verbs_core::{
 ///   either memory of this program at the same address, so these are the element's own bytes. Or it is a
 ///   [`DmabufRegion`](verbs_core::DmabufRegion) or a [`RawRegion`](verbs_core::RawRegion) with addresses
 ///   of its own, which the device may write to at any moment anyway.
+///
+/// There is one known exception, on another device and in a release build: a region of borrowed memory
+/// that was leaked, by [`mem::forget`](std::mem::forget). It stays registered when its borrow ends, with the
+/// pages that it had. If the program then moves these pages to another address, as `mremap(2)` does and a
+/// large `Vec` that grows, and has other memory at the old address, an element of that memory may have the
+/// key of the leaked region. The device then accesses the pages that were moved, whatever they hold by then.
 pub trait List: sealed::Sealed {
     /// The type of the elements that the driver gets.
     type Element: Element;
