@@ -187,6 +187,9 @@
 //! queue pair, the buffers are leaked and an error is logged. A dropped [`ByteStream`] still sends what was written
 //! to it, in the background, for a limited time.
 //!
+//! There is one exception: if the driver posts a request, a batch or a chain only in part, the thread that posts it
+//! destroys the queue pair at once, to return the buffers.
+//!
 //! # Further reading
 //!
 //! The [guide](verbs_channel::guide) is for those who are new to RDMA: objects, memory, limits, and the
