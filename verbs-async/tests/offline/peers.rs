@@ -11,6 +11,7 @@ use fake_libibverbs::with;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use verbs_async::verbs_channel::{Channel, DownReason, OwnedBuffer, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier, Error};
+use verbs_core::verbs_sys::{IBV_WC_RETRY_EXC_ERR, ibv_wc};
 use verbs_core::{CompletionChannel, Device, ErrorChain, ProtectionDomain};
 use verbs_harness::logged::{lines, listen};
 
@@ -188,6 +189,36 @@ fn failed_peer_notifier_is_logged() {
     let is_logged = |line: &String| line.contains("peers that leave are no longer noticed");
     assert!(lines.iter().any(is_logged), "{lines:?}");
     assert!(!channel.is_down());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no timers that are descriptors")]
+fn operations_that_are_not_flushed_end_in_bounded_time() {
+    for fails in [false, true] {
+        let (both, group, pd) = group();
+        let (channel, _theirs) = watched(&group);
+        let mut received = Task::new(channel.receive(buffer(&pd))).waits();
+        let mut sent = Task::new(channel.send(buffer(&pd))).waits();
+        if fails {
+            let failed = ibv_wc {
+                wr_id: posted()[1],
+                status: IBV_WC_RETRY_EXC_ERR,
+                ..Default::default()
+            };
+            with(|library| library.done.push_back(failed));
+            assert!(sent.ends().0.is_err());
+        } else {
+            channel.shut_down();
+        }
+        assert!(both.turn(LONG));
+        assert!(received.poll().is_pending(), "it may still be flushed");
+        assert!(both.turn(LONG));
+        later(group.destroyed()).unwrap();
+        assert_eq!(received.was_woken(), 1);
+        let (result, buffer) = received.ends();
+        assert!(result.is_err());
+        assert_eq!(buffer.capacity(), 64);
+    }
 }
 
 /// A notifier that cannot create another one.

@@ -341,7 +341,7 @@ impl Member {
     /// A failed request has moved its queue pair to `ERR`; or it was flushed, since this side did so,
     /// another request failed before, or the connection has ended. Returns the outcome of the operation.
     pub(crate) fn failed(&mut self, queue: Queue, error: WorkError) -> TransportError {
-        self.peer.close();
+        self.peer.close_unflushed();
         let first = self.down().or_else(|| self.end_by_flush(error.status));
         self.go_down(first.unwrap_or(DownReason::Work { queue, error }));
         match first {

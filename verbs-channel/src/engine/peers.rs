@@ -89,7 +89,9 @@ impl Engine {
     #[cold]
     #[inline(never)]
     pub fn check_peers(&mut self, now: Instant) {
-        self.find_ended(now);
+        if self.find_ended(now) {
+            self.find_unflushed(now);
+        }
         if self.peers.leaving.is_empty() {
             return;
         }
@@ -114,10 +116,11 @@ impl Engine {
         self.peers.set_timer(now);
     }
 
-    /// Finds the peers whose descriptor has ended.
-    fn find_ended(&mut self, now: Instant) {
+    /// Finds the peers whose descriptor has ended. Returns whether the timer was due.
+    fn find_ended(&mut self, now: Instant) -> bool {
+        let mut is_due = false;
         let Some(set) = self.peers.set.clone() else {
-            return;
+            return is_due;
         };
         let mut events = [const { MaybeUninit::uninit() }; 16];
         // As often as there can be something: the set is not ours alone if it was handed out.
@@ -126,16 +129,35 @@ impl Engine {
                 Ok((seen, _)) => seen,
                 Err(Errno::INTR) => continue,
                 // Of a set that is one, with room for events: there is no other error.
-                Err(_) => return,
+                Err(_) => return is_due,
             };
             if seen.is_empty() {
-                return;
+                return is_due;
             }
             for event in seen {
                 match event.data.u64() {
-                    TIMER => self.stop_timer(),
+                    TIMER => {
+                        self.stop_timer();
+                        is_due = true;
+                    }
                     token => self.on_end(token, now),
                 }
+            }
+        }
+        is_due
+    }
+
+    /// Finds the members that are down: their operations in flight have the drain timeout to be flushed. Only
+    /// those that had a watched peer: without a token, another could be mistaken for it.
+    fn find_unflushed(&mut self, now: Instant) {
+        let deadline = after(now, self.limits.drain_timeout);
+        for (at, member) in (0..).zip(&self.members) {
+            let is_flushing = member.down().is_some() && member.qp().is_some() && !member.is_idle();
+            let token = member.peer.token;
+            let is_known = |leaving: &Leaving| leaving.at == at && leaving.token == token;
+            if is_flushing && token != 0 && !self.peers.leaving.iter().any(is_known) {
+                let stage = Stage::Flushing(deadline);
+                self.peers.leaving.push(Leaving { at, token, stage });
             }
         }
     }
@@ -176,8 +198,10 @@ impl Engine {
             return None;
         }
         match stage {
-            // It went down for another reason, and ends by that.
-            Stage::Sending(..) if member.down().is_some() => None,
+            // It went down for another reason.
+            Stage::Sending(..) if member.down().is_some() => {
+                Some(Stage::Flushing(after(now, drain_timeout)))
+            }
             Stage::Sending(reason, _) => {
                 let is_sending = member.in_flight(Queue::Send) > 0;
                 if (is_sending || member.peer.is_connected()) && !is_over {

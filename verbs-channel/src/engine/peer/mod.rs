@@ -22,6 +22,8 @@
 //! flush: the channel is down ── not flushed within drain_timeout ──► destroy
 //! ```
 //!
+//! A channel that is down for another reason is at the last step at once, if a layer above waits for the set.
+//!
 //! No step waits. The set is one descriptor, which a layer above can wait for.
 
 use std::io;
@@ -83,6 +85,16 @@ impl Peer {
     pub(crate) fn close(&mut self) {
         self.watched = None;
     }
+
+    /// The same for a member with operations in flight that are to be flushed: a check is due at once, which
+    /// bounds that.
+    pub(crate) fn close_unflushed(&mut self) {
+        let timer = self.watched.as_ref();
+        if let Some(timer) = timer.and_then(|watched| watched.timer.as_deref()) {
+            set_timer(timer, Duration::ZERO);
+        }
+        self.close();
+    }
 }
 
 /// A descriptor that is watched open, and watched if it has a set.
@@ -90,6 +102,7 @@ impl Peer {
 struct Watched {
     end: LinkEnd,
     set: Option<Arc<OwnedFd>>,
+    timer: Option<Arc<OwnedFd>>,
 }
 
 impl Watched {
@@ -128,12 +141,12 @@ pub(crate) struct Peers {
     pub(super) set: Option<Arc<OwnedFd>>,
     // Makes the set readable when something is to be done for a peer that has left, for a layer above
     // that waits for the set.
-    pub(super) timer: Option<OwnedFd>,
+    pub(super) timer: Option<Arc<OwnedFd>>,
     last_token: u64,
     pub(super) leaving: Vec<Leaving>,
 }
 
-/// A member whose peer has left, while something is still in flight on it.
+/// A member whose peer has left, or that has failed, while something is still in flight on it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaving {
     pub(super) at: u32,
@@ -178,7 +191,11 @@ impl Peers {
         Ok(Peer {
             address,
             token,
-            watched: Some(Watched { end, set }),
+            watched: Some(Watched {
+                end,
+                set,
+                timer: self.timer.clone(),
+            }),
         })
     }
 
@@ -242,7 +259,7 @@ impl Peers {
             let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
             let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
             epoll::add(&set, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
-            self.timer = Some(timer);
+            self.timer = Some(Arc::new(timer));
         }
         set.try_clone()
     }
@@ -261,16 +278,19 @@ impl Peers {
         let (Some(timer), Some(next)) = (&self.timer, deadlines.min()) else {
             return;
         };
-        // Zero would be never.
-        let left = next.saturating_duration_since(now);
-        let left = left.max(Duration::from_micros(1));
-        let at = Itimerspec {
-            it_value: Timespec::try_from(left).unwrap_or_default(),
-            ..NEVER
-        };
-        // It fails for a time that is none, and this is one.
-        drop(timerfd_settime(timer, TimerfdTimerFlags::empty(), &at));
+        set_timer(timer, next.saturating_duration_since(now));
     }
+}
+
+fn set_timer(timer: &OwnedFd, left: Duration) {
+    // Zero would be never.
+    let left = left.max(Duration::from_micros(1));
+    let at = Itimerspec {
+        it_value: Timespec::try_from(left).unwrap_or_default(),
+        ..NEVER
+    };
+    // It fails for a time that is none, and this is one.
+    drop(timerfd_settime(timer, TimerfdTimerFlags::empty(), &at));
 }
 
 /// Each event is reported once only.
