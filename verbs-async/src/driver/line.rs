@@ -16,8 +16,10 @@ use super::ring::QUEUES;
 /// What has become of the head of a backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
-    /// It has left the backlog: it was posted or rejected.
+    /// It has left the backlog: it was posted.
     Left,
+    /// It has left the backlog: it was rejected.
+    Rejected,
     /// There is no room for it in its queue.
     Full,
     /// There is no room for it that the channels share.

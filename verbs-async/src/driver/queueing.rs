@@ -37,19 +37,29 @@ impl<R: Ring> DriverState<R> {
 
     /// Posts from the heads of a channel's backlogs while there is room.
     pub(super) fn advance(&mut self, index: usize) {
-        for queue in QUEUES {
-            self.advance_queue(index, queue);
-        }
+        // A post that fails may take the channel down: then what waits for its other queue is rejected, too.
+        while QUEUES
+            .into_iter()
+            .any(|queue| self.advance_queue(index, queue))
+        {}
     }
 
-    /// The same for one of its backlogs.
-    pub(super) fn advance_queue(&mut self, index: usize, queue: Queue) {
+    /// The same for one of its backlogs. Returns whether a request was rejected.
+    pub(super) fn advance_queue(&mut self, index: usize, queue: Queue) -> bool {
+        let mut has_rejected = false;
         loop {
             match self.post_head_of(index, queue) {
                 Some(Head::Left) => {}
-                Some(Head::Short) => return self.join_line(index, queue),
-                Some(Head::Full) => return self.leave_line(index, queue),
-                None => return,
+                Some(Head::Rejected) => has_rejected = true,
+                Some(Head::Short) => {
+                    self.join_line(index, queue);
+                    return has_rejected;
+                }
+                Some(Head::Full) => {
+                    self.leave_line(index, queue);
+                    return has_rejected;
+                }
+                None => return has_rejected,
             }
         }
     }
@@ -72,7 +82,7 @@ impl<R: Ring> DriverState<R> {
         if let Started::RoomMade = started {
             started = request.post(&mut self.ring, channel);
         }
-        match started {
+        let left = match started {
             Started::RoomMade | Started::Full => return Some(Head::Full),
             Started::Short => return Some(Head::Short),
             Started::Posted(ticket) => {
@@ -84,14 +94,16 @@ impl<R: Ring> DriverState<R> {
                     // The slot is new, so no waker is replaced.
                     let _none = self.wait(ticket, Wait::Task(waker));
                 }
+                Head::Left
             }
             Started::Rejected(reason) => {
                 head.stage = Stage::Rejected(request.rejected(reason));
                 self.deferred.extend(head.waker.take());
+                Head::Rejected
             }
-        }
+        };
         self.dequeue(R::index(channel), queue, links);
-        Some(Head::Left)
+        Some(left)
     }
 
     /// Rejects an operation that is in its backlog.
@@ -184,9 +196,9 @@ impl<R: Ring> DriverState<R> {
             match head {
                 Some(Head::Short) => return,
                 // The next joins the line again if it is short, too.
-                Some(Head::Left) => {
+                Some(Head::Left | Head::Rejected) => {
                     self.leave_line(index, queue);
-                    self.advance_queue(index, queue);
+                    self.advance(index);
                 }
                 // It waits for its own queue.
                 Some(Head::Full) | None => self.leave_line(index, queue),

@@ -115,7 +115,10 @@ impl<R: Ring> DriverState<R> {
             Started::Short => return self.queue(channel, request, backlog, true),
             Started::Rejected(reason) => Stage::Rejected(request.rejected(reason)),
         };
-        self.insert(channel, request.queue(), stage)
+        let key = self.insert(channel, request.queue(), stage);
+        // If the post took the channel down, what waits for its queues is rejected, too.
+        self.on_capacity_freed(R::index(channel));
+        key
     }
 
     fn has_backlog(&self, index: usize, queue: Queue) -> bool {

@@ -4,11 +4,11 @@ use std::task::{Context, Poll, Waker};
 
 use fake_libibverbs::with;
 use futures_util::FutureExt as _;
-use verbs_async::verbs_channel::{Channel, OwnedBuffer};
+use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing, OwnedBuffer};
 use verbs_async::{AsyncChannel, AsyncGroup, Operation};
 use verbs_harness::allocations::allocations;
 
-use crate::bench::{Bench, announce, done, join};
+use crate::bench::{Bench, Task, announce, done, join};
 
 /// More than a node of the standard library's trees holds.
 const CHANNELS: u32 = 24;
@@ -96,4 +96,30 @@ fn channels_that_wait_for_room_they_share_allocate_no_more_than_those_that_do_no
     assert_eq!(never, 0);
     assert!(often >= 10 * CHANNELS as usize, "{often}");
     assert_eq!(free, short);
+}
+
+#[test]
+fn op_that_waits_for_shared_room_ends_when_a_post_takes_its_channel_down() {
+    let bench = Bench::new();
+    let pd = bench.context.alloc_pd().unwrap();
+    // One of each queue is a channel's own, and two are shared.
+    let builder = Channel::builder(&pd).max_send_wr(3).max_recv_wr(1);
+    let group = AsyncGroup::new(builder.in_flight(6), 2, &bench.events).unwrap();
+    let (left, right) = (join(&group), join(&group));
+    let pool = BufferPool::new(&pd, 8, 8).unwrap();
+    let buffer = || pool.take().unwrap();
+    let _sends = [(); 3].map(|()| left.send(buffer()));
+    // It needs more than its own, and its channel has nothing in flight.
+    let requests = vec![
+        Outgoing::send(buffer()).into(),
+        Outgoing::send(buffer()).into(),
+    ];
+    let mut waiting = Task::new(right.batch(requests)).waits();
+    // The driver does not report whether it was posted, so the queue pair is destroyed.
+    with(|library| library.refuse_post = Some((0, libc::ENOMEM, false)));
+    let mut receive = Task::new(right.receive(buffer()));
+    assert!(right.is_down());
+    assert_eq!(waiting.was_woken(), 1);
+    assert!(waiting.ends().0.is_err());
+    assert!(receive.ends().0.is_err());
 }
