@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (sent, _outbox) = timeout(Duration::from_secs(5), send).await?;
     sent?;
     let (received, inbox) = timeout(Duration::from_secs(5), receive).await?;
-    let message = received?.message_in(&inbox).ok_or("it is no message")?;
+    let message = received?.message_in(&inbox).ok_or("it is not a message")?;
 
     assert_eq!(message, b"hello");
     println!("received {:?}", String::from_utf8_lossy(message));

@@ -44,7 +44,7 @@ fn listen(port: u16) -> Result<(), Box<dyn Error>> {
 
     let ticket = channel.prepared_receives().pop().ok_or("no receive")?;
     let (received, inbox) = channel.wait_success(ticket)?;
-    let question = received.message_in(&inbox).ok_or("it is no message")?;
+    let question = received.message_in(&inbox).ok_or("it is not a message")?;
     let question = String::from_utf8_lossy(question);
     println!("question: {question}");
 

@@ -95,14 +95,14 @@ impl AsyncChannel {
     ///         let question = pool.take_when_free().await.filled(question.as_bytes())?;
     ///         channel.send(question).await.0?;
     ///         let (received, inbox) = answer.await;
-    ///         let answer = received?.message_in(&inbox).ok_or("it is no message")?;
+    ///         let answer = received?.message_in(&inbox).ok_or("it is not a message")?;
     ///         println!("{}", String::from_utf8_lossy(answer));
     ///         return Ok(channel.close().await?);
     ///     }
     ///     let listener = TcpListener::bind("0.0.0.0:7471").await?;
     ///     let channel = AsyncChannel::accept_tokio(&pd, &listener).await?;
     ///     let (received, inbox) = channel.receive(pool.take_when_free().await).await;
-    ///     let question = received?.message_in(&inbox).ok_or("it is no message")?;
+    ///     let question = received?.message_in(&inbox).ok_or("it is not a message")?;
     ///     let answer = pool.take_when_free().await.filled(&question.to_ascii_uppercase())?;
     ///     channel.send(answer).await.0?;
     ///     Ok(channel.close().await?)

@@ -107,7 +107,7 @@ pub enum RejectReason {
     },
     /// The peer serves no reads and no atomics, or this side is configured to start none. Such a
     /// request would never complete.
-    #[error("the peers agreed on max_rd_atomic 0: no read and no atomic can be begun")]
+    #[error("the peers agreed on max_rd_atomic 0: reads and atomics are not possible")]
     NoReads,
     /// The local elements have more bytes than the remote region.
     #[error("{local} local bytes do not fit into the remote region's {remote} bytes")]

@@ -268,6 +268,7 @@ fn of_operations() -> Vec<Error> {
         failed(Queue::Send, WcStatus::RETRY_EXC_ERR),
         failed(Queue::Send, WcStatus::REM_ACCESS_ERR),
         failed(Queue::Send, WcStatus::REM_INV_REQ_ERR),
+        failed(Queue::Send, WcStatus::REM_OP_ERR),
         failed(Queue::Receive, WcStatus::LOC_LEN_ERR),
         failed(Queue::Receive, WcStatus::LOC_QP_OP_ERR),
         RejectReason::OtherDomain.into(),

@@ -72,7 +72,7 @@ impl WcStatus {
                 "a local buffer is too short for the message: post larger receives"
             }
             Self::LOC_QP_OP_ERR => {
-                "this side's queue pair could not carry out the request: check it, that its buffers are registered in the queue pair's protection domain, that the port is up and has its address, and for a receive whether the message is longer"
+                "this side's queue pair could not carry out the request: the message is longer than the receive, a buffer is of another protection domain, or the port is down or has lost its address"
             }
             Self::LOC_PROT_ERR => {
                 "a local buffer is not registered in the queue pair's protection domain: check lkey and PD"
