@@ -9,7 +9,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use verbs_async::verbs_channel::verbs_core::Context;
 use verbs_async::verbs_channel::{BufferPool, Channel, DownReason};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, ErrorChain};
@@ -17,7 +17,6 @@ use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, ErrorChain};
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const CLIENTS: u32 = 100;
-/// How long a client may be silent.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
@@ -34,7 +33,11 @@ async fn main() -> Result<()> {
     let group = AsyncGroup::new(Channel::builder(&pd), CLIENTS, &events)?;
     let mut listener = group.listen_tokio(TcpListener::bind("0.0.0.0:7472").await?);
     loop {
-        let arrival = listener.accept().await?;
+        let accepted = listener.accept().await;
+        let Ok(arrival) = accepted.inspect_err(|error| eprintln!("{error}")) else {
+            sleep(Duration::from_millis(100)).await; // too many open files, for example
+            continue;
+        };
         let (peer, pool) = (arrival.peer, pool.clone());
         tokio::spawn(async move {
             let served = match arrival.outcome {

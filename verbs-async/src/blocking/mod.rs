@@ -3,7 +3,7 @@
 //! On RoCE the kernel resolves a peer's address while the queue pair is moved to RTR. The call
 //! returns only when the peer has answered, or after about a second. The address is chosen by the
 //! peer. So such calls run on threads of this crate, which need no runtime. There are three pools of them, so
-//! that no call delays one that others wait for:
+//! that no call whose time others choose delays the release of something:
 //!
 //! | Pool      | Threads | Calls                                                                              |
 //! |-----------|---------|------------------------------------------------------------------------------------|

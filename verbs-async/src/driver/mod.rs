@@ -387,7 +387,11 @@ impl<R: Ring> Driver<R> {
             wake::drop_guarded(closing);
             state = self.state.lock();
         }
-        let most = most + state.deferred.own();
+        let own = match state.deferred.is_handed_on {
+            true => 0,
+            false => state.deferred.own() + state.garbage.len(),
+        };
+        let most = most + own;
         deferred::wake_some_after_unlock(
             state,
             |state| &mut state.deferred,

@@ -199,6 +199,8 @@ impl<R: Ring> DriverState<R> {
                 Some(Head::Left | Head::Rejected) => {
                     self.leave_line(index, queue);
                     self.advance(index);
+                    // It may have been the last of a channel that a task waits to close.
+                    self.wake_drained(index);
                 }
                 // It waits for its own queue.
                 Some(Head::Full) | None => self.leave_line(index, queue),

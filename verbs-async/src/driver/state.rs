@@ -245,6 +245,11 @@ impl<R: Ring> DriverState<R> {
         if !self.line.is_empty() {
             self.advance_line();
         }
+        self.wake_drained(index);
+    }
+
+    /// Wakes the tasks that wait until this channel is drained, if it is.
+    pub(super) fn wake_drained(&mut self, index: usize) {
         for key in 0..self.drain_keys(index) {
             if let Some((channel, queues)) = self.drained_by(index, key)
                 && self.is_empty(channel, queues)

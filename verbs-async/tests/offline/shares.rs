@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use fake_libibverbs::with;
+use fake_libibverbs::{posted, with};
 use futures_util::FutureExt as _;
 use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing, OwnedBuffer};
 use verbs_async::{AsyncChannel, AsyncGroup, Operation};
@@ -122,4 +122,33 @@ fn op_that_waits_for_shared_room_ends_when_a_post_takes_its_channel_down() {
     assert_eq!(waiting.was_woken(), 1);
     assert!(waiting.ends().0.is_err());
     assert!(receive.ends().0.is_err());
+}
+
+#[test]
+fn close_ends_when_what_waited_for_shared_room_is_rejected() {
+    let bench = Bench::new();
+    let pd = bench.context.alloc_pd().unwrap();
+    let builder = Channel::builder(&pd).max_send_wr(3).max_recv_wr(1);
+    let group = AsyncGroup::new(builder.in_flight(6), 2, &bench.events).unwrap();
+    let (left, right) = (join(&group), join(&group));
+    let pool = BufferPool::new(&pd, 8, 8).unwrap();
+    let buffer = || pool.take().unwrap();
+    let mut sends = [(); 3].map(|()| Task::new(left.send(buffer())).waits());
+    let ids = posted();
+    let requests = vec![
+        Outgoing::send(buffer()).into(),
+        Outgoing::send(buffer()).into(),
+    ];
+    let mut waiting = Task::new(right.batch(requests)).waits();
+    let mut close = Task::new(right.close()).waits();
+    // There is room, but the driver rejects the post: nothing of the channel is left.
+    with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
+    done(ids);
+    announce(&bench);
+    assert_eq!((waiting.was_woken(), close.was_woken()), (1, 1));
+    assert!(waiting.ends().0.is_err());
+    sends
+        .iter_mut()
+        .for_each(|send| assert!(send.ends().0.is_ok()));
+    drop(close.poll());
 }

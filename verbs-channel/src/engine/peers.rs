@@ -101,6 +101,8 @@ impl Engine {
                 break;
             }
         }
+        // Also those that have failed just now: the timer is set for the earliest of all, below.
+        self.find_unflushed(now);
         let mut next = 0;
         while let Some(leaving) = self.peers.leaving.get(next).copied() {
             match self.next_stage(leaving, now) {
