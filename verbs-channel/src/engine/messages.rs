@@ -163,6 +163,12 @@ impl Engine {
         }
     }
 
+    /// Whether [`poll_until_message`](Self::poll_until_message) has to forget some queue pairs.
+    pub(crate) fn has_ended_claims(&self) -> bool {
+        let shared = self.shared.as_deref();
+        shared.is_some_and(|shared| shared.queue.has_ended_claims())
+    }
+
     /// Gives up the messages of queue pairs that will not join any more.
     #[cold]
     #[inline(never)]
@@ -171,11 +177,13 @@ impl Engine {
             return;
         };
         let ended = shared.queue.ended_claims();
-        // They have been destroyed: these are the last.
-        let is_empty = self.dispatch_all();
-        if let Some(shared) = self.shared.as_deref_mut()
-            && is_empty
-        {
+        // They have been destroyed: what is in the queue now has their last.
+        for _ in 0..=self.cq.min_capacity() {
+            if self.drive() == 0 {
+                break;
+            }
+        }
+        if let Some(shared) = self.shared.as_deref_mut() {
             shared.drop_unclaimed(&ended);
         }
     }

@@ -81,7 +81,8 @@ impl Engine {
         })
     }
 
-    /// Takes channels down whose peer has left, once everything that the peer sent has been delivered.
+    /// Takes channels down whose peer has left, once everything that the peer sent has been delivered. Destroys the
+    /// queue pairs of watched channels that are down and are not flushed within the drain timeout.
     ///
     /// It does not wait. If it has to look again at some channel, the [descriptor](Self::peers_fd)
     /// becomes readable again; a layer without the descriptor calls it every few milliseconds.
@@ -101,8 +102,6 @@ impl Engine {
                 break;
             }
         }
-        // Also those that have failed just now: the timer is set for the earliest of all, below.
-        self.find_unflushed(now);
         let mut next = 0;
         while let Some(leaving) = self.peers.leaving.get(next).copied() {
             match self.next_stage(leaving, now) {
@@ -115,6 +114,8 @@ impl Engine {
                 None => drop(self.peers.leaving.swap_remove(next)),
             }
         }
+        // Also those that have failed just now: the timer is set for the earliest of all.
+        self.find_unflushed(now);
         self.peers.set_timer(now);
     }
 

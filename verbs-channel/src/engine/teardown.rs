@@ -133,18 +133,17 @@ impl Engine {
     /// Some drivers leave completions of a queue pair that is gone: they have the true outcomes of
     /// operations, and take up room that the next queue pair needs. That has the room once the queue was
     /// empty, or as many were polled as it can hold.
-    pub(crate) fn dispatch_all(&mut self) -> bool {
+    pub(crate) fn dispatch_all(&mut self) {
         let room = self.cq.min_capacity();
         for _ in 0..=room {
             match self.poll_cq(true) {
                 Ok(0) => break,
                 Ok(_) => {}
-                Err(_) => return false,
+                Err(_) => return,
             }
         }
         self.undrained = 0;
         self.slots.budget.drained();
-        true
     }
 
     /// Ends all operations that are in flight on a member, if its queue pair is gone.

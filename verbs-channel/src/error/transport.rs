@@ -26,6 +26,9 @@ pub enum TransportError {
     Aborted(#[source] DownReason),
     /// The driver failed to destroy the queue pair: **the device may still access the buffers**
     /// until the process ends. Owned buffers have been leaked.
+    ///
+    /// Below a layer that [defers closing](crate::engine::Engine::defer_closing), also: that layer has the queue pair,
+    /// and has not destroyed it yet. Its buffers come back when it has.
     #[error("the driver failed to destroy the queue pair: the device may still access the buffers")]
     Stuck,
     /// The outcome was taken before.

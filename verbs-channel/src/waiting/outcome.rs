@@ -123,7 +123,9 @@ impl Poller {
             if ends || left.is_none() && self.engine.is_empty() || !self.engine.has_shared() {
                 return None;
             }
-            self.wait_until(left, Engine::has_message);
+            self.wait_until(left, |engine| {
+                engine.has_message() || engine.has_ended_claims()
+            });
         }
     }
 
