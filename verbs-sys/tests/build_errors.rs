@@ -5,6 +5,7 @@
 use std::env;
 use std::fs;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 #[expect(
     clippy::print_stdout,
@@ -73,10 +74,13 @@ fn quoted() -> Option<Vec<String>> {
     Some(texts.collect())
 }
 
-/// A directory with libraries of these versions for pkg-config to find, and nothing else.
+/// A directory with libraries of these versions for pkg-config to find, and nothing else. Each call has one of
+/// its own: tests run beside each other.
 fn packages(libraries: &[(&str, &str)]) -> String {
-    let words: Vec<_> = libraries.iter().map(|(_, version)| *version).collect();
-    let directory = format!("{}/{}", env!("CARGO_TARGET_TMPDIR"), words.join("-"));
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let directory = format!("{}/packages-{call}", env!("CARGO_TARGET_TMPDIR"));
+    drop(fs::remove_dir_all(&directory));
     fs::create_dir_all(&directory).expect("cargo's directory for tests is writable");
     for (name, version) in libraries {
         let description = format!("Name: {name}\nDescription: none\nVersion: {version}\n");

@@ -373,11 +373,11 @@ mod tests {
         // What soft-RoCE gives where others have a status of its own.
         let longer = WcStatus::LOC_QP_OP_ERR.advice();
         assert!(
-            longer.contains("for a receive whether the message is longer"),
+            longer.contains("the message is longer than the receive"),
             "{longer}"
         );
         assert!(
-            longer.contains("registered in the queue pair's protection domain"),
+            longer.contains("a buffer is of another protection domain"),
             "{longer}"
         );
         let short = WcStatus::REM_OP_ERR.advice();
