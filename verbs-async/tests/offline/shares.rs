@@ -98,15 +98,20 @@ fn channels_that_wait_for_room_they_share_allocate_no_more_than_those_that_do_no
     assert_eq!(free, short);
 }
 
+/// Two channels: one send and one receive are a channel's own, and they share room for two more.
+fn two(bench: &Bench) -> (AsyncGroup, [AsyncChannel; 2], BufferPool) {
+    let pd = bench.context.alloc_pd().unwrap();
+    let builder = Channel::builder(&pd).max_send_wr(3).max_recv_wr(1);
+    let group = AsyncGroup::new(builder.in_flight(6), 2, &bench.events).unwrap();
+    let channels = [(); 2].map(|()| join(&group));
+    let pool = BufferPool::new(&pd, 8, 8).unwrap();
+    (group, channels, pool)
+}
+
 #[test]
 fn op_that_waits_for_shared_room_ends_when_a_post_takes_its_channel_down() {
     let bench = Bench::new();
-    let pd = bench.context.alloc_pd().unwrap();
-    // One of each queue is a channel's own, and two are shared.
-    let builder = Channel::builder(&pd).max_send_wr(3).max_recv_wr(1);
-    let group = AsyncGroup::new(builder.in_flight(6), 2, &bench.events).unwrap();
-    let (left, right) = (join(&group), join(&group));
-    let pool = BufferPool::new(&pd, 8, 8).unwrap();
+    let (_group, [left, right], pool) = two(&bench);
     let buffer = || pool.take().unwrap();
     let _sends = [(); 3].map(|()| left.send(buffer()));
     // It needs more than its own, and its channel has nothing in flight.
@@ -127,11 +132,7 @@ fn op_that_waits_for_shared_room_ends_when_a_post_takes_its_channel_down() {
 #[test]
 fn close_ends_when_what_waited_for_shared_room_is_rejected() {
     let bench = Bench::new();
-    let pd = bench.context.alloc_pd().unwrap();
-    let builder = Channel::builder(&pd).max_send_wr(3).max_recv_wr(1);
-    let group = AsyncGroup::new(builder.in_flight(6), 2, &bench.events).unwrap();
-    let (left, right) = (join(&group), join(&group));
-    let pool = BufferPool::new(&pd, 8, 8).unwrap();
+    let (_group, [left, right], pool) = two(&bench);
     let buffer = || pool.take().unwrap();
     let mut sends = [(); 3].map(|()| Task::new(left.send(buffer())).waits());
     let ids = posted();
