@@ -123,7 +123,7 @@ fn eight_peers_connect_over_a_network_that_loses_datagrams() {
             .collect();
         let pool = BufferPool::new(&far, 64, PEERS.into()).unwrap();
         let mut numbers = Vec::new();
-        let mut channels: Vec<_> = (1..=PEERS)
+        let channels: Vec<_> = (1..=PEERS)
             .map(|_| {
                 let mut prepared = builder(&far).build().unwrap();
                 prepared.start_receive(pool.take().unwrap()).unwrap();
@@ -135,12 +135,13 @@ fn eight_peers_connect_over_a_network_that_loses_datagrams() {
             .collect();
         numbers.sort_unstable();
         assert_eq!(numbers, (1..=PEERS).collect::<Vec<_>>());
+        let far = &far;
+        for (mut channel, number) in channels {
+            scope.spawn(move || echo(far, &mut channel, number));
+        }
         // The last answer to a client may have been lost: it is still served.
         while clients.iter().any(|client| !client.is_finished()) {
             listener.poll().unwrap();
-            if let Some((mut channel, number)) = channels.pop() {
-                echo(&far, &mut channel, number);
-            }
             thread::yield_now();
         }
         for client in clients {
