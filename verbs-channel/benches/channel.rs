@@ -75,8 +75,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "group_two" => both!(two_sends(&mut group_of(2, &pd, None)?, &pool, half)),
         // A share of one request for each queue, and common room for four.
         "group_budget" => both!(two_sends(&mut group_of(2, &pd, Some(8))?, &pool, half)),
-        "rejoin64" => both!(rejoin(&mut group_with_receives(1, &pd)?, half)),
-        "rejoin16384" => both!(rejoin(&mut group_with_receives(256, &pd)?, half)),
+        "rejoin64" => both!(rejoin(&mut group_with_receives(64, 1, &pd)?, half)),
+        "rejoin64000" => both!(rejoin(&mut group_with_receives(250, 256, &pd)?, half)),
         other => match other.strip_prefix("group").map(str::parse) {
             Some(Ok(channels)) => {
                 let mut group = group_of(channels, &pd, None)?;
@@ -362,13 +362,17 @@ fn two_sends<E: Failure>(group: &mut ChannelGroup, pool: &BufferPool, count: u64
     Ok(())
 }
 
-/// A group of 64 channels, each with so many receives in flight, for which no message comes; it has
-/// room for one more channel.
-fn group_with_receives(each: u32, pd: &ProtectionDomain) -> Result<ChannelGroup, Box<dyn Error>> {
+/// A group of so many channels, each with so many receives in flight, for which no message comes; it
+/// has room for one more channel.
+fn group_with_receives(
+    channels: u32,
+    each: u32,
+    pd: &ProtectionDomain,
+) -> Result<ChannelGroup, Box<dyn Error>> {
     let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(256);
-    let mut group = builder.group(65)?;
-    let pool = BufferPool::new(pd, 1, 64 * each as usize)?;
-    for _ in 0..64 {
+    let mut group = builder.group(channels + 1)?;
+    let pool = BufferPool::new(pd, 1, channels as usize * each as usize)?;
+    for _ in 0..channels {
         let member = group.prepare()?;
         let itself = member.endpoint();
         let id = group.join(member.handshake(&itself)?)?;

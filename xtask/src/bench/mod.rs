@@ -64,7 +64,7 @@ The parts of the report:
                   checkout in DIR
 
   --only PARTS    only these parts: one, or more with commas between them [default: all but build]
-  --full          all parts, sizes and ten rounds instead of some and three: an hour or more
+  --full          all parts, sizes and ten rounds instead of some and two: an hour or more
   --rounds N      that many rounds: more if other programs disturb
   --device NAME   on this RDMA device instead of soft-RoCE: both ends run on this host, and on it
   --peer NAME     with --device: the second end is on this device, of the same host

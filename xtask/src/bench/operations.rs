@@ -277,8 +277,8 @@ pub(super) const OPERATIONS: [Operation; 37] = [
         budget: Budget::Control,
     },
     Operation {
-        name: "rejoin16384",
-        what: "group: the same, 16,384 in flight",
+        name: "rejoin64000",
+        what: "group: the same, 64,000 in flight",
         c: "connect1",
         ours: Ours::Channel,
         budget: Budget::Same("rejoin64"),

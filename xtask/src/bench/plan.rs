@@ -224,7 +224,7 @@ impl Plan {
 
 /// How often programs are run in turns, unless it is said.
 const fn usual_rounds(full: bool) -> usize {
-    if full { 10 } else { 3 }
+    if full { 10 } else { 2 }
 }
 
 /// The first two of a list such as `0-7,16`.
@@ -303,8 +303,8 @@ mod tests {
             assert_eq!(format!("{again:?}"), format!("{first:?}"));
         }
         // A stand-in has no device.
-        let all = plan("--device a --gid-index 3 --rounds 2").unwrap();
-        let command = "cargo xtask bench --only instructions --rounds 2";
+        let all = plan("--device a --gid-index 3 --rounds 5").unwrap();
+        let command = "cargo xtask bench --only instructions --rounds 5";
         assert_eq!(all.command(Part::Instructions), command);
     }
 

@@ -20,14 +20,14 @@ use crate::workspace;
 
 const ABOUT: &str = "\
 A completion is that of a send on one of a group's channels, each in turn, on the stand-in that completes every \
-request at once; joining is making a queue pair, connecting it to itself, adding it to the group of 64 and removing \
-it. Instructions are the group's, times with the stand-in's. Memory is what the server of `many_clients` has more \
+request at once; joining is making a queue pair, connecting it to itself, adding it to a group and removing it: one of 64 \
+channels, or of 250 with 256 receives in flight each. Instructions are the group's, times with the stand-in's. Memory is what the server of `many_clients` has more \
 with so many connections than with none: its own, and that of the whole machine with the kernel's and the \
 clients', which run on it, too. There, to join is an exchange over rdma_cm, and to leave a message and its \
 answer. Times are medians.";
 
 const CHANNELS: [u32; 4] = [1, 16, 256, 4096];
-const IN_FLIGHT: [u32; 2] = [64, 16_384];
+const IN_FLIGHT: [u32; 2] = [64, 64_000];
 
 /// What is counted on the stand-in.
 struct Counted {
