@@ -51,6 +51,7 @@ pub(crate) fn ci(args: Vec<OsString>) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let choice = Choice::from_args(args)?;
+    choice.install_needs()?;
     let mut report = Report::default();
     offline::deny(&mut report)?;
     offline::features(&mut report)?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::{has, has_source, nightly, tests};
 use crate::args::Args;
 use crate::error::Error;
+use crate::packages;
 use crate::process;
 use crate::test::report::Report;
 
@@ -20,6 +21,8 @@ Usage: cargo xtask miri [OPTION…] [FILTER]
 
   FILTER          only tests whose name contains it
   --quick         a part that takes a few minutes, with Stacked Borrows only
+  --yes           install missing packages without asking
+  --no-install    fail if packages are missing, and say how to install them
 
 Needs a nightly toolchain: rustup toolchain install nightly --component miri,rust-src";
 
@@ -79,9 +82,11 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let is_quick = args.flag("--quick");
+    let policy = args.policy()?;
     let filter = args.positional();
     args.finish()?;
-    let mut report = Report::default();
+    packages::ensure(&packages::BUILD, policy)?;
+    let mut report = Report::strict();
     match is_quick {
         true => quick(&mut report)?,
         false => all(&mut report, filter.as_deref())?,
@@ -138,7 +143,7 @@ pub(crate) fn quick(report: &mut Report) -> Result<(), Error> {
 fn is_here(report: &mut Report) -> bool {
     let is_here = has(&["miri", "--version"]) && has_source();
     if !is_here {
-        report.skip(
+        report.lacks(
             "Miri: not installed here (rustup toolchain install nightly --component miri,rust-src)",
         );
     }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use super::{LeftOut, has_source, nightly, tests};
 use crate::args::Args;
 use crate::error::Error;
+use crate::packages;
 use crate::test::report::Report;
 use crate::workspace;
 
@@ -21,6 +22,8 @@ Usage: cargo xtask sanitize [OPTION…] [FILTER]
   FILTER          only tests whose name contains it
   --thread        only ThreadSanitizer
   --address       only AddressSanitizer
+  --yes           install missing packages without asking
+  --no-install    fail if packages are missing, and say how to install them
 
 Needs a nightly toolchain: rustup toolchain install nightly --component rust-src";
 
@@ -72,9 +75,11 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let (thread, address) = (args.flag("--thread"), args.flag("--address"));
+    let policy = args.policy()?;
     let filter = args.positional();
     args.finish()?;
-    let mut report = Report::default();
+    packages::ensure(&packages::BUILD, policy)?;
+    let mut report = Report::strict();
     let both = thread == address;
     let chosen = [(both || thread, THREAD), (both || address, ADDRESS)];
     for (_, sanitizer) in chosen.iter().filter(|(is_chosen, _)| *is_chosen) {
@@ -97,7 +102,7 @@ fn run(report: &mut Report, sanitizer: &Sanitizer, filter: Option<&str>) -> Resu
         left_out,
     } = *sanitizer;
     if !has_source() {
-        report.skip(format!(
+        report.lacks(format!(
             "{title}: no nightly toolchain with its source here (rustup toolchain install nightly \
              --component rust-src)"
         ));

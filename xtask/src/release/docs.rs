@@ -70,7 +70,7 @@ pub(super) fn docs(
         ),
     }
     if !has_nightly {
-        report.skip(format!(
+        report.lacks(format!(
             "{TITLE}: labels for features: no nightly toolchain (rustup toolchain install nightly)"
         ));
     } else if report.failures() == before {
@@ -102,14 +102,7 @@ fn unpack(folder: &Path) -> Result<PathBuf, Error> {
     let crates = sources.join("crates");
     let what = || format!("cannot unpack the packages in {}", folder.display());
     fs::create_dir_all(&crates).context(what)?;
-    for entry in fs::read_dir(folder.join("packages/package")).context(what)? {
-        let path = entry.context(what)?.path();
-        if path.extension().is_some_and(|ending| ending == "crate") {
-            let mut tar = Command::new("tar");
-            tar.arg("--extract").arg("--directory").arg(&crates);
-            output(tar.arg("--file").arg(&path))?;
-        }
-    }
+    extract(&folder.join("packages/package"), &crates)?;
     let mut manifest = String::from(
         "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\"]\n\n[patch.crates-io]\n",
     );
@@ -132,6 +125,20 @@ fn unpack(folder: &Path) -> Result<PathBuf, Error> {
     )
     .context(what)?;
     Ok(sources)
+}
+
+/// Extracts all packages in a folder to another.
+pub(super) fn extract(packages: &Path, to: &Path) -> Result<(), Error> {
+    let what = || format!("cannot unpack the packages in {}", packages.display());
+    for entry in fs::read_dir(packages).context(what)? {
+        let path = entry.context(what)?.path();
+        if path.extension().is_some_and(|ending| ending == "crate") {
+            let mut tar = Command::new("tar");
+            tar.arg("--extract").arg("--directory").arg(to);
+            output(tar.arg("--file").arg(&path))?;
+        }
+    }
+    Ok(())
 }
 
 /// Everything below a folder: the contents of files, and nothing for folders.
@@ -160,8 +167,8 @@ fn changed(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<u8
     changed
 }
 
-/// Lets the owner of a folder, if there is one, write to all that is in it, or nobody. This binds all
-/// but root.
+/// Makes a folder that may exist, and all that is in it, writable for its owner, or read-only. Root may write
+/// in any case.
 fn set_writable(folder: &Path, writable: bool) -> Result<(), Error> {
     if !folder.exists() {
         return Ok(());

@@ -62,6 +62,14 @@ impl Manifests {
             .map(|manifest| format!("--package={}", manifest.name))
     }
 
+    /// The version of the crate with this name.
+    pub(super) fn version_of(&self, name: &str) -> Result<&str, Error> {
+        let mut published = self.published.iter();
+        let manifest = published.find(|manifest| manifest.name == name);
+        let manifest = manifest.ok_or_else(|| Error::new(format!("no package is `{name}`")))?;
+        Ok(&manifest.version)
+    }
+
     /// Each says what crates.io shows, has its licences and its changelog; those that go together have one
     /// version.
     pub(super) fn check(&self, report: &mut Report) {
@@ -75,7 +83,8 @@ impl Manifests {
             .iter()
             .filter(|manifest| TOGETHER.contains(&&*manifest.name));
         let versions: Vec<&str> = versions.map(|manifest| &*manifest.version).collect();
-        match versions.windows(2).all(|pair| pair[0] == pair[1]) {
+        let are_same = versions.windows(2).all(|pair| pair[0] == pair[1]);
+        match are_same && versions.len() == TOGETHER.len() {
             true => report.pass(1),
             false => report.fail(
                 format!("manifests: {TOGETHER:?} share one version, but have {versions:?}"),

@@ -7,12 +7,13 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use crate::args::Args;
 use crate::checkers;
 use crate::error::{Context as _, Error};
 use crate::packages;
-use crate::process::{output, succeeds, tail};
+use crate::process::{display, output, quietly, succeeds, tail};
 use crate::test::offline::{self, step};
 use crate::test::report::Report;
 use crate::workspace;
@@ -21,7 +22,7 @@ use manifests::{Manifest, Manifests};
 const HELP: &str = "\
 Checks that everything is ready to be published. It publishes nothing.
 
-Usage: cargo xtask release --dry-run [OPTION]
+Usage: cargo xtask release --dry-run [OPTION…]
 
 What the crates say of themselves, their changelogs and names; licences, sources and advisories of
 dependencies; changes that break users; packages that build by themselves, in an empty target folder;
@@ -31,6 +32,7 @@ the packages; another processor. About ten minutes.
 What cannot run here is skipped by name, with the command that installs what it needs. Without the
 network these are: names on crates.io, changes since the last release, advisories.
 
+  --strict        what a missing tool skips is a failure
   --yes           install missing packages without asking
   --no-install    fail if packages are missing, and say how to install them";
 
@@ -51,9 +53,12 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         ));
     }
     let policy = args.policy()?;
+    let mut report = match args.flag("--strict") {
+        true => Report::strict(),
+        false => Report::default(),
+    };
     args.finish()?;
     packages::ensure(&packages::BUILD, policy)?;
-    let mut report = Report::default();
     all(&mut report)?;
     println!("{}", report.summary());
     Ok(ExitCode::from(report.exit_code()))
@@ -67,6 +72,7 @@ fn all(report: &mut Report) -> Result<(), Error> {
     semver(report, &released)?;
     let scratch = workspace::scratch_dir()?.join("release");
     packaged(report, &scratch)?;
+    installed(report, &manifests, &scratch)?;
     oldest_rust(report, &manifests, &scratch)?;
     oldest_dependencies(report, &manifests, &scratch)?;
     docs::docs(report, &manifests, &scratch)?;
@@ -115,17 +121,15 @@ impl Published {
         // Outside the workspace, whose own crates it would find.
         let outside = std::env::temp_dir();
         let command = command.arg(&manifest.name).current_dir(outside);
-        let output = command.output();
-        let output = output.context(|| "cannot start `cargo info`")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        if !output.status.success() {
-            return Ok(match said.contains("could not find") {
+        let quiet = quietly(command, "cargo info", ANSWER)?;
+        if let Some((why, _)) = quiet.end.failure() {
+            return Ok(match quiet.output.contains("could not find") {
                 true => Self::No,
-                false => Self::Unknown(tail(&said, 1)),
+                false => Self::Unknown(format!("{why}: {}", tail(&quiet.output, 1))),
             });
         }
-        let said = String::from_utf8_lossy(&output.stdout);
-        let theirs = said
+        let theirs = quiet
+            .output
             .lines()
             .find_map(|line| line.strip_prefix("repository: "));
         Ok(match (&manifest.repository, theirs) {
@@ -134,6 +138,9 @@ impl Published {
         })
     }
 }
+
+/// How long crates.io may take to answer.
+const ANSWER: Duration = Duration::from_secs(60);
 
 /// Nothing that users rely on has changed since the last release, unless the version says so.
 fn semver(report: &mut Report, released: &[(&Manifest, bool)]) -> Result<(), Error> {
@@ -149,8 +156,8 @@ fn semver(report: &mut Report, released: &[(&Manifest, bool)]) -> Result<(), Err
             let title = format!("{TITLE} of {}", manifest.name);
             step(report, &title, &mut workspace::cargo(&args))?;
         } else {
-            report.skip(format!(
-                "{TITLE} of {}: not installed here (cargo install cargo-semver-checks)",
+            report.lacks(format!(
+                "{TITLE} of {}: not installed here (cargo install --locked cargo-semver-checks)",
                 manifest.name
             ));
         }
@@ -169,10 +176,40 @@ fn packaged(report: &mut Report, scratch: &Path) -> Result<(), Error> {
     remove(&target)
 }
 
+/// `cargo install` of the program from its package alone gives a program that starts.
+fn installed(report: &mut Report, manifests: &Manifests, scratch: &Path) -> Result<(), Error> {
+    const PROGRAM: &str = "cargo-soft-roce";
+    let folder = empty(scratch.join("installed"))?;
+    let before = report.failures();
+    let mut package = workspace::cargo(&["package", "--no-verify", "--locked", "--package"]);
+    package.arg(PROGRAM).arg("--target-dir").arg(&folder);
+    step(report, "package of cargo-soft-roce", &mut package)?;
+    if report.failures() > before {
+        return Ok(());
+    }
+    docs::extract(&folder.join("package"), &folder)?;
+    let version = manifests.version_of(PROGRAM)?;
+    let mut install = workspace::cargo(&["install", "--locked", "--path"]);
+    // Outside the workspace: what is in the package has to do.
+    install.arg(folder.join(format!("{PROGRAM}-{version}")));
+    install.arg("--root").arg(&folder).current_dir(&folder);
+    step(report, "cargo install of its package", &mut install)?;
+    let mut program = Command::new(folder.join("bin").join(PROGRAM));
+    let help = program.args(["soft-roce", "--help"]);
+    match succeeds(help) {
+        true => report.pass(1),
+        false => report.fail(
+            format!("installed {PROGRAM}: `{}` failed", display(help)),
+            1,
+        ),
+    }
+    remove(&folder)
+}
+
 /// The libraries build with the Rust that their manifests promise, which is an old one.
 fn oldest_rust(report: &mut Report, manifests: &Manifests, scratch: &Path) -> Result<(), Error> {
     let promised = &manifests.rust_version;
-    let current = output(Command::new("rustc").arg("--version"))?;
+    let current = output(workspace::rustc().arg("--version"))?;
     let current = current.split_whitespace().nth(1).unwrap_or_default();
     manifests.check_slack(report, current);
     manifests.check_dependencies(report)?;
@@ -180,7 +217,7 @@ fn oldest_rust(report: &mut Report, manifests: &Manifests, scratch: &Path) -> Re
     let mut cargo = Command::new("rustup");
     cargo.args(["run", promised, "cargo"]);
     if !succeeds(Command::new("rustup").args(["run", promised, "cargo", "--version"])) {
-        report.skip(format!(
+        report.lacks(format!(
             "{title}: not installed here (rustup toolchain install {promised})"
         ));
         return Ok(());
@@ -210,7 +247,7 @@ fn oldest_dependencies(
 ) -> Result<(), Error> {
     const TITLE: &str = "lowest versions of dependencies";
     if !checkers::has(&["--version"]) {
-        report.skip(format!(
+        report.lacks(format!(
             "{TITLE}: no nightly toolchain, which resolves them"
         ));
         return Ok(());
@@ -242,7 +279,7 @@ fn other_processor(report: &mut Report, manifests: &Manifests) -> Result<(), Err
     let has_target =
         installed.is_ok_and(|targets| targets.lines().any(|line| line == OTHER_TARGET));
     if !has_target || !Path::new(OTHER_HEADERS).is_dir() {
-        report.skip(format!(
+        report.lacks(format!(
             "{OTHER_TARGET}: not installed here (rustup target add {OTHER_TARGET}; apt-get install libc6-dev-arm64-cross)"
         ));
         return Ok(());

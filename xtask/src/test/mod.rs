@@ -57,8 +57,10 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     if args.help() {
         return Ok(ExitCode::SUCCESS);
     }
+    let choice = Choice::from_args(args)?;
+    choice.install_needs()?;
     let mut report = Report::default();
-    run(&mut report, &Choice::from_args(args)?)?;
+    run(&mut report, &choice)?;
     println!("{}", report.summary());
     Ok(ExitCode::from(report.exit_code()))
 }
@@ -71,6 +73,7 @@ pub(crate) fn device(options: Options) -> Result<ExitCode, Error> {
         filter: None,
         options,
     };
+    choice.install_needs()?;
     let mut report = Report::default();
     run(&mut report, &choice)?;
     println!("{}", report.summary());
@@ -99,27 +102,29 @@ impl Choice {
             options,
         })
     }
+
+    /// Installs what the tests need of the system's packages, before anything is built.
+    pub(crate) fn install_needs(&self) -> Result<(), Error> {
+        let mut needs = packages::BUILD.to_vec();
+        if self.device {
+            needs.extend(packages::DEVICE_TESTS);
+            needs.extend(soft_roce::needs(&self.options));
+            if self.has_guests() {
+                // Two hosts are two virtual machines, wherever the other tests run.
+                let mut two = self.options.clone();
+                two.hosts = 2;
+                needs.extend(soft_roce::needs(&two));
+                let mut second = two;
+                second.driver = Driver::Siw;
+                needs.extend(soft_roce::needs(&second));
+            }
+        }
+        packages::ensure(&needs, self.options.install)
+    }
 }
 
 /// Runs the tests of `choice` and counts them.
 pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
-    let policy = choice.options.install;
-    let mut needs = packages::BUILD.to_vec();
-    if choice.device {
-        needs.extend(packages::DEVICE_TESTS);
-        needs.extend(soft_roce::needs(&choice.options));
-        if choice.has_guests() {
-            // Two hosts are two virtual machines, wherever the other tests run.
-            let mut two = choice.options.clone();
-            two.hosts = 2;
-            needs.extend(soft_roce::needs(&two));
-            let mut second = two;
-            second.driver = Driver::Siw;
-            needs.extend(soft_roce::needs(&second));
-        }
-    }
-    packages::ensure(&needs, policy)?;
-
     let filter = choice.filter.as_deref();
     if choice.offline {
         if filter.is_none() {

@@ -133,7 +133,7 @@ pub(crate) fn docs(report: &mut Report) -> Result<(), Error> {
 /// Licences, sources and advisories of the dependencies, where `cargo deny` is installed.
 pub(crate) fn deny(report: &mut Report) -> Result<(), Error> {
     if !succeeds(&mut workspace::cargo(&["deny", "--version"])) {
-        report.skip("cargo deny: not installed here (cargo install --locked cargo-deny)");
+        report.lacks("cargo deny: not installed here (cargo install --locked cargo-deny)");
         return Ok(());
     }
     let mut command = workspace::cargo(&["deny", "check", "bans", "licenses", "sources"]);
@@ -226,7 +226,7 @@ fn component(report: &mut Report, name: &str, title: &str, args: &[&str]) -> Res
     if succeeds(&mut workspace::cargo(&[args[0], "--version"])) {
         return step(report, title, &mut workspace::cargo(args));
     }
-    report.skip(format!(
+    report.lacks(format!(
         "{title}: not installed here (rustup component add {name})"
     ));
     Ok(())

@@ -16,6 +16,8 @@ pub(crate) struct Report {
     skipped: Vec<String>,
     printed: Vec<String>,
     code: Option<u8>,
+    /// Whether a missing tool is a failure.
+    is_strict: bool,
     /// The cells of the guide's table of faults that tests have checked.
     pub(super) faults: BTreeSet<String>,
     /// The lines of a report that prints nothing by itself.
@@ -28,6 +30,14 @@ impl Report {
     pub(crate) fn beside() -> Self {
         Self {
             collected: Some(String::new()),
+            ..Self::default()
+        }
+    }
+
+    /// A report in which [a missing tool](Self::lacks) is a failure.
+    pub(crate) fn strict() -> Self {
+        Self {
+            is_strict: true,
             ..Self::default()
         }
     }
@@ -82,7 +92,16 @@ impl Report {
         self.skipped.push(what.into());
     }
 
-    /// The same for something whose `NAME: REASON` was printed when it was skipped.
+    /// Counts something that could not run because this machine lacks a tool that can be installed; `what` is
+    /// `NAME: REASON`. In a [strict](Self::strict) report it has failed.
+    pub(crate) fn lacks(&mut self, what: impl Into<String>) {
+        match self.is_strict {
+            true => self.fail(what, 1),
+            false => self.skip(what),
+        }
+    }
+
+    /// The same as [`skip`](Self::skip) for something whose `NAME: REASON` was printed when it was skipped.
     pub(crate) fn skip_printed(&mut self, what: impl Into<String>) {
         self.printed.push(what.into());
     }
@@ -193,6 +212,15 @@ mod tests {
              SKIPPED e: no: such: device\n0 passed, 0 failed, 5 skipped";
         assert_eq!(summary, expected);
         assert!(!report.is_empty());
+    }
+
+    #[test]
+    fn a_missing_tool_is_a_failure_in_a_strict_report_only() {
+        for (mut report, code) in [(Report::default(), 0), (Report::strict(), 1)] {
+            report.lacks("Miri: not installed here");
+            assert_eq!(report.exit_code(), code);
+            assert!(report.summary().contains("Miri: not installed here"));
+        }
     }
 
     #[test]
