@@ -59,9 +59,12 @@
 //!
 //! The `Display` of an error is one clause, and its causes are in its
 //! [`source`](std::error::Error::source). [`ErrorChain`] prints all of them in one line:
-//! `eprintln!("{}", ErrorChain::new(&error))`. So does `Debug`, which is what a `main` that returns an
-//! error prints, with the variant at the end: `Error: the channel is down: the peer closed the
-//! connection [Rejected(Down(PeerClosed))]`.
+//! `eprintln!("{}", ErrorChain::new(&error))`. `Debug` prints the same line, followed by the variant. A `main` that
+//! returns the error prints that:
+//!
+//! ```text
+//! Error: the channel is down: the peer closed the connection [Rejected(Down(PeerClosed))]
+//! ```
 //!
 //! # Who polls the completion queue
 //!
@@ -121,7 +124,7 @@
 //! | [connecting over datagrams](AsyncGroup#method.connect_over_datagrams_tokio) | The channel is dropped. The server times out, or has a channel whose peer is gone. |
 //! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | Nothing is lost: the next call continues. |
 //! | [`AsyncDatagramListener::accept`](AsyncGroup#method.listen_over_datagrams_tokio) | Nothing is lost: the next call continues. |
-//! | [`BufferPool::take_when_free`](verbs_channel::BufferPool::take_when_free) | A block that it was given goes to the next task that waits. |
+//! | [`BufferPool::take_when_free`](verbs_channel::BufferPool::take_when_free) | If it already had a block, the next waiting task gets it. |
 //! | [`cached_slice`] | A registration that has begun continues, and stays in the cache. |
 //! | [`AsyncDatagrams::send_to`] | The datagram is not posted, and its buffer is dropped. |
 //! | [`AsyncDatagrams::receive_from`], [`AsyncDatagrams::flush`] | Nothing is lost: the next call continues. |
@@ -130,9 +133,8 @@
 //! | [`AsyncGroup::destroyed`] | No effect. |
 //! | an [`AsyncChannel`] | Its queue pair is destroyed on a helper thread, and then its operations in flight are aborted. |
 //!
-//! A leaked future keeps its buffer and its slot, or the block that it was given. It delays no other
-//! operation, except on an [`AsyncDatagrams`] endpoint, where it also keeps the wake-up that it was
-//! given.
+//! A leaked future never releases its buffer, slot or block. Only on [`AsyncDatagrams`] can it delay others: a wake-up
+//! sent to it is lost.
 //!
 //! # When the peer leaves
 //!
@@ -164,8 +166,8 @@
 //! - `dlopen`: libibverbs is loaded at run time. See this feature of `verbs-core`.
 //! - `rdmacm`: channels connect by `rdma_cm`, at the IP address of an RDMA device, on any executor, with
 //!   `connect_cm`, `accept_cm` and `listen_cm`, or with `connect_cm_raw` and `accept_cm_raw` if the peer does
-//!   not use this crate. `CmListener` is the listener for all of them. iWARP devices connect in no other way, so
-//!   connecting over TCP uses it there. Datagram endpoints find each other with `AsyncDatagrams::find_cm` and
+//!   not use this crate. `CmListener` is the listener for all of them. iWARP devices can connect only by `rdma_cm`. So
+//!   connecting over TCP uses it for them. Datagram endpoints find each other with `AsyncDatagrams::find_cm` and
 //!   `answer_cm`.
 //!
 //! None is on by default. All can be on at the same time.
@@ -188,15 +190,14 @@
 //! queue pair, the buffers are leaked and an error is logged. A dropped [`ByteStream`] still sends what was written
 //! to it, in the background, for a limited time.
 //!
-//! There is one exception: if the driver posts a request, a batch or a chain only in part, the thread that posts it
-//! destroys the queue pair at once, to return the buffers.
+//! There is one exception. If the driver accepts only part of a post, the posting thread destroys the queue pair itself.
 //!
 //! # Further reading
 //!
 //! The [guide](verbs_channel::guide) is for those who are new to RDMA: objects, memory, limits, and the
 //! causes of common errors. See also [`verbs_channel`] and [`verbs_core`], and the manual pages that they
-//! name. For those who know `rdma-io` or `async-rdma`:
-//! [what is called what](https://docs.rs/verbs-async/latest/verbs_async/from_rust/) here.
+//! name. If you know `rdma-io` or `async-rdma`, see
+//! [`from_rust`](https://docs.rs/verbs-async/latest/verbs_async/from_rust/).
 // The nightly toolchain of docs.rs labels what a feature adds.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -2,12 +2,11 @@
 //!
 //! A [`Channel`] is a reliable connection with a completion queue of its own. It never posts more than
 //! its queues hold, keeps every buffer until the device is done with it, and can bound every wait.
-//! None of this needs `unsafe`. Whatever is dropped or leaked, even if the program panics or the device
-//! is unplugged, the device never accesses memory that Rust has reused. For plain verbs use
-//! [`verbs_core`], the layer below. For async code use `verbs-async`, the layer above.
+//! None of this needs `unsafe`. The device never accesses memory that Rust has reused, even after a leak, a panic or an
+//! unplugged device. For plain verbs use [`verbs_core`], the layer below. For async code use `verbs-async`, the layer above.
 //!
-//! New to RDMA? The [`guide`] starts from what you know about TCP, builds a server for many clients, and
-//! explains [the cures of common errors](guide::troubleshooting).
+//! New to RDMA? The [`guide`] starts from what you know about TCP, builds a server for many clients, and explains [how to
+//! fix common errors](guide::troubleshooting).
 //!
 //! ```text
 //! ProtectionDomain
@@ -28,7 +27,8 @@
 //! # Quick start
 //!
 //! This example has both ends in one process. Usually each end is in its own process, and they
-//! [connect](PreparedChannel::connect) over TCP.
+//! [connect](PreparedChannel::connect) over TCP: see the chapter [*A server*](guide::server), which also shows how to run
+//! it without an RDMA device.
 //!
 //! ```no_run
 //! use verbs_channel::{Channel, Error, verbs_core::Context};
@@ -107,7 +107,7 @@
 //!
 //! # How operations end
 //!
-//! An operation ends in exactly one of four ways: success, a work error, aborted, or stuck.
+//! An operation has exactly one of four outcomes: success, a work error, aborted, or stuck.
 //!
 //! ```text
 //! wait for the completion ─── in time ─────────────► success, or a work error
@@ -140,15 +140,14 @@
 //! ends when the error's [`down_reason`](Error::down_reason)
 //! [`is_peer_closed`](DownReason::is_peer_closed).
 //!
-//! Peers are checked whenever a wait or a poll finds no completion. The end of a peer is noticed
-//! within a few milliseconds, or within 100 ms if the wait [sleeps](PollStrategy::Notify). The death
+//! Peers are checked about every 10 ms while waits and polls find no completion, or every 100 ms if the wait
+//! [sleeps](PollStrategy::Notify). When a peer has ended, sends in flight have up to 20 ms more to complete. The death
 //! of a host is noticed within the channel's [`peer_timeout`](ChannelBuilder::peer_timeout), 10 s
 //! unless set.
 //!
 //! - To leave cleanly, [close](Channel::close) the channel, or wait for your sends and drop it: the peer
 //!   receives all of them.
-//! - Post a receive only if another message will come. If the peer left after its last message, the channel
-//!   is down and rejects the receive.
+//! - Do not post a receive after the last message: when the peer has left, the channel rejects it.
 //! - A peer may be idle for any length of time: its host answers TCP's keepalive probes.
 //! - A firewall that closes one direction of the TCP connection, or drops it while it is idle, takes
 //!   the channel down, although RDMA may still work. Keepalive probes, a few in each
@@ -175,22 +174,25 @@
 //!
 //! The `Display` of an error is one clause, and its causes are in its
 //! [`source`](std::error::Error::source). [`ErrorChain`] prints all of them in one line:
-//! `eprintln!("{}", ErrorChain::new(&error))`. So does `Debug`, which is what a `main` that returns an
-//! error prints, with the variant at the end: `Error: the channel is down: the peer closed the
-//! connection [Rejected(Down(PeerClosed))]`.
+//! `eprintln!("{}", ErrorChain::new(&error))`. `Debug` prints the same line, followed by the variant. A `main` that
+//! returns the error prints that:
+//!
+//! ```text
+//! Error: the channel is down: the peer closed the connection [Rejected(Down(PeerClosed))]
+//! ```
 //!
 //! # What this crate does not do
 //!
-//! It does not fragment, acknowledge or order messages beyond what a reliable connection does. It
-//! does not reconnect. It has no threads of its own.
+//! It adds no fragmentation, acknowledgements or ordering to those of a reliable connection. It does not reconnect. It has
+//! no threads of its own. It has no authentication and no encryption: see [security](guide::memory#security).
 //!
 //! # Features
 //!
 //! - `dlopen`: libibverbs is loaded at run time. See this feature of [`verbs_core`].
 //! - `rdmacm`: channels connect by `rdma_cm`, at the IP address of an RDMA device, with
 //!   `PreparedChannel::connect_cm` and `accept_cm`, or with `connect_cm_raw` and `accept_cm_raw` if the peer
-//!   does not use this crate. iWARP devices connect in no other way, so connecting over TCP uses it there.
-//!   Datagram endpoints find each other with `Datagrams::find_cm` and `answer_cm`. See this feature of
+//!   does not use this crate. iWARP devices can connect only by `rdma_cm`. So `connect` and `accept` over TCP use it for
+//!   them. Datagram endpoints find each other with `Datagrams::find_cm` and `answer_cm`. See this feature of
 //!   [`verbs_core`].
 //!
 //! # Requirements

@@ -85,9 +85,9 @@
 //!    [`QueuePair::post_chain`] for a chain that was built once. From then on the device may use the
 //!    buffers.
 //! 4. A *completion* comes out of [`CompletionQueue::poll`] and gives the buffers back.
-//!    [`WorkCompletion::result`] is the outcome. A failed request is data, not an error of `poll`. Its
-//!    queue pair is then in [`ERR`](QpState::ERR), and everything else that was posted on it completes
-//!    as flushed. After a failed send, a queue pair that is not RC may be in [`SQE`](QpState::SQE)
+//!    [`poll`](CompletionQueue::poll) succeeds even if a request failed; [`result`](WorkCompletion::result) returns the
+//!    failure. The queue pair of such a request is then in [`ERR`](QpState::ERR), and everything else that was posted on
+//!    it completes as flushed. After a failed send, a queue pair that is not RC may be in [`SQE`](QpState::SQE)
 //!    instead. Then only its sends are flushed.
 //!
 //! A [`SharedReceiveQueue`] holds receives for many queue pairs, so memory for messages is needed
@@ -100,9 +100,24 @@
 //!
 //! It does not count requests in flight. Posting to a full queue fails ([`PostError::is_full`]), and a
 //! completion queue that overruns is unusable. It does not keep a buffer for as long as the device uses
-//! it, wait for an operation, or exchange endpoints with a peer: the layers above do. The supported
-//! transports are reliable and unreliable connections (RC and UC, see [`QpType`]), and datagrams (UD,
-//! see [`DatagramQueuePair`]).
+//! it, wait for an operation, or exchange endpoints with a peer: the layers above do.
+//!
+//! | feature of verbs | here |
+//! |---|---|
+//! | reliable and unreliable connections (RC, UC) | [`QpType`] |
+//! | datagrams (UD), multicast | [`DatagramQueuePair`] |
+//! | shared receive queues | [`SharedReceiveQueue`] |
+//! | on-demand paging (ODP) | [`AccessFlags::ON_DEMAND`], [`ProtectionDomain::advise_mr`] |
+//! | memory of GPUs (dmabuf) | [`ProtectionDomain::reg_dmabuf_mr`] |
+//! | thread domains, parent domains | [`ThreadDomain`] |
+//! | atomic compare-and-swap and fetch-and-add of 8 bytes | [`AtomicWorkRequest`] |
+//! | SRD of EFA | a queue pair that `efadv` has made: [`DatagramQueuePair::from_raw`] |
+//! | XRC, DC | no |
+//! | memory windows, invalidation of keys, device memory | no |
+//! | timestamps, extended completion queues, `ibv_wr_*` | no |
+//! | raw Ethernet packets, flow steering, tag matching | no |
+//!
+//! What is missing can be called in [`verbs_sys`]; [`from_c`] lists it by name.
 //!
 //! # Objects made by other libraries
 //!
@@ -110,7 +125,7 @@
 //! other libraries have objects to share. Each type of this crate takes over such an object with the
 //! unsafe `from_raw`, and passes its own object to C with `as_ptr`. The steps:
 //!
-//! 1. Make the parents here, and pass them to C with `as_ptr`; or take over the parents first.
+//! 1. Create the parents with this crate, or take over existing ones with `from_raw`.
 //! 2. Make the object in C.
 //! 3. Take it over, and choose with [`Destroy`] how it is destroyed. [`by_verb`](Destroy::by_verb) is
 //!    right for nearly all objects, since those of providers are destroyed by the verbs of libibverbs,

@@ -30,9 +30,8 @@
 //!
 //! # How C is represented
 //!
-//! - Functions that the library exports are `extern "C"`. Functions that are `static inline` in
-//!   `verbs.h`, and macros, are `#[inline]` functions that do the same, at the same cost. All have C's
-//!   names.
+//! - Functions that the library exports are `extern "C"`. Functions that are `static inline` in `verbs.h`, and macros, are
+//!   `#[inline]` functions of the same name and cost.
 //! - Enums are newtypes over an integer, with C's constants, since a newer library may return a value
 //!   that these headers lack. Flags have `|` and `&`. C declares most *fields* for flags as plain
 //!   integers. To store a flag in such a field, use its number: `wr.send_flags = IBV_SEND_SIGNALED.0`.
