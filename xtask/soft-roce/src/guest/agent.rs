@@ -283,7 +283,7 @@ mod tests {
             hosts: 2,
             driver: Driver::Siw,
             results: "/a b/results".into(),
-            modules: "/home/me/.cache/x".into(),
+            modules: "/cache/a b/x".into(),
             release: "6.1.0-56-amd64".to_owned(),
         };
         let bytes = config.to_bytes();
