@@ -20,7 +20,7 @@ fn open() -> Result<ProtectionDomain> {
 }
 
 fn accept(pd: &ProtectionDomain, listener: &TcpListener) -> Result<Channel> {
-    let sleeps = PollStrategy::Notify { after: 1000 }; // after so many polls that find nothing
+    let sleeps = PollStrategy::Notify { after: 1000 }; // after so many empty polls
     let prepared = Channel::builder(pd).strategy(sleeps).build()?; // not connected yet
     prepared.accept(listener, Duration::from_secs(60))
 }
