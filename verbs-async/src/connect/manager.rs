@@ -307,7 +307,7 @@ impl AsyncGroup {
         };
         let asked = route.call(move |route| {
             let mut prepared = prepared.into_inner();
-            let asking = prepared.request_cm(route, &request)?;
+            let asking = prepared.request_cm_from_any_port(route, &request, left)?;
             Ok((prepared, asking))
         });
         let (prepared, asking) = asked.await?.map_err(exchange_error)?;

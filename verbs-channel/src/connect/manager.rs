@@ -15,7 +15,7 @@ use super::prepared::{Connected, PreparedChannel};
 use super::tcp;
 use crate::error::{Error, Result};
 use crate::exchange::rdmacm::{
-    checked, explain, hello, is_unresolved, private_data as of_hello, refused,
+    checked, explain, hello, is_port_taken, is_unresolved, private_data as of_hello, refused,
 };
 use crate::exchange::{ExchangeError, ExchangeFailure};
 
@@ -241,7 +241,7 @@ impl<T: Connected> PreparedChannel<T> {
             .and_then(|resolved| resolved.resolve_route(left()))
             .and_then(|resolving| resolving.wait(Some(left())));
         let route = route.map_err(|error| explain(error, timeout))?;
-        let asked = self.request_cm(route, request);
+        let asked = self.request_cm_from_any_port(route, request, left());
         asked.map_err(|error| until.explain(error))
     }
 
@@ -313,6 +313,36 @@ impl<T: Connected> PreparedChannel<T> {
         asked.map_err(|error| explain(error, Duration::ZERO))
     }
 
+    /// [`request_cm`](Self::request_cm) for a route from a port that the kernel has chosen. If that port is
+    /// taken, it asks from others. It may block, for `timeout` at most beside the request itself.
+    ///
+    /// On iWARP the connection uses a port of TCP, but `rdma_cm` chooses one without regard to those in use: on
+    /// soft-iWARP the request fails then.
+    ///
+    /// # Errors
+    ///
+    /// As [`request_cm`](Self::request_cm).
+    pub fn request_cm_from_any_port(
+        &mut self,
+        mut route: RouteResolved,
+        private_data: &[u8],
+        timeout: Duration,
+    ) -> Result<Pending<Answer>, ExchangeError> {
+        let deadline = Deadline::after(timeout);
+        let (local, peer) = (route.local_addr(), route.peer_addr());
+        for _ in 1..TRIES {
+            match (self.request_cm(route, private_data), local, peer) {
+                (Err(error), Some(local), Some(peer)) if is_port_taken(&error) => {
+                    let left = deadline.left().unwrap_or_default();
+                    let another = route_from_any_port(local, peer, left);
+                    route = another.map_err(|error| explain(error, timeout))?;
+                }
+                (asked, ..) => return asked,
+            }
+        }
+        self.request_cm(route, private_data)
+    }
+
     /// Connects to a peer that has accepted. It may send once the connection is
     /// [established](Establishing::establish).
     ///
@@ -368,6 +398,24 @@ impl<T: Connected> PreparedChannel<T> {
             ours: ours.to_owned(),
         })
     }
+}
+
+/// How many ports a request is tried from.
+const TRIES: u32 = 8;
+
+/// A route between the same addresses from another port.
+fn route_from_any_port(
+    mut local: SocketAddr,
+    peer: SocketAddr,
+    timeout: Duration,
+) -> verbs_core::Result<RouteResolved> {
+    let deadline = Deadline::after(timeout);
+    let left = || deadline.left().unwrap_or_default();
+    local.set_port(0);
+    let mut connector = Connector::new()?;
+    connector.bind(local)?;
+    let resolved = connector.resolve_addr(peer, left())?.wait(Some(left()))?;
+    resolved.resolve_route(left())?.wait(Some(left()))
 }
 
 /// What the first of the peer's addresses answers. While one of them has no listener yet, all are tried again

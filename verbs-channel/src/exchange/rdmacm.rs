@@ -248,6 +248,21 @@ pub fn is_unresolved(error: &verbs_core::Error) -> bool {
     failure.event() == CmEventType::ADDR_ERROR && failure.status() == timed_out
 }
 
+/// Whether a request has failed because its local port is taken.
+pub(crate) fn is_port_taken(error: &ExchangeError) -> bool {
+    let in_use = rustix::io::Errno::ADDRINUSE.raw_os_error();
+    let ExchangeError::Manager(error) = error else {
+        return false;
+    };
+    matches!(
+        error,
+        verbs_core::Error::Verb {
+            verb: "rdma_connect",
+            ..
+        }
+    ) && error.errno() == Some(in_use)
+}
+
 /// Whether the kernel has tried to reach the peer for as long as it does. On iWARP that is a call of its TCP,
 /// or an event after it.
 fn has_not_answered(error: &verbs_core::Error) -> bool {

@@ -142,6 +142,43 @@ fn address_that_nothing_answers_from_is_a_peer_that_did_not_answer() {
 }
 
 #[test]
+fn request_whose_port_is_taken_is_made_from_another_port() {
+    const TRIES: usize = 8;
+    let taken = ("rdma_connect", libc::EADDRINUSE);
+    let pd = pd();
+    let mut prepared = prepared(&pd);
+    for taken_ports in [0, 1, TRIES - 1, TRIES] {
+        with(|manager| {
+            manager.resolves = true;
+            manager.refuse.extend(vec![taken; taken_ports]);
+            manager.calls.clear();
+        });
+        let to = "192.0.2.1:7471".parse().unwrap();
+        let connector = Connector::new().unwrap();
+        let resolved = connector.resolve_addr(to, SECOND).unwrap().wait(NOW);
+        let route = resolved.unwrap().resolve_route(SECOND).unwrap().wait(NOW);
+        let asked = prepared.request_cm_from_any_port(route.unwrap(), b"", SECOND);
+        let calls =
+            |name| with(|manager| manager.calls.iter().filter(|call| **call == name).count());
+        assert_eq!(calls("rdma_connect"), TRIES.min(taken_ports + 1));
+        // Each of the others has an address of its own.
+        assert_eq!(calls("rdma_bind_addr"), taken_ports.min(TRIES - 1));
+        match asked {
+            Ok(_asked) => assert!(taken_ports < TRIES),
+            Err(ExchangeError::Manager(error)) => {
+                assert_eq!(
+                    (taken_ports, error.errno()),
+                    (TRIES, Some(libc::EADDRINUSE))
+                );
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    drop(prepared);
+    fake_librdmacm::assert_all_is_well();
+}
+
+#[test]
 #[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
 fn scope_ends_its_operations_although_the_function_that_drops_the_connection_panics() {
     let (mut channel, connection) = with_a_connection();

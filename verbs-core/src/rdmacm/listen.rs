@@ -78,9 +78,20 @@ impl Listener {
     ///
     /// Those of [`Connector::bind`] and [`Connector::listen`].
     pub fn bind(addr: SocketAddr, backlog: u16) -> Result<Self> {
-        let mut connector = Connector::new()?;
-        connector.bind(addr)?;
-        connector.listen(backlog)
+        let listen = || {
+            let mut connector = Connector::new()?;
+            connector.bind(addr)?;
+            connector.listen(backlog)
+        };
+        // iWARP listens at a port of TCP, but `rdma_cm` chooses one without regard to those in use.
+        let is_taken = |error: &Error| addr.port() == 0 && error.errno() == Some(libc::EADDRINUSE);
+        for _ in 1..TRIES {
+            match listen() {
+                Err(error) if is_taken(&error) => {}
+                listener => return listener,
+            }
+        }
+        listen()
     }
 
     /// The address that it listens at.
@@ -116,6 +127,9 @@ impl Listener {
         wait_request(self, timeout, Self::poll_request)
     }
 }
+
+/// How many ports are tried to find a free one.
+const TRIES: u32 = 8;
 
 /// Takes the next request off a listener's identifier.
 pub(super) fn next_request(listener: &mut Id) -> Result<Option<(Event, Id)>> {

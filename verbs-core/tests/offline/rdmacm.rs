@@ -325,6 +325,26 @@ fn request_that_gets_no_descriptor_is_rejected_and_the_next_one_taken() {
 }
 
 #[test]
+fn listener_at_any_port_tries_others_if_one_is_taken() {
+    let tries = |port, taken| {
+        with(|manager| {
+            let refused = ("rdma_listen", libc::EADDRINUSE);
+            manager.refuse = vec![refused; taken];
+            manager.calls.clear();
+        });
+        let listener = Listener::bind(([0, 0, 0, 0], port).into(), 0);
+        let calls = with(|manager| std::mem::take(&mut manager.calls));
+        let listens = calls.iter().filter(|call| **call == "rdma_listen");
+        let errno = listener.map(drop).map_err(|error| error.errno().unwrap());
+        (listens.count(), errno)
+    };
+    assert_eq!(tries(0, 7), (8, Ok(())));
+    assert_eq!(tries(0, 100), (8, Err(libc::EADDRINUSE)));
+    assert_eq!(tries(7471, 100), (1, Err(libc::EADDRINUSE)));
+    fake_librdmacm::assert_all_is_well();
+}
+
+#[test]
 fn failed_call_leaves_nothing_and_has_its_errno() {
     let context = device();
     for refused in ["rdma_create_event_channel", "rdma_create_id"] {

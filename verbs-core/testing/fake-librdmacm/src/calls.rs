@@ -9,8 +9,9 @@ use verbs_sys::{
     IBV_MTU_1024, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC,
     IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
     IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
-    IBV_QPS_INIT, IBV_QPS_RTR, RDMA_CM_EVENT_MULTICAST_JOIN, ibv_qp_attr, rdma_cm_event,
-    rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
+    IBV_QPS_INIT, IBV_QPS_RTR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_MULTICAST_JOIN,
+    RDMA_CM_EVENT_ROUTE_RESOLVED, ibv_qp_attr, rdma_cm_event, rdma_cm_id, rdma_conn_param,
+    rdma_event_channel, rdma_get_local_addr, rdma_get_peer_addr, rdma_port_space,
 };
 
 use super::{Arrival, Channel, Event, Id, Manager, with};
@@ -206,13 +207,45 @@ macro_rules! passed_on {
 passed_on! {
     rdma_bind_addr(addr: *mut sockaddr);
     rdma_listen(backlog: c_int);
-    rdma_resolve_addr(from: *mut sockaddr, to: *mut sockaddr, timeout_ms: c_int);
-    rdma_resolve_route(timeout_ms: c_int);
     rdma_establish();
     rdma_reject(data: *const c_void, len: u8);
     rdma_disconnect();
     rdma_set_option(level: c_int, name: c_int, value: *mut c_void, len: usize);
     rdma_leave_multicast(addr: *mut sockaddr);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    _from: *mut sockaddr,
+    to: *mut sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    answer(|manager| {
+        manager.called("rdma_resolve_addr")?;
+        if manager.resolves {
+            // SAFETY: the identifier is alive, and has room for the addresses; that of the peer is IPv4, and the
+            // caller's.
+            unsafe {
+                let to = *to.cast::<libc::sockaddr_in>();
+                *rdma_get_peer_addr(id).cast() = to;
+                *rdma_get_local_addr(id).cast() = to;
+            }
+            manager.arrive(id.cast(), Arrival::of(RDMA_CM_EVENT_ADDR_RESOLVED, 0));
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    answer(|manager| {
+        manager.called("rdma_resolve_route")?;
+        if manager.resolves {
+            manager.arrive(id.cast(), Arrival::of(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
+        }
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -41,6 +41,8 @@ pub struct Manager {
     pub refuse: Vec<(&'static str, c_int)>,
     /// How many reads and atomics `rdma_init_qp_attr` has a queue pair serve, and have in flight.
     pub depths: (u8, u8),
+    /// Whether an address and a route are found as soon as that is asked for. Addresses are IPv4 then.
+    pub resolves: bool,
     /// Whether a group is joined as soon as that is asked for.
     pub joins: bool,
     /// The functions that were called, in order; without those that only take events.
@@ -182,6 +184,7 @@ impl Manager {
             context: ptr::null_mut(),
             refuse: Vec::new(),
             depths: (4, 4),
+            resolves: false,
             joins: false,
             calls: Vec::new(),
             params: Vec::new(),
