@@ -62,7 +62,7 @@ fn device(index: usize, transport: ibv_transport_type, sysfs: &Path) -> *mut ibv
     };
     let write = |to: &mut [c_char], text: String| {
         for (to, from) in to.iter_mut().zip(text.bytes()) {
-            *to = from.cast_signed();
+            *to = c_char::from_ne_bytes([from]);
         }
     };
     write(&mut device.name, format!("fake{index}"));
@@ -81,7 +81,8 @@ unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_ch
 /// The digit at the end of `fakeN`.
 unsafe fn number(device: *mut ibv_device) -> u8 {
     // SAFETY: the caller has it from the list.
-    unsafe { (*device).name[4] }.cast_unsigned() - b'0'
+    let [digit] = unsafe { (*device).name[4] }.to_ne_bytes();
+    digit - b'0'
 }
 
 #[unsafe(no_mangle)]
