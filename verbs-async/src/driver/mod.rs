@@ -18,8 +18,10 @@
 //! If the completion of an operation is there when it is first polled, the poll takes it. While no
 //! task waits, there is nothing else to do.
 //!
-//! *Invariant:* while the lock is free and some task waits, all polled completions have been
-//! dispatched, and the queue is armed or an event is on its way.
+//! *Invariant:* while the lock is free and some task waits, the queue is armed or an event is on its way, and all
+//! polled completions have been dispatched, or will be: by a thread that [holds wake-ups back](wake::hold), or
+//! that has used the ring [otherwise](Driver::with_ring), when it [settles](Driver::settle). Whoever takes the
+//! outcome of such an operation before does for it what dispatching does.
 //!
 //! *Invariant:* a task that is woken may drive in place, and find more tasks to wake. It leaves
 //! them to the thread that has woken it. So nothing recurses, and a waker that does long work

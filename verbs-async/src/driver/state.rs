@@ -278,18 +278,28 @@ impl<R: Ring> DriverState<R> {
     /// Takes the outcome of an operation, if it is known.
     pub(super) fn outcome(&mut self, submission: Submission<R::Ticket>) -> Option<R::Outcome> {
         let key = match submission {
-            Submission::Posted(ticket) => return self.ring.take(ticket),
+            Submission::Posted(ticket) => return self.take(ticket),
             Submission::Queued(key) => key,
         };
         let outcome = match self.queued.get(key)?.stage {
             Stage::Waiting(..) => return None,
-            Stage::Posted(ticket) => Some(self.ring.take(ticket)?),
+            Stage::Posted(ticket) => Some(self.take(ticket)?),
             Stage::Rejected(_) => None,
         };
         match self.queued.remove(key).stage {
             Stage::Rejected(outcome) => Some(outcome),
             _ => outcome,
         }
+    }
+
+    /// Takes the outcome of an operation that was posted, if it is known. If another thread has polled it, and not
+    /// dispatched it yet, this does what that would.
+    fn take(&mut self, ticket: R::Ticket) -> Option<R::Outcome> {
+        let outcome = self.ring.take(ticket)?;
+        let wait = self.stop_waiting(ticket);
+        self.garbage.extend(wait.map(Garbage::Wait));
+        self.on_capacity_freed(R::index(R::channel(ticket)));
+        Some(outcome)
     }
 
     /// Wakes the task when the operation has completed. Returns what was replaced, for the caller
@@ -366,8 +376,7 @@ impl<R: Ring> DriverState<R> {
                 }
             }
         };
-        if let Some(outcome) = self.ring.take(ticket) {
-            // It has been dispatched, so no task waits for it.
+        if let Some(outcome) = self.take(ticket) {
             self.garbage.push(Garbage::Outcome(outcome));
             return;
         }

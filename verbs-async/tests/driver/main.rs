@@ -18,8 +18,9 @@ mod model;
 mod queueing;
 mod ring;
 mod task;
+mod undispatched;
 #[path = "../../src/wake.rs"]
-#[expect(dead_code, reason = "no wake-ups are held back here")]
+#[expect(dead_code, reason = "nothing is readable here")]
 mod wake;
 mod wakers;
 

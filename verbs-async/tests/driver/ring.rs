@@ -198,7 +198,7 @@ impl State {
     }
 
     /// Polls as a device does: returned completions are removed.
-    fn poll(&mut self) {
+    pub(crate) fn poll(&mut self) {
         self.polls += 1;
         while let Some((ticket, end)) = self.done.pop_front() {
             let slot = self.slot(ticket);

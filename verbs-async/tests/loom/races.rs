@@ -328,6 +328,35 @@ impl Task {
 }
 
 #[test]
+fn op_polled_by_code_that_uses_the_ring_makes_room_whoever_takes_its_outcome() {
+    for end in [Task::poll_and_keep, Task::poll_and_abandon] {
+        explore(move || {
+            let model = Model::new(1);
+            let first = model.start(1);
+            let mut second = model.start(2);
+            second.poll();
+            let uses = {
+                let model = model.clone();
+                thread::spawn(move || {
+                    let raised = model.device.complete(1);
+                    // As when a channel joins.
+                    model.driver.with_ring(|ring| ring.0.lock().poll());
+                    model.driver.joined();
+                    if raised {
+                        model.driver.on_event();
+                    }
+                })
+            };
+            drop(end(first));
+            uses.join().unwrap();
+            assert!(model.device.has(2), "it was left in line");
+            model.complete(&[2], Delivery::AtOnce);
+            Task::have_ended([&mut second]);
+        });
+    }
+}
+
+#[test]
 fn abandoning_a_queued_op_races_with_its_post() {
     explore_both(|delivery| {
         let model = Model::new(1);
