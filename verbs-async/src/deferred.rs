@@ -1,17 +1,22 @@
-//! Deferred actions: wake-ups and log lines that wait until a lock is free.
+//! Deferred actions: wake-ups, log lines and drops that wait until a lock is free.
 
 use std::fmt;
 use std::task::Waker;
 
+use crate::sync::{Mutex, MutexGuard};
 use crate::wake::{drop_guarded, log_error, wake_all};
 
-/// Actions that are deferred until the lock is free: tasks to wake, and lines for the log.
-pub(crate) struct Deferred {
+/// What is deferred until the lock is free: tasks to wake, lines for the log, and garbage of this type.
+pub(crate) struct Deferred<T> {
     actions: Vec<Action>,
+    // Dropped one by one: two panics at once would abort the process.
+    garbage: Vec<T>,
+    // Some of it was taken, and is being dropped.
+    is_dropping: bool,
     // A thread runs the actions: it also runs those that are added meanwhile.
     is_waking: bool,
     // A helper thread will run what another has left.
-    pub(crate) is_handed_on: bool,
+    is_handed_on: bool,
 }
 
 /// A deferred action.
@@ -23,10 +28,35 @@ enum Action {
 /// A line for the log, formatted when it is written.
 pub(crate) type LogLine = Box<dyn fmt::Display + Send>;
 
-impl Deferred {
+/// A state behind a lock, under which actions are deferred.
+pub(crate) trait Defers: Sized {
+    /// What is dropped without the lock.
+    type Garbage;
+    /// Keeps the lock for a helper thread.
+    type Owner;
+
+    fn deferred(&mut self) -> &mut Deferred<Self::Garbage>;
+
+    /// Whether there is something to do before the lock is free.
+    fn is_due(&self) -> bool;
+
+    /// Defers what has become due. It may unlock meanwhile.
+    fn defer_due<'a>(_lock: &'a Mutex<Self>, state: MutexGuard<'a, Self>) -> MutexGuard<'a, Self> {
+        state
+    }
+
+    fn owner(&self) -> Option<Self::Owner>;
+
+    /// Has a helper thread call [`continue_waking`], without the lock. Returns whether one will.
+    fn continue_elsewhere(owner: Self::Owner) -> bool;
+}
+
+impl<T> Deferred<T> {
     pub(crate) const fn new() -> Self {
         Self {
             actions: Vec::new(),
+            garbage: Vec::new(),
+            is_dropping: false,
             is_waking: false,
             is_handed_on: false,
         }
@@ -44,19 +74,21 @@ impl Deferred {
         self.actions.push(Action::Log(line));
     }
 
-    /// How many actions there are that a thread runs in any case: all, unless a helper thread comes.
-    pub(crate) const fn own(&self) -> usize {
-        if self.is_handed_on {
-            0
-        } else {
-            self.actions.len()
-        }
+    /// What is dropped without the lock.
+    pub(crate) const fn garbage(&mut self) -> &mut Vec<T> {
+        &mut self.garbage
     }
 
-    /// Whether there are actions that no thread is running.
+    /// Whether all garbage has been dropped.
+    pub(crate) const fn is_dropped(&self) -> bool {
+        self.garbage.is_empty() && !self.is_dropping
+    }
+
+    /// Whether there is something that no thread is running.
     #[inline]
     pub(crate) const fn is_due(&self) -> bool {
-        !self.actions.is_empty() && !self.is_waking
+        let is_empty = self.actions.is_empty() && self.garbage.is_empty();
+        !is_empty && !self.is_waking
     }
 
     /// Whether a thread runs the actions, and drops the garbage.
@@ -66,47 +98,73 @@ impl Deferred {
     }
 }
 
-/// Unlocks, and runs the deferred actions. Drops the garbage, too, some in each round.
+/// Unlocks, runs the deferred actions, and drops the garbage.
 ///
 /// A task that is woken may come back here in place, and defer more. Those actions are left to the
-/// first thread, which continues until there are none. So nothing recurses, however many tasks are
-/// woken.
+/// first thread. So nothing recurses, however many tasks are woken.
 ///
-/// Actions are run in batches. So their vector keeps its capacity, and waking allocates nothing.
-pub(crate) fn wake_after_unlock<G, T>(
-    state: G,
-    deferred_in: impl Fn(&mut G) -> &mut Deferred,
-    garbage_in: impl Fn(&mut G) -> Option<T>,
-    lock: impl Fn() -> G,
-) {
-    // There are none left.
-    wake_some_after_unlock(state, deferred_in, garbage_in, lock, usize::MAX);
+/// That thread runs what there is now, and about [`MOST`] actions and drops that are added meanwhile. It leaves
+/// the rest to a helper thread. If none can be started, it continues until there are none.
+pub(crate) fn wake_after_unlock<'a, S: Defers>(lock: &'a Mutex<S>, state: MutexGuard<'a, S>) {
+    take_turns(lock, state, MOST);
 }
 
-/// [`wake_after_unlock`], but returns the lock after about `most` actions and drops. What is left then is due
-/// again: any thread that unlocks continues.
-pub(crate) fn wake_some_after_unlock<G, T>(
-    mut state: G,
-    deferred_in: impl Fn(&mut G) -> &mut Deferred,
-    garbage_in: impl Fn(&mut G) -> Option<T>,
-    lock: impl Fn() -> G,
+/// Continues with what another thread has left, on a helper thread.
+pub(crate) fn continue_waking<S: Defers>(lock: &Mutex<S>) {
+    let mut state = lock.lock();
+    state.deferred().is_handed_on = false;
+    if state.is_due() {
+        take_turns(lock, state, MOST_ELSEWHERE);
+    }
+}
+
+fn take_turns<'a, S: Defers>(lock: &'a Mutex<S>, mut state: MutexGuard<'a, S>, most: usize) {
+    while let Some(mut left) = wake_some(lock, state, most) {
+        if !left.is_due() || left.deferred().is_handed_on {
+            return;
+        }
+        let owner = left.owner();
+        left.deferred().is_handed_on = owner.is_some();
+        // The helper thread may come before this returns.
+        drop(left);
+        if owner.is_some_and(S::continue_elsewhere) {
+            return;
+        }
+        state = lock.lock();
+        state.deferred().is_handed_on = false;
+    }
+}
+
+/// Unlocks, and runs what there is now, unless a helper thread will, and about `most` actions and drops that are
+/// added meanwhile. Returns the lock if something may be left.
+///
+/// Actions are run in batches. So their vector keeps its capacity, and waking allocates nothing.
+fn wake_some<'a, S: Defers>(
+    lock: &'a Mutex<S>,
+    state: MutexGuard<'a, S>,
     most: usize,
-) -> Option<G> {
-    if deferred_in(&mut state).is_waking {
+) -> Option<MutexGuard<'a, S>> {
+    let mut state = S::defer_due(lock, state);
+    let deferred = state.deferred();
+    if deferred.is_waking {
         return None;
     }
-    let mut left = most;
+    let own = match deferred.is_handed_on {
+        true => 0,
+        false => deferred.actions.len() + deferred.garbage.len(),
+    };
+    let mut left = most + own;
     loop {
-        let deferred = deferred_in(&mut state);
+        let deferred = state.deferred();
         let mut batch = [const { None }; BATCH];
         let mut count = deferred.actions.len().min(BATCH);
         for (place, action) in batch.iter_mut().zip(deferred.actions.drain(..count)) {
             *place = Some(action);
         }
-        deferred.is_waking = true;
-        let garbage = garbage_in(&mut state);
-        if count == 0 && garbage.is_none() {
-            deferred_in(&mut state).is_waking = false;
+        let garbage = deferred.garbage.pop();
+        deferred.is_dropping = garbage.is_some();
+        deferred.is_waking = count > 0 || garbage.is_some();
+        if !deferred.is_waking {
             return None;
         }
         drop(state);
@@ -122,12 +180,14 @@ pub(crate) fn wake_some_after_unlock<G, T>(
             });
         wake_all(wakers);
         state = match garbage {
-            Some(first) => drop_some(first, &garbage_in, &lock, &mut count),
-            None => lock(),
+            Some(first) => drop_some(lock, first, &mut count),
+            None => lock.lock(),
         };
+        state.deferred().is_dropping = false;
+        state = S::defer_due(lock, state);
         left = left.saturating_sub(count);
         if left == 0 {
-            deferred_in(&mut state).is_waking = false;
+            state.deferred().is_waking = false;
             return Some(state);
         }
     }
@@ -135,25 +195,31 @@ pub(crate) fn wake_some_after_unlock<G, T>(
 
 /// Drops garbage, and counts it.
 #[cold]
-fn drop_some<G, T>(
-    first: T,
-    garbage_in: impl Fn(&mut G) -> Option<T>,
-    lock: impl Fn() -> G,
+fn drop_some<'a, S: Defers>(
+    lock: &'a Mutex<S>,
+    first: S::Garbage,
     count: &mut usize,
-) -> G {
+) -> MutexGuard<'a, S> {
     let mut garbage = first;
-    for _ in 0..BATCH {
+    for _ in 1..BATCH {
         drop_guarded(garbage);
         *count += 1;
-        let mut state = lock();
-        match garbage_in(&mut state) {
+        let mut state = lock.lock();
+        match state.deferred().garbage.pop() {
             Some(next) => garbage = next,
             None => return state,
         }
     }
     drop_guarded(garbage);
-    lock()
+    *count += 1;
+    lock.lock()
 }
 
 /// How many actions are run before the lock is taken again, and how much garbage is dropped after them.
 const BATCH: usize = 16;
+
+/// How many actions that are added meanwhile a thread runs, if it came for something else.
+const MOST: usize = 64;
+
+/// How many a helper thread runs before others get their turn.
+const MOST_ELSEWHERE: usize = 64 * MOST;

@@ -11,6 +11,7 @@ use verbs_channel::verbs_core::{
 };
 
 use crate::coop;
+use crate::deferred::{self, Defers as _};
 use crate::error::{Error, Result};
 use crate::events::{CqEvents, CqListener};
 use crate::sync::{Mutex, MutexGuard};
@@ -134,7 +135,7 @@ impl AsyncCq {
         let subscription = events.subscribe(&cq)?;
         let shared = Arc::new_cyclic(|shared: &Weak<SharedCq>| {
             subscription.listen(Weak::<SharedCq>::clone(shared));
-            let state = CqState::new(cq.clone(), subscription);
+            let state = CqState::new(cq.clone(), subscription, Weak::clone(shared));
             let state = Mutex::new(state);
             SharedCq { state, cq }
         });
@@ -298,13 +299,8 @@ impl SharedCq {
 
     /// Unlocks, and wakes the tasks whose wake-ups were deferred.
     fn unlock_and_wake(&self, state: MutexGuard<'_, CqState>) {
-        if state.deferred.is_due() {
-            crate::deferred::wake_after_unlock(
-                state,
-                |state| &mut state.deferred,
-                |_| None::<()>,
-                || self.state.lock(),
-            );
+        if state.is_due() {
+            deferred::wake_after_unlock(&self.state, state);
         }
     }
 }

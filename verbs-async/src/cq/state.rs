@@ -1,14 +1,18 @@
 //! The waiters of a queue, and the completions that no task has asked for yet.
 
 use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
 use std::io;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use slab::Slab;
 use verbs_channel::DownReason;
 use verbs_channel::verbs_core::{CompletionQueue, EventType, PollError, PollSlot, WorkCompletion};
 
-use crate::deferred::Deferred;
+use super::SharedCq;
+use crate::blocking;
+use crate::deferred::{self, Deferred, Defers};
 use crate::error::Error;
 use crate::events::Subscription;
 
@@ -29,7 +33,8 @@ pub(super) struct CqState {
     pub(super) failed: Option<Failure>,
     slots: [PollSlot; POLL_BATCH],
     // Wake-ups for when the lock is free.
-    pub(super) deferred: Deferred,
+    deferred: Deferred<Infallible>,
+    owner: Weak<SharedCq>,
 }
 
 /// A completion, and its index among all that were polled.
@@ -67,7 +72,11 @@ pub(super) enum Failure {
 }
 
 impl CqState {
-    pub(super) fn new(cq: CompletionQueue, subscription: Subscription) -> Self {
+    pub(super) fn new(
+        cq: CompletionQueue,
+        subscription: Subscription,
+        owner: Weak<SharedCq>,
+    ) -> Self {
         Self {
             subscription,
             kept: VecDeque::with_capacity(cq.min_capacity() as usize),
@@ -80,6 +89,7 @@ impl CqState {
             failed: None,
             slots: [const { PollSlot::new() }; POLL_BATCH],
             deferred: Deferred::new(),
+            owner,
         }
     }
 
@@ -265,6 +275,27 @@ impl CqState {
             let (Waiter::Any(waker) | Waiter::One { waker, .. }) = waiter;
             self.deferred.extend(waker.take());
         }
+    }
+}
+
+impl Defers for CqState {
+    type Garbage = Infallible;
+    type Owner = Arc<SharedCq>;
+
+    fn deferred(&mut self) -> &mut Deferred<Infallible> {
+        &mut self.deferred
+    }
+
+    fn is_due(&self) -> bool {
+        self.deferred.is_due()
+    }
+
+    fn owner(&self) -> Option<Arc<SharedCq>> {
+        self.owner.upgrade()
+    }
+
+    fn continue_elsewhere(owner: Arc<SharedCq>) -> bool {
+        blocking::try_detach(move || deferred::continue_waking(&owner.state))
     }
 }
 

@@ -5,10 +5,9 @@
 //! old place.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::mem;
 use std::task::Waker;
-
-use crate::deferred::Deferred;
 
 /// The tasks in a line. Nothing is allocated while there is room for them.
 #[derive(Debug, Default)]
@@ -25,14 +24,17 @@ impl Line {
         self.sleeping.is_empty()
     }
 
-    /// Wakes as many tasks as there is something for, without those that are woken already.
-    pub(super) fn wake(&mut self, available: usize, deferred: &mut Deferred) {
-        while self.woken < available
-            && let Some((_, waker)) = self.sleeping.pop_front()
-        {
+    /// The wakers of as many tasks as there is something for, without those that are woken already.
+    #[must_use = "they are woken without the lock"]
+    pub(super) fn wake(&mut self, available: usize) -> impl Iterator<Item = Waker> {
+        iter::from_fn(move || {
+            if self.woken >= available {
+                return None;
+            }
+            let (_, waker) = self.sleeping.pop_front()?;
             self.woken += 1;
-            deferred.wake(waker);
-        }
+            Some(waker)
+        })
     }
 
     /// The task sleeps: at its place, or at the end if it has none. Returns its previous waker, to be
@@ -81,7 +83,6 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::deferred::wake_after_unlock;
 
     #[derive(Default)]
     struct Count(AtomicUsize);
@@ -116,11 +117,7 @@ mod tests {
 
         /// How often each was woken, after this is there.
         fn woken(&mut self, available: usize) -> [usize; 3] {
-            let mut deferred = Deferred::new();
-            self.line.wake(available, &mut deferred);
-            let state = parking_lot::Mutex::new(deferred);
-            let none = |_: &mut parking_lot::MutexGuard<'_, Deferred>| None::<()>;
-            wake_after_unlock(state.lock(), |state| state, none, || state.lock());
+            self.line.wake(available).for_each(Waker::wake);
             self.counts
                 .each_ref()
                 .map(|count| count.0.load(Ordering::Relaxed))

@@ -103,7 +103,7 @@ impl AsyncDatagrams {
                 #[cfg(feature = "rdmacm")]
                 events: events.clone(),
                 max_payload: engine.max_payload(),
-                state: Mutex::new(State::new(subscription, engine)),
+                state: Mutex::new(State::new(subscription, engine, Weak::clone(shared))),
                 end: End::new(),
                 #[cfg(feature = "rdmacm")]
                 changes: Mutex::new(()),

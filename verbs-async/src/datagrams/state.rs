@@ -12,8 +12,8 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use verbs_channel::datagrams::{DatagramEnding, DatagramEngine};
@@ -24,7 +24,7 @@ use verbs_channel::{BufferPool, DownReason, OwnedBuffer, TransportError};
 
 use super::line::Line;
 use crate::blocking;
-use crate::deferred::{self, Deferred};
+use crate::deferred::{self, Deferred, Defers};
 use crate::destroyed::Destroyed;
 use crate::error::Error;
 #[cfg(feature = "rdmacm")]
@@ -58,14 +58,11 @@ pub(super) struct State {
     pub(super) engine: DatagramEngine,
     is_armed: bool,
     lines: [Line; 3],
-    // Wake-ups and log lines for when the lock is free.
-    deferred: Deferred,
-    // Dropped then.
-    sent: Vec<OwnedBuffer>,
+    // For when the lock is free: wake-ups, and the buffers of what has left.
+    deferred: Deferred<OwnedBuffer>,
     /// Address handles that are not used again, and that datagrams in flight may need.
     pub(super) retired: Vec<Arc<AddressHandle>>,
-    // A thread drops them: also those that are added meanwhile.
-    is_releasing: bool,
+    owner: Weak<Shared>,
 }
 
 /// What a task waits for.
@@ -81,16 +78,19 @@ pub(super) enum Awaited {
 const AWAITED: [Awaited; 3] = [Awaited::Room, Awaited::Datagram, Awaited::Flushed];
 
 impl State {
-    pub(super) fn new(subscription: Subscription, engine: DatagramEngine) -> Self {
+    pub(super) fn new(
+        subscription: Subscription,
+        engine: DatagramEngine,
+        owner: Weak<Shared>,
+    ) -> Self {
         Self {
             subscription,
             engine,
             is_armed: false,
             lines: Default::default(),
             deferred: Deferred::new(),
-            sent: Vec::new(),
             retired: Vec::new(),
-            is_releasing: false,
+            owner,
         }
     }
 
@@ -103,7 +103,7 @@ impl State {
             Awaited::Datagram => self.engine.arrived(),
             Awaited::Flushed => {
                 // A block that was sent is free in its pool then.
-                let is_released = self.sent.is_empty() && !self.is_releasing;
+                let is_released = self.deferred.is_dropped();
                 let is_flushed = self.engine.sends_in_flight() == 0 && is_released;
                 if is_flushed { usize::MAX } else { 0 }
             }
@@ -151,11 +151,11 @@ impl State {
 
     /// Takes the buffers of what has left, and wakes whom there is something for.
     fn settle(&mut self) {
-        self.engine.take_sent(&mut self.sent);
+        self.engine.take_sent(self.deferred.garbage());
         for what in AWAITED {
             let available = self.available(what);
             let line = &mut self.lines[what as usize];
-            line.wake(available, &mut self.deferred);
+            self.deferred.extend(line.wake(available));
         }
     }
 }
@@ -169,35 +169,40 @@ impl Shared {
             self.end.destroy(ending);
             state = self.state.lock();
         }
-        self.release(state);
+        state.settle();
+        if state.is_due() {
+            deferred::wake_after_unlock(&self.state, state);
+        }
+    }
+}
+
+impl Defers for State {
+    type Garbage = OwnedBuffer;
+    type Owner = Arc<Shared>;
+
+    fn deferred(&mut self) -> &mut Deferred<OwnedBuffer> {
+        &mut self.deferred
     }
 
-    /// Unlocks, releases what has left, then wakes.
-    fn release<'a>(&'a self, mut state: MutexGuard<'a, State>) {
+    fn is_due(&self) -> bool {
+        self.deferred.is_due()
+    }
+
+    /// Also wakes those who wait until all has been dropped.
+    fn defer_due<'a>(
+        _lock: &'a Mutex<Self>,
+        mut state: MutexGuard<'a, Self>,
+    ) -> MutexGuard<'a, Self> {
         state.settle();
-        if !state.sent.is_empty() && !state.is_releasing {
-            state.is_releasing = true;
-            while !state.sent.is_empty() {
-                let mut batch = [const { None }; BATCH];
-                let count = state.sent.len().min(BATCH);
-                for (place, buffer) in batch.iter_mut().zip(state.sent.drain(..count)) {
-                    *place = Some(buffer);
-                }
-                drop(state);
-                batch.into_iter().for_each(wake::drop_guarded);
-                state = self.state.lock();
-            }
-            state.is_releasing = false;
-            state.settle();
-        }
-        if state.deferred.is_due() {
-            deferred::wake_after_unlock(
-                state,
-                |state| &mut state.deferred,
-                |_| None::<()>,
-                || self.state.lock(),
-            );
-        }
+        state
+    }
+
+    fn owner(&self) -> Option<Arc<Shared>> {
+        self.owner.upgrade()
+    }
+
+    fn continue_elsewhere(owner: Arc<Shared>) -> bool {
+        blocking::try_detach(move || deferred::continue_waking(&owner.state))
     }
 }
 
@@ -299,6 +304,3 @@ fn reason(error: &Error) -> DownReason {
         _ => DownReason::NotifierFailed,
     }
 }
-
-/// How many buffers are dropped before the lock is taken again.
-const BATCH: usize = 16;

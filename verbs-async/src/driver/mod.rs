@@ -24,9 +24,9 @@
 //! outcome of such an operation before does for it what dispatching does.
 //!
 //! *Invariant:* a task that is woken may drive in place, and find more tasks to wake. It leaves
-//! them to the thread that has woken it. So nothing recurses, and a waker that does long work
-//! delays others. That thread wakes those that it has found itself. After about 64 more actions (wakers, log
-//! lines and drops) it leaves the rest to whoever unlocks next: a helper thread at the latest.
+//! them to the thread that has woken it, and what is to be destroyed to the thread that is handing such on. So
+//! nothing recurses, and a waker that does long work delays others: see
+//! [`wake_after_unlock`](deferred::wake_after_unlock).
 //!
 //! *Invariant:* under the lock, no waker is cloned, woken or dropped, no outcome is dropped,
 //! nothing is destroyed or logged, and no notifier is called.
@@ -37,9 +37,10 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::Queue;
 
+use crate::deferred::{self, Defers as _};
 use crate::sync::{Mutex, MutexGuard};
-use crate::{deferred, wake};
-use state::{DriverState, Garbage, Wait};
+use crate::wake;
+use state::{DriverState, Wait};
 
 mod backlog;
 mod line;
@@ -232,11 +233,7 @@ impl<R: Ring> Driver<R> {
 
     /// Continues with what another thread has left, on a helper thread.
     pub(crate) fn continue_waking(&self) {
-        let mut state = self.state.lock();
-        state.deferred.is_handed_on = false;
-        if state.is_due() {
-            self.unlock_and_wake_some(state, MOST_ELSEWHERE);
-        }
+        deferred::continue_waking(&self.state);
     }
 
     /// Does what became due while wake-ups were [held back](wake::hold) on this thread, or in
@@ -344,68 +341,6 @@ impl<R: Ring> Driver<R> {
             // It stays due: the next thread that unlocks does it, or this one in `settle`.
             return;
         }
-        self.unlock_and_wake_some(state, MOST);
-    }
-
-    /// Unlocks, and wakes. Beyond what there is now, and `most` actions that are added meanwhile, it leaves
-    /// the rest to a helper thread, if there is one.
-    fn unlock_and_wake_some<'a>(&'a self, mut state: MutexGuard<'a, DriverState<R>>, most: usize) {
-        while let Some(mut left) = self.wake_some(state, most) {
-            if !left.is_due() || left.deferred.is_handed_on {
-                return;
-            }
-            let owner = left.ring.owner();
-            left.deferred.is_handed_on = owner.is_some();
-            // The helper thread may come before this returns.
-            drop(left);
-            if owner.is_some_and(R::continue_elsewhere) {
-                return;
-            }
-            state = self.state.lock();
-            state.deferred.is_handed_on = false;
-        }
-    }
-
-    /// Unlocks, and wakes. Returns the lock after about so many actions.
-    fn wake_some<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, DriverState<R>>,
-        most: usize,
-    ) -> Option<MutexGuard<'a, DriverState<R>>> {
-        if state.waiters > 0 {
-            state.dispatch_polled();
-            state.wake_for_message();
-        }
-        while let Some(line) = state.ring.next_log_line() {
-            state.deferred.log(line);
-        }
-        while let Some(closing) = state.ring.next_closing() {
-            if !state.deferred.is_waking() {
-                state.garbage.push(Garbage::Closing(closing));
-                continue;
-            }
-            // Users' code runs, which may wait for this.
-            drop(state);
-            wake::drop_guarded(closing);
-            state = self.state.lock();
-        }
-        let own = match state.deferred.is_handed_on {
-            true => 0,
-            false => state.deferred.own() + state.garbage.len(),
-        };
-        let most = most + own;
-        deferred::wake_some_after_unlock(
-            state,
-            |state| &mut state.deferred,
-            |state| state.garbage.pop(),
-            || self.state.lock(),
-            most,
-        )
+        deferred::wake_after_unlock(&self.state, state);
     }
 }
-
-/// How many actions that are added meanwhile a thread runs, if it came for something else.
-const MOST: usize = 64;
-
-/// How many a helper thread runs before others get their turn.
-const MOST_ELSEWHERE: usize = 64 * MOST;

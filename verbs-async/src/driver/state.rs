@@ -9,7 +9,9 @@ use verbs_channel::Queue;
 use super::backlog::{Backlog, Queued, Stage};
 use super::line::Line;
 use super::ring::{Request, Ring, Started, Submission};
-use crate::deferred::Deferred;
+use crate::deferred::{Deferred, Defers};
+use crate::sync::{Mutex, MutexGuard};
+use crate::wake;
 
 /// The state behind the lock.
 pub(super) struct DriverState<R: Ring> {
@@ -29,10 +31,10 @@ pub(super) struct DriverState<R: Ring> {
     pub(super) line: Line,
     // How long an operation polls before its task sleeps.
     pub(super) busy_poll: Duration,
-    // Wake-ups and log lines for when the lock is free.
-    pub(super) deferred: Deferred,
-    // Dropped then, one by one: two panics at once would abort the process.
-    pub(super) garbage: Vec<Garbage<R>>,
+    // For when the lock is free.
+    pub(super) deferred: Deferred<Garbage<R>>,
+    // A thread hands on what is to be destroyed: also what is added meanwhile.
+    is_closing: bool,
 }
 
 /// Who waits for an operation in flight.
@@ -66,7 +68,7 @@ impl<R: Ring> DriverState<R> {
             line: Line::new(),
             busy_poll: Duration::ZERO,
             deferred: Deferred::new(),
-            garbage: Vec::new(),
+            is_closing: false,
         }
     }
 
@@ -166,16 +168,6 @@ impl<R: Ring> DriverState<R> {
         self.queued_or_draining > 0 || waits.is_some_and(Option::is_some) || self.is_due()
     }
 
-    /// Whether there is something to do before the lock is free.
-    #[inline]
-    pub(super) fn is_due(&self) -> bool {
-        let has_undispatched =
-            self.waiters > 0 && (self.ring.has_completed() || self.is_message_due());
-        let has_garbage = !self.garbage.is_empty() && !self.deferred.is_waking();
-        let has_deferred = self.deferred.is_due() || has_garbage;
-        has_undispatched || has_deferred || self.ring.has_deferred()
-    }
-
     /// Drives: see the module. It may return early when `own` has completed. If the queue was armed
     /// for others, an event announces what is left.
     pub(super) fn drive(&mut self, own: Option<Submission<R::Ticket>>) {
@@ -215,10 +207,9 @@ impl<R: Ring> DriverState<R> {
 
     /// Dispatches what has been polled already, without another poll.
     pub(super) fn dispatch_polled(&mut self) {
-        while self.ring.has_completed() {
-            let Some(completed) = self.ring.next_completed() else {
-                return;
-            };
+        while self.ring.has_completed()
+            && let Some(completed) = self.ring.next_completed()
+        {
             self.dispatch(completed);
         }
     }
@@ -229,7 +220,9 @@ impl<R: Ring> DriverState<R> {
             Some(Wait::Task(waker)) => self.deferred.wake(waker),
             Some(Wait::Abandoned) => {
                 let outcome = self.ring.take(completed);
-                self.garbage.extend(outcome.map(Garbage::Outcome));
+                self.deferred
+                    .garbage()
+                    .extend(outcome.map(Garbage::Outcome));
             }
             None => {}
         }
@@ -297,7 +290,7 @@ impl<R: Ring> DriverState<R> {
     fn take(&mut self, ticket: R::Ticket) -> Option<R::Outcome> {
         let outcome = self.ring.take(ticket)?;
         let wait = self.stop_waiting(ticket);
-        self.garbage.extend(wait.map(Garbage::Wait));
+        self.deferred.garbage().extend(wait.map(Garbage::Wait));
         self.on_capacity_freed(R::index(R::channel(ticket)));
         Some(outcome)
     }
@@ -364,24 +357,24 @@ impl<R: Ring> DriverState<R> {
                         self.dequeue(index, op.queue, links);
                         // It may have been the head, and the next may have room.
                         self.on_capacity_freed(index);
-                        self.garbage.push(Garbage::Request(request));
-                        self.garbage.extend(waker.map(Garbage::Wait));
+                        self.deferred.garbage().push(Garbage::Request(request));
+                        self.deferred.garbage().extend(waker.map(Garbage::Wait));
                         return;
                     }
                     Stage::Rejected(outcome) => {
-                        self.garbage.push(Garbage::Outcome(outcome));
-                        self.garbage.extend(waker.map(Garbage::Wait));
+                        self.deferred.garbage().push(Garbage::Outcome(outcome));
+                        self.deferred.garbage().extend(waker.map(Garbage::Wait));
                         return;
                     }
                 }
             }
         };
         if let Some(outcome) = self.take(ticket) {
-            self.garbage.push(Garbage::Outcome(outcome));
+            self.deferred.garbage().push(Garbage::Outcome(outcome));
             return;
         }
         let replaced = self.wait(ticket, Wait::Abandoned);
-        self.garbage.extend(replaced.map(Garbage::Wait));
+        self.deferred.garbage().extend(replaced.map(Garbage::Wait));
         // Its buffers are returned even if no task waits for anything.
         self.drive(None);
     }
@@ -442,6 +435,59 @@ impl<R: Ring> DriverState<R> {
             self.line.resize(index + 1);
         }
         &mut self.channels[index]
+    }
+}
+
+impl<R: Ring> Defers for DriverState<R> {
+    type Garbage = Garbage<R>;
+    type Owner = R::Owner;
+
+    fn deferred(&mut self) -> &mut Deferred<Garbage<R>> {
+        &mut self.deferred
+    }
+
+    #[inline]
+    fn is_due(&self) -> bool {
+        let has_undispatched =
+            self.waiters > 0 && (self.ring.has_completed() || self.is_message_due());
+        has_undispatched || self.deferred.is_due() || self.ring.has_deferred()
+    }
+
+    fn defer_due<'a>(
+        lock: &'a Mutex<Self>,
+        mut state: MutexGuard<'a, Self>,
+    ) -> MutexGuard<'a, Self> {
+        if state.waiters > 0 {
+            state.dispatch_polled();
+            state.wake_for_message();
+        }
+        while let Some(line) = state.ring.next_log_line() {
+            state.deferred.log(line);
+        }
+        while !state.is_closing
+            && let Some(closing) = state.ring.next_closing()
+        {
+            if !state.deferred.is_waking() {
+                state.deferred.garbage().push(Garbage::Closing(closing));
+                continue;
+            }
+            // Users' code runs, which may wait for this. If no helper thread can be started, it is destroyed here,
+            // and what that takes down is left to this loop.
+            state.is_closing = true;
+            drop(state);
+            wake::drop_guarded(closing);
+            state = lock.lock();
+            state.is_closing = false;
+        }
+        state
+    }
+
+    fn owner(&self) -> Option<R::Owner> {
+        self.ring.owner()
+    }
+
+    fn continue_elsewhere(owner: R::Owner) -> bool {
+        R::continue_elsewhere(owner)
     }
 }
 

@@ -2,105 +2,114 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Instant;
 
 use fake_libibverbs::{assert_all_is_well, share, with};
-use verbs_async::verbs_channel::{BufferPool, Channel, PoolBuffer};
-use verbs_async::{AsyncChannel, AsyncGroup, Operation};
+use verbs_async::verbs_channel::verbs_core::{DatagramEndpoint, Gid, QKey};
+use verbs_async::verbs_channel::{BufferPool, Channel, Datagrams};
+use verbs_async::{AsyncDatagrams, AsyncGroup, Operation};
 
-use crate::bench::{Bench, bounded, done, join};
+use crate::bench::{Bench, bounded, done, join, later};
 use crate::gate::{LONG, wait_for_the_end};
 
-/// Sends whenever it is woken, on the thread that wakes it. The send has completed by then: so that thread
-/// finds the next task to wake, which is this one again.
-struct Endless {
-    channel: AsyncChannel,
-    send: Mutex<Option<Operation>>,
-    // Nothing comes: polling one drives the channel.
-    receives: Mutex<Vec<Operation>>,
+/// Waits for something else whenever it is woken, on the thread that wakes it. That is there at once, and is found
+/// there: so that thread finds the next task to wake, which is this one again.
+struct Endless<B, F> {
+    begins: B,
+    found: F,
+    wait: Mutex<Option<Wait>>,
     wakes: AtomicUsize,
-    // After some wakes, a send of it is abandoned, and completes.
-    block: Mutex<Option<PoolBuffer>>,
     is_over: AtomicBool,
 }
 
-impl Endless {
-    fn sends(self: &Arc<Self>) {
-        let Ok(mut own) = self.send.try_lock() else {
+type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl<B, F> Endless<B, F>
+where
+    B: Fn(usize) -> Wait + Send + Sync + 'static,
+    F: Fn() + Send + Sync + 'static,
+{
+    /// `begins` a wait, the first of all with 0, which ends when it is `found`.
+    fn new(begins: B, found: F) -> Arc<Self> {
+        Arc::new(Self {
+            begins,
+            found,
+            wait: Mutex::new(None),
+            wakes: AtomicUsize::new(0),
+            is_over: AtomicBool::new(false),
+        })
+    }
+
+    fn goes_on(self: &Arc<Self>) {
+        let Ok(mut own) = self.wait.try_lock() else {
             // A poll in here has yielded: it is repeated.
             return;
         };
-        if let Some(ended) = own.take() {
-            let (result, buffer) = take(ended);
-            result.unwrap();
-            let wakes = self.wakes.fetch_add(1, Ordering::Relaxed);
-            if wakes == ABANDONED
-                && let Some(block) = self.block.lock().unwrap().take()
-            {
-                let abandoned = self.channel.send(block);
-                let id = posted();
-                drop(abandoned);
-                done([id]);
-            }
-            *own = Some(self.channel.send(buffer));
-        }
-        let Some(send) = own.as_mut() else {
-            return;
-        };
-        let id = posted();
-        let waker = Waker::from(Arc::clone(self));
-        for _ in 0..POLLS {
-            assert!(poll(send, &waker).is_pending());
+        if let Some(mut ended) = own.take() {
+            let polled = poll(ended.as_mut(), Waker::noop());
+            assert!(polled.is_ready(), "it was woken before it has ended");
         }
         if self.is_over.load(Ordering::Relaxed) {
-            *own = None;
+            return;
         }
+        let wakes = self.wakes.fetch_add(1, Ordering::Relaxed);
+        let wait = own.insert((self.begins)(wakes));
+        let waker = Waker::from(Arc::clone(self));
+        assert!(poll(wait.as_mut(), &waker).is_pending());
         drop(own);
-        done([id]);
-        self.drives();
+        (self.found)();
     }
 
-    /// Finds what has completed. A few polls: those that yield do not.
-    fn drives(&self) {
-        let one = self.receives.lock().unwrap().pop();
-        let mut one = one.expect("it recurses");
-        for _ in 0..POLLS {
-            assert!(poll(&mut one, Waker::noop()).is_pending());
-        }
-        self.receives.lock().unwrap().push(one);
+    /// The first wait returns, though there is always another task to wake: helper threads continue. Then it
+    /// `is_over`.
+    fn is_left_to_helper_threads(self: Arc<Self>, has_happened: impl Fn() -> bool) {
+        self.goes_on();
+        let until = |is_there: &dyn Fn() -> bool| {
+            let begun = Instant::now();
+            while !is_there() {
+                assert!(begun.elapsed() < LONG, "nobody continues");
+                thread::yield_now();
+            }
+        };
+        until(&has_happened);
+        // Also beyond that which one call to a helper thread does.
+        let wakes = || self.wakes.load(Ordering::Relaxed);
+        let before = wakes();
+        until(&|| wakes() > before + if cfg!(miri) { 200 } else { 10_000 });
+        self.is_over.store(true, Ordering::Relaxed);
+        until(&|| self.wait.try_lock().is_ok_and(|wait| wait.is_none()));
     }
 }
 
-impl Wake for Endless {
+impl<B, F> Wake for Endless<B, F>
+where
+    B: Fn(usize) -> Wait + Send + Sync + 'static,
+    F: Fn() + Send + Sync + 'static,
+{
     fn wake(self: Arc<Self>) {
-        self.sends();
+        self.goes_on();
     }
 }
 
 /// At most two polls yield, one after another.
 const POLLS: usize = 3;
 
-const ABANDONED: usize = 10;
-
 /// More than threads that drive, and wakers on each of them.
 const RECEIVES: u32 = 16;
 
-fn poll(operation: &mut Operation, waker: &Waker) -> Poll<<Operation as Future>::Output> {
-    Pin::new(operation).poll(&mut Context::from_waker(waker))
-}
-
-/// The output of an operation that has completed.
-fn take(mut ended: Operation) -> <Operation as Future>::Output {
+/// Polls more often than it may yield.
+fn poll<F: Future + ?Sized>(mut future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
+    let mut cx = Context::from_waker(waker);
     for _ in 0..POLLS {
-        if let Poll::Ready(output) = poll(&mut ended, Waker::noop()) {
-            return output;
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return Poll::Ready(output);
         }
     }
-    panic!("it was woken before it has completed");
+    Poll::Pending
 }
 
 /// The id of the last request that was posted.
@@ -114,7 +123,9 @@ fn posted() -> u64 {
 }
 
 #[test]
-fn thread_that_polls_leaves_endless_waking_to_helper_threads() {
+fn thread_that_polls_a_channel_leaves_endless_waking_to_helper_threads() {
+    /// After so many wakes, a send is abandoned.
+    const ABANDONED: usize = 10;
     let _shared = share();
     bounded(|| {
         let bench = Bench::new();
@@ -122,38 +133,89 @@ fn thread_that_polls_leaves_endless_waking_to_helper_threads() {
         let builder = Channel::builder(&pd).max_send_wr(4).max_recv_wr(RECEIVES);
         let group = AsyncGroup::new(builder, 1, &bench.events).unwrap();
         let channel = join(&group);
-        let pool = BufferPool::new(&pd, 8, RECEIVES as usize + 2).unwrap();
-        let receives = (0..RECEIVES).map(|_| channel.receive(pool.take().unwrap()));
-        let receives = Mutex::new(receives.collect());
-        let send = channel.send(pool.take().unwrap());
-        let endless = Arc::new(Endless {
-            channel,
-            send: Mutex::new(None),
-            receives,
-            wakes: AtomicUsize::new(0),
-            block: Mutex::new(pool.take()),
-            is_over: AtomicBool::new(false),
-        });
-        *endless.send.lock().unwrap() = Some(send);
-        done([posted()]);
-        // This returns, though there is always another task to wake.
-        endless.sends();
-        let until = |is_there: &dyn Fn() -> bool| {
-            let begun = Instant::now();
-            while !is_there() {
-                assert!(begun.elapsed() < LONG, "nobody continues");
-                thread::yield_now();
+        let memory = BufferPool::new(&pd, 8, RECEIVES as usize + 2).unwrap();
+        // Nothing comes: polling one drives the channel.
+        let receives = (0..RECEIVES).map(|_| channel.receive(memory.take().unwrap()));
+        let receives: Mutex<Vec<Operation>> = Mutex::new(receives.collect());
+        let blocks = BufferPool::new(&pd, 8, 1).unwrap();
+        let block = Mutex::new(blocks.take());
+        let begins = move |wakes| -> Wait {
+            if wakes == ABANDONED {
+                let abandoned = channel.send(block.lock().unwrap().take().unwrap());
+                let id = posted();
+                drop(abandoned);
+                done([id]);
             }
+            let send = channel.send(memory.take().unwrap());
+            Box::pin(async move { send.await.0.map(drop).unwrap() })
         };
-        let wakes = || endless.wakes.load(Ordering::Relaxed);
+        let found = move || {
+            done([posted()]);
+            let one = receives.lock().unwrap().pop();
+            let mut one = one.expect("it recurses");
+            assert!(poll(Pin::new(&mut one), Waker::noop()).is_pending());
+            receives.lock().unwrap().push(one);
+        };
         // Meanwhile, too, the block of an abandoned send is returned.
-        until(&|| pool.available() == 1);
-        // Also beyond that which one call to a helper thread does.
-        let before = wakes();
-        until(&|| wakes() > before + if cfg!(miri) { 200 } else { 10_000 });
-        endless.is_over.store(true, Ordering::Relaxed);
-        until(&|| endless.send.try_lock().is_ok_and(|send| send.is_none()));
-        drop(endless);
+        Endless::new(begins, found).is_left_to_helper_threads(|| blocks.available() == 1);
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+#[test]
+fn thread_that_polls_a_queue_leaves_endless_waking_to_helper_threads() {
+    let _shared = share();
+    bounded(|| {
+        let bench = Bench::new();
+        let cq = bench.cq();
+        let waiting = cq.clone();
+        let last = Arc::new(AtomicU64::new(0));
+        let next = Arc::clone(&last);
+        let begins = move |_| -> Wait {
+            let wait = waiting.poll_wr_id(next.fetch_add(1, Ordering::Relaxed) + 1);
+            Box::pin(async move { wait.await.map(drop).unwrap() })
+        };
+        let found = move || {
+            done([last.load(Ordering::Relaxed)]);
+            // Nothing comes for it.
+            let mut other = Box::pin(cq.poll_wr_id(0));
+            assert!(poll(other.as_mut(), Waker::noop()).is_pending());
+        };
+        Endless::new(begins, found).is_left_to_helper_threads(|| true);
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+#[test]
+fn thread_that_polls_a_datagram_endpoint_leaves_endless_waking_to_helper_threads() {
+    let _shared = share();
+    bounded(|| {
+        let bench = Bench::new();
+        let pd = bench.context.alloc_pd().unwrap();
+        let builder = Datagrams::builder(&pd).max_send_wr(4);
+        let datagrams = AsyncDatagrams::create(&builder, &bench.events).unwrap();
+        let pool = BufferPool::new(&pd, 8, 4).unwrap();
+        let gid: Gid = "::ffff:10.0.0.9".parse().unwrap();
+        let peer = DatagramEndpoint::builder(0x77, QKey::MAX).gid(gid);
+        let peer = peer.build().unwrap();
+        // With the address handle, the others are posted at once.
+        later(datagrams.send_to(&peer, pool.take().unwrap())).unwrap();
+        done([posted()]);
+        let sending = datagrams.clone();
+        let begins = move |_| -> Wait {
+            let mut send = Box::pin(sending.send_to(&peer, pool.take().unwrap()));
+            assert!(poll(send.as_mut(), Waker::noop()).is_ready());
+            let sending = sending.clone();
+            Box::pin(async move { sending.flush().await })
+        };
+        let found = move || {
+            done([posted()]);
+            let mut receive = Box::pin(datagrams.receive_from());
+            assert!(poll(receive.as_mut(), Waker::noop()).is_pending());
+        };
+        Endless::new(begins, found).is_left_to_helper_threads(|| true);
     });
     wait_for_the_end();
     assert_all_is_well();

@@ -1,5 +1,6 @@
 //! How operations end: each once, for its own task, or abandoned.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -107,6 +108,46 @@ fn what_is_closing_is_dropped_without_the_lock() {
         bench.driver.settle();
         assert_eq!(order.try_iter().count(), 2);
     });
+}
+
+#[test]
+fn what_is_closing_while_a_task_is_woken_does_not_recurse() {
+    const COUNT: usize = if cfg!(miri) { 100 } else { 60_000 };
+    let run = || {
+        let bench = std::sync::Arc::new(Bench::new(4));
+        let dropped = std::sync::Arc::<AtomicUsize>::default();
+        let weak = std::sync::Arc::downgrade(&bench);
+        let seen = std::sync::Arc::clone(&dropped);
+        // Takes channels down. As without helper threads, what is closing uses the driver in its drop.
+        let waker = waker(move |moment| {
+            let Some(bench) = weak.upgrade().filter(|_| moment == Moment::Wake) else {
+                return;
+            };
+            let closing = (0..COUNT).map(|_| {
+                let (bench, dropped) =
+                    (std::sync::Weak::clone(&weak), std::sync::Arc::clone(&seen));
+                let drops = move || {
+                    bench.upgrade().unwrap().driver.with(Some(0), |_| ());
+                    dropped.fetch_add(1, Ordering::Relaxed);
+                };
+                let mut buffer = Buffer::default();
+                buffer.hook = Some(Box::new(drops));
+                buffer
+            });
+            bench
+                .driver
+                .with_ring(|ring| ring.0.lock().closing.extend(closing));
+            bench.driver.settle();
+            // The waker may wait for that.
+            assert_eq!(seen.load(Ordering::Relaxed), COUNT);
+        });
+        let key = bench.start(0);
+        assert!(bench.poll_with(key, &waker).is_pending());
+        bench.complete([0]);
+        assert_eq!(dropped.load(Ordering::Relaxed), COUNT);
+    };
+    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(run);
+    thread.unwrap().join().unwrap();
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 mod backlog;
 #[path = "../../src/deferred.rs"]
-#[expect(dead_code, reason = "others wake all at once")]
+#[expect(dead_code, reason = "datagram endpoints use all of it")]
 mod deferred;
 mod drained;
 #[path = "../../src/driver/mod.rs"]

@@ -1,11 +1,12 @@
 //! The models of lines: tasks join one and leave it while other threads wake them.
 
+use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use loom::thread;
 
-use crate::deferred::{Deferred, wake_after_unlock};
+use crate::deferred::{Deferred, Defers, wake_after_unlock};
 use crate::line::Line;
 use crate::races::{Delivery, Model, Task, WakeFlag, explore, explore_both};
 use crate::sync::{Arc, Mutex, MutexGuard};
@@ -105,7 +106,28 @@ struct Room {
 struct State {
     free: usize,
     line: Line,
-    deferred: Deferred,
+    deferred: Deferred<Infallible>,
+}
+
+impl Defers for State {
+    type Garbage = Infallible;
+    type Owner = Infallible;
+
+    fn deferred(&mut self) -> &mut Deferred<Infallible> {
+        &mut self.deferred
+    }
+
+    fn is_due(&self) -> bool {
+        self.deferred.is_due()
+    }
+
+    fn owner(&self) -> Option<Infallible> {
+        None
+    }
+
+    fn continue_elsewhere(owner: Infallible) -> bool {
+        match owner {}
+    }
 }
 
 /// A task that takes one place.
@@ -145,13 +167,8 @@ impl Room {
             line,
             deferred,
         } = &mut *state;
-        line.wake(*free, deferred);
-        wake_after_unlock(
-            state,
-            |state| &mut state.deferred,
-            |_| None::<()>,
-            || self.state.lock(),
-        );
+        deferred.extend(line.wake(*free));
+        wake_after_unlock(&self.state, state);
     }
 
     fn taker(this: &Arc<Self>) -> Taker {
