@@ -264,6 +264,14 @@ impl Ring for Channels {
         self.engine.has_message()
     }
 
+    fn has_failed(&self) -> bool {
+        self.engine.has_failed()
+    }
+
+    fn next_failed(&mut self) -> Option<ChannelId> {
+        self.engine.next_failed()
+    }
+
     fn is_idle(&mut self, channel: ChannelId, queue: Queue) -> bool {
         // Nobody waits for the operations of a channel that is down: the device may never flush them.
         self.engine.down_reason(channel).is_some() || self.engine.in_flight(channel, queue) == 0

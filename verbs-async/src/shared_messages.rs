@@ -3,8 +3,8 @@
 use std::fmt;
 use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 
 use verbs_channel::{BufferPool, Message, SharedReceivesBuilder, TakeWhenFree};
 
@@ -12,6 +12,7 @@ use crate::coop;
 use crate::error::Result;
 use crate::events::CqEvents;
 use crate::group::AsyncGroup;
+use crate::ring::Channels;
 use crate::shared::SharedEngine;
 
 /// The messages that arrive on the channels of a group that share their receives, in the order of
@@ -86,6 +87,10 @@ impl AsyncGroup {
         let pool = engine.shared_pool().cloned();
         let group = Self::of_engine(engine, preparer, events)?;
         let shared = Arc::clone(group.shared());
+        let dropped = Dropped(Arc::downgrade(&shared));
+        let waker = Waker::from(Arc::new(dropped));
+        let listen = |ring: &mut Channels| ring.engine.wake_when_members_drop(waker);
+        shared.driver.with_ring(listen);
         Ok((group, SharedMessages { shared, pool }))
     }
 }
@@ -129,9 +134,28 @@ impl SharedMessages {
                 return Poll::Pending;
             };
             *free = None;
-            let refill = |ring: &mut crate::ring::Channels| ring.engine.refill_with(block);
-            drop(shared.driver.with(None, refill));
+            let refill = |ring: &mut Channels| ring.engine.refill_with(block);
+            drop(shared.driver.with_ring(refill));
+            // If the driver has rejected it, all channels are down.
+            shared.driver.settle();
         }
+    }
+}
+
+/// Is woken when a channel of the group is dropped that has not joined.
+struct Dropped(Weak<SharedEngine>);
+
+impl Wake for Dropped {
+    fn wake(self: Arc<Self>) {
+        let Some(shared) = self.0.upgrade() else {
+            return;
+        };
+        shared.driver.with_ring(|ring| {
+            ring.engine.forget_dropped_members();
+            // Its messages may have had all receives: then none comes, for which the task would be polled.
+            ring.engine.refill();
+        });
+        shared.driver.settle();
     }
 }
 

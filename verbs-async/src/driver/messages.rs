@@ -40,11 +40,16 @@ impl<R: SharedReceives> Driver<R> {
 }
 
 impl<R: Ring> DriverState<R> {
-    /// Whether the task that waits for a message is to be woken.
+    /// Whether there is something to do for the shared receives.
     // Not inlined: the path without waiters stays short.
     #[cold]
     #[inline(never)]
-    pub(super) fn is_message_due(&self) -> bool {
+    pub(super) fn has_news(&self) -> bool {
+        self.is_message_due() || self.ring.has_failed()
+    }
+
+    /// Whether the task that waits for a message is to be woken.
+    fn is_message_due(&self) -> bool {
         self.message_waker.is_some() && self.ring.has_message()
     }
 

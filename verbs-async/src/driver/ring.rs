@@ -61,6 +61,17 @@ pub(crate) trait Ring {
         false
     }
 
+    /// Whether [`next_failed`](Self::next_failed) returns a channel.
+    fn has_failed(&self) -> bool {
+        false
+    }
+
+    /// Returns each channel once that has gone down by a receive that channels share: none of its operations
+    /// completes for that.
+    fn next_failed(&mut self) -> Option<Self::Channel> {
+        None
+    }
+
     /// Whether nothing is in flight in this queue of a channel, or the channel is down.
     fn is_idle(&mut self, channel: Self::Channel, queue: Queue) -> bool;
 

@@ -191,6 +191,7 @@ impl<R: Ring> DriverState<R> {
                 return true;
             }
         }
+        self.end_failed();
         false
     }
 
@@ -211,6 +212,14 @@ impl<R: Ring> DriverState<R> {
             && let Some(completed) = self.ring.next_completed()
         {
             self.dispatch(completed);
+        }
+        self.end_failed();
+    }
+
+    /// Ends what waits for room on channels that have gone down without a completed operation.
+    fn end_failed(&mut self) {
+        while let Some(channel) = self.ring.next_failed() {
+            self.on_capacity_freed(R::index(channel));
         }
     }
 
@@ -448,8 +457,7 @@ impl<R: Ring> Defers for DriverState<R> {
 
     #[inline]
     fn is_due(&self) -> bool {
-        let has_undispatched =
-            self.waiters > 0 && (self.ring.has_completed() || self.is_message_due());
+        let has_undispatched = self.waiters > 0 && (self.ring.has_completed() || self.has_news());
         has_undispatched || self.deferred.is_due() || self.ring.has_deferred()
     }
 

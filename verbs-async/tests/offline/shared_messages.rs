@@ -5,10 +5,10 @@ use std::future::Future;
 
 use fake_libibverbs::{assert_all_is_well, deliver, with};
 use verbs_async::verbs_channel::{
-    BufferPool, Channel, ChannelId, DownReason, Message, Outgoing, RejectReason,
+    BufferPool, Channel, ChannelId, DownReason, Message, Outgoing, Queue, RejectReason,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error, SharedMessages};
-use verbs_core::verbs_sys::{IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
+use verbs_core::verbs_sys::{IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
 
 use crate::bench::{Bench, Task, announce, done, join, later, now, system_calls};
 use crate::groups::posted;
@@ -48,11 +48,16 @@ impl Shared {
 }
 
 fn arrives(receive: usize, channel: &AsyncChannel, bytes: &[u8]) {
+    arrives_at(receive, channel.endpoint().unwrap().qp_num(), bytes);
+}
+
+/// The same for the queue pair with this number.
+fn arrives_at(receive: usize, qp_num: u32, bytes: &[u8]) {
     let wr_id = posted()[receive];
     assert!(deliver(wr_id, bytes));
     let message = ibv_wc {
         wr_id,
-        qp_num: channel.endpoint().unwrap().qp_num(),
+        qp_num,
         opcode: IBV_WC_RECV,
         byte_len: u32::try_from(bytes.len()).unwrap(),
         status: IBV_WC_SUCCESS,
@@ -260,6 +265,86 @@ fn receives_without_memory_wait_for_no_block_and_channels_post_none() {
     let is_rejected = matches!(result, Err(Error::Rejected(RejectReason::SharedReceives)));
     assert!(is_rejected, "{result:?}");
     assert_eq!(buffer.capacity(), 8);
+}
+
+#[test]
+fn messages_of_a_channel_that_never_joins_leave_the_receives_to_the_others() {
+    let bench = Bench::new();
+    let (shared, mut messages) = Shared::new(&bench, 2);
+    let prepared = shared.group.prepare().unwrap();
+    let endpoint = prepared.endpoint();
+    let member = prepared.handshake(&endpoint).unwrap();
+    for receive in [0, 1] {
+        arrives_at(receive, endpoint.qp_num(), b"early");
+    }
+    let mut task = waits(&mut messages);
+    announce(&bench);
+    assert!(task.poll().is_pending());
+    assert_eq!(posted().len(), 2, "its messages have both blocks");
+    drop(member);
+    // No completion announces this.
+    assert_eq!(posted().len(), 4);
+    shared.arrives(2, 1, b"x");
+    announce(&bench);
+    assert_eq!(task.was_woken(), 1);
+    assert_eq!(task.ends().channel, shared.id(1));
+}
+
+#[test]
+fn number_of_a_channel_that_never_joins_is_that_of_the_next() {
+    let bench = Bench::new();
+    let (shared, messages) = Shared::new(&bench, 2);
+    // Whether or not a task takes messages, and whether or not one waits.
+    let mut messages = Some(messages);
+    let prepared = shared.group.prepare().unwrap();
+    let qp_num = prepared.endpoint().qp_num();
+    drop(prepared);
+    for round in 0..3 {
+        with(|library| library.qp_nums.push_back(qp_num));
+        let prepared = shared.group.prepare().unwrap();
+        let task = messages.as_mut().filter(|_| round == 1).map(waits);
+        assert_eq!(prepared.endpoint().qp_num(), qp_num);
+        drop((prepared, task));
+        messages = messages.filter(|_| round == 0);
+    }
+}
+
+#[test]
+fn channel_that_a_receive_takes_down_ends_what_waits_on_it() {
+    for is_closed in [false, true] {
+        let bench = Bench::new();
+        let pd = bench.context.alloc_pd().unwrap();
+        let pool = BufferPool::new(&pd, 64, 16).unwrap();
+        let builder = Channel::builder(&pd).max_send_wr(8).in_flight(6);
+        let receives = builder.shared_receives(&pool, 1);
+        let shared = AsyncGroup::with_shared_receives(&receives, 2, &bench.events);
+        let (group, _messages) = shared.unwrap();
+        let [left, right] = [(); 2].map(|()| join(&group));
+        let buffer = || pd.reg_mr(vec![0_u8; 8]).unwrap();
+        let mut sends = Vec::new();
+        while left.credits(Queue::Send) > 0 {
+            sends.push(left.send(buffer()));
+        }
+        // It needs more room than its channel's own, and the channel has nothing in flight.
+        let requests = [(); 2].map(|()| Outgoing::send(buffer()).into());
+        let mut waiting = Task::new(right.batch(requests.into())).waits();
+        let mut close = is_closed.then(|| Task::new(right.close()).waits());
+        // A message is longer than its block.
+        let too_long = ibv_wc {
+            wr_id: posted()[0],
+            qp_num: right.endpoint().unwrap().qp_num(),
+            status: IBV_WC_LOC_LEN_ERR,
+            ..Default::default()
+        };
+        with(|library| library.done.push_back(too_long));
+        announce(&bench);
+        assert!(right.is_down());
+        assert_eq!(waiting.was_woken(), 1);
+        assert!(waiting.ends().0.is_err());
+        if let Some(close) = &mut close {
+            close.ends_when_woken().unwrap_err();
+        }
+    }
 }
 
 #[test]

@@ -4,6 +4,8 @@
     reason = "hands blocks to the device that their places keep"
 )]
 
+use std::task::Waker;
+
 use verbs_core::{PostError, ReceiveWorkRequest, Sge, WorkSuccess};
 
 use super::shared::{Arrived, Shared};
@@ -152,40 +154,59 @@ impl Engine {
                 break;
             }
         }
-        let Some(shared) = &self.shared else {
-            return;
-        };
-        if shared.queue.has_ended_claims() {
-            self.drop_unclaimed();
+        if self.has_dropped_members() {
+            self.forget_dropped_members();
         }
         if self.shared.as_deref().is_some_and(|shared| shared.has_ends) {
             self.report_ends();
         }
     }
 
-    /// Whether [`poll_until_message`](Self::poll_until_message) has to forget some queue pairs.
-    pub(crate) fn has_ended_claims(&self) -> bool {
+    /// Whether there are queue pairs to [forget](Self::forget_dropped_members).
+    pub(crate) fn has_dropped_members(&self) -> bool {
         let shared = self.shared.as_deref();
-        shared.is_some_and(|shared| shared.queue.has_ended_claims())
+        shared.is_some_and(|shared| shared.queue.ended() > 0)
     }
 
-    /// Gives up the messages of queue pairs that will not join any more.
+    /// Has this waker woken whenever a prepared or connected channel is dropped that has not joined. Then
+    /// [`forget_dropped_members`](Self::forget_dropped_members) is to be called: the messages of such a channel may hold all
+    /// receives, and no completion announces that they are of no use any more.
+    pub fn wake_when_members_drop(&mut self, waker: Waker) {
+        if let Some(shared) = &self.shared {
+            shared.queue.wake_when_claims_end(waker);
+        }
+    }
+
+    /// Forgets the prepared and connected channels that were dropped, and have not joined: gives up their messages, and
+    /// permits others to have the numbers of their queue pairs. Polls until the queue is empty.
+    ///
+    /// [`next_message`](Self::next_message) does so, too. [`refill`](Self::refill) posts the receives again.
     #[cold]
-    #[inline(never)]
-    fn drop_unclaimed(&mut self) {
+    pub fn forget_dropped_members(&mut self) {
         let Some(shared) = self.shared.as_deref() else {
             return;
         };
-        let ended = shared.queue.ended_claims();
+        let ended = shared.queue.ended();
         // They have been destroyed: what is in the queue now has their last.
-        for _ in 0..=self.cq.min_capacity() {
-            if self.drive() == 0 {
-                break;
-            }
-        }
+        self.dispatch_all();
         if let Some(shared) = self.shared.as_deref_mut() {
-            shared.drop_unclaimed(&ended);
+            shared.forget_ended(ended);
         }
+    }
+
+    /// Whether [`next_failed`](Self::next_failed) returns a channel.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        let shared = self.shared.as_deref();
+        shared.is_some_and(|shared| !shared.failed.is_empty())
+    }
+
+    /// Returns each channel once that a shared receive has taken down, unless it was destroyed since.
+    ///
+    /// No operation of the channel completes for that. So a layer in which requests wait for room ends those of the
+    /// channel.
+    pub fn next_failed(&mut self) -> Option<ChannelId> {
+        self.shared.as_deref_mut()?.failed.pop()
     }
 
     /// Takes the oldest message, without a poll.

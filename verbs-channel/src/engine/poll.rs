@@ -377,6 +377,9 @@ fn dispatch_one(
                 && let Some(member) = members.get_mut(channel.index())
                 && member.id == channel
             {
+                if member.down().is_none() {
+                    shared.failed.push(channel);
+                }
                 let _the_channels_end = member.failed(Queue::Receive, error);
             }
             return;

@@ -124,7 +124,7 @@ impl Poller {
                 return None;
             }
             self.wait_until(left, |engine| {
-                engine.has_message() || engine.has_ended_claims()
+                engine.has_message() || engine.has_dropped_members()
             });
         }
     }

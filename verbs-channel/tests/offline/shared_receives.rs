@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::{
-    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, ibv_wc, ibv_wc_status,
+    IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
+    ibv_wc, ibv_wc_status,
 };
 use verbs_channel::verbs_core::{Error as CoreError, ErrorKind, ProtectionDomain};
 use verbs_channel::{
@@ -259,6 +260,23 @@ fn message_of_a_channel_that_never_joins_is_not_that_of_another_with_its_number(
         (message.channel, message.bytes()),
         (id, Some(&b"its own"[..]))
     );
+}
+
+#[test]
+fn channel_that_a_receive_takes_down_is_reported_once_unless_it_was_destroyed() {
+    let mut shared = Shared::new(4, 4, 2);
+    let [(first, first_qp), (second, second_qp)] = [0, 1].map(|at| shared.channels[at]);
+    // The second one of the first channel is flushed.
+    for (receive, qp_num) in [(0, first_qp), (1, first_qp), (2, second_qp)] {
+        fails(posted()[receive], qp_num, IBV_WC_LOC_LEN_ERR);
+    }
+    let engine = shared.group.engine_mut();
+    assert!(!engine.has_failed());
+    engine.drive();
+    assert!(engine.has_failed());
+    engine.destroy(second, DownReason::Closed).unwrap();
+    assert_eq!(engine.next_failed(), Some(first));
+    assert!(!engine.has_failed() && engine.next_failed().is_none());
 }
 
 #[test]

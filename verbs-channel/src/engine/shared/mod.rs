@@ -10,7 +10,7 @@
 //! A place has at most one block. So the queue, and the messages that were not taken, hold at most as
 //! many blocks as there are places, and the completion queue has room for all of them.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     channels: HashMap<u32, ChannelId, BuildHasherDefault<ByNumber>>,
     /// A channel may have gone down, and its end was not reported.
     pub(crate) has_ends: bool,
+    /// Channels that a receive has taken down, and that are open.
+    pub(super) failed: Vec<ChannelId>,
     /// Why the queue takes no more receives: a post has failed.
     pub(super) failure: Option<PostError>,
 }
@@ -99,6 +101,7 @@ impl Shared {
                 BuildHasherDefault::default(),
             ),
             has_ends: false,
+            failed: Vec::with_capacity(max_channels),
             failure: None,
         }
     }
@@ -129,7 +132,8 @@ impl Shared {
 
     /// Routes no more messages of a queue pair: another one may get its number.
     pub(super) fn leave(&mut self, qp_num: u32) {
-        self.channels.remove(&qp_num);
+        let left = self.channels.remove(&qp_num);
+        self.failed.retain(|failed| Some(*failed) != left);
     }
 
     /// A receive has completed. Returns the channel and the error if it has failed.
@@ -195,9 +199,10 @@ impl Shared {
         self.arrived.push_back(Arrived::End { channel, reason });
     }
 
-    /// Gives up the messages of queue pairs that will not join any more, when the completion queue has none
-    /// of them.
-    pub(super) fn drop_unclaimed(&mut self, ended: &BTreeSet<u32>) {
+    /// Forgets the claims that ended first, and the messages of their queue pairs, of which the completion queue has
+    /// no more.
+    pub(super) fn forget_ended(&mut self, count: usize) {
+        let ended = self.queue.forget_ended(count);
         let free = &mut self.free;
         self.early.retain(|early| {
             let is_left = ended.contains(&early.qp_num);
@@ -206,7 +211,6 @@ impl Shared {
             }
             !is_left
         });
-        self.queue.forget_ended(ended);
     }
 
     /// Places without a posted receive or a message.

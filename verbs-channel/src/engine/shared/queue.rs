@@ -5,15 +5,15 @@
     reason = "makes queue pairs on which no receive is posted"
 )]
 
-use std::collections::BTreeSet;
 use std::mem;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 use verbs_core::{Error, ErrorChain, PreparedQueuePair, QueuePairBuilder, SharedReceiveQueue};
 
 use crate::buffer::OwnedBuffer;
-use crate::contained::log_error;
+use crate::contained::{log_error, panics};
 use crate::error::Result;
 
 /// A shared receive queue. Each queue pair on it that this crate has is kept with an `Arc` of this, and
@@ -25,18 +25,25 @@ pub(crate) struct SharedQueue {
     // The blocks that were posted when the engine was dropped.
     left: Mutex<Vec<OwnedBuffer>>,
     claims: Mutex<Claims>,
-    // A claim has ended since the last look at them.
-    has_ended_claims: AtomicBool,
+    // How many claims have ended, to be read without the lock.
+    ended: AtomicUsize,
 }
 
 /// The numbers of queue pairs that have not joined.
+///
+/// ```text
+/// claim ──► live ── dropped ──► ended ── the completion queue has been emptied since ──► forgotten
+///             └──── joined
+/// ```
 #[derive(Debug, Default)]
 struct Claims {
     // They were prepared, and may join.
     live: Vec<u32>,
-    // They will not join any more. The completion queue may still have messages of them, so no other queue
-    // pair with such a number is used.
-    ended: BTreeSet<u32>,
+    // They will not join any more, in the order in which they ended. The completion queue may still have messages
+    // of them, so no other queue pair with such a number is used.
+    ended: Vec<u32>,
+    // Woken when one ends.
+    waker: Option<Waker>,
 }
 
 /// A queue pair on the queue that has not joined its engine. Its messages are kept until it has, or until
@@ -53,7 +60,7 @@ impl SharedQueue {
             srq: Some(srq),
             left: Mutex::default(),
             claims: Mutex::default(),
-            has_ended_claims: AtomicBool::new(false),
+            ended: AtomicUsize::new(0),
         })
     }
 
@@ -101,23 +108,25 @@ impl SharedQueue {
         }
     }
 
-    /// Whether a claim has ended since the last call of [`ended_claims`](Self::ended_claims).
+    /// Has this woken whenever a claim ends.
+    pub(crate) fn wake_when_claims_end(&self, waker: Waker) {
+        lock(&self.claims).waker = Some(waker);
+    }
+
+    /// How many claims have ended, and were not [forgotten](Self::forget_ended): their queue pairs have been
+    /// destroyed, and will not join any more.
     #[inline]
-    pub(crate) fn has_ended_claims(&self) -> bool {
-        self.has_ended_claims.load(Ordering::Acquire)
+    pub(crate) fn ended(&self) -> usize {
+        self.ended.load(Ordering::Acquire)
     }
 
-    /// The numbers of the queue pairs that will not join any more: they have been destroyed.
-    pub(crate) fn ended_claims(&self) -> BTreeSet<u32> {
-        self.has_ended_claims.store(false, Ordering::Release);
-        lock(&self.claims).ended.clone()
-    }
-
-    /// There are no messages of these any more: other queue pairs may have their numbers.
-    pub(crate) fn forget_ended(&self, numbers: &BTreeSet<u32>) {
-        lock(&self.claims)
-            .ended
-            .retain(|ended| !numbers.contains(ended));
+    /// Forgets those that ended first, as there are no messages of them in the completion queue any more. Returns
+    /// their numbers, which other queue pairs may have from now on.
+    pub(crate) fn forget_ended(&self, count: usize) -> Vec<u32> {
+        let mut claims = lock(&self.claims);
+        let forgotten = claims.ended.drain(..count).collect();
+        self.ended.store(claims.ended.len(), Ordering::Release);
+        forgotten
     }
 
     /// This queue pair has joined: the end of its claim means nothing.
@@ -138,9 +147,13 @@ impl Drop for Claim {
         // It is not there if it has joined.
         if let Some(at) = live.position(|claimed| *claimed == self.qp_num) {
             claims.live.swap_remove(at);
-            claims.ended.insert(self.qp_num);
+            claims.ended.push(self.qp_num);
+            self.queue
+                .ended
+                .store(claims.ended.len(), Ordering::Release);
+            let waker = claims.waker.clone();
             drop(claims);
-            self.queue.has_ended_claims.store(true, Ordering::Release);
+            let _panicked = panics(|| waker.into_iter().for_each(Waker::wake));
         }
     }
 }
