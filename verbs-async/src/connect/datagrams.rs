@@ -114,9 +114,10 @@ impl AsyncGroup {
         let (max, ours) = (datagrams.max_payload(), prepared.endpoint());
         let mut connector = Connector::new(server, &ours, private_data, max, begun, timeout)
             .map_err(exchange_error)?;
+        let pool = deadline.share(1, pool(datagrams, BUFFERS)).await?;
         let client = Client {
             datagrams,
-            pool: pool(datagrams, BUFFERS).await?,
+            pool: pool.ok_or_else(late)??,
             deadline: &deadline,
         };
         let peer = client.run(&mut connector).await?;

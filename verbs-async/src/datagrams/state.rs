@@ -12,6 +12,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -207,12 +208,18 @@ impl Defers for State {
 }
 
 impl Drop for Shared {
-    /// Leaving a multicast group may block, and so may destroying the queue pair.
+    /// Leaving a multicast group may block, and so may destroying the queue pair and address handles.
     fn drop(&mut self) {
-        let engine = &mut self.state.get_mut().engine;
+        let State {
+            engine, retired, ..
+        } = self.state.get_mut();
         engine.fail(DownReason::Closed);
         if let Some(ending) = engine.take_ending() {
             self.end.destroy(ending);
+        }
+        let retired = mem::take(retired);
+        if !retired.is_empty() {
+            blocking::detach(move || drop(retired));
         }
     }
 }
@@ -271,11 +278,14 @@ impl CqListener for Shared {
     }
 
     fn on_notifier_failed(&self, error: &io::Error) {
-        wake::log_error(format_args!(
-            "the notifier has failed, taking a datagram endpoint down: {}",
-            ErrorChain::new(error)
-        ));
         let mut state = self.state.lock();
+        // A runtime that ends after its endpoints is no error.
+        if state.engine.down_reason().is_none() {
+            let error = ErrorChain::new(error);
+            state.deferred.log(Box::new(format!(
+                "the notifier has failed, taking a datagram endpoint down: {error}"
+            )));
+        }
         state.engine.fail(DownReason::NotifierFailed);
         self.unlock(state);
     }

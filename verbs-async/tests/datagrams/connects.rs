@@ -15,7 +15,7 @@ use verbs_async::verbs_channel::{self, Channel, Datagrams};
 use verbs_async::{AsyncDatagrams, AsyncGroup, DatagramArrival, Error, Result};
 
 use crate::bench::{Bench, done};
-use crate::ends::destroys;
+use crate::ends::{Held, destroys};
 use crate::waits::{comes, peer};
 
 /// Only what hangs takes so long.
@@ -238,6 +238,26 @@ fn silent_server_is_asked_again_and_is_a_timeout() {
     };
     assert_eq!(*after, Some(timeout));
     drop(late);
+    drop((group, datagrams));
+    wire.ends();
+}
+
+#[test]
+fn registration_that_takes_too_long_is_a_timeout() {
+    let _shared = share();
+    let mut wire = Wire::new(1);
+    let (group, datagrams, server) = (wire.group.clone(), wire.datagrams.clone(), peer());
+    let registers = Held::new(&["ibv_reg_mr"]);
+    let timeout = Duration::from_millis(300);
+    let connect = group.connect_over_datagrams_async_io(&datagrams, &server, timeout, b"");
+    let mut connect = Box::pin(connect);
+    let error = wire.run(connect.as_mut(), |_| None, |_| true).unwrap();
+    let error = error.unwrap_err();
+    let is_late = matches!(failure(&error), ExchangeError::TimedOut { .. });
+    assert!(is_late, "{error}");
+    registers.begins("ibv_reg_mr");
+    registers.returns();
+    drop(connect);
     drop((group, datagrams));
     wire.ends();
 }

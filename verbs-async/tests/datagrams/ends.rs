@@ -5,20 +5,22 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
 use fake_libibverbs::{posted, share, with};
+use verbs_async::verbs_channel::verbs_core::{DatagramEndpoint, Gid, QKey};
 use verbs_async::verbs_channel::{BufferPool, DownReason, TransportError};
 use verbs_async::{Error, Result};
+use verbs_harness::logged::{lines, listen};
 
 use crate::bench::{Bench, Task, done, later};
 use crate::waits::{LONG, assert_all_ends, buffer, endpoint, peer, sends};
 
 /// Calls of some verbs: each waits until it is released.
-struct Held {
+pub(crate) struct Held {
     begun: Receiver<&'static str>,
     release: Sender<()>,
 }
 
 impl Held {
-    fn new(verbs: &'static [&'static str]) -> Self {
+    pub(crate) fn new(verbs: &'static [&'static str]) -> Self {
         let (begins, begun) = mpsc::channel();
         let (release, released) = mpsc::channel();
         let released = Mutex::new(released);
@@ -33,13 +35,13 @@ impl Held {
     }
 
     /// Waits until a call of this verb has begun.
-    fn begins(&self, verb: &str) {
+    pub(crate) fn begins(&self, verb: &str) {
         let begun = self.begun.recv_timeout(LONG);
         assert_eq!(begun.expect("it does not begin"), verb);
     }
 
     /// Lets one return.
-    fn returns(&self) {
+    pub(crate) fn returns(&self) {
         self.release.send(()).unwrap();
     }
 }
@@ -54,9 +56,14 @@ fn assert_is_stuck(closed: Result<()>) {
 
 /// From now on, the threads that destroy queue pairs.
 pub(crate) fn destroys() -> Receiver<ThreadId> {
+    calls_of("ibv_destroy_qp")
+}
+
+/// From now on, the threads that call this.
+fn calls_of(called: &'static str) -> Receiver<ThreadId> {
     let (sender, threads) = mpsc::channel();
     let before = move |verb: &str, _| {
-        if verb == "ibv_destroy_qp" {
+        if verb == called {
             sender.send(thread::current().id()).ok();
         }
     };
@@ -98,6 +105,53 @@ fn forgotten_handle_is_destroyed_on_a_helper_thread() {
     held.returns();
     drop((datagrams, pd, bench));
     assert_all_ends();
+}
+
+#[test]
+fn handles_of_an_endpoint_that_ends_are_destroyed_on_helper_threads() {
+    let _shared = share();
+    for is_closed in [false, true] {
+        let bench = Bench::new();
+        let (pd, datagrams) = endpoint(&bench);
+        sends(datagrams.send_to(&peer(), buffer(&pd))).unwrap();
+        done([*posted().last().unwrap()]);
+        // It is forgotten while a datagram needs it.
+        let gid: Gid = "::ffff:10.0.0.10".parse().unwrap();
+        let other = DatagramEndpoint::builder(0x77, QKey::MAX).gid(gid);
+        let other = other.build().unwrap();
+        sends(datagrams.send_to(&other, buffer(&pd))).unwrap();
+        datagrams.forget(&other);
+        let destroys = calls_of("ibv_destroy_ah");
+        let is_helper = || {
+            let thread = destroys.recv_timeout(LONG).expect("it is not destroyed");
+            assert_ne!(thread, thread::current().id());
+        };
+        if is_closed {
+            sends(datagrams.close()).unwrap();
+            is_helper();
+        }
+        drop(datagrams);
+        (usize::from(is_closed)..2).for_each(|_| is_helper());
+        with(|library| library.before = None);
+        drop((pd, bench));
+        assert_all_ends();
+    }
+}
+
+#[test]
+fn notifier_that_fails_after_the_endpoint_was_closed_logs_nothing() {
+    let _shared = share();
+    for is_closed in [true, false] {
+        listen();
+        let bench = Bench::new();
+        let (_pd, datagrams) = endpoint(&bench);
+        if is_closed {
+            sends(datagrams.close()).unwrap();
+        }
+        bench.hand.over();
+        assert_eq!(lines().len(), usize::from(!is_closed));
+        drop(datagrams);
+    }
 }
 
 #[test]
@@ -195,7 +249,6 @@ fn queue_pair_that_could_not_be_destroyed_before_is_the_error_of_closing() {
 fn closing_waits_for_the_thread_that_attaches_and_keeps_no_other_from_leaving() {
     use verbs_async::AsyncDatagrams;
     use verbs_async::verbs_channel::Datagrams;
-    use verbs_async::verbs_core::QKey;
 
     let _shared = share();
     let manager = fake_librdmacm::share();

@@ -7,14 +7,15 @@ use verbs_core::{AddressHandle, DatagramQueuePair, Error};
 
 #[cfg(feature = "rdmacm")]
 use super::groups::Groups;
+use super::handles::Handles;
 use crate::buffer::OwnedBuffer;
 use crate::contained::log_error;
 use crate::engine::Leak;
 
-/// The queue pair of an endpoint that is down, and the buffers in flight, from
+/// The queue pair of an endpoint that is down, the buffers in flight, and the address handles, from
 /// [`DatagramEngine::take_ending`](super::DatagramEngine::take_ending).
 ///
-/// [`destroy`](Self::destroy) ends both, and so does dropping it, which logs the error. Either may block
+/// [`destroy`](Self::destroy) ends all of them, and so does dropping it, which logs the error. Either may block
 /// in the kernel for a while. No lock is to be held: releasing a block wakes those that wait for it.
 #[derive(Debug)]
 #[must_use = "its drop destroys the queue pair"]
@@ -23,6 +24,8 @@ pub struct DatagramEnding {
     held: Option<Held>,
     // Why it could not be destroyed, until that is returned or logged.
     leak: Option<Leak>,
+    // Of later datagrams, of which there are none. They are dropped with this, and not before.
+    _handles: Handles,
 }
 
 /// A datagram on its way out.
@@ -44,10 +47,11 @@ pub(super) struct Held {
 }
 
 impl DatagramEnding {
-    pub(super) const fn new(held: Held) -> Self {
+    pub(super) const fn new(held: Held, handles: Handles) -> Self {
         Self {
             held: Some(held),
             leak: None,
+            _handles: handles,
         }
     }
 

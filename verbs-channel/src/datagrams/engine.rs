@@ -404,13 +404,15 @@ impl DatagramEngine {
     pub fn fail(&mut self, reason: DownReason) {
         self.down.get_or_insert(reason);
         if let Some(qp) = self.qp.take() {
-            self.ending = Some(DatagramEnding::new(Held {
+            let held = Held {
                 qp,
                 sends: self.sends.take_all(),
                 receives: self.receives.take_all(),
                 #[cfg(feature = "rdmacm")]
                 groups: mem::take(&mut self.groups),
-            }));
+            };
+            let handles = mem::take(&mut self.handles);
+            self.ending = Some(DatagramEnding::new(held, handles));
         }
     }
 

@@ -8,7 +8,7 @@ use verbs_core::{AddressHandle, DatagramEndpoint, Gid};
 /// The address handles to the ports that were sent to last.
 ///
 /// One that is evicted lives on until the datagrams that need it have left: they hold clones.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Handles {
     kept: HashMap<Port, (Arc<AddressHandle>, u64)>,
     capacity: usize,

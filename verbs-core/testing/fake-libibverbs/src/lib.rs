@@ -96,7 +96,8 @@ pub struct Library {
     /// The state of every queue pair in the result of a query, whatever it was moved to.
     pub qp_state: Option<ibv_qp_state>,
     /// Called with nothing locked before a queue pair is modified, with the state asked for, or
-    /// destroyed, or attached to a multicast group or detached: such a call takes as long as this does.
+    /// destroyed, or attached to a multicast group or detached, before memory is registered, and before an
+    /// address handle is destroyed: such a call takes as long as this does.
     pub before: Option<Hook>,
     /// The bytes that a successful request writes, by its `wr_id` and their place; what is there
     /// stays there without it.

@@ -117,6 +117,7 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     _access: c_uint,
 ) -> *mut ibv_mr {
+    before("ibv_reg_mr", None);
     let mr = made("ibv_reg_mr", &[pd.addr()], |library| {
         library.iovas.push(iova);
         let (lkey, rkey) = (library.number(), library.number());
