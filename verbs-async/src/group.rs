@@ -5,6 +5,7 @@
 )]
 
 use std::fmt;
+use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -146,7 +147,8 @@ impl AsyncGroup {
     /// Receives can be [started](PreparedChannel::start_receive) on it. They are posted when the channel joins,
     /// before the peer may send, and then are operations of the channel: [`AsyncChannel::prepared_receives`]. If
     /// the channel cannot be connected, or the future is dropped, a helper thread destroys the queue pair, and
-    /// then drops the buffers.
+    /// then drops the buffers. **If you drop the prepared channel itself, this thread does so,** and the driver may
+    /// take a while.
     ///
     /// # Errors
     ///
@@ -161,8 +163,9 @@ impl AsyncGroup {
     /// # Errors
     ///
     /// That of [`ChannelGroup::join`], with the channel: the group is full, another group prepared the
-    /// channel, or its peer cannot be watched because too many descriptors are open. A dropped channel belongs
-    /// to the group until a helper thread has destroyed its queue pair. [`handshake`](Self::handshake) and all
+    /// channel, or its peer cannot be watched, because too many descriptors are open, or because the runtime of the
+    /// group's notifier has ended. Dropping the error drops the channel: this thread destroys its queue pair. A
+    /// dropped channel belongs to the group until a helper thread has destroyed its queue pair. [`handshake`](Self::handshake) and all
     /// functions that connect wait for that, and [`AsyncChannel::close`] returns after it.
     #[expect(clippy::result_large_err, reason = "gives back the channel")]
     pub fn join(
@@ -234,13 +237,13 @@ impl AsyncGroup {
     ///
     /// Those of the handshake and of [`join`](Self::join); [`Error::Thread`].
     #[doc(alias = "ibv_modify_qp")]
-    pub async fn handshake(
+    pub fn handshake(
         &self,
         member: PreparedChannel<ConnectedMember>,
         remote: &QueuePairEndpoint,
-    ) -> Result<AsyncChannel> {
+    ) -> impl Future<Output = Result<AsyncChannel>> {
+        // Not in the future: it may never be polled.
         self.handshake_watched(Elsewhere::new(member), *remote, None)
-            .await
     }
 
     /// [`handshake`](Self::handshake), and watches the peer through the descriptor if there is one.

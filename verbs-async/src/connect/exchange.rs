@@ -108,16 +108,16 @@ impl AsyncGroup {
     /// # Errors
     ///
     /// As [`exchange`](Self::exchange).
-    pub async fn exchange_prepared(
+    pub fn exchange_prepared(
         &self,
         prepared: PreparedChannel<ConnectedMember>,
         stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
         private_data: &[u8],
-    ) -> Result<(AsyncChannel, Vec<u8>)> {
+    ) -> impl Future<Output = Result<(AsyncChannel, Vec<u8>)>> {
         let side = prepared.side();
+        // Not in the future: it may never be polled.
         let prepared = Some(Elsewhere::new(prepared));
         self.meet_watched(stream, private_data, prepared, (side, None))
-            .await
     }
 
     async fn meet_watched(

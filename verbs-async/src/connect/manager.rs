@@ -1,7 +1,7 @@
 //! Connecting by `rdma_cm`, with any notifier and any executor.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -98,26 +98,30 @@ impl AsyncGroup {
     /// # Errors
     ///
     /// As [`connect_cm`](Self::connect_cm).
-    pub async fn connect_cm_raw(
+    pub fn connect_cm_raw(
         &self,
         prepared: PreparedChannel<ConnectedMember>,
         peer: SocketAddr,
         timeout: Duration,
         private_data: &[u8],
-    ) -> Result<(AsyncChannel, PrivateData)> {
-        let (deadline, prepared) = (self.deadline(timeout), Elsewhere::new(prepared));
-        let met = async {
-            let Asked {
-                prepared,
-                answer,
-                theirs,
-            } = self
-                .ask(Some(prepared), peer, private_data.into(), &deadline)
-                .await?;
-            let channel = self.establish(prepared, answer, timeout).await?;
-            Ok((channel, theirs))
-        };
-        deadline.bound(&Awaited::new(peer, "answer"), met).await
+    ) -> impl Future<Output = Result<(AsyncChannel, PrivateData)>> {
+        // Not in the future: it may never be polled.
+        let prepared = Elsewhere::new(prepared);
+        async move {
+            let deadline = self.deadline(timeout);
+            let met = async {
+                let Asked {
+                    prepared,
+                    answer,
+                    theirs,
+                } = self
+                    .ask(Some(prepared), peer, private_data.into(), &deadline)
+                    .await?;
+                let channel = self.establish(prepared, answer, timeout).await?;
+                Ok((channel, theirs))
+            };
+            deadline.bound(&Awaited::new(peer, "answer"), met).await
+        }
     }
 
     /// Needs the feature `rdmacm`. Accepts one peer by `rdma_cm` and connects a channel to it, on any executor.
@@ -216,17 +220,20 @@ impl AsyncGroup {
     ///
     /// As [`PreparedChannel::accept_cm_raw`] and [`join`](Self::join).
     #[doc(alias = "rdma_accept")]
-    pub async fn accept_cm_raw(
+    pub fn accept_cm_raw(
         &self,
         prepared: PreparedChannel<ConnectedMember>,
         request: CmRequest,
         timeout: Duration,
         private_data: &[u8],
-    ) -> Result<AsyncChannel> {
-        let (deadline, peer) = (self.deadline(timeout), request.peer_addr());
+    ) -> impl Future<Output = Result<AsyncChannel>> {
+        // Not in the future: it may never be polled.
         let prepared = Elsewhere::new(prepared);
-        let met = self.accept(prepared, request.request, private_data.to_vec(), timeout);
-        deadline.bound(&Awaited::new(peer, "confirm"), met).await
+        async move {
+            let (deadline, peer) = (self.deadline(timeout), request.peer_addr());
+            let met = self.accept(prepared, request.request, private_data.to_vec(), timeout);
+            deadline.bound(&Awaited::new(peer, "confirm"), met).await
+        }
     }
 
     /// Accepts a peer of this crate. There is no timeout: the listener has one.

@@ -1,5 +1,7 @@
 //! Connecting over TCP, by tokio or by async-io.
 
+#[cfg(feature = "tokio")]
+use std::future::Future;
 use std::net::SocketAddr;
 #[cfg(feature = "async-io")]
 use std::net::{TcpStream, ToSocketAddrs};
@@ -154,14 +156,14 @@ impl AsyncGroup {
     ///
     /// As [`exchange`](Self::exchange).
     #[cfg(feature = "tokio")]
-    pub async fn exchange_prepared_tokio(
+    pub fn exchange_prepared_tokio(
         &self,
         prepared: PreparedChannel<ConnectedMember>,
         stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + AsFd,
         private_data: &[u8],
-    ) -> Result<(AsyncChannel, Vec<u8>)> {
+    ) -> impl Future<Output = Result<(AsyncChannel, Vec<u8>)>> {
         let stream = adapter::Tokio(stream);
-        self.exchange_prepared(prepared, stream, private_data).await
+        self.exchange_prepared(prepared, stream, private_data)
     }
 
     /// Needs the feature `async-io`. Connects over TCP to a peer that accepts, with async-io, in

@@ -119,6 +119,35 @@ fn exchange_that_does_not_complete_destroys_on_a_helper_thread() {
 }
 
 #[test]
+fn connecting_that_is_never_polled_destroys_on_a_helper_thread() {
+    let _shared = share();
+    block_on(async {
+        let group = group(&events(), 1);
+        let destroyers = Destroyers::new();
+        let prepared = || group.prepare().unwrap();
+        let member = prepared();
+        let endpoint = member.endpoint();
+        drop(group.handshake(member, &endpoint));
+        destroyers.assert_helper();
+        let stream = || UnixStream::pair().unwrap().0;
+        drop(group.exchange_prepared_tokio(prepared(), stream(), b""));
+        destroyers.assert_helper();
+        let stream = std::os::unix::net::UnixStream::pair().unwrap().0;
+        let stream = async_io::Async::new(stream).unwrap();
+        drop(group.exchange_prepared(prepared(), stream, b""));
+        destroyers.assert_helper();
+        #[cfg(feature = "rdmacm")]
+        {
+            let peer = ([192, 0, 2, 1], 7471).into();
+            drop(group.connect_cm_raw(prepared(), peer, LONG, b""));
+            destroyers.assert_helper();
+        }
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+#[test]
 fn channel_that_finds_no_place_is_destroyed_on_a_helper_thread() {
     let _shared = share();
     block_on(async {
