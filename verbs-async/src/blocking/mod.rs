@@ -8,8 +8,13 @@
 //! | Pool      | Threads | Calls                                                                              |
 //! |-----------|---------|------------------------------------------------------------------------------------|
 //! | calling   | 64      | [`run`]: whose time others choose. RTR, steps of `rdma_cm`, registrations           |
-//! | releasing | 32      | [`detach`], `run_always`: which release something, in bounded time. Destroys, drops |
+//! | releasing | 32      | [`detach`], `run_always`: which release something. Destroys, drops, wake-ups        |
 //! | lookups   | 8       | `look_up`: names of hosts, each for as long as the resolver of the system waits     |
+//!
+//! What releases something takes as long as the driver, which is bounded, and as users' wakers, loggers and drops.
+//! Those run there, too: a drop wakes tasks, and [wake-ups that a thread has left](crate::deferred) continue there,
+//! some thousands at a time. So one of them that blocks may delay the destruction of queue pairs: if there are as
+//! many as threads, until it returns.
 //!
 //! A thread is started when none of its pool is idle, and ends after it was idle for [`IDLE`]. Further calls
 //! are queued, first come, first served: 64 concurrent peers that do not answer delay the next handshake
@@ -90,9 +95,26 @@ pub(crate) fn try_detach(call: impl FnOnce() + Send + 'static) -> bool {
     try_detach_on(&RELEASES, call).is_ok()
 }
 
+/// The same for callers that hold a lock: if no thread can be started, and none runs, the call is made with the next
+/// one that releases something.
+#[cfg(feature = "rdmacm")]
+pub(crate) fn detach_under_lock(call: impl FnOnce() + Send + 'static) {
+    detach_under_lock_on(&RELEASES, call);
+}
+
+#[cfg(any(feature = "rdmacm", test))]
+fn detach_under_lock_on(pool: &'static Pool, call: impl FnOnce() + Send + 'static) {
+    if let Err(job) = try_detach_on(pool, call) {
+        pool.leave(job);
+    }
+}
+
 fn detach_on(pool: &'static Pool, call: impl FnOnce() + Send + 'static) {
     if let Err(job) = try_detach_on(pool, call) {
         job();
+        while let Some(left) = pool.take_left() {
+            left();
+        }
     }
 }
 
@@ -309,6 +331,24 @@ impl Pool {
             }
         }
         Ok(number)
+    }
+
+    /// Keeps a job for which there was no thread.
+    #[cfg(any(feature = "rdmacm", test))]
+    fn leave(&self, job: Job) {
+        let mut state = self.state.lock();
+        state.submitted += 1;
+        let number = state.submitted;
+        state.jobs.insert(number, job);
+        // There may be one by now.
+        self.submitted.notify_one();
+    }
+
+    /// Takes a job that was left, while there is no thread.
+    fn take_left(&self) -> Option<Job> {
+        let mut state = self.state.lock();
+        let left = (state.threads == 0).then(|| state.jobs.pop_first());
+        left.flatten().map(|(_number, job)| job)
     }
 
     /// Removes a job that no thread has taken.

@@ -11,6 +11,7 @@ use verbs_channel::verbs_core;
 use verbs_channel::verbs_core::rdmacm::{Connection, Pending, Step};
 
 use super::failure::exchange_error;
+use crate::blocking;
 use crate::channel::AsyncChannel;
 use crate::elsewhere::Elsewhere;
 use crate::error::{Error, Result};
@@ -21,9 +22,9 @@ pub(super) fn watch(channel: &AsyncChannel, connection: Elsewhere<Connection>) -
     channel.watch_connection(connection.into_inner(), end_elsewhere)
 }
 
-/// Ends a connection on a helper thread.
+/// Ends a connection on a helper thread. The driver's lock may be held, as a channel goes down.
 pub(super) fn end_elsewhere(connection: Connection) {
-    drop(Elsewhere::new(connection));
+    blocking::detach_under_lock(move || drop(connection));
 }
 
 /// Waits until a step has ended. `timeout` is that of the whole exchange, for its errors.
