@@ -286,7 +286,6 @@ impl AsyncChannel {
         let has_ended = self.down_reason().is_some_and(has_ended);
         self.shared.drained(self.at, &[Queue::Send]).await;
         let down = self.down_reason().filter(|_| !has_ended);
-        self.shut_down();
         // Not when the device has flushed the receives: it may never do so.
         drop(destroyed_at_the_end);
         self.shared.until_destroyed(self.at).await?;
@@ -336,7 +335,8 @@ impl AsyncChannel {
     ///
     /// # Errors
     ///
-    /// The descriptor cannot be watched: it is a regular file, or too many descriptors are open.
+    /// The descriptor cannot be watched: it is a regular file, too many descriptors are open, or the runtime of the
+    /// group's notifier has ended.
     pub fn watch_peer(&self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let descriptor = descriptor.into();
         self.shared.watch_peers()?;

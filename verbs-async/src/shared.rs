@@ -45,7 +45,7 @@ impl SharedEngine {
     ///
     /// # Errors
     ///
-    /// No more descriptors can be opened or watched.
+    /// No more descriptors can be opened or watched, or the runtime of the notifier has ended.
     pub(crate) fn watch_peers(self: &Arc<Self>) -> Result<(), verbs_channel::Error> {
         if self.peers.get().is_some() {
             return Ok(());
@@ -215,17 +215,24 @@ impl DeviceListener for SharedEngine {
         let Some(failed) = Failed::of(event) else {
             return;
         };
-        let of_all = |ring: &mut Channels| match failed {
-            Failed::Device => true,
-            Failed::Cq(handle) => ring.subscription.cq().handle() == handle,
-            Failed::Srq(handle) => ring.engine.shared_handle() == Some(handle),
-            Failed::Qp(_) => false,
-        };
         let reason = DownReason::Event(event.event_type());
-        if let Failed::Qp(qp_num) = failed {
-            let channel = self.driver.with_ring(|ring| ring.engine.channel_of(qp_num));
-            channel.into_iter().for_each(|at| self.end(at, reason));
-        } else if self.driver.with_ring(of_all) {
+        let is_of_all = match failed {
+            Failed::Qp(qp_num) => {
+                let channel = self.driver.with_ring(|ring| ring.engine.channel_of(qp_num));
+                channel.into_iter().for_each(|at| self.end(at, reason));
+                false
+            }
+            Failed::Device => true,
+            Failed::Cq(handle) => {
+                let cq = |ring: &mut Channels| ring.subscription.cq().handle();
+                self.driver.with_ring(cq) == handle
+            }
+            Failed::Srq(handle) => {
+                let srq = |ring: &mut Channels| ring.engine.shared_handle();
+                self.driver.with_ring(srq) == Some(handle)
+            }
+        };
+        if is_of_all {
             self.destroy_all(reason);
         }
     }
