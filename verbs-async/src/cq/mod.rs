@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::events::{CqEvents, CqListener};
 use crate::sync::{Mutex, MutexGuard};
 use crate::watched::{DeviceListener, Failed};
-use state::{CqState, Failure, Waiter};
+use state::{CqState, Failure, SharedCq, Waiter};
 
 mod state;
 
@@ -59,11 +59,6 @@ pub struct AsyncCq {
 #[derive(Default)]
 pub struct CqPollState {
     registration: Option<Registration>,
-}
-
-struct SharedCq {
-    state: Mutex<CqState>,
-    cq: CompletionQueue,
 }
 
 /// A registered waiter, removed on drop.

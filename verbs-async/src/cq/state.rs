@@ -10,11 +10,17 @@ use slab::Slab;
 use verbs_channel::DownReason;
 use verbs_channel::verbs_core::{CompletionQueue, EventType, PollError, PollSlot, WorkCompletion};
 
-use super::SharedCq;
 use crate::blocking;
 use crate::deferred::{self, Deferred, Defers};
 use crate::error::Error;
 use crate::events::Subscription;
+use crate::sync::Mutex;
+
+/// What the clones of a queue share.
+pub(super) struct SharedCq {
+    pub(super) state: Mutex<CqState>,
+    pub(super) cq: CompletionQueue,
+}
 
 /// The state behind the lock of a queue.
 pub(super) struct CqState {

@@ -43,6 +43,7 @@ use crate::wake;
 use state::{DriverState, Wait};
 
 mod backlog;
+mod drained;
 mod line;
 mod messages;
 mod queueing;

@@ -48,7 +48,7 @@ pub(super) enum Wait {
 pub(super) struct Channel<R: Ring> {
     pub(super) backlogs: [Backlog; 2],
     // By their keys: `None` after it was woken, until its future is polled again or dropped.
-    drain_waiters: Slab<Option<DrainWaiter<R>>>,
+    pub(super) drain_waiters: Slab<Option<DrainWaiter<R>>>,
 }
 
 /// The waker of a task that waits until these queues of this channel are drained.
@@ -123,7 +123,7 @@ impl<R: Ring> DriverState<R> {
         key
     }
 
-    fn has_backlog(&self, index: usize, queue: Queue) -> bool {
+    pub(super) fn has_backlog(&self, index: usize, queue: Queue) -> bool {
         let here = self.channels.get(index);
         here.is_some_and(|here| !here.backlogs[queue as usize].is_empty())
     }
@@ -250,33 +250,6 @@ impl<R: Ring> DriverState<R> {
         self.wake_drained(index);
     }
 
-    /// Wakes the tasks that wait until this channel is drained, if it is.
-    pub(super) fn wake_drained(&mut self, index: usize) {
-        for key in 0..self.drain_keys(index) {
-            if let Some((channel, queues)) = self.drained_by(index, key)
-                && self.is_empty(channel, queues)
-            {
-                let waker = self.wake_drain_waiter(index, key);
-                self.deferred.extend(waker);
-            }
-        }
-    }
-
-    /// A number above all keys of tasks that wait until this channel is drained.
-    fn drain_keys(&self, index: usize) -> usize {
-        let waiters = self.channels.get(index).map(|here| &here.drain_waiters);
-        let last = waiters.and_then(|waiters| waiters.iter().next_back());
-        last.map_or(0, |(key, _)| key + 1)
-    }
-
-    /// What the task with this key waits for.
-    fn drained_by(&self, index: usize, key: usize) -> Option<(R::Channel, &'static [Queue])> {
-        let waiter = self.channels.get(index)?.drain_waiters.get(key)?;
-        waiter
-            .as_ref()
-            .map(|&(_, channel, queues)| (channel, queues))
-    }
-
     /// Takes the outcome of an operation, if it is known.
     pub(super) fn outcome(&mut self, submission: Submission<R::Ticket>) -> Option<R::Outcome> {
         let key = match submission {
@@ -386,48 +359,6 @@ impl<R: Ring> DriverState<R> {
         self.deferred.garbage().extend(replaced.map(Garbage::Wait));
         // Its buffers are returned even if no task waits for anything.
         self.drive(None);
-    }
-
-    /// Wakes the task with this key when these queues of the channel are drained, and for no others of
-    /// it. Returns its previous waker, for the caller to drop.
-    pub(super) fn add_drain_waiter(
-        &mut self,
-        index: usize,
-        key: &mut Option<usize>,
-        waiter: DrainWaiter<R>,
-    ) -> Option<Waker> {
-        let waiters = &mut self.channel(index).drain_waiters;
-        let key = *key.get_or_insert_with(|| waiters.insert(None));
-        if let Some((waker, ..)) = waiters.get_mut(key)?.replace(waiter) {
-            return Some(waker);
-        }
-        self.waiters += 1;
-        self.queued_or_draining += 1;
-        None
-    }
-
-    /// The task with this key does not wait until the channel is drained any more. Returns its waker, for
-    /// the caller to drop.
-    pub(super) fn stop_draining(&mut self, index: usize, key: usize) -> Option<Waker> {
-        let waker = self.wake_drain_waiter(index, key);
-        self.channel(index).drain_waiters.try_remove(key);
-        waker
-    }
-
-    /// Takes the waker of the task with this key.
-    fn wake_drain_waiter(&mut self, index: usize, key: usize) -> Option<Waker> {
-        let waiters = &mut self.channel(index).drain_waiters;
-        let (waker, ..) = waiters.get_mut(key)?.take()?;
-        self.waiters -= 1;
-        self.queued_or_draining -= 1;
-        Some(waker)
-    }
-
-    /// Whether these queues of a channel and their backlogs are empty.
-    pub(super) fn is_empty(&mut self, channel: R::Channel, queues: &[Queue]) -> bool {
-        queues.iter().all(|&queue| {
-            !self.has_backlog(R::index(channel), queue) && self.ring.is_idle(channel, queue)
-        })
     }
 
     /// The length of the table of channels.

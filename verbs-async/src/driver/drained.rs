@@ -1,0 +1,79 @@
+//! Tasks that wait until queues of a channel, and their backlogs, are empty.
+
+use std::task::Waker;
+
+use verbs_channel::Queue;
+
+use super::ring::Ring;
+use super::state::{DrainWaiter, DriverState};
+
+impl<R: Ring> DriverState<R> {
+    /// Wakes the task with this key when these queues of the channel are drained, and for no others of
+    /// it. Returns its previous waker, for the caller to drop.
+    pub(super) fn add_drain_waiter(
+        &mut self,
+        index: usize,
+        key: &mut Option<usize>,
+        waiter: DrainWaiter<R>,
+    ) -> Option<Waker> {
+        let waiters = &mut self.channel(index).drain_waiters;
+        let key = *key.get_or_insert_with(|| waiters.insert(None));
+        if let Some((waker, ..)) = waiters.get_mut(key)?.replace(waiter) {
+            return Some(waker);
+        }
+        self.waiters += 1;
+        self.queued_or_draining += 1;
+        None
+    }
+
+    /// The task with this key does not wait until the channel is drained any more. Returns its waker, for
+    /// the caller to drop.
+    pub(super) fn stop_draining(&mut self, index: usize, key: usize) -> Option<Waker> {
+        let waker = self.wake_drain_waiter(index, key);
+        self.channel(index).drain_waiters.try_remove(key);
+        waker
+    }
+
+    /// Takes the waker of the task with this key.
+    fn wake_drain_waiter(&mut self, index: usize, key: usize) -> Option<Waker> {
+        let waiters = &mut self.channel(index).drain_waiters;
+        let (waker, ..) = waiters.get_mut(key)?.take()?;
+        self.waiters -= 1;
+        self.queued_or_draining -= 1;
+        Some(waker)
+    }
+
+    /// Whether these queues of a channel and their backlogs are empty.
+    pub(super) fn is_empty(&mut self, channel: R::Channel, queues: &[Queue]) -> bool {
+        queues.iter().all(|&queue| {
+            !self.has_backlog(R::index(channel), queue) && self.ring.is_idle(channel, queue)
+        })
+    }
+
+    /// Wakes the tasks that wait until this channel is drained, if it is.
+    pub(super) fn wake_drained(&mut self, index: usize) {
+        for key in 0..self.drain_keys(index) {
+            if let Some((channel, queues)) = self.drained_by(index, key)
+                && self.is_empty(channel, queues)
+            {
+                let waker = self.wake_drain_waiter(index, key);
+                self.deferred.extend(waker);
+            }
+        }
+    }
+
+    /// A number above all keys of tasks that wait until this channel is drained.
+    fn drain_keys(&self, index: usize) -> usize {
+        let waiters = self.channels.get(index).map(|here| &here.drain_waiters);
+        let last = waiters.and_then(|waiters| waiters.iter().next_back());
+        last.map_or(0, |(key, _)| key + 1)
+    }
+
+    /// What the task with this key waits for.
+    fn drained_by(&self, index: usize, key: usize) -> Option<(R::Channel, &'static [Queue])> {
+        let waiter = self.channels.get(index)?.drain_waiters.get(key)?;
+        waiter
+            .as_ref()
+            .map(|&(_, channel, queues)| (channel, queues))
+    }
+}
