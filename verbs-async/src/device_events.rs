@@ -22,7 +22,7 @@ use crate::{AsyncCq, AsyncDatagrams, AsyncGroup, CqNotifier, Error, Result};
 /// This is also a [`Stream`]. Events are taken from the device when they arrive, whether or not a
 /// task waits here. So what was passed to [`watch`](Self::watch),
 /// [`watch_datagrams`](Self::watch_datagrams) or [`watch_cq`](Self::watch_cq) fails at once when its device,
-/// queue or queue pair fails.
+/// queue or queue pair fails, until this is dropped.
 ///
 /// Each event is taken once, so a context can have only one such stream. A second one is an error.
 /// Up to 64 events are kept until [`next`](Self::next) takes them. Beyond that the oldest is

@@ -36,6 +36,9 @@ use crate::watched::DeviceListener;
 ///
 /// Cloning is cheap and shares the group. It lives as long as the last clone or the last channel.
 /// For a single channel, make a group of one.
+///
+/// Pass it to [`DeviceEvents::watch`](crate::DeviceEvents::watch). Otherwise its tasks
+/// [may wait forever](crate#when-the-device-fails) when the device fails or is removed.
 #[derive(Clone)]
 pub struct AsyncGroup {
     shared: Arc<SharedEngine>,

@@ -148,6 +148,30 @@
 //! [`is_peer_closed`](verbs_channel::DownReason::is_peer_closed). See
 //! [`verbs_channel`](verbs_channel#when-the-peer-leaves).
 //!
+//! # When the device fails
+//!
+//! A wait ends when its operation completes or fails, when the peer leaves, and when the queue can no longer be polled
+//! or armed. A device that fails or is removed, and a queue pair that fails without a completion, end waits only if
+//! [`DeviceEvents`] watch the group: this crate does not query devices, as such a call may block the executor.
+//!
+//! ```no_run
+//! # #[cfg(feature = "tokio")]
+//! # async fn example() -> verbs_async::Result<()> {
+//! use verbs_async::verbs_channel::Channel;
+//! use verbs_async::verbs_core::Context;
+//! use verbs_async::{AsyncGroup, CqEvents, DeviceEvents};
+//!
+//! let pd = Context::first_active()?.alloc_pd()?;
+//! let group = AsyncGroup::new(Channel::builder(&pd), 100, &CqEvents::create_tokio(pd.context())?)?;
+//! // One for each context. It watches until it is dropped.
+//! let device_events = DeviceEvents::create_tokio(pd.context())?;
+//! device_events.watch(&group);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Without that, put your runtime's timeout around each wait.
+//!
 //! # Other runtimes
 //!
 //! There are notifiers for tokio, for async-io (smol and others), and for programs without a
