@@ -72,7 +72,7 @@ fn all(report: &mut Report) -> Result<(), Error> {
     semver(report, &released)?;
     let scratch = workspace::scratch_dir()?.join("release");
     packaged(report, &scratch)?;
-    installed(report, &manifests, &scratch)?;
+    installed(report, &manifests)?;
     oldest_rust(report, &manifests, &scratch)?;
     oldest_dependencies(report, &manifests, &scratch)?;
     docs::docs(report, &manifests, &scratch)?;
@@ -177,33 +177,43 @@ fn packaged(report: &mut Report, scratch: &Path) -> Result<(), Error> {
 }
 
 /// `cargo install` of the program from its package alone gives a program that starts.
-fn installed(report: &mut Report, manifests: &Manifests, scratch: &Path) -> Result<(), Error> {
+fn installed(report: &mut Report, manifests: &Manifests) -> Result<(), Error> {
     const PROGRAM: &str = "cargo-soft-roce";
-    let folder = empty(scratch.join("installed"))?;
+    // Outside the workspace, of which cargo would take it for a member.
+    let folder = std::env::temp_dir().join(format!("{PROGRAM}-{}", std::process::id()));
+    let folder = empty(folder)?;
+    let steps = install(report, manifests, PROGRAM, &folder);
+    remove(&folder)?;
+    steps
+}
+
+fn install(
+    report: &mut Report,
+    manifests: &Manifests,
+    program: &str,
+    folder: &Path,
+) -> Result<(), Error> {
     let before = report.failures();
     let mut package = workspace::cargo(&["package", "--no-verify", "--locked", "--package"]);
-    package.arg(PROGRAM).arg("--target-dir").arg(&folder);
-    step(report, "package of cargo-soft-roce", &mut package)?;
+    package.arg(program).arg("--target-dir").arg(folder);
+    step(report, &format!("package of {program}"), &mut package)?;
     if report.failures() > before {
         return Ok(());
     }
-    docs::extract(&folder.join("package"), &folder)?;
-    let version = manifests.version_of(PROGRAM)?;
+    docs::extract(&folder.join("package"), folder)?;
+    let unpacked = folder.join(format!("{program}-{}", manifests.version_of(program)?));
     let mut install = workspace::cargo(&["install", "--locked", "--path"]);
-    // Outside the workspace: what is in the package has to do.
-    install.arg(folder.join(format!("{PROGRAM}-{version}")));
-    install.arg("--root").arg(&folder).current_dir(&folder);
-    step(report, "cargo install of its package", &mut install)?;
-    let mut program = Command::new(folder.join("bin").join(PROGRAM));
-    let help = program.args(["soft-roce", "--help"]);
-    match succeeds(help) {
-        true => report.pass(1),
-        false => report.fail(
-            format!("installed {PROGRAM}: `{}` failed", display(help)),
-            1,
-        ),
+    install.arg(unpacked).arg("--root").arg(folder);
+    step(report, "cargo install of it", install.current_dir(folder))?;
+    if report.failures() > before {
+        return Ok(());
     }
-    remove(&folder)
+    let mut help = Command::new(folder.join("bin").join(program));
+    match succeeds(help.args(["soft-roce", "--help"])) {
+        true => report.pass(1),
+        false => report.fail(format!("`{}` failed", display(&help)), 1),
+    }
+    Ok(())
 }
 
 /// The libraries build with the Rust that their manifests promise, which is an old one.
