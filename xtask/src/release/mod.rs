@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::args::Args;
 use crate::checkers;
@@ -165,15 +165,18 @@ fn semver(report: &mut Report, released: &[(&Manifest, bool)]) -> Result<(), Err
     Ok(())
 }
 
-/// Each crate builds from what its package has in it. A folder that was used before would be taken
-/// for that of the same version.
+/// Each crate builds from what its package has in it. The folder is another each time: cargo keeps the sources of
+/// packages in its home by their version and the path of the folder, and would build those of the run before.
 fn packaged(report: &mut Report, scratch: &Path) -> Result<(), Error> {
-    let target = empty(scratch.join("packages"))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let own = now.unwrap_or_default().as_nanos().to_string();
+    let folder = empty(scratch.join("packages"))?;
+    let target = folder.join(own);
     let args = ["publish", "--dry-run", "--workspace", "--locked"];
     let mut command = workspace::cargo(&args);
     command.arg("--target-dir").arg(&target);
     step(report, "cargo publish --dry-run --workspace", &mut command)?;
-    remove(&target)
+    remove(&folder)
 }
 
 /// `cargo install` of the program from its package alone gives a program that starts.
