@@ -142,13 +142,18 @@ impl<B: Buffer + 'static> SharedRegion<B> {
                     word.store(u64::from_ne_bytes(*whole), Ordering::Relaxed);
                 }
                 (Memory::Word(word), None) => {
-                    let change = |word: u64| {
+                    let changed = |word: u64| {
                         let mut bytes = word.to_ne_bytes();
                         bytes[cell.start..cell.start + cell.len].copy_from_slice(from);
-                        Some(u64::from_ne_bytes(bytes))
+                        u64::from_ne_bytes(bytes)
                     };
-                    // It always has a new value, so it always succeeds.
-                    let _before = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+                    let relaxed = Ordering::Relaxed;
+                    let mut before = word.load(relaxed);
+                    while let Err(now) =
+                        word.compare_exchange_weak(before, changed(before), relaxed, relaxed)
+                    {
+                        before = now;
+                    }
                 }
             }
             at = at.wrapping_add(cell.len);
