@@ -21,6 +21,8 @@ mod domains;
 mod endings;
 mod events;
 mod foreign;
+#[cfg(feature = "rdmacm")]
+mod listening;
 mod logger;
 mod memory;
 mod modify;

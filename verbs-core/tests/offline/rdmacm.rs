@@ -31,7 +31,7 @@ pub(crate) fn device() -> Context {
 }
 
 /// A queue pair that serves so many reads and atomics, and has so many in flight.
-fn queue_pair(context: &Context, serves: u8, asks: u8) -> PreparedQueuePair {
+pub(crate) fn queue_pair(context: &Context, serves: u8, asks: u8) -> PreparedQueuePair {
     let pd = context.alloc_pd().unwrap();
     let cq = verbs_core::CompletionQueue::create(context, 8).unwrap();
     QueuePair::builder(&pd, &cq, &cq)
@@ -73,19 +73,19 @@ fn connected(context: &Context) -> (QueuePair, Connection) {
     (queue_pair, connection)
 }
 
-fn listener() -> Listener {
+pub(crate) fn listener() -> Listener {
     Listener::bind("0.0.0.0:0".parse().unwrap(), 0).unwrap()
 }
 
 /// A request of a peer that wants, and serves, so many reads and atomics.
-fn requested(listener: &mut Listener, depths: (u8, u8)) -> ConnectRequest {
+pub(crate) fn requested(listener: &mut Listener, depths: (u8, u8)) -> ConnectRequest {
     let arrival = Arrival::of(RDMA_CM_EVENT_CONNECT_REQUEST, 0);
     arrive(0, Arrival { depths, ..arrival });
     listener.poll_request().unwrap().unwrap()
 }
 
 /// The failure of a step, whose identifier and queue pair are gone.
-fn failure<T: std::fmt::Debug>(result: Result<T, Error>) -> CmFailure {
+pub(crate) fn failure<T: std::fmt::Debug>(result: Result<T, Error>) -> CmFailure {
     assert_eq!(alive(), 0);
     match result {
         Err(Error::ConnectionManager { failure, .. }) => *failure,
@@ -201,36 +201,6 @@ fn every_failure_of_a_step_is_an_error_with_its_reason() {
 }
 
 #[test]
-fn accepted_peer_that_does_not_establish_is_an_error() {
-    let context = device();
-    for (arrival, text) in [
-        (
-            Arrival::of(RDMA_CM_EVENT_REJECTED, 28),
-            "rejected the request",
-        ),
-        (
-            Arrival::of(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
-            "timed out",
-        ),
-        (
-            Arrival::of(RDMA_CM_EVENT_CONNECT_RESPONSE, 0),
-            "connect response",
-        ),
-    ] {
-        let mut listener = listener();
-        let request = requested(&mut listener, (1, 1));
-        let step = request.accept(queue_pair(&context, 8, 8), b"").unwrap();
-        arrive(1, arrival);
-        let result = step.wait(NOW);
-        drop(listener);
-        let failure = failure(result);
-        assert!(failure.to_string().contains(text), "{failure}");
-    }
-    drop(context);
-    all_is_well();
-}
-
-#[test]
 fn hint_that_an_address_has_changed_ends_nothing() {
     let context = device();
     let hint = Arrival::of(RDMA_CM_EVENT_ADDR_CHANGE, 0);
@@ -307,44 +277,6 @@ fn event_that_cannot_be_taken_is_an_error_and_ends_a_step() {
 }
 
 #[test]
-fn request_that_gets_no_descriptor_is_rejected_and_the_next_one_taken() {
-    for refused in ["rdma_create_event_channel", "rdma_migrate_id"] {
-        let mut listener = listener();
-        for _ in 0..2 {
-            arrive(0, Arrival::of(RDMA_CM_EVENT_CONNECT_REQUEST, 0));
-        }
-        with(|manager| manager.refuse.push((refused, libc::EMFILE)));
-        let error = listener.poll_request().unwrap_err();
-        assert_eq!(error.errno(), Some(libc::EMFILE));
-        assert_eq!(alive(), 2, "the request's is gone");
-        drop(listener.poll_request().unwrap().unwrap());
-        assert!(listener.poll_request().unwrap().is_none());
-        drop(listener);
-    }
-    all_is_well();
-}
-
-#[test]
-fn listener_at_any_port_tries_others_if_one_is_taken() {
-    let tries = |port, taken| {
-        with(|manager| {
-            let refused = ("rdma_listen", libc::EADDRINUSE);
-            manager.refuse = vec![refused; taken];
-            manager.calls.clear();
-        });
-        let listener = Listener::bind(([0, 0, 0, 0], port).into(), 0);
-        let calls = with(|manager| std::mem::take(&mut manager.calls));
-        let listens = calls.iter().filter(|call| **call == "rdma_listen");
-        let errno = listener.map(drop).map_err(|error| error.errno().unwrap());
-        (listens.count(), errno)
-    };
-    assert_eq!(tries(0, 7), (8, Ok(())));
-    assert_eq!(tries(0, 100), (8, Err(libc::EADDRINUSE)));
-    assert_eq!(tries(7471, 100), (1, Err(libc::EADDRINUSE)));
-    fake_librdmacm::assert_all_is_well();
-}
-
-#[test]
 fn failed_call_leaves_nothing_and_has_its_errno() {
     let context = device();
     for refused in ["rdma_create_event_channel", "rdma_create_id"] {
@@ -366,33 +298,6 @@ fn failed_call_leaves_nothing_and_has_its_errno() {
         with(|manager| manager.refuse.push((refused, libc::ENOMEM)));
         assert_eq!(step.wait(NOW).unwrap_err().errno(), Some(libc::ENOMEM));
         assert_eq!(alive(), 0);
-    }
-    drop(context);
-    all_is_well();
-}
-
-#[test]
-fn failed_accept_drops_the_queue_pair_and_the_request() {
-    let context = device();
-    for (refused, errno, kind) in [
-        ("rdma_accept", libc::ENOMEM, ErrorKind::OutOfMemory),
-        ("rdma_init_qp_attr", libc::ENOMEM, ErrorKind::OutOfMemory),
-        // The peer has given up.
-        ("rdma_accept", libc::EINVAL, ErrorKind::ConnectionManager),
-        (
-            "rdma_init_qp_attr",
-            libc::EINVAL,
-            ErrorKind::ConnectionManager,
-        ),
-    ] {
-        let mut listener = listener();
-        let request = requested(&mut listener, (1, 1));
-        with(|manager| manager.refuse.push((refused, errno)));
-        let result = request.accept(queue_pair(&context, 8, 8), b"");
-        let error = result.unwrap_err();
-        assert_eq!(error.kind(), kind, "{error}");
-        assert_eq!(alive(), 1, "the listener's");
-        assert!(!verbs::is_alive("ibv_create_qp"));
     }
     drop(context);
     all_is_well();
