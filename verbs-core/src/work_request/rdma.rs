@@ -12,6 +12,9 @@ use crate::memory::{Gather, RemoteMemoryRegion, Scatter};
 /// An RDMA write: bytes of this side are copied to the peer's memory, without any action by the
 /// peer.
 ///
+/// On iWARP, it completes when TCP has the bytes. They are in the peer's memory when a read that was posted after it has
+/// completed. On other networks its own completion is enough.
+///
 /// An example is on [`QueuePair::post`](crate::QueuePair::post).
 #[repr(transparent)]
 #[doc(alias = "ibv_send_wr")]

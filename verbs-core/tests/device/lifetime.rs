@@ -205,7 +205,7 @@ fn leaked_shared_region_can_still_be_written_by_the_peer() {
     let mut list = [from.gather_element(..).unwrap()];
     pair.a
         .post_one(WriteWorkRequest::new(&mut list, &remote).unwrap());
-    pair.a.sent();
+    pair.a.written(&remote);
     let mut bytes = [0; 64];
     region.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [3; 64]);

@@ -101,7 +101,7 @@ fn foreign_memory_is_written_and_read_by_address() {
     let mut list = [source.gather_element(..).unwrap()];
     pair.a
         .post_one(WriteWorkRequest::new(&mut list, &place).unwrap());
-    pair.a.sent();
+    pair.a.written(&place);
     // By this side's own requests too.
     let mut back = pair.a.pd().reg_mr(vec![0_u8; 10]).unwrap();
     let mut list = [back.scatter_element(..).unwrap()];

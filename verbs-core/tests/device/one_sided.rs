@@ -29,7 +29,7 @@ fn write_arrives_at_its_target() {
             let mut list = [from.gather_element(..).unwrap()];
             pair.a
                 .post_one(WriteWorkRequest::new(&mut list, &place).unwrap());
-            assert_eq!(pair.a.sent().opcode(), WcOpcode::RDMA_WRITE);
+            assert_eq!(pair.a.written(&place).opcode(), WcOpcode::RDMA_WRITE);
             let expected = [&[0xaa; 8][..], &from[..], &[0xaa; 8][..]].concat();
             assert!(bytes(&target) == expected, "{len} bytes");
             assert_silent(&pair.b.side.recv_cq);
@@ -145,7 +145,7 @@ fn an_inline_write_needs_no_registration() {
     )];
     let request = WriteWorkRequest::new(&mut list, &target.remote()).unwrap();
     pair.a.post_one(request.inline());
-    pair.a.sent();
+    pair.a.written(&target.remote());
     assert_eq!(bytes(&target), bytes_sent);
 }
 

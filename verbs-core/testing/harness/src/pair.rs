@@ -7,8 +7,9 @@ use std::sync::Mutex;
 use verbs_core::rdmacm::Connection;
 use verbs_core::{
     AccessFlags, Buffer, CompletionQueue, Context, Device, PostError, PreparedQueuePair,
-    ProtectionDomain, QueuePair, QueuePairEndpoint, ReceiveWorkRequest, SendWorkRequest,
-    SharedRegion, WcStatus, WorkCompletion, WorkRequest, WorkSuccess,
+    ProtectionDomain, QueuePair, QueuePairEndpoint, ReadWorkRequest, ReceiveWorkRequest,
+    RemoteMemoryRegion, SendWorkRequest, SharedRegion, WcStatus, WorkCompletion, WorkRequest,
+    WorkSuccess,
 };
 
 use super::child::Line;
@@ -144,6 +145,21 @@ impl End {
     /// Waits until one request of the send queue has succeeded.
     pub fn sent(&self) -> WorkSuccess {
         wait_for(&self.side.send_cq, 1)[0].result().unwrap()
+    }
+
+    /// Waits until one write to this place has succeeded, and its bytes are there.
+    pub fn written(&self, place: &RemoteMemoryRegion) -> WorkSuccess {
+        let written = self.sent();
+        if !iwarp::is_iwarp() {
+            return written;
+        }
+        // TCP has the bytes, and the peer's device not yet. It serves a read only after what was sent before.
+        let mut one = self.pd().reg_mr(vec![0_u8]).unwrap();
+        let mut list = [one.scatter_element(..).unwrap()];
+        let place = place.slice(..1).unwrap();
+        self.post_one(ReadWorkRequest::new(&mut list, &place).unwrap());
+        self.sent();
+        written
     }
 
     /// Waits until one receive has succeeded.
