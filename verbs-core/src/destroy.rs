@@ -31,10 +31,6 @@ impl<T> Destroy<T> {
     /// The function is called once, by `close` or by the drop, when everything that was made from the object is
     /// gone. Its error is what `close` returns; a drop logs it, and the object is leaked. It must not
     /// panic: each `from_raw` is unsafe for that reason, too.
-    ///
-    /// The function of a completion queue with a channel is called with a lock of that channel. It must not
-    /// call [`get_cq_event`](crate::CompletionChannel::get_cq_event) of the channel, which would wait for the
-    /// lock forever.
     #[must_use]
     pub fn by(function: impl FnOnce(NonNull<T>) -> io::Result<()> + Send + Sync + 'static) -> Self {
         let by = |object| {

@@ -4,9 +4,11 @@
 //!
 //! `ibv_destroy_cq` waits, forever if need be, until as many events have been acknowledged as were
 //! taken from the channel. So each event is counted on its queue under the channel's lock, in the
-//! same critical section that takes it; counts are acknowledged in batches; and the last batch is
-//! acknowledged, and the queue destroyed, under that lock too. Between the two no thread can take an
-//! event of a queue that is going away.
+//! same critical section that takes it, and counts are acknowledged in batches. Before a queue is
+//! destroyed, the last batch is acknowledged under that lock, and the queue's `cq_context` becomes null.
+//! From then on, an event of this queue is acknowledged by whoever takes it, at once, and
+//! `ibv_destroy_cq` waits for that as C requires. A queue that lives on, since another library owns it or
+//! the driver failed to destroy it, never leads to a record that has been freed.
 // tidy: allow(circle): a completion queue and the channel of its events are made of each other
 #![expect(unsafe_code, reason = "owns an `ibv_comp_channel`")]
 
@@ -153,7 +155,7 @@ impl CompletionChannel {
         loop {
             match self.take_event() {
                 Ok(Some(event)) => return Ok(Some(event)),
-                // The queue is being destroyed, look for another event.
+                // The queue is gone or about to be: look for another event.
                 Ok(None) => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
@@ -232,10 +234,11 @@ impl CompletionChannel {
         let ret = unsafe { ibv_get_cq_event(self.as_ptr(), &raw mut cq, &raw mut cq_context) };
         ret::minus_one("ibv_get_cq_event", ret)?;
         let events: *const Events = cq_context.cast();
-        // SAFETY: a queue of this channel has its `Events` as its context, or null; it is destroyed
-        // only under the lock that is held here, and only then lets go of them.
+        // SAFETY: a queue of this channel has its `Events` as its context, or null. They live until it is
+        // null, which `settle` makes it under the lock that is held here.
         let Some(events) = (unsafe { events.as_ref() }) else {
-            // SAFETY: one event was taken, and its queue is not this crate's to keep.
+            // SAFETY: one event was taken, and nobody else acknowledges it; until then the queue is not
+            // destroyed.
             unsafe { ibv_ack_cq_events(cq, 1) };
             return Ok(None);
         };
@@ -246,7 +249,8 @@ impl CompletionChannel {
         let Some(queue) = events.queue.get().filter(|queue| queue.is_alive()) else {
             return Ok(None);
         };
-        // SAFETY: the queue is alive, as above, and the field is not changed.
+        // SAFETY: the queue is destroyed only after `settle`, which waits for the lock that is held here;
+        // and the field is not changed.
         let handle = unsafe { (*cq).handle };
         Ok(Some(CqEvent {
             queue: queue.clone(),
@@ -350,23 +354,22 @@ impl Events {
         drop(self.queue.set(queue));
     }
 
-    /// Acknowledges the remaining events and destroys the queue. No thread takes events meanwhile.
-    pub(super) fn settle(
-        &self,
-        cq: *mut ibv_cq,
-        destroy: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+    /// Acknowledges the events that were taken, and lets go of the queue, which is about to be destroyed:
+    /// `self` is not used for its later events.
+    pub(super) fn settle(&self, cq: *mut ibv_cq) {
         let _taking = self.channel.taking();
+        // SAFETY: the queue is alive. Its `cq_context` is this crate's, and is read only by
+        // `ibv_get_cq_event`, which is called with the lock that is held here.
+        unsafe { (*cq).cq_context = ptr::null_mut() };
         self.acknowledge(cq);
-        destroy()
     }
 
     /// Acknowledges the events that were taken, under the channel's lock.
     fn acknowledge(&self, cq: *mut ibv_cq) {
         let unacked: c_uint = self.unacked.swap(0, Ordering::Relaxed);
         if unacked > 0 {
-            // SAFETY: the queue is alive: it is destroyed under the lock that the caller holds;
-            // and that many events were taken and not acknowledged.
+            // SAFETY: the queue is alive: it is destroyed only after `settle`, which takes the lock that
+            // the caller holds; and that many events were taken and not acknowledged.
             unsafe { ibv_ack_cq_events(cq, unacked) };
         }
     }

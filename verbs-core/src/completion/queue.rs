@@ -176,7 +176,8 @@ impl CompletionQueue {
     /// Takes over a queue that another library made, such as `mlx5dv_create_cq` or `efadv_create_cq`.
     ///
     /// `channel` is the channel with which the queue was made, if its events are to be taken from
-    /// there. In this case the queue's `cq_context` is overwritten.
+    /// there. In this case the queue's `cq_context` is overwritten. It is null when `destroy` is called: if
+    /// the queue lives on, whoever takes its events from the channel acknowledges them, and does no more.
     ///
     /// # Safety
     ///
@@ -382,16 +383,10 @@ impl Inner {
         let Some(cq) = self.cq.take() else {
             return Ok(());
         };
-        let Some(events) = &self.events else {
-            return cq.close();
-        };
-        let closed = events.settle(self.ptr.0, || cq.close());
-        if closed.is_err() {
-            // The queue lives on, and its next event would be looked up here.
-            #[expect(clippy::mem_forget, reason = "leaked with the queue")]
-            std::mem::forget(self.events.take());
+        if let Some(events) = &self.events {
+            events.settle(self.ptr.0);
         }
-        closed
+        cq.close()
     }
 }
 

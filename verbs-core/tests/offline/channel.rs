@@ -3,11 +3,14 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fake_libibverbs::{announce, assert_all_is_well, ladder, lend, report, with};
-use verbs_core::verbs_sys::{IBV_EVENT_PORT_ERR, ibv_async_event, ibv_async_event__bindgen_ty_1};
+use fake_libibverbs::{announce, announce_last, assert_all_is_well, ladder, lend, report, with};
+use verbs_core::verbs_sys::{
+    IBV_EVENT_PORT_ERR, ibv_async_event, ibv_async_event__bindgen_ty_1, ibv_destroy_cq,
+};
 use verbs_core::{CompletionChannel, CompletionQueue, Error, ErrorKind};
 
 const SOON: Option<Duration> = Some(Duration::from_millis(20));
@@ -78,17 +81,49 @@ fn untaken_events_are_acknowledged_when_their_queue_is_destroyed() {
 }
 
 #[test]
-fn events_of_a_queue_that_cannot_be_destroyed_stay_counted() {
+fn events_of_a_queue_that_cannot_be_destroyed_are_acknowledged() {
     let (context, ..) = ladder();
     let channel = CompletionChannel::create(&context).unwrap();
     let stuck = on(&channel);
+    let raw = stuck.as_ptr();
     announce(&stuck);
     with(|library| library.refuse.push(("ibv_destroy_cq", libc::EBUSY)));
     drop(stuck);
-    // The event is of that queue, which still exists in C, but not in this crate.
-    assert!(channel.get_cq_event(SOON).unwrap().is_none());
-    // What the queue leaked keeps its channel.
-    assert!(matches!(channel.close(), Err(Error::InUse { .. })));
+    // The queue still exists in C, but not in this crate: its events are taken, and lead nowhere.
+    for _ in 0..2 {
+        assert!(channel.get_cq_event(SOON).unwrap().is_none());
+        assert!(announce_last());
+    }
+    // SAFETY: it is alive, as it could not be destroyed, and nothing else has it.
+    assert_eq!(unsafe { ibv_destroy_cq(raw) }, 0);
+    channel.close().unwrap();
+    drop(context);
+    assert_all_is_well();
+}
+
+#[test]
+fn events_are_taken_while_their_queues_are_destroyed() {
+    let (context, ..) = ladder();
+    let channel = CompletionChannel::create(&context).unwrap();
+    let (library, is_over) = (lend(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let taker = scope.spawn(|| {
+            library();
+            while !is_over.load(Ordering::Relaxed) {
+                drop(channel.get_cq_event(Some(Duration::ZERO)).unwrap());
+            }
+        });
+        for _ in 0..if cfg!(miri) { 10 } else { 1000 } {
+            let cq = on(&channel);
+            announce(&cq);
+            announce(&cq);
+            cq.close().unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+        taker.join().unwrap();
+    });
+    drop((channel, context));
+    assert_all_is_well();
 }
 
 #[test]

@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fake_libibverbs::{announce, assert_all_is_well, ladder, posted, with};
+use fake_libibverbs::{announce, announce_last, assert_all_is_well, ladder, posted, with};
 use verbs_core::verbs_sys::{
     IBV_QPT_RC, ibv_alloc_pd, ibv_context, ibv_cq, ibv_create_ah, ibv_create_comp_channel,
-    ibv_create_cq, ibv_create_qp, ibv_create_srq, ibv_destroy_qp, ibv_open_device, ibv_qp,
-    ibv_qp_cap, ibv_qp_init_attr, ibv_reg_mr_iova2, ibv_srq_attr, ibv_srq_init_attr,
+    ibv_create_cq, ibv_create_qp, ibv_create_srq, ibv_destroy_cq, ibv_destroy_qp, ibv_open_device,
+    ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_reg_mr_iova2, ibv_srq_attr, ibv_srq_init_attr,
 };
 use verbs_core::{
     AccessFlags, AddressHandle, CompletionChannel, CompletionQueue, Context, DatagramQueuePair,
     Destroy, Device, DmabufRegion, Error, PreparedQueuePair, ProtectionDomain, QpState, QueuePair,
     RawRegion, ReceiveWorkRequest, Sge, SharedReceiveQueue,
 };
+use verbs_harness::bounded;
 
 /// A queue pair by C's call.
 fn made_in_c(pd: &ProtectionDomain, cq: &CompletionQueue) -> (NonNull<ibv_qp>, ibv_qp_cap) {
@@ -347,6 +348,70 @@ fn a_whole_ladder_made_in_c_is_taken_over() {
     let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
     // In the order in which C would not have it.
     drop((context, channel, pd, cq, qp, region, window));
+    assert_all_is_well();
+}
+
+/// A queue by C's call, on this channel.
+fn queue_made_in_c(channel: &CompletionChannel) -> NonNull<ibv_cq> {
+    let context = channel.context().as_ptr();
+    // SAFETY: both are alive.
+    let cq = unsafe { ibv_create_cq(context, 8, ptr::null_mut(), channel.as_ptr(), 0) };
+    NonNull::new(cq).unwrap()
+}
+
+/// Takes over a queue of this channel.
+fn taken_over(
+    cq: NonNull<ibv_cq>,
+    channel: &CompletionChannel,
+    destroy: Destroy<ibv_cq>,
+) -> CompletionQueue {
+    // SAFETY: it was made in C on this channel, has not been armed, and is destroyed by `destroy`, or by
+    // its test after that.
+    unsafe { CompletionQueue::from_raw(cq, channel.context(), Some(channel), destroy) }.unwrap()
+}
+
+#[test]
+fn events_of_a_queue_that_outlives_its_taker_are_acknowledged() {
+    let (context, ..) = ladder();
+    let channel = CompletionChannel::create(&context).unwrap();
+    let raw = queue_made_in_c(&channel);
+    let cq = taken_over(raw, &channel, Destroy::by_owner(()));
+    announce(&cq);
+    assert!(channel.get_cq_event(None).unwrap().unwrap().is(&cq));
+    announce(&cq);
+    cq.close().unwrap();
+    for _ in 0..2 {
+        let none = channel.get_cq_event(Some(Duration::ZERO)).unwrap();
+        assert!(none.is_none(), "nobody here has the queue");
+        assert!(announce_last());
+    }
+    // SAFETY: it is alive, and its taker is gone.
+    assert_eq!(unsafe { ibv_destroy_cq(raw.as_ptr()) }, 0);
+    channel.close().unwrap();
+    drop(context);
+    assert_all_is_well();
+}
+
+#[test]
+fn destroying_a_queue_may_use_its_channel() {
+    let (context, ..) = ladder();
+    let channel = CompletionChannel::create(&context).unwrap();
+    let other = CompletionQueue::builder(&context, 8).channel(&channel);
+    let owner = other.build().unwrap();
+    let owned = taken_over(
+        queue_made_in_c(&channel),
+        &channel,
+        Destroy::by(move |cq| {
+            // SAFETY: it is alive, and ends here.
+            assert_eq!(unsafe { ibv_destroy_cq(cq.as_ptr()) }, 0);
+            let events = owner.channel().unwrap();
+            assert!(events.get_cq_event(Some(Duration::ZERO)).unwrap().is_none());
+            drop(owner);
+            Ok(())
+        }),
+    );
+    bounded(Duration::from_secs(60), || owned.close()).unwrap();
+    drop((channel, context, other));
     assert_all_is_well();
 }
 

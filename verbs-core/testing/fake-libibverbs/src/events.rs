@@ -64,6 +64,12 @@ unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
 }
 
 impl Library {
+    /// Whether all events that were taken of a queue have been acknowledged.
+    pub(super) fn settles(&self, cq: *mut ibv_cq) -> bool {
+        let mut counts = self.counts.iter();
+        counts.all(|(of, taken, acked)| *of != cq || taken == acked)
+    }
+
     fn count(&mut self, cq: *mut ibv_cq, add: impl FnOnce(&mut (*mut ibv_cq, u32, u32))) {
         match self.counts.iter_mut().find(|(of, ..)| *of == cq) {
             Some(counts) => add(counts),

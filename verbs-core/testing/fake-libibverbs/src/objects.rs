@@ -3,6 +3,8 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::offset_of;
 use std::ptr;
+use std::thread;
+use std::time::Instant;
 
 use verbs_core::verbs_sys::{
     IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_UD, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR,
@@ -14,7 +16,7 @@ use verbs_core::verbs_sys::{
 use super::data::{free, poll_cq, post_recv, post_send, post_srq_recv, req_notify_cq};
 use super::queries::{answer, fail, query_port};
 use super::thread_domains::{alloc_parent_domain, alloc_td, dealloc_td};
-use super::threads::adopt;
+use super::threads::{A_MOMENT, adopt};
 use super::{Advice, Library, before, with};
 
 pub(super) fn made<T>(
@@ -273,8 +275,16 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    if let Err(errno) = with(|library| library.ends("ibv_destroy_cq", cq)) {
+        return errno;
+    }
+    with(|library| library.cq_events.retain(|(_, of)| *of != cq));
+    // The real one waits forever.
+    let (start, settles) = (Instant::now(), |library: &mut Library| library.settles(cq));
+    while !with(settles) && start.elapsed() < A_MOMENT {
+        thread::yield_now();
+    }
     with(|library| {
-        library.cq_events.retain(|(_, of)| *of != cq);
         for (_, taken, acked) in library.counts.extract_if(.., |(of, ..)| *of == cq) {
             if taken != acked {
                 let wrong = format!("ibv_destroy_cq with {taken} events taken, {acked} acked");
@@ -282,8 +292,9 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             }
         }
     });
-    // SAFETY: the caller has it from `ibv_create_cq`.
-    unsafe { end("ibv_destroy_cq", cq) }
+    // SAFETY: the caller has it from `ibv_create_cq`, and it has ended.
+    unsafe { free(cq) };
+    0
 }
 
 #[unsafe(no_mangle)]

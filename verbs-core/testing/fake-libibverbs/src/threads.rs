@@ -55,7 +55,7 @@ impl Drop for Sharing {
 }
 
 /// What a test leaks is not waited for much longer.
-const A_MOMENT: Duration = Duration::from_secs(if cfg!(miri) { 20 } else { 1 });
+pub(super) const A_MOMENT: Duration = Duration::from_secs(if cfg!(miri) { 20 } else { 1 });
 
 /// Accesses the library of this thread.
 pub fn with<T>(access: impl FnOnce(&mut Library) -> T) -> T {
