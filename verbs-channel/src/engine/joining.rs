@@ -8,7 +8,7 @@ use std::time::Duration;
 use verbs_core::rdmacm::Connection;
 use verbs_core::{QueuePair, Rejected};
 
-use super::{Claim, Engine, Link, Peer, Ticket};
+use super::{Claim, Engine, Link, Ticket};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Error, RejectReason, Result};
@@ -122,7 +122,7 @@ impl Engine {
             return Err(Rejected::new(Error::GroupFull(max_channels), member));
         }
         let peer = match member.link.take() {
-            None => Peer::default(),
+            None => self.peers.unwatched(),
             Some(link) => match self.peers.watch(link) {
                 Ok(peer) => peer,
                 Err((error, link)) => {

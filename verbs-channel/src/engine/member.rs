@@ -78,6 +78,7 @@ impl Member {
         qp: QueuePair,
         max: [u32; 2],
         share: [u32; 2],
+        peer: Peer,
     ) -> Self {
         Self {
             limits: Limits::of(&qp),
@@ -92,7 +93,7 @@ impl Member {
             is_removed: false,
             is_end_reported: false,
             in_error_since: None,
-            peer: Peer::default(),
+            peer,
         }
     }
 
@@ -252,6 +253,9 @@ impl Member {
 
     /// It takes no more requests from now on. Returns the reason, which is the first one.
     pub(crate) fn go_down(&mut self, reason: DownReason) -> DownReason {
+        if self.down().is_none() && !self.is_idle() {
+            self.peer.check_soon();
+        }
         let reason = self.down().unwrap_or(reason);
         // As it was, if it has no queue pair any more.
         if let Some(qp) = self.take_qp(reason) {
@@ -325,6 +329,11 @@ impl Member {
         self.left == self.idle
     }
 
+    /// Whether it is down, and its queue pair is to flush what is in flight.
+    pub(super) fn is_flushing(&self) -> bool {
+        matches!(self.state, MemberState::Down(Rest::QueuePair(_), _)) && !self.is_idle()
+    }
+
     /// Places in one of its queues that are free, and that the budget has room for.
     pub(crate) fn credits(&self, queue: Queue, budget: &Budget) -> u32 {
         let queue = queue as usize;
@@ -341,7 +350,7 @@ impl Member {
     /// A failed request has moved its queue pair to `ERR`; or it was flushed, since this side did so,
     /// another request failed before, or the connection has ended. Returns the outcome of the operation.
     pub(crate) fn failed(&mut self, queue: Queue, error: WorkError) -> TransportError {
-        self.peer.close_unflushed();
+        self.peer.close();
         let first = self.down().or_else(|| self.end_by_flush(error.status));
         self.go_down(first.unwrap_or(DownReason::Work { queue, error }));
         match first {

@@ -8,12 +8,11 @@ use std::time::Instant;
 use rustix::event::Timespec;
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::time::{TimerfdTimerFlags, timerfd_settime};
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
 
 use super::Engine;
-use super::peer::{BESIDE, GRACE, Leaving, Link, NEVER, Stage, TIMER, after};
+use super::peer::{Leaving, Link, Stage, TIMER, after};
 use crate::error::{DownReason, Queue, Result};
 use crate::exchange::ExchangeError;
 
@@ -55,7 +54,7 @@ impl Engine {
     }
 
     /// A descriptor to wait on: it is readable when [`check_peers`](Self::check_peers) has something to
-    /// do.
+    /// do, also for channels that joined before.
     ///
     /// # Errors
     ///
@@ -72,17 +71,12 @@ impl Engine {
 
     /// Whether the next check is due at once: for a peer that has left. One whose socket only has ended may take
     /// much longer, so it is checked as often as the others.
-    pub(crate) fn has_leaving_peers(&self) -> bool {
-        let mut leaving = self.peers.leaving.iter();
-        leaving.any(|leaving| {
-            let member = self.members.get(leaving.at as usize);
-            let peer = member.map(|member| &member.peer);
-            !peer.is_some_and(|peer| peer.token == leaving.token && peer.is_connected())
-        })
+    pub(crate) const fn has_leaving_peers(&self) -> bool {
+        self.peers.leaving.is_urgent
     }
 
     /// Takes channels down whose peer has left, once everything that the peer sent has been delivered. Destroys the
-    /// queue pairs of watched channels that are down and are not flushed within the drain timeout.
+    /// queue pairs of channels that are down and are not flushed within the drain timeout.
     ///
     /// It does not wait. If it has to look again at some channel, the [descriptor](Self::peers_fd)
     /// becomes readable again; a layer without the descriptor calls it every few milliseconds.
@@ -90,10 +84,11 @@ impl Engine {
     #[cold]
     #[inline(never)]
     pub fn check_peers(&mut self, now: Instant) {
-        if self.find_ended(now) {
-            self.find_unflushed(now);
+        // Without the timer, nothing announces that a channel has failed.
+        if self.find_ended(now) || !self.peers.timer.is_there() {
+            self.find_leaving(now);
         }
-        if self.peers.leaving.is_empty() {
+        if self.peers.leaving.next.is_none() {
             return;
         }
         // What they have sent is in the queue, if it was delivered at all.
@@ -102,29 +97,23 @@ impl Engine {
                 break;
             }
         }
-        let mut next = 0;
-        while let Some(leaving) = self.peers.leaving.get(next).copied() {
-            match self.next_stage(leaving, now) {
-                Some(stage) => {
-                    if let Some(leaving) = self.peers.leaving.get_mut(next) {
-                        leaving.stage = stage;
-                    }
-                    next += 1;
-                }
-                None => drop(self.peers.leaving.swap_remove(next)),
-            }
+        for at in 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX) {
+            self.advance(at, now);
         }
         // Also those that have failed just now: the timer is set for the earliest of all.
-        self.find_unflushed(now);
-        self.peers.set_timer(now);
+        self.find_leaving(now);
+        if let Some(next) = self.peers.leaving.next {
+            self.peers.timer.set(next.saturating_duration_since(now));
+        }
     }
 
-    /// Finds the peers whose descriptor has ended. Returns whether the timer was due.
+    /// Finds the peers whose descriptor has ended. Returns whether the timer was due, or something has ended.
     fn find_ended(&mut self, now: Instant) -> bool {
         let mut is_due = false;
         let Some(set) = self.peers.set.clone() else {
             return is_due;
         };
+        let timeout = self.limits.peer_timeout;
         let mut events = [const { MaybeUninit::uninit() }; 16];
         // As often as there can be something: the set is not ours alone if it was handed out.
         for _ in 0..=self.members.len() {
@@ -137,88 +126,60 @@ impl Engine {
             if seen.is_empty() {
                 return is_due;
             }
+            is_due = true;
             for event in seen {
                 match event.data.u64() {
-                    TIMER => {
-                        self.stop_timer();
-                        is_due = true;
+                    // It is set again if it is still needed.
+                    TIMER => self.peers.timer.stop(),
+                    token => {
+                        let mut members = self.members.iter_mut();
+                        members.any(|member| member.peer.on_event(token, now, timeout));
                     }
-                    token => self.on_end(token, now),
                 }
             }
         }
         is_due
     }
 
-    /// Finds the members that are down: their operations in flight have the drain timeout to be flushed. Only
-    /// those that had a watched peer: without a token, another could be mistaken for it.
-    fn find_unflushed(&mut self, now: Instant) {
+    /// Finds the members that are down: their operations in flight have the drain timeout to be flushed.
+    /// Records when the next of all that leave is due.
+    fn find_leaving(&mut self, now: Instant) {
         let deadline = after(now, self.limits.drain_timeout);
-        for (at, member) in (0..).zip(&self.members) {
-            let is_flushing = member.down().is_some() && member.qp().is_some() && !member.is_idle();
-            let token = member.peer.token;
-            let is_known = |leaving: &Leaving| leaving.at == at && leaving.token == token;
-            if is_flushing && token != 0 && !self.peers.leaving.iter().any(is_known) {
-                let stage = Stage::Flushing(deadline);
-                self.peers.leaving.push(Leaving { at, token, stage });
+        let mut leaving = Leaving::default();
+        for member in &mut self.members {
+            if member.is_flushing() {
+                member.peer.stage.get_or_insert(Stage::Flushing(deadline));
+            }
+            if let Some(stage) = member.peer.stage {
+                leaving.add(stage, member.peer.is_connected());
             }
         }
+        self.peers.leaving = leaving;
     }
 
-    /// It is set again if it is still needed.
-    fn stop_timer(&self) {
-        if let Some(timer) = &self.peers.timer {
-            drop(timerfd_settime(timer, TimerfdTimerFlags::empty(), &NEVER));
-        }
-    }
-
-    /// The descriptor with this token has ended.
-    fn on_end(&mut self, token: u64, now: Instant) {
-        let mut members = (0..).zip(&mut self.members);
-        // A member that is down has closed its descriptor.
-        let Some((at, reason)) =
-            members.find_map(|(at, member)| Some((at, member.peer.end(token)?)))
-        else {
+    /// Takes a member whose peer has left down, or destroys its queue pair, if it is time.
+    fn advance(&mut self, at: u32, now: Instant) {
+        let Some(member) = self.members.get_mut(at as usize) else {
             return;
         };
-        let grace = match (self.limits.peer_timeout, reason) {
-            // What the peer has sent may be on its way still.
-            (Some(timeout), DownReason::PeerClosed) if token & BESIDE != 0 => timeout,
-            _ => GRACE,
+        let Some(stage) = member.peer.stage.take() else {
+            return;
         };
-        let token = token & !BESIDE;
-        let stage = Stage::Sending(reason, after(now, grace));
-        self.peers.leaving.push(Leaving { at, token, stage });
-    }
-
-    /// Advances a member whose peer has left. Returns the next stage, if there is one.
-    fn next_stage(&mut self, leaving: Leaving, now: Instant) -> Option<Stage> {
-        let Leaving { at, token, stage } = leaving;
         let is_over = now >= stage.deadline();
-        let drain_timeout = self.limits.drain_timeout;
-        let member = self.members.get(at as usize)?;
-        if member.peer.token != token {
-            return None;
-        }
         match stage {
-            // It went down for another reason.
-            Stage::Sending(..) if member.down().is_some() => {
-                Some(Stage::Flushing(after(now, drain_timeout)))
-            }
+            // What is still to be flushed is found again.
+            Stage::Sending(..) if member.down().is_some() => {}
             Stage::Sending(reason, _) => {
                 let is_sending = member.in_flight(Queue::Send) > 0;
                 if (is_sending || member.peer.is_connected()) && !is_over {
-                    return Some(stage);
+                    member.peer.stage = Some(stage);
+                } else {
+                    self.shut_down_at(at, reason);
                 }
-                self.shut_down_at(at, reason);
-                Some(Stage::Flushing(after(now, drain_timeout)))
             }
-            Stage::Flushing(_) if member.is_idle() => None,
-            Stage::Flushing(_) if !is_over => Some(stage),
-            Stage::Flushing(_) => {
-                self.destroy_at(at, DownReason::PeerClosed);
-                None
-            }
+            Stage::Flushing(_) if member.is_idle() => {}
+            Stage::Flushing(_) if !is_over => member.peer.stage = Some(stage),
+            Stage::Flushing(_) => self.destroy_at(at, DownReason::PeerClosed),
         }
     }
 }

@@ -16,19 +16,21 @@ impl Engine {
         self.open += 1;
         let shares = self.limits.shares;
         let share @ [send, recv] = shares.map_or(max, |shares| shares.of(max));
+        let peer = self.peers.unwatched();
         if let Some(at) = self.vacant()
             && let Some(place) = self.members.get_mut(at as usize)
         {
             let id = ChannelId::new(at);
             let slots = mem::replace(&mut place.slots, SlotList::new());
-            *place = Member::new(id, slots, qp, max, share);
+            *place = Member::new(id, slots, qp, max, share, peer);
             return id;
         }
         let id = ChannelId::new(u32::try_from(self.members.len()).unwrap_or(u32::MAX));
         let mut slots = SlotList::new();
         self.slots.grow(&mut slots, send.saturating_add(recv));
         slots.allow_common(max[0] - send + max[1] - recv);
-        self.members.push(Member::new(id, slots, qp, max, share));
+        self.members
+            .push(Member::new(id, slots, qp, max, share, peer));
         id
     }
 

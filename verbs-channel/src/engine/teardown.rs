@@ -37,11 +37,7 @@ impl Engine {
         };
         member.go_down(reason);
         let flushes = member.qp().is_some_and(|qp| qp.to_error().is_ok());
-        if flushes && !member.is_idle() {
-            member.peer.close_unflushed();
-        } else {
-            member.peer.close();
-        }
+        member.peer.close();
         flushes
     }
 

@@ -52,6 +52,7 @@ mod stuck;
 mod swapped;
 mod thread_domains;
 mod transfers;
+mod unflushed;
 mod waits;
 
 use verbs_harness::allocations::Counting;

@@ -42,7 +42,7 @@ fn has_ended(mut theirs: impl Read) -> bool {
 }
 
 /// A group of channels that are connected to themselves.
-fn group(channels: u32) -> (ChannelGroup, Vec<UnixStream>) {
+pub(crate) fn group(channels: u32) -> (ChannelGroup, Vec<UnixStream>) {
     let mut group = Channel::builder(&pd())
         .max_send_wr(4)
         .max_recv_wr(4)

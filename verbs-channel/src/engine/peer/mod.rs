@@ -22,14 +22,14 @@
 //! flush: the channel is down ── not flushed within drain_timeout ──► destroy
 //! ```
 //!
-//! A channel that is down for another reason is at the last step at once, if a layer above waits for the set.
+//! A channel that is down for another reason is at the last step at once.
 //!
 //! No step waits. The set is one descriptor, which a layer above can wait for.
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
@@ -47,15 +47,18 @@ mod link;
 /// How long what was sent to a peer that has left may still take to complete. A peer that received
 /// something and left at once has acknowledged it, and the acknowledgement may be slower than the
 /// end of its socket.
-pub(super) const GRACE: Duration = Duration::from_millis(20);
+const GRACE: Duration = Duration::from_millis(20);
 
 /// A member's peer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Peer {
     address: Option<SocketAddr>,
     // Of its descriptor, in the set; 0 without one.
-    pub(super) token: u64,
+    token: u64,
     watched: Option<Watched>,
+    timer: Timer,
+    /// How far its end has come, if it has left, or the member has failed.
+    pub(super) stage: Option<Stage>,
 }
 
 impl Peer {
@@ -63,16 +66,30 @@ impl Peer {
         self.address
     }
 
-    /// How it has ended, after the descriptor with this token had an event; `None` if it is another's, or
-    /// its peer has not ended.
-    pub(super) fn end(&mut self, token: u64) -> Option<DownReason> {
+    /// The descriptor with this token had an event. Returns whether it is this peer's. If it shows the end of the
+    /// peer, its stage begins: a socket that has ended has `timeout` until its connection ends.
+    pub(super) fn on_event(&mut self, token: u64, now: Instant, timeout: Option<Duration>) -> bool {
         let (token, is_beside) = (token & !BESIDE, token & BESIDE != 0);
-        let watched = self.watched.as_mut().filter(|_| self.token == token)?;
-        let reason = watched.end.reason(is_beside);
-        if reason.is_none() {
+        // A member that is down has closed its descriptor.
+        let Some(watched) = self.watched.as_mut().filter(|_| self.token == token) else {
+            return false;
+        };
+        let Some(reason) = watched.end.reason(is_beside) else {
             watched.watch_again(token);
+            return true;
+        };
+        let grace = match timeout {
+            // What the peer has sent may be on its way still.
+            Some(timeout) if is_beside && reason == DownReason::PeerClosed => timeout,
+            _ => GRACE,
+        };
+        let stage = Stage::Sending(reason, after(now, grace));
+        // The end of its socket may have come before.
+        let is_first = |before: Stage| stage.deadline() < before.deadline();
+        if self.stage.is_none_or(is_first) {
+            self.stage = Some(stage);
         }
-        reason
+        true
     }
 
     /// Whether something may arrive still, though a socket has ended.
@@ -86,14 +103,9 @@ impl Peer {
         self.watched = None;
     }
 
-    /// The same for a member with operations in flight that are to be flushed: a check is due at once, which
-    /// bounds that.
-    pub(crate) fn close_unflushed(&mut self) {
-        let timer = self.watched.as_ref();
-        if let Some(timer) = timer.and_then(|watched| watched.timer.as_deref()) {
-            set_timer(timer, Duration::ZERO);
-        }
-        self.close();
+    /// Has a check find soon that the member is down: that bounds how long it is flushed.
+    pub(super) fn check_soon(&self) {
+        self.timer.set(Duration::ZERO);
     }
 }
 
@@ -102,7 +114,6 @@ impl Peer {
 struct Watched {
     end: LinkEnd,
     set: Option<Arc<OwnedFd>>,
-    timer: Option<Arc<OwnedFd>>,
 }
 
 impl Watched {
@@ -139,27 +150,58 @@ impl Drop for Watched {
 pub(crate) struct Peers {
     // Created with the first watched peer; each watched peer has a clone.
     pub(super) set: Option<Arc<OwnedFd>>,
-    // Makes the set readable when something is to be done for a peer that has left, for a layer above
-    // that waits for the set.
-    pub(super) timer: Option<Arc<OwnedFd>>,
+    pub(super) timer: Timer,
     last_token: u64,
-    pub(super) leaving: Vec<Leaving>,
+    pub(super) leaving: Leaving,
 }
 
-/// A member whose peer has left, or that has failed, while something is still in flight on it.
-#[derive(Clone, Copy, Debug)]
+/// Makes the set readable when something is to be done for a peer that has left, or for a member that has
+/// failed. It is created for a layer above that waits for the set, and all members share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Timer(Arc<OnceLock<OwnedFd>>);
+
+/// What the last check has found.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Leaving {
-    pub(super) at: u32,
-    pub(super) token: u64,
-    pub(super) stage: Stage,
+    /// When the next member is due whose peer has left, or that has failed with something in flight.
+    pub(super) next: Option<Instant>,
+    /// Some peer has left, and its member waits only for what it has sent itself.
+    pub(super) is_urgent: bool,
 }
 
+/// The end of a peer, or of a member, while something is in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stage {
     /// It goes down for this reason when what it sent has completed, then at the latest.
     Sending(DownReason, Instant),
     /// It is down, and its queue pair is destroyed then.
     Flushing(Instant),
+}
+
+impl Timer {
+    pub(super) fn is_there(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    pub(super) fn set(&self, left: Duration) {
+        // Zero would be never.
+        self.set_to(left.max(Duration::from_micros(1)));
+    }
+
+    pub(super) fn stop(&self) {
+        self.set_to(Duration::ZERO);
+    }
+
+    fn set_to(&self, left: Duration) {
+        let at = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: Timespec::try_from(left).unwrap_or_default(),
+        };
+        if let Some(timer) = self.0.get() {
+            // It fails for a time that is none, and this is one.
+            drop(timerfd_settime(timer, TimerfdTimerFlags::empty(), &at));
+        }
+    }
 }
 
 impl Stage {
@@ -170,7 +212,27 @@ impl Stage {
     }
 }
 
+impl Leaving {
+    /// Adds a member at this stage, and whether something may arrive from its peer still.
+    pub(super) fn add(&mut self, stage: Stage, is_connected: bool) {
+        let deadline = stage.deadline();
+        self.next = Some(self.next.map_or(deadline, |next| next.min(deadline)));
+        self.is_urgent |= matches!(stage, Stage::Sending(..)) && !is_connected;
+    }
+}
+
 impl Peers {
+    /// No peer, or one without a descriptor.
+    pub(super) fn unwatched(&self) -> Peer {
+        Peer {
+            address: None,
+            token: 0,
+            watched: None,
+            timer: self.timer.clone(),
+            stage: None,
+        }
+    }
+
     /// Watches a peer, for a member that is to have it.
     ///
     /// # Errors
@@ -191,11 +253,8 @@ impl Peers {
         Ok(Peer {
             address,
             token,
-            watched: Some(Watched {
-                end,
-                set,
-                timer: self.timer.clone(),
-            }),
+            watched: Some(Watched { end, set }),
+            ..self.unwatched()
         })
     }
 
@@ -239,8 +298,6 @@ impl Peers {
                 return Err(error);
             }
         }
-        // Room for all that are watched, in both ways, so that their ends allocate nothing.
-        self.leaving.reserve(2 * Arc::strong_count(&set));
         Ok(set)
     }
 
@@ -255,11 +312,13 @@ impl Peers {
     /// A duplicate of the set, which is readable whenever `Engine::check_peers` has something to do.
     pub(super) fn announce(&mut self) -> io::Result<OwnedFd> {
         let set = Arc::clone(self.set()?);
-        if self.timer.is_none() {
+        if !self.timer.is_there() {
             let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
             let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
             epoll::add(&set, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
-            self.timer = Some(Arc::new(timer));
+            self.timer.0.get_or_init(|| timer);
+            // Members may have failed before.
+            self.timer.set(Duration::ZERO);
         }
         set.try_clone()
     }
@@ -269,28 +328,8 @@ impl Peers {
     #[inline]
     pub(super) fn awaits_check(&self) -> bool {
         let set = self.set.as_ref();
-        set.is_some_and(|set| !self.leaving.is_empty() || Arc::strong_count(set) > 1)
+        self.leaving.next.is_some() || set.is_some_and(|set| Arc::strong_count(set) > 1)
     }
-
-    /// Has the set readable when the next of those that leave is due.
-    pub(super) fn set_timer(&self, now: Instant) {
-        let deadlines = self.leaving.iter().map(|leaving| leaving.stage.deadline());
-        let (Some(timer), Some(next)) = (&self.timer, deadlines.min()) else {
-            return;
-        };
-        set_timer(timer, next.saturating_duration_since(now));
-    }
-}
-
-fn set_timer(timer: &OwnedFd, left: Duration) {
-    // Zero would be never.
-    let left = left.max(Duration::from_micros(1));
-    let at = Itimerspec {
-        it_value: Timespec::try_from(left).unwrap_or_default(),
-        ..NEVER
-    };
-    // It fails for a time that is none, and this is one.
-    drop(timerfd_settime(timer, TimerfdTimerFlags::empty(), &at));
 }
 
 /// Each event is reported once only.
@@ -308,22 +347,10 @@ pub(super) fn after(now: Instant, timeout: Duration) -> Instant {
 }
 
 /// With a peer's token, that of the socket beside its connection.
-pub(super) const BESIDE: u64 = 1 << 63;
+const BESIDE: u64 = 1 << 63;
 
 /// The timer's token; no peer has it.
 pub(super) const TIMER: u64 = u64::MAX;
-
-/// A timer that is not set.
-pub(super) const NEVER: Itimerspec = Itimerspec {
-    it_interval: Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    },
-    it_value: Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    },
-};
 
 #[cfg(test)]
 mod tests {
@@ -352,22 +379,26 @@ mod tests {
         let mut peer = peers.watch(link).unwrap();
         let mut events = [const { MaybeUninit::uninit() }; 1];
         let (seen, _) = epoll::wait(peers.set().unwrap(), &mut events, None).unwrap();
-        let token = seen[0].data.u64();
-        assert_eq!(peer.end(token), Some(DownReason::PeerLost));
-        assert_eq!(peer.end(token + 1), None);
+        let (token, now) = (seen[0].data.u64(), Instant::now());
+        assert!(!peer.on_event(token + 1, now, None));
+        assert!(peer.stage.is_none());
+        assert!(peer.on_event(token, now, None));
+        let stage = peer.stage.unwrap();
+        assert!(matches!(stage, Stage::Sending(DownReason::PeerLost, _)));
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no timerfd")]
     fn a_layer_above_is_woken_when_a_peer_that_leaves_is_due() {
         let mut peers = Peers::default();
+        let peer = peers.unwatched();
+        peer.check_soon();
         let descriptor = peers.announce().unwrap();
-        let stage = Stage::Flushing(Instant::now() + Duration::from_millis(1));
-        let (at, token) = (0, 1);
-        peers.leaving.push(Leaving { at, token, stage });
-        peers.set_timer(Instant::now());
+        assert_eq!(seen(&descriptor, LONG), [TIMER], "it may be due already");
+        peers.timer.stop();
+        assert_eq!(seen(&descriptor, Timespec::default()), [0; 0]);
+        peer.check_soon();
         assert_eq!(seen(&descriptor, LONG), [TIMER]);
-        assert!(peers.awaits_check(), "the layer above may be in a wait");
     }
 
     /// Far longer than anything here takes.
@@ -413,11 +444,9 @@ mod tests {
         assert!(!peers.awaits_check(), "there is no set");
         let (peer, _duplicate, _theirs) = watched(&mut peers);
         assert!(peers.awaits_check());
-        let (at, token) = (0, peer.token);
         drop(peer);
         assert!(!peers.awaits_check(), "none is watched");
-        let stage = Stage::Flushing(Instant::now());
-        peers.leaving.push(Leaving { at, token, stage });
+        peers.leaving.add(Stage::Flushing(Instant::now()), false);
         assert!(peers.awaits_check(), "one is leaving");
     }
 }
