@@ -109,7 +109,8 @@ impl Engine {
         if !member.qp.send_cq().is(&self.cq) {
             return Err(Rejected::new(Error::ForeignMember, member));
         }
-        if self.undrained > 0 {
+        // With shared receives, also the messages that came before the channel.
+        if self.undrained > 0 || self.has_shared() {
             self.dispatch_all();
         }
         let max_channels = self.limits.max_channels;

@@ -6,7 +6,7 @@
 
 use std::task::Waker;
 
-use verbs_core::{PostError, ReceiveWorkRequest, Sge, WorkSuccess};
+use verbs_core::{PollError, PostError, ReceiveWorkRequest, Sge, WorkSuccess};
 
 use super::shared::{Arrived, Shared};
 use super::slots::shared_wr_id;
@@ -257,13 +257,8 @@ impl Engine {
         }
     }
 
-    /// Routes the messages of a new channel.
+    /// Routes the messages of a new channel. Those that came before it have been polled.
     pub(super) fn join_shared(&mut self, qp_num: u32, channel: ChannelId) {
-        if self.shared.is_none() {
-            return;
-        }
-        // What is in the completion queue came before.
-        self.dispatch_all();
         let Some(shared) = self.shared.as_deref_mut() else {
             return;
         };
@@ -277,23 +272,28 @@ impl Engine {
     ///
     /// In `ERR` it takes no more receives from the queue; drivers may discard the completions of one that
     /// is destroyed, with their receives.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`poll_all`](Self::poll_all).
     #[cold]
-    pub(super) fn leave_shared(&mut self, at: u32, reason: DownReason) {
+    pub(super) fn leave_shared(&mut self, at: u32, reason: DownReason) -> Result<(), PollError> {
         let Some(member) = self.members.get_mut(at as usize) else {
-            return;
+            return Ok(());
         };
         member.go_down(reason);
         let Some(qp) = member.qp() else {
-            return;
+            return Ok(());
         };
         let qp_num = qp.qp_num();
         // It fails only if the device does.
         let _in_error = qp.to_error();
-        self.dispatch_all();
+        let polled = self.poll_all();
         if let Some(shared) = self.shared.as_deref_mut() {
             shared.has_ends = true;
             shared.leave(qp_num);
         }
+        polled
     }
 
     /// Posts up to [`CHAIN`] receives with one doorbell. Returns how many; `None` if there are no free

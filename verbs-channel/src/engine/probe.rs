@@ -56,7 +56,10 @@ impl Engine {
                     DownReason::Unflushed
                 }
             };
-            self.close(u32::try_from(self.probed).unwrap_or(u32::MAX), reason);
+            let at = u32::try_from(self.probed).unwrap_or(u32::MAX);
+            if let Err(error) = self.close(at, reason) {
+                return self.destroy_all(DownReason::Poll(error));
+            }
             closed = true;
         }
         if closed {

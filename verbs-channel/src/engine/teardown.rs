@@ -11,7 +11,7 @@
 //! borrowed buffers in flight: the process is aborted
 //! ```
 
-use verbs_core::{Error, ErrorChain, QueuePair};
+use verbs_core::{Error, ErrorChain, PollError};
 
 use super::leak::{Leak, abort_with};
 use super::{Closed, Closing, Engine, SlotBuffer};
@@ -44,9 +44,10 @@ impl Engine {
     /// Destroys a member's queue pair, and ends what is in flight on it, unless that is
     /// [deferred](Self::defer_closing).
     pub(crate) fn destroy_at(&mut self, at: u32, reason: DownReason) {
-        self.close(at, reason);
-        self.dispatch_all();
-        self.end_closed(at);
+        match self.close(at, reason).and_then(|()| self.poll_all()) {
+            Ok(()) => self.end_closed(at),
+            Err(error) => self.destroy_all(DownReason::Poll(error)),
+        }
     }
 
     /// Destroys a member's queue pair, and ends what is in flight on it, before this returns.
@@ -72,10 +73,11 @@ impl Engine {
     /// Outcomes can still be taken. `reason` is the reason of each channel that was not down before.
     pub fn destroy_all(&mut self, reason: DownReason) {
         let all = 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+        // The outcomes that a failed poll has lost are those of channels that end here.
         for at in all.clone() {
-            self.close(at, reason);
+            let _polled = self.close(at, reason);
         }
-        self.dispatch_all();
+        let _polled = self.poll_all();
         for at in all {
             self.end_closed(at);
         }
@@ -84,24 +86,25 @@ impl Engine {
     /// Destroys a queue pair: the device touches its buffers no more. Its operations are
     /// [ended](Self::end_closed) after that. If this is [deferred](Self::defer_closing), the queue pair
     /// is queued for the layer above.
-    pub(crate) fn close(&mut self, at: u32, reason: DownReason) {
-        let Some(qp) = self.take_qp(at, reason) else {
-            return;
+    ///
+    /// # Errors
+    ///
+    /// Those of [`poll_all`](Self::poll_all), if receives are shared. The queue pair is destroyed all the same.
+    pub(crate) fn close(&mut self, at: u32, reason: DownReason) -> Result<(), PollError> {
+        let left = match self.shared {
+            Some(_) => self.leave_shared(at, reason),
+            None => Ok(()),
+        };
+        let member = self.members.get_mut(at as usize);
+        let Some(qp) = member.and_then(|member| member.take_qp(reason)) else {
+            return left;
         };
         match self.closings {
             // Borrowed buffers are given back when the caller returns.
             Some(_) if !self.has_borrowed_in_flight(at) => self.defer_destroying(at, qp),
             _ => self.closed(at, qp.close()),
         }
-    }
-
-    /// The first half of [`close`](Self::close): the queue pair, to be destroyed.
-    fn take_qp(&mut self, at: u32, reason: DownReason) -> Option<QueuePair> {
-        if self.shared.is_some() {
-            self.leave_shared(at, reason);
-        }
-        let member = self.members.get_mut(at as usize)?;
-        member.take_qp(reason)
+        left
     }
 
     /// The second half: records whether a member's queue pair could be destroyed.
@@ -124,22 +127,32 @@ impl Engine {
         member.peer.close();
     }
 
-    /// Dispatches what is in the completion queue. Returns whether that was possible.
+    /// Dispatches what is in the completion queue. If that fails, all channels are taken down.
+    pub(crate) fn dispatch_all(&mut self) {
+        if let Err(error) = self.poll_all() {
+            self.destroy_all(DownReason::Poll(error));
+        }
+    }
+
+    /// Dispatches what is in the completion queue.
     ///
     /// Some drivers leave completions of a queue pair that is gone: they have the true outcomes of
     /// operations, and take up room that the next queue pair needs. That has the room once the queue was
     /// empty, or as many were polled as it can hold.
-    pub(crate) fn dispatch_all(&mut self) {
-        let room = self.cq.min_capacity();
-        for _ in 0..=room {
-            match self.poll_cq(true) {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(_) => return,
+    ///
+    /// # Errors
+    ///
+    /// Those of a poll: the completions that it took are lost, those of any channel. So all channels are to be
+    /// [destroyed](Self::destroy_all).
+    pub(crate) fn poll_all(&mut self) -> Result<(), PollError> {
+        for _ in 0..=self.cq.min_capacity() {
+            if self.poll_cq(true)? == 0 {
+                break;
             }
         }
         self.undrained = 0;
         self.slots.budget.drained();
+        Ok(())
     }
 
     /// Ends all operations that are in flight on a member, if its queue pair is gone.

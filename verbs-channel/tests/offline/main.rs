@@ -29,6 +29,7 @@ mod guide;
 mod held;
 mod iwarp;
 mod ladder;
+mod lost_polls;
 mod mixed;
 #[cfg(feature = "rdmacm")]
 mod multicast;
