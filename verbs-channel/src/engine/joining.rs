@@ -147,6 +147,10 @@ impl Engine {
             };
             self.destroy_at(id.at(), reason);
         }
+        if self.closings.is_none() {
+            // Last: a drop of the user's may panic.
+            self.rejected_receives.clear();
+        }
         Ok(id)
     }
 
@@ -174,9 +178,6 @@ impl Engine {
             }
         }
         self.rejected_receives.extend(receives);
-        if self.closings.is_none() {
-            self.rejected_receives.clear();
-        }
         // Those of channels whose place another one has are of no use any more.
         let mut prepared = mem::take(&mut self.prepared);
         prepared.retain(|(channel, _)| self.place(*channel).is_some());
@@ -192,6 +193,7 @@ impl Engine {
         let at = prepared.position(|(of, _)| *of == channel);
         at.map_or_else(Vec::new, |at| self.prepared.swap_remove(at).1)
     }
+
     /// Takes the buffers of prepared receives that were not posted, as the driver has rejected one of them. There
     /// are none unless closing is [deferred](Self::defer_closing): a layer that keeps the engine under a lock
     /// drops them after it.

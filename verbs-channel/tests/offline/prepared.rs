@@ -5,6 +5,9 @@ use std::io::Read as _;
 #[cfg(feature = "rdmacm")]
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::panic::{self, AssertUnwindSafe};
+use std::ptr::NonNull;
+use std::sync::Arc;
 #[cfg(feature = "rdmacm")]
 use std::thread;
 use std::time::Duration;
@@ -13,9 +16,10 @@ use fake_libibverbs::{assert_all_is_well, with};
 #[cfg(feature = "rdmacm")]
 use verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
 use verbs_channel::verbs_core::verbs_sys::IBV_TRANSPORT_IWARP;
-use verbs_channel::verbs_core::{Error as Core, ErrorKind};
+use verbs_channel::verbs_core::{AccessFlags, Error as Core, ErrorKind};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, DownReason, Error, PreparedChannel, Queue, RejectReason,
+    SharedMemory,
 };
 
 use crate::fake_device::{called, forget_the_past, pd, posted, refuse, succeeds};
@@ -360,5 +364,38 @@ fn channel_whose_prepared_receive_is_rejected_joins_its_group_and_is_down() {
     assert!(called("ibv_destroy_qp") && group.is_empty());
     assert_eq!(pool.available(), 3);
     drop((group, pool));
+    assert_all_is_well();
+}
+
+/// Panics when it is dropped, as code of a user may.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("it was dropped");
+    }
+}
+
+#[test]
+fn panic_in_a_drop_of_a_rejected_receive_leaves_no_half_joined_channel() {
+    let (mut group, pool) = group();
+    let pd = group.pd().clone();
+    let mut bytes = [0_u8; 8];
+    let start = NonNull::from(&mut bytes).cast();
+    // SAFETY: the bytes live longer than the region, and are not accessed meanwhile.
+    let region = unsafe { pd.register_raw(start, 8, AccessFlags::LOCAL_WRITE, Bomb) };
+    let memory = SharedMemory::new(Arc::new(region.unwrap()), 1);
+    let mut prepared = group.prepare().unwrap();
+    prepared.start_receive(pool.take().unwrap()).unwrap();
+    prepared.start_receive(memory.slice(..).unwrap()).unwrap();
+    drop(memory);
+    let member = handshake(prepared).unwrap();
+    with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
+    let joined = panic::catch_unwind(AssertUnwindSafe(|| group.join(member).is_ok()));
+    let panicked = joined.unwrap_err();
+    assert_eq!(panicked.downcast_ref(), Some(&"it was dropped"));
+    assert!(called("ibv_destroy_qp") && group.is_empty(), "it is down");
+    assert_eq!(pool.available(), 3);
+    drop((group, pool, pd));
     assert_all_is_well();
 }
