@@ -13,7 +13,7 @@ mod waiting;
 mod wake;
 
 pub use owned::OwnedBuffer;
-pub(crate) use owned::within;
+pub(crate) use owned::{bounds, within};
 pub(crate) use pd_tag::PdTag;
 pub use pool::{BufferPool, PoolBuffer, TakeWhenFree};
 pub(crate) use returns::{Returns, Watch};

@@ -134,8 +134,9 @@ const NOTHING: OwnedElement = OwnedElement {
     sge: Sge::new(1, 0, 0),
 };
 
-/// A range of a buffer, in numbers.
-pub(crate) fn within(range: impl RangeBounds<usize>, capacity: usize) -> Result<Range<usize>> {
+/// A range of something with this length, in numbers. It may end past the end of that.
+#[inline]
+pub(crate) fn bounds(range: impl RangeBounds<usize>, len: usize) -> Range<usize> {
     let start = match range.start_bound() {
         Bound::Included(start) => *start,
         Bound::Excluded(before) => before.saturating_add(1),
@@ -144,16 +145,22 @@ pub(crate) fn within(range: impl RangeBounds<usize>, capacity: usize) -> Result<
     let end = match range.end_bound() {
         Bound::Included(last) => last.saturating_add(1),
         Bound::Excluded(end) => *end,
-        Bound::Unbounded => capacity,
+        Bound::Unbounded => len,
     };
-    if start > end || end > capacity {
+    start..end
+}
+
+/// A range of a buffer, in numbers.
+pub(crate) fn within(range: impl RangeBounds<usize>, capacity: usize) -> Result<Range<usize>> {
+    let range = bounds(range, capacity);
+    if range.start > range.end || range.end > capacity {
         return Err(Error::Core(CoreError::OutOfBounds {
-            start: start as u64,
-            end: end as u64,
+            start: range.start as u64,
+            end: range.end as u64,
             len: capacity as u64,
         }));
     }
-    Ok(start..end)
+    Ok(range)
 }
 
 impl From<MemoryRegion<Vec<u8>>> for OwnedBuffer {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use verbs_core::verbs_sys::ibv_send_wr;
 use verbs_core::{ChainRequest, Rejected, RemoteMemoryRegion, RequestChain, WorkSuccess};
 
+use crate::buffer::bounds;
 use crate::channel::scope::{self, PollingScope};
 use crate::channel::{Channel, Hold};
 use crate::engine::Ticket;
@@ -464,9 +465,9 @@ impl<H: Hold> Channel<H> {
         chain: &mut RequestChain<R>,
         range: impl RangeBounds<usize>,
     ) -> Result<Ticket, RejectReason> {
-        let (start, end) = chain.part(range);
+        let part = bounds(range, chain.len());
         let (poller, at) = self.parts();
         // SAFETY: the caller promises to keep the memory until the result has been taken.
-        unsafe { poller.engine.post_chain_at(at, chain, start..end) }
+        unsafe { poller.engine.post_chain_at(at, chain, part) }
     }
 }

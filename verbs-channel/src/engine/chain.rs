@@ -12,6 +12,7 @@ use super::post::take_operation;
 use super::slots::NEXT;
 use super::ticket::Several;
 use super::{BufferOwner, Engine, Reservation, SlotBuffer, Ticket};
+use crate::buffer::bounds;
 use crate::channel_id::ChannelId;
 use crate::error::RejectReason;
 use crate::request::{Needs, OwnedChain};
@@ -36,9 +37,9 @@ impl Engine {
         range: impl RangeBounds<usize>,
     ) -> Result<Ticket, RejectReason> {
         let at = self.place(channel).ok_or(RejectReason::GONE)?;
-        let (start, end) = chain.part(range);
+        let part = bounds(range, chain.len());
         // SAFETY: the caller's promise.
-        unsafe { self.post_chain_at(at, chain, start..end) }
+        unsafe { self.post_chain_at(at, chain, part) }
     }
 
     /// # Safety

@@ -57,3 +57,4 @@ pub use shared_element::SharedElement;
 #[cfg(debug_assertions)]
 pub(crate) use known::is_of_another;
 pub(crate) use list::{compact, total_len};
+pub(crate) use range::indices;

@@ -4,8 +4,8 @@ use std::ops::{Bound, RangeBounds};
 
 use crate::error::{Error, Result};
 
-/// Where a range within `len` bytes starts and ends.
-pub(super) fn within(len: u64, range: impl RangeBounds<u64>) -> Result<(u64, u64)> {
+/// Where a range of something with this length starts and ends, which may be past its end.
+fn bounds(len: u64, range: impl RangeBounds<u64>) -> (u64, u64) {
     let start = match range.start_bound() {
         Bound::Included(start) => *start,
         Bound::Excluded(before) => before.saturating_add(1),
@@ -16,6 +16,22 @@ pub(super) fn within(len: u64, range: impl RangeBounds<u64>) -> Result<(u64, u64
         Bound::Excluded(end) => *end,
         Bound::Unbounded => len,
     };
+    (start, end)
+}
+
+/// The same of items in memory.
+#[inline]
+pub(crate) fn indices(len: usize, range: impl RangeBounds<usize>) -> (usize, usize) {
+    let wide = |at: &usize| *at as u64;
+    let range = (range.start_bound().map(wide), range.end_bound().map(wide));
+    let (start, end) = bounds(len as u64, range);
+    let narrow = |at| usize::try_from(at).unwrap_or(usize::MAX);
+    (narrow(start), narrow(end))
+}
+
+/// Where a range within `len` bytes starts and ends.
+pub(super) fn within(len: u64, range: impl RangeBounds<u64>) -> Result<(u64, u64)> {
+    let (start, end) = bounds(len, range);
     if start > end || end > len {
         return Err(Error::OutOfBounds { start, end, len });
     }
@@ -23,31 +39,21 @@ pub(super) fn within(len: u64, range: impl RangeBounds<u64>) -> Result<(u64, u64
 }
 
 /// Start and length of an element in bytes: a range of items of `size` bytes each, within `len`
-/// bytes.
+/// bytes of items.
 pub(super) fn part_of_items(
     len: usize,
     size: usize,
     range: impl RangeBounds<usize>,
 ) -> Result<(usize, u32)> {
-    let start = match range.start_bound() {
-        Bound::Included(start) => *start,
-        Bound::Excluded(before) => before.saturating_add(1),
-        Bound::Unbounded => 0,
-    };
-    let end = match range.end_bound() {
-        Bound::Included(last) => Some(last.saturating_add(1)),
-        Bound::Excluded(end) => Some(*end),
-        Bound::Unbounded => None,
-    };
-    let end = end.map_or(len, |end| end.saturating_mul(size));
-    part(len, start.saturating_mul(size)..end)
+    // Items without a size have no bytes.
+    let (start, end) = indices(len.checked_div(size).unwrap_or(0), range);
+    part(len, start.saturating_mul(size)..end.saturating_mul(size))
 }
 
 /// Start and length of an element: a range within `len` bytes.
 pub(super) fn part(len: usize, range: impl RangeBounds<usize>) -> Result<(usize, u32)> {
-    let wide = |at: &usize| *at as u64;
-    let range = (range.start_bound().map(wide), range.end_bound().map(wide));
-    let (start, end) = within(len as u64, range)?;
+    let (start, end) = indices(len, range);
+    let (start, end) = within(len as u64, start as u64..end as u64)?;
     match (usize::try_from(start), u32::try_from(end - start)) {
         (Ok(start), Ok(length)) => Ok((start, length)),
         _ => Err(Error::Limit {

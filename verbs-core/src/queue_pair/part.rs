@@ -10,6 +10,7 @@ use verbs_sys::{ibv_recv_wr, ibv_send_wr};
 #[cfg(debug_assertions)]
 use super::domain;
 use super::post_error::{PostError, Queue, Reason, accepted};
+use crate::memory::indices;
 use crate::protection_domain::ProtectionDomain;
 use crate::work_request::{Block, ChainRequest, ReceiveWorkRequest, RequestChain, WorkRequest};
 
@@ -27,7 +28,7 @@ pub(crate) fn post_part<R: ChainRequest>(
     post: impl FnOnce(*mut R::Wr, *mut *mut R::Wr) -> c_int,
     refused: impl FnOnce(c_int, &mut Block<R::Wr>, Range<usize>) -> PostError,
 ) -> Result<(), PostError> {
-    let (start, end) = chain.part(range);
+    let (start, end) = indices(chain.len(), range);
     let block = chain.block();
     if start >= end || end > block.len() {
         return nothing(queue, start.max(end), block.len());

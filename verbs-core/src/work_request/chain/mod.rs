@@ -6,7 +6,6 @@ mod layered;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Bound, RangeBounds};
 
 use verbs_sys::{ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
@@ -139,23 +138,6 @@ impl<R: ChainRequest> RequestChain<R> {
 
     pub(crate) fn block(&mut self) -> &mut Block<R::Wr> {
         &mut self.block
-    }
-
-    /// Where a range of requests starts and ends, which may be past the end of the chain.
-    #[doc(hidden)]
-    #[inline]
-    pub fn part(&self, range: impl RangeBounds<usize>) -> (usize, usize) {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last.saturating_add(1),
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.len(),
-        };
-        (start, end)
     }
 
     /// Gives a request one element, or none if it is empty.
