@@ -76,12 +76,18 @@ fn element_of_another_domain_is_rejected_in_each_way_to_post_it() {
         is_rejected(datagrams.post_receive(&mut ReceiveWorkRequest::new(&mut list)));
         is_rejected(datagrams.post_receive_chain(&mut receives, ..));
     }
+    let text = |error: PostError, of: &str| {
+        let expected = format!(
+            "the memory of request 1 is of another protection domain than {of}: register it in the \
+             same; nothing was posted"
+        );
+        assert_eq!(error.to_string(), expected);
+    };
     let error = unsafe_post(&qp, &mut [part(&own), part(&region)]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the memory of request 1 is of another protection domain than the queue pair: \
-         register it in the queue pair's; nothing was posted"
-    );
+    text(error, "this queue pair");
+    // SAFETY: as above.
+    let posted_shared = unsafe { srq.post_receive(&mut ReceiveWorkRequest::new(&mut list)) };
+    text(posted_shared.unwrap_err(), "this shared receive queue");
     // A part of the chain that has only memory of this domain.
     // SAFETY: nothing accesses the memory.
     unsafe { qp.post_chain(&mut sends, ..2) }.unwrap();
