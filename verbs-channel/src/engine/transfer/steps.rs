@@ -12,8 +12,9 @@ const STUCK: Failure = Failure::Transport(TransportError::Stuck);
 impl Transfer {
     /// It is carried out from now on.
     pub(crate) fn begin(&mut self) {
-        if self.begun > 0 {
-            self.end_begun();
+        if mem::take(&mut self.begun) > 0 {
+            // A layer above has not ended them, and nothing here does.
+            self.end_stuck(|state| matches!(state, State::Begun(_)));
         }
     }
 
@@ -160,28 +161,21 @@ impl Transfer {
         }
     }
 
-    /// Ends what a layer above has begun and not ended: nothing here does.
-    #[cold]
-    fn end_begun(&mut self) {
-        for entry in &mut self.entries {
-            if matches!(entry.state, State::Begun(_)) {
-                entry.state = State::Ended(Err(STUCK), None);
-                self.left -= 1;
-            }
-        }
-        self.begun = 0;
-    }
-
     /// Ends what is still in flight: the device may access its memory, and the engine has its buffers.
     pub(crate) fn end_in_flight(&mut self) {
-        for entry in &mut self.entries {
-            if matches!(entry.state, State::InFlight(_)) {
-                entry.state = State::Ended(Err(STUCK), None);
-                self.left -= 1;
-            }
-        }
+        self.end_stuck(|state| matches!(state, State::InFlight(_)));
         for rail in &mut self.rails {
             rail.in_flight = NONE;
+        }
+    }
+
+    /// Ends operations whose memory is not here.
+    #[cold]
+    fn end_stuck(&mut self, is_left: fn(&State) -> bool) {
+        let entries = self.entries.iter_mut();
+        for entry in entries.filter(|entry| is_left(&entry.state)) {
+            entry.state = State::Ended(Err(STUCK), None);
+            self.left -= 1;
         }
     }
 
