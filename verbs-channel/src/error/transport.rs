@@ -132,8 +132,10 @@ pub enum DownReason {
     /// The completion queue cannot be polled.
     #[error("the completion queue cannot be polled")]
     Poll(#[source] PollError),
-    /// The driver failed within a post, after it had accepted some of its requests.
-    #[error("the driver took only a part of a post")]
+    /// The driver failed within a post, of which the device may have had some requests. Or it rejected a receive
+    /// that was posted for the channel: a [prepared](crate::PreparedChannel::start_receive) or a
+    /// [shared](crate::ChannelBuilder::shared_receives) one, or one for [datagrams](crate::Datagrams).
+    #[error("a post failed")]
     Post(#[source] PostError),
     /// An operation on borrowed buffers, or one for which [`Channel::close`](crate::Channel::close) waited,
     /// did not complete within its timeout.
