@@ -304,8 +304,8 @@ impl ChannelGroup {
     ///
     /// - [`TransferError::Failed`](crate::TransferError::Failed): at least one operation was not posted or
     ///   did not succeed. All memory can be reused.
-    /// - [`TransferError::Stuck`](crate::TransferError::Stuck): the driver failed to destroy a queue
-    ///   pair.
+    /// - [`TransferError::Stuck`](crate::TransferError::Stuck): the device may still access some of the memory,
+    ///   in most cases because the driver failed to destroy a queue pair.
     pub fn transfer(
         &mut self,
         transfer: &mut Transfer,

@@ -3,7 +3,9 @@
 //! A [`Channel`] is a reliable connection with a completion queue of its own. It never posts more than
 //! its queues hold, keeps every buffer until the device is done with it, and can bound every wait.
 //! None of this needs `unsafe`. The device never accesses memory that Rust has reused, even after a leak, a panic or an
-//! unplugged device. For plain verbs use [`verbs_core`], the layer below. For async code use `verbs-async`, the layer above.
+//! unplugged device. (There is one known [exception](List#elements-of-another-protection-domain): it takes a program that
+//! confuses two devices.) For plain verbs use [`verbs_core`], the layer below. For async code use `verbs-async`, the layer
+//! above.
 //!
 //! New to RDMA? The [`guide`] starts from what you know about TCP, builds a server for many clients, and explains [how to
 //! fix common errors](guide::troubleshooting).
@@ -107,7 +109,8 @@
 //!
 //! # How operations end
 //!
-//! An operation has exactly one of four outcomes: success, a work error, aborted, or stuck.
+//! A request that is rejected was never posted. One that is posted is an operation, which has exactly one of four
+//! outcomes: success, a work error, aborted, or stuck.
 //!
 //! ```text
 //! wait for the completion ─── in time ─────────────► success, or a work error

@@ -457,6 +457,8 @@ impl<H: Hold> Channel<H> {
     /// # Safety
     ///
     /// - As for [`post_unpolled`](Self::post_unpolled), for the elements of each request that is posted.
+    /// - The region of each element belongs to the channel's protection domain. On another device, or in
+    ///   another domain, the same `lkey` may refer to other memory.
     /// - If the chain is inline: this processor can read the memory of its elements, and no thread and no
     ///   peer writes to it during this call.
     #[doc(alias = "ibv_post_send")]

@@ -73,7 +73,7 @@ pub struct TransferOutcome {
     /// The result: [`Error::Rejected`] if the operation was not posted, [`Error::Transport`] if it did not
     /// succeed.
     pub result: Result<WorkSuccess, Error>,
-    /// The returned buffer; `None` if the operation is [`Stuck`](TransportError::Stuck).
+    /// The returned buffer; `None` if the operation is stuck: see [`TransferError::Stuck`].
     pub buffer: Option<OwnedBuffer>,
 }
 
@@ -96,6 +96,14 @@ pub enum TransferError {
     /// The driver failed to destroy the queue pair: **the device may still access the memory of
     /// these operations** until the process ends. Their buffers have been leaked. The device is
     /// done with the memory of all other operations.
+    ///
+    /// Below a layer that waits in its own way, there are two other cases:
+    ///
+    /// - The layer [has taken](crate::engine::Engine::next_closing) the queue pair of these operations, and has
+    ///   not destroyed it yet. Once it has, their buffers are returned by
+    ///   [`next_completed`](crate::Channel::next_completed).
+    /// - The layer [has begun](TransferEntries::add) these operations, and has not ended them. It has their
+    ///   tickets.
     #[error(
         "{stuck} of the {of} operations of a transfer are stuck: the device may still access their memory"
     )]
