@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll;
@@ -11,8 +11,8 @@ use rustix::io::Errno;
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
 
-use super::Engine;
 use super::peer::{Leaving, Link, Stage, TIMER, after};
+use super::{Engine, Member};
 use crate::error::{DownReason, Queue, Result};
 use crate::exchange::ExchangeError;
 
@@ -60,7 +60,12 @@ impl Engine {
     ///
     /// The errno, such as `EMFILE`.
     pub fn peers_fd(&mut self) -> io::Result<OwnedFd> {
-        self.peers.announce()
+        let descriptor = self.peers.announce()?;
+        // They have failed, or their peers have left, before there was a timer.
+        if self.peers.leaving.next.is_some() || self.members.iter().any(Member::is_flushing) {
+            self.peers.timer.set(Duration::ZERO);
+        }
+        Ok(descriptor)
     }
 
     /// Whether peers are to be checked where a poll finds nothing.
