@@ -184,6 +184,12 @@ impl Program {
         err
     }
 
+    /// Waits for its end, whatever that is. Returns its errors.
+    pub(crate) fn ends(mut self) -> String {
+        let _status = self.end();
+        self.err.text()
+    }
+
     fn end(&mut self) -> ExitStatus {
         let start = Instant::now();
         loop {

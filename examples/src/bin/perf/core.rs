@@ -1,31 +1,28 @@
 //! verbs-core: queue pairs, one completion queue, requests built for each post.
 #![expect(unsafe_code, reason = "posts work requests")]
 
+use std::collections::HashMap;
+use std::net::ToSocketAddrs as _;
 use std::time::Duration;
 
-use examples::{Common, Context as _, Failure, Frames};
+use examples::{Common, Failure, Frames};
 use serde::{Deserialize, Serialize};
+use verbs_core::rdmacm::{Connected, Connection, Connector};
 use verbs_core::{
     AddressHandle, AtomicWorkRequest, CompletionChannel, CompletionQueue, Context,
     DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, Grh, PollSlot, PreparedQueuePair,
-    ProtectionDomain, QueuePair, QueuePairEndpoint, ReadWorkRequest, ReceiveWorkRequest,
-    RemoteMemoryRegion, SendWorkRequest, Sge, SharedReceiveQueue, SharedReceives, WcOpcode,
-    WriteWorkRequest,
+    ProtectionDomain, QueuePair, QueuePairEndpoint, ReadWorkRequest, ReceiveWorkRequest, Receives,
+    RemoteMemoryRegion, SendWorkRequest, Sge, SharedReceiveQueue, SharedReceives, WriteWorkRequest,
 };
 
+use crate::connect::{Way, connect};
 use crate::figures::Figures;
 use crate::link::{Counts, Link};
-use crate::memory::Memory;
+use crate::memory::{Arrived, Memory};
 use crate::plan::{Op, Plan};
 use crate::run::Side;
 
-/// What a side sends before it connects.
-#[derive(Serialize, Deserialize)]
-struct Offer {
-    ends: Vec<End>,
-    memory: RemoteMemoryRegion,
-}
-
+/// Where the peer's queue pair is.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 enum End {
     Connected(QueuePairEndpoint),
@@ -63,11 +60,15 @@ enum Receiver<'q> {
 struct Connections<'m> {
     // First, so that they are destroyed before the memory.
     qps: Vec<Qp>,
+    // Those of `rdma_cm`, which end when they are dropped.
+    _connections: Vec<Option<Connection>>,
+    // By its number, which connection a queue pair is.
+    conns: HashMap<u32, usize>,
     srq: Option<SharedReceiveQueue>,
     cq: CompletionQueue,
     events: Option<CompletionChannel>,
     memory: &'m Memory,
-    theirs: RemoteMemoryRegion,
+    theirs: Option<RemoteMemoryRegion>,
     plan: &'m Plan,
     inline: bool,
     // The next completion causes an event.
@@ -137,24 +138,24 @@ impl<'m> Connections<'m> {
                 }
             }
         }
-        let ours = Offer {
-            ends: prepared.iter().map(Prepared::end).collect(),
-            memory: memory.region.remote(),
-        };
-        frames.send(&ours)?;
-        let theirs: Offer = frames.receive().context(|| "the peer did not connect")?;
-        if theirs.ends.len() != prepared.len() {
-            return Err(Failure::new("the peer has another number of connections"));
-        }
-        let pairs = prepared.into_iter().zip(&theirs.ends);
-        let qps = pairs.map(|(prepared, theirs)| prepared.connect(theirs));
+        let conns = prepared.iter().map(Prepared::qp_num).zip(0..).collect();
+        let (connected, theirs) = connect(
+            prepared,
+            Prepared::end,
+            Some(memory.region.remote()),
+            (common, plan, frames),
+            |prepared, way| prepared.connect(way, common.limit()),
+        )?;
+        let (qps, connections) = connected.into_iter().unzip();
         Ok(Self {
-            qps: qps.collect::<Result<_, _>>()?,
+            qps,
+            _connections: connections,
+            conns,
             srq,
             cq,
             events,
             memory,
-            theirs: theirs.memory,
+            theirs,
             plan,
             inline: inline > 0,
             armed: false,
@@ -191,7 +192,11 @@ impl<'m> Connections<'m> {
             false => memory.out(conn, number),
         };
         let mut element = memory.region.element(start..start + memory.size())?;
-        let remote = || memory.remote(&self.theirs, conn, number);
+        let remote = || {
+            let theirs = self.theirs.as_ref();
+            let theirs = theirs.ok_or_else(|| Failure::new("the peer has no memory"))?;
+            Ok::<_, Failure>(memory.remote(theirs, conn, number)?)
+        };
         macro_rules! post {
             ($request:expr, $post:ident $(, $inline:ident)?) => {{
                 let mut request = $request.wr_id(wr_id);
@@ -265,13 +270,7 @@ impl Prepared {
                 .port_num(common.ib_port)
                 .gid_index(common.gid_idx)
                 .build()?;
-            let max = qp.max_payload();
-            if plan.size > max {
-                let size = plan.size;
-                return Err(Failure::misuse(format!(
-                    "--size {size} is too long: a datagram is one packet, with {max} bytes at most"
-                )));
-            }
+            plan.check_datagram(qp.max_payload())?;
             return Ok(Self::Datagrams(qp));
         }
         let builder = QueuePair::builder(pd, cq, cq)
@@ -298,18 +297,71 @@ impl Prepared {
         }
     }
 
-    fn connect(self, theirs: &End) -> Result<Qp, Failure> {
-        match (self, theirs) {
-            (Self::Own(qp), End::Connected(theirs)) => Ok(Qp::Own(qp.handshake(theirs)?)),
-            (Self::Shared(qp), End::Connected(theirs)) => Ok(Qp::Shared(qp.handshake(theirs)?)),
-            (Self::Datagrams(qp), End::Datagrams(peer)) => {
-                let handle = qp.address_handle(peer)?;
-                let peer = *peer;
-                Ok(Qp::Datagrams { qp, handle, peer })
-            }
-            _ => Err(Failure::new("the peer has other connections")),
+    fn qp_num(&self) -> u32 {
+        match self {
+            Self::Own(qp) => qp.qp_num(),
+            Self::Shared(qp) => qp.qp_num(),
+            Self::Datagrams(qp) => qp.qp_num(),
         }
     }
+
+    fn connect(
+        self,
+        way: Way<'_, End>,
+        limit: Duration,
+    ) -> Result<(Qp, Option<Connection>), Failure> {
+        match self {
+            Self::Own(qp) => {
+                let (qp, connection) = connected(qp, way, limit)?;
+                Ok((Qp::Own(qp), connection))
+            }
+            Self::Shared(qp) => {
+                let (qp, connection) = connected(qp, way, limit)?;
+                Ok((Qp::Shared(qp), connection))
+            }
+            Self::Datagrams(qp) => {
+                let Way::Known(End::Datagrams(peer)) = way else {
+                    return Err(Failure::new("the peer sends no datagrams"));
+                };
+                let handle = qp.address_handle(peer)?;
+                let peer = *peer;
+                Ok((Qp::Datagrams { qp, handle, peer }, None))
+            }
+        }
+    }
+}
+
+/// Connects a queue pair to the peer's.
+fn connected<R: Receives>(
+    qp: PreparedQueuePair<R>,
+    way: Way<'_, End>,
+    limit: Duration,
+) -> Result<(QueuePair<R>, Option<Connection>), Failure> {
+    let connecting = match way {
+        Way::Known(End::Connected(theirs)) => return Ok((qp.handshake(theirs)?, None)),
+        Way::Known(End::Datagrams(_)) => {
+            return Err(Failure::new("the peer sends datagrams"));
+        }
+        Way::Accept(listener) => {
+            let request = listener.request(Some(limit))?;
+            let request =
+                request.ok_or_else(|| Failure::new("the peer did not connect in time"))?;
+            request.accept(qp, b"")?
+        }
+        Way::Connect(address) => {
+            let address = address.to_socket_addrs()?.next();
+            let address = address.ok_or_else(|| Failure::new("the host has no address"))?;
+            let resolving = Connector::new()?.resolve_addr(address, limit)?;
+            let routing = resolving.wait(Some(limit))?.resolve_route(limit)?;
+            routing.wait(Some(limit))?.connect(qp, b"")?
+        }
+    };
+    let Connected {
+        queue_pair,
+        connection,
+        ..
+    } = connecting.wait(Some(limit))?;
+    Ok((queue_pair, Some(connection)))
 }
 
 /// Posts a receive into the place of the message with this number.
@@ -390,24 +442,21 @@ impl Link for Connections<'_> {
             }
             // With a shared queue, the receive is any connection's.
             let from = match &self.srq {
-                Some(_) => self.connection(success.qp_num()),
+                Some(_) => *self.conns.get(&success.qp_num()).unwrap_or(&0),
                 None => conn,
             };
-            if success.opcode() == WcOpcode::RECV {
-                let expected = self.memory.header() + self.memory.size();
-                if success.byte_len() as usize != expected {
-                    return Err(Failure::new("a message of another length has arrived"));
-                }
-            }
-            let message = counts.received[from];
-            self.memory.verify_received(from, message, (conn, number))?;
+            let len = success.byte_len() as usize;
+            let len = len.saturating_sub(self.memory.header());
+            let message = Arrived::Receive(conn, number, len);
+            let memory = self.memory;
+            memory.verify_received(from, counts.received[from], &message)?;
             counts.received[from] += 1;
             self.receive(conn, number)?;
         }
         Ok(!completions.is_empty())
     }
 
-    fn sleep(&mut self, at_most: Duration) -> Result<bool, Failure> {
+    fn sleep(&mut self, _counts: &Counts, at_most: Duration) -> Result<bool, Failure> {
         let Some(events) = &self.events else {
             return Ok(true);
         };
@@ -420,17 +469,5 @@ impl Link for Connections<'_> {
         let event = events.get_cq_event(Some(at_most))?;
         self.armed = event.is_none();
         Ok(event.is_some())
-    }
-}
-
-impl Connections<'_> {
-    /// The connection of a queue pair.
-    fn connection(&self, qp_num: u32) -> usize {
-        let is_it = |qp: &Qp| match qp {
-            Qp::Own(qp) => qp.qp_num() == qp_num,
-            Qp::Shared(qp) => qp.qp_num() == qp_num,
-            Qp::Datagrams { qp, .. } => qp.qp_num() == qp_num,
-        };
-        self.qps.iter().position(is_it).unwrap_or(0)
     }
 }

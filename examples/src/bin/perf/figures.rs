@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use crate::plan::Plan;
 
 /// How long operations took, in nanoseconds, to three digits.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(into = "Vec<(u64, u64)>", try_from = "Vec<(u64, u64)>")]
 pub(crate) struct Times(Histogram<u64>);
 
 /// What a side has measured.
@@ -22,7 +23,7 @@ pub(crate) struct Figures {
     nanoseconds: u64,
     /// Messages of the peer that did not arrive here.
     lost: u64,
-    #[serde(skip)]
+    /// Of how many ways each time is.
     times: Option<(Times, u32)>,
 }
 
@@ -58,11 +59,11 @@ impl<'a> Latency<'a> {
         (!is_over).then_some(self.number)
     }
 
-    /// The operation that begun then is done.
+    /// Records an operation that began at this time and has just ended.
     #[inline]
-    pub(crate) fn record(&mut self, begun: Instant) {
+    pub(crate) fn record(&mut self, start: Instant) {
         if self.number >= self.warm_up {
-            self.times.record(begun.elapsed());
+            self.times.record(start.elapsed());
         }
         self.number += 1;
     }
@@ -86,6 +87,28 @@ impl Times {
     #[inline]
     pub(crate) fn record(&mut self, took: Duration) {
         self.0.saturating_record(nanoseconds(took).max(1));
+    }
+}
+
+/// Each time, and how many operations took that long.
+impl From<Times> for Vec<(u64, u64)> {
+    fn from(Times(times): Times) -> Self {
+        let recorded = times.iter_recorded();
+        recorded
+            .map(|step| (step.value_iterated_to(), step.count_at_value()))
+            .collect()
+    }
+}
+
+impl TryFrom<Vec<(u64, u64)>> for Times {
+    type Error = Failure;
+
+    fn try_from(counts: Vec<(u64, u64)>) -> Result<Self, Failure> {
+        let mut times = Self::new()?;
+        for (took, count) in counts {
+            times.0.saturating_record_n(took, count);
+        }
+        Ok(times)
     }
 }
 
@@ -113,11 +136,15 @@ impl Figures {
     }
 
     /// Both sides' together: both sent at the same time, or only this one did.
-    pub(crate) fn with(mut self, theirs: &Self) -> Self {
+    pub(crate) fn with(mut self, theirs: Self) -> Result<Self, Failure> {
         self.operations += theirs.operations;
         self.nanoseconds = self.nanoseconds.max(theirs.nanoseconds);
         self.lost += theirs.lost;
-        self
+        match (&mut self.times, theirs.times) {
+            (Some((ours, _)), Some((theirs, _))) => ours.0.add(theirs.0)?,
+            (ours, theirs) => *ours = ours.take().or(theirs),
+        }
+        Ok(self)
     }
 
     /// The median and others of what was timed, in microseconds of one way.
@@ -326,13 +353,27 @@ mod tests {
     }
 
     #[test]
+    fn times_of_both_sides_are_in_one_histogram() {
+        let ours = figures([1000; 6].into_iter().chain([70_000_000_000]), 1);
+        let theirs = figures([1000; 2].into_iter().chain([1_234_567; 3]), 1);
+        // As the server sends them.
+        let theirs = serde_json::to_string(&theirs).unwrap();
+        let both = ours.with(serde_json::from_str(&theirs).unwrap()).unwrap();
+        let steps = both.histogram();
+        let counts: Vec<u64> = steps.iter().map(|(_, count)| *count).collect();
+        assert_eq!((counts, both.operations), (vec![8, 3, 1], 12));
+        let latency = both.latency().unwrap();
+        assert_eq!(latency[1], ("median", 1.0));
+    }
+
+    #[test]
     fn rates_are_of_both_sides_and_the_longer_time() {
         let options = Options::try_parse_from(["perf", "--bandwidth", "--size", "1000"]).unwrap();
         let side = |operations, milliseconds, lost| Figures {
             lost,
             ..Figures::bandwidth(operations, Duration::from_millis(milliseconds))
         };
-        let both = side(3000, 1500, 1).with(&side(1000, 2000, 2));
+        let both = side(3000, 1500, 1).with(side(1000, 2000, 2)).unwrap();
         let json = both.json(&options.plan);
         for (name, value) in [
             ("operations", 4000.0),

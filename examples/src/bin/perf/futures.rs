@@ -1,7 +1,7 @@
 //! verbs-async: awaited operations on a runtime of one thread.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::pending;
 use std::net::Shutdown;
 use std::thread;
@@ -12,25 +12,51 @@ use futures_util::future::try_join_all;
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
-use verbs_async::verbs_channel::PreparedChannel;
-use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Operation};
+use verbs_async::verbs_channel::ChannelId;
+use verbs_async::{AsyncChannel, AsyncDatagrams, AsyncGroup, CqEvents, Operation, SharedMessages};
+use verbs_core::{DatagramEndpoint, Rejected};
 
-use crate::channel::{Buffers, Offer, builder, exchange};
+use crate::buffers::{Buffers, shared_receives};
+use crate::channel::builder;
+use crate::connect;
+use crate::datagrams;
 use crate::figures::{Figures, Latency, Times};
-use crate::memory::Memory;
+use crate::memory::{Arrived, Memory};
+use crate::messages;
 use crate::plan::Plan;
-use crate::run::{Done, meet};
+use crate::run::{Done, LATE, meet};
 
 /// One connection.
 struct Connection<'m> {
     conn: usize,
-    channel: AsyncChannel,
+    sender: Sender,
     buffers: &'m Buffers<'m>,
     plan: &'m Plan,
     // How many operations have completed, of all connections.
     progress: &'m Cell<u64>,
     posted: Cell<u64>,
     received: Cell<u64>,
+}
+
+/// What a connection sends with.
+enum Sender {
+    Channel(AsyncChannel),
+    Datagrams(AsyncDatagrams, DatagramEndpoint),
+}
+
+/// Where the messages of some connections arrive.
+struct Inbox<'c> {
+    connections: &'c [Connection<'c>],
+    source: Source,
+}
+
+enum Source {
+    /// In receives of one channel.
+    Receives(VecDeque<Operation>),
+    /// In receives that all channels share, each with its number.
+    Shared(SharedMessages, HashMap<ChannelId, usize>),
+    /// At one endpoint.
+    Datagrams,
 }
 
 /// As long as a peer may measure.
@@ -50,7 +76,7 @@ pub(crate) fn with_peer<T>(
     thread::scope(|scope| {
         let receiving = scope.spawn(move || {
             // It has ended if it does not want to know.
-            drop(sender.send(frames.receive_within::<Done>(FOREVER)));
+            drop(sender.send(messages::receive_within::<Done>(frames, FOREVER)));
         });
         let ended = runtime.block_on(async {
             let (known, theirs) = watch::channel(None);
@@ -100,82 +126,94 @@ pub(crate) fn measure(common: &Common, plan: &Plan, frames: &Frames) -> Result<F
     let memory = Memory::new(&pd, plan, 0)?;
     let mut buffers = Buffers::new(&memory, plan)?;
     let runtime = examples::runtime(1)?;
-    let events = {
-        let _entered = runtime.enter();
-        CqEvents::create_tokio(&context)?
-    };
-    let group = AsyncGroup::new(builder(&pd, plan, common), plan.qps, &events)?;
-    let mut prepared = Vec::new();
-    for conn in 0..plan.qps() {
-        let mut channel = group.prepare()?;
-        // Receives are there before the peer is told where to send.
-        if plan.op.is_received() {
-            for number in 0..plan.receives().into() {
-                channel.start_receive(buffers.receive(conn, number)?)?;
-            }
+    let _entered = runtime.enter();
+    let events = CqEvents::create_tokio(&context)?;
+    let mut messages = None;
+    let senders: Vec<Sender> = if plan.datagrams {
+        let builder = datagrams::builder(&pd, plan, common);
+        let all = (0..plan.qps).map(|_| AsyncDatagrams::create(&builder, &events));
+        let (all, _none) = datagrams::connect_each(
+            all.collect::<Result<_, _>>()?,
+            |one: &AsyncDatagrams| (one.endpoint(), one.max_payload()),
+            (common, plan, frames),
+        )?;
+        let all = all.into_iter();
+        all.map(|(own, peer)| Sender::Datagrams(own, peer))
+            .collect()
+    } else {
+        let builder = builder(&pd, plan, common);
+        let group = if plan.srq {
+            let receives = shared_receives(&builder, plan)?;
+            let (group, all) = AsyncGroup::with_shared_receives(&receives, plan.qps, &events)?;
+            messages = Some(all);
+            group
+        } else {
+            AsyncGroup::new(builder, plan.qps, &events)?
+        };
+        let (members, theirs) =
+            connect::channels(|| group.prepare(), Some(&buffers), (common, plan, frames))?;
+        buffers.theirs = theirs;
+        let mut senders = Vec::new();
+        for member in members {
+            senders.push(Sender::Channel(group.join(member)?));
         }
-        prepared.push(channel);
-    }
-    let ours = Offer {
-        ends: prepared.iter().map(PreparedChannel::endpoint).collect(),
-        memory: memory.region.remote(),
-        port: None,
+        senders
     };
-    let theirs = exchange(frames, &ours)?;
-    buffers.theirs = Some(theirs.memory);
     let progress = Cell::new(0);
-    let mut connections = Vec::new();
-    for (conn, (prepared, theirs)) in prepared.into_iter().zip(&theirs.ends).enumerate() {
-        connections.push(Connection {
-            conn,
-            channel: group.join(prepared.handshake(theirs)?)?,
-            buffers: &buffers,
-            plan,
-            progress: &progress,
-            posted: Cell::new(0),
-            received: Cell::new(0),
-        });
-    }
+    let connections = senders.into_iter().enumerate();
+    let connections = connections.map(|(conn, sender)| Connection {
+        conn,
+        sender,
+        buffers: &buffers,
+        plan,
+        progress: &progress,
+        posted: Cell::new(0),
+        received: Cell::new(0),
+    });
+    let connections: Vec<_> = connections.collect();
     meet(frames)?;
     let is_client = common.host.is_some();
     let is_active = plan.posts(is_client) || plan.op.is_received();
     let watched = is_active.then_some(&progress);
+    let inboxes = Inbox::of(&connections, messages);
     let figures = with_peer(frames, &runtime, watched, async |theirs| {
-        side(&connections, plan, frames, is_client, theirs).await
+        side(&connections, inboxes, plan, frames, is_client, theirs).await
     })?;
     meet(frames)?;
     for connection in &connections {
-        runtime.block_on(connection.channel.destroy())?;
+        runtime.block_on(async {
+            match &connection.sender {
+                Sender::Channel(channel) => channel.destroy().await,
+                Sender::Datagrams(endpoint, _) => endpoint.close().await,
+            }
+        })?;
     }
     Ok(figures)
 }
 
 async fn side(
     connections: &[Connection<'_>],
+    mut inboxes: Vec<Inbox<'_>>,
     plan: &Plan,
     frames: &Frames,
     is_client: bool,
     mut theirs: Theirs,
 ) -> Result<Figures, Failure> {
-    let receives = |connection: &Connection<'_>| -> VecDeque<_> {
-        connection.channel.prepared_receives().into()
-    };
     let done = || {
-        frames.send(&Done {
-            posted: connections.iter().map(|each| each.posted.get()).collect(),
-        })
+        let posted = connections.iter().map(|each| each.posted.get()).collect();
+        messages::send(frames, &Done { posted })
     };
     let mut figures = Figures::default();
-    match (plan.bandwidth, connections) {
-        (false, [one]) if is_client => {
-            figures = one.latency(&mut receives(one)).await?;
+    match (plan.bandwidth, connections, &mut inboxes[..]) {
+        (false, [one], [inbox]) if is_client => {
+            figures = one.latency(inbox).await?;
             done()?;
         }
-        (false, [one]) if !plan.op.is_one_sided() => {
-            one.answer(&mut receives(one), &theirs).await?;
+        (false, [one], [inbox]) if !plan.op.is_one_sided() => {
+            one.answer(inbox, &theirs).await?;
             done()?;
         }
-        _ => {
+        (_, _, inboxes) => {
             let send = async {
                 let mut figures = Figures::default();
                 if plan.posts(is_client) {
@@ -183,17 +221,21 @@ async fn side(
                 }
                 done().map(|()| figures)
             };
-            let receive = try_join_all(connections.iter().map(|each| {
-                let theirs = theirs.clone();
-                async move { each.receive(&mut receives(each), theirs).await }
-            }));
-            (figures, _) = tokio::try_join!(send, receive)?;
+            let receive = inboxes
+                .iter_mut()
+                .map(|inbox| inbox.receive(theirs.clone()));
+            (figures, _) = tokio::try_join!(send, try_join_all(receive))?;
         }
     }
     let their_end = theirs.wait_for(Option::is_some).await?;
+    let mut lost = 0;
     for (each, posted) in connections.iter().zip(their_end.iter().flatten()) {
         each.buffers.memory.verify_left(each.conn, *posted)?;
+        if plan.op.is_received() {
+            lost += posted.saturating_sub(each.received.get());
+        }
     }
+    figures.lost(lost);
     Ok(figures)
 }
 
@@ -228,17 +270,30 @@ async fn bandwidth(connections: &[Connection<'_>], plan: &Plan) -> Result<Figure
 }
 
 impl Connection<'_> {
-    /// Starts the next operation.
-    fn start(&self) -> Result<Operation, Failure> {
+    /// Starts the next operation. None if its end is not known: a datagram's, once it is posted.
+    async fn start(&self) -> Result<Option<Operation>, Failure> {
         let number = self.posted.get();
         self.posted.set(number + 1);
-        Ok(self.channel.run(self.buffers.request(self.conn, number)?))
+        match &self.sender {
+            Sender::Channel(channel) => {
+                let request = self.buffers.request(self.conn, number)?;
+                Ok(Some(channel.run(request)))
+            }
+            Sender::Datagrams(endpoint, peer) => {
+                let buffer = self.buffers.ours(self.conn, number)?;
+                let sent = endpoint.send_to(peer, buffer).await;
+                sent.map_err(Rejected::into_error)?;
+                Ok(None)
+            }
+        }
     }
 
     /// Waits for an operation of this number.
-    async fn sent(&self, operation: Operation, number: u64) -> Result<(), Failure> {
-        let (result, _buffer) = operation.await;
-        let _success = result?;
+    async fn sent(&self, operation: Option<Operation>, number: u64) -> Result<(), Failure> {
+        if let Some(operation) = operation {
+            let (result, _buffer) = operation.await;
+            let _success = result?;
+        }
         self.progress.set(self.progress.get() + 1);
         if self.plan.op.is_one_sided() {
             self.buffers.memory.verify_fetched(self.conn, number)?;
@@ -246,32 +301,14 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Waits for the next message, and posts its receive again.
-    async fn message(&self, receives: &mut VecDeque<Operation>) -> Result<(), Failure> {
-        let Some(receive) = receives.front_mut() else {
-            return pending().await;
-        };
-        let (result, buffer) = receive.await;
-        let _received = receives.pop_front();
-        let _success = result?;
-        let (buffer, number) = self.buffers.number(self.conn, buffer);
-        let message = self.received.get();
-        let memory = self.buffers.memory;
-        memory.verify_received(self.conn, message, (self.conn, number))?;
-        self.received.set(message + 1);
-        self.progress.set(self.progress.get() + 1);
-        receives.push_back(self.channel.receive(buffer));
-        Ok(())
-    }
-
     /// One operation after the other, each answered by the peer unless it takes no part.
-    async fn latency(&self, receives: &mut VecDeque<Operation>) -> Result<Figures, Failure> {
+    async fn latency(&self, inbox: &mut Inbox<'_>) -> Result<Figures, Failure> {
         let mut latency = Latency::new(self.plan)?;
         while let Some(number) = latency.next() {
             let begun = Instant::now();
-            let operation = self.start()?;
+            let operation = self.start().await?;
             if !self.plan.op.is_one_sided() {
-                self.message(receives).await?;
+                inbox.next().await?;
             }
             self.sent(operation, number).await?;
             latency.record(begun);
@@ -281,20 +318,16 @@ impl Connection<'_> {
     }
 
     /// Answers each message until the peer is done.
-    async fn answer(
-        &self,
-        receives: &mut VecDeque<Operation>,
-        theirs: &Theirs,
-    ) -> Result<(), Failure> {
+    async fn answer(&self, inbox: &mut Inbox<'_>, theirs: &Theirs) -> Result<(), Failure> {
         let mut theirs = theirs.clone();
         loop {
             tokio::select! {
                 biased;
-                message = self.message(receives) => message?,
+                message = inbox.next() => message?,
                 _done = theirs.wait_for(Option::is_some) => return Ok(()),
             }
             let number = self.posted.get();
-            self.sent(self.start()?, number).await?;
+            self.sent(self.start().await?, number).await?;
         }
     }
 
@@ -312,10 +345,10 @@ impl Connection<'_> {
             let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             while !is_over && self.posted.get() < limit && in_flight.len() < self.plan.depth() {
                 let begun = times.map(|_| Instant::now());
-                in_flight.push_back((self.start()?, begun));
+                in_flight.push_back((self.start().await?, begun));
             }
             let Some((oldest, begun)) = in_flight.pop_front() else {
-                return Ok(());
+                break;
             };
             self.sent(oldest, number).await?;
             if let (Some(times), Some(begun)) = (times, begun) {
@@ -323,26 +356,101 @@ impl Connection<'_> {
             }
             number += 1;
         }
+        if let Sender::Datagrams(endpoint, _) = &self.sender {
+            endpoint.flush().await;
+        }
+        Ok(())
+    }
+}
+
+impl<'c> Inbox<'c> {
+    /// One for each connection, unless the receives of all are shared.
+    fn of(connections: &'c [Connection<'c>], messages: Option<SharedMessages>) -> Vec<Self> {
+        if let Some(messages) = messages {
+            let channels = connections.iter().map(|each| match &each.sender {
+                Sender::Channel(channel) => Some((channel.id(), each.conn)),
+                Sender::Datagrams(..) => None,
+            });
+            let source = Source::Shared(messages, channels.flatten().collect());
+            return vec![Self {
+                connections,
+                source,
+            }];
+        }
+        let each = connections.chunks(1).map(|connections| Self {
+            connections,
+            source: match connections {
+                [
+                    Connection {
+                        sender: Sender::Channel(channel),
+                        ..
+                    },
+                ] => Source::Receives(channel.prepared_receives().into()),
+                _ => Source::Datagrams,
+            },
+        });
+        each.collect()
+    }
+
+    /// Waits for the next message, and posts its receive again.
+    async fn next(&mut self) -> Result<(), Failure> {
+        let [first, ..] = self.connections else {
+            return pending().await;
+        };
+        let mut connection = first;
+        match (&mut self.source, &first.sender) {
+            (Source::Receives(receives), Sender::Channel(channel)) => {
+                let Some(receive) = receives.front_mut() else {
+                    return pending().await;
+                };
+                let (result, buffer) = receive.await;
+                let _received = receives.pop_front();
+                let len = result?.byte_len();
+                let (conn, number) = (first.conn, first.received.get());
+                let buffer = first.buffers.verify_received(conn, number, buffer, len)?;
+                receives.push_back(channel.receive(buffer));
+            }
+            (Source::Shared(messages, channels), _) => {
+                let message = messages.next().await;
+                let conn = channels.get(&message.channel).copied();
+                let found = conn.and_then(|conn| self.connections.get(conn));
+                connection = found.unwrap_or(first);
+                let (conn, number) = (connection.conn, connection.received.get());
+                connection.buffers.verify_message(conn, number, &message)?;
+            }
+            (_, Sender::Datagrams(endpoint, _)) => {
+                let datagram = endpoint.receive_from().await?;
+                let message = Arrived::Block(&datagram);
+                let (conn, number) = (first.conn, first.received.get());
+                let memory = first.buffers.memory;
+                memory.verify_received(conn, number, &message)?;
+            }
+            (Source::Datagrams, _) => return pending().await,
+        }
+        connection.received.set(connection.received.get() + 1);
+        connection.progress.set(connection.progress.get() + 1);
+        Ok(())
     }
 
     /// Takes messages until all that the peer has posted are here.
-    async fn receive(
-        &self,
-        receives: &mut VecDeque<Operation>,
-        mut theirs: Theirs,
-    ) -> Result<(), Failure> {
+    async fn receive(&mut self, mut theirs: Theirs) -> Result<(), Failure> {
         loop {
+            let is_done = theirs.borrow().is_some();
             if let Some(posted) = &*theirs.borrow() {
-                let posted = posted.get(self.conn).copied().unwrap_or(0);
-                if !self.plan.op.is_received() || self.received.get() >= posted {
+                let is_missing = |each: &Connection<'_>| {
+                    each.plan.op.is_received() && posted.get(each.conn) > Some(&each.received.get())
+                };
+                if !self.connections.iter().any(is_missing) {
                     return Ok(());
                 }
             }
+            let may_be_lost = matches!(self.source, Source::Datagrams);
             tokio::select! {
                 biased;
-                message = self.message(receives) => message?,
+                message = self.next() => message?,
                 // Afterwards nothing changes.
-                _done = theirs.changed(), if theirs.borrow().is_none() => {}
+                _done = theirs.changed(), if !is_done => {}
+                () = sleep(LATE), if is_done && may_be_lost => return Ok(()),
             }
         }
     }

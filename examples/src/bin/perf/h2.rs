@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::figures::{Figures, Latency};
 use crate::futures::Theirs;
+use crate::messages;
 use crate::plan::Plan;
 use crate::run::Done;
 
@@ -36,7 +37,7 @@ pub(crate) async fn side<S: AsyncRead + AsyncWrite + Unpin>(
         }
     };
     let posted = vec![0; plan.qps()];
-    frames.send(&Done { posted })?;
+    messages::send(frames, &Done { posted })?;
     let _theirs = theirs.wait_for(Option::is_some).await?;
     Ok(figures)
 }

@@ -25,7 +25,7 @@ pub(crate) trait Link {
 
     /// Nothing has completed: sleeps until something may have, if that was asked for. `false` if
     /// nothing has for so long.
-    fn sleep(&mut self, at_most: Duration) -> Result<bool, Failure>;
+    fn sleep(&mut self, counts: &Counts, at_most: Duration) -> Result<bool, Failure>;
 }
 
 impl Counts {
@@ -40,5 +40,10 @@ impl Counts {
 
     pub(crate) fn in_flight(&self, conn: usize) -> u64 {
         self.posted[conn] - self.sent[conn]
+    }
+
+    /// Whether any operation is in flight.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.posted != self.sent
     }
 }

@@ -1,15 +1,19 @@
 //! Latency and bandwidth between two processes, of each layer and each operation.
 //!
 //! Read first: `latency` and `bandwidth` in `run.rs`, the loops that are measured. A layer is a
-//! `Link`: `core.rs` and `channel.rs` are polled, `futures.rs` has the same loops for tasks.
+//! `Link`: `core.rs`, `channel.rs` and `datagrams.rs` are polled, `futures.rs` has the same loops for tasks.
 
+mod buffers;
 mod channel;
+mod connect;
 mod core;
+mod datagrams;
 mod figures;
 mod futures;
 mod h2;
 mod link;
 mod memory;
+mod messages;
 mod plan;
 mod run;
 mod stream;
@@ -56,16 +60,15 @@ Side by side with perftest: ib_send_lat -s 8 -n 1000, ib_write_bw -s 65536 -n 50
 fn main() -> ExitCode {
     run(|options: &Options| {
         many_descriptors()?;
-        let hello = Hello::new("perf", 2);
+        let hello = Hello::new("perf", 3);
         if let Some(host) = &options.common.host {
             let plan = options.plan.clone().checked()?;
             let peer = Peer::connect(host, options.common.port, options.common.limit())?;
             let frames = Frames::greet(peer, &hello)?;
             frames.send(&plan)?;
             let ours = measure(options, &plan, &frames)?;
-            let theirs = frames.receive::<Result<Figures, String>>()?;
-            let theirs = theirs.map_err(|why| Failure::new(format!("at the server: {why}")))?;
-            ours.with(&theirs).print(&plan, options.json)
+            let theirs = messages::receive(&frames)?;
+            ours.with(theirs)?.print(&plan, options.json)
         } else {
             // What is wrong with the device is found before a client comes.
             let _device = examples::open(&options.common)?;
@@ -74,23 +77,22 @@ fn main() -> ExitCode {
             let peer = listener.accept(options.common.wait(), options.common.limit())?;
             let frames = Frames::greet(peer, &hello)?;
             let plan: Plan = frames.receive()?;
-            let ours = plan
-                .checked()
-                .and_then(|plan| measure(options, &plan, &frames));
-            frames.send(&ours.as_ref().map_err(ToString::to_string))?;
-            ours.map(drop)
+            let ours = measure(options, &plan.checked()?, &frames)?;
+            messages::send(&frames, &ours)
         }
     })
 }
 
-/// Measures on this side.
+/// Measures on this side. If that fails, the peer gets to know why.
 fn measure(options: &Options, plan: &Plan, frames: &Frames) -> Result<Figures, Failure> {
     let common = &options.common;
-    match plan.layer {
+    let measured = match plan.layer {
+        Layer::Channel if plan.datagrams => datagrams::measure(common, plan, frames),
         Layer::Core => core::measure(common, plan, frames),
         Layer::Channel => channel::measure(common, plan, frames),
         Layer::Async => futures::measure(common, plan, frames),
         Layer::Stream => stream::measure(common, plan, frames),
         Layer::Tcp => tcp::measure(common, plan, frames),
-    }
+    };
+    measured.inspect_err(|why| messages::send_failure(frames, why))
 }

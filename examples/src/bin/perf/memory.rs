@@ -1,5 +1,6 @@
 //! The memory of all connections: where messages are, and what is in them.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use examples::{Context as _, Failure, Pattern};
@@ -12,20 +13,30 @@ use crate::plan::{Op, Plan};
 /// If bytes are not verified, all messages of a connection share one place, as in perftest.
 pub(crate) struct Memory {
     pub(crate) region: Arc<SharedRegion<Vec<u8>>>,
+    plan: Plan,
     size: usize,
     // Places of a connection in each direction, and the bytes of each place.
     out: usize,
     places_in: usize,
     stride: usize,
     header: usize,
-    qps: usize,
-    check: bool,
-    bandwidth: bool,
-    op: Op,
+    // How many datagrams of each connection were lost before one that has arrived.
+    lost: Vec<Cell<u64>>,
+}
+
+/// Where a message of the peer has arrived.
+pub(crate) enum Arrived<'b> {
+    /// In the receive of this connection with this number, with so many bytes.
+    Receive(usize, u64, usize),
+    /// In memory of the library: a block of its pool.
+    Block(&'b [u8]),
 }
 
 /// A byte that is in no place before something arrives there.
 const STALE: u8 = 0xff;
+
+/// So many datagrams in a row may be lost.
+const MOST_LOST: u64 = 1 << 20;
 
 /// What each place is a multiple of.
 const LINE: usize = 64;
@@ -41,37 +52,43 @@ impl Memory {
         };
         let stride = (plan.size() + header).next_multiple_of(LINE);
         let len = plan.qps().saturating_mul(out + into).saturating_mul(stride);
+        let what = || format!("cannot register {len} bytes");
         let access = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_WRITE
             | AccessFlags::REMOTE_READ
             | AccessFlags::REMOTE_ATOMIC;
+        let register = |access| {
+            pd.reg_shared(examples::memory(STALE, len)?, access)
+                .context(what)
+        };
         // A device without atomics does not have the last.
-        let bytes = || examples::memory(STALE, len);
-        let region = pd.reg_shared(bytes()?, access).or_else(|_| {
-            pd.reg_shared(
-                bytes().unwrap_or_default(),
-                access - AccessFlags::REMOTE_ATOMIC,
-            )
-        });
+        let region = register(access).or_else(|_| register(access - AccessFlags::REMOTE_ATOMIC));
         let this = Self {
-            region: Arc::new(region.context(|| format!("cannot register {len} bytes"))?),
+            region: Arc::new(region?),
+            plan: plan.clone(),
             size: plan.size(),
             out,
             places_in: into,
             stride,
             header,
-            qps: plan.qps(),
-            check: plan.check,
-            bandwidth: plan.bandwidth,
-            op: plan.op,
+            lost: vec![Cell::new(0); plan.qps()],
         };
-        for conn in 0..this.qps {
+        // A read fetches the same places again and again.
+        let corrupt = plan.corrupt.map(|number| number % out as u64);
+        let places = Plan {
+            corrupt,
+            ..plan.clone()
+        };
+        for conn in 0..plan.qps() {
             for place in 0..out {
-                let bytes = pattern(conn, place as u64).bytes(0, this.size);
+                let bytes = contents(&places, conn, place as u64);
                 this.region.write(this.out(conn, place as u64), &bytes)?;
             }
             if plan.op.is_atomic() {
-                this.region.write(this.arrives(conn, 0), &[0; 8])?;
+                // What the first operation finds, unless it is to be wrong.
+                let start = u64::from(plan.corrupt.is_some());
+                let counter = this.arrives(conn, 0);
+                this.region.write(counter, &start.to_ne_bytes())?;
             }
         }
         Ok(this)
@@ -110,11 +127,11 @@ impl Memory {
         conn: usize,
         number: u64,
     ) -> verbs_core::Result<RemoteMemoryRegion> {
-        let start = match self.op {
+        let start = match self.plan.op {
             Op::Read => self.out(conn, number),
             Op::Cas | Op::Faa => self.arrives(conn, 0),
             // One for each operation in flight.
-            _ if self.check => self.arrives(conn, number % self.out as u64),
+            _ if self.plan.check => self.arrives(conn, number % self.out as u64),
             _ => self.arrives(conn, 0),
         } as u64;
         theirs.slice(start..start + self.size as u64)
@@ -125,80 +142,117 @@ impl Memory {
     #[inline]
     pub(crate) fn fill(&self, conn: usize, number: u64) -> Result<(), Failure> {
         let start = self.out(conn, number);
-        if self.check && !self.op.is_one_sided() {
-            let bytes = pattern(conn, number).bytes(0, self.size);
+        if self.plan.check && !self.plan.op.is_one_sided() {
+            let bytes = contents(&self.plan, conn, number);
             self.region.write(start, &bytes)?;
         }
-        if self.op == Op::Write && !self.bandwidth {
+        if self.has_mark() {
             self.region
                 .write(start + self.size - 1, &[mark_of(number)])?;
         }
         Ok(())
     }
 
-    /// Verifies a connection's message with this number, which has arrived in this receive, and makes its
-    /// bytes stale. What is written is verified where none can follow it.
+    /// Whether the peer polls for the last byte of each operation.
+    #[inline]
+    fn has_mark(&self) -> bool {
+        self.plan.op == Op::Write && !self.plan.bandwidth
+    }
+
+    /// Verifies the length of a connection's message with this number, and its bytes if that is wanted. What
+    /// is written is verified where no other write can follow it.
     #[inline]
     pub(crate) fn verify_received(
         &self,
         conn: usize,
         number: u64,
-        receive: (usize, u64),
+        message: &Arrived<'_>,
     ) -> Result<(), Failure> {
-        if !self.check {
-            return Ok(());
+        let Plan {
+            op,
+            check,
+            bandwidth,
+            ..
+        } = self.plan;
+        let len = match message {
+            Arrived::Receive(_, _, len) => *len,
+            Arrived::Block(bytes) => bytes.len(),
+        };
+        if op == Op::Send && len != self.size {
+            return Err(Failure::new("a message of another length has arrived"));
         }
-        match self.op {
-            Op::Send => {
-                let start = self.arrives(receive.0, receive.1) + self.header;
-                let bytes = pattern(conn, number).bytes(0, self.size);
-                self.verify(start, self.size, &bytes, conn, number)
+        match (op, message) {
+            _ if !check => Ok(()),
+            (Op::Send, Arrived::Block(bytes)) => self.verify_send(conn, number, bytes),
+            (Op::Send, Arrived::Receive(of, receive, len)) => {
+                let start = self.arrives(*of, *receive) + self.header;
+                self.verify(start, *len, |bytes| self.verify_send(conn, number, bytes))
             }
-            Op::WriteImm if !self.bandwidth => self.verify_written(conn, number),
+            (Op::WriteImm, _) if !bandwidth => self.verify_written(conn, number),
             _ => Ok(()),
         }
     }
 
-    /// Verifies what the peer's last writes have left, of so many. What completes a receive in a
-    /// ping-pong was verified when it came.
-    pub(crate) fn verify_left(&self, conn: usize, posted: u64) -> Result<(), Failure> {
-        if self.op != Op::Write && !(self.op == Op::WriteImm && self.bandwidth) {
-            return Ok(());
+    /// Verifies what was sent, of which so many messages have arrived before. Datagrams are those that were sent
+    /// in this order, without some.
+    fn verify_send(&self, conn: usize, arrived: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let mut number = arrived;
+        if self.plan.datagrams {
+            let lost = &self.lost[conn];
+            number += lost.get();
+            let start = bytes.first_chunk().copied().map(u64::from_le_bytes);
+            let mut next = number..number + MOST_LOST;
+            number = next
+                .find(|next| start == Some(pattern(conn, *next).word(0)))
+                .unwrap_or(number);
+            lost.set(number - arrived);
         }
-        let last = posted.saturating_sub(self.out as u64);
+        is_right(conn, number, bytes)
+    }
+
+    /// The mark of the write with this number has arrived: verifies the one before. Of this one, other bytes
+    /// may be on their way.
+    pub(crate) fn verify_before(&self, number: u64) -> Result<(), Failure> {
+        let before = number.checked_sub(1);
+        before.map_or(Ok(()), |before| self.verify_written(0, before))
+    }
+
+    /// Verifies what the peer's writes have left, of so many: the last of those that it polled for, as the
+    /// others were verified when the next one arrived; of others as many as could be in flight.
+    pub(crate) fn verify_left(&self, conn: usize, posted: u64) -> Result<(), Failure> {
+        let left = match self.plan.op {
+            Op::Write | Op::WriteImm if self.plan.bandwidth => self.out as u64,
+            Op::Write => 1,
+            _ => 0,
+        };
+        let last = posted.saturating_sub(left);
         (last..posted).try_for_each(|number| self.verify_written(conn, number))
     }
 
     /// Verifies what the write with this number has left.
     fn verify_written(&self, conn: usize, number: u64) -> Result<(), Failure> {
-        if !self.check {
+        if !self.plan.check {
             return Ok(());
         }
         let start = self.arrives(conn, number % self.out as u64);
-        // The last byte of a polled write is its mark.
-        let len = self.size - usize::from(self.op == Op::Write);
-        self.verify(
-            start,
-            len,
-            &pattern(conn, number).bytes(0, len),
-            conn,
-            number,
-        )
+        let len = self.size - usize::from(self.has_mark());
+        self.verify(start, len, |bytes| is_right(conn, number, bytes))
     }
 
     /// Verifies what an operation has fetched.
     pub(crate) fn verify_fetched(&self, conn: usize, number: u64) -> Result<(), Failure> {
-        if !self.check {
+        if !self.plan.check {
             return Ok(());
         }
         let start = self.fetched(conn, number);
-        match self.op {
+        match self.plan.op {
             Op::Read => {
                 let theirs = number % self.out as u64;
-                let bytes = pattern(conn, theirs).bytes(0, self.size);
-                self.verify(start, self.size, &bytes, conn, number)
+                self.verify(start, self.size, |bytes| is_right(conn, theirs, bytes))
             }
-            Op::Cas | Op::Faa => self.verify(start, 8, &number.to_ne_bytes(), conn, number),
+            Op::Cas | Op::Faa => self.verify(start, 8, |bytes| {
+                is_equal(conn, number, bytes, &number.to_ne_bytes())
+            }),
             _ => Ok(()),
         }
     }
@@ -206,24 +260,22 @@ impl Memory {
     /// Where an operation puts what it fetches. The peer's counter of atomics is in the first place of
     /// the other part.
     pub(crate) fn fetched(&self, conn: usize, number: u64) -> usize {
-        match self.op {
+        match self.plan.op {
             Op::Read => self.arrives(conn, number % self.out as u64),
             _ => self.out(conn, number),
         }
     }
 
+    /// Checks these bytes, and makes them stale: they are found only once.
     fn verify(
         &self,
         start: usize,
         len: usize,
-        right: &[u8],
-        conn: usize,
-        number: u64,
+        check: impl FnOnce(&[u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let mut came = vec![STALE; len];
         self.region.read(start, &mut came)?;
-        examples::check(0, &came, right)
-            .context(|| format!("operation {number} of connection {conn} is wrong"))?;
+        check(&came)?;
         came.fill(STALE);
         Ok(self.region.write(start, &came)?)
     }
@@ -231,7 +283,7 @@ impl Memory {
     /// The last byte of the place that the peer writes to.
     #[inline]
     pub(crate) fn last_byte(&self, number: u64) -> Result<u8, Failure> {
-        let number = if self.check {
+        let number = if self.plan.check {
             number % self.out as u64
         } else {
             0
@@ -252,7 +304,28 @@ fn place(number: u64, places: usize) -> usize {
     usize::try_from(number % places as u64).unwrap_or(0)
 }
 
-/// The bytes of the operation with this number.
-pub(crate) const fn pattern(conn: usize, number: u64) -> Pattern {
+/// The bytes of the operation with this number; one is wrong if the plan says so.
+pub(crate) fn contents(plan: &Plan, conn: usize, number: u64) -> Vec<u8> {
+    let mut bytes = pattern(conn, number).bytes(0, plan.size());
+    if plan.corrupt == Some(number)
+        && let Some(first) = bytes.first_mut()
+    {
+        *first = !*first;
+    }
+    bytes
+}
+
+/// Checks that these are the bytes, or the first bytes, of the operation with this number.
+pub(crate) fn is_right(conn: usize, number: u64, bytes: &[u8]) -> Result<(), Failure> {
+    let right = pattern(conn, number).bytes(0, bytes.len());
+    is_equal(conn, number, bytes, &right)
+}
+
+fn is_equal(conn: usize, number: u64, bytes: &[u8], right: &[u8]) -> Result<(), Failure> {
+    let what = || format!("operation {number} of connection {conn} is wrong");
+    examples::check(0, bytes, right).context(what)
+}
+
+const fn pattern(conn: usize, number: u64) -> Pattern {
     Pattern::new(number.wrapping_mul(0x10001).wrapping_add(conn as u64))
 }

@@ -81,7 +81,7 @@ pub(crate) struct Plan {
     pub(crate) qps: u32,
 
     /// With --layer core or channel: sleep until completions are announced, instead of polling; the other
-    /// layers always sleep
+    /// layers always sleep. Datagrams of --layer channel are polled
     #[arg(short, long)]
     pub(crate) events: bool,
 
@@ -89,15 +89,22 @@ pub(crate) struct Plan {
     #[arg(long)]
     pub(crate) bidirectional: bool,
 
-    /// Verify every byte at both ends; slow, and not with --h2
+    /// Verify every byte at both ends; slow, and not with --h2. With --bandwidth, of --op write and write-imm
+    /// the last operations of each connection, as many as can be in flight: they write over those before
     #[arg(short, long)]
     pub(crate) check: bool,
 
-    /// With --layer core and --op send: send datagrams (UD)
+    /// With --check: a byte of each connection's operation with this number is wrong, which the check has to
+    /// find; the first one is 0, with the warm-up
+    #[arg(long, value_name = "NUMBER", requires = "check")]
+    pub(crate) corrupt: Option<u64>,
+
+    /// With --layer core, channel or async and --op send: send datagrams (UD)
     #[arg(long)]
     pub(crate) datagrams: bool,
 
-    /// With --layer core and --op send or write-imm: receive from a shared receive queue; not with --datagrams
+    /// With --layer core, channel or async and --op send or write-imm: receive from a shared receive queue; not
+    /// with --datagrams
     #[arg(long)]
     pub(crate) srq: bool,
 
@@ -106,12 +113,13 @@ pub(crate) struct Plan {
     #[arg(long)]
     pub(crate) h2: bool,
 
-    /// With --layer channel: connect by `rdma_cm`; the server's host is then an address of its device
+    /// Not with --layer tcp, nor --datagrams: connect by `rdma_cm`; the server's host is then an address of its
+    /// device
     #[arg(long)]
     pub(crate) cm: bool,
 
     /// Print how many operations took how long; with --bandwidth on --layer core, channel or async: from the
-    /// post of each to its completion, which each then has
+    /// post of each to its completion, which each then has; not of datagrams of --layer async
     #[arg(long)]
     pub(crate) histogram: bool,
 }
@@ -170,6 +178,13 @@ impl Plan {
                 "--histogram with --bandwidth is for --layer core, channel and async, not {layer}"
             ));
         }
+        if self.bandwidth && self.histogram && self.datagrams && layer == Layer::Async {
+            return misuse(
+                "--histogram with --bandwidth is not for datagrams of --layer async, which reports no \
+                 completion of each"
+                    .to_owned(),
+            );
+        }
         if op == Op::Write && !self.bandwidth && matches!(layer, Layer::Async) {
             return misuse(
                 "the latency of --op write is that of polled memory, which --layer async does not \
@@ -193,6 +208,12 @@ impl Plan {
                 "--events is for --layer core and channel; {layer} always sleeps"
             ));
         }
+        if self.events && self.datagrams && layer == Layer::Channel {
+            return misuse(
+                "datagrams of --layer channel have no --events: each endpoint sleeps alone"
+                    .to_owned(),
+            );
+        }
         if self.h2 && !layer.is_stream() {
             return misuse(format!("--h2 is for --layer stream and tcp, not {layer}"));
         }
@@ -200,18 +221,28 @@ impl Plan {
             return misuse("--h2 goes with neither --check nor --bidirectional".to_owned());
         }
         for (is_set, option) in [(self.datagrams, "--datagrams"), (self.srq, "--srq")] {
-            if is_set && layer != Layer::Core {
-                return misuse(format!("{option} is for --layer core, not {layer}"));
+            if is_set && layer.is_stream() {
+                return misuse(format!(
+                    "{option} is for --layer core, channel and async, not {layer}"
+                ));
             }
         }
-        if self.cm && layer != Layer::Channel {
-            return misuse(format!("--cm is for --layer channel, not {layer}"));
+        if self.cm && layer == Layer::Tcp {
+            return misuse("TCP does not connect by rdma_cm: --layer tcp has no --cm".to_owned());
         }
         if self.datagrams && op != Op::Send {
             return misuse(format!("datagrams have no --op {op}, only send"));
         }
-        if self.datagrams && self.srq {
-            return misuse("--datagrams has no --srq".to_owned());
+        if self.datagrams && self.check && self.size < 8 {
+            return misuse(
+                "--check of datagrams needs a --size of 8: shorter ones do not show which were lost"
+                    .to_owned(),
+            );
+        }
+        for (is_set, option) in [(self.srq, "--srq"), (self.cm, "--cm")] {
+            if is_set && self.datagrams {
+                return misuse(format!("--datagrams has no {option}"));
+            }
         }
         if self.srq && !op.is_received() {
             return misuse(format!("--op {op} completes no receive, and has no --srq"));
@@ -290,6 +321,22 @@ impl Plan {
         }
     }
 
+    /// Whether each connection posts receives of its own.
+    pub(crate) fn posts_receives(&self) -> bool {
+        self.op.is_received() && !self.srq
+    }
+
+    /// Fails if a datagram cannot have as many bytes.
+    pub(crate) fn check_datagram(&self, max: u32) -> Result<(), Failure> {
+        let size = self.size;
+        if size <= max {
+            return Ok(());
+        }
+        Err(Failure::misuse(format!(
+            "--size {size} is too long: a datagram is one packet, with {max} bytes at most"
+        )))
+    }
+
     /// Whether a side posts operations: both do in a ping-pong.
     pub(crate) fn posts(&self, is_client: bool) -> bool {
         is_client || self.bidirectional || !self.bandwidth && !self.op.is_one_sided()
@@ -363,7 +410,7 @@ mod tests {
             ("--layer tcp --op write", "a stream has no --op write"),
             ("--h2", "--h2 is for --layer stream"),
             ("--layer tcp --h2 --check", "--h2 goes with neither"),
-            ("--layer channel --srq", "--srq is for --layer core"),
+            ("--layer stream --srq", "--srq is for --layer core"),
             ("--datagrams --op write", "datagrams have no --op write"),
             ("--datagrams --srq", "datagrams has no --srq"),
             ("--op read --srq", "--op read completes no receive"),
@@ -373,11 +420,20 @@ mod tests {
                 "--op faa has no --bidirectional",
             ),
             (
-                "--layer async --datagrams",
+                "--layer stream --datagrams",
                 "--datagrams is for --layer core",
             ),
-            ("--cm", "--cm is for --layer channel"),
-            ("--layer async --cm", "--cm is for --layer channel"),
+            ("--layer tcp --cm", "--layer tcp has no --cm"),
+            ("--datagrams --cm", "datagrams has no --cm"),
+            ("--datagrams --check --size 7", "needs a --size of 8"),
+            (
+                "--layer channel --datagrams --events",
+                "each endpoint sleeps alone",
+            ),
+            (
+                "--layer async --datagrams --bandwidth --histogram",
+                "not for datagrams of --layer async",
+            ),
         ] {
             let rejected = checked(words).unwrap_err();
             assert!(rejected.contains(why), "{words}: {rejected}");
@@ -394,10 +450,15 @@ mod tests {
             ("qps", "--bandwidth"),
             ("bidirectional", "--bandwidth"),
             ("events", "--layer core or channel"),
-            ("datagrams", "--layer core and --op send"),
-            ("srq", "--layer core and --op send or write-imm"),
+            ("datagrams", "--layer core, channel or async and --op send"),
+            (
+                "srq",
+                "--layer core, channel or async and --op send or write-imm",
+            ),
+            ("check", "the last operations of each connection"),
+            ("corrupt", "--check"),
             ("h2", "--layer stream or tcp"),
-            ("cm", "--layer channel"),
+            ("cm", "Not with --layer tcp"),
             ("histogram", "--bandwidth on --layer core, channel or async"),
         ] {
             let mut options = command.get_arguments();

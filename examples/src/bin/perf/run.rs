@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::figures::{Figures, Latency, Times};
 use crate::link::{Counts, Link};
 use crate::memory::{Memory, mark_of};
+use crate::messages;
 use crate::plan::{Op, Plan};
 
 /// A side has posted so many operations on each connection, and all have completed.
@@ -34,16 +35,15 @@ pub(crate) struct Side<'r, L> {
 }
 
 /// How long datagrams that were sent may be on their way.
-const LATE: Duration = Duration::from_millis(300);
+pub(crate) const LATE: Duration = Duration::from_millis(300);
 
 /// How often a side that has nothing to do looks for the peer's end.
 const SHORT: Duration = Duration::from_millis(1);
 
 /// Waits until the peer is as far as this side is.
 pub(crate) fn meet(frames: &Frames) -> Result<(), Failure> {
-    frames.send(&"ready")?;
-    let _ready: String = frames.receive().context(|| "the peer did not get ready")?;
-    Ok(())
+    messages::send(frames, &())?;
+    messages::receive(frames).context(|| "the peer did not get ready")
 }
 
 impl<'r, L: Link> Side<'r, L> {
@@ -111,10 +111,22 @@ impl<'r, L: Link> Side<'r, L> {
             Ok(has_room
                 && match op {
                     _ if op.is_one_sided() => side.counts.sent[0] > number,
-                    Op::Write => side.memory.last_byte(number)? == mark_of(number),
-                    _ => side.counts.received[0] > number,
+                    _ => side.has_come(number)?,
                 })
         })
+    }
+
+    /// Whether the peer's operation of this number in a ping-pong has arrived.
+    #[inline]
+    fn has_come(&self, number: u64) -> Result<bool, Failure> {
+        if self.plan.op != Op::Write {
+            return Ok(self.counts.received[0] > number);
+        }
+        let has_come = self.memory.last_byte(number)? == mark_of(number);
+        if has_come {
+            self.memory.verify_before(number)?;
+        }
+        Ok(has_come)
     }
 
     /// Polls until something is so.
@@ -137,7 +149,7 @@ impl<'r, L: Link> Side<'r, L> {
             return Ok(());
         }
         self.patience.idle()?;
-        if self.link.sleep(self.frames.peer().limit())? {
+        if self.link.sleep(&self.counts, self.frames.peer().limit())? {
             Ok(())
         } else {
             Err(self.patience.over())
@@ -228,24 +240,21 @@ impl<'r, L: Link> Side<'r, L> {
     fn finish(&mut self) -> Result<Done, Failure> {
         let answers = !self.is_client && !self.plan.bandwidth && !self.plan.op.is_one_sided();
         if !answers {
-            self.frames.send(&self.done())?;
+            messages::send(self.frames, &self.done())?;
         }
         let (mut number, mut idle) = (0, 0);
         // The peer is done when its message is there; until then each of its operations is answered.
         while !self.peer_is_done(&mut idle)? {
-            let has_come = match self.plan.op {
-                Op::Write => answers && self.memory.last_byte(number)? == mark_of(number),
-                _ => self.counts.received[0] > number,
-            };
-            if answers && has_come && self.counts.in_flight(0) < self.plan.in_flight().into() {
+            let has_room = self.counts.in_flight(0) < self.plan.in_flight().into();
+            if answers && has_room && self.has_come(number)? {
                 self.post(0, true)?;
                 number += 1;
             }
             idle += u32::from(!self.link.poll(&mut self.counts)?);
         }
-        let theirs: Done = self.frames.receive()?;
+        let theirs: Done = messages::receive(self.frames)?;
         if answers {
-            self.frames.send(&self.done())?;
+            messages::send(self.frames, &self.done())?;
         }
         self.arrive(&theirs)?;
         Ok(theirs)
@@ -268,7 +277,7 @@ impl<'r, L: Link> Side<'r, L> {
         *idle = 0;
         // The peer may be on this machine, and needs the processor.
         if self.plan.events {
-            let _has_come = self.link.sleep(SHORT)?;
+            let _has_come = self.link.sleep(&self.counts, SHORT)?;
         } else if is_passive {
             thread::sleep(SHORT);
         } else {

@@ -3,19 +3,18 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use examples::{Common, Failure, Frames, check, memory};
+use examples::{Common, Failure, Frames, memory};
 use futures_util::future::try_join_all;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, join};
 use tokio::runtime::Runtime;
-use verbs_async::verbs_channel::PreparedChannel;
 use verbs_async::{AsyncGroup, CqEvents};
-use verbs_core::RemoteMemoryRegion;
 
-use crate::channel::{Offer, exchange};
+use crate::connect;
 use crate::figures::{Figures, Latency};
 use crate::futures::{Theirs, with_peer};
 use crate::h2;
-use crate::memory::pattern;
+use crate::memory::{contents, is_right};
+use crate::messages;
 use crate::plan::Plan;
 use crate::run::{Done, meet};
 
@@ -25,6 +24,7 @@ struct Ends<R, W> {
     read: R,
     write: W,
     posted: Cell<u64>,
+    received: Cell<u64>,
 }
 
 /// Measures on this side.
@@ -37,19 +37,10 @@ pub(crate) fn measure(common: &Common, plan: &Plan, frames: &Frames) -> Result<F
     // A stream has buffers of its own size.
     let builder = common.channels(&pd);
     let group = AsyncGroup::new(builder, plan.qps, &events)?;
-    let mut prepared = Vec::new();
-    for _ in 0..plan.qps {
-        prepared.push(group.prepare()?);
-    }
-    let ours = Offer {
-        ends: prepared.iter().map(PreparedChannel::endpoint).collect(),
-        memory: RemoteMemoryRegion::new(0, 0, 0)?,
-        port: None,
-    };
-    let theirs = exchange(frames, &ours)?;
+    let (members, _none) = connect::channels(|| group.prepare(), None, (common, plan, frames))?;
     let mut streams = Vec::new();
-    for (prepared, theirs) in prepared.into_iter().zip(&theirs.ends) {
-        let stream = group.join(prepared.handshake(theirs)?)?.into_stream()?;
+    for member in members {
+        let stream = group.join(member)?.into_stream()?;
         streams.push(stream.into_split());
     }
     run(streams, &runtime, common, plan, frames)
@@ -79,6 +70,7 @@ pub(crate) fn run<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         read,
         write,
         posted: Cell::new(0),
+        received: Cell::new(0),
     });
     let mut ends: Vec<_> = ends.collect();
     with_peer(frames, runtime, Some(&progress), async |theirs| {
@@ -106,31 +98,52 @@ async fn side<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
             one.answer(plan, &theirs, progress).await?;
         }
         let posted = vec![one.posted.get()];
-        frames.send(&Done { posted })?;
+        messages::send(frames, &Done { posted })?;
         let _theirs = theirs.wait_for(Option::is_some).await?;
         return Ok(figures);
     }
-    let (mut readers, mut writers) = (Vec::new(), Vec::new());
-    for each in ends {
-        readers.push(read(
-            &mut each.read,
-            each.conn,
-            plan,
-            theirs.clone(),
-            progress,
-        ));
-        writers.push((&mut each.write, each.conn, &each.posted));
-    }
-    let send = async {
-        let figures = match plan.posts(is_client) {
-            true => bandwidth(&mut writers, plan, progress).await?,
-            false => Figures::default(),
-        };
-        let posted = writers.iter().map(|(_, _, posted)| posted.get()).collect();
-        frames.send(&Done { posted }).map(|()| figures)
-    };
-    let (figures, _all) = tokio::try_join!(send, try_join_all(readers))?;
+    let figures = bandwidth(ends, plan, is_client, progress).await?;
+    let posted = ends.iter().map(|each| each.posted.get()).collect();
+    messages::send(frames, &Done { posted })?;
+    let _theirs = theirs.wait_for(Option::is_some).await?;
     Ok(figures)
+}
+
+/// Each stream with as many bytes as it takes. The time is that until the peer has confirmed that it has read
+/// the last of them: what was written may still be on its way.
+async fn bandwidth<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    ends: &mut [Ends<R, W>],
+    plan: &Plan,
+    is_client: bool,
+    progress: &Cell<u64>,
+) -> Result<Figures, Failure> {
+    if plan.warm_up() > 0 {
+        run_all(ends, plan, is_client, (plan.warm_up(), None), progress).await?;
+    }
+    let posted = |ends: &[Ends<R, W>]| ends.iter().map(|each| each.posted.get()).sum::<u64>();
+    let (before, start) = (posted(ends), Instant::now());
+    let until = match plan.duration() {
+        Some(duration) => (u64::MAX, Some(start + duration)),
+        None => (plan.warm_up() + plan.iters().unwrap_or(0), None),
+    };
+    run_all(ends, plan, is_client, until, progress).await?;
+    Ok(match plan.posts(is_client) {
+        true => Figures::bandwidth(posted(ends) - before, start.elapsed()),
+        false => Figures::default(),
+    })
+}
+
+/// Writes and reads on each stream until a number of messages, or a time.
+async fn run_all<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    ends: &mut [Ends<R, W>],
+    plan: &Plan,
+    is_client: bool,
+    until: (u64, Option<Instant>),
+    progress: &Cell<u64>,
+) -> Result<(), Failure> {
+    let each = ends.iter_mut();
+    let all = each.map(|each| each.window(plan, is_client, until, progress));
+    try_join_all(all).await.map(drop)
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Ends<R, W> {
@@ -149,6 +162,41 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Ends<R, W> {
             self.posted.set(number + 1);
         }
         Ok(latency.figures(2))
+    }
+
+    /// Writes until a number of messages or a time, if this side writes, and reads all that the peer writes.
+    /// Each side confirms with one byte that it has read everything.
+    async fn window(
+        &mut self,
+        plan: &Plan,
+        is_client: bool,
+        until: (u64, Option<Instant>),
+        progress: &Cell<u64>,
+    ) -> Result<(), Failure> {
+        let Self {
+            conn,
+            read,
+            write,
+            posted,
+            received,
+        } = self;
+        let writing = async {
+            match plan.posts(is_client) {
+                true => write_all(write, plan, (*conn, posted), until, progress).await,
+                false => Ok(()),
+            }
+        };
+        let reading = async {
+            match plan.posts(!is_client) {
+                true => read_all(read, plan, (*conn, received), progress).await,
+                false => Ok(()),
+            }
+        };
+        let _both = tokio::try_join!(writing, reading)?;
+        write.write_all(&[LAST]).await?;
+        write.flush().await?;
+        let _len = read.read_exact(&mut [0]).await?;
+        Ok(())
     }
 
     /// Answers each message until the peer is done.
@@ -176,42 +224,27 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Ends<R, W> {
     }
 }
 
-/// Each stream with as many bytes as it takes. The time is that until the last were written.
-async fn bandwidth<W: AsyncWrite + Unpin>(
-    writers: &mut [(&mut W, usize, &Cell<u64>)],
-    plan: &Plan,
-    progress: &Cell<u64>,
-) -> Result<Figures, Failure> {
-    let before = plan.warm_up() * u64::from(plan.qps);
-    let _all = try_join_all(writers.iter_mut().map(|(write, conn, posted)| {
-        window(*write, *conn, posted, plan, plan.warm_up(), None, progress)
-    }))
-    .await?;
-    let start = Instant::now();
-    let (limit, deadline) = match plan.duration() {
-        Some(duration) => (u64::MAX, Some(start + duration)),
-        None => (plan.warm_up() + plan.iters().unwrap_or(0), None),
-    };
-    let _all = try_join_all(writers.iter_mut().map(|(write, conn, posted)| {
-        window(*write, *conn, posted, plan, limit, deadline, progress)
-    }))
-    .await?;
-    let posted: u64 = writers.iter().map(|(_, _, posted)| posted.get()).sum();
-    Ok(Figures::bandwidth(posted - before, start.elapsed()))
-}
+/// The last byte of a message in bulk: whether more follow.
+const MORE: u8 = 0;
+const LAST: u8 = 1;
 
-async fn window<W: AsyncWrite + Unpin>(
+/// Writes messages until there were so many or the time is over, and at least one.
+async fn write_all<W: AsyncWrite + Unpin>(
     write: &mut W,
-    conn: usize,
-    posted: &Cell<u64>,
     plan: &Plan,
-    limit: u64,
-    deadline: Option<Instant>,
+    (conn, posted): (usize, &Cell<u64>),
+    (limit, deadline): (u64, Option<Instant>),
     progress: &Cell<u64>,
 ) -> Result<(), Failure> {
     let mut bytes = memory(0, plan.size())?;
-    while posted.get() < limit && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+    let mut is_last = false;
+    while !is_last {
         fill(plan, conn, posted.get(), &mut bytes);
+        let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        is_last = is_over || posted.get() + 1 >= limit;
+        if let Some(last) = bytes.last_mut() {
+            *last = if is_last { LAST } else { MORE };
+        }
         write.write_all(&bytes).await?;
         posted.set(posted.get() + 1);
         progress.set(progress.get() + 1);
@@ -219,59 +252,39 @@ async fn window<W: AsyncWrite + Unpin>(
     Ok(write.flush().await?)
 }
 
-/// Reads until all that the peer has written is here.
-async fn read<R: AsyncRead + Unpin>(
+/// Reads messages until the last.
+async fn read_all<R: AsyncRead + Unpin>(
     read: &mut R,
-    conn: usize,
     plan: &Plan,
-    mut theirs: Theirs,
+    (conn, received): (usize, &Cell<u64>),
     progress: &Cell<u64>,
 ) -> Result<(), Failure> {
-    let (mut bytes, mut number) = (memory(0, plan.size())?, 0);
+    let mut bytes = memory(0, plan.size())?;
     loop {
-        if let Some(posted) = &*theirs.borrow()
-            && posted.get(conn).is_none_or(|posted| number >= *posted)
-        {
-            return Ok(());
-        }
-        let mut filled = 0;
-        while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            let has_ended = tokio::select! {
-                biased;
-                more = read.read(rest) => {
-                    let more = more?;
-                    filled += more;
-                    more == 0
-                }
-                // Afterwards nothing changes.
-                _done = theirs.changed(), if filled == 0 && theirs.borrow().is_none() => break,
-            };
-            if has_ended {
-                let posted = theirs.wait_for(Option::is_some).await?;
-                let posted = posted.iter().flatten().nth(conn).copied();
-                return match posted == Some(number) && filled == 0 {
-                    true => Ok(()),
-                    false => Err(Failure::new("the peer has closed the stream")),
-                };
-            }
-        }
-        if filled == bytes.len() {
-            verify(plan, conn, number, &bytes)?;
-            progress.set(progress.get() + 1);
-            number += 1;
+        let _len = read.read_exact(&mut bytes).await?;
+        let Some((last, others)) = bytes.split_last() else {
+            return Err(Failure::new("a message has at least one byte"));
+        };
+        verify(plan, conn, received.get(), others)?;
+        received.set(received.get() + 1);
+        progress.set(progress.get() + 1);
+        match *last {
+            MORE => {}
+            LAST => return Ok(()),
+            other => return Err(Failure::new(format!("a message ends in {other:#04x}"))),
         }
     }
 }
 
 fn fill(plan: &Plan, conn: usize, number: u64, bytes: &mut [u8]) {
     if plan.check {
-        bytes.copy_from_slice(&pattern(conn, number).bytes(0, bytes.len()));
+        bytes.copy_from_slice(&contents(plan, conn, number));
     }
 }
 
 fn verify(plan: &Plan, conn: usize, number: u64, bytes: &[u8]) -> Result<(), Failure> {
-    if plan.check {
-        check(0, bytes, &pattern(conn, number).bytes(0, bytes.len()))?;
+    match plan.check {
+        true => is_right(conn, number, bytes),
+        false => Ok(()),
     }
-    Ok(())
 }

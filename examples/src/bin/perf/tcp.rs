@@ -8,6 +8,7 @@ use tokio::time::timeout;
 use verbs_core::Context;
 
 use crate::figures::Figures;
+use crate::messages;
 use crate::plan::Plan;
 use crate::stream::run;
 
@@ -79,14 +80,12 @@ impl Link {
     }
 
     async fn accept(&self, plan: &Plan, frames: &Frames) -> Result<Vec<TcpStream>, Failure> {
-        let theirs: Ipv4Addr = frames.receive()?;
+        let theirs: Ipv4Addr = messages::receive(frames)?;
         let socket = self.socket(theirs)?;
         socket.bind(SocketAddrV4::new(self.address, 0).into())?;
         let listener = socket.listen(plan.qps)?;
-        frames.send(&SocketAddrV4::new(
-            self.address,
-            listener.local_addr()?.port(),
-        ))?;
+        let ours = SocketAddrV4::new(self.address, listener.local_addr()?.port());
+        messages::send(frames, &ours)?;
         let mut streams = Vec::new();
         for _ in 0..plan.qps {
             let (stream, _from) = listener.accept().await?;
@@ -97,8 +96,8 @@ impl Link {
     }
 
     async fn connect(&self, plan: &Plan, frames: &Frames) -> Result<Vec<TcpStream>, Failure> {
-        frames.send(&self.address)?;
-        let theirs: SocketAddrV4 = frames.receive()?;
+        messages::send(frames, &self.address)?;
+        let theirs: SocketAddrV4 = messages::receive(frames)?;
         let mut streams = Vec::new();
         for _ in 0..plan.qps {
             let stream = self.socket(*theirs.ip())?.connect(theirs.into()).await;
