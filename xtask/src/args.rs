@@ -45,7 +45,9 @@ impl Args {
         let Some(at) = self.left.iter().position(|arg| arg == name) else {
             return Ok(None);
         };
-        if at + 1 == self.left.len() {
+        // A value that begins so is given as `NAME=VALUE`.
+        let is_value = |next: &String| !next.starts_with("--");
+        if !self.left.get(at + 1).is_some_and(is_value) {
             return Err(self.usage(&format!("`{name}` takes a value")));
         }
         self.left.remove(at);
@@ -120,6 +122,15 @@ mod tests {
         assert_eq!(args.value("--device").unwrap().as_deref(), Some("b"));
         assert_eq!(args.value("--guest").unwrap(), None);
         assert!(args.value("--peer").is_err());
+    }
+
+    #[test]
+    fn an_option_is_not_the_value_of_the_one_before() {
+        let mut args = args(&["--device", "--guest", "--peer=--odd"]);
+        let error = args.value("--device").unwrap_err().to_string();
+        assert!(error.contains("`--device` takes a value"), "{error}");
+        assert_eq!(args.value("--peer").unwrap().as_deref(), Some("--odd"));
+        assert!(args.flag("--guest"));
     }
 
     #[test]

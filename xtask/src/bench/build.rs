@@ -75,9 +75,10 @@ pub(super) fn measure(plan: &Plan) -> Result<Section, Error> {
     let other = plan.beside.as_deref();
     let other = other.map(|root| Tree::new("beside", root, &dir));
     let trees: Vec<Tree> = other.transpose()?.into_iter().chain([here]).collect();
-    let mut progress = Progress::new("builds", plan.rounds * trees.len() * PROFILES.len());
+    let rounds = plan.rounds(Part::Build);
+    let mut progress = Progress::new("builds", rounds * trees.len() * PROFILES.len());
     let mut all = vec![[Vec::new(), Vec::new()]; trees.len()];
-    for round in 1..=plan.rounds {
+    for round in 1..=rounds {
         for (tree, built) in trees.iter().zip(&mut all) {
             for (profile, built) in PROFILES.iter().zip(built) {
                 progress.next(&format!("{}, {profile}, round {round}", tree.name));
@@ -90,14 +91,23 @@ pub(super) fn measure(plan: &Plan) -> Result<Section, Error> {
         title: "Builds",
         command: plan.command(Part::Build),
         about: ABOUT.to_owned(),
+        rounds,
         ..Section::default()
     };
     for (tree, builds) in trees.iter().zip(&all) {
         let caption = format!(
-            "Seconds to build a crate that uses verbs-channel, {}",
+            "Seconds to build a crate that uses verbs-channel, {}, n = {rounds}",
             tree.name
         );
         section.tables.push((caption, table(builds)));
+    }
+    // Another checkout may have dependencies that this program knows nothing of.
+    if let Some(here) = all.last() {
+        let times = Times::of(here);
+        let without = times.unexplained().map(|name| {
+            format!("`{name}` takes more than {LONG} s, and bench/build.rs gives no reason for it")
+        });
+        section.problems = without.collect();
     }
     Ok(section)
 }
@@ -122,6 +132,12 @@ struct Build {
     processors: f64,
     /// That of the compiler, for each dependency.
     packages: BTreeMap<String, f64>,
+}
+
+impl Build {
+    fn time(&self, package: &str) -> f64 {
+        self.packages.get(package).copied().unwrap_or(0.0)
+    }
 }
 
 impl Tree {
@@ -228,33 +244,56 @@ fn of_children(stat: &str) -> Option<u32> {
     Some(next()? + next()?)
 }
 
+/// The dependencies of some builds in both profiles: those that take long, and the names of the others.
+struct Times<'b> {
+    long: Vec<(&'b str, [Option<Spread>; 2])>,
+    short: Vec<&'b str>,
+}
+
+impl<'b> Times<'b> {
+    fn of(builds: &'b [Vec<Build>; 2]) -> Self {
+        let first = builds.iter().flatten().next();
+        let names = first.into_iter().flat_map(|build| build.packages.keys());
+        let times = names.map(|name| (&**name, each(builds, |build| build.time(name))));
+        let (mut long, short): (Vec<_>, Vec<_>) = times.partition(|(_, times)| most(times) > LONG);
+        long.sort_by(|(_, a), (_, b)| most(b).total_cmp(&most(a)));
+        let short = short.into_iter().map(|(name, _)| name).collect();
+        Self { long, short }
+    }
+
+    /// Those that take long for no known reason.
+    fn unexplained(&self) -> impl Iterator<Item = &'b str> {
+        let names = self.long.iter().map(|(name, _)| *name);
+        names.filter(|name| reason(name).is_none())
+    }
+}
+
+fn reason(name: &str) -> Option<&'static str> {
+    let found = REASONS.iter().find(|(of, _)| *of == name);
+    found.map(|(_, reason)| *reason)
+}
+
+/// A figure of the builds of each profile.
+fn each(builds: &[Vec<Build>; 2], of: impl Fn(&Build) -> f64) -> [Option<Spread>; 2] {
+    builds
+        .each_ref()
+        .map(|builds| Spread::of(builds.iter().map(&of).collect()))
+}
+
 /// The long ones, the others together, and the whole.
 fn table(builds: &[Vec<Build>; 2]) -> Table {
-    let each = |of: &dyn Fn(&Build) -> f64| {
-        builds
-            .each_ref()
-            .map(|builds| Spread::of(builds.iter().map(of).collect()))
-    };
     let seconds = |spreads: [Option<Spread>; 2]| {
         spreads.map(|spread| cell(spread, |seconds| format!("{seconds:.1}")))
     };
-    let time = |build: &Build, name: &str| build.packages.get(name).copied().unwrap_or(0.0);
-    let first = builds.iter().flatten().next();
-    let names = first.into_iter().flat_map(|build| build.packages.keys());
-    let (mut long, short): (Vec<_>, Vec<_>) = names
-        .map(|name| (name, each(&|build: &Build| time(build, name))))
-        .partition(|(_, times)| most(times) > LONG);
-    long.sort_by(|(_, a), (_, b)| most(b).total_cmp(&most(a)));
-
+    let Times { long, short } = Times::of(builds);
     let mut table = Table::new(&["dependency", "dev", "release", "what for"]);
     for (name, times) in long {
-        let reason = REASONS.iter().find(|(of, _)| of == name);
-        let reason = reason.map_or("?", |(_, reason)| reason);
         let [dev, release] = seconds(times);
-        table.row([name.clone(), dev, release, reason.to_owned()]);
+        let reason = reason(name).unwrap_or("?");
+        table.row([name.to_owned(), dev, release, reason.to_owned()]);
     }
-    let rest = |build: &Build| short.iter().map(|(name, _)| time(build, name)).sum();
-    let [dev, release] = seconds(each(&rest));
+    let rest = |build: &Build| short.iter().map(|name| build.time(name)).sum();
+    let [dev, release] = seconds(each(builds, rest));
     table.row([
         format!("{} others", short.len()),
         dev,
@@ -262,12 +301,12 @@ fn table(builds: &[Vec<Build>; 2]) -> Table {
         String::new(),
     ]);
     let scripts = |build: &Build| build.processors - build.packages.values().sum::<f64>();
-    let [dev, release] = seconds(each(&scripts));
+    let [dev, release] = seconds(each(builds, scripts));
     let what = "build scripts, which run bindgen, and cargo".to_owned();
     table.row(["other programs".into(), dev, release, what]);
-    let [dev, release] = seconds(each(&|build: &Build| build.processors));
+    let [dev, release] = seconds(each(builds, |build| build.processors));
     table.row(["all".into(), dev, release, String::new()]);
-    let [dev, release] = seconds(each(&|build: &Build| build.whole));
+    let [dev, release] = seconds(each(builds, |build| build.whole));
     let what = "from its start to its end".to_owned();
     table.row(["time that passed".into(), dev, release, what]);
     table
@@ -281,7 +320,7 @@ fn most(times: &[Option<Spread>; 2]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Build, of_children, of_compiler, table};
+    use super::{Build, Times, of_children, of_compiler, table};
 
     #[test]
     fn time_of_a_compiler_is_that_of_the_shell_s_children() {
@@ -324,6 +363,9 @@ mod tests {
 | all | 7.0 | 11.0 |  |
 | time that passed | 5.0 | 9.0 | from its start to its end |
 ";
-        assert_eq!(table(&[dev, release]).markdown(), expected);
+        let builds = [dev, release];
+        assert_eq!(table(&builds).markdown(), expected);
+        let unexplained: Vec<&str> = Times::of(&builds).unexplained().collect();
+        assert_eq!(unexplained, ["unheard-of"]);
     }
 }

@@ -22,31 +22,15 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Of operations of two programs, in turns; each is given with the instructions that it takes. None
-    /// where the kernel counts no processor time.
+    /// Of C's operation and ours, in turns. None where the kernel counts no processor time.
     pub(super) fn measure(
-        programs: [(&Path, &str, f64); 2],
+        operations: [Timed<'_>; 2],
         dir: &Path,
         rounds: usize,
     ) -> Result<Option<Self>, Error> {
-        let mut all = [Vec::new(), Vec::new()];
-        for _ in 0..rounds {
-            for ((program, operation, instructions), samples) in programs.iter().zip(&mut all) {
-                let [short, long] = lengths(*instructions);
-                let run = |count: u64| {
-                    let mut command = Command::new(program);
-                    command.args([operation, &*count.to_string()]);
-                    processor_time(command.env("LD_LIBRARY_PATH", dir))
-                };
-                let (Some(short_time), Some(long_time)) = (run(short)?, run(long)?) else {
-                    return Ok(None);
-                };
-                let more = long_time.saturating_sub(short_time).as_secs_f64();
-                #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
-                samples.push(more * 1e9 / (long - short) as f64);
-            }
-        }
-        let [c, ours] = all;
+        let Some([c, ours]) = samples(operations, dir, rounds)? else {
+            return Ok(None);
+        };
         let ratio = Spread::of_ratios(&ours, &c);
         let spreads = (Spread::of(c), Spread::of(ours), ratio);
         Ok(match spreads {
@@ -54,6 +38,36 @@ impl Times {
             _ => None,
         })
     }
+}
+
+/// An operation of a program, with the instructions that it takes.
+pub(super) type Timed<'a> = (&'a Path, &'a str, f64);
+
+/// How long each of some operations takes in each round, in nanoseconds. None where the kernel counts no
+/// processor time.
+pub(super) fn samples<const N: usize>(
+    operations: [Timed<'_>; N],
+    dir: &Path,
+    rounds: usize,
+) -> Result<Option<[Vec<f64>; N]>, Error> {
+    let mut all = [const { Vec::new() }; N];
+    for _ in 0..rounds {
+        for ((program, operation, instructions), samples) in operations.iter().zip(&mut all) {
+            let [short, long] = lengths(*instructions);
+            let run = |count: u64| {
+                let mut command = Command::new(program);
+                command.args([operation, &*count.to_string()]);
+                processor_time(command.env("LD_LIBRARY_PATH", dir))
+            };
+            let (Some(short_time), Some(long_time)) = (run(short)?, run(long)?) else {
+                return Ok(None);
+            };
+            let more = long_time.saturating_sub(short_time).as_secs_f64();
+            #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+            samples.push(more * 1e9 / (long - short) as f64);
+        }
+    }
+    Ok(Some(all))
 }
 
 /// How often a loop runs, short and long, so that the difference takes some hundredths of a second.

@@ -16,8 +16,8 @@ use crate::workspace;
 /// The TCP port that all of these programs use by default.
 pub(super) const PORT: u16 = 18515;
 
-/// The longest that one run may take.
-const LIMIT: Duration = Duration::from_secs(120);
+/// The longest that one run may take, unless it is a long one.
+pub(super) const LIMIT: Duration = Duration::from_secs(120);
 
 /// Where the devices are.
 #[derive(Clone, Debug)]
@@ -53,6 +53,8 @@ pub(super) struct Contender {
 pub(super) struct Contest {
     /// Unique in its list.
     pub(super) name: String,
+    /// The longest that a contender may take.
+    pub(super) limit: Duration,
     pub(super) contenders: Vec<Contender>,
 }
 
@@ -60,8 +62,8 @@ pub(super) struct Contest {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Outcome {
     figures: Vec<Vec<Option<f64>>>,
-    /// What each contender printed, in all rounds.
-    lines: Vec<Vec<String>>,
+    /// What each contender printed in these rounds.
+    lines: Vec<Vec<Vec<String>>>,
 }
 
 /// The outcomes of some contests, what went wrong, and what they ran on.
@@ -69,7 +71,7 @@ pub(super) struct Outcome {
 pub(super) struct Outcomes {
     pub(super) all: Vec<Outcome>,
     failures: Vec<String>,
-    /// Contests in which a contender has no figure at all.
+    /// Contests in which a contender has no figure to compare with the first.
     missing: Vec<String>,
     ran_on: String,
     devices: Vec<String>,
@@ -80,7 +82,9 @@ impl Outcomes {
     pub(super) fn note_in(self, section: &mut Section) {
         section.ran_on = Some(self.ran_on);
         section.devices = self.devices;
-        section.missing = self.missing;
+        let missing = self.missing.into_iter();
+        let missing = missing.map(|name| format!("not measured: {name}"));
+        section.problems.extend(missing);
         section.failures = self.failures;
     }
 }
@@ -102,10 +106,17 @@ impl Outcome {
         Self { figures, lines }
     }
 
-    /// Whether each contender has a figure.
+    fn of_none(contenders: usize, rounds: usize) -> Self {
+        Self {
+            figures: vec![vec![None; rounds]; contenders],
+            lines: vec![vec![Vec::new(); rounds]; contenders],
+        }
+    }
+
+    /// Whether each contender can be compared with the first.
     fn is_whole(&self) -> bool {
-        let mut all = self.figures.iter();
-        all.all(|figures| figures.iter().any(Option::is_some))
+        let mut all = 0..self.figures.len();
+        all.all(|contender| self.ratio(contender).is_some())
     }
 
     /// The figures of a contender.
@@ -120,7 +131,7 @@ impl Outcome {
         contender: usize,
         read: impl Fn(&str) -> Option<f64>,
     ) -> Option<Spread> {
-        let lines = self.lines.get(contender)?.iter();
+        let lines = self.lines.get(contender)?.iter().flatten();
         Spread::of(lines.filter_map(|line| read(line)).collect())
     }
 
@@ -144,15 +155,18 @@ pub(super) fn hold(
     plan: &Plan,
     part: &'static str,
 ) -> Result<Outcomes, Error> {
-    let mut turns = Vec::new();
-    let mut jobs = vec![job("place", vec![words(&["sh", "-c", RAN_ON, "{device}"])])];
+    let mut jobs = vec![job(
+        "place",
+        LIMIT,
+        vec![words(&["sh", "-c", RAN_ON, "{device}"])],
+    )];
     let devinfo = super::example("devinfo")?.display().to_string();
     let ends = plan.place.ends();
     for end in ends {
         let word = format!("{{{end}}}");
-        jobs.push(job(end, vec![hardware::command(&devinfo, &word)]));
+        jobs.push(job(end, LIMIT, vec![hardware::command(&devinfo, &word)]));
     }
-    let mut printed = vec![Vec::new(); ends.len()];
+    let mut tally = Tally::new(contests, rounds, ends.len());
     for (at, contest) in contests.iter().enumerate() {
         for round in 0..rounds {
             let mut order: Vec<_> = contest.contenders.iter().enumerate().collect();
@@ -160,84 +174,150 @@ pub(super) fn hold(
             if round % 2 == 1 {
                 order.reverse();
             }
-            for (number, contender) in order {
-                let name = format!("{}, {}, round {}", contest.name, contender.name, round + 1);
-                let commands = vec![contender.server.clone(), contender.client.clone()];
-                jobs.push(job(&name, commands));
-                turns.push((name, at, number, round));
+            for (
+                contender,
+                Contender {
+                    name,
+                    server,
+                    client,
+                    ..
+                },
+            ) in order
+            {
+                let name = format!("{}, {name}, round {}", contest.name, round + 1);
+                let commands = vec![server.clone(), client.clone()];
+                jobs.push(job(&name, contest.limit, commands));
+                tally.turns.push(Turn {
+                    name,
+                    at,
+                    contender,
+                    round,
+                });
             }
         }
     }
-    let empty = |contest: &Contest| Outcome {
-        figures: vec![vec![None; rounds]; contest.contenders.len()],
-        lines: vec![Vec::new(); contest.contenders.len()],
-    };
-    let mut outcomes = Outcomes {
-        all: contests.iter().map(empty).collect(),
-        failures: Vec::new(),
-        missing: Vec::new(),
-        ran_on: String::new(),
-        devices: Vec::new(),
-    };
-    let mut progress = Progress::new(part, turns.len());
+    let mut progress = Progress::new(part, tally.turns.len());
     let mut sink = |job: &Job, event: Event<'_>| {
-        let turn = turns.iter().find(|(name, ..)| *name == job.name);
-        match (event, turn) {
-            (Event::Start(name), Some(_)) => progress.next(name),
-            (Event::Line(line), None) => {
-                if let Some(end) = ends.iter().position(|end| *end == job.name) {
-                    printed[end].push(line.to_owned());
-                    return;
-                }
-                let line = line.strip_prefix("RESULT ").unwrap_or(line);
-                outcomes.ran_on = line.to_owned();
-            }
-            (Event::Line(line), Some(&(_, at, number, round))) => {
-                outcomes.all[at].lines[number].push(line.to_owned());
-                let figure = (contests[at].contenders[number].read)(line);
-                if let Some(figure) = figure.filter(|figure| *figure > 0.0) {
-                    outcomes.all[at].figures[number][round] = Some(figure);
-                }
-            }
-            (Event::End(Err((_, why))), _) => {
-                outcomes.failures.push(format!("{}: {why}", job.name));
-            }
-            (Event::End(Ok(())), Some(&(_, at, number, round)))
-                if outcomes.all[at].figures[number][round].is_none() =>
-            {
-                let name = &job.name;
-                outcomes
-                    .failures
-                    .push(format!("{name}: it printed no figure"));
-            }
-            (Event::Start(_) | Event::End(Ok(())), _) => {}
+        if let Event::Start(name) = event
+            && tally.turns.iter().any(|turn| turn.name == name)
+        {
+            progress.next(name);
         }
+        let end = ends.iter().position(|end| *end == job.name);
+        tally.event(&job.name, end, event);
     };
     match &plan.place {
         Place::SoftRoce(options) => jobs::run(&jobs, options, &mut sink)?,
         Place::Devices { own, peer } => jobs::run_on(&jobs, own, peer, &mut sink)?,
     }
-    let devices = printed.iter();
-    let devices = devices.map(|lines| hardware::describe(lines, plan.gid.as_deref()));
-    outcomes.devices = devices.collect();
-    let all = contests.iter().zip(&outcomes.all);
-    let missing = all.filter(|(_, outcome)| !outcome.is_whole());
-    outcomes.missing = missing.map(|(contest, _)| contest.name.clone()).collect();
-    Ok(outcomes)
+    drop(progress);
+    Ok(tally.outcomes(plan.gid.as_deref()))
 }
 
-fn job(name: &str, commands: Vec<Vec<String>>) -> Job {
+/// One run of a contender.
+struct Turn {
+    name: String,
+    /// Which contest.
+    at: usize,
+    contender: usize,
+    round: usize,
+}
+
+/// What has come of the runs so far.
+struct Tally<'c> {
+    contests: &'c [Contest],
+    turns: Vec<Turn>,
+    all: Vec<Outcome>,
+    failures: Vec<String>,
+    ran_on: String,
+    /// What was printed about each device.
+    devices: Vec<Vec<String>>,
+}
+
+impl<'c> Tally<'c> {
+    fn new(contests: &'c [Contest], rounds: usize, ends: usize) -> Self {
+        let none = |contest: &Contest| Outcome::of_none(contest.contenders.len(), rounds);
+        Self {
+            contests,
+            turns: Vec::new(),
+            all: contests.iter().map(none).collect(),
+            failures: Vec::new(),
+            ran_on: String::new(),
+            devices: vec![Vec::new(); ends],
+        }
+    }
+
+    /// Takes an event of a job: that of a turn, of a device with this number, or about the machine.
+    fn event(&mut self, job: &str, device: Option<usize>, event: Event<'_>) {
+        let turn = self.turns.iter().find(|turn| turn.name == job);
+        let Some(turn) = turn else {
+            return match (event, device.and_then(|at| self.devices.get_mut(at))) {
+                (Event::Line(line), Some(lines)) => lines.push(line.to_owned()),
+                (Event::Line(line), None) => {
+                    let line = line.strip_prefix("RESULT ").unwrap_or(line);
+                    self.ran_on = line.to_owned();
+                }
+                (Event::End(Err((_, why))), _) => self.failures.push(format!("{job}: {why}")),
+                (Event::Start(_) | Event::End(Ok(())), _) => {}
+            };
+        };
+        let outcome = &mut self.all[turn.at];
+        let figure = &mut outcome.figures[turn.contender][turn.round];
+        let lines = &mut outcome.lines[turn.contender][turn.round];
+        match event {
+            Event::Start(_) => {}
+            Event::Line(line) => {
+                lines.push(line.to_owned());
+                let read = self.contests[turn.at].contenders[turn.contender].read;
+                *figure = read(line).filter(|figure| *figure > 0.0).or(*figure);
+            }
+            // What a run printed before it failed is no measurement.
+            Event::End(Err((_, why))) => {
+                *figure = None;
+                lines.clear();
+                self.failures.push(format!("{job}: {why}"));
+            }
+            Event::End(Ok(())) if figure.is_none() => {
+                self.failures.push(format!("{job}: it printed no figure"));
+            }
+            Event::End(Ok(())) => {}
+        }
+    }
+
+    fn outcomes(self, gid: Option<&str>) -> Outcomes {
+        let all = self.contests.iter().zip(&self.all);
+        let missing = all.filter(|(_, outcome)| !outcome.is_whole());
+        let missing = missing.map(|(contest, _)| contest.name.clone()).collect();
+        let devices = self.devices.iter();
+        let devices = devices.map(|lines| hardware::describe(lines, gid));
+        Outcomes {
+            missing,
+            devices: devices.collect(),
+            all: self.all,
+            failures: self.failures,
+            ran_on: self.ran_on,
+        }
+    }
+}
+
+fn job(name: &str, limit: Duration, commands: Vec<Vec<String>>) -> Job {
     Job {
         name: name.to_owned(),
         dir: workspace::root().display().to_string(),
         env: Vec::new(),
         limits: Limits {
-            total: LIMIT,
-            silence: LIMIT,
+            total: limit,
+            silence: limit,
         },
         commands,
         port: PORT,
     }
+}
+
+/// A command that runs a script with these arguments, `$0` first. It fails if any program of a pipe does:
+/// dash, which may be `sh`, has no option for that.
+pub(super) fn script(script: &str, arguments: &[&str]) -> Vec<String> {
+    words(&[&["bash", "-o", "pipefail", "-c", script], arguments].concat())
 }
 
 /// Words of a command.
@@ -247,7 +327,8 @@ pub(super) fn words(words: &[&str]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Outcome, Spread};
+    use super::{Contender, Contest, Event, LIMIT, Outcome, Spread, Tally, Turn, script};
+    use std::process::Command;
 
     #[test]
     fn ratios_are_of_rounds_that_both_ended_well() {
@@ -264,5 +345,62 @@ mod tests {
         let none = Outcome::of_rounds(vec![vec![None], vec![None]]);
         assert_eq!((none.of(0), none.ratio(1)), (None, None));
         assert!(!none.is_whole());
+        // Each has a figure, but of another round.
+        let apart = Outcome::of_rounds(vec![vec![Some(1.0), None], vec![None, Some(1.0)]]);
+        assert!(!apart.is_whole());
+    }
+
+    #[test]
+    fn a_run_that_fails_leaves_no_figure() {
+        let contender = |name| Contender {
+            name,
+            server: Vec::new(),
+            client: Vec::new(),
+            read: |line| line.strip_prefix("RESULT ")?.parse().ok(),
+        };
+        let contests = [Contest {
+            name: "all".to_owned(),
+            limit: LIMIT,
+            contenders: vec![contender("C"), contender("ours")],
+        }];
+        let mut tally = Tally::new(&contests, 2, 1);
+        for (contender, round) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+            let name = format!("{contender} {round}");
+            tally.turns.push(Turn {
+                name: name.clone(),
+                at: 0,
+                contender,
+                round,
+            });
+            tally.event(&name, None, Event::Start(&name));
+            tally.event(&name, None, Event::Line("RESULT 4"));
+            tally.event(&name, None, Event::Line("RESULT of something else"));
+            let failed = (contender, round) == (1, 0);
+            let end = if failed { Err((1, "it broke")) } else { Ok(()) };
+            tally.event(&name, None, Event::End(end));
+        }
+        tally.event("place", None, Event::Line("RESULT Linux"));
+        tally.event("device", Some(0), Event::Line("hca_id: rxe0"));
+        let outcomes = tally.outcomes(None);
+        assert_eq!(outcomes.all[0].figures[0], [Some(4.0), Some(4.0)]);
+        assert_eq!(outcomes.all[0].figures[1], [None, Some(4.0)]);
+        let other = |line: &str| line.contains("else").then_some(1.0);
+        assert!(outcomes.all[0].find(0, other).is_some());
+        assert_eq!(outcomes.all[0].lines[1][0], Vec::<String>::new());
+        assert_eq!(outcomes.failures, ["1 0: it broke"]);
+        assert_eq!(outcomes.ran_on, "Linux");
+        assert!(outcomes.devices[0].starts_with("rxe0: "));
+        assert!(outcomes.missing.is_empty());
+    }
+
+    #[test]
+    fn a_script_fails_if_a_program_of_a_pipe_does() {
+        let run = |text, arguments: &[&str]| {
+            let words = script(text, arguments);
+            Command::new(&words[0]).args(&words[1..]).output().unwrap()
+        };
+        assert!(run("true | cat", &[]).status.success());
+        assert_eq!(run("sh -c 'exit 3' | cat", &[]).status.code(), Some(3));
+        assert_eq!(run("echo $0-$1", &["a", "b"]).stdout, b"a-b\n");
     }
 }

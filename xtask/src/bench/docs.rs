@@ -1,12 +1,14 @@
-//! The figures in the docs: parts of texts between marks, which are made of the figures of the last run.
+//! The figures in the docs: parts of texts between marks, which are made of the figures of a run.
 
 use std::fs;
 
 use super::figures::{FILE, Figures, Group};
 use super::operations::OPERATIONS;
+use super::plan::DOCUMENTED;
+use super::ratios;
 use super::table::Table;
 use crate::error::{Context as _, Error};
-use crate::numbers::{size, thousands};
+use crate::numbers::thousands;
 use crate::workspace;
 
 /// What makes them new.
@@ -28,7 +30,7 @@ const BLOCKS: [Block; 3] = [
     Block {
         file: "README.md",
         name: "perftest",
-        text: perftest,
+        text: ratios::table,
     },
     Block {
         file: "verbs-channel/src/guide/performance.md",
@@ -115,6 +117,11 @@ const README: [(&str, &str, f64); 20] = [
     ("async: 16 sends in flight, each", "async_sep16", 16.0),
 ];
 
+/// The files that are written from figures.
+pub(super) fn files() -> impl Iterator<Item = &'static str> {
+    BLOCKS.iter().map(|block| block.file).chain([FILE])
+}
+
 /// Writes all blocks anew.
 pub(super) fn update(figures: &Figures) -> Result<(), Error> {
     for block in BLOCKS {
@@ -130,7 +137,7 @@ pub(super) fn update(figures: &Figures) -> Result<(), Error> {
 
 /// What is wrong with the figures in the docs, one line each.
 pub(crate) fn complaints() -> Result<Vec<String>, Error> {
-    let figures = Figures::read()?;
+    let figures = Figures::read(&Figures::of_docs())?;
     let mut complaints = Vec::new();
     for block in BLOCKS {
         let text = fs::read_to_string(workspace::root().join(block.file));
@@ -169,25 +176,56 @@ fn not_measured(figures: &Figures) -> Vec<String> {
         .collect()
 }
 
-/// What was measured just now on such a machine as the last run's, and is another number of instructions:
-/// those depend on nothing else. None on another machine.
-pub(super) fn news(figures: &Figures, now: &Group) -> Option<String> {
-    let last = figures.group(&now.name)?;
-    let is_same = |name: &str| last.about(name) == now.about(name);
+/// How the figures of the docs differ from those of the last run, if it could be shown there: measured on such
+/// a machine, and as often.
+pub(super) fn differences(docs: &Figures, last: &Figures) -> Vec<String> {
+    let pairs = last
+        .groups
+        .iter()
+        .filter_map(|now| Some((docs.group(&now.name)?, now)));
+    let differences = pairs.filter_map(|(shown, now)| match &*now.name {
+        "instructions" => other_instructions(shown, now),
+        "perftest" => other_ratios(shown, now),
+        _ => None,
+    });
+    differences.collect()
+}
+
+/// Instructions depend on nothing but the programs, the compiler and the headers.
+fn other_instructions(shown: &Group, now: &Group) -> Option<String> {
     let arch = |group: &Group| group.about("kernel").rsplit(", ").next().map(str::to_owned);
-    if !(is_same("rdma-core") && is_same("Rust") && arch(last) == arch(now)) {
+    let is_same = |name: &str| shown.about(name) == now.about(name);
+    if !(is_same("rdma-core") && is_same("Rust") && arch(shown) == arch(now)) {
         return None;
     }
     let others = now.rows.iter().filter_map(|(name, numbers)| {
         let [_, new] = numbers[..] else { return None };
-        let [_, old] = numbers_of(last, name)?;
-        ((new - old).abs() >= 1.0).then(|| format!("`{name}` takes {new} and took {old}"))
+        let [_, old] = numbers_of(shown, name)?;
+        ((new - old).abs() >= 1.0).then(|| format!("`{name}` takes {new}, not {old}"))
     });
     let others: Vec<String> = others.collect();
     (!others.is_empty()).then(|| {
         let all = others.join(", ");
-        format!("other than in {FILE}: {all}; `{COMMAND}` brings them into the docs")
+        format!("instructions: in the last run, other than in the docs: {all}; `{COMMAND}` writes them there")
     })
+}
+
+/// Ratios of two runs always differ.
+fn other_ratios(shown: &Group, now: &Group) -> Option<String> {
+    let is_same = |name: &&str| shown.about(name) == now.about(name);
+    let is_such = ["processor", "rdma-core", "ran on"].iter().all(is_same);
+    let rounds: usize = now.about("rounds").parse().ok()?;
+    if !is_such || rounds < DOCUMENTED || shown.rows == now.rows {
+        return None;
+    }
+    let [old, new] = [shown, now].map(|group| {
+        let (date, commit) = (group.about("date"), group.about("commit"));
+        format!("{date}, commit {commit}")
+    });
+    Some(format!(
+        "perftest: the docs show the run of {old}, not the last one, of {new}; with `--update-docs`, a run \
+         writes its figures there"
+    ))
 }
 
 /// The text with another block of this name.
@@ -246,57 +284,6 @@ fn instructions(figures: &Figures) -> Result<String, Error> {
     ))
 }
 
-/// The ratios of a part of the sizes, with their spread.
-fn perftest(figures: &Figures) -> Result<String, Error> {
-    let Some(group) = figures.group("perftest") else {
-        return Ok(format!("Not measured yet: `{COMMAND}` does it.\n"));
-    };
-    let sizes: [u64; 4] = [2, 4096, 65_536, 1 << 20];
-    let heads = sizes.map(size);
-    let [a, b, c, d] = &heads;
-    let mut table = Table::new(&["ratio to perftest", a, b, c, d]);
-    let mut row = |words: &str, prefix: &str, suffix: &str| {
-        let cell = |bytes: u64| {
-            let numbers = group.row(&format!("{prefix}, {}{suffix}", size(bytes)));
-            match numbers {
-                Some([least, median, most]) => format!("{median:.2} ({least:.2} to {most:.2})"),
-                _ => "-".to_owned(),
-            }
-        };
-        let [a, b, c, d] = sizes.map(cell);
-        table.row([words.to_owned(), a, b, c, d]);
-    };
-    for op in ["send", "write", "read"] {
-        row(&format!("latency of a {op}"), &format!("latency, {op}"), "");
-    }
-    let control = ", control";
-    row(
-        "perftest beside itself: latency of a send",
-        "latency, send",
-        control,
-    );
-    for (qps, s) in [(1, ""), (16, "s")] {
-        for op in ["send", "write", "read"] {
-            let words = format!("bandwidth of {op}s, {qps} queue pair{s}");
-            let suffix = format!(", {qps} queue pair{s}");
-            row(&words, &format!("bandwidth, {op}"), &suffix);
-        }
-        if qps == 1 {
-            let words = "perftest beside itself: bandwidth of sends, 1 queue pair";
-            row(words, "bandwidth, send", ", 1 queue pair, control");
-        }
-    }
-    Ok(format!(
-        "Measured by `{}` (rdma-core {}, commit {}; {}; load before: {}):\n\n{}",
-        group.about("command"),
-        group.about("rdma-core"),
-        group.about("commit"),
-        group.about("ran on"),
-        group.about("load before"),
-        table.markdown()
-    ))
-}
-
 fn batches(figures: &Figures) -> Result<String, Error> {
     let group = group(figures, "instructions")?;
     let ours = |name| numbers(group, name).map(|[_, ours]| whole(ours));
@@ -312,8 +299,10 @@ fn batches(figures: &Figures) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::{
-        Figures, Group, OPERATIONS, README, instructions, news, not_measured, perftest, replaced,
+        Figures, Group, OPERATIONS, README, differences, files, instructions, not_measured,
+        replaced,
     };
+    use crate::bench::ratios::tests::ratios;
 
     fn figures() -> Figures {
         let rows = OPERATIONS.iter().zip(1_u32..).map(|(operation, at)| {
@@ -366,38 +355,41 @@ mod tests {
     }
 
     #[test]
-    fn other_numbers_are_news_on_such_a_machine_only() {
-        let figures = figures();
-        let mut now = figures.groups[0].clone();
-        assert_eq!(news(&figures, &now), None);
-        now.rows[0].1[1] += 2.0;
-        let told = news(&figures, &now).unwrap();
+    fn other_instructions_are_a_difference_on_such_a_machine_only() {
+        let docs = figures();
+        let mut last = docs.clone();
+        assert!(differences(&docs, &last).is_empty());
+        last.groups[0].rows[0].1[1] += 2.0;
+        let different = differences(&docs, &last).concat();
         assert!(
-            told.contains("`send1` takes 1002.6 and took 1000.6;"),
-            "{told}"
+            different.contains("`send1` takes 1002.6, not 1000.6;"),
+            "{different}"
         );
-        now.about[0].1 = "Linux 6.1, aarch64".to_owned();
-        assert_eq!(news(&figures, &now), None);
+        last.groups[0].about[0].1 = "Linux 6.1, aarch64".to_owned();
+        assert!(differences(&docs, &last).is_empty());
     }
 
     #[test]
-    fn ratios_are_shown_with_their_spread() {
-        let mut figures = Figures::default();
-        let row = |name: &str| (name.to_owned(), vec![0.9, 1.0, 1.25]);
-        figures.replace(Group {
-            name: "perftest".to_owned(),
-            about: Vec::new(),
-            rows: vec![
-                row("latency, send, 2 B"),
-                row("bandwidth, read, 4 KiB, 16 queue pairs"),
-            ],
-        });
-        let text = perftest(&figures).unwrap();
+    fn other_ratios_are_a_difference_if_they_are_of_enough_rounds() {
+        let docs = ratios([0.9, 1.0, 1.25], 10);
+        let with = |rounds| differences(&docs, &ratios([0.9, 1.01, 1.25], rounds));
+        assert!(differences(&docs, &docs).is_empty());
+        assert!(with(9).is_empty());
+        let [different] = &with(10)[..] else {
+            panic!("one difference");
+        };
         assert!(
-            text.contains("| latency of a send | 1.00 (0.90 to 1.25) | - | - | - |"),
-            "{text}"
+            different.contains("not the last one, of today"),
+            "{different}"
         );
-        let row = "| bandwidth of reads, 16 queue pairs | - | 1.00 (0.90 to 1.25) | - | - |";
-        assert!(text.contains(row), "{text}");
+    }
+
+    #[test]
+    fn every_file_with_figures_is_known() {
+        let all: Vec<&str> = files().collect();
+        assert!(
+            all.contains(&"README.md") && all.contains(&super::FILE),
+            "{all:?}"
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! The figures of the last run that the docs show: a file of the project, with what they were measured on.
+//! The figures of runs: those that the docs show, in a file of the project, and those of the last run.
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tinyjson::JsonValue;
 
@@ -11,8 +11,11 @@ use super::report::Section;
 use crate::error::{Context as _, Error};
 use crate::workspace;
 
-/// The file, below the workspace's root.
+/// The file of the project, below the workspace's root.
 pub(super) const FILE: &str = "xtask/figures.json";
+
+/// The file of the last run, in the folder of the report.
+pub(super) const LAST: &str = "figures.json";
 
 /// The figures of one part.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,6 +40,7 @@ impl Group {
         let machine = machine.rows().into_iter();
         let mut about = vec![("command".to_owned(), command.to_owned())];
         about.extend(machine.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        about.push(("rounds".to_owned(), section.rounds.to_string()));
         let ran_on = section.ran_on.iter();
         about.extend(ran_on.map(|place| ("ran on".to_owned(), place.clone())));
         let devices = section.devices.iter();
@@ -63,18 +67,19 @@ impl Group {
 }
 
 impl Figures {
-    fn path() -> PathBuf {
+    /// Where those of the docs are.
+    pub(super) fn of_docs() -> PathBuf {
         workspace::root().join(FILE)
     }
 
-    /// Those of the project.
-    pub(super) fn read() -> Result<Self, Error> {
-        let text = fs::read_to_string(Self::path()).context(|| format!("cannot read {FILE}"))?;
-        Self::parse(&text).ok_or_else(|| Error::new(format!("{FILE} has another form")))
+    pub(super) fn read(path: &Path) -> Result<Self, Error> {
+        let name = path.display();
+        let text = fs::read_to_string(path).context(|| format!("cannot read {name}"))?;
+        Self::parse(&text).ok_or_else(|| Error::new(format!("{name} has another form")))
     }
 
-    pub(super) fn write(&self) -> Result<(), Error> {
-        fs::write(Self::path(), self.text()).context(|| format!("cannot write {FILE}"))
+    pub(super) fn write(&self, path: &Path) -> Result<(), Error> {
+        fs::write(path, self.text()).context(|| format!("cannot write {}", path.display()))
     }
 
     pub(super) fn group(&self, name: &str) -> Option<&Group> {
@@ -164,6 +169,7 @@ mod tests {
         };
         let guest = Section {
             figures: rows,
+            rounds: 7,
             ran_on: Some("a guest".to_owned()),
             devices: vec!["rxe0: port 1".to_owned()],
             ..Section::default()
@@ -179,6 +185,7 @@ mod tests {
         assert_eq!(Figures::parse(&figures.text()), Some(figures.clone()));
         assert_eq!(figures.groups[0].name, "a");
         assert_eq!(figures.groups[0].about("ran on"), "a guest");
+        assert_eq!(figures.groups[0].about("rounds"), "7");
         assert_eq!(figures.groups[0].about("device"), "rxe0: port 1");
         assert_eq!(figures.groups[1].about("ran on"), "unknown");
         assert_eq!(

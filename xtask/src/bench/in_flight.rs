@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use super::chart::{Lines, Scale, Series};
-use super::contest::{self, Contender, Contest, Outcome, words};
+use super::contest::{self, Contender, Contest, LIMIT, Outcome, script};
 use super::perf::{Kind, Run, our_latency};
 use super::plan::{Part, Plan};
 use super::report::Section;
-use super::table::{Table, cell};
+use super::table::{Table, cell, ratio};
 use crate::error::Error;
 use crate::numbers::{digits, thousands};
 
@@ -15,9 +15,10 @@ const ABOUT: &str = "\
 Sends of 64 bytes by `perf`, whose ends sleep until completions are announced (`--events`): verbs-core and \
 verbs-channel on one thread, verbs-async on tokio with one thread. Latencies are medians: of half a round trip, \
 and of the time from the post of each operation to its completion, in which it waits for those before it \
-(`--bandwidth --histogram`). System calls are those of the sending process, of which strace counts a short and a long run: the difference is of the operations. strace slows \
-the process down, so that it may find more completions each time it wakes. Drivers of real devices post \
-without a system call; that of soft-RoCE makes one for each post, as those of verbs-core show, which polls.";
+(`--bandwidth --histogram`). System calls are those of the sending process: strace counts those of a short and of a \
+long run, and the difference is of the operations. strace slows the process down, so that it may find more \
+completions each time it wakes. Drivers of real devices post without a system call; that of soft-RoCE makes one for \
+each post, or for each chain of posts.";
 
 const BYTES: u64 = 64;
 const DEPTHS: [u64; 3] = [1, 64, 1024];
@@ -26,6 +27,13 @@ const LAYERS: [(&str, &[&str]); 3] = [
     ("verbs-core", &["--layer", "core", "--events"]),
     ("verbs-channel", &["--layer", "channel", "--events"]),
     ("verbs-async", &["--layer", "async"]),
+];
+
+/// The same, each with a short and a long run.
+const TRACED: [[&str; 2]; 3] = [
+    ["verbs-core, short", "verbs-core, long"],
+    ["verbs-channel, short", "verbs-channel, long"],
+    ["verbs-async, short", "verbs-async, long"],
 ];
 
 /// Measures all of it.
@@ -45,38 +53,37 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
         let ours = LAYERS.map(|(name, options)| run.ours(name, program, options));
         Vec::from(ours)
     };
-    let round_trip = Contest {
-        name: "half a round trip".to_owned(),
-        contenders: layers(&run(Kind::Latency, 1, count(plan, 1))),
+    let contest = |name, contenders| Contest {
+        name,
+        limit: LIMIT,
+        contenders,
     };
-    let latencies = DEPTHS.map(|depth| Contest {
-        name: format!("latency, {depth} in flight"),
-        contenders: timed(layers(&run(Kind::Rate, depth, count(plan, depth)))),
+    let round_trip = contest(
+        "half a round trip".to_owned(),
+        layers(&run(Kind::Latency, 1, count(plan, 1))),
+    );
+    let latencies = DEPTHS.map(|depth| {
+        let contenders = timed(layers(&run(Kind::Rate, depth, count(plan, depth))));
+        contest(format!("latency, {depth} in flight"), contenders)
     });
-    let rates = DEPTHS.map(|depth| Contest {
-        name: format!("rate, {depth} in flight"),
-        contenders: layers(&run(Kind::Rate, depth, count(plan, depth))),
+    let rates = DEPTHS.map(|depth| {
+        let contenders = layers(&run(Kind::Rate, depth, count(plan, depth)));
+        contest(format!("rate, {depth} in flight"), contenders)
     });
     let calls = DEPTHS.map(|depth| {
-        let traced = |name, layer, count| {
-            let run = run(Kind::Rate, depth, count);
-            strace(run.ours(name, program, &["--layer", layer]))
-        };
-        let [short, long] = lengths(plan, depth);
-        Contest {
-            name: format!("system calls, {depth} in flight"),
-            contenders: vec![
-                traced("verbs-core, short", "core", short),
-                traced("verbs-core, long", "core", long),
-                traced("verbs-async, short", "async", short),
-                traced("verbs-async, long", "async", long),
-            ],
-        }
+        let [short, long] = lengths(plan, depth).map(|count| run(Kind::Rate, depth, count));
+        let contenders = TRACED.iter().zip(LAYERS).flat_map(|(names, (_, options))| {
+            let runs = [short, long].into_iter().zip(names);
+            runs.map(|(run, name)| strace(run.ours(name, program, options)))
+        });
+        let name = format!("system calls, {depth} in flight");
+        contest(name, contenders.collect())
     });
     let first = [round_trip].into_iter().chain(latencies);
     let contests: Vec<Contest> = first.chain(rates).chain(calls).collect();
-    let outcomes = contest::hold(&contests, plan.rounds, plan, "async in flight")?;
-    let mut section = section(&outcomes.all, |depth| lengths(plan, depth));
+    let rounds = plan.rounds(Part::Async);
+    let outcomes = contest::hold(&contests, rounds, plan, "async in flight")?;
+    let mut section = section(&outcomes.all, rounds, |depth| lengths(plan, depth));
     section.command = plan.command(Part::Async);
     section.about = ABOUT.to_owned();
     outcomes.note_in(&mut section);
@@ -109,7 +116,7 @@ fn timed(contenders: Vec<Contender>) -> Vec<Contender> {
 fn strace(contender: Contender) -> Contender {
     const SCRIPT: &str = "strace -f -c \"$@\" 2>&1 >/dev/null | \
         awk '$1 ~ /^[0-9.]+$/ && $NF != \"total\" { calls += $4 } END { print \"RESULT\", calls }'";
-    let mut client = words(&["sh", "-c", SCRIPT, "sh"]);
+    let mut client = script(SCRIPT, &["bash"]);
     client.extend(contender.client);
     Contender {
         client,
@@ -118,9 +125,10 @@ fn strace(contender: Contender) -> Contender {
     }
 }
 
-fn section(outcomes: &[Outcome], lengths: impl Fn(u64) -> [u64; 2]) -> Section {
+fn section(outcomes: &[Outcome], rounds: usize, lengths: impl Fn(u64) -> [u64; 2]) -> Section {
     let mut section = Section {
         title: "Async operations in flight",
+        rounds,
         ..Section::default()
     };
     let (round_trip, others) = outcomes.split_at(1);
@@ -139,7 +147,7 @@ fn section(outcomes: &[Outcome], lengths: impl Fn(u64) -> [u64; 2]) -> Section {
             cell(outcome.of(0), digits),
             cell(outcome.of(1), digits),
             cell(outcome.of(2), digits),
-            cell(outcome.ratio(2), |ratio| format!("{ratio:.2}")),
+            cell(outcome.ratio(2), ratio),
         ]
     };
     let mut table = Table::new(&heads);
@@ -157,20 +165,20 @@ fn section(outcomes: &[Outcome], lengths: impl Fn(u64) -> [u64; 2]) -> Section {
         let name = format!("operations per second, {} in flight", thousands(*depth));
         table.row(row(name, outcome));
     }
-    section.tables.push(("Layers that sleep".to_owned(), table));
+    let caption = format!("Layers that sleep, n = {rounds}");
+    section.tables.push((caption, table));
 
-    let mut table = Table::new(&["", "verbs-core, polled", "verbs-async"]);
+    let mut table = Table::new(&heads[..4]);
     for (depth, outcome) in DEPTHS.iter().zip(calls) {
         let [short, long] = lengths(*depth);
         let each = |first| outcome.difference(first, first + 1, long - short);
         let name = format!("{} in flight", thousands(*depth));
-        let [core, ours] = [0, 2].map(|at| cell(each(at), |calls| format!("{calls:.3}")));
-        table.row([name, core, ours]);
+        let calls = [0, 2, 4].map(|at| cell(each(at), |calls| format!("{calls:.3}")));
+        let [core, channel, ours] = calls;
+        table.row([name, core, channel, ours]);
     }
-    section.tables.push((
-        "System calls of the sender, per operation".to_owned(),
-        table,
-    ));
+    let caption = format!("System calls of the sender, per operation, n = {rounds}");
+    section.tables.push((caption, table));
 
     #[expect(clippy::cast_precision_loss, reason = "at most 1,024")]
     let series = LAYERS.iter().enumerate().map(|(at, (name, _))| Series {
@@ -202,12 +210,12 @@ mod tests {
     #[test]
     fn calls_are_those_that_a_longer_run_makes_more() {
         let three = Outcome::of_rounds(vec![vec![Some(10.0)], vec![Some(20.0)], vec![Some(15.0)]]);
-        let numbers = [500.0, 900.0, 600.0, 1100.0];
-        let four = numbers.map(|number| vec![Some(number)]);
-        let four = Outcome::of_rounds(four.into());
+        let numbers = [500.0, 900.0, 300.0, 500.0, 600.0, 1100.0];
+        let six = numbers.map(|number| vec![Some(number)]);
+        let six = Outcome::of_rounds(six.into());
         let mut all = vec![three; 1 + 2 * DEPTHS.len()];
-        all.extend(vec![four; DEPTHS.len()]);
-        let section = section(&all, |_| [100, 500]);
+        all.extend(vec![six; DEPTHS.len()]);
+        let section = section(&all, 1, |_| [100, 500]);
         let [(_, layers), (_, calls)] = &section.tables[..] else {
             panic!("two tables");
         };
@@ -223,7 +231,7 @@ mod tests {
         assert!(
             calls
                 .markdown()
-                .contains("| 1,024 in flight | 1.000 | 1.250 |")
+                .contains("| 1,024 in flight | 1.000 | 0.500 | 1.250 |")
         );
         assert_eq!(section.charts.len(), 1);
     }
@@ -265,9 +273,10 @@ mod tests {
             read: |_| None,
         };
         let traced = strace(contender);
-        assert_eq!(traced.client[4..], ["program", "-x"]);
+        assert_eq!(traced.client[..4], ["bash", "-o", "pipefail", "-c"]);
+        assert_eq!(traced.client[6..], ["program", "-x"]);
         // The filter alone, on what strace prints.
-        let (_, filter) = traced.client[2].split_once("| ").unwrap();
+        let (_, filter) = traced.client[4].split_once("| ").unwrap();
         let table = "% time     seconds  usecs/call     calls    errors syscall\n\
                      ------ ----------- ----------- --------- --------- ------\n \
                      60.00    0.000600           6       100           epoll_wait\n \

@@ -7,6 +7,7 @@ use super::callgrind::{self, Counts};
 use super::chart::{Bar, Bars, Scale};
 use super::clock::Times;
 use super::operations::{Budget, OPERATIONS, Operation, Ours};
+use super::plan::{Part, Plan};
 use super::programs::{build_c, build_ours};
 use super::progress::Progress;
 use super::report::Section;
@@ -32,8 +33,9 @@ pub(super) struct Measured {
     pub(super) rows: Vec<Row>,
 }
 
-/// Measures all operations, and their times so often.
-pub(super) fn measure(rounds: usize) -> Result<Measured, Error> {
+/// Measures all operations.
+pub(super) fn measure(plan: &Plan) -> Result<Measured, Error> {
+    let rounds = plan.rounds(Part::Instructions);
     let dir = workspace::scratch_dir()?.join("bench");
     fs::create_dir_all(&dir).context(|| format!("cannot make the folder {}", dir.display()))?;
     println!("building the programs that are counted");
@@ -69,10 +71,9 @@ pub(super) fn measure(rounds: usize) -> Result<Measured, Error> {
             budget,
         });
     }
-    Ok(Measured {
-        section: section(&rows),
-        rows,
-    })
+    let mut section = section(&rows, rounds);
+    section.command = plan.command(Part::Instructions);
+    Ok(Measured { section, rows })
 }
 
 /// What one operation takes.
@@ -102,7 +103,7 @@ pub(super) struct Row {
     pub(super) operation: &'static Operation,
     pub(super) c: Cost,
     pub(super) ours: Cost,
-    times: Option<Times>,
+    pub(super) times: Option<Times>,
     /// The most instructions that ours may take, on x86-64.
     budget: Option<f64>,
 }
@@ -112,16 +113,16 @@ impl Budget {
     fn among(self, rows: &[Row]) -> Option<f64> {
         let row = |name| rows.iter().find(|row| row.operation.name == name);
         match self {
-            Self::Control => None,
+            Self::Any => None,
             Self::Most(most) => Some(most),
-            Self::Like(name) => Some((row(name)?.ours.instructions * 1.1).floor()),
-            Self::Same(name) => Some((row(name)?.ours.instructions * 1.01).floor()),
+            Self::TenthAbove(name) => Some((row(name)?.ours.instructions * 1.1).floor()),
+            Self::HundredthAbove(name) => Some((row(name)?.ours.instructions * 1.01).floor()),
         }
     }
 
     /// Whether what it is for may allocate.
     const fn may_allocate(self) -> bool {
-        matches!(self, Self::Control | Self::Same(_))
+        matches!(self, Self::Any | Self::HundredthAbove(_))
     }
 }
 
@@ -137,7 +138,7 @@ impl Row {
 }
 
 /// The table and the picture.
-fn section(rows: &[Row]) -> Section {
+fn section(rows: &[Row], rounds: usize) -> Section {
     let heads = [
         "operation",
         "C",
@@ -178,10 +179,10 @@ fn section(rows: &[Row]) -> Section {
     }
     let mut section = Section {
         title: "Instructions and time of each operation",
-        command: "cargo xtask bench --only instructions".into(),
         about: ABOUT.into(),
+        rounds,
         tables: vec![(
-            "Instructions and nanoseconds of each operation".into(),
+            format!("Instructions and nanoseconds of each operation, times of n = {rounds} rounds"),
             table,
         )],
         ..Section::default()
@@ -256,10 +257,11 @@ mod tests {
             times: Some(times),
             ..row(60.0, 0.5)
         };
-        let section = section(&[row(45.0, 0.0), timed]);
-        let [(_, table)] = &section.tables[..] else {
+        let section = section(&[row(45.0, 0.0), timed], 5);
+        let [(caption, table)] = &section.tables[..] else {
             panic!("one table");
         };
+        assert!(caption.ends_with("times of n = 5 rounds"), "{caption}");
         let text = table.markdown();
         assert!(
             text.contains("| 50.0 | 45.0 | 0.90 | 46 | 0 | - | - | - |"),
@@ -277,11 +279,14 @@ mod tests {
     fn a_row_may_take_a_tenth_more_than_another() {
         let name = OPERATIONS[0].name;
         let rows = [row(40.0, 0.0)];
-        assert_eq!(Budget::Like(name).among(&rows), Some(44.0));
-        assert_eq!(Budget::Like("none").among(&rows), None);
-        assert_eq!(Budget::Same(name).among(&[row(400.0, 0.0)]), Some(404.0));
+        assert_eq!(Budget::TenthAbove(name).among(&rows), Some(44.0));
+        assert_eq!(Budget::TenthAbove("none").among(&rows), None);
+        assert_eq!(
+            Budget::HundredthAbove(name).among(&[row(400.0, 0.0)]),
+            Some(404.0)
+        );
         for operation in &OPERATIONS {
-            if let Budget::Like(name) | Budget::Same(name) = operation.budget {
+            if let Budget::TenthAbove(name) | Budget::HundredthAbove(name) = operation.budget {
                 assert!(OPERATIONS.iter().any(|other| other.name == name));
             }
         }

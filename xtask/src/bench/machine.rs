@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use super::docs;
 use crate::workspace;
 
 /// The machine, its software, and the state of the project, in words.
@@ -18,7 +19,12 @@ pub(super) struct Machine {
     pub(super) date: String,
     /// How busy it was before anything was measured.
     pub(super) load: String,
+    /// Why figures of this run are not for the docs.
+    pub(super) unfit: Vec<&'static str>,
 }
+
+/// More than this share of its processors' time, and other programs disturb.
+const BUSY: f64 = 0.1;
 
 impl Machine {
     pub(super) fn this() -> Self {
@@ -31,7 +37,13 @@ impl Machine {
             first_line(git.args(args).current_dir(workspace::root()))
         };
         let commit = git(&["rev-parse", "--short=12", "HEAD"]);
-        let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some();
+        let mut status = vec!["status", "--porcelain", "--untracked-files=no", "--", "."];
+        // What is written from figures changes none.
+        let written = docs::files().map(|file| format!(":!{file}"));
+        let written: Vec<String> = written.collect();
+        status.extend(written.iter().map(|file| &**file));
+        let changed = git(&status).is_some();
+        let busy = busy();
         let rust = first_line(workspace::rustc().arg("--version"));
         Self {
             processor: processor(&read("/proc/cpuinfo"), count),
@@ -48,7 +60,8 @@ impl Machine {
             }),
             date: first_line(Command::new("date").args(["-u", "+%Y-%m-%d"]))
                 .unwrap_or_else(unknown),
-            load: load(busy(), count),
+            load: load(busy, count),
+            unfit: unfit(changed, busy),
         }
     }
 
@@ -109,7 +122,7 @@ fn short_rust(version: &str) -> String {
 /// The share of its processors' time in which this machine was busy, within a second in which this program
 /// does nothing.
 fn busy() -> Option<f64> {
-    let now = || Times::read(&fs::read_to_string("/proc/stat").ok()?);
+    let now = || Ticks::read(&fs::read_to_string("/proc/stat").ok()?);
     let before = now()?;
     thread::sleep(Duration::from_secs(1));
     Some(now()?.busy_since(&before))
@@ -117,12 +130,12 @@ fn busy() -> Option<f64> {
 
 /// The times of all processors together, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Times {
+struct Ticks {
     all: u64,
     idle: u64,
 }
 
-impl Times {
+impl Ticks {
     /// From `/proc/stat`; see `proc_stat(5)`.
     fn read(stat: &str) -> Option<Self> {
         let mut words = stat.lines().next()?.split_whitespace();
@@ -147,12 +160,25 @@ impl Times {
     }
 }
 
+/// Why figures are not for the docs.
+fn unfit(changed: bool, busy: Option<f64>) -> Vec<&'static str> {
+    let reasons = [
+        (changed, "there are changes that are not committed"),
+        (
+            busy.is_none_or(|busy| busy >= BUSY),
+            "other programs run on this machine, or may",
+        ),
+    ];
+    let reasons = reasons.into_iter().filter(|(is_so, _)| *is_so);
+    reasons.map(|(_, reason)| reason).collect()
+}
+
 /// How busy it was, and what it means.
 fn load(busy: Option<f64>, count: usize) -> String {
     let Some(busy) = busy else {
         return unknown();
     };
-    let word = if busy < 0.1 {
+    let word = if busy < BUSY {
         "idle"
     } else {
         "other programs ran: take times again"
@@ -162,7 +188,7 @@ fn load(busy: Option<f64>, count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Machine, Times, load, processor, rdma_core, short_rust, unknown};
+    use super::{Machine, Ticks, load, processor, rdma_core, short_rust, unfit, unknown};
 
     #[test]
     fn the_processor_is_named_with_its_threads() {
@@ -183,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_busy_machine_is_called_so() {
-        let stat = |line: &str| Times::read(&format!("{line}\ncpu0 1 2 3\n"));
+        let stat = |line: &str| Ticks::read(&format!("{line}\ncpu0 1 2 3\n"));
         let before = stat("cpu  100 0 100 1000 50 0 0 10 5 0").unwrap();
         let after = stat("cpu  130 0 110 1130 70 0 0 20 5 0").unwrap();
         assert_eq!(after.busy_since(&before), 0.25);
@@ -197,6 +223,14 @@ mod tests {
             (stat("cpu 1 2"), stat(""), load(None, 2)),
             (None, None, unknown())
         );
+    }
+
+    #[test]
+    fn changes_and_other_programs_make_a_machine_unfit() {
+        assert!(unfit(false, Some(0.05)).is_empty());
+        assert_eq!(unfit(true, Some(0.05)).len(), 1);
+        assert_eq!(unfit(false, Some(0.25)).len(), 1);
+        assert_eq!(unfit(true, None).len(), 2);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tinyjson::JsonValue;
 
-use super::contest::{Contender, words};
+use super::contest::{Contender, script, words};
 
 /// What one run measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,13 +62,13 @@ impl Run<'_> {
             if let Some(depth) = self.depth {
                 options += &format!(" -t {depth}");
             }
-            options += &format!(" -q {qps} --report_gbits");
+            options += &format!(" -q {qps}");
         }
         // A filter makes a line of ours of its table. The server prints the same table.
         let command = |processor: &str, device: &str, rest: &str| {
             let tool =
                 format!("taskset -c {processor} ib_{op}_{suffix} -d \"$0\" {options} {rest}");
-            words(&["sh", "-c", &tool, device])
+            script(&tool, &[device])
         };
         let [first, second] = self.processors;
         let filter = format!("127.0.0.1 | awk '$1 == {size} {{ print \"RESULT\", $0 }}'");
@@ -123,10 +123,15 @@ fn perftest_latency(line: &str) -> Option<f64> {
     column(line, 4)
 }
 
-/// Reads `RESULT 64 5000 peak average rate`: bytes, iterations, gigabits, and millions of messages per
-/// second. That has the most digits.
+/// Reads `RESULT 64 5000 peak average rate`: bytes, iterations, 2^20 bytes per second to two digits after the
+/// point, and millions of messages per second to six. Of the last two, that with more digits.
 fn perftest_bandwidth(line: &str) -> Option<f64> {
-    Some(column(line, 0)? * column(line, 4)?)
+    let [bytes, average, rate] = [0, 3, 4].map(|at| column(line, at));
+    let (bytes, average, rate) = (bytes?, average?, rate?);
+    Some(match average * 1e2 > rate * 1e6 {
+        true => average * f64::from(1 << 20) / 1e6,
+        false => bytes * rate,
+    })
 }
 
 fn perftest_rate(line: &str) -> Option<f64> {
@@ -190,7 +195,7 @@ mod tests {
         let tool = "taskset -c 0 ib_send_bw -d \"$0\" -n 100 -F -x 1 -s 8 -t 100 -q 16";
         assert!(server.contains(tool), "{server}");
         assert!(
-            client.starts_with("sh -c taskset -c 3 ib_send_bw "),
+            client.starts_with("bash -o pipefail -c taskset -c 3 ib_send_bw "),
             "{client}"
         );
         assert!(client.ends_with(" {peer}"), "{client}");
@@ -217,11 +222,15 @@ mod tests {
     fn what_perftest_prints_is_read() {
         let latency = "RESULT  2       1000          5.61           19.53        5.72     \t       5.80       \t0.48   \t\t6.11    \t\t19.53";
         assert_eq!(perftest_latency(latency), Some(5.72));
-        let bandwidth =
-            "RESULT  65536      5000             92.57              92.40  \t\t   0.176244";
-        let rate = perftest_bandwidth(bandwidth).unwrap();
-        assert!((rate - 11_550.3).abs() < 0.1, "{rate}");
-        assert_eq!(perftest_rate(bandwidth), Some(176_244.0));
+        // 60 MB/s: the rate would be wrong by 2 %.
+        let long = "RESULT  1048576    100              57.30              57.22  \t\t   0.000057";
+        let rate = perftest_bandwidth(long).unwrap();
+        assert!((rate - 59.999_5).abs() < 1e-3, "{rate}");
+        // 50 kB/s: the bandwidth would be wrong by 10 %.
+        let short = "RESULT  2          5000             0.05               0.05   \t\t   0.026101";
+        let rate = perftest_bandwidth(short).unwrap();
+        assert!((rate - 0.052_202).abs() < 1e-9, "{rate}");
+        assert_eq!(perftest_rate(short), Some(26_101.0));
         assert_eq!(perftest_latency("RESULT 2 1000"), None);
         assert_eq!(perftest_bandwidth("64 1 2 3 4"), None);
     }

@@ -8,7 +8,7 @@ use super::perf::{Kind, Run};
 use super::plan::{Part, Plan};
 use super::report::Section;
 use super::samples::Spread;
-use super::table::{Table, cell};
+use super::table::{Table, cell, ratio};
 use crate::error::Error;
 use crate::numbers::{digits, size};
 
@@ -17,7 +17,7 @@ C's `ib_…_lat` and `ib_…_bw` and the example `perf` on verbs-core run in tur
 pinned to a processor each. Latencies are medians, in microseconds: half of a round trip of sends and writes, \
 the whole of reads and atomics. Bandwidths are in megabytes per second, of all queue pairs together. Each \
 figure is the median of the rounds, with the least and the most in brackets; a ratio is the median of those of \
-the rounds, here to perftest. For sends, perftest runs twice in each round: its ratio to itself shows how much of \
+the rounds, here to perftest. With 1 queue pair, perftest runs twice in each round: its ratio to itself shows how much of \
 the others is the machine.";
 
 /// The second run of C's program in a round.
@@ -37,14 +37,13 @@ fn cases(full: bool) -> Vec<Case> {
     let all: Vec<u32> = (1..=20).collect();
     let few = [1, 12, 16, 20];
     let groups = [
-        (Kind::Latency, 1, &few[..]),
-        (Kind::Bandwidth, 1, &few[..]),
-        // These take the longest.
-        (Kind::Bandwidth, 16, &few[..3]),
+        (Kind::Latency, 1),
+        (Kind::Bandwidth, 1),
+        (Kind::Bandwidth, 16),
     ];
     let mut cases = Vec::new();
-    for (kind, qps, few) in groups {
-        let powers = if full { &all[..] } else { few };
+    for (kind, qps) in groups {
+        let powers = if full { &all[..] } else { &few };
         let sizes: Vec<u64> = powers.iter().map(|power| 1 << power).collect();
         for op in ["send", "write", "read"] {
             cases.extend(sizes.iter().map(|size| Case {
@@ -76,12 +75,21 @@ impl Case {
             (Place::Devices { .. }, _) => (8 << 30, 50_000),
         };
         // C's programs require 5.
-        (bytes / self.size).min(most).div_euclid(self.qps).max(8)
+        (bytes / self.size).min(most).div_euclid(self.qps).max(5)
     }
 
     /// Whether C's program is compared with itself, too.
     const fn has_control(&self) -> bool {
-        matches!(self.op.as_bytes(), b"send") && self.qps == 1
+        self.qps == 1
+    }
+
+    /// The names of its figures, each with the contender whose ratio to the first it is.
+    fn figures(&self) -> impl Iterator<Item = (String, usize)> {
+        let name = self.name();
+        let control = self
+            .has_control()
+            .then(|| (format!("{name}, control"), CONTROL));
+        [(name, 1)].into_iter().chain(control)
     }
 
     fn name(&self) -> String {
@@ -121,18 +129,21 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
                 });
             }
             let name = case.name();
-            Contest { name, contenders }
+            Contest {
+                name,
+                limit: contest::LIMIT,
+                contenders,
+            }
         })
         .collect();
-    let outcomes = contest::hold(&contests, plan.rounds, plan, "pairs with perftest")?;
-    let mut section = section(&cases, &outcomes.all);
+    let rounds = plan.rounds(Part::Perftest);
+    let outcomes = contest::hold(&contests, rounds, plan, "pairs with perftest")?;
+    let mut section = section(&cases, &outcomes.all, rounds);
     section.about = ABOUT.to_owned();
     section.command = plan.command(Part::Perftest);
-    let ratios = contests.into_iter().zip(&outcomes.all);
-    let ratios = ratios.flat_map(|(contest, outcome)| {
-        let control = format!("{}, control", contest.name);
-        let both = [(contest.name, 1), (control, CONTROL)].into_iter();
-        both.filter_map(|(name, contender)| {
+    let ratios = cases.iter().zip(&outcomes.all);
+    let ratios = ratios.flat_map(|(case, outcome)| {
+        case.figures().filter_map(|(name, contender)| {
             let ratio = outcome.ratio(contender)?;
             let numbers = [ratio.least, ratio.median, ratio.most];
             Some((name, numbers.map(rounded).into()))
@@ -143,18 +154,15 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
     Ok(section)
 }
 
-fn ratio_digits(ratio: f64) -> String {
-    format!("{ratio:.2}")
-}
-
 /// To three digits after the point.
 fn rounded(ratio: f64) -> f64 {
     (ratio * 1e3).round() / 1e3
 }
 
-fn section(cases: &[Case], outcomes: &[Outcome]) -> Section {
+fn section(cases: &[Case], outcomes: &[Outcome], rounds: usize) -> Section {
     let mut section = Section {
         title: "Beside perftest",
+        rounds,
         ..Section::default()
     };
     let groups = [
@@ -191,11 +199,13 @@ fn section(cases: &[Case], outcomes: &[Outcome]) -> Section {
                 format!("{}, {}", case.op, size(case.size)),
                 cell(outcome.of(0), digits),
                 cell(outcome.of(1), digits),
-                cell(outcome.ratio(1), ratio_digits),
-                cell(outcome.ratio(CONTROL), ratio_digits),
+                cell(outcome.ratio(1), ratio),
+                cell(outcome.ratio(CONTROL), ratio),
             ]);
         }
-        section.tables.push((caption.to_owned(), table));
+        section
+            .tables
+            .push((format!("{caption}, n = {rounds}"), table));
         let unit = if kind == Kind::Latency { "µs" } else { "MB/s" };
         let both = ["perftest", "verbs-core"].into_iter().enumerate();
         let all = both.flat_map(|(at, name)| {
@@ -251,14 +261,15 @@ fn lines(title: &str, y: (&str, Scale), level: Option<f64>, series: Vec<Series>)
 #[cfg(test)]
 mod tests {
     use super::{Case, Kind, Outcome, Place, cases, section};
+    use crate::bench::ratios;
 
     #[test]
     fn each_group_has_all_sizes_and_atomics_have_one() {
-        for (full, count, largest) in [(false, 34, 6), (true, 181, 9)] {
+        for (full, count) in [(false, 37), (true, 181)] {
             let cases = cases(full);
             assert_eq!(cases.len(), count);
             let of = |size| cases.iter().filter(|case| case.size == size).count();
-            assert_eq!((of(2), of(1 << 20)), (9, largest));
+            assert_eq!((of(2), of(1 << 20)), (9, 9));
             let mut names: Vec<String> = cases.iter().map(Case::name).collect();
             names.sort();
             names.dedup();
@@ -267,11 +278,24 @@ mod tests {
     }
 
     #[test]
+    fn the_docs_show_what_is_measured() {
+        let cases = cases(false);
+        let names: Vec<String> = cases
+            .iter()
+            .flat_map(Case::figures)
+            .map(|(name, _)| name)
+            .collect();
+        for name in ratios::needed() {
+            assert!(names.contains(&name), "{name}");
+        }
+    }
+
+    #[test]
     fn long_messages_are_few_and_never_too_few() {
         let place = Place::SoftRoce(Box::default());
         for case in cases(true) {
             let count = case.count(&place);
-            assert!((8..=2000).contains(&count), "{case:?}: {count}");
+            assert!((5..=2000).contains(&count), "{case:?}: {count}");
             assert!(count * case.size * case.qps <= 128 << 20, "{case:?}");
         }
     }
@@ -286,7 +310,7 @@ mod tests {
         };
         let pair = Outcome::of_rounds(vec![vec![Some(4.0), Some(4.0)], vec![Some(5.0), Some(6.0)]]);
         let none = Outcome::of_rounds(vec![vec![None], vec![None]]);
-        let section = section(&[case("send"), case("read")], &[pair, none]);
+        let section = section(&[case("send"), case("read")], &[pair, none], 2);
         let text = section.tables[0].1.markdown();
         assert!(
             text.contains("| send, 64 B | 4.00 | 5.50 (5.00 to 6.00) | 1.38 (1.25 to 1.50) | - |"),

@@ -1,7 +1,7 @@
 //! What to measure, where, and how often.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use soft_roce::Way;
@@ -20,20 +20,22 @@ pub(super) enum Part {
     Streams,
     Async,
     Scale,
+    Transfer,
     Build,
 }
 
 impl Part {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Instructions,
         Self::Perftest,
         Self::Streams,
         Self::Async,
         Self::Scale,
+        Self::Transfer,
         Self::Build,
     ];
 
-    /// Without `--only` and `--full`: not the builds, which take as long as half of the others.
+    /// Without `--only` and `--full`: not those that would take more than ten minutes with the others.
     pub(super) const USUAL: [Self; 5] = [
         Self::Instructions,
         Self::Perftest,
@@ -49,7 +51,21 @@ impl Part {
             Self::Streams => "streams",
             Self::Async => "async",
             Self::Scale => "scale",
+            Self::Transfer => "transfer",
             Self::Build => "build",
+        }
+    }
+
+    /// How often programs are run in turns, unless that is given.
+    const fn usual_rounds(self, full: bool) -> usize {
+        match (self, full) {
+            // Of times on the stand-in.
+            (Self::Instructions, false) => 5,
+            (Self::Instructions, true) => 15,
+            (Self::Transfer, false) => 7,
+            (Self::Scale | Self::Build, true) => 3,
+            (_, false) => 2,
+            (_, true) => 10,
         }
     }
 
@@ -64,8 +80,12 @@ impl Part {
 pub(super) struct Plan {
     pub(super) parts: Vec<Part>,
     pub(super) full: bool,
-    /// How often programs are run in turns.
-    pub(super) rounds: usize,
+    /// How often programs are run in turns, if that is given.
+    rounds: Option<usize>,
+    /// Whether the figures go to the docs.
+    pub(super) updates: bool,
+    /// Even if they are not fit for the docs.
+    pub(super) is_forced: bool,
     pub(super) place: Place,
     pub(super) gid: Option<String>,
     /// Another checkout of the workspace, whose builds are measured in turns with those of this one.
@@ -88,17 +108,26 @@ impl Plan {
                 names.split(',').map(part).collect::<Result<_, _>>()?
             }
         };
-        let rounds = match args.value("--rounds")? {
-            None => usual_rounds(full),
-            Some(number) => {
-                let parsed = number
-                    .parse()
-                    .ok()
-                    .filter(|rounds| (1..=1000).contains(rounds));
-                let complaint = format!("--rounds takes a number from 1 to 1000, not `{number}`");
-                parsed.ok_or_else(|| args.usage(&complaint))?
-            }
-        };
+        let rounds = args.value("--rounds")?.map(|number| {
+            let parsed = number
+                .parse()
+                .ok()
+                .filter(|rounds| (1..=1000).contains(rounds));
+            let complaint = format!("--rounds takes a number from 1 to 1000, not `{number}`");
+            parsed.ok_or_else(|| args.usage(&complaint))
+        });
+        let rounds = rounds.transpose()?;
+        let updates = args.flag("--update-docs");
+        let is_forced = args.flag("--force");
+        if is_forced && !updates {
+            return Err(args.usage("`--force` is for --update-docs"));
+        }
+        let is_few = rounds.is_some_and(|rounds| rounds < DOCUMENTED);
+        if updates && is_few && parts.contains(&Part::Perftest) {
+            let complaint =
+                format!("`--update-docs` needs at least {DOCUMENTED} rounds of the part perftest");
+            return Err(args.usage(&complaint));
+        }
         let (own, peer) = (args.value("--device")?, args.value("--peer")?);
         let gid = args.value("--gid-index")?;
         let beside = args.value("--beside")?;
@@ -111,6 +140,9 @@ impl Plan {
             Some(_) if is_chosen => {
                 let complaint = "`--device` is no soft-RoCE: leave out --guest and --native";
                 return Err(args.usage(complaint));
+            }
+            Some(_) if updates => {
+                return Err(args.usage("`--update-docs` is for soft-RoCE, not for --device"));
             }
             Some(own) => {
                 let peer = peer.unwrap_or_else(|| own.clone());
@@ -126,6 +158,8 @@ impl Plan {
             parts,
             full,
             rounds,
+            updates,
+            is_forced,
             place,
             gid,
             beside: beside.map(PathBuf::from),
@@ -139,7 +173,7 @@ impl Plan {
         if has(Part::Instructions) || has(Part::Scale) {
             needs.push(packages::VALGRIND);
         }
-        if has(Part::Perftest) {
+        if has(Part::Perftest) || has(Part::Transfer) {
             needs.push(packages::PERFTEST);
         }
         if has(Part::Async) {
@@ -154,9 +188,23 @@ impl Plan {
         needs
     }
 
-    /// How often times are taken on the stand-in.
-    pub(super) const fn timings(&self) -> usize {
-        if self.full { 15 } else { 5 }
+    /// How often the programs of a part are run in turns.
+    pub(super) fn rounds(&self, part: Part) -> usize {
+        let usual = part.usual_rounds(self.full);
+        let usual = match part {
+            Part::Perftest if self.updates => usual.max(DOCUMENTED),
+            _ => usual,
+        };
+        self.rounds.unwrap_or(usual)
+    }
+
+    /// Fails if there is no such device.
+    pub(super) fn check_devices(&self) -> Result<(), Error> {
+        let Place::Devices { own, peer } = &self.place else {
+            return Ok(());
+        };
+        let complaint = missing(Path::new("/sys/class/infiniband"), [own, peer]);
+        complaint.map_or(Ok(()), |complaint| Err(Error::new(complaint)))
     }
 
     pub(super) const fn is_soft_roce(&self) -> bool {
@@ -182,11 +230,7 @@ impl Plan {
             }
         };
         let count = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        first_two(&all).unwrap_or_else(|| match count {
-            // A guest has two.
-            1 if !matches!(self.place, Place::SoftRoce(_)) => ["0", "0"].map(str::to_owned),
-            _ => ["0", "1"].map(str::to_owned),
-        })
+        first_two(&all).unwrap_or_else(|| either(&self.place, count).map(str::to_owned))
     }
 
     /// The command that measures a part in this way.
@@ -195,8 +239,9 @@ impl Plan {
         if self.full {
             command += " --full";
         }
-        if self.rounds != usual_rounds(self.full) {
-            command += &format!(" --rounds {}", self.rounds);
+        let rounds = self.rounds(part);
+        if rounds != part.usual_rounds(self.full) {
+            command += &format!(" --rounds {rounds}");
         }
         match &self.place {
             _ if !part.has_devices() => {}
@@ -222,9 +267,32 @@ impl Plan {
     }
 }
 
-/// How often programs are run in turns, unless it is said.
-const fn usual_rounds(full: bool) -> usize {
-    if full { 10 } else { 2 }
+/// At least so many rounds of perftest are behind the ratios in the docs.
+pub(super) const DOCUMENTED: usize = 10;
+
+/// What is wrong if one of these devices is not in the folder of all of them.
+fn missing(all: &Path, names: [&String; 2]) -> Option<String> {
+    let name = names.into_iter().find(|name| !all.join(name).exists())?;
+    let entries = fs::read_dir(all).into_iter().flatten().flatten();
+    let mut others: Vec<String> = entries
+        .map(|entry| entry.file_name().display().to_string())
+        .collect();
+    others.sort();
+    let others = match others.is_empty() {
+        true => "this machine has none".to_owned(),
+        false => format!("there are: {}", others.join(", ")),
+    };
+    Some(format!("there is no RDMA device `{name}`; {others}"))
+}
+
+/// Two processors, if nothing more is known of the machine of the devices. So many are here.
+const fn either(place: &Place, count: usize) -> [&'static str; 2] {
+    match (place, count) {
+        (Place::Devices { .. }, 1) => ["0", "0"],
+        // A guest has two, but this may become the kernel of this machine: then the first is all there is.
+        (Place::SoftRoce(_), 1) => ["0-1", "0-1"],
+        _ => ["0", "1"],
+    }
 }
 
 /// The first two of a list such as `0-7,16`.
@@ -239,7 +307,8 @@ fn first_two(list: &str) -> Option<[String; 2]> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Args, Part, Place, Plan, Policy, first_two};
+    use super::{Args, DOCUMENTED, Part, Place, Plan, Policy, either, first_two, missing};
+    use std::{env, fs, process};
 
     fn plan(words: &str) -> Result<Plan, String> {
         let words = words.split_whitespace().map(Into::into).collect();
@@ -250,14 +319,16 @@ mod tests {
     }
 
     #[test]
-    fn all_parts_but_build_are_measured_unless_some_are_named() {
+    fn all_parts_but_the_longest_are_measured_unless_some_are_named() {
         let usual = plan("").unwrap().parts;
-        assert_eq!([&usual[..], &[Part::Build]].concat(), Part::ALL);
+        assert_eq!(
+            [&usual[..], &[Part::Transfer, Part::Build]].concat(),
+            Part::ALL
+        );
         assert_eq!(plan("--full").unwrap().parts, Part::ALL);
         assert_eq!(plan("--only build").unwrap().parts, [Part::Build]);
         let two = plan("--only perftest,instructions --full").unwrap();
         assert_eq!(two.parts, [Part::Perftest, Part::Instructions]);
-        assert!(two.timings() > plan("").unwrap().timings());
         let twice = plan("--full --rounds 2").unwrap();
         let command = "cargo xtask bench --only scale --full --rounds 2";
         assert_eq!(twice.command(Part::Scale), command);
@@ -281,9 +352,61 @@ mod tests {
             "--gid-index 3",
             "--rounds 0",
             "--rounds many",
+            "--force",
+            "--update-docs --device a",
         ] {
             assert!(plan(words).is_err(), "{words}");
         }
+    }
+
+    #[test]
+    fn each_part_has_its_rounds_unless_a_number_is_given() {
+        let rounds = |words: &str, part| plan(words).unwrap().rounds(part);
+        assert_eq!(rounds("", Part::Perftest), 2);
+        assert_eq!(rounds("", Part::Instructions), 5);
+        assert_eq!(rounds("--full", Part::Perftest), 10);
+        assert_eq!(rounds("--full", Part::Scale), 3);
+        for part in Part::ALL {
+            assert_eq!(rounds("--rounds 4", part), 4);
+        }
+    }
+
+    #[test]
+    fn what_the_docs_show_has_enough_rounds() {
+        let usual = plan("--update-docs").unwrap();
+        assert_eq!(usual.rounds(Part::Perftest), DOCUMENTED);
+        assert_eq!(usual.rounds(Part::Streams), 2);
+        let command = "cargo xtask bench --only perftest --rounds 10";
+        assert_eq!(usual.command(Part::Perftest), command);
+        let more = plan("--update-docs --rounds 20").unwrap();
+        assert_eq!(more.rounds(Part::Perftest), 20);
+        assert!(plan("--update-docs --rounds 9").is_err());
+        assert!(plan("--update-docs --rounds 9 --only instructions").is_ok());
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_named_with_the_others() {
+        let dir = env::temp_dir().join(format!("xtask-devices-{}", process::id()));
+        let names = ["a", "b"].map(str::to_owned);
+        let [a, b] = &names;
+        let why = missing(&dir, [a, b]).unwrap();
+        assert!(why.contains("`a`; this machine has none"), "{why}");
+        fs::create_dir_all(dir.join("a")).unwrap();
+        fs::create_dir_all(dir.join("c")).unwrap();
+        assert_eq!(missing(&dir, [a, a]), None);
+        let why = missing(&dir, [a, b]).unwrap();
+        assert!(why.contains("`b`; there are: a, c"), "{why}");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn one_processor_is_enough() {
+        let device = plan("--device a").unwrap().place;
+        let guest = plan("").unwrap().place;
+        assert_eq!(either(&device, 1), ["0", "0"]);
+        assert_eq!(either(&guest, 1), ["0-1", "0-1"]);
+        assert_eq!(either(&guest, 2), ["0", "1"]);
+        assert_eq!(either(&device, 64), ["0", "1"]);
     }
 
     #[test]
@@ -303,8 +426,8 @@ mod tests {
             assert_eq!(format!("{again:?}"), format!("{first:?}"));
         }
         // A stand-in has no device.
-        let all = plan("--device a --gid-index 3 --rounds 5").unwrap();
-        let command = "cargo xtask bench --only instructions --rounds 5";
+        let all = plan("--device a --gid-index 3 --rounds 6").unwrap();
+        let command = "cargo xtask bench --only instructions --rounds 6";
         assert_eq!(all.command(Part::Instructions), command);
     }
 

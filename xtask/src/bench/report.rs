@@ -15,13 +15,15 @@ pub(super) struct Section {
     pub(super) command: String,
     /// What was measured and how, in sentences.
     pub(super) about: String,
+    /// How often.
+    pub(super) rounds: usize,
     pub(super) tables: Vec<(String, Table)>,
     /// The names of files, and pictures for them.
     pub(super) charts: Vec<(String, String)>,
     /// Runs that went wrong; others may have measured the same.
     pub(super) failures: Vec<String>,
-    /// What could not be measured.
-    pub(super) missing: Vec<String>,
+    /// What could not be measured, and other reasons why the part has failed.
+    pub(super) problems: Vec<String>,
     /// What the docs show of it.
     pub(super) figures: Vec<(String, Vec<f64>)>,
     /// The machine of the devices.
@@ -105,8 +107,8 @@ impl Section {
         for failure in &self.failures {
             text.push_str(&format!("one run failed: {failure}\n"));
         }
-        for missing in &self.missing {
-            text.push_str(&format!("FAILED: {missing}\n"));
+        for problem in &self.problems {
+            text.push_str(&format!("FAILED: {problem}\n"));
         }
         text
     }
@@ -136,8 +138,8 @@ impl Section {
         for failure in &self.failures {
             text.push_str(&format!("\nOne run failed: {failure}\n"));
         }
-        for missing in &self.missing {
-            text.push_str(&format!("\n**Failed**: {missing}\n"));
+        for problem in &self.problems {
+            text.push_str(&format!("\n**Failed**: {problem}\n"));
         }
         text
     }
@@ -164,7 +166,7 @@ mod tests {
             tables: vec![("each".into(), table), ("none".into(), Table::new(&["a"]))],
             failures: vec!["once".into()],
             devices: vec!["mlx5_0: 400 Gbps".into()],
-            missing: vec!["no".into()],
+            problems: vec!["no".into()],
             ..Section::default()
         };
         section.chart("a.svg", Some("<svg/>".into()));

@@ -2,29 +2,31 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use super::chart::{Lines, Scale, Series};
-use super::clock::Times;
-use super::contest::{self, Contender, Contest, Outcome, words};
-use super::instructions::cost;
+use super::clock;
+use super::contest::{self, Contender, Contest, LIMIT, Outcome, script, words};
+use super::instructions::{Row, cost};
 use super::operations::Ours;
 use super::plan::{Part, Plan};
 use super::programs::{build_c, build_ours};
 use super::progress::Progress;
 use super::report::Section;
 use super::samples::Spread;
-use super::table::{Table, cell};
+use super::table::{Table, cell, ratio};
 use crate::error::{Context as _, Error};
 use crate::numbers::{digits, thousands};
 use crate::workspace;
 
 const ABOUT: &str = "\
 A completion is that of a send on one of a group's channels, each in turn, on the stand-in that completes every \
-request at once; joining is making a queue pair, connecting it to itself, adding it to a group and removing it: one of 64 \
-channels, or of 250 with 256 receives in flight each. Instructions are the group's, times with the stand-in's. Memory is what the server of `many_clients` has more \
-with so many connections than with none: its own, and that of the whole machine with the kernel's and the \
-clients', which run on it, too. There, to join is an exchange over rdma_cm, and to leave a message and its \
-answer. Times are medians.";
+request at once; joining is making a queue pair, connecting it to itself, adding it to a group and removing it: one \
+of 64 channels, or of 250 with 256 receives in flight each. Instructions are the group's, times with the stand-in's. \
+Memory is what the server of `many_clients` has more with so many connections than with none: its own, and that of \
+the whole machine with the kernel's and the clients', which run on it, too. There, the time to join is that of adding \
+a connected channel to the group, and the time to leave that of removing it, which destroys its queue pair; \
+connecting, over TCP and on other threads, is in neither. Times are medians.";
 
 const CHANNELS: [u32; 4] = [1, 16, 256, 4096];
 const IN_FLIGHT: [u32; 2] = [64, 64_000];
@@ -36,26 +38,30 @@ struct Counted {
     time: Option<Spread>,
 }
 
-/// Measures all of it.
-pub(super) fn measure(plan: &Plan, many_clients: &Path) -> Result<Section, Error> {
-    let (completions, joins) = on_the_stand_in(plan)?;
-    let few = [16, 64, 256];
-    let clients = if plan.full {
-        &[16, 64, 256, 1024, 4000]
-    } else {
-        &few[..]
+/// How many connections a server of `many_clients` has; without `--full` the first three.
+const CLIENTS: [u32; 5] = [16, 64, 256, 1024, 4000];
+
+/// At most so many of them are of one process.
+const OF_A_PROCESS: u32 = 250;
+
+/// Measures all of it, but for the operations that were measured just now.
+pub(super) fn measure(plan: &Plan, many_clients: &Path, known: &[Row]) -> Result<Section, Error> {
+    let (completions, joins) = on_the_stand_in(plan, known)?;
+    let clients = match plan.full {
+        true => &CLIENTS[..],
+        false => &CLIENTS[..3],
     };
     let contests: Vec<Contest> = clients
         .iter()
         .map(|clients| contest(plan, many_clients, *clients))
         .collect();
-    let rounds = plan.rounds.min(3);
+    let rounds = plan.rounds(Part::Scale);
     let outcomes = contest::hold(&contests, rounds, plan, "many clients")?;
-    let mut section = section(&completions, &joins);
+    let mut section = section(&completions, &joins, plan.rounds(Part::Instructions));
     let connected: Vec<(u32, &Outcome)> = clients.iter().copied().zip(&outcomes.all).collect();
-    section
-        .tables
-        .push(("Connections of one server".into(), memory(&connected)));
+    let caption = format!("Connections of one server, n = {rounds}");
+    section.tables.push((caption, memory(&connected)));
+    section.rounds = rounds;
     section.command = plan.command(Part::Scale);
     section.about = ABOUT.to_owned();
     outcomes.note_in(&mut section);
@@ -63,7 +69,7 @@ pub(super) fn measure(plan: &Plan, many_clients: &Path) -> Result<Section, Error
 }
 
 /// The costs of completions with more and more channels, and of joining with more and more in flight.
-fn on_the_stand_in(plan: &Plan) -> Result<(Vec<Counted>, Vec<Counted>), Error> {
+fn on_the_stand_in(plan: &Plan, known: &[Row]) -> Result<(Vec<Counted>, Vec<Counted>), Error> {
     let dir = workspace::scratch_dir()?.join("bench");
     fs::create_dir_all(&dir).context(|| format!("cannot make the folder {}", dir.display()))?;
     println!("building the programs that are counted");
@@ -72,13 +78,20 @@ fn on_the_stand_in(plan: &Plan) -> Result<(Vec<Counted>, Vec<Counted>), Error> {
     let mut progress = Progress::new("channels", CHANNELS.len() + IN_FLIGHT.len());
     let mut count = |name: String, of: u32| {
         progress.next(&name);
+        if let Some(row) = known.iter().find(|row| row.operation.name == name) {
+            return Ok(Counted {
+                of,
+                instructions: row.ours.instructions,
+                time: row.times.as_ref().map(|times| times.ours),
+            });
+        }
         let instructions = cost(&program, &dir, &name)?.instructions;
-        let same = (&*program, &*name, instructions);
-        let times = Times::measure([same, same], &dir, plan.timings())?;
-        Ok(Counted {
+        let timed = [(&*program, &*name, instructions)];
+        let samples = clock::samples(timed, &dir, plan.rounds(Part::Instructions))?;
+        Ok::<_, Error>(Counted {
             of,
             instructions,
-            time: times.map(|times| times.ours),
+            time: samples.and_then(|[samples]| Spread::of(samples)),
         })
     };
     let mut completions = Vec::new();
@@ -92,26 +105,37 @@ fn on_the_stand_in(plan: &Plan) -> Result<(Vec<Counted>, Vec<Counted>), Error> {
     Ok((completions, joins))
 }
 
+/// How many processes have so many connections, and how many each of them has: all the same.
+fn divided(clients: u32) -> (u32, u32) {
+    let mut processes = clients.div_ceil(OF_A_PROCESS)..=clients;
+    let processes = processes.find(|processes| clients.is_multiple_of(*processes));
+    let processes = processes.unwrap_or(clients);
+    (processes, clients / processes)
+}
+
 fn contest(plan: &Plan, program: &Path, clients: u32) -> Contest {
     let program = program.display().to_string();
     let server = format!(
-        "\"$1\" -d \"$0\" --clients {clients} --max-clients {} --receives {} | sed 's/^/RESULT /'",
+        "\"$1\" -d \"$0\" \"${{@:2}}\" --clients {clients} --max-clients {} --receives {} | sed 's/^/RESULT /'",
         clients.max(64),
         (clients * 4).clamp(256, 16_384)
     );
-    let processes = clients.div_ceil(250);
-    let each = (clients / processes).to_string();
+    let (processes, each) = divided(clients);
+    let each = each.to_string();
     let mut client = words(&[&program, "-d", "{peer}", "-n", "20", "-c", &each]);
     if processes > 1 {
         client.extend(words(&["--processes", &processes.to_string()]));
     }
-    let mut server = words(&["sh", "-c", &server, "{device}", &program]);
-    if let Some(gid) = plan.gid.as_ref().filter(|_| !plan.is_soft_roce()) {
+    let mut server = script(&server, &["{device}", &program]);
+    if let Some(gid) = &plan.gid {
         server.extend(words(&["-g", gid]));
+        client.extend(words(&["-g", gid]));
     }
     client.push("127.0.0.1".to_owned());
     Contest {
         name: format!("{clients} connections"),
+        // On soft-RoCE, one more takes a tenth of a second.
+        limit: LIMIT + Duration::from_millis(250) * clients,
         contenders: vec![Contender {
             name: "many_clients",
             server,
@@ -164,7 +188,7 @@ fn memory(connected: &[(u32, &Outcome)]) -> Table {
     table
 }
 
-fn section(completions: &[Counted], joins: &[Counted]) -> Section {
+fn section(completions: &[Counted], joins: &[Counted], rounds: usize) -> Section {
     let mut section = Section {
         title: "Many channels",
         ..Section::default()
@@ -188,11 +212,12 @@ fn section(completions: &[Counted], joins: &[Counted]) -> Section {
             table.row([
                 thousands((*of).into()),
                 format!("{instructions:.1}"),
-                format!("{:.2}", instructions / first),
+                ratio(instructions / first),
                 cell(*time, digits),
             ]);
         }
-        section.tables.push((caption.to_owned(), table));
+        let caption = format!("{caption}, times of n = {rounds} rounds");
+        section.tables.push((caption, table));
     }
     let series = |name: &str, of: fn(&Counted) -> Option<Spread>| Series {
         name: name.to_owned(),
@@ -220,7 +245,38 @@ fn section(completions: &[Counted], joins: &[Counted]) -> Section {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counted, Spread, machine_memory, own_memory, section, to_join, to_leave};
+    use super::{
+        CLIENTS, Counted, OF_A_PROCESS, Path, Plan, Spread, contest, divided, machine_memory,
+        own_memory, section, to_join, to_leave,
+    };
+    use crate::args::Args;
+    use crate::packages::Policy;
+
+    #[test]
+    fn as_many_clients_come_as_the_server_waits_for() {
+        for clients in CLIENTS.into_iter().chain([1, 250, 1000]) {
+            let (processes, each) = divided(clients);
+            assert_eq!(processes * each, clients);
+            assert!((1..=OF_A_PROCESS).contains(&each), "{clients}: {each}");
+            // The program starts no more.
+            assert!(processes <= 64, "{clients}: {processes}");
+        }
+    }
+
+    #[test]
+    fn both_ends_have_the_gid() {
+        let words = ["--device", "a", "--gid-index", "3"].map(Into::into);
+        let mut args = Args::new("Usage: try", words.into()).unwrap();
+        let plan = Plan::read(&mut args, Policy::No).unwrap();
+        let contest = contest(&plan, Path::new("p"), 1024);
+        let [one] = &contest.contenders[..] else {
+            panic!("one contender");
+        };
+        assert!(one.server[4].starts_with("\"$1\" -d \"$0\" \"${@:2}\" --clients 1024 "));
+        assert_eq!(one.server[5..], ["{device}", "p", "-g", "3"]);
+        let client = "p -d {peer} -n 20 -c 128 --processes 8 -g 3 127.0.0.1";
+        assert_eq!(one.client.join(" "), client);
+    }
 
     #[test]
     fn what_the_server_prints_is_read() {
@@ -247,6 +303,7 @@ mod tests {
         let section = section(
             &[counted(1, 400.0, time), counted(4096, 420.0, None)],
             &[counted(64, 7.0, None)],
+            5,
         );
         let text = section.tables[0].1.markdown();
         assert!(text.contains("| 1 | 400.0 | 1.00 | 12.0 |"), "{text}");

@@ -6,7 +6,7 @@ use super::contest::{self, Contest};
 use super::perf::{Kind, Run};
 use super::plan::{Part, Plan};
 use super::report::Section;
-use super::table::{Table, cell};
+use super::table::{Table, cell, ratio};
 use crate::error::Error;
 use crate::numbers::{digits, size};
 
@@ -14,7 +14,8 @@ const ABOUT: &str = "\
 The same program, `perf`, writes and reads by tokio: `--layer stream` is the byte stream of verbs-async, \
 `--layer tcp` a TCP connection over the network links of the devices. Where both ends are on \
 one device, TCP's packets do not leave the machine. Both sleep while nothing comes. In \
-bulk, each connection is written as fast as it takes the bytes; a round trip is a message and its answer. \
+bulk, each connection is written as fast as it takes the bytes, and the time ends when the peer has confirmed that \
+it has read the last of them; a round trip is a message and its answer. \
 HTTP/2 is by the crate h2: each request has a body of so many bytes, and its response the same.";
 
 /// A comparison.
@@ -75,7 +76,11 @@ impl Case {
         match self.kind {
             Kind::Latency => plan.scaled(500),
             Kind::Rate => plan.scaled(4000),
-            Kind::Bandwidth => (plan.scaled(32 << 20) / self.size / self.qps).max(8),
+            // Of many connections, each has a quarter of what one has: enough to be in full swing.
+            Kind::Bandwidth => {
+                let bytes = plan.scaled(32 << 20) / self.qps.min(4);
+                (bytes / self.size).max(8)
+            }
         }
     }
 }
@@ -105,25 +110,28 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
         };
         Contest {
             name: case.name(),
+            limit: contest::LIMIT,
             contenders: vec![layer("TCP", "tcp"), layer("byte stream", "stream")],
         }
     };
     let contests: Vec<Contest> = CASES.map(contest).into();
-    let outcomes = contest::hold(&contests, plan.rounds, plan, "byte stream and TCP")?;
+    let rounds = plan.rounds(Part::Streams);
+    let outcomes = contest::hold(&contests, rounds, plan, "byte stream and TCP")?;
     let mut table = Table::new(&["what", "TCP", "byte stream", "ratio"]);
     for (contest, outcome) in contests.iter().zip(&outcomes.all) {
         table.row([
             contest.name.clone(),
             cell(outcome.of(0), digits),
             cell(outcome.of(1), digits),
-            cell(outcome.ratio(1), |ratio| format!("{ratio:.2}")),
+            cell(outcome.ratio(1), ratio),
         ]);
     }
     let mut section = Section {
         title: "The byte stream beside TCP",
         command: plan.command(Part::Streams),
         about: ABOUT.to_owned(),
-        tables: vec![("The byte stream and TCP".to_owned(), table)],
+        rounds,
+        tables: vec![(format!("The byte stream and TCP, n = {rounds}"), table)],
         ..Section::default()
     };
     outcomes.note_in(&mut section);

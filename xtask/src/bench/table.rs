@@ -75,6 +75,11 @@ pub(super) fn cell(spread: Option<Spread>, number: impl Fn(f64) -> String) -> St
     spread.map_or_else(|| "-".to_owned(), |spread| spread.text(number))
 }
 
+/// A ratio in a table.
+pub(super) fn ratio(ratio: f64) -> String {
+    format!("{ratio:.2}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::Table;
