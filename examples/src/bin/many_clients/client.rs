@@ -62,9 +62,7 @@ pub(crate) fn run(options: &Options, host: &str, part: u32) -> Result<(), Failur
         .channels(&pd)
         .max_send_wr(WINDOW + 1)
         .max_recv_wr(WINDOW)
-        // While the shared queue of the server is empty, requests are sent again. Soft-RoCE counts the
-        // timeouts meanwhile, so they have to be long: seven times 1.07 s.
-        .ack_timeout(AckTimeout::new(18)?)
+        .ack_timeout(AckTimeout::new(plan::ACK_TIMEOUT)?)
         .strategy(PollStrategy::Notify { after: 100 })
         .group(options.connections)?;
     // A part that is killed has no last request.

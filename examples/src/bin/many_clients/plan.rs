@@ -15,6 +15,12 @@ pub(crate) const MAX_LEN: u32 = 256;
 /// The most requests of a connection without an answer. The server removes a client that sends more.
 pub(crate) const WINDOW: u32 = 4;
 
+/// How long a device waits for an acknowledgement, as C's code: 1.07 s, before each of seven retries.
+///
+/// Soft-RoCE counts timeouts while requests are sent again because the shared queue of the server is empty,
+/// and acknowledges late while the processes of a thousand clients have the processors.
+pub(crate) const ACK_TIMEOUT: u8 = 18;
+
 /// The private data of each side.
 #[derive(Debug, Serialize, Deserialize)]
 struct Welcome {

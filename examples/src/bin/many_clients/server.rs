@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use examples::{Context as _, Failure, Listener, say};
+use verbs_channel::verbs_core::AckTimeout;
 use verbs_channel::{
     BufferPool, ChannelGroup, ChannelId, Completed, ConnectedMember, Message, OwnedBuffer,
     PollStrategy, Preparer,
@@ -53,6 +54,7 @@ pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
     let mut channels = common
         .channels(&pd)
         .max_send_wr(WINDOW)
+        .ack_timeout(AckTimeout::new(plan::ACK_TIMEOUT)?)
         .strategy(PollStrategy::Notify { after: 100 });
     if let Some(total) = options.in_flight {
         channels = channels.in_flight(total);
