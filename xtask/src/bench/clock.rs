@@ -78,7 +78,7 @@ fn lengths(instructions: f64) -> [u64; 2] {
         clippy::cast_sign_loss,
         reason = "it is between these bounds"
     )]
-    let thousands = (ENOUGH / instructions.max(1.0) / 1e3).clamp(4.0, 4e3) as u64;
+    let thousands = (ENOUGH / instructions.max(1.0) / 1e3).clamp(16.0, 4e3) as u64;
     [thousands / 4 * 1000, thousands * 1000]
 }
 
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn short_operations_run_more_often() {
         assert_eq!(lengths(50.0), [250_000, 1_000_000]);
-        assert_eq!(lengths(1e9), [1000, 4000]);
+        assert_eq!(lengths(1e9), [4000, 16_000]);
         assert_eq!(lengths(0.0), [1_000_000, 4_000_000]);
     }
 

@@ -274,8 +274,10 @@ impl<'c> Tally<'c> {
             // What a run printed before it failed is no measurement.
             Event::End(Err((_, why))) => {
                 *figure = None;
+                let last = last_of(lines, why).map(|line| format!(": {line}"));
+                let last = last.unwrap_or_default();
+                self.failures.push(format!("{job}: {why}{last}"));
                 lines.clear();
-                self.failures.push(format!("{job}: {why}"));
             }
             Event::End(Ok(())) if figure.is_none() => {
                 self.failures.push(format!("{job}: it printed no figure"));
@@ -298,6 +300,16 @@ impl<'c> Tally<'c> {
             ran_on: self.ran_on,
         }
     }
+}
+
+/// The last line of the program that this failure names. Of a run that failed, all that its programs printed is
+/// there, each below a line with its name.
+fn last_of<'l>(lines: &'l [String], why: &str) -> Option<&'l str> {
+    let name = |line: &'l String| line.strip_prefix("--- ");
+    let mut rest = lines.iter();
+    rest.find(|line| name(line).is_some_and(|name| why.starts_with(name)))?;
+    let own = rest.take_while(|line| name(line).is_none());
+    own.last().map(|line| line.trim())
 }
 
 fn job(name: &str, limit: Duration, commands: Vec<Vec<String>>) -> Job {
@@ -375,8 +387,13 @@ mod tests {
             tally.event(&name, None, Event::Start(&name));
             tally.event(&name, None, Event::Line("RESULT 4"));
             tally.event(&name, None, Event::Line("RESULT of something else"));
-            let failed = (contender, round) == (1, 0);
-            let end = if failed { Err((1, "it broke")) } else { Ok(()) };
+            let mut end = Ok(());
+            if (contender, round) == (1, 0) {
+                for line in ["--- server: a", "bound", "--- client: b", "x", "no peer"] {
+                    tally.event(&name, None, Event::Line(line));
+                }
+                end = Err((1, "server: a ended with 1"));
+            }
             tally.event(&name, None, Event::End(end));
         }
         tally.event("place", None, Event::Line("RESULT Linux"));
@@ -387,7 +404,7 @@ mod tests {
         let other = |line: &str| line.contains("else").then_some(1.0);
         assert!(outcomes.all[0].find(0, other).is_some());
         assert_eq!(outcomes.all[0].lines[1][0], Vec::<String>::new());
-        assert_eq!(outcomes.failures, ["1 0: it broke"]);
+        assert_eq!(outcomes.failures, ["1 0: server: a ended with 1: bound"]);
         assert_eq!(outcomes.ran_on, "Linux");
         assert!(outcomes.devices[0].starts_with("rxe0: "));
         assert!(outcomes.missing.is_empty());

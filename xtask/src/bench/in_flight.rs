@@ -98,7 +98,7 @@ const fn count(plan: &Plan, depth: u64) -> u64 {
 /// How many operations a short and a long run have.
 const fn lengths(plan: &Plan, depth: u64) -> [u64; 2] {
     let short = count(plan, depth) / 4;
-    [short, 5 * short]
+    [short, 3 * short]
 }
 
 /// The same, and each operation is timed: the figure is their median.

@@ -33,7 +33,7 @@ struct Case {
 }
 
 /// What is compared: latencies, then bandwidths with 1 and with 16 queue pairs.
-fn cases(full: bool) -> Vec<Case> {
+fn cases(full: bool, is_soft_roce: bool) -> Vec<Case> {
     let all: Vec<u32> = (1..=20).collect();
     let few = [1, 12, 16, 20];
     let groups = [
@@ -62,6 +62,9 @@ fn cases(full: bool) -> Vec<Case> {
             });
         }
     }
+    // There, long reads of so many queue pairs fail, those of C's program, too.
+    let fails = |case: &Case| case.op == "read" && case.qps == 16 && case.size >= 1 << 20;
+    cases.retain(|case| !(is_soft_roce && fails(case)));
     cases
 }
 
@@ -105,7 +108,7 @@ impl Case {
 
 /// Measures all of them.
 pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
-    let cases = cases(plan.full);
+    let cases = cases(plan.full, plan.is_soft_roce());
     let processors = plan.processors();
     let contests: Vec<Contest> = cases
         .iter()
@@ -266,10 +269,11 @@ mod tests {
     #[test]
     fn each_group_has_all_sizes_and_atomics_have_one() {
         for (full, count) in [(false, 37), (true, 181)] {
-            let cases = cases(full);
+            let cases = cases(full, false);
             assert_eq!(cases.len(), count);
             let of = |size| cases.iter().filter(|case| case.size == size).count();
             assert_eq!((of(2), of(1 << 20)), (9, 9));
+            assert_eq!(super::cases(full, true).len(), count - 1);
             let mut names: Vec<String> = cases.iter().map(Case::name).collect();
             names.sort();
             names.dedup();
@@ -279,7 +283,7 @@ mod tests {
 
     #[test]
     fn the_docs_show_what_is_measured() {
-        let cases = cases(false);
+        let cases = cases(false, true);
         let names: Vec<String> = cases
             .iter()
             .flat_map(Case::figures)
@@ -293,7 +297,7 @@ mod tests {
     #[test]
     fn long_messages_are_few_and_never_too_few() {
         let place = Place::SoftRoce(Box::default());
-        for case in cases(true) {
+        for case in cases(true, false) {
             let count = case.count(&place);
             assert!((5..=2000).contains(&count), "{case:?}: {count}");
             assert!(count * case.size * case.qps <= 128 << 20, "{case:?}");

@@ -13,7 +13,8 @@ use crate::numbers::{digits, size};
 const ABOUT: &str = "\
 The same program, `perf`, writes and reads by tokio: `--layer stream` is the byte stream of verbs-async, \
 `--layer tcp` a TCP connection over the network links of the devices. Where both ends are on \
-one device, TCP's packets do not leave the machine. Both sleep while nothing comes. In \
+one device, TCP's packets do not leave the machine. On soft-RoCE, the kernel copies and checks each packet of RDMA, \
+while those of TCP pass in long segments. Both sleep while nothing comes. In \
 bulk, each connection is written as fast as it takes the bytes, and the time ends when the peer has confirmed that \
 it has read the last of them; a round trip is a message and its answer. \
 HTTP/2 is by the crate h2: each request has a body of so many bytes, and its response the same.";
