@@ -270,7 +270,11 @@ impl<'r, L: Link> Side<'r, L> {
     /// measure for as long as it wants.
     #[inline]
     fn peer_is_done(&mut self, idle: &mut u32) -> Result<bool, Failure> {
-        let is_passive = self.plan.bandwidth && !self.plan.op.is_received();
+        // C's programs do not poll then either: on soft-RoCE, the operations need the processor.
+        let is_passive = match self.plan.bandwidth {
+            true => !self.plan.op.is_received(),
+            false => self.plan.op.is_one_sided(),
+        };
         if *idle < 256 && !(is_passive || self.plan.events && *idle > 0) {
             return Ok(false);
         }
