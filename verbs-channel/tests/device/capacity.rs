@@ -188,23 +188,32 @@ fn handles_hold_their_slots_until_their_results_are_taken() {
     for _ in 0..2 {
         let ended = a.scope(|scope| {
             let write = Outgoing::write(from.gather_element(..)?, target.remote());
+            // Also waits until the device has room.
+            let post = || {
+                let mut posted = None;
+                assert!(until(PATIENCE, || {
+                    match scope.post(write) {
+                        Err(full) if full.is_backpressure() => drop(scope.poll()),
+                        other => posted = Some(other),
+                    }
+                    posted.is_some()
+                }));
+                posted.unwrap()
+            };
             let mut posted = VecDeque::new();
-            let mut reason = None;
-            assert!(until(PATIENCE, || {
-                match scope.post(write) {
+            let reason = loop {
+                match post() {
                     Ok(work) => posted.push_back(work),
-                    Err(full) if full.is_backpressure() => drop(scope.poll()),
-                    Err(other) => reason = Some(other),
+                    Err(reason) => break reason,
                 }
-                reason.is_some()
-            }));
-            assert_eq!(reason, Some(RejectReason::Untaken));
+            };
+            assert_eq!(reason, RejectReason::Untaken);
             assert_eq!(posted.len(), SENDS + RECEIVES);
             // Taking one result makes room for one more request, and so does dropping a handle.
             posted.pop_front().unwrap().spin_poll()?;
-            posted.push_back(scope.post(write)?);
+            posted.push_back(post()?);
             drop(posted.pop_front());
-            drop(scope.post(write)?);
+            drop(post()?);
             Ok::<_, Error>(())
         });
         ended.unwrap();
