@@ -77,32 +77,30 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     drop(shown);
     for page in PAGES {
         let text = page.text(&page.version()?, &items)?;
+        let before = fs::read_to_string(page.file()).unwrap_or_default();
         fs::write(page.file(), text).context(|| format!("cannot write {}", page.path))?;
         println!("from-c: {}", page.path);
+        // A pattern may fit a name that is of another group.
+        for (name, reason) in page.added(&before)? {
+            println!("from-c: new: {name}: {reason}");
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is wrong with the pages, one line each. A page of other headers than this machine's is skipped,
-/// and so is one without headers; that is printed.
+/// What is wrong with the pages, one line each. On a machine with other headers than theirs, only that each
+/// name has an item or a reason is checked.
 pub(crate) fn complaints() -> Result<Vec<String>, Error> {
     let items = items()?;
     let mut complaints = Vec::new();
     for page in PAGES {
-        let found = fs::read_to_string(page.file()).unwrap_or_default();
         let Ok(version) = page.version() else {
-            println!("tidy: {} is not checked: no {}", page.path, page.library);
             continue;
         };
-        if !found.is_empty() && !found.contains(&page.origin(&version)) {
-            println!(
-                "tidy: {} is not checked: it is not of {} {version}, which is installed",
-                page.path, page.library
-            );
-            continue;
-        }
+        let found = fs::read_to_string(page.file()).unwrap_or_default();
+        let is_of_these = found.is_empty() || found.contains(&page.origin(&version));
         match page.text(&version, &items) {
-            Ok(text) if text == found => {}
+            Ok(text) if text == found || !is_of_these => {}
             Ok(_) => complaints.push(format!(
                 "{}: is not that of the code: run `cargo xtask from-c`",
                 page.path
@@ -111,6 +109,21 @@ pub(crate) fn complaints() -> Result<Vec<String>, Error> {
         }
     }
     Ok(complaints)
+}
+
+/// What [`complaints`] cannot check here, and why.
+pub(crate) fn unchecked() -> Vec<String> {
+    let unchecked = PAGES.iter().filter_map(|page| {
+        let Page { library, path, .. } = page;
+        let Ok(version) = page.version() else {
+            return Some(format!("{path}: {library} is not installed"));
+        };
+        let found = fs::read_to_string(page.file()).unwrap_or_default();
+        let is_of_these = found.is_empty() || found.contains(&page.origin(&version));
+        let why = format!("{path}: its text is not of {library} {version}, which is installed");
+        (!is_of_these).then_some(why)
+    });
+    unchecked.collect()
 }
 
 impl Page {
@@ -133,6 +146,18 @@ impl Page {
         let dir = output(Command::new("pkg-config").args(["--variable=includedir", self.library]))?;
         let path = Path::new(dir.trim()).join(self.header);
         fs::read_to_string(&path).context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// The names that a page did not have `before` and that a pattern gives a reason.
+    fn added(&self, before: &str) -> Result<Vec<(String, &'static str)>, Error> {
+        let code = header::code(&self.header()?);
+        let names = self.names(&code).into_iter();
+        let new = names.filter(|name| !before.contains(&format!("`{name}`")));
+        let reason = |name: &str| {
+            let group = self.groups.iter().find(|group| group.fits(name))?;
+            Some((name.to_owned(), group.reason))
+        };
+        Ok(new.filter_map(reason).collect())
     }
 
     fn text(&self, version: &str, items: &Items) -> Result<String, Error> {
@@ -189,7 +214,12 @@ impl Page {
             }
             is_in_sys = group.is_in_sys;
             let reason = group.reason;
-            let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            // Rustdoc checks the links.
+            let names = names.iter().map(|name| match group.is_in_sys {
+                true => format!("[`{name}`](crate::verbs_sys::{name})"),
+                false => format!("`{name}`"),
+            });
+            let names: Vec<String> = names.collect();
             write!(page, "\n- {reason}\n\n  {}\n", names.join(", ")).ok();
         }
         page.push_str(NARROW);
@@ -256,7 +286,8 @@ mod tests {
         let names = BTreeSet::from(["ibv_open", "ibv_mw_bind"]);
         let text = page.page(&names, &origin, &items).unwrap();
         assert!(text.contains("| `ibv_open` | [`Device::open`](crate::Device::open) |"));
-        let memory_windows = "- Memory windows and the invalidation of keys.\n\n  `ibv_mw_bind`\n";
+        let memory_windows = "- Memory windows and the invalidation of keys.\n\n  \
+                              [`ibv_mw_bind`](crate::verbs_sys::ibv_mw_bind)\n";
         assert!(text.contains(memory_windows), "{text}");
         for unknown in ["ibv_unheard_of", "UNHEARD_OF"] {
             let names = BTreeSet::from(["ibv_open", unknown]);

@@ -8,7 +8,7 @@ use super::report::Report;
 use crate::error::Error;
 use crate::process::{display, quietly, succeeds};
 use crate::stream::{self, Limits, Text};
-use crate::{tidy, workspace};
+use crate::{from_c, tidy, workspace};
 
 /// A cold build of everything on two slow cores takes a few minutes and may be silent in the
 /// meantime: cargo's messages go to stderr.
@@ -30,6 +30,9 @@ pub(crate) fn checks(report: &mut Report) -> Result<(), Error> {
         report.line(&tidy::report(&complaints));
         report.fail("tidy", 1);
         step.end(report, "FAILED");
+    }
+    for unchecked in from_c::unchecked() {
+        report.skip(format!("tidy: {unchecked}"));
     }
 
     let clippy = [
