@@ -165,10 +165,8 @@ fn no_libclang() {
 
 #[test]
 fn no_headers_of_libclang() {
-    let arch = env::consts::ARCH;
-    let only_libc = format!("-nostdinc -I/usr/include -I/usr/include/{arch}-linux-gnu");
     assert_one_line(
-        &[("BINDGEN_EXTRA_CLANG_ARGS", &only_libc)],
+        &[("BINDGEN_EXTRA_CLANG_ARGS", &only_libc())],
         &[
             "libclang lacks the compiler's own headers",
             "libclang-dev",
@@ -176,6 +174,39 @@ fn no_headers_of_libclang() {
         ],
     );
 }
+
+/// Arguments of clang with which it finds no headers of its own.
+fn only_libc() -> String {
+    let arch = env::consts::ARCH;
+    format!("-nostdinc -I/usr/include -I/usr/include/{arch}-linux-gnu")
+}
+
+#[test]
+fn no_headers_of_the_c_library() {
+    assert_one_line(
+        &[("BINDGEN_EXTRA_CLANG_ARGS", &only_rdma())],
+        &["the C library's headers are missing", "libc6-dev"],
+    );
+}
+
+/// Arguments of clang with which it finds the headers of rdma-core and its own, and nothing else.
+fn only_rdma() -> String {
+    let directory = packages(&[]);
+    for name in ["infiniband", "rdma"] {
+        let headers = format!("/usr/include/{name}");
+        std::os::unix::fs::symlink(headers, format!("{directory}/{name}"))
+            .expect("cargo's directory for tests is writable");
+    }
+    format!("-nostdlibinc -I{directory}")
+}
+
+#[test]
+fn cross_compiling_without_pkg_config_for_the_target() {
+    assert_one_line(&[CROSS], &["cross-compiling", "PKG_CONFIG_ALLOW_CROSS=1"]);
+}
+
+/// Of another processor.
+const CROSS: (&str, &str) = ("TARGET", "s390x-unknown-linux-gnu");
 
 #[test]
 fn no_headers_of_libibverbs() {
@@ -196,6 +227,39 @@ fn another_system_or_32_bits() {
     assert_one_line(&[("CARGO_CFG_TARGET_POINTER_WIDTH", "32")], &[needs]);
 }
 
+/// What libibverbs itself prints.
+#[test]
+fn guide_quotes_texts_of_libibverbs() {
+    let guide = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../verbs-channel/src/guide/troubleshooting"
+    );
+    let pages =
+        ["machine.md", "running.md"].map(|page| fs::read_to_string(format!("{guide}/{page}")));
+    let [Ok(machine), Ok(running)] = pages else {
+        println!("SKIPPED guide_quotes_texts_of_libibverbs: the guide is not here");
+        return;
+    };
+    // Links it, so that it is loaded.
+    std::hint::black_box(verbs_sys::ibv_get_device_list as *const ());
+    let maps = fs::read_to_string("/proc/self/maps").expect("Linux has it");
+    let mut words = maps.split_whitespace();
+    let path = words.find(|word| word.contains("/libibverbs.so"));
+    let Some(path) = path else {
+        println!("SKIPPED guide_quotes_texts_of_libibverbs: it is not loaded (dlopen)");
+        return;
+    };
+    let library = fs::read(path).expect("it was read already");
+    for (page, text) in [
+        (machine, "couldn't load driver '"),
+        (running, "Warning: RLIMIT_MEMLOCK is "),
+    ] {
+        assert!(page.contains(text), "{text}");
+        let mut parts = library.windows(text.len());
+        assert!(parts.any(|part| part == text.as_bytes()), "{text}");
+    }
+}
+
 #[test]
 fn guide_quotes_the_errors_as_they_are_printed() {
     let Some(quoted) = quoted() else {
@@ -203,15 +267,31 @@ fn guide_quotes_the_errors_as_they_are_printed() {
         return;
     };
     let old = packages(&[("libibverbs", "1.11.33.2")]);
-    let missing = [
-        ("PKG_CONFIG_LIBDIR", "/nonexistent"),
-        ("PKG_CONFIG", "/nonexistent"),
-        ("LIBCLANG_PATH", "/nonexistent"),
-        ("PKG_CONFIG_LIBDIR", &old),
+    let verbs = [("libibverbs", "1.14.44.1"), ("librdmacm", "1.3.44.0")];
+    let [all, without_manager] = [packages(&verbs), packages(&verbs[..1])];
+    let (only_libc, only_rdma) = (only_libc(), only_rdma());
+    let arguments = "BINDGEN_EXTRA_CLANG_ARGS";
+    let missing: [&[(&str, &str)]; 10] = [
+        &[("PKG_CONFIG_LIBDIR", "/nonexistent")],
+        &[("PKG_CONFIG", "/nonexistent")],
+        &[("LIBCLANG_PATH", "/nonexistent")],
+        &[("PKG_CONFIG_LIBDIR", &without_manager)],
+        &[("PKG_CONFIG_LIBDIR", &old)],
+        &[(arguments, &only_libc)],
+        &[("PKG_CONFIG_LIBDIR", &all), (arguments, "-nostdinc")],
+        &[(arguments, &only_rdma)],
+        &[CROSS],
+        &[
+            ("CARGO_CFG_TARGET_OS", "macos"),
+            ("TARGET", "x86_64-apple-darwin"),
+        ],
     ];
-    let printed = missing.map(|variable| errors(&[variable]).concat());
-    assert_eq!(quoted.len(), printed.len(), "{quoted:#?}");
-    for (text, line) in quoted.iter().zip(&printed) {
+    assert_eq!(quoted.len(), missing.len(), "{quoted:#?}");
+    for (text, variables) in quoted.iter().zip(missing) {
+        if text.starts_with("librdmacm") && !cfg!(feature = "rdmacm") {
+            continue;
+        }
+        let line = errors(variables).concat();
         assert!(
             line.starts_with(text),
             "{line:?} does not begin with {text:?}"

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use tokio::runtime::Builder;
 use verbs_async::notifier::TokioNotifier;
 use verbs_async::{Error, ErrorChain, StreamError};
+use verbs_harness::chains::{Explained, assert_explained};
 
 const PAGE: &str = include_str!("../../../verbs-channel/src/guide/troubleshooting/running.md");
 
@@ -43,10 +44,55 @@ fn guide_quotes_the_texts_of_errors_as_they_are_printed() {
         max_recv_wr: 8,
     };
     let errors = [outside, without_io, Error::AlreadyWatched, receives];
+    let of_streams = [
+        StreamError::NotAStream,
+        StreamError::Version(2),
+        StreamError::Reset,
+    ];
     let mut printed = errors
-        .map(|error| ErrorChain::new(&error).to_string())
+        .each_ref()
+        .map(|error| ErrorChain::new(error).to_string())
         .to_vec();
-    let of_stream = io::Error::from(StreamError::NotAStream);
-    printed.push(ErrorChain::new(&of_stream).to_string());
+    printed.extend(of_streams.map(|error| ErrorChain::new(&io::Error::from(error)).to_string()));
     assert_eq!(quoted(), printed);
+
+    let errors = errors.map(|error| format!("{error:?}"));
+    let of_streams = of_streams.map(|error| format!("{error:?}"));
+    let explained = [&errors[..], &of_streams].concat();
+    let types: [Explained<'_>; 2] = [
+        ("Error", &[""], include_str!("../../src/error.rs")),
+        (
+            "StreamError",
+            &[""],
+            include_str!("../../src/stream/error.rs"),
+        ),
+    ];
+    assert_explained(&types, &explained, &RARE);
 }
+
+/// Errors that the guide does not explain, and why.
+const RARE: [(&str, &str); 11] = [
+    ("Error::AlreadyAwaited", "the text has what to do"),
+    ("Error::Channel", "of verbs-channel"),
+    ("Error::Down", "explained as that of a channel"),
+    ("Error::ForeignChannel", "the text has what to do"),
+    (
+        "Error::NoCompletionChannel",
+        "a mistake of the program, which the text names",
+    ),
+    (
+        "Error::Poll",
+        "a fault of the device: in the chapter on faults",
+    ),
+    ("Error::Rejected", "of verbs-channel"),
+    ("Error::Thread", "a machine without threads"),
+    ("Error::Transport", "of verbs-channel"),
+    (
+        "StreamError::Protocol",
+        "of a peer that sends invalid bytes: in the chapter on faults",
+    ),
+    (
+        "StreamError::Settings",
+        "of a peer that sends invalid bytes: in the chapter on faults",
+    ),
+];

@@ -2,17 +2,22 @@
 
 use std::fs;
 use std::io;
+use std::mem;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fake_libibverbs::with;
+use fake_libibverbs::{ladder, with};
 use rustix::io::Errno;
 use verbs_channel::exchange::{ExchangeError, ExchangeFailure, RefusalCode};
+use verbs_channel::verbs_core::verbs_sys::{IBV_PORT_ACTIVE, IBV_PORT_DOWN};
 use verbs_channel::verbs_core::{
-    EndpointError, Error as Core, PortState, PostError, WcStatus, WorkError,
+    Context, Device, EndpointError, Error as Core, PostError, QpType, QueuePair, WcStatus,
+    WorkError,
 };
-use verbs_channel::{Channel, DownReason, Error, ErrorChain, Queue, RejectReason, TransportError};
+use verbs_channel::{
+    Channel, ChannelBuilder, DownReason, Error, Queue, RejectReason, TransportError,
+};
 
 use crate::fake_device::pd;
 
@@ -33,12 +38,15 @@ const FILES: [&str; 13] = [
     include_str!("../../src/guide/troubleshooting/running.md"),
 ];
 
-/// Sections whose texts other tests compare: those of the build script and of `verbs-async`. The
+/// Sections whose texts other tests compare: those of the build script, of `verbs-async` and of `cargo soft-roce`. The
 /// connection manager is there with its feature only.
 fn is_elsewhere(section: &str) -> bool {
     let title = section.lines().next().unwrap_or_default();
     let is_of_manager = title == "Connecting by `rdma_cm`";
-    matches!(title, "Building" | "With verbs-async") || (is_of_manager && !cfg!(feature = "rdmacm"))
+    matches!(
+        title,
+        "Building" | "With verbs-async" | "With `cargo soft-roce`"
+    ) || (is_of_manager && !cfg!(feature = "rdmacm"))
 }
 
 /// What is below each heading, which is the first line.
@@ -64,6 +72,52 @@ fn no_memory() -> io::Error {
     Errno::NOMEM.into()
 }
 
+/// Errors of a device and its ports, in the situations that they explain. Their numbers and names are those of the
+/// guide's examples.
+fn of_devices() -> Vec<String> {
+    let text = |error: Core| format!("{:?}", Error::from(error));
+    let open = || Device::by_name("fake0")?.open();
+    let prepare = |settings: fn(ChannelBuilder) -> ChannelBuilder| {
+        let prepared = settings(Channel::builder(&pd())).build().map(drop);
+        format!("{:?}", prepared.unwrap_err())
+    };
+    let unknown = text(Device::by_name("mlx5_0").unwrap_err());
+    with(|library| library.refuse.push(("ibv_open_device", libc::EACCES)));
+    let node = text(open().map(drop).unwrap_err());
+    let port = prepare(|builder| builder.port_num(2));
+    let gid = prepare(|builder| builder.gid_index(3));
+    let gids = with(|library| mem::take(&mut library.ports[0].gids));
+    let no_gid = prepare(|builder| builder);
+    with(|library| library.ports[0].gids = gids);
+    with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM)));
+    let memory = prepare(|builder| builder);
+    with(|library| library.refuse.push(("ibv_create_qp", libc::EAGAIN)));
+    let group = prepare(|builder| builder);
+    let (_context, pd, cq) = ladder();
+    let builder = QueuePair::builder(&pd, &cq, &cq);
+    let limit = text(builder.max_send_wr(100_000).build().unwrap_err());
+    with(|library| library.ports[0].attr.state = IBV_PORT_DOWN);
+    let down = prepare(|builder| builder.port_num(1));
+    let none = text(Context::first_active().map(drop).unwrap_err());
+    with(|library| library.ports[0].attr.state = IBV_PORT_ACTIVE);
+    vec![
+        unknown.replace("fake0, fake1", "mlx5_2, mlx5_3"),
+        // That node does not exist.
+        node.replace("uverbs-fake0", "uverbs0").replace(
+            &io::Error::from(Errno::NOENT).to_string(),
+            &io::Error::from(Errno::ACCESS).to_string(),
+        ),
+        port.replace("fake0", "mlx5_0"),
+        gid,
+        no_gid,
+        memory,
+        group,
+        limit.replace("device's 1000 ", "device's 32768 "),
+        down,
+        none,
+    ]
+}
+
 /// Errors before there is a channel.
 fn of_core() -> Vec<Core> {
     let len = 64 << 20;
@@ -72,32 +126,6 @@ fn of_core() -> Vec<Core> {
         Core::NoDevice { kernel: Vec::new() },
         Core::NoDevice {
             kernel: vec!["mlx5_0".into()],
-        },
-        Core::UnknownDevice {
-            wanted: "name \"mlx5_0\"".into(),
-            available: vec!["mlx5_2".into(), "mlx5_3".into()],
-        },
-        Core::DeviceNode {
-            path: "/dev/infiniband/uverbs0".into(),
-            source: Errno::ACCESS.into(),
-        },
-        Core::NoActivePort {
-            device: "any device".into(),
-        },
-        Core::PortNotActive {
-            port: 1,
-            state: PortState::DOWN,
-        },
-        Core::UnknownPort {
-            port: 2,
-            device: "mlx5_0".into(),
-            ports: 1,
-        },
-        Core::NoGid { port: 1 },
-        Core::EmptyGid {
-            port: 1,
-            index: 3,
-            filled: vec![0, 1],
         },
         Core::Memlock {
             len,
@@ -108,19 +136,10 @@ fn of_core() -> Vec<Core> {
             len,
             source: no_memory(),
         },
-        Core::Verb {
-            verb: "ibv_create_qp",
-            source: no_memory(),
-        },
         Core::HugePages {
             len: 256 << 20,
             page_size: Some(2 << 20),
             source: no_memory(),
-        },
-        Core::Limit {
-            what: "max_send_wr",
-            asked: 100_000,
-            max: Some(32768),
         },
         Core::Unsupported {
             verb: "ibv_alloc_dm",
@@ -145,6 +164,10 @@ fn of_exchanges(words: String) -> Vec<Error> {
             after,
             source: Errno::CONNREFUSED.into(),
         },
+        ExchangeError::NotListening {
+            after: None,
+            source: Errno::CONNREFUSED.into(),
+        },
         ExchangeError::TimedOut {
             what: "write",
             after,
@@ -161,10 +184,23 @@ fn of_exchanges(words: String) -> Vec<Error> {
             address: "\"server\"".into(),
             source: "server".to_socket_addrs().unwrap_err(),
         },
+        // As the standard library has it; asking for a name may take long.
+        ExchangeError::Lookup {
+            address: "\"server:7471\"".into(),
+            source: io::Error::other(
+                "failed to lookup address information: Name or service not known",
+            ),
+        },
+        ExchangeError::NoAddress,
         ExchangeError::NotOurs(*b"HTTP"),
         ExchangeError::Version(2),
         ExchangeError::Endpoint(EndpointError::Version { version: 3 }),
         ExchangeError::Endpoint(EndpointError::NoGid),
+        ExchangeError::Endpoint(EndpointError::NoLid),
+        ExchangeError::Endpoint(EndpointError::QpType {
+            ours: QpType::Rc,
+            theirs: QpType::Uc,
+        }),
         ExchangeError::Refused {
             code: RefusalCode::HANDSHAKE,
             words,
@@ -180,26 +216,33 @@ fn timeouts() -> [String; 2] {
     let prepare = || Channel::builder(&pd()).build().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let alone = prepare().accept(&listener, Duration::from_millis(1));
-    let alone = ErrorChain::new(&alone.unwrap_err()).to_string();
+    let alone = format!("{:?}", alone.unwrap_err());
     // Its time is over before it sends a packet.
     let lost = prepare().connect("10.0.0.2:7471", Duration::ZERO);
-    let lost = ErrorChain::new(&lost.unwrap_err()).to_string();
+    let lost = format!("{:?}", lost.unwrap_err());
     [
         alone.replace("within 1 ms", "within 60 s"),
         lost.replace("within 0 µs", "within 10 s"),
     ]
 }
 
-/// The error of a side whose queue pair the kernel does not connect, since it finds no path.
-fn no_path(local: &str, remote: &str) -> String {
+/// The error of a server whose port another process has.
+fn port_in_use() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let again = TcpListener::bind(listener.local_addr().unwrap());
+    again.unwrap_err().to_string()
+}
+
+/// The error of a side whose queue pair the kernel does not connect, for this reason.
+fn no_path(why: Errno, local: &str, remote: &str) -> String {
     const RTR: u32 = 2;
     let prepared = Channel::builder(&pd()).build().unwrap();
     let peer = prepared.endpoint();
-    with(|library| library.closed_state = Some((RTR, Errno::TIMEDOUT.raw_os_error())));
+    with(|library| library.closed_state = Some((RTR, why.raw_os_error())));
     let error = prepared.handshake(&peer).unwrap_err();
     with(|library| library.closed_state = None);
     // The peer is this side itself.
-    let text = ErrorChain::new(&error).to_string();
+    let text = format!("{error:?}");
     let (before, after) = text.split_once(" to the peer's ").unwrap();
     let ours = "::ffff:10.0.0.1";
     [before.replace(ours, local), after.replace(ours, remote)].join(" to the peer's ")
@@ -218,9 +261,23 @@ fn of_manager() -> Vec<Error> {
         let error = ExchangeError::Manager(Core::ConnectionManager { step, failure });
         ExchangeFailure::new(Some(peer), error).into()
     };
-    let of_iwarp = Core::NeedsRdmaCm {
-        device: "siw0".into(),
-    };
+    let of_core = [
+        Core::NeedsRdmaCm {
+            device: "siw0".into(),
+        },
+        Core::Verb {
+            verb: "rdma_create_event_channel",
+            source: Errno::NOENT.into(),
+        },
+        Core::NoLocalAddr {
+            device: "mlx5_0".into(),
+        },
+        Core::TimedOut {
+            what: "connecting",
+            after: Duration::from_secs(10),
+        },
+    ];
+    let of_core = of_core.map(Error::from);
     let steps = steps.zip(CmFailure::examples()).map(failed);
     let other = ExchangeError::OtherTransport {
         peer: TransportType::IB,
@@ -229,6 +286,10 @@ fn of_manager() -> Vec<Error> {
     let late = ExchangeError::TimedOut {
         what: "answer",
         after: Some(Duration::from_secs(5)),
+    };
+    let late_in_kernel = ExchangeError::TimedOut {
+        what: "answer",
+        after: None,
     };
     let device = ExchangeError::OtherDevice {
         needed: "mlx5_1".into(),
@@ -240,10 +301,11 @@ fn of_manager() -> Vec<Error> {
         (peer, device),
         (peer, other),
         (listener, late),
+        (listener, late_in_kernel),
         (listener, ExchangeError::Stranger),
     ];
     let exchanged = exchanged.map(|(peer, error)| ExchangeFailure::new(Some(peer), error).into());
-    steps.chain([of_iwarp.into()]).chain(exchanged).collect()
+    steps.chain(of_core).chain(exchanged).collect()
 }
 
 fn work_error(status: WcStatus) -> WorkError {
@@ -327,20 +389,36 @@ fn table_of_faults_has_every_layer() {
     }
 }
 
-#[test]
-fn guide_quotes_the_texts_of_errors_as_they_are_printed() {
-    let (local, remote) = ("::ffff:10.0.0.1", "::ffff:10.0.0.2");
+const LOCAL: &str = "::ffff:10.0.0.1";
+const REMOTE: &str = "::ffff:10.0.0.2";
+
+/// The text of an error with this `Debug`, which has the variant at its end.
+fn text(debug: &str) -> &str {
+    debug.rsplit_once(" [").expect("it has a variant").0
+}
+
+/// The errors of the guide, each as its `Debug`.
+pub(crate) fn errors() -> Vec<String> {
     let mut errors: Vec<Error> = of_core().into_iter().map(Error::from).collect();
-    errors.extend(of_exchanges(no_path(remote, local)));
+    let why = no_path(Errno::TIMEDOUT, REMOTE, LOCAL);
+    errors.extend(of_exchanges(text(&why).to_owned()));
     errors.extend(of_operations());
     #[cfg(feature = "rdmacm")]
     errors.extend(of_manager());
-    let errors = errors.iter();
-    let mut printed: Vec<_> = errors
-        .map(|error| ErrorChain::new(error).to_string())
+    let mut debugs: Vec<_> = errors.iter().map(|error| format!("{error:?}")).collect();
+    debugs.extend(of_devices());
+    debugs.extend([Errno::TIMEDOUT, Errno::INVAL].map(|why| no_path(why, LOCAL, REMOTE)));
+    debugs.extend(timeouts());
+    debugs
+}
+
+#[test]
+fn guide_quotes_the_texts_of_errors_as_they_are_printed() {
+    let mut printed: Vec<_> = errors()
+        .iter()
+        .map(|debug| text(debug).to_owned())
         .collect();
-    printed.push(no_path(local, remote));
-    printed.extend(timeouts());
+    printed.push(port_in_use());
 
     let quoted = quoted();
     let missing = |these: &[String], among: &[String]| -> Vec<String> {

@@ -20,6 +20,8 @@ mod datagram_costs;
 mod datagrams;
 mod deferred;
 mod driven;
+#[cfg(feature = "rdmacm")]
+mod explained;
 mod fake_device;
 mod fatal;
 mod foreign;

@@ -45,3 +45,44 @@ pub fn assert_debug_is_text(error: &(dyn Error + 'static)) {
     let name = name.and_then(|rest| rest.strip_prefix(" [")?.strip_suffix(']'));
     assert!(name.is_some_and(|name| !name.is_empty()), "{debug}");
 }
+
+/// An error type: its name, the variants around it, as they are in brackets, and its source file.
+pub type Explained<'a> = (&'a str, &'a [&'a str], &'a str);
+
+/// Asserts that each variant of these types is among the errors with this `Debug`, or is one of `rare`, which has the
+/// reasons.
+pub fn assert_explained(types: &[Explained<'_>], debugs: &[String], rare: &[(&str, &str)]) {
+    let mut found = Vec::new();
+    for (error, around, source) in types {
+        let list = format!("error_debug!({error} {{");
+        let (_, list) = source.split_once(&list).expect("it lists its variants");
+        let (list, _) = list.split_once("})").expect("the list ends");
+        let variants = list.split(',').filter_map(|variant| {
+            // After `#[cfg(…)]`, and without what is in it.
+            let variant = variant.split_whitespace().last()?;
+            variant.split('(').next()
+        });
+        for variant in variants {
+            let is_it = |debug: &String| {
+                let (_, names) = debug.rsplit_once(" [").unwrap_or_default();
+                let names: Vec<_> = names.trim_end_matches([')', ']']).split('(').collect();
+                let at = names.iter().position(|name| *name == variant);
+                at.is_some_and(|at| {
+                    let before = at.checked_sub(1).map_or("", |before| names[before]);
+                    around.contains(&before)
+                })
+            };
+            let name = format!("{error}::{variant}");
+            let is_rare = rare.iter().any(|(rare, _)| *rare == name);
+            assert_ne!(
+                debugs.iter().any(is_it),
+                is_rare,
+                "{name}: is it explained, or rare?"
+            );
+            found.push(name);
+        }
+    }
+    for (name, _) in rare {
+        assert!(found.iter().any(|found| found == name), "{name} is unknown");
+    }
+}
