@@ -92,6 +92,77 @@ fn other_first_message_is_not_a_stream() {
     }
 }
 
+/// A peer may choose the numbers of its HELLO: each other byte of it has one value.
+#[test]
+fn each_byte_of_a_hello_may_have_any_value() {
+    let truth = THEIRS.encode();
+    let number = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .fold(0, |number, byte| number << 8 | u32::from(*byte))
+    };
+    for (at, value) in (0..truth.len()).flat_map(|at| (0..=255).map(move |value| (at, value))) {
+        let mut hello = truth;
+        hello[at] = value;
+        let (version, block_len) = (number(&hello[8..12]), number(&hello[12..16]));
+        let depth = number(&hello[16..]);
+        let is_invalid = if hello[..8] != truth[..8] {
+            Some(StreamError::NotAStream)
+        } else if version != 1 {
+            Some(StreamError::Version(version))
+        } else if block_len == 0 || !(1..0x1_0000).contains(&depth) {
+            Some(StreamError::Settings { block_len, depth })
+        } else {
+            None
+        };
+        let mut protocol = Protocol::new(OURS);
+        let received = protocol.receive(Some(Protocol::hello()), &hello);
+        assert_eq!(received.err(), is_invalid, "{value} at {at}");
+        if is_invalid.is_none() {
+            assert_eq!(protocol.max_len(), Some(64.min(block_len as usize)));
+            let mut sent = 0;
+            while protocol.may_send_data() {
+                let _data = protocol.data();
+                sent += 1;
+            }
+            assert_eq!(sent, depth);
+        }
+    }
+}
+
+/// Of the immediate of a message, too.
+#[test]
+fn each_byte_of_a_header_may_have_any_value() {
+    let accepted = |kind: Kind, payload: &[u8]| {
+        let truth = message(kind, false, 1).unwrap().to_be_bytes();
+        let at = |at: usize| {
+            let accepted = (0..=255_u8).filter(|value| {
+                let mut header = truth;
+                header[at] = *value;
+                // One credit can be returned, and the HELLO can be confirmed.
+                let mut protocol = met();
+                let _data = protocol.data();
+                let received = protocol.receive(Some(u32::from_be_bytes(header)), payload);
+                received.is_ok()
+            });
+            accepted.collect::<Vec<_>>()
+        };
+        [at(0), at(1), at(2), at(3)]
+    };
+    assert_eq!(
+        accepted(Kind::Data, b"x"),
+        [&[0x20][..], &[0, 1], &[0], &[0, 1]]
+    );
+    // FIN and CLOSE may carry it, too.
+    let kinds = &[0x30, 0x40, 0x70][..];
+    assert_eq!(accepted(Kind::Credit, b""), [kinds, &[0, 1], &[0], &[1]]);
+    let [first, others @ ..] = accepted(Kind::Fin, b"");
+    assert_eq!(
+        (&first[..], others),
+        (kinds, [vec![0, 1], vec![0], vec![0, 1]])
+    );
+}
+
 #[test]
 fn invalid_messages_are_rejected() {
     is_broken(met().receive(None, b"x"), "a message of an unknown kind");

@@ -1,13 +1,13 @@
 //! Tests of the exchange, against all kinds of peers, without I/O and over TCP.
 
-use std::collections::BTreeSet;
+mod bytes;
+
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
-use verbs_harness::faults;
 
 use super::{Exchange, ExchangeError, MAX_PRIVATE_DATA, Peer, RefusalCode, Step};
 use crate::connect::deadline::Deadline;
@@ -122,47 +122,6 @@ fn another_protocol_is_recognised_by_its_first_bytes_and_not_answered() {
             "{error}"
         );
         assert_eq!(refusal, None);
-    }
-}
-
-/// All that a peer with one lie in its bytes gets and sees: a lie in what it may choose is accepted.
-#[test]
-fn each_byte_of_the_exchange_may_lie() {
-    let ready = frame(1, READY, 0, b"");
-    let truth = [good(3), ready].concat();
-    let mut accepted = BTreeSet::new();
-    for at in 0..truth.len() {
-        for lie in [0, 1, 0x7f, 0x80, 0xff] {
-            let mut bytes = truth.clone();
-            bytes[at] ^= lie;
-            let mut exchange = begin(2, b"");
-            let (ended, _) = run(&mut exchange, &mut &bytes[..], 7);
-            let Err(error) = ended else {
-                if lie != 0 {
-                    accepted.insert(at);
-                }
-                continue;
-            };
-            // It has ended, and each error names what the peer sent.
-            assert!(matches!(exchange.step(), Err(ExchangeError::Over)));
-            let text = error.to_string();
-            assert!(
-                text.contains("the peer") && text.len() < 200,
-                "{at}: {text}"
-            );
-        }
-    }
-    // It may choose all but the header of its frame and the version of its endpoint.
-    assert!(accepted.first() >= Some(&(12 + 4)), "{accepted:?}");
-    for lie in [
-        frame(2, ENDPOINT, 37, &endpoint(3).to_bytes()),
-        b"HTTP/1.1 400 Bad Request".to_vec(),
-        frame(1, ENDPOINT, 1 << 20, b""),
-        frame(1, ENDPOINT, 37, &[0; 37]),
-    ] {
-        let start = Instant::now();
-        let (error, _) = of(&lie);
-        faults::error(faults::LIES, "channel", &error, faults::at_once(start));
     }
 }
 
