@@ -4,7 +4,7 @@ use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
@@ -12,13 +12,16 @@ use futures_util::stream::FuturesUnordered;
 use verbs_async::verbs_channel::verbs_core::{
     PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest, Sge, WcOpcode, WorkCompletion,
 };
-use verbs_async::{AsyncCq, CqEvents, CqPollState};
-use verbs_harness::{begin, context};
+use verbs_async::{AsyncCq, CqEvents, CqPollState, DeviceEvents};
+use verbs_harness::{begin, context, faults};
 
 use crate::ends::{WAYS, Way, events, run, within};
 
 /// Longer than any wait that ends by itself.
 const LATE: Duration = Duration::from_secs(20);
+
+/// A timeout that passes.
+const SOON: Duration = Duration::from_millis(200);
 
 /// Two queue pairs that are connected to each other, on one completion queue. Messages are
 /// empty.
@@ -102,6 +105,43 @@ fn waits_take_any_completion_or_that_of_a_wr_id() {
                 let success = completion.unwrap().result().unwrap();
                 assert_eq!(success.opcode(), WcOpcode::RECV);
                 assert_eq!(wired.any(1).await, [2 * round + 1]);
+            }
+        });
+    }
+}
+
+/// The completion that is waited for is lost.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn overrun_ends_waits_only_with_device_events() {
+    let test = begin!(iwarp lacks "receives without an element");
+    for is_watched in [true, false] {
+        let context = context();
+        let cq = AsyncCq::create(&events(Way::Thread, &context), 1).unwrap();
+        let count = u64::from(cq.cq().min_capacity()) + 20;
+        if count > 60 {
+            return test.skip("the driver's smallest queue is too large to overrun");
+        }
+        run(Way::Thread, async move {
+            let wired = Wired::on(cq);
+            let device_events = is_watched.then(|| DeviceEvents::create_thread(&context).unwrap());
+            if let Some(events) = &device_events {
+                events.watch_cq(&wired.cq);
+            }
+            let start = Instant::now();
+            for wr_id in 0..count {
+                wired.receive(wr_id);
+                wired.send(100 + wr_id);
+            }
+            let lost = wired.cq.poll_wr_id(100 + count - 1);
+            if is_watched {
+                let ended = within(LATE, lost).await.expect("nothing comes");
+                let (layer, error) = ("async with `DeviceEvents`", ended.unwrap_err());
+                faults::error(faults::OVERRUN, layer, &error, faults::at_once(start));
+            } else {
+                assert!(within(SOON, lost).await.is_none());
+                let caller = faults::caller(start, SOON);
+                faults::seen(faults::OVERRUN, "async", faults::NOTHING, caller);
             }
         });
     }

@@ -223,7 +223,7 @@ fn peer_of_another_protocol_is_an_error_at_once() {
             let (group, start) = (group(way, 1), Instant::now());
             let error = connect(way, &group, address, b"").await.map(drop);
             let error = error.unwrap_err();
-            faults::error(faults::LIES, "async", &error, faults::at_once(start));
+            faults::error(faults::INVALID, "async", &error, faults::at_once(start));
             let magic = exchange(error);
             assert!(matches!(magic, ExchangeError::NotOurs(_)), "{magic}");
         });

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpListener};
 
 use verbs_async::AsyncGroup;
 use verbs_async::verbs_channel::{BufferPool, Channel};
-use verbs_harness::child::{Child, role, without_descriptors};
+use verbs_harness::child::{Child, FewObjects, join_group, role, without_descriptors};
 use verbs_harness::{begin, context, faults};
 
 use crate::ends::{Way, events, run};
@@ -62,7 +62,27 @@ fn without_descriptors_connecting_is_an_error_and_a_channel_becomes_a_stream() {
     faults::text(faults::DESCRIPTORS, "async", words, faults::at_once(start));
     let start = child.ready();
     assert_eq!(child.line.read(), "works");
-    let what = "nothing: the channel that it is made of has them";
+    let what = "not applicable: the stream uses its channel's descriptors";
     faults::seen(faults::DESCRIPTORS, "stream", what, faults::at_once(start));
+    assert!(child.ended().success());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_channel_beyond_the_limit_of_its_control_group_is_an_error() {
+    if let Some((path, mut line)) = role() {
+        let group = group(Way::Thread);
+        join_group(&path);
+        line.is_ready();
+        return line.write(&faults::chain(&group.prepare().unwrap_err()));
+    }
+    let test = begin!();
+    let few = match FewObjects::new(&test, 0) {
+        Ok(few) => few,
+        Err(reason) => return test.skip(reason),
+    };
+    let mut child = Child::start(&test, few.path());
+    let (start, words) = (child.ready(), child.line.read());
+    faults::text(faults::QUEUE_PAIRS, "async", words, faults::at_once(start));
     assert!(child.ended().success());
 }

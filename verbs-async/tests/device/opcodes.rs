@@ -1,14 +1,16 @@
 //! Every operation on every notifier: what arrives, what is returned, what is rejected.
 
-use verbs_async::verbs_channel::verbs_core::WcStatus;
+use std::time::Instant;
+
+use verbs_async::verbs_channel::verbs_core::{RemoteMemoryRegion, WcStatus};
 use verbs_async::verbs_channel::{
     Channel, DownReason, Incoming, Outgoing, OwnedChain, OwnedRequest, Queue, RejectReason,
     TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
-use verbs_harness::{begin, context, is_soft};
+use verbs_harness::{begin, context, faults, is_soft};
 
-use crate::ends::{WAYS, Way, buffer, bytes, connect, events, given, pair, run};
+use crate::ends::{WAYS, Way, buffer, bytes, connect, events, given, pair, run, untimed_pair};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -212,6 +214,23 @@ fn rejected_request_returns_its_buffer_and_affects_no_other() {
             assert_eq!(&receive.await.1[..4], b"well");
         });
     }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn rejected_write_flushes_the_peers_receives() {
+    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
+    run(Way::Thread, async {
+        let (group, left, right) = untimed_pair(Way::Thread);
+        let waits = right.receive(buffer(group.pd(), &[2; 8]));
+        let nowhere = RemoteMemoryRegion::new(0, 8, 0).unwrap();
+        let (start, bytes) = (Instant::now(), buffer(group.pd(), &[1; 8]));
+        let rejected = left.write(bytes, nowhere).await.0.unwrap_err();
+        assert!(matches!(rejected, Error::Transport(_)), "{rejected}");
+        let error = waits.await.0.unwrap_err();
+        faults::error(faults::QP_ERROR, "async", &error, faults::at_once(start));
+        assert!(right.is_down());
+    });
 }
 
 #[test]

@@ -44,7 +44,9 @@ fn remote(words: &[u8]) -> RemoteMemoryRegion {
 /// A channel that watches its peer.
 async fn watch(way: Way, stream: TcpStream) -> (AsyncGroup, AsyncChannel) {
     let context = context();
+    // None of its timeouts is what ends a wait.
     let builder = Channel::builder(&context.alloc_pd().unwrap());
+    let builder = builder.drain_timeout(faults::drain_timeout());
     let group = AsyncGroup::new(builder, 1, &events(way, &context)).unwrap();
     let stream = Async::new(stream).unwrap();
     let (channel, _) = group.exchange(stream, b"").await.unwrap();

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::{join, join_all};
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::verbs_core::{AckTimeout, Device, MaxAckRetries};
-use verbs_async::verbs_channel::{BufferPool, Channel, TransportError};
+use verbs_async::verbs_channel::{BufferPool, Channel};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
+use verbs_harness::wire::Disturbed;
 use verbs_harness::{PATIENCE, begin, device_name, faults, peer_name, wire};
 
 use crate::ends::{WAYS, Way, block, connect, events, run, within};
@@ -47,16 +48,12 @@ fn link_down_ends_operations_in_flight() {
             let own = || block(&pool, &[1; 8]);
             works(&left, &right).await;
             let waits = left.receive(own());
-            let (broken, start) = (wire::down(&here), Instant::now());
+            let broken = wire::down(&here);
             let sends: Vec<_> = (0..80).map(|_| left.send(own())).collect();
             let ended = within(PATIENCE, join_all(sends)).await;
             for (result, buffer) in ended.expect("some wait forever") {
                 let is_expected = matches!(result, Err(Error::Transport(_) | Error::Rejected(_)));
                 assert!(is_expected, "{result:?}");
-                if let Err(error @ Error::Transport(TransportError::Work { .. })) = result {
-                    let within = faults::retries_by_default(start);
-                    faults::error(faults::LINK, "async", &error, within);
-                }
                 assert_eq!(buffer[..], [1; 8]);
             }
             assert!(left.is_down());
@@ -112,10 +109,10 @@ fn packet_loss_for_a_while_only_delays() {
 }
 
 /// Sends a message, then makes both ends a stream and writes to the left one, while `breaks` is done to the
-/// wire. Each ends with an error, which is recorded.
-fn ends_both(fault: &'static str, breaks: fn(&str) -> wire::Broken) {
+/// wire, of which it is given both interfaces. Each ends with an error, which is recorded.
+fn ends_both(fault: &'static str, breaks: fn(&[String; 2]) -> wire::Broken) {
     let test = begin!(alone, iwarp lacks "retries");
-    let Some([here, _]) = wire::netdevs(&test) else {
+    let Some(netdevs) = wire::netdevs(&test) else {
         return;
     };
     // 16 ms, seven times.
@@ -126,7 +123,7 @@ fn ends_both(fault: &'static str, breaks: fn(&str) -> wire::Broken) {
         let [(group, left), (_there, right)] = across(Way::Thread, timeout);
         works(&left, &right).await;
         let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
-        let (broken, start) = (breaks(&here), Instant::now());
+        let (broken, start) = (breaks(&netdevs), Instant::now());
         let sending = within(PATIENCE, left.send(block(&pool, &[1; 8]))).await;
         let error = sending.expect("it waits on").0.unwrap_err();
         faults::error(fault, "async", &error, retries(start));
@@ -135,7 +132,7 @@ fn ends_both(fault: &'static str, breaks: fn(&str) -> wire::Broken) {
         let (mut left, _right) = (left.into_stream().unwrap(), right.into_stream().unwrap());
         left.write_all(b"works").await.unwrap();
         left.flush().await.unwrap();
-        let (_broken, start) = (breaks(&here), Instant::now());
+        let (_broken, start) = (breaks(&netdevs), Instant::now());
         let writing = async {
             left.write_all(b"in vain").await?;
             left.flush().await
@@ -148,71 +145,94 @@ fn ends_both(fault: &'static str, breaks: fn(&str) -> wire::Broken) {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn total_loss_ends_sends_and_streams() {
-    ends_both(faults::ALL_PACKETS, |netdev| {
-        wire::netem(netdev, &["loss", "100%"])
+    ends_both(faults::ALL_PACKETS, |[here, _]| {
+        wire::netem(here, &["loss", "100%"])
     });
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
 fn link_down_ends_sends_and_streams() {
-    ends_both(faults::LINK, wire::down);
+    ends_both(faults::LINK, |[here, _]| wire::down(here));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn peers_link_down_ends_sends_and_streams() {
+    ends_both(faults::PEERS_LINK, |[_, there]| wire::down(there));
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
 fn removed_address_ends_sends_and_streams() {
-    ends_both(faults::ADDRESS, wire::without_address);
+    ends_both(faults::ADDRESS, |[here, _]| wire::without_address(here));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn removed_address_of_the_peer_ends_sends_and_streams() {
+    ends_both(faults::PEERS_ADDRESS, |[_, there]| {
+        wire::without_address(there)
+    });
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
 fn streams_survive_loss_duplication_and_reordering() {
     let test = begin!(alone, iwarp lacks "retries");
-    let Some([here, _]) = wire::netdevs(&test) else {
+    let Some(netdevs) = wire::netdevs(&test) else {
         return;
     };
-    let hows: [&[&str]; 4] = [
-        &["loss", "2%"],
-        &["duplicate", "5%"],
-        &["delay", "1ms", "reorder", "20%"],
-        &["corrupt", "1%"],
-    ];
     let recorded = |layer, start| {
         let within = faults::retries_by_default(start);
         faults::seen(faults::SOME_PACKETS, layer, faults::SLOWER, within);
     };
     run(Way::Thread, async move {
-        for how in hows {
+        for disturbance in wire::DISTURBANCES {
             let [(group, left), (_there, right)] =
                 across(Way::Thread, AckTimeout::new(14).unwrap());
-            let _broken = wire::netem(&here, how);
+            let disturbed = Disturbed::new(&netdevs, disturbance);
             let pool = BufferPool::new(group.pd(), 5000, 8).unwrap();
             let theirs = BufferPool::new(right.pd(), 5000, 8).unwrap();
-            let receives: Vec<_> = (0..8)
-                .map(|_| right.receive(block(&theirs, &[0; 5000])))
-                .collect();
-            let start = Instant::now();
-            let sends = (0..8).map(|at| left.send(block(&pool, &[at; 5000])));
-            for (sent, _) in join_all(sends).await {
-                sent.unwrap();
+            let end = Instant::now() + PATIENCE;
+            let mut both = [(&left, &pool), (&right, &theirs)];
+            while !disturbed.was_seen() {
+                assert!(Instant::now() < end, "{disturbance:?}: not a packet");
+                both.reverse();
+                let [(from, pool), (to, theirs)] = both;
+                let receives: Vec<_> = (0..8)
+                    .map(|_| to.receive(block(theirs, &[0; 5000])))
+                    .collect();
+                let start = Instant::now();
+                let sends = (0..8).map(|at| from.send(block(pool, &[at; 5000])));
+                for (sent, _) in join_all(sends).await {
+                    sent.unwrap();
+                }
+                for (at, (received, bytes)) in (0..).zip(join_all(receives).await) {
+                    received.unwrap();
+                    assert_eq!(bytes[..], [at; 5000]);
+                }
+                recorded("async", start);
             }
-            for (at, (received, bytes)) in (0..).zip(join_all(receives).await) {
-                received.unwrap();
-                assert_eq!(bytes[..], [at; 5000]);
-            }
-            recorded("async", start);
-            let (mut left, mut right) = (left.into_stream().unwrap(), right.into_stream().unwrap());
+            drop(disturbed);
+
+            let mut both = [left, right].map(|channel| channel.into_stream().unwrap());
+            let disturbed = Disturbed::new(&netdevs, disturbance);
             let bytes: Vec<u8> = (0..20_000_u16).flat_map(u16::to_be_bytes).collect();
-            let (mut read, start) = (vec![0; bytes.len()], Instant::now());
-            let writing = async {
-                left.write_all(&bytes).await?;
-                left.flush().await
-            };
-            let (written, reading) = join(writing, right.read_exact(&mut read)).await;
-            written.and(reading).unwrap();
-            assert!(read == bytes);
-            recorded("stream", start);
+            while !disturbed.was_seen() {
+                assert!(Instant::now() < end, "{disturbance:?}: not a packet");
+                both.reverse();
+                let [from, to] = &mut both;
+                let (mut read, start) = (vec![0; bytes.len()], Instant::now());
+                let writing = async {
+                    from.write_all(&bytes).await?;
+                    from.flush().await
+                };
+                let (written, reading) = join(writing, to.read_exact(&mut read)).await;
+                written.and(reading).unwrap();
+                assert!(read == bytes);
+                recorded("stream", start);
+            }
         }
     });
 }

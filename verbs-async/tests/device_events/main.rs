@@ -2,6 +2,8 @@
 //! sends.
 #![cfg(test)]
 
+mod fatal;
+
 use std::pin::pin;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::task::{Context, Poll, Wake, Waker};
@@ -9,15 +11,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{future::Future, sync::Arc};
 
-use fake_libibverbs::{ladder, last_cq, report, share, with};
+use fake_libibverbs::{ladder, report, share, with};
 use futures_core::Stream as _;
-use futures_util::AsyncReadExt as _;
 use verbs_async::verbs_channel::{
     self, BufferPool, Channel, Datagrams, DownReason, TransportError,
 };
 use verbs_async::{
-    AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, ByteStream, CqEvents, DeviceEvents, Error,
-    Operation, Result,
+    AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, CqEvents, DeviceEvents, Error, Operation,
+    Result,
 };
 use verbs_core::verbs_sys::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR,
@@ -26,6 +27,9 @@ use verbs_core::verbs_sys::{
 };
 use verbs_core::{AsyncEvent, EventType, SharedReceiveQueue};
 use verbs_harness::faults;
+
+/// The layer of channels whose group is watched.
+const WATCHED: &str = "async with `DeviceEvents`";
 
 struct WakeSender(Sender<()>);
 
@@ -152,7 +156,8 @@ fn runtime_shutdown_ends_the_events() {
 fn waiting(context: &verbs_core::Context) -> (AsyncGroup, [AsyncChannel; 2], [Operation; 2]) {
     let pd = context.alloc_pd().unwrap();
     let events = CqEvents::create_thread(context).unwrap();
-    let group = AsyncGroup::new(Channel::builder(&pd), 2, &events).unwrap();
+    let builder = Channel::builder(&pd).drain_timeout(faults::NOT_AT_ONCE);
+    let group = AsyncGroup::new(builder, 2, &events).unwrap();
     // Each is connected to itself: the end of one does not affect the other.
     let channels = [(); 2].map(|()| {
         let member = group.prepare().unwrap();
@@ -194,7 +199,7 @@ fn fatal_device_event_ends_pending_operations() {
     report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
     for operation in operations {
         let error = ended_by(operation, EventType::DEVICE_FATAL);
-        faults::error(faults::REMOVED, "async", &error, faults::at_once(start));
+        faults::error(faults::REMOVED, WATCHED, &error, faults::at_once(start));
     }
     for channel in channels {
         let reason = DownReason::Event(EventType::DEVICE_FATAL);
@@ -232,7 +237,7 @@ fn fatal_queue_pair_event_takes_down_its_channel_only() {
     let start = Instant::now();
     report(&context, IBV_EVENT_QP_FATAL, event);
     let error = ended_by(broken, EventType::QP_FATAL);
-    faults::error(faults::QP_FATAL, "async", &error, faults::at_once(start));
+    faults::error(faults::QP_FATAL, WATCHED, &error, faults::at_once(start));
     assert!(!right.is_down());
     let mut cx = Context::from_waker(Waker::noop());
     assert!(pin!(&mut sound).poll(&mut cx).is_pending());
@@ -361,7 +366,7 @@ fn queue_overrun_ends_its_waiters() {
         matches!(error, Error::Down(down) if down == reason),
         "{error}"
     );
-    faults::error(faults::OVERRUN, "async", &error, faults::at_once(start));
+    faults::error(faults::OVERRUN, WATCHED, &error, faults::at_once(start));
     assert!(sound.as_mut().poll(&mut cx).is_pending());
 }
 
@@ -387,62 +392,4 @@ fn untaken_events_are_kept_up_to_a_bound() {
         taken += 1;
     }
     assert_eq!(taken, 64);
-}
-
-/// A stream on a watched group, whose channel is connected to itself, and the number of its queue pair.
-fn stream(context: &verbs_core::Context) -> (AsyncGroup, ByteStream, u32) {
-    let pd = context.alloc_pd().unwrap();
-    let events = CqEvents::create_thread(context).unwrap();
-    let group = AsyncGroup::new(Channel::builder(&pd), 1, &events).unwrap();
-    let member = group.prepare().unwrap();
-    let endpoint = member.endpoint();
-    let channel = group.join(member.handshake(&endpoint).unwrap()).unwrap();
-    let stream = channel.into_stream_with(64, 1).unwrap();
-    stream.set_linger(Duration::ZERO);
-    (group, stream, endpoint.qp_num())
-}
-
-#[test]
-fn fatal_events_end_streams() {
-    let _shared = share();
-    let (context, ..) = ladder();
-    let events = DeviceEvents::create_thread(&context).unwrap();
-    for (fault, event_type) in [
-        (faults::QP_FATAL, IBV_EVENT_QP_FATAL),
-        (faults::OVERRUN, IBV_EVENT_CQ_ERR),
-        (faults::REMOVED, IBV_EVENT_DEVICE_FATAL),
-    ] {
-        let (group, mut stream, qp_num) = stream(&context);
-        events.watch(&group);
-        let mut qp = ibv_qp {
-            qp_num,
-            ..ibv_qp::default()
-        };
-        let mut event = ibv_async_event::default();
-        if event_type == IBV_EVENT_QP_FATAL {
-            event.element.qp = &raw mut qp;
-        }
-        if event_type == IBV_EVENT_CQ_ERR {
-            event.element.cq = last_cq().unwrap();
-        }
-        let start = Instant::now();
-        report(&context, event_type, event);
-        let error = block_on(stream.read(&mut [0; 8])).unwrap_err();
-        faults::error(fault, "stream", &error, faults::at_once(start));
-    }
-}
-
-#[test]
-fn channel_without_a_queue_pair_is_an_error() {
-    let _shared = share();
-    let (context, ..) = ladder();
-    let (group, [channel, _other], operations) = waiting(&context);
-    drop(operations);
-    with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM)));
-    let start = Instant::now();
-    drop(channel.into_stream_with(64, 1).unwrap());
-    let what = "nothing: the channel that it is made of has one";
-    faults::seen(faults::QUEUE_PAIRS, "stream", what, faults::at_once(start));
-    let error = group.prepare().unwrap_err();
-    faults::error(faults::QUEUE_PAIRS, "async", &error, faults::at_once(start));
 }

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use verbs_channel::verbs_core::{RemoteMemoryRegion, ScatterElement, WcStatus};
+use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion, ScatterElement, WcStatus};
 use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Queue, RejectReason};
 use verbs_harness::{PATIENCE, begin, faults, unchecked_domain};
 
@@ -215,6 +215,29 @@ fn work_error_is_returned_and_takes_the_channel_down() {
     assert_eq!(a.down_reason(), Some(failed_send(error)));
     assert!(a.is_down() && !b.is_down());
     assert_eq!(bytes(&target), [0; 64]);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn rejected_write_flushes_the_peers_receives() {
+    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
+    let (mut a, mut b) = pair_of(|pd| {
+        let builder = Channel::builder(pd).drain_timeout(faults::NOT_AT_ONCE);
+        builder.build().unwrap()
+    });
+    let target = b.pd().reg_shared(vec![0_u8; 64], AccessFlags::REMOTE_READ);
+    let remote = target.as_ref().unwrap().remote();
+    let receive = b.start_receive(zeros(&b, 8)).unwrap();
+    let (from, start) = (filled(&a, 1, 64), Instant::now());
+    let write = bounded(|| a.write(from.gather_element(..).unwrap(), remote));
+    assert_eq!(
+        work_error(&write.unwrap_err()).status,
+        WcStatus::REM_ACCESS_ERR
+    );
+    let ended = bounded(|| b.wait(receive, None)).unwrap().unwrap();
+    let error = ended.result.unwrap_err();
+    faults::error(faults::QP_ERROR, "channel", &error, faults::at_once(start));
+    assert!(b.is_down());
 }
 
 #[test]

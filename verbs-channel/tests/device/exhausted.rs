@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 
 use verbs_channel::{BufferPool, Channel};
-use verbs_harness::child::{Child, role, without_descriptors};
+use verbs_harness::child::{Child, FewObjects, join_group, role, without_descriptors};
 use verbs_harness::{PATIENCE, begin, faults};
 
 use crate::ends::here;
@@ -42,5 +42,32 @@ fn connecting_without_a_descriptor_is_an_error() {
     let (start, words) = (child.ready(), child.line.read());
     let within = faults::at_once(start);
     faults::text(faults::DESCRIPTORS, "channel", words, within);
+    assert!(child.ended().success());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_channel_beyond_the_limit_of_its_control_group_is_an_error() {
+    if let Some((group, mut line)) = role() {
+        let pd = here();
+        join_group(&group);
+        line.is_ready();
+        let error = Channel::builder(&pd).build().unwrap_err();
+        return line.write(&faults::chain(&error));
+    }
+    let test = begin!();
+    // Its completion queue.
+    let few = match FewObjects::new(&test, 1) {
+        Ok(few) => few,
+        Err(reason) => return test.skip(reason),
+    };
+    let mut child = Child::start(&test, few.path());
+    let (start, words) = (child.ready(), child.line.read());
+    faults::text(
+        faults::QUEUE_PAIRS,
+        "channel",
+        words,
+        faults::at_once(start),
+    );
     assert!(child.ended().success());
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain};
 use verbs_channel::{
-    Channel, DownReason, Error, PollStrategy, RejectReason, ScopeError, TransportError,
+    Channel, DownReason, Error, PollStrategy, PreparedChannel, RejectReason, ScopeError,
+    TransportError,
 };
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin, faults};
@@ -14,6 +15,15 @@ use crate::ends::{SOON, bounded, filled, here, patient, pattern, works, zeros};
 use crate::meeting::{Meeting, connect};
 
 const ENDED: TransportError = TransportError::Aborted(DownReason::PeerClosed);
+
+/// A channel without a deadline, whose other timeouts are too long for a test.
+fn untimed(strategy: PollStrategy) -> PreparedChannel {
+    let builder = Channel::builder(&here()).strategy(strategy);
+    builder
+        .drain_timeout(faults::drain_timeout())
+        .build()
+        .unwrap()
+}
 
 /// A channel without any deadline, and its peer, with which `peer` is called.
 fn beside<T>(
@@ -25,8 +35,7 @@ fn beside<T>(
     let address = meeting.address;
     thread::scope(|threads| {
         let peer = threads.spawn(move || peer(connect(address, patient)));
-        let prepared = Channel::builder(&here()).strategy(strategy).build();
-        let channel = meeting.accept(prepared.unwrap());
+        let channel = meeting.accept(untimed(strategy));
         let mut peer = Some(peer);
         let mut has_left = || peer.take().unwrap().join().unwrap();
         test(channel, &mut has_left)
@@ -248,7 +257,7 @@ fn meet(test: &Test) -> (Child, Channel) {
     let meeting = Meeting::new();
     let address = meeting.address;
     let mut child = Child::start(test, &address.to_string());
-    let channel = meeting.accept(Channel::builder(&here()).build().unwrap());
+    let channel = meeting.accept(untimed(PollStrategy::default()));
     child.line.read();
     (child, channel)
 }

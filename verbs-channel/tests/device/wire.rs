@@ -1,10 +1,11 @@
 //! Faults of the wire during operations: the deadline ends those that the device does not.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use verbs_channel::verbs_core::WcStatus;
-use verbs_channel::{Error, Outgoing, TransportError};
-use verbs_harness::{PATIENCE, begin, faults, wire};
+use verbs_channel::{Error, Outgoing};
+use verbs_harness::wire::Disturbed;
+use verbs_harness::{PATIENCE, begin, faults, until, wire};
 
 use crate::ends::{
     SOON, assert_scope_timed_out, assert_timed_out, bounded, bytes, filled, given, impatient, meet,
@@ -96,33 +97,17 @@ fn link_down_ends_operations_in_flight() {
     let Some([here, there]) = wire::netdevs(&test) else {
         return;
     };
-    for netdev in [&here, &there] {
-        let (mut a, mut b) = pair_of(stubborn);
+    for (fault, netdev) in [(faults::LINK, &here), (faults::PEERS_LINK, &there)] {
+        let (mut a, mut b) = pair_of(impatient);
         works(&mut a, &mut b, 1000);
         let target = given(&b, vec![0_u8; 5000]);
         let receive = a.start_receive(zeros(&a, 64)).unwrap();
         let broken = wire::down(netdev);
-        let from = filled(&a, 1, 5000);
-        let (start, timeout) = (Instant::now(), Duration::from_secs(1));
-        let error = bounded(|| {
-            a.run_timeout(
-                Outgoing::write(from.gather_element(..).unwrap(), target.remote()),
-                timeout,
-            )
-        });
+        let (from, start) = (filled(&a, 1, 5000), Instant::now());
+        let error = bounded(|| a.write(from.gather_element(..).unwrap(), target.remote()));
         let error = error.unwrap_err();
-        let within = faults::setting(start, "the deadline", timeout);
-        faults::error(faults::LINK, "channel", &error, within);
-        // The device reports it, or the deadline passes.
-        match error {
-            Error::Transport(TransportError::Work { error, .. }) => {
-                assert_ne!(error.status, WcStatus::SUCCESS);
-            }
-            Error::Transport(TransportError::Aborted(reason)) => {
-                assert!(reason.is_timed_out(), "{reason:?}");
-            }
-            other => panic!("{other}"),
-        }
+        faults::error(fault, "channel", &error, retries(start));
+        assert_ne!(work_error(&error).status, WcStatus::SUCCESS);
         assert!(a.is_down());
         let ended = bounded(|| a.wait(receive, Some(PATIENCE)))
             .unwrap()
@@ -140,39 +125,38 @@ fn link_down_ends_operations_in_flight() {
 #[ignore = "needs an RDMA device"]
 fn bytes_survive_loss_and_reordering() {
     let test = begin!(alone, iwarp lacks "retries");
-    let Some([here, _]) = wire::netdevs(&test) else {
+    let Some(netdevs) = wire::netdevs(&test) else {
         return;
     };
-    for fault in [
-        &["loss", "2%"][..],
-        &["duplicate", "5%"],
-        &["delay", "1ms", "reorder", "20%"],
-        &["corrupt", "1%"],
-    ] {
+    for disturbance in wire::DISTURBANCES {
         let (mut a, mut b) = pair_of(stubborn);
-        let _broken = wire::netem(&here, fault);
-        for round in 0..5 {
+        let disturbed = Disturbed::new(&netdevs, disturbance);
+        let seen = until(PATIENCE, || {
             let start = Instant::now();
-            works(&mut a, &mut b, 20_000 + round);
+            works(&mut a, &mut b, 20_000);
+            works(&mut b, &mut a, 20_001);
             let within = retries(start);
             faults::seen(faults::SOME_PACKETS, "channel", faults::SLOWER, within);
-        }
+            disturbed.was_seen()
+        });
+        assert!(seen, "{disturbance:?}: not a packet");
     }
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn send_from_an_address_that_was_removed_fails() {
+fn sends_from_and_to_an_address_that_was_removed_fail() {
     let test = begin!(alone, iwarp lacks "retries");
-    let Some([here, _]) = wire::netdevs(&test) else {
+    let Some([here, there]) = wire::netdevs(&test) else {
         return;
     };
-    let (mut a, mut b) = pair_of(impatient);
-    works(&mut a, &mut b, 1000);
-    let from = filled(&a, 1, 5000);
-    let _broken = wire::without_address(&here);
-    let start = Instant::now();
-    let error = bounded(|| a.send(from.gather_element(..).unwrap())).unwrap_err();
-    faults::error(faults::ADDRESS, "channel", &error, retries(start));
-    assert!(a.is_down());
+    for (fault, netdev) in [(faults::ADDRESS, here), (faults::PEERS_ADDRESS, there)] {
+        let (mut a, mut b) = pair_of(impatient);
+        works(&mut a, &mut b, 1000);
+        let from = filled(&a, 1, 5000);
+        let (_broken, start) = (wire::without_address(&netdev), Instant::now());
+        let error = bounded(|| a.send(from.gather_element(..).unwrap())).unwrap_err();
+        faults::error(fault, "channel", &error, retries(start));
+        assert!(a.is_down());
+    }
 }

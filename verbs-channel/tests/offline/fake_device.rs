@@ -24,12 +24,17 @@ pub(crate) fn pd() -> ProtectionDomain {
 
 /// A channel with room for four requests in each queue.
 pub(crate) fn channel() -> Channel {
+    channel_with(DRAIN)
+}
+
+/// The same with this drain timeout.
+pub(crate) fn channel_with(drain_timeout: Duration) -> Channel {
     connected(
         Channel::builder(&pd())
             .max_send_wr(4)
             .max_recv_wr(4)
             .max_inline_data(64)
-            .drain_timeout(DRAIN)
+            .drain_timeout(drain_timeout)
             .build()
             .unwrap(),
     )

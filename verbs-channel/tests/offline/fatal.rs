@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::IBV_QPS_ERR;
 use verbs_channel::{
-    Channel, ChannelGroup, ChannelId, DownReason, Error, Outgoing, PollStrategy, RejectReason,
-    ScopeError, TransportError,
+    Channel, ChannelGroup, ChannelId, DownReason, Error, Outgoing, PollStrategy, Queue,
+    RejectReason, ScopeError, TransportError,
 };
 use verbs_harness::faults;
 
 use crate::fake_device::{
-    DRAIN, bounded, called, calls, channel, connected, forget_the_past, pd, posted, refuse, region,
-    succeeds,
+    DRAIN, bounded, called, calls, channel, channel_with, connected, forget_the_past, pd, posted,
+    refuse, region, succeeds,
 };
 
 /// From now on every query of a queue pair fails.
@@ -55,7 +55,7 @@ fn every_blocking_call_ends_without_a_deadline() {
         },
     ];
     for call in calls {
-        let mut channel = channel();
+        let mut channel = channel_with(faults::NOT_AT_ONCE);
         dies();
         let start = Instant::now();
         let error = bounded(|| call(&mut channel)).unwrap_err();
@@ -184,13 +184,13 @@ fn dead_device_ends_all_channels_of_a_group_with_operations() {
 
 #[test]
 fn failed_poll_ends_the_wait_at_once() {
-    let mut channel = channel();
+    let mut channel = channel_with(faults::NOT_AT_ONCE);
     let mut into = region(&channel);
     let owned = channel.start_send(region(&channel)).unwrap();
     with(|library| library.poll_answer = Some(-2));
     let start = Instant::now();
     let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
-    faults::error(faults::OVERRUN, "channel", &error, faults::at_once(start));
+    faults::error(faults::UNPOLLED, "channel", &error, faults::at_once(start));
     let Error::Transport(TransportError::Aborted(DownReason::Poll(poll))) = error else {
         panic!("{error:?}");
     };
@@ -240,6 +240,24 @@ fn queue_pair_in_error_without_flushes_ends_after_the_drain_timeout() {
         assert_eq!(completed.result.unwrap_err(), ended);
         assert!(completed.buffer.is_some());
         with(|library| library.qp_state = None);
+    }
+}
+
+/// The completion queue has an entry for each request that the channel posts.
+#[test]
+fn request_that_would_overrun_the_completion_queue_is_rejected() {
+    let mut channel = channel();
+    let in_flight = [(); 4].map(|()| channel.start_send(region(&channel)).unwrap());
+    let (from, start) = (region(&channel), Instant::now());
+    let error = channel.start_send(from).unwrap_err().into_error();
+    faults::error(faults::OVERRUN, "channel", &error, faults::at_once(start));
+    assert_eq!(
+        (error, posted().len()),
+        (RejectReason::Backpressure(Queue::Send), 4)
+    );
+    for (ticket, wr_id) in in_flight.into_iter().zip(posted()) {
+        succeeds(wr_id);
+        channel.wait_success(ticket).unwrap();
     }
 }
 

@@ -372,19 +372,26 @@ fn every_file_of_the_guide_is_compared() {
     assert_eq!(FILES.len(), there);
 }
 
-/// Each fault has a row for each layer, if only "not tested".
+/// Each fault has a row for each layer.
 #[test]
 fn table_of_faults_has_every_layer() {
     let table = include_str!("../../src/guide/faults.md");
-    for section in table.split("\n# ").skip(1) {
+    let (_, faults) = table
+        .split_once("\n# Some packets")
+        .expect("it is the first");
+    for section in faults.split("\n# ") {
         let (fault, rows) = section.split_once('\n').unwrap();
-        let layers: &[&str] = match fault {
+        let rows = rows.lines().filter_map(|row| row.strip_prefix("| "));
+        let layers: Vec<_> = rows
+            .filter_map(|row| row.split(" | ").next())
+            .flat_map(|layers| layers.split(", "))
+            .collect();
+        let expected: &[&str] = match fault {
             "The disk is full" => &["the receiver", "the sender"],
             _ => &["core", "channel", "async", "stream"],
         };
-        for layer in layers {
-            let row = format!("\n| {layer} | ");
-            assert!(rows.contains(&row), "{fault}: no row of {layer}");
+        for layer in expected {
+            assert!(layers.contains(layer), "{fault}: no row of {layer}");
         }
     }
 }

@@ -155,6 +155,24 @@ fn memory_without_remote_access_is_not_accessed() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
+fn rejected_write_moves_the_peer_to_err_and_flushes_its_receives() {
+    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
+    let pair = impatient();
+    pair.b.receive(ReceiveWorkRequest::empty());
+    let target = pair.b.given(vec![7_u8; 8], AccessFlags::REMOTE_READ);
+    let from = pair.a.pd().reg_mr(vec![0_u8; 8]).unwrap();
+    let mut list = [from.gather_element(..).unwrap()];
+    let remote = target.remote();
+    let (start, request) = (Instant::now(), WriteWorkRequest::new(&mut list, &remote));
+    fails(&pair.a, request.unwrap(), &[WcStatus::REM_ACCESS_ERR]);
+    let error = wait_for(&pair.b.side.recv_cq, 1)[0].result().unwrap_err();
+    faults::error(faults::QP_ERROR, "core", &error, faults::at_once(start));
+    assert_eq!(error.status, WcStatus::WR_FLUSH_ERR);
+    assert_eq!(pair.b.qp.query().unwrap().qp_state(), QpState::ERR);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
 fn reads_and_atomics_need_their_rights_too() {
     let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     for atomic in [false, true] {

@@ -3,9 +3,10 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
-use verbs_core::{Device, Error, ErrorKind};
-use verbs_harness::child::{Child, role, without_descriptors};
+use verbs_core::{Device, Error, ErrorKind, QueuePair};
+use verbs_harness::child::{Child, FewObjects, join_group, role, without_descriptors};
 use verbs_harness::faults::{self, chain};
+use verbs_harness::pair::Side;
 use verbs_harness::{begin, context, device_name, is_root};
 
 #[test]
@@ -49,6 +50,27 @@ fn a_device_that_gets_no_descriptor_is_not_opened() {
     let mut child = Child::start(&test, "open");
     let (start, words) = (child.ready(), child.line.read());
     faults::text(faults::DESCRIPTORS, "core", words, faults::at_once(start));
+    assert!(child.ended().success());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_queue_pair_beyond_the_limit_of_its_control_group_is_an_error() {
+    if let Some((group, mut line)) = role() {
+        let side = Side::here();
+        join_group(&group);
+        line.is_ready();
+        let built = QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq).build();
+        return line.write(&chain(&built.unwrap_err()));
+    }
+    let test = begin!();
+    let few = match FewObjects::new(&test, 0) {
+        Ok(few) => few,
+        Err(reason) => return test.skip(reason),
+    };
+    let mut child = Child::start(&test, few.path());
+    let (start, words) = (child.ready(), child.line.read());
+    faults::text(faults::QUEUE_PAIRS, "core", words, faults::at_once(start));
     assert!(child.ended().success());
 }
 

@@ -11,7 +11,7 @@ use verbs_core::verbs_sys::{
     IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED, IBV_EVENT_WQ_FATAL,
     ibv_async_event, ibv_event_type, ibv_srq, ibv_wq,
 };
-use verbs_core::{EventElement, EventType};
+use verbs_core::{EventElement, EventType, PollSlot, SendWorkRequest};
 use verbs_harness::faults;
 
 const SOON: Option<Duration> = Some(Duration::from_millis(20));
@@ -116,4 +116,22 @@ fn removed_device_is_an_error() {
     let error = context.get_async_event(None).unwrap_err();
     assert_eq!(error.errno(), Some(libc::EIO));
     faults::error(faults::REMOVED, "core", &error, faults::at_once(start));
+}
+
+/// A post writes to memory that is still mapped, and a poll reads it.
+#[test]
+fn removed_device_takes_requests_and_completes_none() {
+    let qp = connected();
+    with(|library| library.refuse.push(("ibv_query_qp", libc::EIO)));
+    let start = Instant::now();
+    // SAFETY: it has no element.
+    unsafe { qp.post_send(&mut [SendWorkRequest::empty()]) }.unwrap();
+    let mut slots = [const { PollSlot::new() }; 1];
+    let soon = SOON.unwrap();
+    while start.elapsed() < soon {
+        assert!(qp.send_cq().poll(&mut slots).unwrap().is_empty());
+    }
+    let caller = faults::caller(start, soon);
+    faults::seen(faults::REMOVED, "core", faults::NOTHING, caller);
+    assert_eq!(qp.query().unwrap_err().errno(), Some(libc::EIO));
 }

@@ -1,5 +1,6 @@
 //! Polling: what comes out of whatever the driver returns.
 
+use std::time::Instant;
 use std::{ptr, thread};
 
 use fake_libibverbs::{assert_all_is_well, ladder, lend, with};
@@ -7,6 +8,7 @@ use verbs_core::verbs_sys::{
     __be32, IBV_WC_RECV, IBV_WC_WITH_IMM, ibv_wc, ibv_wc_opcode, ibv_wc_status,
 };
 use verbs_core::{Error, ErrorKind, PollSlot, WcOpcode, WcStatus, WorkCompletion};
+use verbs_harness::faults;
 
 fn done(wr_ids: std::ops::Range<u64>) {
     let of = |wr_id| ibv_wc {
@@ -70,7 +72,11 @@ fn a_poll_that_fails_is_an_error_with_the_driver_s_code() {
     let mut slots = [const { PollSlot::new() }; 2];
     for code in [-1, -2, i32::MIN] {
         with(|library| library.poll_answer = Some(code));
+        let start = Instant::now();
         let error = cq.poll(&mut slots).unwrap_err();
+        if code == -2 {
+            faults::error(faults::UNPOLLED, "core", &error, faults::at_once(start));
+        }
         assert_eq!(error.code(), code);
         assert!(error.to_string().contains(&code.to_string()), "{error}");
         // -2 is the driver's own number, not ENOENT.

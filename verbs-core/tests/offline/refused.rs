@@ -265,5 +265,5 @@ fn each_byte_of_an_endpoint_may_have_any_value() {
     bytes[3] ^= 1;
     let start = Instant::now();
     let error = QueuePairEndpoint::from_bytes(&bytes).unwrap_err();
-    faults::error(faults::LIES, "core", &error, faults::at_once(start));
+    faults::error(faults::INVALID, "core", &error, faults::at_once(start));
 }

@@ -1,6 +1,7 @@
-//! The guide's table of faults: each of its cells was checked by a test of this run.
+//! The guide's table of faults: its rows are what the tests of a run have recorded.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::fs;
 
 use super::report::Report;
@@ -9,71 +10,424 @@ use crate::workspace;
 
 const TABLE: &str = "verbs-channel/src/guide/faults.md";
 
-/// Why cells may be unchecked in a run without virtual machines.
-const ONE_HOST: &str = "The peer's host dies | ";
+/// The section with the words of each status, which the rows leave out.
+const STATUSES: &str = "The words of the statuses";
 
-/// Fails if no test has checked a cell; those that two machines are needed for are skipped unless
-/// `has_guests`.
-pub(super) fn check(report: &mut Report, has_guests: bool) -> Result<(), Error> {
-    let table = workspace::root().join(TABLE);
-    let table = fs::read_to_string(table).context(|| format!("cannot read {TABLE}"))?;
-    let missing = missing(&table, &report.faults);
-    if missing.is_empty() {
+/// Why rows may be missing in a run without virtual machines.
+const TWO_HOSTS: &str = "The peer's host dies";
+
+/// Where tests see what no device is needed for.
+const NO_DEVICE: &str = "no device";
+
+/// The layers, in the order of the table.
+const LAYERS: [&str; 8] = [
+    "core",
+    "channel",
+    "async",
+    "async with `DeviceEvents`",
+    "stream",
+    "stream with `DeviceEvents`",
+    "the receiver",
+    "the sender",
+];
+
+/// What a layer shows of a fault.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Row {
+    fault: String,
+    layer: String,
+    what: String,
+    within: String,
+}
+
+/// All rows, and where each was seen; and the words of the statuses.
+#[derive(Debug, Default, PartialEq)]
+struct Table {
+    rows: BTreeMap<Row, BTreeSet<String>>,
+    words: BTreeMap<String, String>,
+}
+
+/// Which tests were run.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// All that need no device.
+    pub(super) all_offline: bool,
+    /// All that need a device, on soft-RoCE.
+    pub(super) all_device: bool,
+    /// Those on two machines are among them.
+    pub(super) has_guests: bool,
+}
+
+/// Fails if a test has recorded what the table lacks, or if none has recorded what the table has.
+pub(super) fn check(report: &mut Report, run: &Run) -> Result<(), Error> {
+    let seen = Table::recorded(&report.faults)?;
+    let table = Table::parse(&read()?);
+    let whole = seen.whole(run);
+    let complaints = table.complaints(&seen, &whole);
+    if run.all_device && whole.iter().all(|place| place == NO_DEVICE) {
+        report.fail(
+            format!("{TABLE}: no test on a device has recorded a fault"),
+            1,
+        );
+    }
+    if complaints.is_empty() && !seen.rows.is_empty() {
         report.pass(1);
     }
-    for cell in missing {
-        if cell.starts_with(ONE_HOST) && !has_guests {
-            report.skip(format!("{TABLE}: {cell}: one machine only (--native)"));
+    for (fault, complaint) in complaints {
+        if fault == TWO_HOSTS && !run.has_guests {
+            report.skip(format!("{TABLE}: {complaint}: one machine only (--native)"));
         } else {
-            report.fail(format!("{TABLE}: no test has checked: {cell}"), 1);
+            report.fail(format!("{TABLE}: {complaint}"), 1);
         }
     }
     Ok(())
 }
 
-/// The cells without a test among `checked`: `FAULT | LAYER`.
-fn missing(table: &str, checked: &BTreeSet<String>) -> BTreeSet<String> {
-    let mut fault = "";
-    let mut missing = BTreeSet::new();
-    for line in table.lines() {
-        if let Some(title) = line.strip_prefix("# ") {
-            fault = title;
-        }
-        let row = line
-            .strip_prefix("| ")
-            .and_then(|row| row.split_once(" | "));
-        let Some((layer, what)) = row else {
-            continue;
-        };
-        let cell = format!("{fault} | {layer}");
-        let is_tested = layer != "layer" && !what.starts_with("not tested |");
-        if !fault.is_empty() && is_tested && !checked.contains(&cell) {
-            missing.insert(cell);
-        }
+/// Writes to the table what the tests have recorded.
+pub(super) fn update(report: &mut Report, run: &Run) -> Result<(), Error> {
+    if report.failures() > 0 {
+        report.line(&format!("{TABLE} stays as it is: tests have failed"));
+        return Ok(());
     }
-    missing
+    let seen = Table::recorded(&report.faults)?;
+    let text = read()?;
+    let mut table = Table::parse(&text);
+    let whole = seen.whole(run);
+    table.update(seen, &whole);
+    let text = table.render(&text);
+    fs::write(workspace::root().join(TABLE), text).context(|| format!("cannot write {TABLE}"))
+}
+
+fn read() -> Result<String, Error> {
+    fs::read_to_string(workspace::root().join(TABLE)).context(|| format!("cannot read {TABLE}"))
+}
+
+impl Table {
+    /// The rows of records: `PLACE | FAULT | LAYER | WHAT | WITHIN`.
+    fn recorded(records: &BTreeSet<String>) -> Result<Self, Error> {
+        let mut table = Self::default();
+        for record in records {
+            let parts: Vec<_> = record.split(" | ").collect();
+            let [place, fault, layer, what, within] = parts[..] else {
+                return Err(Error::new(format!("a record has five parts: {record}")));
+            };
+            let (what, status) = without_words(what);
+            table.words.extend(status);
+            let [fault, layer, within] = [fault, layer, within].map(str::to_owned);
+            let row = Row {
+                fault,
+                layer,
+                what,
+                within,
+            };
+            table.rows.entry(row).or_default().insert(place.to_owned());
+        }
+        Ok(table)
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut table = Self::default();
+        let mut fault = "";
+        for line in text.lines() {
+            fault = line.strip_prefix("# ").unwrap_or(fault);
+            let row = line.strip_prefix("| ");
+            let row = row.and_then(|row| row.strip_suffix(" |"));
+            let cells: Vec<_> = row.into_iter().flat_map(|row| row.split(" | ")).collect();
+            match cells[..] {
+                ["layer" | "status", ..] => {}
+                [status, words] => {
+                    let status = status.trim_matches('`');
+                    table.words.insert(status.to_owned(), words.to_owned());
+                }
+                [layers, what, within, places] => {
+                    let places: BTreeSet<_> = places.split(", ").map(str::to_owned).collect();
+                    for layer in layers.split(", ") {
+                        let row = Row {
+                            fault: fault.to_owned(),
+                            layer: layer.to_owned(),
+                            what: what.to_owned(),
+                            within: within.to_owned(),
+                        };
+                        table.rows.insert(row, places.clone());
+                    }
+                }
+                _ => {}
+            }
+        }
+        table
+    }
+
+    /// The places of which a run has seen everything.
+    fn whole(&self, run: &Run) -> BTreeSet<String> {
+        let places = self.rows.values().flatten();
+        let kernels = places.filter(|place| run.all_device && *place != NO_DEVICE);
+        let offline = run.all_offline.then(|| NO_DEVICE.to_owned());
+        kernels.cloned().chain(offline).collect()
+    }
+
+    /// How a run differs from this table, each with its fault.
+    fn complaints(&self, seen: &Self, whole: &BTreeSet<String>) -> Vec<(String, String)> {
+        let known: BTreeSet<_> = self.rows.values().flatten().collect();
+        let mut complaints = Vec::new();
+        let mut complain = |row: &Row, place: &str, what: &str| {
+            let Row {
+                fault,
+                layer,
+                what: saw,
+                within,
+            } = row;
+            let complaint = format!("{what}: {place}: # {fault}: {layer}: {saw}: {within}");
+            complaints.push((fault.clone(), complaint));
+        };
+        for (row, places) in &seen.rows {
+            let there = self.rows.get(row);
+            for place in places {
+                // Nobody has made the table on another kernel.
+                let fits =
+                    |there: &BTreeSet<String>| there.contains(place) || !known.contains(place);
+                if !there.is_some_and(fits) {
+                    complain(row, place, "a test saw what is not in the table");
+                }
+            }
+        }
+        for (row, places) in &self.rows {
+            for place in places.intersection(whole) {
+                let there = seen.rows.get(row);
+                if !there.is_some_and(|there| there.contains(place)) {
+                    complain(row, place, "no test saw");
+                }
+            }
+        }
+        for (status, words) in &seen.words {
+            if self.words.get(status) != Some(words) {
+                let complaint = format!("# {STATUSES} lacks: {status}: {words}");
+                complaints.push((STATUSES.to_owned(), complaint));
+            }
+        }
+        complaints
+    }
+
+    /// Adds what a run has seen. What it has not seen is removed from the places of which it has seen everything.
+    fn update(&mut self, seen: Self, whole: &BTreeSet<String>) {
+        for places in self.rows.values_mut() {
+            places.retain(|place| !whole.contains(place));
+        }
+        for (row, places) in seen.rows {
+            self.rows.entry(row).or_default().extend(places);
+        }
+        self.rows.retain(|_, places| !places.is_empty());
+        self.words.extend(seen.words);
+        let rows = &self.rows;
+        let is_used = |status: &str| rows.keys().any(|row| row.what.contains(status));
+        self.words.retain(|status, _| is_used(status));
+    }
+
+    /// The text of the chapter with these rows: each section's are in place of those that it has.
+    fn render(&self, text: &str) -> String {
+        let mut rendered = String::new();
+        let (mut fault, mut is_within) = ("", false);
+        for line in text.lines() {
+            fault = line.strip_prefix("# ").unwrap_or(fault);
+            let was_within = is_within;
+            is_within = line.starts_with('|') && !fault.is_empty();
+            if !is_within {
+                writeln!(rendered, "{line}").ok();
+            } else if !was_within {
+                rendered.push_str(&self.section(fault));
+            }
+        }
+        rendered
+    }
+
+    fn section(&self, fault: &str) -> String {
+        if fault == STATUSES {
+            let words = self.words.iter();
+            let rows = words.map(|(status, words)| format!("| `{status}` | {words} |\n"));
+            return "| status | its words |\n|---|---|\n".to_owned() + &rows.collect::<String>();
+        }
+        // Layers that show the same are in one row.
+        let mut rows: Vec<(Vec<usize>, &Row, String)> = Vec::new();
+        for (row, places) in &self.rows {
+            if row.fault != fault {
+                continue;
+            }
+            let layer = LAYERS.iter().position(|layer| *layer == row.layer);
+            let layer = layer.unwrap_or(LAYERS.len());
+            let places: Vec<_> = places.iter().map(String::as_str).collect();
+            let places = places.join(", ");
+            let same = rows.iter_mut().find(|(_, other, seen)| {
+                (&other.what, &other.within, &**seen) == (&row.what, &row.within, &*places)
+            });
+            match same {
+                Some((layers, ..)) => layers.push(layer),
+                None => rows.push((vec![layer], row, places)),
+            }
+        }
+        for (layers, ..) in &mut rows {
+            layers.sort_unstable();
+        }
+        rows.sort();
+        let mut table =
+            "| layer | what is seen | within | seen on |\n|---|---|---|---|\n".to_owned();
+        for (layers, row, places) in rows {
+            let layers: Vec<_> = layers
+                .iter()
+                .filter_map(|layer| LAYERS.get(*layer))
+                .copied()
+                .collect();
+            let (layers, Row { what, within, .. }) = (layers.join(", "), row);
+            writeln!(table, "| {layers} | {what} | {within} | {places} |").ok();
+        }
+        table
+    }
+}
+
+/// A text without the words of its status, and the status with its words.
+fn without_words(what: &str) -> (String, Option<(String, String)>) {
+    const BEFORE: &str = " on QP 0x11: ";
+    let split = what.trim_matches('`').split_once(BEFORE);
+    let Some((before, words)) = split else {
+        return (what.to_owned(), None);
+    };
+    let status = before.rsplit(' ').next().unwrap_or_default();
+    let status = (status.to_owned(), words.to_owned());
+    (format!("``{before}{BEFORE}…``"), Some(status))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::missing;
+    use super::*;
 
-    const TABLE: &str = "\
+    const TEXT: &str = "\
+Intro.
+
+# The words of the statuses
+
+| status | its words |
+|---|---|
+| `IBV_WC_WET` | it rains |
+
 # Rain
 
-| layer | what | within |
-|---|---|---|
-| core | ``wet`` | at once |
-| async | ``damp`` | at once |
-| async | ``dry`` | at once |
-| stream | not tested | |
+Water.
+
+| layer | what is seen | within | seen on |
+|---|---|---|---|
+| core | ``IBV_WC_WET on QP 0x11: …`` | at once | Linux 6.1, Linux 6.12 |
+| async, stream | ``a send failed: IBV_WC_WET on QP 0x11: …`` | at once | Linux 6.1 |
+| stream | nothing | the deadline | no device |
+
+[link]: x
 ";
 
+    const RECORDS: [&str; 4] = [
+        "Linux 6.1 | Rain | core | ``IBV_WC_WET on QP 0x11: it rains`` | at once",
+        "Linux 6.1 | Rain | async | ``a send failed: IBV_WC_WET on QP 0x11: it rains`` | at once",
+        "Linux 6.1 | Rain | stream | ``a send failed: IBV_WC_WET on QP 0x11: it rains`` | at once",
+        "no device | Rain | stream | nothing | the deadline",
+    ];
+
+    const ALL: Run = Run {
+        all_offline: true,
+        all_device: true,
+        has_guests: true,
+    };
+
+    fn recorded(records: &[&str]) -> Table {
+        let records = records.iter().map(|record| (*record).to_owned());
+        Table::recorded(&records.collect()).unwrap()
+    }
+
+    fn complaints(records: &[&str], run: &Run) -> Vec<String> {
+        let seen = recorded(records);
+        let complaints = Table::parse(TEXT).complaints(&seen, &seen.whole(run));
+        complaints.into_iter().map(|(_, text)| text).collect()
+    }
+
     #[test]
-    fn cells_that_no_test_has_checked_are_missing() {
-        let checked = ["Rain | core".to_owned()].into();
-        assert_eq!(missing(TABLE, &checked), ["Rain | async".to_owned()].into());
-        let all = ["Rain | core", "Rain | async"].map(str::to_owned).into();
-        assert!(missing(TABLE, &all).is_empty());
+    fn run_that_saw_the_rows_of_its_kernel_has_no_complaints() {
+        assert_eq!(complaints(&RECORDS, &ALL), [""; 0]);
+    }
+
+    #[test]
+    fn rows_that_no_test_saw_are_complaints_in_a_whole_run() {
+        let records = [RECORDS[0], RECORDS[1], RECORDS[3]];
+        let lacks = "no test saw: Linux 6.1: # Rain: stream: ``a send failed: IBV_WC_WET on QP 0x11: …``: at once";
+        assert_eq!(complaints(&records, &ALL), [lacks]);
+        let part = Run {
+            all_device: false,
+            ..ALL
+        };
+        assert_eq!(complaints(&records, &part), [""; 0]);
+    }
+
+    #[test]
+    fn what_the_table_lacks_is_a_complaint_in_any_run() {
+        let part = Run {
+            all_offline: false,
+            all_device: false,
+            has_guests: true,
+        };
+        for lie in [
+            "Linux 6.1 | Rain | core | ``damp`` | at once",
+            "Linux 6.1 | Rain | core | ``IBV_WC_WET on QP 0x11: it rains`` | the deadline",
+            "Linux 6.1 | Rain | channel | ``IBV_WC_WET on QP 0x11: it rains`` | at once",
+            "Linux 6.1 | Snow | core | ``IBV_WC_WET on QP 0x11: it rains`` | at once",
+            "Linux 6.1 | Rain | core | ``IBV_WC_WET on QP 0x11: it pours`` | at once",
+            // The table has it of another kernel.
+            "Linux 6.12 | Rain | stream | ``a send failed: IBV_WC_WET on QP 0x11: it rains`` | at once",
+        ] {
+            assert_eq!(complaints(&[lie], &part).len(), 1, "{lie}");
+        }
+        // Nobody has made it on this one.
+        let other = "Linux 7.2 | Rain | stream | nothing | the deadline";
+        assert_eq!(complaints(&[other], &part), [""; 0]);
+    }
+
+    #[test]
+    fn update_writes_what_was_seen_and_keeps_what_other_kernels_show() {
+        let mut table = Table::parse(TEXT);
+        let seen = recorded(&RECORDS);
+        let whole = seen.whole(&ALL);
+        table.update(seen, &whole);
+        assert_eq!(table.render(TEXT), TEXT);
+
+        let seen = recorded(&["Linux 6.1 | Rain | channel | ``damp`` | at once"]);
+        let part = Run {
+            all_offline: false,
+            ..ALL
+        };
+        let whole = seen.whole(&part);
+        table.update(seen, &whole);
+        let rows = "\
+| core | ``IBV_WC_WET on QP 0x11: …`` | at once | Linux 6.12 |
+| channel | ``damp`` | at once | Linux 6.1 |
+| stream | nothing | the deadline | no device |
+";
+        let text = table.render(TEXT);
+        assert!(text.contains(rows), "{text}");
+    }
+
+    /// Each fault has a row of each layer, and the rows are as they are written.
+    #[test]
+    fn table_in_the_guide_is_complete() {
+        let text = read().unwrap();
+        let table = Table::parse(&text);
+        assert!(
+            table.render(&text) == text,
+            "{TABLE}: --update-faults would change it"
+        );
+        let faults = text.lines().filter_map(|line| line.strip_prefix("# "));
+        for fault in faults.filter(|fault| *fault != STATUSES) {
+            let layers: &[&str] = match fault {
+                "The disk is full" => &["the receiver", "the sender"],
+                _ => &["core", "channel", "async", "stream"],
+            };
+            for layer in layers {
+                let mut rows = table.rows.keys();
+                let has_row = rows.any(|row| (&*row.fault, &*row.layer) == (fault, layer));
+                assert!(has_row, "{fault}: no row of {layer}");
+            }
+        }
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct Tally {
     pub(crate) results: usize,
     /// The test that has started and not ended.
     pub(crate) running: Option<String>,
-    /// `FAULT | LAYER` of each cell of the guide's table of faults that a test has checked.
+    /// What tests have recorded for the guide's table of faults.
     pub(crate) faults: BTreeSet<String>,
     /// How many tests have ended one way or another.
     ended: usize,

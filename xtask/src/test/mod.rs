@@ -36,6 +36,8 @@ verbs-core and of connections, as far as iWARP can.
   --device        only what needs a device
   --guest         soft-RoCE in a virtual machine, even if this kernel has it
   --native        soft-RoCE of this kernel, or fail
+  --kernel WHICH  the kernel of the virtual machine, as for `cargo xtask soft-roce`
+  --update-faults write what the tests have seen of faults to the table in the guide
   --yes           install missing packages without asking
   --no-install    fail if packages are missing, and say how to install them
 
@@ -48,6 +50,7 @@ pub(crate) struct Choice {
     offline: bool,
     device: bool,
     filter: Option<String>,
+    updates_faults: bool,
     options: Options,
 }
 
@@ -71,6 +74,7 @@ pub(crate) fn device(options: Options) -> Result<ExitCode, Error> {
         offline: false,
         device: true,
         filter: None,
+        updates_faults: false,
         options,
     };
     choice.install_needs()?;
@@ -88,7 +92,9 @@ impl Choice {
 
     pub(crate) fn from_args(mut args: Args) -> Result<Self, Error> {
         let policy = args.policy()?;
-        let options = jobs::options(&mut args, policy)?;
+        let mut options = jobs::options(&mut args, policy)?;
+        options.kernel = args.value("--kernel")?;
+        let updates_faults = args.flag("--update-faults");
         let (offline, device) = (args.flag("--offline"), args.flag("--device"));
         if offline && device {
             return Err(args.usage("`--offline` and `--device` leave nothing to run"));
@@ -99,6 +105,7 @@ impl Choice {
             offline: !device,
             device: !offline,
             filter,
+            updates_faults,
             options,
         })
     }
@@ -160,10 +167,15 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
             report.skip("soft-RoCE's own tests: no virtual machines (--native)");
         }
     }
-    let is_all = choice.offline && choice.device && filter.is_none();
-    if is_all && choice.options.driver == Driver::Rxe {
-        faults::check(report, choice.has_guests())?;
+    let run = faults::Run {
+        all_offline: choice.offline && filter.is_none(),
+        all_device: choice.device && filter.is_none() && choice.options.driver == Driver::Rxe,
+        has_guests: choice.has_guests(),
+    };
+    if choice.updates_faults {
+        faults::update(report, &run)?;
     }
+    faults::check(report, &run)?;
     if let Some(filter) = filter.filter(|_| report.is_empty()) {
         return Err(Error::new(format!("no test has `{filter}` in its name")));
     }

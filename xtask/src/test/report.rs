@@ -18,7 +18,7 @@ pub(crate) struct Report {
     code: Option<u8>,
     /// Whether a missing tool is a failure.
     is_strict: bool,
-    /// The cells of the guide's table of faults that tests have checked.
+    /// What tests have recorded for the guide's table of faults.
     pub(super) faults: BTreeSet<String>,
     /// The lines of a report that prints nothing by itself.
     collected: Option<String>,

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::OwnedBuffer;
 use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
-use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, StreamError};
+use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, Error, StreamError};
 use verbs_harness::{begin, faults};
 
 use super::soon;
-use crate::ends::{Way, buffer, pair, run, within};
+use crate::ends::{Way, buffer, run, untimed_pair, within};
 
 const HELLO: u32 = 1 << 28;
 const DATA: u32 = 2 << 28;
@@ -25,7 +25,7 @@ struct Met {
 
 impl Met {
     fn new() -> Self {
-        let (group, left, liar) = pair(Way::Thread);
+        let (group, left, liar) = untimed_pair(Way::Thread);
         let stream = left.into_stream_with(64, 4).unwrap();
         Self {
             group,
@@ -61,7 +61,7 @@ impl Met {
         let write = soon(self.stream.write(b"x")).await.unwrap_err();
         assert_eq!(write.to_string(), read.to_string());
         assert_eq!(read.kind(), io::ErrorKind::InvalidData);
-        faults::error(faults::LIES, "stream", &read, faults::at_once(start));
+        faults::error(faults::INVALID, "stream", &read, faults::at_once(start));
         *read.get_ref().unwrap().downcast_ref().unwrap()
     }
 }
@@ -133,6 +133,27 @@ fn rdma_write_is_a_protocol_violation() {
     });
 }
 
+/// The device rejects it, and flushes the receives of the stream.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_write_to_memory_of_nobody_ends_the_stream() {
+    let _test = begin!(iwarp lacks "the immediates that streams need");
+    run(Way::Thread, async {
+        let mut met = Met::new();
+        // Nothing that the stream has sent is in flight.
+        let hello = met.liar.receive(buffer(met.group.pd(), &[0; 64]));
+        soon(hello).await.0.unwrap();
+        let nowhere = RemoteMemoryRegion::new(0, 8, 0).unwrap();
+        let (start, bytes) = (Instant::now(), buffer(met.group.pd(), &[1; 8]));
+        let (written, _) = soon(met.liar.write(bytes, nowhere)).await;
+        let rejected = written.unwrap_err();
+        assert!(matches!(rejected, Error::Transport(_)), "{rejected}");
+        let read = soon(met.stream.read(&mut [0; 64])).await.unwrap_err();
+        faults::error(faults::QP_ERROR, "stream", &read, faults::at_once(start));
+        assert_eq!(read.kind(), io::ErrorKind::ConnectionAborted);
+    });
+}
+
 /// The device rejects it, and both ends are down.
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -163,7 +184,7 @@ fn peer_without_receives_does_not_block_a_drop() {
         let (start, timeout) = (Instant::now(), Duration::from_millis(200));
         let writing = met.stream.write_all(&[1; 1000]);
         assert!(within(timeout, writing).await.is_none());
-        let caller = faults::setting(start, "the caller's timeout", timeout);
+        let caller = faults::caller(start, timeout);
         let what = "nothing: writes end while there are free blocks, then wait";
         faults::seen(faults::NO_RECEIVE, "stream", what, caller);
         drop(met.stream);

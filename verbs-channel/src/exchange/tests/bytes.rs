@@ -62,6 +62,6 @@ fn each_byte_of_the_exchange_may_have_any_value() {
     ] {
         let start = Instant::now();
         let (error, _) = of(&sent);
-        faults::error(faults::LIES, "channel", &error, faults::at_once(start));
+        faults::error(faults::INVALID, "channel", &error, faults::at_once(start));
     }
 }

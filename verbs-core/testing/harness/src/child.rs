@@ -1,13 +1,14 @@
 //! A test's other process: the same test, started again with the name of its part.
 
-use std::env;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child as Process, Command, ExitStatus, Stdio};
 use std::time::Instant;
+use std::{env, fs, process};
 
-use super::{LIMIT, PATIENCE, Test, is_root, until};
+use super::{LIMIT, PATIENCE, Test, device_name, is_root, until};
 
 const PORT: &str = "VERBS_TEST_PORT";
 const ROLE: &str = "VERBS_TEST_ROLE";
@@ -23,7 +24,7 @@ pub fn role() -> Option<(String, Line)> {
     // The process that started it is dead then, or should be.
     std::thread::spawn(|| {
         std::thread::sleep(LIMIT);
-        std::process::abort();
+        process::abort();
     });
     let line = Line::new(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap());
     Some((role, line))
@@ -38,6 +39,64 @@ pub fn without_descriptors() {
     // SAFETY: `limit` is a local.
     let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     assert_eq!(set, 0, "the limit is not set");
+}
+
+/// A control group whose processes can create only some objects of the device under test; removed when dropped.
+pub struct FewObjects {
+    mount: PathBuf,
+    group: PathBuf,
+}
+
+impl FewObjects {
+    /// A new group, with this limit.
+    ///
+    /// # Errors
+    ///
+    /// Why there can be no such group.
+    pub fn new(test: &Test, objects: u32) -> Result<Self, String> {
+        if !is_root() {
+            return Err("only root can create a control group".to_owned());
+        }
+        let name = format!("verbs-{}-{}", process::id(), test.name().replace("::", "-"));
+        let mount = env::temp_dir().join(&name);
+        fs::create_dir_all(&mount).unwrap();
+        let mut command = Command::new("mount");
+        let mounted = command.args(["-t", "cgroup2", "none"]).arg(&mount).status();
+        assert!(mounted.unwrap().success());
+        let few = Self {
+            group: mount.join(name),
+            mount,
+        };
+        let limit = format!("{} hca_object={objects}", device_name());
+        let limited = fs::write(few.mount.join("cgroup.subtree_control"), "+rdma")
+            .and_then(|()| fs::create_dir(&few.group))
+            .and_then(|()| fs::write(few.group.join("rdma.max"), limit));
+        match limited {
+            Ok(()) => Ok(few),
+            Err(error) => Err(format!("no control group limits RDMA objects: {error}")),
+        }
+    }
+
+    /// For [`join_group`].
+    pub fn path(&self) -> &str {
+        self.group.to_str().unwrap()
+    }
+}
+
+impl Drop for FewObjects {
+    fn drop(&mut self) {
+        // Its processes have ended, which takes the kernel a moment.
+        until(PATIENCE, || {
+            fs::remove_dir(&self.group).is_ok() || !self.group.exists()
+        });
+        drop(Command::new("umount").arg("-l").arg(&self.mount).status());
+        drop(fs::remove_dir(&self.mount));
+    }
+}
+
+/// From now on this process belongs to a group with [`FewObjects`].
+pub fn join_group(path: &str) {
+    fs::write(Path::new(path).join("cgroup.procs"), "0").unwrap();
 }
 
 /// Another process that runs the same test; killed when dropped.

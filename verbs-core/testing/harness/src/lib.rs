@@ -210,9 +210,15 @@ pub fn context() -> Context {
 
 /// Why what is sent to a multicast group never arrives: soft-RoCE of Linux 6.12 drops it.
 pub fn drops_multicast() -> Option<String> {
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let kernel = kernel();
     let drops = is_soft() && kernel.starts_with("6.12.");
-    drops.then(|| format!("soft-RoCE of Linux {} drops it", kernel.trim()))
+    drops.then(|| format!("soft-RoCE of Linux {kernel} drops it"))
+}
+
+/// The version of the kernel.
+fn kernel() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    text.trim().to_owned()
 }
 
 /// Whether the device is the kernel's software one.

@@ -62,6 +62,50 @@ pub fn netem(netdev: &str, how: &[&str]) -> Broken {
     }
 }
 
+/// Ways in which a wire that works disturbs packets, and soft-RoCE's counter that shows it.
+pub const DISTURBANCES: [(&[&str], &str); 4] = [
+    (&["loss", "5%"], "out_of_seq_request"),
+    (&["duplicate", "10%"], "duplicate_request"),
+    (&["delay", "1ms", "reorder", "20%"], "out_of_seq_request"),
+    (&["corrupt", "5%"], "out_of_seq_request"),
+];
+
+/// A wire that disturbs packets in both directions until this is dropped.
+pub struct Disturbed {
+    _broken: [Broken; 2],
+    counter: &'static str,
+    before: [u64; 2],
+}
+
+impl Disturbed {
+    /// One of the [`DISTURBANCES`] between these interfaces.
+    pub fn new(netdevs: &[String; 2], (how, counter): (&[&str], &'static str)) -> Self {
+        Self {
+            _broken: netdevs.each_ref().map(|netdev| netem(netdev, how)),
+            counter,
+            before: counted(counter),
+        }
+    }
+
+    /// Whether the packets to each of the devices were disturbed.
+    pub fn was_seen(&self) -> bool {
+        let now = counted(self.counter);
+        self.before
+            .iter()
+            .zip(now)
+            .all(|(before, now)| now > before + 2)
+    }
+}
+
+/// A counter of both devices.
+fn counted(counter: &str) -> [u64; 2] {
+    [device_name(), peer_name()].map(|device| {
+        let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{counter}");
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        text.trim().parse().unwrap()
+    })
+}
+
 impl Broken {
     /// Makes it misbehave in another way: packets under way stay so.
     pub fn change(&self, how: &[&str]) {

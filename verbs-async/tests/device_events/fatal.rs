@@ -1,0 +1,137 @@
+//! What fatal events end, watched and not; and a queue that cannot be polled.
+
+use std::future::Future as _;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fake_libibverbs::{ladder, last_cq, report, share, with};
+use futures_util::AsyncReadExt as _;
+use verbs_async::verbs_channel::Channel;
+use verbs_async::{AsyncGroup, ByteStream, CqEvents, DeviceEvents};
+use verbs_core::verbs_sys::{
+    IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_FATAL, ibv_async_event, ibv_event_type,
+    ibv_qp,
+};
+use verbs_harness::faults;
+
+use crate::{block_on, waiting};
+
+/// A timeout that passes.
+const SOON: Duration = Duration::from_millis(50);
+
+/// A stream on a watched group, whose channel is connected to itself, and the number of its queue pair.
+fn stream(context: &verbs_core::Context) -> (AsyncGroup, ByteStream, u32) {
+    let pd = context.alloc_pd().unwrap();
+    let events = CqEvents::create_thread(context).unwrap();
+    let builder = Channel::builder(&pd).drain_timeout(faults::NOT_AT_ONCE);
+    let group = AsyncGroup::new(builder, 1, &events).unwrap();
+    let member = group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    let channel = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+    let stream = channel.into_stream_with(64, 1).unwrap();
+    stream.set_linger(Duration::ZERO);
+    (group, stream, endpoint.qp_num())
+}
+
+/// Faults, and the event of each.
+const FATAL: [(&str, ibv_event_type); 3] = [
+    (faults::QP_FATAL, IBV_EVENT_QP_FATAL),
+    (faults::OVERRUN, IBV_EVENT_CQ_ERR),
+    (faults::REMOVED, IBV_EVENT_DEVICE_FATAL),
+];
+
+/// Reports an event of this queue pair, or of the last completion queue.
+fn report_fatal(context: &verbs_core::Context, event_type: ibv_event_type, qp: &mut ibv_qp) {
+    let mut event = ibv_async_event::default();
+    if event_type == IBV_EVENT_QP_FATAL {
+        event.element.qp = &raw mut *qp;
+    }
+    if event_type == IBV_EVENT_CQ_ERR {
+        event.element.cq = last_cq().unwrap();
+    }
+    report(context, event_type, event);
+}
+
+fn queue_pair(qp_num: u32) -> ibv_qp {
+    ibv_qp {
+        qp_num,
+        ..ibv_qp::default()
+    }
+}
+
+#[test]
+fn fatal_events_end_streams() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let events = DeviceEvents::create_thread(&context).unwrap();
+    for (fault, event_type) in FATAL {
+        let (group, mut stream, qp_num) = stream(&context);
+        events.watch(&group);
+        let (start, mut qp) = (Instant::now(), queue_pair(qp_num));
+        report_fatal(&context, event_type, &mut qp);
+        let error = block_on(stream.read(&mut [0; 8])).unwrap_err();
+        let layer = "stream with `DeviceEvents`";
+        faults::error(fault, layer, &error, faults::at_once(start));
+    }
+}
+
+/// The device has completed nothing.
+#[test]
+fn fatal_events_that_are_not_watched_end_nothing() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let mut cx = Context::from_waker(Waker::noop());
+    for (fault, event_type) in FATAL {
+        let (_group, [channel, _other], [mut operation, _]) = waiting(&context);
+        let mut qp = queue_pair(channel.endpoint().unwrap().qp_num());
+        report_fatal(&context, event_type, &mut qp);
+        let (_group, mut stream, qp_num) = stream(&context);
+        let mut qp_of_stream = queue_pair(qp_num);
+        report_fatal(&context, event_type, &mut qp_of_stream);
+        let (start, mut bytes) = (Instant::now(), [0; 8]);
+        let mut reading = stream.read(&mut bytes);
+        while start.elapsed() < SOON {
+            assert!(pin!(&mut operation).poll(&mut cx).is_pending(), "{fault}");
+            assert!(pin!(&mut reading).poll(&mut cx).is_pending(), "{fault}");
+            thread::yield_now();
+        }
+        for layer in ["async", "stream"] {
+            let caller = faults::caller(start, SOON);
+            faults::seen(fault, layer, faults::NOTHING, caller);
+        }
+        assert!(!channel.is_down());
+    }
+}
+
+#[test]
+fn completion_queue_that_cannot_be_polled_ends_operations_and_streams() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let (_group, _channels, [operation, _]) = waiting(&context);
+    with(|library| library.poll_answer = Some(-2));
+    let start = Instant::now();
+    let error = block_on(operation).0.unwrap_err();
+    faults::error(faults::UNPOLLED, "async", &error, faults::at_once(start));
+    let (_group, mut stream, _) = stream(&context);
+    with(|library| library.poll_answer = Some(-2));
+    let start = Instant::now();
+    let error = block_on(stream.read(&mut [0; 8])).unwrap_err();
+    faults::error(faults::UNPOLLED, "stream", &error, faults::at_once(start));
+}
+
+#[test]
+fn channel_without_a_queue_pair_is_an_error() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let (group, [channel, _other], operations) = waiting(&context);
+    drop(operations);
+    with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM)));
+    let start = Instant::now();
+    drop(channel.into_stream_with(64, 1).unwrap());
+    let what = "not applicable: the stream uses its channel's queue pair";
+    faults::seen(faults::QUEUE_PAIRS, "stream", what, faults::at_once(start));
+    let error = group.prepare().unwrap_err();
+    faults::error(faults::QUEUE_PAIRS, "async", &error, faults::at_once(start));
+}
