@@ -160,6 +160,7 @@ impl Engine {
             }
         }
         self.peers.leaving = leaving;
+        self.peers.timer.all_found();
     }
 
     /// Takes a member whose peer has left down, or destroys its queue pair, if it is time.

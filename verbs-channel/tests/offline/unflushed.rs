@@ -69,6 +69,29 @@ fn checks_alone_end_what_is_not_flushed() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
+fn polls_and_waits_alone_end_what_is_not_flushed() {
+    for is_watched in [false, true] {
+        let (mut channel, _theirs) = channel_with_peer(is_watched);
+        let receive = fails(&mut channel);
+        let ended = bounded(|| {
+            loop {
+                if let Some(ended) = channel.poll(receive).unwrap() {
+                    break ended;
+                }
+            }
+        });
+        ended.result.unwrap_err();
+
+        let (mut channel, _theirs) = channel_with_peer(is_watched);
+        let receive = fails(&mut channel);
+        let waited = bounded(|| channel.wait(receive, Some(Duration::from_secs(5))));
+        let ended = waited.unwrap().expect("it ends before the deadline");
+        ended.result.unwrap_err();
+    }
+}
+
+#[test]
 #[cfg_attr(miri, ignore = "Miri has no timerfd")]
 fn descriptor_announces_what_is_not_flushed_whenever_it_was_requested() {
     for is_watched in [false, true] {

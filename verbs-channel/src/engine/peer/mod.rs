@@ -29,6 +29,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -105,6 +106,7 @@ impl Peer {
 
     /// Has a check find soon that the member is down: that bounds how long it is flushed.
     pub(super) fn check_soon(&self) {
+        self.timer.0.is_needed.store(true, Ordering::Relaxed);
         self.timer.set(Duration::ZERO);
     }
 }
@@ -155,10 +157,18 @@ pub(crate) struct Peers {
     pub(super) leaving: Leaving,
 }
 
-/// Makes the set readable when something is to be done for a peer that has left, or for a member that has
-/// failed. It is created for a layer above that waits for the set, and all members share it.
+/// Announces that something is to be done for a peer that has left, or for a member that has failed. All members
+/// share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Timer(Arc<OnceLock<OwnedFd>>);
+pub(super) struct Timer(Arc<Announced>);
+
+#[derive(Debug, Default)]
+struct Announced {
+    // Makes the set readable. It is created for a layer above that waits for the set.
+    timer: OnceLock<OwnedFd>,
+    // A member has failed since the last check.
+    is_needed: AtomicBool,
+}
 
 /// What the last check has found.
 #[derive(Clone, Copy, Debug, Default)]
@@ -180,7 +190,18 @@ pub(super) enum Stage {
 
 impl Timer {
     pub(super) fn is_there(&self) -> bool {
-        self.0.get().is_some()
+        self.0.timer.get().is_some()
+    }
+
+    /// Whether a member has failed since the last check.
+    #[inline]
+    fn is_needed(&self) -> bool {
+        self.0.is_needed.load(Ordering::Relaxed)
+    }
+
+    /// All members that have failed were found.
+    pub(super) fn all_found(&self) {
+        self.0.is_needed.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn set(&self, left: Duration) {
@@ -197,7 +218,7 @@ impl Timer {
             it_interval: Timespec::default(),
             it_value: Timespec::try_from(left).unwrap_or_default(),
         };
-        if let Some(timer) = self.0.get() {
+        if let Some(timer) = self.0.timer.get() {
             // It fails for a time that is none, and this is one.
             drop(timerfd_settime(timer, TimerfdTimerFlags::empty(), &at));
         }
@@ -316,17 +337,19 @@ impl Peers {
             let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
             let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
             epoll::add(&set, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
-            self.timer.0.get_or_init(|| timer);
+            self.timer.0.timer.get_or_init(|| timer);
         }
         set.try_clone()
     }
 
-    /// Whether peers are to be checked where a poll finds nothing: some are watched or are leaving.
-    /// Also where a layer above waits for the set: it cannot check them during a wait.
+    /// Whether peers are to be checked where a poll finds nothing: some are watched or are leaving, or a member has
+    /// failed. Also where a layer above waits for the set: it cannot check them during a wait.
     #[inline]
     pub(super) fn awaits_check(&self) -> bool {
         let set = self.set.as_ref();
-        self.leaving.next.is_some() || set.is_some_and(|set| Arc::strong_count(set) > 1)
+        self.leaving.next.is_some()
+            || self.timer.is_needed()
+            || set.is_some_and(|set| Arc::strong_count(set) > 1)
     }
 }
 
