@@ -62,9 +62,15 @@ impl Engine {
                 self.closed(at, destroyed);
             }
         }
-        self.destroy_at(at, reason);
+        let polled = self.close(at, reason).and_then(|()| self.poll_all());
+        if polled.is_ok() {
+            self.end_closed(at);
+        }
         self.closings = deferred;
         self.update_deferred();
+        if let Err(error) = polled {
+            self.destroy_all(DownReason::Poll(error));
+        }
     }
 
     /// Destroys the queue pairs of all channels: everything in flight has ended when this returns, unless
