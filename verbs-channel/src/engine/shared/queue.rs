@@ -43,7 +43,7 @@ struct Claims {
     // of them, so no other queue pair with such a number is used.
     ended: Vec<u32>,
     // Woken when one ends.
-    waker: Option<Waker>,
+    waker: Option<Arc<Waker>>,
 }
 
 /// A queue pair on the queue that has not joined its engine. Its messages are kept until it has, or until
@@ -108,9 +108,16 @@ impl SharedQueue {
         }
     }
 
-    /// Has this woken whenever a claim ends.
+    /// Has this woken whenever a claim ends, and now if some have ended that were not
+    /// [forgotten](Self::forget_ended).
     pub(crate) fn wake_when_claims_end(&self, waker: Waker) {
-        lock(&self.claims).waker = Some(waker);
+        // Under the lock, none is cloned or dropped: that runs foreign code.
+        let waker = Arc::new(waker);
+        let replaced = lock(&self.claims).waker.replace(Arc::clone(&waker));
+        drop(replaced);
+        if self.ended() > 0 {
+            waker.wake_by_ref();
+        }
     }
 
     /// How many claims have ended, and were not [forgotten](Self::forget_ended): their queue pairs have been
@@ -153,7 +160,11 @@ impl Drop for Claim {
                 .store(claims.ended.len(), Ordering::Release);
             let waker = claims.waker.clone();
             drop(claims);
-            let _panicked = panics(|| waker.into_iter().for_each(Waker::wake));
+            if panics(|| waker.iter().for_each(|waker| waker.wake_by_ref())) {
+                log_error(format_args!(
+                    "the waker for channels that were dropped panicked"
+                ));
+            }
         }
     }
 }
