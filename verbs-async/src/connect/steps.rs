@@ -23,7 +23,7 @@ pub(super) fn watch(channel: &AsyncChannel, connection: Elsewhere<Connection>) -
 }
 
 /// Ends a connection on a helper thread. The driver's lock may be held, as a channel goes down.
-pub(super) fn end_elsewhere(connection: Connection) {
+pub(crate) fn end_elsewhere(connection: Connection) {
     blocking::detach_under_lock(move || drop(connection));
 }
 

@@ -207,3 +207,47 @@ fn connecting_by_manager_that_is_dropped_destroys_on_a_helper_thread() {
     assert_all_is_well();
     fake_librdmacm::assert_all_is_well();
 }
+
+/// It was connected by a call that blocks, so its own end would block, too.
+#[cfg(feature = "rdmacm")]
+#[test]
+fn connection_of_a_channel_that_goes_down_is_ended_on_a_helper_thread() {
+    use fake_librdmacm::{Arrival, alive, arrive};
+    use verbs_async::AsyncGroup;
+    use verbs_async::verbs_channel::Channel;
+    use verbs_async::verbs_channel::verbs_core::rdmacm::Connector;
+    use verbs_async::verbs_channel::verbs_core::verbs_sys::{
+        RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_ROUTE_RESOLVED,
+    };
+
+    let _shared = share();
+    let manager = fake_librdmacm::share();
+    let bench = Bench::new();
+    let pd = bench.context.alloc_pd().unwrap();
+    fake_librdmacm::with(|manager| manager.context = pd.context().as_ptr());
+    let group = AsyncGroup::new(Channel::builder(&pd), 1, &bench.events).unwrap();
+
+    let peer = ([192, 0, 2, 1], 7471).into();
+    let resolving = Connector::new().unwrap().resolve_addr(peer, LONG).unwrap();
+    arrive(0, Arrival::of(RDMA_CM_EVENT_ADDR_RESOLVED, 0));
+    let resolving = resolving.wait(Some(LONG)).unwrap().resolve_route(LONG);
+    arrive(0, Arrival::of(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
+    let route = resolving.unwrap().wait(Some(LONG)).unwrap();
+    let mut prepared = group.prepare().unwrap();
+    let asked = prepared.request_cm(route, b"").unwrap();
+    arrive(0, Arrival::of(RDMA_CM_EVENT_CONNECT_RESPONSE, 0));
+    let answer = asked.wait(Some(LONG)).unwrap();
+    let (mut member, establishing) = prepared.answered_cm(answer).unwrap();
+    member.watch_connection(establishing.establish().unwrap(), drop);
+
+    let channel = group.join(member).unwrap();
+    channel.shut_down();
+    assert!(verbs_harness::until(LONG, || alive() == 0));
+    let destroyers = fake_librdmacm::with(|manager| manager.destroyers.clone());
+    assert_eq!(destroyers.len(), 1);
+    assert_ne!(destroyers[0], thread::current().id(), "under the lock");
+    drop((channel, group, pd, bench));
+    wait_for_the_end();
+    assert_all_is_well();
+    drop(manager);
+}

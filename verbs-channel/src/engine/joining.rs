@@ -82,6 +82,15 @@ impl ConnectedMember {
         self.link = Some(Link::of_manager(connection, dispose, is_watched));
     }
 
+    /// Has this function drop the connection of `rdma_cm`, if there is one, when the channel ends: see
+    /// [`watch_connection`](Self::watch_connection).
+    #[cfg(feature = "rdmacm")]
+    pub fn dispose_connection_by(&mut self, dispose: fn(Connection)) {
+        if let Some(link) = &mut self.link {
+            link.dispose_by(dispose);
+        }
+    }
+
     /// Whether the peer is watched once the channel has joined.
     #[must_use]
     pub fn is_watched(&self) -> bool {

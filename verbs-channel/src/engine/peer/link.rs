@@ -86,6 +86,14 @@ impl Link {
         }
     }
 
+    /// Has this function drop the connection, if it is one.
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn dispose_by(&mut self, dispose: fn(Connection)) {
+        if let LinkEnd::Manager(managed) = &mut self.end {
+            managed.dispose = dispose;
+        }
+    }
+
     /// The link that replaces this one: that socket, and the connection if this is one.
     pub(crate) fn replaced_by(mut self, socket: Self) -> Self {
         let address = socket.address.or(self.address);

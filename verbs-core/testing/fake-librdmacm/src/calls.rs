@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::thread;
 
 use libc::sockaddr;
 use verbs_sys::{
@@ -86,6 +87,7 @@ unsafe extern "C" fn rdma_create_id(
 unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     answer(|manager| {
         manager.called("rdma_destroy_id")?;
+        manager.destroyers.push(thread::current().id());
         manager.end_id(id.cast());
         Ok(())
     })

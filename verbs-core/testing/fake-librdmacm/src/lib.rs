@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use verbs_sys::{
@@ -49,6 +49,8 @@ pub struct Manager {
     pub calls: Vec<&'static str>,
     /// What each `rdma_connect` and `rdma_accept` passed, without its pointer.
     pub params: Vec<rdma_conn_param>,
+    /// The threads that destroyed identifiers.
+    pub destroyers: Vec<ThreadId>,
 
     wrong: Vec<String>,
     channels: Vec<*mut Channel>,
@@ -188,6 +190,7 @@ impl Manager {
             joins: false,
             calls: Vec::new(),
             params: Vec::new(),
+            destroyers: Vec::new(),
             wrong: Vec::new(),
             channels: Vec::new(),
             ids: Vec::new(),
