@@ -317,11 +317,12 @@ impl<T: Connected> PreparedChannel<T> {
     /// taken, it asks from others. It may block, for `timeout` at most beside the request itself.
     ///
     /// On iWARP the connection uses a port of TCP, but `rdma_cm` chooses one without regard to those in use: on
-    /// soft-iWARP the request fails then.
+    /// soft-iWARP the request fails then. The other routes have none of the options that were set on the
+    /// [`Connector`] of this one, such as [`set_tos`](Connector::set_tos).
     ///
     /// # Errors
     ///
-    /// As [`request_cm`](Self::request_cm).
+    /// As [`request_cm`](Self::request_cm). If no other port is found in time, the last error, with `EADDRINUSE`.
     pub fn request_cm_from_any_port(
         &mut self,
         mut route: RouteResolved,
@@ -334,8 +335,10 @@ impl<T: Connected> PreparedChannel<T> {
             match (self.request_cm(route, private_data), local, peer) {
                 (Err(error), Some(local), Some(peer)) if is_port_taken(&error) => {
                     let left = deadline.left().unwrap_or_default();
-                    let another = route_from_any_port(local, peer, left);
-                    route = another.map_err(|error| explain(error, timeout))?;
+                    let Ok(another) = route_from_any_port(local, peer, left) else {
+                        return Err(error);
+                    };
+                    route = another;
                 }
                 (asked, ..) => return asked,
             }
