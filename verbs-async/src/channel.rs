@@ -320,9 +320,9 @@ impl AsyncChannel {
     /// Takes the channel down without waiting: operations in flight are aborted, and those in the
     /// backlog are rejected.
     ///
-    /// The operations in flight end when the device has flushed them. If the peer is watched, the device has
-    /// the [drain timeout](verbs_channel::ChannelBuilder::drain_timeout) for that. After it, the queue pair is
-    /// destroyed.
+    /// The operations in flight end when the device has flushed them. If the peer of this channel or another of the group
+    /// is watched, the device has the [drain timeout](verbs_channel::ChannelBuilder::drain_timeout) for that. After it,
+    /// the queue pair is destroyed.
     pub fn shut_down(&self) {
         let at = self.at;
         self.driver().with(Some(at), |ring| {

@@ -52,7 +52,8 @@
 //!
 //! The feature `tokio` or `async-io` adds support for that runtime: `cargo add verbs-async --features tokio`.
 //! With it, one call connects to a server: `AsyncChannel::connect_tokio`. The docs of
-//! `AsyncChannel::accept_tokio` show both ends of a connection between two processes. The lesson
+//! `AsyncChannel::accept_tokio` show both ends of a connection between two processes; the program also needs
+//! `cargo add tokio --features macros,net,rt-multi-thread`. The lesson
 //! `hello_async_server` of the examples is a server: a task for each client, and a time limit around each wait.
 //!
 //! # Errors
@@ -133,8 +134,9 @@
 //! | [`AsyncGroup::destroyed`] | No effect. |
 //! | an [`AsyncChannel`] | Its queue pair is destroyed on a helper thread, and then its operations in flight are aborted. |
 //!
-//! A leaked future never releases its buffer, slot or block. Only on [`AsyncDatagrams`] can it delay others: a wake-up
-//! sent to it is lost.
+//! A leaked future never releases its buffer, slot or block. It delays no other operation of a channel. What it waited for
+//! in line is lost to others: a wake-up on [`AsyncDatagrams`], the completion of [`AsyncCq::poll_wr_id`], a block of
+//! [`BufferPool::take_when_free`](verbs_channel::BufferPool::take_when_free), a message of [`SharedMessages::next`].
 //!
 //! # When the peer leaves
 //!
@@ -170,7 +172,9 @@
 //! # }
 //! ```
 //!
-//! Without that, put your runtime's timeout around each wait.
+//! Without that, put your runtime's timeout around each wait. Do so, too, if no peer of the group is watched: if the
+//! device does not flush a channel that is down, the operations in flight on it end only with
+//! [`close`](AsyncChannel::close), [`destroy`](AsyncChannel::destroy), or a drop of the channel.
 //!
 //! # Other runtimes
 //!

@@ -351,7 +351,8 @@ fn a_tokio_runtime_without_timers_is_an_error() {
     });
     let text = ErrorChain::new(&error).to_string();
     assert!(text.contains("cannot set a deadline for"), "{text}");
-    assert!(text.contains("timers are not enabled"), "{text}");
+    let why = "timers are not enabled in this tokio runtime, see Builder::enable_time";
+    assert!(text.contains(why), "{text}");
     drop((listener, group));
     assert_all_is_well();
 }

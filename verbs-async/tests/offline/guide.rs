@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use tokio::runtime::Builder;
 use verbs_async::notifier::TokioNotifier;
+use verbs_async::verbs_channel::exchange::ExchangeError;
 use verbs_async::{Error, ErrorChain, StreamError};
 use verbs_harness::chains::{Explained, assert_explained};
 
@@ -53,6 +54,13 @@ fn guide_quotes_the_texts_of_errors_as_they_are_printed() {
         .each_ref()
         .map(|error| ErrorChain::new(error).to_string())
         .to_vec();
+    let no_timers = ExchangeError::Tcp {
+        what: "set a deadline for",
+        source: io::Error::other(
+            "timers are not enabled in this tokio runtime, see Builder::enable_time",
+        ),
+    };
+    printed.insert(2, ErrorChain::new(&no_timers).to_string());
     printed.extend(of_streams.map(|error| ErrorChain::new(&io::Error::from(error)).to_string()));
     assert_eq!(quoted(), printed);
 

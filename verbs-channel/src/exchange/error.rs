@@ -237,7 +237,7 @@ impl ExchangeError {
             }
             Self::HungUp { got, expected } => write!(
                 f,
-                "{peer} closed the connection after {got} of {expected} bytes of a frame"
+                "{peer} closed the connection after {got} of {expected} bytes of a frame: look at its error, or it is another kind of server"
             ),
             // As `Debug` formats it, so that no control character of the peer reaches a terminal.
             Self::Refused { words, .. } => write!(f, "{peer} refused the connection: {words:?}"),

@@ -228,7 +228,10 @@ pub fn explain(error: verbs_core::Error, timeout: Duration) -> ExchangeError {
                 Ok(reason) => refusal(reason),
                 Err(_) if is_not_listening(failure) => ExchangeError::NotListening {
                     after: None,
-                    source: io::ErrorKind::ConnectionRefused.into(),
+                    source: io::Error::new(
+                        io::ErrorKind::ConnectionRefused,
+                        "rdma_cm found no listener: does the server listen by rdma_cm, too?",
+                    ),
                 },
                 Err(_) => ExchangeError::Manager(error),
             }

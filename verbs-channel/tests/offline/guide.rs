@@ -151,6 +151,7 @@ fn of_core() -> Vec<Core> {
         },
         Core::RemoteAccess,
         PostError::examples()[0].into(),
+        PostError::examples()[5].into(),
         work_error(WcStatus::WR_FLUSH_ERR).into(),
         work_error(WcStatus::LOC_PROT_ERR).into(),
     ]
@@ -251,17 +252,36 @@ fn no_path(why: Errno, local: &str, remote: &str) -> String {
 /// Errors of the connection manager.
 #[cfg(feature = "rdmacm")]
 fn of_manager() -> Vec<Error> {
+    use verbs_channel::exchange::rdmacm::explain;
     use verbs_channel::verbs_core::TransportType;
     use verbs_channel::verbs_core::rdmacm::CmFailure;
 
     let peer = SocketAddr::from(([10, 0, 0, 2], 7471));
-    let steps = ["resolving the address", "connecting"].into_iter();
-    let failed = |(step, failure)| {
-        let failure = Box::new(failure);
-        let error = ExchangeError::Manager(Core::ConnectionManager { step, failure });
-        ExchangeFailure::new(Some(peer), error).into()
+    let [unresolved, rejected, ..] = CmFailure::examples();
+    let rejected = || {
+        let failure = Box::new(rejected);
+        let step = "connecting";
+        Core::ConnectionManager { step, failure }
     };
+    let failure = Box::new(unresolved);
+    let step = "resolving the address";
+    let unresolved = Core::ConnectionManager { step, failure };
+    let no_route = Core::Verb {
+        verb: "rdma_resolve_route",
+        source: Errno::NODEV.into(),
+    };
+    let localhost = SocketAddr::from(([127, 0, 0, 1], 7471));
+    let of_steps = [
+        (peer, unresolved),
+        (localhost, no_route),
+        (peer, rejected()),
+    ];
+    let of_steps = of_steps.map(|(peer, error)| {
+        let error = explain(error, Duration::ZERO);
+        ExchangeFailure::new(Some(peer), error).into()
+    });
     let of_core = [
+        rejected(),
         Core::NeedsRdmaCm {
             device: "siw0".into(),
         },
@@ -278,7 +298,6 @@ fn of_manager() -> Vec<Error> {
         },
     ];
     let of_core = of_core.map(Error::from);
-    let steps = steps.zip(CmFailure::examples()).map(failed);
     let other = ExchangeError::OtherTransport {
         peer: TransportType::IB,
         ours: TransportType::IWARP,
@@ -305,7 +324,8 @@ fn of_manager() -> Vec<Error> {
         (listener, ExchangeError::Stranger),
     ];
     let exchanged = exchanged.map(|(peer, error)| ExchangeFailure::new(Some(peer), error).into());
-    steps.chain(of_core).chain(exchanged).collect()
+    let of_steps = of_steps.into_iter();
+    of_steps.chain(of_core).chain(exchanged).collect()
 }
 
 fn work_error(status: WcStatus) -> WorkError {

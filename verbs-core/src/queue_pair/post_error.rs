@@ -178,7 +178,7 @@ impl fmt::Display for PostError {
         if self.reason == Reason::OtherDomain {
             return write!(
                 f,
-                "the memory of request {found} is of another protection domain than {of}: register it in the same; nothing was posted"
+                "the memory of request {found} is of another protection domain than {of}: register it in that domain; nothing was posted"
             );
         }
         let refused = u64::from(self.posted) + 1;

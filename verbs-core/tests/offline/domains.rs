@@ -78,8 +78,8 @@ fn element_of_another_domain_is_rejected_in_each_way_to_post_it() {
     }
     let text = |error: PostError, of: &str| {
         let expected = format!(
-            "the memory of request 1 is of another protection domain than {of}: register it in the \
-             same; nothing was posted"
+            "the memory of request 1 is of another protection domain than {of}: register it in \
+             that domain; nothing was posted"
         );
         assert_eq!(error.to_string(), expected);
     };
