@@ -123,7 +123,7 @@ fn messages_that_come_together_are_answered_in_turn() {
 
 #[test]
 fn a_client_that_sends_no_messages_is_left_alone() {
-    let server = Server::start("noise", &["--max-clients", "3"]);
+    let server = Server::start("noise", &["--max-clients", "4"]);
     let mut good = server.client();
     good.begin();
     // A size that is too small, one that is too large, and one above what was agreed.

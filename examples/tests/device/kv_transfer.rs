@@ -305,7 +305,8 @@ fn packets_that_are_lost_damage_nothing() {
     let (here, there) = crossed();
     let decode = decode(&here, &SMALL, &["-n", "4", "--abort-every", "2"]);
     prefill(&decode, &there, &SMALL, &[]).succeeds();
-    ends(decode, 4, 2..3);
+    // Pages that come late may come all at once: then a request is done before it is to end.
+    ends(decode, 4, 0..3);
 }
 
 #[test]
