@@ -13,6 +13,9 @@ use crate::process::{display, kill_tree, stop_here_if_ending};
 /// These programs take a tenth of a second.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// How often the time of an operation is taken until a long run takes longer than a short one.
+const TRIES: u32 = 5;
+
 /// How long operations take, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Times {
@@ -59,15 +62,21 @@ pub(super) fn samples<const N: usize>(
                 command.args([operation, &*count.to_string()]);
                 processor_time(command.env("LD_LIBRARY_PATH", dir))
             };
-            let more = loop {
+            let mut more = None;
+            // If the short one took longer, something else has used its processor's caches, or its clock.
+            for _ in 0..TRIES {
                 let (Some(short_time), Some(long_time)) = (run(short)?, run(long)?) else {
                     return Ok(None);
                 };
-                // If the short one took longer, something else has used its processor's caches, or its clock.
-                if let Some(more) = long_time.checked_sub(short_time) {
-                    break more.as_secs_f64();
+                more = long_time.checked_sub(short_time);
+                if more.is_some() {
+                    break;
                 }
-            };
+            }
+            let more = more.map(|more| more.as_secs_f64()).ok_or_else(|| {
+                let why = format!("{operation}: {short} took longer than {long} in {TRIES} tries");
+                Error::new(why)
+            })?;
             #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
             samples.push(more * 1e9 / (long - short) as f64);
         }
