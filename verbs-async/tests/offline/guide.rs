@@ -7,7 +7,7 @@ use tokio::runtime::Builder;
 use verbs_async::notifier::TokioNotifier;
 use verbs_async::verbs_channel::exchange::ExchangeError;
 use verbs_async::{Error, ErrorChain, StreamError};
-use verbs_harness::chains::{Explained, assert_explained};
+use verbs_harness::chains::{self, Explained, assert_explained};
 
 const PAGE: &str = include_str!("../../../verbs-channel/src/guide/troubleshooting/running.md");
 
@@ -16,13 +16,7 @@ fn quoted() -> Vec<String> {
     let (_, section) = PAGE
         .split_once("\n# With verbs-async\n")
         .expect("the page has the section");
-    let section = section.split("\n# ").next().unwrap_or_default();
-    let blocks = section.split("```text\n").skip(1);
-    let texts = blocks.map(|block| {
-        let (text, _) = block.split_once("\n```").expect("the block has an end");
-        text.replace('\n', " ")
-    });
-    texts.collect()
+    chains::quoted(section.split("\n# ").next().unwrap_or_default())
 }
 
 /// What a notifier of tokio returns that is made outside of a runtime, and within one without I/O.

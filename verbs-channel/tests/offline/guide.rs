@@ -18,6 +18,7 @@ use verbs_channel::verbs_core::{
 use verbs_channel::{
     Channel, ChannelBuilder, DownReason, Error, Queue, RejectReason, TransportError,
 };
+use verbs_harness::chains;
 
 use crate::fake_device::pd;
 
@@ -58,14 +59,8 @@ fn sections(file: &str) -> impl Iterator<Item = &str> {
 /// The texts that the guide quotes: each block of the language `text`, as one line.
 fn quoted() -> Vec<String> {
     let sections = FILES.iter().flat_map(|file| sections(file));
-    let blocks = sections
-        .filter(|section| !is_elsewhere(section))
-        .flat_map(|section| section.split("```text\n").skip(1));
-    let texts = blocks.map(|block| {
-        let (text, _) = block.split_once("\n```").expect("the block has an end");
-        text.replace('\n', " ")
-    });
-    texts.collect()
+    let sections = sections.filter(|section| !is_elsewhere(section));
+    sections.flat_map(chains::quoted).collect()
 }
 
 fn no_memory() -> io::Error {

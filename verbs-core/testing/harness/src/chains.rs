@@ -10,6 +10,16 @@ pub fn parts(error: &(dyn Error + 'static)) -> Vec<String> {
     chain.map(ToString::to_string).collect()
 }
 
+/// The blocks of the language `text` in a page, each as one line: the texts of errors that it quotes.
+pub fn quoted(page: &str) -> Vec<String> {
+    let blocks = page.split("```text\n").skip(1);
+    let texts = blocks.map(|block| {
+        let (text, _) = block.split_once("\n```").expect("the block has an end");
+        text.replace('\n', " ")
+    });
+    texts.collect()
+}
+
 /// Asserts the rule of all error types: each prints one clause that does not repeat its source, so
 /// `a: b: c` repeats nothing.
 pub fn assert_repeats_nothing(error: &(dyn Error + 'static)) {
