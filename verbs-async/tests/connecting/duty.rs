@@ -74,7 +74,7 @@ where
         let until = |is_there: &dyn Fn() -> bool| {
             let begun = Instant::now();
             while !is_there() {
-                assert!(begun.elapsed() < LONG, "nobody continues");
+                assert!(begun.elapsed() < LONG, "no helper thread continues");
                 thread::yield_now();
             }
         };

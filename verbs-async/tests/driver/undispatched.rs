@@ -1,5 +1,5 @@
-//! Operations whose completions were polled by code that has not dispatched them yet: whoever takes their outcomes
-//! before makes room for others all the same.
+//! Operations whose completions were polled and not dispatched yet. Taking such an outcome makes room for others, as
+//! dispatching does.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};

@@ -1,4 +1,4 @@
-//! Channels that have failed and are not flushed: the drain timeout bounds that, whoever waits.
+//! Channels that have failed and are not flushed end after the drain timeout: in polls, in waits, and in layers above.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;

@@ -304,7 +304,7 @@ fn place(number: u64, places: usize) -> usize {
     usize::try_from(number % places as u64).unwrap_or(0)
 }
 
-/// The bytes of the operation with this number; one is wrong if the plan says so.
+/// The bytes that this operation sends. With `--corrupt`, the first byte of one operation is wrong.
 pub(crate) fn contents(plan: &Plan, conn: usize, number: u64) -> Vec<u8> {
     let mut bytes = pattern(conn, number).bytes(0, plan.size());
     if plan.corrupt == Some(number)
