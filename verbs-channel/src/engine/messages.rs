@@ -168,10 +168,11 @@ impl Engine {
         shared.is_some_and(|shared| shared.queue.ended() > 0)
     }
 
-    /// Has this waker woken whenever a prepared or connected channel is dropped that has not joined, and at once if one
-    /// was dropped before. Then
+    /// Has this waker woken whenever a prepared or connected channel is dropped that has not joined, from now on. Then
     /// [`forget_dropped_members`](Self::forget_dropped_members) is to be called: the messages of such a channel may hold all
     /// receives, and no completion announces that they are of no use any more.
+    ///
+    /// It is not woken within this call, as the caller may hold a lock. So pass it before a channel is prepared.
     pub fn wake_when_members_drop(&mut self, waker: Waker) {
         if let Some(shared) = &self.shared {
             shared.queue.wake_when_claims_end(waker);

@@ -108,16 +108,11 @@ impl SharedQueue {
         }
     }
 
-    /// Has this woken whenever a claim ends, and now if some have ended that were not
-    /// [forgotten](Self::forget_ended).
+    /// Has this woken whenever a claim ends.
     pub(crate) fn wake_when_claims_end(&self, waker: Waker) {
         // Under the lock, none is cloned or dropped: that runs foreign code.
-        let waker = Arc::new(waker);
-        let replaced = lock(&self.claims).waker.replace(Arc::clone(&waker));
+        let replaced = lock(&self.claims).waker.replace(Arc::new(waker));
         drop(replaced);
-        if self.ended() > 0 {
-            waker.wake_by_ref();
-        }
     }
 
     /// How many claims have ended, and were not [forgotten](Self::forget_ended): their queue pairs have been
