@@ -170,11 +170,14 @@ impl ChannelBuilder {
         /// How many times the device sends again when the peer has no receive posted; 7, forever,
         /// unless set.
         ///
-        /// Soft-RoCE gives up after about half a second even with 7.
+        /// Soft-RoCE gives up when the time of `ack_timeout` and `retry_cnt` is over, even with 7: by default, after
+        /// about half a second.
         rnr_retry: plain MaxRnrRetries,
         /// The service level, 0 to 15; 0 unless set.
         sl: plain u8,
-        /// The GRH's traffic class; 0 unless set.
+        /// The GRH's traffic class, on RoCE v2 four times the DSCP; 0 unless set.
+        ///
+        /// The DSCP chooses the class of the packets in switches, such as one that loses none.
         traffic_class: plain u8,
         /// How long an operation on borrowed buffers, and the end of a scope, wait before the channel is
         /// aborted; forever unless set.

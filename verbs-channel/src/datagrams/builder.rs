@@ -85,7 +85,7 @@ impl DatagramsBuilder {
         qkey: option QKey,
         /// The service level, 0 to 15; 0 unless set.
         sl: plain u8,
-        /// The GRH's traffic class; 0 unless set.
+        /// The GRH's traffic class, on RoCE v2 four times the DSCP; 0 unless set.
         traffic_class: plain u8,
         /// How long [`send_to`](Datagrams::send_to) waits for room; forever unless set. A device
         /// makes room as it sends, unless it fails.

@@ -101,7 +101,7 @@ impl DatagramQueuePairBuilder {
         src_path_bits: plain u8,
         /// The highest rate to send at, as a code of `enum ibv_rate`; 0, the port's own, unless set.
         static_rate: plain u8,
-        /// The GRH's traffic class; 0 unless set.
+        /// The GRH's traffic class, on RoCE v2 four times the DSCP; 0 unless set.
         traffic_class: plain u8,
         /// The GRH's flow label, 20 bits; 0 unless set.
         flow_label: plain u32,

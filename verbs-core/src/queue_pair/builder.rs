@@ -234,7 +234,9 @@ impl<R: Receives> QueuePairBuilder<R> {
         /// The highest rate to send at, as a code of `enum ibv_rate`; 0, the port's own, unless set.
         #[doc(alias = "ibv_rate")]
         static_rate: plain u8,
-        /// The GRH's traffic class; 0 unless set.
+        /// The GRH's traffic class, on RoCE v2 four times the DSCP; 0 unless set.
+        ///
+        /// The DSCP chooses the class of the packets in switches, such as one that loses none.
         traffic_class: plain u8,
         /// The GRH's flow label, 20 bits; 0 unless set.
         flow_label: plain u32,

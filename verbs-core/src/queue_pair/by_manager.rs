@@ -61,6 +61,9 @@ impl<R: Receives> PreparedQueuePair<R> {
     fn ours(&self, attr: &QpAttr) -> QpAttr {
         let (mask, config) = (attr.mask(), &self.qp.config);
         let mut ours = *attr;
+        if mask.contains(QpAttrMask::AV) {
+            ours = ours.with_ah_attr(config.route.applied_to(attr.ah_attr()));
+        }
         if mask.contains(QpAttrMask::ACCESS_FLAGS) {
             let granted = attr.qp_access_flags() | config.qp_access_flags;
             ours = ours.with_qp_access_flags(granted & config.qp_access_flags);

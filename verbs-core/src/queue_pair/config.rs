@@ -62,7 +62,8 @@ bounded! {
     /// fails with [`RNR_RETRY_EXC_ERR`](crate::WcStatus::RNR_RETRY_EXC_ERR).
     ///
     /// Default: 7, which means forever. A program that waits needs a timeout of its own. Soft-RoCE
-    /// gives up after about half a second, even with 7.
+    /// gives up when the time of [`AckTimeout`] and [`MaxAckRetries`] is over, even with 7: by default, after about
+    /// half a second.
     MaxRnrRetries(u8), "rnr_retry", 0..=7
 }
 

@@ -47,6 +47,10 @@
 //! # }
 //! ```
 //!
+//! The manager chooses the GID, the path and the packet sequence numbers. The rate, the flow label, the service level
+//! and the traffic class are those of the queue pair's builder if they are not 0. On iWARP a queue pair has none of
+//! these.
+//!
 //! Post the first receives on the prepared queue pair, before `connect` and `accept`: the peer may
 //! send as soon as it is connected.
 //!

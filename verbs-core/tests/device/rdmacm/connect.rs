@@ -127,6 +127,37 @@ fn dropping_a_connection_disconnects_its_peer() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
+fn packets_have_the_traffic_class_of_the_settings_or_of_the_manager() {
+    let test = begin!(iwarp lacks "traffic classes of queue pairs");
+    let Some(mut server) = Server::new(&test, &peer_name()) else {
+        return;
+    };
+    let mut connector = Connector::new().unwrap();
+    connector.set_tos(0x20).unwrap();
+    let resolved = connector.resolve_addr(server.addr, PATIENCE).unwrap();
+    let routing = resolved.wait(Some(PATIENCE)).unwrap();
+    let routing = routing.resolve_route(PATIENCE).unwrap();
+    let route = routing.wait(Some(PATIENCE)).unwrap();
+    let side = Side::new(&route.device_name());
+    let asks = route.connect(side.prepared(), b"").unwrap();
+    let theirs = QueuePair::builder(&server.side.pd, &server.side.send_cq, &server.side.recv_cq)
+        .traffic_class(104)
+        .flow_label(0x1_2345)
+        .build()
+        .unwrap();
+    let answers = server.request().accept(theirs, b"").unwrap();
+    let [asked, answered] = both(asks, answers);
+    let grh = |connected: &Connected| {
+        let attr = connected.queue_pair.query().unwrap();
+        attr.ah_attr().as_raw().grh
+    };
+    assert_eq!(grh(&asked).traffic_class, 0x20, "the manager's");
+    let ours = grh(&answered);
+    assert_eq!((ours.traffic_class, ours.flow_label), (104, 0x1_2345));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
 fn queue_pairs_get_no_access_that_their_settings_deny() {
     let test = begin!();
     let Some(mut server) = Server::new(&test, &peer_name()) else {
