@@ -424,9 +424,15 @@ fn memlock_limit(refused: &io::Error) -> Option<u64> {
     (ret == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Whether the limit does not apply to this process: it has `CAP_IPC_LOCK`.
+/// Whether the limit does not apply to this process: it has `CAP_IPC_LOCK`, and not only in a user namespace of a
+/// container.
 fn has_cap_ipc_lock() -> bool {
     const CAP_IPC_LOCK: u32 = 14;
+    // There is no such file if the kernel has no user namespaces.
+    let ids = fs::read_to_string("/proc/self/uid_map");
+    if ids.is_ok_and(|ids| !ids.split_whitespace().eq(["0", "0", "4294967295"])) {
+        return false;
+    }
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let caps = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let caps = caps.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());

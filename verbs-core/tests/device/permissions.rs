@@ -36,6 +36,29 @@ fn a_memlock_limit_that_is_too_low_is_named() {
     assert!(child.ended().success());
 }
 
+/// Its `CAP_IPC_LOCK` is one of the namespace, which the kernel does not ask for here.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_memlock_limit_is_named_to_root_of_a_user_namespace() {
+    if let Some((_, mut line)) = role() {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let has = |line: &str| line.starts_with("CapEff:") && !line.ends_with("0000");
+        line.write(&status.lines().any(has).to_string());
+        let pd = context().alloc_pd().unwrap();
+        let refused = pd.reg_mr(vec![1_u8; 1 << 20]).unwrap_err();
+        return line.write(&chain(&refused.into_parts().0));
+    }
+    let test = begin!();
+    let mut child = Child::start_as_root_of_container(&test, "register", 64 << 10);
+    if child.line.read() != "true" {
+        return test.skip("user namespaces are not permitted, or have no capabilities");
+    }
+    let words = child.line.read();
+    let limit = "most likely because the limit on locked memory is 65536 bytes";
+    assert!(words.contains(limit), "{words}");
+    assert!(child.ended().success());
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_device_that_gets_no_descriptor_is_not_opened() {

@@ -1,6 +1,6 @@
 //! A test's other process: the same test, started again with the name of its part.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::{Child as Process, Command, ExitStatus, Stdio};
 use std::time::Instant;
 use std::{env, fs, process};
 
-use super::{LIMIT, PATIENCE, Test, device_name, is_root, until};
+use super::{LIMIT, PATIENCE, Test, device_name, is_root, until, user};
 
 const PORT: &str = "VERBS_TEST_PORT";
 const ROLE: &str = "VERBS_TEST_ROLE";
@@ -94,6 +94,19 @@ impl Drop for FewObjects {
     }
 }
 
+/// Limits how many bytes this process may lock.
+fn limit_locked_memory(bytes: u64) -> io::Result<()> {
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: bytes,
+    };
+    // SAFETY: `limit` is a local.
+    match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(io::ErrorKind::PermissionDenied.into()),
+    }
+}
+
 /// From now on this process belongs to a group with [`FewObjects`].
 pub fn join_group(path: &str) {
     fs::write(Path::new(path).join("cgroup.procs"), "0").unwrap();
@@ -114,23 +127,36 @@ impl Child {
 
     /// The same as a user without rights, with a limit on locked memory in bytes, if one is given.
     pub fn start_as_nobody(test: &Test, role: &str, memlock: Option<u64>) -> Self {
+        let limit = move || memlock.map_or(Ok(()), limit_locked_memory);
         Self::start_with(test, role, |command| {
-            let limit = move || {
-                let Some(bytes) = memlock else {
-                    return Ok(());
-                };
-                let limit = libc::rlimit {
-                    rlim_cur: bytes,
-                    rlim_max: bytes,
-                };
-                // SAFETY: `limit` is a local.
-                match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } {
-                    0 => Ok(()),
-                    _ => Err(std::io::ErrorKind::PermissionDenied.into()),
-                }
-            };
             // SAFETY: a system call is all it does.
             unsafe { command.pre_exec(limit) };
+            if is_root() {
+                command.uid(NOBODY).gid(NOBODY);
+            }
+        })
+    }
+
+    /// The same as root in a user namespace, if this host permits it: a user with all capabilities there, and
+    /// with none elsewhere, as in a container without root.
+    pub fn start_as_root_of_container(test: &Test, role: &str, memlock: u64) -> Self {
+        let user = if is_root() { NOBODY } else { user() };
+        let map = format!("0 {user} 1");
+        let enter = move || {
+            limit_locked_memory(memlock)?;
+            // After a change of the user, its files in /proc are root's otherwise.
+            // SAFETY: it changes this process only.
+            unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
+            // SAFETY: the same.
+            let entered = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
+            match entered {
+                0 => fs::write("/proc/self/uid_map", &map),
+                _ => Ok(()),
+            }
+        };
+        Self::start_with(test, role, |command| {
+            // SAFETY: system calls are all it does.
+            unsafe { command.pre_exec(enter) };
             if is_root() {
                 command.uid(NOBODY).gid(NOBODY);
             }

@@ -228,8 +228,13 @@ pub fn is_soft() -> bool {
 
 /// Whether this process is root.
 pub fn is_root() -> bool {
+    user() == 0
+}
+
+/// The number of the user that runs this process.
+fn user() -> u32 {
     // SAFETY: it only asks.
-    unsafe { libc::geteuid() == 0 }
+    unsafe { libc::geteuid() }
 }
 
 /// A file below the device in sysfs.
