@@ -55,6 +55,9 @@ impl GidEntry {
     }
 
     /// The name of the network interface behind the GID; `None` if there is none.
+    ///
+    /// Each network namespace counts its interfaces by itself. If that of the GID is in another namespace, this may
+    /// be the name of another interface: compare the [`gid`](Self::gid) with the interface's address.
     #[must_use]
     pub fn netdev(&self) -> Option<String> {
         let mut name: [c_char; libc::IF_NAMESIZE] = [0; libc::IF_NAMESIZE];

@@ -32,7 +32,7 @@
 //! | *request*, *post* | what the device is to do, and the call that puts it into a queue |
 //! | *element* | [a part of a region](memory#registered-memory), of which requests are made |
 //! | *completion* | the entry that the device adds to a completion queue when a request has ended |
-//! | *flushed* | completed without having been tried, since the queue pair has failed or was closed |
+//! | *flushed* | completed with an error, since the queue pair has failed or was closed; the peer may have received [the request](endings#outcomes), or a part of it |
 //! | *poll*, *arm*, *event* | to look for completions; to ask for an event at the next one, for which a thread [can sleep](performance#polling-or-sleeping) |
 //! | *two-sided*, *one-sided* | [operations](rdma_and_tcp#the-operations) with the peer's program, and without it |
 //! | *immediate* | 32 bits that a send or a write can carry; of a write, only these reach [the peer's program](rdma_and_tcp#the-operations) |

@@ -88,6 +88,8 @@ fn of_devices() -> Vec<String> {
     let memory = prepare(|builder| builder);
     with(|library| library.refuse.push(("ibv_create_qp", libc::EAGAIN)));
     let group = prepare(|builder| builder);
+    with(|library| library.refuse.push(("ibv_create_qp", libc::EINVAL)));
+    let together = prepare(|builder| builder);
     let (_context, pd, cq) = ladder();
     let builder = QueuePair::builder(&pd, &cq, &cq);
     let limit = text(builder.max_send_wr(100_000).build().unwrap_err());
@@ -107,6 +109,7 @@ fn of_devices() -> Vec<String> {
         no_gid,
         memory,
         group,
+        together,
         limit.replace("device's 1000 ", "device's 32768 "),
         down,
         none,

@@ -45,10 +45,12 @@ bitflags::bitflags! {
         /// The memory is backed by huge pages.
         #[doc(alias = "IBV_ACCESS_HUGETLB")]
         const HUGETLB = IBV_ACCESS_HUGETLB.0;
-        /// The device may write the bytes of messages in any order, which is faster on some hosts.
+        /// The device may write bytes into the region in any order, those of one message and those of several,
+        /// which is faster on some hosts.
         ///
         /// The bytes are in place once their completion, or a later one, has been polled. A flag in the
-        /// memory does not show that they are. Devices may ignore `RELAXED_ORDERING`.
+        /// memory does not show that they are. Of two writes to the same bytes that are in flight at once, the
+        /// older one may win. Devices may ignore `RELAXED_ORDERING`.
         #[doc(alias = "IBV_ACCESS_RELAXED_ORDERING")]
         const RELAXED_ORDERING = IBV_ACCESS_RELAXED_ORDERING.0;
 

@@ -48,7 +48,8 @@ use crate::rejected::Rejected;
 /// - A flag in memory, which a peer writes last and this side loads with
 ///   [`Acquire`](Ordering::Acquire), does not replace such a completion. It works with devices and
 ///   hosts that write to memory in order, as most do. It does not work for a region with
-///   [`RELAXED_ORDERING`](AccessFlags::RELAXED_ORDERING): there the flag may arrive before the data.
+///   [`RELAXED_ORDERING`](AccessFlags::RELAXED_ORDERING): there the flag may arrive before the data, and of two
+///   writes to the same bytes that are in flight at once, the older one may win.
 ///
 /// # Cost
 ///
