@@ -108,6 +108,7 @@ impl ProtectionDomain {
     /// keepalive is dropped.
     #[doc(alias = "ibv_reg_mr_iova")]
     #[doc(alias = "ibv_reg_mr_iova2")]
+    #[doc(alias = "IBV_ACCESS_ZERO_BASED")]
     pub unsafe fn register_raw_iova<K: 'static>(
         &self,
         ptr: NonNull<u8>,

@@ -409,6 +409,8 @@ macro_rules! with_a_device {
 
             /// The address of this side.
             #[must_use]
+            #[doc(alias = "rdma_get_local_addr")]
+            #[doc(alias = "rdma_get_src_port")]
             pub fn local_addr(&self) -> Option<SocketAddr> {
                 self.id$(.$field)?.local_addr()
             }
@@ -423,6 +425,8 @@ macro_rules! with_a_peer {
         impl $type {
             /// The address of the peer.
             #[must_use]
+            #[doc(alias = "rdma_get_peer_addr")]
+            #[doc(alias = "rdma_get_dst_port")]
             pub fn peer_addr(&self) -> Option<SocketAddr> {
                 self.id.peer_addr()
             }

@@ -5,19 +5,35 @@ use std::collections::BTreeMap;
 /// The items with an alias, in the order of the files, as paths of `verbs_core`.
 pub(super) type Items = BTreeMap<String, Vec<String>>;
 
-/// Whose methods macros make; the first of several types.
-const OWNERS: [(&str, &str); 5] = [
-    ("work_request", "SendWorkRequest"),
-    ("carries_data", "SendWorkRequest"),
-    ("in_each_state", "QueuePair"),
-    ("receives", "QueuePair"),
-    ("unowned", "RawRegion"),
+/// Whose methods macros make; of the steps of a connection manager, the last ones.
+const OWNERS: [(&str, &[&str]); 7] = [
+    (
+        "work_request",
+        &[
+            "SendWorkRequest",
+            "WriteWorkRequest",
+            "ReadWorkRequest",
+            "AtomicWorkRequest",
+        ],
+    ),
+    (
+        "carries_data",
+        &["SendWorkRequest", "WriteWorkRequest", "DatagramWorkRequest"],
+    ),
+    ("in_each_state", &["PreparedQueuePair", "QueuePair"]),
+    ("receives", &["PreparedQueuePair", "QueuePair"]),
+    ("unowned", &["RawRegion", "DmabufRegion"]),
+    (
+        "with_a_device",
+        &["Connection", "DatagramService", "MulticastGroup"],
+    ),
+    ("with_a_peer", &["Connection", "DatagramService"]),
 ];
 
 /// Adds the items of one file of verbs-core, which rustfmt has formatted. `module` is the public module
 /// of its types, such as `crate::rdmacm`.
 pub(super) fn add(items: &mut Items, module: &str, text: &str) {
-    let mut owner: Option<String> = None;
+    let mut owners: Vec<String> = Vec::new();
     let mut is_enum = false;
     let mut aliases: Vec<&str> = Vec::new();
     for line in text.lines() {
@@ -28,12 +44,15 @@ pub(super) fn add(items: &mut Items, module: &str, text: &str) {
         }
         if is_top {
             if code.starts_with('}') {
-                (owner, is_enum) = (None, false);
+                owners.clear();
+                is_enum = false;
             }
             is_enum |= code.starts_with("open_enum!");
-            owner = owner_of(code).or(owner);
         }
-        if is_enum && let Some((item, c)) = enum_item(code, &mut owner) {
+        if is_top || code.starts_with("impl") {
+            owners = owners_of(code).unwrap_or(owners);
+        }
+        if is_enum && let Some((item, c)) = enum_item(code, &mut owners) {
             aliases.push(c);
             for c in aliases.drain(..) {
                 add_path(items, c, format!("{module}::{item}"));
@@ -48,17 +67,16 @@ pub(super) fn add(items: &mut Items, module: &str, text: &str) {
         if let Some(item) = &item
             && !item.name.contains('$')
         {
-            let path = match &owner {
-                _ if item.is_type || is_top => Some(item.name.to_owned()),
-                Some(owner) => Some(format!("{owner}::{}", item.name)),
-                // Made by a macro, for several types.
-                None => None,
+            let paths: Vec<String> = if item.is_type || is_top {
+                vec![item.name.to_owned()]
+            } else {
+                let of = owners.iter();
+                of.map(|owner| format!("{owner}::{}", item.name)).collect()
             };
-            for (c, path) in aliases
-                .iter()
-                .flat_map(|c| path.iter().map(move |path| (c, path)))
-            {
-                add_path(items, c, format!("{module}::{path}"));
+            for c in &aliases {
+                for path in &paths {
+                    add_path(items, c, format!("{module}::{path}"));
+                }
             }
         }
         aliases.clear();
@@ -66,7 +84,7 @@ pub(super) fn add(items: &mut Items, module: &str, text: &str) {
             && item.is_type
             && code.ends_with('{')
         {
-            owner = Some(item.name.to_owned());
+            owners = vec![item.name.to_owned()];
         }
     }
 }
@@ -78,12 +96,12 @@ fn add_path(items: &mut Items, c: &str, path: String) {
     }
 }
 
-/// The type of an `impl` block, or of a macro that makes methods.
-fn owner_of(code: &str) -> Option<String> {
+/// The type of an `impl` block, or those of a macro that makes methods.
+fn owners_of(code: &str) -> Option<Vec<String>> {
     let made = code.strip_prefix("macro_rules! ").map(name_at);
     if let Some(made) = made {
-        let known = OWNERS.iter().find(|(name, _)| *name == made);
-        return known.map(|(_, owner)| (*owner).to_owned());
+        let (_, owners) = OWNERS.iter().find(|(name, _)| *name == made)?;
+        return Some(owners.iter().map(|&owner| owner.to_owned()).collect());
     }
     let rest = code.strip_prefix("unsafe ").unwrap_or(code);
     let mut rest = rest.strip_prefix("impl")?;
@@ -91,19 +109,23 @@ fn owner_of(code: &str) -> Option<String> {
         rest = rest.split_once("> ")?.1;
     }
     let of = rest.split_once(" for ").map_or(rest, |(_, of)| of);
-    Some(name_at(of.trim_start()).to_owned())
+    let of = of.trim_start();
+    let path = of.split(['<', ' ']).next()?;
+    let name = name_at(path.rsplit("::").next()?);
+    // Otherwise it is an argument of the macro.
+    (!name.contains('$')).then(|| vec![name.to_owned()])
 }
 
 /// An item of an `open_enum!`: `Name(u32), "ibv_name";` or `NAME = code "IBV_NAME" "text",`.
-fn enum_item<'c>(code: &'c str, owner: &mut Option<String>) -> Option<(String, &'c str)> {
+fn enum_item<'c>(code: &'c str, owners: &mut Vec<String>) -> Option<(String, &'c str)> {
     let c = code.split('"').nth(1)?;
     let name = name_at(code);
     if code.trim_end().ends_with(';') && code.contains('(') {
-        *owner = Some(name.to_owned());
+        *owners = vec![name.to_owned()];
         return Some((name.to_owned(), c));
     }
     let is_constant = code.get(name.len()..)?.starts_with(" = ");
-    let owner = owner.as_deref()?;
+    let owner = owners.first()?;
     is_constant.then(|| (format!("{owner}::{name}"), c))
 }
 
@@ -159,10 +181,12 @@ fn name_at(code: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn paths(text: &str) -> Vec<(String, Vec<String>)> {
+    fn paths(text: &str) -> Vec<(String, String)> {
         let mut items = Items::new();
         add(&mut items, "crate", text);
-        items.into_iter().collect()
+        let all = items.into_iter();
+        all.flat_map(|(c, paths)| paths.into_iter().map(move |path| (c.clone(), path)))
+            .collect()
     }
 
     #[test]
@@ -209,6 +233,11 @@ macro_rules! receives {
             #[doc(alias = "ibv_post_recv")]
             pub unsafe fn post_receive(&self) {}
         }
+
+        impl Chain<$name> {
+            #[doc(alias = "ibv_post_recv")]
+            pub unsafe fn post_receives(&self) {}
+        }
     };
 }
 
@@ -235,12 +264,14 @@ mod tests {
             ("ibv_fork_init", "crate::fork_init"),
             ("ibv_mtu", "crate::Mtu"),
             ("ibv_pd", "crate::ProtectionDomain"),
+            ("ibv_post_recv", "crate::PreparedQueuePair::post_receive"),
             ("ibv_post_recv", "crate::QueuePair::post_receive"),
+            ("ibv_post_recv", "crate::Chain::post_receives"),
             ("ibv_qp_state", "crate::QpState"),
             ("ibv_qp_state_str", "crate::QpState"),
             ("verbs_of_any_prefix", "crate::Context::alloc_pd"),
         ];
-        let expected = expected.map(|(c, path)| (c.to_owned(), vec![path.to_owned()]));
+        let expected = expected.map(|(c, path)| (c.to_owned(), path.to_owned()));
         assert_eq!(paths(text), expected);
     }
 }

@@ -39,6 +39,8 @@ struct Page {
     prefixes: [&'static str; 2],
     /// The public module of the types that it has.
     module: &'static str,
+    /// How objects are passed to C.
+    passing: &'static str,
     groups: &'static [Group],
     /// The names that are nobody's to use, and why.
     left_out: &'static [(&'static str, &'static str)],
@@ -51,6 +53,7 @@ const PAGES: [Page; 2] = [
         path: "verbs-core/src/from_c.md",
         prefixes: ["ibv_", "IBV_"],
         module: "crate",
+        passing: "the pointer of an object is its `as_ptr()`, that of a region its `as_mr_ptr()`",
         groups: reasons::VERBS,
         left_out: reasons::NOT_OF_VERBS,
     },
@@ -60,6 +63,7 @@ const PAGES: [Page; 2] = [
         path: "verbs-core/src/rdmacm/from_c.md",
         prefixes: ["rdma_", "RDMA_"],
         module: "crate::rdmacm",
+        passing: "the identifiers of these types cannot be passed to them",
         groups: reasons::MANAGER,
         left_out: reasons::NOT_OF_MANAGER,
     },
@@ -181,7 +185,7 @@ impl Page {
         let mut unknown = Vec::new();
         for name in names {
             let paths = items.get(*name).into_iter().flatten();
-            let links: Vec<String> = paths.filter_map(|path| self.link(path)).collect();
+            let links: Vec<String> = paths.filter_map(|path| self.link(name, path)).collect();
             if !links.is_empty() {
                 writeln!(table, "| `{name}` | {} |", links.join(", ")).ok();
             } else if let Some(group) = self.groups.iter().position(|group| group.fits(name)) {
@@ -202,7 +206,8 @@ impl Page {
              Every name of {origin}, and what it is called here.\n\n\
              | C | Rust |\n|---|---|\n{table}\n\
              # Names without a Rust name of their own\n\n\
-             They are in [`verbs_sys`](crate::verbs_sys), by the same names; each object has an `as_ptr()`.\n"
+             They are in [`verbs_sys`](crate::verbs_sys), by the same names; {}.\n",
+            self.passing
         );
         let mut is_in_sys = true;
         for (group, names) in others {
@@ -226,11 +231,17 @@ impl Page {
         Ok(page)
     }
 
-    /// A link to an item, if it is there whenever the page is.
-    fn link(&self, path: &str) -> Option<String> {
+    /// A link to the item of this C name, if it is there whenever the page is.
+    fn link(&self, c: &str, path: &str) -> Option<String> {
         let name = path.strip_prefix(self.module)?.strip_prefix("::")?;
         let is_here = !name.starts_with("rdmacm::");
-        is_here.then(|| format!("[`{name}`]({path})"))
+        let link = format!("[`{name}`]({path})");
+        // It takes what C's function returns.
+        let link = match name.ends_with("::from_raw") {
+            true => format!("[`verbs_sys::{c}`](crate::verbs_sys::{c}), then {link}"),
+            false => link,
+        };
+        is_here.then_some(link)
     }
 }
 
@@ -282,10 +293,14 @@ mod tests {
         let [page, _] = PAGES;
         let mut items = Items::new();
         items.insert("ibv_open".into(), vec!["crate::Device::open".into()]);
+        items.insert("ibv_import".into(), vec!["crate::Pd::from_raw".into()]);
         let origin = page.origin("1");
-        let names = BTreeSet::from(["ibv_open", "ibv_mw_bind"]);
+        let names = BTreeSet::from(["ibv_import", "ibv_open", "ibv_mw_bind"]);
         let text = page.page(&names, &origin, &items).unwrap();
         assert!(text.contains("| `ibv_open` | [`Device::open`](crate::Device::open) |"));
+        let import = "| `ibv_import` | [`verbs_sys::ibv_import`](crate::verbs_sys::ibv_import), \
+                      then [`Pd::from_raw`](crate::Pd::from_raw) |";
+        assert!(text.contains(import), "{text}");
         let memory_windows = "- Memory windows and the invalidation of keys.\n\n  \
                               [`ibv_mw_bind`](crate::verbs_sys::ibv_mw_bind)\n";
         assert!(text.contains(memory_windows), "{text}");
