@@ -193,20 +193,17 @@ impl Memory {
         }
     }
 
-    /// Verifies what was sent, of which so many messages have arrived before. Datagrams are those that were sent
-    /// in this order, without some.
+    /// Verifies what was sent, of which so many messages have arrived before. Of datagrams, some are lost, and some
+    /// are late: others have overtaken them, and they seemed lost.
     fn verify_send(&self, conn: usize, arrived: u64, bytes: &[u8]) -> Result<(), Failure> {
-        let mut number = arrived;
-        if self.plan.datagrams {
-            let lost = &self.lost[conn];
-            number += lost.get();
-            let start = bytes.first_chunk().copied().map(u64::from_le_bytes);
-            let mut next = number..number + MOST_LOST;
-            number = next
-                .find(|next| start == Some(pattern(conn, *next).word(0)))
-                .unwrap_or(number);
-            lost.set(number - arrived);
+        if !self.plan.datagrams {
+            return is_right(conn, arrived, bytes);
         }
+        let start = bytes.first_chunk().copied().map(u64::from_le_bytes);
+        let is_it = |number| start == Some(pattern(conn, number).word(0));
+        let lost = &self.lost[conn];
+        let (number, after) = arrived_as(arrived, lost.get(), is_it);
+        lost.set(after);
         is_right(conn, number, bytes)
     }
 
@@ -295,6 +292,20 @@ impl Memory {
     }
 }
 
+/// The number of a datagram, of which so many arrived before and so many were lost; and how many are lost then.
+/// If it is none of those that may come now, it should be the next one.
+fn arrived_as(arrived: u64, lost: u64, is_it: impl Fn(u64) -> bool) -> (u64, u64) {
+    let next = arrived + lost;
+    if let Some(number) = (next..next + MOST_LOST).find(|number| is_it(*number)) {
+        return (number, number - arrived);
+    }
+    let mut late = (next.saturating_sub(MOST_LOST)..next).rev();
+    match (lost.checked_sub(1), late.find(|number| is_it(*number))) {
+        (Some(fewer), Some(number)) => (number, fewer),
+        _ => (next, lost),
+    }
+}
+
 /// The last byte of a polled write: never that of the one before, nor a stale one.
 pub(crate) const fn mark_of(number: u64) -> u8 {
     (number % 251) as u8
@@ -328,4 +339,27 @@ fn is_equal(conn: usize, number: u64, bytes: &[u8], right: &[u8]) -> Result<(), 
 
 const fn pattern(conn: usize, number: u64) -> Pattern {
     Pattern::new(number.wrapping_mul(0x10001).wrapping_add(conn as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::arrived_as;
+
+    #[test]
+    fn datagrams_may_be_lost_and_late_but_not_come_twice() {
+        let (mut arrived, mut lost) = (0, 0);
+        let mut arrives = |number| {
+            let (found, after) = arrived_as(arrived, lost, |each| each == number);
+            (arrived, lost) = (arrived + 1, after);
+            (found, lost)
+        };
+        assert_eq!(arrives(0), (0, 0));
+        assert_eq!(arrives(3), (3, 2), "1 and 2 seem lost");
+        assert_eq!(arrives(2), (2, 1), "it was late");
+        assert_eq!(arrives(4), (4, 1));
+        assert_eq!(arrives(1), (1, 0));
+        assert_eq!(arrives(5), (5, 0));
+        let (next, twice) = (6, 5);
+        assert_eq!(arrives(twice), (next, 0), "so its bytes are wrong");
+    }
 }
