@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use verbs_channel::verbs_core::ErrorChain;
 
-use crate::notifier::CqNotifier;
+use crate::notifier::{CqNotifier, has_ended};
 use crate::wake::{OnReadable, self_waker};
 
 /// The channels whose peers are watched.
@@ -42,7 +42,7 @@ impl<P: Peers> PeerEvents<P> {
 
     fn failed(&self, error: &io::Error) {
         let peers = self.peers.upgrade();
-        if peers.is_some_and(|peers| peers.has_channels()) {
+        if peers.is_some_and(|peers| peers.has_channels()) && !has_ended(error) {
             crate::wake::log_error(format_args!(
                 "peers that leave are no longer noticed: {}",
                 ErrorChain::new(error)

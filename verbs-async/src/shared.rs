@@ -17,6 +17,7 @@ use crate::destroyed::Destroyed;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::events::{CqEvents, CqListener};
+use crate::notifier;
 use crate::peers::{PeerEvents, Peers};
 use crate::ring::{Channels, Destroys};
 use crate::watched::{DeviceListener, Failed};
@@ -196,8 +197,8 @@ impl CqListener for SharedEngine {
     }
 
     fn on_notifier_failed(&self, error: &io::Error) {
-        // A runtime that ends after its channels is no error.
-        if self.has_channels() {
+        // A runtime that ends is no error; tasks elsewhere are told.
+        if self.has_channels() && !notifier::has_ended(error) {
             crate::wake::log_error(format_args!(
                 "the notifier has failed, taking all channels down: {}",
                 ErrorChain::new(error)

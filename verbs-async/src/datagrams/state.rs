@@ -31,6 +31,7 @@ use crate::error::Error;
 #[cfg(feature = "rdmacm")]
 use crate::events::CqEvents;
 use crate::events::{CqListener, Subscription};
+use crate::notifier;
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake;
 use crate::watched::{DeviceListener, Failed};
@@ -279,8 +280,8 @@ impl CqListener for Shared {
 
     fn on_notifier_failed(&self, error: &io::Error) {
         let mut state = self.state.lock();
-        // A runtime that ends after its endpoints is no error.
-        if state.engine.down_reason().is_none() {
+        // A runtime that ends is no error; tasks elsewhere are told.
+        if state.engine.down_reason().is_none() && !notifier::has_ended(error) {
             let error = ErrorChain::new(error);
             state.deferred.log(Box::new(format!(
                 "the notifier has failed, taking a datagram endpoint down: {error}"

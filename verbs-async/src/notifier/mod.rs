@@ -113,6 +113,15 @@ pub use self::thread::ThreadNotifier;
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioNotifier;
 
+/// Whether this is the error of a notifier whose runtime has ended.
+pub(crate) fn has_ended(error: &io::Error) -> bool {
+    #[cfg(feature = "tokio")]
+    let has_ended = ::tokio::runtime::is_rt_shutdown_err;
+    #[cfg(not(feature = "tokio"))]
+    let has_ended = |_: &io::Error| false;
+    has_ended(error)
+}
+
 /// Reports when a descriptor is readable, such as that of a
 /// [`CompletionChannel`](verbs_channel::verbs_core::CompletionChannel).
 ///

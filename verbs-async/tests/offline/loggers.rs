@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::task::{Context, Wake, Waker};
 
 use fake_libibverbs::with;
+use verbs_async::CqEvents;
 use verbs_harness::logged::{bombs, does, lines, listen, panics};
 
 use crate::bench::{Bench, Task, announce, bounded, done, later};
@@ -41,6 +42,25 @@ fn notifier_that_fails_without_channels_logs_nothing() {
         assert_eq!(lines().len(), usize::from(has_channel));
         drop((peer, group));
     }
+}
+
+/// As when a program ends while its tasks use channels.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no epoll sets of such descriptors")]
+fn runtime_that_ends_before_its_channels_logs_nothing() {
+    listen();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_io().build().unwrap();
+    let mut bench = Bench::new();
+    {
+        let _inside = runtime.enter();
+        bench.events = CqEvents::create_tokio(&bench.context).unwrap();
+    }
+    let peer = crate::groups::Peer::new(&bench);
+    let mut task = peer.send().waits();
+    drop(runtime);
+    assert!(task.ends_when_woken().0.is_err());
+    assert!(lines().is_empty(), "{:?}", lines());
 }
 
 #[test]
