@@ -109,11 +109,15 @@ fn fatal_events_that_are_not_watched_end_nothing() {
 fn completion_queue_that_cannot_be_polled_ends_operations_and_streams() {
     let _shared = share();
     let (context, ..) = ladder();
-    let (_group, _channels, [operation, _]) = waiting(&context);
+    let (group, channels, [operation, _]) = waiting(&context);
     with(|library| library.poll_answer = Some(-2));
     let start = Instant::now();
     let error = block_on(operation).0.unwrap_err();
     faults::error(faults::UNPOLLED, "async", &error, faults::at_once(start));
+    // The next answer is for the stream: nothing else polls.
+    drop(channels);
+    block_on(group.destroyed()).unwrap();
+    drop(group);
     let (_group, mut stream, _) = stream(&context);
     with(|library| library.poll_answer = Some(-2));
     let start = Instant::now();
