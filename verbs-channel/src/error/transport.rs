@@ -174,8 +174,9 @@ pub enum DownReason {
     /// The peer's host does not answer any more: it died, or the network to it is down.
     #[error("the peer's host does not answer any more")]
     PeerLost,
-    /// The notifier that waits for completions has failed (`verbs-async`).
-    #[error("the notifier that waits for completions has failed")]
+    /// The notifier that waits for completions has failed, or the runtime has ended in which it was made
+    /// (`verbs-async`).
+    #[error("the notifier that waits for completions has failed, or its runtime has ended")]
     NotifierFailed,
     /// The caller closed the channel.
     #[error("this side closed the channel")]
