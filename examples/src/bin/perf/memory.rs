@@ -293,7 +293,8 @@ impl Memory {
 }
 
 /// The number of a datagram, of which so many arrived before and so many were lost; and how many are lost then.
-/// If it is none of those that may come now, it should be the next one.
+/// If it is none of those that may come now, it should be the next one. While some are lost, one that comes twice
+/// passes for a late one.
 fn arrived_as(arrived: u64, lost: u64, is_it: impl Fn(u64) -> bool) -> (u64, u64) {
     let next = arrived + lost;
     if let Some(number) = (next..next + MOST_LOST).find(|number| is_it(*number)) {
@@ -346,7 +347,7 @@ mod tests {
     use super::arrived_as;
 
     #[test]
-    fn datagrams_may_be_lost_and_late_but_not_come_twice() {
+    fn datagrams_may_be_lost_and_late_but_not_come_twice_if_none_are_lost() {
         let (mut arrived, mut lost) = (0, 0);
         let mut arrives = |number| {
             let (found, after) = arrived_as(arrived, lost, |each| each == number);
