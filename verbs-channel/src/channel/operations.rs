@@ -54,7 +54,7 @@ impl<H: Hold> Channel<H> {
     ///
     /// Without a [`timeout`](crate::ChannelBuilder::timeout), this waits forever if the peer sends
     /// nothing. If the peer sends before this call, its device retries until a receive is posted;
-    /// soft-RoCE gives up after about half a second. To have a receive posted earlier, use
+    /// soft-RoCE gives up, by default after about half a second. To have a receive posted earlier, use
     /// [`start_receive`](Self::start_receive) or a scope.
     ///
     /// # Errors

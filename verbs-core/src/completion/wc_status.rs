@@ -19,8 +19,8 @@ open_enum! {
     LOC_EEC_OP_ERR = IBV_WC_LOC_EEC_OP_ERR "IBV_WC_LOC_EEC_OP_ERR",
     /// A local element is not in a region of this protection domain: check `lkey` and PD.
     LOC_PROT_ERR = IBV_WC_LOC_PROT_ERR "IBV_WC_LOC_PROT_ERR",
-    /// The request was flushed: its queue pair got to `ERR` before it completed. Look at the first failure. The
-    /// peer may have received the request or a part of it, if only the acknowledgement was missing.
+    /// The request was flushed: its queue pair got to `ERR` before it completed. Look at the first failure. Of a
+    /// send, write or atomic, the peer may have received all or a part, if the acknowledgement was missing.
     WR_FLUSH_ERR = IBV_WC_WR_FLUSH_ERR "IBV_WC_WR_FLUSH_ERR",
     /// A memory window could not be bound: check its access and its region's.
     MW_BIND_ERR = IBV_WC_MW_BIND_ERR "IBV_WC_MW_BIND_ERR",
@@ -79,7 +79,7 @@ impl WcStatus {
                 "a local buffer is not registered in the queue pair's protection domain: check lkey and PD"
             }
             Self::WR_FLUSH_ERR => {
-                "flushed, as the queue pair is in ERR: look at the first failure, or at the call that closed it; the peer may or may not have received the request"
+                "flushed, as the queue pair is in ERR: look at the first failure, or at the call that closed it; what was sent may have arrived at the peer all the same"
             }
             Self::MW_BIND_ERR => "a memory window could not be bound: check access flags",
             Self::BAD_RESP_ERR => "the peer's answer is not valid",

@@ -173,6 +173,8 @@ impl Connector {
 
     /// The local address; `None` before it has one.
     #[must_use]
+    #[doc(alias = "rdma_get_local_addr")]
+    #[doc(alias = "rdma_get_src_port")]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.id.local_addr()
     }

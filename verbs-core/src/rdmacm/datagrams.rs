@@ -151,6 +151,8 @@ impl DatagramConnector {
 
     /// The local address; `None` before it has one.
     #[must_use]
+    #[doc(alias = "rdma_get_local_addr")]
+    #[doc(alias = "rdma_get_src_port")]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.id.local_addr()
     }
@@ -344,6 +346,8 @@ impl DatagramListener {
 
     /// The address that it listens at.
     #[must_use]
+    #[doc(alias = "rdma_get_local_addr")]
+    #[doc(alias = "rdma_get_src_port")]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.id.local_addr()
     }

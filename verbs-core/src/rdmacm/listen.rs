@@ -96,6 +96,8 @@ impl Listener {
 
     /// The address that it listens at.
     #[must_use]
+    #[doc(alias = "rdma_get_local_addr")]
+    #[doc(alias = "rdma_get_src_port")]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.id.local_addr()
     }
