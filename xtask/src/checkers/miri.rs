@@ -5,11 +5,12 @@ use std::panic::resume_unwind;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use super::{has, has_source, nightly, tests};
+use super::{checker, has_source, tests};
 use crate::args::Args;
 use crate::error::Error;
 use crate::packages;
 use crate::process;
+use crate::process::succeeds;
 use crate::test::report::Report;
 
 const HELP: &str = "\
@@ -24,7 +25,7 @@ Usage: cargo xtask miri [OPTION…] [FILTER]
   --yes           install missing packages without asking
   --no-install    fail if packages are missing, and say how to install them
 
-Needs a nightly toolchain: rustup toolchain install nightly --component miri,rust-src";
+Needs a nightly toolchain: rustup toolchain install nightly-2026-05-20 --component miri,rust-src";
 
 /// A model of which pointers may be used when.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -141,10 +142,11 @@ pub(crate) fn quick(report: &mut Report) -> Result<(), Error> {
 
 /// Whether there is a nightly toolchain with Miri; that there is none is counted.
 fn is_here(report: &mut Report) -> bool {
-    let is_here = has(&["miri", "--version"]) && has_source();
+    let is_here = succeeds(&mut checker(&["miri", "--version"])) && has_source();
     if !is_here {
         report.lacks(
-            "Miri: not installed here (rustup toolchain install nightly --component miri,rust-src)",
+            "Miri: not installed here (rustup toolchain install nightly-2026-05-20 --component \
+             miri,rust-src)",
         );
     }
     is_here
@@ -185,7 +187,7 @@ fn caught(report: &mut Report, model: Model) -> Result<(), Error> {
 }
 
 fn miri(model: Model) -> Command {
-    let mut command = nightly(&["miri", "test"]);
+    let mut command = checker(&["miri", "test"]);
     // Random sequences of operations: few of them.
     command.env("PROPTEST_CASES", "2");
     // Addresses go to the device as integers; time, files and the environment are the host's; what

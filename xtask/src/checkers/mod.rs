@@ -4,6 +4,7 @@ pub(crate) mod miri;
 pub(crate) mod sanitize;
 
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::error::Error;
@@ -23,11 +24,41 @@ const LIMITS: Limits = Limits {
 /// A test that a checker cannot run: the argument that names its package, its whole name, and why.
 type LeftOut = (&'static str, &'static str, &'static str);
 
-/// The nightly toolchain's cargo, in the workspace's folder, without the flags meant for another.
+/// The nightly toolchain whose checkers are used, if it is installed: newer ones find fault with dependencies, or
+/// have functions of their own instead of those that the tests give to Miri.
+const PINNED: &str = "nightly-2026-05-20";
+
+/// The newest nightly toolchain that is installed.
+const NEWEST: &str = "nightly";
+
+/// The toolchain of the checkers.
+fn toolchain() -> &'static str {
+    static TOOLCHAIN: OnceLock<&str> = OnceLock::new();
+    TOOLCHAIN.get_or_init(|| {
+        let mut pinned = cargo_of(PINNED, &["--version"]);
+        if succeeds(&mut pinned) {
+            PINNED
+        } else {
+            NEWEST
+        }
+    })
+}
+
+/// The cargo of the newest nightly toolchain.
 pub(crate) fn nightly(args: &[&str]) -> Command {
+    cargo_of(NEWEST, args)
+}
+
+/// The cargo of the checkers' toolchain.
+fn checker(args: &[&str]) -> Command {
+    cargo_of(toolchain(), args)
+}
+
+/// A toolchain's cargo, in the workspace's folder, without the flags meant for another.
+fn cargo_of(toolchain: &str, args: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command
-        .args(["run", "nightly", "cargo"])
+        .args(["run", toolchain, "cargo"])
         .args(args)
         .current_dir(workspace::root());
     for flags in ["CARGO", "RUSTFLAGS", "RUSTDOCFLAGS", "RUSTC_WRAPPER"] {
@@ -36,10 +67,10 @@ pub(crate) fn nightly(args: &[&str]) -> Command {
     command
 }
 
-/// Whether the nightly toolchain has the standard library's source, which is built for a checker.
+/// Whether the checkers' toolchain has the standard library's source, which is built for a checker.
 fn has_source() -> bool {
     let mut sysroot = Command::new("rustup");
-    sysroot.args(["run", "nightly", "rustc", "--print", "sysroot"]);
+    sysroot.args(["run", toolchain(), "rustc", "--print", "sysroot"]);
     let Ok(output) = sysroot.output() else {
         return false;
     };
@@ -122,6 +153,22 @@ pub(crate) fn has(args: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+
+    #[test]
+    fn checkers_toolchain_is_the_one_that_is_installed_by_the_docs() {
+        let files = [
+            "CONTRIBUTING.md",
+            ".github/workflows/ci.yml",
+            "xtask/src/checkers/miri.rs",
+            "xtask/src/checkers/sanitize.rs",
+        ];
+        for file in files {
+            let text = fs::read_to_string(workspace::root().join(file)).unwrap();
+            let mut installed = text.split("toolchain install ").skip(1);
+            assert!(installed.any(|words| words.starts_with(PINNED)), "{file}");
+        }
+    }
 
     #[test]
     fn only_slow_passes_are_shown() {

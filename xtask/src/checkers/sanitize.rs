@@ -5,7 +5,7 @@ use std::env::consts::ARCH;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use super::{LeftOut, has_source, nightly, tests};
+use super::{LeftOut, checker, has_source, tests};
 use crate::args::Args;
 use crate::error::Error;
 use crate::packages;
@@ -25,7 +25,7 @@ Usage: cargo xtask sanitize [OPTION…] [FILTER]
   --yes           install missing packages without asking
   --no-install    fail if packages are missing, and say how to install them
 
-Needs a nightly toolchain: rustup toolchain install nightly --component rust-src";
+Needs a nightly toolchain: rustup toolchain install nightly-2026-05-20 --component rust-src";
 
 const PROGRAMS: [&[&str]; 3] = [
     &["--package=verbs-core", "--lib", "--test=offline"],
@@ -103,7 +103,7 @@ fn run(report: &mut Report, sanitizer: &Sanitizer, filter: Option<&str>) -> Resu
     } = *sanitizer;
     if !has_source() {
         report.lacks(format!(
-            "{title}: no nightly toolchain with its source here (rustup toolchain install nightly \
+            "{title}: no nightly toolchain with its source here (rustup toolchain install nightly-2026-05-20 \
              --component rust-src)"
         ));
         return Ok(());
@@ -112,7 +112,7 @@ fn run(report: &mut Report, sanitizer: &Sanitizer, filter: Option<&str>) -> Resu
     let suppressions = format!("suppressions={}", suppressions.display());
     let target = format!("{ARCH}-unknown-linux-gnu");
     for programs in PROGRAMS {
-        let mut command = nightly(&["test", "-Zbuild-std", "--no-fail-fast"]);
+        let mut command = checker(&["test", "-Zbuild-std", "--no-fail-fast"]);
         command
             .args(["--target", &target])
             .args(programs)
