@@ -159,23 +159,6 @@ impl Route {
         }
     }
 
-    /// The address vector that a connection manager has made, with what was chosen here instead: what is not 0.
-    pub(crate) const fn applied_to(&self, mut attr: AhAttr) -> AhAttr {
-        if self.sl != 0 {
-            attr = attr.sl(self.sl);
-        }
-        if self.static_rate != 0 {
-            attr = attr.static_rate(self.static_rate);
-        }
-        if self.traffic_class != 0 {
-            attr = attr.traffic_class(self.traffic_class);
-        }
-        if self.flow_label != 0 {
-            attr = attr.flow_label(self.flow_label);
-        }
-        attr
-    }
-
     /// Rejects numbers that their fields cannot hold.
     pub(crate) fn check(&self) -> Result<()> {
         check_range("sl", self.sl.into(), 0, 15)?;

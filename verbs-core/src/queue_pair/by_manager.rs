@@ -6,7 +6,7 @@ use super::endpoint::QueuePairEndpoint;
 use super::receives::Receives;
 use super::{PreparedQueuePair, QpAttr, QpAttrMask, QueuePair};
 use crate::error::Result;
-use crate::path::LocalPath;
+use crate::path::{AhAttr, LocalPath};
 
 impl<R: Receives> PreparedQueuePair<R> {
     /// Applies the manager's attributes for `INIT`, on this port.
@@ -62,7 +62,7 @@ impl<R: Receives> PreparedQueuePair<R> {
         let (mask, config) = (attr.mask(), &self.qp.config);
         let mut ours = *attr;
         if mask.contains(QpAttrMask::AV) {
-            ours = ours.with_ah_attr(config.route.applied_to(attr.ah_attr()));
+            ours = ours.with_ah_attr(self.address_vector(attr.ah_attr()));
         }
         if mask.contains(QpAttrMask::ACCESS_FLAGS) {
             let granted = attr.qp_access_flags() | config.qp_access_flags;
@@ -94,6 +94,24 @@ impl<R: Receives> PreparedQueuePair<R> {
             ours = ours.with_max_dest_rd_atomic(served.min(config.max_dest_rd_atomic));
         }
         ours
+    }
+
+    /// The manager's address vector, with what the builder has set of it: what is not 0.
+    fn address_vector(&self, mut attr: AhAttr) -> AhAttr {
+        let route = &self.qp.config.route;
+        if route.sl != 0 {
+            attr = attr.sl(route.sl);
+        }
+        if route.static_rate != 0 {
+            attr = attr.static_rate(route.static_rate);
+        }
+        if route.traffic_class != 0 {
+            attr = attr.traffic_class(route.traffic_class);
+        }
+        if route.flow_label != 0 {
+            attr = attr.flow_label(route.flow_label);
+        }
+        attr
     }
 
     /// Both ends, as far as the manager's attributes have them. On iWARP they have none.
