@@ -95,7 +95,7 @@ fn packet_loss_for_a_while_only_delays() {
             let mut sending = Box::pin(join_all(sends));
             let in_vain = within(Duration::from_millis(100), &mut sending).await;
             assert!(in_vain.is_none());
-            drop(broken);
+            broken.change(wire::NO_LOSS);
             let sent = within(PATIENCE, sending).await.expect("they wait on");
             for (sent, _) in sent {
                 sent.unwrap();
@@ -104,6 +104,7 @@ fn packet_loss_for_a_while_only_delays() {
                 received.unwrap();
                 assert_eq!(bytes[..], [at; 8]);
             }
+            drop(broken);
         });
     }
 }

@@ -83,9 +83,10 @@ fn short_loss_only_delays() {
     let broken = wire::netem(&here, &["loss", "100%"]);
     let write = a.start_write(filled(&a, 3, 5000), target.remote()).unwrap();
     assert!(a.wait(write, Some(2 * SOON)).unwrap().is_none());
-    drop(broken);
+    broken.change(wire::NO_LOSS);
     let done = a.wait(write, Some(PATIENCE)).unwrap().expect("it goes on");
     done.result.unwrap();
+    drop(broken);
     assert!(bytes(&target) == pattern(3, 5000));
     works(&mut a, &mut b, 1000);
 }

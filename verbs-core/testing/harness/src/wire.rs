@@ -62,6 +62,10 @@ pub fn netem(netdev: &str, how: &[&str]) -> Broken {
     }
 }
 
+/// Nothing is lost any more. While a `netem` is deleted, the kernel refuses packets for a moment, and soft-RoCE of
+/// Linux 6.12 then fails the queue pair that sends one.
+pub const NO_LOSS: &[&str] = &["loss", "0%"];
+
 /// Ways in which a wire that works disturbs packets, and soft-RoCE's counter that shows it.
 pub const DISTURBANCES: [(&[&str], &str); 4] = [
     (&["loss", "5%"], "out_of_seq_request"),
