@@ -10,8 +10,8 @@ use verbs_channel::{
 use verbs_harness::logged::{lines, listen};
 
 use crate::fake_device::{
-    called, channel, connected, ends, flushes, forget_the_past, pd, posted, refuse, region,
-    succeeds,
+    LONG, called, channel, channel_with, connected, ends, flushes, forget_the_past, pd, posted,
+    refuse, region, succeeds,
 };
 
 fn remote() -> RemoteMemoryRegion {
@@ -99,7 +99,7 @@ fn batch_is_returned_unchanged_and_can_be_started_again() {
 
 #[test]
 fn a_batch_that_fails_in_its_middle_ends_when_its_last_is_flushed() {
-    let mut channel = channel();
+    let mut channel = channel_with(LONG);
     let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
     let ticket = channel.start_batch(sends(&pool, 4)).unwrap();
     let numbers = posted();

@@ -11,7 +11,7 @@ use verbs_channel::verbs_core::{Device, MemoryRegion, ProtectionDomain};
 use verbs_channel::{Channel, DownReason, PreparedChannel};
 
 /// Far longer than any of these tests takes.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// How long a channel of these tests waits for flushes.
 pub(crate) const DRAIN: Duration = Duration::from_millis(50);
