@@ -438,6 +438,7 @@ pub(crate) fn errors() -> Vec<String> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has texts of its own for errors of the system")]
 fn guide_quotes_the_texts_of_errors_as_they_are_printed() {
     let mut printed: Vec<_> = errors()
         .iter()

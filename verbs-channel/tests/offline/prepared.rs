@@ -167,6 +167,7 @@ fn on_iwarp_no_endpoints_connect() {
 /// The peer would wait for an answer that cannot come.
 #[cfg(not(feature = "rdmacm"))]
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn on_iwarp_nothing_connects_over_tcp_without_rdma_cm() {
     // Before TCP: no peer listens, and none connects.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
