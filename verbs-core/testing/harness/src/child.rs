@@ -32,13 +32,20 @@ pub fn role() -> Option<(String, Line)> {
 
 /// From now on this process gets no more file descriptors; for one that [has a role](role).
 pub fn without_descriptors() {
+    limit(libc::RLIMIT_NOFILE, 0).expect("the limit is not set");
+}
+
+/// Limits a resource of this process. After `fork` it may be called, too: it is one system call.
+fn limit(resource: libc::__rlimit_resource_t, most: u64) -> io::Result<()> {
     let limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
+        rlim_cur: most,
+        rlim_max: most,
     };
     // SAFETY: `limit` is a local.
-    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
-    assert_eq!(set, 0, "the limit is not set");
+    match unsafe { libc::setrlimit(resource, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(io::ErrorKind::PermissionDenied.into()),
+    }
 }
 
 /// A control group whose processes can create only some objects of the device under test; removed when dropped.
@@ -94,19 +101,6 @@ impl Drop for FewObjects {
     }
 }
 
-/// Limits how many bytes this process may lock.
-fn limit_locked_memory(bytes: u64) -> io::Result<()> {
-    let limit = libc::rlimit {
-        rlim_cur: bytes,
-        rlim_max: bytes,
-    };
-    // SAFETY: `limit` is a local.
-    match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } {
-        0 => Ok(()),
-        _ => Err(io::ErrorKind::PermissionDenied.into()),
-    }
-}
-
 /// From now on this process belongs to a group with [`FewObjects`].
 pub fn join_group(path: &str) {
     fs::write(Path::new(path).join("cgroup.procs"), "0").unwrap();
@@ -127,13 +121,8 @@ impl Child {
 
     /// The same as a user without rights, with a limit on locked memory in bytes, if one is given.
     pub fn start_as_nobody(test: &Test, role: &str, memlock: Option<u64>) -> Self {
-        let limit = move || memlock.map_or(Ok(()), limit_locked_memory);
-        Self::start_with(test, role, |command| {
-            // SAFETY: a system call is all it does.
-            unsafe { command.pre_exec(limit) };
-            if is_root() {
-                command.uid(NOBODY).gid(NOBODY);
-            }
+        Self::start_without_rights(test, role, move || {
+            memlock.map_or(Ok(()), |bytes| limit(libc::RLIMIT_MEMLOCK, bytes))
         })
     }
 
@@ -143,7 +132,7 @@ impl Child {
         let user = if is_root() { NOBODY } else { user() };
         let map = format!("0 {user} 1");
         let enter = move || {
-            limit_locked_memory(memlock)?;
+            limit(libc::RLIMIT_MEMLOCK, memlock)?;
             // After a change of the user, its files in /proc are root's otherwise.
             // SAFETY: it changes this process only.
             unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
@@ -155,9 +144,18 @@ impl Child {
             }
             Ok(())
         };
+        Self::start_without_rights(test, role, enter)
+    }
+
+    /// As a user without rights, who first calls this, which consists of system calls.
+    fn start_without_rights(
+        test: &Test,
+        role: &str,
+        first: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
         Self::start_with(test, role, |command| {
             // SAFETY: system calls are all it does.
-            unsafe { command.pre_exec(enter) };
+            unsafe { command.pre_exec(first) };
             if is_root() {
                 command.uid(NOBODY).gid(NOBODY);
             }

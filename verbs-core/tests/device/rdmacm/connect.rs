@@ -13,7 +13,7 @@ use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::pair::{End, Side, works};
 use verbs_harness::{PATIENCE, begin, device_name, peer_name, until, wait_for};
 
-use super::{Server, both, client, connected, readable, resolved};
+use super::{Server, both, client, client_by, connected, readable, resolved};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -134,11 +134,7 @@ fn packets_have_the_traffic_class_of_the_settings_or_of_the_manager() {
     };
     let mut connector = Connector::new().unwrap();
     connector.set_tos(0x20).unwrap();
-    let resolved = connector.resolve_addr(server.addr, PATIENCE).unwrap();
-    let routing = resolved.wait(Some(PATIENCE)).unwrap();
-    let routing = routing.resolve_route(PATIENCE).unwrap();
-    let route = routing.wait(Some(PATIENCE)).unwrap();
-    let side = Side::new(&route.device_name());
+    let (side, route) = client_by(connector, server.addr);
     let asks = route.connect(side.prepared(), b"").unwrap();
     let theirs = QueuePair::builder(&server.side.pd, &server.side.send_cq, &server.side.recv_cq)
         .traffic_class(104)
@@ -335,15 +331,8 @@ fn options_are_accepted_and_bind_gives_an_address() {
     connector.bind((ip, 0).into()).unwrap();
     let bound = connector.local_addr().unwrap();
     assert_eq!(bound.ip(), ip);
-    let step = connector.resolve_addr(server.addr, PATIENCE).unwrap();
-    let route = step
-        .wait(Some(PATIENCE))
-        .unwrap()
-        .resolve_route(PATIENCE)
-        .unwrap();
-    let route = route.wait(Some(PATIENCE)).unwrap();
+    let (side, route) = client_by(connector, server.addr);
     assert_eq!(route.local_addr().unwrap().ip(), ip);
-    let side = Side::new(&route.device_name());
     let asks = route.connect(side.prepared(), b"").unwrap();
     let request = server.request();
     assert_eq!(request.peer_addr().unwrap().ip(), ip);
@@ -365,7 +354,10 @@ fn local_address_of_a_device_leads_to_it() {
         let addr = context.local_addr().unwrap();
         let listener = Listener::bind(addr, 1).unwrap();
         let addr = listener.local_addr().unwrap();
-        assert!(resolved(addr).is_on(&context), "{name}: {addr}");
+        assert!(
+            resolved(Connector::new().unwrap(), addr).is_on(&context),
+            "{name}: {addr}"
+        );
     }
 }
 

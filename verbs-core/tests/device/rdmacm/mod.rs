@@ -52,20 +52,24 @@ impl Server {
     }
 }
 
-fn resolved(addr: SocketAddr) -> AddrResolved {
-    let connector = Connector::new().unwrap();
+fn resolved(connector: Connector, addr: SocketAddr) -> AddrResolved {
     let resolving = connector.resolve_addr(addr, PATIENCE).unwrap();
     resolving.wait(Some(PATIENCE)).unwrap()
 }
 
-fn route(addr: SocketAddr) -> RouteResolved {
-    let resolving = resolved(addr).resolve_route(PATIENCE).unwrap();
+fn route(connector: Connector, addr: SocketAddr) -> RouteResolved {
+    let resolving = resolved(connector, addr).resolve_route(PATIENCE).unwrap();
     resolving.wait(Some(PATIENCE)).unwrap()
 }
 
 /// The side of a client: the route chooses the device.
 fn client(addr: SocketAddr) -> (Side, RouteResolved) {
-    let route = route(addr);
+    client_by(Connector::new().unwrap(), addr)
+}
+
+/// The same, with the options of this connector.
+fn client_by(connector: Connector, addr: SocketAddr) -> (Side, RouteResolved) {
+    let route = route(connector, addr);
     (Side::new(&route.device_name()), route)
 }
 

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
-use verbs_core::rdmacm::{Connected, Connection, DatagramListener, DatagramService, Message};
+use verbs_core::rdmacm::{
+    Connected, Connection, Connector, DatagramListener, DatagramService, Message,
+};
 use verbs_core::{
     AccessFlags, AhAttr, DatagramQueuePair, DatagramWorkRequest, Error, Grh, MemoryRegion,
     PreparedQueuePair, QKey, QueuePair, ReadWorkRequest, ReceiveWorkRequest, RemoteMemoryRegion,
@@ -60,7 +62,7 @@ fn connects<T>(
 ) -> (T, Connected) {
     let mut connected = None;
     let listens = until(PATIENCE, || {
-        let route = route(addr);
+        let route = route(Connector::new().unwrap(), addr);
         let (kept, prepared) = prepare(Side::new(&route.device_name()));
         let step = route.connect(prepared, Message::raw(b""));
         match step.and_then(|step| step.wait(Some(PATIENCE))) {
