@@ -5,12 +5,11 @@ use std::panic::resume_unwind;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use super::{checker, has_source, tests};
+use super::{PINNED, checker, has_source, tests};
 use crate::args::Args;
 use crate::error::Error;
 use crate::packages;
-use crate::process;
-use crate::process::succeeds;
+use crate::process::{self, succeeds};
 use crate::test::report::Report;
 
 const HELP: &str = "\
@@ -144,10 +143,9 @@ pub(crate) fn quick(report: &mut Report) -> Result<(), Error> {
 fn is_here(report: &mut Report) -> bool {
     let is_here = succeeds(&mut checker(&["miri", "--version"])) && has_source();
     if !is_here {
-        report.lacks(
-            "Miri: not installed here (rustup toolchain install nightly-2026-05-20 --component \
-             miri,rust-src)",
-        );
+        report.lacks(format!(
+            "Miri: not installed here (rustup toolchain install {PINNED} --component miri,rust-src)"
+        ));
     }
     is_here
 }

@@ -5,7 +5,7 @@ use std::env::consts::ARCH;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use super::{LeftOut, checker, has_source, tests};
+use super::{LeftOut, PINNED, checker, has_source, tests};
 use crate::args::Args;
 use crate::error::Error;
 use crate::packages;
@@ -103,7 +103,7 @@ fn run(report: &mut Report, sanitizer: &Sanitizer, filter: Option<&str>) -> Resu
     } = *sanitizer;
     if !has_source() {
         report.lacks(format!(
-            "{title}: no nightly toolchain with its source here (rustup toolchain install nightly-2026-05-20 \
+            "{title}: no nightly toolchain with its source here (rustup toolchain install {PINNED} \
              --component rust-src)"
         ));
         return Ok(());

@@ -301,10 +301,12 @@ fn arrived_as(arrived: u64, lost: u64, is_it: impl Fn(u64) -> bool) -> (u64, u64
         return (number, number - arrived);
     }
     let mut late = (next.saturating_sub(MOST_LOST)..next).rev();
-    match (lost.checked_sub(1), late.find(|number| is_it(*number))) {
-        (Some(fewer), Some(number)) => (number, fewer),
-        _ => (next, lost),
+    if lost > 0
+        && let Some(number) = late.find(|number| is_it(*number))
+    {
+        return (number, lost - 1);
     }
+    (next, lost)
 }
 
 /// The last byte of a polled write: never that of the one before, nor a stale one.
