@@ -197,7 +197,6 @@ impl CqListener for SharedEngine {
     }
 
     fn on_notifier_failed(&self, error: &io::Error) {
-        // A runtime that ends is no error; tasks elsewhere are told.
         if self.has_channels() && !notifier::has_ended(error) {
             crate::wake::log_error(format_args!(
                 "the notifier has failed, taking all channels down: {}",

@@ -280,7 +280,6 @@ impl CqListener for Shared {
 
     fn on_notifier_failed(&self, error: &io::Error) {
         let mut state = self.state.lock();
-        // A runtime that ends is no error; tasks elsewhere are told.
         if state.engine.down_reason().is_none() && !notifier::has_ended(error) {
             let error = ErrorChain::new(error);
             state.deferred.log(Box::new(format!(

@@ -113,7 +113,8 @@ pub use self::thread::ThreadNotifier;
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioNotifier;
 
-/// Whether this is the error of a notifier whose runtime has ended.
+/// Whether a notifier has failed because its runtime has ended. That is not logged: many programs end so, and
+/// operations that are awaited elsewhere return an error.
 pub(crate) fn has_ended(error: &io::Error) -> bool {
     #[cfg(feature = "tokio")]
     let has_ended = ::tokio::runtime::is_rt_shutdown_err;
