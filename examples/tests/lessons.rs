@@ -76,13 +76,31 @@ fn the_server_of_the_guide_is_a_lesson() {
 }
 
 #[test]
-fn lesson_that_fails_prints_the_reason_in_one_line() {
-    let mut lesson = Command::new(env!("CARGO_BIN_EXE_hello_two_hosts"));
-    let output = lesson.output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(text.lines().count(), 1, "{text}");
-    assert!(text.contains("usage: hello_two_hosts"), "{text}");
+fn lesson_with_wrong_arguments_prints_the_right_ones_in_one_line() {
+    let two_hosts = env!("CARGO_BIN_EXE_hello_two_hosts");
+    let rdma_cm = env!("CARGO_BIN_EXE_hello_rdma_cm");
+    let server = env!("CARGO_BIN_EXE_hello_server");
+    let async_server = env!("CARGO_BIN_EXE_hello_async_server");
+    let lessons = [
+        (two_hosts, "", "usage: hello_two_hosts"),
+        (rdma_cm, "connect", "usage: hello_rdma_cm"),
+        (server, "localhost:7471", "HOST:7471 QUESTION"),
+        (server, "localhost:7471 who is there?", "HOST:7471 QUESTION"),
+        (async_server, "localhost:7472", "HOST:7472 QUESTION"),
+        (async_server, "localhost:7472 a b", "HOST:7472 QUESTION"),
+    ];
+    for (lesson, args, reason) in lessons {
+        // A server would not end.
+        let output = Command::new("timeout")
+            .args(["30", lesson])
+            .args(args.split_whitespace())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{lesson} {args}: {text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains(reason), "{text}");
+    }
 }
 
 #[test]

@@ -1,12 +1,9 @@
-//! A server in tokio that answers many clients at once, and its client: one task for each connection, and a time
-//! limit around each wait.
+//! A server in tokio and its client: a task for each connection, and a time limit around each wait.
 //!
 //! `hello_async_server` is the server, `hello_async_server HOST:7472 QUESTION` a client. It answers in capitals.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a lesson prints")]
 
-use std::env;
-use std::error::Error;
-use std::time::Duration;
+use std::{env, error::Error, time::Duration};
 
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
@@ -21,9 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    let args: Vec<String> = env::args().skip(1).collect();
+    if !matches!(args.len(), 0 | 2) {
+        return Err("arguments: none, or HOST:7472 QUESTION".into());
+    }
     let pd = Context::first_active()?.alloc_pd()?;
     let pool = BufferPool::new(&pd, 4096, 256)?;
-    let args: Vec<String> = env::args().skip(1).collect();
     if let [server, question] = &args[..] {
         let channel = AsyncChannel::connect_tokio_within(&pd, server.as_str(), PATIENCE).await?;
         println!("{}", ask(&channel, &pool, question).await?);

@@ -1,7 +1,6 @@
-//! The server of the guide: it answers messages with the same bytes in capitals.
+//! The server of the guide, whose chapter *A server* goes through it: it answers with the same bytes in capitals.
 //!
-//! `hello_server` is the server, `hello_server HOST:7471 QUESTION` a client. The guide's chapter *A server* goes
-//! through it, step by step.
+//! `hello_server` is the server, `hello_server HOST:7471 QUESTION` a client.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a lesson prints")]
 
 use std::env;
@@ -12,8 +11,7 @@ use verbs_channel::verbs_core::{Context, ProtectionDomain};
 use verbs_channel::{Channel, DownReason, Error, ErrorChain, PollStrategy, Result};
 
 fn open() -> Result<ProtectionDomain> {
-    // The first device with an active port.
-    // Or by its name: `Device::by_name("mlx5_0")?.open()?`.
+    // The first device with an active port. By its name: `Device::by_name("mlx5_0")?.open()?`.
     let context = Context::first_active()?;
     println!("using {}", context.device().name());
     Ok(context.alloc_pd()?)
@@ -63,8 +61,11 @@ fn ask(pd: &ProtectionDomain, server: &str, question: &str) -> Result<String> {
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let pd = open()?;
     let args: Vec<String> = env::args().skip(1).collect();
+    if !matches!(args.len(), 0 | 2) {
+        return Err("arguments: none, or HOST:7471 QUESTION".into());
+    }
+    let pd = open()?;
     if let [server, question] = &args[..] {
         println!("{}", ask(&pd, server, question)?);
         return Ok(());

@@ -84,9 +84,12 @@ impl AsyncChannel {
     ///
     /// #[tokio::main]
     /// async fn main() -> Result<(), Box<dyn Error>> {
+    ///     let args: Vec<String> = env::args().skip(1).collect();
+    ///     if !matches!(args.len(), 0 | 2) {
+    ///         return Err("arguments: none, or HOST:7471 QUESTION".into());
+    ///     }
     ///     let pd = Context::first_active()?.alloc_pd()?;
     ///     let pool = BufferPool::new(&pd, 4096, 4)?;
-    ///     let args: Vec<String> = env::args().skip(1).collect();
     ///     if let [server, question] = &args[..] {
     ///         let timeout = Duration::from_secs(10);
     ///         let channel = AsyncChannel::connect_tokio_within(&pd, &**server, timeout).await?;
