@@ -1,7 +1,7 @@
 //! The ping-pong over a connection, reliable or not.
 #![expect(unsafe_code, reason = "posts work requests")]
 
-use verbs_core::{AccessFlags, QpType, QueuePair};
+use verbs_core::{AccessFlags, QpType, QueuePair, Sge};
 
 use super::buffers::Buffers;
 use super::game::{Game, completions, receive};
@@ -36,7 +36,7 @@ pub fn connected(qp_type: QpType, options: &Connected) -> Result<(), Failure> {
         .build()?;
     let port_num = prepared.endpoint().port_num();
     crate::check_size(&context, port_num, (*size).into())?;
-    let mut element = buffers.receive()?;
+    let mut element = Sge::from(buffers.receive()?);
     receive(&mut element, options.rx_depth, |receive| {
         // SAFETY: `buffers` outlives the queue pair, which is declared after it; its receive buffer
         // is a shared region, of which only copies are taken.

@@ -1,7 +1,7 @@
 //! The ping-pong over datagrams.
 #![expect(unsafe_code, reason = "posts work requests")]
 
-use verbs_core::{DatagramQueuePair, Grh, QKey};
+use verbs_core::{DatagramQueuePair, Grh, QKey, Sge};
 
 use super::buffers::Buffers;
 use super::game::{Game, completions, receive};
@@ -40,7 +40,7 @@ pub fn datagrams(size: u32, options: &Options) -> Result<(), Failure> {
             qp.port_num()
         )));
     }
-    let mut element = buffers.receive()?;
+    let mut element = Sge::from(buffers.receive()?);
     receive(&mut element, options.rx_depth, |receive| {
         // SAFETY: `buffers` outlives the queue pair, which is declared after it; its receive buffer
         // is a shared region, of which only copies are taken.

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use verbs_core::{
-    CompletionChannel, CompletionQueue, Context, PollSlot, PostError, ReceiveWorkRequest,
-    SharedElement, WorkSuccess,
+    CompletionChannel, CompletionQueue, Context, PollSlot, PostError, ReceiveWorkRequest, Sge,
+    WorkSuccess,
 };
 
 use super::buffers::Buffers;
@@ -151,7 +151,7 @@ impl<'b> Game<'b> {
         self.posted -= 1;
         if self.posted <= 1 {
             let missing = self.options.rx_depth - self.posted;
-            let mut element = self.buffers.receive()?;
+            let mut element = Sge::from(self.buffers.receive()?);
             receive(&mut element, missing, |receive| {
                 // SAFETY: `self` borrows `buffers` for longer than it has the queue pair; the
                 // receive buffer is a shared region, of which only copies are taken.
@@ -183,7 +183,7 @@ const fn doing(wr_id: u64) -> &'static str {
 
 /// Posts the receive `count` times, as C does: all of them into the same buffer.
 pub(super) fn receive(
-    element: &mut SharedElement<'_>,
+    element: &mut Sge,
     count: u32,
     mut post: impl FnMut(&mut ReceiveWorkRequest<'_>) -> Result<(), PostError>,
 ) -> Result<(), PostError> {

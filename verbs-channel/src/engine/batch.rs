@@ -142,13 +142,15 @@ where
                 let mut needs = Needs::default();
                 Outgoing::add_needs(element, options, &mut needs);
                 limits.check(&needs)?;
-                Outgoing::request(element, options, wr_id, signaled, write)?;
+                // SAFETY: it is not wide.
+                unsafe { Outgoing::request(element, options, wr_id, signaled, write)? };
             }
             Op::Incoming(options) => {
                 let mut needs = Needs::default();
                 Incoming::add_needs(element, options, &mut needs);
                 limits.check(&needs)?;
-                Incoming::request(element, options, wr_id, signaled, write)?;
+                // SAFETY: it is not wide.
+                unsafe { Incoming::request(element, options, wr_id, signaled, write)? };
             }
             Op::Receive => return Err(RejectReason::ReceiveInBatch),
         }

@@ -78,11 +78,13 @@ impl Engine {
             take_operation!(self, members, member, reservation, MAKES_ROOM);
         // SAFETY: all are of this domain.
         unsafe { list.put_side_by_side() };
-        // SAFETY: the caller's promise: the slot is done when the completion is polled, or the queue
-        // pair destroyed.
-        let posted = W::request(list, options, id.wr_id(), true, |request| unsafe {
-            qp.post(&mut [request])
-        });
+        let post = |request| {
+            // SAFETY: the caller's promise: the slot is done when the completion is polled, or the queue
+            // pair destroyed.
+            unsafe { qp.post(&mut [request]) }
+        };
+        // SAFETY: they were put so above.
+        let posted = unsafe { W::request(list, options, id.wr_id(), true, post) };
         // SAFETY: they were put so above, and are of this domain.
         unsafe { list.restore(&self.pd) };
         match posted {
@@ -138,8 +140,10 @@ impl Engine {
         let mut pairs = places.iter_mut().zip(requests.iter_mut());
         // The last is apart, so that what all others have in common is checked once.
         let last = pairs.next_back();
-        let built = build(pairs, id.member_wr_id(), false)
-            .and_then(|()| build(last.into_iter(), id.wr_id(), true));
+        // SAFETY: all were put so above.
+        let built = unsafe { build(pairs, id.member_wr_id(), false) };
+        // SAFETY: as above.
+        let built = built.and_then(|()| unsafe { build(last.into_iter(), id.wr_id(), true) });
         let posted = built.and_then(|()| {
             let built = ptr::from_mut(&mut places).cast::<[WorkRequest<'_>; N]>();
             // SAFETY: the loop has written to every place.
@@ -185,7 +189,9 @@ impl Engine {
             take_operation!(self, members, member, reservation, MAKES_ROOM);
         // SAFETY: all are of this domain.
         unsafe { list.put_side_by_side() };
-        let request = ReceiveWorkRequest::new(list.elements()).wr_id(id.wr_id());
+        // SAFETY: they were put so above; a request writes nothing but their order.
+        let elements = unsafe { list.elements() };
+        let request = ReceiveWorkRequest::new(elements).wr_id(id.wr_id());
         // SAFETY: the caller's promise, as for `post_at`.
         let posted = unsafe { qp.post_receive(&mut [request]) };
         // SAFETY: they were put so above, and are of this domain.
@@ -312,8 +318,12 @@ fn check_each<W: Request>(requests: &mut [W], limits: &Limits) -> Result<(), Rej
 }
 
 /// Builds requests in the places they are posted from.
+///
+/// # Safety
+///
+/// - If their lists are wide, the elements have been put side by side.
 #[inline(always)]
-fn build<'l, 'p, W: Request + 'l>(
+unsafe fn build<'l, 'p, W: Request + 'l>(
     places: impl Iterator<Item = (&'p mut MaybeUninit<WorkRequest<'l>>, &'l mut W)>,
     wr_id: u64,
     signaled: bool,
@@ -323,9 +333,11 @@ where
 {
     for (place, request) in places {
         let (list, options) = request.parts();
-        W::request(list, options, wr_id, signaled, |built| {
+        let write = |built| {
             place.write(built);
-        })?;
+        };
+        // SAFETY: the caller's promise.
+        unsafe { W::request(list, options, wr_id, signaled, write)? };
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
 //! Chains of requests on owned buffers, which are built once and started again and again.
+#![expect(unsafe_code, reason = "builds requests of elements")]
 
 use std::fmt;
 use std::iter;
@@ -322,11 +323,13 @@ impl Built {
         let is_put = match request.op {
             Op::Outgoing(options) => {
                 Outgoing::add_needs(&element, options, &mut self.needs);
-                Outgoing::request(&mut element, options, 0, false, put)?
+                // SAFETY: it is not wide.
+                unsafe { Outgoing::request(&mut element, options, 0, false, put)? }
             }
             Op::Incoming(options) => {
                 Incoming::add_needs(&element, options, &mut self.needs);
-                Incoming::request(&mut element, options, 0, false, put)?
+                // SAFETY: it is not wide.
+                unsafe { Incoming::request(&mut element, options, 0, false, put)? }
             }
             Op::Receive => return Err(RejectReason::ReceiveInBatch),
         };

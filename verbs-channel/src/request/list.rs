@@ -5,6 +5,8 @@
     reason = "puts shared elements side by side for the driver"
 )]
 
+use std::slice;
+
 use verbs_core::{
     Element, Gather, GatherElement, ProtectionDomain, Scatter, ScatterElement, Sge, SharedElement,
 };
@@ -34,8 +36,8 @@ use verbs_core::{
 ///   of its own, which the device may write to at any moment anyway.
 ///
 /// There is one known exception, on another device and in a release build: a region of borrowed memory
-/// that was leaked, by [`mem::forget`](std::mem::forget). It stays registered when its borrow ends, with the
-/// pages that it had. If the program then moves these pages to another address, as `mremap(2)` does and a
+/// that was leaked, by [`mem::forget`](std::mem::forget) or because the driver refused to deregister it. It
+/// stays registered when its borrow ends, with the pages that it had. If the program then moves these pages to another address, as `mremap(2)` does and a
 /// large `Vec` that grows, and has other memory at the old address, an element of that memory may have the
 /// key of the leaked region. The device then accesses the pages that were moved, whatever they hold by then.
 pub trait List: sealed::Sealed {
@@ -81,8 +83,14 @@ pub trait List: sealed::Sealed {
     unsafe fn restore(&mut self, _pd: &ProtectionDomain) {}
 
     /// The elements, for the driver.
+    ///
+    /// # Safety
+    ///
+    /// - If it is [wide](Self::IS_WIDE), they have been put [side by side](Self::put_side_by_side).
+    /// - What is written to them are they themselves, in another order: an [`Sge`] of other memory is no
+    ///   element of this list.
     #[doc(hidden)]
-    fn elements(&mut self) -> &mut [Self::Element];
+    unsafe fn elements(&mut self) -> &mut [Self::Element];
 
     /// The length of all elements, in bytes.
     #[doc(hidden)]
@@ -120,11 +128,6 @@ macro_rules! lists {
         impl sealed::Sealed for $element<'_> {}
         impl List for $element<'_> {
             single!($element);
-
-            #[inline]
-            fn elements(&mut self) -> &mut [Self::Element] {
-                self.as_mut()
-            }
 
             #[inline(always)]
             fn total_len(&self) -> u64 {
@@ -164,10 +167,21 @@ macro_rules! single {
         fn is_of(&self, pd: &ProtectionDomain) -> bool {
             SharedElement::is_of(self, pd)
         }
+
+        #[inline]
+        unsafe fn elements(&mut self) -> &mut [Sge] {
+            // SAFETY: it is one element; the rest is the caller's promise.
+            unsafe { SharedElement::side_by_side(slice::from_mut(self)) }
+        }
     };
     ($element:ident) => {
         type Element = Self;
         narrow!();
+
+        #[inline]
+        unsafe fn elements(&mut self) -> &mut [Self] {
+            slice::from_mut(self)
+        }
     };
 }
 
@@ -211,8 +225,8 @@ macro_rules! several {
         }
 
         #[inline]
-        fn elements(&mut self) -> &mut [Sge] {
-            // SAFETY: it is called only while they are.
+        unsafe fn elements(&mut self) -> &mut [Sge] {
+            // SAFETY: the caller's promise.
             unsafe { SharedElement::side_by_side(self) }
         }
 
@@ -223,7 +237,7 @@ macro_rules! several {
         narrow!();
 
         #[inline]
-        fn elements(&mut self) -> &mut [$element<$lifetime>] {
+        unsafe fn elements(&mut self) -> &mut [$element<$lifetime>] {
             self
         }
 
@@ -264,8 +278,8 @@ impl List for OwnedElement {
     }
 
     #[inline]
-    fn elements(&mut self) -> &mut [Sge] {
-        std::slice::from_mut(&mut self.sge)
+    unsafe fn elements(&mut self) -> &mut [Sge] {
+        slice::from_mut(&mut self.sge)
     }
 
     #[inline(always)]

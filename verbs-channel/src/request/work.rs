@@ -1,4 +1,5 @@
 //! Requests for the send queue.
+#![expect(unsafe_code, reason = "takes the elements of lists for the driver")]
 
 use verbs_core::verbs_sys::{IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SOLICITED};
 use verbs_core::{
@@ -46,7 +47,12 @@ pub(crate) mod sealed {
         fn add_needs(list: &Self::List, options: Self::Options, needs: &mut Needs);
 
         /// Builds the request and passes it to `then`: returning it would copy it.
-        fn request<'l, R>(
+        ///
+        /// # Safety
+        ///
+        /// - If the list is [wide](List::IS_WIDE), its elements have been put
+        ///   [side by side](List::put_side_by_side).
+        unsafe fn request<'l, R>(
             list: &'l mut Self::List,
             options: Self::Options,
             wr_id: u64,
@@ -270,14 +276,15 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
     }
 
     #[inline(always)]
-    fn request<'l, R>(
+    unsafe fn request<'l, R>(
         list: &'l mut L,
         options: SendOptions,
         wr_id: u64,
         signaled: bool,
         then: impl FnOnce(WorkRequest<'l>) -> R,
     ) -> Result<R, RejectReason> {
-        let elements = list.elements();
+        // SAFETY: the caller's promise; a request writes nothing but their order.
+        let elements = unsafe { list.elements() };
         // Called in each arm: after the match, the request would be copied.
         match &options.remote {
             None => {
@@ -357,14 +364,15 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
     }
 
     #[inline(always)]
-    fn request<'l, R>(
+    unsafe fn request<'l, R>(
         list: &'l mut L,
         options: ReadOptions,
         wr_id: u64,
         signaled: bool,
         then: impl FnOnce(WorkRequest<'l>) -> R,
     ) -> Result<R, RejectReason> {
-        let (elements, remote) = (list.elements(), &options.remote);
+        // SAFETY: the caller's promise; a request writes nothing but their order.
+        let (elements, remote) = (unsafe { list.elements() }, &options.remote);
         macro_rules! finish {
             ($request:expr) => {{
                 let mut request = $request

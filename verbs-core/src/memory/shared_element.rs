@@ -18,8 +18,8 @@ use crate::protection_domain::ProtectionDomain;
 /// [`DmabufRegion`](crate::DmabufRegion).
 ///
 /// It names its [protection domain](Self::is_of), so that layers above can reject it on queue pairs of
-/// another one. So it is longer than an `ibv_sge`. One element can be the list of a work request. Several
-/// must be converted to [`Sge`] first, as in `[first, second].map(Sge::from)`.
+/// another one. So it is longer than an `ibv_sge`, and must be converted to [`Sge`] for a work request of
+/// this crate, as in `[first, second].map(Sge::from)`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 #[doc(alias = "ibv_sge")]
@@ -83,6 +83,8 @@ impl SharedElement<'_> {
     /// # Safety
     ///
     /// - It has been, or it has one element at most.
+    /// - What is written to it are its own elements, in another order: layers above rely on each being of
+    ///   memory that its region keeps.
     #[doc(hidden)]
     #[inline]
     pub unsafe fn side_by_side(list: &mut [Self]) -> &mut [Sge] {
@@ -119,15 +121,6 @@ impl SharedElement<'_> {
             // SAFETY: as above.
             unsafe { to.write(element) };
         }
-    }
-}
-
-/// The list of a work request: of one element.
-impl AsMut<[Sge]> for SharedElement<'_> {
-    #[inline]
-    fn as_mut(&mut self) -> &mut [Sge] {
-        // SAFETY: it is one element.
-        unsafe { Self::side_by_side(std::slice::from_mut(self)) }
     }
 }
 

@@ -161,7 +161,7 @@ fn a_shared_region_sends_and_receives_too() {
     let (last, first) = (into.element(50..).unwrap(), into.element(..50).unwrap());
     let mut list = [last, first].map(Sge::from);
     pair.b.receive(ReceiveWorkRequest::new(&mut list));
-    let mut all = from.element(..).unwrap();
+    let mut all = Sge::from(from.element(..).unwrap());
     pair.a.post_one(verbs_core::SendWorkRequest::new(&mut all));
     pair.a.sent();
     pair.b.received();

@@ -191,7 +191,8 @@ impl<'m> Connections<'m> {
             true => memory.fetched(conn, number),
             false => memory.out(conn, number),
         };
-        let mut element = memory.region.element(start..start + memory.size())?;
+        let element = memory.region.element(start..start + memory.size())?;
+        let mut element = Sge::from(element);
         let remote = || {
             let theirs = self.theirs.as_ref();
             let theirs = theirs.ok_or_else(|| Failure::new("the peer has no memory"))?;
@@ -227,14 +228,13 @@ impl<'m> Connections<'m> {
             ),
             Op::Read => post!(ReadWorkRequest::new(&mut element, &remote()?)?, post_read),
             Op::Cas => {
-                let (mut before, next) = (Sge::from(element), number.wrapping_add(1));
+                let next = number.wrapping_add(1);
                 let swap =
-                    AtomicWorkRequest::compare_and_swap(&mut before, &remote()?, number, next)?;
+                    AtomicWorkRequest::compare_and_swap(&mut element, &remote()?, number, next)?;
                 post!(swap, post_atomic);
             }
             Op::Faa => {
-                let mut before = Sge::from(element);
-                let add = AtomicWorkRequest::fetch_and_add(&mut before, &remote()?, 1)?;
+                let add = AtomicWorkRequest::fetch_and_add(&mut element, &remote()?, 1)?;
                 post!(add, post_atomic);
             }
         }
@@ -368,9 +368,8 @@ fn connected<R: Receives>(
 #[inline]
 fn receive(memory: &Memory, to: Receiver<'_>, conn: usize, number: u64) -> Result<(), Failure> {
     let start = memory.arrives(conn, number);
-    let mut element = memory
-        .region
-        .element(start..start + memory.header() + memory.size())?;
+    let end = start + memory.header() + memory.size();
+    let mut element = Sge::from(memory.region.element(start..end)?);
     let wr_id = RECEIVE | (conn as u64) << CONN | number;
     let mut request = ReceiveWorkRequest::new(&mut element).wr_id(wr_id);
     // The memory is a shared region, which is never borrowed, outlives the queue pairs and the shared
@@ -407,7 +406,8 @@ impl Link for Connections<'_> {
             Qp::Shared(qp) => self.post_on(qp, conn, number, wr_id, signaled)?,
             Qp::Datagrams { qp, handle, peer } => {
                 let out = self.memory.out(conn, number);
-                let mut element = self.memory.region.element(out..out + self.memory.size())?;
+                let element = self.memory.region.element(out..out + self.memory.size())?;
+                let mut element = Sge::from(element);
                 let request = DatagramWorkRequest::to(&mut element, handle, peer);
                 let mut request = request.wr_id(wr_id);
                 if self.inline {

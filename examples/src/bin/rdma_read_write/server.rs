@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "posts receives")]
 
 use examples::{Context as _, Failure, Frames, Listener, Patience, Waiter, check, say};
-use verbs_core::{AccessFlags, CompletionQueue, QueuePair, ReceiveWorkRequest, SharedRegion};
+use verbs_core::{AccessFlags, CompletionQueue, QueuePair, ReceiveWorkRequest, Sge, SharedRegion};
 
 use crate::protocol::{Answer, Needs, Offer, Operation, Order, Run, STALE, hello};
 use crate::{Options, prepare};
@@ -98,7 +98,7 @@ impl<'o> Server<'o> {
         }
         if run.operation.completes_as().is_some() {
             for (index, slot) in (0..run.count).zip((0..).step_by(run.size)) {
-                let mut list = self.area.element(slot..slot + run.size)?;
+                let mut list = Sge::from(self.area.element(slot..slot + run.size)?);
                 let receive = ReceiveWorkRequest::new(&mut list).wr_id(index.into());
                 // SAFETY: the area is a shared region, which lives until the queue pair is gone.
                 unsafe { self.qp.post_receive(&mut [receive]) }?;

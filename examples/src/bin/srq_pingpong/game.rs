@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use examples::{Context as _, Failure, Patience, Progress};
 use verbs_core::{
     CompletionChannel, CompletionQueue, PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest,
-    SharedReceiveQueue, SharedReceives, WorkSuccess,
+    Sge, SharedReceiveQueue, SharedReceives, WorkSuccess,
 };
 
 use crate::Options;
@@ -129,7 +129,7 @@ impl Game<'_> {
     /// Posts the receives that are not posted.
     pub(crate) fn post_receives(&mut self) -> Result<(), Failure> {
         for number in self.free.drain(..) {
-            let mut element = self.buffers.receive(number)?;
+            let mut element = Sge::from(self.buffers.receive(number)?);
             let wr_id = u64::from(number) << NUMBER | RECEIVE;
             let mut request = ReceiveWorkRequest::new(&mut element).wr_id(wr_id);
             // SAFETY: `self` borrows `buffers` for longer than it has the queue; the memory is a shared

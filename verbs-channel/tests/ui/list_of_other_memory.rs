@@ -1,0 +1,10 @@
+//! The elements of a list cannot become ones of other memory.
+
+use verbs_channel::List;
+use verbs_channel::verbs_core::Sge;
+
+fn broken<L: List<Element = Sge>>(list: &mut L, other: Sge) {
+    list.elements()[0] = other;
+}
+
+fn main() {}
