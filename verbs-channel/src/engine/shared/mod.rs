@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use verbs_core::{PostError, WorkCompletion, WorkError, WorkSuccess};
 
+use super::slots::SHARED_PLACES;
 use crate::buffer::{BufferPool, OwnedBuffer};
 use crate::channel_id::ChannelId;
 use crate::error::DownReason;
@@ -83,6 +84,8 @@ impl Shared {
         count: u32,
         max_channels: u32,
     ) -> Self {
+        // No device has so many.
+        let count = count.min(SHARED_PLACES);
         let (count, max_channels) = (count as usize, max_channels as usize);
         let places = (0..count).map(|_| Place::default()).collect();
         Self {

@@ -26,7 +26,7 @@ pub(crate) use outcome::Credits;
 use ready::ReadyList;
 pub(crate) use reservation::{BufferOwner, Reservation};
 use slot::{GENERATION, MEMBER, NONE, Slot, SlotOutcome};
-pub(crate) use slot::{Id, NEXT, shared_place, shared_wr_id};
+pub(crate) use slot::{Id, NEXT, SHARED_PLACES, shared_place, shared_wr_id};
 
 mod common;
 mod dispatch;

@@ -19,8 +19,8 @@ pub(super) const COMMON: u64 = 1 << 28;
 /// One generation in a stamp. A free slot has an even one, a slot in use an odd one.
 pub(super) const GENERATION: u64 = 1 << 29;
 
-/// The `wr_id` of the shared receive at this place. It is no operation's: its slot is past the end of
-/// every table, and no operation has its generation.
+/// The `wr_id` of the shared receive at this place, of which there are [so many](SHARED_PLACES) at most. It is
+/// no operation's.
 pub(crate) const fn shared_wr_id(place: u32) -> u64 {
     SHARED | place as u64
 }
@@ -32,10 +32,14 @@ pub(crate) fn shared_place(wr_id: u64) -> Option<u32> {
     is_shared.then(|| u32::try_from(wr_id & !SHARED).unwrap_or(NONE))
 }
 
-/// The last generation, which no slot lives to see, and the mark that no table's index has.
-const SHARED: u64 = u64::MAX << 29 | COMMON;
+/// The first of them. Among operations, only the 65,536th request of a batch could have it, and only if it were
+/// not the last: a batch has 65,535 at most.
+const SHARED: u64 = !(MEMBER - 1);
 
-const _: () = assert!(GENERATION == 1 << 29);
+/// How many shared receives have a `wr_id`.
+pub(crate) const SHARED_PLACES: u32 = 1 << 27;
+
+const _: () = assert!(SHARED_PLACES as u64 == MEMBER && SHARED / NEXT > u16::MAX as u64 - 2);
 
 /// A slot's index and generation: identifies one operation.
 ///
@@ -210,6 +214,7 @@ mod tests {
                     let earlier = Id(id.0.wrapping_sub(2 * GENERATION));
                     assert_eq!(table.slots.owner(earlier.member_wr_id()), None);
                     assert_eq!(Id::place_of(id.wr_id()), None);
+                    assert_eq!(shared_place(id.wr_id()), None);
                     let wr_id = id.member_wr_id() + 3 * NEXT;
                     assert!(table.fail(wr_id, ABORTED).is_none(), "it is in flight");
                     assert!(table.slots.buffer_before_failure(wr_id).is_none());
