@@ -342,7 +342,9 @@ impl<T: Connected> PreparedChannel<T> {
 
     /// Connects to the next peer that calls [`connect`](Self::connect), within `timeout`.
     ///
-    /// Several threads may accept on one listener. The listener is in blocking mode afterwards.
+    /// Several threads may accept on one listener, which keeps its mode. If another process accepts on the
+    /// same socket too, put it into non-blocking mode before. Otherwise the other process may change the mode
+    /// during this call, which can then wait past `timeout` for the next peer, and other calls with it.
     ///
     /// # Errors
     ///

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use std::{fmt, thread};
 
+use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::net::{self, SendFlags};
 
@@ -93,7 +94,7 @@ fn is_to_itself(stream: &TcpStream) -> bool {
     }
 }
 
-/// Accepts one connection. The listener blocks afterwards.
+/// Accepts one connection.
 pub(crate) fn accept(
     listener: &TcpListener,
     deadline: Deadline,
@@ -122,14 +123,19 @@ pub(crate) fn accept(
     }
 }
 
-/// Accepts a connection without waiting.
+/// Accepts a connection without waiting. The listener keeps its mode.
 fn accept_now(listener: &TcpListener) -> io::Result<TcpStream> {
     // Several threads may accept on one socket: none may make it blocking during another's call.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    listener.set_nonblocking(true)?;
+    let blocks = !fcntl_getfl(listener)?.contains(OFlags::NONBLOCK);
+    if blocks {
+        listener.set_nonblocking(true)?;
+    }
     let accepted = listener.accept();
-    listener.set_nonblocking(false)?;
+    if blocks {
+        listener.set_nonblocking(false)?;
+    }
     accepted.map(|(stream, _)| stream)
 }
 

@@ -414,6 +414,17 @@ fn accepting_without_a_peer_times_out() {
 }
 
 #[test]
+fn a_listener_keeps_its_mode() {
+    let (listener, _) = listener();
+    for blocks in [true, false, true] {
+        listener.set_nonblocking(!blocks).unwrap();
+        tcp::accept(&listener, Deadline::after(SOON)).unwrap_err();
+        let flags = rustix::fs::fcntl_getfl(&listener).unwrap();
+        assert_eq!(!flags.contains(rustix::fs::OFlags::NONBLOCK), blocks);
+    }
+}
+
+#[test]
 #[cfg_attr(miri, ignore = "Miri has no poll(2)")]
 fn connecting_without_a_listener_fails_by_the_deadline() {
     let (listener, address) = listener();
