@@ -114,9 +114,9 @@ shareable! {
 }
 
 impl SharedMemory {
-    /// Makes shared memory of a region, with room for this many slices at once.
+    /// Makes shared memory of a region, with room for this many slices at once, and for 65,536 at most.
     ///
-    /// Slices allocate nothing, unless more than `slices` exist at once: each further slice
+    /// Slices allocate nothing, unless more than there is room for exist at once: each further slice
     /// allocates 128 bytes. To read and write the bytes of a [`SharedRegion`], keep a clone of the
     /// `Arc`.
     #[must_use]

@@ -30,6 +30,9 @@ pub(crate) struct Shared {
     pub(super) returns: Option<Arc<Returns>>,
 }
 
+/// The most places of one memory. Slices beyond them allocate.
+const MOST_PLACES: usize = 1 << 16;
+
 /// A part of shared memory. It keeps the memory, except in a place that is free.
 pub(crate) struct SharedPart {
     memory: Option<Arc<Shared>>,
@@ -60,7 +63,7 @@ impl Shared {
             BlockPtr(NonNull::from(place))
         };
         Self {
-            free: FreeList::new((0..places).map(place)),
+            free: FreeList::new((0..places.min(MOST_PLACES)).map(place)),
             len,
             addr: remote.addr(),
             lkey,

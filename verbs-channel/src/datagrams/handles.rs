@@ -22,7 +22,8 @@ impl Handles {
     pub(super) fn new(capacity: usize) -> Self {
         let capacity = capacity.max(1);
         Self {
-            kept: HashMap::with_capacity(capacity),
+            // A limit is no size: most of many may never be there.
+            kept: HashMap::with_capacity(capacity.min(1024)),
             capacity,
             uses: 0,
         }

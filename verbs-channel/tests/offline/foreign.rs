@@ -140,6 +140,16 @@ fn slices_overlap_and_batches_have_them() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "so many slices take minutes")]
+fn room_for_slices_is_bounded() {
+    let pd = pd();
+    let memory = SharedMemory::new(Arc::new(shared(&pd)), usize::MAX);
+    // The last ones allocate.
+    let slices: Vec<_> = (0..(1 << 16) + 2).map(|_| memory.slice(..8)).collect();
+    assert!(slices.iter().all(Result::is_ok));
+}
+
+#[test]
 fn region_is_deregistered_after_its_last_slice_and_then_its_keepalive_dropped() {
     let freed = Arc::default();
     let mut channel = channel();
