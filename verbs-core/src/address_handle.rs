@@ -39,14 +39,15 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if there is no path to the GID. It names both ends. Otherwise the errno.
+    /// [`Error::Unreachable`] if there is no path to the GID. It names both ends. [`Error::UnknownPort`] if the
+    /// device has no such port. Otherwise the errno.
     #[doc = man!("ibv_create_ah")]
     #[doc(alias = "ibv_create_ah")]
     pub fn create_ah(&self, attr: &AhAttr) -> Result<AddressHandle> {
         let mut raw = *attr.as_raw();
         // SAFETY: the PD is alive, and `raw` is a local.
-        let ah = unsafe { ibv_create_ah(self.as_ptr(), &raw mut raw) };
-        let ah = ret::non_null("ibv_create_ah", ah);
+        let call = || unsafe { ibv_create_ah(self.as_ptr(), &raw mut raw) };
+        let ah = ret::non_null("ibv_create_ah", call);
         let ah = ah.map_err(|error| explain(error, self.context(), attr))?;
         // SAFETY: it is new, and the PD is kept next to it.
         let ah = unsafe { Handle::new(ah) };
@@ -158,6 +159,9 @@ impl AhAttr {
 
 /// Names both ends of the path, if that is what is wrong.
 fn explain(error: Error, context: &Context, attr: &AhAttr) -> Error {
+    if let Some(unknown) = context.unknown_port(attr.as_raw().port_num) {
+        return unknown;
+    }
     let Error::Verb { verb, source } = error else {
         return error;
     };

@@ -67,8 +67,8 @@ impl Device {
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
         // SAFETY: `self` keeps the device.
-        let context = unsafe { ibv_open_device(self.as_ptr()) };
-        let context = match ret::non_null("ibv_open_device", context) {
+        let call = || unsafe { ibv_open_device(self.as_ptr()) };
+        let context = match ret::non_null("ibv_open_device", call) {
             Ok(context) => context,
             Err(Error::Verb { source, .. }) if is_about_the_node(&source) => {
                 let path = self.node();

@@ -52,8 +52,8 @@ impl Device {
     pub fn list() -> Result<Vec<Self>> {
         let mut len = 0;
         // SAFETY: `len` is a local that the call fills in.
-        let first = unsafe { ibv_get_device_list(&raw mut len) };
-        let first = match ret::non_null("ibv_get_device_list", first) {
+        let call = || unsafe { ibv_get_device_list(&raw mut len) };
+        let first = match ret::non_null("ibv_get_device_list", call) {
             Ok(first) => first,
             Err(Error::Unsupported { .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error),

@@ -1,4 +1,5 @@
 //! The errno: of this thread, of a failed post, and as an error.
+#![expect(unsafe_code, reason = "writes to the thread's errno")]
 #![expect(
     clippy::disallowed_methods,
     reason = "the one place that turns C's errno into an error"
@@ -15,6 +16,14 @@ pub(crate) fn post_errno(ret: c_int) -> Option<c_int> {
 /// The thread's `errno`.
 pub(crate) fn last_errno() -> c_int {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// Sets the thread's `errno` to 0.
+pub(crate) fn clear_errno() {
+    // SAFETY: the call has no arguments.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: it is this thread's own, for as long as the thread runs.
+    unsafe { *errno = 0 };
 }
 
 /// An errno as an [`io::Error`]; 0 is from a driver that failed without a reason.

@@ -45,8 +45,8 @@ impl Context {
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Result<ProtectionDomain> {
         // SAFETY: `self` keeps the `ibv_context` open for the whole call.
-        let pd = unsafe { ibv_alloc_pd(self.as_ptr()) };
-        let pd = ret::non_null("ibv_alloc_pd", pd)?;
+        let call = || unsafe { ibv_alloc_pd(self.as_ptr()) };
+        let pd = ret::non_null("ibv_alloc_pd", call)?;
         // SAFETY: it is new, and the context is kept next to it.
         let pd = unsafe { Handle::new(pd) };
         Ok(ProtectionDomain::with_parts(pd, None, false, self))
@@ -126,8 +126,8 @@ impl ProtectionDomain {
             ..Default::default()
         };
         // SAFETY: the context is open, both domains are alive, and `attr` is a local.
-        let pd = unsafe { ibv_alloc_parent_domain(context.as_ptr(), &raw mut attr) };
-        let pd = ret::non_null("ibv_alloc_parent_domain", pd)?;
+        let call = || unsafe { ibv_alloc_parent_domain(context.as_ptr(), &raw mut attr) };
+        let pd = ret::non_null("ibv_alloc_parent_domain", call)?;
         // SAFETY: it is new, and what it was made of is kept next to it.
         let pd = unsafe { Handle::new(pd) };
         let parts = Some((self.root().clone(), td.clone()));

@@ -12,12 +12,16 @@
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
-use crate::errno::{io_error, last_errno};
+use crate::errno::{clear_errno, io_error, last_errno};
 use crate::error::{Error, Result};
 
 /// For a verb that returns a pointer.
-pub(crate) fn non_null<T>(verb: &'static str, ptr: *mut T) -> Result<NonNull<T>> {
-    NonNull::new(ptr).ok_or_else(|| from_errno(verb, last_errno()))
+///
+/// Some providers return null without setting `errno`: that of an earlier call must not be taken for the
+/// reason.
+pub(crate) fn non_null<T>(verb: &'static str, call: impl FnOnce() -> *mut T) -> Result<NonNull<T>> {
+    clear_errno();
+    NonNull::new(call()).ok_or_else(|| from_errno(verb, last_errno()))
 }
 
 /// For a verb that returns 0 or an errno.
@@ -72,9 +76,12 @@ mod tests {
 
     #[test]
     fn null_takes_errno() {
-        // An open(2) that fails sets `errno` to ENOENT for the look-up below.
-        assert!(std::fs::File::open("/nonexistent/file").is_err());
-        let error = non_null::<u8>("ibv_alloc_pd", std::ptr::null_mut()).unwrap_err();
+        let fails = || assert!(std::fs::File::open("/nonexistent/file").is_err());
+        let null = || {
+            fails();
+            std::ptr::null_mut::<u8>()
+        };
+        let error = non_null("ibv_alloc_pd", null).unwrap_err();
         assert!(matches!(
             error,
             Error::Verb {
@@ -82,8 +89,13 @@ mod tests {
                 ..
             }
         ));
+        assert_eq!(error.errno(), Some(libc::ENOENT));
+        // A provider that sets none.
+        fails();
+        let error = non_null("ibv_alloc_pd", std::ptr::null_mut::<u8>).unwrap_err();
+        assert_eq!(error.errno(), None);
         let mut byte = 0_u8;
-        assert!(non_null("ibv_alloc_pd", &raw mut byte).is_ok());
+        assert!(non_null("ibv_alloc_pd", || &raw mut byte).is_ok());
     }
 
     #[test]

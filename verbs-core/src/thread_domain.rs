@@ -42,8 +42,8 @@ impl Context {
     pub fn alloc_td(&self) -> Result<ThreadDomain> {
         let mut attr = ibv_td_init_attr::default();
         // SAFETY: `self` keeps the context open, and `attr` is a local.
-        let td = unsafe { ibv_alloc_td(self.as_ptr(), &raw mut attr) };
-        let td = ret::non_null("ibv_alloc_td", td)?;
+        let call = || unsafe { ibv_alloc_td(self.as_ptr(), &raw mut attr) };
+        let td = ret::non_null("ibv_alloc_td", call)?;
         // SAFETY: it is new, and the context is kept next to it.
         let td = unsafe { Handle::new(td) };
         let context = self.clone();

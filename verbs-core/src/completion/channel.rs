@@ -83,8 +83,8 @@ impl CompletionChannel {
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create(context: &Context) -> Result<Self> {
         // SAFETY: the context is open, and kept next to the channel.
-        let channel = unsafe { ibv_create_comp_channel(context.as_ptr()) };
-        let channel = ret::non_null("ibv_create_comp_channel", channel)?;
+        let call = || unsafe { ibv_create_comp_channel(context.as_ptr()) };
+        let channel = ret::non_null("ibv_create_comp_channel", call)?;
         // SAFETY: it is new.
         let channel = Self::new(unsafe { Handle::new(channel) }, context);
         // Waiting is done by poll(2), with a bound; reading must never block.

@@ -147,8 +147,8 @@ impl CompletionQueueBuilder {
         let user = cq_context.cast_mut().cast();
         // SAFETY: the context is open and the channel, if any, alive; `Inner` keeps both, and
         // `events` at its address.
-        let cq = unsafe { ibv_create_cq(context.as_ptr(), cqe, user, comp_channel, vector) };
-        let cq = ret::non_null("ibv_create_cq", cq)?;
+        let call = || unsafe { ibv_create_cq(context.as_ptr(), cqe, user, comp_channel, vector) };
+        let cq = ret::non_null("ibv_create_cq", call)?;
         // SAFETY: it is new, and its parents are kept next to it.
         let handle = unsafe { Handle::new(cq) };
         Ok(CompletionQueue::new(handle, events, context))
@@ -257,6 +257,10 @@ impl CompletionQueue {
     ///
     /// As [`create`](Self::create), [`Error::Unsupported`] if the driver cannot resize, and the errno if
     /// the completions in the queue would not fit. After an error the queue keeps its size.
+    ///
+    /// But if the process may not map the new queue of a soft-RoCE device, for example because of
+    /// `RLIMIT_AS`, the provider has no queue any more: the errno is `ENOMEM`, and the next poll is a
+    /// segmentation fault.
     #[doc = man!("ibv_resize_cq")]
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, min_capacity: u32) -> Result<()> {

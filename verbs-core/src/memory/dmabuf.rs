@@ -81,8 +81,9 @@ impl ProtectionDomain {
         RemoteMemoryRegion::new(iova, len as u64, 0)?;
         let (pd, fd, flags) = (self.as_ptr(), fd.as_raw_fd(), access.as_int());
         // SAFETY: the PD and the fd are alive; the kernel keeps the dmabuf from here on.
-        let mr = unsafe { ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, flags) };
-        let mr = ret::non_null("ibv_reg_dmabuf_mr", mr).map_err(|error| with_length(error, len))?;
+        let call = || unsafe { ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, flags) };
+        let mr =
+            ret::non_null("ibv_reg_dmabuf_mr", call).map_err(|error| with_length(error, len))?;
         // SAFETY: it is new, and the PD is kept next to it.
         let mr = unsafe { Handle::new(mr) };
         Ok(DmabufRegion {

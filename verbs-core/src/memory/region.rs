@@ -373,8 +373,8 @@ pub(super) unsafe fn reg_mr_iova(
         return Err(EMPTY);
     }
     // SAFETY: the caller vouches for the memory; the PD is alive.
-    let mr = unsafe { ibv_reg_mr_iova2(pd, addr.cast(), bytes.len(), iova, access.bits()) };
-    let mr = ret::non_null("ibv_reg_mr", mr).map_err(|error| explain(error, bytes.len()))?;
+    let call = || unsafe { ibv_reg_mr_iova2(pd, addr.cast(), bytes.len(), iova, access.bits()) };
+    let mr = ret::non_null("ibv_reg_mr", call).map_err(|error| explain(error, bytes.len()))?;
     // SAFETY: it is new; the owner of the handle keeps the PD next to it.
     Ok(unsafe { Handle::new(mr) })
 }

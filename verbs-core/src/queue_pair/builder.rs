@@ -398,8 +398,8 @@ pub(crate) fn create(
         sq_sig_all: c_int::from(sq_sig_all),
     };
     // SAFETY: the PD and the queues are alive, and `init` is a local.
-    let qp = unsafe { ibv_create_qp(pd.as_ptr(), &raw mut init) };
-    match ret::non_null("ibv_create_qp", qp) {
+    let call = || unsafe { ibv_create_qp(pd.as_ptr(), &raw mut init) };
+    match ret::non_null("ibv_create_qp", call) {
         Ok(qp) => {
             // SAFETY: it is new; the caller keeps its parents next to it.
             let qp = unsafe { Handle::new(qp) };

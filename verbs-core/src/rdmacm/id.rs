@@ -48,8 +48,8 @@ unsafe impl Sync for Id {}
 impl EventChannel {
     fn new() -> Result<Self> {
         // SAFETY: the call has no arguments.
-        let channel = unsafe { rdma_create_event_channel() };
-        let channel = Self(ret::non_null("rdma_create_event_channel", channel)?);
+        let call = || unsafe { rdma_create_event_channel() };
+        let channel = Self(ret::non_null("rdma_create_event_channel", call)?);
         // Waiting is done by poll(2), with a bound; reading must never block.
         fd::set_nonblocking(channel.as_fd())?;
         Ok(channel)
@@ -81,7 +81,7 @@ impl Id {
         let ret =
             unsafe { rdma_create_id(channel.0.as_ptr(), &raw mut id, ptr::null_mut(), port_space) };
         ret::minus_one("rdma_create_id", ret)?;
-        let id = ret::non_null("rdma_create_id", id)?;
+        let id = ret::non_null("rdma_create_id", || id)?;
         Ok(Self { id, channel })
     }
 

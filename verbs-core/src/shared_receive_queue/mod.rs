@@ -177,8 +177,8 @@ impl SharedReceiveQueueBuilder {
             },
         };
         // SAFETY: the PD is alive, and `init` is a local.
-        let srq = unsafe { ibv_create_srq(pd.as_ptr(), &raw mut init) };
-        let srq = ret::non_null("ibv_create_srq", srq)?;
+        let call = || unsafe { ibv_create_srq(pd.as_ptr(), &raw mut init) };
+        let srq = ret::non_null("ibv_create_srq", call)?;
         // SAFETY: it is new, and its PD is kept next to it.
         let srq = unsafe { Handle::new(srq) };
         Ok(SharedReceiveQueue::new(srq, init.attr, pd))

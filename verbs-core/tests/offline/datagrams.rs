@@ -157,6 +157,18 @@ fn unreachable_peer_is_named() {
 }
 
 #[test]
+fn address_handle_of_a_port_that_does_not_exist_has_that_error() {
+    let qp = built();
+    // Some providers give no reason.
+    with(|library| library.refuse.push(("ibv_create_ah", 0)));
+    let error = qp.pd().create_ah(&AhAttr::new(9)).unwrap_err();
+    assert!(
+        matches!(error, Error::UnknownPort { port: 9, .. }),
+        "{error}"
+    );
+}
+
+#[test]
 fn each_datagram_of_a_chain_has_its_own_peer() {
     let qp = built();
     let handles = [(); 2].map(|()| qp.address_handle(&qp.endpoint()).unwrap());
