@@ -298,7 +298,9 @@ impl Answer {
         mut self,
         queue_pair: PreparedQueuePair<R>,
     ) -> Result<(QueuePair<R>, Establishing)> {
-        if queue_pair.qp_num() != self.qp_num {
+        // Queue pairs of two devices may have the same number.
+        let is_on = self.id.is_on(queue_pair.pd().context());
+        if !is_on || queue_pair.qp_num() != self.qp_num {
             return Err(Error::ForeignParent {
                 child: "the queue pair",
                 parent: "request",

@@ -17,7 +17,9 @@ use verbs_core::verbs_sys::{
     RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_TIMEWAIT_EXIT, RDMA_CM_EVENT_UNREACHABLE,
     ibv_qp_attr, rdma_cm_event_type,
 };
-use verbs_core::{AccessFlags, Context, Error, ErrorKind, PreparedQueuePair, QpState, QueuePair};
+use verbs_core::{
+    AccessFlags, Context, Device, Error, ErrorKind, PreparedQueuePair, QpState, QueuePair,
+};
 
 pub(crate) const NOW: Option<Duration> = Some(Duration::ZERO);
 const SECOND: Duration = Duration::from_secs(1);
@@ -300,6 +302,24 @@ fn failed_call_leaves_nothing_and_has_its_errno() {
         assert_eq!(alive(), 0);
     }
     drop(context);
+    all_is_well();
+}
+
+#[test]
+fn answer_connects_the_queue_pair_of_the_request_only() {
+    let contexts = [device(), Device::by_name("fake1").unwrap().open().unwrap()];
+    // Two devices, which give the same number.
+    verbs::with(|library| library.qp_nums.extend([7, 7]));
+    let [mut ours, other] = contexts.each_ref().map(|context| queue_pair(context, 1, 1));
+    assert_eq!(ours.qp_num(), other.qp_num());
+    let step = routing();
+    arrive(alive() - 1, Arrival::of(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
+    let step = step.wait(NOW).unwrap().request(&mut ours, b"").unwrap();
+    arrive(alive() - 1, Arrival::of(RDMA_CM_EVENT_CONNECT_RESPONSE, 0));
+    let error = step.wait(NOW).unwrap().connect(other).unwrap_err();
+    assert!(matches!(error, Error::ForeignParent { .. }), "{error}");
+    assert_eq!(alive(), 0);
+    drop((ours, contexts));
     all_is_well();
 }
 
