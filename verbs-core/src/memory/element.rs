@@ -84,7 +84,8 @@ macro_rules! element {
 
         impl $(<$lifetime>)? Part for $element $(<$lifetime>)? {
             unsafe fn sub(&self, start: u32, length: u32) -> Self {
-                let addr = self.sge.addr + u64::from(start);
+                // An `Sge` may have any address.
+                let addr = self.sge.addr.wrapping_add(u64::from(start));
                 let sge = ibv_sge { addr, length, ..self.sge };
                 Self { sge, $($pd: self.$pd,)? $($phantom: PhantomData)? }
             }

@@ -10,6 +10,7 @@ use std::{fmt, fs};
 use super::Buffer;
 use crate::errno::{io_error, last_errno};
 use crate::error::{Error, Result};
+use crate::logged;
 
 /// A zeroed buffer in huge pages.
 ///
@@ -67,7 +68,8 @@ impl HugePages {
     /// As [`new`](Self::new). [`Error::HugePages`] also if the machine has no pages of this size.
     #[doc(alias = "MAP_HUGE_SHIFT")]
     pub fn with_page_size(len: usize, page_size: usize) -> Result<Self> {
-        if !page_size.is_power_of_two() {
+        // The kernel takes a size of one byte for its default.
+        if page_size < 2 || !page_size.is_power_of_two() {
             return Err(Error::HugePages {
                 len: len as u64,
                 page_size: Some(page_size as u64),
@@ -157,7 +159,10 @@ impl Drop for HugePages {
     fn drop(&mut self) {
         // SAFETY: it was mapped with this length, and is not used after this.
         let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
-        debug_assert_eq!(ret, 0, "a whole mapping can be unmapped");
+        if ret != 0 {
+            let error = io_error(last_errno());
+            logged::error(format_args!("cannot unmap {self:?}: {error}"));
+        }
     }
 }
 
@@ -207,6 +212,7 @@ mod tests {
         for wrong in [
             HugePages::with_page_size(1, 3),
             HugePages::with_page_size(1, 0),
+            HugePages::with_page_size(1, 1),
         ] {
             assert_eq!(wrong.unwrap_err().errno(), Some(libc::EINVAL));
         }

@@ -106,7 +106,8 @@ mod table {
             .map(|(_, region)| region)
             .filter(|region| {
                 let offset = sge.addr.checked_sub(region.addr);
-                offset.is_some_and(|offset| offset + u64::from(sge.length) <= region.len)
+                let end = offset.and_then(|offset| offset.checked_add(sge.length.into()));
+                end.is_some_and(|end| end <= region.len)
             })
             .map(|region| region.pd)
             .peekable();
