@@ -3,9 +3,9 @@
 use quote::quote;
 use syn::{FnArg, ForeignItem, ForeignItemFn, Item, Pat, PointerMutability, ReturnType, Type};
 
-/// What returns -1 and sets `errno`, of the functions of libibverbs that return an `int`: the others return
-/// an errno. All of librdmacm's return -1.
-const MINUS_ONE: [&str; 8] = [
+/// Of the functions of libibverbs that return an `int`, those that return -1 if they fail. All of librdmacm's
+/// do. The others return an errno.
+const MINUS_ONE: [&str; 10] = [
     "ibv_close_device",
     "ibv_get_async_event",
     "ibv_get_cq_event",
@@ -14,7 +14,12 @@ const MINUS_ONE: [&str; 8] = [
     "ibv_query_gid",
     "ibv_query_pkey",
     "ibv_is_fork_initialized",
+    "ibv_rate_to_mbps",
+    "ibv_rate_to_mult",
 ];
+
+/// Returns flags, and none if it fails.
+const NO_FLAGS: &str = "ibv_query_qp_data_in_order";
 
 /// The wrappers of all functions that these bindings declare, under the same names.
 pub(crate) fn of_functions(bindings: &str) -> String {
@@ -63,6 +68,7 @@ fn wrapper(function: &ForeignItemFn) -> String {
             Type::Path(path) => match path.path.segments.last() {
                 Some(last) if last.ident == "isize" => quote!(minus_errno),
                 Some(last) if last.ident != "c_int" => quote!(zero),
+                _ if text == NO_FLAGS => quote!(zero),
                 _ if is_rdmacm || MINUS_ONE.contains(&text.as_str()) => {
                     quote!(minus_one)
                 }
