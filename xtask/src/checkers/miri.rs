@@ -13,8 +13,8 @@ use crate::process::{self, succeeds};
 use crate::test::report::Report;
 
 const HELP: &str = "\
-Runs unit, offline, driver and stream tests of verbs-core, verbs-channel and verbs-async under Miri, once
-with Stacked Borrows and once with Tree Borrows. The device of these tests reads what is sent and
+Runs unit, offline, driver and stream tests of verbs-core, verbs-channel and verbs-async under Miri,
+with Stacked Borrows and with Tree Borrows. The device of these tests reads what is sent and
 writes what is received, so a buffer that is freed, moved or borrowed too early is found.
 
 Usage: cargo xtask miri [OPTION…] [FILTER]
@@ -100,12 +100,26 @@ pub(crate) fn all(report: &mut Report, filter: Option<&str>) -> Result<(), Error
     if !is_here(report) {
         return Ok(());
     }
-    for model in [Model::Stacked, Model::Tree] {
-        caught(report, model)?;
-        for programs in &PROGRAMS {
-            let filters: Vec<&str> = filter.into_iter().collect();
-            run(report, model, programs, &filters)?;
-        }
+    // Each is busy with one processor only.
+    std::thread::scope(|scope| {
+        let tree = || {
+            let mut report = Report::beside();
+            of(&mut report, Model::Tree, filter).map(|()| report)
+        };
+        let tree = scope.spawn(tree);
+        report.line("Both models run beside each other, and are printed one after the other.");
+        of(report, Model::Stacked, filter)?;
+        report.add(tree.join().unwrap_or_else(|panic| resume_unwind(panic))?);
+        Ok(())
+    })
+}
+
+/// All of it under one model.
+fn of(report: &mut Report, model: Model, filter: Option<&str>) -> Result<(), Error> {
+    caught(report, model)?;
+    for programs in &PROGRAMS {
+        let filters: Vec<&str> = filter.into_iter().collect();
+        run(report, model, programs, &filters)?;
     }
     Ok(())
 }
