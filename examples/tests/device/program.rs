@@ -110,7 +110,7 @@ impl Program {
             let there = output.contains(this);
             assert!(
                 there || !self.out.is_all(),
-                "{}: {}",
+                "{}: {output}{}",
                 self.name,
                 self.err.text()
             );
