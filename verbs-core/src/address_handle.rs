@@ -48,7 +48,10 @@ impl ProtectionDomain {
         // SAFETY: the PD is alive, and `raw` is a local.
         let call = || unsafe { ibv_create_ah(self.as_ptr(), &raw mut raw) };
         let ah = ret::non_null("ibv_create_ah", call);
-        let ah = ah.map_err(|error| explain(error, self.context(), attr))?;
+        let ah = ah.map_err(|error| {
+            let unknown = self.context().unknown_port(attr.as_raw().port_num);
+            unknown.unwrap_or_else(|| explain(error, self.context(), attr))
+        })?;
         // SAFETY: it is new, and the PD is kept next to it.
         let ah = unsafe { Handle::new(ah) };
         Ok(AddressHandle {
@@ -159,9 +162,6 @@ impl AhAttr {
 
 /// Names both ends of the path, if that is what is wrong.
 fn explain(error: Error, context: &Context, attr: &AhAttr) -> Error {
-    if let Some(unknown) = context.unknown_port(attr.as_raw().port_num) {
-        return unknown;
-    }
     let Error::Verb { verb, source } = error else {
         return error;
     };

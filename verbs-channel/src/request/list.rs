@@ -37,9 +37,10 @@ use verbs_core::{
 ///
 /// There is one known exception, on another device and in a release build: a region of borrowed memory
 /// that was leaked, by [`mem::forget`](std::mem::forget) or because the driver refused to deregister it. It
-/// stays registered when its borrow ends, with the pages that it had. If the program then moves these pages to another address, as `mremap(2)` does and a
-/// large `Vec` that grows, and has other memory at the old address, an element of that memory may have the
-/// key of the leaked region. The device then accesses the pages that were moved, whatever they hold by then.
+/// stays registered when its borrow ends, with the pages that it had. If the program then moves these pages to
+/// another address, as `mremap(2)` does and a large `Vec` that grows, and has other memory at the old address,
+/// an element of that memory may have the key of the leaked region. The device then accesses the pages that
+/// were moved, whatever they hold by then.
 pub trait List: sealed::Sealed {
     /// The type of the elements that the driver gets.
     type Element: Element;
