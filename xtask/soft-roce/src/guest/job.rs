@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::io::{self, PipeReader, Read, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::sync;
 use rustix::process::{
@@ -23,8 +23,11 @@ use crate::helper;
 
 use super::frame::{Decoder, Frame, Job, Kind, PIECE, encode};
 
-/// How long the job's last output may take after the job itself has ended.
+/// How long to wait for the job's last output after the job itself has ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
+
+/// How often that wait looks whether the host is slow.
+const TICK: Duration = Duration::from_millis(50);
 
 /// The guest's end of the port.
 #[derive(Clone, Debug)]
@@ -49,6 +52,11 @@ impl Port {
             .context(|| "cannot write to the port")
     }
 
+    /// Whether a frame is under way, which takes as long as the host takes to read.
+    fn is_sending(&self) -> bool {
+        matches!(self.writer.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
     /// Says that there is nothing to run, and why.
     pub(super) fn fail(&self, code: i32, why: &str) -> Result<(), Error> {
         let bytes = [&code.to_le_bytes()[..], why.as_bytes()].concat();
@@ -71,7 +79,7 @@ impl Port {
     }
 }
 
-/// Takes the one job, runs it to its end.
+/// Takes the one job, runs it to its end, and then waits for the host to go.
 pub(super) fn serve(port: &Port) -> Result<(), Error> {
     let mut decoder = Decoder::default();
     let Some(frame) = port.receive(&mut decoder)? else {
@@ -97,12 +105,17 @@ pub(super) fn serve(port: &Port) -> Result<(), Error> {
 
     let status = reap(pid)?;
     kill_the_rest();
-    output.wait();
+    output.wait(port);
     // What the job wrote to the results folder is on the host before its exit code is.
     sync();
     let code = status.exit_status();
     let code = code.or_else(|| status.terminating_signal().map(|signal| 128 + signal));
-    port.send(Kind::Exit, &code.unwrap_or(1).to_le_bytes())
+    port.send(Kind::Exit, &code.unwrap_or(1).to_le_bytes())?;
+    // What was sent may still be in the port, which is lost with this machine. A host that has read all of it
+    // goes, and the listener notices that.
+    loop {
+        thread::park();
+    }
 }
 
 /// A job under way.
@@ -222,13 +235,16 @@ struct Output {
 }
 
 impl Output {
-    /// Waits until all of it has been carried, but not forever.
-    fn wait(self) {
-        let deadline = Instant::now() + LAST_OUTPUT;
-        for _ in 0..self.count {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if self.done.recv_timeout(left).is_err() {
-                break;
+    /// Waits until all of it has been carried: as long as the host takes to read it, but not forever for
+    /// what may come yet.
+    fn wait(self, port: &Port) {
+        let (mut open, mut left) = (self.count, LAST_OUTPUT);
+        while open > 0 && !left.is_zero() {
+            match self.done.recv_timeout(TICK) {
+                Ok(()) => open -= 1,
+                Err(RecvTimeoutError::Timeout) if port.is_sending() => {}
+                Err(RecvTimeoutError::Timeout) => left = left.saturating_sub(TICK),
+                Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }

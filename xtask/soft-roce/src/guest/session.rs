@@ -1,6 +1,7 @@
 //! The host's side of a job: carries its input and output, and ends it when it must end.
 
 use std::io::{self, IsTerminal as _, Read as _, Stdin, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -296,6 +297,8 @@ impl Session {
             Kind::Exit => {
                 self.lines[index].finish_line()?;
                 self.lines[index].over = true;
+                // It powers off when its host is gone. If it has gone itself, that is the same.
+                drop(self.guests[index].port.shutdown(Shutdown::Both));
                 let (host, code) = (self.lines[index].host, frame.number().unwrap_or(1));
                 say(&format!("host {host} ended with exit code {code}"));
             }

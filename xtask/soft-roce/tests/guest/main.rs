@@ -161,6 +161,25 @@ fn output_is_whole() {
 }
 
 #[test]
+fn output_is_whole_for_a_slow_reader() {
+    // More than waits on its way, and the job has ended long before it is read.
+    let script = "head -c 1000000 /dev/zero; echo end >&2";
+    let mut child = run(&["--", "sh", "-c", script]).spawn().unwrap();
+    let mut first = [1];
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut first)
+        .unwrap();
+    thread::sleep(Duration::from_secs(8));
+    let output = finish(child);
+    assert_code(&output, 0);
+    assert_eq!(output.stdout.len(), 999_999);
+    assert_eq!(text(&output.stderr), "end\n");
+}
+
+#[test]
 fn output_and_input_are_live() {
     // The job goes on only when its first line has been answered.
     let mut command = run(&[
