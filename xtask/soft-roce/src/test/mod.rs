@@ -8,6 +8,7 @@ mod inside;
 mod list;
 
 use std::borrow::Cow;
+use std::env;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process;
@@ -70,8 +71,15 @@ pub(crate) fn run(
     run_shown(cargo::cargo().args(["test", "--no-run"]).args(&args))?;
 
     let list = List::new()?;
-    ask_cargo(&args, test_args, list.path())?;
+    let asked = ask_cargo(&args, test_args, list.path())?;
     let count = list.finish()?;
+    // Cargo names each program that it runs, by whichever runner.
+    if count == 0 && asked.contains("Running ") {
+        return Err(Error::new(
+            "cargo ran the tests with another runner, without the devices: for the target that `build.target` of \
+             its configuration names, leave out `runner`, or pass `--target` to this program, too",
+        ));
+    }
     if count == 0 {
         say("there are no tests to run");
         return Ok(0);
@@ -103,13 +111,19 @@ fn chooses_targets(arg: &OsString) -> bool {
     TARGETS.contains(&name)
 }
 
-/// Has cargo note in `file` what it would run.
-fn ask_cargo(args: &[OsString], test_args: &[OsString], file: &Path) -> Result<(), Error> {
+/// Has cargo note in `file` what it would run. Returns what it printed.
+fn ask_cargo(args: &[OsString], test_args: &[OsString], file: &Path) -> Result<String, Error> {
     let runner = runner(&own_exe()?, file)?;
     let mut ask = cargo::cargo();
     ask.arg("test");
+    // Older cargos prefer a runner of the environment to any other.
+    let names = env::vars_os().map(|(name, _)| name);
+    for name in names.filter(|name| is_runner(&name.to_string_lossy())) {
+        ask.env_remove(name);
+    }
     // Whatever the crate's own configuration has, for any target: the exact name comes first.
     let targets = target(args)
+        .or_else(|| env::var("CARGO_BUILD_TARGET").ok())
         .into_iter()
         .chain([cargo::host()?, "'cfg(all())'".to_owned()]);
     for target in targets {
@@ -118,9 +132,14 @@ fn ask_cargo(args: &[OsString], test_args: &[OsString], file: &Path) -> Result<(
     ask.args(args).arg("--").args(test_args);
     let quiet = quietly(&mut ask, "listing the tests", LIST)?;
     if quiet.success() {
-        return Ok(());
+        return Ok(quiet.output);
     }
     Err(quiet.error(&ask))
+}
+
+/// Whether a variable sets a target's runner.
+fn is_runner(name: &str) -> bool {
+    name.starts_with("CARGO_TARGET_") && name.ends_with("_RUNNER")
 }
 
 /// The runner as TOML.
