@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::driver::Driver;
 use crate::error::{Context as _, Error};
 use crate::packages::{self, Policy};
-use crate::process::{exit_code, quietly, run as run_shown, succeeds, which};
+use crate::process::{exit_code, kill, quietly, run as run_shown, signal_tree, succeeds, which};
 
 use crate::signals::Signals;
 use crate::{Command, Options, TIMED_OUT, cargo, helper, say, wire};
@@ -55,7 +55,7 @@ pub(crate) fn possible(driver: Driver) -> Result<Root, String> {
 pub(crate) fn up(driver: Driver, policy: Policy) -> Result<(), Error> {
     packages::ensure(&[packages::provider(driver)], policy)?;
     if wire::is_up(driver) {
-        return Ok(());
+        return check_nodes(driver);
     }
     let root = possible(driver).map_err(|why| {
         let devices = driver.devices().join(" and ");
@@ -82,7 +82,7 @@ pub(crate) fn up(driver: Driver, policy: Policy) -> Result<(), Error> {
         say("there is no module rdma_ucm here: programs that use librdmacm will not work");
     }
     wire::make_pair(driver, driver.native_addresses())?;
-    check_nodes()
+    check_nodes(driver)
 }
 
 /// Removes what [`up`] made, of each driver; the names of what was there.
@@ -181,9 +181,10 @@ fn wait(
 ) -> Result<i32, Error> {
     let deadline = limit.map(|limit| (Instant::now() + limit, limit));
     let pid = Pid::from_child(&child);
+    // What it has started gets it, too. A process that has just gone needs no signal.
     let send = |signal: Signal| match own_group {
-        true => rustix::process::kill_process_group(pid, signal),
-        false => rustix::process::kill_process(pid, signal),
+        true => drop(rustix::process::kill_process_group(pid, signal)),
+        false => signal_tree(pid.as_raw_pid().cast_unsigned(), signal),
     };
     let mut received = 0;
     loop {
@@ -200,17 +201,21 @@ fn wait(
                 Signal::from_named_raw(signal)
             };
             if let Some(signal) = passed.filter(|_| received > 1 || !has_it) {
-                let _ = send(signal);
+                send(signal);
             }
         }
         if let Some((deadline, limit)) = deadline
             && Instant::now() >= deadline
         {
-            let _ = send(Signal::KILL);
-            drop(child.wait());
+            send(Signal::KILL);
+            let ended = kill(&mut child).context(|| "cannot wait for the job")?;
             let limit = limit.as_secs_f64();
+            let how = match ended {
+                true => "stopped",
+                false => "it cannot be killed: it runs as another user",
+            };
             say(&format!(
-                "the job did not end in {limit} s (--timeout): stopped"
+                "the job did not end in {limit} s (--timeout): {how}"
             ));
             return Ok(TIMED_OUT);
         }
@@ -365,16 +370,20 @@ fn load_hint(text: &str) -> &'static str {
 }
 
 /// Without its node in /dev no program finds a device.
-fn check_nodes() -> Result<(), Error> {
+fn check_nodes(driver: Driver) -> Result<(), Error> {
     let deadline = Instant::now() + Duration::from_secs(5);
     let missing = || {
         let dir = fs::read_dir("/sys/class/infiniband_verbs")
             .into_iter()
             .flatten();
-        let mut names = dir.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        names.find(|name| {
-            name.starts_with("uverbs") && !Path::new("/dev/infiniband").join(name).exists()
-        })
+        // Of these devices: a container need not have those of others.
+        let mut names = dir.filter_map(|entry| {
+            let entry = entry.ok()?;
+            let device = fs::read_to_string(entry.path().join("ibdev")).ok()?;
+            let is_ours = driver.devices().contains(&device.trim());
+            is_ours.then(|| entry.file_name().into_string().ok())?
+        });
+        names.find(|name| !Path::new("/dev/infiniband").join(name).exists())
     };
     while let Some(name) = missing() {
         if Instant::now() > deadline {

@@ -1,5 +1,6 @@
 //! Signals while a job runs: passed on to it. At all other times they do what they always do.
 
+use std::fs;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,7 +26,7 @@ static IDLE: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 /// does not catch any otherwise: a handler, once installed, stays, and would swallow them.
 pub(crate) fn stay_default() -> Result<(), Error> {
     let idle = Arc::new(AtomicBool::new(true));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in caught(&[SIGINT, SIGTERM, SIGHUP]) {
         let registered = register_conditional_default(signal, Arc::clone(&idle));
         let _stays: SigId = registered.context(|| "cannot prepare for signals")?;
     }
@@ -33,11 +34,22 @@ pub(crate) fn stay_default() -> Result<(), Error> {
     Ok(())
 }
 
+/// Those of `signals` to catch: all, but SIGHUP stays ignored for a program that `nohup` has started.
+pub(crate) fn caught(signals: &[i32]) -> Vec<i32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let ignored = mask.unwrap_or_default();
+    let stays = |signal: i32| signal == SIGHUP && ignored & (1 << (SIGHUP - 1)) != 0;
+    let caught = signals.iter().copied();
+    caught.filter(|signal| !stays(*signal)).collect()
+}
+
 impl Signals {
     pub(crate) fn catch(signals: &[i32]) -> Result<Self, Error> {
         let what = || "cannot catch signals";
         let (read, write) = UnixStream::pair().context(what)?;
-        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, signals);
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, caught(signals));
         let delivery = delivery.context(what)?;
         set_idle(false);
         Ok(Self { delivery })

@@ -13,7 +13,8 @@ mod runner;
 mod tree;
 
 pub use runner::{End, Limits, Quiet, quietly};
-pub(crate) use runner::{Source, collect, follow_both, wait};
+pub(crate) use runner::{Source, collect, follow_both, kill, wait};
+pub(crate) use tree::signal_tree;
 pub use tree::{end_children_on_signals, kill_tree, stop_here_if_ending};
 
 /// Where administrators' programs are; a user's PATH often leaves these out.

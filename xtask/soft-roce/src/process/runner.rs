@@ -58,12 +58,25 @@ pub(crate) fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<Exit
             return Ok(Some(status));
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            kill_tree(child.id());
-            child.wait()?;
+            kill(child)?;
             return Ok(None);
         }
         thread::sleep(POLL);
     }
+}
+
+/// Kills `child` and all that it has started. Returns whether it has ended: sudo, once it is root, cannot be
+/// killed.
+pub(crate) fn kill(child: &mut Child) -> io::Result<bool> {
+    kill_tree(child.id());
+    let deadline = Instant::now() + LAST_OUTPUT;
+    while child.try_wait()?.is_none() {
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        thread::sleep(POLL);
+    }
+    Ok(true)
 }
 
 /// Where a child wrote something.
@@ -127,9 +140,10 @@ pub(crate) fn follow_both(
         } else {
             continue;
         };
-        kill_tree(child.id());
-        child.wait()?;
-        return Ok(End::Stopped(why));
+        return Ok(End::Stopped(match kill(child)? {
+            true => why,
+            false => format!("{why}, and it cannot be killed: it runs as another user"),
+        }));
     }
     stop_here_if_ending();
     let left = limits.total.saturating_sub(start.elapsed());

@@ -12,6 +12,7 @@ use signal_hook::iterator::Signals;
 
 use crate::error::{Context as _, Error};
 use crate::progress;
+use crate::signals::caught;
 
 /// How often processes are looked at.
 const POLL: Duration = Duration::from_millis(20);
@@ -21,8 +22,13 @@ const GRACE: Duration = Duration::from_secs(3);
 
 /// Kills a process and all that it has started, as far as they still are its descendants.
 pub fn kill_tree(pid: u32) {
+    signal_tree(pid, Signal::KILL);
+}
+
+/// Sends a signal to a process and all that it has started.
+pub(crate) fn signal_tree(pid: u32, number: Signal) {
     for pid in descendants(pid).into_iter().rev() {
-        signal(pid, Signal::KILL);
+        signal(pid, number);
     }
 }
 
@@ -79,7 +85,7 @@ pub fn stop_here_if_ending() {
 ///
 /// If signals cannot be listened for.
 pub fn end_children_on_signals() -> Result<(), Error> {
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
+    let signals = Signals::new(caught(&[SIGINT, SIGTERM, SIGHUP]));
     let mut signals = signals.context(|| "cannot listen for signals")?;
     thread::spawn(move || {
         let Some(number) = signals.forever().next() else {

@@ -272,6 +272,24 @@ fn an_interrupt_reaches_the_job() {
 }
 
 #[test]
+fn a_run_goes_on_without_its_terminal_if_it_was_started_so() {
+    let mut command = quiet("nohup");
+    command.args([env!("CARGO_BIN_EXE_cargo-soft-roce"), "soft-roce", "run"]);
+    command.args(["--guest", "--no-install", "--", "sh", "-c"]);
+    let mut child = command
+        .arg("echo started; sleep 2; echo done")
+        .spawn()
+        .unwrap();
+    let mut line = [0; 8];
+    let stdout = child.stdout.as_mut().unwrap();
+    stdout.read_exact(&mut line).unwrap();
+    signal(&child, Signal::HUP);
+    let output = finish(child);
+    assert_code(&output, 0);
+    assert_eq!(text(&output.stdout), "done\n");
+}
+
+#[test]
 fn a_second_interrupt_stops_the_guest() {
     let child = start(
         &[],
