@@ -45,7 +45,8 @@ pub(crate) fn make_pair(driver: Driver, addresses: [Ipv4Addr; 2]) -> Result<(), 
     }
     if !netdevs.iter().all(|name| link_exists(name)) {
         let ends = [veth(driver, 0), veth(driver, 1)];
-        let made = netlink::add_veth(ends, MTU);
+        // Another run may be faster.
+        let made = existing(netlink::add_veth(ends, MTU));
         let what = format!("make the network link {}", netdevs[0]);
         made.map_err(|errno| refused(driver, &what, errno))?;
     }
@@ -147,12 +148,16 @@ fn set_up(driver: Driver, netdev: &str) -> Result<(), Error> {
     up.map_err(|errno| refused(driver, &format!("set {netdev} up"), errno))
 }
 
-fn attach(driver: Driver, netdev: &str, device: &str, address: Ipv4Addr) -> Result<(), Error> {
-    let refused = |what: String| move |errno| refused(driver, &what, errno);
-    let existing = |result: Result<(), Errno>| match result {
+/// What is there already need not be made.
+fn existing(made: Result<(), Errno>) -> Result<(), Errno> {
+    match made {
         Err(Errno::EXIST) => Ok(()),
         other => other,
-    };
+    }
+}
+
+fn attach(driver: Driver, netdev: &str, device: &str, address: Ipv4Addr) -> Result<(), Error> {
+    let refused = |what: String| move |errno| refused(driver, &what, errno);
     existing(netlink::add_address(netdev, address, PREFIX))
         .map_err(refused(format!("give {netdev} the address {address}")))?;
     if netdev_of(device).is_some() {

@@ -88,7 +88,7 @@ impl Config {
 
 /// Whether this process is a guest's init.
 pub(crate) fn is_init() -> bool {
-    process::id() == 1 && Path::new(CONFIG).exists()
+    process::id() == 1 && Path::new(CONFIG).is_file()
 }
 
 /// Lives the guest's whole life.

@@ -159,12 +159,22 @@ fn source_name(release: &str) -> String {
 
 fn default_name() -> Result<String, Error> {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    if release.lines().any(|line| line == "ID=ubuntu") {
+    if is_ubuntu(&release) {
         return Ok("linux-image-generic".to_owned());
     }
     let mut dpkg = Command::new("dpkg");
     let architecture = process::output(dpkg.arg("--print-architecture"))?;
     Ok(format!("linux-image-{}", architecture.trim()))
+}
+
+/// Whether a system is Ubuntu, or made of its packages.
+fn is_ubuntu(os_release: &str) -> bool {
+    let names = os_release.lines().filter_map(|line| {
+        let names = line.strip_prefix("ID=");
+        names.or_else(|| line.strip_prefix("ID_LIKE="))
+    });
+    let mut names = names.flat_map(|names| names.trim_matches(['"', '\'']).split_whitespace());
+    names.any(|name| name == "ubuntu")
 }
 
 fn by_version(lists: Lists, version: &str) -> Result<String, Error> {
@@ -273,6 +283,14 @@ fn apt(lists: Lists, program: &str) -> Result<Command, Error> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn systems_made_of_ubuntu_have_its_kernel() {
+        use super::is_ubuntu;
+        assert!(is_ubuntu("NAME=Ubuntu\nID=ubuntu\nID_LIKE=debian\n"));
+        assert!(is_ubuntu("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n"));
+        assert!(!is_ubuntu("ID=debian\nHOME_URL=ubuntu\n"));
+    }
+
     use super::{Query, newest, parse, source_name};
 
     #[test]

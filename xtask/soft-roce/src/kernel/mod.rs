@@ -3,6 +3,7 @@
 
 use std::env;
 use std::fs::{self, File};
+use std::mem;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,6 +16,7 @@ use crate::driver::Driver;
 use crate::error::{Context as _, Error};
 use crate::packages::{self, KMOD, Policy, XZ, ZSTD};
 use crate::process::{self, succeeds};
+use crate::say;
 
 use fetch::{Source, Unpacked};
 use modules::Tree;
@@ -166,6 +168,8 @@ pub(crate) fn cached() -> Vec<(String, String)> {
 /// Removes the whole cache, unless a guest is using it.
 pub(crate) fn remove_cache() -> Result<PathBuf, Error> {
     let dir = cache()?;
+    let _not_building = try_lock("build", FlockOperation::NonBlockingLockExclusive)?
+        .ok_or_else(|| Error::new("a run is fetching a kernel: try again when it has ended"))?;
     let _alone = try_lock("use", FlockOperation::NonBlockingLockExclusive)?
         .ok_or_else(|| Error::new("a guest is using the cache: try again when it has ended"))?;
     fs::remove_dir_all(&dir).context(|| format!("cannot remove {}", dir.display()))?;
@@ -325,9 +329,16 @@ fn lock(name: &str, operation: FlockOperation) -> Result<File, Error> {
         _ => FlockOperation::NonBlockingLockExclusive,
     };
     let deadline = Instant::now() + OTHER_RUN;
+    let mut waits = false;
     while Instant::now() < deadline {
         if let Some(file) = try_lock(name, operation)? {
             return Ok(file);
+        }
+        if !mem::replace(&mut waits, true) {
+            let minutes = OTHER_RUN.as_secs() / 60;
+            say(&format!(
+                "another run is at work in the kernel's cache: waiting for it, {minutes} minutes at most"
+            ));
         }
         thread::sleep(Duration::from_millis(100));
     }

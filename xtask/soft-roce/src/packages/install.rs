@@ -198,9 +198,10 @@ impl Manager {
             Root::Sudo => vec!["sudo", "-n"],
             Root::SudoAsking => vec!["sudo"],
         };
+        // By `env`, since sudo keeps not all variables. What they print is read.
+        words.extend(["env", "LC_ALL=C"]);
         if self == Self::Apt {
-            // By `env`, since sudo keeps no variables.
-            words.extend(["env", "DEBIAN_FRONTEND=noninteractive"]);
+            words.push("DEBIAN_FRONTEND=noninteractive");
         }
         words.push(self.program());
         words.extend(args);
@@ -351,12 +352,12 @@ mod tests {
     fn commands_never_ask_and_keep_their_environment_through_sudo() {
         assert_eq!(
             display(&Manager::Apt.install(&["xz-utils"], Root::Sudo)),
-            "sudo -n env DEBIAN_FRONTEND=noninteractive apt-get install --yes \
+            "sudo -n env LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get install --yes \
              --no-install-recommends xz-utils"
         );
         assert_eq!(
             display(&Manager::Dnf.install(&["xz"], Root::Already)),
-            "dnf install --assumeyes xz"
+            "env LC_ALL=C dnf install --assumeyes xz"
         );
     }
 
