@@ -168,9 +168,11 @@ impl Tree {
         let mut command = workspace::cargo(args);
         command.current_dir(&self.dir);
         // What else is set would make it another build.
-        for variable in ["RUSTFLAGS", "CARGO_BUILD_JOBS", "CARGO_TARGET_DIR"] {
+        let flags = ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"];
+        for variable in ["CARGO_BUILD_JOBS"].into_iter().chain(flags) {
             command.env_remove(variable);
         }
+        command.env("CARGO_TARGET_DIR", self.dir.join("target"));
         command.env("RUSTC_WRAPPER", self.dir.join("wrapper"));
         command.env("COMPILER_TIMES", self.dir.join("times"));
         let quiet = quietly(&mut command, label, LIMIT)?;

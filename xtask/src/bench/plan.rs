@@ -134,9 +134,7 @@ impl Plan {
         if beside.is_some() && !parts.contains(&Part::Build) {
             return Err(args.usage("`--beside` is for the part build: --only build, or --full"));
         }
-        let mut soft_roce = jobs::options(args, policy)?;
-        // Each run has a limit; ten rounds of all take longer than what one command usually may.
-        soft_roce.timeout = None;
+        let soft_roce = jobs::options(args, policy)?;
         let is_chosen = soft_roce.way != Way::Auto;
         let (place, gid) = match own {
             Some(_) if is_chosen => {

@@ -5,7 +5,7 @@ mod inside;
 mod plan;
 
 use std::fs;
-use std::process::Command;
+use std::process::{self, Command};
 use std::time::Duration;
 
 use soft_roce::{Options, Way};
@@ -33,6 +33,8 @@ const OWN_LINES: [&str; 2] = ["RESULT ", "{"];
 /// Takes `--native` and `--guest` from the command line.
 pub(crate) fn options(args: &mut Args, install: Policy) -> Result<Options, Error> {
     let mut options = Options::default();
+    // Each job has a limit of its own.
+    options.timeout = None;
     options.install = install;
     options.way = match (args.flag("--native"), args.flag("--guest")) {
         (true, true) => {
@@ -65,6 +67,8 @@ pub(crate) fn run(
     options: &Options,
     sink: &mut dyn FnMut(&Job, Event<'_>),
 ) -> Result<(), Error> {
+    // Here, where a download has its own limits.
+    soft_roce::prepare(options)?;
     let (total, silence) = limits(jobs);
     let total = options.timeout.map_or(total, |timeout| timeout.min(total));
     let mut inner = options.clone();
@@ -113,7 +117,8 @@ fn start(
     missing: &str,
     sink: &mut dyn FnMut(&Job, Event<'_>),
 ) -> Result<(), Error> {
-    let file = workspace::scratch_dir()?.join("jobs");
+    // Of this run alone: another one may be under way.
+    let file = workspace::scratch_dir()?.join(format!("jobs-{}", process::id()));
     let text = plan::write(jobs)?;
     fs::write(&file, text).context(|| format!("cannot write {}", file.display()))?;
     command
@@ -130,8 +135,11 @@ fn start(
                 starting = None;
             }
         }
-    })?;
+    });
     drop(starting);
+    let removed = fs::remove_file(&file);
+    let end = end?;
+    removed.context(|| format!("cannot remove {}", file.display()))?;
     let failure = end.failure();
     if !output.anything {
         let (why, code) = failure.unwrap_or_else(|| ("it ran nothing".into(), 1));

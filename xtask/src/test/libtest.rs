@@ -15,6 +15,8 @@ pub(crate) struct Tally {
     pub(crate) skipped: Vec<String>,
     /// The names of the tests that failed.
     pub(crate) failures: Vec<String>,
+    /// How many test programs began to run tests.
+    pub(crate) started: usize,
     /// How many test programs came to their end.
     pub(crate) results: usize,
     /// The test that has started and not ended.
@@ -37,6 +39,7 @@ impl Tally {
         }
         if line.starts_with("running ") && (line.ends_with(" test") || line.ends_with(" tests")) {
             self.broke_off();
+            self.started += usize::from(!self.in_successes);
         }
         let skipped = line.strip_prefix("SKIPPED ");
         if let Some(skipped) = skipped {
@@ -55,6 +58,13 @@ impl Tally {
             self.failed += 1;
             self.failures.push(format!("{test}: its program broke off"));
         }
+    }
+
+    /// What is wrong with a run that says it has succeeded: a program that ended in the middle, by `exit(0)`.
+    pub(crate) fn unfinished(&self) -> Option<String> {
+        let unfinished = self.started.saturating_sub(self.results);
+        (unfinished > 0)
+            .then(|| format!("{unfinished} test programs ended before all of their tests"))
     }
 
     /// How far the tests are, in a few words.
@@ -169,6 +179,22 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         tally.line("test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured");
         assert_eq!(tally.failures, ["a::hangs: its program broke off"]);
         assert_eq!((tally.passed, tally.failed), (1, 1));
+    }
+
+    #[test]
+    fn program_that_ends_before_its_tests_is_unfinished() {
+        let mut tally = Tally::default();
+        let end = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured";
+        for line in ["running 1 test", "test a ... ok", end, "running 2 tests"] {
+            tally.line(line);
+        }
+        assert!(tally.unfinished().is_some());
+        tally.line(end);
+        assert_eq!(tally.unfinished(), None);
+        // Not a program, but what a test has printed.
+        tally.line("successes:");
+        tally.line("running 3 tests");
+        assert_eq!(tally.unfinished(), None);
     }
 
     #[test]
