@@ -179,10 +179,12 @@ impl<'o> Decode<'o> {
         };
         let mut arrived = request.arrived.subscribe();
         let every = options.abort_every.unwrap_or(u64::MAX);
+        // The deadline first: whatever is there after it is late, such as rails that fail since prefill has given up.
         let ended = tokio::select! {
-            moved = request.carry_out(&mut self.rails) => return moved,
-            _ = arrived.wait_for(|arrived| arrived * 2 >= all), if generation.is_multiple_of(every) => "aborted",
+            biased;
             () = sleep(options.deadline()) => "its deadline has passed",
+            _ = arrived.wait_for(|arrived| arrived * 2 >= all), if generation.is_multiple_of(every) => "aborted",
+            moved = request.carry_out(&mut self.rails) => return moved,
         };
         let arrived = *arrived.borrow();
         let why = format!("{ended} with {arrived} of {all} pages there");
