@@ -101,7 +101,10 @@ fn each_byte_of_a_hello_may_have_any_value() {
             .iter()
             .fold(0, |number, byte| number << 8 | u32::from(*byte))
     };
-    for (at, value) in (0..truth.len()).flat_map(|at| (0..=255).map(move |value| (at, value))) {
+    // Miri takes half an hour for all.
+    let step = if cfg!(miri) { 51 } else { 1 };
+    let values = |at| (0..=255).step_by(step).map(move |value| (at, value));
+    for (at, value) in (0..truth.len()).flat_map(values) {
         let mut hello = truth;
         hello[at] = value;
         let (version, block_len) = (number(&hello[8..12]), number(&hello[12..16]));
