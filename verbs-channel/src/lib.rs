@@ -109,7 +109,8 @@
 //!
 //! # How operations end
 //!
-//! A request that is rejected was never posted. One that is posted is an operation, which has exactly one of four
+//! A request that is rejected was never posted. (The exception is a driver that fails in the middle of a batch or chain:
+//! see [`RejectReason::Post`].) One that is posted is an operation, which has exactly one of four
 //! outcomes: success, a work error, aborted, or stuck.
 //!
 //! ```text

@@ -28,7 +28,7 @@ fn serve(channel: &mut Channel) -> Result<()> {
     let mut inbox = channel.pd().reg_mr(vec![0_u8; 4096])?;
     let mut outbox = channel.pd().reg_mr(vec![0_u8; 4096])?;
     loop {
-        // Posts a receive and waits for the message. A client that sends before that waits.
+        // Posts a receive and waits for the message. A client that sends before that waits (not on iWARP).
         let received = match channel.receive(inbox.scatter_element(..)?) {
             Ok(received) => received,
             // The client has left, as clients do.

@@ -12,7 +12,7 @@ impl fmt::Display for NoDevice<'_> {
         if self.0.is_empty() {
             f.write_str(
                 "no RDMA device found: load your device's driver, or make a software one (soft-RoCE): \
-                 `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev <interface>`",
+                 `modprobe rdma_rxe && rdma link add soft0 type rxe netdev <interface>`",
             )
         } else {
             write!(
