@@ -31,14 +31,15 @@ impl List {
         &self.file
     }
 
-    /// Takes out of the environments what this process has too, and PATH, which is another one
-    /// inside. Returns how many programs there are.
+    /// Takes out of the environments what this process has too, PATH, which is another one inside, and the
+    /// runner that noted them. Returns how many programs there are.
     pub(super) fn finish(&self) -> Result<usize, Error> {
         let mut jobs = read(&self.file)?;
         let mut frames = Vec::new();
         for job in &mut jobs {
             job.env.retain(|(name, value)| {
-                name != "PATH" && env::var_os(name).as_ref() != Some(value)
+                let is_ours = name == "PATH" || super::is_runner(&name.to_string_lossy());
+                !is_ours && env::var_os(name).as_ref() != Some(value)
             });
             frames.extend(encode(Kind::Job, &job.encode()));
         }

@@ -76,8 +76,8 @@ pub(crate) fn run(
     // Cargo names each program that it runs, by whichever runner.
     if count == 0 && asked.contains("Running ") {
         return Err(Error::new(
-            "cargo ran the tests with another runner, without the devices: for the target that `build.target` of \
-             its configuration names, leave out `runner`, or pass `--target` to this program, too",
+            "cargo ran the tests with another runner, without the devices: leave out `--config` with a runner; if \
+             `build.target` of cargo's configuration names a target with a runner, pass `--target` here, too",
         ));
     }
     if count == 0 {
@@ -113,22 +113,24 @@ fn chooses_targets(arg: &OsString) -> bool {
 
 /// Has cargo note in `file` what it would run. Returns what it printed.
 fn ask_cargo(args: &[OsString], test_args: &[OsString], file: &Path) -> Result<String, Error> {
-    let runner = runner(&own_exe()?, file)?;
+    let own = own_exe()?;
+    let (runner, words) = (runner(&own, file)?, runner_words(&own, file));
     let mut ask = cargo::cargo();
     ask.arg("test");
-    // Older cargos prefer a runner of the environment to any other.
     let names = env::vars_os().map(|(name, _)| name);
     for name in names.filter(|name| is_runner(&name.to_string_lossy())) {
         ask.env_remove(name);
     }
-    // Whatever the crate's own configuration has, for any target: the exact name comes first.
-    let targets = target(args)
-        .or_else(|| env::var("CARGO_BUILD_TARGET").ok())
-        .into_iter()
-        .chain([cargo::host()?, "'cfg(all())'".to_owned()]);
-    for target in targets {
-        ask.args(["--config", &format!("target.{target}.runner={runner}")]);
+    // Whatever the crate's own configuration has, for any target: the exact name comes first, and cargo merges no
+    // list into a text of the configuration, but takes a variable in place of either.
+    let target = target(args).or_else(|| env::var("CARGO_BUILD_TARGET").ok());
+    for target in target.into_iter().chain([cargo::host()?]) {
+        match &words {
+            Some(words) => ask.env(variable(&target), words),
+            None => ask.args(["--config", &format!("target.{target}.runner={runner}")]),
+        };
     }
+    ask.args(["--config", &format!("target.'cfg(all())'.runner={runner}")]);
     ask.args(args).arg("--").args(test_args);
     let quiet = quietly(&mut ask, "listing the tests", LIST)?;
     if quiet.success() {
@@ -137,9 +139,22 @@ fn ask_cargo(args: &[OsString], test_args: &[OsString], file: &Path) -> Result<S
     Err(quiet.error(&ask))
 }
 
+/// The variable that sets the runner of a target.
+fn variable(target: &str) -> String {
+    let target = target.replace(['-', '.'], "_").to_uppercase();
+    format!("CARGO_TARGET_{target}_RUNNER")
+}
+
 /// Whether a variable sets a target's runner.
 fn is_runner(name: &str) -> bool {
     name.starts_with("CARGO_TARGET_") && name.ends_with("_RUNNER")
+}
+
+/// The runner in words, if it can be written so: cargo splits them at each space.
+fn runner_words(own: &Path, file: &Path) -> Option<String> {
+    let (own, file) = (own.to_str()?, file.to_str()?);
+    let is_word = |text: &str| !text.contains(char::is_whitespace);
+    (is_word(own) && is_word(file)).then(|| format!("{own} {} {file}", helper::NOTE))
 }
 
 /// The runner as TOML.
@@ -173,7 +188,7 @@ fn unique(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{chooses_targets, run, runner, target};
+    use super::{chooses_targets, is_runner, run, runner, runner_words, target, variable};
     use crate::Options;
     use std::ffi::OsString;
     use std::path::Path;
@@ -197,6 +212,16 @@ mod tests {
         for (line, chooses) in [("--test=a", true), ("--lib", true), ("--testing", false)] {
             assert_eq!(words(line).iter().any(chooses_targets), chooses, "{line}");
         }
+    }
+
+    #[test]
+    fn runner_is_set_by_a_variable_of_the_target() {
+        let name = variable("thumbv8m.main-none-eabi");
+        assert_eq!(name, "CARGO_TARGET_THUMBV8M_MAIN_NONE_EABI_RUNNER");
+        assert!(is_runner(&name));
+        let words = runner_words(Path::new("/a"), Path::new("/b"));
+        assert_eq!(words.as_deref(), Some("/a --soft-roce-note /b"));
+        assert_eq!(runner_words(Path::new("/a"), Path::new("/b c")), None);
     }
 
     #[test]

@@ -2,10 +2,11 @@
 //! cargo's runner.
 
 use std::env;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::{assert_code, finish, quiet, soft_roce, text};
+use crate::{assert_code, finish, quiet, scratch, soft_roce, text};
 
 /// In the crate's folder, with a target folder that is not in this one's sources.
 fn there(command: &mut Command) -> Output {
@@ -51,6 +52,25 @@ fn all_tests_run_where_a_device_is() {
     let err = text(&output.stderr);
     assert!(err.contains("2 test programs passed"), "{err}");
     assert!(err.contains("doctests were not run"), "{err}");
+}
+
+#[test]
+fn runner_of_the_user_s_does_not_take_the_tests() {
+    let host = format!("{}-unknown-linux-gnu", env::consts::ARCH);
+    let variable = format!(
+        "CARGO_TARGET_{}_RUNNER",
+        host.replace('-', "_").to_uppercase()
+    );
+    // Which succeeds, and runs nothing.
+    let home = scratch("home");
+    let config = format!("[target.{host}]\nrunner = 'true'\n");
+    fs::write(home.join("config.toml"), config).unwrap();
+    let mut command = test(&["--test=device"]);
+    command.env("CARGO_HOME", home).env(variable, "true");
+    let output = there(&mut command);
+    assert_code(&output, 0);
+    let err = text(&output.stderr);
+    assert!(err.contains("1 test program passed"), "{err}");
 }
 
 #[test]
