@@ -168,8 +168,7 @@ impl Tree {
         let mut command = workspace::cargo(args);
         command.current_dir(&self.dir);
         // What else is set would make it another build.
-        let flags = ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"];
-        for variable in ["CARGO_BUILD_JOBS"].into_iter().chain(flags) {
+        for variable in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_JOBS"] {
             command.env_remove(variable);
         }
         command.env("CARGO_TARGET_DIR", self.dir.join("target"));

@@ -61,9 +61,14 @@ fn cargo_of(toolchain: &str, args: &[&str]) -> Command {
         .args(["run", toolchain, "cargo"])
         .args(args)
         .current_dir(workspace::root());
-    let flags = ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTDOCFLAGS"];
-    for variable in ["CARGO", "RUSTC_WRAPPER"].into_iter().chain(flags) {
-        command.env_remove(variable);
+    for flags in [
+        "CARGO",
+        "RUSTFLAGS",
+        "CARGO_ENCODED_RUSTFLAGS",
+        "RUSTDOCFLAGS",
+        "RUSTC_WRAPPER",
+    ] {
+        command.env_remove(flags);
     }
     command
 }
@@ -114,8 +119,7 @@ fn tests(
         }
         _ => {}
     })?;
-    let broken = || Some((tally.unfinished()?, 1));
-    let failure = end.failure().or_else(broken);
+    let failure = tally.failure(&end);
     let code = failure.as_ref().map_or(1, |(_, code)| *code);
     count(report, title, &tally, code);
     // Those that have to be caught are run by themselves.

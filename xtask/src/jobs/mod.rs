@@ -33,8 +33,6 @@ const OWN_LINES: [&str; 2] = ["RESULT ", "{"];
 /// Takes `--native` and `--guest` from the command line.
 pub(crate) fn options(args: &mut Args, install: Policy) -> Result<Options, Error> {
     let mut options = Options::default();
-    // Each job has a limit of its own.
-    options.timeout = None;
     options.install = install;
     options.way = match (args.flag("--native"), args.flag("--guest")) {
         (true, true) => {
@@ -70,7 +68,6 @@ pub(crate) fn run(
     // Here, where a download has its own limits.
     soft_roce::prepare(options)?;
     let (total, silence) = limits(jobs);
-    let total = options.timeout.map_or(total, |timeout| timeout.min(total));
     let mut inner = options.clone();
     inner.timeout = Some(total);
     let own = soft_roce::own_exe()?;

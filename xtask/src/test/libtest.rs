@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::stream::End;
+
 /// What one test program, or several one after the other, printed so far.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -16,7 +18,7 @@ pub(crate) struct Tally {
     /// The names of the tests that failed.
     pub(crate) failures: Vec<String>,
     /// How many test programs began to run tests.
-    pub(crate) started: usize,
+    started: usize,
     /// How many test programs came to their end.
     pub(crate) results: usize,
     /// The test that has started and not ended.
@@ -60,11 +62,14 @@ impl Tally {
         }
     }
 
-    /// What is wrong with a run that says it has succeeded: a program that ended in the middle, by `exit(0)`.
-    pub(crate) fn unfinished(&self) -> Option<String> {
-        let unfinished = self.started.saturating_sub(self.results);
-        (unfinished > 0)
-            .then(|| format!("{unfinished} test programs ended before all of their tests"))
+    /// `None` if the run of cargo that printed this has succeeded, else what went wrong, and the exit code to pass on.
+    /// Cargo takes a program that ended in the middle, by `exit(0)`, for a success.
+    pub(crate) fn failure(&self, end: &End) -> Option<(String, u8)> {
+        let unfinished = || {
+            let count = self.started.saturating_sub(self.results);
+            (count > 0).then(|| format!("{count} test programs ended before all of their tests"))
+        };
+        end.failure().or_else(|| Some((unfinished()?, 1)))
     }
 
     /// How far the tests are, in a few words.
@@ -119,7 +124,8 @@ fn count(result: &str, word: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{Tally, starting};
+    use super::{End, Tally, starting};
+    use std::process::ExitStatus;
 
     const OUTPUT: &str = "
 running 4 tests
@@ -188,13 +194,14 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         for line in ["running 1 test", "test a ... ok", end, "running 2 tests"] {
             tally.line(line);
         }
-        assert!(tally.unfinished().is_some());
+        let success = End::Exited(ExitStatus::default());
+        assert!(tally.failure(&success).is_some());
         tally.line(end);
-        assert_eq!(tally.unfinished(), None);
+        assert_eq!(tally.failure(&success), None);
         // Not a program, but what a test has printed.
         tally.line("successes:");
         tally.line("running 3 tests");
-        assert_eq!(tally.unfinished(), None);
+        assert_eq!(tally.failure(&success), None);
     }
 
     #[test]

@@ -95,8 +95,7 @@ pub(super) fn libtest(
             step.doing(&tally.progress());
         }
     })?;
-    let broken = || Some((tally.unfinished()?, 1));
-    let failure = end.failure().or_else(broken);
+    let failure = tally.failure(&end);
     let code = failure.as_ref().map_or(1, |(_, code)| *code);
     count(report, title, &tally, code);
     for ignored in &tally.ignored {

@@ -111,8 +111,8 @@ pub(super) fn serve(port: &Port) -> Result<(), Error> {
     let code = status.exit_status();
     let code = code.or_else(|| status.terminating_signal().map(|signal| 128 + signal));
     port.send(Kind::Exit, &code.unwrap_or(1).to_le_bytes())?;
-    // What was sent may still be in the port, which is lost with this machine. A host that has read all of it
-    // goes, and the listener notices that.
+    // What was sent may still be in the port, which is lost with this machine. So the host is the bound: once it has
+    // read all of it, once its time limit is over or it is stopped, it goes, and the listener powers off.
     loop {
         thread::park();
     }

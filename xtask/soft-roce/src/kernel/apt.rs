@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::error::{Context as _, Error};
+use crate::packages::system_names;
 use crate::process;
 
 use super::cache;
@@ -169,12 +170,7 @@ fn default_name() -> Result<String, Error> {
 
 /// Whether a system is Ubuntu, or made of its packages.
 fn is_ubuntu(os_release: &str) -> bool {
-    let names = os_release.lines().filter_map(|line| {
-        let names = line.strip_prefix("ID=");
-        names.or_else(|| line.strip_prefix("ID_LIKE="))
-    });
-    let mut names = names.flat_map(|names| names.trim_matches(['"', '\'']).split_whitespace());
-    names.any(|name| name == "ubuntu")
+    system_names(os_release).any(|name| name == "ubuntu")
 }
 
 fn by_version(lists: Lists, version: &str) -> Result<String, Error> {

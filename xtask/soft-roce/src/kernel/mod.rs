@@ -110,6 +110,14 @@ impl Kernel {
     }
 }
 
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        // Of a kernel that no guest has used. One that has ended needs no end.
+        drop(self.check.kill());
+        drop(self.check.wait());
+    }
+}
+
 /// What to make of the kernel that is in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freshness {

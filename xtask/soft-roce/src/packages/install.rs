@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use super::{Need, Policy};
+use super::{Need, Policy, system_names};
 use crate::error::{Context as _, Error};
 use crate::process::{Quiet, display, quietly, succeeds, which};
 
@@ -130,14 +130,7 @@ fn how_to_become_root(terminal: bool) -> Option<Root> {
 /// The package manager by what the system calls itself, else by what is on PATH.
 fn detect(os_release: &str, has: impl Fn(&str) -> bool) -> Option<Manager> {
     let all = [Manager::Apt, Manager::Dnf, Manager::Pacman];
-    let ids: Vec<&str> = os_release
-        .lines()
-        .filter_map(|line| {
-            line.strip_prefix("ID=")
-                .or_else(|| line.strip_prefix("ID_LIKE="))
-        })
-        .flat_map(|ids| ids.trim_matches(['"', '\'']).split_whitespace())
-        .collect();
+    let ids: Vec<&str> = system_names(os_release).collect();
     let named = |manager: &&Manager| manager.systems().iter().any(|id| ids.contains(id));
     let present = |manager: &&Manager| has(manager.program());
     let by_name = all.iter().filter(named).find(present);

@@ -22,6 +22,15 @@ pub enum Policy {
     No,
 }
 
+/// What `/etc/os-release` calls the system, and those that it is like.
+pub(crate) fn system_names(os_release: &str) -> impl Iterator<Item = &str> {
+    let names = os_release.lines().filter_map(|line| {
+        let names = line.strip_prefix("ID=");
+        names.or_else(|| line.strip_prefix("ID_LIKE="))
+    });
+    names.flat_map(|names| names.trim_matches(['"', '\'']).split_whitespace())
+}
+
 /// Something that the system has to offer.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
