@@ -321,6 +321,14 @@ fn concurrent_calls_lose_no_readiness(make: Make) {
     let notifier = make(reader.as_fd());
     let (counter, waker) = WakeCounter::new();
     let taken = Mutex::new(0);
+    let take = || {
+        let mut taken = taken.lock().unwrap();
+        *taken += drain(&reader);
+        // No more bytes wake the thread that counts them.
+        if *taken == BYTES {
+            waker.wake_by_ref();
+        }
+    };
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -329,7 +337,7 @@ fn concurrent_calls_lose_no_readiness(make: Make) {
                     // Like a task that posts and then polls for the completion at once.
                     let mut cx = Context::from_waker(&waker);
                     while notifier.poll_readable(&mut cx).is_ready() {
-                        *taken.lock().unwrap() += drain(&reader);
+                        take();
                     }
                 }
             });
@@ -337,7 +345,7 @@ fn concurrent_calls_lose_no_readiness(make: Make) {
         let mut cx = Context::from_waker(&waker);
         while *taken.lock().unwrap() < BYTES {
             while notifier.poll_readable(&mut cx).is_ready() {
-                *taken.lock().unwrap() += drain(&reader);
+                take();
             }
             if *taken.lock().unwrap() < BYTES {
                 counter.wait();
