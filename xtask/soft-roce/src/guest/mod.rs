@@ -17,6 +17,7 @@ mod boot;
 pub(crate) mod frame;
 mod initramfs;
 mod job;
+mod output;
 pub(crate) mod qemu;
 mod session;
 

@@ -1,6 +1,6 @@
 //! The host's side of a job: carries its input and output, and ends it when it must end.
 
-use std::io::{self, IsTerminal as _, Read as _, Stdin, Write};
+use std::io::{self, IsTerminal as _, Read as _, Stdin, Write as _};
 use std::net::Shutdown;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use crate::error::{Context as _, Error};
 
 use super::boot::Guest;
 use super::frame::{Frame, Job, Kind, PIECE, encode, size_bytes};
+use super::output::Output;
 use crate::say;
 use crate::signals::Signals;
 use crate::{Options, TIMED_OUT};
@@ -27,6 +28,9 @@ const ILLEGAL: i32 = 132;
 
 /// Pieces of input that may be under way to a job that does not read yet.
 const INPUT_AHEAD: usize = 8;
+
+/// How long the reader of our standard error has for the last message of a run that was stopped.
+const LAST_MESSAGE: Duration = Duration::from_secs(1);
 
 /// Runs one job in each guest; the first one's exit status is the result.
 pub(super) fn run(options: &Options, guests: Vec<Guest>, jobs: Vec<Job>) -> Result<i32, Error> {
@@ -44,6 +48,8 @@ pub(super) fn run(options: &Options, guests: Vec<Guest>, jobs: Vec<Job>) -> Resu
     let mut session = Session {
         lines: lines.collect(),
         guests,
+        out: Output::new(io::stdout())?,
+        err: Output::new(io::stderr())?,
         input: takes_input.then(|| Input {
             stdin: io::stdin(),
             ahead: 0,
@@ -57,7 +63,9 @@ pub(super) fn run(options: &Options, guests: Vec<Guest>, jobs: Vec<Job>) -> Resu
         nonblocking.context(|| "cannot prepare the guest's port")?;
         session.lines[usize::from(guest.host - 1)].pending = encode(Kind::Job, &job.encode());
     }
-    let code = session.carry()?;
+    let code = session.carry();
+    session.err.finish(LAST_MESSAGE);
+    let code = code?;
     if code == ILLEGAL && session.guests.iter().any(|guest| guest.emulated) {
         say(
             "the job died of an illegal instruction: was it built with target-cpu=native? The \
@@ -109,6 +117,9 @@ impl Drop for RawTerminal {
 struct Session {
     guests: Vec<Guest>,
     lines: Vec<Line>,
+    /// Our standard output and error.
+    out: Output,
+    err: Output,
     input: Option<Input>,
     signals: Option<Signals>,
     interrupts: u32,
@@ -133,33 +144,63 @@ struct Input {
 }
 
 impl Session {
+    /// Carries what there is to carry until the first host's job has ended, and all output is written.
     fn carry(&mut self) -> Result<i32, Error> {
+        let mut end = None;
         loop {
-            self.wait()?;
-            if let Some(code) = self.obey_signals() {
+            self.wait(end.is_some())?;
+            if let Some(code) = self.obey_signals(end.is_some()) {
                 return Ok(code);
             }
-            self.read_input()?;
-            for index in 0..self.guests.len() {
-                self.send_pending(index);
-                if let Some(code) = self.receive(index)? {
-                    return Ok(code);
-                }
+            self.out.check()?;
+            self.err.check()?;
+            if end.is_none() {
+                end = self.relay().transpose();
+            }
+            if self.out.is_written()
+                && self.err.is_written()
+                && let Some(end) = end.take()
+            {
+                return end;
             }
             if let Some((deadline, limit)) = self.deadline
                 && Instant::now() >= deadline
             {
-                say(&format!(
-                    "the job did not end in {} s (--timeout): stopped",
-                    limit.as_secs_f64()
-                ));
+                let what = match end {
+                    None => "the job did not end",
+                    Some(_) => "nobody read all of the job's output",
+                };
+                let limit = limit.as_secs_f64();
+                self.say(&format!("{what} in {limit} s (--timeout): stopped"));
                 return Ok(TIMED_OUT);
             }
         }
     }
 
-    /// Waits until there is something to do.
-    fn wait(&self) -> Result<(), Error> {
+    /// Passes on what can be. Returns how the run ends, once it does.
+    fn relay(&mut self) -> Result<Option<i32>, Error> {
+        self.read_input()?;
+        for index in 0..self.guests.len() {
+            self.send_pending(index);
+            if let Some(code) = self.receive(index)? {
+                return Ok(Some(code));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A message of ours, which waits for its reader as the job's output does.
+    fn say(&mut self, text: &str) {
+        self.err.push(format!("soft-roce: {text}\n").as_bytes());
+    }
+
+    /// Whether there is more output under way than is to wait here: the guests wait, too.
+    fn is_full(&self) -> bool {
+        self.out.is_full() || self.err.is_full()
+    }
+
+    /// Waits until there is something to do; if the job has ended, with its output only.
+    fn wait(&self, has_ended: bool) -> Result<(), Error> {
         let limit = self.deadline.map(|(deadline, _)| {
             let left = deadline.saturating_duration_since(Instant::now());
             // Rounded up, so that the time is over when this returns.
@@ -170,17 +211,21 @@ impl Session {
         if let Some(signals) = &self.signals {
             fds.push(PollFd::new(signals.pipe(), PollFlags::IN));
         }
+        let outputs = [&self.out, &self.err];
+        for output in outputs.into_iter().filter(|output| !output.is_written()) {
+            fds.push(PollFd::new(output.pipe(), PollFlags::IN));
+        }
         for (guest, line) in self.guests.iter().zip(&self.lines) {
-            let both = PollFlags::IN | PollFlags::OUT;
-            let idle = line.pending.is_empty();
-            if !line.over {
-                fds.push(PollFd::new(
-                    &guest.port,
-                    if idle { PollFlags::IN } else { both },
-                ));
+            let mut events = PollFlags::empty();
+            events.set(PollFlags::IN, !self.is_full());
+            events.set(PollFlags::OUT, !line.pending.is_empty());
+            // Asked for nothing, a guest that has gone would end each wait.
+            if !has_ended && !line.over && !events.is_empty() {
+                fds.push(PollFd::new(&guest.port, events));
             }
         }
-        if let Some(input) = self.input.as_ref().filter(|input| input.wanted()) {
+        let input = self.input.as_ref().filter(|_| !has_ended);
+        if let Some(input) = input.filter(|input| input.wanted()) {
             fds.push(PollFd::new(&input.stdin, PollFlags::IN));
         }
         match poll(&mut fds, limit.as_ref()) {
@@ -189,8 +234,9 @@ impl Session {
         }
     }
 
-    /// Passes signals on to the jobs; the second one that would end us ends all.
-    fn obey_signals(&mut self) -> Option<i32> {
+    /// Passes signals on to the jobs; the second one that would end us ends all, and so does the first once
+    /// the job has ended.
+    fn obey_signals(&mut self, has_ended: bool) -> Option<i32> {
         let came = self.signals.as_mut().map(Signals::pending);
         for signal in came.unwrap_or_default() {
             if signal == SIGWINCH {
@@ -200,11 +246,11 @@ impl Session {
                 continue;
             }
             self.interrupts += 1;
-            if self.interrupts > 1 {
-                say("stopped");
+            if self.interrupts > 1 || has_ended {
+                self.say("stopped");
                 return Some(128 + signal);
             }
-            say("passing the signal on to the job (once more to stop the guest)");
+            self.say("passing the signal on to the job (once more to stop the guest)");
             self.send_all(Kind::Signal, &signal.to_le_bytes());
         }
         None
@@ -241,15 +287,17 @@ impl Session {
         while !line.pending.is_empty() {
             match (&self.guests[index].port).write(&line.pending) {
                 Ok(count) => drop(line.pending.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // That the guest has gone shows when it is read from.
-                Err(_) => break,
+                Err(_) => line.pending.clear(),
             }
         }
     }
 
     /// Handles a guest's frame. Returns the exit code, if that ends the run.
     fn receive(&mut self, index: usize) -> Result<Option<i32>, Error> {
-        if self.lines[index].over {
+        if self.lines[index].over || self.is_full() {
             return Ok(None);
         }
         let mut buffer = vec![0; 2 * PIECE];
@@ -272,8 +320,8 @@ impl Session {
         }
         self.lines[index].over = true;
         if index > 0 {
-            self.lines[index].finish_line()?;
-            say(&format!("host {} has gone", self.lines[index].host));
+            self.lines[index].finish_line(&mut self.err);
+            self.say(&format!("host {} has gone", self.lines[index].host));
             return Ok(None);
         }
         let console = self.guests[index].console();
@@ -285,9 +333,9 @@ impl Session {
 
     fn take(&mut self, index: usize, frame: &Frame) -> Result<Option<i32>, Error> {
         match frame.kind {
-            Kind::Stdout if index == 0 => show(&mut io::stdout(), &frame.bytes)?,
-            Kind::Stderr if index == 0 => show(&mut io::stderr(), &frame.bytes)?,
-            Kind::Stdout | Kind::Stderr => self.lines[index].show(&frame.bytes)?,
+            Kind::Stdout if index == 0 => self.out.push(&frame.bytes),
+            Kind::Stderr if index == 0 => self.err.push(&frame.bytes),
+            Kind::Stdout | Kind::Stderr => self.lines[index].show(&frame.bytes, &mut self.err),
             Kind::Taken => {
                 if let Some(input) = &mut self.input {
                     input.ahead = input.ahead.saturating_sub(1);
@@ -295,12 +343,12 @@ impl Session {
             }
             Kind::Exit if index == 0 => return Ok(Some(frame.number().unwrap_or(1))),
             Kind::Exit => {
-                self.lines[index].finish_line()?;
+                self.lines[index].finish_line(&mut self.err);
                 self.lines[index].over = true;
                 // It powers off when its host is gone. If it has gone itself, that is the same.
                 drop(self.guests[index].port.shutdown(Shutdown::Both));
                 let (host, code) = (self.lines[index].host, frame.number().unwrap_or(1));
-                say(&format!("host {host} ended with exit code {code}"));
+                self.say(&format!("host {host} ended with exit code {code}"));
             }
             Kind::Failed => return Err(frame.failure()),
             Kind::Ready | Kind::Job | Kind::Stdin | Kind::Signal | Kind::Resize => {}
@@ -311,28 +359,26 @@ impl Session {
 
 impl Line {
     /// Shows whole lines of a second host's output, each with its name.
-    fn show(&mut self, bytes: &[u8]) -> Result<(), Error> {
+    fn show(&mut self, bytes: &[u8], to: &mut Output) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             self.unfinished.extend_from_slice(piece);
             if piece.ends_with(b"\n") {
-                self.finish_line()?;
+                self.finish_line(to);
             }
         }
-        Ok(())
     }
 
-    fn finish_line(&mut self) -> Result<(), Error> {
+    fn finish_line(&mut self, to: &mut Output) {
         if self.unfinished.is_empty() {
-            return Ok(());
+            return;
         }
         let name = format!("[host {}] ", self.host);
         let end: &[u8] = match self.unfinished.last() {
             Some(b'\n') => b"",
             _ => b"\n",
         };
-        let line = [name.as_bytes(), &self.unfinished, end].concat();
+        to.push(&[name.as_bytes(), &self.unfinished, end].concat());
         self.unfinished.clear();
-        show(&mut io::stderr(), &line)
     }
 }
 
@@ -347,17 +393,4 @@ impl Input {
         let mut fds = [PollFd::new(&self.stdin, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
-}
-
-/// Writes output as it comes. A reader that has gone ends the run, as it would on a pipe.
-fn show(to: &mut impl Write, bytes: &[u8]) -> Result<(), Error> {
-    let written = to.write_all(bytes).and_then(|()| to.flush());
-    written.map_err(|error| {
-        let error_code = if error.kind() == io::ErrorKind::BrokenPipe {
-            141
-        } else {
-            1
-        };
-        Error::new(format!("cannot write the job's output: {error}")).with_code(error_code)
-    })
 }

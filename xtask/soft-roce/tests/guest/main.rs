@@ -180,6 +180,34 @@ fn output_is_whole_for_a_slow_reader() {
 }
 
 #[test]
+fn a_reader_that_reads_nothing_has_no_longer_than_the_job() {
+    // More than the pipe holds, and the job has ended.
+    let script = "head -c 70000 /dev/zero";
+    let mut child = run(&["--timeout", "15", "--", "sh", "-c", script])
+        .spawn()
+        .unwrap();
+    let unread = child.stdout.take();
+    let output = finish(child);
+    drop(unread);
+    assert_code(&output, 124);
+    assert!(text(&output.stderr).contains("nobody read"));
+}
+
+#[test]
+fn a_reader_that_reads_nothing_keeps_no_interrupt_from_ending_the_run() {
+    let mut child = start(&[], "trap '' INT; echo started; cat /dev/zero");
+    let (pid, unread) = (child.id(), child.stdout.take());
+    for _ in 0..2 {
+        // By the first one, all that waits on its way is full.
+        thread::sleep(Duration::from_secs(3));
+        signal(&child, Signal::INT);
+    }
+    assert_code(&finish(child), 130);
+    drop(unread);
+    assert_eq!(emulators(pid), 0);
+}
+
+#[test]
 fn output_and_input_are_live() {
     // The job goes on only when its first line has been answered.
     let mut command = run(&[
