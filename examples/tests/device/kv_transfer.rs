@@ -349,6 +349,7 @@ fn huge_pages_are_used_where_they_are_reserved() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn dmabuf_that_cannot_be_had_is_an_error_that_helps() {
+    let _test = begin!();
     let words = ["--memory", "dmabuf", "--wait", "1"];
     let why = Program::start(KV_TRANSFER, &words, "VERBS_DEVICE").fails();
     // Soft-RoCE takes none, and its guest has no driver that makes them.

@@ -71,6 +71,7 @@ const ASYNC_SERVER: &str = env!("CARGO_BIN_EXE_hello_async_server");
 #[test]
 #[ignore = "needs an RDMA device"]
 fn each_lesson_succeeds_and_prints_its_result() {
+    let _test = begin!();
     succeed(&LESSONS);
 }
 
@@ -91,6 +92,7 @@ fn succeed(lessons: &[(&'static str, &str)]) {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn the_lesson_for_two_hosts_runs_in_two_processes() {
+    let _test = begin!();
     let listener = Program::start(TWO_HOSTS, &["listen", "0"], "");
     connect(&format!(
         "localhost:{}",

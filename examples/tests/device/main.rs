@@ -70,6 +70,7 @@ fn servers() -> &'static [&'static str] {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn server_that_cannot_start_fails_at_once() {
+    let _test = begin!();
     let taken = Program::serve(ASYNC_ECHO, &[]);
     for server in servers() {
         let started = |words: &[&str], device: &str| {
@@ -106,6 +107,7 @@ fn server_that_cannot_start_fails_at_once() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn client_without_a_server_fails_within_its_timeout() {
+    let _test = begin!();
     // No socket listens there: the port was that of a program that is gone.
     let gone = Program::serve(ASYNC_ECHO, &[]);
     let port = gone.port().to_owned();
@@ -232,6 +234,7 @@ fn an_echo_server_outlives_its_clients_and_ends_with_ctrl_c() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn peers_of_different_programs_report_it() {
+    let _test = begin!();
     let server = Program::serve(ASYNC_ECHO, &["--clients", "1"]);
     let why = server.client(ASYNC_KV, &["get", "key"]).fails();
     assert!(

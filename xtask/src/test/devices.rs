@@ -51,8 +51,6 @@ impl Program {
         let threads = match driver {
             // Some wait for 10 s there until a peer has been given up: together they take half the time.
             Driver::Siw => 3,
-            // Programs that measure themselves, and that change the link.
-            _ if package == "examples" => 1,
             _ => 2,
         };
         let threads = format!("--test-threads={threads}");
