@@ -298,7 +298,8 @@ impl ChannelGroup {
     /// flushed within the drain timeout. So this returns within the sum of `timeout`, the drain
     /// timeout and the time that `ibv_destroy_qp` takes for each of them. An operation that fails
     /// takes its channel down, and the other operations of the set on that channel fail with it.
-    /// The other channels are not affected.
+    /// The other channels are not affected. If the last operations succeed while their channel is
+    /// being aborted, this returns `Ok` and that channel is down.
     ///
     /// # Errors
     ///

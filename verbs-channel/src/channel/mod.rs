@@ -150,6 +150,8 @@ impl Channel {
     /// if it is not flushed within the drain timeout. So this returns within the sum of `timeout`,
     /// the drain timeout and the time that `ibv_destroy_qp` takes. An operation that fails takes
     /// its channel down, and the other operations of the set on that channel fail with it.
+    /// If the last operations succeed while the channel is being aborted, this returns `Ok` and the
+    /// channel is down.
     ///
     /// # Errors
     ///

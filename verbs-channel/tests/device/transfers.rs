@@ -60,7 +60,9 @@ fn memory_is_reused_at_once_after_a_deadline_in_the_middle_of_reads() {
         assert_eq!(ended.is_ok(), done == PAGES);
         assert!(outcomes.iter().all(|outcome| outcome.buffer.is_some()));
         assert!(took < timeout + SOON + Duration::from_secs(1), "{took:?}");
-        assert!(a.is_idle() && a.is_down() == ended.is_err());
+        // The last pages may arrive while the channel is being aborted.
+        let is_late = ended.is_ok() && took >= timeout;
+        assert!(a.is_idle() && (a.is_down() == ended.is_err() || is_late));
         in_the_middle += usize::from((1..PAGES).contains(&done));
         // What is on the wire arrives before a message that is sent behind it.
         let (mut later, mut behind) = pair_of(patient);
