@@ -131,7 +131,7 @@ fn pages_arrive_over_one_rail_and_over_two() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn pages_of_aborted_requests_are_used_again_at_once() {
-    let _test = begin!(iwarp lacks "immediates");
+    let _test = begin!(alone, iwarp lacks "immediates");
     let (here, there) = crossed();
     // Long ones: between half of a request and all of it there is time to abort it.
     let decode = decode(&here, &LARGE, &["-n", "4", "--abort-every", "2"]);
