@@ -1,9 +1,5 @@
 //! The project's task runner: demo, test, soft-roce and the checks.
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a program for people: it prints"
-)]
+#![expect(clippy::print_stdout, reason = "a program for people: it prints")]
 
 use std::env;
 use std::ffi::OsString;
@@ -99,7 +95,7 @@ fn main() -> ExitCode {
     let command = args.next();
     let result = dispatch(command, args.collect());
     result.unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+        progress::print_last(format!("error: {error}"));
         error.exit_code()
     })
 }

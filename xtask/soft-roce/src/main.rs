@@ -1,5 +1,4 @@
 //! `cargo soft-roce`: runs tests and programs where RDMA devices are.
-#![expect(clippy::print_stderr, reason = "a program for people: it prints")]
 
 use std::env;
 use std::process::ExitCode;
@@ -12,7 +11,7 @@ fn main() -> ExitCode {
         args.remove(0);
     }
     soft_roce::cli::main("cargo soft-roce", args).unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+        soft_roce::progress::print_last(format!("error: {error}"));
         error.exit_code()
     })
 }

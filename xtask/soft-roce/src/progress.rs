@@ -4,6 +4,7 @@
 use std::env;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::Command;
+use std::sync::mpsc;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +22,9 @@ const UNANNOUNCED: Duration = Duration::from_secs(5);
 
 /// How long nothing is printed before there is a line, where there is no terminal.
 const SILENCE: Duration = Duration::from_secs(60);
+
+/// How long the reader of the last line has.
+const LAST_LINE: Duration = Duration::from_secs(1);
 
 /// What goes to the start of a line, and clears it.
 const CLEAR: &str = "\r\x1b[K";
@@ -95,11 +99,21 @@ pub fn print(line: &str) {
 }
 
 /// Prints a line on standard error, in place of the one that is shown.
-#[expect(clippy::print_stderr, reason = "it is for the person at the terminal")]
 pub(crate) fn print_error(line: &str) {
     let mut steps = SCREEN.lock();
     steps.printed();
-    eprintln!("{line}");
+    write(&format!("{line}\n"));
+}
+
+/// Prints the last line of this process on standard error. It ends soon also if nobody reads it.
+pub fn print_last(line: String) {
+    let (written, wait) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        write(&format!("{line}\n"));
+        drop(written);
+    });
+    // Ends at once when the sender has gone.
+    let _ = wait.recv_timeout(LAST_LINE);
 }
 
 /// Clears the line that is shown: this process ends.

@@ -11,6 +11,7 @@ use rustix::process::{Signal, getppid, ioctl_tiocsctty, set_parent_process_death
 use crate::error::{Context as _, Error};
 use crate::guest::agent;
 use crate::helper::{DETACHED, NATIVE, NOTE, TERMINAL, TESTS, not_started};
+use crate::progress::print_last;
 use crate::{native, test};
 
 /// Makes this process what the library started it for, if it did.
@@ -18,10 +19,6 @@ use crate::{native, test};
 /// To be called first in `main` by every program that uses this library: a guest's init is this same
 /// program, and so are the processes that start a guest and run tests in it. Returns in all other
 /// processes.
-#[expect(
-    clippy::print_stderr,
-    reason = "a process of its own has to say why it fails"
-)]
 pub fn start() {
     if agent::is_init() {
         agent::run();
@@ -38,7 +35,7 @@ pub fn start() {
         _ => return,
     };
     let code = result.unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+        print_last(format!("error: {error}"));
         error.code()
     });
     process::exit(code.into())

@@ -96,7 +96,7 @@ fn job(options: &Options, command: &Command, host: u8, results: &Path) -> Job {
         dir: command.dir.clone(),
         env,
         stdin: options.attached && host == 1,
-        merged: session::outputs_are_one(),
+        merged: output::are_one(),
         terminal: (options.terminal && host == 1)
             .then(session::terminal_size)
             .flatten(),

@@ -2,11 +2,9 @@
 
 use std::io::{self, IsTerminal as _, Read as _, Stdin, Write as _};
 use std::net::Shutdown;
-use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::fstat;
 use rustix::process::getpgrp;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
@@ -15,7 +13,7 @@ use crate::error::{Context as _, Error};
 
 use super::boot::Guest;
 use super::frame::{Frame, Job, Kind, PIECE, encode, size_bytes};
-use super::output::Output;
+use super::output::Outputs;
 use crate::say;
 use crate::signals::Signals;
 use crate::{Options, TIMED_OUT};
@@ -29,8 +27,8 @@ const ILLEGAL: i32 = 132;
 /// Pieces of input that may be under way to a job that does not read yet.
 const INPUT_AHEAD: usize = 8;
 
-/// How long the reader of our standard error has for the last message of a run that was stopped.
-const LAST_MESSAGE: Duration = Duration::from_secs(1);
+/// How long the readers of our output have for the last of a run that was stopped.
+const LAST_OUTPUT: Duration = Duration::from_secs(1);
 
 /// Runs one job in each guest; the first one's exit status is the result.
 pub(super) fn run(options: &Options, guests: Vec<Guest>, jobs: Vec<Job>) -> Result<i32, Error> {
@@ -48,8 +46,7 @@ pub(super) fn run(options: &Options, guests: Vec<Guest>, jobs: Vec<Job>) -> Resu
     let mut session = Session {
         lines: lines.collect(),
         guests,
-        out: Output::new(io::stdout())?,
-        err: Output::new(io::stderr())?,
+        outputs: Outputs::new()?,
         input: takes_input.then(|| Input {
             stdin: io::stdin(),
             ahead: 0,
@@ -64,7 +61,7 @@ pub(super) fn run(options: &Options, guests: Vec<Guest>, jobs: Vec<Job>) -> Resu
         session.lines[usize::from(guest.host - 1)].pending = encode(Kind::Job, &job.encode());
     }
     let code = session.carry();
-    session.err.finish(LAST_MESSAGE);
+    session.outputs.finish(LAST_OUTPUT);
     let code = code?;
     if code == ILLEGAL && session.guests.iter().any(|guest| guest.emulated) {
         say(
@@ -74,15 +71,6 @@ pub(super) fn run(options: &Options, guests: Vec<Guest>, jobs: Vec<Job>) -> Resu
         );
     }
     Ok(code)
-}
-
-/// Whether this process' standard output and error are one file, so that their order matters.
-pub(super) fn outputs_are_one() -> bool {
-    let of = |fd: BorrowedFd<'_>| fstat(fd).map(|stat| (stat.st_dev, stat.st_ino, stat.st_rdev));
-    match (of(io::stdout().as_fd()), of(io::stderr().as_fd())) {
-        (Ok(out), Ok(err)) => out == err,
-        _ => false,
-    }
 }
 
 /// The size of the terminal on standard input.
@@ -117,9 +105,7 @@ impl Drop for RawTerminal {
 struct Session {
     guests: Vec<Guest>,
     lines: Vec<Line>,
-    /// Our standard output and error.
-    out: Output,
-    err: Output,
+    outputs: Outputs,
     input: Option<Input>,
     signals: Option<Signals>,
     interrupts: u32,
@@ -150,15 +136,14 @@ impl Session {
         loop {
             self.wait(end.is_some())?;
             if let Some(code) = self.obey_signals(end.is_some()) {
-                return Ok(code);
+                // What has ended with an error says more than the signal.
+                return end.filter(Result::is_err).unwrap_or(Ok(code));
             }
-            self.out.check()?;
-            self.err.check()?;
+            self.outputs.check()?;
             if end.is_none() {
                 end = self.relay().transpose();
             }
-            if self.out.is_written()
-                && self.err.is_written()
+            if self.outputs.is_written()
                 && let Some(end) = end.take()
             {
                 return end;
@@ -168,10 +153,12 @@ impl Session {
             {
                 let what = match end {
                     None => "the job did not end",
-                    Some(_) => "nobody read all of the job's output",
+                    Some(Err(error)) => return Err(error),
+                    Some(Ok(_)) => "nobody read all of the job's output",
                 };
                 let limit = limit.as_secs_f64();
-                self.say(&format!("{what} in {limit} s (--timeout): stopped"));
+                self.outputs
+                    .say(&format!("{what} in {limit} s (--timeout): stopped"));
                 return Ok(TIMED_OUT);
             }
         }
@@ -189,16 +176,6 @@ impl Session {
         Ok(None)
     }
 
-    /// A message of ours, which waits for its reader as the job's output does.
-    fn say(&mut self, text: &str) {
-        self.err.push(format!("soft-roce: {text}\n").as_bytes());
-    }
-
-    /// Whether there is more output under way than is to wait here: the guests wait, too.
-    fn is_full(&self) -> bool {
-        self.out.is_full() || self.err.is_full()
-    }
-
     /// Waits until there is something to do; if the job has ended, with its output only.
     fn wait(&self, has_ended: bool) -> Result<(), Error> {
         let limit = self.deadline.map(|(deadline, _)| {
@@ -211,13 +188,11 @@ impl Session {
         if let Some(signals) = &self.signals {
             fds.push(PollFd::new(signals.pipe(), PollFlags::IN));
         }
-        let outputs = [&self.out, &self.err];
-        for output in outputs.into_iter().filter(|output| !output.is_written()) {
-            fds.push(PollFd::new(output.pipe(), PollFlags::IN));
-        }
+        let pipes = self.outputs.pipes();
+        fds.extend(pipes.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
         for (guest, line) in self.guests.iter().zip(&self.lines) {
             let mut events = PollFlags::empty();
-            events.set(PollFlags::IN, !self.is_full());
+            events.set(PollFlags::IN, !self.outputs.is_full());
             events.set(PollFlags::OUT, !line.pending.is_empty());
             // Asked for nothing, a guest that has gone would end each wait.
             if !has_ended && !line.over && !events.is_empty() {
@@ -247,10 +222,11 @@ impl Session {
             }
             self.interrupts += 1;
             if self.interrupts > 1 || has_ended {
-                self.say("stopped");
+                self.outputs.say("stopped");
                 return Some(128 + signal);
             }
-            self.say("passing the signal on to the job (once more to stop the guest)");
+            self.outputs
+                .say("passing the signal on to the job (once more to stop the guest)");
             self.send_all(Kind::Signal, &signal.to_le_bytes());
         }
         None
@@ -297,7 +273,7 @@ impl Session {
 
     /// Handles a guest's frame. Returns the exit code, if that ends the run.
     fn receive(&mut self, index: usize) -> Result<Option<i32>, Error> {
-        if self.lines[index].over || self.is_full() {
+        if self.lines[index].over || self.outputs.is_full() {
             return Ok(None);
         }
         let mut buffer = vec![0; 2 * PIECE];
@@ -311,7 +287,7 @@ impl Session {
             Err(_) => true,
         };
         while let Some(frame) = self.guests[index].decoder.next().map_err(Error::new)? {
-            if let Some(code) = self.take(index, &frame)? {
+            if let Some(code) = self.take(index, frame)? {
                 return Ok(Some(code));
             }
         }
@@ -320,8 +296,9 @@ impl Session {
         }
         self.lines[index].over = true;
         if index > 0 {
-            self.lines[index].finish_line(&mut self.err);
-            self.say(&format!("host {} has gone", self.lines[index].host));
+            self.lines[index].finish_line(&mut self.outputs);
+            self.outputs
+                .say(&format!("host {} has gone", self.lines[index].host));
             return Ok(None);
         }
         let console = self.guests[index].console();
@@ -331,11 +308,11 @@ impl Session {
         .with_code(CRASHED))
     }
 
-    fn take(&mut self, index: usize, frame: &Frame) -> Result<Option<i32>, Error> {
+    fn take(&mut self, index: usize, frame: Frame) -> Result<Option<i32>, Error> {
         match frame.kind {
-            Kind::Stdout if index == 0 => self.out.push(&frame.bytes),
-            Kind::Stderr if index == 0 => self.err.push(&frame.bytes),
-            Kind::Stdout | Kind::Stderr => self.lines[index].show(&frame.bytes, &mut self.err),
+            Kind::Stdout if index == 0 => self.outputs.out(frame.bytes),
+            Kind::Stderr if index == 0 => self.outputs.err(frame.bytes),
+            Kind::Stdout | Kind::Stderr => self.lines[index].show(&frame.bytes, &mut self.outputs),
             Kind::Taken => {
                 if let Some(input) = &mut self.input {
                     input.ahead = input.ahead.saturating_sub(1);
@@ -343,12 +320,13 @@ impl Session {
             }
             Kind::Exit if index == 0 => return Ok(Some(frame.number().unwrap_or(1))),
             Kind::Exit => {
-                self.lines[index].finish_line(&mut self.err);
+                self.lines[index].finish_line(&mut self.outputs);
                 self.lines[index].over = true;
                 // It powers off when its host is gone. If it has gone itself, that is the same.
                 drop(self.guests[index].port.shutdown(Shutdown::Both));
                 let (host, code) = (self.lines[index].host, frame.number().unwrap_or(1));
-                self.say(&format!("host {host} ended with exit code {code}"));
+                self.outputs
+                    .say(&format!("host {host} ended with exit code {code}"));
             }
             Kind::Failed => return Err(frame.failure()),
             Kind::Ready | Kind::Job | Kind::Stdin | Kind::Signal | Kind::Resize => {}
@@ -359,7 +337,7 @@ impl Session {
 
 impl Line {
     /// Shows whole lines of a second host's output, each with its name.
-    fn show(&mut self, bytes: &[u8], to: &mut Output) {
+    fn show(&mut self, bytes: &[u8], to: &mut Outputs) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             self.unfinished.extend_from_slice(piece);
             if piece.ends_with(b"\n") {
@@ -368,7 +346,7 @@ impl Line {
         }
     }
 
-    fn finish_line(&mut self, to: &mut Output) {
+    fn finish_line(&mut self, to: &mut Outputs) {
         if self.unfinished.is_empty() {
             return;
         }
@@ -377,7 +355,7 @@ impl Line {
             Some(b'\n') => b"",
             _ => b"\n",
         };
-        to.push(&[name.as_bytes(), &self.unfinished, end].concat());
+        to.err([name.as_bytes(), &self.unfinished, end].concat());
         self.unfinished.clear();
     }
 }

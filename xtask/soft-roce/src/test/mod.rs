@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::helper::{self, own_exe};
 use crate::process::{quietly, run as run_shown};
-use crate::{Command, Options, cargo, needs, packages, say};
+use crate::{Command, Options, TIMED_OUT, cargo, needs, packages, say};
 pub(crate) use inside::main as inside;
 use list::List;
 pub(crate) use list::note;
@@ -99,7 +99,8 @@ pub(crate) fn run(
         ..options.clone()
     };
     let code = crate::run(&options, &Command::here(words)?)?;
-    if !is_chosen {
+    // What was stopped may have been for want of a reader.
+    if !is_chosen && code != TIMED_OUT && code < 128 {
         say("doctests were not run: `cargo test --doc` runs them, without devices");
     }
     Ok(code)

@@ -10,7 +10,7 @@ mod foreign;
 mod siw;
 
 use std::fs;
-use std::io::{Read, Write as _};
+use std::io::{self, Read, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -205,6 +205,19 @@ fn a_reader_that_reads_nothing_keeps_no_interrupt_from_ending_the_run() {
     assert_code(&finish(child), 130);
     drop(unread);
     assert_eq!(emulators(pid), 0);
+}
+
+#[test]
+fn a_reader_that_has_gone_ends_the_run() {
+    let (mut reader, writer) = io::pipe().unwrap();
+    let mut command = run(&["--", "cat", "/dev/zero"]);
+    command.stdout(writer.try_clone().unwrap()).stderr(writer);
+    let child = command.spawn().unwrap();
+    // Its copies of the writing end.
+    drop(command);
+    reader.read_exact(&mut [0; 1]).unwrap();
+    drop(reader);
+    assert_code(&finish(child), 141);
 }
 
 #[test]
