@@ -68,11 +68,8 @@ impl Outputs {
 
     /// Counts what has been written. A reader that has gone ends the run, as it would on a pipe.
     pub(super) fn check(&mut self) -> Result<(), Error> {
-        let mut outputs = [Some(&mut self.out), self.err.as_mut()];
-        outputs
-            .iter_mut()
-            .flatten()
-            .try_for_each(|output| output.check())
+        self.out.check()?;
+        self.err.as_mut().map_or(Ok(()), Output::check)
     }
 
     /// Waits until all is written, but no longer than `limit`.
@@ -140,8 +137,9 @@ impl Output {
         drop(self.pieces.send(piece));
     }
 
+    /// Waits for nothing: each round counts pieces that are under way, or is the last.
     fn check(&mut self) -> Result<(), Error> {
-        loop {
+        while self.under_way > 0 {
             match (&self.written).read(&mut [0; AHEAD]) {
                 Ok(0) => return Err(self.failure()),
                 Ok(count) => self.under_way -= count,
@@ -150,6 +148,7 @@ impl Output {
                 Err(error) => return Err(error).context(|| "cannot wait for the job's output"),
             }
         }
+        Ok(())
     }
 
     fn failure(&mut self) -> Error {
