@@ -5,10 +5,12 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
+use crate::waits;
+
 /// The least limit of [`bounded`] under Miri.
 const MIRI_LIMIT: Duration = Duration::from_secs(600);
 
-/// Aborts the process if it is not dropped within its limit.
+/// Aborts the process if it is not dropped within its limit, and says what all threads waited for.
 pub(crate) struct Watchdog {
     _done: Sender<()>,
 }
@@ -20,7 +22,9 @@ impl Watchdog {
             if waits.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 // Not by `eprintln`: libtest captures that until the test has ended.
                 let line = format!("\nFAILED {name}: it hangs, {limit:?} were not enough\n");
-                drop(std::io::stderr().write_all(line.as_bytes()));
+                let mut stderr = std::io::stderr();
+                drop(stderr.write_all(line.as_bytes()));
+                drop(stderr.write_all(waits::of_all().as_bytes()));
                 std::process::abort();
             }
         });
