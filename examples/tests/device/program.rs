@@ -119,7 +119,12 @@ impl Program {
     }
 
     pub(crate) fn has_printed(&self, this: &str) -> bool {
-        self.out.text().contains(this)
+        self.printed().contains(this)
+    }
+
+    /// What it has printed so far.
+    pub(crate) fn printed(&self) -> String {
+        self.out.text()
     }
 
     /// Waits until it has printed this. Returns the rest of that line.
