@@ -51,8 +51,6 @@ impl Program {
         let threads = match driver {
             // Some wait for 10 s there until a peer has been given up: together they take half the time.
             Driver::Siw => 3,
-            // Beside another one, a copy to a mount of `p9_server` has hung once.
-            _ if package == "examples" => 1,
             _ => 2,
         };
         let threads = format!("--test-threads={threads}");
