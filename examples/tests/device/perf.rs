@@ -133,7 +133,7 @@ fn a_wrong_byte_is_found_in_every_layer() {
         format!("{flood} --layer async --op send --corrupt 20"),
         "-n 60 --warm-up 0 --check --bandwidth --size 300 --layer stream --corrupt 20".to_owned(),
     ];
-    // Several at once: where the byte was written, the other end has to wait for its timeout.
+    // Several at once: when one end has found the byte and left, the other often waits until its timeout.
     thread::scope(|threads| {
         for part in 0..4 {
             let runs = runs.iter().skip(part).step_by(4);

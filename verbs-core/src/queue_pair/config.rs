@@ -53,8 +53,9 @@ bounded! {
     /// Each try waits for an [`AckTimeout`]. After the last one, the request fails with
     /// [`RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR). Default: 6. Soft-RoCE treats 7 as forever.
     ///
-    /// With 0, one lost packet breaks the connection. On soft-RoCE so may none: its timer goes on when an
-    /// acknowledgement arrives, and can expire while a later request waits for its own.
+    /// With 0, one lost request or acknowledgement breaks the connection. On soft-RoCE it can break without a loss
+    /// (seen in Linux 6.1): the acknowledgement of the last request in flight does not stop the timer, which can then
+    /// expire while a later request waits for its own.
     MaxAckRetries(u8), "retry_cnt", 0..=7
 }
 

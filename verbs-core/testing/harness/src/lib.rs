@@ -27,7 +27,7 @@ pub mod logged;
 #[cfg(feature = "rdmacm")]
 pub mod manager;
 pub mod pair;
-mod waits;
+pub mod waits;
 mod watchdog;
 pub mod wire;
 
@@ -45,14 +45,14 @@ pub use domain::unchecked_domain;
 use watchdog::Watchdog;
 pub use watchdog::{bounded, within};
 
-/// A test may take this long. On an emulated machine the longest takes a fifth of it, nearly all
+/// A test may take this long. On an emulated machine the longest takes a quarter of it, nearly all
 /// others a hundredth.
 const LIMIT: Duration = Duration::from_secs(100);
 
 /// What a wait for something that must happen may take, on an emulated machine that is busy.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Tests share the wire; those that break it have it alone.
+/// Tests share the wire; those that break it, or that others disturb, have it alone.
 static WIRE: RwLock<()> = RwLock::new(());
 
 /// Begins a test: its name is that of the function.
@@ -103,7 +103,7 @@ impl Test {
         Self::new(here, Turn::Shared { _guard: guard })
     }
 
-    /// A test that changes what others rely on: the wire, or the rights on a device's node.
+    /// A test that changes what others rely on, the wire or the rights on a device's node, or that others disturb.
     pub fn alone(here: &str) -> Self {
         let guard = WIRE.write().unwrap_or_else(PoisonError::into_inner);
         Self::new(here, Turn::Alone { _guard: guard })

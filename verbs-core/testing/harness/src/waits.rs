@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process;
 
-/// Every thread of this process and of those it has started: what it is called, and where in the kernel it
-/// waits. Only root sees the latter.
-pub(crate) fn of_all() -> String {
+/// Every thread of this process and of those it has started, and so on: what it is called, and where in the kernel
+/// it waits. Only root sees the latter. A process whose parent has ended is not found.
+pub fn of_all() -> String {
     let processes: Vec<(u32, u32)> = numbers(Path::new("/proc"))
         .filter_map(|pid| Some((pid, parent(pid)?)))
         .collect();

@@ -10,21 +10,28 @@ use crate::waits;
 /// The least limit of [`bounded`] under Miri.
 const MIRI_LIMIT: Duration = Duration::from_secs(600);
 
-/// Aborts the process if it is not dropped within its limit, and says what all threads waited for.
+/// How long it may take to find out what all threads wait for.
+const WAITS_LIMIT: Duration = Duration::from_secs(10);
+
+/// If it is not dropped within its limit, says what all threads wait for, and aborts the process.
 pub(crate) struct Watchdog {
     _done: Sender<()>,
 }
 
 impl Watchdog {
     pub(crate) fn new(name: String, limit: Duration) -> Self {
-        let (done, waits) = mpsc::channel();
+        let (done, ended) = mpsc::channel();
         thread::spawn(move || {
-            if waits.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            if ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 // Not by `eprintln`: libtest captures that until the test has ended.
                 let line = format!("\nFAILED {name}: it hangs, {limit:?} were not enough\n");
-                let mut stderr = std::io::stderr();
-                drop(stderr.write_all(line.as_bytes()));
-                drop(stderr.write_all(waits::of_all().as_bytes()));
+                drop(std::io::stderr().write_all(line.as_bytes()));
+                let (said, all) = mpsc::channel::<()>();
+                thread::spawn(move || {
+                    drop(std::io::stderr().write_all(waits::of_all().as_bytes()));
+                    drop(said);
+                });
+                let _said = all.recv_timeout(WAITS_LIMIT);
                 std::process::abort();
             }
         });
