@@ -26,7 +26,7 @@ impl AsyncDatagrams {
     /// # Cancel safety
     ///
     /// If the future is dropped before it is ready, the endpoint is no member, unless it was one before or
-    /// another clone joins the group, too.
+    /// another clone joins the group, too. A call that a helper thread is making then is undone when it returns.
     ///
     /// # Errors
     ///
