@@ -348,9 +348,9 @@ fn shell(server: &Server, command: &str, [from, to]: [&Path; 2]) -> String {
     let ended = until(COMMAND_LIMIT, || child.try_wait().unwrap().is_some());
     let printed = server.program.printed();
     if !ended {
-        let waits = verbs_harness::waits::of_all();
+        let stacks = verbs_harness::stacks::of_all_threads();
         kill_process_group(Pid::from_child(&child), Signal::KILL).unwrap();
-        panic!("{command}: {COMMAND_LIMIT:?} were not enough: {printed}{waits}");
+        panic!("{command}: {COMMAND_LIMIT:?} were not enough: {printed}{stacks}");
     }
     let output = child.wait_with_output().unwrap();
     let (status, error) = (output.status, String::from_utf8_lossy(&output.stderr));

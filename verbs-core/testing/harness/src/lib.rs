@@ -27,7 +27,7 @@ pub mod logged;
 #[cfg(feature = "rdmacm")]
 pub mod manager;
 pub mod pair;
-pub mod waits;
+pub mod stacks;
 mod watchdog;
 pub mod wire;
 

@@ -5,15 +5,16 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use crate::waits;
+use crate::stacks;
 
 /// The least limit of [`bounded`] under Miri.
 const MIRI_LIMIT: Duration = Duration::from_secs(600);
 
-/// How long it may take to find out what all threads wait for.
-const WAITS_LIMIT: Duration = Duration::from_secs(10);
+/// How long the process may take to write its stacks before it is aborted.
+const STACKS_LIMIT: Duration = Duration::from_secs(10);
 
-/// If it is not dropped within its limit, says what all threads wait for, and aborts the process.
+/// Aborts the process if it is not dropped within its limit. First, the name of the test and the kernel stacks of all
+/// threads are written to standard error.
 pub(crate) struct Watchdog {
     _done: Sender<()>,
 }
@@ -26,12 +27,9 @@ impl Watchdog {
                 // Not by `eprintln`: libtest captures that until the test has ended.
                 let line = format!("\nFAILED {name}: it hangs, {limit:?} were not enough\n");
                 drop(std::io::stderr().write_all(line.as_bytes()));
-                let (said, all) = mpsc::channel::<()>();
-                thread::spawn(move || {
-                    drop(std::io::stderr().write_all(waits::of_all().as_bytes()));
-                    drop(said);
+                let _written = try_within(STACKS_LIMIT, || {
+                    std::io::stderr().write_all(stacks::of_all_threads().as_bytes())
                 });
-                let _said = all.recv_timeout(WAITS_LIMIT);
                 std::process::abort();
             }
         });
@@ -54,14 +52,24 @@ pub fn bounded<T>(limit: Duration, what: impl FnOnce() -> T) -> T {
 
 /// Runs a function on a thread of its own. Panics if it panics or takes longer than `limit`.
 pub fn within<T: Send + 'static>(limit: Duration, what: impl FnOnce() -> T + Send + 'static) -> T {
+    match try_within(limit, what) {
+        Some(Ok(value)) => value,
+        Some(Err(panic)) => std::panic::resume_unwind(panic),
+        None => panic!("it hangs, {limit:?} were not enough"),
+    }
+}
+
+/// Runs a function on a thread of its own. Returns its value or its panic; `None` if it takes longer than `limit`.
+fn try_within<T: Send + 'static>(
+    limit: Duration,
+    what: impl FnOnce() -> T + Send + 'static,
+) -> Option<thread::Result<T>> {
     let (done, ended) = mpsc::channel();
     let runner = thread::spawn(move || drop(done.send(what())));
     match ended.recv_timeout(limit) {
-        Ok(value) => value,
-        Err(RecvTimeoutError::Timeout) => panic!("it hangs, {limit:?} were not enough"),
+        Ok(value) => Some(Ok(value)),
+        Err(RecvTimeoutError::Timeout) => None,
         // Nothing is sent if it panicked.
-        Err(RecvTimeoutError::Disconnected) => {
-            std::panic::resume_unwind(runner.join().unwrap_err())
-        }
+        Err(RecvTimeoutError::Disconnected) => Some(Err(runner.join().unwrap_err())),
     }
 }

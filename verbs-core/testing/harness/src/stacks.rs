@@ -1,14 +1,15 @@
-//! What processes wait for, as the kernel tells it.
+//! The kernel stacks of the test's process and of its descendants, for a test that hangs.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
 use std::process;
 
-/// Every thread of this process and of those it has started, and so on: what it is called, and where in the kernel
-/// it waits. Only root sees the latter. A process whose parent has ended is not found.
-pub fn of_all() -> String {
-    let processes: Vec<(u32, u32)> = numbers(Path::new("/proc"))
+/// The kernel stacks of all threads of this process and of its descendants, as text.
+///
+/// Each follows the number of the process, that of the thread, and its name. Only root can read stacks: for others
+/// they are empty. A process whose parent has ended is missing.
+pub fn of_all_threads() -> String {
+    let processes: Vec<(u32, u32)> = numbers("/proc")
         .filter_map(|pid| Some((pid, parent(pid)?)))
         .collect();
     let mut family = vec![process::id()];
@@ -19,7 +20,7 @@ pub fn of_all() -> String {
         next += 1;
         let children = processes.iter().filter(|&&(_, parent)| parent == pid);
         family.extend(children.map(|&(child, _)| child));
-        for thread in numbers(&Path::new("/proc").join(pid.to_string()).join("task")) {
+        for thread in numbers(&format!("/proc/{pid}/task")) {
             let read = |file: &str| {
                 let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/{file}"));
                 text.unwrap_or_default()
@@ -33,12 +34,12 @@ pub fn of_all() -> String {
 }
 
 /// The entries of a directory that are numbers.
-fn numbers(dir: &Path) -> impl Iterator<Item = u32> {
+fn numbers(dir: &str) -> impl Iterator<Item = u32> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The process that a process was started by.
+/// The parent of a process.
 fn parent(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
