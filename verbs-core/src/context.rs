@@ -264,8 +264,14 @@ impl fmt::Debug for Context {
 /// Makes registered memory safe across `fork(2)`; call it before any other verb.
 ///
 /// Without it, on kernels before 5.12, the first write to a page after a fork may copy the page, and the
-/// device keeps using the other copy. With it or without it, a child process must not use its parent's
-/// objects: it opens the device again.
+/// device keeps using the other copy. Since 5.12, the kernel copies such pages when it forks, and this changes
+/// nothing.
+///
+/// On older kernels, a child does not have the pages of registered buffers (`MADV_DONTFORK`): its access to one is
+/// a segmentation fault, also to what else is on the first and the last page of a buffer. So register
+/// buffers that have their pages to themselves, such as long ones, which the allocator maps one by one.
+///
+/// With it or without it, a child may drop its parent's objects, and nothing else: see [fork](crate#fork).
 ///
 /// # Errors
 ///

@@ -20,7 +20,7 @@
 
 use std::ffi::c_int;
 use std::fmt;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::ptr::NonNull;
 
 use verbs_sys::{
@@ -30,7 +30,8 @@ use verbs_sys::{
 };
 
 use crate::destroy::Destroy;
-use crate::error::{ErrorChain, Result};
+use crate::error::{Error, ErrorChain, Result};
+use crate::process::Process;
 use crate::{logged, ret};
 
 /// A C object that one verb destroys.
@@ -53,10 +54,14 @@ pub(crate) unsafe trait Object {
     unsafe fn destroy(this: *mut Self) -> Result<()>;
 }
 
-/// Owns a C object, and destroys it when dropped.
+/// Owns a C object, and destroys it when dropped, in the process that made it.
+///
+/// In a child that was forked after that, neither happens anything to the object, which is the parent's
+/// still, nor is anything called that another library gave.
 pub(crate) struct Handle<T: Object> {
     ptr: NonNull<T>,
     destroy: Destroy<T>,
+    process: Process,
 }
 
 impl<T: Object> Handle<T> {
@@ -66,9 +71,9 @@ impl<T: Object> Handle<T> {
     ///
     /// - `ptr` is alive, and is destroyed only by the handle.
     /// - Its parents live as long as the handle does.
-    pub(crate) const unsafe fn new(ptr: NonNull<T>) -> Self {
-        let destroy = Destroy::by_verb();
-        Self { ptr, destroy }
+    pub(crate) unsafe fn new(ptr: NonNull<T>) -> Self {
+        // SAFETY: the caller's promise; the verb of its type destroys it.
+        unsafe { Self::foreign(ptr, Destroy::by_verb()) }
     }
 
     /// Takes over an object that another library made.
@@ -77,14 +82,24 @@ impl<T: Object> Handle<T> {
     ///
     /// - As for [`new`](Self::new).
     /// - `destroy` destroys this object, and nothing else does.
-    pub(crate) const unsafe fn foreign(ptr: NonNull<T>, destroy: Destroy<T>) -> Self {
-        Self { ptr, destroy }
+    pub(crate) unsafe fn foreign(ptr: NonNull<T>, destroy: Destroy<T>) -> Self {
+        let process = Process::current();
+        Self {
+            ptr,
+            destroy,
+            process,
+        }
     }
 
     /// The C object; alive as long as `self` is.
     #[inline]
     pub(crate) const fn as_ptr(&self) -> *mut T {
         self.ptr.as_ptr()
+    }
+
+    /// Whether it was made by this process: in another, its object is not to be touched.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process.is_current()
     }
 
     /// Destroys the object, and returns the result.
@@ -97,7 +112,13 @@ impl<T: Object> Handle<T> {
     ///
     /// `self` is not used again.
     unsafe fn destroy(&mut self) -> Result<()> {
-        match self.destroy.take() {
+        let destroy = self.destroy.take();
+        if !self.is_of_this_process() {
+            #[expect(clippy::mem_forget, reason = "what it owns is the parent's, too")]
+            mem::forget(destroy);
+            return Err(Error::OtherProcess { object: T::NAME });
+        }
+        match destroy {
             Some(destroy) => destroy(self.ptr),
             // SAFETY: `new` got a living object, and `self` is its only owner.
             None => unsafe { T::destroy(self.ptr.as_ptr()) },
@@ -109,12 +130,13 @@ impl<T: Object> Drop for Handle<T> {
     fn drop(&mut self) {
         // SAFETY: `close` does not come here, so this is its end.
         let result = unsafe { self.destroy() };
-        if let Err(error) = result {
-            logged::error(format_args!(
+        match result {
+            Ok(()) | Err(Error::OtherProcess { .. }) => {}
+            Err(error) => logged::error(format_args!(
                 "leaked a {}: {}",
                 T::NAME,
                 ErrorChain::new(&error)
-            ));
+            )),
         }
     }
 }

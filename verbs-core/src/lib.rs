@@ -194,8 +194,7 @@
 //!
 //! All objects are `Send` and `Sync`, as libibverbs promises ("By default all verbs objects are safe
 //! for multi-threaded access", `ibv_alloc_td(3)`). Several threads may post and poll at once; the
-//! driver serialises them. After `fork(2)` the child process must open the device again: see
-//! [`fork_init`].
+//! driver serialises them.
 //!
 //! Queue pairs and shared receive queues in a [`ThreadDomain`] are the exception: the driver does not lock
 //! them. Putting objects in one is `unsafe`: the caller promises that one thread at a time uses them.
@@ -206,6 +205,21 @@
 //! never waits for a peer. If the driver cannot destroy an object, `Drop` logs that and leaks it;
 //! `close` (for regions `dereg`) returns the error instead. Memory that a peer can reach is
 //! deregistered before it is freed, or leaked if deregistration fails.
+//!
+//! # Fork
+//!
+//! An object belongs to the process that made it. The child of a `fork(2)` has copies of the parent's
+//! values, and may drop them, by a return or a panic, too: in the child, a drop calls no verb, logs
+//! nothing, frees no registered buffer, and drops nothing that was given with a foreign object or memory.
+//! `close` and `dereg` return [`Error::OtherProcess`]. The parent goes on as if nothing had happened.
+//!
+//! Everything else is for the parent only. A child must not post, poll, or call other methods of the parent's
+//! objects: queues are memory that both have, so a poll takes the parent's completions. It must not access
+//! registered buffers after [`fork_init`], either. A child that needs RDMA opens the device again.
+//!
+//! The child has copies of all descriptors, until it ends or executes another program (they are
+//! close-on-exec), even if it drops the objects. As long as it has them, the kernel ends nothing of what the parent
+//! leaves behind when it ends without dropping: then peers do not notice its end.
 //!
 //! # Further reading
 //!
@@ -246,6 +260,7 @@ mod names;
 mod path;
 mod pci_address;
 mod port;
+mod process;
 mod protection_domain;
 mod queue_pair;
 #[cfg(feature = "rdmacm")]
@@ -291,6 +306,8 @@ pub use names::ParseNameError;
 pub use path::AhAttr;
 pub use pci_address::{ParsePciAddressError, PciAddress};
 pub use port::PortAttr;
+#[doc(hidden)]
+pub use process::Process;
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{
     AckTimeout, DataInOrder, MaxAckRetries, MaxRnrRetries, MigState, MinRnrTimer, OwnReceives,

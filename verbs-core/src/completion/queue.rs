@@ -387,7 +387,10 @@ impl Inner {
         let Some(cq) = self.cq.take() else {
             return Ok(());
         };
-        if let Some(events) = &self.events {
+        // In the child of a fork, the lock may be held by a thread that is not there.
+        if let Some(events) = &self.events
+            && cq.is_of_this_process()
+        {
             events.settle(self.ptr.0);
         }
         cq.close()
@@ -396,11 +399,12 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Err(error) = self.destroy() {
-            logged::error(format_args!(
+        match self.destroy() {
+            Ok(()) | Err(Error::OtherProcess { .. }) => {}
+            Err(error) => logged::error(format_args!(
                 "leaked a completion queue: {}",
                 ErrorChain::new(&error)
-            ));
+            )),
         }
     }
 }

@@ -6,8 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use verbs_sys::{ibv_attach_mcast, ibv_detach_mcast, ibv_qp};
 
-use crate::error::{ErrorChain, Result};
+use crate::error::{Error, ErrorChain, Result};
 use crate::gid::Gid;
+use crate::process::Process;
 use crate::{logged, ret};
 
 /// The groups that a queue pair is attached to. Dropping it detaches the queue pair from all of them, so it
@@ -16,6 +17,7 @@ use crate::{logged, ret};
 /// The kernel attaches a queue pair to a group once, however often it is asked to: so this counts.
 pub(super) struct Attached {
     qp: *mut ibv_qp,
+    process: Process,
     groups: Mutex<Vec<Group>>,
 }
 
@@ -31,9 +33,12 @@ impl Attached {
     /// # Safety
     ///
     /// - The queue pair outlives the value.
-    pub(super) const unsafe fn new(qp: *mut ibv_qp) -> Self {
-        let groups = Mutex::new(Vec::new());
-        Self { qp, groups }
+    pub(super) unsafe fn new(qp: *mut ibv_qp) -> Self {
+        Self {
+            qp,
+            process: Process::current(),
+            groups: Mutex::default(),
+        }
     }
 
     /// One more attachment to a group.
@@ -66,6 +71,10 @@ impl Attached {
 
     /// Ends an attachment, or the one that is kept. Returns whether there was one.
     pub(super) fn detach(&self, gid: Gid, lid: u16, is_kept: bool) -> Result<bool> {
+        if !self.process.is_current() {
+            let object = "attachment to a multicast group";
+            return Err(Error::OtherProcess { object });
+        }
         let mut groups = self.groups();
         let Some(group) = find(&mut groups, gid, lid) else {
             return Ok(false);
@@ -108,6 +117,9 @@ unsafe impl Sync for Attached {}
 
 impl Drop for Attached {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            return;
+        }
         // Those that are kept, and those of attachments that were leaked.
         let groups = mem::take(&mut *self.groups());
         for Group { gid, lid, .. } in groups {
@@ -117,10 +129,11 @@ impl Drop for Attached {
 }
 
 pub(super) fn log_failure(detached: Result<()>, gid: Gid) {
-    if let Err(error) = detached {
-        logged::error(format_args!(
+    match detached {
+        Ok(()) | Err(Error::OtherProcess { .. }) => {}
+        Err(error) => logged::error(format_args!(
             "a queue pair stays in multicast group {gid}: {}",
             ErrorChain::new(&error)
-        ));
+        )),
     }
 }

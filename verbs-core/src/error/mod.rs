@@ -306,6 +306,16 @@ pub enum Error {
         object: &'static str,
     },
 
+    /// The object belongs to another process: this one is a child that was forked after it was made. Nothing
+    /// was done; see [fork](crate#fork).
+    #[error(
+        "{object} belongs to the process that made it, of which this one is a forked child: only that process can end it"
+    )]
+    OtherProcess {
+        /// The kind of object.
+        object: &'static str,
+    },
+
     /// The value names an object that has been destroyed.
     #[error("{object} has been destroyed")]
     Destroyed {
@@ -361,7 +371,7 @@ pub enum Error {
 crate::error_debug!(Error {
     Verb, Unsupported, NoLibrary, NoDevice, UnknownDevice, UnknownPlace, DeviceNode, NoActivePort, PortNotActive, UnknownPort,
     EmptyGid, NoGid, Limit, OutOfRange, OutOfBounds, RemoteTooShort, Misaligned, Memlock, Registration, HugePages,
-    RemoteAccess, Endpoint(error), RemoteLength, Transition, Unreachable, NeedsRdmaCm, ForeignContext, ForeignParent, InUse, Destroyed, #[cfg(feature = "rdmacm")] ConnectionManager,
+    RemoteAccess, Endpoint(error), RemoteLength, Transition, Unreachable, NeedsRdmaCm, ForeignContext, ForeignParent, InUse, OtherProcess, Destroyed, #[cfg(feature = "rdmacm")] ConnectionManager,
     #[cfg(feature = "rdmacm")] TimedOut, #[cfg(feature = "rdmacm")] NoLocalAddr, Post, Poll, Work,
 });
 
@@ -394,6 +404,7 @@ impl Error {
             | Self::Misaligned { .. }
             | Self::RemoteAccess
             | Self::ForeignContext { .. }
+            | Self::OtherProcess { .. }
             | Self::ForeignParent { .. } => ErrorKind::InvalidInput,
             Self::Endpoint(_) | Self::RemoteLength { .. } => ErrorKind::InvalidPeer,
             Self::InUse { .. } => ErrorKind::InUse,

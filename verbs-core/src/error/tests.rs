@@ -176,6 +176,7 @@ fn all() -> Vec<Error> {
         Error::ForeignContext { child: "the CQ" },
         Error::InUse { object: "the CQ" },
         Error::Destroyed { object: "the CQ" },
+        Error::OtherProcess { object: "the CQ" },
         Error::HugePages {
             len: 3 << 20,
             page_size: Some(2 << 20),
@@ -256,12 +257,13 @@ fn variant(error: &Error) -> usize {
         Error::HugePages { .. } => 36,
         Error::NoLibrary => 37,
         Error::NeedsRdmaCm { .. } => 38,
+        Error::OtherProcess { .. } => 39,
         #[cfg(feature = "rdmacm")]
-        Error::ConnectionManager { .. } => 39,
+        Error::ConnectionManager { .. } => 40,
         #[cfg(feature = "rdmacm")]
-        Error::TimedOut { .. } => 40,
+        Error::TimedOut { .. } => 41,
         #[cfg(feature = "rdmacm")]
-        Error::NoLocalAddr { .. } => 41,
+        Error::NoLocalAddr { .. } => 42,
     }
 }
 
@@ -271,7 +273,7 @@ fn no_error_repeats_its_source() {
     variants.dedup();
     variants.sort_unstable();
     variants.dedup();
-    let last = if cfg!(feature = "rdmacm") { 41 } else { 38 };
+    let last = if cfg!(feature = "rdmacm") { 42 } else { 39 };
     assert_eq!(variants, (0..=last).collect::<Vec<_>>());
     for error in all() {
         let alone = parts(&error);

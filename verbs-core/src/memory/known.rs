@@ -9,12 +9,14 @@
 #[cfg(debug_assertions)]
 use verbs_sys::ibv_sge;
 
+#[cfg(debug_assertions)]
+use crate::process::Process;
 use crate::protection_domain::ProtectionDomain;
 
 /// The entry of a region in the table, which goes with it. Nothing in a release build.
 pub(super) struct Known {
     #[cfg(debug_assertions)]
-    entry: Option<(u32, u64)>,
+    entry: Option<((u32, u64), Process)>,
 }
 
 const _: () = assert!(cfg!(debug_assertions) || size_of::<Known>() == 0);
@@ -25,7 +27,8 @@ impl Known {
     pub(super) fn new(pd: &ProtectionDomain, lkey: u32, addr: u64, len: usize) -> Self {
         Self {
             #[cfg(debug_assertions)]
-            entry: table::enter(pd, lkey, addr, len as u64),
+            entry: table::enter(pd, lkey, addr, len as u64)
+                .map(|entry| (entry, Process::current())),
         }
     }
 }
@@ -33,7 +36,10 @@ impl Known {
 #[cfg(debug_assertions)]
 impl Drop for Known {
     fn drop(&mut self) {
-        if let Some(entry) = self.entry {
+        // In the child of a fork, the table may be locked by a thread that is not there.
+        if let Some((entry, process)) = self.entry
+            && process.is_current()
+        {
             table::remove(entry);
         }
     }

@@ -322,16 +322,19 @@ impl<B: Buffer> Drop for Registration<B> {
     fn drop(&mut self) {
         // SAFETY: `self.mr` is not used again; `dereg` does not come here.
         let mr = unsafe { ManuallyDrop::take(&mut self.mr) };
-        if let Err(error) = mr.close() {
-            let len = self.len;
-            let error = ErrorChain::new(&error);
-            logged::error(format_args!(
-                "leaked a memory region and its {len} bytes, which the device may still reach: {error}"
-            ));
-            return;
+        match mr.close() {
+            // SAFETY: it was initialised by `new`, and nothing reaches the bytes any more.
+            Ok(()) => unsafe { self.buffer.assume_init_drop() },
+            // A child may not even have the pages of the buffer: see `fork_init`.
+            Err(Error::OtherProcess { .. }) => {}
+            Err(error) => {
+                let len = self.len;
+                let error = ErrorChain::new(&error);
+                logged::error(format_args!(
+                    "leaked a memory region and its {len} bytes, which the device may still reach: {error}"
+                ));
+            }
         }
-        // SAFETY: it was initialised by `new`, and nothing reaches the bytes any more.
-        unsafe { self.buffer.assume_init_drop() };
     }
 }
 

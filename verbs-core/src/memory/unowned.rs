@@ -10,7 +10,7 @@ use verbs_sys::ibv_mr;
 use super::known::Known;
 use super::range::part;
 use super::{RemoteMemoryRegion, Sge, SharedElement};
-use crate::error::{ErrorChain, Result};
+use crate::error::{Error, ErrorChain, Result};
 use crate::handle::Handle;
 use crate::logged;
 use crate::protection_domain::ProtectionDomain;
@@ -77,16 +77,19 @@ impl<K> Drop for Unowned<K> {
     fn drop(&mut self) {
         // SAFETY: `self.mr` is not used again; `dereg` does not come here.
         let mr = unsafe { ManuallyDrop::take(&mut self.mr) };
-        if let Err(error) = mr.close() {
-            let len = self.len;
-            let error = ErrorChain::new(&error);
-            logged::error(format_args!(
-                "leaked a memory region and what keeps its {len} bytes, which the device may still reach: {error}"
-            ));
-            return;
+        match mr.close() {
+            // SAFETY: it is not used again, and nothing reaches the bytes any more.
+            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.keepalive) },
+            // The keepalive is the parent's, too.
+            Err(Error::OtherProcess { .. }) => {}
+            Err(error) => {
+                let len = self.len;
+                let error = ErrorChain::new(&error);
+                logged::error(format_args!(
+                    "leaked a memory region and what keeps its {len} bytes, which the device may still reach: {error}"
+                ));
+            }
         }
-        // SAFETY: it is not used again, and nothing reaches the bytes any more.
-        unsafe { ManuallyDrop::drop(&mut self.keepalive) };
     }
 }
 

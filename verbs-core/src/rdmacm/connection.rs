@@ -57,9 +57,10 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// The errno: `EINVAL` if it has ended.
+    /// The errno: `EINVAL` if it has ended. [`Error::OtherProcess`](crate::Error::OtherProcess) in the child of a fork.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&mut self) -> Result<()> {
+        self.id.check_process()?;
         // SAFETY: the identifier is alive.
         let ret = unsafe { rdma_disconnect(self.id.as_ptr()) };
         ret::minus_one("rdma_disconnect", ret)

@@ -24,13 +24,17 @@ use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fd;
 use crate::logged;
+use crate::process::Process;
 use crate::queue_pair::{QpAttr, QpAttrMask, QpState};
 use crate::ret;
 
 /// An event channel: the descriptor of one identifier.
-struct EventChannel(NonNull<rdma_event_channel>);
+struct EventChannel {
+    channel: NonNull<rdma_event_channel>,
+    process: Process,
+}
 
-/// An identifier, which is destroyed before its channel.
+/// An identifier, which is destroyed before its channel, in the process that made them.
 pub(super) struct Id {
     id: NonNull<rdma_cm_id>,
     channel: EventChannel,
@@ -49,7 +53,10 @@ impl EventChannel {
     fn new() -> Result<Self> {
         // SAFETY: the call has no arguments.
         let call = || unsafe { rdma_create_event_channel() };
-        let channel = Self(ret::non_null("rdma_create_event_channel", call)?);
+        let channel = Self {
+            channel: ret::non_null("rdma_create_event_channel", call)?,
+            process: Process::current(),
+        };
         // Waiting is done by poll(2), with a bound; reading must never block.
         fd::set_nonblocking(channel.as_fd())?;
         Ok(channel)
@@ -59,7 +66,7 @@ impl EventChannel {
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive, and the field is not changed.
-        let fd = unsafe { (*self.0.as_ptr()).fd };
+        let fd = unsafe { (*self.channel.as_ptr()).fd };
         // SAFETY: the channel keeps it open, and is borrowed.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
@@ -67,8 +74,10 @@ impl AsFd for EventChannel {
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        // SAFETY: it is alive, and its identifier has been destroyed or moved to another.
-        unsafe { rdma_destroy_event_channel(self.0.as_ptr()) };
+        if self.process.is_current() {
+            // SAFETY: it is alive, and its identifier has been destroyed or moved to another.
+            unsafe { rdma_destroy_event_channel(self.channel.as_ptr()) };
+        }
     }
 }
 
@@ -78,8 +87,14 @@ impl Id {
         let channel = EventChannel::new()?;
         let mut id = ptr::null_mut();
         // SAFETY: the channel is alive, and kept beside the identifier; `id` is a local.
-        let ret =
-            unsafe { rdma_create_id(channel.0.as_ptr(), &raw mut id, ptr::null_mut(), port_space) };
+        let ret = unsafe {
+            rdma_create_id(
+                channel.channel.as_ptr(),
+                &raw mut id,
+                ptr::null_mut(),
+                port_space,
+            )
+        };
         ret::minus_one("rdma_create_id", ret)?;
         let id = ret::non_null("rdma_create_id", || id)?;
         Ok(Self { id, channel })
@@ -94,7 +109,7 @@ impl Id {
         let moved = EventChannel::new().and_then(|channel| {
             // SAFETY: both are alive, and no event of the identifier has been taken but not acknowledged:
             // its channel is the listener's, of which this thread alone takes events.
-            let ret = unsafe { rdma_migrate_id(id.as_ptr(), channel.0.as_ptr()) };
+            let ret = unsafe { rdma_migrate_id(id.as_ptr(), channel.channel.as_ptr()) };
             ret::minus_one("rdma_migrate_id", ret)?;
             Ok(channel)
         });
@@ -128,7 +143,7 @@ impl Id {
     pub(super) fn take_event(&mut self) -> Result<Option<(Event, Option<Self>)>> {
         let mut raw = ptr::null_mut();
         // SAFETY: the channel is alive, and `raw` is a local.
-        let ret = unsafe { rdma_get_cm_event(self.channel.0.as_ptr(), &raw mut raw) };
+        let ret = unsafe { rdma_get_cm_event(self.channel.channel.as_ptr(), &raw mut raw) };
         match ret::minus_one("rdma_get_cm_event", ret) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
@@ -189,8 +204,18 @@ impl Id {
         ret::minus_one("rdma_connect", ret)
     }
 
+    /// An error in the child of a fork, where the identifier is the parent's.
+    pub(super) fn check_process(&self) -> Result<()> {
+        let object = "identifier of the connection manager";
+        match self.channel.process.is_current() {
+            true => Ok(()),
+            false => Err(Error::OtherProcess { object }),
+        }
+    }
+
     /// Rejects the peer of a request.
     pub(super) fn reject(&self, data: &PrivateData) -> Result<()> {
+        self.check_process()?;
         let bytes = data.as_bytes();
         let len = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
         // SAFETY: the identifier is alive, and the data is of this length.
@@ -358,6 +383,9 @@ impl Drop for Id {
     /// Takes about 10 ms on soft-RoCE, and up to 7 s on soft-iWARP. It never waits for an event: each was
     /// acknowledged when it was taken.
     fn drop(&mut self) {
+        if self.check_process().is_err() {
+            return;
+        }
         // SAFETY: it is alive, and not used after this.
         let ret = unsafe { rdma_destroy_id(self.as_ptr()) };
         if let Err(error) = ret::minus_one("rdma_destroy_id", ret) {

@@ -231,6 +231,9 @@ impl AsFd for Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
+        if self.id.check_process().is_err() {
+            return;
+        }
         let mut addr = address::to_c(self.group);
         // SAFETY: the identifier is alive, and the address a local, the one that was joined.
         let ret = unsafe { rdma_leave_multicast(self.id.as_ptr(), (&raw mut addr).cast()) };

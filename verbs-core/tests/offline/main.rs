@@ -21,6 +21,8 @@ mod domains;
 mod endings;
 mod events;
 mod foreign;
+#[cfg(not(miri))]
+mod forks;
 #[cfg(feature = "rdmacm")]
 mod listening;
 mod logger;

@@ -64,7 +64,7 @@ fn connecting(context: &Context) -> Pending<Connected> {
     route.connect(queue_pair(context, 8, 8), b"").unwrap()
 }
 
-fn connected(context: &Context) -> (QueuePair, Connection) {
+pub(crate) fn connected(context: &Context) -> (QueuePair, Connection) {
     let step = connecting(context);
     arrive(alive() - 1, Arrival::of(RDMA_CM_EVENT_CONNECT_RESPONSE, 0));
     let Connected {

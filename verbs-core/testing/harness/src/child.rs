@@ -3,6 +3,7 @@
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child as Process, Command, ExitStatus, Stdio};
 use std::time::Instant;
@@ -223,6 +224,45 @@ impl Drop for Child {
         drop(self.process.kill());
         drop(self.process.wait());
     }
+}
+
+/// Forks this process; the result, 0 in the child, is for [`in_the_child`].
+///
+/// Only this thread is in the child, where a lock that another one holds stays locked: fork with those locks
+/// that the child needs.
+pub fn fork() -> libc::pid_t {
+    // SAFETY: tests do in the child what the library promises to be possible there.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "cannot fork");
+    child
+}
+
+/// The child runs this and ends; the parent waits for that, and panics if the child has panicked, or has not
+/// ended in time.
+pub fn in_the_child(child: libc::pid_t, run: impl FnOnce()) {
+    if child == 0 {
+        let seconds = u32::try_from(PATIENCE.as_secs()).unwrap();
+        // SAFETY: it has no memory arguments.
+        unsafe { libc::alarm(seconds) };
+        let ended = catch_unwind(AssertUnwindSafe(run));
+        if let Err(panic) = &ended {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref().copied()).unwrap_or("");
+            // Past the lock of stderr, and past what the test's runner captures.
+            // SAFETY: the text is of this length.
+            unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+        }
+        // SAFETY: it ends the process, without the handlers that are the parent's.
+        unsafe { libc::_exit(i32::from(ended.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: the status is a local.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    let has_ended = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
+    assert!(
+        has_ended,
+        "the child ended with {status:#x}: 0xe is a child that hung"
+    );
 }
 
 /// Lines of text between two processes, or two machines.
