@@ -149,6 +149,11 @@ impl AhAttr {
     ) -> Result<Self> {
         const { assert!(size_of::<ibv_grh>() == Grh::LEN) };
         let (mut attr, mut wc) = (Self::default(), received.as_raw());
+        let mut header = *header;
+        if Grh::begins_late(&header, received.datagram_len()) {
+            // libibverbs takes them for an IPv6 header if the device left the checksum of the IPv4 header 0.
+            header[..20].fill(0);
+        }
         // SAFETY: every bit pattern of the 40 bytes is an `ibv_grh`.
         let mut grh: ibv_grh = unsafe { ptr::read_unaligned(header.as_ptr().cast()) };
         let raw = attr.as_raw_mut();

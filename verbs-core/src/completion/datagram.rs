@@ -47,7 +47,12 @@ impl WorkSuccess {
         if !self.has_grh() || self.opcode() != WcOpcode::RECV {
             return None;
         }
-        Grh::from_bytes(bytes.first_chunk()?)
+        Grh::of_datagram(bytes.first_chunk()?, self.datagram_len())
+    }
+
+    /// The length of the datagram that arrived.
+    pub(crate) fn datagram_len(&self) -> Option<u32> {
+        self.byte_len().checked_sub(40)
     }
 
     /// C's struct.

@@ -29,16 +29,33 @@ impl Grh {
     pub const LEN: usize = 40;
 
     /// The header from its bytes; `None` if they have neither of its two forms.
+    ///
+    /// The bytes before an IPv4 header have no meaning. They may look like an IPv6 header, for example that of an
+    /// earlier datagram, and some devices leave the IPv4 checksum 0. So each form is known by several of its fields.
+    /// [`WorkSuccess::grh_in`](crate::WorkSuccess::grh_in) also compares the length of the datagram.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Option<Self> {
+        Self::of_datagram(bytes, None)
+    }
+
+    /// The header before a datagram of this many bytes.
+    pub(crate) fn of_datagram(bytes: &[u8; Self::LEN], len: Option<u32>) -> Option<Self> {
         let (_, ipv4) = bytes.split_first_chunk::<IPV4>()?;
-        let ipv4 = ipv4.first_chunk::<IPV4>()?;
-        // The garbage before an IPv4 header may look like the begin of the other form.
-        match (bytes[0] >> 4, ipv4[0] >> 4) {
-            (6, _) if ipv4[0] == 0x45 && is_summed(ipv4) => Some(Self::from_ipv4(ipv4)),
-            (6, _) => Some(Self::from_ipv6(bytes)),
-            (_, 4) => Some(Self::from_ipv4(ipv4)),
-            _ => None,
+        match Self::begins_late(bytes, len) {
+            true => ipv4.first_chunk().map(Self::from_ipv4),
+            false => (bytes[0] >> 4 == 6).then(|| Self::from_ipv6(bytes)),
+        }
+    }
+
+    /// Whether the header before a datagram of this many bytes is IPv4's, behind bytes without meaning.
+    pub(crate) fn begins_late(bytes: &[u8; Self::LEN], len: Option<u32>) -> bool {
+        let (Some(ipv6), Some(ipv4)) = (bytes.first_chunk(), bytes.last_chunk()) else {
+            return false;
+        };
+        match (is_ipv6_udp(ipv6), is_ipv4_udp(ipv4)) {
+            (true, true) => fits(ipv4, 2, 52, len) || !fits(ipv6, 4, 24, len),
+            (false, false) => ipv6[0] >> 4 != 6 && ipv4[0] >> 4 == 4,
+            (_, is_ipv4) => is_ipv4,
         }
     }
 
@@ -110,6 +127,27 @@ impl Grh {
     }
 }
 
+/// Whether this is the begin of an IPv6 header before UDP, or of a GRH before the transport's own header.
+const fn is_ipv6_udp(begin: &[u8; IPV4]) -> bool {
+    begin[0] >> 4 == 6 && matches!(begin[6], UDP | BTH)
+}
+
+/// Whether this is an IPv4 header before UDP. A device may leave the checksum 0.
+fn is_ipv4_udp(header: &[u8; IPV4]) -> bool {
+    header[0] == 0x45 && header[9] == UDP && (header[10..12] == [0, 0] || is_summed(header))
+}
+
+/// Whether the length in a header, at this place, is that of a datagram: at least `overhead` bytes more. Immediate
+/// data, the padding, and the UDP header of RoCE v2 are together at most 15 bytes.
+fn fits(header: &[u8; IPV4], at: usize, overhead: u32, len: Option<u32>) -> bool {
+    let found = u32::from(u16::from_be_bytes([header[at], header[at + 1]]));
+    len.is_some_and(|len| (overhead..overhead + 16).contains(&found.wrapping_sub(len)))
+}
+
+/// The next protocol after an IP header, and after a GRH that no UDP header follows.
+const UDP: u8 = 17;
+const BTH: u8 = 0x1b;
+
 /// Whether the checksum of an IPv4 header is right.
 fn is_summed(header: &[u8; IPV4]) -> bool {
     let words = header.chunks_exact(2);
@@ -160,11 +198,45 @@ mod tests {
         }
     }
 
+    /// An IPv4 header whose device left the checksum out, behind the begin of an IPv6 header: that of an earlier
+    /// datagram of `earlier` bytes.
+    fn unsummed_after_ipv6(earlier: u16) -> [u8; Grh::LEN] {
+        let mut bytes = after(*ipv6().first_chunk().unwrap());
+        bytes[4..6].copy_from_slice(&(earlier + 32).to_be_bytes());
+        bytes[6] = UDP;
+        bytes[IPV4 + 10..IPV4 + 12].fill(0);
+        bytes
+    }
+
+    #[test]
+    fn ipv4_header_without_a_checksum_is_known_behind_an_earlier_ipv6_header() {
+        // Of a shorter datagram, of a longer one, and of one of the same length.
+        for earlier in [0, 1000, 32] {
+            let bytes = unsummed_after_ipv6(earlier);
+            for len in [Some(32), None] {
+                let grh = Grh::of_datagram(&bytes, len).unwrap();
+                assert_eq!(grh.sgid().to_string(), "::ffff:192.0.2.1");
+            }
+        }
+    }
+
+    #[test]
+    fn ipv6_addresses_that_look_like_an_ipv4_header_are_addresses() {
+        // All that decides: version, protocol, and no checksum. The length is that of no datagram of 32 bytes.
+        let mut bytes = ipv6();
+        bytes[4..6].copy_from_slice(&64_u16.to_be_bytes());
+        bytes[IPV4..IPV4 + 4].copy_from_slice(&[0x45, 0, 0x12, 0x34]);
+        bytes[IPV4 + 8..IPV4 + 12].copy_from_slice(&[64, UDP, 0, 0]);
+        assert!(!Grh::of_datagram(&bytes, Some(32)).unwrap().is_ipv4());
+        // Without the protocol, the length is not needed.
+        bytes[IPV4 + 9] = 6;
+        assert!(!Grh::from_bytes(&bytes).unwrap().is_ipv4());
+    }
+
     #[test]
     fn wrong_checksum_counts_only_where_both_forms_are_possible() {
-        // soft-RoCE leaves the checksum out if a datagram stays within one device.
         let mut bytes = after([0; IPV4]);
-        bytes[IPV4 + 10..IPV4 + 12].fill(0);
+        bytes[IPV4 + 10..IPV4 + 12].fill(1);
         assert!(Grh::from_bytes(&bytes).unwrap().is_ipv4());
         bytes[0] = 0x60;
         assert!(!Grh::from_bytes(&bytes).unwrap().is_ipv4());
