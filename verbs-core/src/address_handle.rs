@@ -39,8 +39,8 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if there is no path to the GID. It names both ends. [`Error::UnknownPort`] if the
-    /// device has no such port. Otherwise the errno.
+    /// [`Error::Unreachable`] if there is no path to the GID. It names both ends. [`Error::EmptyGid`] if this side
+    /// has no GID at `attr`'s index. [`Error::UnknownPort`] if the device has no such port. Otherwise the errno.
     #[doc = man!("ibv_create_ah")]
     #[doc(alias = "ibv_create_ah")]
     pub fn create_ah(&self, attr: &AhAttr) -> Result<AddressHandle> {
@@ -180,6 +180,13 @@ fn explain(error: Error, context: &Context, attr: &AhAttr) -> Error {
             };
             Error::Unreachable { path, source }
         }
-        _ => Error::Verb { verb, source },
+        Some((_, sgid_index)) => {
+            match context.query_gid(attr.as_raw().port_num, sgid_index) {
+                // Which the kernel calls ENODATA, or EINVAL.
+                Err(empty @ Error::EmptyGid { .. }) => empty,
+                _ => Error::Verb { verb, source },
+            }
+        }
+        None => Error::Verb { verb, source },
     }
 }

@@ -78,6 +78,16 @@ impl GidEntry {
         (old, self.gid.is_link_local(), self.gid_index)
     }
 
+    /// Whether packets from `other` are those from this GID, at whatever index the two are.
+    ///
+    /// A link-local address says nothing without its interface. Others belong to this machine, and an interface
+    /// that was made again has another number.
+    fn is_same(&self, other: &Self) -> bool {
+        let is_same_netdev = self.ndev_ifindex == other.ndev_ifindex;
+        (self.gid, self.gid_type, self.port_num) == (other.gid, other.gid_type, other.port_num)
+            && (is_same_netdev || !self.gid.is_link_local())
+    }
+
     fn from_raw(entry: &ibv_gid_entry) -> Option<Self> {
         Some(Self {
             gid: Gid::from_raw(entry.gid),
@@ -134,6 +144,27 @@ impl Context {
             index,
             filled: table.iter().map(GidEntry::gid_index).collect(),
         })
+    }
+}
+
+impl Context {
+    /// The index at which a GID is now. An address that was removed and added again has most often another index.
+    pub(crate) fn gid_index(&self, entry: &GidEntry) -> Result<u8> {
+        let table = self.gid_table(entry.port_num)?;
+        let same = table.iter().filter(|found| found.is_same(entry));
+        let index = same.map(|found| {
+            let is_other_netdev = found.ndev_ifindex != entry.ndev_ifindex;
+            (
+                is_other_netdev,
+                found.gid_index != entry.gid_index,
+                found.gid_index,
+            )
+        });
+        let (.., index) = index.min().ok_or(Error::GidRemoved {
+            port: entry.port_num,
+            gid: entry.gid,
+        })?;
+        Ok(index)
     }
 }
 

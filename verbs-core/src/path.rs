@@ -167,16 +167,40 @@ impl Route {
 
     /// Chooses this side's end.
     pub(crate) fn local(&self, context: &Context) -> Result<LocalPath> {
-        let path = LocalPath::choose(context, self.port_num, self.gid_index)?;
+        let mut path = LocalPath::choose(context, self.port_num, self.gid_index)?;
         // Some drivers take any index, and others refuse the state change without a reason.
         let last = path.pkey_tbl_len.max(1) - 1;
         check_range("pkey_index", self.pkey_index.into(), 0, last.into())?;
+        // Not all drivers have P_Keys. 0 is an empty entry.
+        let pkey = context.query_pkey(path.port_num, self.pkey_index).ok();
+        path.pkey = pkey.filter(|pkey| *pkey != 0);
         Ok(path)
     }
 
-    /// The address vector from this side's end to a peer's port.
+    /// The index at which the P_Key is now that was at `pkey_index` when this side's end was chosen: a subnet
+    /// manager may sort the table anew.
+    pub(crate) fn pkey_index(&self, context: &Context, local: &LocalPath) -> Result<u16> {
+        let (port_num, index) = (local.port_num, self.pkey_index);
+        match local.pkey {
+            Some(pkey)
+                if !context
+                    .query_pkey(port_num, index)
+                    .is_ok_and(|now| now == pkey) =>
+            {
+                let moved = context.pkey_index(port_num, pkey);
+                moved.ok_or(Error::PkeyRemoved {
+                    port: port_num,
+                    pkey,
+                })
+            }
+            _ => Ok(index),
+        }
+    }
+
+    /// The address vector from this side's end to a peer's port, with the index at which this side's GID is now.
     pub(crate) fn attr_to(
         &self,
+        context: &Context,
         local: &LocalPath,
         dlid: u16,
         dgid: Option<Gid>,
@@ -186,9 +210,9 @@ impl Route {
             .src_path_bits(self.src_path_bits)
             .static_rate(self.static_rate)
             .dlid(dlid);
-        match (local.sgid_index(), dgid) {
-            (Some(sgid_index), Some(dgid)) => Ok(attr
-                .grh(dgid, sgid_index, self.hop_limit)
+        match (&local.gid, dgid) {
+            (Some(sgid), Some(dgid)) => Ok(attr
+                .grh(dgid, context.gid_index(sgid)?, self.hop_limit)
                 .traffic_class(self.traffic_class)
                 .flow_label(self.flow_label)),
             (Some(_), None) => Err(EndpointError::NoGid.into()),
@@ -212,11 +236,16 @@ pub(crate) fn check_range(what: &'static str, value: u32, min: u32, max: u32) ->
 }
 
 /// Where this side's packets come from: chosen once, when a queue pair is prepared.
+///
+/// The choices are the GID and the P_Key. Their indices change with the tables, so they are looked up when they
+/// are used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalPath {
     pub(crate) port_num: u8,
     pub(crate) lid: u16,
     pub(crate) gid: Option<GidEntry>,
+    /// `None` if it could not be read.
+    pub(crate) pkey: Option<u16>,
     pub(crate) active_mtu: MaximumTransferUnit,
     pub(crate) max_msg_sz: u32,
     /// How many P_Keys the port's table has.
@@ -253,13 +282,14 @@ impl LocalPath {
             port_num,
             lid: port.lid(),
             gid,
+            pkey: None,
             active_mtu: port.active_mtu().unwrap_or(MaximumTransferUnit::Mtu1024),
             max_msg_sz: longest_message(port.max_msg_sz()),
             pkey_tbl_len: port.pkey_tbl_len(),
         })
     }
 
-    /// This side's index of the GID.
+    /// The index that this side's GID had when it was chosen.
     pub(crate) fn sgid_index(&self) -> Option<u8> {
         self.gid.as_ref().map(GidEntry::gid_index)
     }

@@ -113,14 +113,31 @@ impl DatagramQueuePair {
         )
     }
 
-    /// The path from the queue pair's port to a peer's port.
+    /// The path from the queue pair's port to a peer's port, with the index at which this side's GID is now.
     ///
     /// # Errors
     ///
     /// [`Error::Endpoint`](crate::Error::Endpoint) if this side's port needs an address that the peer's
-    /// endpoint lacks.
+    /// endpoint lacks. [`Error::GidRemoved`](crate::Error::GidRemoved) if this side's GID is not in the port's table
+    /// any more. Otherwise the errno of reading that table.
     pub fn path_to(&self, peer: &DatagramEndpoint) -> Result<AhAttr> {
-        self.route.attr_to(&self.path, peer.lid(), peer.gid())
+        let context = self.pd.context();
+        self.route
+            .attr_to(context, &self.path, peer.lid(), peer.gid())
+    }
+
+    /// The index at which this side's GID is now; `None` if datagrams have no GRH.
+    ///
+    /// If it has changed, the address handles made before have the old index: each send with one of them fails,
+    /// and the queue pair with it. See [`restart`](Self::restart).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`path_to`](Self::path_to) for this side's GID.
+    #[doc(alias = "sgid_index")]
+    pub fn gid_index(&self) -> Result<Option<u8>> {
+        let index = |gid| self.pd.context().gid_index(gid);
+        self.path.gid.as_ref().map(index).transpose()
     }
 
     /// Creates an address handle for a peer, by [`path_to`](Self::path_to) and
@@ -233,6 +250,25 @@ impl DatagramQueuePair {
         }
     }
 
+    /// Brings the queue pair back to `RTS` after a failed request, with the same number, key and GID.
+    ///
+    /// In [`SQE`](QpState::SQE), only the send queue was in error: then all receives stay posted, and this returns
+    /// `true`. From any other state it goes through `RESET`: posted requests, receives included, are discarded
+    /// without completions, and when this has returned, the device touches none of their buffers. Earlier
+    /// completions may still be in the completion queues.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PkeyRemoved`](crate::Error::PkeyRemoved), otherwise the errno.
+    #[doc(alias = "IBV_QPS_SQE")]
+    pub fn restart(&self) -> Result<bool> {
+        if self.raw().state()? == QpState::SQE {
+            self.modify(&QpAttr::new().with_qp_state(QpState::RTS))?;
+            return Ok(true);
+        }
+        self.start().map(|()| false)
+    }
+
     /// The queue that its sends complete on.
     #[must_use]
     pub const fn send_cq(&self) -> &CompletionQueue {
@@ -293,8 +329,9 @@ impl DatagramQueuePair {
     fn start(&self) -> Result<()> {
         let to = |state| QpAttr::new().with_qp_state(state);
         self.modify(&to(QpState::RESET))?;
+        let pkey_index = self.route.pkey_index(self.pd.context(), &self.path)?;
         let init = to(QpState::INIT)
-            .with_pkey_index(self.route.pkey_index)
+            .with_pkey_index(pkey_index)
             .with_port_num(self.path.port_num)
             .with_qkey(self.qkey.get());
         self.modify(&init)?;

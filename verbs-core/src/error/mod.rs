@@ -18,6 +18,7 @@ pub use kind::ErrorKind;
 pub(crate) use kind::kind_of;
 use texts::{HugePages, Limit, NoDevice, Range, Why};
 
+use crate::gid::Gid;
 use crate::link::PortState;
 use crate::queue_pair::state::{QpAttrMask, QpState};
 
@@ -138,6 +139,28 @@ pub enum Error {
     NoGid {
         /// The port.
         port: u8,
+    },
+
+    /// The GID that was chosen is not in the port's table any more.
+    #[error(
+        "GID {gid} is no longer in the table of port {port}: the address was removed from its network interface; add it again, or build anew to choose another"
+    )]
+    GidRemoved {
+        /// The port.
+        port: u8,
+        /// The GID that was chosen.
+        gid: Gid,
+    },
+
+    /// The P_Key that was chosen is not in the port's table any more.
+    #[error(
+        "P_Key {pkey:#06x} is no longer in the table of port {port}: the subnet manager removed the port from its partition"
+    )]
+    PkeyRemoved {
+        /// The port.
+        port: u8,
+        /// The P_Key that was chosen.
+        pkey: u16,
     },
 
     /// A capacity is above what the device offers.
@@ -370,7 +393,7 @@ pub enum Error {
 
 crate::error_debug!(Error {
     Verb, Unsupported, NoLibrary, NoDevice, UnknownDevice, UnknownPlace, DeviceNode, NoActivePort, PortNotActive, UnknownPort,
-    EmptyGid, NoGid, Limit, OutOfRange, OutOfBounds, RemoteTooShort, Misaligned, Memlock, Registration, HugePages,
+    EmptyGid, NoGid, GidRemoved, PkeyRemoved, Limit, OutOfRange, OutOfBounds, RemoteTooShort, Misaligned, Memlock, Registration, HugePages,
     RemoteAccess, Endpoint(error), RemoteLength, Transition, Unreachable, NeedsRdmaCm, ForeignContext, ForeignParent, InUse, OtherProcess, Destroyed, #[cfg(feature = "rdmacm")] ConnectionManager,
     #[cfg(feature = "rdmacm")] TimedOut, #[cfg(feature = "rdmacm")] NoLocalAddr, Post, Poll, Work,
 });
@@ -396,6 +419,8 @@ impl Error {
             | Self::UnknownPort { .. }
             | Self::EmptyGid { .. }
             | Self::NoGid { .. }
+            | Self::GidRemoved { .. }
+            | Self::PkeyRemoved { .. }
             | Self::Destroyed { .. } => ErrorKind::NotFound,
             Self::Limit { .. } | Self::Memlock { .. } => ErrorKind::Limit,
             Self::OutOfRange { .. }

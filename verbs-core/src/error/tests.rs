@@ -116,6 +116,14 @@ fn all() -> Vec<Error> {
             filled: vec![0],
         },
         Error::NoGid { port: 1 },
+        Error::GidRemoved {
+            port: 1,
+            gid: crate::Gid::new([1; 16]),
+        },
+        Error::PkeyRemoved {
+            port: 1,
+            pkey: 0x8001,
+        },
         Error::Limit {
             what: "cqe",
             asked: 2,
@@ -258,12 +266,14 @@ fn variant(error: &Error) -> usize {
         Error::NoLibrary => 37,
         Error::NeedsRdmaCm { .. } => 38,
         Error::OtherProcess { .. } => 39,
+        Error::GidRemoved { .. } => 40,
+        Error::PkeyRemoved { .. } => 41,
         #[cfg(feature = "rdmacm")]
-        Error::ConnectionManager { .. } => 40,
+        Error::ConnectionManager { .. } => 42,
         #[cfg(feature = "rdmacm")]
-        Error::TimedOut { .. } => 41,
+        Error::TimedOut { .. } => 43,
         #[cfg(feature = "rdmacm")]
-        Error::NoLocalAddr { .. } => 42,
+        Error::NoLocalAddr { .. } => 44,
     }
 }
 
@@ -273,7 +283,7 @@ fn no_error_repeats_its_source() {
     variants.dedup();
     variants.sort_unstable();
     variants.dedup();
-    let last = if cfg!(feature = "rdmacm") { 42 } else { 39 };
+    let last = if cfg!(feature = "rdmacm") { 44 } else { 41 };
     assert_eq!(variants, (0..=last).collect::<Vec<_>>());
     for error in all() {
         let alone = parts(&error);

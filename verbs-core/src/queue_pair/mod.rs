@@ -144,6 +144,9 @@ impl<R> PreparedQueuePair<R> {
     /// - [`Error::NeedsRdmaCm`](crate::Error::NeedsRdmaCm) on iWARP.
     /// - [`Error::Endpoint`](crate::Error::Endpoint) if this side's port needs an address that the peer's endpoint lacks, or
     ///   the peer's queue pair is of another [type](QpType).
+    /// - [`Error::GidRemoved`](crate::Error::GidRemoved) and [`Error::PkeyRemoved`](crate::Error::PkeyRemoved) if the
+    ///   GID or the P_Key that was chosen is not in its port's table any more. One that has moved to another index is
+    ///   used at that index.
     /// - [`Error::Transition`](crate::Error::Transition) if there is no path to the peer's GID, or one of the values was rejected.
     ///   It names both GIDs.
     /// - The errno for anything else.
@@ -190,13 +193,18 @@ impl<R> PreparedQueuePair<R> {
             return Err(EndpointError::QpType { ours, theirs }.into());
         }
         let route = &config.route;
-        let to_peer = route.attr_to(&self.path, remote.lid(), remote.gid())?;
+        let context = self.qp.pd.context();
+        let to_peer = route.attr_to(context, &self.path, remote.lid(), remote.gid())?;
+        let pkey_index = route.pkey_index(context, &self.path)?;
         let mut receive = QpAttr::new()
             .with_qp_state(QpState::RTR)
             .with_ah_attr(to_peer)
             .with_path_mtu(negotiated_mtu(local, remote))
             .with_dest_qp_num(remote.qp_num())
             .with_rq_psn(remote.psn());
+        if pkey_index != route.pkey_index {
+            receive = receive.with_pkey_index(pkey_index);
+        }
         let mut send = QpAttr::new()
             .with_qp_state(QpState::RTS)
             .with_sq_psn(local.psn());

@@ -16,6 +16,14 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
     let (context, attr) = unsafe { ((*pd).context, *attr) };
     let ah = made("ibv_create_ah", &[pd.addr()], |library| {
         library.paths.push(attr);
+        let port = library
+            .ports
+            .get(usize::from(attr.port_num).wrapping_sub(1));
+        let mut gids = port.into_iter().flat_map(|port| &port.gids);
+        // As the kernel.
+        if attr.is_global != 0 && !gids.any(|gid| gid.gid_index == attr.grh.sgid_index.into()) {
+            return Err(libc::ENODATA);
+        }
         Ok(ibv_ah {
             context,
             pd,
