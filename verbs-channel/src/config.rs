@@ -182,7 +182,8 @@ impl ChannelBuilder {
         /// How long an operation on borrowed buffers, and the end of a scope, wait before the channel is
         /// aborted; forever unless set.
         ///
-        /// [`wait_success`](crate::Channel::wait_success) waits for the same time, but does not
+        /// The time of an operation counts from its post, and that of a [`Transfer`](crate::Transfer) from the call, which
+        /// posts many. [`wait_success`](crate::Channel::wait_success) waits for the same time, but does not
         /// abort the channel. The timeout has no effect on an [`engine`](Self::engine), nor on the
         /// channels of `verbs-async`.
         timeout: option Duration,

@@ -87,6 +87,7 @@ fn reject_reasons() -> Vec<RejectReason> {
         RejectReason::Backpressure(Queue::Send),
         RejectReason::Budget(Queue::Send),
         RejectReason::Untaken,
+        RejectReason::TimedOut,
         RejectReason::BatchTooLong { asked: 10, max },
         RejectReason::EmptyBatch,
         RejectReason::ReceiveInBatch,
@@ -135,6 +136,7 @@ const fn of_reject_reason(reason: &RejectReason) -> usize {
         RejectReason::DatagramTooLong { .. } => 18,
         RejectReason::Budget(_) => 19,
         RejectReason::NoRequest { .. } => 20,
+        RejectReason::TimedOut => 21,
     }
 }
 
@@ -302,7 +304,7 @@ fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usiz
 fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 12);
     check(&transport_errors(), of_transport, 4);
-    check(&reject_reasons(), of_reject_reason, 21);
+    check(&reject_reasons(), of_reject_reason, 22);
     check(&exchange_errors(), of_exchange, 22);
     check(&errors(), of_error, 13);
     let first = Error::Rejected(RejectReason::Untaken);

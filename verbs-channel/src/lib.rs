@@ -144,8 +144,8 @@
 //! ends when the error's [`down_reason`](Error::down_reason)
 //! [`is_peer_closed`](DownReason::is_peer_closed).
 //!
-//! Peers are checked about every 10 ms while waits and polls find no completion, or every 100 ms if the wait
-//! [sleeps](PollStrategy::Notify). When a peer has ended, sends in flight have up to 20 ms more to complete. The death
+//! Waits and polls check the peers about every 10 ms, also while they keep finding completions, or every 100 ms if the
+//! wait [sleeps](PollStrategy::Notify). When a peer has ended, sends in flight have up to 20 ms more to complete. The death
 //! of a host is noticed within the channel's [`peer_timeout`](ChannelBuilder::peer_timeout), 10 s
 //! unless set.
 //!

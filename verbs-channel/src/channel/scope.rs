@@ -325,11 +325,14 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// example until there is room for another post.
     pub fn poll(&self) -> usize {
         self.with(|poller| {
-            let count = poller.engine.drive();
-            if count == 0 {
-                poller.check_peers();
+            let found = poller.engine.drive();
+            match found {
+                0 => poller.check_peers_now(),
+                found => {
+                    poller.count(found);
+                }
             }
-            count
+            found
         })
     }
 

@@ -10,7 +10,7 @@ use super::engine::DatagramEngine;
 use crate::buffer::OwnedBuffer;
 use crate::config::PollStrategy;
 use crate::error::{DownReason, Error, RejectReason, Result};
-use crate::waiting::{Pause, Paused, longest_sleep};
+use crate::waiting::{Deadline, Pause, Paused, longest_sleep};
 
 /// Sends datagrams to any number of peers, and receives from them, without connections.
 ///
@@ -116,7 +116,7 @@ impl Datagrams {
         buffer: impl Into<OwnedBuffer>,
     ) -> Result<(), Rejected<OwnedBuffer, Error>> {
         let mut buffer = buffer.into();
-        let mut pause = Pause::new(self.strategy, self.timeout);
+        let mut pause = Pause::new(self.strategy, Deadline::after(self.timeout));
         loop {
             let rejected = match self.try_send_to(peer, buffer) {
                 Ok(()) => return Ok(()),
@@ -160,7 +160,7 @@ impl Datagrams {
     /// [`RejectReason::Down`]: the endpoint has failed, and all datagrams that arrived before
     /// were taken.
     pub fn receive_from(&mut self, timeout: Option<Duration>) -> Result<Option<Datagram>> {
-        let mut pause = Pause::new(self.strategy, timeout);
+        let mut pause = Pause::new(self.strategy, Deadline::after(timeout));
         loop {
             if let Some(datagram) = self.try_receive_from()? {
                 return Ok(Some(datagram));
@@ -190,7 +190,7 @@ impl Datagrams {
     /// Waits until every datagram has left; `false` if that takes longer than `timeout`. With
     /// `None` it waits forever. After a failure nothing is in flight, and this returns `true`.
     pub fn flush(&mut self, timeout: Option<Duration>) -> bool {
-        let mut pause = Pause::new(self.strategy, timeout);
+        let mut pause = Pause::new(self.strategy, Deadline::after(timeout));
         while self.engine.sends_in_flight() > 0 {
             if !self.poll_sends() && !self.pause(&mut pause) {
                 return self.engine.sends_in_flight() == 0;
@@ -247,7 +247,14 @@ impl Datagrams {
     fn pause(&mut self, pause: &mut Pause) -> bool {
         let longest = longest_sleep(self.engine.needs_blocks());
         let channel = self.completion_channel.as_ref();
-        match pause.after_empty(self.engine.queue(), channel, &mut self.is_armed, longest) {
+        let now = pause.read_clock();
+        match pause.after_empty(
+            now,
+            self.engine.queue(),
+            channel,
+            &mut self.is_armed,
+            longest,
+        ) {
             Ok(Paused::Poll) => true,
             Ok(Paused::Probe) => {
                 self.engine.probe(Instant::now());

@@ -94,8 +94,7 @@ impl Engine {
         if is_held {
             return PolledForScope::Held;
         }
-        self.settle(true);
-        PolledForScope::Others
+        PolledForScope::Others(self.settle(true))
     }
 
     /// Whether the success of this operation is the first that is held.
@@ -271,8 +270,8 @@ pub(crate) enum PolledForScope {
     Nothing,
     /// Its success, which is [taken](Engine::take_held) next.
     Held,
-    /// Completions that were dispatched, its own perhaps among them.
-    Others,
+    /// How many completions were dispatched, its own perhaps among them.
+    Others(usize),
 }
 
 /// Polls into all slots but the last, which is empty.

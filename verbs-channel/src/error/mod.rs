@@ -224,7 +224,9 @@ impl From<Error> for io::Error {
                 io::ErrorKind::TimedOut
             }
             Error::Transport(_) => io::ErrorKind::ConnectionAborted,
-            Error::InFlight { .. } => io::ErrorKind::TimedOut,
+            Error::InFlight { .. } | Error::Rejected(RejectReason::TimedOut) => {
+                io::ErrorKind::TimedOut
+            }
             Error::Rejected(_)
             | Error::StaleTicket
             | Error::UnknownChannel(_)

@@ -23,6 +23,10 @@ pub enum RejectReason {
     /// not taken. Take some of them: waiting for completions does not help.
     #[error("too many outcomes were not taken: take some of them first")]
     Untaken,
+    /// The timeout of its [`Transfer`](crate::Transfer) passed before it was posted. The channel is not
+    /// down: the request can be posted again.
+    #[error("the timeout of its transfer passed before it was posted: post it again")]
+    TimedOut,
     /// The batch or chain has more requests than the queue can hold, or than the group's budget permits.
     #[error(
         "{asked} requests in one post exceed the {max} that the channel can have in flight: post them in parts"
@@ -143,7 +147,7 @@ pub enum RejectReason {
 }
 
 verbs_core::error_debug!(RejectReason {
-    Backpressure, Budget, Untaken, BatchTooLong, EmptyBatch, ReceiveInBatch, NoRequest, Down(reason),
+    Backpressure, Budget, Untaken, TimedOut, BatchTooLong, EmptyBatch, ReceiveInBatch, NoRequest, Down(reason),
     MessageTooLong, DatagramTooLong,
     ReceiveTooLong, InlineTooLong, SharedInline, OtherDomain, TooManyElements, NoReads,
     RemoteTooShort, ElementTooLong, Misaligned, SharedReceives, Post,

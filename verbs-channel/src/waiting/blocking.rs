@@ -120,6 +120,8 @@ impl Poller {
         id: Id,
         timeout: Option<Duration>,
     ) -> Result<Option<WorkSuccess>> {
+        // Before the poll, whose success is the last one that was polled.
+        self.count(1);
         // Most operations complete within a poll or two.
         if self.engine.poll_for(reservation, id) {
             return Ok(None);

@@ -1,28 +1,23 @@
-//! One deadline for several waits.
+//! The deadline of a wait, or of several.
 
 use std::time::{Duration, Instant};
 
-/// A deadline for several waits. Without a timeout it does not read the clock.
-pub(super) struct Deadline {
-    timeout: Option<Duration>,
-    at: Option<Instant>,
-}
+/// When a wait ends; `None` if never. Without a timeout it reads no clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    pub(super) const fn new(timeout: Option<Duration>) -> Self {
-        Self { timeout, at: None }
+    /// The deadline of a call that begins now. One beyond the range of the clock is never reached.
+    #[inline]
+    pub(crate) fn after(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 
-    /// The time that is left; `None` forever.
-    #[inline]
-    pub(super) fn left(&mut self) -> Option<Duration> {
-        let timeout = self.timeout?;
-        let now = Instant::now();
-        let at = match self.at {
-            Some(at) => at,
-            // A deadline beyond the range of the clock is never reached.
-            None => *self.at.insert(now.checked_add(timeout)?),
-        };
-        Some(at.saturating_duration_since(now))
+    pub(super) const fn at(self) -> Option<Instant> {
+        self.0
+    }
+
+    pub(super) fn is_over(self, now: Instant) -> bool {
+        self.0.is_some_and(|at| now >= at)
     }
 }

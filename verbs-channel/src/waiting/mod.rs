@@ -1,16 +1,17 @@
 //! Waiting: what a channel or a group adds to its engine.
 //!
-//! A wait polls until its operation has completed. After a poll that finds nothing, it checks the
-//! peers now and then, reads the clock, and spins, yields or sleeps.
+//! A wait polls until its operation has completed. After a poll that finds nothing, it reads the clock,
+//! checks the peers now and then, and spins, yields or sleeps. Polls that find completions are
+//! [counted](Poller::count): however busy a channel is, the clock is read and its peers are checked.
 
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
 use verbs_core::CompletionChannel;
 
 use crate::config::WaitConfig;
 use crate::engine::Engine;
 use crate::error::TransportError;
+pub(crate) use deadline::Deadline;
 pub(crate) use guard::AbortOnUnwind;
 pub(crate) use pause::{Pause, Paused, longest_sleep};
 pub(crate) use scope::{Leftover, ScopeEnd};
@@ -36,17 +37,20 @@ pub struct Poller {
     completion_channel: Option<CompletionChannel>,
     // The next completion raises an event, or has raised one that no wait has taken.
     is_armed: bool,
-    next_check: NextCheck,
+    // When the peers are checked next; `None` for at once.
+    next_check: Option<Instant>,
+    // Completions that may be found before the clock is read.
+    uncounted: usize,
     // The last that a handle has taken.
     failure: Option<TransportError>,
 }
 
-/// When the peers are checked next, by the coarse clock.
-#[derive(Debug, Default)]
-struct NextCheck(Duration);
-
-/// How often waits, and polls that find nothing, check the peers: that takes a system call.
+/// How often waits and polls check the peers: that takes a system call.
 const CHECK: Duration = Duration::from_millis(10);
+
+/// How many completions are found between reads of the clock, which cost as much as several of them. Few
+/// enough for a device that takes a millisecond for each.
+const BUSY: usize = 32;
 
 impl Poller {
     pub(crate) fn new(
@@ -59,7 +63,8 @@ impl Poller {
             config,
             completion_channel,
             is_armed: false,
-            next_check: NextCheck::default(),
+            next_check: None,
+            uncounted: BUSY,
             failure: None,
         }
     }
@@ -68,43 +73,44 @@ impl Poller {
         self.completion_channel.as_ref()
     }
 
+    /// Counts the completions that a poll has found. After [`BUSY`] of them it reads the clock, checks the
+    /// peers if it is time, and returns the time.
+    #[inline(always)]
+    pub(crate) fn count(&mut self, found: usize) -> Option<Instant> {
+        let (left, is_due) = self.uncounted.overflowing_sub(found);
+        self.uncounted = left;
+        is_due.then(|| self.read_clock())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_clock(&mut self) -> Instant {
+        self.uncounted = BUSY;
+        let now = Instant::now();
+        self.check_peers(now);
+        now
+    }
+
     /// After a poll that found nothing: checks the peers if it is time.
     #[inline]
-    pub(crate) fn check_peers(&mut self) {
-        if self.engine.awaits_check()
-            && (self.engine.has_leaving_peers() || self.next_check.is_due())
-        {
-            self.engine.check_peers(Instant::now());
+    pub(crate) fn check_peers_now(&mut self) {
+        if self.engine.awaits_check() {
+            self.check_peers(Instant::now());
         }
     }
-}
 
-impl NextCheck {
-    /// Whether it is time. If so, the next one is due later.
-    fn is_due(&mut self) -> bool {
-        // This clock is some milliseconds behind, and costs a fraction of a poll.
-        let now = clock_gettime(ClockId::MonotonicCoarse);
-        let now = Duration::try_from(now).unwrap_or_default();
-        let is_due = now >= self.0;
+    /// When the peers are to be checked next; `None` if none is watched.
+    fn next_check(&self) -> Option<Instant> {
+        self.next_check.filter(|_| self.engine.awaits_check())
+    }
+
+    /// Checks the peers if it is time.
+    fn check_peers(&mut self, now: Instant) {
+        let is_due = self.engine.awaits_check()
+            && (self.engine.has_leaving_peers() || self.next_check.is_none_or(|next| now >= next));
         if is_due {
-            self.0 = now + CHECK;
+            self.next_check = now.checked_add(CHECK);
+            self.engine.check_peers(now);
         }
-        is_due
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn first_check_is_due_at_once_and_the_next_after_its_interval() {
-        let mut next = NextCheck::default();
-        assert!(next.is_due());
-        // Far in the future, so that the test does not wait for the clock.
-        next.0 += Duration::from_secs(1000);
-        assert!(!next.is_due(), "it is too soon");
-        next.0 = Duration::ZERO;
-        assert!(next.is_due());
     }
 }

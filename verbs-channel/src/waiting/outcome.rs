@@ -1,10 +1,10 @@
 //! Outcomes of operations on owned buffers: polled, or waited for.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use verbs_core::WorkSuccess;
 
-use super::Poller;
+use super::{Deadline, Poller};
 use crate::buffer::OwnedBuffer;
 use crate::engine::{Completed, Engine, Message, Outcome, Ticket};
 use crate::error::{Error, Queue, Result};
@@ -13,6 +13,7 @@ impl Poller {
     /// The outcome of an operation of this member, if it has completed; polls once if it is in flight.
     #[inline(always)]
     pub(crate) fn poll_ticket(&mut self, at: u32, ticket: Ticket) -> Result<Option<Completed>> {
+        self.count(1);
         if let Some(completed) = self.engine.poll_in_flight(at, ticket) {
             return Ok(Some(completed));
         }
@@ -27,7 +28,7 @@ impl Poller {
         }
         self.engine.settle(true);
         if !self.engine.is_done_on(at, ticket)? && self.engine.drive() == 0 {
-            self.check_peers();
+            self.check_peers_now();
         }
         Ok(self.engine.take_outcome(ticket))
     }
@@ -40,6 +41,7 @@ impl Poller {
         ticket: Ticket,
         timeout: Option<Duration>,
     ) -> Result<Option<Completed>> {
+        self.count(1);
         if let Some(completed) = self.engine.poll_in_flight(at, ticket) {
             return Ok(Some(completed));
         }
@@ -101,9 +103,10 @@ impl Poller {
 
     /// The message that arrived first. Polls if there is none.
     pub(crate) fn next_message(&mut self) -> Option<Message> {
+        self.count(1);
         self.engine.poll_until_message();
         if !self.engine.has_message() {
-            self.check_peers();
+            self.check_peers_now();
             self.engine.refill();
         }
         self.engine.next_message()
@@ -112,27 +115,28 @@ impl Poller {
     /// Like [`next_message`](Self::next_message), but waits; `None` if `timeout` passes first, or
     /// if there is no channel to wait for.
     pub(crate) fn wait_message(&mut self, timeout: Option<Duration>) -> Option<Message> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = Deadline::after(timeout);
+        let mut is_late = false;
         loop {
             if let Some(message) = self.next_message() {
                 return Some(message);
             }
-            let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
-            let ends = left.is_some_and(|left| left.is_zero());
             // Nothing joins meanwhile.
-            if ends || left.is_none() && self.engine.is_empty() || !self.engine.has_shared() {
+            let is_endless = deadline.at().is_none() && self.engine.is_empty();
+            if is_late || is_endless || !self.engine.has_shared() {
                 return None;
             }
-            self.wait_until(left, |engine| {
+            is_late = !self.wait_before(deadline, |engine| {
                 engine.has_message() || engine.has_dropped_members()
             });
         }
     }
 
     fn poll_until_ready(&mut self) {
+        self.count(1);
         self.engine.poll_until_ready();
         if !self.engine.has_ready() {
-            self.check_peers();
+            self.check_peers_now();
         }
     }
 }

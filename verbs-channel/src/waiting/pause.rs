@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::Backoff;
 use verbs_core::{CompletionChannel, CompletionQueue};
 
+use super::deadline::Deadline;
 use crate::config::PollStrategy;
 
 /// How often a wait checks whether the device still answers, and the longest sleep.
@@ -28,16 +29,10 @@ const SPINS_PER_READ: u32 = 64;
 /// The state of one wait.
 pub(crate) struct Pause {
     strategy: PollStrategy,
-    timeout: Option<Duration>,
+    deadline: Deadline,
     backoff: Backoff,
     empty: u32,
-    // Set at the first empty poll: a wait that finds its completion at once reads no clock.
-    clock: Option<Clock>,
-}
-
-struct Clock {
-    deadline: Option<Instant>,
-    // `None` right after a probe, which may take long itself.
+    // `None` before the first read of the clock, and right after a probe, which may take long itself.
     next_probe: Option<Instant>,
 }
 
@@ -48,61 +43,58 @@ pub(crate) enum Paused {
     Poll,
     /// Check whether the device still answers, then poll again.
     Probe,
-    /// The timeout has passed.
+    /// The deadline has passed.
     TimedOut,
 }
 
 impl Pause {
     #[inline]
-    pub(crate) fn new(strategy: PollStrategy, timeout: Option<Duration>) -> Self {
+    pub(crate) fn new(strategy: PollStrategy, deadline: Deadline) -> Self {
         Self {
             strategy,
-            timeout,
+            deadline,
             backoff: Backoff::new(),
             empty: 0,
-            clock: None,
+            next_probe: None,
         }
     }
 
-    /// Pauses after a poll that found nothing. `is_armed` is kept from one wait to the next: an event
-    /// that a wait did not need is used by the next one, and the queue is not armed again. It sleeps for
-    /// `longest` at most.
+    /// Counts a poll that found nothing. Reads the clock, but in a pure spin only once for many polls.
+    pub(crate) fn read_clock(&mut self) -> Option<Instant> {
+        // It wraps: a saturated count would keep a spin from reading the clock.
+        self.empty = self.empty.wrapping_add(1);
+        let spins = matches!(self.strategy, PollStrategy::Spin);
+        (!spins || self.empty % SPINS_PER_READ == 1).then(Instant::now)
+    }
+
+    /// Pauses after a poll that found nothing, at the time that [`read_clock`](Self::read_clock) returned.
+    /// `is_armed` is kept from one wait to the next: an event that a wait did not need is used by the next
+    /// one, and the queue is not armed again. It sleeps for `longest` at most.
     pub(crate) fn after_empty(
         &mut self,
+        now: Option<Instant>,
         cq: &CompletionQueue,
         channel: Option<&CompletionChannel>,
         is_armed: &mut bool,
         longest: Duration,
     ) -> verbs_core::Result<Paused> {
-        // It wraps: a saturated count would keep a spin from reading the clock.
-        self.empty = self.empty.wrapping_add(1);
-        let timeout = self.timeout;
-        let clock = self.clock.get_or_insert_with(|| {
-            let now = Instant::now();
-            Clock {
-                deadline: timeout.and_then(|timeout| now.checked_add(timeout)),
-                next_probe: None,
-            }
-        });
-        let spins = matches!(self.strategy, PollStrategy::Spin);
-        if spins && self.empty % SPINS_PER_READ != 1 {
+        let Some(now) = now else {
             std::hint::spin_loop();
             return Ok(Paused::Poll);
-        }
-        let now = Instant::now();
-        if clock.deadline.is_some_and(|deadline| now >= deadline) {
+        };
+        if self.deadline.is_over(now) {
             return Ok(Paused::TimedOut);
         }
-        let next_probe = *clock.next_probe.get_or_insert(now + PROBE);
+        let next_probe = *self.next_probe.get_or_insert(now + PROBE);
         if now >= next_probe {
-            clock.next_probe = None;
+            self.next_probe = None;
             return Ok(Paused::Probe);
         }
         match (self.strategy, channel) {
             (PollStrategy::Notify { after }, Some(channel)) if self.empty > after => {
                 // Arm, poll once more, and sleep only if that poll is empty too.
                 if *is_armed {
-                    let until = clock.deadline.unwrap_or(next_probe);
+                    let until = self.deadline.at().unwrap_or(next_probe);
                     let sleep = until.min(next_probe).saturating_duration_since(now);
                     // After a sleep it is armed again: the event may have been taken elsewhere.
                     *is_armed = false;

@@ -13,8 +13,12 @@ impl Poller {
     #[inline(always)]
     pub(crate) fn finish_scope(&mut self, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
         // Outcomes that were taken may still have their slots.
-        if !self.engine.is_idle_and_up(at) && self.engine.settle(false) == 0 {
-            self.engine.drive_discarding();
+        if !self.engine.is_idle_and_up(at) {
+            let found = match self.engine.settle(false) {
+                0 => self.engine.drive_discarding(),
+                settled => settled,
+            };
+            self.count(found);
         }
         if self.engine.is_done_and_up(at) {
             return Ok(());
@@ -24,14 +28,14 @@ impl Poller {
 
     #[inline(never)]
     fn finish_scope_slowly(&mut self, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
-        let mut deadline = Deadline::new(self.config.timeout);
+        let deadline = Deadline::after(self.config.timeout);
         if end.began_idle && end.receives == Leftover::Awaited {
             // Everything in flight is the scope's.
             let has_ended = |engine: &Engine| {
                 let member = engine.member(at);
                 member.is_none_or(|member| member.is_idle() || member.down().is_some())
             };
-            self.wait_until(deadline.left(), has_ended);
+            self.wait_before(deadline, has_ended);
             if self.engine.is_done_and_up(at) {
                 return Ok(());
             }
@@ -43,7 +47,7 @@ impl Poller {
                 Some(Queue::Send) => true,
                 None => false,
             };
-            if is_awaited && !self.wait_for(id, deadline.left()) {
+            if is_awaited && !self.wait_before(deadline, |engine| !engine.is_pending(id)) {
                 self.abort_late(at, id, self.config.timeout);
             }
             next = self.engine.after(id);
@@ -65,11 +69,11 @@ impl Poller {
     #[cold]
     pub(crate) fn abandon_scope(&mut self, at: u32) {
         self.engine.settle(true);
-        let mut deadline = Deadline::new(Some(self.config.drain_timeout));
+        let deadline = Deadline::after(Some(self.config.drain_timeout));
         let mut next = self.engine.first(at);
         while let Some(id) = next {
             let is_outgoing = self.engine.borrowed_in_flight(id) == Some(Queue::Send);
-            if is_outgoing && !self.wait_for(id, deadline.left()) {
+            if is_outgoing && !self.wait_before(deadline, |engine| !engine.is_pending(id)) {
                 break;
             }
             next = self.engine.after(id);
@@ -82,12 +86,15 @@ impl Poller {
     /// Polls once, if the operation is in flight. Takes its success if it has succeeded by then.
     #[inline(never)]
     pub(crate) fn poll_borrowed(&mut self, at: u32, id: Id) -> Option<&WorkSuccess> {
-        self.engine.settle(true);
+        let settled = self.engine.settle(true);
+        self.count(settled);
         if self.engine.is_pending(id) {
             match self.engine.poll_for_scope(at, id) {
                 PolledForScope::Held => return self.engine.take_held(),
-                PolledForScope::Nothing => self.check_peers(),
-                PolledForScope::Others => {}
+                PolledForScope::Nothing => self.check_peers_now(),
+                PolledForScope::Others(found) => {
+                    self.count(found);
+                }
             }
         }
         self.engine.take_borrowed_success(at, id)
@@ -97,10 +104,16 @@ impl Poller {
     /// success if it has succeeded.
     #[inline(never)]
     pub(crate) fn wait_borrowed(&mut self, at: u32, id: Id) -> Option<&WorkSuccess> {
-        self.engine.settle(true);
+        let settled = self.engine.settle(true);
+        self.count(settled);
         if self.engine.is_pending(id) {
-            if self.engine.poll_for_scope(at, id) == PolledForScope::Held {
-                return self.engine.take_held();
+            match self.engine.poll_for_scope(at, id) {
+                PolledForScope::Held => return self.engine.take_held(),
+                // The wait checks the peers.
+                PolledForScope::Nothing => {}
+                PolledForScope::Others(found) => {
+                    self.count(found);
+                }
             }
             if !self.wait_for(id, self.config.timeout) {
                 self.abort_late(at, id, self.config.timeout);

@@ -12,11 +12,11 @@
 //! Nothing of this is deferred, since the memory is handed back at once.
 //! ```
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Poller;
 use super::deadline::Deadline;
-use crate::engine::{Transfer, TransferError};
+use crate::engine::{Engine, Transfer, TransferError};
 use crate::error::DownReason;
 
 /// A transfer that is being carried out: quiesced when this is dropped, by a panic too.
@@ -24,6 +24,7 @@ struct Running<'t> {
     poller: &'t mut Poller,
     transfer: &'t mut Transfer,
     timeout: Option<Duration>,
+    deadline: Deadline,
 }
 
 impl Poller {
@@ -36,11 +37,13 @@ impl Poller {
         each: &mut dyn FnMut(usize, bool),
     ) -> Result<(), TransferError> {
         let timeout = timeout.or(self.config.timeout);
+        let deadline = Deadline::after(timeout);
         transfer.begin();
         let mut running = Running {
             poller: self,
             transfer,
             timeout,
+            deadline,
         };
         running.run(each);
         drop(running);
@@ -50,23 +53,32 @@ impl Poller {
 }
 
 impl Running<'_> {
-    /// Until all have ended, or the timeout has passed.
+    /// Until all have ended, or the deadline has passed. It reads the clock in each round, and at some of
+    /// the posts, which are slow on some devices: a round ends when it is time to check the peers.
     fn run(&mut self, each: &mut dyn FnMut(usize, bool)) {
-        let mut deadline = Deadline::new(self.timeout);
+        let deadline = self.deadline;
+        let mut posts: usize = 0;
         loop {
-            self.transfer.step(&mut self.poller.engine, each);
+            let now = Instant::now();
+            if deadline.is_over(now) {
+                return;
+            }
+            self.poller.check_peers(now);
+            let next_check = self.poller.next_check();
+            let round = next_check.into_iter().chain(deadline.at()).min();
+            let mut may_post = || {
+                posts += 1;
+                let reads_clock = posts.is_multiple_of(POSTS);
+                !reads_clock || round.is_none_or(|end| Instant::now() < end)
+            };
+            self.transfer
+                .step(&mut self.poller.engine, each, &mut may_post);
             if self.transfer.has_ended() {
                 return;
             }
-            let left = deadline.left();
-            if left == Some(Duration::ZERO) {
-                return;
-            }
             let transfer = &*self.transfer;
-            if !self
-                .poller
-                .wait_until(left, |engine| transfer.can_step(engine))
-            {
+            let can_step = |engine: &Engine| transfer.can_step(engine);
+            if !self.poller.wait_before(deadline, can_step) {
                 return;
             }
         }
@@ -106,3 +118,6 @@ impl Drop for Running<'_> {
         transfer.end_in_flight();
     }
 }
+
+/// How many requests are posted between reads of the clock.
+const POSTS: usize = 8;

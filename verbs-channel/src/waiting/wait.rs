@@ -3,25 +3,36 @@
 use std::time::{Duration, Instant};
 
 use super::Poller;
+use super::deadline::Deadline;
 use super::pause::{Pause, Paused, longest_sleep};
 use crate::engine::{Engine, Id};
 use crate::error::DownReason;
 
 impl Poller {
-    /// Waits until `done` returns `true`; `false` if `timeout` passes first. It ends in bounded time
-    /// if the device is gone.
+    /// Waits until `done` returns `true`; `false` if `timeout` passes first, from now on.
     pub(crate) fn wait_until(
         &mut self,
         timeout: Option<Duration>,
         done: impl Fn(&Engine) -> bool,
     ) -> bool {
-        let mut pause = Pause::new(self.config.strategy, timeout);
-        let mut polls: u32 = 0;
+        done(&self.engine) || self.wait_before(Deadline::after(timeout), done)
+    }
+
+    /// Waits until `done` returns `true`; `false` if that is not before the deadline. It ends in bounded
+    /// time if the device is gone.
+    pub(crate) fn wait_before(
+        &mut self,
+        deadline: Deadline,
+        done: impl Fn(&Engine) -> bool,
+    ) -> bool {
+        let mut pause = Pause::new(self.config.strategy, deadline);
         while !done(&self.engine) {
-            polls = polls.wrapping_add(1);
-            // The timeout holds even if every poll finds completions.
-            let is_long = polls.is_multiple_of(MAX_BUSY_POLLS);
-            if (self.engine.drive() == 0 || is_long) && !self.pause(&mut pause) {
+            let is_late = match self.engine.drive() {
+                0 => !self.pause(&mut pause),
+                // The deadline holds even if every poll finds completions.
+                found => self.count(found).is_some_and(|now| deadline.is_over(now)),
+            };
+            if is_late {
                 return done(&self.engine);
             }
         }
@@ -36,7 +47,10 @@ impl Poller {
 
     #[cold]
     fn pause(&mut self, pause: &mut Pause) -> bool {
-        self.check_peers();
+        let now = pause.read_clock();
+        if let Some(now) = now {
+            self.check_peers(now);
+        }
         if self.engine.has_deferred() {
             // Nobody else can, before this wait ends.
             self.engine.destroy_deferred();
@@ -45,7 +59,13 @@ impl Poller {
         let needs_blocks = self.engine.has_shared() && self.engine.refill();
         let longest = longest_sleep(needs_blocks);
         let channel = self.completion_channel.as_ref();
-        match pause.after_empty(self.engine.queue(), channel, &mut self.is_armed, longest) {
+        match pause.after_empty(
+            now,
+            self.engine.queue(),
+            channel,
+            &mut self.is_armed,
+            longest,
+        ) {
             Ok(Paused::Poll) => true,
             Ok(Paused::Probe) => {
                 self.engine.probe(Instant::now());
@@ -60,6 +80,3 @@ impl Poller {
         }
     }
 }
-
-/// How many polls that find completions a wait makes before it reads the clock.
-const MAX_BUSY_POLLS: u32 = 1 << 12;

@@ -361,6 +361,7 @@ fn of_operations() -> Vec<Error> {
         RejectReason::InlineTooLong { len: 16, max: 0 }.into(),
         RejectReason::Backpressure(Queue::Send).into(),
         RejectReason::Untaken.into(),
+        RejectReason::TimedOut.into(),
         TransportError::Aborted(late).into(),
         Error::InFlight { queue, after },
         TransportError::Aborted(DownReason::PeerClosed).into(),

@@ -4,17 +4,150 @@ use std::io::{ErrorKind, Read as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use fake_libibverbs::with;
 use rustix::net::sockopt;
-use verbs_channel::{Channel, DownReason, PreparedChannel};
+use verbs_channel::{
+    BufferPool, Channel, DownReason, Error, Outgoing, PreparedChannel, Rejected, Transfer,
+    TransferError,
+};
 
 use crate::fake_device::{
     DRAIN, bounded, called, calls, connected, flushes, pd, posted, region, shut_down, succeeds,
 };
-use crate::peers::{CLOSED, ENDED, LONG, watched};
+use crate::peers::{CLOSED, ENDED, LONG, group, watched};
 use crate::peers_over_tcp::tcp;
 
 /// Longer than a channel waits for sends in flight to a peer that has left.
 const GRACE: Duration = Duration::from_millis(40);
+
+/// Operations that have completed when they are first polled for, until one fails.
+type Busy = fn(&mut Channel) -> Result<(), Error>;
+
+const BUSY: [(&str, Busy); 9] = [
+    ("send", |channel| {
+        let from = region(channel);
+        channel.send(from.gather_element(..)?)
+    }),
+    ("run_batch", |channel| {
+        let from = region(channel);
+        let send = || Outgoing::send(from.gather_element(..).unwrap());
+        channel.run_batch([send(), send()])
+    }),
+    ("scope", |channel| {
+        let from = region(channel);
+        channel.scope(|scope| {
+            let mut sent = scope.post_send(from.gather_element(..)?)?;
+            while sent.poll().is_none() {}
+            let _detached = scope.post_send(from.gather_element(..)?)?;
+            Ok(())
+        })?;
+        Ok(())
+    }),
+    ("handles of a scope", |channel| {
+        let from = region(channel);
+        channel.scope(|scope| {
+            loop {
+                let mut first = scope.post_send(from.gather_element(..)?)?;
+                let second = scope.post_send(from.gather_element(..)?)?;
+                second.spin_poll()?;
+                first.poll().transpose()?;
+            }
+        })?;
+        Ok(())
+    }),
+    ("polls of a scope", |channel| {
+        let from = region(channel);
+        channel.scope(|scope| {
+            loop {
+                let _detached = scope.post_send(from.gather_element(..)?)?;
+                scope.poll();
+            }
+        })?;
+        Ok(())
+    }),
+    ("wait", |channel| {
+        let ticket = channel
+            .start_send(region(channel))
+            .map_err(Rejected::into_error)?;
+        let completed = channel.wait(ticket, None)?;
+        completed.map_or(Ok(()), |completed| {
+            completed.result.map(drop).map_err(Error::from)
+        })
+    }),
+    ("poll", |channel| {
+        let ticket = channel
+            .start_send(region(channel))
+            .map_err(Rejected::into_error)?;
+        loop {
+            if let Some(completed) = channel.poll(ticket)? {
+                return Ok(completed.result.map(drop)?);
+            }
+        }
+    }),
+    ("next_completed", |channel| {
+        channel
+            .start_send(region(channel))
+            .map_err(Rejected::into_error)?;
+        loop {
+            if let Some(completed) = channel.next_completed() {
+                return Ok(completed.result.map(drop)?);
+            }
+        }
+    }),
+    ("transfer", |channel| {
+        let pool = BufferPool::new(channel.pd(), 64, 2 * MANY).unwrap();
+        let mut transfer = Transfer::default();
+        while let Some(block) = pool.take() {
+            transfer.add(channel.id(), Outgoing::send(block));
+        }
+        match channel.transfer(&mut transfer, None) {
+            Ok(()) => Ok(()),
+            Err(TransferError::Failed { first, .. }) => Err(first),
+            Err(error) => panic!("{error}"),
+        }
+    }),
+];
+
+/// The number of slow posts that take longer than a peer takes to be noticed.
+const MANY: usize = 300;
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
+fn peer_that_leaves_a_busy_channel_is_noticed() {
+    for (name, run) in BUSY {
+        let (mut channel, theirs) = watched();
+        let slow = Duration::from_millis(1);
+        with(|library| (library.slow_posts, library.completes_sends) = (slow, true));
+        drop(theirs);
+        let error = bounded(|| (0..MANY).find_map(|_| run(&mut channel).err()));
+        with(|library| (library.slow_posts, library.completes_sends) = Default::default());
+        let error = error.unwrap_or_else(|| panic!("{name} goes on"));
+        assert_eq!(error.down_reason(), Some(CLOSED), "{name}: {error}");
+        let posts = posted().len();
+        assert!(posts < MANY, "{name}: {posts} posts");
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
+fn peer_that_leaves_a_busy_group_is_noticed_and_the_others_go_on() {
+    let (mut group, mut theirs) = group(2);
+    let ids: Vec<_> = group.channels().collect();
+    let pool = BufferPool::new(group.pd(), 64, 2 * MANY).unwrap();
+    let mut transfer = Transfer::default();
+    for at in 0..2 * MANY {
+        transfer.add(ids[at % 2], Outgoing::send(pool.take().unwrap()));
+    }
+    let slow = Duration::from_millis(1);
+    with(|library| (library.slow_posts, library.completes_sends) = (slow, true));
+    drop(theirs.remove(0));
+    let ended = bounded(|| group.transfer(&mut transfer, None));
+    assert_eq!(ended.unwrap_err().down_reason(), Some(CLOSED));
+    let succeeded = transfer.drain().filter(|outcome| outcome.result.is_ok());
+    let of_the_other = succeeded.filter(|outcome| outcome.channel == ids[1]);
+    assert_eq!(of_the_other.count(), MANY, "its peer is there");
+    assert_eq!(group.channel(ids[1]).unwrap().down_reason(), None);
+}
 
 /// Checks the peers at this time; nothing completes by that.
 fn check_at(channel: &mut Channel, now: Instant) {

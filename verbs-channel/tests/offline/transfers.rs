@@ -188,6 +188,51 @@ fn deadline_ends_lost_operations_and_returns_all_memory() {
     }
 }
 
+/// Posts that take this long: no more than these fit into a timeout, and what is posted between two reads of
+/// the clock.
+const SLOW: Duration = Duration::from_millis(5);
+
+fn posts_within(timeout: Duration) -> usize {
+    let fit = timeout.as_millis() / SLOW.as_millis();
+    usize::try_from(fit).unwrap() + 8
+}
+
+#[test]
+fn timeout_counts_from_the_call_and_nothing_is_posted_after_it() {
+    let timeout = Duration::from_millis(20);
+    for (completes, channels) in [(true, 1), (false, 1), (true, 4), (false, 4)] {
+        let (mut group, ids) = group_of(channels, 50, None);
+        let pool = BufferPool::new(group.pd(), 64, 200).unwrap();
+        let mut transfer = Transfer::default();
+        (0..200).for_each(|at| transfer.add(ids[at % ids.len()], write(&pool)));
+        with(|library| (library.slow_posts, library.completes_sends) = (SLOW, completes));
+        let ended = bounded(|| group.transfer(&mut transfer, Some(timeout)));
+        let posts = posted().len();
+        assert!((1..=posts_within(timeout)).contains(&posts), "{posts}");
+        let error = ended.unwrap_err();
+        // A device that has completed all that it was given is left alone.
+        assert_eq!(error.down_reason().is_none(), completes, "{error}");
+        let (successes, errors) = sorted(&mut transfer);
+        assert_eq!(successes.len(), if completes { posts } else { 0 });
+        let aborted = errors.iter().filter(|(_, error)| is_timed_out(error));
+        assert_eq!(aborted.count() + successes.len(), posts);
+        let is_late = |error: &Error| matches!(error, Error::Rejected(RejectReason::TimedOut));
+        let late = errors.iter().filter(|(_, error)| is_late(error)).count();
+        assert!(!completes || late == 200 - posts);
+        assert_eq!((in_flight(), pool.available()), (0, 200));
+    }
+}
+
+#[test]
+fn deadline_that_has_passed_at_the_call_posts_nothing() {
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 3).unwrap();
+    let mut transfer = writes(channel.id(), &pool, 3);
+    let ended = channel.transfer(&mut transfer, Some(Duration::ZERO));
+    assert!(ended.is_err() && posted().is_empty() && !channel.is_down());
+    assert_eq!((sorted(&mut transfer).1.len(), pool.available()), (3, 3));
+}
+
 #[test]
 fn operations_that_are_stuck_are_visible_and_never_freed() {
     listen();
@@ -293,7 +338,12 @@ fn set_that_is_dropped_or_forgotten_has_nothing_in_flight() {
 
 /// A group of channels with queues of four, which have a budget if it is given.
 fn group(channels: u32, budget: Option<u32>) -> (ChannelGroup, Vec<ChannelId>) {
-    let builder = Channel::builder(&pd()).max_send_wr(4).max_recv_wr(4);
+    group_of(channels, 4, budget)
+}
+
+/// The same with queues for this number of sends.
+fn group_of(channels: u32, sends: u32, budget: Option<u32>) -> (ChannelGroup, Vec<ChannelId>) {
+    let builder = Channel::builder(&pd()).max_send_wr(sends).max_recv_wr(4);
     let builder = builder.in_flight(budget).drain_timeout(DRAIN);
     let mut group = builder.group(channels).unwrap();
     let ids = (0..channels).map(|_| {

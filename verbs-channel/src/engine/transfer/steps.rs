@@ -36,11 +36,19 @@ impl Transfer {
         })
     }
 
-    /// Takes outcomes that are there, and posts what there is room for. `each` gets those that ended.
-    pub(crate) fn step(&mut self, engine: &mut Engine, each: &mut dyn FnMut(usize, bool)) {
+    /// Takes outcomes that are there, and posts what there is room for, while `may_post`. `each` gets those
+    /// that ended.
+    pub(crate) fn step(
+        &mut self,
+        engine: &mut Engine,
+        each: &mut dyn FnMut(usize, bool),
+        may_post: &mut dyn FnMut() -> bool,
+    ) {
         for at in 0..self.rails.len() {
             self.take_done(at, engine, each);
-            self.post_waiting(at, engine, each);
+            if !self.post_waiting(at, engine, each, may_post) {
+                return;
+            }
         }
     }
 
@@ -73,13 +81,22 @@ impl Transfer {
         }
     }
 
-    /// Posts requests of one rail, while there is room.
-    fn post_waiting(&mut self, at: usize, engine: &mut Engine, each: &mut dyn FnMut(usize, bool)) {
+    /// Posts requests of one rail, while there is room. Returns whether it still may.
+    fn post_waiting(
+        &mut self,
+        at: usize,
+        engine: &mut Engine,
+        each: &mut dyn FnMut(usize, bool),
+        may_post: &mut dyn FnMut() -> bool,
+    ) -> bool {
         while let Some(rail) = self.rails.get_mut(at)
             && !rail.is_blocked
             && let Some(entry) = self.entries.get_mut(rail.waiting)
             && let State::Waiting(request) = &mut entry.state
         {
+            if !may_post() {
+                return false;
+            }
             let had_memory = request.buffer().capacity() > 0;
             let index = rail.waiting;
             let reason = match engine.start(rail.channel, request) {
@@ -91,11 +108,11 @@ impl Transfer {
                     entry.state = State::InFlight(ticket);
                     continue;
                 }
-                Err(reason) if reason.is_backpressure() => return,
+                Err(reason) if reason.is_backpressure() => return true,
                 Err(RejectReason::Untaken) if rail.in_flight != NONE => {
                     // Room comes with the outcomes of those in flight.
                     rail.is_blocked = true;
-                    return;
+                    return true;
                 }
                 Err(reason) => reason,
             };
@@ -105,6 +122,7 @@ impl Transfer {
             self.unlink(at, index);
             self.ended(index, each);
         }
+        true
     }
 
     /// Takes a request that was not posted out of its rail: those in flight before it are followed by
@@ -140,6 +158,7 @@ impl Transfer {
         for rail in &mut self.rails {
             let reason = match engine.down_reason(rail.channel) {
                 Some(reason) => RejectReason::Down(reason),
+                None if engine.credits(rail.channel, rail.queue) > 0 => RejectReason::TimedOut,
                 None => RejectReason::Backpressure(rail.queue),
             };
             let mut index = mem::replace(&mut rail.waiting, NONE);

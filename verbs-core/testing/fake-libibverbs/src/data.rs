@@ -1,7 +1,7 @@
 //! The function table: post, poll and arm.
 
 use std::ffi::c_int;
-use std::ptr;
+use std::{ptr, thread};
 
 use verbs_core::verbs_sys::{
     IBV_QPT_UD, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ,
@@ -183,7 +183,10 @@ unsafe fn post<W>(
     next: unsafe fn(*mut W) -> *mut W,
     seen: impl Fn(*mut W) -> Posted,
 ) -> c_int {
-    let refusal = with(|library| library.refuse_post.take());
+    let (refusal, time) = with(|library| (library.refuse_post.take(), library.slow_posts));
+    if !time.is_zero() {
+        thread::sleep(time);
+    }
     let (mut requests, mut wr, mut answer) = (Vec::new(), head, 0);
     loop {
         if let Some((at, ret, named)) = refusal

@@ -85,6 +85,8 @@ pub struct Library {
     pub done: VecDeque<ibv_wc>,
     /// A completion that is there for the poll after so many that found nothing of it.
     pub done_later: Option<(usize, ibv_wc)>,
+    /// How long each post takes.
+    pub slow_posts: Duration,
     /// Whether each signalled request of a send queue has succeeded when it is posted.
     pub completes_sends: bool,
     /// Whether send queues drain, in the result of a query.
@@ -261,6 +263,7 @@ impl Library {
             poll_answer: None,
             done: VecDeque::new(),
             done_later: None,
+            slow_posts: Duration::ZERO,
             completes_sends: false,
             sq_draining: false,
             endless: None,
