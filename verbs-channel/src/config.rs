@@ -83,7 +83,7 @@ pub struct ChannelBuilder {
     max_inline_data: u32,
     port_num: Option<u8>,
     gid_index: Option<u8>,
-    pkey_index: u16,
+    pkey_index: Option<u16>,
     qp_access_flags: Option<AccessFlags>,
     path_mtu: Option<MaximumTransferUnit>,
     min_rnr_timer: MinRnrTimer,
@@ -150,12 +150,17 @@ impl ChannelBuilder {
         max_recv_sge: plain u32,
         /// How many bytes one request can send inline; 0 unless set.
         max_inline_data: plain u32,
-        /// The number of the port; that of the first ACTIVE one unless set.
+        /// The number of the port; unless set, that of the first ACTIVE one, of those that have a GID if packets
+        /// need one.
         port_num: option u8,
-        /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set.
+        /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set: of RoCE v2 rather than
+        /// v1, routable rather than link-local, and of IPv4 rather than IPv6.
         gid_index: option u8,
-        /// The index of the P_Key in the port's table; 0 unless set.
-        pkey_index: plain u16,
+        /// The index of the P_Key in the port's table; that of the first one with full membership unless set.
+        ///
+        /// If the port is a full member of no partition, it is the first P_Key of any. Both sides must be of the
+        /// same partition: in a fabric with several, set it.
+        pkey_index: option u16,
         /// The peer's access to regions that also permit it, and whose key it has; all that the device
         /// supports unless set.
         qp_access_flags: option AccessFlags,
@@ -223,7 +228,7 @@ impl ChannelBuilder {
             max_inline_data: 0,
             port_num: None,
             gid_index: None,
-            pkey_index: 0,
+            pkey_index: None,
             qp_access_flags: None,
             path_mtu: None,
             min_rnr_timer: MinRnrTimer::default(),

@@ -71,10 +71,9 @@ impl Device {
         let context = match ret::non_null("ibv_open_device", call) {
             Ok(context) => context,
             Err(Error::Verb { source, .. }) if is_about_the_node(&source) => {
-                let path = self.node();
                 // libibverbs sets `ENOENT` whatever the reason: ask for it once more.
-                let opened = File::options().read(true).write(true).open(&path);
-                let source = opened.err().unwrap_or(source);
+                let source = self.node_error().unwrap_or(source);
+                let path = self.node();
                 return Err(Error::DeviceNode { path, source });
             }
             Err(error) => return Err(error),
@@ -85,6 +84,12 @@ impl Device {
         // Waiting is done by poll(2), with a bound; reading must never block.
         fd::set_nonblocking(context.async_fd())?;
         Ok(context)
+    }
+
+    /// Why this process cannot open the device's node; `None` if it can.
+    pub(crate) fn node_error(&self) -> Option<io::Error> {
+        let opened = File::options().read(true).write(true).open(self.node());
+        opened.err()
     }
 }
 
@@ -135,44 +140,24 @@ impl Context {
         Ok(Self::new(context, device))
     }
 
-    /// Opens the first device that has an ACTIVE port.
+    /// The number of the first port that is ACTIVE; `None` if there is none.
     ///
-    /// To choose a device by its name, use [`Device::by_name`](crate::Device::by_name) and
-    /// [`Device::open`](crate::Device::open).
+    /// A queue pair prefers a port on which it has an address: see
+    /// [`port_num`](crate::QueuePairBuilder::port_num).
     ///
     /// # Errors
     ///
-    /// [`Error::NoDevice`] or [`Error::NoActivePort`]. If no device could be opened and queried, the
-    /// error of the first.
-    pub fn first_active() -> Result<Self> {
+    /// The errno of the first port that cannot be queried, if no other is ACTIVE.
+    pub fn active_port(&self) -> Result<Option<u8>> {
         let mut refused = None;
-        for device in Device::some()? {
-            match device
-                .open()
-                .and_then(|context| Ok((context.active_port()?, context)))
-            {
-                Ok((Some(_port), context)) => return Ok(context),
-                Ok((None, _)) => {}
+        for port in self.ports()? {
+            match self.query_port(port) {
+                Ok(attr) if attr.state() == PortState::ACTIVE => return Ok(Some(port)),
+                Ok(_) => {}
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
-        Err(refused.unwrap_or_else(|| Error::NoActivePort {
-            device: "any device".into(),
-        }))
-    }
-
-    /// The number of the first port that is ACTIVE; `None` if there is none.
-    ///
-    /// # Errors
-    ///
-    /// The errno of a port that cannot be queried.
-    pub fn active_port(&self) -> Result<Option<u8>> {
-        for port in self.ports()? {
-            if self.query_port(port)?.state() == PortState::ACTIVE {
-                return Ok(Some(port));
-            }
-        }
-        Ok(None)
+        refused.map_or(Ok(None), Err)
     }
 
     /// The device that was opened.

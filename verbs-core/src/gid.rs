@@ -52,6 +52,20 @@ impl Gid {
         matches!(self.0, [0xfe, 0x80..0xc0, ..])
     }
 
+    /// Whether it is an IPv4 address: on RoCE, packets then have headers of IPv4.
+    pub(crate) fn is_ipv4(self) -> bool {
+        Ipv6Addr::from(self).to_ipv4_mapped().is_some()
+    }
+
+    /// How far it reaches: 0 for a routable address, 1 for a link-local one, 2 for the loopback's.
+    pub(crate) fn confinement(self) -> u8 {
+        let (link_local, loopback) = match Ipv6Addr::from(self).to_ipv4_mapped() {
+            Some(ipv4) => (ipv4.is_link_local(), ipv4.is_loopback()),
+            None => (self.is_link_local(), Ipv6Addr::from(self).is_loopback()),
+        };
+        if loopback { 2 } else { u8::from(link_local) }
+    }
+
     pub(crate) const fn as_raw(self) -> ibv_gid {
         ibv_gid { raw: self.0 }
     }

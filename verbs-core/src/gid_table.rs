@@ -71,11 +71,19 @@ impl GidEntry {
         Some(name.to_string_lossy().into_owned())
     }
 
-    /// Its rank as the default: RoCE v2 before v1, an address that reaches
-    /// further before a link-local one, a lower index before a higher.
+    /// Its rank as the default: RoCE v2 before v1, an address that reaches further before a link-local one, IPv4
+    /// before IPv6, a lower index before a higher.
+    ///
+    /// IPv4 first, whatever the order of the table is: two hosts that have both reach each other only if they
+    /// choose the same.
     pub(crate) fn rank(&self) -> impl Ord + use<> {
         let old = self.gid_type != GidType::ROCE_V2;
-        (old, self.gid.is_link_local(), self.gid_index)
+        (
+            old,
+            self.gid.confinement(),
+            !self.gid.is_ipv4(),
+            self.gid_index,
+        )
     }
 
     /// Whether packets from `other` are those from this GID, at whatever index the two are.
@@ -201,10 +209,12 @@ mod tests {
             entry("fe80::1", GidType::ROCE_V2, 1),
             entry("::ffff:10.0.0.1", GidType::ROCE_V1, 2),
             entry("2001:db8::1", GidType::ROCE_V2, 5),
-            entry("::ffff:10.0.0.1", GidType::ROCE_V2, 3),
+            entry("::ffff:10.0.0.1", GidType::ROCE_V2, 7),
+            entry("::ffff:169.254.0.1", GidType::ROCE_V2, 3),
+            entry("::ffff:127.0.0.1", GidType::ROCE_V2, 4),
         ];
         table.sort_by_key(GidEntry::rank);
         let order: Vec<u8> = table.iter().map(GidEntry::gid_index).collect();
-        assert_eq!(order, [3, 5, 1, 2, 0]);
+        assert_eq!(order, [7, 5, 3, 1, 4, 2, 0]);
     }
 }

@@ -5,8 +5,9 @@ use std::fmt;
 use verbs_sys::{ibv_ah_attr, ibv_global_route};
 
 use crate::context::Context;
+use crate::device::Device;
 use crate::error::{EndpointError, Error, Result};
-use crate::gid::Gid;
+use crate::gid::{Gid, GidType};
 use crate::gid_table::GidEntry;
 use crate::link::PortState;
 use crate::mtu::MaximumTransferUnit;
@@ -134,7 +135,7 @@ impl fmt::Debug for AhAttr {
 pub(crate) struct Route {
     pub(crate) port_num: Option<u8>,
     pub(crate) gid_index: Option<u8>,
-    pub(crate) pkey_index: u16,
+    pub(crate) pkey_index: Option<u16>,
     pub(crate) sl: u8,
     pub(crate) src_path_bits: u8,
     pub(crate) static_rate: u8,
@@ -149,7 +150,7 @@ impl Route {
         Self {
             port_num: None,
             gid_index: None,
-            pkey_index: 0,
+            pkey_index: None,
             sl: 0,
             src_path_bits: 0,
             static_rate: 0,
@@ -168,19 +169,24 @@ impl Route {
     /// Chooses this side's end.
     pub(crate) fn local(&self, context: &Context) -> Result<LocalPath> {
         let mut path = LocalPath::choose(context, self.port_num, self.gid_index)?;
-        // Some drivers take any index, and others refuse the state change without a reason.
-        let last = path.pkey_tbl_len.max(1) - 1;
-        check_range("pkey_index", self.pkey_index.into(), 0, last.into())?;
+        path.pkey_index = match self.pkey_index {
+            // Some drivers take any index, and others refuse the state change without a reason.
+            Some(index) => {
+                let last = path.pkey_tbl_len.max(1) - 1;
+                check_range("pkey_index", index.into(), 0, last.into()).map(|()| index)?
+            }
+            None => best_pkey(context, path.port_num, path.pkey_tbl_len),
+        };
         // Not all drivers have P_Keys. 0 is an empty entry.
-        let pkey = context.query_pkey(path.port_num, self.pkey_index).ok();
+        let pkey = context.query_pkey(path.port_num, path.pkey_index).ok();
         path.pkey = pkey.filter(|pkey| *pkey != 0);
         Ok(path)
     }
 
-    /// The index at which the P_Key is now that was at `pkey_index` when this side's end was chosen: a subnet
-    /// manager may sort the table anew.
+    /// The index at which the P_Key is now that this side's end was chosen with: a subnet manager may sort the
+    /// table anew.
     pub(crate) fn pkey_index(&self, context: &Context, local: &LocalPath) -> Result<u16> {
-        let (port_num, index) = (local.port_num, self.pkey_index);
+        let (port_num, index) = (local.port_num, local.pkey_index);
         match local.pkey {
             Some(pkey)
                 if !context
@@ -195,6 +201,32 @@ impl Route {
             }
             _ => Ok(index),
         }
+    }
+
+    /// This side's end of the path to a peer's GID: unless a GID was set, with one of the same kind, if the table
+    /// has one. Packets with headers of IPv4 lead to IPv4 addresses only.
+    pub(crate) fn toward(
+        &self,
+        dgid: Option<Gid>,
+        mut local: LocalPath,
+        context: &Context,
+    ) -> LocalPath {
+        if let (Some(ours), Some(dgid), None) = (local.gid, dgid, self.gid_index)
+            && ours.gid_type() != GidType::IB
+            && ours.gid().is_ipv4() != dgid.is_ipv4()
+            && let Ok(table) = context.gid_table(local.port_num)
+        {
+            // A link-local address does not lead to a routable one.
+            let is_alike = |entry: &GidEntry| {
+                let gid = entry.gid();
+                entry.gid_type() == ours.gid_type()
+                    && gid.is_ipv4() == dgid.is_ipv4()
+                    && gid.confinement() <= dgid.confinement()
+            };
+            let alike = table.into_iter().filter(is_alike);
+            local.gid = alike.min_by_key(GidEntry::rank).or(local.gid);
+        }
+        local
     }
 
     /// The address vector from this side's end to a peer's port, with the index at which this side's GID is now.
@@ -235,6 +267,41 @@ pub(crate) fn check_range(what: &'static str, value: u32, min: u32, max: u32) ->
     })
 }
 
+impl Context {
+    /// Opens the first device that can be used: it has an ACTIVE port, and a GID there if packets need one.
+    ///
+    /// If there is none, it opens the first device with an ACTIVE port.
+    ///
+    /// To choose a device by its name, use [`Device::by_name`](crate::Device::by_name) and
+    /// [`Device::open`](crate::Device::open).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoDevice`] or [`Error::NoActivePort`]. If a device could not be opened or queried, and no other has
+    /// an ACTIVE port, the error of the first.
+    pub fn first_active() -> Result<Self> {
+        let (mut refused, mut without_gid) = (None, None);
+        for device in Device::some()? {
+            let active = device
+                .open()
+                .and_then(|context| Ok((context.active_port()?, context)));
+            match active {
+                Ok((Some(_port), context)) if LocalPath::choose(&context, None, None).is_ok() => {
+                    return Ok(context);
+                }
+                Ok((Some(_port), context)) => without_gid = without_gid.or(Some(context)),
+                Ok((None, _)) => {}
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        without_gid.ok_or_else(|| {
+            refused.unwrap_or_else(|| Error::NoActivePort {
+                device: "any device".into(),
+            })
+        })
+    }
+}
+
 /// Where this side's packets come from: chosen once, when a queue pair is prepared.
 ///
 /// The choices are the GID and the P_Key. Their indices change with the tables, so they are looked up when they
@@ -250,22 +317,36 @@ pub(crate) struct LocalPath {
     pub(crate) max_msg_sz: u32,
     /// How many P_Keys the port's table has.
     pub(crate) pkey_tbl_len: u16,
+    pub(crate) pkey_index: u16,
 }
 
 impl LocalPath {
-    /// The port and GID that were asked for, or those that suit best: the first ACTIVE port; and
-    /// if packets need a GID there, the one that [`GidEntry::rank`] puts first.
+    /// The port and GID that were asked for, or those that suit best: the first ACTIVE port, of those that have a
+    /// GID if packets need one, and the GID that [`GidEntry::rank`] puts first.
     pub(crate) fn choose(
         context: &Context,
         port_num: Option<u8>,
         gid_index: Option<u8>,
     ) -> Result<Self> {
-        let port_num = match port_num {
-            Some(port_num) => port_num,
-            None => context
-                .active_port()?
-                .ok_or_else(|| no_active_port(context))?,
-        };
+        if let Some(port_num) = port_num {
+            return Self::at(context, port_num, gid_index);
+        }
+        let (mut first, mut any) = (None, None);
+        for port_num in context.ports()? {
+            match Self::at(context, port_num, gid_index) {
+                Ok(path) => return Ok(path),
+                Err(Error::PortNotActive { .. }) => {}
+                // A port that is ACTIVE, and lacks a GID, is nearer to working than one that cannot be queried.
+                Err(error @ (Error::NoGid { .. } | Error::EmptyGid { .. })) => {
+                    first = first.or(Some(error));
+                }
+                Err(error) => any = any.or(Some(error)),
+            }
+        }
+        Err(first.or(any).unwrap_or_else(|| no_active_port(context)))
+    }
+
+    fn at(context: &Context, port_num: u8, gid_index: Option<u8>) -> Result<Self> {
         let port = context.query_port(port_num)?;
         if port.state() != PortState::ACTIVE {
             return Err(Error::PortNotActive {
@@ -286,6 +367,7 @@ impl LocalPath {
             active_mtu: port.active_mtu().unwrap_or(MaximumTransferUnit::Mtu1024),
             max_msg_sz: longest_message(port.max_msg_sz()),
             pkey_tbl_len: port.pkey_tbl_len(),
+            pkey_index: 0,
         })
     }
 
@@ -299,6 +381,23 @@ fn best(context: &Context, port_num: u8) -> Result<GidEntry> {
     let table = context.gid_table(port_num)?;
     let best = table.into_iter().min_by_key(GidEntry::rank);
     best.ok_or(Error::NoGid { port: port_num })
+}
+
+/// The index of the first P_Key with full membership. Two limited members cannot reach each other: such a key is
+/// taken only if there is no other, and one of no partition never.
+fn best_pkey(context: &Context, port_num: u8, pkey_tbl_len: u16) -> u16 {
+    const FULL: u16 = 0x8000;
+    let mut limited = None;
+    for index in 0..pkey_tbl_len {
+        match context.query_pkey(port_num, index) {
+            Ok(pkey) if pkey & !FULL == 0 => {}
+            Ok(pkey) if pkey & FULL != 0 => return index,
+            Ok(_) => limited = limited.or(Some(index)),
+            // The table is shorter than the port reports.
+            Err(_) => break,
+        }
+    }
+    limited.unwrap_or(0)
 }
 
 /// A port's limit, which a driver may leave out; no transport has messages above 2 GiB.

@@ -64,12 +64,15 @@ impl Device {
         self.place().rate(&port.to_string())
     }
 
-    /// All devices, those nearest to a CPU first.
+    /// All devices: first those that can be used, the nearest to a CPU first, then the others.
     ///
-    /// First come devices that have the CPU among their [`near_cpus`](Self::near_cpus), then others
-    /// by the distance between the CPU's NUMA node and theirs, then those whose node is unknown, such as
-    /// virtual ones. Of two that are equally near, the one whose ACTIVE port is faster comes first,
-    /// then the one whose name sorts first.
+    /// A device can be used if it has an ACTIVE port (on Ethernet, one with a GID), and this process may open its
+    /// [node](Self::node). Devices without such a port come last.
+    ///
+    /// Within each of these groups, first come devices that have the CPU among their
+    /// [`near_cpus`](Self::near_cpus), then others by the distance between the CPU's NUMA node and theirs, then
+    /// those whose node is unknown, such as virtual ones. Of two that are equally near, the one whose ACTIVE port
+    /// is faster comes first, then the one whose name sorts first.
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
@@ -97,7 +100,8 @@ impl Device {
         })
     }
 
-    /// All devices, those nearest to a NUMA node first.
+    /// All devices: first those that can be used, as for [`near_cpu`](Self::near_cpu), the nearest to a NUMA node
+    /// first, then the others.
     ///
     /// First come devices on the node, then others by the distance of their node, then those whose
     /// node is unknown. Of two that are equally near, the one whose ACTIVE port is faster comes
@@ -113,7 +117,8 @@ impl Device {
         })
     }
 
-    /// All devices, those nearest to a PCI device first, such as a GPU or a drive.
+    /// All devices: first those that can be used, as for [`near_cpu`](Self::near_cpu), the nearest to a PCI device,
+    /// such as a GPU or a drive, first, then the others.
     ///
     /// The more bridges and switches two devices share on the way from the CPU, the nearer they are.
     /// Where they share none, those on the same NUMA node come first, then others by the distance of
@@ -150,7 +155,7 @@ impl Device {
         })
     }
 
-    /// All devices in the order of a distance. `place` must exist in sysfs.
+    /// All devices, those that can be used first, in the order of a distance. `place` must exist in sysfs.
     fn sorted(place: &str, distance: impl Fn(&Place) -> u64) -> Result<Vec<Self>> {
         let mut devices = Self::list()?;
         if let Some(device) = devices.first() {
@@ -167,9 +172,12 @@ impl Device {
             let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
             // `mlx5_2` before `mlx5_10`.
             let number: u64 = name[letters.len()..].parse().unwrap_or(0);
+            let fastest = place.fastest();
             (
+                fastest.is_none(),
+                device.node_error().is_some(),
                 distance(&place),
-                Reverse(place.fastest()),
+                Reverse(fastest),
                 letters.to_owned(),
                 number,
             )
@@ -222,15 +230,12 @@ impl Place {
         parse_rate(&rate)
     }
 
-    /// The rate of its fastest ACTIVE port.
-    fn fastest(&self) -> u32 {
+    /// The rate of its fastest port that can be used, 0 if it is unknown; `None` if there is no such port.
+    fn fastest(&self) -> Option<u32> {
         let ports = fs::read_dir(self.path.join("ports")).into_iter().flatten();
-        let ports = ports.flatten().filter(|port| {
-            let state = fs::read_to_string(port.path().join("state"));
-            state.is_ok_and(|state| state.trim_end().ends_with(": ACTIVE"))
-        });
-        let rates = ports.filter_map(|port| self.rate(port.file_name().to_str()?));
-        rates.max().unwrap_or(0)
+        let usable = ports.flatten().filter(|port| is_usable(&port.path()));
+        let rates = usable.map(|port| self.rate(port.file_name().to_str()?));
+        rates.map(Option::unwrap_or_default).max()
     }
 
     /// The distance of its node, given those of all nodes.
@@ -240,6 +245,23 @@ impl Place {
         let of_node = known.find(|(other, _)| Some(*other) == node);
         of_node.map_or(u64::MAX, |(_, distance)| (*distance).into())
     }
+}
+
+/// Whether a port is ACTIVE and has an address. On Ethernet that is a GID, in a table with zeros in its holes.
+fn is_usable(port: &Path) -> bool {
+    let state = fs::read_to_string(port.join("state"));
+    if !state.is_ok_and(|state| state.trim_end().ends_with(": ACTIVE")) {
+        return false;
+    }
+    let link_layer = fs::read_to_string(port.join("link_layer"));
+    let gids = fs::read_dir(port.join("gids"));
+    let (Ok("Ethernet"), Ok(gids)) = (link_layer.as_deref().map(str::trim), gids) else {
+        return true;
+    };
+    let mut gids = gids
+        .flatten()
+        .flat_map(|gid| fs::read_to_string(gid.path()));
+    gids.any(|gid| gid.trim().contains(|digit| !matches!(digit, '0' | ':')))
 }
 
 /// Where sysfs is mounted.

@@ -26,7 +26,7 @@ pub struct DatagramsBuilder {
     max_handles: u32,
     port_num: Option<u8>,
     gid_index: Option<u8>,
-    pkey_index: u16,
+    pkey_index: Option<u16>,
     qkey: Option<QKey>,
     sl: u8,
     traffic_class: u8,
@@ -51,7 +51,7 @@ impl DatagramsBuilder {
             max_handles: 256,
             port_num: None,
             gid_index: None,
-            pkey_index: 0,
+            pkey_index: None,
             qkey: None,
             sl: 0,
             traffic_class: 0,
@@ -75,12 +75,17 @@ impl DatagramsBuilder {
         /// for each destination port. If there are more ports, the least recently used handle is
         /// dropped.
         max_handles: plain u32,
-        /// The number of the port; that of the first ACTIVE one unless set.
+        /// The number of the port; unless set, that of the first ACTIVE one, of those that have a GID if packets
+        /// need one.
         port_num: option u8,
-        /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set.
+        /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set: of RoCE v2 rather than
+        /// v1, routable rather than link-local, and of IPv4 rather than IPv6.
         gid_index: option u8,
-        /// The index of the P_Key in the port's table; 0 unless set.
-        pkey_index: plain u16,
+        /// The index of the P_Key in the port's table; that of the first one with full membership unless set.
+        ///
+        /// If the port is a full member of no partition, it is the first P_Key of any. Both sides must be of the
+        /// same partition: in a fabric with several, set it.
+        pkey_index: option u16,
         /// The key of the datagrams that it accepts; a random one unless set.
         qkey: option QKey,
         /// The service level, 0 to 15; 0 unless set.

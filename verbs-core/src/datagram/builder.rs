@@ -88,13 +88,21 @@ impl DatagramQueuePairBuilder {
 
     builder_setters! {
         in [route.];
-        /// The number of the port; that of the first ACTIVE one unless set.
+        /// The number of the port; unless set, that of the first ACTIVE one, of those that have a GID if packets
+        /// need one.
         port_num: option u8,
         /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set. On
         /// InfiniBand, setting it adds a GRH.
+        ///
+        /// The best GID is one of RoCE v2 rather than v1, routable rather than link-local, and of IPv4 rather than
+        /// IPv6. If the peer's GID is of the other kind, and this side has one of that kind, too, it is used in the
+        /// path to the peer.
         gid_index: option u8,
-        /// The index of the P_Key in the port's table; 0 unless set.
-        pkey_index: plain u16,
+        /// The index of the P_Key in the port's table; that of the first one with full membership unless set.
+        ///
+        /// If the port is a full member of no partition, it is the first P_Key of any. Both sides must be of the
+        /// same partition: in a fabric with several, set it.
+        pkey_index: option u16,
         /// The service level, 0 to 15; 0 unless set.
         sl: plain u8,
         /// Which of this side's LIDs to send from, if the port has several; 0 unless set.

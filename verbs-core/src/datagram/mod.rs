@@ -122,8 +122,8 @@ impl DatagramQueuePair {
     /// any more. Otherwise the errno of reading that table.
     pub fn path_to(&self, peer: &DatagramEndpoint) -> Result<AhAttr> {
         let context = self.pd.context();
-        self.route
-            .attr_to(context, &self.path, peer.lid(), peer.gid())
+        let path = self.route.toward(peer.gid(), self.path, context);
+        self.route.attr_to(context, &path, peer.lid(), peer.gid())
     }
 
     /// The index at which this side's GID is now; `None` if datagrams have no GRH.

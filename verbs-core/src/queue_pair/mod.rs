@@ -156,9 +156,8 @@ impl<R> PreparedQueuePair<R> {
     #[doc(alias = "ibv_modify_qp")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
     pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<QueuePair<R>, Rejected<Self>> {
-        let local = self.endpoint();
-        match self.connect(&local, remote) {
-            Ok(()) => Ok(QueuePair {
+        match self.connect(remote) {
+            Ok(local) => Ok(QueuePair {
                 qp: self.qp,
                 receives: self.receives,
                 max_msg_sz: self.path.max_msg_sz,
@@ -185,24 +184,27 @@ impl<R> PreparedQueuePair<R> {
         self.path.max_msg_sz
     }
 
-    fn connect(&self, local: &QueuePairEndpoint, remote: &QueuePairEndpoint) -> Result<()> {
-        self.qp.pd.context().device().check_handshake()?;
+    /// Connects it. Returns this side's endpoint, as it is for this peer.
+    fn connect(&self, remote: &QueuePairEndpoint) -> Result<QueuePairEndpoint> {
+        let context = self.qp.pd.context();
+        context.device().check_handshake()?;
         let config = &self.qp.config;
         let (ours, theirs) = (config.qp_type, remote.qp_type());
         if ours != theirs {
             return Err(EndpointError::QpType { ours, theirs }.into());
         }
         let route = &config.route;
-        let context = self.qp.pd.context();
-        let to_peer = route.attr_to(context, &self.path, remote.lid(), remote.gid())?;
-        let pkey_index = route.pkey_index(context, &self.path)?;
+        let path = route.toward(remote.gid(), self.path, context);
+        let to_peer = route.attr_to(context, &path, remote.lid(), remote.gid())?;
+        let pkey_index = route.pkey_index(context, &path)?;
+        let local = QueuePairEndpoint::chosen(self.qp.number(), self.psn, &path, config);
         let mut receive = QpAttr::new()
             .with_qp_state(QpState::RTR)
             .with_ah_attr(to_peer)
-            .with_path_mtu(negotiated_mtu(local, remote))
+            .with_path_mtu(negotiated_mtu(&local, remote))
             .with_dest_qp_num(remote.qp_num())
             .with_rq_psn(remote.psn());
-        if pkey_index != route.pkey_index {
+        if pkey_index != path.pkey_index {
             receive = receive.with_pkey_index(pkey_index);
         }
         let mut send = QpAttr::new()
@@ -216,15 +218,17 @@ impl<R> PreparedQueuePair<R> {
                 .with_timeout(config.timeout)
                 .with_retry_cnt(config.retry_cnt)
                 .with_rnr_retry(config.rnr_retry)
-                .with_max_rd_atomic(negotiated_depth(local, remote));
+                .with_max_rd_atomic(negotiated_depth(&local, remote));
         }
         self.qp.modify(&receive)?;
-        self.qp.modify(&send)
+        self.qp.modify(&send)?;
+        Ok(local)
     }
 }
 
 impl<R> QueuePair<R> {
-    /// This side's endpoint: the one that [`PreparedQueuePair::endpoint`] returned.
+    /// This side's endpoint: the one that [`PreparedQueuePair::endpoint`] returned, but with a GID of the same kind
+    /// as the peer's if no [`gid_index`](QueuePairBuilder::gid_index) was set.
     #[must_use]
     pub const fn endpoint(&self) -> &QueuePairEndpoint {
         &self.local
@@ -447,7 +451,7 @@ impl Qp {
         self.modify(&QpAttr::new().with_qp_state(QpState::RESET))?;
         let init = QpAttr::new()
             .with_qp_state(QpState::INIT)
-            .with_pkey_index(self.config.route.pkey_index)
+            .with_pkey_index(path.pkey_index)
             .with_port_num(path.port_num)
             .with_qp_access_flags(self.config.qp_access_flags);
         self.modify(&init)

@@ -67,6 +67,8 @@ pub struct Library {
     pub transport: ibv_transport_type,
     /// Where sysfs is, of which the devices' paths are part.
     pub sysfs: PathBuf,
+    /// The node of one of the devices, as an absolute path; the others have nodes that do not exist.
+    pub node: Option<(usize, &'static str)>,
     /// The ports that each device has, from 1 on.
     pub ports: Vec<Port>,
     /// The attributes of each device.
@@ -98,8 +100,8 @@ pub struct Library {
     /// The state of every queue pair in the result of a query, whatever it was moved to.
     pub qp_state: Option<ibv_qp_state>,
     /// Called with nothing locked before a queue pair is modified, with the state asked for, or
-    /// destroyed, or attached to a multicast group or detached, before memory is registered, and before an
-    /// address handle is destroyed: such a call takes as long as this does.
+    /// destroyed, or attached to a multicast group or detached, before memory is registered, before a
+    /// device is opened, and before an address handle is destroyed: such a call takes as long as this does.
     pub before: Option<Hook>,
     /// The bytes that a successful request writes, by its `wr_id` and their place; what is there
     /// stays there without it.
@@ -243,6 +245,7 @@ impl Library {
             thread_domains: false,
             transport: IBV_TRANSPORT_IB,
             sysfs: "/sys".into(),
+            node: None,
             ports: vec![Port::roce(&["fe80::1", "::ffff:10.0.0.1"])],
             attr: ibv_device_attr {
                 max_qp_wr: 1000,

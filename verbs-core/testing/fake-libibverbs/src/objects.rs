@@ -48,6 +48,7 @@ pub(super) unsafe fn end<T>(verb: &'static str, object: *mut T) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    before("ibv_open_device", None);
     let vctx = made("ibv_open_device", &[], |library| {
         let mut vctx = verbs_context {
             sz: size_of::<verbs_context>(),

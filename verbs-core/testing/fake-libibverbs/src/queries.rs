@@ -1,12 +1,11 @@
 //! The verbs that query.
 
 use std::ffi::{c_char, c_int};
-use std::path::Path;
 use std::ptr;
 
 use verbs_core::verbs_sys::{
     __be16, __be64, _compat_ibv_port_attr, ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry,
-    ibv_port_attr, ibv_transport_type,
+    ibv_port_attr,
 };
 
 use super::{Library, Port, with};
@@ -33,7 +32,7 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
     let devices = with(|library| {
         library.called("ibv_get_device_list")?;
         Ok((0..library.devices)
-            .map(|index| device(index, library.transport, &library.sysfs))
+            .map(|index| device(index, library))
             .chain([ptr::null_mut()])
             .collect::<Vec<_>>())
     });
@@ -55,9 +54,9 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     let _ = with(|library| library.ends("ibv_free_device_list", list));
 }
 
-fn device(index: usize, transport: ibv_transport_type, sysfs: &Path) -> *mut ibv_device {
+fn device(index: usize, library: &Library) -> *mut ibv_device {
     let mut device = ibv_device {
-        transport_type: transport,
+        transport_type: library.transport,
         ..ibv_device::default()
     };
     let write = |to: &mut [c_char], text: String| {
@@ -66,8 +65,12 @@ fn device(index: usize, transport: ibv_transport_type, sysfs: &Path) -> *mut ibv
         }
     };
     write(&mut device.name, format!("fake{index}"));
-    write(&mut device.dev_name, format!("uverbs-fake{index}"));
-    let path = sysfs.join(format!("class/infiniband/fake{index}"));
+    let node = match library.node {
+        Some((of, node)) if of == index => node.to_owned(),
+        _ => format!("uverbs-fake{index}"),
+    };
+    write(&mut device.dev_name, node);
+    let path = library.sysfs.join(format!("class/infiniband/fake{index}"));
     write(&mut device.ibdev_path, path.to_str().unwrap().to_owned());
     Box::into_raw(Box::new(device))
 }
