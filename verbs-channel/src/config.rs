@@ -129,7 +129,7 @@ impl ChannelBuilder {
         ///
         /// In this process's memory, an idle channel takes less than 512 bytes, and 128 bytes for each
         /// request of its shares. Each request of the common room takes 128 bytes, once for the whole
-        /// group. So a channel of the group below takes 1.4 KiB instead of 16.4 KiB. (`cargo test -p
+        /// group. So a channel of the group below takes 1.5 KiB instead of 16.5 KiB. (`cargo test -p
         /// verbs-channel --lib idle_channel` measures it.) The device's own queues have their full depth in
         /// either case.
         ///

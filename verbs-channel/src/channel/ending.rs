@@ -47,6 +47,7 @@ impl<H: Hold> Channel<H> {
     ///
     /// - [`CloseError::Down`]: the channel was down for another reason, went down, or the timeout passed. All
     ///   memory can be reused, as after `Ok`.
+    /// - [`CloseError::OtherProcess`]: this is the child of a fork. The channel goes on in its parent.
     /// - [`CloseError::Stuck`]: the driver failed to destroy the queue pair. **The device may still access
     ///   memory** that was in flight, and memory that the peer may access.
     #[doc(alias = "ibv_destroy_qp")]

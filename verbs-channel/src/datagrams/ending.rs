@@ -111,7 +111,9 @@ impl DatagramEnding {
 impl Drop for DatagramEnding {
     fn drop(&mut self) {
         drop(self.end());
-        if let Some(leak) = self.leak.take() {
+        // In the child of a fork, nothing was to be destroyed.
+        let leak = self.leak.take();
+        if let Some(leak) = leak.filter(|leak| !matches!(leak.error, Error::OtherProcess { .. })) {
             log_error(format_args!("{leak}"));
         }
     }

@@ -55,7 +55,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use verbs_core::{CompletionQueue, PollSlot, ProtectionDomain, WorkSuccess};
+use verbs_core::{CompletionQueue, PollSlot, Process, ProtectionDomain, WorkSuccess};
 
 use crate::buffer::{OwnedBuffer, PdTag};
 use crate::channel_id::ChannelId;
@@ -148,6 +148,8 @@ pub struct Engine {
     pd: ProtectionDomain,
     // Of the buffers that can be posted.
     pd_tag: PdTag,
+    // That its queue pairs belong to.
+    process: Process,
     // Of `poll_slots`: those that are not dispatched yet.
     held: Held,
     // Created once: that costs more than a poll. The last is always empty.
@@ -193,6 +195,7 @@ impl Engine {
             cq,
             probed: 0,
             pd_tag: PdTag::of(&pd),
+            process: Process::current(),
             pd,
             held: Held::NONE,
             poll_slots: [const { PollSlot::new() }; MAX_POLLED + 1],
@@ -202,6 +205,13 @@ impl Engine {
     /// Queues leaks for [`next_leak`](Self::next_leak), instead of logging them.
     pub(crate) fn queue_leaks(&mut self) {
         self.leaks = Leaks::Queued(Vec::new());
+    }
+
+    /// Whether this is the child of a fork: the queue pairs are the parent's. They are not touched where
+    /// operations end, and the device has no access to this process's memory.
+    #[inline]
+    pub(crate) fn is_in_child(&self) -> bool {
+        !self.process.is_current()
     }
 
     /// A member, by its place.

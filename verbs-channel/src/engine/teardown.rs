@@ -35,6 +35,10 @@ impl Engine {
         let Some(member) = self.members.get_mut(at as usize) else {
             return false;
         };
+        if !self.process.is_current() {
+            // It goes down when its queue pair is taken.
+            return false;
+        }
         member.go_down(reason);
         let flushes = member.qp().is_some_and(|qp| qp.to_error().is_ok());
         member.peer.close();
@@ -98,8 +102,8 @@ impl Engine {
     /// Those of [`poll_all`](Self::poll_all), if receives are shared. The queue pair is destroyed all the same.
     pub(crate) fn close(&mut self, at: u32, reason: DownReason) -> Result<(), PollError> {
         let left = match self.shared {
-            Some(_) => self.leave_shared(at, reason),
-            None => Ok(()),
+            Some(_) if !self.is_in_child() => self.leave_shared(at, reason),
+            _ => Ok(()),
         };
         let member = self.members.get_mut(at as usize);
         let Some(qp) = member.and_then(|member| member.take_qp(reason)) else {
@@ -117,6 +121,12 @@ impl Engine {
     pub(crate) fn closed(&mut self, at: u32, destroyed: verbs_core::Result<()>) {
         let Some(member) = self.members.get_mut(at as usize) else {
             return;
+        };
+        // In the child of a fork, nothing has happened to the parent's queue pair, and this process's memory
+        // is not the device's.
+        let destroyed = match destroyed {
+            Err(Error::OtherProcess { .. }) => Ok(()),
+            destroyed => destroyed,
         };
         if member.is_closing() {
             self.open -= 1;
@@ -151,6 +161,9 @@ impl Engine {
     /// Those of a poll: the completions that it took are lost, those of any channel. So all channels are to be
     /// [destroyed](Self::destroy_all).
     pub(crate) fn poll_all(&mut self) -> Result<(), PollError> {
+        if self.is_in_child() {
+            return Ok(());
+        }
         for _ in 0..=self.cq.min_capacity() {
             if self.poll_cq(true)? == 0 {
                 break;
@@ -207,6 +220,9 @@ impl Engine {
 impl Drop for Engine {
     /// Destroys the queue pairs, and then releases the buffers. Nothing waits for a peer.
     fn drop(&mut self) {
+        if self.is_in_child() {
+            return;
+        }
         self.destroy_deferred();
         self.closings = None;
         for at in 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX) {

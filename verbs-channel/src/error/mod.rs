@@ -167,6 +167,10 @@ impl From<CloseError> for Error {
         match error {
             CloseError::Down(reason) => Self::Rejected(RejectReason::Down(reason)),
             CloseError::Stuck => Self::Transport(TransportError::Stuck),
+            CloseError::OtherProcess => {
+                let object = "channel";
+                Self::Core(verbs_core::Error::OtherProcess { object })
+            }
         }
     }
 }

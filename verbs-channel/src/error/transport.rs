@@ -67,17 +67,22 @@ pub enum CloseError {
         "the driver failed to destroy the queue pair: the device may still access the channel's memory"
     )]
     Stuck,
+    /// This is the child of a fork: the channel is its parent's, and goes on there. Nothing was closed.
+    #[error(
+        "the channel belongs to the process that made it, of which this one is a forked child: only that process can close it"
+    )]
+    OtherProcess,
 }
 
-verbs_core::error_debug!(CloseError { Down(reason), Stuck });
+verbs_core::error_debug!(CloseError { Down(reason), Stuck, OtherProcess });
 
 impl CloseError {
-    /// Why the channel is down; `None` if it is stuck.
+    /// Why the channel is down; `None` if it is stuck, or another process's.
     #[must_use]
     pub const fn down_reason(&self) -> Option<DownReason> {
         match self {
             Self::Down(reason) => Some(*reason),
-            Self::Stuck => None,
+            Self::Stuck | Self::OtherProcess => None,
         }
     }
 

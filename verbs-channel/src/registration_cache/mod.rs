@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use verbs_core::ProtectionDomain;
+use verbs_core::{Process, ProtectionDomain};
 
 use crate::buffer::{Returns, Shareable, SharedMemory, SharedSlice, Watch, within};
 use crate::error::Result;
@@ -154,6 +154,7 @@ struct Memory {
     id: u64,
     len: usize,
     register: Box<Register>,
+    process: Process,
     cache: Arc<Cache>,
 }
 
@@ -204,6 +205,7 @@ impl RegistrationCache {
                         region, slices, counted, returns,
                     ))
                 }),
+                process: Process::current(),
                 cache: Arc::clone(&self.shared),
             }),
         }
@@ -281,6 +283,7 @@ impl CachedMemory {
             len,
             ref register,
             ref cache,
+            ..
         } = *self.memory;
         let range = within(range, len)?;
         cache.slice(id, len, range, register)
@@ -349,7 +352,10 @@ impl CachedMemory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        self.cache.forget(self.id);
+        // In the child of a fork, nothing is deregistered, and another thread may have had the lock.
+        if self.process.is_current() {
+            self.cache.forget(self.id);
+        }
     }
 }
 

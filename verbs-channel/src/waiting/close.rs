@@ -19,6 +19,10 @@ use crate::error::{CloseError, DownReason, Queue};
 impl Poller {
     /// Lets what a member sends finish, ends the rest, and destroys the queue pair.
     pub(crate) fn close(&mut self, at: u32) -> Result<(), CloseError> {
+        if self.engine.is_in_child() {
+            self.engine.destroy_now(at, DownReason::Closed);
+            return Err(CloseError::OtherProcess);
+        }
         let down = |engine: &Engine| engine.member(at).and_then(Member::down);
         let expected = [Some(DownReason::PeerClosed), Some(DownReason::Closed)];
         let is_expected = expected.contains(&down(&self.engine));

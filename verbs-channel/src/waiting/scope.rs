@@ -14,6 +14,9 @@ impl Poller {
     pub(crate) fn finish_scope(&mut self, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
         // Outcomes that were taken may still have their slots.
         if !self.engine.is_idle_and_up(at) {
+            if self.engine.is_in_child() {
+                return self.end_scope_in_child(at, end.receives);
+            }
             let found = match self.engine.settle(false) {
                 0 => self.engine.drive_discarding(),
                 settled => settled,
@@ -57,8 +60,21 @@ impl Poller {
         self.end_scope(at, end.receives)
     }
 
+    /// Ends a scope in the child of a fork: the operations in flight are the parent's, and the device does not
+    /// access this process's memory.
+    #[cold]
+    #[inline(never)]
+    fn end_scope_in_child(&mut self, at: u32, receives: Leftover) -> Result<(), TransportError> {
+        self.engine.settle(true);
+        self.abort_borrowed(at, DownReason::Closed);
+        self.end_scope(at, receives)
+    }
+
     /// Ends a scope whose closure has to take all outcomes: aborts its operations in flight.
     pub(crate) fn abort_scope(&mut self, at: u32) -> Result<(), TransportError> {
+        if self.engine.is_in_child() {
+            return self.end_scope_in_child(at, Leftover::Awaited);
+        }
         self.engine.drive();
         self.abort_borrowed(at, DownReason::Abandoned);
         self.end_scope(at, Leftover::Awaited)
@@ -68,6 +84,10 @@ impl Poller {
     /// timeout, and then aborts those in flight. It does not wait for receives.
     #[cold]
     pub(crate) fn abandon_scope(&mut self, at: u32) {
+        if self.engine.is_in_child() {
+            let _reported_by_down_reason = self.end_scope_in_child(at, Leftover::Awaited);
+            return;
+        }
         self.engine.settle(true);
         let deadline = Deadline::after(Some(self.config.drain_timeout));
         let mut next = self.engine.first(at);

@@ -94,8 +94,10 @@ impl Drop for Running<'_> {
         if transfer.has_ended() {
             return;
         }
-        // What has completed by now is no reason to take a channel down.
-        poller.engine.drive();
+        if !poller.engine.is_in_child() {
+            // What has completed by now is no reason to take a channel down.
+            poller.engine.drive();
+        }
         let ignore = &mut |_, _| {};
         transfer.take_all_done(&mut poller.engine, ignore);
         let after = self.timeout.unwrap_or_default();

@@ -53,7 +53,7 @@ fn with_a_connection() -> (Channel, Connection) {
 }
 
 /// A channel with both, and the peer's end of the socket.
-fn with_a_socket() -> (Channel, TcpStream) {
+pub(crate) fn with_a_socket() -> (Channel, TcpStream) {
     let (mut channel, connection) = with_a_connection();
     channel.watch_connection(connection).unwrap();
     let (ours, theirs, _) = tcp();

@@ -57,6 +57,7 @@ const RARE_IN_CORE: &[(&str, &str)] = &[
     ("Error::Destroyed", MISTAKE),
     ("Error::Endpoint", "explained as what an exchange gets"),
     ("Error::ForeignContext", CURED),
+    ("Error::OtherProcess", MISTAKE),
     (
         "Error::ForeignParent",
         "of objects that another library made",

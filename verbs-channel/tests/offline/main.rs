@@ -25,6 +25,8 @@ mod explained;
 mod fake_device;
 mod fatal;
 mod foreign;
+#[cfg(not(miri))]
+mod forks;
 mod fuzz;
 mod gate;
 mod guide;

@@ -39,7 +39,7 @@ fn write(pool: &BufferPool) -> OwnedRequest {
     Outgoing::write(pool.take().unwrap(), remote()).into()
 }
 
-fn writes(on: ChannelId, pool: &BufferPool, count: usize) -> Transfer {
+pub(crate) fn writes(on: ChannelId, pool: &BufferPool, count: usize) -> Transfer {
     let mut transfer = Transfer::with_capacity(count);
     (0..count).for_each(|_| transfer.add(on, write(pool)));
     transfer

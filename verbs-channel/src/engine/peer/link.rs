@@ -9,6 +9,8 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{self, SocketType, sockopt};
 #[cfg(feature = "rdmacm")]
+use verbs_core::Process;
+#[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
 
 #[cfg(feature = "rdmacm")]
@@ -41,6 +43,7 @@ pub(super) struct Managed {
     // `None` after it was dropped.
     connection: Option<Connection>,
     dispose: fn(Connection),
+    process: Process,
     has_ended: bool,
     // The socket over which the peers agreed on the connection: it finds out if the peer's host dies.
     beside: Option<OwnedFd>,
@@ -79,6 +82,7 @@ impl Link {
             end: LinkEnd::Manager(Box::new(Managed {
                 connection: Some(connection),
                 dispose,
+                process: Process::current(),
                 has_ended: false,
                 beside: None,
             })),
@@ -199,7 +203,8 @@ impl LinkEnd {
 #[cfg(feature = "rdmacm")]
 impl Drop for Managed {
     fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
+        // In the child of a fork it drops itself without effect, and threads for it are not there.
+        if let Some(connection) = self.connection.take_if(|_| self.process.is_current()) {
             let dispose = self.dispose;
             // A panic would end the borrows of operations that are not ended yet.
             let _panicked = panics(|| dispose(connection));

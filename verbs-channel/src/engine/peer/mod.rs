@@ -39,6 +39,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
+use verbs_core::Process;
+
 use crate::error::DownReason;
 pub(crate) use link::Link;
 use link::LinkEnd;
@@ -116,6 +118,7 @@ impl Peer {
 struct Watched {
     end: LinkEnd,
     set: Option<Arc<OwnedFd>>,
+    process: Process,
 }
 
 impl Watched {
@@ -138,6 +141,10 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // The set of the child of a fork is its parent's, too.
+            return;
+        }
         if let (Some(set), Some(fd)) = (&self.set, self.end.fd()) {
             // The user may have a duplicate: then closing this one would leave it in the set. It is
             // in there, and if it were not there would be nothing to do.
@@ -274,7 +281,11 @@ impl Peers {
         Ok(Peer {
             address,
             token,
-            watched: Some(Watched { end, set }),
+            watched: Some(Watched {
+                end,
+                set,
+                process: Process::current(),
+            }),
             ..self.unwatched()
         })
     }

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use verbs_core::{Error, ErrorChain, PreparedQueuePair, QueuePairBuilder, SharedReceiveQueue};
+use verbs_core::{
+    Error, ErrorChain, PreparedQueuePair, Process, QueuePairBuilder, SharedReceiveQueue,
+};
 
 use crate::buffer::OwnedBuffer;
 use crate::contained::{log_error, panics};
@@ -20,6 +22,7 @@ use crate::error::Result;
 /// is dropped before that: so the queue is destroyed here.
 #[derive(Debug)]
 pub(crate) struct SharedQueue {
+    process: Process,
     // `None` only while it is being destroyed.
     srq: Option<SharedReceiveQueue>,
     // The blocks that were posted when the engine was dropped.
@@ -57,6 +60,7 @@ pub(crate) struct Claim {
 impl SharedQueue {
     pub(crate) fn new(srq: SharedReceiveQueue) -> Arc<Self> {
         Arc::new(Self {
+            process: Process::current(),
             srq: Some(srq),
             left: Mutex::default(),
             claims: Mutex::default(),
@@ -96,7 +100,10 @@ impl SharedQueue {
 
     /// Keeps blocks that the device may write to until the queue is destroyed.
     pub(crate) fn keep(&self, blocks: Vec<OwnedBuffer>) {
-        lock(&self.left).extend(blocks);
+        // In the child of a fork the device has none, and another thread may have had the lock.
+        if self.process.is_current() {
+            lock(&self.left).extend(blocks);
+        }
     }
 
     /// Adds a queue pair that may join.
@@ -144,6 +151,9 @@ impl SharedQueue {
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        if !self.queue.process.is_current() {
+            return;
+        }
         let mut claims = lock(&self.queue.claims);
         let mut live = claims.live.iter();
         // It is not there if it has joined.
@@ -173,7 +183,9 @@ impl Drop for SharedQueue {
         let Some(srq) = self.srq.take() else {
             return;
         };
-        if let Err(error) = srq.close() {
+        if let Err(error) = srq.close()
+            && self.process.is_current()
+        {
             let (count, error) = (blocks.len(), ErrorChain::new(&error));
             log_error(format_args!(
                 "leaked {count} blocks of a shared receive queue, which the device may still write \

@@ -226,7 +226,7 @@ impl Drop for Child {
     }
 }
 
-/// Forks this process; the result, 0 in the child, is for [`in_the_child`].
+/// Forks this process. The result is 0 in the child, which has as long as anything here.
 ///
 /// Only this thread is in the child, where a lock that another one holds stays locked: fork with those locks
 /// that the child needs.
@@ -234,27 +234,38 @@ pub fn fork() -> libc::pid_t {
     // SAFETY: tests do in the child what the library promises to be possible there.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "cannot fork");
-    child
-}
-
-/// The child runs this and ends; the parent waits for that, and panics if the child has panicked, or has not
-/// ended in time.
-pub fn in_the_child(child: libc::pid_t, run: impl FnOnce()) {
     if child == 0 {
         let seconds = u32::try_from(PATIENCE.as_secs()).unwrap();
         // SAFETY: it has no memory arguments.
         unsafe { libc::alarm(seconds) };
-        let ended = catch_unwind(AssertUnwindSafe(run));
-        if let Err(panic) = &ended {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref().copied()).unwrap_or("");
-            // Past the lock of stderr, and past what the test's runner captures.
-            // SAFETY: the text is of this length.
-            unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
-        }
-        // SAFETY: it ends the process, without the handlers that are the parent's.
-        unsafe { libc::_exit(i32::from(ended.is_err())) };
     }
+    child
+}
+
+/// The child of [`fork`] runs this and ends; the parent waits for that.
+pub fn in_the_child(child: libc::pid_t, run: impl FnOnce()) {
+    if child == 0 {
+        end_the_child(run);
+    }
+    wait_for_the_child(child);
+}
+
+/// Runs this in the child of [`fork`], and ends it.
+pub fn end_the_child(run: impl FnOnce()) -> ! {
+    let ended = catch_unwind(AssertUnwindSafe(run));
+    if let Err(panic) = &ended {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref().copied()).unwrap_or("");
+        // Past the lock of stderr, and past what the test's runner captures.
+        // SAFETY: the text is of this length.
+        unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+    }
+    // SAFETY: it ends the process, without the handlers that are the parent's.
+    unsafe { libc::_exit(i32::from(ended.is_err())) };
+}
+
+/// Waits until a child of [`fork`] has ended, and panics if it has panicked, or has not ended in time.
+pub fn wait_for_the_child(child: libc::pid_t) {
     let mut status = 0;
     // SAFETY: the status is a local.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
