@@ -119,7 +119,7 @@
 //! | a timeout around `&mut operation` | The operation is not affected: await it again, or drop it. |
 //! | [`IncomingMessages::next`], [`SharedMessages::next`], [`DeviceEvents::next`], [`AsyncCq::poll`] | Nothing is lost: the next call returns the message, event or completion. |
 //! | [`AsyncCq::poll_wr_id`] | The completion is kept until a later `poll_wr_id` or `poll` takes it. |
-//! | [`AsyncTransfer::finish`], [`finish_within`](AsyncTransfer::finish_within) | Its operations continue: call either again. |
+//! | [`AsyncTransfer::finish`], [`finish_within`](AsyncTransfer::finish_within) | Its operations that have begun continue: call either again. |
 //! | an [`AsyncTransfer`] | Operations in the backlog are not posted. The channels with operations in flight are taken down, and the buffers are dropped when the device has released them. |
 //! | connecting or accepting | The channel and the stream are dropped. With `rdma_cm`, a helper thread drops the connection. |
 //! | [connecting over datagrams](AsyncGroup#method.connect_over_datagrams_tokio) | The channel is dropped. The server times out, or has a channel whose peer is gone. |

@@ -1,10 +1,10 @@
 //! Transfers: sets of operations that end as a whole, awaited.
 //!
 //! ```text
-//! add: posted, or in the backlog; await ── all ended in time ──────► returns
+//! await: posted, or in the backlog ──────── all ended in time ──────► returns
 //!   │ the timeout passes
 //!   ▼
-//! its channels to ERR, the backlog rejected; drain
+//! nothing more is posted; its channels to ERR; drain
 //!   │                             ───── in drain_timeout ──────────► aborted, or a work error
 //!   │ not flushed
 //!   ▼
@@ -15,16 +15,17 @@
 //! buffers are the engine's until their operations have ended, whatever happens to the set.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{fmt, mem};
 
-use verbs_channel::engine::TransferEntries;
+use verbs_channel::engine::{Failure, TransferEntries};
 use verbs_channel::{
-    ChannelId, DownReason, OwnedRequest, Queue, Ticket, Transfer, TransferError, TransferOutcome,
+    ChannelId, DownReason, OwnedRequest, Queue, RejectReason, Ticket, Transfer, TransferError,
+    TransferOutcome,
 };
 
 use crate::channel::AsyncChannel;
@@ -36,22 +37,22 @@ use crate::shared::SharedEngine;
 
 /// A set of operations on owned buffers that ends as a whole, on one channel or on several of a group.
 ///
-/// An operation begins when it is [added](Self::add). [`finish_within`](Self::finish_within) returns when
-/// the device is done with the memory of all operations, whatever happened: at its timeout, the channels
-/// that still have operations of the set in flight are aborted. The set then has the
-/// [outcomes](Self::drain) of the operations, with their buffers, and can be used again. Within its
-/// capacity it allocates nothing for each operation.
+/// The operations that were [added](Self::add) begin when the set is awaited.
+/// [`finish_within`](Self::finish_within) returns when the device is done with the memory of all operations,
+/// whatever happened: at its timeout, the channels that still have operations of the set in flight are
+/// aborted, and nothing more is posted. The set then has the [outcomes](Self::drain) of the operations, with
+/// their buffers, and can be used again. Within its capacity it allocates nothing for each operation.
 ///
 /// It is the async counterpart of [`Transfer`], and has the same outcomes and errors.
 ///
 /// # Cancelling
 ///
 /// Dropping the future of [`finish`](Self::finish) or [`finish_within`](Self::finish_within) has no
-/// effect on the operations: call either again. If the timeout had already passed, the next call
+/// effect on the operations that have begun: call either again, which begins the others, too. If the timeout had already passed, the next call
 /// continues with the steps after it.
 ///
-/// Dropping the set abandons the operations that have not ended. Operations in the backlog are not
-/// posted. Channels with operations of the set in flight are taken down with [`DownReason::Abandoned`]:
+/// Dropping the set abandons the operations that have not ended. Operations that were not posted yet
+/// are not posted any more. Channels with operations of the set in flight are taken down with [`DownReason::Abandoned`]:
 /// their queue pairs are moved to `ERR`, and each buffer is released when the device is done with it, or
 /// with the channel. A set that is leaked keeps its buffers until its channels are dropped.
 ///
@@ -88,15 +89,17 @@ use crate::shared::SharedEngine;
 #[must_use = "dropping it with operations in flight takes their channels down"]
 pub struct AsyncTransfer {
     shared: Arc<SharedEngine>,
-    // The outcomes.
+    // The requests of those that have not begun, and the outcomes.
     set: Transfer,
-    // Those that have not ended, in the order in which they were begun.
+    // The index of the first that has not begun.
+    next: usize,
+    // Those that have begun and not ended, in this order.
     begun: VecDeque<Begun>,
     // The timeout that has passed.
     late: Option<Duration>,
 }
 
-/// An operation of a transfer that has not ended.
+/// An operation of a transfer that has begun and not ended.
 #[derive(Clone, Copy)]
 struct Begun {
     index: usize,
@@ -125,32 +128,23 @@ impl AsyncTransfer {
         Self {
             shared: Arc::clone(shared),
             set: Transfer::with_capacity(operations),
+            next: 0,
             begun: VecDeque::with_capacity(operations),
             late: None,
         }
     }
 
-    /// Begins an operation on the channel with this [id](AsyncChannel::id).
+    /// Adds an operation on the channel with this [id](AsyncChannel::id). It begins when
+    /// [`finish`](Self::finish) or [`finish_within`](Self::finish_within) is awaited.
     ///
-    /// If its queue is full, it waits in the backlog, however long the backlog is. If it is
+    /// If its queue is full then, it waits in the backlog, however long the backlog is. If it is
     /// rejected, the rejection is its outcome. Outcomes that have not been [drained](Self::drain)
     /// stay before it.
-    #[doc(alias = "ibv_post_send")]
-    #[doc(alias = "ibv_post_recv")]
     pub fn add(&mut self, channel: ChannelId, request: impl Into<OwnedRequest>) {
-        let request = request.into();
-        let queue = request.queue();
-        let index = TransferEntries::of(&mut self.set).add(channel, &request);
-        let at = self.driver().start(channel, request, usize::MAX);
-        self.begun.push_back(Begun {
-            index,
-            channel,
-            queue,
-            at,
-        });
+        self.set.add(channel, request);
     }
 
-    /// Waits until all operations have ended. A timeout around this future does not end them: they
+    /// Begins all operations, and waits until they have ended. A timeout around this future does not end them: they
     /// continue.
     ///
     /// The wait has no bound: a receive for which the peer sends nothing does not end. For a
@@ -161,51 +155,60 @@ impl AsyncTransfer {
     /// - [`TransferError::Failed`]: at least one operation was not posted or did not succeed. All memory
     ///   can be reused.
     /// - [`TransferError::Stuck`]: the driver failed to destroy a queue pair.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "ibv_post_recv")]
     pub async fn finish(&mut self) -> Result<(), TransferError> {
-        poll_fn(|cx| self.poll_ended(cx)).await;
+        poll_fn(|cx| self.poll_ended(cx, None)).await;
         self.result()
     }
 
-    /// Waits until all operations have ended, and after `timeout` aborts those that have not.
+    /// Begins all operations, waits until they have ended, and after `timeout` aborts those that have not.
     ///
-    /// `sleep` is the timer of your runtime: `tokio::time::sleep`, or `async_io::Timer::after`.
+    /// The timeout counts from this call. `sleep` is the timer of your runtime: `tokio::time::sleep`, or
+    /// `async_io::Timer::after`.
     ///
-    /// After the timeout, operations in the backlog are rejected. The channels that still have
-    /// operations of the set in flight are aborted, with all that is in flight on them: each queue
-    /// pair is moved to `ERR`, and destroyed if it is not flushed within the
+    /// After the timeout nothing more is posted: operations that were not posted are rejected. The channels
+    /// that still have operations of the set in flight are aborted, with all that is in flight on them: each
+    /// queue pair is moved to `ERR`, and destroyed if it is not flushed within the
     /// [drain timeout](verbs_channel::ChannelBuilder::drain_timeout). So this returns within the
     /// sum of `timeout`, the drain timeout, and the time that `ibv_destroy_qp` takes, on helper
-    /// threads. With a timeout of zero it aborts all operations that have not completed yet. The
-    /// other channels of the group are not affected.
+    /// threads. With a timeout of zero it begins none, and aborts those that an earlier call has begun and
+    /// that have not completed yet. The other channels of the group are not affected.
     ///
     /// # Errors
     ///
     /// As [`finish`](Self::finish).
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "ibv_post_recv")]
     #[doc(alias = "ibv_destroy_qp")]
-    pub async fn finish_within<S: Future>(
+    pub fn finish_within<S: Future>(
         &mut self,
         timeout: Duration,
         sleep: impl Fn(Duration) -> S,
-    ) -> Result<(), TransferError> {
-        if self.late.is_none() && !self.ended_within(timeout, &sleep).await {
-            self.late = Some(timeout);
-        }
-        if let Some(after) = self.late {
-            self.abort(after);
-            let drain_timeout = self.driver().with_ring(|ring| ring.engine.drain_timeout());
-            if !self.ended_within(drain_timeout, &sleep).await {
-                self.destroy(after);
-                // They end when that has been done.
-                poll_fn(|cx| self.poll_ended(cx)).await;
+    ) -> impl Future<Output = Result<(), TransferError>> {
+        let begun = Instant::now();
+        async move {
+            if self.late.is_none() && !self.ended_within(begun, timeout, &sleep).await {
+                self.late = Some(timeout);
             }
+            if let Some(after) = self.late {
+                self.abort(after);
+                let drain_timeout = self.driver().with_ring(|ring| ring.engine.drain_timeout());
+                let now = Instant::now();
+                if !self.is_finished() && !self.ended_within(now, drain_timeout, &sleep).await {
+                    self.destroy(after);
+                    // They end when that has been done.
+                    poll_fn(|cx| self.poll_ended(cx, None)).await;
+                }
+            }
+            self.result()
         }
-        self.result()
     }
 
     /// Whether all operations have ended, and their outcomes are in the set.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.begun.is_empty()
+        self.begun.is_empty() && self.next == self.set.len()
     }
 
     /// The number of its operations: those that have not ended, and those whose outcomes have not been
@@ -228,6 +231,9 @@ impl AsyncTransfer {
     /// [`finish_within`](Self::finish_within) first. With a timeout of zero, that ends them now.
     pub fn drain(&mut self) -> impl Iterator<Item = TransferOutcome> {
         let is_finished = self.is_finished();
+        if is_finished {
+            self.next = 0;
+        }
         is_finished.then(|| self.set.drain()).into_iter().flatten()
     }
 
@@ -237,10 +243,25 @@ impl AsyncTransfer {
         TransferEntries::of(&mut self.set).result()
     }
 
-    /// Waits for all of them, in their order. The outcomes of others stay in their slots meanwhile.
-    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Begins all of them, and waits for them in their order. The outcomes of others stay in their slots
+    /// meanwhile. Pending at the deadline, too.
+    fn poll_ended(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
+        let mut steps: usize = 0;
+        // Each step may post, which is slow on some devices.
+        let mut must_stop = |cx: &Context<'_>| {
+            let reads_clock = steps.is_multiple_of(STEPS);
+            steps += 1;
+            coop::must_yield(cx) || (reads_clock && is_over(deadline))
+        };
+        while self.next < self.set.len() {
+            if must_stop(cx) {
+                return Poll::Pending;
+            }
+            self.begin();
+            coop::count_ready(cx);
+        }
         while let Some(first) = self.begun.front() {
-            if coop::must_yield(cx) {
+            if must_stop(cx) {
                 return Poll::Pending;
             }
             let outcome = match self.driver().poll_outcome(&first.at) {
@@ -255,29 +276,57 @@ impl AsyncTransfer {
         Poll::Ready(())
     }
 
-    /// Whether all have ended within this time.
+    /// Begins the next operation.
+    fn begin(&mut self) {
+        let index = self.next;
+        self.next += 1;
+        let begun = TransferEntries::of(&mut self.set).begin(index);
+        let Some((channel, request)) = begun else {
+            return;
+        };
+        let queue = request.queue();
+        let at = self.driver().start(channel, request, usize::MAX);
+        self.begun.push_back(Begun {
+            index,
+            channel,
+            queue,
+            at,
+        });
+    }
+
+    /// Whether all have ended within this time from `begun` on.
     async fn ended_within<S: Future>(
         &mut self,
+        begun: Instant,
         time: Duration,
         sleep: &impl Fn(Duration) -> S,
     ) -> bool {
-        if !time.is_zero() {
-            let mut timer = pin!(sleep(time));
+        let deadline = begun.checked_add(time);
+        let left = time.saturating_sub(begun.elapsed());
+        if !left.is_zero() {
+            let mut timer = pin!(sleep(left));
             poll_fn(|cx| {
-                if self.poll_ended(cx).is_ready() {
+                if self.poll_ended(cx, deadline).is_ready() {
+                    return Poll::Ready(());
+                }
+                // The timer may be late, where tasks are polled that do not yield.
+                if is_over(deadline) {
                     return Poll::Ready(());
                 }
                 timer.as_mut().poll(cx).map(drop)
             })
             .await;
         }
-        // What has completed by now is no reason to take a channel down.
-        self.take_ended();
         self.is_finished()
     }
 
-    /// Takes the outcomes of all that have ended.
+    /// Takes the outcomes of all that have ended, and rejects those in the backlog first: room that is
+    /// found here would have them posted.
     fn take_ended(&mut self) {
+        // The last first: none is the head while others are behind it.
+        for begun in self.begun.iter().rev() {
+            self.driver().withdraw(&begun.at);
+        }
         for _ in 0..self.begun.len() {
             let Some(begun) = self.begun.pop_front() else {
                 return;
@@ -295,13 +344,22 @@ impl AsyncTransfer {
     }
 
     /// The second step of the ladder: takes the channels down that have operations in flight, and
-    /// rejects the rest.
-    fn abort(&self, after: Duration) {
+    /// rejects what was not posted.
+    fn abort(&mut self, after: Duration) {
+        // What has completed by now is no reason to take a channel down.
+        self.take_ended();
         self.shut_down(|queue| DownReason::TimedOut { queue, after });
-        // On the channels above they were rejected.
-        for begun in &self.begun {
-            self.driver().withdraw(&begun.at);
+        for index in self.next..self.set.len() {
+            let mut entries = TransferEntries::of(&mut self.set);
+            if let Some((channel, mut request)) = entries.begin(index) {
+                let down = |ring: &mut Channels| ring.engine.down_reason(channel);
+                let down = self.shared.driver.with_ring(down);
+                let reason = down.map_or(RejectReason::TimedOut, RejectReason::Down);
+                let buffer = mem::take(request.buffer_mut());
+                entries.end(index, Err(Failure::Rejected(reason)), buffer);
+            }
         }
+        self.next = self.set.len();
     }
 
     fn shut_down(&self, reason: impl Fn(Queue) -> DownReason) {
@@ -347,11 +405,18 @@ impl Drop for AsyncTransfer {
     }
 }
 
+/// How many operations are posted or taken between reads of the clock.
+const STEPS: usize = 8;
+
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
+}
+
 impl fmt::Debug for AsyncTransfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AsyncTransfer")
             .field("len", &self.len())
-            .field("left", &self.begun.len())
+            .field("left", &(self.begun.len() + self.set.len() - self.next))
             .finish()
     }
 }

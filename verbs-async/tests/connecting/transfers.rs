@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fake_libibverbs::{in_flight, posted, share, with};
 use verbs_async::verbs_channel::TransferError;
 
-use crate::bench::{Bench, Task, announce, done, later, now};
+use crate::bench::{Bench, Task, announce, done, later};
 use crate::gate::LONG;
 use crate::transfer_bench::{
     Clock, DRAIN, Pair, TIMEOUT, aborted, destroyed, flushes, is_rejected, is_timed_out, refuse,
@@ -80,8 +80,10 @@ fn timeout_ends_lost_operations_and_returns_all_memory() {
         assert_eq!(pair.free(), 12);
         // The other channel goes on.
         transfer.add(b, pair.send());
+        let mut task = Task::new(transfer.finish()).waits();
         done([*posted().last().unwrap()]);
-        now(transfer.finish()).unwrap();
+        ends(&mut task).unwrap();
+        drop(task);
         // Before the next is counted.
         drop((pair.a, pair.b));
         later(pair.group.destroyed()).unwrap();

@@ -43,6 +43,7 @@ fn peer_that_takes_nothing_ends_a_transfer_at_its_timeout() {
             // One that is dropped: the drain returns its buffers.
             let mut transfer = right.transfer(2);
             transfer.add(right.id(), Outgoing::send(block(&pool, &[1; 8])));
+            assert!(within(SOON, transfer.finish()).await.is_none());
             drop(transfer);
             assert_eq!(right.down_reason(), Some(DownReason::Abandoned));
             right.close().await.unwrap_err();
@@ -83,8 +84,8 @@ fn set_that_is_used_again_allocates_nothing() {
         let never = |_| std::future::pending::<()>();
         for round in 0..4 {
             let before = allocations();
-            // More than the send queue holds. In the first round all of them are added before one can
-            // complete, as the peer has no receive yet: the backlog is never longer afterwards.
+            // More than the send queue holds. In the first round all of them begin before one can complete, as
+            // the peer has no receive yet: the backlog is never longer afterwards.
             for _ in 0..100 {
                 let block = block(&pool, &[1; 8]);
                 let request = match round {
@@ -95,6 +96,7 @@ fn set_that_is_used_again_allocates_nothing() {
             }
             let mut receives = Vec::new();
             if round == 0 {
+                assert!(within(SOON, transfer.finish()).await.is_none());
                 receives.extend((0..100).map(|_| right.receive(pool.take().unwrap())));
             }
             transfer.finish_within(PATIENCE, never).await.unwrap();

@@ -159,6 +159,7 @@ fn transfer_that_is_not_flushed_destroys_on_a_helper_thread() {
         let channel = channel.as_ref().unwrap();
         let mut transfer = channel.transfer(1);
         transfer.add(channel.id(), OwnedRequest::receive(peer.buffer()));
+        drop(Task::new(transfer.finish()).waits());
         let ends = async { transfer.finish_within(Duration::ZERO, |_| ready(())).await };
         drop(Task::new(ends).waits());
     });

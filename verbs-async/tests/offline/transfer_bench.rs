@@ -13,7 +13,7 @@ use verbs_async::{AsyncChannel, AsyncGroup, AsyncTransfer};
 use verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_WR_FLUSH_ERR};
 use verbs_core::verbs_sys::{ibv_wc, ibv_wc_status};
 
-use crate::bench::{Bench, join};
+use crate::bench::{Bench, Task, join};
 
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(200);
 pub(crate) const DRAIN: Duration = Duration::from_millis(30);
@@ -41,8 +41,15 @@ impl Clock {
             .for_each(|(_, has_passed)| *has_passed = true);
     }
 
+    /// The times of all timers: those that are left of `TIMEOUT` and `DRAIN`.
     pub(crate) fn times(&self) -> Vec<Duration> {
-        self.0.borrow().iter().map(|(time, _)| *time).collect()
+        let timers = self.0.borrow();
+        let whole = |left| match left {
+            _ if left > TIMEOUT => left,
+            _ if left > DRAIN => TIMEOUT,
+            _ => DRAIN,
+        };
+        timers.iter().map(|(left, _)| whole(*left)).collect()
     }
 }
 
@@ -70,12 +77,13 @@ impl Pair {
         Outgoing::send(self.pool.take().unwrap()).into()
     }
 
-    /// Sends on these channels.
+    /// Sends on these channels, which have begun.
     pub(crate) fn sends(&self, channels: &[ChannelId]) -> AsyncTransfer {
         let mut transfer = self.group.transfer(channels.len());
         channels
             .iter()
             .for_each(|at| transfer.add(*at, self.send()));
+        drop(Task::new(transfer.finish()).waits());
         transfer
     }
 

@@ -1,18 +1,20 @@
 //! Awaited transfers: whatever is cancelled, the device is done with the memory that they return.
 
+use std::future::{Future as _, pending};
 use std::mem::ManuallyDrop;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::thread;
 use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, in_flight, posted, with};
 use verbs_async::verbs_channel::{
-    DownReason, Error, Queue, RejectReason, TransferError, TransportError,
+    BufferPool, DownReason, Error, Outgoing, Queue, RejectReason, TransferError, TransportError,
 };
 use verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
 
 use crate::bench::{Bench, Task, announce, done, later, now};
-use crate::transfer_bench::{
-    Clock, DRAIN, Pair, TIMEOUT, aborted, ends, flushes, is_rejected, results,
-};
+use crate::transfer_bench::{Clock, Pair, TIMEOUT, aborted, ends, flushes, is_rejected, results};
 
 #[test]
 fn set_that_is_larger_than_its_queues_succeeds_and_is_used_again() {
@@ -26,9 +28,10 @@ fn set_that_is_larger_than_its_queues_succeeds_and_is_used_again() {
             [a, b, a, a, b, a]
                 .iter()
                 .for_each(|at| transfer.add(*at, pair.send()));
-            assert!(posted().len() == 4 && !transfer.is_finished());
-            assert_eq!(transfer.drain().count(), 0, "not while some are in flight");
+            assert!(posted().is_empty(), "it is not awaited");
+            assert_eq!(transfer.drain().count(), 0, "not while some are to begin");
             let mut task = Task::new(transfer.finish()).waits();
+            assert_eq!(posted().len(), 4);
             for round in [0..4, 4..6] {
                 let requests: Vec<_> = posted()[round].to_vec();
                 done(requests);
@@ -73,7 +76,7 @@ fn operations_in_the_backlog_only_are_rejected_and_their_channel_goes_on() {
     let behind = Task::new(pair.a.run(pair.send())).waits();
     let clock = Clock::default();
     let ended = now(transfer.finish_within(Duration::ZERO, |time| clock.sleep(time)));
-    assert!(ended.is_err() && clock.times() == [DRAIN]);
+    assert!(ended.is_err() && clock.times().is_empty());
     for result in results(&mut transfer) {
         let reason = RejectReason::Backpressure(Queue::Send);
         assert!(matches!(result, Err(Error::Rejected(found)) if found == reason));
@@ -86,6 +89,85 @@ fn operations_in_the_backlog_only_are_rejected_and_their_channel_goes_on() {
     }
     done([*posted().last().unwrap()]);
     { behind }.ends().0.unwrap();
+}
+
+/// How long a post takes, and the timeout for four of them.
+const SLOW: Duration = Duration::from_millis(5);
+const SHORT: Duration = Duration::from_millis(20);
+
+#[test]
+fn timeout_counts_from_the_call_and_nothing_is_posted_after_it() {
+    let bench = Bench::new();
+    let pair = Pair::new(&bench);
+    let id = pair.a.id();
+    let mut transfer = pair.group.transfer(12);
+    (0..12).for_each(|_| transfer.add(id, pair.send()));
+    with(|library| (library.slow_posts, library.completes_sends) = (SLOW, true));
+    let before = posted().len();
+    // Nothing is begun by a future that is polled too late, and the runtime's timer is of no use.
+    let late = transfer.finish_within(SHORT, |_| pending::<()>());
+    thread::sleep(SHORT);
+    now(late).unwrap_err();
+    assert_eq!(posted().len(), before);
+    assert!(results(&mut transfer).iter().all(is_rejected));
+    (0..12).for_each(|_| transfer.add(id, pair.send()));
+    let ended = later(transfer.finish_within(SHORT, |_| pending::<()>()));
+    let posts = posted().len() - before;
+    // Eight are posted between two reads of the clock.
+    assert!((1..12).contains(&posts), "{posts}");
+    ended.unwrap_err();
+    let results = results(&mut transfer);
+    assert_eq!(
+        results.iter().filter(|result| result.is_ok()).count(),
+        posts
+    );
+    assert!(results[posts..].iter().all(is_rejected));
+    assert_eq!((aborted(), pair.a.is_down(), pair.free()), (0, false, 12));
+}
+
+#[test]
+fn slow_posts_do_not_hold_the_thread_of_the_executor() {
+    let bench = Bench::new();
+    let pair = Pair::new(&bench);
+    let pool = BufferPool::new(pair.group.pd(), 64, 200).unwrap();
+    let mut transfer = pair.group.transfer(200);
+    while let Some(block) = pool.take() {
+        transfer.add(pair.a.id(), Outgoing::send(block));
+    }
+    with(|library| library.completes_sends = true);
+    let before = posted().len();
+    {
+        let mut finishing = pin!(transfer.finish());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(finishing.as_mut().poll(&mut cx).is_pending(), "it yields");
+        assert!(posted().len() - before < 100);
+        later(finishing).unwrap();
+    }
+    assert_eq!(results(&mut transfer).len(), 200);
+}
+
+/// The set is dropped, or its timeout has passed, on a device that completes all at once.
+#[test]
+fn backlog_of_a_set_that_ends_is_not_posted() {
+    for is_dropped in [true, false] {
+        let bench = Bench::new();
+        let pair = Pair::new(&bench);
+        with(|library| library.completes_sends = false);
+        with(|library| library.posted.clear());
+        let mut transfer = pair.sends(&[pair.a.id(); 6]);
+        done(posted());
+        with(|library| library.completes_sends = true);
+        if is_dropped {
+            drop(transfer);
+        } else {
+            now(transfer.finish_within(Duration::ZERO, |_| pending::<()>())).unwrap_err();
+            let results = results(&mut transfer);
+            assert!(results[..2].iter().all(Result::is_ok));
+            assert!(results[2..].iter().all(is_rejected));
+        }
+        assert_eq!(posted().len(), 2);
+        assert_eq!((aborted(), pair.a.is_down(), pair.free()), (0, false, 12));
+    }
 }
 
 #[test]

@@ -486,15 +486,16 @@ fn what_cannot_be_posted_is_rejected_and_not_waited_for() {
 fn operation_that_a_layer_above_has_begun_is_not_waited_for() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
-    let mut transfer = Transfer::default();
+    let mut transfer = writes(channel.id(), &pool, 1);
     let mut entries = TransferEntries::of(&mut transfer);
-    let index = entries.add(channel.id(), &write(&pool));
+    let (_, _request) = entries.begin(0).unwrap();
+    assert!(entries.begin(0).is_none(), "it has begun");
     let ended = bounded(|| channel.transfer(&mut transfer, None));
     let stuck = TransferError::Stuck { stuck: 1, of: 1 };
     assert_eq!(ended.unwrap_err().to_string(), stuck.to_string());
     let mut entries = TransferEntries::of(&mut transfer);
     // Too late: its outcome is there.
     let late = Err(Failure::Transport(TransportError::Stuck));
-    entries.end(index, late, OwnedBuffer::empty());
+    entries.end(0, late, OwnedBuffer::empty());
     assert!(transfer.drain().all(|outcome| outcome.buffer.is_none()));
 }

@@ -1,8 +1,10 @@
 //! The operations of a transfer whose layer begins and awaits them in its own way.
 
+use std::mem;
+
 use verbs_core::WorkSuccess;
 
-use super::{Entry, Failure, NONE, State, Transfer, TransferError};
+use super::{Failure, State, Transfer, TransferError};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::request::OwnedRequest;
@@ -21,19 +23,27 @@ impl<'t> TransferEntries<'t> {
         Self(transfer)
     }
 
-    /// Adds an operation that is about to begin with this request. Returns its index.
-    #[must_use = "its outcome is recorded by its index"]
-    pub fn add(&mut self, channel: ChannelId, request: &OwnedRequest) -> usize {
-        let index = self.0.entries.len();
+    /// Takes out the request of an operation that is about to begin, and its channel. The operations of one
+    /// queue begin in the order in which they were [added](Transfer::add): `None` for one that has begun, or
+    /// whose predecessor has not.
+    #[must_use = "the operation ends when its outcome is recorded"]
+    pub fn begin(&mut self, index: usize) -> Option<(ChannelId, OwnedRequest)> {
+        let rails = self.0.rails.iter();
+        let at = rails.enumerate().find(|(_, rail)| rail.waiting == index)?.0;
+        let entry = self.0.entries.get_mut(index)?;
+        let State::Waiting(request) = &mut entry.state else {
+            return None;
+        };
         let has_memory = request.buffer().capacity() > 0;
-        self.0.entries.push(Entry {
-            channel,
-            state: State::Begun(has_memory),
-            next: NONE,
-        });
-        self.0.left += 1;
+        let begun = mem::replace(&mut entry.state, State::Begun(has_memory));
+        self.0.rails.get_mut(at)?.waiting = entry.next;
+        let channel = entry.channel;
         self.0.begun += 1;
-        index
+        self.0.unlink(at, index);
+        match begun {
+            State::Waiting(request) => Some((channel, request)),
+            _ => None,
+        }
     }
 
     /// Records how an operation has ended, with its buffer. A second call for the same operation

@@ -102,7 +102,7 @@ pub enum TransferError {
     /// - The layer [has taken](crate::engine::Engine::next_closing) the queue pair of these operations, and has
     ///   not destroyed it yet. Once it has, their buffers are returned by
     ///   [`next_completed`](crate::Channel::next_completed).
-    /// - The layer [has begun](TransferEntries::add) these operations, and has not ended them. It has their
+    /// - The layer [has begun](TransferEntries::begin) these operations, and has not ended them. It has their
     ///   tickets.
     #[error(
         "{stuck} of the {of} operations of a transfer are stuck: the device may still access their memory"

@@ -125,9 +125,9 @@ impl Transfer {
         true
     }
 
-    /// Takes a request that was not posted out of its rail: those in flight before it are followed by
+    /// Takes a request that was not posted here out of its rail: those in flight before it are followed by
     /// those that wait behind it.
-    fn unlink(&mut self, at: usize, index: usize) {
+    pub(super) fn unlink(&mut self, at: usize, index: usize) {
         let Some(rail) = self.rails.get(at).copied() else {
             return;
         };
