@@ -14,21 +14,25 @@
 //! extra poll now and then, but starves no task, in whatever order they come: it is random at
 //! the end of which budgets there are two.
 //!
-//! In a task of tokio, every fourth ready poll also spends one unit of the task's budget, as each of
-//! tokio's own operations does. Once that is used up, by either kind, the next poll of this crate is
-//! pending, too. Every fourth, because asking tokio takes 9 of the 233 instructions of an operation.
+//! In a task of tokio, a ready poll also spends one unit of the task's budget, as each of tokio's own
+//! operations does. Once that is used up, by either kind, all polls of both kinds are pending, until
+//! tokio polls the task anew. And there each yield is tokio's: a task that wakes itself is queued
+//! ahead of timers, sockets and the tasks that they wake, which it starves.
 
 use std::cell::Cell;
 use std::task::Context;
 #[cfg(feature = "tokio")]
-use std::task::Poll;
+use std::{future::Future as _, pin::pin, task::Poll};
 
-/// How many polls may be ready before a yield: some ten microseconds.
+#[cfg(feature = "tokio")]
+use tokio::task::{coop, yield_now};
+
+/// How many polls may be ready before a yield: some ten microseconds, and half the budget of a tokio task.
 const BUDGET: u32 = 64;
 
 thread_local! {
     static BUDGET_LEFT: Cell<u32> = const { Cell::new(BUDGET) };
-    // While a second poll is to be pending: the waker of the first. It is compared, and no more.
+    // While further polls are to be pending: the waker of the last. It is compared, and no more.
     static YIELDED: Cell<Option<*const ()>> = const { Cell::new(None) };
     static RANDOM: Cell<u32> = const { Cell::new(1) };
 }
@@ -44,45 +48,53 @@ pub(crate) fn must_yield(cx: &Context<'_>) -> bool {
 pub(crate) fn count_ready(cx: &Context<'_>) {
     // A waker that polls in place may have used up the budget meanwhile.
     let left = BUDGET_LEFT.get().saturating_sub(1);
+    #[cfg(feature = "tokio")]
+    let left = match coop::poll_proceed(&mut Context::from_waker(cx.waker())) {
+        Poll::Ready(unit) => {
+            unit.made_progress();
+            left
+        }
+        // The task's was used up before this poll.
+        Poll::Pending => 0,
+    };
     BUDGET_LEFT.set(left);
-    if left.is_multiple_of(4) {
-        spend_runtime_budget(cx);
-    }
 }
 
-// Not inlined: what a ready poll returns would be in memory across it.
-#[cfg(feature = "tokio")]
-#[cold]
-#[inline(never)]
-fn spend_runtime_budget(cx: &Context<'_>) {
-    // Afterwards, not before the poll: then there is nothing to give back if it is not ready. It is
-    // pending if the budget was used up before, and wakes the task, which costs one extra poll.
-    match tokio::task::coop::poll_proceed(&mut Context::from_waker(cx.waker())) {
-        Poll::Ready(unit) => unit.made_progress(),
-        Poll::Pending => BUDGET_LEFT.set(0),
-    }
-}
-
-#[cfg(not(feature = "tokio"))]
-fn spend_runtime_budget(_cx: &Context<'_>) {}
-
-/// Whether this poll yields, now that the budget is used up.
+/// Whether this poll yields, now that a budget is used up.
 #[cold]
 #[inline(never)]
 fn yields(cx: &Context<'_>) -> bool {
     let waker = Some(cx.waker().data());
     let first = YIELDED.take();
-    if first.is_none() && toss() {
+    let is_spent = runtime_must_yield();
+    if is_spent || (first.is_none() && toss()) {
         YIELDED.set(waker);
     } else {
         BUDGET_LEFT.set(BUDGET);
     }
     // It has yielded, and comes again.
-    if first == waker {
+    if first == waker && !is_spent {
         return false;
     }
-    cx.waker().wake_by_ref();
+    yield_to_others(cx);
     true
+}
+
+/// Whether the budget of the tokio task that runs here is used up.
+#[inline(always)]
+fn runtime_must_yield() -> bool {
+    #[cfg(feature = "tokio")]
+    return !coop::has_budget_remaining();
+    #[cfg(not(feature = "tokio"))]
+    false
+}
+
+/// Wakes the task, in tokio after other tasks and its driver have run.
+fn yield_to_others(cx: &Context<'_>) {
+    #[cfg(feature = "tokio")]
+    let _pending = pin!(yield_now()).poll(&mut Context::from_waker(cx.waker()));
+    #[cfg(not(feature = "tokio"))]
+    cx.waker().wake_by_ref();
 }
 
 /// One of two random values.
@@ -184,25 +196,39 @@ mod tests {
 
     #[cfg(feature = "tokio")]
     #[test]
-    fn ready_polls_spend_the_budget_of_a_tokio_task() {
-        const MANY: usize = 10_000;
-        let ready_polls = |cx: &Context<'_>| {
-            let polls = std::iter::repeat_with(|| {
-                // This crate's own count is not used up here.
-                BUDGET_LEFT.set(5);
-                count_ready(cx);
-                !must_yield(cx)
-            });
-            polls.take(MANY).take_while(|is_left| *is_left).count()
+    fn each_ready_poll_spends_one_unit_of_a_tokio_task() {
+        let tokio_left = || {
+            let unit = || coop::poll_proceed(&mut Context::from_waker(Waker::noop()));
+            let units = std::iter::repeat_with(|| unit().map(|unit| unit.made_progress()));
+            units.take_while(Poll::is_ready).count()
         };
-        let task = std::future::poll_fn(move |cx| {
-            let count = ready_polls(cx);
-            Poll::Ready((count, tokio::task::coop::has_budget_remaining()))
-        });
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let runtime = runtime.unwrap();
-        let (count, is_left) = runtime.block_on(async { tokio::spawn(task).await.unwrap() });
-        assert!((1..MANY).contains(&count), "{count} polls were ready");
-        assert!(!is_left, "tokio's own operations yield, too");
+        let left = |spent: u32| {
+            runtime.block_on(std::future::poll_fn(move |cx| {
+                let ready = (0..spent).map(|_| {
+                    // This crate's own count is not used up here.
+                    if BUDGET_LEFT.get() == 1 {
+                        BUDGET_LEFT.set(BUDGET);
+                    }
+                    polls(cx.waker(), 1)
+                });
+                let ready = ready.sum::<u32>();
+                Poll::Ready((ready, tokio_left(), must_yield(cx), must_yield(cx)))
+            }))
+        };
+        let (_, all, ..) = left(0);
+        let all = u32::try_from(all).unwrap();
+        for spent in [1, 10, all - 1, all, all + 1, 3 * all] {
+            let (ready, tokio_left, first, second) = left(spent);
+            // That the budget is used up is noticed by the poll after that.
+            assert_eq!(ready, spent.min(all + 1));
+            assert_eq!(tokio_left, all.saturating_sub(ready) as usize);
+            assert_eq!(
+                [first, second],
+                [spent > all; 2],
+                "until tokio polls it anew"
+            );
+        }
     }
 }

@@ -101,10 +101,16 @@
 //! # Cooperative scheduling
 //!
 //! A task whose operations are always ready would keep its executor from running timers and other
-//! tasks. So after every 64 ready polls on a thread, the next poll yields: it wakes its task at once
-//! and is [`Pending`]. If the poll after that has another waker, it may yield, too. This works on
-//! any executor, and without one: code that polls by hand just polls again. In a tokio task, every
-//! fourth ready poll also spends one unit of the task's budget.
+//! tasks. So after every 64 ready polls on a thread, the next poll yields: it is [`Pending`], and its task is
+//! woken. If the poll after that has another waker, it may yield, too. This works on
+//! any executor, and without one: code that polls by hand just polls again.
+//!
+//! With the feature `tokio`, each ready poll also spends one unit of the budget of the tokio task that polls, as
+//! tokio's own operations do, and a poll within tokio yields as
+//! [`yield_now`](https://docs.rs/tokio/latest/tokio/task/fn.yield_now.html) does: the task goes on after tokio's
+//! other tasks, timers and sockets had their turn. So, as with tokio's own operations, don't call the `block_on` of
+//! another executor within a tokio task, which never returns from there to tokio: call it in `spawn_blocking` or
+//! `block_in_place`.
 //!
 //! [`Pending`]: std::task::Poll::Pending
 //!

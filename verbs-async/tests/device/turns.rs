@@ -2,18 +2,21 @@
 
 use std::future::pending;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use async_io::Async;
 use futures_util::future::join_all;
-use verbs_async::verbs_channel::{BufferPool, Queue};
+use tokio::runtime::Builder;
+use verbs_async::verbs_channel::{BufferPool, Channel, Queue};
 use verbs_async::{AsyncChannel, AsyncGroup};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{begin, device_name, peer_name};
 
 use crate::ends::{
-    WAYS, Way, alone, block, buffer, connect, narrow_pair, pair, poll_once, run, within,
+    WAYS, Way, alone, block, buffer, connect, events, narrow_pair, pair, poll_once, run, within,
 };
 
 /// Lets others run for a while.
@@ -231,5 +234,71 @@ fn an_operation_that_timed_out_and_is_dropped_returns_its_block() {
             left.send(block(&pool, b"next")).await.0.unwrap();
             assert_eq!(&receiving.await.1[..4], b"next");
         });
+    }
+}
+
+/// Sends and receives on a pair of channels, as long as it is polled, and counts the round trips.
+async fn round_trips(group: AsyncGroup, trips: Arc<AtomicU32>) {
+    let (left, right) = group.loopback().unwrap();
+    let (mut to, mut from) = (buffer(group.pd(), &[1; 8]), buffer(group.pd(), &[0; 8]));
+    loop {
+        for (sender, receiver) in [(&left, &right), (&right, &left)] {
+            let receiving = receiver.receive(from);
+            let (sent, bytes) = sender.send(to).await;
+            sent.unwrap();
+            to = bytes;
+            let (received, bytes) = receiving.await;
+            received.unwrap();
+            from = bytes;
+        }
+        trips.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn every_tokio_task_gets_its_share_and_timers_tick() {
+    let _test = begin!();
+    let runtimes = (1..=4).map(|workers| {
+        let mut builder = match workers {
+            1 => Builder::new_current_thread(),
+            _ => Builder::new_multi_thread(),
+        };
+        let runtime = builder.worker_threads(workers).enable_all().build();
+        (workers, runtime.unwrap())
+    });
+    for (workers, runtime) in runtimes {
+        let trips = [(); 4].map(|()| Arc::<AtomicU32>::default());
+        let ticks = Arc::<AtomicU32>::default();
+        let ticked = Arc::clone(&ticks);
+        let time = Duration::from_secs(3);
+        let context = verbs_harness::context();
+        runtime.block_on(async {
+            let pd = context.alloc_pd().unwrap();
+            let events = events(Way::Tokio, pd.context());
+            let channels = Channel::builder(&pd).peer_timeout(None);
+            let group = AsyncGroup::new(channels, 8, &events).unwrap();
+            for trips in &trips {
+                tokio::spawn(round_trips(group.clone(), Arc::clone(trips)));
+            }
+            tokio::spawn(async move {
+                loop {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    ticked.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            tokio::time::sleep(time).await;
+        });
+        drop(runtime);
+        let trips = trips.map(|trips| trips.load(Ordering::Relaxed));
+        let ticks = ticks.load(Ordering::Relaxed);
+        println!("{workers} workers: {trips:?} round trips, {ticks} ticks");
+        let all = trips.iter().sum::<u32>();
+        assert!(all > 0);
+        let least = all / 4 / 4;
+        assert!(trips.iter().all(|trips| *trips >= least), "{trips:?}");
+        // A round trip is four operations.
+        let budgets = 4 * all / 128;
+        assert!(ticks >= budgets / 8, "{ticks} ticks in {budgets} budgets");
     }
 }
