@@ -14,7 +14,10 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
         panicked += usize::from(panics(|| waker.wake()));
     }
     if panicked > 0 {
-        log_error(format_args!("the wakers of {panicked} tasks panicked"));
+        log_error(format_args!(
+            "the wakers of {panicked} tasks panicked, and these tasks may sleep on: a waker must work on any \
+             thread, see the documentation of verbs_async::notifier"
+        ));
     }
 }
 

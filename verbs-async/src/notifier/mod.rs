@@ -7,6 +7,25 @@
 //! | [`AsyncIoNotifier`] (feature `async-io`) | nothing: it works with smol and any other executor | async-io's reactor |
 //! | [`ThreadNotifier`] | nothing | a thread that all notifiers of this kind share |
 //!
+//! # Wakers
+//!
+//! A task must have a waker that works on any thread, as `Waker: Send + Sync` requires. It may be woken from the
+//! thread in the table above, from each thread that polls something of this crate, and, if it connects, closes or
+//! awaits a destruction, from helper threads. The wakers of tokio, smol and pollster work so. Those of
+//! monoio do only with its feature `sync`: without that they panic on another thread, or wake nothing.
+//!
+//! If a waker panics, its task may sleep on. That is logged, and wakes of other tasks are not affected. If it was
+//! registered with a notifier itself, that notifier has failed.
+//!
+//! An executor whose wakers work on one thread only can still await operations, completions and device events if
+//! that thread also watches the descriptors. It needs a notifier of its own for each, such as `OwnLoop` below, for
+//! `CompletionChannel::poll_fd` and `Context::poll_fd`. All code that uses the group or the queue runs on that
+//! thread. What helper threads complete is not for it: instead, connect with a
+//! [handshake that blocks](verbs_channel::PreparedChannel::handshake) and [`AsyncGroup::join`], without watching the
+//! peer, and drop channels instead of closing them.
+//!
+//! [`AsyncGroup::join`]: crate::AsyncGroup::join
+//!
 //! # Writing a notifier
 //!
 //! A notifier for another event loop has to keep these rules:
@@ -19,22 +38,26 @@
 //! - `Pending` means that the waker will be woken when the descriptor becomes readable, without
 //!   delay if it is readable already, or when the notifier fails. The notifier needs to store one
 //!   waker only, that of the last call.
-//! - After it has failed, for example because its event loop has ended, every call returns an
+//! - After it has failed, for example because its event loop has ended or its waker has panicked, every call returns an
 //!   error. No call panics or is pending then.
 //! - While it wakes, it holds no lock that `poll_readable` takes. A waker may call `poll_readable`
 //!   on the same notifier from within `wake`, so `poll_readable` itself wakes no waker.
 //!
 //! This example is for a program with a loop of its own. It asks the kernel at each call, so it has
-//! no readiness to reset:
+//! no readiness to reset. Everything is woken on the thread of `block_on`:
 //!
 //! ```
+//! use std::future::Future;
 //! use std::os::fd::{AsFd, OwnedFd};
+//! use std::pin::pin;
+//! use std::sync::atomic::{AtomicBool, Ordering};
 //! use std::sync::{Arc, Mutex};
-//! use std::task::{Context, Poll, Waker};
-//! use std::{future, io, time::Duration};
+//! use std::task::{Context, Poll, Wake, Waker};
+//! use std::{io, time::Duration};
 //!
 //! use rustix::event::{PollFd, PollFlags, Timespec, poll};
-//! use verbs_async::CqNotifier;
+//! use verbs_async::verbs_core::{self, CompletionChannel};
+//! use verbs_async::{AsyncCq, CqEvents, CqNotifier};
 //!
 //! struct OwnLoop {
 //!     descriptor: OwnedFd,
@@ -68,7 +91,40 @@
 //!     }
 //! }
 //!
-//! # use std::{io::Write, pin::pin, sync::atomic::{AtomicU32, Ordering}, task::Wake};
+//! /// Runs a future, and lets the notifier wake when the future waits.
+//! fn block_on<T>(own: &OwnLoop, future: impl Future<Output = T>) -> io::Result<T> {
+//!     let woken = Arc::new(Woken::default());
+//!     let waker = Waker::from(Arc::clone(&woken));
+//!     let mut future = pin!(future);
+//!     loop {
+//!         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+//!             return Ok(output);
+//!         }
+//!         while !woken.0.swap(false, Ordering::Relaxed) {
+//!             own.run_once()?;
+//!         }
+//!     }
+//! }
+//!
+//! #[derive(Default)]
+//! struct Woken(AtomicBool);
+//!
+//! impl Wake for Woken {
+//!     fn wake(self: Arc<Self>) {
+//!         self.0.store(true, Ordering::Relaxed);
+//!     }
+//! }
+//!
+//! fn example(context: &verbs_core::Context) -> verbs_async::Result<()> {
+//!     let channel = CompletionChannel::create(context)?;
+//!     let descriptor = channel.poll_fd()?.try_clone_to_owned()?;
+//!     let own = Arc::new(OwnLoop { descriptor, waker: Mutex::default() });
+//!     let cq = AsyncCq::create(&CqEvents::new(channel, Arc::clone(&own))?, 64)?;
+//!     // … post a request with this `wr_id`, then:
+//!     let completion = block_on(&own, cq.poll_wr_id(1))??;
+//!     Ok(())
+//! }
+//! # use std::{io::Write, sync::atomic::AtomicU32};
 //! # #[derive(Default)]
 //! # struct Count(AtomicU32);
 //! # impl Wake for Count {
@@ -105,6 +161,7 @@ use std::future::{self, Future};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 #[cfg(feature = "async-io")]
@@ -164,6 +221,21 @@ pub trait CqNotifier: Send + Sync {
     /// Those of creating a notifier.
     fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
         Ok(Box::new(ThreadNotifier::new(descriptor)?))
+    }
+}
+
+/// For an event loop that keeps the other half.
+impl<N: CqNotifier + ?Sized> CqNotifier for Arc<N> {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        (**self).poll_readable(cx)
+    }
+
+    fn readable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
+        (**self).readable()
+    }
+
+    fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
+        (**self).another(descriptor)
     }
 }
 

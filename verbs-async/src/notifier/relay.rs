@@ -1,10 +1,12 @@
 //! A relay: the one waker that a reactor gets, which wakes the waker of the last caller.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::sync::Mutex;
+use crate::wake;
 
 /// Stands between a reactor and the wakers of its callers.
 ///
@@ -21,6 +23,8 @@ pub(super) struct Relay {
 struct Last {
     waker: Mutex<Option<Waker>>,
     woken: AtomicBool,
+    // A task is not woken, and may sleep on: the notifier has failed.
+    has_panicked: AtomicBool,
 }
 
 impl Relay {
@@ -31,11 +35,16 @@ impl Relay {
     }
 
     /// Polls `source`, which registers the relay's waker, for the caller with the context `cx`.
-    pub(super) fn poll<T>(
+    ///
+    /// It is an error after a waker has panicked.
+    pub(super) fn poll(
         &self,
         cx: &Context<'_>,
-        source: impl FnOnce(&mut Context<'_>) -> Poll<T>,
-    ) -> Poll<T> {
+        source: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        if self.last.has_panicked.load(Ordering::Relaxed) {
+            return Poll::Ready(Err(io::Error::other(PANICKED)));
+        }
         // First, so that a wake-up during the poll finds the waker.
         self.last.register(cx.waker());
         // The waker stays registered if this is ready: it may be that of a later call by now.
@@ -80,9 +89,14 @@ impl Wake for Last {
         // Before the waker is taken: a call that registers later finds the flag set.
         self.woken.store(true, Ordering::Relaxed);
         if let Some(waker) = self.take() {
-            // The panic hook has reported a panic. The reactor's thread continues, as it has other
-            // wakers to wake.
-            let _panicked = crate::wake::panics(|| waker.wake());
+            // The reactor's thread continues, as it has other wakers to wake.
+            if wake::panics(|| waker.wake()) {
+                self.has_panicked.store(true, Ordering::Relaxed);
+                wake::log_error(format_args!("a notifier has failed: {PANICKED}"));
+            }
         }
     }
 }
+
+const PANICKED: &str = "the waker of its task panicked, as some do that are woken on another thread than their \
+    executor's, see the documentation of verbs_async::notifier";

@@ -203,8 +203,10 @@ impl Wake for Panics {
     }
 }
 
-fn panicking_waker_stops_no_other(make: Make) {
+/// As if it was woken on another thread than its executor's, which it cannot bear.
+fn waker_that_panics_fails_its_notifier_and_no_other(make: Make) {
     let (reader, writer) = pipe();
+    let other = make(reader.as_fd());
     for _ in 0..3 {
         let notifier = make(reader.as_fd());
         let panics = Arc::new(Panics::default());
@@ -212,10 +214,18 @@ fn panicking_waker_stops_no_other(make: Make) {
         let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
         write(&writer);
-        while !panics.was_woken.load(Ordering::Relaxed) {
+        wait_readable(&*other).unwrap();
+        while Arc::strong_count(&panics) > 2 || !panics.was_woken.load(Ordering::Relaxed) {
             thread::yield_now();
         }
-        wait_readable(&*notifier).unwrap();
+        let error = loop {
+            match notifier.poll_readable(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Err(error)) => break error,
+                _ => thread::yield_now(),
+            }
+        };
+        assert!(error.to_string().contains("waker"), "{error}");
+        wait_readable(&*notifier).unwrap_err();
         drain(&reader);
     }
 }
@@ -377,7 +387,7 @@ macro_rules! suite {
                     the_last_waker_is_woken,
                     replaced_waker_may_call_the_notifier,
                     waker_may_poll_in_place,
-                    panicking_waker_stops_no_other,
+                    waker_that_panics_fails_its_notifier_and_no_other,
                     dropped_notifier_releases_its_descriptor_and_waker,
                     waker_may_drop_the_notifier,
                     concurrent_readable_futures_are_all_woken,

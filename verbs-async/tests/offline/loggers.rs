@@ -5,12 +5,14 @@ use std::future::Future as _;
 use std::rc::Rc;
 use std::sync::{Arc, Weak, mpsc};
 use std::task::{Context, Wake, Waker};
+use std::thread::{self, ThreadId};
 
 use fake_libibverbs::with;
 use verbs_async::CqEvents;
 use verbs_harness::logged::{bombs, does, lines, listen, panics};
 
-use crate::bench::{Bench, Task, announce, bounded, done, later};
+use crate::bench::{Bench, Task, announce, bounded, done, later, now};
+use crate::groups::posted;
 
 #[test]
 fn every_queue_is_notified_of_a_notifier_failure() {
@@ -158,4 +160,41 @@ fn events_arrive_after_a_waker_and_the_logger_have_panicked() {
     done([2]);
     bench.announce([cq.cq()]);
     assert_eq!(task.was_woken(), 1);
+}
+
+/// A waker of an executor that only its own thread may wake.
+struct OneThread(ThreadId);
+
+impl Wake for OneThread {
+    fn wake(self: Arc<Self>) {
+        assert_eq!(thread::current().id(), self.0, "woken on another thread");
+    }
+}
+
+#[test]
+fn task_that_cannot_be_woken_on_this_thread_is_logged_and_keeps_its_outcome() {
+    listen();
+    let bench = Bench::new();
+    let (cq, peer) = (bench.cq(), crate::groups::Peer::new(&bench));
+    let elsewhere = thread::spawn(|| thread::current().id()).join().unwrap();
+    let waker = Waker::from(Arc::new(OneThread(elsewhere)));
+    let mut cx = Context::from_waker(&waker);
+    let mut one = Box::pin(cq.poll_wr_id(1));
+    assert!(one.as_mut().poll(&mut cx).is_pending());
+    let mut send = peer.send();
+    assert!(send.future().poll(&mut cx).is_pending());
+    done([1]);
+    bench.announce([cq.cq()]);
+    done(posted());
+    announce(&bench);
+    let lines = lines();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.contains("must work on any thread"))
+    );
+    // Each sees it if it is polled for another reason.
+    assert_eq!(now(one).unwrap().wr_id(), 1);
+    send.ends().0.unwrap();
 }
