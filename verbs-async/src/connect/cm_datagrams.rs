@@ -32,7 +32,8 @@ use crate::events::CqEvents;
 /// Its endpoint has the key [`QKey::RDMA_UDP`](verbs_channel::verbs_core::QKey::RDMA_UDP), and answers each
 /// request with [`AsyncDatagrams::answer_cm`].
 ///
-/// Dropping it rejects the peers that wait. The endpoint continues to receive.
+/// Dropping it rejects the peers that wait. To bind its port again, [`close`](Self::close) it first. The endpoint
+/// continues to receive.
 ///
 /// ```no_run
 /// # async fn example(
@@ -105,6 +106,15 @@ impl CmDatagramListener {
                 private_data: *request.private_data(),
                 request: Elsewhere::new(request),
             })
+    }
+
+    /// Closes the listener, and waits until a helper thread has done that: its port is free then. Peers that wait
+    /// are rejected.
+    ///
+    /// Dropping the listener does the same without waiting, so a listener that is bound next may find the port in
+    /// use (`EADDRINUSE`). Dropping the future has the same effect.
+    pub async fn close(self) {
+        self.requests.close().await;
     }
 
     /// The address that it listens at.

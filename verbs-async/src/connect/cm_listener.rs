@@ -21,7 +21,7 @@ use crate::events::CqEvents;
 /// [`AsyncChannel::accept_cm`]. A server for programs that do not use this crate takes each
 /// [`request`](Self::request), and accepts it with [`AsyncGroup::accept_cm_raw`].
 ///
-/// Dropping it rejects the peers that wait.
+/// Dropping it rejects the peers that wait. To bind its port again, [`close`](Self::close) it first.
 ///
 /// ```no_run
 /// # async fn example(
@@ -95,6 +95,15 @@ impl CmListener {
     pub fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<CmRequest>> {
         let polled = self.requests.poll_request(cx);
         polled.map_ok(CmRequest::new)
+    }
+
+    /// Closes the listener, and waits until a helper thread has done that: its port is free then. Peers that wait
+    /// are rejected.
+    ///
+    /// Dropping the listener does the same without waiting, so a listener that is bound next may find the port in
+    /// use (`EADDRINUSE`). Dropping the future has the same effect.
+    pub async fn close(self) {
+        self.requests.close().await;
     }
 
     pub(super) const fn events(&self) -> &CqEvents {

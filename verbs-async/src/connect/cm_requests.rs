@@ -95,6 +95,17 @@ impl<L: Takes> Requests<L> {
         }
     }
 
+    /// Destroys the listener on a helper thread, and waits for that.
+    pub(super) async fn close(self) {
+        if let Some(taking) = self.taking {
+            // It has the listener until then. Its request is rejected.
+            drop(Elsewhere::new(taking.await));
+        }
+        let listener = self.listener.into_inner();
+        // It is made in any case, so it has no error.
+        let _closed = blocking::run_always(move || drop(listener)).await;
+    }
+
     pub(super) const fn local_addr(&self) -> Option<SocketAddr> {
         self.local_addr
     }

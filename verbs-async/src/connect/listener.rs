@@ -84,6 +84,9 @@ struct ListenerState {
     start: Start,
     // What a peer that is late has not done.
     late: &'static str,
+    // Of `rdma_cm`: closes what accepts, and waits for that.
+    #[cfg(feature = "rdmacm")]
+    close: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     accepting: Option<Accepting>,
     handshakes: Vec<Pin<Box<dyn Future<Output = Arrival> + Send>>>,
 }
@@ -100,6 +103,8 @@ impl Listener {
             accept: Box::new(accept),
             start,
             late: "write",
+            #[cfg(feature = "rdmacm")]
+            close: None,
             accepting: None,
             handshakes: Vec::new(),
         };
@@ -116,9 +121,12 @@ impl Listener {
         group: AsyncGroup,
         start: Start,
         accept: impl Fn() -> Accepting + Send + 'static,
+        close: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
         let mut this = Self::new(group, start, accept);
-        this.state.get_mut().late = "confirm";
+        let state = this.state.get_mut();
+        state.late = "confirm";
+        state.close = Some(Box::pin(close));
         this
     }
 
@@ -144,6 +152,22 @@ impl Listener {
     pub fn max_handshakes(mut self, peers: usize) -> Self {
         self.max_handshakes = peers.max(1);
         self
+    }
+
+    /// Ends the handshakes in progress, and closes what it listens with: its port is free when this returns.
+    ///
+    /// Dropping the listener does the same, but with `rdma_cm` on a helper thread, without waiting for it.
+    pub async fn close(self) {
+        #[cfg(feature = "rdmacm")]
+        {
+            let mut state = self.state.into_inner();
+            let close = state.close.take();
+            // It has what `close` closes.
+            drop(state);
+            if let Some(close) = close {
+                close.await;
+            }
+        }
     }
 
     /// Waits for the next peer whose handshake has completed or failed.

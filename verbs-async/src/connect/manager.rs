@@ -16,7 +16,7 @@ use verbs_channel::{ConnectedMember, PreparedChannel};
 use super::awaited::Awaited;
 use super::cm_listener::{CmListener, CmRequest};
 use super::failure::exchange_error;
-use super::listener::{Listener, Meet};
+use super::listener::{Accepting, Listener, Meet};
 use super::resolve::resolve_by;
 use super::steps::{end_elsewhere, ended, explained, watch};
 use super::time::{self, Deadline};
@@ -170,7 +170,8 @@ impl AsyncGroup {
     pub fn listen_cm(&self, listener: CmListener) -> Listener {
         let listener = Arc::new(Mutex::new(listener));
         let start = time::of_events(&self.shared().events);
-        Listener::of_manager(self.clone(), start, move || {
+        let last = Arc::clone(&listener);
+        let accept = move || -> Accepting {
             let listener = Arc::clone(&listener);
             Box::pin(async move {
                 let next = poll_fn(|cx| listener.lock().poll_request(cx)).await;
@@ -181,6 +182,11 @@ impl AsyncGroup {
                 });
                 Ok((meet, peer))
             })
+        };
+        Listener::of_manager(self.clone(), start, accept, async move {
+            if let Some(last) = Arc::into_inner(last) {
+                last.into_inner().close().await;
+            }
         })
     }
 

@@ -14,6 +14,7 @@ use crate::coop;
 use crate::deferred::{self, Defers as _};
 use crate::error::{Error, Result};
 use crate::events::{CqEvents, CqListener};
+use crate::notifier;
 use crate::sync::{Mutex, MutexGuard};
 use crate::watched::{DeviceListener, Failed};
 use state::{CqState, Failure, SharedCq, Waiter};
@@ -222,7 +223,7 @@ impl SharedCq {
             state.drive(|state| !state.kept.is_empty());
         }
         let found = state.take_kept(slots);
-        let (polled, spare) = match state.failed {
+        let (polled, spare) = match &state.failed {
             _ if found > 0 || slots.is_empty() => (Poll::Ready(Ok(found)), Some(waker)),
             Some(failure) => (Poll::Ready(Err(failure.into())), Some(waker)),
             None => {
@@ -260,7 +261,7 @@ impl SharedCq {
         if !state.has_found(key) {
             state.drive(|state| state.has_found(key));
         }
-        let (polled, spare) = match (state.take_found(key), state.failed) {
+        let (polled, spare) = match (state.take_found(key), &state.failed) {
             (Some(found), _) => (Poll::Ready(Ok(found)), Some(waker)),
             (None, Some(failure)) => (Poll::Ready(Err(failure.into())), Some(waker)),
             (None, None) => (Poll::Pending, state.set_waker(key, waker)),
@@ -317,7 +318,7 @@ impl CqListener for SharedCq {
 
     fn on_notifier_failed(&self, error: &io::Error) {
         let mut state = self.state.lock();
-        state.fail(Failure::Io(error.kind()));
+        state.fail(Failure::Io(Arc::new(notifier::copy_of(error))));
         self.unlock_and_wake(state);
     }
 }

@@ -14,6 +14,7 @@ use crate::blocking;
 use crate::deferred::{self, Deferred, Defers};
 use crate::error::Error;
 use crate::events::Subscription;
+use crate::notifier;
 use crate::sync::Mutex;
 
 /// What the clones of a queue share.
@@ -70,9 +71,9 @@ struct WaiterList {
 }
 
 /// Why there are no more completions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Failure {
-    Io(io::ErrorKind),
+    Io(Arc<io::Error>),
     Poll(PollError),
     Event(EventType),
 }
@@ -108,8 +109,7 @@ impl CqState {
             }
             self.armed = true;
             if let Err(error) = self.subscription.arm() {
-                let kind = io::Error::from(error).kind();
-                self.fail(Failure::Io(kind));
+                self.fail(Failure::Io(Arc::new(error.into())));
             }
         }
     }
@@ -318,12 +318,12 @@ impl Waiter {
     }
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
+impl From<&Failure> for Error {
+    fn from(failure: &Failure) -> Self {
         match failure {
-            Failure::Io(kind) => Self::Io(kind.into()),
-            Failure::Poll(error) => Self::Poll(error),
-            Failure::Event(event) => Self::Down(DownReason::Event(event)),
+            Failure::Io(error) => Self::Io(notifier::copy_of(error)),
+            Failure::Poll(error) => Self::Poll(*error),
+            Failure::Event(event) => Self::Down(DownReason::Event(*event)),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use verbs_channel::verbs_core::{self, CompletionChannel, CompletionQueue};
 
 use crate::error::{Error, Result};
-use crate::notifier::{CqNotifier, ThreadNotifier};
+use crate::notifier::{self, CqNotifier, ThreadNotifier};
 use crate::sync::Mutex;
 use crate::wake::{OnReadable, self_waker};
 use crate::watched::Watch;
@@ -99,7 +99,7 @@ impl CqEvents {
     #[cfg(feature = "tokio")]
     pub fn create_tokio(context: &verbs_core::Context) -> Result<Self> {
         let channel = CompletionChannel::create(context)?;
-        let notifier = crate::notifier::TokioNotifier::new(channel.poll_fd()?)?;
+        let notifier = notifier::TokioNotifier::new(channel.poll_fd()?)?;
         Self::new(channel, notifier)
     }
 
@@ -113,7 +113,7 @@ impl CqEvents {
     #[cfg(feature = "async-io")]
     pub fn create_async_io(context: &verbs_core::Context) -> Result<Self> {
         let channel = CompletionChannel::create(context)?;
-        let notifier = crate::notifier::AsyncIoNotifier::new(channel.poll_fd()?)?;
+        let notifier = notifier::AsyncIoNotifier::new(channel.poll_fd()?)?;
         Self::new(channel, notifier)
     }
 
@@ -173,7 +173,9 @@ impl Subscription {
     pub(crate) fn arm(&self) -> Result<()> {
         // Locked until the queue is armed: if the notifier fails after that, `fail` calls its listener.
         let mut queues = self.events.inner.queues.lock();
-        queues.arm(key(&self.cq))?;
+        queues
+            .arm(key(&self.cq))
+            .map_err(|error| notifier::copy_of(&error))?;
         self.cq.req_notify(false)?;
         Ok(())
     }
@@ -195,8 +197,7 @@ impl OnReadable for Inner {
                 Poll::Ready(Err(error)) => Err(error),
             };
             if let Err(error) = taken {
-                self.fail(&error);
-                return;
+                return self.fail(Arc::new(error));
             }
         }
     }
@@ -217,11 +218,11 @@ impl Inner {
     }
 
     /// The notifier has failed: calls all listeners.
-    fn fail(&self, error: &io::Error) {
-        let listeners = self.queues.lock().fail(error.kind());
+    fn fail(&self, error: Arc<io::Error>) {
+        let listeners = self.queues.lock().fail(Arc::clone(&error));
         for listener in listeners {
             if let Some(listener) = listener.upgrade() {
-                listener.on_notifier_failed(error);
+                listener.on_notifier_failed(&error);
             }
         }
     }

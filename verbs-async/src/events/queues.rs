@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 
 use crate::sync::Mutex;
 
@@ -11,7 +12,7 @@ pub(crate) struct Queues<L> {
     // How many entries are armed.
     armed: usize,
     // Why there are no more events.
-    failed: Option<io::ErrorKind>,
+    failed: Option<Arc<io::Error>>,
 }
 
 struct Entry<L> {
@@ -56,9 +57,9 @@ impl<L: Clone> Queues<L> {
 
     /// Records that a queue is about to be armed. This is done first, so that its event does not
     /// find it unarmed.
-    pub(crate) fn arm(&mut self, key: usize) -> io::Result<()> {
-        if let Some(kind) = self.failed {
-            return Err(kind.into());
+    pub(crate) fn arm(&mut self, key: usize) -> Result<(), Arc<io::Error>> {
+        if let Some(error) = &self.failed {
+            return Err(Arc::clone(error));
         }
         if let Some(entry) = self.entries.get_mut(&key)
             && !entry.armed
@@ -70,8 +71,8 @@ impl<L: Clone> Queues<L> {
     }
 
     /// Records that there are no more events; returns all listeners.
-    pub(crate) fn fail(&mut self, kind: io::ErrorKind) -> Vec<L> {
-        self.failed = Some(kind);
+    pub(crate) fn fail(&mut self, error: Arc<io::Error>) -> Vec<L> {
+        self.failed = Some(error);
         let entries = self.entries.values();
         entries.filter_map(|entry| entry.listener.clone()).collect()
     }

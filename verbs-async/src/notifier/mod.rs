@@ -157,12 +157,15 @@ mod thread;
 #[cfg(feature = "tokio")]
 mod tokio;
 
+use std::error::Error;
 use std::future::{self, Future};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+
+use verbs_channel::verbs_core::ErrorChain;
 
 #[cfg(feature = "async-io")]
 pub use self::async_io::AsyncIoNotifier;
@@ -173,11 +176,22 @@ pub use self::tokio::TokioNotifier;
 /// Whether a notifier has failed because its runtime has ended. That is not logged: many programs end so, and
 /// operations that are awaited elsewhere return an error.
 pub(crate) fn has_ended(error: &io::Error) -> bool {
-    #[cfg(feature = "tokio")]
-    let has_ended = ::tokio::runtime::is_rt_shutdown_err;
-    #[cfg(not(feature = "tokio"))]
-    let has_ended = |_: &io::Error| false;
-    has_ended(error)
+    error
+        .get_ref()
+        .is_some_and(<dyn Error + Send + Sync>::is::<RuntimeEnded>)
+}
+
+/// Why a notifier of tokio has failed, in words that say what happened to whom.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the tokio runtime in which its notifier was made was shut down")]
+struct RuntimeEnded;
+
+/// The same error, for another caller.
+pub(crate) fn copy_of(error: &io::Error) -> io::Error {
+    match has_ended(error) {
+        true => io::Error::other(RuntimeEnded),
+        false => io::Error::new(error.kind(), ErrorChain::new(error).to_string()),
+    }
 }
 
 /// Reports when a descriptor is readable, such as that of a

@@ -10,11 +10,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::Handle;
+use tokio::runtime::{self, Handle};
 use tokio::task::coop;
 
-use super::CqNotifier;
 use super::relay::Relay;
+use super::{CqNotifier, RuntimeEnded};
 
 /// Needs the feature `tokio`. A notifier that uses the tokio runtime in which it was
 /// created.
@@ -59,7 +59,7 @@ impl TokioNotifier {
             io::Error::other("I/O is not enabled in this tokio runtime, see Builder::enable_io")
         })?;
         Ok(Self {
-            registered: registered.map_err(io::Error::from)?,
+            registered: registered.map_err(|error| explained(error.into()))?,
             relay: Relay::new(),
             runtime,
         })
@@ -72,7 +72,8 @@ impl CqNotifier for TokioNotifier {
         // this again from within that wake-up, and so on without end.
         self.relay.poll(cx, |cx| {
             let readable = future::poll_fn(|cx| {
-                let mut readable = ready!(self.registered.poll_read_ready(cx))?;
+                let readable = ready!(self.registered.poll_read_ready(cx));
+                let mut readable = readable.map_err(explained)?;
                 readable.clear_ready();
                 Poll::Ready(Ok(()))
             });
@@ -89,5 +90,13 @@ impl CqNotifier for TokioNotifier {
 
     fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
         Ok(Box::new(Self::within(self.runtime.clone(), &descriptor)?))
+    }
+}
+
+/// In words of this crate, if the runtime has ended: tokio's are about a context that was found.
+fn explained(error: io::Error) -> io::Error {
+    match runtime::is_rt_shutdown_err(&error) {
+        true => io::Error::other(RuntimeEnded),
+        false => error,
     }
 }

@@ -11,10 +11,12 @@ use futures_util::future::{Either, join, select};
 use futures_util::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::exchange::ExchangeError;
 use verbs_async::verbs_channel::exchange::rdmacm::refused;
-use verbs_async::verbs_channel::verbs_core::rdmacm::{Connector, Listener, Message, PrivateData};
+use verbs_async::verbs_channel::verbs_core::rdmacm::{
+    Connector, DatagramListener, Listener, Message, PrivateData,
+};
 use verbs_async::verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDomain};
 use verbs_async::verbs_channel::{self, BufferPool, Channel, DownReason};
-use verbs_async::{AsyncChannel, AsyncGroup, CmListener, Error};
+use verbs_async::{AsyncChannel, AsyncGroup, CmDatagramListener, CmListener, Error};
 use verbs_harness::child::{Child, role};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{Test, begin, peer_name, until};
@@ -392,6 +394,44 @@ fn cancelled_connects_and_accepts_leave_no_descriptor() {
             // Some of its peers have given up, but may not have been noticed yet.
             drop(listener);
             assert!(settled(before), "{} of {before}", open_descriptors());
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn port_of_a_closed_listener_is_free() {
+    let test = begin!();
+    for way in WAYS {
+        let Some(Server { pd, listener, addr }) = Server::new(&test) else {
+            return;
+        };
+        run(way, async move {
+            let servers = group(way, &pd);
+            let mut listener = Some(listener);
+            for at in 0..20 {
+                let bound = listener.take();
+                let bound = bound.unwrap_or_else(|| Listener::bind(addr, 4).expect("it is free"));
+                let mut watched = watched(way, &pd, bound);
+                // Not polled; while a request is being taken; and as that of a group.
+                match at % 3 {
+                    0 => watched.close().await,
+                    1 => {
+                        let never = within(Duration::ZERO, watched.request()).await;
+                        assert!(never.is_none());
+                        watched.close().await;
+                    }
+                    _ => {
+                        let mut listener = servers.listen_cm(watched);
+                        let never = within(Duration::ZERO, listener.accept()).await;
+                        assert!(never.is_none());
+                        listener.close().await;
+                    }
+                }
+                let datagrams = DatagramListener::bind(addr, 4).expect("it is free");
+                let datagrams = CmDatagramListener::new(datagrams, &events(way, pd.context()));
+                datagrams.unwrap().close().await;
+            }
         });
     }
 }

@@ -208,9 +208,10 @@ fn removed_queue_costs_no_extra_read() {
 fn arming_during_a_failure_fails_or_is_notified() {
     explore(|| {
         let hub = Hub::new(&[1]);
+        let failed = || std::sync::Arc::new(io::ErrorKind::BrokenPipe.into());
         let loses = {
             let hub = Arc::clone(&hub);
-            thread::spawn(move || hub.queues.lock().fail(io::ErrorKind::BrokenPipe))
+            thread::spawn(move || hub.queues.lock().fail(failed()))
         };
         let armed = hub.queues.lock().arm(0);
         let removed = loses.join().unwrap();

@@ -8,7 +8,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread::{self, ThreadId};
 
 use fake_libibverbs::with;
-use verbs_async::CqEvents;
+use verbs_async::{CqEvents, ErrorChain};
 use verbs_harness::logged::{bombs, does, lines, listen, panics};
 
 use crate::bench::{Bench, Task, announce, bounded, done, later, now};
@@ -63,6 +63,40 @@ fn runtime_that_ends_before_its_channels_logs_nothing() {
     drop(runtime);
     assert!(task.ends_when_woken().0.is_err());
     assert!(lines().is_empty(), "{:?}", lines());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no epoll sets of such descriptors")]
+fn what_comes_after_the_end_of_a_runtime_says_that_it_has_ended() {
+    listen();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_io().build().unwrap();
+    let mut bench = Bench::new();
+    {
+        let _inside = runtime.enter();
+        bench.events = CqEvents::create_tokio(&bench.context).unwrap();
+    }
+    let handle = runtime.handle().clone();
+    let (cq, peer) = (bench.cq(), crate::groups::Peer::new(&bench));
+    let mut waits = Task::new(cq.poll_wr_id(1)).waits();
+    drop(runtime);
+    let late = peer.join();
+    let mut send = Task::new(late.send(peer.buffer()));
+    assert!(send.ends_when_woken().0.is_err());
+    let _inside = handle.enter();
+    let errors = [
+        waits.ends().unwrap_err(),
+        now(cq.poll_wr_id(2)).unwrap_err(),
+        CqEvents::create_tokio(&bench.context).unwrap_err(),
+    ];
+    let lines = lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let texts = errors.map(|error| ErrorChain::new(&error).to_string());
+    for text in lines.iter().chain(&texts) {
+        assert!(text.contains("the tokio runtime"), "{text}");
+        assert!(text.contains("was shut down"), "{text}");
+        println!("{text}");
+    }
 }
 
 #[test]
