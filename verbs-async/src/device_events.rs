@@ -6,15 +6,16 @@ use std::future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_core::Stream;
-use verbs_channel::verbs_core::{self, AsyncEvent, EventType};
+use verbs_channel::verbs_core::{self, AsyncEvent, ErrorChain};
+use verbs_channel::{self, DownReason};
 
 use crate::notifier::ThreadNotifier;
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake::{OnReadable, self_waker};
-use crate::watched::{DeviceListener, Watch};
+use crate::watched::{DeviceListener, Failed, Watch};
 use crate::{AsyncCq, AsyncDatagrams, AsyncGroup, CqNotifier, Error, Result};
 
 /// The events of a device, in order (`ibv_get_async_event`).
@@ -22,7 +23,12 @@ use crate::{AsyncCq, AsyncDatagrams, AsyncGroup, CqNotifier, Error, Result};
 /// This is also a [`Stream`]. Events are taken from the device when they arrive, whether or not a
 /// task waits here. So what was passed to [`watch`](Self::watch),
 /// [`watch_datagrams`](Self::watch_datagrams) or [`watch_cq`](Self::watch_cq) fails at once when its device,
-/// queue or queue pair fails, until this is dropped.
+/// queue or queue pair fails, until this is dropped. That applies to a failure before the call to `watch`, too.
+///
+/// If the events end without being dropped, nothing would notice a failure any more. So what they watch goes down
+/// then, and what is watched later, which is logged: with [`DownReason::Device`] if the device is gone (`EIO`), and
+/// with [`DownReason::NotifierFailed`] if the notifier has failed or its runtime has ended. So create them in
+/// the runtime that lives as long as what they watch, or with [`create_thread`](Self::create_thread).
 ///
 /// Each event is taken once, so a context can have only one such stream. A second one is an error.
 /// Up to 64 events are kept until [`next`](Self::next) takes them. Beyond that the oldest is
@@ -61,10 +67,12 @@ struct EventState {
     // Why there are no more events, until it is taken; and whether there are no more.
     error: Option<Error>,
     ended: bool,
+    // The same for what is watched.
+    down: Option<DownReason>,
     waker: Option<Waker>,
     listeners: Vec<Weak<dyn DeviceListener>>,
-    // The fatal event, for what is watched after it.
-    fatal: Option<AsyncEvent>,
+    // What has failed, for that which is watched after it: each with a time at which it had not been taken yet.
+    failed: Vec<(Instant, AsyncEvent)>,
 }
 
 impl DeviceEvents {
@@ -146,11 +154,20 @@ impl DeviceEvents {
     fn add(&self, listener: Weak<dyn DeviceListener>) {
         let mut state = self.inner.state.lock();
         state.listeners.retain(|other| other.strong_count() > 0);
-        let fatal = state.fatal;
+        let (failed, down) = (state.failed.clone(), state.down);
         state.listeners.push(Weak::clone(&listener));
         drop(state);
-        if let (Some(event), Some(listener)) = (fatal, listener.upgrade()) {
-            listener.on_device_event(event);
+        let Some(listener) = listener.upgrade() else {
+            return;
+        };
+        let since = listener.since();
+        for (at, event) in failed {
+            if at >= since || Failed::of(event) == Some(Failed::Device) {
+                listener.on_device_event(event);
+            }
+        }
+        if let Some(reason) = down {
+            listener.on_events_ended(reason);
         }
     }
 
@@ -202,9 +219,13 @@ impl OnReadable for Inner {
 
 impl Inner {
     fn take_events(&self) -> Result<()> {
-        while let Some(event) = self.context.get_async_event(Some(Duration::ZERO))? {
-            if event.event_type() == EventType::DEVICE_FATAL {
-                self.state.lock().fatal = Some(event);
+        loop {
+            let at = Instant::now();
+            let Some(event) = self.context.get_async_event(Some(Duration::ZERO))? else {
+                return Ok(());
+            };
+            if let Some(failed) = Failed::of(event) {
+                self.state.lock().remember(at, event, failed);
             }
             // Before the event is queued: a task that gets it finds the channels down.
             self.listeners()
@@ -220,7 +241,6 @@ impl Inner {
                 ));
             }
         }
-        Ok(())
     }
 
     /// What is watched and still exists; the lock is not held while they are used.
@@ -231,13 +251,48 @@ impl Inner {
             .filter_map(|listener| listener.upgrade())
     }
 
+    /// There are no more events: without them, what is watched may wait forever.
     fn end(&self, error: Error) {
+        let reason = match &error {
+            Error::Channel(verbs_channel::Error::Core(error)) => error
+                .errno()
+                .map_or(DownReason::NotifierFailed, DownReason::Device),
+            _ => DownReason::NotifierFailed,
+        };
+        // First, so that what is watched from now on goes down, too.
+        self.state.lock().down = Some(reason);
+        let watched: Vec<_> = self.listeners().collect();
+        if !watched.is_empty() {
+            crate::wake::log_error(format_args!(
+                "there are no more events of {}, taking down what they watch: {}",
+                self.context.device().name(),
+                ErrorChain::new(&error)
+            ));
+        }
+        for listener in watched {
+            listener.on_events_ended(reason);
+        }
         let mut state = self.state.lock();
         if !state.ended {
             state.ended = true;
             state.error = Some(error);
         }
         wake(state);
+    }
+}
+
+impl EventState {
+    /// Keeps a failure for what is watched later. Beyond [`MAX_UNTAKEN`] the oldest is forgotten, of queue pairs
+    /// first: peers can cause those.
+    fn remember(&mut self, at: Instant, event: AsyncEvent, failed: Failed) {
+        let what = |event: &AsyncEvent| Failed::of(*event);
+        self.failed.retain(|(_, other)| what(other) != Some(failed));
+        if self.failed.len() == MAX_UNTAKEN {
+            let is_of_qp = |(_, event): &_| matches!(what(event), Some(Failed::Qp(_)));
+            let oldest = self.failed.iter().position(is_of_qp);
+            self.failed.remove(oldest.unwrap_or_default());
+        }
+        self.failed.push((at, event));
     }
 }
 

@@ -211,6 +211,10 @@ impl CqListener for SharedEngine {
 }
 
 impl DeviceListener for SharedEngine {
+    fn since(&self) -> Instant {
+        self.driver.with_ring(|ring| ring.subscription.since())
+    }
+
     fn on_device_event(&self, event: AsyncEvent) {
         let Some(failed) = Failed::of(event) else {
             return;
@@ -235,5 +239,9 @@ impl DeviceListener for SharedEngine {
         if is_of_all {
             self.destroy_all(reason);
         }
+    }
+
+    fn on_events_ended(&self, reason: DownReason) {
+        self.destroy_all(reason);
     }
 }

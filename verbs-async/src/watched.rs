@@ -1,7 +1,9 @@
 //! Which completion channels and devices are watched: each has one watcher at most.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
+use verbs_channel::DownReason;
 use verbs_channel::verbs_core::{AsyncEvent, EventElement, EventType};
 
 use crate::error::{Error, Result};
@@ -39,8 +41,14 @@ impl Drop for Watch {
 
 /// A group, datagram endpoint or queue that fails when a device, or a part of it, does.
 pub(crate) trait DeviceListener: Send + Sync {
+    /// When it was created. Of the queues that failed before, one may have had the handle that one of its own has.
+    fn since(&self) -> Instant;
+
     /// Handles an event of the device, or of something on it.
     fn on_device_event(&self, event: AsyncEvent);
+
+    /// There are no more events, for this reason: goes down.
+    fn on_events_ended(&self, reason: DownReason);
 }
 
 /// What has failed, by an event of the device.

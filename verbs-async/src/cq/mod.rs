@@ -5,7 +5,9 @@ use std::future::{self, Future};
 use std::io;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
+use verbs_channel::DownReason;
 use verbs_channel::verbs_core::{
     self, AsyncEvent, CompletionQueue, PollSlot, PolledCompletions, WorkCompletion,
 };
@@ -324,6 +326,10 @@ impl CqListener for SharedCq {
 }
 
 impl DeviceListener for SharedCq {
+    fn since(&self) -> Instant {
+        self.state.lock().subscription.since()
+    }
+
     fn on_device_event(&self, event: AsyncEvent) {
         let has_failed = match Failed::of(event) {
             Some(Failed::Device) => true,
@@ -331,10 +337,14 @@ impl DeviceListener for SharedCq {
             _ => false,
         };
         if has_failed {
-            let mut state = self.state.lock();
-            state.fail(Failure::Event(event.event_type()));
-            self.unlock_and_wake(state);
+            self.on_events_ended(DownReason::Event(event.event_type()));
         }
+    }
+
+    fn on_events_ended(&self, reason: DownReason) {
+        let mut state = self.state.lock();
+        state.fail(Failure::Down(reason));
+        self.unlock_and_wake(state);
     }
 }
 

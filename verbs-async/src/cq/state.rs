@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use slab::Slab;
 use verbs_channel::DownReason;
-use verbs_channel::verbs_core::{CompletionQueue, EventType, PollError, PollSlot, WorkCompletion};
+use verbs_channel::verbs_core::{CompletionQueue, PollError, PollSlot, WorkCompletion};
 
 use crate::blocking;
 use crate::deferred::{self, Deferred, Defers};
@@ -26,7 +26,7 @@ pub(super) struct SharedCq {
 /// The state behind the lock of a queue.
 pub(super) struct CqState {
     cq: CompletionQueue,
-    subscription: Subscription,
+    pub(super) subscription: Subscription,
     // Not taken yet, in the order of their polls.
     pub(super) kept: VecDeque<Polled>,
     // How many completions have been polled.
@@ -75,7 +75,7 @@ struct WaiterList {
 pub(super) enum Failure {
     Io(Arc<io::Error>),
     Poll(PollError),
-    Event(EventType),
+    Down(DownReason),
 }
 
 impl CqState {
@@ -323,7 +323,7 @@ impl From<&Failure> for Error {
         match failure {
             Failure::Io(error) => Self::Io(notifier::copy_of(error)),
             Failure::Poll(error) => Self::Poll(*error),
-            Failure::Event(event) => Self::Down(DownReason::Event(*event)),
+            Failure::Down(reason) => Self::Down(*reason),
         }
     }
 }

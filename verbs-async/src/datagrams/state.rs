@@ -16,6 +16,7 @@ use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
+use std::time::Instant;
 
 use verbs_channel::datagrams::{DatagramEnding, DatagramEngine};
 use verbs_channel::verbs_core::{
@@ -292,6 +293,10 @@ impl CqListener for Shared {
 }
 
 impl DeviceListener for Shared {
+    fn since(&self) -> Instant {
+        self.state.lock().subscription.since()
+    }
+
     fn on_device_event(&self, event: AsyncEvent) {
         let mut state = self.state.lock();
         let has_failed = match Failed::of(event) {
@@ -303,6 +308,12 @@ impl DeviceListener for Shared {
         if has_failed {
             state.engine.fail(DownReason::Event(event.event_type()));
         }
+        self.unlock(state);
+    }
+
+    fn on_events_ended(&self, reason: DownReason) {
+        let mut state = self.state.lock();
+        state.engine.fail(reason);
         self.unlock(state);
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::{self, CompletionChannel, CompletionQueue};
 
@@ -62,6 +62,7 @@ struct Inner {
 pub(crate) struct Subscription {
     events: CqEvents,
     cq: CompletionQueue,
+    since: Instant,
 }
 
 impl CqEvents {
@@ -151,6 +152,7 @@ impl CqEvents {
         Ok(Subscription {
             events: self.clone(),
             cq: cq.clone(),
+            since: Instant::now(),
         })
     }
 }
@@ -158,6 +160,11 @@ impl CqEvents {
 impl Subscription {
     pub(crate) const fn cq(&self) -> &CompletionQueue {
         &self.cq
+    }
+
+    /// When the queue was registered.
+    pub(crate) const fn since(&self) -> Instant {
+        self.since
     }
 
     /// Sets the listener that is called for the events of the queue.

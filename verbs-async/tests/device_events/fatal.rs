@@ -8,15 +8,19 @@ use std::time::{Duration, Instant};
 
 use fake_libibverbs::{ladder, last_cq, report, share, with};
 use futures_util::AsyncReadExt as _;
-use verbs_async::verbs_channel::Channel;
-use verbs_async::{AsyncGroup, ByteStream, CqEvents, DeviceEvents};
+use verbs_async::verbs_channel::{Channel, Datagrams, DownReason};
+use verbs_async::{
+    AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, ByteStream, CqEvents, DeviceEvents, Error,
+    Operation,
+};
+use verbs_core::EventType;
 use verbs_core::verbs_sys::{
-    IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_FATAL, ibv_async_event, ibv_event_type,
-    ibv_qp,
+    IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_FATAL,
+    ibv_async_event, ibv_cq, ibv_event_type, ibv_qp,
 };
 use verbs_harness::faults;
 
-use crate::{block_on, waiting};
+use crate::{block_on, port_event, waiting};
 
 /// A timeout that passes.
 const SOON: Duration = Duration::from_millis(50);
@@ -138,4 +142,149 @@ fn channel_without_a_queue_pair_is_an_error() {
     faults::seen(faults::QUEUE_PAIRS, "stream", what, faults::at_once(start));
     let error = group.prepare().unwrap_err();
     faults::error(faults::QUEUE_PAIRS, "async", &error, faults::at_once(start));
+}
+
+/// The end of a wait for a queue, a datagram and an operation, each of which is watched.
+fn ends_with(reason: DownReason, watched: (&AsyncCq, &AsyncDatagrams, Operation)) {
+    let (cq, datagrams, operation) = watched;
+    let error = block_on(cq.poll_wr_id(1)).unwrap_err();
+    assert_eq!(error.down_reason(), Some(reason), "{error}");
+    let error = block_on(datagrams.receive_from()).unwrap_err();
+    assert_eq!(error.down_reason(), Some(reason), "{error}");
+    let error = block_on(operation).0.unwrap_err();
+    assert_eq!(error.down_reason(), Some(reason), "{error}");
+}
+
+fn endpoint(context: &verbs_core::Context, events: &CqEvents) -> AsyncDatagrams {
+    let pd = context.alloc_pd().unwrap();
+    AsyncDatagrams::create(&Datagrams::builder(&pd), events).unwrap()
+}
+
+/// Watches things of each kind, has the events end, and watches others after that.
+fn end_of_events_is_told(
+    context: &verbs_core::Context,
+    reason: DownReason,
+    events: &mut DeviceEvents,
+    end: impl FnOnce(),
+) {
+    let completions = CqEvents::create_thread(context).unwrap();
+    let make = || {
+        let cq = AsyncCq::create(&completions, 16).unwrap();
+        (cq, endpoint(context, &completions), waiting(context))
+    };
+    let watch = |(cq, datagrams, (group, ..)): &Watched| {
+        events.watch_cq(cq);
+        events.watch_datagrams(datagrams);
+        events.watch(group);
+    };
+    let early = make();
+    watch(&early);
+    end();
+    let (cq, datagrams, (_group, _channels, [operation, _])) = early;
+    ends_with(reason, (&cq, &datagrams, operation));
+    let late = make();
+    watch(&late);
+    let (cq, datagrams, (_group, _channels, [operation, _])) = late;
+    ends_with(reason, (&cq, &datagrams, operation));
+    block_on(events.next()).unwrap().unwrap_err();
+    assert!(block_on(events.next()).is_none());
+}
+
+type Watched = (
+    AsyncCq,
+    AsyncDatagrams,
+    (AsyncGroup, [AsyncChannel; 2], [Operation; 2]),
+);
+
+#[test]
+fn events_that_end_with_their_device_end_what_they_watch() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    end_of_events_is_told(&context, DownReason::Device(libc::EIO), &mut events, || {
+        with(|library| library.refuse.push(("ibv_get_async_event", libc::EIO)));
+        report(&context, IBV_EVENT_PORT_ERR, port_event());
+    });
+}
+
+#[test]
+#[cfg(feature = "tokio")]
+fn events_that_end_with_their_runtime_end_what_they_watch() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_io()
+        .build()
+        .unwrap();
+    let mut events = {
+        let _entered = runtime.enter();
+        DeviceEvents::create_tokio(&context).unwrap()
+    };
+    end_of_events_is_told(&context, DownReason::NotifierFailed, &mut events, || {
+        drop(runtime);
+    });
+}
+
+#[test]
+fn what_failed_before_it_is_watched_ends_too() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    let completions = CqEvents::create_thread(&context).unwrap();
+    let mut reported = |event_type, event| {
+        report(&context, event_type, event);
+        block_on(events.next()).unwrap().unwrap();
+    };
+    // The queue of a group, a queue, and the queue pairs of an endpoint and of a channel.
+    let (group, _channels, [of_queue, _]) = waiting(&context);
+    let mut event = ibv_async_event::default();
+    event.element.cq = last_cq().unwrap();
+    reported(IBV_EVENT_CQ_ERR, event);
+    let cq = AsyncCq::create(&completions, 16).unwrap();
+    event.element.cq = cq.cq().as_ptr();
+    reported(IBV_EVENT_CQ_ERR, event);
+    let datagrams = endpoint(&context, &completions);
+    let mut qp = queue_pair(datagrams.endpoint().qp_num());
+    event.element.qp = &raw mut qp;
+    reported(IBV_EVENT_QP_FATAL, event);
+    let (other, [left, _right], [of_pair, _sound]) = waiting(&context);
+    let mut qp = queue_pair(left.endpoint().unwrap().qp_num());
+    event.element.qp = &raw mut qp;
+    reported(IBV_EVENT_QP_FATAL, event);
+    for group in [&group, &other] {
+        events.watch(group);
+    }
+    events.watch_cq(&cq);
+    events.watch_datagrams(&datagrams);
+    let overrun = DownReason::Event(EventType::CQ_ERR);
+    let fatal = DownReason::Event(EventType::QP_FATAL);
+    let ends = |error: Error| error.down_reason();
+    assert_eq!(ends(block_on(of_queue).0.unwrap_err()), Some(overrun));
+    assert_eq!(ends(block_on(of_pair).0.unwrap_err()), Some(fatal));
+    assert_eq!(ends(block_on(cq.poll_wr_id(1)).unwrap_err()), Some(overrun));
+    let received = block_on(datagrams.receive_from());
+    assert_eq!(ends(received.unwrap_err()), Some(fatal));
+}
+
+#[test]
+fn failure_of_an_earlier_queue_with_the_same_handle_ends_no_other() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    let completions = CqEvents::create_thread(&context).unwrap();
+    let before = AsyncCq::create(&completions, 16).unwrap();
+    let mut gone = ibv_cq {
+        handle: before.cq().handle() + 1,
+        ..ibv_cq::default()
+    };
+    let mut event = ibv_async_event::default();
+    event.element.cq = &raw mut gone;
+    report(&context, IBV_EVENT_CQ_ERR, event);
+    block_on(events.next()).unwrap().unwrap();
+    let after = AsyncCq::create(&completions, 16).unwrap();
+    assert_eq!(after.cq().handle(), gone.handle);
+    events.watch_cq(&after);
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(pin!(after.poll_wr_id(1)).poll(&mut cx).is_pending());
 }

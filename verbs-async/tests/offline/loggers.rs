@@ -8,10 +8,10 @@ use std::task::{Context, Wake, Waker};
 use std::thread::{self, ThreadId};
 
 use fake_libibverbs::with;
-use verbs_async::{CqEvents, ErrorChain};
+use verbs_async::{CqEvents, DeviceEvents, ErrorChain};
 use verbs_harness::logged::{bombs, does, lines, listen, panics};
 
-use crate::bench::{Bench, Task, announce, bounded, done, later, now};
+use crate::bench::{Bench, Hand, Task, announce, bounded, done, later, now};
 use crate::groups::posted;
 
 #[test]
@@ -96,6 +96,25 @@ fn what_comes_after_the_end_of_a_runtime_says_that_it_has_ended() {
         assert!(text.contains("the tokio runtime"), "{text}");
         assert!(text.contains("was shut down"), "{text}");
         println!("{text}");
+    }
+}
+
+#[test]
+fn device_events_that_end_while_they_watch_something_are_logged() {
+    for is_watched in [false, true] {
+        listen();
+        let bench = Bench::new();
+        let hand = Hand::default();
+        let events = DeviceEvents::new(&bench.context, hand.clone()).unwrap();
+        let cq = bench.cq();
+        if is_watched {
+            events.watch_cq(&cq);
+        }
+        hand.over();
+        let lines = lines();
+        assert_eq!(lines.len(), usize::from(is_watched), "{lines:?}");
+        let is_named = lines.iter().all(|line| line.contains("fake0"));
+        assert!(is_named, "{lines:?}");
     }
 }
 
