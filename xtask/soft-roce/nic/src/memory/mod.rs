@@ -1,0 +1,371 @@
+//! Memory regions and windows: which key reaches which bytes (10.6).
+
+mod registered;
+mod window;
+
+use bitflags::bitflags;
+
+pub(crate) use registered::OutOfReach;
+pub use registered::Registered;
+use window::Window;
+pub use window::WindowKind;
+
+use crate::DomainId;
+use crate::error::{Errno, Refused, Result, full, invalid};
+use crate::pool::Pool;
+use crate::profile::Profile;
+use crate::request::Element;
+
+bitflags! {
+    /// What may be done with a region, a window, or by the peer of a queue pair; the bits are C's
+    /// (`ibv_access_flags`).
+    #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+    pub struct Access: u32 {
+        /// The card may write, for receives and for the answers to reads and atomics.
+        const LOCAL_WRITE = 1;
+        /// A peer may write.
+        const REMOTE_WRITE = 1 << 1;
+        /// A peer may read.
+        const REMOTE_READ = 1 << 2;
+        /// A peer may do atomic operations.
+        const REMOTE_ATOMIC = 1 << 3;
+        /// Windows may be bound to the region.
+        const MW_BIND = 1 << 4;
+        /// Addresses count from 0.
+        const ZERO_BASED = 1 << 5;
+        /// Pages are fetched when they are used; to this card all memory is like that.
+        const ON_DEMAND = 1 << 6;
+        /// The memory is made of huge pages; means nothing here.
+        const HUGETLB = 1 << 7;
+        /// Writes need not be in order; means nothing here.
+        const RELAXED_ORDERING = 1 << 20;
+    }
+}
+
+impl Access {
+    const REMOTE: Self = Self::REMOTE_WRITE
+        .union(Self::REMOTE_READ)
+        .union(Self::REMOTE_ATOMIC);
+}
+
+/// Why memory may not be accessed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Fault {
+    /// No key, the wrong domain, not allowed, or out of bounds.
+    Denied,
+    /// The elements have no room for that.
+    TooLong,
+    /// Not mapped any more.
+    Unmapped,
+}
+
+impl From<OutOfReach> for Fault {
+    fn from(out: OutOfReach) -> Self {
+        match out {
+            OutOfReach::Bounds => Self::Denied,
+            OutOfReach::Unmapped => Self::Unmapped,
+        }
+    }
+}
+
+/// The keys of a card, which are those of regions and windows: the index above eight bits of tag, which
+/// differs each time that an index is given out.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    keys: Pool<Keyed>,
+}
+
+#[derive(Debug)]
+enum Keyed {
+    Region(Region),
+    Window(Window),
+}
+
+/// Registered memory and how it may be used.
+#[derive(Debug)]
+struct Region {
+    key: u32,
+    domain: DomainId,
+    memory: Registered,
+    iova: u64,
+    access: Access,
+    /// Windows that are bound to it.
+    windows: u32,
+}
+
+impl Region {
+    /// The place of `length` bytes from `address` on, if they are within the region.
+    fn offset(&self, address: u64, length: u64) -> Option<usize> {
+        let offset = address.checked_sub(self.iova)?;
+        let end = offset.checked_add(length)?;
+        let is_inside = usize::try_from(end).is_ok_and(|end| end <= self.memory.len());
+        is_inside.then(|| usize::try_from(offset).ok()).flatten()
+    }
+}
+
+/// Who accesses memory, and to do what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Accessor {
+    pub(crate) domain: DomainId,
+    pub(crate) queue_pair: u32,
+    pub(crate) access: Access,
+}
+
+impl Memory {
+    pub(crate) const fn new() -> Self {
+        // 0 is no key.
+        Self { keys: Pool::new(1) }
+    }
+
+    /// Registers memory; returns its `lkey` and `rkey`, which is 0 if no peer has access.
+    pub(crate) fn register(
+        &mut self,
+        domain: DomainId,
+        memory: Registered,
+        iova: u64,
+        access: Access,
+        tag: u8,
+        profile: &Profile,
+    ) -> Result<(u32, u32)> {
+        if memory.is_empty() {
+            return Err(invalid("a region has at least one byte"));
+        }
+        if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
+            && !access.contains(Access::LOCAL_WRITE)
+        {
+            return Err(invalid(
+                "remote writes and atomics need local write access, too",
+            ));
+        }
+        if access.contains(Access::ON_DEMAND) && !profile.on_demand_paging {
+            return Err(invalid("the card has no on-demand paging"));
+        }
+        let iova = if access.contains(Access::ZERO_BASED) {
+            0
+        } else {
+            iova
+        };
+        let length = u64::try_from(memory.len()).unwrap_or(u64::MAX);
+        if iova.checked_add(length).is_none() {
+            return Err(invalid("the region's addresses wrap"));
+        }
+        let make = |index| {
+            Keyed::Region(Region {
+                key: key(index, tag),
+                domain,
+                memory,
+                iova,
+                access,
+                windows: 0,
+            })
+        };
+        let index = self.keys.insert(profile.max_keys, make);
+        let index = index.ok_or(full("the card has no room for another region"))?;
+        let key = key(index, tag);
+        let rkey = if access.intersects(Access::REMOTE) {
+            key
+        } else {
+            0
+        };
+        Ok((key, rkey))
+    }
+
+    /// Ends the card's access to a region, and returns its domain.
+    pub(crate) fn deregister(&mut self, lkey: u32) -> Result<DomainId> {
+        let region = self.region(lkey).ok_or(NO_SUCH_KEY)?;
+        if region.windows > 0 {
+            // As rxe; other drivers say EBUSY.
+            return Err(invalid("a window is bound to the region"));
+        }
+        let domain = region.domain;
+        self.keys.remove(lkey >> 8);
+        Ok(domain)
+    }
+
+    fn region(&self, key: u32) -> Option<&Region> {
+        match self.keys.get(key >> 8)? {
+            Keyed::Region(region) if region.key == key => Some(region),
+            _ => None,
+        }
+    }
+
+    /// The memory that a peer's request is for, if the key allows all of it.
+    fn remote(
+        &self,
+        by: Accessor,
+        rkey: u32,
+        address: u64,
+        length: u64,
+    ) -> Option<(&Registered, usize)> {
+        let (region, address) = match self.keys.get(rkey >> 8)? {
+            Keyed::Region(region) => {
+                let is_right = region.key == rkey && region.domain == by.domain;
+                let is_allowed = is_right && region.access.contains(by.access);
+                (is_allowed.then_some(region)?, address)
+            }
+            Keyed::Window(window) => {
+                let (region, address) = window.reach(by, rkey, address, length)?;
+                match self.keys.get(region)? {
+                    Keyed::Region(region) => (region, address),
+                    Keyed::Window(_) => return None,
+                }
+            }
+        };
+        Some((&region.memory, region.offset(address, length)?))
+    }
+
+    /// Whether a peer's request may access this memory. No bytes need no key (9.7.4).
+    pub(crate) fn check(
+        &self,
+        by: Accessor,
+        rkey: u32,
+        address: u64,
+        length: u64,
+    ) -> std::result::Result<(), Fault> {
+        match length == 0 || self.remote(by, rkey, address, length).is_some() {
+            true => Ok(()),
+            false => Err(Fault::Denied),
+        }
+    }
+
+    /// Reads for a peer.
+    pub(crate) fn read(
+        &self,
+        by: Accessor,
+        rkey: u32,
+        address: u64,
+        to: &mut [u8],
+    ) -> std::result::Result<(), Fault> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        let (memory, offset) = self
+            .remote(by, rkey, address, length(to))
+            .ok_or(Fault::Denied)?;
+        Ok(memory.read(offset, to)?)
+    }
+
+    /// Writes for a peer.
+    pub(crate) fn write(
+        &self,
+        by: Accessor,
+        rkey: u32,
+        address: u64,
+        from: &[u8],
+    ) -> std::result::Result<(), Fault> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        let (memory, offset) = self
+            .remote(by, rkey, address, length(from))
+            .ok_or(Fault::Denied)?;
+        Ok(memory.write(offset, from)?)
+    }
+
+    /// Changes eight bytes for a peer, and returns what they were.
+    pub(crate) fn change(
+        &self,
+        by: Accessor,
+        rkey: u32,
+        address: u64,
+        change: impl FnOnce(u64) -> u64,
+    ) -> std::result::Result<u64, Fault> {
+        let (memory, offset) = self.remote(by, rkey, address, 8).ok_or(Fault::Denied)?;
+        let mut bytes = [0; 8];
+        memory.read(offset, &mut bytes)?;
+        // Atomic operations are in the order of the host's bytes (9.4.5).
+        let before = u64::from_ne_bytes(bytes);
+        memory.write(offset, &change(before).to_ne_bytes())?;
+        Ok(before)
+    }
+
+    /// Copies out of elements, from `skip` bytes after their beginning on.
+    pub(crate) fn gather(
+        &self,
+        domain: DomainId,
+        elements: &[Element],
+        skip: u64,
+        mut to: &mut [u8],
+    ) -> std::result::Result<(), Fault> {
+        let mut skip = skip;
+        for element in elements {
+            if to.is_empty() {
+                break;
+            }
+            let length = u64::from(element.length);
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let room = usize::try_from(length - skip)
+                .unwrap_or(usize::MAX)
+                .min(to.len());
+            let (now, later) = to.split_at_mut(room);
+            let (memory, offset) = self.local(domain, element, skip, Access::empty())?;
+            memory.read(offset, now)?;
+            (to, skip) = (later, 0);
+        }
+        to.is_empty().then_some(()).ok_or(Fault::TooLong)
+    }
+
+    /// Copies into elements, from `skip` bytes after their beginning on.
+    pub(crate) fn scatter(
+        &self,
+        domain: DomainId,
+        elements: &[Element],
+        skip: u64,
+        mut from: &[u8],
+    ) -> std::result::Result<(), Fault> {
+        let mut skip = skip;
+        for element in elements {
+            if from.is_empty() {
+                break;
+            }
+            let length = u64::from(element.length);
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let room = usize::try_from(length - skip)
+                .unwrap_or(usize::MAX)
+                .min(from.len());
+            let (now, later) = from.split_at(room);
+            let (memory, offset) = self.local(domain, element, skip, Access::LOCAL_WRITE)?;
+            memory.write(offset, now)?;
+            (from, skip) = (later, 0);
+        }
+        from.is_empty().then_some(()).ok_or(Fault::TooLong)
+    }
+
+    /// The memory of an element, all of which has to be within its region.
+    fn local(
+        &self,
+        domain: DomainId,
+        element: &Element,
+        skip: u64,
+        access: Access,
+    ) -> std::result::Result<(&Registered, usize), Fault> {
+        let region = self.region(element.lkey).ok_or(Fault::Denied)?;
+        if region.domain != domain || !region.access.contains(access) {
+            return Err(Fault::Denied);
+        }
+        let offset = region
+            .offset(element.address, u64::from(element.length))
+            .ok_or(Fault::Denied)?;
+        let skip = usize::try_from(skip).ok().ok_or(Fault::Denied)?;
+        Ok((&region.memory, offset + skip))
+    }
+}
+
+const fn key(index: u32, tag: u8) -> u32 {
+    index << 8 | tag as u32
+}
+
+fn length(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+const NO_SUCH_KEY: Refused = Refused {
+    errno: Errno::ENOENT,
+    reason: "no region or window has this key",
+};

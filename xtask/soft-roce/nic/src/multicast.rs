@@ -1,0 +1,65 @@
+//! Multicast groups, and the queue pairs that are attached to them (10.5).
+
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+
+use crate::error::{Errno, Refused, Result, full, invalid};
+use crate::profile::Profile;
+
+/// The queue pairs that receive what is sent to a group.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    attached: BTreeMap<Ipv6Addr, Vec<u32>>,
+}
+
+impl Groups {
+    /// Attaches a queue pair; doing so twice changes nothing. Returns whether it is new.
+    pub(crate) fn attach(
+        &mut self,
+        group: Ipv6Addr,
+        queue_pair: u32,
+        profile: &Profile,
+    ) -> Result<bool> {
+        if !crate::address::is_multicast(group) {
+            return Err(invalid("the GID is not that of a multicast group"));
+        }
+        let groups = self.attached.len();
+        if !self.attached.contains_key(&group) && groups >= profile.max_multicast_groups {
+            return Err(full("the card has no room for another multicast group"));
+        }
+        let members = self.attached.entry(group).or_default();
+        if members.contains(&queue_pair) {
+            return Ok(false);
+        }
+        if members.len() >= profile.max_multicast_attached {
+            return Err(full(
+                "the multicast group has no room for another queue pair",
+            ));
+        }
+        members.push(queue_pair);
+        Ok(true)
+    }
+
+    /// Detaches a queue pair.
+    pub(crate) fn detach(&mut self, group: Ipv6Addr, queue_pair: u32) -> Result<()> {
+        let no_member = Refused {
+            errno: Errno::EINVAL,
+            reason: "the queue pair is not attached to this multicast group",
+        };
+        let members = self.attached.get_mut(&group).ok_or(no_member)?;
+        let place = members
+            .iter()
+            .position(|member| *member == queue_pair)
+            .ok_or(no_member)?;
+        members.remove(place);
+        if members.is_empty() {
+            self.attached.remove(&group);
+        }
+        Ok(())
+    }
+
+    /// The queue pairs of a group.
+    pub(crate) fn members(&self, group: Ipv6Addr) -> &[u32] {
+        self.attached.get(&group).map_or(&[], Vec::as_slice)
+    }
+}

@@ -1,0 +1,328 @@
+//! The card: packets, the time and events; its verbs are in [objects](objects) and [queue_pairs](queue_pairs).
+
+mod objects;
+mod queue_pairs;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use crate::address::{GidTable, is_multicast};
+use crate::card::{Card, Counters, Random};
+use crate::event::{Event, Events};
+use crate::memory::Memory;
+use crate::multicast::Groups;
+use crate::packet::{Header, MULTICAST_QUEUE_PAIR, Route, Transport, is_intact, seal};
+use crate::pool::Pool;
+use crate::profile::Profile;
+use crate::queue_pair::{QueuePair, QueuePairState};
+
+/// The first number of a queue pair; those below are the specification's, and rxe's begin here, too.
+const FIRST_QUEUE_PAIR: u32 = 16;
+
+/// A protection domain, by its number.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct DomainId(pub u32);
+
+/// A RoCE v2 network card with one port. See the [crate's page](crate).
+#[derive(Debug)]
+pub struct Nic {
+    card: Card,
+    queue_pairs: Pool<Box<QueuePair>>,
+    /// Queue pair 1.
+    general_services: Option<Box<QueuePair>>,
+    domains: Pool<Domain>,
+    groups: Groups,
+    /// Queue pairs that may have a packet to send.
+    ready: VecDeque<u32>,
+    /// When to look at which queue pair's timers.
+    timers: BinaryHeap<Reverse<(Duration, u32)>>,
+    random: Random,
+    is_port_up: bool,
+}
+
+/// A protection domain.
+#[derive(Debug, Default)]
+struct Domain {
+    /// Objects that belong to it.
+    users: u32,
+}
+
+impl Nic {
+    /// A card with limits and manners of `profile`, without GIDs. All that it chooses at random comes from
+    /// `seed`: two cards with the same seed, and the same calls, do the same.
+    #[must_use]
+    pub fn new(profile: Profile, seed: u64) -> Self {
+        Self {
+            card: Card {
+                profile,
+                now: Duration::ZERO,
+                memory: Memory::new(),
+                completion_queues: Pool::new(0),
+                shared_receives: Pool::new(0),
+                gids: GidTable::default(),
+                events: Events::default(),
+                counters: Counters::default(),
+                reserved_rd_atomic: 0,
+            },
+            queue_pairs: Pool::new(FIRST_QUEUE_PAIR),
+            general_services: None,
+            domains: Pool::new(0),
+            groups: Groups::default(),
+            ready: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            random: Random::new(seed),
+            is_port_up: true,
+        }
+    }
+
+    /// The profile that the card was made with.
+    #[must_use]
+    pub const fn profile(&self) -> &Profile {
+        &self.card.profile
+    }
+
+    /// A number from the card's seed, for PSNs and other numbers that a program leaves to chance.
+    pub fn random(&mut self) -> u64 {
+        self.random.next()
+    }
+
+    /// What happened to packets so far.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.card.counters
+    }
+
+    /// Entry `index` of the GID table.
+    #[must_use]
+    pub fn gid(&self, index: u8) -> Option<Ipv6Addr> {
+        self.card.gids.get(index)
+    }
+
+    /// Sets or clears an entry of the GID table: an address of IPv6, or `::ffff:a.b.c.d` for one of IPv4.
+    pub fn set_gid(&mut self, index: u8, gid: Option<Ipv6Addr>) {
+        if self.card.gids.get(index) != gid {
+            self.card.gids.set(index, gid);
+            self.card.events.push(Event::GidChange);
+        }
+    }
+
+    /// Whether the link is up.
+    #[must_use]
+    pub const fn is_port_up(&self) -> bool {
+        self.is_port_up
+    }
+
+    /// Sets the link up or down. While it is down, packets in both directions are lost, as on a card; those of
+    /// rxe fail at once with `LOC_QP_OP_ERR`.
+    pub fn set_port_up(&mut self, is_up: bool) {
+        if self.is_port_up != is_up {
+            self.is_port_up = is_up;
+            self.card.events.push(match is_up {
+                true => Event::PortActive,
+                false => Event::PortError,
+            });
+        }
+    }
+
+    /// Tells the owner's programs that the device is broken, as a fault to be tested.
+    pub fn break_device(&mut self) {
+        self.card.events.push(Event::DeviceFatal);
+    }
+
+    /// Takes a packet from the network: the headers that it came with, and all that UDP carried, from the
+    /// base transport header to the invariant CRC. Packets that are none, or not for this card, are dropped
+    /// and [counted](Counters).
+    pub fn receive(&mut self, now: Duration, route: &Route, packet: &[u8]) {
+        self.tell(now);
+        if !self.is_port_up {
+            return;
+        }
+        if !is_intact(route, packet) {
+            self.card.counters.damaged += 1;
+            return;
+        }
+        self.deliver(route, packet);
+    }
+
+    /// Makes the next packet in `buffer`, from the base transport header to the invariant CRC, and returns
+    /// the headers that it travels with; nothing if there is none to be sent now.
+    ///
+    /// Packets to the card itself are delivered at once, and not returned. Call this until it returns
+    /// nothing, after each of the other calls that take an instant, and after posts and changes of queue
+    /// pairs.
+    pub fn transmit(&mut self, now: Duration, buffer: &mut Vec<u8>) -> Option<Route> {
+        self.tell(now);
+        loop {
+            let number = *self.ready.front()?;
+            buffer.clear();
+            let Self {
+                queue_pairs,
+                general_services,
+                card,
+                ..
+            } = self;
+            let found = find(queue_pairs, general_services, number);
+            let route = found.and_then(|queue_pair| {
+                let route = queue_pair.transmit(card, buffer);
+                queue_pair.is_ready = route.is_some();
+                route
+            });
+            let Some(route) = route else {
+                self.ready.pop_front();
+                self.schedule(number);
+                continue;
+            };
+            // Each queue pair in its turn.
+            self.ready.rotate_left(1);
+            self.schedule(number);
+            seal(&route, buffer);
+            self.card.counters.sent += 1;
+            let is_own = self.card.gids.contains(route.destination);
+            if is_own || is_multicast(route.destination) {
+                self.deliver(&route, buffer);
+            }
+            if !is_own && self.is_port_up {
+                return Some(route);
+            }
+        }
+    }
+
+    /// When [`expire`](Self::expire) has to be called, at the latest. It may turn out that nothing was due.
+    #[must_use]
+    pub fn next_timer(&self) -> Option<Duration> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Does what is due at this instant: timeouts, the end of waits, flushes that come late.
+    pub fn expire(&mut self, now: Duration) {
+        self.tell(now);
+        while let Some(Reverse((at, number))) = self.timers.peek().copied()
+            && at <= self.card.now
+        {
+            self.timers.pop();
+            let Self {
+                queue_pairs,
+                general_services,
+                card,
+                ..
+            } = self;
+            if let Some(queue_pair) = find(queue_pairs, general_services, number)
+                && queue_pair.scheduled == Some(at)
+            {
+                queue_pair.scheduled = None;
+                queue_pair.expire(card);
+                self.wake(number);
+            }
+        }
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        let event = self.card.events.pop();
+        if let Some(Event::CompletionQueueOverrun(id)) = event
+            && let Some(queue) = self.card.completion_queues.get_mut(id.0)
+        {
+            queue.has_overrun_event = false;
+        }
+        event
+    }
+
+    /// Time does not go back.
+    fn tell(&mut self, now: Duration) {
+        self.card.now = self.card.now.max(now);
+    }
+
+    /// Gives a packet that is intact to the queue pairs that it is for.
+    fn deliver(&mut self, route: &Route, packet: &[u8]) {
+        let parsed = Header::parse(packet).filter(|(header, _)| {
+            // 10.9: partitions match in 15 bits.
+            header.partition & 0x7fff == 0x7fff
+        });
+        let Some((header, payload)) = parsed else {
+            self.card.counters.malformed += 1;
+            return;
+        };
+        if header.queue_pair == MULTICAST_QUEUE_PAIR && header.transport == Transport::Ud {
+            for index in 0.. {
+                let Some(number) = self.groups.members(route.destination).get(index).copied()
+                else {
+                    return;
+                };
+                self.hand_over(number, route, &header, payload);
+            }
+        } else if self.card.gids.contains(route.destination) {
+            self.hand_over(header.queue_pair, route, &header, payload);
+        } else {
+            self.card.counters.malformed += 1;
+        }
+    }
+
+    fn hand_over(&mut self, number: u32, route: &Route, header: &Header, payload: &[u8]) {
+        let Self {
+            queue_pairs,
+            general_services,
+            card,
+            ..
+        } = self;
+        let found = find(queue_pairs, general_services, number);
+        match found.filter(|queue_pair| queue_pair.takes(route, header)) {
+            Some(queue_pair) => {
+                card.counters.received += 1;
+                queue_pair.receive(card, route, header, payload);
+                self.wake(number);
+            }
+            None => card.counters.strange += 1,
+        }
+    }
+
+    /// Notes that a queue pair may have something to send, and its timers.
+    fn wake(&mut self, number: u32) {
+        if let Some(queue_pair) = find(&mut self.queue_pairs, &mut self.general_services, number)
+            && !std::mem::replace(&mut queue_pair.is_ready, true)
+        {
+            self.ready.push_back(number);
+        }
+        self.schedule(number);
+    }
+
+    fn schedule(&mut self, number: u32) {
+        if let Some(queue_pair) = find(&mut self.queue_pairs, &mut self.general_services, number)
+            && let Some(deadline) = queue_pair.deadline()
+            && queue_pair
+                .scheduled
+                .is_none_or(|scheduled| deadline < scheduled)
+        {
+            queue_pair.scheduled = Some(deadline);
+            self.timers.push(Reverse((deadline, number)));
+        }
+    }
+
+    /// The state of a queue pair, if there is one with this number.
+    #[must_use]
+    pub fn state(&self, number: u32) -> Option<QueuePairState> {
+        self.queue_pair(number).map(|queue_pair| queue_pair.state)
+    }
+
+    fn queue_pair(&self, number: u32) -> Option<&QueuePair> {
+        match number {
+            1 => self.general_services.as_deref(),
+            _ => self.queue_pairs.get(number).map(|queue_pair| &**queue_pair),
+        }
+    }
+}
+
+/// A queue pair by its number, borrowed apart from the rest of the card.
+fn find<'a>(
+    queue_pairs: &'a mut Pool<Box<QueuePair>>,
+    general_services: &'a mut Option<Box<QueuePair>>,
+    number: u32,
+) -> Option<&'a mut QueuePair> {
+    match number {
+        1 => general_services.as_deref_mut(),
+        _ => queue_pairs
+            .get_mut(number)
+            .map(|queue_pair| &mut **queue_pair),
+    }
+}

@@ -1,0 +1,339 @@
+//! Verbs for protection domains, memory, completion queues and shared receive queues (chapter 11).
+
+use super::{Domain, DomainId, Nic};
+use crate::completion::{Completion, CompletionQueue, CompletionQueueId};
+use crate::error::{Errno, Refused, Result, busy, full, invalid};
+use crate::memory::{Access, Registered, WindowKind};
+use crate::request::ReceiveRequest;
+use crate::shared_receive::{ReceiveQueue, SharedReceiveId, SharedReceiveQueue};
+
+pub(super) const NO_DOMAIN: Refused = none("there is no such protection domain");
+pub(super) const NO_COMPLETION_QUEUE: Refused = none("there is no such completion queue");
+pub(super) const NO_SHARED_RECEIVES: Refused = none("there is no such shared receive queue");
+
+pub(super) const fn none(reason: &'static str) -> Refused {
+    Refused {
+        errno: Errno::ENOENT,
+        reason,
+    }
+}
+
+/// Protection domains and memory (11.2). Each is refused as C's verb is: with its errno, and having
+/// changed nothing.
+impl Nic {
+    /// Allocates a protection domain (`ibv_alloc_pd`).
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if there are `max_domains`.
+    pub fn alloc_pd(&mut self) -> Result<DomainId> {
+        let max = self.card.profile.max_domains;
+        let number = self.domains.insert(max, |_| Domain::default());
+        number
+            .map(DomainId)
+            .ok_or(full("the card has no room for another protection domain"))
+    }
+
+    /// Deallocates a protection domain (`ibv_dealloc_pd`).
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if something belongs to it.
+    pub fn dealloc_pd(&mut self, domain: DomainId) -> Result<()> {
+        if self.domains.get(domain.0).ok_or(NO_DOMAIN)?.users > 0 {
+            return Err(busy("something belongs to the protection domain"));
+        }
+        self.domains.remove(domain.0);
+        Ok(())
+    }
+
+    /// Registers memory (`ibv_reg_mr_iova`), which gets the addresses from `iova` on; returns its `lkey`, and
+    /// its `rkey`, which is 0 if no peer has access.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for no bytes, addresses that wrap, or access that does not go together; `ENOMEM` if there are
+    /// `max_keys`.
+    pub fn reg_mr(
+        &mut self,
+        domain: DomainId,
+        memory: Registered,
+        iova: u64,
+        access: Access,
+    ) -> Result<(u32, u32)> {
+        self.domains.get(domain.0).ok_or(NO_DOMAIN)?;
+        let tag = self.random.byte();
+        let keys =
+            self.card
+                .memory
+                .register(domain, memory, iova, access, tag, &self.card.profile)?;
+        self.used(domain, 1);
+        Ok(keys)
+    }
+
+    /// Deregisters memory (`ibv_dereg_mr`), by its `lkey`. The card does not touch it after that.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` while a window is bound to it.
+    pub fn dereg_mr(&mut self, lkey: u32) -> Result<()> {
+        let domain = self.card.memory.deregister(lkey)?;
+        self.used(domain, -1);
+        Ok(())
+    }
+
+    /// Allocates a memory window (`ibv_alloc_mw`), and returns its `rkey`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if there are `max_keys`.
+    pub fn alloc_mw(&mut self, domain: DomainId, kind: WindowKind) -> Result<u32> {
+        self.domains.get(domain.0).ok_or(NO_DOMAIN)?;
+        let tag = self.random.byte();
+        let key = self
+            .card
+            .memory
+            .allocate_window(domain, kind, tag, &self.card.profile)?;
+        self.used(domain, 1);
+        Ok(key)
+    }
+
+    /// Deallocates a memory window (`ibv_dealloc_mw`), by its `rkey`; that ends the access that it gave.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if there is none with this key.
+    pub fn dealloc_mw(&mut self, rkey: u32) -> Result<()> {
+        let domain = self.card.memory.deallocate_window(rkey)?;
+        self.used(domain, -1);
+        Ok(())
+    }
+
+    pub(super) fn used(&mut self, domain: DomainId, change: i32) {
+        if let Some(domain) = self.domains.get_mut(domain.0) {
+            domain.users = domain.users.saturating_add_signed(change);
+        }
+    }
+}
+
+/// Completion queues (11.2, 11.4).
+impl Nic {
+    /// Makes a completion queue (`ibv_create_cq`) with room for at least `capacity` completions.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a capacity of 0 or more than `max_cqe`; `ENOMEM` if there are `max_completion_queues`.
+    pub fn create_cq(&mut self, capacity: u32) -> Result<CompletionQueueId> {
+        let profile = &self.card.profile;
+        if capacity == 0 || capacity > profile.max_cqe {
+            return Err(invalid(
+                "a completion queue has room for 1 to max_cqe completions",
+            ));
+        }
+        let queue = CompletionQueue::new(profile.capacity(capacity));
+        let number = self
+            .card
+            .completion_queues
+            .insert(profile.max_completion_queues, |_| queue);
+        number
+            .map(CompletionQueueId)
+            .ok_or(full("the card has no room for another completion queue"))
+    }
+
+    /// Changes the capacity (`ibv_resize_cq`).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for less than what is in the queue.
+    pub fn resize_cq(&mut self, cq: CompletionQueueId, capacity: u32) -> Result<()> {
+        let profile = &self.card.profile;
+        let made = profile.capacity(capacity);
+        let is_possible = capacity > 0 && capacity <= profile.max_cqe;
+        let queue = self
+            .card
+            .completion_queues
+            .get_mut(cq.0)
+            .ok_or(NO_COMPLETION_QUEUE)?;
+        if !is_possible || usize::try_from(made).is_ok_and(|made| made < queue.len()) {
+            return Err(invalid(
+                "the completions in the queue need more room, or it is more than max_cqe",
+            ));
+        }
+        queue.capacity = made;
+        Ok(())
+    }
+
+    /// The capacity that a queue really has.
+    #[must_use]
+    pub fn cq_capacity(&self, cq: CompletionQueueId) -> Option<u32> {
+        self.card
+            .completion_queues
+            .get(cq.0)
+            .map(|queue| queue.capacity)
+    }
+
+    /// Destroys a completion queue (`ibv_destroy_cq`).
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` while a queue pair uses it.
+    pub fn destroy_cq(&mut self, cq: CompletionQueueId) -> Result<()> {
+        if self
+            .card
+            .completion_queues
+            .get(cq.0)
+            .ok_or(NO_COMPLETION_QUEUE)?
+            .users
+            > 0
+        {
+            return Err(busy("a queue pair uses the completion queue"));
+        }
+        self.card.completion_queues.remove(cq.0);
+        Ok(())
+    }
+
+    /// Takes the oldest completion (`ibv_poll_cq`).
+    pub fn poll_cq(&mut self, cq: CompletionQueueId) -> Option<Completion> {
+        self.card.completion_queues.get_mut(cq.0)?.poll()
+    }
+
+    /// Asks for an event at the next completion (`ibv_req_notify_cq`), or the next that is solicited or failed.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if there is no such queue.
+    pub fn req_notify_cq(&mut self, cq: CompletionQueueId, solicited_only: bool) -> Result<()> {
+        let queue = self
+            .card
+            .completion_queues
+            .get_mut(cq.0)
+            .ok_or(NO_COMPLETION_QUEUE)?;
+        queue.arm(solicited_only);
+        Ok(())
+    }
+}
+
+/// Shared receive queues (10.2.9, 11.2).
+impl Nic {
+    /// Makes a shared receive queue (`ibv_create_srq`).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for more than `max_srq_wr` or `max_srq_sge`, or no room; `ENOMEM` if there are too many.
+    pub fn create_srq(
+        &mut self,
+        domain: DomainId,
+        max_wr: u32,
+        max_sge: u32,
+        limit: u32,
+    ) -> Result<SharedReceiveId> {
+        self.domains.get(domain.0).ok_or(NO_DOMAIN)?;
+        let profile = &self.card.profile;
+        if max_wr == 0 || max_wr > profile.max_srq_wr || max_sge > profile.max_srq_sge {
+            return Err(invalid(
+                "a shared receive queue has room for 1 to max_srq_wr receives of up to max_srq_sge",
+            ));
+        }
+        let queue = ReceiveQueue::new(profile.capacity(max_wr), max_sge.max(1));
+        check_limit(limit, &queue)?;
+        let max = profile.max_shared_receive_queues;
+        let number = self
+            .card
+            .shared_receives
+            .insert(max, |_| SharedReceiveQueue {
+                domain,
+                queue,
+                limit,
+                users: 0,
+            });
+        let number = number.ok_or(full(
+            "the card has no room for another shared receive queue",
+        ))?;
+        self.used(domain, 1);
+        Ok(SharedReceiveId(number))
+    }
+
+    /// Arms the limit, or changes the capacity (`ibv_modify_srq`).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a limit above the capacity, or a capacity below what is posted.
+    pub fn modify_srq(
+        &mut self,
+        srq: SharedReceiveId,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
+    ) -> Result<()> {
+        let profile = &self.card.profile;
+        let shared = self
+            .card
+            .shared_receives
+            .get_mut(srq.0)
+            .ok_or(NO_SHARED_RECEIVES)?;
+        let made = max_wr.map_or(shared.queue.max_wr, |max_wr| profile.capacity(max_wr));
+        let is_too_small = usize::try_from(made).is_ok_and(|made| made < shared.queue.len());
+        if max_wr.is_some_and(|max_wr| max_wr == 0 || max_wr > profile.max_srq_wr) || is_too_small {
+            return Err(invalid(
+                "the receives in the queue need more room, or it is more than max_srq_wr",
+            ));
+        }
+        if limit.unwrap_or(shared.limit) > made {
+            return Err(invalid("the limit is above the queue's capacity"));
+        }
+        shared.queue.max_wr = made;
+        shared.limit = limit.unwrap_or(shared.limit);
+        Ok(())
+    }
+
+    /// Capacity, elements and limit (`ibv_query_srq`).
+    #[must_use]
+    pub fn query_srq(&self, srq: SharedReceiveId) -> Option<(u32, u32, u32)> {
+        let shared = self.card.shared_receives.get(srq.0)?;
+        Some((shared.queue.max_wr, shared.queue.max_sge, shared.limit))
+    }
+
+    /// Destroys a shared receive queue (`ibv_destroy_srq`); what is posted vanishes.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` while a queue pair uses it.
+    pub fn destroy_srq(&mut self, srq: SharedReceiveId) -> Result<()> {
+        let shared = self
+            .card
+            .shared_receives
+            .get(srq.0)
+            .ok_or(NO_SHARED_RECEIVES)?;
+        if shared.users > 0 {
+            return Err(busy("a queue pair uses the shared receive queue"));
+        }
+        let domain = shared.domain;
+        self.card.shared_receives.remove(srq.0);
+        self.used(domain, -1);
+        Ok(())
+    }
+
+    /// Posts a receive to a shared queue (`ibv_post_srq_recv`).
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the queue is full, `EINVAL` for too many elements.
+    pub fn post_srq_receive(
+        &mut self,
+        srq: SharedReceiveId,
+        request: &ReceiveRequest<'_>,
+    ) -> Result<()> {
+        let shared = self
+            .card
+            .shared_receives
+            .get_mut(srq.0)
+            .ok_or(NO_SHARED_RECEIVES)?;
+        shared.queue.post(request)
+    }
+}
+
+fn check_limit(limit: u32, queue: &ReceiveQueue) -> Result<()> {
+    match limit <= queue.max_wr {
+        true => Ok(()),
+        false => Err(invalid("the limit is above the queue's capacity")),
+    }
+}

@@ -1,0 +1,269 @@
+//! Verbs for queue pairs, and for what is posted to them (chapter 11).
+
+use std::net::Ipv6Addr;
+
+use super::objects::{NO_COMPLETION_QUEUE, NO_DOMAIN, NO_SHARED_RECEIVES, none};
+use super::{Nic, find};
+use crate::address::AddressVector;
+use crate::error::{Refused, Result, busy, full, invalid};
+use crate::memory::Access;
+use crate::packet::{Psn, Transport};
+use crate::queue_pair::{
+    AttributeMask, QueuePair, QueuePairAttributes, QueuePairOptions, QueuePairState,
+};
+use crate::request::{ReceiveRequest, SendRequest};
+
+const NO_QUEUE_PAIR: Refused = none("there is no such queue pair");
+
+/// Queue pairs (11.2, 11.4).
+impl Nic {
+    /// Makes a queue pair (`ibv_create_qp`), and returns its number.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for capacities that the device has not, `ENOMEM` if there are `max_queue_pairs`, `EBUSY` for a
+    /// second queue pair 1.
+    pub fn create_qp(&mut self, options: &QueuePairOptions) -> Result<u32> {
+        self.domains.get(options.domain.0).ok_or(NO_DOMAIN)?;
+        for cq in [options.send_cq, options.recv_cq] {
+            self.card
+                .completion_queues
+                .get(cq.0)
+                .ok_or(NO_COMPLETION_QUEUE)?;
+        }
+        if let Some(srq) = options.shared_receives {
+            self.card
+                .shared_receives
+                .get(srq.0)
+                .ok_or(NO_SHARED_RECEIVES)?;
+        }
+        let options = options.fitted(&self.card.profile)?;
+        let number = if options.is_general_services {
+            if self.general_services.is_some() {
+                return Err(busy("queue pair 1 exists"));
+            }
+            self.general_services = Some(Box::new(QueuePair::new(1, options)));
+            1
+        } else {
+            let max = self.card.profile.max_queue_pairs;
+            let made = self
+                .queue_pairs
+                .insert(max, |number| Box::new(QueuePair::new(number, options)));
+            made.ok_or(full("the card has no room for another queue pair"))?
+        };
+        self.used(options.domain, 1);
+        self.count_users(&options, 1);
+        Ok(number)
+    }
+
+    /// Changes a queue pair (`ibv_modify_qp`).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a transition that does not exist, attributes that are missing or do not belong to it, or
+    /// values that the device has not; `ENOMEM` if all queue pairs together remember too many reads and atomics.
+    pub fn modify_qp(
+        &mut self,
+        number: u32,
+        attributes: &QueuePairAttributes,
+        mask: AttributeMask,
+    ) -> Result<()> {
+        let Self {
+            queue_pairs,
+            general_services,
+            card,
+            ..
+        } = self;
+        let found = find(queue_pairs, general_services, number).ok_or(NO_QUEUE_PAIR)?;
+        found.modify(card, attributes, mask)?;
+        self.wake(number);
+        Ok(())
+    }
+
+    /// Takes a new queue pair to RTS with usual attributes: an MTU of 1024, all access, seven retries after
+    /// 67 ms each, sixteen reads and atomics. `own_psn` is what it sends first, `peer` the queue pair at the
+    /// end of `path`, and `peer_psn` what that one sends first. A datagram queue pair gets the `Q_Key` `peer`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`modify_qp`](Self::modify_qp).
+    pub fn connect(
+        &mut self,
+        number: u32,
+        path: AddressVector,
+        own_psn: Psn,
+        peer: u32,
+        peer_psn: Psn,
+    ) -> Result<()> {
+        use AttributeMask as M;
+        let transport = self
+            .queue_pair(number)
+            .ok_or(NO_QUEUE_PAIR)?
+            .options
+            .transport;
+        let rd_atomic = self.card.profile.max_qp_rd_atom.min(16);
+        let mut attributes = QueuePairAttributes {
+            state: QueuePairState::Init,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            qkey: peer,
+            path,
+            path_mtu: self.card.profile.max_mtu.min(1024),
+            dest_qp_num: peer,
+            rq_psn: peer_psn.get(),
+            sq_psn: own_psn.get(),
+            max_dest_rd_atomic: rd_atomic,
+            max_rd_atomic: rd_atomic,
+            min_rnr_timer: 12,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..QueuePairAttributes::default()
+        };
+        let path = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+        let (init, rtr, rts) = match transport {
+            Transport::Rc => (
+                M::ACCESS_FLAGS,
+                path | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
+                M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
+            ),
+            Transport::Uc => (M::ACCESS_FLAGS, path, M::empty()),
+            Transport::Ud => (M::QKEY, M::empty(), M::empty()),
+        };
+        self.modify_qp(
+            number,
+            &attributes,
+            M::STATE | M::PKEY_INDEX | M::PORT | init,
+        )?;
+        attributes.state = QueuePairState::Rtr;
+        self.modify_qp(number, &attributes, M::STATE | rtr)?;
+        attributes.state = QueuePairState::Rts;
+        self.modify_qp(number, &attributes, M::STATE | M::SQ_PSN | rts)
+    }
+
+    /// All attributes (`ibv_query_qp`).
+    #[must_use]
+    pub fn query_qp(&self, number: u32) -> Option<QueuePairAttributes> {
+        self.queue_pair(number).map(QueuePair::query)
+    }
+
+    /// The options of a queue pair, with the capacities that it really has.
+    #[must_use]
+    pub fn qp_options(&self, number: u32) -> Option<&QueuePairOptions> {
+        self.queue_pair(number)
+            .map(|queue_pair| &queue_pair.options)
+    }
+
+    /// Destroys a queue pair (`ibv_destroy_qp`): what is posted vanishes, and no packet reaches it any more.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` while it is attached to a multicast group.
+    pub fn destroy_qp(&mut self, number: u32) -> Result<()> {
+        let queue_pair = self.queue_pair(number).ok_or(NO_QUEUE_PAIR)?;
+        if queue_pair.groups > 0 {
+            return Err(busy("the queue pair is attached to a multicast group"));
+        }
+        let options = queue_pair.options;
+        self.card.reserved_rd_atomic -= u32::from(queue_pair.attributes.max_dest_rd_atomic);
+        match number {
+            1 => self.general_services = None,
+            _ => drop(self.queue_pairs.remove(number)),
+        }
+        self.ready.retain(|ready| *ready != number);
+        self.card.memory.invalidate_all_of(number);
+        self.used(options.domain, -1);
+        self.count_users(&options, -1);
+        if self.card.profile.destroy_removes_completions {
+            for cq in [options.send_cq, options.recv_cq] {
+                if let Some(queue) = self.card.completion_queues.get_mut(cq.0) {
+                    queue.forget(number);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a request to the send queue (`ibv_post_send`). The card reads what is to be sent between now and
+    /// the completion.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` before RTS, or for a request that this queue pair was not made for; `ENOMEM` if the queue is
+    /// full. All else fails in the completion.
+    pub fn post_send(&mut self, number: u32, request: &SendRequest<'_>) -> Result<()> {
+        let Self {
+            queue_pairs,
+            general_services,
+            card,
+            ..
+        } = self;
+        let found = find(queue_pairs, general_services, number).ok_or(NO_QUEUE_PAIR)?;
+        found.post_send(card, request)?;
+        self.wake(number);
+        Ok(())
+    }
+
+    /// Posts a receive (`ibv_post_recv`). The card writes to its elements between now and the completion.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a queue pair with a shared receive queue, or too many elements; `ENOMEM` if the queue is
+    /// full.
+    pub fn post_receive(&mut self, number: u32, request: &ReceiveRequest<'_>) -> Result<()> {
+        let Self {
+            queue_pairs,
+            general_services,
+            card,
+            ..
+        } = self;
+        let found = find(queue_pairs, general_services, number).ok_or(NO_QUEUE_PAIR)?;
+        found.post_receive(card, request)?;
+        // In ERR it is flushed, perhaps later.
+        self.schedule(number);
+        Ok(())
+    }
+
+    /// Attaches a datagram queue pair to a multicast group (`ibv_attach_mcast`). What it sends to the group
+    /// comes back to it, too.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a GID that is none of a group or a queue pair that is not for datagrams; `ENOMEM` if there
+    /// are too many groups, or members.
+    pub fn attach_mcast(&mut self, number: u32, group: Ipv6Addr) -> Result<()> {
+        let queue_pair =
+            find(&mut self.queue_pairs, &mut self.general_services, number).ok_or(NO_QUEUE_PAIR)?;
+        if queue_pair.options.transport != Transport::Ud {
+            return Err(invalid("only datagram queue pairs are in multicast groups"));
+        }
+        let is_new = self.groups.attach(group, number, &self.card.profile)?;
+        queue_pair.groups += u32::from(is_new);
+        Ok(())
+    }
+
+    /// Detaches a queue pair from a multicast group (`ibv_detach_mcast`).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is not attached.
+    pub fn detach_mcast(&mut self, number: u32, group: Ipv6Addr) -> Result<()> {
+        let queue_pair =
+            find(&mut self.queue_pairs, &mut self.general_services, number).ok_or(NO_QUEUE_PAIR)?;
+        self.groups.detach(group, number)?;
+        queue_pair.groups -= 1;
+        Ok(())
+    }
+
+    fn count_users(&mut self, options: &QueuePairOptions, change: i32) {
+        for cq in [options.send_cq, options.recv_cq] {
+            if let Some(queue) = self.card.completion_queues.get_mut(cq.0) {
+                queue.users = queue.users.saturating_add_signed(change);
+            }
+        }
+        if let Some(srq) = options.shared_receives
+            && let Some(shared) = self.card.shared_receives.get_mut(srq.0)
+        {
+            shared.users = shared.users.saturating_add_signed(change);
+        }
+    }
+}

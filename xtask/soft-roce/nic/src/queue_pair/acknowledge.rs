@@ -1,0 +1,250 @@
+//! Answers to requests: acknowledgements, refusals, what was read, and the timers that wait for them (9.7.5,
+//! 9.7.6, 9.9.2).
+
+use super::QueuePair;
+use super::requester::{answer_due, status_of};
+use crate::card::Card;
+use crate::completion::Status;
+use crate::packet::{Body, Header, NakCode, Psn, Syndrome, rnr_timer};
+use crate::request::SendOpcode;
+
+impl QueuePair {
+    /// Takes an answer.
+    pub(super) fn response_arrived(&mut self, card: &mut Card, header: &Header, payload: &[u8]) {
+        let psn = header.psn;
+        // An answer to what was not asked yet, or is answered already, is ignored (9.9.2: ghosts).
+        if !self.is_sending()
+            || psn.since(self.requester.unacked) < 0
+            || psn.since(self.requester.sent) >= 0
+        {
+            return;
+        }
+        match header.body {
+            Body::Acknowledge(aeth) => match aeth.syndrome {
+                Syndrome::Ack(_) => self.acknowledged(card, psn.plus(1)),
+                Syndrome::ReceiverNotReady(timer) => self.not_ready(card, psn, timer),
+                Syndrome::Nak(code) => self.refused(card, psn, code),
+            },
+            Body::ReadResponse(place, _) => self.read(card, psn, place.ends(), payload),
+            Body::AtomicAcknowledge(_, original) => self.atomic(card, psn, original),
+            _ => {}
+        }
+    }
+
+    /// All packets before this one are acknowledged.
+    fn acknowledged(&mut self, card: &mut Card, before: Psn) {
+        if !self.advance(card, before) {
+            self.retry(card, false);
+        }
+    }
+
+    /// Completes what ends before this packet. Returns false if the answer to a read or atomic before it is
+    /// missing, so that it has to be asked for again.
+    fn advance(&mut self, card: &mut Card, before: Psn) -> bool {
+        let mut is_complete = true;
+        let mut reached = before;
+        for entry in &mut self.requester.queue {
+            if entry.outcome.is_some() {
+                continue;
+            }
+            if !entry.is_started || entry.first.since(before) >= 0 {
+                break;
+            }
+            if entry.is_read_or_atomic() {
+                is_complete = false;
+                if self.requester.unacked.since(entry.first) < 0 {
+                    reached = entry.first;
+                } else {
+                    reached = self.requester.unacked;
+                }
+                break;
+            }
+            if entry.last().since(before) >= 0 {
+                break;
+            }
+            entry.outcome = Some(Status::SUCCESS);
+        }
+        self.retire(card);
+        self.progress(card, reached);
+        is_complete
+    }
+
+    /// Notes that all before this packet is acknowledged.
+    fn progress(&mut self, card: &Card, reached: Psn) {
+        if self.is_sending() && reached.since(self.requester.unacked) > 0 {
+            self.requester.unacked = reached;
+            self.requester.skip_acknowledged();
+            self.requester.restore_retries(&self.attributes);
+            self.requester.ack_deadline = match self.requester.unacked == self.requester.sent {
+                true => None,
+                false => answer_due(&self.attributes, card),
+            };
+        }
+    }
+
+    /// The peer had no receive (9.7.5).
+    fn not_ready(&mut self, card: &mut Card, psn: Psn, timer: u8) {
+        if self.requester.rnr_until.is_some() {
+            return;
+        }
+        if !self.advance(card, psn) || !self.is_sending() {
+            return self.retry(card, false);
+        }
+        if self.requester.rnr_retries_left == 0 {
+            return self.end_oldest(card, Status::RNR_RETRY_EXC_ERR);
+        }
+        // 9.7.5: 7 is for ever.
+        if self.attributes.rnr_retry != 7 {
+            self.requester.rnr_retries_left -= 1;
+        }
+        self.requester.rnr_until = Some(card.now + rnr_timer(timer));
+        self.requester.ack_deadline = None;
+        self.requester.rewind();
+    }
+
+    /// The peer refused a request (9.7.5).
+    fn refused(&mut self, card: &mut Card, psn: Psn, code: NakCode) {
+        if !self.advance(card, psn) || code == NakCode::SequenceError {
+            return self.retry(card, false);
+        }
+        let status = match code {
+            NakCode::InvalidRequest => Status::REM_INV_REQ_ERR,
+            NakCode::RemoteAccessError => Status::REM_ACCESS_ERR,
+            NakCode::RemoteOperationalError | NakCode::SequenceError => Status::REM_OP_ERR,
+        };
+        self.end_oldest(card, status);
+    }
+
+    /// Part of what was read.
+    fn read(&mut self, card: &mut Card, psn: Psn, ends: bool, payload: &[u8]) {
+        if !self.answers_front(card, psn) {
+            return;
+        }
+        let mtu = self.mtu(card);
+        let Some(front) = self.requester.queue.front() else {
+            return;
+        };
+        let index = u32::try_from(psn.since(front.first)).unwrap_or_default();
+        let skip = index * mtu;
+        let expected = (front.length.saturating_sub(skip)).min(mtu);
+        let is_expected = matches!(front.opcode, SendOpcode::Read(_))
+            && ends == (psn == front.last())
+            && u32::try_from(payload.len()) == Ok(expected);
+        if !is_expected {
+            return self.end_oldest(card, Status::BAD_RESP_ERR);
+        }
+        let elements = &front.elements;
+        let written = card
+            .memory
+            .scatter(self.options.domain, elements, u64::from(skip), payload);
+        self.answered(card, psn, ends, written);
+    }
+
+    /// The value from before an atomic operation.
+    fn atomic(&mut self, card: &mut Card, psn: Psn, original: u64) {
+        if !self.answers_front(card, psn) {
+            return;
+        }
+        let Some(front) = self.requester.queue.front() else {
+            return;
+        };
+        if matches!(front.opcode, SendOpcode::Read(_)) {
+            return self.end_oldest(card, Status::BAD_RESP_ERR);
+        }
+        let bytes = original.to_ne_bytes();
+        let written = card
+            .memory
+            .scatter(self.options.domain, &front.elements, 0, &bytes);
+        self.answered(card, psn, true, written);
+    }
+
+    /// Acknowledges what is before the answer to a read or atomic. Returns whether the oldest request is now
+    /// the one that it answers, and this is the part of the answer that is missing.
+    fn answers_front(&mut self, card: &mut Card, psn: Psn) -> bool {
+        if !self.advance(card, psn) {
+            // An answer is missing; or it has come, and all before this packet is taken.
+            if self.requester.unacked != psn {
+                self.retry(card, false);
+                return false;
+            }
+        }
+        let Some(front) = self.requester.queue.front() else {
+            return false;
+        };
+        let is_asked =
+            front.is_started && psn.since(front.first) >= 0 && psn.since(front.last()) <= 0;
+        if is_asked && !front.is_read_or_atomic() {
+            self.end_oldest(card, Status::BAD_RESP_ERR);
+            return false;
+        }
+        is_asked && self.requester.unacked == psn
+    }
+
+    fn answered(
+        &mut self,
+        card: &mut Card,
+        psn: Psn,
+        ends: bool,
+        written: Result<(), crate::memory::Fault>,
+    ) {
+        if let Err(fault) = written {
+            let status = status_of(fault, Status::LOC_PROT_ERR);
+            return self.end_oldest(card, status);
+        }
+        if ends && let Some(front) = self.requester.queue.front_mut() {
+            front.outcome = Some(Status::SUCCESS);
+        }
+        self.retire(card);
+        self.progress(card, psn.plus(1));
+    }
+
+    /// Goes back to the oldest packet that is not acknowledged, or gives up.
+    fn retry(&mut self, card: &mut Card, is_late: bool) {
+        // Answers to what was sent before it went back are not another reason.
+        if !self.is_sending() || self.requester.is_retrying && !is_late {
+            return;
+        }
+        if self.requester.retries_left == 0 {
+            return self.end_oldest(card, Status::RETRY_EXC_ERR);
+        }
+        let is_for_ever = self.attributes.retry_cnt == 7 && card.profile.retries_seven_for_ever;
+        if !is_for_ever {
+            self.requester.retries_left -= 1;
+        }
+        card.counters.retries += 1;
+        self.requester.is_retrying = true;
+        self.requester.rewind();
+        self.requester.ack_deadline = answer_due(&self.attributes, card);
+    }
+
+    /// Looks at the timers.
+    pub(super) fn requester_expired(&mut self, card: &mut Card) {
+        if self
+            .requester
+            .rnr_until
+            .is_some_and(|until| until <= card.now)
+        {
+            self.requester.rnr_until = None;
+            self.requester.ack_deadline = answer_due(&self.attributes, card);
+        }
+        if self
+            .requester
+            .ack_deadline
+            .is_some_and(|due| due <= card.now)
+        {
+            self.requester.ack_deadline = None;
+            if self.requester.unacked != self.requester.sent {
+                self.retry(card, true);
+            }
+        }
+    }
+
+    /// Ends the oldest request with an error.
+    fn end_oldest(&mut self, card: &mut Card, status: Status) {
+        let mut queue = self.requester.queue.iter_mut();
+        if let Some(entry) = queue.find(|entry| entry.outcome.is_none()) {
+            entry.outcome = Some(status);
+        }
+        self.retire(card);
+    }
+}

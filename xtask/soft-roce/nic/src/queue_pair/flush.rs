@@ -1,0 +1,86 @@
+//! How a queue pair ends: ERR, SQE, SQD, and the flush of what is posted (10.3.1, 10.8).
+
+use super::{QueuePair, QueuePairState};
+use crate::card::Card;
+use crate::completion::{CompletedOpcode, Completion, Status};
+use crate::event::Event;
+use crate::packet::Transport;
+
+impl QueuePair {
+    /// Goes to ERR.
+    pub(super) fn fail(&mut self, card: &mut Card) {
+        if self.state == QueuePairState::Err {
+            return;
+        }
+        self.state = QueuePairState::Err;
+        self.requester.stop();
+        if self.options.shared_receives.is_some() && card.profile.last_wqe_reached {
+            card.events.push(Event::LastWqeReached(self.number));
+        }
+    }
+
+    /// A request of the send queue failed, and its completion is in the queue.
+    pub(super) fn fail_sends(&mut self, card: &mut Card) {
+        match self.options.transport {
+            Transport::Uc | Transport::Ud if card.profile.has_send_queue_error => {
+                self.state = QueuePairState::Sqe;
+                self.requester.stop();
+            }
+            _ => self.fail(card),
+        }
+    }
+
+    /// Draws the conclusions of all that has changed; every entry point ends with it.
+    pub(super) fn settle(&mut self, card: &mut Card) {
+        if std::mem::take(&mut self.is_overrun) && self.state != QueuePairState::Err {
+            card.events.push(Event::QueuePairFatal(self.number));
+            self.fail(card);
+        }
+        match self.state {
+            QueuePairState::Sqd if !self.is_drained && self.requester.is_drained() => {
+                self.is_drained = true;
+                card.events.push(Event::SendQueueDrained(self.number));
+            }
+            QueuePairState::Sqe | QueuePairState::Err
+                if self.flush_at.is_none() && self.has_to_flush() =>
+            {
+                match card.profile.flush_delay.is_zero() {
+                    true => self.flush(card),
+                    false => self.flush_at = Some(card.now + card.profile.flush_delay),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn has_to_flush(&self) -> bool {
+        let has_receives = self.responder.receive.is_some() || self.receives.len() > 0;
+        !self.requester.is_empty() || self.state == QueuePairState::Err && has_receives
+    }
+
+    /// Completes all that is posted with an error.
+    pub(super) fn flush(&mut self, card: &mut Card) {
+        self.flush_at = None;
+        if !matches!(self.state, QueuePairState::Sqe | QueuePairState::Err) {
+            return;
+        }
+        while let Some(completion) = self.requester.flush_one(self.number) {
+            self.complete_send(card, completion);
+        }
+        while self.state == QueuePairState::Err
+            && let Some(receive) = self
+                .responder
+                .receive
+                .take()
+                .or_else(|| self.receives.take())
+        {
+            let opcode = CompletedOpcode::Receive;
+            let completion =
+                Completion::new(self.number, receive.wr_id, Status::WR_FLUSH_ERR, opcode);
+            self.receives.recycle(receive);
+            self.complete_receive(card, completion, true);
+        }
+        // What is lost here cannot break what is broken.
+        self.is_overrun &= self.state != QueuePairState::Err;
+    }
+}

@@ -1,0 +1,150 @@
+//! Requests: what can be posted to the queues of a queue pair (10.8, 11.4).
+
+use crate::address::AddressVector;
+use crate::memory::Access;
+
+/// A scatter/gather element (`ibv_sge`).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Element {
+    /// Address, in terms of the region's own.
+    pub address: u64,
+    /// Bytes.
+    pub length: u32,
+    /// Key of the region.
+    pub lkey: u32,
+}
+
+/// The bytes of a request.
+#[derive(Clone, Copy, Debug)]
+pub enum Data<'a> {
+    /// Registered memory: read when a packet is made, or written when one arrives.
+    Elements(&'a [Element]),
+    /// Copied at the post (`IBV_SEND_INLINE`); several parts are one after the other.
+    Inline(&'a [&'a [u8]]),
+}
+
+/// A request for the send queue (`ibv_send_wr`).
+#[derive(Clone, Copy, Debug)]
+pub struct SendRequest<'a> {
+    /// Number for the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub opcode: SendOpcode,
+    /// The bytes to be sent, or for a read or atomic, where the answer goes.
+    pub data: Data<'a>,
+    /// The receiver of a datagram (UD only).
+    pub to: Option<DatagramAddress>,
+    /// Whether success makes a completion, too.
+    pub is_signaled: bool,
+    /// Whether the peer gets a solicited event.
+    pub is_solicited: bool,
+    /// Whether to wait for all earlier reads and atomics.
+    pub is_fenced: bool,
+}
+
+impl<'a> SendRequest<'a> {
+    /// A request that is signaled, without other flags.
+    #[must_use]
+    pub const fn new(wr_id: u64, opcode: SendOpcode, data: Data<'a>) -> Self {
+        Self {
+            wr_id,
+            opcode,
+            data,
+            to: None,
+            is_signaled: true,
+            is_solicited: false,
+            is_fenced: false,
+        }
+    }
+}
+
+/// The receiver of a datagram.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct DatagramAddress {
+    /// The way.
+    pub path: AddressVector,
+    /// Queue pair there; 0xffffff for a multicast group.
+    pub queue_pair: u32,
+    /// Its `Q_Key`; with the highest bit set, the sender's own `Q_Key` is used (10.2.5).
+    pub qkey: u32,
+}
+
+/// What a request for the send queue does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SendOpcode {
+    /// Send.
+    Send,
+    /// Send with immediate data, in the order of the network.
+    SendWithImmediate([u8; 4]),
+    /// Send, and invalidate this key of the peer's.
+    SendWithInvalidate(u32),
+    /// Write to the peer's memory.
+    Write(RemoteAddress),
+    /// Write to the peer's memory, and complete a receive there.
+    WriteWithImmediate(RemoteAddress, [u8; 4]),
+    /// Read the peer's memory.
+    Read(RemoteAddress),
+    /// Store `swap` in eight bytes of the peer's memory if they are `compare`.
+    CompareSwap {
+        /// The eight bytes.
+        remote: RemoteAddress,
+        /// Value to compare with.
+        compare: u64,
+        /// Value to store.
+        swap: u64,
+    },
+    /// Add to eight bytes of the peer's memory.
+    FetchAdd {
+        /// The eight bytes.
+        remote: RemoteAddress,
+        /// Value to add.
+        add: u64,
+    },
+    /// Bind a memory window.
+    BindWindow(Bind),
+    /// Invalidate an own key.
+    LocalInvalidate(u32),
+}
+
+/// A place in the peer's memory.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct RemoteAddress {
+    /// Address.
+    pub address: u64,
+    /// Key.
+    pub rkey: u32,
+}
+
+/// How to bind a memory window (`ibv_mw_bind_info`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Bind {
+    /// The window's key as it is.
+    pub window: u32,
+    /// The key that it will have: only the lowest eight bits, the tag, count.
+    pub rkey: u32,
+    /// Key of the region to bind it to.
+    pub lkey: u32,
+    /// First address.
+    pub address: u64,
+    /// Bytes; 0 unbinds a window of type 1.
+    pub length: u64,
+    /// Access that the window allows.
+    pub access: Access,
+}
+
+/// A request for a receive queue (`ibv_recv_wr`).
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiveRequest<'a> {
+    /// Number for the completion.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub elements: &'a [Element],
+}
+
+/// Bytes of all elements together.
+pub(crate) fn total(elements: &[Element]) -> u64 {
+    elements
+        .iter()
+        .map(|element| u64::from(element.length))
+        .sum()
+}

@@ -1,0 +1,86 @@
+//! Receives: posted, and waiting in a queue pair's own queue or one that is shared (10.2.9).
+
+use std::collections::VecDeque;
+
+use crate::DomainId;
+use crate::error::{Result, full, invalid};
+use crate::request::{Element, ReceiveRequest};
+
+/// A shared receive queue, by its number.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct SharedReceiveId(pub u32);
+
+/// A receive that was posted.
+#[derive(Debug, Default)]
+pub(crate) struct Receive {
+    pub(crate) wr_id: u64,
+    pub(crate) elements: Vec<Element>,
+}
+
+/// Receives that wait for messages.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+    waiting: VecDeque<Receive>,
+    /// Entries that were used, for their memory.
+    spare: Vec<Receive>,
+}
+
+/// A queue of receives for several queue pairs.
+#[derive(Debug)]
+pub(crate) struct SharedReceiveQueue {
+    pub(crate) domain: DomainId,
+    pub(crate) queue: ReceiveQueue,
+    /// The limit that makes an event once; 0 for none.
+    pub(crate) limit: u32,
+    /// Queue pairs that use it.
+    pub(crate) users: u32,
+}
+
+impl ReceiveQueue {
+    pub(crate) const fn new(max_wr: u32, max_sge: u32) -> Self {
+        Self {
+            max_wr,
+            max_sge,
+            waiting: VecDeque::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn post(&mut self, request: &ReceiveRequest<'_>) -> Result<()> {
+        if u32::try_from(request.elements.len()).map_or(true, |len| len > self.max_sge) {
+            return Err(invalid(
+                "a receive has more elements than its queue was made for",
+            ));
+        }
+        if u32::try_from(self.waiting.len()).map_or(true, |len| len >= self.max_wr) {
+            return Err(full("the receive queue is full"));
+        }
+        let mut receive = self.spare.pop().unwrap_or_default();
+        receive.wr_id = request.wr_id;
+        receive.elements.clear();
+        receive.elements.extend_from_slice(request.elements);
+        self.waiting.push_back(receive);
+        Ok(())
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Receive> {
+        self.waiting.pop_front()
+    }
+
+    /// Takes the memory of an entry that is done.
+    pub(crate) fn recycle(&mut self, receive: Receive) {
+        if self.spare.len() < 64 {
+            self.spare.push(receive);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.waiting.clear();
+    }
+}
