@@ -1,0 +1,120 @@
+//! UC: messages arrive whole or not at all (9.8.2).
+
+use std::cell::Cell;
+
+use crate::link::{ALL, World, pattern};
+use soft_nic::{CompletedOpcode, QueuePairState, SendOpcode, Status, Transport};
+
+#[test]
+fn sends_and_writes_arrive_and_complete_without_an_answer() {
+    let mut world = World::new();
+    let (qa, qb) = world.pair(Transport::Uc);
+    let (local, remote, received) = (
+        world.a.filled(&pattern(3000)),
+        world.b.buffer(3000, ALL),
+        world.b.buffer(3000, ALL),
+    );
+    world.b.post_receive(qb, 1, &[received.element()]);
+    world.b.post_receive(qb, 2, &[]);
+    world.a.post(qa, 1, SendOpcode::Send, &[local.element()]);
+    world.a.post(
+        qa,
+        2,
+        SendOpcode::WriteWithImmediate(remote.remote(0), [5; 4]),
+        &[local.element()],
+    );
+    world.run();
+    assert_eq!(
+        world.a.statuses(),
+        [(1, Status::SUCCESS), (2, Status::SUCCESS)]
+    );
+    assert_eq!(world.b.poll().unwrap().opcode, CompletedOpcode::Receive);
+    assert_eq!(
+        world.b.poll().unwrap().opcode,
+        CompletedOpcode::ReceiveWriteWithImmediate
+    );
+    assert_eq!(
+        (received.bytes(), remote.bytes()),
+        (pattern(3000), pattern(3000))
+    );
+    assert!(world.seen.iter().all(|(to_b, _)| *to_b));
+}
+
+#[test]
+fn a_message_that_lost_a_packet_is_dropped_and_its_receive_serves_the_next() {
+    for lost in 1..=3 {
+        let mut world = World::new();
+        let (qa, qb) = world.pair(Transport::Uc);
+        let (first, second) = (world.a.filled(&[1; 3000]), world.a.filled(&pattern(2000)));
+        let received = world.b.buffer(3000, ALL);
+        world.b.post_receive(qb, 1, &[received.element()]);
+        let count = Cell::new(0);
+        world.loses = Box::new(move |_| {
+            count.set(count.get() + 1);
+            count.get() == lost
+        });
+        world.a.post(qa, 1, SendOpcode::Send, &[first.element()]);
+        world.a.post(qa, 2, SendOpcode::Send, &[second.element()]);
+        world.run();
+        assert_eq!(world.a.statuses().len(), 2);
+        let completion = world.b.poll().unwrap();
+        assert_eq!(
+            (completion.byte_len, world.b.poll()),
+            (2000, None),
+            "packet {lost}"
+        );
+        assert_eq!(received.bytes()[..2000], pattern(2000));
+        assert_eq!(world.b.nic.state(qb), Some(QueuePairState::Rts));
+    }
+}
+
+#[test]
+fn a_message_without_a_receive_is_dropped() {
+    let mut world = World::new();
+    let (qa, qb) = world.pair(Transport::Uc);
+    let received = world.b.buffer(8, ALL);
+    world.a.post(qa, 1, SendOpcode::Send, &[]);
+    world.run();
+    world.b.post_receive(qb, 1, &[received.element()]);
+    assert_eq!(world.b.poll(), None);
+    world
+        .a
+        .post(qa, 2, SendOpcode::SendWithImmediate([2; 4]), &[]);
+    world.run();
+    assert_eq!(world.b.poll().unwrap().immediate, Some([2; 4]));
+}
+
+#[test]
+fn a_write_whose_key_does_not_allow_it_is_dropped_silently() {
+    let mut world = World::new();
+    let (qa, qb) = world.pair(Transport::Uc);
+    let (local, remote) = (
+        world.a.filled(&[1; 8]),
+        world.b.buffer(8, soft_nic::Access::LOCAL_WRITE),
+    );
+    world.a.post(
+        qa,
+        1,
+        SendOpcode::Write(remote.remote(0)),
+        &[local.element()],
+    );
+    world.run();
+    assert_eq!(world.a.statuses(), [(1, Status::SUCCESS)]);
+    assert_eq!(remote.bytes(), [0; 8]);
+    assert_eq!(world.b.nic.state(qb), Some(QueuePairState::Rts));
+}
+
+#[test]
+fn a_read_on_uc_is_an_error_of_the_queue_pair() {
+    let mut world = World::new();
+    let (qa, _) = world.pair(Transport::Uc);
+    let (local, remote) = (world.a.buffer(8, ALL), world.b.buffer(8, ALL));
+    world.a.post(
+        qa,
+        1,
+        SendOpcode::Read(remote.remote(0)),
+        &[local.element()],
+    );
+    world.run();
+    assert_eq!(world.a.statuses(), [(1, Status::LOC_QP_OP_ERR)]);
+}
