@@ -433,7 +433,7 @@ impl AsyncChannel {
 impl RoomWait<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let AsyncChannel { at, backlog, .. } = *self.channel;
-        if coop::must_yield(cx) {
+        if self.channel.shared.must_yield(cx) {
             return Poll::Pending;
         }
         let driver = self.channel.driver();

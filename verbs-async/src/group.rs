@@ -94,6 +94,7 @@ impl AsyncGroup {
             let ring = Channels {
                 subscription,
                 engine,
+                next_check: None,
                 owner: Weak::<SharedEngine>::clone(shared),
             };
             SharedEngine {

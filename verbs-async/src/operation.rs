@@ -138,7 +138,7 @@ impl<T: Given> Operation<T> {
     // One function: an outcome that passes through two functions is copied twice.
     #[inline(always)]
     fn poll_outcome<const IS_COUNTED: bool>(&mut self, cx: &mut Context<'_>) -> Poll<T::Outcome> {
-        if IS_COUNTED && coop::must_yield(cx) {
+        if IS_COUNTED && self.shared.must_yield(cx) {
             return Poll::Pending;
         }
         let at = self.at.as_ref();

@@ -21,7 +21,8 @@ pub(crate) trait Peers: Send + Sync + 'static {
 /// Watches the descriptor that is readable when peers have left.
 ///
 /// Its notifier is separate from that of the completion channel, and its waker is always
-/// registered. So a peer that leaves is noticed whether or not a task waits.
+/// registered. So a peer that leaves is noticed whether or not a task waits. Tasks that are always ready check
+/// the peers themselves: see `SharedEngine::must_yield`.
 pub(crate) struct PeerEvents<P> {
     notifier: Box<dyn CqNotifier>,
     waker: Waker,

@@ -2,6 +2,7 @@
 
 use std::mem;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use verbs_channel::engine::{Closing, Engine, Failure};
 use verbs_channel::verbs_core::{ErrorChain, WorkSuccess};
@@ -20,6 +21,8 @@ pub(crate) struct Channels {
     // First: the registration is dropped before the queue.
     pub(crate) subscription: Subscription,
     pub(crate) engine: Engine,
+    // When busy tasks check the peers next; `None` for at once.
+    pub(crate) next_check: Option<Instant>,
     // The owner of the ring.
     pub(crate) owner: Weak<dyn Destroys>,
 }

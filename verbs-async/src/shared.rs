@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use verbs_channel::engine::Closing;
 use verbs_channel::exchange::ExchangeError;
@@ -13,6 +13,7 @@ use verbs_channel::verbs_core::{AsyncEvent, ErrorChain, ProtectionDomain};
 use verbs_channel::{ChannelId, DownReason, Preparer, Queue, TransportError};
 
 use crate::blocking;
+use crate::coop;
 use crate::destroyed::Destroyed;
 use crate::driver::Driver;
 use crate::error::Result;
@@ -67,6 +68,37 @@ impl SharedEngine {
         // Another thread may have been faster. Then this one is dropped.
         drop(self.peers.set(made));
         Ok(())
+    }
+
+    /// Whether a task has to yield: see [`coop`]. If so, it checks the peers, too.
+    #[inline(always)]
+    pub(crate) fn must_yield(&self, cx: &Context<'_>) -> bool {
+        let must_yield = coop::must_yield(cx);
+        if must_yield {
+            self.check_peers_when_busy();
+        }
+        must_yield
+    }
+
+    /// Checks the peers if it is time. Their notifier does so, too, but a runtime may not look at it for long
+    /// while tasks are always ready.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn check_peers_when_busy(&self) {
+        if self.peers.get().is_none() {
+            return;
+        }
+        let now = Instant::now();
+        let is_due = self.driver.with_ring(|ring| {
+            let is_due = ring.next_check.is_none_or(|next| now >= next);
+            if is_due {
+                ring.next_check = now.checked_add(CHECK);
+            }
+            is_due
+        });
+        if is_due {
+            self.check_peers();
+        }
     }
 
     /// Takes a channel down. A helper thread destroys its queue pair, and then aborts its operations in
@@ -136,6 +168,9 @@ impl SharedEngine {
         poll_fn(|cx| waits.poll(queues, cx)).await;
     }
 }
+
+/// How often busy tasks check the peers: that takes a system call.
+const CHECK: Duration = Duration::from_millis(10);
 
 /// Waits in [`SharedEngine::drained`] until it is dropped.
 struct DrainWait<'a> {

@@ -115,7 +115,7 @@ impl SharedMessages {
         free: &mut Option<TakeWhenFree<'p>>,
         cx: &mut Context<'_>,
     ) -> Poll<Message> {
-        if coop::must_yield(cx) {
+        if shared.must_yield(cx) {
             return Poll::Pending;
         }
         loop {

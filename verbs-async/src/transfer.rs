@@ -246,22 +246,16 @@ impl AsyncTransfer {
     /// Begins all of them, and waits for them in their order. The outcomes of others stay in their slots
     /// meanwhile. Pending at the deadline, too.
     fn poll_ended(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
-        let mut steps: usize = 0;
-        // Each step may post, which is slow on some devices.
-        let mut must_stop = |cx: &Context<'_>| {
-            let reads_clock = steps.is_multiple_of(STEPS);
-            steps += 1;
-            coop::must_yield(cx) || (reads_clock && is_over(deadline))
-        };
+        let mut steps = 0;
         while self.next < self.set.len() {
-            if must_stop(cx) {
+            if self.must_stop(&mut steps, cx, deadline) {
                 return Poll::Pending;
             }
             self.begin();
             coop::count_ready(cx);
         }
         while let Some(first) = self.begun.front() {
-            if must_stop(cx) {
+            if self.must_stop(&mut steps, cx, deadline) {
                 return Poll::Pending;
             }
             let outcome = match self.driver().poll_outcome(&first.at) {
@@ -274,6 +268,16 @@ impl AsyncTransfer {
             self.ended(index, outcome);
         }
         Poll::Ready(())
+    }
+
+    /// Whether a poll is to stop before its next step, which may post: that is slow on some devices.
+    fn must_stop(&self, steps: &mut usize, cx: &Context<'_>, deadline: Option<Instant>) -> bool {
+        let reads_clock = steps.is_multiple_of(STEPS);
+        *steps += 1;
+        if reads_clock {
+            self.shared.check_peers_when_busy();
+        }
+        self.shared.must_yield(cx) || (reads_clock && is_over(deadline))
     }
 
     /// Begins the next operation.

@@ -27,6 +27,10 @@ pub(super) struct SharedStream {
 }
 
 impl SharedStream {
+    pub(super) fn must_yield(&self, cx: &Context<'_>) -> bool {
+        self.group.must_yield(cx)
+    }
+
     pub(super) fn new(
         channel: AsyncChannel,
         ours: Settings,

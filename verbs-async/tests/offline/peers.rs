@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use fake_libibverbs::with;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use verbs_async::verbs_channel::{Channel, DownReason, OwnedBuffer, TransportError};
+use verbs_async::verbs_channel::{
+    BufferPool, Channel, DownReason, Outgoing, OwnedBuffer, TransportError,
+};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier, Error};
 use verbs_core::verbs_sys::{IBV_WC_RETRY_EXC_ERR, ibv_wc};
 use verbs_core::{CompletionChannel, Device, ErrorChain, ProtectionDomain};
@@ -85,6 +87,38 @@ fn watched(group: &AsyncGroup) -> (AsyncChannel, UnixStream) {
 
 fn buffer(pd: &ProtectionDomain) -> OwnedBuffer {
     pd.reg_mr(vec![0_u8; 64]).unwrap().into()
+}
+
+/// The runtime never looks at the notifier of the peers, as its tasks are always ready.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
+fn peer_that_leaves_busy_tasks_is_noticed() {
+    const MANY: usize = 400;
+    for is_transfer in [true, false] {
+        let (_both, group, pd) = group();
+        let (channel, theirs) = watched(&group);
+        let pool = BufferPool::new(&pd, 64, MANY).unwrap();
+        let slow = Duration::from_millis(1);
+        with(|library| (library.slow_posts, library.completes_sends) = (slow, true));
+        drop(theirs);
+        let before = posted().len();
+        if is_transfer {
+            let mut transfer = channel.transfer(MANY);
+            while let Some(block) = pool.take() {
+                transfer.add(channel.id(), Outgoing::send(block));
+            }
+            let ended = later(transfer.finish()).unwrap_err();
+            assert_eq!(ended.down_reason(), Some(LEFT), "{ended}");
+        } else {
+            let mut sends = (0..MANY).map(|_| later(channel.send(pool.take().unwrap())).0);
+            let ended = sends.find_map(Result::err).expect("it is not noticed");
+            assert!(ended.to_string().contains("down"), "{ended}");
+        }
+        with(|library| library.slow_posts = Duration::ZERO);
+        assert_eq!(channel.down_reason(), Some(LEFT));
+        let posts = posted().len() - before;
+        assert!(posts < MANY / 2, "{posts} posts");
+    }
 }
 
 #[test]
