@@ -48,3 +48,18 @@ pub(crate) fn kind_of(error: &io::Error) -> ErrorKind {
         _ => ErrorKind::Other,
     }
 }
+
+/// Whether the error means that the peer's address cannot be reached.
+pub(crate) fn is_unreachable(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ETIMEDOUT
+                | libc::ENETUNREACH
+                | libc::EHOSTUNREACH
+                | libc::ENETDOWN
+                | libc::EHOSTDOWN
+                | libc::EADDRNOTAVAIL
+        )
+    )
+}

@@ -15,7 +15,7 @@ pub use debug::ErrorDebug;
 pub use endpoint::{ENDPOINT_VERSION, EndpointError};
 pub use gid_path::GidPath;
 pub use kind::ErrorKind;
-pub(crate) use kind::kind_of;
+pub(crate) use kind::{is_unreachable, kind_of};
 use texts::{HugePages, Limit, NoDevice, Range, Why};
 
 use crate::gid::Gid;
@@ -483,21 +483,6 @@ impl From<Error> for io::Error {
         };
         Self::new(kind, error)
     }
-}
-
-/// Whether the error means that the peer's address cannot be reached.
-pub(crate) fn is_unreachable(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(
-            libc::ETIMEDOUT
-                | libc::ENETUNREACH
-                | libc::EHOSTUNREACH
-                | libc::ENETDOWN
-                | libc::EHOSTDOWN
-                | libc::EADDRNOTAVAIL
-        )
-    )
 }
 
 #[cfg(test)]
