@@ -142,6 +142,9 @@ impl DeviceEvents {
     ///
     /// The reason is [`DownReason::Event`](verbs_channel::DownReason::Event), and the operations that wait
     /// end. Without this, they may wait forever.
+    ///
+    /// After a [`GID_CHANGE`](verbs_core::EventType::GID_CHANGE), the endpoint looks up the index of its address
+    /// again. Without this, the next datagram is lost if the address has moved in the port's table.
     pub fn watch_datagrams(&self, datagrams: &AsyncDatagrams) {
         self.add(datagrams.device_listener());
     }

@@ -278,7 +278,7 @@ pub use channel::{Channel, Hold, InGroup, Owned, PollingScope, ScopedPendingWork
 pub use channel_id::ChannelId;
 pub use config::{ChannelBuilder, PollStrategy};
 pub use connect::{Connected, CreateChannel, DatagramListener, PreparedChannel, refuse};
-pub use datagrams::{Datagram, Datagrams, DatagramsBuilder};
+pub use datagrams::{Datagram, DatagramFailure, Datagrams, DatagramsBuilder};
 #[doc(inline)]
 pub use engine::{
     Completed, ConnectedMember, Message, Ticket, Transfer, TransferError, TransferOutcome,

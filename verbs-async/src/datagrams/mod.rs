@@ -23,7 +23,9 @@ use verbs_channel::TransportError;
 use verbs_channel::verbs_core::{
     AddressHandle, AhAttr, DatagramEndpoint, ProtectionDomain, Rejected,
 };
-use verbs_channel::{Datagram, DatagramsBuilder, DownReason, OwnedBuffer, RejectReason};
+use verbs_channel::{
+    Datagram, DatagramFailure, DatagramsBuilder, DownReason, OwnedBuffer, RejectReason,
+};
 
 use crate::blocking;
 use crate::coop;
@@ -305,6 +307,17 @@ impl AsyncDatagrams {
     pub async fn flush(&self) {
         let is_done = |state: &mut State| (state.available(Awaited::Flushed) > 0).then_some(());
         self.wait(Awaited::Flushed, is_done).await;
+    }
+
+    /// The oldest failure of a posted datagram that was not taken; `None` if there is none: see
+    /// [`Datagrams::take_failed`](verbs_channel::Datagrams::take_failed). It polls, and does not wait.
+    #[must_use]
+    pub fn take_failed(&self) -> Option<DatagramFailure> {
+        let mut state = self.shared.state.lock();
+        state.drive();
+        let failed = state.engine.take_failed();
+        self.shared.unlock(state);
+        failed
     }
 
     /// Why it has failed; `None` while it works.

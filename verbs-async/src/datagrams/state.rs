@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use verbs_channel::datagrams::{DatagramEnding, DatagramEngine};
 use verbs_channel::verbs_core::{
-    AddressHandle, AsyncEvent, DatagramEndpoint, ErrorChain, ProtectionDomain,
+    AddressHandle, AsyncEvent, DatagramEndpoint, ErrorChain, EventType, ProtectionDomain,
 };
 use verbs_channel::{BufferPool, DownReason, OwnedBuffer, TransportError};
 
@@ -155,6 +155,7 @@ impl State {
     /// Takes the buffers of what has left, and wakes whom there is something for.
     fn settle(&mut self) {
         self.engine.take_sent(self.deferred.garbage());
+        self.retired.extend(self.engine.take_retired());
         for what in AWAITED {
             let available = self.available(what);
             let line = &mut self.lines[what as usize];
@@ -219,6 +220,7 @@ impl Drop for Shared {
         if let Some(ending) = engine.take_ending() {
             self.end.destroy(ending);
         }
+        retired.extend(engine.take_retired());
         let retired = mem::take(retired);
         if !retired.is_empty() {
             blocking::detach(move || drop(retired));
@@ -299,6 +301,10 @@ impl DeviceListener for Shared {
 
     fn on_device_event(&self, event: AsyncEvent) {
         let mut state = self.state.lock();
+        if event.event_type() == EventType::GID_CHANGE {
+            // The next datagrams look for the address again.
+            state.engine.forget_all();
+        }
         let has_failed = match Failed::of(event) {
             Some(Failed::Device) => true,
             Some(Failed::Cq(handle)) => handle == state.subscription.cq().handle(),

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
 use fake_libibverbs::{posted, share, with};
+use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_LOC_QP_OP_ERR, ibv_wc};
 use verbs_async::verbs_channel::verbs_core::{DatagramEndpoint, Gid, QKey};
 use verbs_async::verbs_channel::{BufferPool, DownReason, TransportError};
 use verbs_async::{Error, Result};
 use verbs_harness::logged::{lines, listen};
 
-use crate::bench::{Bench, Task, done, later};
-use crate::waits::{LONG, assert_all_ends, buffer, endpoint, peer, sends};
+use crate::bench::{Bench, Task, announce, done, later};
+use crate::waits::{LONG, assert_all_ends, buffer, comes, endpoint, peer, sends};
 
 /// Calls of some verbs: each waits until it is released.
 pub(crate) struct Held {
@@ -284,4 +285,42 @@ fn closing_waits_for_the_thread_that_attaches_and_keeps_no_other_from_leaving() 
     assert!(verbs_harness::until(LONG, || fake_librdmacm::alive() == 0));
     fake_librdmacm::assert_all_is_well();
     drop(manager);
+}
+
+#[test]
+fn failed_datagram_is_reported_and_tasks_wait_on() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let peer = peer();
+    sends(datagrams.send_to(&peer, buffer(&pd))).unwrap();
+    let mut receive = Task::new(datagrams.receive_from()).waits();
+    let send = Task::new(datagrams.send_to(&peer, buffer(&pd))).waits();
+    let sent = *posted().last().unwrap();
+    with(|library| {
+        library.posted.clear();
+        library.done.push_back(ibv_wc {
+            wr_id: sent,
+            status: IBV_WC_LOC_QP_OP_ERR,
+            ..ibv_wc::default()
+        });
+    });
+    announce(&bench);
+    assert_eq!((send.was_woken(), receive.was_woken()), (1, 0));
+    let failure = datagrams.take_failed().unwrap();
+    assert_eq!(failure.peer(), peer);
+    assert_eq!(
+        (datagrams.take_failed(), datagrams.down_reason()),
+        (None, None)
+    );
+    // The handle that it was sent with is made again.
+    let again = sends(datagrams.send_to(&peer, buffer(&pd)));
+    again.unwrap();
+    drop(send);
+    comes(posted()[0], b"next");
+    announce(&bench);
+    assert_eq!(&receive.ends().unwrap()[..], b"next");
+    drop(receive);
+    drop((datagrams, pd, bench));
+    assert_all_ends();
 }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{future::Future, sync::Arc};
 
-use fake_libibverbs::{ladder, report, share, with};
+use fake_libibverbs::{Port, ladder, report, share, with};
 use futures_core::Stream as _;
 use verbs_async::verbs_channel::{
     self, BufferPool, Channel, Datagrams, DownReason, TransportError,
@@ -21,11 +21,11 @@ use verbs_async::{
     Result,
 };
 use verbs_core::verbs_sys::{
-    IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR,
-    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SRQ_ERR,
-    ibv_async_event, ibv_qp, ibv_srq,
+    IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_GID_CHANGE, IBV_EVENT_PORT_ACTIVE,
+    IBV_EVENT_PORT_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR,
+    IBV_EVENT_SRQ_ERR, ibv_async_event, ibv_qp, ibv_srq,
 };
-use verbs_core::{AsyncEvent, EventType, SharedReceiveQueue};
+use verbs_core::{AsyncEvent, DatagramEndpoint, EventType, Gid, QKey, SharedReceiveQueue};
 use verbs_harness::faults;
 
 /// The layer of channels whose group is watched.
@@ -340,6 +340,35 @@ fn fatal_device_event_ends_datagram_endpoints() {
     assert_eq!(block_on(second_wait).unwrap_err().down_reason(), reason);
     events.watch_datagrams(&late);
     assert_eq!(late.down_reason(), reason);
+}
+
+#[test]
+fn address_that_moves_is_looked_up_before_a_datagram_is_lost() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    with(|library| library.completes_sends = true);
+    let pd = context.alloc_pd().unwrap();
+    let completions = CqEvents::create_thread(&context).unwrap();
+    let datagrams = AsyncDatagrams::create(&Datagrams::builder(&pd), &completions).unwrap();
+    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    events.watch_datagrams(&datagrams);
+    let peer = DatagramEndpoint::builder(0x77, QKey::MAX).gid(Gid::new([1; 16]));
+    let peer = peer.build().unwrap();
+    let mut send_from = |index| {
+        let gids = [
+            &["", "::ffff:10.0.0.1"][..],
+            &["::ffff:10.0.0.1", "::ffff:10.0.0.2"],
+        ];
+        with(|library| library.ports[0].gids = Port::roce(gids[usize::from(index == 0)]).gids);
+        report(&context, IBV_EVENT_GID_CHANGE, port_event());
+        assert_eq!(event_type(block_on(events.next())), EventType::GID_CHANGE);
+        let buffer = pd.reg_mr(vec![1_u8; 8]).unwrap();
+        block_on(datagrams.send_to(&peer, buffer)).unwrap();
+        block_on(datagrams.flush());
+        with(|library| library.paths.last().unwrap().grh.sgid_index) == index
+    };
+    assert!([1, 0, 1].into_iter().all(&mut send_from));
+    assert_eq!(datagrams.take_failed(), None);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use verbs_core::{AddressHandle, DatagramQueuePair, Error};
+use verbs_core::{AddressHandle, DatagramEndpoint, DatagramQueuePair, Error};
 
 #[cfg(feature = "rdmacm")]
 use super::groups::Groups;
@@ -33,6 +33,7 @@ pub struct DatagramEnding {
 pub(super) struct Outgoing {
     pub(super) buffer: OwnedBuffer,
     pub(super) handle: Arc<AddressHandle>,
+    pub(super) peer: DatagramEndpoint,
 }
 
 /// What is released when the queue pair is destroyed, and not before.

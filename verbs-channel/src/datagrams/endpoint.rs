@@ -7,6 +7,7 @@ use verbs_core::{CompletionChannel, DatagramEndpoint, ProtectionDomain, Rejected
 
 use super::datagram::Datagram;
 use super::engine::DatagramEngine;
+use super::failure::DatagramFailure;
 use crate::buffer::OwnedBuffer;
 use crate::config::PollStrategy;
 use crate::error::{DownReason, Error, RejectReason, Result};
@@ -47,6 +48,9 @@ use crate::waiting::{Deadline, Pause, Paused, longest_sleep};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// A datagram that fails, for example because this side's address has moved in the GID table since its address handle
+/// was made, does not end the endpoint: see [`take_failed`](Self::take_failed).
 ///
 /// Dropping it does not wait: it destroys the queue pair, then releases all buffers. Datagrams that
 /// have not left may be lost: [`flush`](Self::flush) waits for them.
@@ -218,6 +222,37 @@ impl Datagrams {
         drop(self.engine.forget(peer));
     }
 
+    /// Forgets all address handles, as [`forget`](Self::forget) does for one peer.
+    ///
+    /// Call it if you read the events of the device, and it reports a
+    /// [`GID_CHANGE`](verbs_core::EventType::GID_CHANGE): this side's address may have another index now. Without
+    /// that, the endpoint finds out while it waits, or by the failure of a datagram.
+    pub fn forget_all(&mut self) {
+        self.engine.forget_all();
+        drop(self.engine.take_retired());
+    }
+
+    /// The oldest failure of a posted datagram that was not taken; `None` if there is none. It polls, and does not
+    /// wait.
+    ///
+    /// A failed datagram is lost, and so may be those that were in flight with it, to any peer. It does not end the
+    /// endpoint: the queue pair is restarted, and receives are posted again. Meanwhile datagrams that arrive are
+    /// dropped. As many failures are kept as [`max_send_wr`](crate::DatagramsBuilder::max_send_wr); further ones
+    /// replace the oldest.
+    ///
+    /// ```no_run
+    /// # fn example(datagrams: &mut verbs_channel::Datagrams) {
+    /// while let Some(failure) = datagrams.take_failed() {
+    ///     eprintln!("{failure}");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn take_failed(&mut self) -> Option<DatagramFailure> {
+        self.poll_sends();
+        self.engine.take_failed()
+    }
+
     /// Destroys the queue pair, and returns the driver's error, which a drop would only log. It
     /// does not wait for datagrams that have not left.
     ///
@@ -238,7 +273,7 @@ impl Datagrams {
         let ended = self.engine.take_ending();
         self.engine.take_sent(&mut self.sent);
         let any = !self.sent.is_empty() || ended.is_some();
-        drop(ended);
+        drop((ended, self.engine.take_retired()));
         self.sent.clear();
         any
     }

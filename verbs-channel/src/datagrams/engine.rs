@@ -4,15 +4,15 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
-use std::time::Instant;
 
 use verbs_core::{
-    CompletionQueue, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, PollSlot,
-    ProtectionDomain, QpState, ReceiveWorkRequest, Rejected, Sge, WorkCompletion,
+    AddressHandle, CompletionQueue, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, Grh,
+    PollSlot, ProtectionDomain, ReceiveWorkRequest, Rejected, Sge, WorkCompletion, WorkError,
 };
 
 use super::datagram::Datagram;
 use super::ending::{DatagramEnding, Held, Outgoing};
+use super::failure::DatagramFailure;
 #[cfg(feature = "rdmacm")]
 use super::groups::Groups;
 use super::handles::Handles;
@@ -36,19 +36,27 @@ use crate::request::OwnedElement;
 pub struct DatagramEngine {
     // `None` once it is down: the slots are empty then. Both are in `ending`, which is dropped with this.
     pub(super) qp: Option<Arc<DatagramQueuePair>>,
-    cq: CompletionQueue,
+    pub(super) cq: CompletionQueue,
     pd_tag: PdTag,
-    endpoint: DatagramEndpoint,
+    pub(super) endpoint: DatagramEndpoint,
     port_num: u8,
     max_payload: u32,
     /// The longest datagram that is sent inline.
     max_inline_data: u32,
-    sends: Slots<Outgoing>,
-    receives: Slots<OwnedBuffer>,
+    pub(super) sends: Slots<Outgoing>,
+    pub(super) receives: Slots<OwnedBuffer>,
     pub(super) received: VecDeque<Datagram>,
     /// The buffers of datagrams that have left, and of receives that were ended. They are dropped by the layer above, when it holds no
     /// lock: that a block is free again wakes those that wait for it.
-    sent: Vec<OwnedBuffer>,
+    pub(super) sent: Vec<OwnedBuffer>,
+    /// Datagrams that have failed, until the queue pair has been restarted.
+    pub(super) unsent: Vec<(Outgoing, Option<WorkError>)>,
+    /// Failures that were not taken, the oldest first: at most as many as datagrams can be in flight.
+    pub(super) failed: VecDeque<DatagramFailure>,
+    /// Address handles that no later datagram uses. They are dropped by the layer above, when it holds no lock.
+    pub(super) retired: Vec<Arc<AddressHandle>>,
+    /// How often the queue pair was restarted since an operation has succeeded or a datagram has failed.
+    pub(super) restarts: u32,
     pub(super) pool: BufferPool,
     pub(super) handles: Handles,
     #[cfg(feature = "rdmacm")]
@@ -59,7 +67,7 @@ pub struct DatagramEngine {
 }
 
 /// Completions that are polled at once.
-const POLLS: usize = 16;
+pub(super) const POLLS: usize = 16;
 
 impl DatagramEngine {
     pub(super) fn new(
@@ -83,6 +91,10 @@ impl DatagramEngine {
             receives: Slots::new(max_recv_wr, 1),
             received: VecDeque::with_capacity(max_recv_wr as usize),
             sent: Vec::with_capacity(max_send_wr as usize),
+            unsent: Vec::new(),
+            failed: VecDeque::new(),
+            retired: Vec::new(),
+            restarts: 0,
             pool,
             handles: Handles::new(max_handles),
             #[cfg(feature = "rdmacm")]
@@ -200,11 +212,16 @@ impl DatagramEngine {
                 Err(error) => return Err(Rejected::new(error.into(), buffer)),
             },
         };
-        let wr_id = match self.sends.put(Outgoing { buffer, handle }) {
+        let peer = *peer;
+        let wr_id = match self.sends.put(Outgoing {
+            buffer,
+            handle,
+            peer,
+        }) {
             Ok(wr_id) => wr_id,
             Err(outgoing) => return Err(Rejected::new(NO_ROOM.into(), outgoing.buffer)),
         };
-        let Err(error) = self.post_send(wr_id, peer) else {
+        let Err(error) = self.post_send(wr_id) else {
             return Ok(());
         };
         let (reason, given) = match error {
@@ -245,11 +262,15 @@ impl DatagramEngine {
         }
     }
 
-    fn post_send(&self, wr_id: u64, peer: &DatagramEndpoint) -> Result<(), RejectReason> {
-        let (Some(qp), Some(Outgoing { buffer, handle })) = (&self.qp, self.sends.get(wr_id))
-        else {
+    fn post_send(&self, wr_id: u64) -> Result<(), RejectReason> {
+        let (Some(qp), Some(outgoing)) = (&self.qp, self.sends.get(wr_id)) else {
             return Err(NO_ROOM);
         };
+        let Outgoing {
+            buffer,
+            handle,
+            peer,
+        } = outgoing;
         let (mut element, is_inline) = self.element(buffer)?;
         let request = DatagramWorkRequest::to(&mut element, handle, peer).wr_id(wr_id);
         // So that the datagram can be answered.
@@ -258,10 +279,11 @@ impl DatagramEngine {
             request = request.inline();
         }
         // SAFETY: the slot owns the buffer, and a clone of the handle, until the completion of this
-        // `wr_id` is polled or the queue pair is destroyed; nothing accesses the buffer meanwhile. The
+        // `wr_id` is polled, or the queue pair is reset or destroyed; nothing accesses the buffer meanwhile. The
         // handle is of the queue pair's protection domain: it was made with it, or `add_handle` has
         // compared them. What is inline has been compared with what was granted, and is memory that
-        // the processor can read. Nothing resets the queue pair, and its completion queue is this engine's.
+        // the processor can read. Only `restart` resets the queue pair, which has the engine to itself, and its
+        // completion queue is this engine's.
         unsafe { qp.post_send(&mut request) }?;
         Ok(())
     }
@@ -309,38 +331,46 @@ impl DatagramEngine {
         let ended = completions.iter();
         let failures = ended.map(|completion| self.completed(completion));
         match failures.fold(None, Option::or) {
-            Some(reason) => self.fail(reason),
+            Some(reason) => self.restart(reason),
             None => self.refill(),
         }
     }
 
     /// Ends the operation that has completed. Returns the reason if it has failed.
-    fn completed(&mut self, completion: &WorkCompletion) -> Option<DownReason> {
+    pub(super) fn completed(&mut self, completion: &WorkCompletion) -> Option<DownReason> {
         let wr_id = completion.wr_id();
         let outgoing = self.sends.take(wr_id);
-        let is_send = outgoing.is_some();
-        self.sent.extend(outgoing.map(|outgoing| outgoing.buffer));
         let incoming = self.receives.take(wr_id);
-        match completion.result() {
-            Ok(success) => {
-                match incoming.map(|buffer| Datagram::of(buffer, &success, self.endpoint.qkey())) {
-                    Some(Ok(datagram)) => self.received.push_back(datagram),
+        let (queue, error) = match (completion.result(), outgoing, incoming) {
+            (Ok(_), Some(outgoing), _) => {
+                self.restarts = 0;
+                self.sent.push(outgoing.buffer);
+                return None;
+            }
+            (Ok(success), None, Some(block)) => {
+                self.restarts = 0;
+                match Datagram::of(block, &success, self.endpoint.qkey()) {
+                    Ok(datagram) => self.received.push_back(datagram),
                     // Its sender cannot be answered: it is dropped, and its block is posted again.
-                    Some(Err(block)) => {
+                    Err(block) => {
                         let rejected = self.post_block(block);
                         self.sent.extend(rejected);
                     }
-                    None => {}
                 }
-                None
+                return None;
             }
             // Of no operation of this engine: of none that it waits for.
-            Err(_) if !is_send && incoming.is_none() => None,
-            Err(error) => {
-                let queue = if is_send { Queue::Send } else { Queue::Receive };
-                Some(DownReason::Work { queue, error })
+            (_, None, None) => return None,
+            (Err(error), Some(outgoing), _) => {
+                self.unsent.push((outgoing, Some(error)));
+                (Queue::Send, error)
             }
-        }
+            (Err(error), None, Some(block)) => {
+                self.sent.push(block);
+                (Queue::Receive, error)
+            }
+        };
+        Some(DownReason::Work { queue, error })
     }
 
     /// Whether it would post more receives if blocks were free.
@@ -350,7 +380,7 @@ impl DatagramEngine {
     }
 
     /// Posts receives into all blocks that are free.
-    fn refill(&mut self) {
+    pub(super) fn refill(&mut self) {
         while self.needs_blocks()
             && let Some(block) = self.pool.take()
         {
@@ -359,10 +389,14 @@ impl DatagramEngine {
         }
     }
 
-    pub(super) fn post_block(&mut self, block: OwnedBuffer) -> Option<OwnedBuffer> {
+    pub(super) fn post_block(&mut self, mut block: OwnedBuffer) -> Option<OwnedBuffer> {
         let Some(qp) = &self.qp else {
             return Some(block);
         };
+        // Before an IPv4 header the device writes nothing: an earlier datagram's header must not be there.
+        if let Some(header) = block.get_mut(..Grh::LEN) {
+            header.fill(0);
+        }
         let mut element = match block.element(self.pd_tag, || false) {
             Ok(element) => element.sge,
             Err(_) => return Some(block),
@@ -372,9 +406,9 @@ impl DatagramEngine {
             Err(block) => return Some(block),
         };
         let mut request = ReceiveWorkRequest::new(&mut element).wr_id(wr_id);
-        // SAFETY: the slot owns the block until the completion of this `wr_id` is polled or the queue
-        // pair is destroyed; nothing accesses it meanwhile. Nothing resets the queue pair, and its
-        // completion queue is this engine's.
+        // SAFETY: the slot owns the block until the completion of this `wr_id` is polled, or the queue
+        // pair is reset or destroyed; nothing accesses it meanwhile. Only `restart` resets the queue pair,
+        // which has the engine to itself, and its completion queue is this engine's.
         if let Err(error) = unsafe { qp.post_receive(&mut request) } {
             self.fail(DownReason::Post(error));
         }
@@ -385,18 +419,6 @@ impl DatagramEngine {
     /// `sent`: they are to be dropped without a lock. With room in `sent`, nothing is allocated.
     pub fn take_sent(&mut self, sent: &mut Vec<OwnedBuffer>) {
         sent.append(&mut self.sent);
-    }
-
-    /// Takes the endpoint down if the device does not answer, or if the queue pair is in `ERR`.
-    ///
-    /// A layer that waits calls this now and then, for example ten times a second.
-    pub fn probe(&mut self, _now: Instant) {
-        let Some(qp) = &self.qp else { return };
-        match qp.query() {
-            Ok(attr) if attr.qp_state() == QpState::ERR => self.fail(DownReason::Unflushed),
-            Ok(_) => {}
-            Err(error) => self.fail(DownReason::Device(error.errno().unwrap_or(0))),
-        }
     }
 
     /// Takes the endpoint down for this reason, unless it is down. What is in flight is ended by the

@@ -54,6 +54,20 @@ impl Handles {
         self.kept.remove(&port(peer)).map(|(handle, _)| handle)
     }
 
+    /// Takes out the handles of which this holds, for the GID of their peer.
+    pub(super) fn take_if(
+        &mut self,
+        mut holds: impl FnMut(Option<Gid>, &AddressHandle) -> bool,
+    ) -> impl Iterator<Item = Arc<AddressHandle>> {
+        let holds = move |(_, gid): &Port, (handle, _): &mut (Arc<_>, _)| holds(*gid, handle);
+        let stale = self.kept.extract_if(holds);
+        stale.map(|(_, (handle, _))| handle)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
     /// The one that was not used for longest. It looks at all of them: making the new handle, by a
     /// system call, takes longer.
     fn evict(&mut self) -> Option<Arc<AddressHandle>> {

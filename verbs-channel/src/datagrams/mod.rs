@@ -5,6 +5,7 @@ mod datagram;
 mod ending;
 mod endpoint;
 mod engine;
+mod failure;
 #[cfg(feature = "rdmacm")]
 mod groups;
 mod handles;
@@ -12,6 +13,7 @@ mod handles;
 mod multicast;
 mod paths;
 mod receives;
+mod restart;
 mod slots;
 
 pub use builder::DatagramsBuilder;
@@ -19,5 +21,6 @@ pub use datagram::Datagram;
 pub use ending::DatagramEnding;
 pub use endpoint::Datagrams;
 pub use engine::DatagramEngine;
+pub use failure::DatagramFailure;
 #[cfg(feature = "rdmacm")]
 pub use multicast::Memberships;

@@ -87,6 +87,10 @@ impl<T> Slots<T> {
         self.free.len()
     }
 
+    pub(super) const fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
     pub(super) const fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

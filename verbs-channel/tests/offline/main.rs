@@ -17,6 +17,7 @@ mod by_manager;
 mod chains;
 mod closing;
 mod datagram_costs;
+mod datagram_failures;
 mod datagrams;
 mod deferred;
 mod driven;
