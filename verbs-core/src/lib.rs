@@ -310,10 +310,10 @@ pub use port::PortAttr;
 pub use process::Process;
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{
-    AckTimeout, DataInOrder, MaxAckRetries, MaxRnrRetries, MigState, MinRnrTimer, OwnReceives,
-    PacketSequenceNumber, PostError, PreparedQueuePair, QpAttr, QpAttrMask, QpCap, QpState, QpType,
-    QueuePair, QueuePairBuilder, QueuePairEndpoint, QueuePairEndpointBuilder, Receives,
-    SharedReceives, WrOpcode,
+    AckTimeout, DataInOrder, DestroyedQueuePair, MaxAckRetries, MaxRnrRetries, MigState,
+    MinRnrTimer, OwnReceives, PacketSequenceNumber, PostError, PreparedQueuePair, QpAttr,
+    QpAttrMask, QpCap, QpState, QpType, QueuePair, QueuePairBuilder, QueuePairEndpoint,
+    QueuePairEndpointBuilder, Receives, SharedReceives, WrOpcode,
 };
 pub use rejected::Rejected;
 pub use shared_receive_queue::{SharedReceiveQueue, SharedReceiveQueueBuilder, SrqAttr};

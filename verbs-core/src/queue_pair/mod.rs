@@ -11,6 +11,7 @@ mod by_manager;
 pub(crate) mod choices;
 pub(crate) mod config;
 mod data_in_order;
+mod destroyed;
 #[cfg(debug_assertions)]
 pub(crate) mod domain;
 mod endpoint;
@@ -30,6 +31,7 @@ pub use attr::{MigState, QpAttr, QpCap};
 pub use builder::QueuePairBuilder;
 pub use config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 pub use data_in_order::{DataInOrder, WrOpcode};
+pub use destroyed::DestroyedQueuePair;
 pub use endpoint::{QueuePairEndpoint, QueuePairEndpointBuilder};
 pub use post_error::PostError;
 pub use qp_type::QpType;
@@ -478,16 +480,7 @@ impl Qp {
     }
 
     fn close(self) -> Result<()> {
-        let Self {
-            qp,
-            send_cq,
-            recv_cq,
-            pd,
-            ..
-        } = self;
-        let closed = qp.close();
-        drop((send_cq, recv_cq, pd));
-        closed
+        self.destroy(()).0
     }
 }
 
