@@ -1,4 +1,5 @@
-//! Calls of the user's code whose panics go no further: loggers, wakers, and what drops connections.
+//! Calls of the user's code whose panics go no further: loggers, wakers, and what drops connections. No such call is
+//! made while a scope has its engine borrowed: see `engine/afterwards.rs`.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

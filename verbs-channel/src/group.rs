@@ -25,7 +25,7 @@ use crate::engine::{
     TransferError,
 };
 use crate::error::{Error, Queue, RejectReason, Result};
-use crate::waiting::Poller;
+use crate::waiting::{Poller, Steps as _};
 
 /// Many channels that share one completion queue, one slot table and one poller.
 ///
@@ -184,7 +184,9 @@ impl ChannelGroup {
         &mut self,
         member: ConnectedMember,
     ) -> Result<ChannelId, Rejected<ConnectedMember, Error>> {
-        self.poller.engine.join(member)
+        let joined = self.poller.engine.join(member);
+        self.poller.run_afterwards();
+        joined
     }
 
     /// Closes a channel, and aborts its operations in flight.
@@ -197,7 +199,9 @@ impl ChannelGroup {
     ///
     /// [`Error::UnknownChannel`].
     pub fn remove(&mut self, channel: ChannelId) -> Result<()> {
-        self.poller.engine.remove(channel)
+        let removed = self.poller.engine.remove(channel);
+        self.poller.run_afterwards();
+        removed
     }
 
     /// The engine that drives the channels, for layers above.
@@ -420,9 +424,7 @@ impl ChannelBuilder {
         events: &CompletionChannel,
     ) -> Result<(Engine, Preparer)> {
         let cq = self.queue_on(max_channels, Some(events))?;
-        let (mut engine, preparer) = self.engine_on(cq, max_channels, None);
-        engine.queue_leaks();
-        Ok((engine, preparer))
+        Ok(self.engine_on(cq, max_channels, None))
     }
 
     /// An engine on this completion queue, and what prepares its channels.

@@ -133,9 +133,7 @@ impl SharedReceivesBuilder {
         max_channels: u32,
         events: &CompletionChannel,
     ) -> Result<(Engine, Preparer)> {
-        let (mut engine, preparer) = self.build(max_channels, Some(events))?;
-        engine.queue_leaks();
-        Ok((engine, preparer))
+        self.build(max_channels, Some(events))
     }
 
     fn build(

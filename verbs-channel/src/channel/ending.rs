@@ -2,6 +2,7 @@
 
 use crate::channel::{Channel, Hold};
 use crate::error::{CloseError, DownReason};
+use crate::waiting::Ladder as _;
 
 impl<H: Hold> Channel<H> {
     /// Aborts all operations in flight; the channel is down after that.

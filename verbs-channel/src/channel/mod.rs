@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::config::{ChannelBuilder, PollStrategy};
 use crate::engine::{Completed, Engine, Transfer, TransferError};
 use crate::error::DownReason;
-use crate::waiting::Poller;
+use crate::waiting::{Poller, Steps as _};
 pub use pending::ScopedPendingWork;
 pub use scope::PollingScope;
 
@@ -189,6 +189,7 @@ impl Channel {
     pub(crate) fn destroyed(&mut self) -> &ChannelBuilder {
         let (poller, at) = self.parts();
         poller.engine.destroy_now(at, DownReason::Closed);
+        poller.run_afterwards();
         &self.holder.config
     }
 

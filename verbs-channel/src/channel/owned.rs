@@ -10,6 +10,7 @@ use crate::buffer::OwnedBuffer;
 use crate::engine::{Completed, Ticket};
 use crate::error::{RejectReason, Result};
 use crate::request::{Incoming, Outgoing, OwnedChain, OwnedElement, OwnedRequest};
+use crate::waiting::Steps as _;
 
 impl<H: Hold> Channel<H> {
     /// Posts a request on an owned buffer, with its options.
@@ -53,7 +54,7 @@ impl<H: Hold> Channel<H> {
                 let _empty = ManuallyDrop::new(request);
                 Ok(ticket)
             }
-            Err(reason) => Err(Rejected::new(reason, request)),
+            Err(reason) => Err(Rejected::new(poller.rejected(reason), request)),
         }
     }
 
@@ -82,7 +83,7 @@ impl<H: Hold> Channel<H> {
                 let _empty = ManuallyDrop::new(buffer);
                 Ok(ticket)
             }
-            Err(reason) => Err(Rejected::new(reason, buffer)),
+            Err(reason) => Err(Rejected::new(poller.rejected(reason), buffer)),
         }
     }
 

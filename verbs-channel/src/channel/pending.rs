@@ -10,7 +10,7 @@ use super::scope::PollingScope;
 use crate::engine::Id;
 use crate::error::TransportError;
 use crate::request::List;
-use crate::waiting::Poller;
+use crate::waiting::{EndScope as _, Steps as _};
 
 /// An operation of a scope: a handle to take its outcome, and its elements if they were lent.
 ///
@@ -128,40 +128,65 @@ impl<'scope, 'env, L> ScopedPendingWork<'scope, 'env, L> {
 impl Handle<'_, '_> {
     #[inline(always)]
     fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
-        match self.take_success(Poller::poll_borrowed) {
+        match self.take_success() {
             Some(success) => Some(Ok(success)),
-            None => self.take_failure().map(Err),
+            None => {
+                self.run_afterwards();
+                self.take_failure().map(Err)
+            }
         }
     }
 
     #[inline(always)]
     fn spin_poll(mut self) -> Result<WorkSuccess, TransportError> {
-        let success = self.take_success(Poller::wait_borrowed);
-        success.ok_or_else(|| self.take_failure().unwrap_or(TransportError::Taken))
+        loop {
+            if let Some(success) = self.take_success() {
+                return Ok(success);
+            }
+            if !self.wait() {
+                return Err(self.take_failure().unwrap_or(TransportError::Taken));
+            }
+        }
+    }
+
+    /// Waits while the operation is in flight, and aborts it after the channel's timeout. Returns whether it was in
+    /// flight.
+    #[inline(never)]
+    fn wait(&self) -> bool {
+        let mut scope = self.scope;
+        let is_pending = scope.with(|poller| poller.engine.is_pending(self.id));
+        if is_pending {
+            scope.wait_or_abort(scope.at, self.id);
+        }
+        scope.run_afterwards();
+        is_pending
     }
 
     #[inline]
     fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<WorkSuccess, TransportError>> {
-        let id = self.id;
-        if !self.scope.with(|poller| poller.wait_for(id, Some(timeout))) {
+        let mut scope = self.scope;
+        if !scope.wait_for(self.id, Some(timeout)) {
             return None;
         }
         self.take()
     }
 
-    /// Takes the result if it is a success. `slowly` finds it where it is not the first that was polled.
+    #[inline(never)]
+    fn run_afterwards(&self) {
+        let mut scope = self.scope;
+        scope.run_afterwards();
+    }
+
+    /// Takes the result if it is a success. Polls once if there is none.
     // Copied in one place only: out of two it would be copied through memory, also where it is not used.
     #[inline(always)]
-    fn take_success(
-        &mut self,
-        slowly: impl FnOnce(&mut Poller, u32, Id) -> Option<&WorkSuccess>,
-    ) -> Option<WorkSuccess> {
+    fn take_success(&mut self) -> Option<WorkSuccess> {
         let (scope, id) = (self.scope, self.id);
         let success = scope.with(|poller| {
             let success = if poller.engine.holds(id) {
                 poller.engine.take_held()
             } else {
-                slowly(poller, scope.at, id)
+                poller.poll_borrowed(scope.at, id)
             };
             success.copied()
         })?;
@@ -173,10 +198,8 @@ impl Handle<'_, '_> {
     /// Takes the result, if there is one: it is a failure.
     #[inline(always)]
     fn take_failure(&mut self) -> Option<TransportError> {
-        let (at, id) = (self.scope.at, self.id);
-        let failure = self
-            .scope
-            .with(|poller| poller.take_failure(at, id).copied())?;
+        let (scope, id) = (self.scope, self.id);
+        let failure = scope.with(|poller| poller.take_failure(scope.at, id).copied())?;
         self.id = Id::NONE;
         Some(failure)
     }

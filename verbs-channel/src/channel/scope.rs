@@ -15,7 +15,7 @@ use super::pending::ScopedPendingWork;
 use crate::engine::{Id, Reservation, SlotBuffer};
 use crate::error::{RejectReason, ScopeError, TransportError};
 use crate::request::{GatherList, Incoming, Outgoing, Request, ScatterList};
-use crate::waiting::{AbortOnUnwind, Leftover, Poller, ScopeEnd};
+use crate::waiting::{AbortOnUnwind, EndScope as _, Leftover, Poller, ScopeEnd, Steps};
 
 /// Posts requests on borrowed buffers: see [`Channel::scope`](crate::Channel::scope).
 ///
@@ -38,8 +38,11 @@ pub(crate) fn scope<'env, T, E>(
     at: u32,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
 ) -> Result<T, ScopeError<E>> {
-    run(poller, at, closure, |poller, at, end| {
-        poller.finish_scope(at, end)
+    run(poller, at, closure, |mut scope, end| {
+        if scope.with(|poller| poller.has_finished(at)) {
+            return Ok(());
+        }
+        scope.finish_scope(at, end)
     })
 }
 
@@ -49,9 +52,7 @@ pub(crate) fn manual_scope<'env, T, E>(
     at: u32,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
 ) -> Result<T, ScopeError<E>> {
-    run(poller, at, closure, |poller, at, _end| {
-        poller.abort_scope(at)
-    })
+    run(poller, at, closure, |mut scope, _end| scope.abort_scope(at))
 }
 
 #[inline(always)]
@@ -59,7 +60,7 @@ fn run<'env, T, E>(
     poller: &'env mut Poller,
     at: u32,
     closure: impl for<'scope> FnOnce(&'scope PollingScope<'scope, 'env>) -> Result<T, E>,
-    finish: impl FnOnce(&mut Poller, u32, ScopeEnd) -> Result<(), TransportError>,
+    finish: impl FnOnce(&PollingScope<'_, 'env>, ScopeEnd) -> Result<(), TransportError>,
 ) -> Result<T, ScopeError<E>> {
     let began_idle = poller.engine.is_idle_at(at);
     let scope = PollingScope {
@@ -79,10 +80,10 @@ fn run<'env, T, E>(
                 began_idle,
                 receives: scope.receives.get(),
             };
-            scope.with(|poller| finish(poller, at, end))
+            finish(&scope, end)
         }
         Ok(Err(_)) | Err(_) => {
-            scope.with(|poller| poller.abandon_scope(at));
+            (&scope).abandon_scope(at);
             Ok(())
         }
     };
@@ -324,7 +325,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// Handles poll when their outcomes are taken. This method is for loops that take no outcomes, for
     /// example until there is room for another post.
     pub fn poll(&self) -> usize {
-        self.with(|poller| {
+        let found = self.with(|poller| {
             let found = poller.engine.drive();
             match found {
                 0 => poller.check_peers_now(),
@@ -333,16 +334,22 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
                 }
             }
             found
-        })
+        });
+        if found == 0 {
+            let mut this = self;
+            this.run_afterwards();
+        }
+        found
     }
 
-    /// Runs one of the closures of this file and of `pending.rs`, which call nothing that leads back
-    /// here.
+    /// Runs one of the closures of this file, of `pending.rs`, and of the steps of `waiting`, which lead back here
+    /// by no code of others: what runs that is left for [afterwards](Steps::run_afterwards).
     #[inline(always)]
     pub(super) fn with<R>(&self, then: impl FnOnce(&mut Poller) -> R) -> R {
         // SAFETY: it is the only reference. A scope is not `Sync`. The closures given to this function
-        // are all in these two files, and what they call has no reference to the scope: `Request` and
-        // the lists are sealed, and loggers and wakers are `'static`.
+        // are all in these files, and what they call has no reference to the scope: `Request` and
+        // the lists are sealed; and the engine calls no logger, waker, destructor or other code from outside of this
+        // crate and the ones below, which could find the scope in a thread-local (`engine/afterwards.rs`).
         let poller = unsafe { &mut *self.poller.get() };
         then(poller)
     }
@@ -361,8 +368,9 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         let posted = self.with(|poller| unsafe {
             let engine = &mut poller.engine;
             engine.post_at::<W, true>(reservation, list, options, SlotBuffer::none)
-        })?;
-        Ok(posted.id)
+        });
+        let mut this = self;
+        posted.map_or_else(|reason| Err(this.rejected(reason)), |posted| Ok(posted.id))
     }
 
     #[inline(always)]
@@ -375,8 +383,9 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         let posted = self.with(|poller| unsafe {
             let engine = &mut poller.engine;
             engine.post_batch_at::<W, N>(reservation, requests)
-        })?;
-        Ok(posted.id)
+        });
+        let mut this = self;
+        posted.map_or_else(|reason| Err(this.rejected(reason)), |posted| Ok(posted.id))
     }
 
     #[inline(always)]
@@ -386,8 +395,16 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         let posted = self.with(|poller| unsafe {
             let engine = &mut poller.engine;
             engine.post_receive_at::<_, true>(reservation, list, SlotBuffer::none)
-        })?;
-        Ok(posted.id)
+        });
+        let mut this = self;
+        posted.map_or_else(|reason| Err(this.rejected(reason)), |posted| Ok(posted.id))
+    }
+}
+
+impl Steps for &PollingScope<'_, '_> {
+    #[inline(always)]
+    fn step<R>(&mut self, then: impl FnOnce(&mut Poller) -> R) -> R {
+        self.with(then)
     }
 }
 

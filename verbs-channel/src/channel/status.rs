@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::error::{DownReason, Queue, Result};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::{Error, RejectReason};
+use crate::waiting::Steps as _;
 
 impl<H: Hold> Channel<H> {
     /// The id of the channel in its group, which is also in each of its [`Completed`](crate::Completed)
@@ -93,7 +94,9 @@ impl<H: Hold> Channel<H> {
     /// many descriptors are open.
     pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let (poller, at) = self.parts();
-        poller.engine.watch_peer_at(at, descriptor.into())
+        let watched = poller.engine.watch_peer_at(at, descriptor.into());
+        poller.run_afterwards();
+        watched
     }
 
     /// Watches the peer through this connection of `rdma_cm`: the channel goes down when the connection
@@ -108,7 +111,9 @@ impl<H: Hold> Channel<H> {
     #[cfg(feature = "rdmacm")]
     pub fn watch_connection(&mut self, connection: Connection) -> Result<()> {
         let (poller, at) = self.parts();
-        poller.engine.watch_connection_at(at, connection, drop)
+        let watched = poller.engine.watch_connection_at(at, connection, drop);
+        poller.run_afterwards();
+        watched
     }
 
     /// The peer's address, if the channel was connected over TCP, or has a TCP socket to [watch the

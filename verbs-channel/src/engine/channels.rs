@@ -12,7 +12,9 @@ use std::time::Duration;
 use verbs_core::rdmacm::Connection;
 use verbs_core::{CompletionQueue, ProtectionDomain, QueuePair, QueuePairEndpoint, Rejected};
 
-use super::{Engine, Leak, Member, Ticket};
+#[cfg(feature = "rdmacm")]
+use super::Link;
+use super::{Afterwards, Engine, Leak, Member, Ticket};
 use crate::channel_id::ChannelId;
 use crate::error::{CloseError, DownReason, Error, Queue, RejectReason, Result};
 use crate::request::{OwnedChain, OwnedRequest};
@@ -146,14 +148,18 @@ impl Engine {
 
     /// The next report of buffers that had to be leaked.
     ///
-    /// An engine from [`ChannelBuilder::engine`](crate::ChannelBuilder::engine) does not log leaks, since
-    /// its layer may hold a lock that the logger needs. It keeps these reports, and logs those that are
-    /// left when it is dropped. The engine of a channel or a group logs leaks at once.
+    /// An engine does not log leaks, since what holds it may hold a lock that the logger needs. It keeps these
+    /// reports, and logs those that are left when it is dropped. In the same way it keeps what is left of destroyed
+    /// queue pairs, and the connections of `rdma_cm` that are to be dropped: this drops them. So call it without
+    /// a reason to expect a leak, too, whenever the engine [has something deferred](Self::has_deferred).
     #[must_use = "it is reported nowhere else"]
     pub fn next_leak(&mut self) -> Option<Leak> {
-        let leak = self.leaks.next();
-        self.update_deferred();
-        leak
+        loop {
+            match self.next_afterwards()? {
+                Afterwards::Leak(leak) => return Some(leak),
+                other => other.run(),
+            }
+        }
     }
 }
 
@@ -277,7 +283,8 @@ impl Engine {
         match self.place_of(channel) {
             Ok(at) => self.watch_connection_at(at, connection, dispose),
             Err(error) => {
-                dispose(connection);
+                let unused = Link::of_manager(connection, dispose, false).unused();
+                self.slots.afterwards.push(Afterwards::Link(unused));
                 Err(error)
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use verbs_core::QueuePair;
 
-use super::{Closed, Closing, Engine, Member};
+use super::{Afterwards, Closed, Closing, Engine, Member};
 use crate::channel_id::ChannelId;
 
 impl Engine {
@@ -33,7 +33,7 @@ impl Engine {
         let shared = shared.map(|shared| Arc::clone(&shared.queue));
         let closing = Closing::new(channel, qp, shared);
         self.closings.get_or_insert_default().push(closing);
-        self.has_deferred = true;
+        self.slots.afterwards.is_due = true;
     }
 
     /// The next queue pair to be [destroyed](Closing::destroy) without the lock, and then
@@ -74,11 +74,22 @@ impl Engine {
         self.stuck > 0
     }
 
-    /// Whether [`next_closing`](Self::next_closing) or [`next_leak`](Self::next_leak) returns something.
+    /// Whether [`next_closing`](Self::next_closing) or [`next_leak`](Self::next_leak) has something to do.
     #[must_use]
     #[inline]
     pub const fn has_deferred(&self) -> bool {
-        self.has_deferred
+        self.slots.afterwards.is_due
+    }
+
+    /// The next that is to be run when nothing borrows the engine.
+    #[inline]
+    pub(crate) fn next_afterwards(&mut self) -> Option<Afterwards> {
+        if !self.slots.afterwards.is_due {
+            return None;
+        }
+        let next = self.slots.afterwards.pop();
+        self.update_deferred();
+        next
     }
 
     /// Destroys the queue pairs that are queued for [`next_closing`](Self::next_closing).
@@ -91,6 +102,7 @@ impl Engine {
 
     pub(super) fn update_deferred(&mut self) {
         let has_closings = self.closings.as_ref().is_some_and(|list| !list.is_empty());
-        self.has_deferred = has_closings || !self.leaks.is_empty();
+        let afterwards = &mut self.slots.afterwards;
+        afterwards.is_due = has_closings || !afterwards.is_empty();
     }
 }

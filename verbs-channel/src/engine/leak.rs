@@ -1,11 +1,9 @@
 //! Leaks: buffers that a device may touch for good.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::process;
 
 use verbs_core::{Error, ErrorChain};
-
-use crate::contained::log_error;
 
 /// A report of buffers that had to be leaked, because the driver failed to destroy their queue pair.
 ///
@@ -33,46 +31,37 @@ impl From<Leak> for crate::error::Error {
     }
 }
 
-/// Where leaks are reported.
-#[derive(Debug)]
-pub(super) enum Leaks {
-    /// In the log, at once.
-    Logged,
-    /// Here, until they are taken: the layer above may hold a lock that its logger needs.
-    Queued(Vec<Leak>),
-}
-
-impl Leaks {
-    pub(super) fn add(&mut self, leak: Leak) {
-        match self {
-            Self::Queued(queued) => queued.push(leak),
-            Self::Logged => log_error(format_args!("{leak}")),
-        }
-    }
-
-    /// The next that is queued.
-    pub(super) fn next(&mut self) -> Option<Leak> {
-        match self {
-            Self::Queued(queued) => queued.pop(),
-            Self::Logged => None,
-        }
-    }
-
-    pub(super) const fn is_empty(&self) -> bool {
-        match self {
-            Self::Queued(queued) => queued.is_empty(),
-            Self::Logged => true,
-        }
-    }
-}
-
-/// Aborts the process, and writes the reason to stderr and to the log.
+/// Aborts the process, and writes the reason to stderr.
+///
+/// No code of the program runs in between: no logger, and no allocator. It could take back what the device still
+/// has.
 #[cold]
 pub(crate) fn abort_with(why: fmt::Arguments<'_>) -> ! {
-    // First to stderr, and past the lock of `std`: the log may go nowhere, or block.
-    let line = format!("verbs-channel: {why}\n");
-    // There is nothing left to do if that fails.
-    let _written = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
-    log_error(why);
+    let mut line = Line {
+        bytes: [0; 400],
+        len: 0,
+    };
+    // It is cut if it is too long.
+    let _all = writeln!(line, "verbs-channel: {why}");
+    let bytes = line.bytes.get(..line.len).unwrap_or_default();
+    // Past the lock of `std`. There is nothing left to do if that fails.
+    let _written = rustix::io::write(rustix::stdio::stderr(), bytes);
     process::abort();
+}
+
+/// A line in memory that is not allocated.
+struct Line {
+    bytes: [u8; 400],
+    len: usize,
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let room = self.bytes.get_mut(self.len..).unwrap_or_default();
+        for (place, byte) in room.iter_mut().zip(part.bytes()) {
+            *place = byte;
+            self.len += 1;
+        }
+        Ok(())
+    }
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use verbs_core::{QueuePair, WcStatus, WorkError};
 
+use super::afterwards::Queued;
 use super::budget::Budget;
 use super::gate::Limits;
 use super::peer::Peer;
@@ -349,8 +350,13 @@ impl Member {
 
     /// A failed request has moved its queue pair to `ERR`; or it was flushed, since this side did so,
     /// another request failed before, or the connection has ended. Returns the outcome of the operation.
-    pub(crate) fn failed(&mut self, queue: Queue, error: WorkError) -> TransportError {
-        self.peer.close();
+    pub(super) fn failed(
+        &mut self,
+        queue: Queue,
+        error: WorkError,
+        afterwards: &mut Queued,
+    ) -> TransportError {
+        afterwards.close(&mut self.peer);
         let first = self.down().or_else(|| self.end_by_flush(error.status));
         self.go_down(first.unwrap_or(DownReason::Work { queue, error }));
         match first {

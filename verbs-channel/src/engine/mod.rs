@@ -3,8 +3,8 @@
 //! One [`Engine`] drives one completion queue and the channels on it: one for a
 //! [`Channel`](crate::Channel), many for a [`ChannelGroup`](crate::ChannelGroup). It posts, polls,
 //! dispatches completions to their operations, and ends operations that do not complete. It never
-//! waits, reads no clock and has no callbacks: where time matters it is an argument, so any clock can
-//! drive it. `Channel` and `ChannelGroup` add waiting; `verbs-async` adds wakers.
+//! waits, reads no clock and has no callbacks, loggers and destructors of others included: see
+//! [`next_leak`](Engine::next_leak). Where time matters it is an argument, so any clock can drive it. `Channel` and `ChannelGroup` add waiting; `verbs-async` adds wakers.
 //!
 //! ```text
 //! start ──► credits and a slot ──► gate ──► driver ──► device
@@ -60,6 +60,7 @@ use verbs_core::{CompletionQueue, PollSlot, Process, ProtectionDomain, WorkSucce
 use crate::buffer::{OwnedBuffer, PdTag};
 use crate::channel_id::ChannelId;
 use crate::error::TransportError;
+pub(crate) use afterwards::Afterwards;
 use budget::Budget;
 pub(crate) use budget::Shares;
 
@@ -68,7 +69,6 @@ use held::{Held, MAX_POLLED};
 pub use joining::ConnectedMember;
 pub(crate) use joining::{MemberLimits, MemberParts};
 pub use leak::Leak;
-use leak::Leaks;
 pub(crate) use leak::abort_with;
 pub(crate) use member::Member;
 pub use messages::Message;
@@ -82,6 +82,7 @@ pub use ticket::{Completed, Ticket};
 pub(crate) use ticket::{Outcome, SlotBuffer};
 pub use transfer::{Failure, Transfer, TransferEntries, TransferError, TransferOutcome};
 
+mod afterwards;
 mod batch;
 mod borrowed;
 pub(crate) mod budget;
@@ -127,11 +128,8 @@ pub struct Engine {
     stuck: u32,
     // Queue pairs that were destroyed, and may have left completions in the queue.
     undrained: u32,
-    leaks: Leaks,
     // Queue pairs to be destroyed by the layer above, if that is deferred.
     closings: Option<Vec<Closing>>,
-    // There are some of these, or leaks to be reported.
-    has_deferred: bool,
     // Places of members that were removed, some of which may still have outcomes.
     removed: VecDeque<u32>,
     // An operation of which the device may have a part, and which does not have its buffers yet.
@@ -184,9 +182,7 @@ impl Engine {
             limits,
             stuck: 0,
             undrained: 0,
-            leaks: Leaks::Logged,
             closings: None,
-            has_deferred: false,
             removed: VecDeque::new(),
             half_posted: None,
             open: 0,
@@ -200,11 +196,6 @@ impl Engine {
             held: Held::NONE,
             poll_slots: [const { PollSlot::new() }; MAX_POLLED + 1],
         }
-    }
-
-    /// Queues leaks for [`next_leak`](Self::next_leak), instead of logging them.
-    pub(crate) fn queue_leaks(&mut self) {
-        self.leaks = Leaks::Queued(Vec::new());
     }
 
     /// Whether this is the child of a fork: the queue pairs are the parent's. They are not touched where

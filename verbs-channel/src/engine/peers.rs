@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use verbs_core::rdmacm::Connection;
 
 use super::peer::{Leaving, Link, Stage, TIMER, after};
-use super::{Engine, Member};
+use super::{Afterwards, Engine, Member};
 use crate::error::{DownReason, Queue, Result};
 use crate::exchange::ExchangeError;
 
@@ -37,18 +37,26 @@ impl Engine {
     }
 
     fn watch_link(&mut self, at: u32, link: Link) -> Result<()> {
-        let Some(member) = self.members.get_mut(at as usize) else {
+        let afterwards = &mut self.slots.afterwards;
+        let member = self.members.get_mut(at as usize);
+        // A member that is down needs none; operations that still end on it use the previous one.
+        let Some(member) = member.filter(|member| member.down().is_none()) else {
+            afterwards.push(Afterwards::Link(link.unused()));
             return Ok(());
         };
-        // A member that is down needs none; operations that still end on it use the previous one.
-        if member.down().is_some() {
-            return Ok(());
-        }
         // If it cannot be watched, the one before stays: that it is closed would show the peer an end.
         let beside = self.peers.watch_beside(&mut member.peer, link);
         if let Some(link) = beside.map_err(ExchangeError::not_watched)? {
-            let watched = self.peers.watch(link).map_err(|(error, _)| error);
-            member.peer = watched.map_err(ExchangeError::not_watched)?;
+            match self.peers.watch(link) {
+                Ok(peer) => {
+                    afterwards.close(&mut member.peer);
+                    member.peer = peer;
+                }
+                Err((error, link)) => {
+                    afterwards.push(Afterwards::Link(link.unused()));
+                    return Err(ExchangeError::not_watched(error).into());
+                }
+            }
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ impl Engine {
     /// and its receive queue, or its shares of them.
     pub(crate) fn add(&mut self, qp: QueuePair, max: [u32; 2]) -> ChannelId {
         self.open += 1;
+        self.slots.afterwards.reserve(self.open);
         let shares = self.limits.shares;
         let share @ [send, recv] = shares.map_or(max, |shares| shares.of(max));
         let peer = self.peers.unwatched();

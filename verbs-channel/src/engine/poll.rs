@@ -379,7 +379,7 @@ fn dispatch_one(
                 if member.down().is_none() {
                     shared.failed.push(channel);
                 }
-                let _the_channels_end = member.failed(Queue::Receive, error);
+                let _the_channels_end = member.failed(Queue::Receive, error, &mut slots.afterwards);
             }
             return;
         }
@@ -394,7 +394,7 @@ fn dispatch_one(
     let ended = match completion.result() {
         Ok(success) => slots.succeed(&mut member.slots, wr_id, success),
         Err(error) => {
-            let failure = member.failed(queue, error);
+            let failure = member.failed(queue, error, &mut slots.afterwards);
             if let Some(owned) = slots.buffer_before_failure(wr_id) {
                 SlotBuffer::stopped_at(owned, Id::place_of(wr_id));
             }

@@ -11,11 +11,10 @@
 //! borrowed buffers in flight: the process is aborted
 //! ```
 
-use verbs_core::{Error, ErrorChain, PollError};
+use verbs_core::{Error, PollError};
 
 use super::leak::{Leak, abort_with};
-use super::{Closed, Closing, Engine, SlotBuffer};
-use crate::contained::log_error;
+use super::{Afterwards, Closed, Closing, Engine, Member, SlotBuffer};
 use crate::error::DownReason;
 
 impl Engine {
@@ -41,7 +40,7 @@ impl Engine {
         }
         member.go_down(reason);
         let flushes = member.qp().is_some_and(|qp| qp.to_error().is_ok());
-        member.peer.close();
+        self.slots.afterwards.close(&mut member.peer);
         flushes
     }
 
@@ -112,7 +111,11 @@ impl Engine {
         match self.closings {
             // Borrowed buffers are given back when the caller returns.
             Some(_) if !self.has_borrowed_in_flight(at) => self.defer_destroying(at, qp),
-            _ => self.closed(at, qp.close()),
+            _ => {
+                let (destroyed, left) = qp.destroy();
+                self.slots.afterwards.push(Afterwards::QueuePair(left));
+                self.closed(at, destroyed);
+            }
         }
         left
     }
@@ -140,7 +143,7 @@ impl Engine {
             member.closed(destroyed);
         }
         // After the queue pair: by then it has acknowledged what it received.
-        member.peer.close();
+        self.slots.afterwards.close(&mut member.peer);
     }
 
     /// Dispatches what is in the completion queue. If that fails, all channels are taken down.
@@ -182,8 +185,11 @@ impl Engine {
         if member.qp().is_some() || member.is_closing() {
             return;
         }
-        if let Some(error) = member.take_stuck_error() {
-            self.leak(at, error);
+        if member
+            .destroyed()
+            .is_some_and(|destroyed| destroyed.is_err())
+        {
+            self.leak(at);
         }
         let Some(member) = self.members.get(at as usize) else {
             return;
@@ -197,14 +203,24 @@ impl Engine {
     }
 
     /// The last step: the driver fails to destroy the queue pair.
-    fn leak(&mut self, at: u32, error: Error) {
-        if self.has_borrowed_in_flight(at) {
-            let error = ErrorChain::new(&error);
+    ///
+    /// Borrowed buffers in flight are a reason to abort for as long as they are, whether the error was reported or
+    /// not.
+    fn leak(&mut self, at: u32) {
+        let has_borrowed = self.has_borrowed_in_flight(at);
+        let member = self.members.get_mut(at as usize);
+        let error = member.and_then(Member::take_stuck_error);
+        if has_borrowed {
+            // Without the text of the errno, which would be allocated.
+            let errno = error.as_ref().and_then(Error::errno).unwrap_or(0);
             abort_with(format_args!(
-                "cannot take borrowed buffers back from the device ({error}): aborting the process, \
-                 since the device may still write to them"
+                "cannot take borrowed buffers back from the device (its queue pair cannot be destroyed: errno \
+                 {errno}): aborting the process, since the device may still write to them"
             ));
         }
+        let Some(error) = error else {
+            return;
+        };
         let mut buffers = 0;
         let mut next = self.first(at);
         while let Some(id) = next {
@@ -212,8 +228,8 @@ impl Engine {
             let owned = self.slots.take_buffer_in_flight(id);
             buffers += owned.map_or(0, SlotBuffer::leak);
         }
-        self.leaks.add(Leak { buffers, error });
-        self.update_deferred();
+        let leak = Leak { buffers, error };
+        self.slots.afterwards.push(Afterwards::Leak(leak));
     }
 }
 
@@ -232,8 +248,8 @@ impl Drop for Engine {
             self.closed(at, Err(Error::InUse { object }));
         }
         self.destroy_all(DownReason::Closed);
-        while let Some(leak) = self.leaks.next() {
-            log_error(format_args!("{leak}"));
+        while let Some(next) = self.next_afterwards() {
+            next.run();
         }
     }
 }

@@ -18,30 +18,37 @@
 
 use std::time::Duration;
 
-use super::Poller;
+use super::Steps;
 use crate::engine::{Id, abort_with};
 use crate::error::{DownReason, Queue};
 
-impl Poller {
+/// The ladder.
+pub(crate) trait Ladder: Steps {
     /// Takes the ladder from its second step, for all operations in flight on a member.
-    pub(crate) fn abort(&mut self, at: u32, reason: DownReason) {
-        if self.engine.flush_at(at, reason) {
-            let drain_timeout = Some(self.config.drain_timeout);
-            if self.wait_until(drain_timeout, |engine| engine.is_idle_at(at)) {
-                return;
-            }
+    fn abort(&mut self, at: u32, reason: DownReason) {
+        let drain_timeout = self.step(|poller| {
+            let flushes = poller.engine.flush_at(at, reason);
+            flushes.then_some(poller.config.drain_timeout)
+        });
+        let is_flushed = drain_timeout.is_some()
+            && self.wait_until(drain_timeout, |engine| engine.is_idle_at(at));
+        if !is_flushed {
+            self.step(|poller| poller.engine.destroy_now(at, reason));
         }
-        self.engine.destroy_now(at, reason);
+        self.run_afterwards();
     }
 
     /// Aborts a member if it has borrowed buffers in flight. What has completed by now is no reason to.
-    pub(crate) fn abort_borrowed(&mut self, at: u32, reason: DownReason) {
-        if self.engine.has_borrowed_in_flight(at) {
-            self.engine.dispatch_all();
-        }
-        if self.engine.has_borrowed_in_flight(at) {
+    fn abort_borrowed(&mut self, at: u32, reason: DownReason) {
+        let has_borrowed = self.step(|poller| {
+            if poller.engine.has_borrowed_in_flight(at) {
+                poller.engine.dispatch_all();
+            }
+            poller.engine.has_borrowed_in_flight(at)
+        });
+        if has_borrowed {
             self.abort(at, reason);
-            if self.engine.has_borrowed_in_flight(at) {
+            if self.step(|poller| poller.engine.has_borrowed_in_flight(at)) {
                 abort_with(format_args!(
                     "borrowed buffers are in flight on a queue pair that is gone: aborting the process"
                 ));
@@ -50,8 +57,8 @@ impl Poller {
     }
 
     /// The same after an operation on borrowed buffers did not complete within its timeout.
-    pub(crate) fn abort_late(&mut self, at: u32, id: Id, timeout: Option<Duration>) {
-        let queue = self.engine.borrowed_in_flight(id);
+    fn abort_late(&mut self, at: u32, id: Id, timeout: Option<Duration>) {
+        let queue = self.step(|poller| poller.engine.borrowed_in_flight(id));
         let reason = DownReason::TimedOut {
             // It is in flight: nothing was polled since.
             queue: queue.unwrap_or(Queue::Send),
@@ -60,3 +67,5 @@ impl Poller {
         self.abort_borrowed(at, reason);
     }
 }
+
+impl<S: Steps> Ladder for S {}

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use verbs_core::WorkSuccess;
 
-use super::Poller;
 use super::guard::AbortOnUnwind;
+use super::{Ladder as _, Poller, Steps as _};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::engine::Engine;
 use crate::engine::{Id, Reservation, SlotBuffer};
@@ -40,7 +40,7 @@ impl Poller {
         };
         let ended = match posted {
             Ok(posted) => self.finish(Reservation::send(at), posted.id, timeout),
-            Err(reason) => Err(reason.into()),
+            Err(reason) => Err(self.rejected(reason).into()),
         };
         guard.defuse();
         ended
@@ -81,7 +81,7 @@ impl Poller {
         let posted = unsafe { self.engine.post_batch_at::<W, N>(reservation, requests) };
         let ended = match posted {
             Ok(posted) => self.finish(reservation, posted.id, timeout).map(drop),
-            Err(reason) => Err(reason.into()),
+            Err(reason) => Err(self.rejected(reason).into()),
         };
         guard.defuse();
         ended
@@ -105,7 +105,7 @@ impl Poller {
         };
         let ended = match posted {
             Ok(posted) => self.finish(Reservation::receive(at), posted.id, timeout),
-            Err(reason) => Err(reason.into()),
+            Err(reason) => Err(self.rejected(reason).into()),
         };
         guard.defuse();
         self.success(ended?)
@@ -136,6 +136,8 @@ impl Poller {
         if !self.wait_for(id, timeout) {
             self.abort_late(at, id, timeout);
         }
+        // The poll before the wait may have ended it.
+        self.run_afterwards();
         match self.engine.release(at, id) {
             Some(Ok(success)) => Ok(success),
             Some(Err(error)) => Err(Error::Transport(error)),

@@ -12,7 +12,7 @@
 //! owned buffers are leaked, which is logged ─────────► stuck
 //! ```
 
-use super::Poller;
+use super::{Ladder as _, Poller, Steps as _};
 use crate::engine::{Engine, Member};
 use crate::error::{CloseError, DownReason, Queue};
 
@@ -41,6 +41,7 @@ impl Poller {
             self.abort(at, reason);
         }
         self.engine.destroy_now(at, reason);
+        self.run_afterwards();
         self.engine.remove_at(at);
         let destroyed = self.engine.member(at).and_then(Member::destroyed);
         // It has not been destroyed if a layer above has taken it out.

@@ -11,10 +11,12 @@ use verbs_core::CompletionChannel;
 use crate::config::WaitConfig;
 use crate::engine::Engine;
 use crate::error::TransportError;
+pub(crate) use abort::Ladder;
 pub(crate) use deadline::Deadline;
 pub(crate) use guard::AbortOnUnwind;
 pub(crate) use pause::{Pause, Paused, longest_sleep};
-pub(crate) use scope::{Leftover, ScopeEnd};
+pub(crate) use scope::{EndScope, Leftover, ScopeEnd};
+pub(crate) use wait::Steps;
 
 mod abort;
 mod blocking;
@@ -97,6 +99,13 @@ impl Poller {
         if self.engine.awaits_check() {
             self.check_peers(Instant::now());
         }
+    }
+
+    /// The same, and runs what the engine has left for afterwards.
+    #[inline]
+    pub(crate) fn found_nothing(&mut self) {
+        self.check_peers_now();
+        self.run_afterwards();
     }
 
     /// When the peers are to be checked next; `None` if none is watched.

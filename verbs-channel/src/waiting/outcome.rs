@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use verbs_core::WorkSuccess;
 
-use super::{Deadline, Poller};
+use super::{Deadline, Poller, Steps as _};
 use crate::buffer::OwnedBuffer;
 use crate::engine::{Completed, Engine, Message, Outcome, Ticket};
 use crate::error::{Error, Queue, Result};
@@ -28,7 +28,7 @@ impl Poller {
         }
         self.engine.settle(true);
         if !self.engine.is_done_on(at, ticket)? && self.engine.drive() == 0 {
-            self.check_peers_now();
+            self.found_nothing();
         }
         Ok(self.engine.take_outcome(ticket))
     }
@@ -106,7 +106,7 @@ impl Poller {
         self.count(1);
         self.engine.poll_until_message();
         if !self.engine.has_message() {
-            self.check_peers_now();
+            self.found_nothing();
             self.engine.refill();
         }
         self.engine.next_message()
@@ -136,7 +136,7 @@ impl Poller {
         self.count(1);
         self.engine.poll_until_ready();
         if !self.engine.has_ready() {
-            self.check_peers_now();
+            self.found_nothing();
         }
     }
 }

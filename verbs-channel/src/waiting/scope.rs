@@ -2,36 +2,22 @@
 
 use verbs_core::WorkSuccess;
 
-use super::Poller;
 use super::deadline::Deadline;
+use super::{Ladder, Poller};
 use crate::engine::{Engine, Id, PolledForScope};
 use crate::error::{DownReason, Queue, TransportError};
 
-impl Poller {
+/// How scopes end.
+pub(crate) trait EndScope: Ladder {
     /// Ends a scope whose closure returned `Ok`: waits for its operations, up to the channel's
     /// timeout. The first failure whose outcome was not taken fails the scope.
-    #[inline(always)]
-    pub(crate) fn finish_scope(&mut self, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
-        // Outcomes that were taken may still have their slots.
-        if !self.engine.is_idle_and_up(at) {
-            if self.engine.is_in_child() {
-                return self.end_scope_in_child(at, end.receives);
-            }
-            let found = match self.engine.settle(false) {
-                0 => self.engine.drive_discarding(),
-                settled => settled,
-            };
-            self.count(found);
-        }
-        if self.engine.is_done_and_up(at) {
-            return Ok(());
-        }
-        self.finish_scope_slowly(at, end)
-    }
-
     #[inline(never)]
-    fn finish_scope_slowly(&mut self, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
-        let deadline = Deadline::after(self.config.timeout);
+    fn finish_scope(&mut self, at: u32, end: ScopeEnd) -> Result<(), TransportError> {
+        if self.step(|poller| poller.engine.is_in_child()) {
+            return self.end_scope_in_child(at, end.receives);
+        }
+        let timeout = self.step(|poller| poller.config.timeout);
+        let deadline = Deadline::after(timeout);
         if end.began_idle && end.receives == Leftover::Awaited {
             // Everything in flight is the scope's.
             let has_ended = |engine: &Engine| {
@@ -39,25 +25,26 @@ impl Poller {
                 member.is_none_or(|member| member.is_idle() || member.down().is_some())
             };
             self.wait_before(deadline, has_ended);
-            if self.engine.is_done_and_up(at) {
+            if self.step(|poller| poller.engine.is_done_and_up(at)) {
                 return Ok(());
             }
         }
-        let mut next = self.engine.first(at);
+        let mut next = self.step(|poller| poller.engine.first(at));
         while let Some(id) = next {
-            let is_awaited = match self.engine.borrowed_in_flight(id) {
+            let queue = self.step(|poller| poller.engine.borrowed_in_flight(id));
+            let is_awaited = match queue {
                 Some(Queue::Receive) => end.receives == Leftover::Awaited,
                 Some(Queue::Send) => true,
                 None => false,
             };
             if is_awaited && !self.wait_before(deadline, |engine| !engine.is_pending(id)) {
-                self.abort_late(at, id, self.config.timeout);
+                self.abort_late(at, id, timeout);
             }
-            next = self.engine.after(id);
+            next = self.step(|poller| poller.engine.after(id));
         }
         // The receives in flight, if any.
         self.abort_borrowed(at, DownReason::Closed);
-        self.end_scope(at, end.receives)
+        self.step(|poller| poller.end_scope(at, end.receives))
     }
 
     /// Ends a scope in the child of a fork: the operations in flight are the parent's, and the device does not
@@ -65,42 +52,76 @@ impl Poller {
     #[cold]
     #[inline(never)]
     fn end_scope_in_child(&mut self, at: u32, receives: Leftover) -> Result<(), TransportError> {
-        self.engine.settle(true);
+        self.step(|poller| poller.engine.settle(true));
         self.abort_borrowed(at, DownReason::Closed);
-        self.end_scope(at, receives)
+        self.step(|poller| poller.end_scope(at, receives))
     }
 
     /// Ends a scope whose closure has to take all outcomes: aborts its operations in flight.
-    pub(crate) fn abort_scope(&mut self, at: u32) -> Result<(), TransportError> {
-        if self.engine.is_in_child() {
+    fn abort_scope(&mut self, at: u32) -> Result<(), TransportError> {
+        if self.step(|poller| poller.engine.is_in_child()) {
             return self.end_scope_in_child(at, Leftover::Awaited);
         }
-        self.engine.drive();
+        self.step(|poller| poller.engine.drive());
         self.abort_borrowed(at, DownReason::Abandoned);
-        self.end_scope(at, Leftover::Awaited)
+        self.step(|poller| poller.end_scope(at, Leftover::Awaited))
     }
 
     /// Ends a scope whose closure failed: waits for its operations of the send queue, up to the drain
     /// timeout, and then aborts those in flight. It does not wait for receives.
     #[cold]
-    pub(crate) fn abandon_scope(&mut self, at: u32) {
-        if self.engine.is_in_child() {
+    fn abandon_scope(&mut self, at: u32) {
+        if self.step(|poller| poller.engine.is_in_child()) {
             let _reported_by_down_reason = self.end_scope_in_child(at, Leftover::Awaited);
             return;
         }
-        self.engine.settle(true);
-        let deadline = Deadline::after(Some(self.config.drain_timeout));
-        let mut next = self.engine.first(at);
+        let drain_timeout = self.step(|poller| {
+            poller.engine.settle(true);
+            poller.config.drain_timeout
+        });
+        let deadline = Deadline::after(Some(drain_timeout));
+        let mut next = self.step(|poller| poller.engine.first(at));
         while let Some(id) = next {
-            let is_outgoing = self.engine.borrowed_in_flight(id) == Some(Queue::Send);
-            if is_outgoing && !self.wait_before(deadline, |engine| !engine.is_pending(id)) {
+            let queue = self.step(|poller| poller.engine.borrowed_in_flight(id));
+            if queue == Some(Queue::Send)
+                && !self.wait_before(deadline, |engine| !engine.is_pending(id))
+            {
                 break;
             }
-            next = self.engine.after(id);
+            next = self.step(|poller| poller.engine.after(id));
         }
         self.abort_borrowed(at, DownReason::Abandoned);
         // The closure's own failure is returned; this one is the channel's down reason.
-        let _reported_by_down_reason = self.end_scope(at, Leftover::Awaited);
+        let _reported_by_down_reason = self.step(|poller| poller.end_scope(at, Leftover::Awaited));
+    }
+
+    /// Waits for an operation of a scope, up to the channel's timeout, and aborts it after that.
+    fn wait_or_abort(&mut self, at: u32, id: Id) {
+        let timeout = self.step(|poller| poller.config.timeout);
+        if !self.wait_for(id, timeout) {
+            self.abort_late(at, id, timeout);
+        }
+    }
+}
+
+impl<S: Ladder> EndScope for S {}
+
+impl Poller {
+    /// Ends a scope whose closure returned `Ok`, if all of its operations have succeeded.
+    #[inline(always)]
+    pub(crate) fn has_finished(&mut self, at: u32) -> bool {
+        // Outcomes that were taken may still have their slots.
+        if !self.engine.is_idle_and_up(at) {
+            if self.engine.is_in_child() {
+                return false;
+            }
+            let found = match self.engine.settle(false) {
+                0 => self.engine.drive_discarding(),
+                settled => settled,
+            };
+            self.count(found);
+        }
+        self.engine.is_done_and_up(at)
     }
 
     /// Polls once, if the operation is in flight. Takes its success if it has succeeded by then.
@@ -115,28 +136,6 @@ impl Poller {
                 PolledForScope::Others(found) => {
                     self.count(found);
                 }
-            }
-        }
-        self.engine.take_borrowed_success(at, id)
-    }
-
-    /// Waits for an operation of a scope, up to the channel's timeout, and aborts it after that. Takes its
-    /// success if it has succeeded.
-    #[inline(never)]
-    pub(crate) fn wait_borrowed(&mut self, at: u32, id: Id) -> Option<&WorkSuccess> {
-        let settled = self.engine.settle(true);
-        self.count(settled);
-        if self.engine.is_pending(id) {
-            match self.engine.poll_for_scope(at, id) {
-                PolledForScope::Held => return self.engine.take_held(),
-                // The wait checks the peers.
-                PolledForScope::Nothing => {}
-                PolledForScope::Others(found) => {
-                    self.count(found);
-                }
-            }
-            if !self.wait_for(id, self.config.timeout) {
-                self.abort_late(at, id, self.config.timeout);
             }
         }
         self.engine.take_borrowed_success(at, id)

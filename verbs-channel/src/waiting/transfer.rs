@@ -14,8 +14,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::Poller;
 use super::deadline::Deadline;
+use super::{Poller, Steps as _};
 use crate::engine::{Engine, Transfer, TransferError};
 use crate::error::DownReason;
 
@@ -28,6 +28,8 @@ struct Running<'t> {
 }
 
 impl Poller {
+    // `each` is called while the engine is borrowed. It does not lead to it: `self` is borrowed mutably from the caller,
+    // of whose data `each` is, and a scope, which is shared, has no transfers.
     /// Carries out a transfer, within `timeout` or the channel's own. `each` gets the index of each
     /// operation that has ended, and whether it has succeeded.
     pub(crate) fn transfer(
@@ -64,6 +66,7 @@ impl Running<'_> {
                 return;
             }
             self.poller.check_peers(now);
+            self.poller.run_afterwards();
             let next_check = self.poller.next_check();
             let round = next_check.into_iter().chain(deadline.at()).min();
             let mut may_post = || {
@@ -115,6 +118,7 @@ impl Drop for Running<'_> {
             // As above.
             let _destroyed = poller.engine.destroy_of(channel, reason);
         }
+        poller.run_afterwards();
         transfer.take_all_done(&mut poller.engine, ignore);
         // On queue pairs that the program has taken out to destroy them.
         transfer.end_in_flight();

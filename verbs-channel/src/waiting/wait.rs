@@ -6,42 +6,66 @@ use super::Poller;
 use super::deadline::Deadline;
 use super::pause::{Pause, Paused, longest_sleep};
 use crate::engine::{Engine, Id};
-use crate::error::DownReason;
+use crate::error::{DownReason, RejectReason};
 
-impl Poller {
+/// What waits: a poller, or a scope, which borrows its poller anew for each step.
+///
+/// Between two steps runs what the engine has left for [afterwards](Engine::next_afterwards): the program's own
+/// code, which may use the scope.
+pub(crate) trait Steps {
+    /// Borrows the poller for one step, in which no code of others runs.
+    fn step<R>(&mut self, then: impl FnOnce(&mut Poller) -> R) -> R;
+
+    /// Runs what the engine has left for afterwards.
+    #[inline]
+    fn run_afterwards(&mut self) {
+        while let Some(next) = self.step(|poller| poller.engine.next_afterwards()) {
+            next.run();
+        }
+    }
+
+    /// A post was rejected, and perhaps its queue pair destroyed.
+    #[cold]
+    #[inline(never)]
+    fn rejected(&mut self, reason: RejectReason) -> RejectReason {
+        self.run_afterwards();
+        reason
+    }
+
     /// Waits until `done` returns `true`; `false` if `timeout` passes first, from now on.
-    pub(crate) fn wait_until(
-        &mut self,
-        timeout: Option<Duration>,
-        done: impl Fn(&Engine) -> bool,
-    ) -> bool {
-        done(&self.engine) || self.wait_before(Deadline::after(timeout), done)
+    fn wait_until(&mut self, timeout: Option<Duration>, done: impl Fn(&Engine) -> bool) -> bool {
+        self.step(|poller| done(&poller.engine)) || self.wait_before(Deadline::after(timeout), done)
     }
 
     /// Waits until `done` returns `true`; `false` if that is not before the deadline. It ends in bounded
     /// time if the device is gone.
-    pub(crate) fn wait_before(
-        &mut self,
-        deadline: Deadline,
-        done: impl Fn(&Engine) -> bool,
-    ) -> bool {
-        let mut pause = Pause::new(self.config.strategy, deadline);
-        while !done(&self.engine) {
-            let is_late = match self.engine.drive() {
-                0 => !self.pause(&mut pause),
+    fn wait_before(&mut self, deadline: Deadline, done: impl Fn(&Engine) -> bool) -> bool {
+        let mut pause = self.step(|poller| Pause::new(poller.config.strategy, deadline));
+        let is_done = loop {
+            let found = self.step(|poller| {
+                let engine = &mut poller.engine;
+                (!done(engine)).then(|| engine.drive())
+            });
+            let is_late = match found {
+                None => break true,
+                Some(0) => !self.pause(&mut pause),
                 // The deadline holds even if every poll finds completions.
-                found => self.count(found).is_some_and(|now| deadline.is_over(now)),
+                Some(found) => {
+                    let now = self.step(|poller| poller.count(found));
+                    now.is_some_and(|now| deadline.is_over(now))
+                }
             };
             if is_late {
-                return done(&self.engine);
+                break self.step(|poller| done(&poller.engine));
             }
-        }
-        true
+        };
+        self.run_afterwards();
+        is_done
     }
 
     /// Waits for one operation.
     #[inline]
-    pub(crate) fn wait_for(&mut self, id: Id, timeout: Option<Duration>) -> bool {
+    fn wait_for(&mut self, id: Id, timeout: Option<Duration>) -> bool {
         self.wait_until(timeout, |engine| !engine.is_pending(id))
     }
 
@@ -49,12 +73,29 @@ impl Poller {
     fn pause(&mut self, pause: &mut Pause) -> bool {
         let now = pause.read_clock();
         if let Some(now) = now {
-            self.check_peers(now);
+            self.step(|poller| poller.check_peers(now));
         }
-        if self.engine.has_deferred() {
-            // Nobody else can, before this wait ends.
-            self.engine.destroy_deferred();
+        // Nobody else can, before this wait ends.
+        while let Some(closing) = self.step(|poller| poller.engine.next_closing()) {
+            let closed = closing.destroy();
+            // It belongs to this engine, so this does not fail.
+            let _finished = self.step(|poller| poller.engine.finish_close(closed));
         }
+        self.run_afterwards();
+        self.step(|poller| poller.sleep(now, pause))
+    }
+}
+
+impl Steps for Poller {
+    #[inline(always)]
+    fn step<R>(&mut self, then: impl FnOnce(&mut Self) -> R) -> R {
+        then(self)
+    }
+}
+
+impl Poller {
+    /// A pause in a wait. Returns whether the wait goes on.
+    fn sleep(&mut self, now: Option<Instant>, pause: &mut Pause) -> bool {
         // Blocks may come back while no completion does.
         let needs_blocks = self.engine.has_shared() && self.engine.refill();
         let longest = longest_sleep(needs_blocks);

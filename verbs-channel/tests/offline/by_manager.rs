@@ -25,8 +25,12 @@ const NOW: Option<Duration> = Some(Duration::ZERO);
 const PEER_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn prepared(pd: &ProtectionDomain) -> PreparedChannel {
+    prepared_with(pd, Some(PEER_TIMEOUT))
+}
+
+fn prepared_with(pd: &ProtectionDomain, peer_timeout: Option<Duration>) -> PreparedChannel {
     with(|manager| manager.context = pd.context().as_ptr());
-    let builder = Channel::builder(pd).peer_timeout(PEER_TIMEOUT);
+    let builder = Channel::builder(pd).peer_timeout(peer_timeout);
     builder.max_send_wr(4).max_recv_wr(4).build().unwrap()
 }
 
@@ -44,7 +48,12 @@ fn ask(prepared: &mut PreparedChannel) -> Result<Pending<Answer>, ExchangeError>
 
 /// A channel, and its connection.
 fn with_a_connection() -> (Channel, Connection) {
-    let mut prepared = prepared(&pd());
+    connected_by_manager(Some(PEER_TIMEOUT))
+}
+
+/// The same, with this peer timeout.
+pub(crate) fn connected_by_manager(peer_timeout: Option<Duration>) -> (Channel, Connection) {
+    let mut prepared = prepared_with(&pd(), peer_timeout);
     let asked = ask(&mut prepared).unwrap();
     arrive(0, Arrival::of(RDMA_CM_EVENT_CONNECT_RESPONSE, 0));
     let answer = asked.wait(NOW).unwrap();

@@ -47,6 +47,7 @@ mod peers;
 mod peers_over_tcp;
 mod pool_waits;
 mod prepared;
+mod reentered;
 mod registration_cache;
 mod rejected;
 mod results;

@@ -169,7 +169,7 @@ pub(super) const OPERATIONS: [Operation; 37] = [
         what: "channel: the same, each polled by its handle",
         c: "sep16",
         ours: Ours::Channel,
-        budget: Budget::Most(2000.0),
+        budget: Budget::Most(2070.0),
     },
     Operation {
         name: "channel_batch16",

@@ -101,9 +101,12 @@ impl Peer {
         watched.is_some_and(|watched| watched.end.is_connected())
     }
 
-    /// Closes the descriptor: so the peer notices that this side is down.
-    pub(crate) fn close(&mut self) {
-        self.watched = None;
+    /// Closes the descriptor: so the peer notices that this side is down. A connection is returned instead, to be
+    /// dropped [afterwards](super::afterwards).
+    #[must_use]
+    pub(super) fn close(&mut self) -> Option<Watched> {
+        let watched = self.watched.take();
+        watched.filter(|watched| watched.end.is_of_manager())
     }
 
     /// Has a check find soon that the member is down: that bounds how long it is flushed.
@@ -115,10 +118,22 @@ impl Peer {
 
 /// A descriptor that is watched open, and watched if it has a set.
 #[derive(Debug)]
-struct Watched {
+pub(crate) struct Watched {
     end: LinkEnd,
     set: Option<Arc<OwnedFd>>,
     process: Process,
+}
+
+impl Link {
+    /// To be dropped, as no channel has it.
+    pub(super) fn unused(self) -> Watched {
+        let Self { end, .. } = self;
+        Watched {
+            end,
+            set: None,
+            process: Process::current(),
+        }
+    }
 }
 
 impl Watched {

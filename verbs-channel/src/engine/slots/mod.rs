@@ -20,6 +20,7 @@
 //! Nothing here allocates after [`Slots::grow`], except for common slots while outcomes are left
 //! untaken; and nothing is unsafe.
 
+use super::afterwards::Queued;
 use super::budget::Budget;
 use crate::error::Queue;
 pub(crate) use outcome::Credits;
@@ -96,6 +97,9 @@ pub(crate) struct Slots<S, B> {
     /// The room for what is beyond the shares of channels.
     // Here, not in the engine: what dispatches has one argument less.
     pub(crate) budget: Budget,
+    /// What waits until nothing borrows the engine.
+    // For the same reason.
+    pub(super) afterwards: Queued,
 }
 
 impl<S: Copy, B> Slots<S, B> {
@@ -111,6 +115,7 @@ impl<S: Copy, B> Slots<S, B> {
             failures: 0,
             common: NONE,
             budget: Budget::new(0),
+            afterwards: Queued::new(),
         }
     }
 

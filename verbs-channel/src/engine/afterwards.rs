@@ -1,0 +1,83 @@
+//! What may run code of others, and so waits until nothing borrows the engine.
+//!
+//! A logger, a destructor and an allocator are the program's own code. From there it may reach what uses the
+//! engine: a scope, by a thread-local of its thread. So the engine calls none of them: it queues what does, and the
+//! layer that holds the engine runs that between two borrows.
+
+use verbs_core::DestroyedQueuePair;
+
+use super::leak::Leak;
+use super::peer::{Peer, Watched};
+use crate::contained::{log_error, panics};
+
+/// Something that may run code of others.
+#[derive(Debug)]
+pub(crate) enum Afterwards {
+    /// To be logged.
+    Leak(Leak),
+    /// Its memory, and the domain that it may have had to itself.
+    #[expect(dead_code, reason = "only dropped")]
+    QueuePair(DestroyedQueuePair),
+    /// A connection, which a function of the layer above drops.
+    #[expect(dead_code, reason = "only dropped")]
+    Link(Watched),
+}
+
+/// The queue of an engine, of those that were not run yet.
+#[derive(Debug)]
+pub(super) struct Queued {
+    items: Vec<Afterwards>,
+    /// There are some, or the engine has queue pairs to be destroyed by the layer above.
+    pub(super) is_due: bool,
+}
+
+impl Afterwards {
+    /// What one channel queues at most.
+    const OF_A_CHANNEL: usize = 3;
+
+    /// Runs it. A panic of the code of others goes no further.
+    pub(crate) fn run(self) {
+        match self {
+            Self::Leak(leak) => log_error(format_args!("{leak}")),
+            // Destructors log what has failed.
+            other => {
+                let _panicked = panics(|| drop(other));
+            }
+        }
+    }
+}
+
+impl Queued {
+    pub(super) const fn new() -> Self {
+        Self {
+            items: Vec::new(),
+            is_due: false,
+        }
+    }
+
+    /// Gets room for what this many channels queue: there is no allocation later.
+    pub(super) fn reserve(&mut self, channels: u32) {
+        let channels = channels as usize;
+        self.items.reserve(channels * Afterwards::OF_A_CHANNEL);
+    }
+
+    pub(super) fn push(&mut self, item: Afterwards) {
+        self.items.push(item);
+        self.is_due = true;
+    }
+
+    /// Closes what shows the end of a peer.
+    pub(super) fn close(&mut self, peer: &mut Peer) {
+        if let Some(connection) = peer.close() {
+            self.push(Afterwards::Link(connection));
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Afterwards> {
+        self.items.pop()
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+}
