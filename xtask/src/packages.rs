@@ -111,7 +111,7 @@ pub(crate) const TASKSET: Need = Need::new(
 /// `valgrind`.
 pub(crate) const VALGRIND: Need = Need::new(
     "valgrind",
-    "to count instructions",
+    "to count instructions, and to check waits",
     ["valgrind", "valgrind", "valgrind"],
     || which("valgrind").is_some(),
 );

@@ -26,7 +26,7 @@ Runs all tests, lints and checks of the project.
 Usage: cargo xtask test [OPTION…] [FILTER]
 
 First what runs anywhere: formatting, the project's rules, lints, unit tests, doctests, docs, and
-a few minutes of Miri where it is installed.
+a few minutes of Miri where it is installed, and seconds of valgrind.
 Then, on soft-RoCE: the tests that need an RDMA device, those that need two machines, our
 ping-pongs against C's, and the tests of soft-RoCE itself. On soft-iWARP, a second driver: those of
 verbs-core and of connections, as far as iWARP can.
@@ -139,6 +139,7 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
         }
         offline::tests(report, filter, !choice.device)?;
         if filter.is_none() {
+            offline::waits(report)?;
             // Miri is busy with one processor only.
             let mut docs = Report::beside();
             std::thread::scope(|scope| {
@@ -162,7 +163,8 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
                 "--features=guest-tests",
                 "--test=guest",
             ];
-            offline::libtest(report, "soft-RoCE's own tests", &args, filter, false)?;
+            let (title, filters) = ("soft-RoCE's own tests", filter.as_slice());
+            offline::libtest(report, title, &args, filters, false)?;
         } else {
             report.skip("soft-RoCE's own tests: no virtual machines (--native)");
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::libtest::Tally;
 use super::report::Report;
 use crate::error::Error;
+use crate::packages::VALGRIND;
 use crate::process::{display, quietly, succeeds};
 use crate::stream::{self, Limits, Text};
 use crate::{from_c, tidy, workspace};
@@ -60,14 +61,20 @@ pub(super) fn tests(
         "--exclude=cargo-soft-roce",
         &features,
     ];
-    libtest(report, "cargo test", &others, filter, counts_ignored)?;
+    libtest(
+        report,
+        "cargo test",
+        &others,
+        filter.as_slice(),
+        counts_ignored,
+    )?;
     // These by themselves: a feature of theirs is for tests of minutes.
     let own = ["--package=xtask", "--package=cargo-soft-roce"];
     libtest(
         report,
         "cargo test of the tools",
         &own,
-        filter,
+        filter.as_slice(),
         counts_ignored,
     )
 }
@@ -77,7 +84,7 @@ pub(super) fn libtest(
     report: &mut Report,
     title: &str,
     args: &[&str],
-    filter: Option<&str>,
+    filters: &[&str],
     counts_ignored: bool,
 ) -> Result<(), Error> {
     let step = report.start(title);
@@ -86,7 +93,7 @@ pub(super) fn libtest(
     command
         .args(args)
         .args(["--", "--show-output"])
-        .args(filter);
+        .args(filters);
     let end = stream::run_shown(&mut command, LIMITS, |text| {
         if let Text::Line(line) = text {
             if tally.line(line) {
@@ -110,6 +117,26 @@ pub(super) fn libtest(
         report.fail(format!("{title}: {why}{}", tally.place()), code);
     }
     Ok(())
+}
+
+/// Tests that wait and check peers, under valgrind, where users run their programs: some ways to read the clock crash
+/// there. It also sees memory that is not initialised, in the same few seconds.
+pub(super) fn waits(report: &mut Report) -> Result<(), Error> {
+    const TITLE: &str = "cargo test under valgrind";
+    if !VALGRIND.is_met() {
+        report.skip(format!("{TITLE}: valgrind is not installed here"));
+        return Ok(());
+    }
+    let features = workspace::test_features()?;
+    let args = [
+        "--config=target.'cfg(all())'.runner=['valgrind','--quiet','--error-exitcode=9']",
+        "--workspace",
+        "--exclude=xtask",
+        "--exclude=cargo-soft-roce",
+        "--test=offline",
+        &features,
+    ];
+    libtest(report, TITLE, &args, &["peers::", "transfers::"], false)
 }
 
 /// Counts what test programs printed; `name` is what ran them.
