@@ -224,13 +224,16 @@ impl ChannelGroup {
 
     /// Borrows one of the channels, which has all operations of a [`Channel`].
     ///
+    /// If it is [removed](Engine::remove) meanwhile, by its [`engine_mut`](Channel::engine_mut), it is down, and rejects
+    /// all requests, even if another channel has its place.
+    ///
     /// # Errors
     ///
     /// [`Error::UnknownChannel`].
     #[inline]
     pub fn channel(&mut self, channel: ChannelId) -> Result<Channel<InGroup<'_>>> {
-        let at = self.poller.engine.place_of(channel)?;
-        Ok(Channel::in_group(&mut self.poller, at))
+        let _at = self.poller.engine.place_of(channel)?;
+        Ok(Channel::in_group(&mut self.poller, channel))
     }
 
     /// Takes the outcome and the buffer of an operation on any of the channels if it has completed.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::channel_id::ChannelId;
 use crate::config::{ChannelBuilder, PollStrategy};
 use crate::engine::{Completed, Engine, Transfer, TransferError};
 use crate::error::DownReason;
@@ -47,7 +48,8 @@ pub struct Owned {
 #[derive(Debug)]
 pub struct InGroup<'g> {
     poller: &'g mut Poller,
-    at: u32,
+    // Not its place: after `engine_mut`, that may be another channel's.
+    id: ChannelId,
 }
 
 /// The parameter of a [`Channel`]: [`Owned`], or [`InGroup`] if it belongs to a group.
@@ -63,7 +65,7 @@ mod sealed {
 
     #[expect(unnameable_types, reason = "seals `Hold`")]
     pub trait Hold {
-        /// What drives the channel, and the channel's place there.
+        /// What drives the channel, and the channel's place there; one that no channel has if it was removed.
         fn shared(&self) -> (&Poller, u32);
 
         /// As `shared`, mutably.
@@ -86,12 +88,13 @@ impl sealed::Hold for Owned {
 impl sealed::Hold for InGroup<'_> {
     #[inline(always)]
     fn shared(&self) -> (&Poller, u32) {
-        (self.poller, self.at)
+        (self.poller, self.poller.engine.place_or_none(self.id))
     }
 
     #[inline(always)]
     fn parts(&mut self) -> (&mut Poller, u32) {
-        (self.poller, self.at)
+        let at = self.poller.engine.place_or_none(self.id);
+        (self.poller, at)
     }
 }
 
@@ -200,8 +203,8 @@ impl Channel {
 }
 
 impl<'g> Channel<InGroup<'g>> {
-    pub(crate) const fn in_group(poller: &'g mut Poller, at: u32) -> Self {
-        let holder = InGroup { poller, at };
+    pub(crate) const fn in_group(poller: &'g mut Poller, id: ChannelId) -> Self {
+        let holder = InGroup { poller, id };
         Self { holder }
     }
 }

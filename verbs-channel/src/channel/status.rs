@@ -14,7 +14,7 @@ use verbs_core::{CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair
 
 use crate::channel::{Channel, Hold};
 use crate::channel_id::ChannelId;
-use crate::engine::Engine;
+use crate::engine::{Engine, Member};
 use crate::error::{DownReason, Queue, Result};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::{Error, RejectReason};
@@ -136,7 +136,8 @@ impl<H: Hold> Channel<H> {
     #[must_use]
     pub fn down_reason(&self) -> Option<DownReason> {
         let (engine, at) = self.shared();
-        engine.member(at)?.down()
+        let member = engine.member(at);
+        member.map_or(Some(DownReason::Closed), Member::down)
     }
 
     /// The protection domain of the channel, whose regions it can use.

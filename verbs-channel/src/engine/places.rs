@@ -70,6 +70,12 @@ impl Engine {
         }
     }
 
+    /// The place of the member with this id; one that no member has, if it is none of this engine's.
+    #[inline(always)]
+    pub(crate) fn place_or_none(&self, id: ChannelId) -> u32 {
+        self.place(id).unwrap_or(ChannelId::NONE.at())
+    }
+
     /// The place of the member with this id, if it is one of this engine's.
     #[inline(always)]
     pub(crate) fn place(&self, id: ChannelId) -> Option<u32> {

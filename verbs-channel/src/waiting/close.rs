@@ -23,6 +23,13 @@ impl Poller {
             self.engine.destroy_now(at, DownReason::Closed);
             return Err(CloseError::OtherProcess);
         }
+        if self.engine.member(at).is_none() {
+            // It was removed, and all its outcomes were taken.
+            return match self.engine.has_stuck() {
+                true => Err(CloseError::Stuck),
+                false => Ok(()),
+            };
+        }
         let down = |engine: &Engine| engine.member(at).and_then(Member::down);
         let expected = [Some(DownReason::PeerClosed), Some(DownReason::Closed)];
         let is_expected = expected.contains(&down(&self.engine));

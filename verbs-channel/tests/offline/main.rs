@@ -50,6 +50,7 @@ mod prepared;
 mod reentered;
 mod registration_cache;
 mod rejected;
+mod replaced;
 mod results;
 mod scopes;
 mod settings;
