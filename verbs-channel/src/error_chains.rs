@@ -33,6 +33,8 @@ fn reasons() -> Vec<DownReason> {
         DownReason::Device(5),
         DownReason::Unflushed,
         DownReason::Event(EventType::QP_FATAL),
+        DownReason::TooManyEarly,
+        DownReason::ReceivesLost,
         DownReason::PeerClosed,
         DownReason::PeerLost,
         DownReason::NotifierFailed,
@@ -56,6 +58,8 @@ const fn of_reason(reason: &DownReason) -> usize {
         DownReason::PeerLost => 9,
         DownReason::NotifierFailed => 10,
         DownReason::Closed => 11,
+        DownReason::TooManyEarly => 12,
+        DownReason::ReceivesLost => 13,
     }
 }
 
@@ -240,6 +244,8 @@ fn errors() -> Vec<Error> {
         Error::ForeignMember,
         Error::UnknownChannel(ChannelId::NONE),
         Error::GroupFull(3),
+        Error::GroupFailed(DownReason::ReceivesLost),
+        Error::Unpolled(1024),
         Error::Capacity {
             channels: 300,
             max_send_wr: 64,
@@ -285,6 +291,8 @@ const fn of_error(error: &Error) -> usize {
         Error::BlockTooShort { .. } => 10,
         Error::PeerTimeout(_) => 11,
         Error::CacheFull { .. } => 12,
+        Error::GroupFailed(_) => 13,
+        Error::Unpolled(_) => 14,
     }
 }
 
@@ -302,11 +310,11 @@ fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usiz
 
 #[test]
 fn no_error_repeats_its_source() {
-    check(&reasons(), of_reason, 12);
+    check(&reasons(), of_reason, 14);
     check(&transport_errors(), of_transport, 4);
     check(&reject_reasons(), of_reject_reason, 22);
     check(&exchange_errors(), of_exchange, 22);
-    check(&errors(), of_error, 13);
+    check(&errors(), of_error, 15);
     let first = Error::Rejected(RejectReason::Untaken);
     for error in [
         TransferError::Stuck { stuck: 1, of: 2 },

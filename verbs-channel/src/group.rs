@@ -24,7 +24,7 @@ use crate::engine::{
     Completed, ConnectedMember, Engine, MemberParts, Message, SharedQueue, Ticket, Transfer,
     TransferError,
 };
-use crate::error::{Error, Queue, RejectReason, Result};
+use crate::error::{DownReason, Error, Queue, RejectReason, Result};
 use crate::waiting::{Poller, Steps as _};
 
 /// Many channels that share one completion queue, one slot table and one poller.
@@ -177,8 +177,8 @@ impl ChannelGroup {
     ///
     /// # Errors
     ///
-    /// The channel is handed back, with the reason: the group is full, another group prepared the
-    /// channel, or its peer cannot be watched.
+    /// The channel is handed back, with the reason: the group is full or [has failed](Error::GroupFailed), another
+    /// group prepared the channel, or its peer cannot be watched.
     #[expect(clippy::result_large_err, reason = "gives back the channel")]
     pub fn join(
         &mut self,
@@ -289,7 +289,8 @@ impl ChannelGroup {
     /// Like [`next_message`](Self::next_message), but waits; `None` if `timeout` passes first.
     ///
     /// Without a timeout it waits until a message has arrived or a channel has ended. It returns `None` at
-    /// once if no channel is open, or if the receives are not shared.
+    /// once if no message can come: no channel is open whose end was not returned before, or the receives are not
+    /// shared.
     #[must_use = "it has the message"]
     pub fn wait_message(&mut self, timeout: Option<Duration>) -> Option<Message> {
         self.poller.wait_message(timeout)
@@ -338,6 +339,19 @@ impl ChannelGroup {
         mut each: impl FnMut(usize, bool),
     ) -> Result<(), TransferError> {
         self.poller.transfer(transfer, timeout, &mut each)
+    }
+
+    /// How many of the shared receives queue pairs have taken and not completed, while a whole queue of later ones
+    /// has completed: as [`Engine::stalled_receives`].
+    #[must_use]
+    pub fn stalled_receives(&self) -> usize {
+        self.poller.engine.stalled_receives()
+    }
+
+    /// Why no channel can [join](Self::join): as [`Engine::group_failure`].
+    #[must_use]
+    pub const fn group_failure(&self) -> Option<DownReason> {
+        self.poller.engine.group_failure()
     }
 
     /// The ids of the channels that are open: their queue pairs have not been destroyed.
@@ -482,6 +496,12 @@ impl sealed::Connected for ConnectedMember {
         match parts.claim {
             Some(_) => RejectReason::SharedReceives,
             None => RejectReason::Backpressure(Queue::Receive),
+        }
+    }
+
+    fn begin(parts: &mut MemberParts) {
+        if let Some(claim) = &mut parts.claim {
+            claim.begin();
         }
     }
 

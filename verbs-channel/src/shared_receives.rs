@@ -7,7 +7,7 @@ use verbs_core::{CompletionChannel, CompletionQueue, SharedReceiveQueue};
 use crate::buffer::BufferPool;
 use crate::config::ChannelBuilder;
 use crate::engine::{Engine, Shared, SharedQueue};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::group::{ChannelGroup, Preparer};
 use crate::waiting::Poller;
 
@@ -65,6 +65,23 @@ impl ChannelBuilder {
     /// [`rnr_retry`](ChannelBuilder::rnr_retry) permits: forever by default. Calls on the group
     /// post returned blocks. A sleeping wait looks for them every millisecond.
     ///
+    /// # What a peer can hold
+    ///
+    /// A peer that stalls in the middle of a message has one receive. Such receives are replaced by others, by up to
+    /// `max_channels` and at most `count`, while the pool has blocks:
+    /// [`stalled_receives`](ChannelGroup::stalled_receives) counts them. They are noticed when the others have used all
+    /// of the queue once, so there should be more receives than peers that may stall at once.
+    ///
+    /// A message that is cut, since its channel is removed, gives its receive back. Not all drivers can be relied on for
+    /// that. A receive that is lost is replaced in the same way, and its block returns to the pool when the queue is
+    /// destroyed. If more are lost than can be replaced, all channels go down with
+    /// [`DownReason::ReceivesLost`](crate::DownReason::ReceivesLost), and no other can
+    /// [join](ChannelGroup::join).
+    ///
+    /// Channels that have not joined have at most three quarters of the receives. If their messages need more, the one
+    /// that has the most gives all of them up, and is down with
+    /// [`DownReason::TooManyEarly`](crate::DownReason::TooManyEarly) when it joins.
+    ///
     /// # The end of a channel
     ///
     /// A channel that waits for messages has no operation in flight that could fail. So the end of a channel
@@ -109,7 +126,8 @@ impl SharedReceivesBuilder {
     ///
     /// # Errors
     ///
-    /// - [`verbs_core::Error::Limit`]: the device cannot have that many shared receives.
+    /// - [`verbs_core::Error::Limit`]: the device cannot have that many shared receives. If it can have those but not
+    ///   others to replace them, it is no error.
     /// - [`Error::Capacity`](crate::Error::Capacity): it cannot have that many entries in a
     ///   completion queue: `max_send_wr` for each channel, and one for each shared receive.
     /// - [`verbs_core::Error::OutOfRange`]: `max_channels` is 0.
@@ -156,9 +174,23 @@ impl SharedReceivesBuilder {
             }
             .into());
         }
-        let queue = SharedQueue::new(SharedReceiveQueue::create(pd, *count)?);
-        let cq: CompletionQueue = config.queue_with(max_channels, 0, *count, events)?;
-        let shared = Shared::new(Arc::clone(&queue), pool.clone(), *count, max_channels);
+        // Room to replace receives that are not completed, if the device has that much.
+        let spare = (*count).min(max_channels);
+        let room = |spare: u32| {
+            let all = count.saturating_add(spare);
+            let srq = SharedReceiveQueue::create(pd, all)?;
+            let cq: CompletionQueue = config.queue_with(max_channels, 0, all, events)?;
+            Ok::<_, Error>((spare, srq, cq))
+        };
+        let (spare, srq, cq) = room(spare).or_else(|_| room(0))?;
+        let queue = SharedQueue::new(srq);
+        let shared = Shared::new(
+            Arc::clone(&queue),
+            pool.clone(),
+            *count,
+            spare,
+            max_channels,
+        );
         let (mut engine, preparer) = config.engine_on(cq, max_channels, Some(queue));
         engine.share(shared).map_err(verbs_core::Error::from)?;
         Ok((engine, preparer))

@@ -92,6 +92,9 @@ pub(crate) mod sealed {
             RejectReason::Backpressure(Queue::Receive)
         }
 
+        /// Its queue pair is about to be connected, and may receive from then on.
+        fn begin(_rest: &mut Self::Rest) {}
+
         /// With receives to be posted before anything else.
         fn assemble(qp: QueuePair, rest: Self::Rest, receives: Vec<OwnedBuffer>) -> Result<Self>;
 
@@ -186,7 +189,8 @@ impl<T: Connected> PreparedChannel<T> {
 
     /// The queue pair, the other parts, and the prepared receives.
     #[cfg(feature = "rdmacm")]
-    pub(super) fn into_parts(self) -> (PreparedQueuePair, T::Rest, Vec<OwnedBuffer>) {
+    pub(super) fn into_parts(mut self) -> (PreparedQueuePair, T::Rest, Vec<OwnedBuffer>) {
+        T::begin(&mut self.rest);
         (self.qp, self.rest, self.receives)
     }
 
@@ -282,7 +286,8 @@ impl<T: Connected> PreparedChannel<T> {
     /// Those of [`PreparedQueuePair::handshake`], on iWARP always
     /// [`NeedsRdmaCm`](verbs_core::Error::NeedsRdmaCm); [`Error::Rejected`] if the driver rejects a [prepared
     /// receive](Self::start_receive).
-    pub fn handshake(self, remote: &QueuePairEndpoint) -> Result<T> {
+    pub fn handshake(mut self, remote: &QueuePairEndpoint) -> Result<T> {
+        T::begin(&mut self.rest);
         let qp = self.qp.handshake(remote)?;
         T::assemble(qp, self.rest, self.receives)
     }

@@ -315,6 +315,18 @@ impl Engine {
 
 /// Channels.
 impl Engine {
+    /// Why no channel can [join](Self::join): what all channels share has failed, and all have been taken down. `None`
+    /// if it has not.
+    ///
+    /// It is the first such reason of [`destroy_all`](Self::destroy_all): a
+    /// [`CQ_ERR`](verbs_core::EventType::CQ_ERR), [`SRQ_ERR`](verbs_core::EventType::SRQ_ERR) or
+    /// [`DEVICE_FATAL`](verbs_core::EventType::DEVICE_FATAL) event, or [lost receives](DownReason::ReceivesLost). Or the
+    /// shared receive queue takes no more receives, or does not answer.
+    #[must_use]
+    pub const fn group_failure(&self) -> Option<DownReason> {
+        self.failure
+    }
+
     /// Why a channel is down; `None` if it is not, and if there is no such channel.
     #[must_use]
     pub fn down_reason(&self, channel: ChannelId) -> Option<DownReason> {

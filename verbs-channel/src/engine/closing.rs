@@ -19,7 +19,7 @@ pub struct Closing {
     channel: ChannelId,
     qp: QueuePair,
     // After `qp`, which may be on it.
-    _shared: Option<Arc<SharedQueue>>,
+    shared: Option<Arc<SharedQueue>>,
 }
 
 /// The outcome of destroying a queue pair, for [`Engine::finish_close`](super::Engine::finish_close).
@@ -39,22 +39,35 @@ impl Closing {
         Self {
             channel,
             qp,
-            _shared: shared,
+            shared,
         }
     }
 
-    /// The id of the channel.
+    /// The id of the channel. It is that of no channel if this [has not joined](Self::is_unjoined).
     #[must_use]
     pub const fn channel(&self) -> ChannelId {
         self.channel
     }
 
+    /// Whether it was dropped before it joined, and has no id: see
+    /// [`forget_dropped_members`](super::Engine::forget_dropped_members).
+    #[must_use]
+    pub fn is_unjoined(&self) -> bool {
+        self.channel == ChannelId::NONE
+    }
+
     /// Destroys the queue pair. The driver may take a while for that.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> Closed {
+        let is_unjoined = self.is_unjoined();
+        let qp_num = self.qp.qp_num();
+        let destroyed = self.qp.close();
+        if is_unjoined && let Some(shared) = &self.shared {
+            shared.destroyed(qp_num);
+        }
         Closed {
             channel: self.channel,
-            destroyed: self.qp.close(),
+            destroyed,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use verbs_core::QueuePair;
 
-use super::{Afterwards, Closed, Closing, Engine, Member};
+use super::{Afterwards, Closed, Closing, Engine, Leak, Member};
 use crate::channel_id::ChannelId;
 
 impl Engine {
@@ -51,12 +51,22 @@ impl Engine {
     ///
     /// `closed` itself, if the channel belongs to another engine.
     pub fn finish_close(&mut self, closed: Closed) -> Result<(), Closed> {
+        if closed.channel == ChannelId::NONE {
+            // It has not joined: nothing but its number is left.
+            if let Err(error) = closed.destroyed {
+                let leak = Leak { buffers: 0, error };
+                self.slots.afterwards.push(Afterwards::Leak(leak));
+            }
+            self.forget_dropped_members();
+            return Ok(());
+        }
         let Some(at) = self.place(closed.channel) else {
             return Err(closed);
         };
         self.closed(at, closed.destroyed);
         self.dispatch_all();
         self.end_closed(at);
+        self.replace_overtaken();
         Ok(())
     }
 

@@ -19,12 +19,13 @@ use crate::request::OwnedRequest;
 /// [group](crate::ChannelGroup::join), that it was prepared for.
 #[derive(Debug)]
 pub struct ConnectedMember {
-    qp: QueuePair,
+    // `None` once it has joined.
+    qp: Option<QueuePair>,
     limits: MemberLimits,
     receives: Vec<OwnedBuffer>,
     link: Option<Link>,
     // After `qp`: dropped later.
-    _claim: Option<Claim>,
+    claim: Option<Claim>,
 }
 
 /// The limits that a connected channel was created with.
@@ -47,11 +48,11 @@ pub struct MemberParts {
 impl ConnectedMember {
     pub(crate) fn new(qp: QueuePair, parts: MemberParts, receives: Vec<OwnedBuffer>) -> Self {
         Self {
-            qp,
+            qp: Some(qp),
             limits: parts.limits,
             receives,
             link: None,
-            _claim: parts.claim,
+            claim: parts.claim,
         }
     }
 
@@ -98,6 +99,14 @@ impl ConnectedMember {
     }
 }
 
+impl Drop for ConnectedMember {
+    fn drop(&mut self) {
+        if let (Some(qp), Some(claim)) = (self.qp.take(), self.claim.take()) {
+            claim.end_connected(qp);
+        }
+    }
+}
+
 impl Engine {
     /// Adds a connected channel, and returns its id. Its
     /// [prepared receives](crate::PreparedChannel::start_receive) are posted.
@@ -109,18 +118,22 @@ impl Engine {
     /// # Errors
     ///
     /// [`Rejected`], with the channel: [`Error::GroupFull`], or [`Error::ForeignMember`] if it was
-    /// prepared for another engine.
+    /// prepared for another engine, or [`Error::GroupFailed`], with the engine's [`group_failure`](Self::group_failure).
     #[expect(clippy::result_large_err, reason = "gives back the channel")]
     pub fn join(
         &mut self,
         mut member: ConnectedMember,
     ) -> Result<ChannelId, Rejected<ConnectedMember, Error>> {
-        if !member.qp.send_cq().is(&self.cq) {
+        let is_its = |qp: &QueuePair| qp.send_cq().is(&self.cq);
+        if !member.qp.as_ref().is_some_and(is_its) {
             return Err(Rejected::new(Error::ForeignMember, member));
         }
         // With shared receives, also the messages that came before the channel.
         if self.undrained > 0 || self.has_shared() {
             self.dispatch_all();
+        }
+        if let Some(reason) = self.failure {
+            return Err(Rejected::new(Error::GroupFailed(reason), member));
         }
         let max_channels = self.limits.max_channels;
         // Shares are the next channel's when their completions have been polled.
@@ -142,13 +155,17 @@ impl Engine {
                 }
             },
         };
-        let qp_num = member.qp.qp_num();
-        let id = self.add(member.qp, member.limits.capacities);
+        let Some(qp) = member.qp.take() else {
+            return Err(Rejected::new(Error::ForeignMember, member));
+        };
+        let qp_num = qp.qp_num();
+        let id = self.add(qp, member.limits.capacities);
         self.join_shared(qp_num, id);
         if let Some(member) = self.members.get_mut(id.index()) {
             member.peer = peer;
         }
-        if let Err(reason) = self.start_prepared(id, member.receives) {
+        let receives = mem::take(&mut member.receives);
+        if let Err(reason) = self.start_prepared(id, receives) {
             let reason = match reason {
                 RejectReason::Post(error) => DownReason::Post(error),
                 // Nothing else rejects them: there is room for all, and each is one element.

@@ -4,13 +4,15 @@
     reason = "hands blocks to the device that their places keep"
 )]
 
+use std::sync::Arc;
 use std::task::Waker;
+use std::{iter, thread};
 
-use verbs_core::{PollError, PostError, ReceiveWorkRequest, Sge, WorkSuccess};
+use verbs_core::{PollError, PostError, QueuePair, ReceiveWorkRequest, Sge, WorkSuccess};
 
 use super::shared::{Arrived, Shared};
 use super::slots::shared_wr_id;
-use super::{Engine, MAX_POLLS};
+use super::{Afterwards, Engine, Leak, MAX_POLLS};
 use crate::buffer::{BufferPool, OwnedBuffer, PoolBuffer};
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Result, TransportError};
@@ -147,6 +149,12 @@ impl Engine {
         shared.is_some_and(|shared| shared.missing() > 0 && shared.failure.is_none())
     }
 
+    /// Whether a message can still come: a channel is open, and its end was not reported.
+    pub(crate) fn awaits_message(&self) -> bool {
+        let mut members = self.members.iter();
+        members.any(|member| !member.is_removed && !member.is_end_reported)
+    }
+
     /// Polls until a message has arrived, or nothing is found.
     pub(crate) fn poll_until_message(&mut self) {
         for _ in 0..MAX_POLLS {
@@ -182,17 +190,65 @@ impl Engine {
     /// Forgets the prepared and connected channels that were dropped, and have not joined: gives up their messages, and
     /// permits others to have the numbers of their queue pairs. Polls until the queue is empty.
     ///
-    /// [`next_message`](Self::next_message) does so, too. [`refill`](Self::refill) posts the receives again.
+    /// [`next_message`](Self::next_message) does so, too. [`refill`](Self::refill) posts the receives again. If closing
+    /// is [deferred](Self::defer_closing), their queue pairs are destroyed by the layer above.
     #[cold]
     pub fn forget_dropped_members(&mut self) {
         let Some(shared) = self.shared.as_deref() else {
             return;
         };
-        let ended = shared.queue.ended();
-        // They have been destroyed: what is in the queue now has their last.
+        if self.is_in_child() {
+            return;
+        }
+        let queue = Arc::clone(&shared.queue);
+        let ended: Vec<QueuePair> = iter::from_fn(|| queue.next_ended()).collect();
+        if let Some(last) = ended.last()
+            && let Err(error) = self.drain_shared(last.qp_num())
+        {
+            self.destroy_all(DownReason::Poll(error));
+        }
+        for qp in ended {
+            let qp_num = qp.qp_num();
+            if self.closings.is_some() {
+                self.defer_destroying(ChannelId::NONE.at(), qp);
+            } else {
+                let (destroyed, left) = qp.destroy();
+                self.slots.afterwards.push(Afterwards::QueuePair(left));
+                if let Err(error) = destroyed {
+                    let leak = Leak { buffers: 0, error };
+                    self.slots.afterwards.push(Afterwards::Leak(leak));
+                }
+                queue.destroyed(qp_num);
+            }
+        }
+        // What is in the queue now has their last.
+        let destroyed = queue.destroyed_numbers();
         self.dispatch_all();
         if let Some(shared) = self.shared.as_deref_mut() {
-            shared.forget_ended(ended);
+            shared.forget_ended(&destroyed);
+        }
+        self.replace_overtaken();
+    }
+
+    /// How many of the shared receives queue pairs have taken and not completed, while a whole queue of later ones
+    /// has completed.
+    ///
+    /// A peer that stalls in the middle of a message has one of them. One is lost if the driver does not complete it
+    /// when its queue pair is destroyed. Its block returns to the pool when the shared receive queue is destroyed. They
+    /// are replaced: see [`shared_receives`](crate::ChannelBuilder::shared_receives).
+    #[must_use]
+    pub fn stalled_receives(&self) -> usize {
+        self.shared.as_deref().map_or(0, Shared::overtaken)
+    }
+
+    /// Replaces the shared receives that were overtaken. If more are lost than can be replaced, all channels are taken
+    /// down.
+    pub(super) fn replace_overtaken(&mut self) {
+        if let Some(shared) = self.shared.as_deref_mut()
+            && shared.replace_overtaken()
+            && self.failure.is_none()
+        {
+            self.destroy_all(DownReason::ReceivesLost);
         }
     }
 
@@ -264,9 +320,8 @@ impl Engine {
         let Some(shared) = self.shared.as_deref_mut() else {
             return;
         };
-        shared.join(qp_num, channel);
-        if let Some(error) = shared.failure {
-            self.destroy_at(channel.at(), DownReason::Post(error));
+        if !shared.join(qp_num, channel) {
+            self.destroy_at(channel.at(), DownReason::TooManyEarly);
         }
     }
 
@@ -288,14 +343,70 @@ impl Engine {
             return Ok(());
         };
         let qp_num = qp.qp_num();
-        // It fails only if the device does.
-        let _in_error = qp.to_error();
-        let polled = self.poll_all();
+        let is_drained = self
+            .shared
+            .as_deref()
+            .is_some_and(|shared| shared.is_drained);
+        let polled = match is_drained {
+            true => self.poll_all(),
+            false => {
+                // It fails only if the device does.
+                let _in_error = qp.to_error();
+                self.drain_shared(qp_num)
+            }
+        };
         if let Some(shared) = self.shared.as_deref_mut() {
             shared.has_ends = true;
             shared.leave(qp_num);
         }
         polled
+    }
+
+    /// Moves the queue pairs of all channels to `ERR`, and polls what they give back: before all are destroyed.
+    pub(super) fn drain_all_shared(&mut self, reason: DownReason) {
+        if self.shared.is_none() || self.is_in_child() {
+            return;
+        }
+        let mut last = None;
+        for member in &mut self.members {
+            member.go_down(reason);
+            if let Some(qp) = member.qp() {
+                // It fails only if the device does.
+                let _in_error = qp.to_error();
+                last = Some(qp.qp_num());
+            }
+        }
+        // All of them end: no outcome is lost by a poll that fails.
+        let _polled = last.map(|qp_num| self.drain_shared(qp_num));
+    }
+
+    /// Whether all queue pairs have been [drained](Self::drain_all_shared).
+    pub(super) fn set_drained(&mut self, is_drained: bool) {
+        if let Some(shared) = self.shared.as_deref_mut() {
+            shared.is_drained = is_drained;
+        }
+    }
+
+    /// Polls until this queue pair, which is in `ERR`, has given back the receive that it may have taken: a message
+    /// was cut. Soft-RoCE does so a moment after the queue pair was moved to `ERR`, and not if it is destroyed before.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`poll_all`](Self::poll_all).
+    #[cold]
+    fn drain_shared(&mut self, qp_num: u32) -> Result<(), PollError> {
+        self.poll_all()?;
+        for _ in 0..DRAIN_POLLS {
+            let shared = self.shared.as_deref();
+            let is_drained =
+                |shared: &Shared| shared.posted() == 0 || shared.last_failed() == Some(qp_num);
+            if shared.is_none_or(is_drained) {
+                break;
+            }
+            thread::yield_now();
+            self.poll_cq(true)?;
+        }
+        Ok(())
     }
 
     /// Posts up to [`CHAIN`] receives with one doorbell. Returns how many; `None` if there are no free
@@ -339,6 +450,7 @@ impl Engine {
         }
         if let Err(error) = posted {
             shared.failure = Some(error);
+            self.failure.get_or_insert(DownReason::Post(error));
             self.destroy_all(DownReason::Post(error));
             return None;
         }
@@ -348,3 +460,6 @@ impl Engine {
 
 /// How many receives are posted with one doorbell.
 const CHAIN: usize = 16;
+
+/// Polls, between which the thread yields, for the receive of a queue pair that is to be destroyed.
+const DRAIN_POLLS: usize = 200;

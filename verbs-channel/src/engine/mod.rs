@@ -59,7 +59,7 @@ use verbs_core::{CompletionQueue, PollSlot, Process, ProtectionDomain, WorkSucce
 
 use crate::buffer::{OwnedBuffer, PdTag};
 use crate::channel_id::ChannelId;
-use crate::error::TransportError;
+use crate::error::{DownReason, TransportError};
 pub(crate) use afterwards::Afterwards;
 use budget::Budget;
 pub(crate) use budget::Shares;
@@ -124,6 +124,8 @@ pub struct Engine {
     // After the members: their queue pairs are on its queue.
     shared: Option<Box<Shared>>,
     limits: EngineLimits,
+    // Why no channel can join any more.
+    failure: Option<DownReason>,
     // Queue pairs that could not be destroyed: they may still complete requests on the queue.
     stuck: u32,
     // Queue pairs that were destroyed, and may have left completions in the queue.
@@ -180,6 +182,7 @@ impl Engine {
             peers: Peers::default(),
             shared: None,
             limits,
+            failure: None,
             stuck: 0,
             undrained: 0,
             closings: None,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use verbs_core::QpState;
+use verbs_core::{Error, QpState};
 
 use super::Engine;
 use crate::error::DownReason;
@@ -11,13 +11,22 @@ impl Engine {
     /// Takes channels down whose operations in flight will not complete any more.
     ///
     /// There are two such cases: the device does not answer; or the queue pair is in `ERR`, and its
-    /// requests have not been flushed for the drain timeout.
+    /// requests have not been flushed for the drain timeout. If a shared receive queue does not answer, all channels
+    /// are taken down.
     ///
     /// A layer that waits calls this now and then, for example ten times a second, with `now` of
     /// the same clock in all calls. A query may be slow. So each call queries the queue pairs of 16
     /// channels with operations in flight, and those of the rest only if one of them failed.
     #[doc(alias = "ibv_query_qp")]
     pub fn probe(&mut self, now: Instant) {
+        self.replace_overtaken();
+        if self.open > 0
+            && let Some(error) = self.shared_error()
+        {
+            let reason = DownReason::Device(error.errno().unwrap_or(0));
+            self.failure.get_or_insert(reason);
+            return self.destroy_all(reason);
+        }
         let (count, has_shared) = (self.members.len(), self.shared.is_some());
         let (mut queries, mut is_gone, mut closed) = (0, false, false);
         for _ in 0..count {
@@ -68,6 +77,12 @@ impl Engine {
                 self.end_closed(at);
             }
         }
+    }
+
+    /// The error of a query of the shared receive queue, if there is one and the driver can query it.
+    fn shared_error(&self) -> Option<Error> {
+        let error = self.shared.as_deref()?.queue.srq()?.query().err()?;
+        (!matches!(error, Error::Unsupported { .. })).then_some(error)
     }
 }
 

@@ -51,6 +51,7 @@ impl Engine {
             Ok(()) => self.end_closed(at),
             Err(error) => self.destroy_all(DownReason::Poll(error)),
         }
+        self.replace_overtaken();
     }
 
     /// Destroys a member's queue pair, and ends what is in flight on it, before this returns.
@@ -74,18 +75,26 @@ impl Engine {
         if let Err(error) = polled {
             self.destroy_all(DownReason::Poll(error));
         }
+        self.replace_overtaken();
     }
 
     /// Destroys the queue pairs of all channels: everything in flight has ended when this returns, unless
     /// that is [deferred](Self::defer_closing).
     ///
-    /// Outcomes can still be taken. `reason` is the reason of each channel that was not down before.
+    /// Outcomes can still be taken. `reason` is the reason of each channel that was not down before. If it is a failure
+    /// of what all channels share, it is that of the engine from now on: see [`group_failure`](Self::group_failure).
     pub fn destroy_all(&mut self, reason: DownReason) {
+        if reason.is_of_group() {
+            self.failure.get_or_insert(reason);
+        }
+        self.drain_all_shared(reason);
+        self.set_drained(true);
         let all = 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         // The outcomes that a failed poll has lost are those of channels that end here.
         for at in all.clone() {
             let _polled = self.close(at, reason);
         }
+        self.set_drained(false);
         let _polled = self.poll_all();
         for at in all {
             self.end_closed(at);

@@ -56,6 +56,15 @@ pub enum Error {
         "the group is full, its max_channels is {0}: remove a channel first, or create a larger group"
     )]
     GroupFull(u32),
+    /// What all channels of the group share has failed: no channel can join it.
+    #[error("the group has failed, so no channel can join it: create a new one")]
+    GroupFailed(#[source] DownReason),
+    /// This many channels were dropped before they joined, and the group was not polled since. It keeps their numbers,
+    /// and some of their queue pairs, until it is.
+    #[error(
+        "{0} channels were dropped before they joined the group, which was not polled since: poll it, then prepare others"
+    )]
+    Unpolled(usize),
     /// The completion queue would need more entries than the device has: one for each request that can
     /// be in flight, on all of these channels.
     #[error("{}", Entries {
@@ -117,7 +126,7 @@ pub enum Error {
 
 verbs_core::error_debug!(Error {
     Rejected(reason), Transport(error), StaleTicket, InFlight, ForeignMember, UnknownChannel, GroupFull,
-    Capacity, BlockTooShort, CacheFull, PeerTimeout, Exchange(failure), Core(error),
+    GroupFailed(reason), Unpolled, Capacity, BlockTooShort, CacheFull, PeerTimeout, Exchange(failure), Core(error),
 });
 
 impl Error {
@@ -157,6 +166,7 @@ impl Error {
         match self {
             Self::Rejected(reason) => reason.down_reason(),
             Self::Transport(error) => error.down_reason(),
+            Self::GroupFailed(reason) => Some(*reason),
             _ => None,
         }
     }
@@ -239,6 +249,8 @@ impl From<Error> for io::Error {
             | Error::BlockTooShort { .. }
             | Error::CacheFull { .. }
             | Error::PeerTimeout(_) => io::ErrorKind::InvalidInput,
+            Error::GroupFailed(_) => io::ErrorKind::ConnectionAborted,
+            Error::Unpolled(_) => io::ErrorKind::WouldBlock,
             Error::GroupFull(_) => io::ErrorKind::QuotaExceeded,
             Error::Exchange(ref failure) => failure.error.kind(),
         };

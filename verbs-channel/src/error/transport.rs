@@ -169,6 +169,18 @@ pub enum DownReason {
     /// The device reports a fatal event.
     #[error("the device reports {0:?}")]
     Event(EventType),
+    /// Before the channel joined, its peer sent more messages than channels that have not joined can have of the
+    /// [shared receives](crate::ChannelBuilder::shared_receives). They were dropped.
+    #[error(
+        "before the channel joined, the messages of its peer took too many of the shared receives"
+    )]
+    TooManyEarly,
+    /// Queue pairs were destroyed with more of the [shared receives](crate::ChannelBuilder::shared_receives) than the
+    /// group can replace: the driver did not complete them.
+    #[error(
+        "too many shared receives were lost with queue pairs that were destroyed, so a new group has to be created"
+    )]
+    ReceivesLost,
     /// The peer closed the connection, or its process ended. Everything that it had sent was delivered
     /// first.
     ///
@@ -196,6 +208,18 @@ impl DownReason {
         matches!(self, Self::PeerClosed)
     }
 
+    /// Whether what all channels of a group share has failed, so that no channel can work any more.
+    pub(crate) const fn is_of_group(self) -> bool {
+        match self {
+            Self::ReceivesLost => true,
+            Self::Event(event) => matches!(
+                event,
+                EventType::CQ_ERR | EventType::SRQ_ERR | EventType::DEVICE_FATAL
+            ),
+            _ => false,
+        }
+    }
+
     /// Whether an operation on borrowed buffers did not complete within its timeout.
     #[must_use]
     pub const fn is_timed_out(self) -> bool {
@@ -212,6 +236,8 @@ verbs_core::error_debug!(DownReason {
     Device,
     Unflushed,
     Event,
+    TooManyEarly,
+    ReceivesLost,
     PeerClosed,
     PeerLost,
     NotifierFailed,

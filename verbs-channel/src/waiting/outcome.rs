@@ -113,7 +113,7 @@ impl Poller {
     }
 
     /// Like [`next_message`](Self::next_message), but waits; `None` if `timeout` passes first, or
-    /// if there is no channel to wait for.
+    /// if no message can come.
     pub(crate) fn wait_message(&mut self, timeout: Option<Duration>) -> Option<Message> {
         let deadline = Deadline::after(timeout);
         let mut is_late = false;
@@ -122,7 +122,7 @@ impl Poller {
                 return Some(message);
             }
             // Nothing joins meanwhile.
-            let is_endless = deadline.at().is_none() && self.engine.is_empty();
+            let is_endless = deadline.at().is_none() && !self.engine.awaits_message();
             if is_late || is_endless || !self.engine.has_shared() {
                 return None;
             }

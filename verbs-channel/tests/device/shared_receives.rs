@@ -151,6 +151,52 @@ fn dead_channels_leave_their_blocks_to_the_others() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
+fn messages_that_are_cut_give_their_receives_back() {
+    let _test = begin!();
+    const LONG: usize = 8 << 20;
+    let pd = here();
+    let pool = BufferPool::new(&pd, LONG, 4).unwrap();
+    let mut group = group(&pd, &pool, 4);
+    let mut long = pd.reg_mr(vec![1_u8; LONG]).unwrap();
+    for round in 0..40_u64 {
+        let (id, mut peer) = join(&mut group);
+        peer.start_send(long).unwrap();
+        thread::sleep(Duration::from_micros(100 * (round % 10)));
+        match round % 4 {
+            // Its peer is killed in the middle of the message.
+            0 => peer.engine_mut().destroy_all(DownReason::Closed),
+            // It is dropped before it has joined.
+            1 => {
+                let other = Channel::builder(&pd).timeout(PATIENCE).build().unwrap();
+                let (member, mut other) = meet(group.prepare().unwrap(), other);
+                let part = pd.reg_mr(vec![1_u8; LONG / 8]).unwrap();
+                other.start_send(part).unwrap();
+                drop(member);
+            }
+            _ => {}
+        }
+        group.remove(id).unwrap();
+        let sent = bounded(|| {
+            peer.engine_mut().destroy_all(DownReason::Closed);
+            peer.next_completed().unwrap()
+        });
+        long = sent.buffer.unwrap().into_region().unwrap();
+        while group.next_message().is_some() {}
+    }
+    let (id, mut peer) = join(&mut group);
+    // All are kept, so each has a receive of its own.
+    let kept: Vec<_> = (0..4)
+        .map(|number| {
+            send(&mut peer, pattern(number, LEN));
+            next(&mut group)
+        })
+        .collect();
+    assert!(kept.iter().all(|message| message.channel == id));
+    assert_eq!(group.stalled_receives(), 0);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
 fn peer_that_closes_is_the_end_of_its_channel() {
     let _test = begin!(iwarp lacks "connecting over TCP");
     let pd = here();

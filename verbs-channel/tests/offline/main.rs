@@ -35,6 +35,7 @@ mod held;
 mod iwarp;
 mod ladder;
 mod lost_polls;
+mod lost_receives;
 mod mixed;
 #[cfg(feature = "rdmacm")]
 mod multicast;

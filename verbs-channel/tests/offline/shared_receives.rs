@@ -67,7 +67,7 @@ pub(crate) fn connected(group: &ChannelGroup) -> (ConnectedMember, u32) {
     (prepared.handshake(&endpoint).unwrap(), endpoint.qp_num())
 }
 
-fn receives(wr_id: u64, qp_num: u32, bytes: &[u8]) {
+pub(crate) fn receives(wr_id: u64, qp_num: u32, bytes: &[u8]) {
     assert!(fake_libibverbs::deliver(wr_id, bytes));
     let done = ibv_wc {
         wr_id,

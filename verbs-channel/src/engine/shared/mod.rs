@@ -7,8 +7,13 @@
 //!  └───────────────────────── the message is taken, with its block ───────────┘
 //! ```
 //!
-//! A place has at most one block. So the queue, and the messages that were not taken, hold at most as
-//! many blocks as there are places, and the completion queue has room for all of them.
+//! A place has at most one block. So the queue, and the messages that were not taken, hold at most one block for
+//! each place, and the completion queue has room for all of them.
+//!
+//! A queue pair takes a receive when a message begins, and no verb tells how many are left. It may keep the receive
+//! for good: if its peer stalls in the middle of a message, or if the driver drops the receive with the queue pair.
+//! Receives are taken in the order of their posts. So one is *overtaken*, and replaced by one at a spare place, when
+//! a receive has completed that was posted a whole queue later.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -34,7 +39,16 @@ pub(crate) struct Shared {
     places: Box<[Place]>,
     // The free places, a stack.
     free: Vec<u32>,
+    // Places that are used once receives have been overtaken.
+    spare: Vec<u32>,
     posted: usize,
+    // How many receives were posted so far, and the last of those that have completed, counted from 1.
+    sequence: u64,
+    newest: u64,
+    // How many receives the queue is to have.
+    count: usize,
+    // The queue pair whose receive has failed last.
+    last_failed: Option<u32>,
     arrived: VecDeque<Arrived>,
     // Messages of queue pairs that have not joined yet.
     early: Vec<Early>,
@@ -45,11 +59,14 @@ pub(crate) struct Shared {
     pub(super) failed: Vec<ChannelId>,
     /// Why the queue takes no more receives: a post has failed.
     pub(super) failure: Option<PostError>,
+    /// All of its queue pairs are in `ERR`, and were waited for.
+    pub(super) is_drained: bool,
 }
 
 #[derive(Debug, Default)]
 struct Place {
-    is_posted: bool,
+    // The number of the post, counted from 1; 0 if it is not posted.
+    sequence: u64,
     // Of a posted receive, or of a message that has arrived; or one that is to be posted again.
     buffer: OwnedBuffer,
 }
@@ -78,27 +95,32 @@ struct Early {
 }
 
 impl Shared {
+    /// With `count` receives, and `spare` more for those that are overtaken.
     pub(crate) fn new(
         queue: Arc<SharedQueue>,
         pool: Option<BufferPool>,
         count: u32,
+        spare: u32,
         max_channels: u32,
     ) -> Self {
-        // No device has so many.
+        // No device has this many.
         let count = count.min(SHARED_PLACES);
-        let (count, max_channels) = (count as usize, max_channels as usize);
-        let places = (0..count).map(|_| Place::default()).collect();
+        let all = count.saturating_add(spare).min(SHARED_PLACES);
+        let (places, max_channels) = (all as usize, max_channels as usize);
         Self {
             queue,
             pool,
-            places,
+            places: (0..places).map(|_| Place::default()).collect(),
             // Backwards, so that they are taken in ascending order at first.
-            free: (0..u32::try_from(count).unwrap_or(u32::MAX))
-                .rev()
-                .collect(),
+            free: (0..count).rev().collect(),
+            spare: (count..all).collect(),
             posted: 0,
-            arrived: VecDeque::with_capacity(count.saturating_add(max_channels)),
-            early: Vec::with_capacity(count),
+            sequence: 0,
+            newest: 0,
+            count: count as usize,
+            last_failed: None,
+            arrived: VecDeque::with_capacity(places.saturating_add(max_channels)),
+            early: Vec::with_capacity(places),
             channels: HashMap::with_capacity_and_hasher(
                 max_channels.saturating_mul(2),
                 BuildHasherDefault::default(),
@@ -106,6 +128,7 @@ impl Shared {
             has_ends: false,
             failed: Vec::with_capacity(max_channels),
             failure: None,
+            is_drained: false,
         }
     }
 
@@ -115,9 +138,10 @@ impl Shared {
         self.posted
     }
 
-    /// Routes the messages of a queue pair to its channel, those included that came before.
-    pub(super) fn join(&mut self, qp_num: u32, channel: ChannelId) {
-        self.queue.joined(qp_num);
+    /// Routes the messages of a queue pair to its channel, those included that came before. Returns `false` if
+    /// these were [given up](Self::give_up_early).
+    pub(super) fn join(&mut self, qp_num: u32, channel: ChannelId) -> bool {
+        let is_whole = self.queue.settle(qp_num);
         self.channels.insert(qp_num, channel);
         let arrived = &mut self.arrived;
         self.early.retain(|early| {
@@ -131,6 +155,7 @@ impl Shared {
             }
             early.qp_num != qp_num
         });
+        is_whole
     }
 
     /// Routes no more messages of a queue pair: another one may get its number.
@@ -147,10 +172,12 @@ impl Shared {
     ) -> Option<(ChannelId, WorkError)> {
         let at = self.places.get_mut(place as usize)?;
         // A receive completes once.
-        if !std::mem::replace(&mut at.is_posted, false) {
+        let sequence = std::mem::take(&mut at.sequence);
+        if sequence == 0 {
             return None;
         }
         self.posted -= 1;
+        self.newest = self.newest.max(sequence);
         let qp_num = completion.qp_num();
         let channel = self.channels.get(&qp_num).copied();
         match (completion.result(), channel) {
@@ -159,16 +186,22 @@ impl Shared {
                 channel,
                 success,
             }),
-            (Ok(success), None) if self.queue.is_claimed(qp_num) => self.early.push(Early {
-                qp_num,
-                place,
-                success,
-            }),
+            (Ok(success), None) if self.queue.is_claimed(qp_num) => {
+                self.early.push(Early {
+                    qp_num,
+                    place,
+                    success,
+                });
+                if self.early.len() > max_early(self.count) {
+                    self.give_up_early();
+                }
+            }
             // Of a channel that has been removed.
             (Ok(_), None) => self.free.push(place),
             (Err(error), channel) => {
                 // Its block stays for the next receive.
                 self.free.push(place);
+                self.last_failed = Some(qp_num);
                 return Some((channel?, error));
             }
         }
@@ -202,18 +235,63 @@ impl Shared {
         self.arrived.push_back(Arrived::End { channel, reason });
     }
 
-    /// Forgets the claims that ended first, and the messages of their queue pairs, of which the completion queue has
-    /// no more.
-    pub(super) fn forget_ended(&mut self, count: usize) {
-        let ended = self.queue.forget_ended(count);
-        let free = &mut self.free;
+    /// Gives up the messages of queue pairs that cannot join any more, and forgets the claims of these, of which the
+    /// completion queue has no more.
+    pub(super) fn forget_ended(&mut self, qp_nums: &[u32]) {
+        self.queue.forget_ended(qp_nums);
+        self.forget_early();
+    }
+
+    fn forget_early(&mut self) {
+        let (queue, free) = (&self.queue, &mut self.free);
         self.early.retain(|early| {
-            let is_left = ended.contains(&early.qp_num);
-            if is_left {
+            let may_join = queue.is_claimed(early.qp_num);
+            if !may_join {
                 free.push(early.place);
             }
-            !is_left
+            may_join
         });
+    }
+
+    /// Channels that have not joined must not take all receives from the others: gives up the messages of the one
+    /// that has the most. Its peer was told that they have arrived, so it cannot join any more.
+    #[cold]
+    fn give_up_early(&mut self) {
+        let early = &self.early;
+        let messages_of = |qp_num| early.iter().filter(|early| early.qp_num == qp_num).count();
+        let most = early.iter().map(|early| early.qp_num);
+        let Some(qp_num) = most.max_by_key(|qp_num| messages_of(*qp_num)) else {
+            return;
+        };
+        self.queue.settle(qp_num);
+        self.forget_early();
+    }
+
+    /// The queue pair whose receive has failed last.
+    pub(super) const fn last_failed(&self) -> Option<u32> {
+        self.last_failed
+    }
+
+    /// How many receives are posted that were overtaken: queue pairs have taken them, and did not complete them.
+    pub(super) fn overtaken(&self) -> usize {
+        let is_overtaken = |place: &&Place| {
+            place.sequence > 0 && place.sequence + self.count as u64 <= self.newest
+        };
+        self.places.iter().filter(is_overtaken).count()
+    }
+
+    /// Replaces the receives that were overtaken, while there are spare places. Returns whether more are lost than can
+    /// be replaced: each queue pair has at most one.
+    pub(super) fn replace_overtaken(&mut self) -> bool {
+        let overtaken = self.overtaken();
+        let spare = self.places.len() - self.count;
+        for _ in spare - self.spare.len()..overtaken {
+            let Some(place) = self.spare.pop() else {
+                break;
+            };
+            self.free.push(place);
+        }
+        overtaken.saturating_sub(self.channels.len() + self.queue.unjoined()) > spare
     }
 
     /// Places without a posted receive or a message.
@@ -267,7 +345,8 @@ impl Shared {
     /// Records that the receive at this place is posted.
     pub(super) fn set_posted(&mut self, place: u32) {
         if let Some(at) = self.places.get_mut(place as usize) {
-            at.is_posted = true;
+            self.sequence += 1;
+            at.sequence = self.sequence;
             self.posted += 1;
         }
     }
@@ -281,10 +360,16 @@ impl Shared {
 impl Drop for Shared {
     /// The blocks that are posted stay until the queue is destroyed.
     fn drop(&mut self) {
-        let posted = self.places.iter_mut().filter(|place| place.is_posted);
+        self.queue.stop_polling();
+        let posted = self.places.iter_mut().filter(|place| place.sequence > 0);
         self.queue
             .keep(posted.map(|place| place.buffer.take()).collect());
     }
+}
+
+/// How many of these shared receives channels can have that have not joined.
+fn max_early(count: usize) -> usize {
+    count - count / 4
 }
 
 /// Hashes the number of a queue pair: numbers are mostly in sequence.

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use verbs_core::{
-    Error, ErrorChain, PreparedQueuePair, Process, QueuePairBuilder, SharedReceiveQueue,
+    Error, ErrorChain, PreparedQueuePair, Process, QueuePair, QueuePairBuilder,
+    SharedReceiveQueue,
 };
 
 use crate::buffer::OwnedBuffer;
@@ -35,18 +36,38 @@ pub(crate) struct SharedQueue {
 /// The numbers of queue pairs that have not joined.
 ///
 /// ```text
-/// claim ──► live ── dropped ──► ended ── the completion queue has been emptied since ──► forgotten
+/// claim ──► live ── dropped ──► ended ── polled ──► destroyed ── the completion queue was emptied ──► forgotten
 ///             └──── joined
 /// ```
+///
+/// A queue pair that was connected may have taken a receive. Some drivers remove the completions of a queue pair
+/// when it is destroyed, so it is kept in `ERR` until its engine has polled.
 #[derive(Debug, Default)]
 struct Claims {
     // They were prepared, and may join.
     live: Vec<u32>,
-    // They will not join any more, in the order in which they ended. The completion queue may still have messages
-    // of them, so no other queue pair with such a number is used.
-    ended: Vec<u32>,
+    // They will not join any more. The completion queue may still have messages of them, so no other queue pair with
+    // such a number is used.
+    ended: Vec<Ended>,
+    // The engine is gone: nobody polls for them.
+    is_closed: bool,
     // Woken when one ends.
     waker: Option<Arc<Waker>>,
+}
+
+#[derive(Debug)]
+struct Ended {
+    qp_num: u32,
+    state: EndedState,
+}
+
+#[derive(Debug)]
+enum EndedState {
+    /// In `ERR`.
+    Kept(QueuePair),
+    /// It is being destroyed elsewhere.
+    Closing,
+    Destroyed,
 }
 
 /// A queue pair on the queue that has not joined its engine. Its messages are kept until it has, or until
@@ -55,6 +76,8 @@ struct Claims {
 pub(crate) struct Claim {
     queue: Arc<SharedQueue>,
     qp_num: u32,
+    // Its queue pair may have taken receives.
+    has_begun: bool,
 }
 
 impl SharedQueue {
@@ -76,11 +99,17 @@ impl SharedQueue {
             let object = "the shared receive queue";
             return Err(Error::Destroyed { object }.into());
         };
+        if lock(&self.claims).ended.len() >= MAX_ENDED {
+            return Err(crate::Error::Unpolled(MAX_ENDED));
+        }
         let builder = builder.srq(srq);
         let mut prepared = builder.build()?;
         // They exist until another number is found, so that the device does not give theirs again.
         let mut unused = Vec::new();
         while self.is_taken(prepared.qp_num()) {
+            if unused.len() == MAX_UNUSED {
+                return Err(crate::Error::Unpolled(lock(&self.claims).ended.len()));
+            }
             unused.push(mem::replace(&mut prepared, builder.build()?));
         }
         // SAFETY: an engine posts a receive on a queue pair only with a credit of its receive queue, and
@@ -91,7 +120,7 @@ impl SharedQueue {
     /// Whether there may be messages of an earlier queue pair with this number.
     fn is_taken(&self, qp_num: u32) -> bool {
         let claims = lock(&self.claims);
-        claims.live.contains(&qp_num) || claims.ended.contains(&qp_num)
+        claims.live.contains(&qp_num) || claims.ended.iter().any(|ended| ended.qp_num == qp_num)
     }
 
     pub(crate) const fn srq(&self) -> Option<&SharedReceiveQueue> {
@@ -112,6 +141,7 @@ impl SharedQueue {
         Claim {
             queue: self,
             qp_num,
+            has_begun: false,
         }
     }
 
@@ -122,25 +152,89 @@ impl SharedQueue {
         drop(replaced);
     }
 
-    /// How many claims have ended, and were not [forgotten](Self::forget_ended): their queue pairs have been
-    /// destroyed, and will not join any more.
+    /// How many claims have ended, and are not [forgotten](Self::forget_ended) yet. Those are not counted whose queue
+    /// pair is being destroyed elsewhere.
     #[inline]
     pub(crate) fn ended(&self) -> usize {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Forgets those that ended first, as there are no messages of them in the completion queue any more. Returns
-    /// their numbers, which other queue pairs may have from now on.
-    pub(crate) fn forget_ended(&self, count: usize) -> Vec<u32> {
+    /// Takes a queue pair whose claim has ended: it is in `ERR`. It is to be destroyed after a poll, and then
+    /// [recorded](Self::destroyed).
+    pub(crate) fn next_ended(&self) -> Option<QueuePair> {
         let mut claims = lock(&self.claims);
-        let forgotten = claims.ended.drain(..count).collect();
-        self.ended.store(claims.ended.len(), Ordering::Release);
-        forgotten
+        let mut ended = claims.ended.iter_mut().map(|ended| &mut ended.state);
+        let kept = ended.find(|state| matches!(state, EndedState::Kept(_)))?;
+        let taken = mem::replace(kept, EndedState::Closing);
+        self.count(&claims);
+        match taken {
+            EndedState::Kept(qp) => Some(qp),
+            EndedState::Closing | EndedState::Destroyed => None,
+        }
     }
 
-    /// This queue pair has joined: the end of its claim means nothing.
-    pub(crate) fn joined(&self, qp_num: u32) {
-        lock(&self.claims).live.retain(|claimed| *claimed != qp_num);
+    /// Records that a queue pair has been destroyed whose claim has ended.
+    pub(crate) fn destroyed(&self, qp_num: u32) {
+        let mut claims = lock(&self.claims);
+        for ended in &mut claims.ended {
+            if ended.qp_num == qp_num {
+                ended.state = EndedState::Destroyed;
+            }
+        }
+        self.count(&claims);
+    }
+
+    /// The numbers of the queue pairs that have been destroyed.
+    pub(crate) fn destroyed_numbers(&self) -> Vec<u32> {
+        let claims = lock(&self.claims);
+        let ended = claims.ended.iter();
+        let destroyed = ended.filter(|ended| matches!(ended.state, EndedState::Destroyed));
+        destroyed.map(|ended| ended.qp_num).collect()
+    }
+
+    /// Forgets these, as there are no messages of them in the completion queue any more: other queue pairs may have
+    /// their numbers from now on.
+    pub(crate) fn forget_ended(&self, qp_nums: &[u32]) {
+        let mut claims = lock(&self.claims);
+        claims
+            .ended
+            .retain(|ended| !qp_nums.contains(&ended.qp_num));
+        self.count(&claims);
+    }
+
+    /// The engine is gone.
+    pub(crate) fn stop_polling(&self) {
+        if !self.process.is_current() {
+            return;
+        }
+        let mut claims = lock(&self.claims);
+        claims.is_closed = true;
+        let ended = mem::take(&mut claims.ended);
+        self.count(&claims);
+        drop(claims);
+        // Without the lock: this destroys queue pairs.
+        drop(ended);
+    }
+
+    fn count(&self, claims: &Claims) {
+        let ended = claims.ended.iter();
+        let count = ended.filter(|ended| !matches!(ended.state, EndedState::Closing));
+        self.ended.store(count.count(), Ordering::Release);
+    }
+
+    /// This queue pair has joined, or may not join: the end of its claim means nothing. Returns whether it could join.
+    pub(crate) fn settle(&self, qp_num: u32) -> bool {
+        let mut claims = lock(&self.claims);
+        let found = claims.live.iter().position(|claimed| *claimed == qp_num);
+        found.map(|at| claims.live.swap_remove(at)).is_some()
+    }
+
+    /// How many queue pairs may exist that have not joined.
+    pub(crate) fn unjoined(&self) -> usize {
+        let claims = lock(&self.claims);
+        let ended = claims.ended.iter();
+        let existing = ended.filter(|ended| !matches!(ended.state, EndedState::Destroyed));
+        claims.live.len() + existing.count()
     }
 
     /// Whether a queue pair with this number may still join.
@@ -149,30 +243,73 @@ impl SharedQueue {
     }
 }
 
-impl Drop for Claim {
-    fn drop(&mut self) {
+impl Claim {
+    /// From now on its queue pair may take receives.
+    pub(crate) const fn begin(&mut self) {
+        self.has_begun = true;
+    }
+
+    /// Ends the claim of a connected queue pair, which is kept until the engine has polled.
+    pub(crate) fn end_connected(mut self, qp: QueuePair) {
+        if !self.queue.process.is_current() {
+            return;
+        }
+        // It takes no more receives. That fails only if the device does.
+        let _in_error = qp.to_error();
+        self.end(Some(qp));
+    }
+
+    fn end(&mut self, mut qp: Option<QueuePair>) {
         if !self.queue.process.is_current() {
             return;
         }
         let mut claims = lock(&self.queue.claims);
-        let mut live = claims.live.iter();
-        // It is not there if it has joined.
-        if let Some(at) = live.position(|claimed| *claimed == self.qp_num) {
-            claims.live.swap_remove(at);
-            claims.ended.push(self.qp_num);
-            self.queue
-                .ended
-                .store(claims.ended.len(), Ordering::Release);
-            let waker = claims.waker.clone();
+        if !claims.live.contains(&self.qp_num) {
+            // It has joined.
+            return;
+        }
+        let kept = claims.ended.iter();
+        let kept = kept.filter(|ended| matches!(ended.state, EndedState::Kept(_)));
+        if claims.is_closed || kept.count() >= MAX_KEPT {
+            // Its number stays with those that may join until it has been destroyed, without the lock.
             drop(claims);
-            if panics(|| waker.iter().for_each(|waker| waker.wake_by_ref())) {
-                log_error(format_args!(
-                    "the waker for channels that were dropped panicked"
-                ));
-            }
+            drop(qp.take());
+            claims = lock(&self.queue.claims);
+        }
+        let waker = claims.waker.clone();
+        claims.live.retain(|claimed| *claimed != self.qp_num);
+        if self.has_begun && !claims.is_closed {
+            let qp_num = self.qp_num;
+            let state = qp.take().map_or(EndedState::Destroyed, EndedState::Kept);
+            claims.ended.push(Ended { qp_num, state });
+            self.queue.count(&claims);
+        }
+        drop(claims);
+        // Left if the engine has gone meanwhile.
+        drop(qp);
+        if panics(|| waker.iter().for_each(|waker| waker.wake_by_ref())) {
+            log_error(format_args!(
+                "the waker for channels that were dropped panicked"
+            ));
         }
     }
 }
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.end(None);
+    }
+}
+
+/// How many queue pairs are kept until the engine has polled. Further ones are destroyed at once, and may take a
+/// receive with them.
+const MAX_KEPT: usize = 64;
+
+/// How many claims can have ended before the engine has polled.
+const MAX_ENDED: usize = 1024;
+
+/// How many queue pairs are created to find a number that is not taken.
+const MAX_UNUSED: usize = 16;
 
 impl Drop for SharedQueue {
     /// Destroys the queue, and then releases its blocks; or leaks them, if the driver fails to

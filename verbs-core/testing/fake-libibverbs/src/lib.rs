@@ -89,6 +89,8 @@ pub struct Library {
     pub done_later: Option<(usize, ibv_wc)>,
     /// How long each post takes.
     pub slow_posts: Duration,
+    /// Whether the completions of a queue pair that were not polled go with it when it is destroyed, as with mlx5.
+    pub cleans_queues: bool,
     /// Whether each signalled request of a send queue has succeeded when it is posted.
     pub completes_sends: bool,
     /// Whether send queues drain, in the result of a query.
@@ -267,6 +269,7 @@ impl Library {
             done: VecDeque::new(),
             done_later: None,
             slow_posts: Duration::ZERO,
+            cleans_queues: false,
             completes_sends: false,
             sq_draining: false,
             endless: None,

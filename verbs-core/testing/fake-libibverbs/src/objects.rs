@@ -408,6 +408,9 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         with(|library| {
             library.forgotten(qp);
             library.revoked(qp);
+            if library.cleans_queues {
+                library.done.retain(|done| done.qp_num != number);
+            }
         });
     }
     code
