@@ -35,10 +35,15 @@ impl<C: Copy + PartialEq> Destroyed<C> {
     /// It has been destroyed, its operations have ended, and the thread has nothing of its group. Wakes the
     /// tasks that wait for it, or for any: what they wait for may be there.
     pub(crate) fn finish(&self, channel: &C) {
+        self.state.lock().pending.retain(|other| other != channel);
+        self.wake(Some(channel));
+    }
+
+    /// Wakes the tasks that wait for any, and those that wait for this one.
+    pub(crate) fn wake(&self, channel: Option<&C>) {
         let mut state = self.state.lock();
-        state.pending.retain(|other| other != channel);
         let waiting = state.wakers.iter_mut().map(|(_, waiting)| waiting);
-        let of_it = waiting.filter(|(of, _)| of.is_none_or(|of| of == *channel));
+        let of_it = waiting.filter(|(of, _)| of.is_none() || of.as_ref() == channel);
         let woken: Vec<_> = of_it.filter_map(|(_, waker)| waker.take()).collect();
         drop(state);
         wake::wake_all(woken);

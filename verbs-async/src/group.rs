@@ -8,8 +8,10 @@ use std::fmt;
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use verbs_channel::engine::Engine;
@@ -166,7 +168,7 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// That of [`ChannelGroup::join`], with the channel: the group is full, another group prepared the
+    /// That of [`ChannelGroup::join`], with the channel: the group is full or [has failed](Self::failure), another group prepared the
     /// channel, or its peer cannot be watched, because too many descriptors are open, or because the runtime of the
     /// group's notifier has ended. Dropping the error drops the channel: this thread destroys its queue pair. A
     /// dropped channel belongs to the group until a helper thread has destroyed its queue pair. [`handshake`](Self::handshake) and all
@@ -314,6 +316,27 @@ impl AsyncGroup {
     /// It does not wait for that: [`destroyed`](Self::destroyed) does.
     pub fn destroy_all(&self, reason: DownReason) {
         self.shared.destroy_all(reason);
+    }
+
+    /// Why no channel can join the group any more; `None` if it has not failed: see [`Engine::group_failure`].
+    ///
+    /// [`DeviceEvents::watch`](crate::DeviceEvents::watch) notices that. Then connecting and [`join`](Self::join) fail,
+    /// and listeners end, with [`GroupFailed`](verbs_channel::Error::GroupFailed).
+    #[must_use]
+    pub fn failure(&self) -> Option<DownReason> {
+        self.shared.failure()
+    }
+
+    /// Whether the group has failed, for a listener with this future of [`SharedEngine::failed`].
+    pub(crate) fn poll_failed(
+        &self,
+        failed: Pin<&mut (dyn Future<Output = Error> + Send)>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Error> {
+        match self.failure() {
+            Some(reason) => Poll::Ready(verbs_channel::Error::GroupFailed(reason).into()),
+            None => failed.poll(cx),
+        }
     }
 
     /// Waits until helper threads have destroyed the queue pairs of the channels that were

@@ -16,7 +16,7 @@ use crate::blocking;
 use crate::coop;
 use crate::destroyed::Destroyed;
 use crate::driver::Driver;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::events::{CqEvents, CqListener};
 use crate::notifier;
 use crate::peers::{PeerEvents, Peers};
@@ -120,8 +120,24 @@ impl SharedEngine {
 
     /// [`end`](Self::end) for all channels that are open.
     pub(crate) fn destroy_all(&self, reason: DownReason) {
-        self.driver
-            .with(None, |ring| ring.engine.destroy_all(reason));
+        let failure = self.driver.with(None, |ring| {
+            ring.engine.destroy_all(reason);
+            ring.engine.group_failure()
+        });
+        if failure.is_some() {
+            self.destroyed.wake(None);
+        }
+    }
+
+    /// Why no channel can join, if the group has failed.
+    pub(crate) fn failure(&self) -> Option<DownReason> {
+        self.driver.with_ring(|ring| ring.engine.group_failure())
+    }
+
+    /// Waits until the group has failed: for what makes channels that join.
+    pub(crate) async fn failed(self: Arc<Self>) -> Error {
+        let reason = self.when_destroyed(None, || self.failure()).await;
+        verbs_channel::Error::GroupFailed(reason).into()
     }
 
     /// Waits until the device is done with the memory of a channel that was [ended](Self::end).
@@ -196,12 +212,14 @@ impl Drop for DrainWait<'_> {
 impl Destroys for SharedEngine {
     fn destroy_elsewhere(self: Arc<Self>, closing: Closing) {
         let (at, destroyed) = (closing.channel(), Arc::clone(&self.destroyed));
+        // One that has not joined has no place among the channels.
+        let channel = (!closing.is_unjoined()).then_some(at);
         destroyed.start(at);
         blocking::detach(move || {
             let closed = closing.destroy();
             let finish = |ring: &mut Channels| ring.engine.finish_close(closed);
             // It belongs to this engine, so this does not fail.
-            let _finished = self.driver.with(Some(at), finish);
+            let _finished = self.driver.with(channel, finish);
             // First: who waits may close the device next.
             drop(self);
             destroyed.finish(&at);

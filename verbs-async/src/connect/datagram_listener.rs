@@ -17,7 +17,7 @@ use super::failure::{check_private_data, exchange_error};
 use super::time::{self, Deadline, Sleep, Start};
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
 use crate::sync::Mutex;
 
@@ -78,6 +78,8 @@ pub struct DatagramArrival {
 
 struct State {
     group: AsyncGroup,
+    // Polled only while the group has not failed.
+    failed: Boxed<Error>,
     datagrams: AsyncDatagrams,
     private_data: Arc<[u8]>,
     pool: BufferPool,
@@ -154,6 +156,7 @@ impl AsyncDatagramListener {
     ) -> Result<Self> {
         check_private_data(private_data)?;
         let state = State {
+            failed: Box::pin(Arc::clone(group.shared()).failed()),
             group,
             private_data: private_data.into(),
             pool: pool(&datagrams, BUFFERS).await?,
@@ -203,8 +206,8 @@ impl AsyncDatagramListener {
     ///
     /// # Errors
     ///
-    /// The datagram endpoint is down, or the runtime has no timers. An error of one client is in its
-    /// [`DatagramArrival`].
+    /// The datagram endpoint is down, the group [has failed](AsyncGroup::failure), or the runtime has no timers. An error
+    /// of one client is in its [`DatagramArrival`].
     pub async fn accept(&mut self) -> Result<DatagramArrival> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
@@ -216,6 +219,10 @@ impl AsyncDatagramListener {
     /// As [`accept`](Self::accept).
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<DatagramArrival>> {
         let state = self.state.get_mut();
+        let failed = state.group.poll_failed(state.failed.as_mut(), cx);
+        if let Poll::Ready(error) = failed {
+            return Poll::Ready(Err(error));
+        }
         loop {
             let has_received = state.poll_datagrams(cx)?;
             state.poll_sends(cx);

@@ -13,7 +13,7 @@ use super::awaited::Awaited;
 use super::failure::tcp;
 use super::time::{Deadline, Start};
 use crate::channel::AsyncChannel;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
 use crate::sync::Mutex;
 
@@ -79,6 +79,8 @@ pub(super) type Meeting = Pin<Box<dyn Future<Output = Result<(AsyncChannel, Vec<
 // Only `poll_accept` uses it, by `&mut`. The lock is there to make it `Sync`.
 struct ListenerState {
     group: AsyncGroup,
+    // Polled only while the group has not failed.
+    failed: Pin<Box<dyn Future<Output = Error> + Send>>,
     private_data: Arc<[u8]>,
     accept: Box<dyn Fn() -> Accepting + Send>,
     start: Start,
@@ -98,6 +100,7 @@ impl Listener {
         accept: impl Fn() -> Accepting + Send + 'static,
     ) -> Self {
         let state = ListenerState {
+            failed: Box::pin(Arc::clone(group.shared()).failed()),
             group,
             private_data: Arc::default(),
             accept: Box::new(accept),
@@ -177,7 +180,9 @@ impl Listener {
     /// # Errors
     ///
     /// This side cannot accept, for example because no descriptors are left (`EMFILE`). The call
-    /// can be repeated. The error of a single peer is in its [`Arrival`].
+    /// can be repeated. The error of a single peer is in its [`Arrival`]. After [`Error::Channel`] with
+    /// [`GroupFailed`](verbs_channel::Error::GroupFailed) no peer can be accepted any more: the device or the completion
+    /// queue of the group has failed.
     pub async fn accept(&mut self) -> Result<Arrival> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
@@ -190,6 +195,10 @@ impl Listener {
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Arrival>> {
         let (timeout, max_handshakes) = (self.timeout, self.max_handshakes);
         let state = self.state.get_mut();
+        let failed = state.group.poll_failed(state.failed.as_mut(), cx);
+        if let Poll::Ready(error) = failed {
+            return Poll::Ready(Err(error));
+        }
         if let Some(arrival) = state.poll_handshakes(cx, 0) {
             return Poll::Ready(Ok(arrival));
         }
