@@ -425,7 +425,7 @@ impl AsyncChannel {
         &self.shared
     }
 
-    fn driver(&self) -> &Driver<Channels> {
+    pub(crate) fn driver(&self) -> &Driver<Channels> {
         &self.shared.driver
     }
 }

@@ -2,17 +2,19 @@
 
 use std::ops::Deref;
 
+use verbs_channel::verbs_core::Process;
+
 use crate::blocking;
 use crate::error::{Error, Result};
 
 /// A value that is dropped on a helper thread: on this one only if no thread can be started, and none runs.
 // `None` once it was taken out, which consumes this.
 #[derive(Debug)]
-pub(crate) struct Elsewhere<T: Send + 'static>(Option<T>);
+pub(crate) struct Elsewhere<T: Send + 'static>(Option<T>, Process);
 
 impl<T: Send + 'static> Elsewhere<T> {
-    pub(crate) const fn new(value: T) -> Self {
-        Self(Some(value))
+    pub(crate) fn new(value: T) -> Self {
+        Self(Some(value), Process::current())
     }
 
     /// Makes a call with the value on a helper thread. If the future is dropped, the value, or what the call
@@ -42,7 +44,8 @@ impl<T: Send + 'static> Deref for Elsewhere<T> {
 
 impl<T: Send + 'static> Drop for Elsewhere<T> {
     fn drop(&mut self) {
-        if let Some(value) = self.0.take() {
+        let Some(value) = self.0.take() else { return };
+        if self.1.is_current() {
             blocking::detach(move || drop(value));
         }
     }

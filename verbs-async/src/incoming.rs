@@ -271,6 +271,9 @@ impl Deref for Message {
 
 impl Drop for Message {
     fn drop(&mut self) {
+        if self.window.channel.driver().is_in_child() {
+            return;
+        }
         let buffer = mem::take(&mut self.buffer);
         self.window.state.lock().unposted.push(buffer);
         self.window.post();
@@ -287,6 +290,9 @@ impl Stream for IncomingMessages {
 
 impl Drop for IncomingMessages {
     fn drop(&mut self) {
+        if self.window.channel.driver().is_in_child() {
+            return;
+        }
         self.window.close();
     }
 }

@@ -226,6 +226,10 @@
 //!
 //! There is one exception. If the driver accepts only part of a post, the posting thread destroys the queue pair itself.
 //!
+//! In the child of a `fork(2)`, all of this can be dropped, and nothing else be done with it: a drop touches nothing of
+//! the device's, starts no thread and waits for none, and leaves the parent's descriptors registered with its notifiers.
+//! See [verbs-core](verbs_channel::verbs_core#fork).
+//!
 //! # Further reading
 //!
 //! The [guide](verbs_channel::guide) is for those who are new to RDMA: objects, memory, limits, and the

@@ -104,6 +104,9 @@ impl SharedEngine {
     /// Takes a channel down. A helper thread destroys its queue pair, and then aborts its operations in
     /// flight.
     pub(crate) fn end(&self, at: ChannelId, reason: DownReason) {
+        if self.driver.is_in_child() {
+            return;
+        }
         self.driver.with(Some(at), |ring| {
             // The channel may have been removed before.
             let _ended = ring.engine.destroy(at, reason);
@@ -112,6 +115,9 @@ impl SharedEngine {
 
     /// The same, and then another channel can get its place.
     pub(crate) fn remove(&self, at: ChannelId) {
+        if self.driver.is_in_child() {
+            return;
+        }
         self.driver.with(Some(at), |ring| {
             // It has its place until now, so this does not fail.
             let _removed = ring.engine.remove(at);
@@ -211,6 +217,9 @@ impl Drop for DrainWait<'_> {
 
 impl Destroys for SharedEngine {
     fn destroy_elsewhere(self: Arc<Self>, closing: Closing) {
+        if self.driver.is_in_child() {
+            return;
+        }
         let (at, destroyed) = (closing.channel(), Arc::clone(&self.destroyed));
         // One that has not joined has no place among the channels.
         let channel = (!closing.is_unjoined()).then_some(at);

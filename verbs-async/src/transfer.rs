@@ -400,6 +400,9 @@ impl AsyncTransfer {
 
 impl Drop for AsyncTransfer {
     fn drop(&mut self) {
+        if self.driver().is_in_child() {
+            return;
+        }
         // What has completed by now is no reason to take a channel down.
         self.take_ended();
         self.shut_down(|_| DownReason::Abandoned);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use verbs_channel::DownReason;
-use verbs_channel::verbs_core::{AsyncEvent, EventElement, EventType};
+use verbs_channel::verbs_core::{AsyncEvent, EventElement, EventType, Process};
 
 use crate::error::{Error, Result};
 use crate::sync::Mutex;
@@ -14,7 +14,7 @@ static WATCHED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 /// The exclusive right to watch an object, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Watch(usize);
+pub(crate) struct Watch(usize, Process);
 
 impl Watch {
     /// Its owner must drop it before the object: after that, the address may be that of another
@@ -26,7 +26,7 @@ impl Watch {
     pub(crate) fn new<T>(object: *const T) -> Result<Self> {
         let address = object.addr();
         if WATCHED.lock().insert(address) {
-            Ok(Self(address))
+            Ok(Self(address, Process::current()))
         } else {
             Err(Error::AlreadyWatched)
         }
@@ -35,7 +35,10 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        WATCHED.lock().remove(&self.0);
+        // The child of a fork keeps the object, too.
+        if self.1.is_current() {
+            WATCHED.lock().remove(&self.0);
+        }
     }
 }
 

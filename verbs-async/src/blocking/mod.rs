@@ -34,6 +34,7 @@ use std::time::Duration;
 use std::{process, thread};
 
 use parking_lot::Condvar;
+use verbs_channel::verbs_core::Process;
 
 use crate::sync::Mutex;
 use crate::wake;
@@ -81,6 +82,7 @@ fn run_always_on<T: Send + 'static>(
         refused: None,
         queued: None,
         pool,
+        process: Process::current(),
     }
 }
 
@@ -148,6 +150,7 @@ fn run_on<T: Send + 'static>(
         refused,
         queued,
         pool,
+        process: Process::current(),
     }
 }
 
@@ -159,6 +162,7 @@ pub(crate) struct Call<T: Send + 'static> {
     // The number of its job, which leaves the queue if the call is abandoned.
     queued: Option<u64>,
     pool: &'static Pool,
+    process: Process,
 }
 
 enum CallState<T> {
@@ -227,6 +231,10 @@ impl<T: Send + 'static> Future for Call<T> {
 
 impl<T: Send + 'static> Drop for Call<T> {
     fn drop(&mut self) {
+        // A child of a fork that drops it has neither the thread nor the device.
+        if !self.process.is_current() {
+            return;
+        }
         let left = mem::replace(&mut *self.state.lock(), CallState::Over);
         let releasing = self.pool.releasing.unwrap_or(self.pool);
         match left {

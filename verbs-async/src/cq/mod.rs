@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use verbs_channel::DownReason;
 use verbs_channel::verbs_core::{
-    self, AsyncEvent, CompletionQueue, PollSlot, PolledCompletions, WorkCompletion,
+    self, AsyncEvent, CompletionQueue, PollSlot, PolledCompletions, Process, WorkCompletion,
 };
 
 use crate::coop;
@@ -68,6 +68,7 @@ pub struct CqPollState {
 struct Registration {
     shared: Arc<SharedCq>,
     key: usize,
+    process: Process,
 }
 
 impl AsyncCq {
@@ -289,7 +290,11 @@ impl SharedCq {
             None => {
                 let key = state.add_waiter(waiter());
                 let shared = Arc::clone(self);
-                *registration = Some(Registration { shared, key });
+                *registration = Some(Registration {
+                    shared,
+                    key,
+                    process: Process::current(),
+                });
                 key
             }
         }
@@ -350,6 +355,9 @@ impl DeviceListener for SharedCq {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            return;
+        }
         let mut state = self.shared.state.lock();
         let removed = state.remove_waiter(self.key);
         self.shared.unlock_and_wake(state);

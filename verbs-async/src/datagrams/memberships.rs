@@ -86,7 +86,7 @@ impl Joined {
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        if let Some(shared) = self.shared.take() {
+        if let Some(shared) = self.shared.take().filter(|shared| !shared.is_in_child()) {
             let own = self.number..=self.number;
             log_failure(shared.leave(&self.endpoint, own).map(drop));
         }

@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::TransportError;
 use verbs_channel::verbs_core::{
-    AddressHandle, AhAttr, DatagramEndpoint, ProtectionDomain, Rejected,
+    AddressHandle, AhAttr, DatagramEndpoint, Process, ProtectionDomain, Rejected,
 };
 use verbs_channel::{
     Datagram, DatagramFailure, DatagramsBuilder, DownReason, OwnedBuffer, RejectReason,
@@ -97,6 +97,7 @@ impl AsyncDatagrams {
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
             subscription.listen(Weak::<Shared>::clone(shared));
             Shared {
+                process: Process::current(),
                 pool: engine.receive_pool().clone(),
                 pd: builder.pd().clone(),
                 endpoint: engine.endpoint(),
@@ -452,7 +453,7 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        if self.key.is_some() {
+        if self.key.is_some() && !self.shared.is_in_child() {
             let mut state = self.shared.state.lock();
             let waker = state.leave(self.what, self.key.take());
             self.shared.unlock(state);

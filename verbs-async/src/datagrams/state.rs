@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use verbs_channel::datagrams::{DatagramEnding, DatagramEngine};
 use verbs_channel::verbs_core::{
-    AddressHandle, AsyncEvent, DatagramEndpoint, ErrorChain, EventType, ProtectionDomain,
+    AddressHandle, AsyncEvent, DatagramEndpoint, ErrorChain, EventType, Process, ProtectionDomain,
 };
 use verbs_channel::{BufferPool, DownReason, OwnedBuffer, TransportError};
 
@@ -38,6 +38,7 @@ use crate::wake;
 use crate::watched::{DeviceListener, Failed};
 
 pub(super) struct Shared {
+    pub(super) process: Process,
     pub(super) state: Mutex<State>,
     /// Of the receives' blocks.
     pub(super) pool: BufferPool,
@@ -165,6 +166,11 @@ impl State {
 }
 
 impl Shared {
+    /// Whether this is the child of a fork: the endpoint is its parent's.
+    pub(super) fn is_in_child(&self) -> bool {
+        !self.process.is_current()
+    }
+
     /// Unlocks after doing what is due.
     pub(super) fn unlock<'a>(&'a self, mut state: MutexGuard<'a, State>) {
         if let Some(ending) = state.engine.take_ending() {
@@ -213,6 +219,9 @@ impl Defers for State {
 impl Drop for Shared {
     /// Leaving a multicast group may block, and so may destroying the queue pair and address handles.
     fn drop(&mut self) {
+        if self.is_in_child() {
+            return;
+        }
         let State {
             engine, retired, ..
         } = self.state.get_mut();

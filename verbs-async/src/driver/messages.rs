@@ -32,6 +32,9 @@ impl<R: SharedReceives> Driver<R> {
 
     /// No task waits for messages any more.
     pub(crate) fn stop_messages(&self) {
+        if self.is_in_child() {
+            return;
+        }
         let mut state = self.state.lock();
         let waker = state.stop_messages();
         self.unlock(state);

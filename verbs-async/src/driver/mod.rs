@@ -36,6 +36,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use verbs_channel::Queue;
+use verbs_channel::verbs_core::Process;
 
 use crate::deferred::{self, Defers as _};
 use crate::sync::{Mutex, MutexGuard};
@@ -54,14 +55,22 @@ pub(crate) use ring::{End, Request, Ring, SharedReceives, Started, Submission};
 
 /// A ring, and the tasks that wait for it.
 pub(crate) struct Driver<R: Ring> {
+    process: Process,
     state: Mutex<DriverState<R>>,
 }
 
 impl<R: Ring> Driver<R> {
     pub(crate) fn new(ring: R) -> Self {
         Self {
+            process: Process::current(),
             state: Mutex::new(DriverState::new(ring)),
         }
+    }
+
+    /// Whether this is the child of a fork. There, what is dropped must not use the ring, which is the parent's,
+    /// nor its lock, which a thread may have that is not there.
+    pub(crate) fn is_in_child(&self) -> bool {
+        !self.process.is_current()
     }
 
     pub(crate) fn set_busy_poll(&self, busy_poll: Duration) {
@@ -156,6 +165,9 @@ impl<R: Ring> Driver<R> {
     ///
     /// A queued operation is removed from the backlog. One in flight stays there, with its buffers.
     pub(crate) fn abandon(&self, submission: Submission<R::Ticket>) {
+        if self.is_in_child() {
+            return;
+        }
         let mut state = self.state.lock();
         state.abandon(submission);
         self.unlock(state);
@@ -218,6 +230,9 @@ impl<R: Ring> Driver<R> {
 
     /// Stops the wait for room that has this key.
     pub(crate) fn cancel_room(&self, channel: R::Channel, queue: Queue, key: usize) {
+        if self.is_in_child() {
+            return;
+        }
         let mut state = self.state.lock();
         let waker = state.backlog_of(R::index(channel), queue).cancel_room(key);
         self.unlock(state);
@@ -281,6 +296,9 @@ impl<R: Ring> Driver<R> {
 
     /// Stops the wait for empty queues that has this key.
     pub(crate) fn cancel_drained(&self, channel: R::Channel, key: usize) {
+        if self.is_in_child() {
+            return;
+        }
         let mut state = self.state.lock();
         let waker = state.stop_draining(R::index(channel), key);
         self.unlock(state);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use verbs_channel::verbs_core::{self, CompletionChannel, CompletionQueue};
+use verbs_channel::verbs_core::{self, CompletionChannel, CompletionQueue, Process};
 
 use crate::error::{Error, Result};
 use crate::notifier::{self, CqNotifier, ThreadNotifier};
@@ -63,6 +63,7 @@ pub(crate) struct Subscription {
     events: CqEvents,
     cq: CompletionQueue,
     since: Instant,
+    process: Process,
 }
 
 impl CqEvents {
@@ -153,6 +154,7 @@ impl CqEvents {
             events: self.clone(),
             cq: cq.clone(),
             since: Instant::now(),
+            process: Process::current(),
         })
     }
 }
@@ -190,7 +192,9 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.events.inner.queues.lock().remove(key(&self.cq));
+        if self.process.is_current() {
+            self.events.inner.queues.lock().remove(key(&self.cq));
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use async_io::Async;
 
 use super::CqNotifier;
+use super::own_process::OwnProcess;
 use super::relay::Relay;
 
 /// Needs the feature `async-io`. A notifier that uses async-io's reactor, with any executor: smol,
@@ -16,7 +17,7 @@ use super::relay::Relay;
 #[derive(Debug)]
 pub struct AsyncIoNotifier {
     // Dropped before the relay that it wakes.
-    registered: Async<OwnedFd>,
+    registered: OwnProcess<Async<OwnedFd>>,
     relay: Relay,
 }
 
@@ -31,7 +32,7 @@ impl AsyncIoNotifier {
         let descriptor = descriptor.as_fd().try_clone_to_owned()?;
         Ok(Self {
             // This only waits for readiness. Whether reads block does not matter.
-            registered: Async::new_nonblocking(descriptor)?,
+            registered: OwnProcess::new(Async::new_nonblocking(descriptor)?),
             relay: Relay::new(),
         })
     }

@@ -152,6 +152,8 @@
 
 #[cfg(feature = "async-io")]
 mod async_io;
+#[cfg(any(feature = "async-io", feature = "tokio"))]
+mod own_process;
 mod relay;
 mod thread;
 #[cfg(feature = "tokio")]

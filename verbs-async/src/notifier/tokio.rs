@@ -13,6 +13,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{self, Handle};
 use tokio::task::coop;
 
+use super::own_process::OwnProcess;
 use super::relay::Relay;
 use super::{CqNotifier, RuntimeEnded};
 
@@ -24,7 +25,7 @@ use super::{CqNotifier, RuntimeEnded};
 #[derive(Debug)]
 pub struct TokioNotifier {
     // Dropped before the relay that it wakes.
-    registered: AsyncFd<OwnedFd>,
+    registered: OwnProcess<AsyncFd<OwnedFd>>,
     relay: Relay,
     runtime: Handle,
 }
@@ -59,7 +60,7 @@ impl TokioNotifier {
             io::Error::other("I/O is not enabled in this tokio runtime, see Builder::enable_io")
         })?;
         Ok(Self {
-            registered: registered.map_err(|error| explained(error.into()))?,
+            registered: OwnProcess::new(registered.map_err(|error| explained(error.into()))?),
             relay: Relay::new(),
             runtime,
         })

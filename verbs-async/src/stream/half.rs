@@ -187,6 +187,9 @@ impl WriteSide {
 
 impl Drop for ReadSide {
     fn drop(&mut self) {
+        if self.shared.is_in_child() {
+            return;
+        }
         let is_unread = !self.unread().is_empty();
         if let Some(current) = self.current.take() {
             self.shared.run(|state| state.recycle(current));
@@ -197,6 +200,9 @@ impl Drop for ReadSide {
 
 impl Drop for WriteSide {
     fn drop(&mut self) {
+        if self.shared.is_in_child() {
+            return;
+        }
         self.shared.drop_half(Half::Write, false);
     }
 }

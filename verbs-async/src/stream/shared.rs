@@ -58,6 +58,11 @@ impl SharedStream {
         shared
     }
 
+    /// Whether this is the child of a fork: the stream is its parent's.
+    pub(super) fn is_in_child(&self) -> bool {
+        self.group.driver.is_in_child()
+    }
+
     /// Uses the state. Then wakes, without the lock, tasks of other operations that were found
     /// completed.
     pub(super) fn run<T>(&self, f: impl FnOnce(&mut StreamState) -> T) -> T {

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use verbs_async::CqNotifier;
+use verbs_harness::child::{fork, in_the_child};
 
 use crate::fixture::{WakeCounter, block_on, drain, pipe, wait_readable, within_limit, write};
 
@@ -364,6 +365,20 @@ fn concurrent_calls_lose_no_readiness(make: Make) {
     });
 }
 
+/// The child of a fork has the same epoll sets.
+fn drop_in_a_child_leaves_the_parents_descriptor_watched(make: Make) {
+    let (reader, writer) = pipe();
+    let notifier = make(reader.as_fd());
+    let (counter, waker) = WakeCounter::new();
+    let polled = notifier.poll_readable(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    let mut notifier = Some(notifier);
+    in_the_child(fork(), || drop(notifier.take()));
+    write(&writer);
+    counter.wait();
+    wait_readable(&*notifier.unwrap()).unwrap();
+}
+
 macro_rules! suite {
     ($make:expr; $($promise:ident),+ $(,)?) => {
         $(
@@ -390,6 +405,7 @@ macro_rules! suite {
                     waker_that_panics_fails_its_notifier_and_no_other,
                     dropped_notifier_releases_its_descriptor_and_waker,
                     waker_may_drop_the_notifier,
+                    drop_in_a_child_leaves_the_parents_descriptor_watched,
                     concurrent_readable_futures_are_all_woken,
                     concurrent_calls_lose_no_readiness,
                 }

@@ -10,6 +10,7 @@ mod chains;
 mod closing;
 mod destroys;
 mod ends;
+mod forks;
 mod fuzz;
 mod gate;
 mod groups;

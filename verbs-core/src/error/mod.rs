@@ -329,11 +329,8 @@ pub enum Error {
         object: &'static str,
     },
 
-    /// The object belongs to another process: this one is a child that was forked after it was made. Nothing
-    /// was done; see [fork](crate#fork).
-    #[error(
-        "{object} belongs to the process that made it, of which this one is a forked child: only that process can end it"
-    )]
+    /// This is the child of a fork, and the object its parent's. Nothing was done: see [fork](crate#fork).
+    #[error("{object} belongs to the process that made it, of which this one is a forked child")]
     OtherProcess {
         /// The kind of object.
         object: &'static str,

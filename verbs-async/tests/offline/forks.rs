@@ -1,0 +1,94 @@
+//! Forks: in the child, what is dropped of a parent's group, queue or endpoint touches nothing of the device's,
+//! and waits for no thread.
+
+use fake_libibverbs::{assert_all_is_well, with};
+use verbs_async::verbs_channel::{Datagrams, Outgoing};
+use verbs_async::{AsyncDatagrams, DeviceEvents};
+use verbs_harness::child::{fork, in_the_child};
+use verbs_harness::logged;
+
+use crate::bench::{Bench, Task, announce, done};
+use crate::groups::{Peer, posted};
+
+/// A child runs this, which must not use the device.
+fn without_the_device(run: impl FnOnce()) {
+    logged::listen();
+    in_the_child(fork(), || {
+        let count = || {
+            with(|library| {
+                (
+                    library.rooms.len(),
+                    library.modified.len(),
+                    library.armed.len(),
+                )
+            })
+        };
+        let before = count();
+        with(|library| library.calls.clear());
+        run();
+        assert_eq!(
+            count(),
+            before,
+            "polls, changes of a queue pair, and armings"
+        );
+        let mut calls = with(|library| library.calls.clone());
+        // It frees memory of this process.
+        calls.retain(|verb| *verb != "ibv_free_device_list");
+        assert_eq!(calls, [""; 0]);
+        assert_eq!(logged::lines(), [""; 0]);
+        assert_eq!(threads(), 1, "no thread was started");
+    });
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+#[test]
+fn a_group_with_operations_is_dropped_in_a_child_and_goes_on_in_its_parent() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    let other = peer.join();
+    let send = peer.send().waits();
+    let unawaited = peer.channel.receive(peer.buffer());
+    let mut objects = Some((send, unawaited, other, peer, bench));
+    without_the_device(|| drop(objects.take()));
+    let (mut send, unawaited, other, peer, bench) = objects.unwrap();
+    let sent = posted()[0];
+    done([sent]);
+    announce(&bench);
+    assert!(send.ends().0.is_ok());
+    drop((unawaited, send, other, peer, bench));
+    assert_all_is_well();
+}
+
+#[test]
+fn pending_operations_waits_and_transfers_are_dropped_in_a_child() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    let tasks = (
+        peer.send().waits(),
+        peer.send().waits(),
+        Task::new(peer.channel.send(peer.buffer())).waits(),
+    );
+    let mut transfer = peer.group().transfer(1);
+    transfer.add(peer.channel.id(), Outgoing::send(peer.buffer()));
+    let mut objects = Some((tasks, transfer));
+    without_the_device(|| drop(objects.take()));
+    drop((objects, peer, bench));
+    assert_all_is_well();
+}
+
+#[test]
+fn an_awaited_queue_datagrams_and_device_events_are_dropped_in_a_child() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    let one = Task::new(cq.poll_wr_id(7)).waits();
+    let pd = bench.context.alloc_pd().unwrap();
+    let datagrams = AsyncDatagrams::create(&Datagrams::builder(&pd), &bench.events).unwrap();
+    let events = DeviceEvents::create_thread(&bench.context).unwrap();
+    let mut objects = Some((one, cq, datagrams, events, pd, bench));
+    without_the_device(|| drop(objects.take()));
+    drop(objects);
+    assert_all_is_well();
+}
