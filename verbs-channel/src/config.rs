@@ -86,6 +86,8 @@ pub struct ChannelBuilder {
     pkey_index: Option<u16>,
     qp_access_flags: Option<AccessFlags>,
     path_mtu: Option<MaximumTransferUnit>,
+    max_rd_atomic: Option<u8>,
+    max_dest_rd_atomic: Option<u8>,
     min_rnr_timer: MinRnrTimer,
     ack_timeout: AckTimeout,
     retry_cnt: MaxAckRetries,
@@ -166,6 +168,15 @@ impl ChannelBuilder {
         qp_access_flags: option AccessFlags,
         /// The path MTU; the smaller of both ports' active MTUs unless set.
         path_mtu: option MaximumTransferUnit,
+        /// How many reads and atomics this side may have in flight at once; the device's limit unless set. If the
+        /// peer's `max_dest_rd_atomic` is smaller, that is used. Further ones wait in the device.
+        max_rd_atomic: option u8,
+        /// How many reads and atomics of the peer this side serves at once; the device's limit unless set, or what
+        /// is left of it where all queue pairs of the device share it.
+        ///
+        /// Set both to a small number, on both sides, if such a device has many channels: see
+        /// [`QueuePairBuilder::max_dest_rd_atomic`].
+        max_dest_rd_atomic: option u8,
         /// How long the peer waits when no receive is posted here; code 12, 0.64 ms, unless set.
         min_rnr_timer: plain MinRnrTimer,
         /// How long the device waits for an acknowledgement (C: `timeout`); code 14, 67 ms, unless set.
@@ -231,6 +242,8 @@ impl ChannelBuilder {
             pkey_index: None,
             qp_access_flags: None,
             path_mtu: None,
+            max_rd_atomic: None,
+            max_dest_rd_atomic: None,
             min_rnr_timer: MinRnrTimer::default(),
             ack_timeout: AckTimeout::default(),
             retry_cnt: MaxAckRetries::default(),
@@ -361,6 +374,8 @@ impl ChannelBuilder {
             .pkey_index(self.pkey_index)
             .qp_access_flags(self.qp_access_flags)
             .path_mtu(self.path_mtu)
+            .max_rd_atomic(self.max_rd_atomic)
+            .max_dest_rd_atomic(self.max_dest_rd_atomic)
             .min_rnr_timer(self.min_rnr_timer)
             .timeout(self.ack_timeout)
             .retry_cnt(self.retry_cnt)

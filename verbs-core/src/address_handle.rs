@@ -9,6 +9,7 @@ use crate::completion::WorkSuccess;
 use crate::context::Context;
 use crate::datagram::grh::Grh;
 use crate::destroy::Destroy;
+use crate::error::causes::{self, Call};
 use crate::error::{Error, GidPath, Result, is_unreachable};
 use crate::handle::Handle;
 use crate::macros::man;
@@ -170,6 +171,10 @@ fn explain(error: Error, context: &Context, attr: &AhAttr) -> Error {
     let Error::Verb { verb, source } = error else {
         return error;
     };
+    let known = |source| {
+        let call = Call::Path(Box::new(context.path_facts(attr)));
+        causes::explain(Error::Verb { verb, source }, &call)
+    };
     match attr.gids() {
         Some((remote, sgid_index)) if is_unreachable(&source) => {
             let local = context.query_gid(attr.as_raw().port_num, sgid_index);
@@ -184,9 +189,9 @@ fn explain(error: Error, context: &Context, attr: &AhAttr) -> Error {
             match context.query_gid(attr.as_raw().port_num, sgid_index) {
                 // Which the kernel calls ENODATA, or EINVAL.
                 Err(empty @ Error::EmptyGid { .. }) => empty,
-                _ => Error::Verb { verb, source },
+                _ => known(source),
             }
         }
-        None => Error::Verb { verb, source },
+        None => known(source),
     }
 }

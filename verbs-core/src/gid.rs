@@ -66,6 +66,12 @@ impl Gid {
         if loopback { 2 } else { u8::from(link_local) }
     }
 
+    /// Whether packets can go from one to the other: both are IPv4 addresses, or both IPv6 addresses, and a
+    /// link-local address does not lead to a routable one.
+    pub(crate) fn leads_to(self, remote: Self) -> bool {
+        self.is_ipv4() == remote.is_ipv4() && self.confinement() <= remote.confinement()
+    }
+
     pub(crate) const fn as_raw(self) -> ibv_gid {
         ibv_gid { raw: self.0 }
     }

@@ -6,6 +6,7 @@ use verbs_sys::{ibv_ah_attr, ibv_global_route};
 
 use crate::context::Context;
 use crate::device::Device;
+use crate::error::causes::PathFacts;
 use crate::error::{EndpointError, Error, Result};
 use crate::gid::{Gid, GidType};
 use crate::gid_table::GidEntry;
@@ -216,12 +217,8 @@ impl Route {
             && ours.gid().is_ipv4() != dgid.is_ipv4()
             && let Ok(table) = context.gid_table(local.port_num)
         {
-            // A link-local address does not lead to a routable one.
             let is_alike = |entry: &GidEntry| {
-                let gid = entry.gid();
-                entry.gid_type() == ours.gid_type()
-                    && gid.is_ipv4() == dgid.is_ipv4()
-                    && gid.confinement() <= dgid.confinement()
+                entry.gid_type() == ours.gid_type() && entry.gid().leads_to(dgid)
             };
             let alike = table.into_iter().filter(is_alike);
             local.gid = alike.min_by_key(GidEntry::rank).or(local.gid);
@@ -268,6 +265,30 @@ pub(crate) fn check_range(what: &'static str, value: u32, min: u32, max: u32) ->
 }
 
 impl Context {
+    /// What can be found out of a path that was rejected.
+    pub(crate) fn path_facts(&self, attr: &AhAttr) -> PathFacts {
+        let (port_num, gids) = (attr.as_raw().port_num, attr.gids());
+        let port = self.query_port(port_num).ok();
+        let table = self.gid_table(port_num).unwrap_or_default();
+        let local = gids.and_then(|(_, index)| table.iter().find(|own| own.gid_index() == index));
+        let remote = gids.map(|(remote, _)| remote);
+        let is_alike = |own: &&GidEntry| {
+            let is_same_type = local.is_some_and(|local| local.gid_type() == own.gid_type());
+            is_same_type && remote.is_some_and(|remote| own.gid().leads_to(remote))
+        };
+        let alike = table.iter().filter(is_alike).min_by_key(|own| own.rank());
+        PathFacts {
+            port_num,
+            state: port.map(|port| port.state()),
+            needs_grh: port.is_some_and(|port| port.needs_grh()),
+            sgid_index: gids.map(|(_, index)| index),
+            local: local.map(|local| (local.gid(), local.gid_type())),
+            remote,
+            alike: alike.map(GidEntry::gid_index),
+            ..PathFacts::default()
+        }
+    }
+
     /// Opens the first device that can be used: it has an ACTIVE port, and a GID there if packets need one.
     ///
     /// If there is none, it opens the first device with an ACTIVE port.

@@ -49,10 +49,14 @@ pub(crate) fn count(verb: &'static str, ret: isize) -> Result<usize> {
     })
 }
 
+/// The kernel's own numbers for what is not supported, which some drivers let through.
+const ENOTSUPP: c_int = 524;
+const ENOIOCTLCMD: c_int = 515;
+
 /// The error for a verb and its errno.
 pub(crate) fn from_errno(verb: &'static str, errno: c_int) -> Error {
     match errno {
-        libc::EOPNOTSUPP | libc::ENOSYS => Error::Unsupported { verb },
+        libc::EOPNOTSUPP | libc::ENOSYS | ENOTSUPP | ENOIOCTLCMD => Error::Unsupported { verb },
         // Of `verbs-sys` with the feature `dlopen`.
         libc::ELIBACC => Error::NoLibrary,
         errno => Error::Verb {
@@ -113,7 +117,7 @@ mod tests {
 
     #[test]
     fn unsupported_has_its_own_error() {
-        for code in [libc::EOPNOTSUPP, libc::ENOSYS] {
+        for code in [libc::EOPNOTSUPP, libc::ENOSYS, ENOTSUPP, ENOIOCTLCMD] {
             let error = errno("ibv_reg_dmabuf_mr", code).unwrap_err();
             assert!(matches!(
                 error,

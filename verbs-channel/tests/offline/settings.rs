@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fake_libibverbs::assert_all_is_well;
+use fake_libibverbs::{assert_all_is_well, with};
 use verbs_channel::verbs_core::CompletionChannel;
 use verbs_channel::{BufferPool, Channel, ChannelBuilder, Error, OwnedBuffer};
 
@@ -149,4 +149,28 @@ fn channels_and_groups_are_printed_in_a_line() {
         format!("{group:?}"),
         r#"ChannelGroup { device: "fake0", len: 0, .. }"#
     );
+}
+
+#[test]
+fn depths_of_a_channel_are_those_of_its_builder() {
+    with(|library| {
+        // What all queue pairs of the device share.
+        library.attr.max_qp = 1000;
+        library.attr.max_res_rd_atom = 16;
+    });
+    let pd = pd();
+    let connected = |builder: ChannelBuilder| {
+        let prepared = builder.build()?;
+        let endpoint = prepared.endpoint();
+        let depths = (endpoint.max_rd_atomic(), endpoint.max_dest_rd_atomic());
+        Ok::<_, Error>((depths, prepared.handshake(&endpoint)?))
+    };
+    let few = || Channel::builder(&pd).max_rd_atomic(2).max_dest_rd_atomic(3);
+    let five = [(); 5].map(|()| connected(few()).unwrap());
+    assert!(five.iter().all(|(depths, _)| *depths == (2, 3)));
+    // One is left: what was set is not changed, and a default is.
+    let error = connected(few()).unwrap_err();
+    let words = "max_dest_rd_atomic 3 exceeds what is left of this device's max_res_rd_atom 16";
+    assert!(format!("{error:?}").contains(words), "{error:?}");
+    drop(connected(Channel::builder(&pd)).unwrap());
 }

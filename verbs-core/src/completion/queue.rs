@@ -17,6 +17,7 @@ use super::channel::Events;
 use crate::builder_setters;
 use crate::context::Context;
 use crate::destroy::Destroy;
+use crate::error::causes::{self, Call};
 use crate::error::{Error, ErrorChain, Result};
 use crate::handle::Handle;
 use crate::macros::man;
@@ -148,7 +149,11 @@ impl CompletionQueueBuilder {
         // SAFETY: the context is open and the channel, if any, alive; `Inner` keeps both, and
         // `events` at its address.
         let call = || unsafe { ibv_create_cq(context.as_ptr(), cqe, user, comp_channel, vector) };
-        let cq = ret::non_null("ibv_create_cq", call)?;
+        let cq = ret::non_null("ibv_create_cq", call).map_err(|error| {
+            let max = context.query_device().ok().map(|device| device.max_cq());
+            let (limit, settings) = (("max_cq", max), "the capacity");
+            causes::explain(error, &Call::Create { limit, settings })
+        })?;
         // SAFETY: it is new, and its parents are kept next to it.
         let handle = unsafe { Handle::new(cq) };
         Ok(CompletionQueue::new(handle, events, context))

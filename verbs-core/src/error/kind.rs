@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::errno;
+
 /// The kind of an [`Error`](crate::Error), for callers that match on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -36,7 +38,7 @@ pub enum ErrorKind {
 
 /// The kind of a bare errno.
 pub(crate) fn kind_of(error: &io::Error) -> ErrorKind {
-    match error.raw_os_error() {
+    match errno::number(error) {
         Some(libc::ENOMEM | libc::ENOSPC) => ErrorKind::OutOfMemory,
         Some(libc::EACCES | libc::EPERM) => ErrorKind::PermissionDenied,
         Some(libc::EINVAL) => ErrorKind::InvalidInput,
@@ -52,7 +54,7 @@ pub(crate) fn kind_of(error: &io::Error) -> ErrorKind {
 /// Whether the error means that the peer's address cannot be reached.
 pub(crate) fn is_unreachable(error: &io::Error) -> bool {
     matches!(
-        error.raw_os_error(),
+        errno::number(error),
         Some(
             libc::ETIMEDOUT
                 | libc::ENETUNREACH

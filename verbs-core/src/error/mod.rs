@@ -1,10 +1,12 @@
 //! The errors of this crate.
 
+pub(crate) mod causes;
 mod chain;
 mod debug;
 mod endpoint;
 mod gid_path;
 mod kind;
+mod mapping;
 mod texts;
 
 use std::io;
@@ -16,8 +18,9 @@ pub use endpoint::{ENDPOINT_VERSION, EndpointError};
 pub use gid_path::GidPath;
 pub use kind::ErrorKind;
 pub(crate) use kind::{is_unreachable, kind_of};
-use texts::{HugePages, Limit, NoDevice, Range, Why};
+use texts::{Found, HugePages, Limit, NoDevice, Range, Why};
 
+use crate::errno;
 use crate::gid::Gid;
 use crate::link::PortState;
 use crate::queue_pair::state::{QpAttrMask, QpState};
@@ -28,7 +31,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// An error of a verb, or of a check before it.
 ///
 /// Where the *Errors* section of a function says "the errno", it means [`Verb`](Self::Verb) with
-/// that errno, or [`Unsupported`](Self::Unsupported) for `EOPNOTSUPP` and `ENOSYS`.
+/// that errno, or [`Unsupported`](Self::Unsupported) for `EOPNOTSUPP` and `ENOSYS`. [`errno`](Self::errno) returns
+/// it. If the cause is known, the text of the error, or that of its source, has it.
 /// [`kind`](Self::kind) sorts the errors for callers that match on them. An `Error` converts into an
 /// [`io::Error`].
 ///
@@ -38,7 +42,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The library, the driver or the kernel returned an error. The source carries the errno.
-    #[error("{verb} failed")]
+    #[error("{verb} failed{}", Found(source))]
     Verb {
         /// The C function.
         verb: &'static str,
@@ -232,16 +236,16 @@ pub enum Error {
     },
 
     /// Memory could not be registered.
-    #[error("registering {len} bytes of memory failed")]
+    #[error("registering {len} bytes of memory failed{}", Found(source))]
     Registration {
         /// Bytes to register.
         len: u64,
-        /// The provider's errno; `ENOMEM` if there is not enough memory to pin.
+        /// The provider's errno, such as `ENOMEM` if there is not enough memory to pin.
         source: io::Error,
     },
 
     /// There are not enough free huge pages.
-    #[error("{}", HugePages { len: *len, page_size: *page_size })]
+    #[error("{}", HugePages { len: *len, page_size: *page_size, source })]
     HugePages {
         /// The bytes that were requested.
         len: u64,
@@ -452,7 +456,7 @@ impl Error {
             | Self::Registration { source, .. }
             | Self::Unreachable { source, .. }
             | Self::HugePages { source, .. }
-            | Self::Transition { source, .. } => source.raw_os_error(),
+            | Self::Transition { source, .. } => errno::number(source),
             Self::Unsupported { .. } => Some(libc::EOPNOTSUPP),
             Self::NoLibrary => Some(libc::ELIBACC),
             Self::Post(error) => error.errno(),

@@ -52,7 +52,7 @@ fn all() -> Vec<Error> {
         source,
     };
     let none = QpAttrMask::empty();
-    let invalid = || crate::errno::io_error(libc::EINVAL);
+    let invalid = || errno::io_error(libc::EINVAL);
     let endpoint = [
         EndpointError::Version { version: 7 },
         EndpointError::Number {

@@ -3,6 +3,7 @@
 use std::{fmt, io};
 
 use super::gid_path::GidPath;
+use crate::errno::{found, number};
 use crate::queue_pair::state::QpAttrMask;
 
 pub(super) struct NoDevice<'a>(pub(super) &'a [String]);
@@ -42,15 +43,32 @@ impl fmt::Display for Range {
     }
 }
 
-/// Which pages are missing, and where they are reserved.
-pub(super) struct HugePages {
-    pub(super) len: u64,
-    pub(super) page_size: Option<u64>,
+/// The cause that was found for an errno, after the text of the error.
+pub(super) struct Found<'e>(pub(super) &'e io::Error);
+
+impl fmt::Display for Found<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        found(self.0).map_or(Ok(()), |cause| write!(f, ": {cause}"))
+    }
 }
 
-impl fmt::Display for HugePages {
+/// Which pages are missing, and where they are reserved.
+pub(super) struct HugePages<'e> {
+    pub(super) len: u64,
+    pub(super) page_size: Option<u64>,
+    pub(super) source: &'e io::Error,
+}
+
+impl fmt::Display for HugePages<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { len, page_size } = *self;
+        let Self {
+            len,
+            page_size,
+            source,
+        } = *self;
+        if let Some(cause) = found(source) {
+            return write!(f, "{len} bytes of huge pages are not available: {cause}");
+        }
         let Some(page_size) = page_size.filter(|size| *size > 0) else {
             return write!(f, "this kernel has no huge pages of the requested size");
         };
@@ -96,7 +114,10 @@ impl fmt::Display for Why<'_> {
             }
             (true, true) => {}
         }
-        match (self.path, self.source.raw_os_error()) {
+        if let Some(cause) = found(self.source) {
+            return f.write_str(cause);
+        }
+        match (self.path, number(self.source)) {
             (None, _) => {
                 f.write_str("the attribute set is valid, so one of the values was rejected")
             }

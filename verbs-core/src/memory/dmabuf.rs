@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use verbs_sys::{ibv_mr, ibv_reg_dmabuf_mr};
 
-use super::region::{EMPTY, with_length};
+use super::region::{EMPTY, explain};
 use super::unowned::Unowned;
 use super::{AccessFlags, RemoteMemoryRegion};
 use crate::destroy::Destroy;
@@ -82,8 +82,8 @@ impl ProtectionDomain {
         let (pd, fd, flags) = (self.as_ptr(), fd.as_raw_fd(), access.as_int());
         // SAFETY: the PD and the fd are alive; the kernel keeps the dmabuf from here on.
         let call = || unsafe { ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, flags) };
-        let mr =
-            ret::non_null("ibv_reg_dmabuf_mr", call).map_err(|error| with_length(error, len))?;
+        let mr = ret::non_null("ibv_reg_dmabuf_mr", call)
+            .map_err(|error| explain(error, self, (None, len, iova), access))?;
         // SAFETY: it is new, and the PD is kept next to it.
         let mr = unsafe { Handle::new(mr) };
         Ok(DmabufRegion {

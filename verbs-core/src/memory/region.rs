@@ -5,11 +5,11 @@
     reason = "the one place where registered memory becomes a slice"
 )]
 
+use std::fmt;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::{Deref, DerefMut, RangeBounds};
 use std::ptr::NonNull;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
-use std::{fmt, fs, io};
 
 use verbs_sys::{ibv_mr, ibv_pd, ibv_reg_mr_iova2};
 
@@ -17,6 +17,7 @@ use super::buffer::bytes;
 use super::known::Known;
 use super::range::{part, part_of_items};
 use super::{AccessFlags, Buffer, GatherElement, ScatterElement};
+use crate::error::causes::{self, Call, Memory};
 use crate::error::{Error, ErrorChain, Result};
 use crate::handle::Handle;
 use crate::macros::man;
@@ -371,13 +372,16 @@ pub(super) unsafe fn reg_mr_iova(
     access: AccessFlags,
 ) -> Result<Handle<ibv_mr>> {
     let addr = bytes.cast::<u8>().as_ptr();
-    let pd: *mut ibv_pd = pd.as_ptr();
+    let (of, len): (*mut ibv_pd, usize) = (pd.as_ptr(), bytes.len());
     if bytes.is_empty() {
         return Err(EMPTY);
     }
     // SAFETY: the caller vouches for the memory; the PD is alive.
-    let call = || unsafe { ibv_reg_mr_iova2(pd, addr.cast(), bytes.len(), iova, access.bits()) };
-    let mr = ret::non_null("ibv_reg_mr", call).map_err(|error| explain(error, bytes.len()))?;
+    let call = || unsafe { ibv_reg_mr_iova2(of, addr.cast(), len, iova, access.bits()) };
+    let mr = ret::non_null("ibv_reg_mr", call).map_err(|error| {
+        let start = Some(addr.addr() as u64);
+        explain(error, pd, (start, len, iova), access)
+    })?;
     // SAFETY: it is new; the owner of the handle keeps the PD next to it.
     Ok(unsafe { Handle::new(mr) })
 }
@@ -390,54 +394,22 @@ pub(super) const EMPTY: Error = Error::OutOfRange {
     max: u64::MAX,
 };
 
-/// Names the locked-memory limit if that is what stopped a registration.
-fn explain(error: Error, len: usize) -> Error {
-    match with_length(error, len) {
-        Error::Registration { len, source } => match memlock_limit(&source) {
-            Some(limit) => Error::Memlock { len, limit, source },
-            None => Error::Registration { len, source },
-        },
-        error => error,
-    }
-}
-
-/// A registration's error, with how many bytes it was of.
-pub(super) fn with_length(error: Error, len: usize) -> Error {
-    match error {
-        Error::Verb { source, .. } => Error::Registration {
-            len: len as u64,
-            source,
-        },
-        error => error,
-    }
-}
-
-/// `RLIMIT_MEMLOCK` in bytes, if the kernel refused because of it; `None` if there is no limit.
-fn memlock_limit(refused: &io::Error) -> Option<u64> {
-    let of_limit = matches!(refused.raw_os_error(), Some(libc::ENOMEM | libc::EPERM));
-    if !of_limit || has_cap_ipc_lock() {
-        return None;
-    }
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
+/// Explains why memory was not registered. `start` is its address in this program.
+pub(super) fn explain(
+    error: Error,
+    pd: &ProtectionDomain,
+    (start, len, iova): (Option<u64>, usize, u64),
+    access: AccessFlags,
+) -> Error {
+    let device = pd.context().query_device().ok();
+    let memory = Memory {
+        start,
+        len: len as u64,
+        iova,
+        local_write: access.contains(AccessFlags::LOCAL_WRITE),
+        remote_write: access.intersects(AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC),
+        max_mr_size: device.map(|device| device.max_mr_size()),
+        max_mr: device.map(|device| device.max_mr()),
     };
-    // SAFETY: `limit` is a local that the call fills in.
-    let ret = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    (ret == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
-}
-
-/// Whether the limit does not apply to this process: it has `CAP_IPC_LOCK`, and not only in a user namespace of a
-/// container.
-fn has_cap_ipc_lock() -> bool {
-    const CAP_IPC_LOCK: u32 = 14;
-    // There is no such file if the kernel has no user namespaces.
-    let ids = fs::read_to_string("/proc/self/uid_map");
-    if ids.is_ok_and(|ids| !ids.split_whitespace().eq(["0", "0", "4294967295"])) {
-        return false;
-    }
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let caps = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let caps = caps.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    caps.is_some_and(|caps| caps & (1 << CAP_IPC_LOCK) != 0)
+    causes::explain(error, &Call::Register(memory))
 }

@@ -6,14 +6,16 @@ use std::ptr;
 
 use verbs_sys::{ibv_create_qp, ibv_qp, ibv_qp_init_attr, ibv_qp_type};
 
-use super::choices::{Config, depth, everything};
+use super::choices::{Config, everything};
 use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
+use super::depth::depth;
 use super::receives::{OwnReceives, Receives, SharedReceives};
 use super::{PreparedQueuePair, Qp, QpCap, QpType, QueuePair};
 use crate::builder_setters;
 use crate::completion::CompletionQueue;
 use crate::context::Context;
 use crate::device_attr::DeviceAttr;
+use crate::error::causes::{self, Call};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::memory::AccessFlags;
@@ -221,6 +223,12 @@ impl<R: Receives> QueuePairBuilder<R> {
         max_rd_atomic: option u8,
         /// How many reads and atomics of the peer this side serves at once; the device's limit
         /// unless set.
+        ///
+        /// On some devices all queue pairs share what it takes
+        /// ([`max_res_rd_atom`](crate::DeviceAttr::max_res_rd_atom)). If too little is left there, the handshake
+        /// falls back to as few as the peer's `max_rd_atomic`, and then to fewer, which it logs as a warning: the
+        /// connection breaks if the peer has more in flight. A number that was set is not changed: the handshake
+        /// fails. Set a small one if a device has many queue pairs.
         max_dest_rd_atomic: option u8,
         /// How long the peer waits when no receive is posted here; code 12, 0.64 ms, unless set.
         min_rnr_timer: plain MinRnrTimer,
@@ -335,6 +343,7 @@ impl<R: Receives> QueuePairBuilder<R> {
                 .unwrap_or_else(|| everything(settings.qp_type, device)),
             max_rd_atomic: depth("max_rd_atomic", settings.max_rd_atomic, ask)?,
             max_dest_rd_atomic: depth("max_dest_rd_atomic", settings.max_dest_rd_atomic, serve)?,
+            is_served_as_set: settings.max_dest_rd_atomic.is_some(),
             max_sge_rd: device.max_sge_rd(),
             min_rnr_timer: settings.min_rnr_timer,
             timeout: settings.timeout,
@@ -428,7 +437,12 @@ pub(crate) fn create(
                     max: None,
                 });
             }
-            Err(error)
+            let device = pd.context().query_device().ok();
+            let call = Call::Create {
+                limit: ("max_qp", device.map(|device| device.max_qp())),
+                settings: "max_send_wr, max_recv_wr, max_send_sge, max_recv_sge or max_inline_data",
+            };
+            Err(causes::explain(error, &call))
         }
     }
 }

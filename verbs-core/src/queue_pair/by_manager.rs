@@ -33,19 +33,33 @@ impl<R: Receives> PreparedQueuePair<R> {
         self.receives.shared().is_some()
     }
 
-    /// Connects it with the manager's attributes for `RTR` and `RTS`.
-    pub(crate) fn connect_by(self, receive: &QpAttr, send: &QpAttr) -> Result<QueuePair<R>> {
-        let (receive, send) = (self.ours(receive), self.ours(send));
-        self.apply(&receive)?;
+    /// Connects it with the manager's attributes for `RTR` and `RTS`. Returns the depth that it serves, too, if that
+    /// is less than the attributes have.
+    pub(crate) fn connect_by(
+        self,
+        receive: &QpAttr,
+        send: &QpAttr,
+    ) -> Result<(QueuePair<R>, Option<u8>)> {
+        let (mut receive, send) = (self.ours(receive), self.ours(send));
+        let asked = receive.max_dest_rd_atomic();
+        let mut less = None;
+        if !receive.mask().is_empty() {
+            let served = self.qp.receive(&receive, asked)?;
+            less = Some(served).filter(|served| *served < asked);
+        }
+        if let Some(served) = less {
+            receive = receive.with_max_dest_rd_atomic(served);
+        }
         self.apply(&send)?;
         let (local, remote) = self.endpoints(&receive, &send);
-        Ok(QueuePair {
+        let connected = QueuePair {
             qp: self.qp,
             receives: self.receives,
             max_msg_sz: self.path.max_msg_sz,
             local,
             remote,
-        })
+        };
+        Ok((connected, less))
     }
 
     /// Changes the state; on iWARP the driver does it, and there are no attributes.

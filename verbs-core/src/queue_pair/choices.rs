@@ -19,6 +19,8 @@ pub(super) struct Config {
     pub(super) qp_access_flags: AccessFlags,
     pub(super) max_rd_atomic: u8,
     pub(super) max_dest_rd_atomic: u8,
+    /// Whether that was set: no smaller one is used in its place then.
+    pub(super) is_served_as_set: bool,
     /// The device's limit on the elements of a read; 0 if it reports none.
     pub(super) max_sge_rd: u32,
     pub(super) min_rnr_timer: MinRnrTimer,
@@ -43,14 +45,6 @@ impl Config {
     }
 }
 
-/// How many reads and atomics at once: what was asked for, within the device's limit, or the limit.
-pub(super) fn depth(what: &'static str, asked: Option<u8>, max: u32) -> Result<u8> {
-    match asked {
-        Some(asked) => Context::within(what, asked.into(), max).map(|()| asked),
-        None => Ok(u8::try_from(max).unwrap_or(u8::MAX)),
-    }
-}
-
 /// Every kind of access that the device can give to a peer.
 pub(super) fn everything(qp_type: QpType, device: &DeviceAttr) -> AccessFlags {
     if qp_type == QpType::Uc {
@@ -61,22 +55,5 @@ pub(super) fn everything(qp_type: QpType, device: &DeviceAttr) -> AccessFlags {
         all.difference(AccessFlags::REMOTE_ATOMIC)
     } else {
         all
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn depths_are_bounded_by_the_device() {
-        assert_eq!(depth("max_rd_atomic", None, 128).unwrap(), 128);
-        assert_eq!(depth("max_rd_atomic", None, 1000).unwrap(), 255);
-        assert_eq!(depth("max_rd_atomic", Some(4), 16).unwrap(), 4);
-        let error = depth("max_rd_atomic", Some(17), 16).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "max_rd_atomic 17 exceeds this device's 16"
-        );
     }
 }

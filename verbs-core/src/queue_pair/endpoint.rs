@@ -143,6 +143,16 @@ impl QueuePairEndpoint {
         }
     }
 
+    /// How many reads and atomics it has in flight to a peer at once.
+    pub(super) fn depth_to(&self, remote: &Self) -> u8 {
+        self.max_rd_atomic.min(remote.max_dest_rd_atomic)
+    }
+
+    /// Sets how many reads and atomics of its peer it serves.
+    pub(super) const fn serve(&mut self, max_dest_rd_atomic: u8) {
+        self.max_dest_rd_atomic = max_dest_rd_atomic;
+    }
+
     /// The same with what a connection manager has agreed on.
     #[cfg(feature = "rdmacm")]
     pub(super) const fn agreed(

@@ -11,6 +11,7 @@ mod by_manager;
 pub(crate) mod choices;
 pub(crate) mod config;
 mod data_in_order;
+mod depth;
 mod destroyed;
 #[cfg(debug_assertions)]
 pub(crate) mod domain;
@@ -199,7 +200,7 @@ impl<R> PreparedQueuePair<R> {
         let path = route.toward(remote.gid(), self.path, context);
         let to_peer = route.attr_to(context, &path, remote.lid(), remote.gid())?;
         let pkey_index = route.pkey_index(context, &path)?;
-        let local = QueuePairEndpoint::chosen(self.qp.number(), self.psn, &path, config);
+        let mut local = QueuePairEndpoint::chosen(self.qp.number(), self.psn, &path, config);
         let mut receive = QpAttr::new()
             .with_qp_state(QpState::RTR)
             .with_ah_attr(to_peer)
@@ -220,9 +221,9 @@ impl<R> PreparedQueuePair<R> {
                 .with_timeout(config.timeout)
                 .with_retry_cnt(config.retry_cnt)
                 .with_rnr_retry(config.rnr_retry)
-                .with_max_rd_atomic(negotiated_depth(&local, remote));
+                .with_max_rd_atomic(local.depth_to(remote));
         }
-        self.qp.modify(&receive)?;
+        local.serve(self.qp.receive_from(&receive, remote)?);
         self.qp.modify(&send)?;
         Ok(local)
     }
@@ -230,7 +231,8 @@ impl<R> PreparedQueuePair<R> {
 
 impl<R> QueuePair<R> {
     /// This side's endpoint: the one that [`PreparedQueuePair::endpoint`] returned, but with a GID of the same kind
-    /// as the peer's if no [`gid_index`](QueuePairBuilder::gid_index) was set.
+    /// as the peer's if no [`gid_index`](QueuePairBuilder::gid_index) was set, and
+    /// with the number of reads and atomics that it serves.
     #[must_use]
     pub const fn endpoint(&self) -> &QueuePairEndpoint {
         &self.local
@@ -251,7 +253,7 @@ impl<R> QueuePair<R> {
     /// atomics.
     #[must_use]
     pub fn max_rd_atomic(&self) -> u8 {
-        negotiated_depth(&self.local, &self.remote)
+        self.local.depth_to(&self.remote)
     }
 
     /// The longest message that its port carries, in bytes: the limit on the total of one send,
@@ -344,10 +346,6 @@ impl<R> QueuePair<R> {
 
 fn negotiated_mtu(local: &QueuePairEndpoint, remote: &QueuePairEndpoint) -> MaximumTransferUnit {
     local.path_mtu().min(remote.path_mtu())
-}
-
-fn negotiated_depth(local: &QueuePairEndpoint, remote: &QueuePairEndpoint) -> u8 {
-    local.max_rd_atomic().min(remote.max_dest_rd_atomic())
 }
 
 macro_rules! in_each_state {

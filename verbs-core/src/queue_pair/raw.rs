@@ -9,6 +9,8 @@ use verbs_sys::{ibv_modify_qp, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_typ
 use super::attr::QpAttr;
 use super::state::{self, QpAttrMask, QpState};
 use crate::context::Context;
+use crate::errno::number;
+use crate::error::causes::{self, Call, PathFacts};
 use crate::error::{Error, GidPath, Result, is_unreachable};
 use crate::handle::Handle;
 use crate::ret;
@@ -44,14 +46,19 @@ impl RawQp<'_> {
         };
         let path = self.gid_path(attr);
         let of_path = path.is_some() && is_unreachable(&source);
-        let of_attributes = source.raw_os_error() == Some(libc::EINVAL);
+        let of_attributes = number(&source) == Some(libc::EINVAL);
         let from = match self.state() {
             Ok(from) if of_path || of_attributes => from,
-            _ => return Error::Verb { verb, source },
+            _ => return causes::explain(Error::Verb { verb, source }, &Call::Modify),
         };
         let changes = attr.mask().contains(QpAttrMask::STATE);
         let to = if changes { attr.qp_state() } else { from };
         let (missing, extra) = state::diagnose(self.qp_type, from, to, attr.mask());
+        let is_complete = missing.is_empty() && extra.is_empty();
+        let source = match is_complete.then(|| self.facts(attr)) {
+            Some(facts) => causes::with_fact(source, &facts),
+            None => source,
+        };
         Error::Transition {
             from,
             to,
@@ -60,6 +67,47 @@ impl RawQp<'_> {
             path,
             source,
         }
+    }
+
+    /// What is known of the values of these attributes.
+    fn facts(self, attr: &QpAttr) -> PathFacts {
+        let (context, mask) = (self.context, attr.mask());
+        let mut facts = match mask.contains(QpAttrMask::AV) {
+            true => context.path_facts(&attr.ah_attr()),
+            false => PathFacts::default(),
+        };
+        let port_num = match facts.port_num {
+            0 => attr.port_num(),
+            port_num => port_num,
+        };
+        if mask.contains(QpAttrMask::PKEY_INDEX) {
+            let index = attr.pkey_index();
+            let pkey = context.query_pkey(port_num, index);
+            facts.pkey = pkey.ok().map(|pkey| (pkey, index));
+        }
+        if mask.contains(QpAttrMask::PATH_MTU)
+            && let (Some(mtu), Ok(port)) = (attr.path_mtu(), context.query_port(port_num))
+            && let Some(max) = port.active_mtu()
+        {
+            let (asked, max) = (mtu.bytes(), max.bytes());
+            facts.limits.push(("path_mtu", asked, "active MTU", max));
+        }
+        if let Ok(device) = context.query_device() {
+            let (ask, serve) = (device.max_qp_init_rd_atom(), device.max_qp_rd_atom());
+            if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC) {
+                let asked = attr.max_rd_atomic().into();
+                facts
+                    .limits
+                    .push(("max_rd_atomic", asked, "max_qp_init_rd_atom", ask));
+            }
+            if mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC) {
+                let asked = attr.max_dest_rd_atomic().into();
+                facts
+                    .limits
+                    .push(("max_dest_rd_atomic", asked, "max_qp_rd_atom", serve));
+            }
+        }
+        facts
     }
 
     /// The GIDs between which the attributes have a path.

@@ -306,7 +306,7 @@ impl Answer {
                 parent: "request",
             });
         }
-        let queue_pair = queue_pair::connect(&mut self.id, queue_pair)?;
+        let (queue_pair, _) = queue_pair::connect(&mut self.id, queue_pair)?;
         let establishing = Establishing {
             id: self.id,
             is_established: self.is_established,

@@ -234,7 +234,9 @@ impl ConnectRequest {
         param.max_dest_rd_atomic = param.max_dest_rd_atomic.min(self.depths.0);
         param.max_rd_atomic = param.max_rd_atomic.min(self.depths.1);
         // Before it is accepted: the peer may send as soon as it is.
-        let queue_pair = queue_pair::connect(&mut self.id, queue_pair)?;
+        let (queue_pair, less) = queue_pair::connect(&mut self.id, queue_pair)?;
+        let served = less.unwrap_or(param.max_dest_rd_atomic);
+        param.max_dest_rd_atomic = param.max_dest_rd_atomic.min(served);
         Ok((queue_pair, param))
     }
 

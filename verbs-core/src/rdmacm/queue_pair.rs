@@ -24,11 +24,12 @@ pub(super) fn param<R: Receives>(queue_pair: &PreparedQueuePair<R>) -> QpParam {
     }
 }
 
-/// Connects a queue pair to the identifier's peer.
+/// Connects a queue pair to the identifier's peer. Returns how many reads and atomics it serves, too, if the device
+/// has too little left for what the manager has agreed on.
 pub(super) fn connect<R: Receives>(
     id: &mut Id,
     queue_pair: PreparedQueuePair<R>,
-) -> Result<QueuePair<R>> {
+) -> Result<(QueuePair<R>, Option<u8>)> {
     let receive = id.qp_attr(QpState::RTR)?;
     let send = id.qp_attr(QpState::RTS)?;
     queue_pair.connect_by(&receive, &send)

@@ -17,6 +17,7 @@ use verbs_sys::{
 
 use crate::builder_setters;
 use crate::context::Context;
+use crate::error::causes::{self, Call};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::macros::man;
@@ -178,7 +179,10 @@ impl SharedReceiveQueueBuilder {
         };
         // SAFETY: the PD is alive, and `init` is a local.
         let call = || unsafe { ibv_create_srq(pd.as_ptr(), &raw mut init) };
-        let srq = ret::non_null("ibv_create_srq", call)?;
+        let srq = ret::non_null("ibv_create_srq", call).map_err(|error| {
+            let (limit, settings) = (("max_srq", Some(device.max_srq())), "max_wr or max_sge");
+            causes::explain(error, &Call::Create { limit, settings })
+        })?;
         // SAFETY: it is new, and its PD is kept next to it.
         let srq = unsafe { Handle::new(srq) };
         Ok(SharedReceiveQueue::new(srq, init.attr, pd))

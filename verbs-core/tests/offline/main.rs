@@ -15,6 +15,7 @@ mod caught;
 mod chains;
 mod chains_random;
 mod channel;
+mod choices;
 mod datagrams;
 mod device;
 mod domains;

@@ -1,14 +1,18 @@
 //! Registration: which memory, with which rights, and why not.
 
-use std::ptr::NonNull;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 use std::thread;
 
 use fake_libibverbs::{Advice, assert_all_is_well, ladder, with};
 use verbs_core::{
-    AccessFlags, Buffer, DataInOrder, Error, ErrorKind, MemoryRegion, MrAdvice, SharedRegion,
-    WrOpcode,
+    AccessFlags, Buffer, CompletionQueue, DataInOrder, Error, ErrorKind, MemoryRegion, MrAdvice,
+    QueuePair, SharedRegion, WrOpcode,
 };
+use verbs_harness::faults;
 
 #[test]
 fn region_that_can_be_borrowed_permits_no_remote_access() {
@@ -50,6 +54,115 @@ fn failed_registration_returns_the_buffer() {
     );
     drop((context, pd, cq));
     assert_all_is_well();
+}
+
+/// A mapping of a file of 4096 bytes in this directory, which is unmapped when it is dropped.
+struct Mapped(NonNull<u8>);
+
+impl Mapped {
+    fn new(directory: &Path, flags: i32, access: i32) -> Self {
+        let path = directory.join(format!("verbs-core-mapped-{}", std::process::id()));
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path);
+        let file = file.unwrap();
+        file.set_len(4096).unwrap();
+        fs::remove_file(&path).unwrap();
+        let (nowhere, fd) = (ptr::null_mut(), file.as_raw_fd());
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let start = unsafe { libc::mmap(nowhere, 4096, access, flags, fd, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        Self(NonNull::new(start.cast()).unwrap())
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: it is mapped, and nothing uses it any more.
+        let ret = unsafe { libc::munmap(self.0.as_ptr().cast(), 4096) };
+        assert_eq!(ret, 0);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri maps no files")]
+fn memory_that_cannot_be_pinned_is_named() {
+    let (_, pd, _) = ladder();
+    let (shared, private) = (libc::MAP_SHARED, libc::MAP_PRIVATE);
+    let (read, write) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
+    // A file system that is not of memory only, and one that is.
+    let (on_disk, in_memory) = (
+        Path::new(env!("CARGO_TARGET_TMPDIR")),
+        Path::new("/dev/shm"),
+    );
+    let none = "registering 4096 bytes of memory failed";
+    for (directory, flags, protection, access, words) in [
+        (
+            on_disk,
+            shared,
+            write,
+            AccessFlags::LOCAL_WRITE,
+            "is a shared mapping of the file ",
+        ),
+        (on_disk, shared, write, AccessFlags::empty(), none),
+        (on_disk, private, write, AccessFlags::LOCAL_WRITE, none),
+        (
+            on_disk,
+            private,
+            read,
+            AccessFlags::LOCAL_WRITE,
+            "is read-only",
+        ),
+        (in_memory, shared, write, AccessFlags::LOCAL_WRITE, none),
+    ] {
+        let mapped = Mapped::new(directory, flags, protection);
+        with(|library| library.refuse.push(("ibv_reg_mr", libc::EFAULT)));
+        let start = mapped.0;
+        // SAFETY: it stays mapped until the region is gone, and nothing else uses it.
+        let error = unsafe { pd.register_raw(start, 4096, access, mapped) }.unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with(none) && text.contains(words), "{text}");
+        assert_eq!(text == none, words == none, "{text}");
+        // What is not certain follows the errno.
+        let chain = faults::chain(&error);
+        assert!(chain.len() > text.len() + 2 + "Bad address (os error 14)".len() || words != none);
+        assert_eq!(error.errno(), Some(libc::EFAULT));
+    }
+    with(|library| library.refuse.push(("ibv_reg_mr", libc::EFAULT)));
+    let nowhere = NonNull::new(ptr::without_provenance_mut::<u8>(4096)).unwrap();
+    // SAFETY: it is not registered.
+    let error = unsafe { pd.register_raw(nowhere, 64, AccessFlags::empty(), ()) }.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "registering 64 bytes of memory failed: 64 bytes from 0x1000 on are not mapped"
+    );
+}
+
+#[test]
+fn numbers_of_the_kernels_own_have_a_text() {
+    let (context, pd, cq) = ladder();
+    with(|library| library.refuse.push(("ibv_reg_mr", 524)));
+    let error = Error::from(pd.reg_mr(vec![5_u8; 16]).unwrap_err());
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    for verb in [
+        "ibv_reg_mr",
+        "ibv_create_cq",
+        "ibv_create_qp",
+        "ibv_alloc_pd",
+    ] {
+        with(|library| library.refuse.push((verb, 517)));
+        let error = match verb {
+            "ibv_reg_mr" => pd.reg_mr(vec![5_u8; 16]).map(drop).map_err(Error::from),
+            "ibv_create_cq" => CompletionQueue::create(&context, 4).map(drop),
+            "ibv_create_qp" => QueuePair::builder(&pd, &cq, &cq).build().map(drop),
+            _ => context.alloc_pd().map(drop),
+        };
+        let chain = faults::chain(&error.unwrap_err());
+        assert!(chain.contains("newer kernel or driver"), "{chain}");
+    }
 }
 
 /// Moves a value as callers do: into a function, into a box, and out again.

@@ -3,7 +3,8 @@
 use fake_libibverbs::{Port, connected, ladder, prepared, with};
 use verbs_core::{
     AckTimeout, Error, ErrorKind, Gid, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit,
-    MinRnrTimer, PacketSequenceNumber, QpAttr, QpAttrMask, QpState, QueuePair, QueuePairEndpoint,
+    MinRnrTimer, PacketSequenceNumber, PreparedQueuePair, QpAttr, QpAttrMask, QpState, QueuePair,
+    QueuePairEndpoint,
 };
 
 #[test]
@@ -125,6 +126,120 @@ fn a_handshake_without_a_path_names_both_gids() {
     with(|library| library.closed_state = Some((2, libc::ENOMEM)));
     let error = qp.handshake(&endpoint).unwrap_err();
     assert_eq!(error.to_string(), "ibv_modify_qp failed");
+}
+
+/// A device with this much for the reads and atomics that all of its queue pairs serve together.
+fn shared_by_all(max_res_rd_atom: i32) {
+    with(|library| {
+        library.attr.max_qp = 1000;
+        library.attr.max_res_rd_atom = max_res_rd_atom;
+    });
+}
+
+/// Connects a queue pair to a peer with this `max_rd_atomic`; returns how many it serves.
+fn served(qp: PreparedQueuePair, max_rd_atomic: u8) -> Result<(u8, QueuePair), Error> {
+    let remote = QueuePairEndpoint::builder(5, PacketSequenceNumber::MAX)
+        .gid("::ffff:10.0.0.9".parse::<Gid>().unwrap())
+        .max_rd_atomic(max_rd_atomic)
+        .build()
+        .unwrap();
+    let qp = qp.handshake(&remote).map_err(Error::from)?;
+    Ok((qp.endpoint().max_dest_rd_atomic(), qp))
+}
+
+#[test]
+fn a_queue_pair_takes_what_is_left_of_what_all_share_for_reads() {
+    shared_by_all(16 + 8 + 5);
+    let (first, _first) = served(prepared(), 8).unwrap();
+    // No less than its peer uses, and no more.
+    let (second, _second) = served(prepared(), 8).unwrap();
+    let (third, _third) = served(prepared(), 8).unwrap();
+    let (fourth, fourth_qp) = served(prepared(), 8).unwrap();
+    assert_eq!([first, second, third, fourth], [16, 8, 4, 1]);
+    // A peer without reads needs none.
+    assert_eq!(served(prepared(), 0).unwrap().0, 0);
+    let error = served(prepared(), 8).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "IBV_QPS_INIT to IBV_QPS_RTR was refused: max_dest_rd_atomic 16 exceeds what is left of this device's \
+         max_res_rd_atom 29, which all its queue pairs share: build this one and others with a smaller \
+         max_dest_rd_atomic"
+    );
+    assert_eq!(error.errno(), Some(libc::EINVAL));
+    drop(fourth_qp);
+    assert_eq!(served(prepared(), 8).unwrap().0, 1);
+}
+
+#[test]
+fn a_depth_that_was_set_is_used_or_named() {
+    shared_by_all(20);
+    let (_, pd, cq) = ladder();
+    let build = |depth| {
+        let builder = QueuePair::builder(&pd, &cq, &cq).max_dest_rd_atomic(depth);
+        builder.build().unwrap()
+    };
+    let (set, _first) = served(build(15), 1).unwrap();
+    assert_eq!(set, 15);
+    let error = served(build(6), 1).unwrap_err();
+    let words = "max_dest_rd_atomic 6 exceeds what is left of this device's max_res_rd_atom 20";
+    assert!(error.to_string().contains(words), "{error}");
+    assert_eq!(served(build(5), 8).unwrap().0, 5);
+}
+
+#[test]
+fn a_rejection_for_another_reason_is_not_blamed_on_the_depth() {
+    shared_by_all(1000);
+    with(|library| library.closed_state = Some((2, libc::EINVAL)));
+    let refused = prepared();
+    let error = served(refused, 8).unwrap_err();
+    assert!(
+        error.to_string().contains("check that there is a path"),
+        "{error}"
+    );
+    assert!(!error.to_string().contains("max_res_rd_atom"), "{error}");
+}
+
+#[test]
+fn a_rejected_value_is_named_if_it_can_be_found() {
+    let rejected = |remote: &str, settings: fn(&mut Port)| {
+        with(|library| library.ports = vec![Port::roce(&["fe80::1", "::ffff:10.0.0.1"])]);
+        let qp = prepared();
+        with(|library| {
+            library.closed_state = Some((2, libc::EINVAL));
+            settings(&mut library.ports[0]);
+        });
+        let remote = QueuePairEndpoint::builder(5, PacketSequenceNumber::MAX)
+            .gid(remote.parse::<Gid>().unwrap())
+            .build()
+            .unwrap();
+        let error = qp.handshake(&remote).unwrap_err();
+        with(|library| library.closed_state = None);
+        error.to_string()
+    };
+    type Case = (&'static str, &'static str, fn(&mut Port));
+    let cases: [Case; 3] = [
+        (
+            "this side's GID ::ffff:10.0.0.1 is of IPv4, and the peer's GID 2001:db8::9 of IPv6: give this side an \
+             address of IPv6, or the peer one of IPv4",
+            "2001:db8::9",
+            |port| port.gids.truncate(2),
+        ),
+        (
+            "port 1 is in IBV_PORT_DOWN, not in IBV_PORT_ACTIVE",
+            "::ffff:10.0.0.9",
+            |port| port.attr.state.0 = 1,
+        ),
+        (
+            "path_mtu 1024 exceeds this device's active MTU 512",
+            "::ffff:10.0.0.9",
+            |port| port.attr.active_mtu.0 = 2,
+        ),
+    ];
+    for (words, remote, settings) in cases {
+        let text = rejected(remote, settings);
+        let head = "IBV_QPS_INIT to IBV_QPS_RTR was refused: ";
+        assert_eq!(text, format!("{head}{words}"));
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@
 use std::ffi::c_int;
 
 use verbs_core::verbs_sys::{
-    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_PORT, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_srq, ibv_srq_attr,
+    IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_PORT, IBV_QP_STATE, IBV_QPS_RESET,
+    ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_srq, ibv_srq_attr,
 };
 
 use super::Library;
@@ -18,6 +19,8 @@ pub(super) struct Limits {
     cap: ibv_qp_cap,
     max_msg_sz: u32,
     max_rd_atomic: u8,
+    /// What it takes of the device's `max_res_rd_atom`.
+    max_dest_rd_atomic: u8,
     is_datagram: bool,
 }
 
@@ -33,8 +36,40 @@ impl Library {
             cap,
             max_msg_sz: u32::MAX,
             max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
             is_datagram,
         });
+    }
+
+    /// Takes what a queue pair asks for of the device's `max_res_rd_atom`, if the device has one. It is given back in
+    /// `RESET`.
+    pub(super) fn shares(
+        &mut self,
+        qp: *mut ibv_qp,
+        attr: &ibv_qp_attr,
+        mask: u32,
+    ) -> Result<(), c_int> {
+        let asks = mask & IBV_QP_MAX_DEST_RD_ATOMIC.0 != 0;
+        let is_reset = mask & IBV_QP_STATE.0 != 0 && attr.qp_state == IBV_QPS_RESET;
+        let asked = if asks { attr.max_dest_rd_atomic } else { 0 };
+        let others = self
+            .limits
+            .iter()
+            .filter(|limits| limits.queue != qp.addr());
+        let taken: i32 = others
+            .map(|limits| i32::from(limits.max_dest_rd_atomic))
+            .sum();
+        let shared = self.attr.max_res_rd_atom;
+        if shared > 0 && asked > 0 && taken + i32::from(asked) > shared {
+            return Err(libc::EINVAL);
+        }
+        let mut limits = self.limits.iter_mut();
+        if let Some(limits) = limits.find(|limits| limits.queue == qp.addr())
+            && (asks || is_reset)
+        {
+            limits.max_dest_rd_atomic = asked;
+        }
+        Ok(())
     }
 
     /// A queue pair was modified.
@@ -68,6 +103,7 @@ impl Library {
             },
             max_msg_sz: u32::MAX,
             max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
             is_datagram: false,
         });
     }

@@ -356,6 +356,7 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         {
             return Err(errno);
         }
+        library.shares(qp, &attr, mask)?;
         library.changed(qp, &attr, mask);
         // SAFETY: the caller has it from `ibv_create_qp`.
         unsafe { (*qp).state = attr.qp_state };
