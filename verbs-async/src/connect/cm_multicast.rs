@@ -48,11 +48,12 @@ impl AsyncDatagrams {
             let joining = joining.map_err(Error::Thread)?.map_err(exchange_error)?;
             let group = ended(self.events(), joining, timeout).await?;
             let joined = group.call(move |group| joined(group, &pd, port_num));
-            joined.await?.map_err(exchange_error)
+            let (group, endpoint, handle) = joined.await?.map_err(exchange_error)?;
+            self.join(endpoint, group).await?;
+            Ok((endpoint, handle))
         };
         let joined = deadline.share(1, joined).await?;
-        let (group, endpoint, handle) = joined.unwrap_or_else(|| Err(deadline.timed_out()))?;
-        self.join(endpoint, group).await?;
+        let (endpoint, handle) = joined.unwrap_or_else(|| Err(deadline.timed_out()))?;
         self.add_handle(&endpoint, handle);
         Ok(endpoint)
     }

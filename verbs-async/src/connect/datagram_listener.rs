@@ -183,7 +183,8 @@ impl AsyncDatagramListener {
         self.endpoint
     }
 
-    /// Sets the timeout of each client, from its request to its channel. The default is 10 seconds.
+    /// Sets the timeout of each client, until it has a channel: from its request, or, if
+    /// [`max_handshakes`](Self::max_handshakes) were in progress, from its turn. The default is 10 seconds.
     #[must_use]
     pub const fn handshake_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

@@ -8,7 +8,7 @@ use fake_libibverbs::{posted, share, with};
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_LOC_QP_OP_ERR, ibv_wc};
 use verbs_async::verbs_channel::verbs_core::{DatagramEndpoint, Gid, QKey};
 use verbs_async::verbs_channel::{BufferPool, DownReason, TransportError};
-use verbs_async::{Error, Result};
+use verbs_async::{Error, Result, verbs_channel};
 use verbs_harness::logged::{lines, listen};
 
 use crate::bench::{Bench, Task, announce, done, later};
@@ -323,4 +323,41 @@ fn failed_datagram_is_reported_and_tasks_wait_on() {
     drop(receive);
     drop((datagrams, pd, bench));
     assert_all_ends();
+}
+
+#[cfg(feature = "rdmacm")]
+#[test]
+fn attaching_to_a_multicast_group_is_within_the_timeout_and_is_undone_after_it() {
+    use std::time::Duration;
+
+    use verbs_async::AsyncDatagrams;
+    use verbs_async::verbs_channel::{Datagrams, exchange::ExchangeError};
+
+    let _shared = share();
+    let manager = fake_librdmacm::share();
+    let bench = Bench::new();
+    let pd = bench.context.alloc_pd().unwrap();
+    fake_librdmacm::with(|manager| {
+        manager.context = pd.context().as_ptr();
+        manager.joins = true;
+    });
+    let builder = Datagrams::builder(&pd).qkey(QKey::RDMA_UDP);
+    let datagrams = AsyncDatagrams::create(&builder, &bench.events).unwrap();
+    let held = Held::new(&["ibv_attach_mcast", "ibv_detach_mcast"]);
+    let [local, group] = [[192, 0, 2, 1], [239, 1, 2, 3]].map(Into::into);
+    let timeout = Duration::from_millis(200);
+    let error = later(datagrams.join_cm(local, group, timeout)).unwrap_err();
+    let Error::Channel(verbs_channel::Error::Exchange(failure)) = error else {
+        panic!("{error}");
+    };
+    assert!(matches!(failure.error, ExchangeError::TimedOut { .. }));
+    held.begins("ibv_attach_mcast");
+    held.returns();
+    held.begins("ibv_detach_mcast");
+    held.returns();
+    drop((datagrams, builder, pd, bench));
+    assert_all_ends();
+    assert!(verbs_harness::until(LONG, || fake_librdmacm::alive() == 0));
+    fake_librdmacm::assert_all_is_well();
+    drop(manager);
 }
