@@ -22,7 +22,7 @@
 use std::cell::Cell;
 use std::task::Context;
 #[cfg(feature = "tokio")]
-use std::{future::Future as _, pin::pin, task::Poll};
+use std::{future::Future as _, pin::pin};
 
 #[cfg(feature = "tokio")]
 use tokio::task::{coop, yield_now};
@@ -48,16 +48,20 @@ pub(crate) fn must_yield(cx: &Context<'_>) -> bool {
 pub(crate) fn count_ready(cx: &Context<'_>) {
     // A waker that polls in place may have used up the budget meanwhile.
     let left = BUDGET_LEFT.get().saturating_sub(1);
-    #[cfg(feature = "tokio")]
-    let left = match coop::poll_proceed(&mut Context::from_waker(cx.waker())) {
-        Poll::Ready(unit) => {
-            unit.made_progress();
-            left
-        }
-        // The task's was used up before this poll.
-        Poll::Pending => 0,
-    };
-    BUDGET_LEFT.set(left);
+    BUDGET_LEFT.set(if spend_runtime_budget(cx) { left } else { 0 });
+}
+
+/// Spends one unit of the tokio task's budget. `false` if that was used up before.
+#[cfg(feature = "tokio")]
+#[inline(always)]
+fn spend_runtime_budget(cx: &Context<'_>) -> bool {
+    let polled = coop::poll_proceed(&mut Context::from_waker(cx.waker()));
+    polled.map(|unit| unit.made_progress()).is_ready()
+}
+
+#[cfg(not(feature = "tokio"))]
+const fn spend_runtime_budget(_cx: &Context<'_>) -> bool {
+    true
 }
 
 /// Whether this poll yields, now that a budget is used up.
@@ -111,7 +115,7 @@ fn toss() -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::task::{Wake, Waker};
+    use std::task::{Poll, Wake, Waker};
 
     use super::*;
 
