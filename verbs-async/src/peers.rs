@@ -1,12 +1,12 @@
 //! Peers that leave: the notifier that makes their channels go down.
 
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 
 use verbs_channel::verbs_core::ErrorChain;
 
-use crate::notifier::{CqNotifier, has_ended};
+use crate::notifier::{CqNotifier, copy_of, has_ended};
 use crate::wake::{OnReadable, self_waker};
 
 /// The channels whose peers are watched.
@@ -27,6 +27,8 @@ pub(crate) struct PeerEvents<P> {
     notifier: Box<dyn CqNotifier>,
     waker: Waker,
     peers: Weak<P>,
+    // Why peers that leave are no longer noticed.
+    failed: OnceLock<io::Error>,
 }
 
 impl<P: Peers> PeerEvents<P> {
@@ -35,13 +37,26 @@ impl<P: Peers> PeerEvents<P> {
             notifier,
             waker: self_waker(watching),
             peers: Weak::clone(peers),
+            failed: OnceLock::new(),
         });
         // Registers the waker. After this it registers itself again whenever it is woken.
         watching.on_readable();
         watching
     }
 
-    fn failed(&self, error: &io::Error) {
+    /// Whether peers that leave are noticed.
+    ///
+    /// # Errors
+    ///
+    /// The notifier has failed.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        self.failed
+            .get()
+            .map_or(Ok(()), |error| Err(copy_of(error)))
+    }
+
+    fn fail(&self, error: io::Error) {
+        let error = self.failed.get_or_init(|| error);
         let peers = self.peers.upgrade();
         if peers.is_some_and(|peers| peers.has_channels()) && !has_ended(error) {
             crate::wake::log_error(format_args!(
@@ -59,7 +74,7 @@ impl<P: Peers> OnReadable for PeerEvents<P> {
             match self.notifier.poll_readable(&mut cx) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return self.failed(&error),
+                Poll::Ready(Err(error)) => return self.fail(error),
             }
             // The group is gone, and no descriptor is watched any more.
             let Some(peers) = self.peers.upgrade() else {

@@ -49,8 +49,12 @@ impl SharedEngine {
     ///
     /// No more descriptors can be opened or watched, or the runtime of the notifier has ended.
     pub(crate) fn watch_peers(self: &Arc<Self>) -> Result<(), verbs_channel::Error> {
-        if self.peers.get().is_some() {
-            return Ok(());
+        let not_watched = |source| {
+            let what = "watch the connection to";
+            ExchangeError::Tcp { what, source }
+        };
+        if let Some(peers) = self.peers.get() {
+            return Ok(peers.check().map_err(not_watched)?);
         }
         let descriptor = self.driver.with_ring(|ring| {
             let is_watched = ring.engine.peer_timeout().is_some();
@@ -60,11 +64,7 @@ impl SharedEngine {
             return Ok(());
         };
         let notifier = descriptor.and_then(|set| self.events.another_notifier(set));
-        let notifier = notifier.map_err(|source| {
-            let what = "watch the connection to";
-            ExchangeError::Tcp { what, source }
-        })?;
-        let made = PeerEvents::watch(notifier, &Arc::downgrade(self));
+        let made = PeerEvents::watch(notifier.map_err(not_watched)?, &Arc::downgrade(self));
         // Another thread may have been faster. Then this one is dropped.
         drop(self.peers.set(made));
         Ok(())

@@ -169,7 +169,7 @@ impl Job {
                     stream.drive();
                 }
             }
-            Self::Wake(waker) => waker.wake(),
+            Self::Wake(waker) => wake::wake_all([waker]),
             Self::Expire(stream) => stream.expire(),
         }
     }

@@ -223,6 +223,9 @@ fn failed_peer_notifier_is_logged() {
     let is_logged = |line: &String| line.contains("peers that leave are no longer noticed");
     assert!(lines.iter().any(is_logged), "{lines:?}");
     assert!(!channel.is_down());
+    // No other begins to rely on it.
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    channel.watch_peer(ours).unwrap_err();
 }
 
 #[test]
