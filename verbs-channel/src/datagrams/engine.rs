@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use verbs_core::{
     AddressHandle, CompletionQueue, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, Grh,
-    PollSlot, ProtectionDomain, ReceiveWorkRequest, Rejected, Sge, WorkCompletion, WorkError,
+    PollSlot, ProtectionDomain, ReceiveWorkRequest, Rejected, Sge, WcOpcode, WorkCompletion,
+    WorkError,
 };
 
 use super::datagram::Datagram;
@@ -362,12 +363,13 @@ impl DatagramEngine {
             // Of no operation of this engine: of none that it waits for.
             (_, None, None) => return None,
             (Err(error), Some(outgoing), _) => {
+                let error = error.for_opcode(WcOpcode::SEND);
                 self.unsent.push((outgoing, Some(error)));
                 (Queue::Send, error)
             }
             (Err(error), None, Some(block)) => {
                 self.sent.push(block);
-                (Queue::Receive, error)
+                (Queue::Receive, error.for_opcode(WcOpcode::RECV))
             }
         };
         Some(DownReason::Work { queue, error })

@@ -3,7 +3,7 @@
 use std::mem;
 
 use verbs_core::{
-    CompletionQueue, PollError, PollSlot, PolledCompletions, WorkCompletion, WorkSuccess,
+    CompletionQueue, PollError, PollSlot, PolledCompletions, WcOpcode, WorkCompletion, WorkSuccess,
 };
 
 use super::Engine;
@@ -379,6 +379,7 @@ fn dispatch_one(
                 if member.down().is_none() {
                     shared.failed.push(channel);
                 }
+                let error = error.for_opcode(WcOpcode::RECV);
                 let _the_channels_end = member.failed(Queue::Receive, error, &mut slots.afterwards);
             }
             return;
@@ -394,6 +395,10 @@ fn dispatch_one(
     let ended = match completion.result() {
         Ok(success) => slots.succeed(&mut member.slots, wr_id, success),
         Err(error) => {
+            let error = match queue {
+                Queue::Receive => error.for_opcode(WcOpcode::RECV),
+                Queue::Send => error,
+            };
             let failure = member.failed(queue, error, &mut slots.afterwards);
             if let Some(owned) = slots.buffer_before_failure(wr_id) {
                 SlotBuffer::stopped_at(owned, Id::place_of(wr_id));

@@ -93,13 +93,10 @@ impl CloseError {
     }
 }
 
-/// The failed operation, as precisely as its queue and its status determine it: a failed completion
-/// has no opcode. And what only the queue makes likely, as [`WorkError`] does not have it.
+/// The failed operation, as precisely as its queue and its status determine it: a failed completion of the send
+/// queue has no opcode. Its causes are those that the text of [`WorkError`] has for such an operation.
 const fn failed(queue: Queue, status: WcStatus) -> &'static str {
     match (queue, status) {
-        (Queue::Receive, WcStatus::LOC_QP_OP_ERR) => {
-            "a receive failed, perhaps because the message is longer than its buffers"
-        }
         (Queue::Receive, _) => "a receive failed",
         // Only these need a receive of the peer's, and only those access memory by its key.
         (Queue::Send, WcStatus::RNR_RETRY_EXC_ERR) => "a send or write with immediate data failed",
@@ -261,10 +258,6 @@ mod tests {
         assert_eq!(
             text(Queue::Receive, WcStatus::LOC_PROT_ERR),
             "a receive failed"
-        );
-        assert_eq!(
-            text(Queue::Receive, WcStatus::LOC_QP_OP_ERR),
-            "a receive failed, perhaps because the message is longer than its buffers"
         );
         assert_eq!(
             text(Queue::Send, WcStatus::LOC_QP_OP_ERR),

@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use verbs_channel::exchange::{ExchangeError, ExchangeFailure, RefusalCode};
 use verbs_channel::verbs_core::verbs_sys::{IBV_PORT_ACTIVE, IBV_PORT_DOWN};
 use verbs_channel::verbs_core::{
-    Context, Device, EndpointError, Error as Core, PostError, QpType, QueuePair, WcStatus,
-    WorkError,
+    Context, Device, EndpointError, Error as Core, PostError, QpType, QueuePair, WcOpcode,
+    WcStatus, WorkError,
 };
 use verbs_channel::{
     Channel, ChannelBuilder, DownReason, Error, Queue, RejectReason, TransportError,
@@ -334,6 +334,10 @@ fn work_error(status: WcStatus) -> WorkError {
 
 fn failed(queue: Queue, status: WcStatus) -> Error {
     let error = work_error(status);
+    let error = match queue {
+        Queue::Receive => error.for_opcode(WcOpcode::RECV),
+        _ => error,
+    };
     TransportError::Work { queue, error }.into()
 }
 

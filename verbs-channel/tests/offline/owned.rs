@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use fake_libibverbs::{Posted, with};
-use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
+use verbs_channel::verbs_core::verbs_sys::{IBV_WC_LOC_QP_OP_ERR, IBV_WC_REM_ACCESS_ERR};
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcOpcode};
 use verbs_channel::{
-    BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, Queue, RejectReason,
-    Rejected, Ticket, TransportError,
+    BufferPool, Channel, Error, ErrorChain, Incoming, Outgoing, OwnedBuffer, OwnedRequest, Queue,
+    RejectReason, Rejected, Ticket, TransportError,
 };
 
 use crate::fake_device::{
@@ -288,4 +288,24 @@ fn batch_longer_than_any_reservation_is_handed_back() {
     assert_eq!(*rejected.error(), RejectReason::BatchTooLong { asked, max });
     assert_eq!(rejected.into_given().len(), 65_536);
     assert!(posted().is_empty());
+}
+
+#[test]
+fn failed_receive_has_the_causes_of_receives_only() {
+    for is_receive in [true, false] {
+        let mut channel = channel();
+        let ticket = match is_receive {
+            true => channel.start_receive(region(&channel)).unwrap(),
+            false => channel.start_send(region(&channel)).unwrap(),
+        };
+        ends(posted()[0], IBV_WC_LOC_QP_OP_ERR);
+        let failed = channel.wait(ticket, None).unwrap().unwrap();
+        let text = ErrorChain::new(&failed.result.unwrap_err()).to_string();
+        assert_eq!(!text.contains("the port is down"), is_receive, "{text}");
+        let cause = match is_receive {
+            true => "the message is longer than the receive",
+            false => "for a receive, the message",
+        };
+        assert!(text.contains(cause), "{text}");
+    }
 }

@@ -2,7 +2,8 @@
 
 use verbs_sys::{IBV_WC_GRH, ibv_wc};
 
-use super::work_completion::{WcOpcode, WorkSuccess};
+use super::wc_opcode::WcOpcode;
+use super::work_completion::WorkSuccess;
 use crate::datagram::grh::Grh;
 
 impl WorkSuccess {

@@ -5,9 +5,10 @@ use std::fmt;
 
 use verbs_sys::{IBV_WC_RECV, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc};
 
-use super::wc_status::WcStatus;
+use super::wc_opcode::WcOpcode;
+use super::wc_status::{Kind, WcStatus};
 use crate::error::ErrorDebug;
-use crate::macros::{man, open_enum};
+use crate::macros::man;
 
 /// A completion: it identifies a work request, and has its outcome.
 #[doc = man!("ibv_poll_cq")]
@@ -28,8 +29,8 @@ pub struct WorkSuccess {
 
 /// A work request that failed, from its completion.
 ///
-/// The `Display` is the status, its meaning and what to do about it. A failed completion does not
-/// contain the opcode: only the `wr_id` identifies the request.
+/// The `Display` is the status, its meaning and what to do about it: for requests of its kind if that was
+/// [set](Self::for_opcode). A failed completion does not contain the opcode: only the `wr_id` identifies the request.
 ///
 /// The queue pair is now in [`ERR`](crate::QpState::ERR): all other requests that were posted on it
 /// are flushed. A failed send on an unreliable connection, or of a datagram, may move it to
@@ -37,7 +38,7 @@ pub struct WorkSuccess {
 ///
 /// `Debug` is the same text, with the `wr_id` in brackets.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{status:?} on QP {qp_num:#x}: {}{}", status.advice(), VendorCode(*vendor_err))]
+#[error("{status:?} on QP {qp_num:#x}: {}{}", status.text(*kind), VendorCode(*vendor_err))]
 #[non_exhaustive]
 pub struct WorkError {
     /// The status: how the request failed.
@@ -48,9 +49,19 @@ pub struct WorkError {
     pub wr_id: u64,
     /// The number of the queue pair it was posted on.
     pub qp_num: u32,
+    // Of the request; any in what a poll returns.
+    kind: Kind,
 }
 
 impl WorkError {
+    /// The same failure with a text about requests of this kind only, for those who know what was posted: the opcode
+    /// of the completion if it had succeeded.
+    #[must_use]
+    pub const fn for_opcode(self, opcode: WcOpcode) -> Self {
+        let kind = Kind::of(opcode);
+        Self { kind, ..self }
+    }
+
     /// For the tests of this crate and of those above.
     #[doc(hidden)]
     #[must_use]
@@ -60,6 +71,7 @@ impl WorkError {
             vendor_err: 0x81,
             wr_id: 2,
             qp_num: 3,
+            kind: Kind::Any,
         }
     }
 }
@@ -145,6 +157,7 @@ impl WorkCompletion {
             vendor_err: self.wc.vendor_err,
             wr_id: self.wc.wr_id,
             qp_num: self.wc.qp_num,
+            kind: Kind::Any,
         }
     }
 }
@@ -257,31 +270,6 @@ impl fmt::Debug for WorkSuccess {
     }
 }
 
-open_enum! {
-    /// What a successful work request did.
-    WcOpcode(u32), "ibv_wc_opcode";
-    /// A send.
-    SEND = IBV_WC_SEND "IBV_WC_SEND",
-    /// An RDMA write.
-    RDMA_WRITE = IBV_WC_RDMA_WRITE "IBV_WC_RDMA_WRITE",
-    /// An RDMA read.
-    RDMA_READ = IBV_WC_RDMA_READ "IBV_WC_RDMA_READ",
-    /// A compare-and-swap.
-    COMP_SWAP = IBV_WC_COMP_SWAP "IBV_WC_COMP_SWAP",
-    /// A fetch-and-add.
-    FETCH_ADD = IBV_WC_FETCH_ADD "IBV_WC_FETCH_ADD",
-    /// A memory window was bound.
-    BIND_MW = IBV_WC_BIND_MW "IBV_WC_BIND_MW",
-    /// A key was invalidated.
-    LOCAL_INV = IBV_WC_LOCAL_INV "IBV_WC_LOCAL_INV",
-    /// A segmented send.
-    TSO = IBV_WC_TSO "IBV_WC_TSO",
-    /// A receive, filled by the peer's send.
-    RECV = IBV_WC_RECV "IBV_WC_RECV",
-    /// A receive, used up by the peer's write with immediate.
-    RECV_RDMA_WITH_IMM = IBV_WC_RECV_RDMA_WITH_IMM "IBV_WC_RECV_RDMA_WITH_IMM",
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,23 +358,16 @@ mod tests {
              post receives before the peer sends (vendor code 0x87)"
         );
         assert!(format!("{error:?}").ends_with("(vendor code 0x87) [WorkError of wr_id 3]"));
-        // What soft-RoCE gives where others have a status of its own.
-        let longer = WcStatus::LOC_QP_OP_ERR.advice();
-        assert!(
-            longer.contains("the message is longer than the receive"),
-            "{longer}"
-        );
-        assert!(
-            longer.contains("a buffer is of another protection domain"),
-            "{longer}"
-        );
-        let short = WcStatus::REM_OP_ERR.advice();
-        assert!(
-            short.contains("for a send whether its receive is long enough"),
-            "{short}"
-        );
-        let no_receive = WcStatus::RETRY_EXC_ERR.advice();
-        assert!(no_receive.contains("has no receive posted"), "{no_receive}");
+    }
+
+    #[test]
+    fn text_follows_the_opcode_where_it_is_known() {
+        let mut error = WorkError::example();
+        error.status = WcStatus::REM_INV_REQ_ERR;
+        assert!(error.to_string().contains(": for a send, check"), "{error}");
+        let error = error.for_opcode(WcOpcode::RDMA_WRITE);
+        assert!(error.to_string().contains("REMOTE_WRITE"), "{error}");
+        assert!(!error.to_string().contains("receive"), "{error}");
     }
 
     #[test]

@@ -44,7 +44,8 @@ struct Row {
 #[derive(Debug, Default, PartialEq)]
 struct Table {
     rows: BTreeMap<Row, BTreeSet<String>>,
-    words: BTreeMap<String, String>,
+    // A status has others for other kinds of requests.
+    words: BTreeSet<(String, String)>,
 }
 
 /// Which tests were run.
@@ -137,7 +138,7 @@ impl Table {
                 ["layer" | "status", ..] => {}
                 [status, words] => {
                     let status = status.trim_matches('`');
-                    table.words.insert(status.to_owned(), words.to_owned());
+                    table.words.insert((status.to_owned(), words.to_owned()));
                 }
                 [layers, what, within, places] => {
                     let places: BTreeSet<_> = places.split(", ").map(str::to_owned).collect();
@@ -198,11 +199,9 @@ impl Table {
                 }
             }
         }
-        for (status, words) in &seen.words {
-            if self.words.get(status) != Some(words) {
-                let complaint = format!("# {STATUSES} lacks: {status}: {words}");
-                complaints.push((STATUSES.to_owned(), complaint));
-            }
+        for (status, words) in seen.words.difference(&self.words) {
+            let complaint = format!("# {STATUSES} lacks: {status}: {words}");
+            complaints.push((STATUSES.to_owned(), complaint));
         }
         complaints
     }
@@ -216,10 +215,11 @@ impl Table {
             self.rows.entry(row).or_default().extend(places);
         }
         self.rows.retain(|_, places| !places.is_empty());
-        self.words.extend(seen.words);
+        let is_seen = |status: &str| seen.words.iter().any(|(seen, _)| seen == status);
         let rows = &self.rows;
         let is_used = |status: &str| rows.keys().any(|row| row.what.contains(status));
-        self.words.retain(|status, _| is_used(status));
+        (self.words).retain(|(status, _)| is_used(status) && !is_seen(status));
+        self.words.extend(seen.words);
     }
 
     /// The text of the chapter with these rows: each section's are in place of those that it has.
