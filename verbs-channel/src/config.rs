@@ -195,7 +195,7 @@ impl ChannelBuilder {
         ///
         /// The DSCP chooses the class of the packets in switches, such as one that loses none.
         traffic_class: plain u8,
-        /// How long an operation on borrowed buffers, and the end of a scope, wait before the channel is
+        /// How long an operation on borrowed buffers, the end of a scope and a transfer wait before the channel is
         /// aborted; forever unless set.
         ///
         /// The time of an operation counts from its post, and that of a [`Transfer`](crate::Transfer) from the call, which

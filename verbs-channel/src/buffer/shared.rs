@@ -21,7 +21,9 @@ use crate::error::Result;
 /// Any number of [slices](Self::slice) of it can be in flight at once, and they may overlap. Each slice
 /// keeps the region until the device is done with the slice.
 ///
-/// Cloning is cheap and shares the memory.
+/// Cloning is cheap and shares the memory. The region is deregistered when all clones, slices and `Arc`s of it have been
+/// dropped. To do that at a known point, keep an `Arc`: [`Arc::into_inner`] returns the region once it is the last,
+/// and [`SharedRegion::dereg`] the buffer, which no device reaches any more.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -139,8 +139,8 @@ pub enum DownReason {
     /// [shared](crate::ChannelBuilder::shared_receives) one, or one for [datagrams](crate::Datagrams).
     #[error("a post failed")]
     Post(#[source] PostError),
-    /// An operation on borrowed buffers, or one for which [`Channel::close`](crate::Channel::close) waited,
-    /// did not complete within its timeout.
+    /// An operation on borrowed buffers or of a [`Transfer`](crate::Transfer), or one for which
+    /// [`Channel::close`](crate::Channel::close) waited, did not complete within its timeout.
     #[error(
         "{} did not complete within {}, after which a new channel has to be prepared",
         operation(*queue), Readable(*after)
@@ -217,7 +217,7 @@ impl DownReason {
         }
     }
 
-    /// Whether an operation on borrowed buffers did not complete within its timeout.
+    /// Whether an operation did not complete within its timeout, and was aborted with the channel.
     #[must_use]
     pub const fn is_timed_out(self) -> bool {
         matches!(self, Self::TimedOut { .. })

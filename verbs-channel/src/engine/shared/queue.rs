@@ -11,8 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use verbs_core::{
-    Error, ErrorChain, PreparedQueuePair, Process, QueuePair, QueuePairBuilder,
-    SharedReceiveQueue,
+    Error, ErrorChain, PreparedQueuePair, Process, QueuePair, QueuePairBuilder, SharedReceiveQueue,
 };
 
 use crate::buffer::OwnedBuffer;

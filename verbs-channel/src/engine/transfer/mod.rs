@@ -23,7 +23,8 @@ mod steps;
 /// whatever happened, except for that of operations that are [`Stuck`](TransportError::Stuck).
 ///
 /// A set can be larger than the queues of its channels: operations wait until there is room. The
-/// operations of one queue of a channel are posted in the order in which they were added.
+/// operations of one queue of a channel are posted in the order in which they were added. Each has a doorbell
+/// and a completion of its own: for small requests that share one, start a [batch](crate::Channel::start_batch) or a chain.
 ///
 /// Buffers are in flight only during `transfer`. So dropping or forgetting a set is harmless. A
 /// set can be used again: within its capacity, it allocates nothing for each operation.
