@@ -5,7 +5,8 @@ use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::{fmt, io};
+use std::time::{Duration, Instant};
+use std::{fmt, io, thread};
 
 use verbs_sys::{ibv_context, ibv_fork_init, ibv_open_device};
 
@@ -16,6 +17,7 @@ use crate::fd::{self, PollFd};
 use crate::handle::Handle;
 use crate::link::PortState;
 use crate::macros::man;
+use crate::removal::Directory;
 use crate::ret;
 
 /// An opened device: all other objects are created from it.
@@ -55,6 +57,7 @@ struct Inner {
     context: Handle<ibv_context>,
     poll_fd: PollFd,
     device: Device,
+    directory: Option<Directory>,
 }
 
 impl Device {
@@ -99,6 +102,7 @@ impl Context {
             inner: Arc::new(Inner {
                 context,
                 poll_fd: PollFd::default(),
+                directory: Directory::of(&device.sysfs_path()),
                 device,
             }),
         }
@@ -235,6 +239,53 @@ impl Context {
     /// Whether this and `other` are clones of the same context.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+/// Removal.
+impl Context {
+    /// Whether the kernel has removed the device, after it has destroyed all objects of this context: the device
+    /// accesses none of the memory that was registered or posted.
+    ///
+    /// Every verb of a device that is removed fails with `EIO` from then on, or a little earlier, and so do those that
+    /// destroy objects. So after an error of those, this tells a removed device from one that may still access memory.
+    /// `false` if that is unknown: sysfs cannot be read, or could not be when the device was opened. It reads a
+    /// directory.
+    ///
+    /// The sign is that the device's [directory](crate::Device::sysfs_path) is in sysfs under no name.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        let directory = self.inner.directory.as_ref();
+        directory.is_some_and(Directory::is_removed)
+    }
+
+    /// Whether this error of a verb is that of a device that is removed, which [`is_removed`](Self::is_removed) may
+    /// show a little later.
+    #[must_use]
+    pub fn may_be_removed(&self, error: &Error) -> bool {
+        error.errno() == Some(libc::EIO) && self.inner.directory.is_some()
+    }
+
+    /// Waits until the device is [removed](Self::is_removed); `false` if `timeout` passes first.
+    #[must_use]
+    pub fn wait_removed(&self, timeout: Duration) -> bool {
+        let start = Instant::now();
+        while !self.is_removed() {
+            let left = timeout.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            thread::sleep(left.min(Duration::from_millis(1)));
+        }
+        true
+    }
+
+    /// The result of destroying an object: what a verb refuses because the device is removed has been done by then.
+    pub(crate) fn unless_removed(&self, destroyed: Result<()>) -> Result<()> {
+        match destroyed {
+            Err(error) if self.may_be_removed(&error) && self.is_removed() => Ok(()),
+            destroyed => destroyed,
+        }
     }
 }
 

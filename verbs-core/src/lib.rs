@@ -266,6 +266,7 @@ mod queue_pair;
 #[cfg(feature = "rdmacm")]
 pub mod rdmacm;
 mod rejected;
+mod removal;
 mod ret;
 mod shared_receive_queue;
 mod thread_domain;

@@ -312,7 +312,7 @@ impl DatagramQueuePair {
             ..
         } = self;
         drop(attached);
-        let closed = qp.close();
+        let closed = pd.context().unless_removed(qp.close());
         drop((send_cq, recv_cq, pd));
         closed
     }

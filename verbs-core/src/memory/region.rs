@@ -258,7 +258,7 @@ impl<B: Buffer> Registration<B> {
         let pd = unsafe { std::ptr::read(&raw const this.pd) };
         // SAFETY: nor that.
         let known = unsafe { std::ptr::read(&raw const this.known) };
-        let closed = mr.close();
+        let closed = pd.context().unless_removed(mr.close());
         drop((known, pd));
         closed?;
         // SAFETY: it was initialised by `new`, and `this` is not used again.
@@ -323,7 +323,7 @@ impl<B: Buffer> Drop for Registration<B> {
     fn drop(&mut self) {
         // SAFETY: `self.mr` is not used again; `dereg` does not come here.
         let mr = unsafe { ManuallyDrop::take(&mut self.mr) };
-        match mr.close() {
+        match self.pd.context().unless_removed(mr.close()) {
             // SAFETY: it was initialised by `new`, and nothing reaches the bytes any more.
             Ok(()) => unsafe { self.buffer.assume_init_drop() },
             // A child may not even have the pages of the buffer: see `fork_init`.

@@ -65,7 +65,7 @@ impl<K> Unowned<K> {
         let pd = unsafe { std::ptr::read(&raw const this.pd) };
         // SAFETY: nor that.
         let known = unsafe { std::ptr::read(&raw const this.known) };
-        let closed = mr.close();
+        let closed = pd.context().unless_removed(mr.close());
         drop((known, pd));
         closed?;
         // SAFETY: nor its keepalive, and `this` is not used again.
@@ -77,7 +77,7 @@ impl<K> Drop for Unowned<K> {
     fn drop(&mut self) {
         // SAFETY: `self.mr` is not used again; `dereg` does not come here.
         let mr = unsafe { ManuallyDrop::take(&mut self.mr) };
-        match mr.close() {
+        match self.pd.context().unless_removed(mr.close()) {
             // SAFETY: it is not used again, and nothing reaches the bytes any more.
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.keepalive) },
             // The keepalive is the parent's, too.

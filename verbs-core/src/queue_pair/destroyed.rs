@@ -25,7 +25,7 @@ impl<R> QueuePair<R> {
     ///
     /// # Errors
     ///
-    /// As [`close`](Self::close).
+    /// The errno. Unlike `close`, it returns the errno of a device that was [removed](crate::Context::is_removed), too.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> (Result<()>, DestroyedQueuePair<R>) {
         self.qp.destroy(self.receives)

@@ -478,7 +478,8 @@ impl Qp {
     }
 
     fn close(self) -> Result<()> {
-        self.destroy(()).0
+        let context = self.pd.context().clone();
+        context.unless_removed(self.destroy(()).0)
     }
 }
 

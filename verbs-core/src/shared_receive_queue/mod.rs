@@ -345,8 +345,7 @@ impl SharedReceiveQueue {
         match Arc::into_inner(self.inner) {
             Some(Inner { srq, pd, .. }) => {
                 let closed = srq.close();
-                drop(pd);
-                closed
+                pd.context().unless_removed(closed)
             }
             None => Err(Error::InUse {
                 object: "the shared receive queue",

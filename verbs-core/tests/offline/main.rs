@@ -38,6 +38,7 @@ mod post;
 mod rdmacm;
 mod receive;
 mod refused;
+mod removed;
 mod shared_receives;
 mod thread_domains;
 mod topology;
