@@ -192,7 +192,7 @@ impl Channel {
     pub(crate) fn destroyed(&mut self) -> &ChannelBuilder {
         let (poller, at) = self.parts();
         poller.engine.destroy_now(at, DownReason::Closed);
-        poller.run_afterwards();
+        poller.finish_destroying();
         &self.holder.config
     }
 

@@ -98,6 +98,10 @@ impl Engine {
     /// Destroys a channel's queue pair: everything in flight has ended when this returns, unless that is
     /// [deferred](Self::defer_closing).
     ///
+    /// There is one exception: if the device refuses with `EIO`, as one does that is being removed, it ends in the
+    /// call of [`check_peers`](Self::check_peers) that finds the device
+    /// [removed](verbs_core::Context::is_removed), or comes the drain timeout later.
+    ///
     /// Outcomes can still be taken. The channel keeps its place: see [`remove`](Self::remove).
     ///
     /// # Errors

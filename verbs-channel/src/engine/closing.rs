@@ -1,6 +1,7 @@
 //! Queue pairs that are destroyed by layers that keep their engine under a lock.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use verbs_core::QueuePair;
 
@@ -18,6 +19,7 @@ use crate::channel_id::ChannelId;
 pub struct Closing {
     channel: ChannelId,
     qp: QueuePair,
+    drain_timeout: Duration,
     // After `qp`, which may be on it.
     shared: Option<Arc<SharedQueue>>,
 }
@@ -34,11 +36,13 @@ impl Closing {
     pub(super) const fn new(
         channel: ChannelId,
         qp: QueuePair,
+        drain_timeout: Duration,
         shared: Option<Arc<SharedQueue>>,
     ) -> Self {
         Self {
             channel,
             qp,
+            drain_timeout,
             shared,
         }
     }
@@ -56,12 +60,22 @@ impl Closing {
         self.channel == ChannelId::NONE
     }
 
-    /// Destroys the queue pair. The driver may take a while for that.
+    /// Destroys the queue pair. The driver may take a while for that. If it refuses to with `EIO`, as for a device
+    /// that is being removed, this waits for the [removal](verbs_core::Context::is_removed), for at most the
+    /// [drain timeout](super::Engine::drain_timeout).
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> Closed {
         let is_unjoined = self.is_unjoined();
         let qp_num = self.qp.qp_num();
-        let destroyed = self.qp.close();
+        let context = self.qp.pd().context().clone();
+        let destroyed = match self.qp.close() {
+            Err(error)
+                if context.may_be_removed(&error) && context.wait_removed(self.drain_timeout) =>
+            {
+                Ok(())
+            }
+            destroyed => destroyed,
+        };
         if is_unjoined && let Some(shared) = &self.shared {
             shared.destroyed(qp_num);
         }
@@ -69,5 +83,16 @@ impl Closing {
             channel: self.channel,
             destroyed,
         }
+    }
+
+    /// Destroys the queue pair without a wait for a removal.
+    pub(super) fn destroy_at_once(mut self) -> Closed {
+        self.drain_timeout = Duration::ZERO;
+        self.destroy()
+    }
+
+    /// The queue pair.
+    pub(super) fn into_queue_pair(self) -> QueuePair {
+        self.qp
     }
 }

@@ -31,7 +31,7 @@ impl Engine {
         let channel = self.member(at).map_or(ChannelId::NONE, |member| member.id);
         let shared = self.shared.as_deref();
         let shared = shared.map(|shared| Arc::clone(&shared.queue));
-        let closing = Closing::new(channel, qp, shared);
+        let closing = Closing::new(channel, qp, self.limits.drain_timeout, shared);
         self.closings.get_or_insert_default().push(closing);
         self.slots.afterwards.is_due = true;
     }
@@ -100,14 +100,6 @@ impl Engine {
         let next = self.slots.afterwards.pop();
         self.update_deferred();
         next
-    }
-
-    /// Destroys the queue pairs that are queued for [`next_closing`](Self::next_closing).
-    pub(crate) fn destroy_deferred(&mut self) {
-        while let Some(closing) = self.next_closing() {
-            // It belongs to this engine, so this does not fail.
-            let _finished = self.finish_close(closing.destroy());
-        }
     }
 
     pub(super) fn update_deferred(&mut self) {

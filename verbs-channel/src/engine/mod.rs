@@ -53,9 +53,9 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use verbs_core::{CompletionQueue, PollSlot, Process, ProtectionDomain, WorkSuccess};
+use verbs_core::{CompletionQueue, Error, PollSlot, Process, ProtectionDomain, WorkSuccess};
 
 use crate::buffer::{OwnedBuffer, PdTag};
 use crate::channel_id::ChannelId;
@@ -104,6 +104,7 @@ mod places;
 mod poll;
 mod post;
 mod probe;
+mod refused;
 mod shared;
 mod slots;
 mod teardown;
@@ -130,6 +131,10 @@ pub struct Engine {
     stuck: u32,
     // Queue pairs that were destroyed, and may have left completions in the queue.
     undrained: u32,
+    // Members whose queue pair a device that may be removed has refused to destroy, and why; and when that was
+    // looked at first.
+    refused: Vec<(u32, Error)>,
+    refused_since: Option<Instant>,
     // Queue pairs to be destroyed by the layer above, if that is deferred.
     closings: Option<Vec<Closing>>,
     // Places of members that were removed, some of which may still have outcomes.
@@ -185,6 +190,8 @@ impl Engine {
             failure: None,
             stuck: 0,
             undrained: 0,
+            refused: Vec::new(),
+            refused_since: None,
             closings: None,
             removed: VecDeque::new(),
             half_posted: None,

@@ -97,6 +97,17 @@ impl Engine {
     #[cold]
     #[inline(never)]
     pub fn check_peers(&mut self, now: Instant) {
+        if let Some(device) = self.refusing_device() {
+            let is_removed = device.is_removed();
+            self.check_refused(is_removed, now);
+        }
+        self.check_watched(now);
+    }
+
+    /// Checks the peers alone.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn check_watched(&mut self, now: Instant) {
         // Without the timer, nothing announces that a channel has failed.
         if self.find_ended(now) || !self.peers.timer.is_there() {
             self.find_leaving(now);

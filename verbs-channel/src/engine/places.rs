@@ -15,6 +15,7 @@ impl Engine {
     pub(crate) fn add(&mut self, qp: QueuePair, max: [u32; 2]) -> ChannelId {
         self.open += 1;
         self.slots.afterwards.reserve(self.open);
+        self.refused.reserve(self.open as usize);
         let shares = self.limits.shares;
         let share @ [send, recv] = shares.map_or(max, |shares| shares.of(max));
         let peer = self.peers.unwatched();

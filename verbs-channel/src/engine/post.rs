@@ -266,7 +266,10 @@ impl Engine {
             }
             RejectReason::Post(error) if error.posted() > 0 => {
                 self.destroy_now(reservation.member, DownReason::Post(error));
-                let _aborted = self.release(reservation.member, id);
+                // If the device has refused that, `end_half_borrowed` does it.
+                if self.release(reservation.member, id).is_none() {
+                    self.half_posted = Some(id);
+                }
             }
             _ => self.not_posted(reservation, id),
         }

@@ -5,16 +5,16 @@
 //!   │ it cannot be moved; or the flushes do not come, for which the layer above waits
 //!   ▼
 //! destroy the queue pair ─── destroyed ─────────► aborted
-//!   │ the driver fails to
+//!   │ the driver fails to, and the device was not removed: see `refused`
 //!   ▼
 //! owned buffers are leaked, which is logged ────► stuck
 //! borrowed buffers in flight: the process is aborted
 //! ```
 
-use verbs_core::{Error, PollError};
+use verbs_core::{Error, PollError, QueuePair};
 
 use super::leak::{Leak, abort_with};
-use super::{Afterwards, Closed, Closing, Engine, Member, SlotBuffer};
+use super::{Afterwards, Closing, Engine, Member, SlotBuffer};
 use crate::error::DownReason;
 
 impl Engine {
@@ -62,8 +62,8 @@ impl Engine {
         if let Some(closings) = &mut deferred {
             let is_its = |closing: &Closing| closing.channel().at() == at;
             if let Some(queued) = closings.iter().position(is_its) {
-                let Closed { destroyed, .. } = closings.swap_remove(queued).destroy();
-                self.closed(at, destroyed);
+                let qp = closings.swap_remove(queued).into_queue_pair();
+                self.destroy_queue_pair(at, qp);
             }
         }
         let polled = self.close(at, reason).and_then(|()| self.poll_all());
@@ -120,13 +120,19 @@ impl Engine {
         match self.closings {
             // Borrowed buffers are given back when the caller returns.
             Some(_) if !self.has_borrowed_in_flight(at) => self.defer_destroying(at, qp),
-            _ => {
-                let (destroyed, left) = qp.destroy();
-                self.slots.afterwards.push(Afterwards::QueuePair(left));
-                self.closed(at, destroyed);
-            }
+            _ => self.destroy_queue_pair(at, qp),
         }
         left
+    }
+
+    /// Destroys a queue pair that was taken out of its member.
+    fn destroy_queue_pair(&mut self, at: u32, qp: QueuePair) {
+        let (destroyed, left) = qp.destroy();
+        self.slots.afterwards.push(Afterwards::QueuePair(left));
+        match destroyed {
+            Err(error) if self.pd.context().may_be_removed(&error) => self.refuse(at, error),
+            destroyed => self.closed(at, destroyed),
+        }
     }
 
     /// The second half: records whether a member's queue pair could be destroyed.
@@ -248,8 +254,12 @@ impl Drop for Engine {
         if self.is_in_child() {
             return;
         }
-        self.destroy_deferred();
+        while let Some(closing) = self.next_closing() {
+            // It belongs to this engine, so this does not fail.
+            let _finished = self.finish_close(closing.destroy_at_once());
+        }
         self.closings = None;
+        self.end_refused_now();
         for at in 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX) {
             // A queue pair that was handed out to be destroyed, and not returned: it is unknown
             // when the device is done with its buffers.
@@ -257,6 +267,7 @@ impl Drop for Engine {
             self.closed(at, Err(Error::InUse { object }));
         }
         self.destroy_all(DownReason::Closed);
+        self.end_refused_now();
         while let Some(next) = self.next_afterwards() {
             next.run();
         }

@@ -35,7 +35,7 @@ pub(crate) trait Ladder: Steps {
         if !is_flushed {
             self.step(|poller| poller.engine.destroy_now(at, reason));
         }
-        self.run_afterwards();
+        self.finish_destroying();
     }
 
     /// Aborts a member if it has borrowed buffers in flight. What has completed by now is no reason to.

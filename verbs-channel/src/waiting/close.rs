@@ -48,7 +48,7 @@ impl Poller {
             self.abort(at, reason);
         }
         self.engine.destroy_now(at, reason);
-        self.run_afterwards();
+        self.finish_destroying();
         self.engine.remove_at(at);
         let destroyed = self.engine.member(at).and_then(Member::destroyed);
         // It has not been destroyed if a layer above has taken it out.

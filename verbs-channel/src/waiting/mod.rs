@@ -119,7 +119,7 @@ impl Poller {
             && (self.engine.has_leaving_peers() || self.next_check.is_none_or(|next| now >= next));
         if is_due {
             self.next_check = now.checked_add(CHECK);
-            self.engine.check_peers(now);
+            self.engine.check_watched(now);
         }
     }
 }

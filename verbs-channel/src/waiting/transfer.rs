@@ -118,7 +118,7 @@ impl Drop for Running<'_> {
             // As above.
             let _destroyed = poller.engine.destroy_of(channel, reason);
         }
-        poller.run_afterwards();
+        poller.finish_destroying();
         transfer.take_all_done(&mut poller.engine, ignore);
         // On queue pairs that the program has taken out to destroy them.
         transfer.end_in_flight();

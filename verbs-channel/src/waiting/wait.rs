@@ -1,6 +1,9 @@
 //! Waits: poll until a condition holds, read the clock, and probe the device.
 
+use std::thread;
 use std::time::{Duration, Instant};
+
+use verbs_core::Context;
 
 use super::Poller;
 use super::deadline::Deadline;
@@ -22,13 +25,39 @@ pub(crate) trait Steps {
         while let Some(next) = self.step(|poller| poller.engine.next_afterwards()) {
             next.run();
         }
+        let device = |poller: &mut Poller| poller.engine.refusing_device().cloned();
+        if let Some(device) = self.step(device) {
+            self.check_refused(&device);
+        }
+    }
+
+    /// Looks whether a device that has refused to destroy queue pairs is removed.
+    #[cold]
+    #[inline(never)]
+    fn check_refused(&mut self, device: &Context) {
+        let (is_removed, now) = (device.is_removed(), Instant::now());
+        self.step(|poller| poller.engine.check_refused(is_removed, now));
+        while let Some(next) = self.step(|poller| poller.engine.next_afterwards()) {
+            next.run();
+        }
+    }
+
+    /// Runs what the engine has left for afterwards, until all queue pairs that were to be destroyed are, or are
+    /// stuck: for the drain timeout at most.
+    fn finish_destroying(&mut self) {
+        self.run_afterwards();
+        while self.step(|poller| poller.engine.refusing_device().is_some()) {
+            thread::sleep(LOOK);
+            self.run_afterwards();
+        }
     }
 
     /// A post was rejected, and perhaps its queue pair destroyed.
     #[cold]
     #[inline(never)]
     fn rejected(&mut self, reason: RejectReason) -> RejectReason {
-        self.run_afterwards();
+        self.finish_destroying();
+        self.step(|poller| poller.engine.end_half_borrowed());
         reason
     }
 
@@ -121,3 +150,6 @@ impl Poller {
         }
     }
 }
+
+/// How often it is looked whether a device is removed.
+const LOOK: Duration = Duration::from_millis(1);

@@ -51,6 +51,7 @@ mod prepared;
 mod reentered;
 mod registration_cache;
 mod rejected;
+mod removed;
 mod replaced;
 mod results;
 mod scopes;

@@ -22,7 +22,7 @@ use crate::fake_device::{
 };
 use crate::reentered::{reach, reached};
 
-const ROLE: &str = "VERBS_TEST_ROLE";
+pub(crate) const ROLE: &str = "VERBS_TEST_ROLE";
 
 #[test]
 fn stuck_owned_buffers_are_leaked_and_logged() {
@@ -365,7 +365,7 @@ fn with_borrowed_buffers_the_process_aborts() {
 }
 
 /// Runs a test in a process of its own.
-fn again(test: &str, role: &str) -> Output {
+pub(crate) fn again(test: &str, role: &str) -> Output {
     let mut command = Command::new(env::current_exe().unwrap());
     command
         .args(["--exact", test, "--nocapture"])

@@ -1,0 +1,310 @@
+//! A device that is removed: every call fails with `EIO`, and some time after that its directory is gone from sysfs.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, fs, process, thread};
+
+use fake_libibverbs::with;
+use verbs_channel::{Channel, CloseError, DownReason, Error, Outgoing, TransportError};
+use verbs_harness::logged::{lines, listen};
+
+use crate::fake_device::{DRAIN, LONG, bounded, called, channel_with, refuse, region};
+use crate::stuck::{ROLE, again};
+
+/// The directory of the devices, in one that is removed with it.
+struct Sysfs(PathBuf);
+
+impl Sysfs {
+    /// That of this thread's library, with its device.
+    fn new() -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let root = env::temp_dir().join(format!("verbs-removed-{}-{number}", process::id()));
+        let class = root.join("class/infiniband");
+        fs::create_dir_all(class.join("fake0")).unwrap();
+        with(|library| library.sysfs = root);
+        Self(class)
+    }
+
+    fn remove(&self) {
+        fs::remove_dir(self.0.join("fake0")).unwrap();
+    }
+
+    /// The directory of the class is elsewhere from now on.
+    fn unmount(&self) {
+        fs::rename(&self.0, self.0.with_file_name("before")).unwrap();
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        fs::rename(self.0.join(from), self.0.join(to)).unwrap();
+    }
+}
+
+impl Drop for Sysfs {
+    fn drop(&mut self) {
+        let root = self.0.ancestors().nth(2).unwrap();
+        fs::remove_dir_all(root).unwrap();
+    }
+}
+
+/// From now on every call of the device fails.
+fn fails() {
+    for verb in [
+        "ibv_modify_qp",
+        "ibv_query_qp",
+        "ibv_destroy_qp",
+        "ibv_dereg_mr",
+    ] {
+        refuse(verb, 20);
+    }
+}
+
+/// Ways to have a borrowed buffer in flight as the device is removed.
+const BORROWS: [fn(&mut Channel) -> Option<TransportError>; 5] = [
+    |channel| {
+        let mut into = region(channel);
+        let ended = channel.receive_timeout(into.scatter_element(..).unwrap(), Duration::ZERO);
+        transport(ended.map(drop))
+    },
+    |channel| {
+        // Until a query finds that the device does not answer.
+        let mut into = region(channel);
+        let ended = channel.receive(into.scatter_element(..).unwrap());
+        transport(ended.map(drop))
+    },
+    |channel| {
+        let mut into = region(channel);
+        let ended = channel.scope(|scope| {
+            let (ended, _element) = scope
+                .lend_receive(into.scatter_element(..).unwrap())?
+                .spin_poll();
+            Ok::<_, Error>(ended.unwrap_err())
+        });
+        ended.ok()
+    },
+    |channel| {
+        let from = region(channel);
+        with(|library| library.poll_answer = Some(-libc::EIO));
+        transport(channel.send(from.gather_element(..).unwrap()))
+    },
+    |channel| {
+        // The device may have got a part of it.
+        let from = region(channel);
+        with(|library| library.refuse_post = Some((0, libc::EIO, false)));
+        let ended = channel.run(Outgoing::send(from.gather_element(..).unwrap()));
+        assert!(matches!(ended, Err(Error::Rejected(_))), "{ended:?}");
+        channel.down_reason().map(TransportError::Aborted)
+    },
+];
+
+fn transport(ended: Result<(), Error>) -> Option<TransportError> {
+    match ended {
+        Err(Error::Transport(error)) => Some(error),
+        _ => None,
+    }
+}
+
+fn assert_nothing_is_leaked() {
+    let lines = lines();
+    let leaked = lines
+        .iter()
+        .find(|line| line.contains("leaked 1 buffers") || line.contains("bytes"));
+    assert_eq!(leaked, None, "{lines:?}");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it reads directories")]
+fn borrowed_buffer_of_a_removed_device_comes_back_as_aborted() {
+    listen();
+    for (way, borrow) in BORROWS.iter().enumerate() {
+        let sysfs = Sysfs::new();
+        let mut channel = channel_with(LONG);
+        fails();
+        sysfs.remove();
+        let ended = bounded(|| borrow(&mut channel));
+        assert!(
+            matches!(ended, Some(TransportError::Aborted(_))),
+            "{way}: {ended:?}"
+        );
+        assert!(called("ibv_destroy_qp"));
+        drop(channel);
+        with(|library| library.refuse.clear());
+    }
+    assert_nothing_is_leaked();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it reads directories")]
+fn wait_for_the_removal_ends_with_it() {
+    for borrow in BORROWS {
+        let sysfs = Sysfs::new();
+        let mut channel = channel_with(LONG);
+        fails();
+        let (start, late) = (Instant::now(), Duration::from_millis(100));
+        let ended = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(late);
+                sysfs.remove();
+            });
+            bounded(|| borrow(&mut channel))
+        });
+        assert!(
+            matches!(ended, Some(TransportError::Aborted(_))),
+            "{ended:?}"
+        );
+        assert!(start.elapsed() >= late, "the kernel had not destroyed it");
+        with(|library| library.refuse.clear());
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it reads directories")]
+fn device_that_is_back_under_its_name_was_removed() {
+    let sysfs = Sysfs::new();
+    let mut channel = channel_with(LONG);
+    let ticket = channel.start_receive(region(&channel)).unwrap();
+    fails();
+    // Made before the other is gone, so that it has an inode of its own.
+    fs::create_dir(sysfs.0.join("new")).unwrap();
+    sysfs.remove();
+    sysfs.rename("new", "fake0");
+    bounded(|| channel.abort());
+    let ended = channel.poll(ticket).unwrap().unwrap();
+    let aborted = TransportError::Aborted(DownReason::Closed);
+    assert_eq!(ended.result.unwrap_err(), aborted);
+    assert!(ended.buffer.is_some());
+    assert!(matches!(channel.close(), Ok(()) | Err(CloseError::Down(_))));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it reads directories")]
+fn device_that_is_renamed_or_unknown_was_not_removed() {
+    listen();
+    for way in 0..4 {
+        let sysfs = Sysfs::new();
+        let mut channel = channel_with(DRAIN);
+        let ticket = channel.start_receive(region(&channel)).unwrap();
+        fails();
+        match way {
+            // The driver's own errors.
+            0 => {}
+            1 => sysfs.rename("fake0", "fake7"),
+            // The directory of another namespace.
+            2 => {
+                sysfs.unmount();
+                fs::create_dir(&sysfs.0).unwrap();
+            }
+            _ => sysfs.unmount(),
+        }
+        bounded(|| channel.abort());
+        let ended = channel.poll(ticket).unwrap().unwrap();
+        assert_eq!(ended.result.unwrap_err(), TransportError::Stuck, "{way}");
+        assert!(ended.buffer.is_none());
+        assert_eq!(channel.close(), Err(CloseError::Stuck));
+        with(|library| library.refuse.clear());
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri starts no other process")]
+fn errors_of_a_driver_abort_the_process_if_a_buffer_is_borrowed() {
+    if let Ok(way) = env::var(ROLE) {
+        let _sysfs = Sysfs::new();
+        let mut channel = channel_with(DRAIN);
+        fails();
+        BORROWS[way.parse::<usize>().unwrap()](&mut channel);
+        // Not reached: the borrow would have ended while the device may still write.
+        process::exit(3);
+    }
+    for way in 0..BORROWS.len() {
+        let name = "removed::errors_of_a_driver_abort_the_process_if_a_buffer_is_borrowed";
+        let output = again(name, &way.to_string());
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            output.status.signal(),
+            Some(libc::SIGABRT),
+            "{way}: {words}"
+        );
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it reads directories")]
+fn dropped_channel_of_a_removed_device_frees_its_buffers_without_a_wait() {
+    listen();
+    for is_removed in [true, false] {
+        let sysfs = Sysfs::new();
+        let mut channel = channel_with(LONG);
+        let _ticket = channel.start_receive(region(&channel)).unwrap();
+        fails();
+        if is_removed {
+            sysfs.remove();
+        }
+        bounded(|| drop(channel));
+        let is_leaked = lines().iter().any(|line| line.contains("leaked 1 buffers"));
+        assert_eq!(is_leaked, !is_removed);
+        with(|library| library.refuse.clear());
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it reads directories")]
+fn queue_pair_that_is_destroyed_without_its_engine_waits_for_the_removal() {
+    for is_removed in [true, false] {
+        let sysfs = Sysfs::new();
+        let mut channel = channel_with(DRAIN);
+        let ticket = channel.start_receive(region(&channel)).unwrap();
+        let id = channel.id();
+        let engine = channel.engine_mut();
+        engine.defer_closing();
+        engine.destroy(id, DownReason::Closed).unwrap();
+        let closing = engine.next_closing().unwrap();
+        fails();
+        let closed = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(DRAIN / 10);
+                if is_removed {
+                    sysfs.remove();
+                }
+            });
+            bounded(|| closing.destroy())
+        });
+        engine.finish_close(closed).unwrap();
+        let ended = channel.poll(ticket).unwrap().unwrap();
+        assert_eq!(ended.buffer.is_some(), is_removed);
+        with(|library| library.refuse.clear());
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it reads directories")]
+fn layer_that_checks_its_peers_finds_the_removal() {
+    for is_removed in [true, false] {
+        let sysfs = Sysfs::new();
+        let mut channel = channel_with(DRAIN);
+        let ticket = channel.start_receive(region(&channel)).unwrap();
+        let (id, now) = (channel.id(), Instant::now());
+        fails();
+        let engine = channel.engine_mut();
+        engine.destroy(id, DownReason::Closed).unwrap();
+        engine.check_peers(now);
+        assert!(
+            engine.take(ticket).unwrap().is_none(),
+            "the device may have it"
+        );
+        assert!(engine.destroyed(id).is_none());
+        if is_removed {
+            sysfs.remove();
+        } else {
+            engine.check_peers(now + DRAIN - Duration::from_millis(1));
+            assert!(engine.destroyed(id).is_none());
+        }
+        engine.check_peers(now + DRAIN);
+        let ended = engine.take(ticket).unwrap().unwrap();
+        assert_eq!(ended.buffer.is_some(), is_removed);
+        assert_eq!(engine.destroyed(id).unwrap().is_ok(), is_removed);
+        with(|library| library.refuse.clear());
+    }
+}
