@@ -12,7 +12,7 @@ use std::ptr;
 /// one cannot: it goes through the process's own addresses. Where they may be unmapped while registered, use
 /// [`with_copy`](Self::with_copy) and a copy that notices, such as one by `process_vm_readv`: the operation
 /// then fails with a protection error.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Registered {
     base: *mut u8,
     length: usize,
@@ -33,7 +33,7 @@ impl Registered {
     ///
     /// # Safety
     ///
-    /// Until the region that this is registered as has been deregistered, or the card is dropped:
+    /// Until the region that this is registered as has been deregistered, or whatever has this value is dropped:
     ///
     /// - `base` is valid for reads of `length` bytes, and for writes if the region's access allows any;
     /// - nothing holds a reference to bytes that a posted receive, read or atomic may write, or that a peer

@@ -51,12 +51,11 @@ impl QueuePair {
                 break;
             }
             if entry.is_read_or_atomic() {
-                is_complete = false;
-                if self.requester.unacked.since(entry.first) < 0 {
-                    reached = entry.first;
-                } else {
-                    reached = self.requester.unacked;
-                }
+                // All of the answer before that packet may have come.
+                let unacked = self.requester.unacked;
+                let has_begun = unacked.since(entry.first) >= 0;
+                reached = if has_begun { unacked } else { entry.first };
+                is_complete = reached == before;
                 break;
             }
             if entry.last().since(before) >= 0 {
@@ -162,11 +161,8 @@ impl QueuePair {
     /// the one that it answers, and this is the part of the answer that is missing.
     fn answers_front(&mut self, card: &mut Card, psn: Psn) -> bool {
         if !self.advance(card, psn) {
-            // An answer is missing; or it has come, and all before this packet is taken.
-            if self.requester.unacked != psn {
-                self.retry(card, false);
-                return false;
-            }
+            self.retry(card, false);
+            return false;
         }
         let Some(front) = self.requester.queue.front() else {
             return false;

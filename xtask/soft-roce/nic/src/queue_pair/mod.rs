@@ -111,7 +111,7 @@ impl QueuePair {
         }
         match header.deth {
             None => self.attributes.path.destination == route.source,
-            Some(deth) => deth.qkey == self.attributes.qkey || self.is_general_services(),
+            Some(deth) => deth.qkey == self.own_qkey(),
         }
     }
 
@@ -147,8 +147,12 @@ impl QueuePair {
         self.settle(card);
     }
 
-    pub(crate) const fn is_general_services(&self) -> bool {
-        self.number == 1
+    /// The `Q_Key` of datagrams to this queue pair: one for all that are queue pair 1 (10.2.5).
+    const fn own_qkey(&self) -> u32 {
+        match self.number {
+            1 => 0x8001_0000,
+            _ => self.attributes.qkey,
+        }
     }
 
     /// Bytes of a full packet.

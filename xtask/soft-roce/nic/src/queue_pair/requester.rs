@@ -42,11 +42,11 @@ impl QueuePair {
                 return None;
             }
             let local = match entry.opcode {
-                SendOpcode::BindWindow(bind) => {
+                SendOpcode::BindWindow(bind) if self.options.transport != Transport::Ud => {
                     let is_bound = card.memory.bind(self.options.domain, self.number, &bind);
                     Some((is_bound, Status::MW_BIND_ERR))
                 }
-                SendOpcode::LocalInvalidate(key) => {
+                SendOpcode::LocalInvalidate(key) if self.options.transport == Transport::Rc => {
                     let is_done = card
                         .memory
                         .invalidate(self.options.domain, self.number, key);
@@ -141,11 +141,7 @@ impl QueuePair {
         if let (Transport::Ud, Some(to)) = (transport, entry.to) {
             // 10.2.5: the highest bit stands for the own key.
             let is_own = to.qkey >> 31 == 1;
-            let qkey = if is_own {
-                self.attributes.qkey
-            } else {
-                to.qkey
-            };
+            let qkey = if is_own { self.own_qkey() } else { to.qkey };
             header.queue_pair = to.queue_pair;
             header.deth = Some(Deth {
                 qkey,

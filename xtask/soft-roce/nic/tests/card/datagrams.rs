@@ -213,7 +213,7 @@ fn groups_are_for_datagrams_and_keep_their_members() {
 }
 
 #[test]
-fn queue_pair_1_is_there_once_and_takes_any_q_key() {
+fn queue_pair_1_is_there_once_with_a_q_key_that_all_know() {
     let mut world = World::new();
     let mut options = world.b.options(Transport::Ud);
     options.is_general_services = true;
@@ -228,11 +228,20 @@ fn queue_pair_1_is_there_once_and_takes_any_q_key() {
         .nic
         .connect(1, path, Psn::new(1), 0x8001_0000, Psn::new(1))
         .unwrap();
-    let qa = datagram_pair(&mut world.a);
+    let mut options = world.a.options(Transport::Ud);
+    options.is_general_services = true;
+    let sender = world.a.nic.create_qp(&options).unwrap();
+    let (path, psn) = (AddressVector::to(world.b.gid), Psn::new(1));
+    world.a.nic.connect(sender, path, psn, 0, psn).unwrap();
+    let other = datagram_pair(&mut world.a);
     let received = world.b.buffer(300, ALL);
     world.b.post_receive(1, 4, &[received.element()]);
-    let to = (world.b.gid, 1, QKEY);
-    send(&mut world.a, qa, to, SendOpcode::Send, &[]);
+    let to = |qkey| (world.b.gid, 1, qkey);
+    let (wrong, right) = (to(QKEY), to(0x8001_0000));
+    send(&mut world.a, other, wrong, SendOpcode::Send, &[]);
+    world.run();
+    assert_eq!(world.b.statuses(), []);
+    send(&mut world.a, sender, right, SendOpcode::Send, &[]);
     world.run();
     assert_eq!(world.b.statuses(), [(4, Status::SUCCESS)]);
 }

@@ -17,6 +17,7 @@ mod random;
 mod shared;
 mod timers;
 mod tools;
+mod unmapped;
 mod unreliable;
 mod windows;
 mod wire;
