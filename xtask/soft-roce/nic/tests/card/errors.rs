@@ -1,10 +1,10 @@
 //! Requests that are refused: each NAK, and what both sides complete (9.7.5, 9.9.3).
 
 use crate::link::{ALL, Host, World, pattern};
-use soft_nic::packet::{Body, NakCode, Syndrome};
+use soft_nic::packet::{Body, Extra, Header, NakCode, Place, Reth, Syndrome};
 use soft_nic::{
-    Access, AttributeMask, Element, Event, Profile, QueuePairState, RemoteAddress, SendOpcode,
-    Status, Transport,
+    Access, AttributeMask, Element, Event, Profile, Psn, QueuePairState, RemoteAddress, Route,
+    SendOpcode, Status, Transport,
 };
 
 /// What a card of the specification does.
@@ -292,4 +292,102 @@ fn memory_that_is_taken_back_during_a_read_ends_it_with_a_remote_access_error() 
     world.run();
     assert_eq!(world.a.statuses(), [(1, Status::REM_ACCESS_ERR)]);
     assert!(is_broken(&world.b, qb));
+}
+
+#[test]
+fn a_failed_request_has_a_completion_even_if_it_is_not_signaled() {
+    let mut world = World::new();
+    let (qa, _) = world.pair(Transport::Rc);
+    let (local, remote) = (world.a.buffer(8, ALL), world.b.buffer(4, ALL));
+    let elements = [local.element()];
+    let opcode = SendOpcode::Write(remote.remote(0));
+    let mut request = soft_nic::SendRequest::new(1, opcode, soft_nic::Data::Elements(&elements));
+    request.is_signaled = false;
+    world.a.nic.post_send(qa, &request).unwrap();
+    world.run();
+    assert_eq!(world.a.statuses(), [(1, Status::REM_ACCESS_ERR)]);
+}
+
+/// A kind of packet, for some memory of `b`.
+type Kind = fn(Reth) -> Body;
+
+/// Gives `b` packets of these kinds and lengths, one after the other; returns its refusals.
+fn injected(kinds: &[(Kind, usize)]) -> Vec<NakCode> {
+    let mut world = World::new();
+    let (_, qb) = world.pair(Transport::Rc);
+    let buffer = world.b.buffer(8192, ALL);
+    world.b.post_receive(qb, 1, &[buffer.element()]);
+    let remote = buffer.remote(0);
+    // A write of three packets.
+    let reth = Reth {
+        address: remote.address,
+        rkey: remote.rkey,
+        length: 2500,
+    };
+    let route = Route::new(world.a.gid, world.b.gid);
+    for (kind, length) in kinds {
+        let psn = Psn::new(world.b.nic.query_qp(qb).unwrap().rq_psn);
+        let header = Header::new(Transport::Rc, kind(reth), qb, psn);
+        let packet = header.packet(&route, &vec![7; *length]);
+        world.b.nic.receive(world.now, &route, &packet);
+    }
+    world.run();
+    naks(&world)
+}
+
+#[test]
+fn packets_of_a_wrong_length_or_out_of_order_are_an_invalid_request() {
+    const fn send(place: Place) -> Body {
+        Body::Send(place, Extra::None)
+    }
+    let send_first: Kind = |_| send(Place::First);
+    let send_middle: Kind = |_| send(Place::Middle);
+    let send_last: Kind = |_| send(Place::Last);
+    let send_only: Kind = |_| send(Place::Only);
+    let write_first: Kind = |reth| Body::Write(Place::First, Some(reth), None);
+    let write_middle: Kind = |_| Body::Write(Place::Middle, None, None);
+    let write_last: Kind = |_| Body::Write(Place::Last, None, None);
+    let write_only: Kind = |reth| Body::Write(Place::Only, Some(reth), None);
+    let good: [&[(Kind, usize)]; 3] = [
+        &[(send_first, 1024), (send_middle, 1024), (send_last, 1)],
+        &[(write_first, 1024), (write_middle, 1024), (write_last, 452)],
+        &[(send_only, 1024)],
+    ];
+    for packets in good {
+        assert_eq!(injected(packets), [], "{}", packets.len());
+    }
+    let bad: [(&str, &[(Kind, usize)]); 13] = [
+        ("a short first", &[(send_first, 1020)]),
+        ("a long only", &[(send_only, 1025)]),
+        ("a short middle", &[(send_first, 1024), (send_middle, 1020)]),
+        ("an empty last", &[(send_first, 1024), (send_last, 0)]),
+        ("no first", &[(send_middle, 1024)]),
+        ("no first, and a last", &[(send_last, 8)]),
+        ("two firsts", &[(send_first, 1024), (send_first, 1024)]),
+        (
+            "a write in a send",
+            &[(send_first, 1024), (write_middle, 1024)],
+        ),
+        (
+            "a read in a send",
+            &[(send_first, 1024), (Body::ReadRequest, 0)],
+        ),
+        ("a short write", &[(write_first, 1020)]),
+        (
+            "a write that ends early",
+            &[(write_first, 1024), (write_last, 1024)],
+        ),
+        (
+            "a write that goes on",
+            &[
+                (write_first, 1024),
+                (write_middle, 1024),
+                (write_middle, 452),
+            ],
+        ),
+        ("a write longer than it says", &[(write_only, 1024)]),
+    ];
+    for (name, packets) in bad {
+        assert_eq!(injected(packets), [NakCode::InvalidRequest], "{name}");
+    }
 }

@@ -162,3 +162,24 @@ fn a_write_with_immediate_data_that_finds_no_receive_is_repeated_from_its_last_p
     assert_eq!(remote.bytes(), pattern(3000));
     assert_eq!(world.count(|body| matches!(body, Body::Write(..))), 4);
 }
+
+#[test]
+fn retries_are_counted_anew_for_each_loss() {
+    let mut world = World::new();
+    let (qa, qb) = world.pair(Transport::Rc);
+    change(&mut world, qa, AttributeMask::RETRY_CNT, |attributes| {
+        attributes.retry_cnt = 1;
+    });
+    let mut count = 0;
+    world.loses = Box::new(move |header| {
+        count += u32::from(header.body.is_request());
+        header.body.is_request() && count % 2 == 1
+    });
+    for number in 0..5 {
+        world.b.post_receive(qb, number, &[]);
+        world.a.post(qa, number, SendOpcode::Send, &[]);
+        world.run_for(Duration::from_secs(1));
+    }
+    let expected: Vec<_> = (0..5).map(|number| (number, Status::SUCCESS)).collect();
+    assert_eq!(world.a.statuses(), expected);
+}

@@ -264,3 +264,23 @@ fn a_window_of_type_1_moves_and_is_unbound_by_no_length() {
     assert_eq!(write(&mut world, qa, to(none), 8), Status::REM_ACCESS_ERR);
     world.b.nic.dereg_mr(second.lkey).unwrap();
 }
+
+#[test]
+fn a_window_of_type_1_is_not_invalidated() {
+    let mut world = World::new();
+    let (qa, qb) = world.pair(Transport::Rc);
+    let region = world.b.buffer(64, ALL);
+    let key = window(&mut world.b, WindowKind::Type1);
+    let bind = SendOpcode::BindWindow(bind(key, key, &region, 0, 64));
+    world.b.post(qb, 1, bind, &[]);
+    world.run();
+    let to = RemoteAddress {
+        address: region.address(),
+        rkey: key,
+    };
+    assert_eq!(write(&mut world, qa, to, 8), Status::SUCCESS);
+    world.b.post(qb, 2, SendOpcode::LocalInvalidate(key), &[]);
+    world.run();
+    let expected = [(1, Status::SUCCESS), (2, Status::LOC_QP_OP_ERR)];
+    assert_eq!(world.b.statuses(), expected);
+}
