@@ -32,10 +32,11 @@ impl Card {
         &mut self,
         queue: CompletionQueueId,
         completion: Completion,
+        slots: u32,
         is_solicited: bool,
     ) -> bool {
         match self.completion_queues.get_mut(queue.0) {
-            Some(found) => found.push(queue, completion, is_solicited, &mut self.events),
+            Some(found) => found.push(queue, completion, slots, is_solicited, &mut self.events),
             None => false,
         }
     }

@@ -113,7 +113,8 @@ pub(crate) struct CompletionQueue {
     pub(crate) capacity: u32,
     /// Queue pairs that use it, twice if for both of their queues.
     pub(crate) users: u32,
-    entries: VecDeque<Completion>,
+    /// Each with the slots of its queue that are free when it was polled.
+    entries: VecDeque<(Completion, u32)>,
     armed: Option<Armed>,
     /// Whether an event of an overrun waits to be taken: one is enough.
     pub(crate) has_overrun_event: bool,
@@ -157,6 +158,7 @@ impl CompletionQueue {
         &mut self,
         id: CompletionQueueId,
         completion: Completion,
+        slots: u32,
         is_solicited: bool,
         events: &mut Events,
     ) -> bool {
@@ -167,7 +169,7 @@ impl CompletionQueue {
             }
             return false;
         }
-        self.entries.push_back(completion);
+        self.entries.push_back((completion, slots));
         let is_wanted = match self.armed {
             None => false,
             Some(Armed::Next) => true,
@@ -180,12 +182,13 @@ impl CompletionQueue {
         true
     }
 
-    pub(crate) fn poll(&mut self) -> Option<Completion> {
+    pub(crate) fn poll(&mut self) -> Option<(Completion, u32)> {
         self.entries.pop_front()
     }
 
     /// Removes what a queue pair left.
     pub(crate) fn forget(&mut self, queue_pair: u32) {
-        self.entries.retain(|entry| entry.queue_pair != queue_pair);
+        self.entries
+            .retain(|(entry, _)| entry.queue_pair != queue_pair);
     }
 }

@@ -55,6 +55,10 @@ pub struct Profile {
 
     /// Whether capacities become 2<sup>k</sup> − 1. rxe: yes; asked for 4, there is room for 7.
     pub rounds_up: bool,
+    /// Whether a slot of a queue is free again only when its completion, or a later one of the same queue, was
+    /// polled. rxe: no, when the request has completed. mlx5 and others: yes, so that a program that never asks
+    /// for a completion finds its send queue full for ever.
+    pub holds_slots: bool,
     /// Whether regions may have on-demand paging, which to this card is as any other memory. rxe: since Linux
     /// 6.15, not 6.1, where `ON_DEMAND` is `EINVAL`; yes here.
     pub on_demand_paging: bool,
@@ -120,6 +124,7 @@ impl Default for Profile {
             packets_per_ack: 64,
             source_port: crate::packet::ROCE_PORT,
             rounds_up: true,
+            holds_slots: false,
             on_demand_paging: true,
             receives_in_reset: true,
             retries_seven_for_ever: true,
@@ -154,6 +159,7 @@ impl Profile {
             max_unacknowledged: 16,
             packets_per_ack: 4,
             rounds_up: false,
+            holds_slots: true,
             receives_in_reset: false,
             retries_seven_for_ever: false,
             local_fault: Status::LOC_PROT_ERR,

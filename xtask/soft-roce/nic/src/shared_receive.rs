@@ -52,13 +52,14 @@ impl ReceiveQueue {
         self.waiting.len()
     }
 
-    pub(crate) fn post(&mut self, request: &ReceiveRequest<'_>) -> Result<()> {
+    /// Posts a receive, if there are fewer than `room`.
+    pub(crate) fn post(&mut self, request: &ReceiveRequest<'_>, room: u32) -> Result<()> {
         if u32::try_from(request.elements.len()).map_or(true, |len| len > self.max_sge) {
             return Err(invalid(
                 "a receive has more elements than its queue was made for",
             ));
         }
-        if u32::try_from(self.waiting.len()).map_or(true, |len| len >= self.max_wr) {
+        if u32::try_from(self.waiting.len()).map_or(true, |len| len >= room) {
             return Err(full("the receive queue is full"));
         }
         let mut receive = self.spare.pop().unwrap_or_default();

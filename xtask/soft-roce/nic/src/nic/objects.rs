@@ -1,6 +1,6 @@
 //! Verbs for protection domains, memory, completion queues and shared receive queues (chapter 11).
 
-use super::{Domain, DomainId, Nic};
+use super::{Domain, DomainId, Nic, find};
 use crate::completion::{Completion, CompletionQueue, CompletionQueueId};
 use crate::error::{Errno, Refused, Result, busy, full, invalid};
 use crate::memory::{Access, Registered, WindowKind};
@@ -194,7 +194,14 @@ impl Nic {
 
     /// Takes the oldest completion (`ibv_poll_cq`).
     pub fn poll_cq(&mut self, cq: CompletionQueueId) -> Option<Completion> {
-        self.card.completion_queues.get_mut(cq.0)?.poll()
+        let (completion, slots) = self.card.completion_queues.get_mut(cq.0)?.poll()?;
+        if slots > 0 {
+            let number = completion.queue_pair;
+            if let Some(found) = find(&mut self.queue_pairs, &mut self.general_services, number) {
+                found.release(&completion, slots);
+            }
+        }
+        Some(completion)
     }
 
     /// Asks for an event at the next completion (`ibv_req_notify_cq`), or the next that is solicited or failed.
@@ -327,7 +334,7 @@ impl Nic {
             .shared_receives
             .get_mut(srq.0)
             .ok_or(NO_SHARED_RECEIVES)?;
-        shared.queue.post(request)
+        shared.queue.post(request, shared.queue.max_wr)
     }
 }
 

@@ -42,13 +42,13 @@ impl Nic {
             if self.general_services.is_some() {
                 return Err(busy("queue pair 1 exists"));
             }
-            self.general_services = Some(Box::new(QueuePair::new(1, options)));
+            self.general_services = Some(Box::new(QueuePair::new(1, options, &self.card.profile)));
             1
         } else {
             let max = self.card.profile.max_queue_pairs;
-            let made = self
-                .queue_pairs
-                .insert(max, |number| Box::new(QueuePair::new(number, options)));
+            let made = self.queue_pairs.insert(max, |number| {
+                Box::new(QueuePair::new(number, options, &self.card.profile))
+            });
             made.ok_or(full("the card has no room for another queue pair"))?
         };
         self.used(options.domain, 1);

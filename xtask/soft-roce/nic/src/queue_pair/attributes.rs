@@ -216,6 +216,8 @@ impl QueuePair {
                 self.requester = Requester::default();
                 self.responder = Responder::default();
                 self.receives.clear();
+                self.send_slots.reset();
+                self.receive_slots.reset();
                 self.flush_at = None;
                 self.is_overrun = false;
                 card.memory.invalidate_all_of(self.number);

@@ -65,6 +65,7 @@ impl QueuePair {
             return;
         }
         while let Some(completion) = self.requester.flush_one(self.number) {
+            self.send_slots.retire();
             self.complete_send(card, completion);
         }
         while self.state == QueuePairState::Err

@@ -11,6 +11,7 @@ mod reply;
 mod requester;
 mod responder;
 mod send_queue;
+mod slots;
 mod state;
 mod unreliable;
 
@@ -20,14 +21,16 @@ pub use attributes::{QueuePairAttributes, QueuePairOptions};
 pub use state::{AttributeMask, QueuePairState};
 
 use crate::card::Card;
-use crate::completion::Completion;
+use crate::completion::{CompletedOpcode, Completion};
 use crate::error::{Result, invalid};
 use crate::memory::{Access, Accessor};
 use crate::packet::{Header, Route, Transport};
+use crate::profile::Profile;
 use crate::request::ReceiveRequest;
 use crate::shared_receive::ReceiveQueue;
 use responder::Responder;
 use send_queue::Requester;
+use slots::Slots;
 
 #[derive(Debug)]
 pub(crate) struct QueuePair {
@@ -38,6 +41,8 @@ pub(crate) struct QueuePair {
     requester: Requester,
     responder: Responder,
     receives: ReceiveQueue,
+    send_slots: Slots,
+    receive_slots: Slots,
     /// When the requests of a queue pair in ERR or SQE are flushed.
     flush_at: Option<Duration>,
     /// Whether a queue pair in SQD has completed all that it had begun.
@@ -53,7 +58,7 @@ pub(crate) struct QueuePair {
 }
 
 impl QueuePair {
-    pub(crate) fn new(number: u32, options: QueuePairOptions) -> Self {
+    pub(crate) fn new(number: u32, options: QueuePairOptions, profile: &Profile) -> Self {
         Self {
             number,
             state: QueuePairState::Reset,
@@ -61,6 +66,8 @@ impl QueuePair {
             requester: Requester::default(),
             responder: Responder::default(),
             receives: ReceiveQueue::new(options.max_recv_wr, options.max_recv_sge),
+            send_slots: Slots::new(profile.holds_slots),
+            receive_slots: Slots::new(profile.holds_slots),
             options,
             flush_at: None,
             is_drained: false,
@@ -84,7 +91,11 @@ impl QueuePair {
         if self.state == QueuePairState::Reset && !card.profile.receives_in_reset {
             return Err(invalid("the queue pair is in RESET"));
         }
-        self.receives.post(request)?;
+        let room = self
+            .options
+            .max_recv_wr
+            .saturating_sub(self.receive_slots.held());
+        self.receives.post(request, room)?;
         self.settle(card);
         Ok(())
     }
@@ -155,6 +166,16 @@ impl QueuePair {
         }
     }
 
+    /// A completion of this queue pair was polled, which frees slots.
+    pub(crate) fn release(&mut self, completion: &Completion, slots: u32) {
+        match completion.opcode {
+            CompletedOpcode::Receive | CompletedOpcode::ReceiveWriteWithImmediate => {
+                self.receive_slots.release(slots);
+            }
+            _ => self.send_slots.release(slots),
+        }
+    }
+
     /// Bytes of a full packet.
     fn mtu(&self, card: &Card) -> u32 {
         match self.options.transport {
@@ -172,12 +193,17 @@ impl QueuePair {
     }
 
     fn complete_send(&mut self, card: &mut Card, completion: Completion) {
-        let is_kept = card.complete(self.options.send_cq, completion, false);
+        let slots = self.send_slots.claim();
+        let is_kept = card.complete(self.options.send_cq, completion, slots, false);
         self.is_overrun |= !is_kept && card.profile.overrun_breaks;
     }
 
     fn complete_receive(&mut self, card: &mut Card, completion: Completion, is_solicited: bool) {
-        let is_kept = card.complete(self.options.recv_cq, completion, is_solicited);
+        if self.options.shared_receives.is_none() {
+            self.receive_slots.retire();
+        }
+        let slots = self.receive_slots.claim();
+        let is_kept = card.complete(self.options.recv_cq, completion, slots, is_solicited);
         self.is_overrun |= !is_kept && card.profile.overrun_breaks;
     }
 }

@@ -242,9 +242,11 @@ impl QueuePair {
         if matches!(self.state, Reset | Init | Rtr) {
             return Err(invalid("the queue pair is not in RTS yet"));
         }
-        if self.requester.queue.len()
-            >= usize::try_from(self.options.max_send_wr).unwrap_or(usize::MAX)
-        {
+        let room = self
+            .options
+            .max_send_wr
+            .saturating_sub(self.send_slots.held());
+        if usize::try_from(room).is_ok_and(|room| self.requester.queue.len() >= room) {
             return Err(full("the send queue is full"));
         }
         if self.options.transport == Transport::Ud && request.to.is_none() {
@@ -340,6 +342,7 @@ impl QueuePair {
             && self.is_sending()
             && let Some(entry) = self.requester.pop()
         {
+            self.send_slots.retire();
             if entry.is_signaled || status != Status::SUCCESS {
                 let mut completion =
                     Completion::new(self.number, entry.wr_id, status, entry.completed_as());

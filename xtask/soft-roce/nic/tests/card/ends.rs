@@ -292,3 +292,41 @@ fn capacities_are_as_the_profile_makes_them() {
         Errno::EINVAL
     );
 }
+
+#[test]
+fn slots_are_free_when_requests_complete_or_when_completions_are_polled() {
+    for holds in [false, true] {
+        let profile = Profile {
+            holds_slots: holds,
+            rounds_up: false,
+            ..Profile::default()
+        };
+        let mut world = World::of(profile, 1);
+        let (mut options, other) = (
+            world.a.options(Transport::Uc),
+            world.b.options(Transport::Uc),
+        );
+        options.max_send_wr = 3;
+        let (qa, _) = world.pair_of(&options, &other);
+        let post = |world: &mut World, is_signaled| {
+            let mut request =
+                soft_nic::SendRequest::new(1, SendOpcode::Send, soft_nic::Data::Elements(&[]));
+            request.is_signaled = is_signaled;
+            let posted = world.a.nic.post_send(qa, &request);
+            world.run();
+            posted.map_err(|refused| refused.errno)
+        };
+        // Two without a completion, and one with.
+        for is_signaled in [false, false, true] {
+            assert_eq!(post(&mut world, is_signaled), Ok(()));
+        }
+        let full = post(&mut world, false);
+        assert_eq!(full, if holds { Err(Errno::ENOMEM) } else { Ok(()) });
+        assert_eq!(world.a.statuses(), [(1, Status::SUCCESS)]);
+        for _ in 0..3 {
+            assert_eq!(post(&mut world, false), Ok(()));
+        }
+        let full = post(&mut world, true);
+        assert_eq!(full, if holds { Err(Errno::ENOMEM) } else { Ok(()) });
+    }
+}
