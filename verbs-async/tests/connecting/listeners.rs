@@ -8,7 +8,8 @@ use std::time::Duration;
 use async_io::Async;
 use fake_libibverbs::{assert_all_is_well, share};
 use verbs_async::verbs_channel::exchange::ExchangeError;
-use verbs_async::verbs_channel::{self};
+use verbs_async::verbs_channel::verbs_core::EventType;
+use verbs_async::verbs_channel::{self, DownReason};
 use verbs_async::{AsyncChannel, AsyncGroup, Error, ErrorChain, Listener, Result};
 
 use crate::accept;
@@ -355,4 +356,58 @@ fn a_tokio_runtime_without_timers_is_an_error() {
     assert!(text.contains(why), "{text}");
     drop((listener, group));
     assert_all_is_well();
+}
+
+#[test]
+fn listener_that_waits_ends_when_its_group_fails_and_says_why() {
+    on_both(|way| async move {
+        let group = group(&events(), 16);
+        let (listener, address) = bind();
+        let mut listener = way.listen(&group, listener);
+        let reason = DownReason::Event(EventType::CQ_ERR);
+        let fails = |error: Error| {
+            assert_eq!(error.down_reason(), Some(reason), "{error}");
+            assert!(matches!(
+                error,
+                Error::Channel(verbs_channel::Error::GroupFailed(_))
+            ));
+        };
+        assert_eq!(group.failure(), None);
+        let later = group.clone();
+        let failed = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            later.destroy_all(reason);
+        });
+        let accepted = tokio::time::timeout(LONG, listener.accept()).await;
+        fails(accepted.expect("it is woken").unwrap_err());
+        failed.await.unwrap();
+        // Again, and with a peer that connects.
+        let _peer = TcpStream::connect(address).unwrap();
+        fails(listener.accept().await.unwrap_err());
+        assert_eq!(group.failure(), Some(reason));
+    });
+}
+
+#[test]
+fn channel_of_a_failed_group_is_not_connected() {
+    on_both(|way| async move {
+        let (failed, other) = (group(&events(), 16), group(&events(), 16));
+        let (listener, address) = bind();
+        let mut listener = way.listen(&other, listener);
+        failed.destroy_all(DownReason::Event(EventType::DEVICE_FATAL));
+        let connected = tokio::spawn(way.connect(failed.clone(), address.to_string(), LONG));
+        let (connected, arrival) = tokio::join!(connected, listener.accept());
+        let reason = Some(DownReason::Event(EventType::DEVICE_FATAL));
+        assert_eq!(connected.unwrap().unwrap_err().down_reason(), reason);
+        drop(arrival);
+        let prepared = failed.prepare().unwrap();
+        let endpoint = prepared.endpoint();
+        let rejected = failed
+            .join(prepared.handshake(&endpoint).unwrap())
+            .unwrap_err();
+        assert_eq!(rejected.error().down_reason(), reason);
+        // Closing all is no failure.
+        other.destroy_all(DownReason::Closed);
+        assert_eq!(other.failure(), None);
+    });
 }
