@@ -5,26 +5,21 @@
 )]
 
 use std::fmt;
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "rdmacm")]
-use verbs_core::rdmacm::Connection;
-use verbs_core::{
-    CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair, Rejected, WorkSuccess,
-};
+use verbs_core::{CompletionChannel, CompletionQueue, ProtectionDomain, Rejected, WorkSuccess};
 
 use crate::buffer::OwnedBuffer;
 use crate::channel::{Channel, InGroup};
 use crate::channel_id::ChannelId;
 use crate::config::{ChannelBuilder, PollStrategy};
-use crate::connect::{Connected, PreparedChannel, sealed};
+use crate::connect::PreparedChannel;
 use crate::engine::{
     Completed, ConnectedMember, Engine, MemberParts, Message, SharedQueue, Ticket, Transfer,
     TransferError,
 };
-use crate::error::{DownReason, Error, Queue, RejectReason, Result};
+use crate::error::{DownReason, Error, Queue, Result};
 use crate::waiting::{Poller, Steps as _};
 
 /// Many channels that share one completion queue, one slot table and one poller.
@@ -159,7 +154,7 @@ impl ChannelGroup {
     ///
     /// # Errors
     ///
-    /// Those of [`QueuePair::builder`].
+    /// Those of [`QueuePair::builder`](verbs_core::QueuePair::builder).
     pub fn prepare(&self) -> Result<PreparedChannel<ConnectedMember>> {
         self.preparer.prepare()
     }
@@ -201,6 +196,7 @@ impl ChannelGroup {
     pub fn remove(&mut self, channel: ChannelId) -> Result<()> {
         let removed = self.poller.engine.remove(channel);
         self.poller.run_afterwards();
+        self.poller.engine.rebuild_if_unused();
         removed
     }
 
@@ -468,7 +464,7 @@ impl Preparer {
     ///
     /// # Errors
     ///
-    /// Those of [`QueuePair::builder`].
+    /// Those of [`QueuePair::builder`](verbs_core::QueuePair::builder).
     pub fn prepare(&self) -> Result<PreparedChannel<ConnectedMember>> {
         let mut limits = self.config.member_limits();
         let Some(shared) = &self.shared else {
@@ -476,46 +472,9 @@ impl Preparer {
             let claim = None;
             return Ok(PreparedChannel::new(qp, MemberParts { limits, claim }));
         };
-        let qp = shared.prepare(self.config.queue_pairs(self.config.pd(), &self.cq))?;
+        let (qp, claim) = shared.prepare(self.config.queue_pairs(self.config.pd(), &self.cq))?;
         limits.capacities[Queue::Receive as usize] = 0;
-        let claim = Some(Arc::clone(shared).claim(qp.qp_num()));
+        let claim = Some(claim);
         Ok(PreparedChannel::new(qp, MemberParts { limits, claim }))
-    }
-}
-
-impl Connected for ConnectedMember {}
-
-impl sealed::Connected for ConnectedMember {
-    type Rest = MemberParts;
-
-    fn max_recv_wr(parts: &MemberParts) -> u32 {
-        parts.limits.capacities[Queue::Receive as usize]
-    }
-
-    fn no_receive(parts: &MemberParts) -> RejectReason {
-        match parts.claim {
-            Some(_) => RejectReason::SharedReceives,
-            None => RejectReason::Backpressure(Queue::Receive),
-        }
-    }
-
-    fn begin(parts: &mut MemberParts) {
-        if let Some(claim) = &mut parts.claim {
-            claim.begin();
-        }
-    }
-
-    fn assemble(qp: QueuePair, parts: MemberParts, receives: Vec<OwnedBuffer>) -> Result<Self> {
-        Ok(Self::new(qp, parts, receives))
-    }
-
-    fn watch(&mut self, stream: TcpStream) -> Result<()> {
-        self.watch_peer(stream)
-    }
-
-    #[cfg(feature = "rdmacm")]
-    fn watch_connection(&mut self, connection: Connection) -> Result<()> {
-        Self::watch_connection(self, connection, drop);
-        Ok(())
     }
 }

@@ -72,9 +72,10 @@ impl ChannelBuilder {
     /// [`stalled_receives`](ChannelGroup::stalled_receives) counts them. They are noticed when the others have used all
     /// of the queue once, so there should be more receives than peers that may stall at once.
     ///
-    /// A message that is cut, since its channel is removed, gives its receive back. Not all drivers can be relied on for
-    /// that. A receive that is lost is replaced in the same way, and its block returns to the pool when the queue is
-    /// destroyed. If more are lost than can be replaced, all channels go down with
+    /// A message that is cut, since its channel is removed, gives its receive back. If the driver does not complete it in
+    /// time, the receive is lost. It is replaced in the same way, and its block returns to the pool when the queue is
+    /// destroyed. If half of the receives may be lost and no channel is left, the queue is replaced, which gives back
+    /// all of them. If more are lost than can be replaced, all channels go down with
     /// [`DownReason::ReceivesLost`](crate::DownReason::ReceivesLost), and no other can
     /// [join](ChannelGroup::join).
     ///
@@ -183,14 +184,9 @@ impl SharedReceivesBuilder {
             Ok::<_, Error>((spare, srq, cq))
         };
         let (spare, srq, cq) = room(spare).or_else(|_| room(0))?;
-        let queue = SharedQueue::new(srq);
-        let shared = Shared::new(
-            Arc::clone(&queue),
-            pool.clone(),
-            *count,
-            spare,
-            max_channels,
-        );
+        let queue = SharedQueue::new(srq.clone());
+        let places = [*count, spare];
+        let shared = Shared::new(srq, Arc::clone(&queue), pool.clone(), places, max_channels);
         let (mut engine, preparer) = config.engine_on(cq, max_channels, Some(queue));
         engine.share(shared).map_err(verbs_core::Error::from)?;
         Ok((engine, preparer))

@@ -7,6 +7,7 @@ pub(crate) mod deadline;
 pub(crate) mod manager;
 #[cfg(feature = "rdmacm")]
 mod meeting;
+mod member;
 #[cfg(feature = "rdmacm")]
 mod multicast;
 #[cfg(feature = "rdmacm")]

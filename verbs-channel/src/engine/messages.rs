@@ -116,7 +116,7 @@ impl Engine {
     /// `None` if the receives are not shared.
     #[must_use]
     pub fn shared_handle(&self) -> Option<u32> {
-        Some(self.shared.as_deref()?.queue.srq()?.handle())
+        Some(self.shared.as_deref()?.srq.handle())
     }
 
     /// Posts a block of the [`shared_pool`](Self::shared_pool), and then as [`refill`](Self::refill). The
@@ -165,6 +165,9 @@ impl Engine {
         if self.has_dropped_members() {
             self.forget_dropped_members();
         }
+        if self.open == 0 {
+            self.rebuild_if_unused();
+        }
         if self.shared.as_deref().is_some_and(|shared| shared.has_ends) {
             self.report_ends();
         }
@@ -209,6 +212,9 @@ impl Engine {
         }
         for qp in ended {
             let qp_num = qp.qp_num();
+            if let Some(shared) = self.shared.as_deref_mut() {
+                shared.suspect(qp_num);
+            }
             if self.closings.is_some() {
                 self.defer_destroying(ChannelId::NONE.at(), qp);
             } else {
@@ -249,6 +255,23 @@ impl Engine {
             && self.failure.is_none()
         {
             self.destroy_all(DownReason::ReceivesLost);
+        }
+        self.rebuild_if_unused();
+    }
+
+    /// If half of the shared receives may be lost, and no queue pair is left, replaces the queue: that gives back all.
+    pub(crate) fn rebuild_if_unused(&mut self) {
+        // What is left of queue pairs keeps the queue.
+        let is_unused = self.open == 0 && self.stuck == 0 && self.slots.afterwards.is_empty();
+        if is_unused
+            && !self.is_in_child()
+            && let Some(shared) = self.shared.as_deref_mut()
+            && shared.may_be_low()
+        {
+            if let Err(leak) = shared.rebuild() {
+                self.slots.afterwards.push(Afterwards::Leak(leak));
+            }
+            self.refill();
         }
     }
 
@@ -357,6 +380,7 @@ impl Engine {
         };
         if let Some(shared) = self.shared.as_deref_mut() {
             shared.has_ends = true;
+            shared.suspect(qp_num);
             shared.leave(qp_num);
         }
         polled
@@ -437,10 +461,9 @@ impl Engine {
         for ((request, element), place) in requests.iter_mut().zip(elements).zip(places) {
             *request = ReceiveWorkRequest::new(element).wr_id(shared_wr_id(*place));
         }
-        let queue = shared.queue.srq()?;
         // SAFETY: the place keeps the block until the receive has completed; or `SharedQueue` does until
         // the queue is destroyed, and leaks it if that fails. Its bytes are not accessed meanwhile.
-        let posted = unsafe { queue.post_receive(requests.get_mut(..count)?) };
+        let posted = unsafe { shared.srq.post_receive(requests.get_mut(..count)?) };
         let accepted = posted.map_or_else(|error| error.posted(), |()| count);
         for (index, place) in places.iter().enumerate() {
             match index < accepted {

@@ -81,7 +81,7 @@ impl Engine {
 
     /// The error of a query of the shared receive queue, if there is one and the driver can query it.
     fn shared_error(&self) -> Option<Error> {
-        let error = self.shared.as_deref()?.queue.srq()?.query().err()?;
+        let error = self.shared.as_deref()?.srq.query().err()?;
         (!matches!(error, Error::Unsupported { .. })).then_some(error)
     }
 }

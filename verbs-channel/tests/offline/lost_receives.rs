@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fake_libibverbs::{Library, is_in_flight, with};
+use fake_libibverbs::{Library, assert_all_is_well, is_in_flight, with};
 use verbs_channel::verbs_core::EventType;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_WR_FLUSH_ERR, ibv_wc};
 use verbs_channel::{DownReason, Error};
@@ -323,4 +323,58 @@ fn group_whose_channels_were_all_closed_takes_others() {
     let (member, _) = connected(&shared.group);
     let id = shared.group.join(member).unwrap();
     assert_eq!(shared.group.channel(id).unwrap().down_reason(), None);
+}
+
+#[test]
+fn queue_is_rebuilt_when_no_channel_is_left_if_receives_may_be_lost() {
+    // With blocks for no others, and nothing that shows a loss.
+    let mut shared = Shared::new(4, 4, 0);
+    for round in 0..40_usize {
+        let (member, _) = connected(&shared.group);
+        match round % 4 {
+            0 => drop(member),
+            _ => {
+                let id = shared.group.join(member).unwrap();
+                shared.group.remove(id).unwrap();
+            }
+        }
+        assert!(shared.group.next_message().is_none());
+        let rebuilt = with(|library| {
+            let is_create = |verb: &&&str| **verb == "ibv_create_srq";
+            library.calls.iter().filter(is_create).count()
+        });
+        assert_eq!(rebuilt, 1 + round.div_ceil(2), "when half may be lost");
+        assert_eq!(left().len(), 4);
+    }
+    let (member, qp_num) = connected(&shared.group);
+    let id = shared.group.join(member).unwrap();
+    for wr_id in left() {
+        receives(wr_id, qp_num, b"x");
+        assert_eq!(shared.next().channel, id);
+    }
+    let Shared {
+        group, pool, pd, ..
+    } = shared;
+    drop((group, pd));
+    assert_eq!(pool.available(), 4);
+    drop(pool);
+    assert_all_is_well();
+}
+
+#[test]
+fn blocks_are_leaked_if_the_queue_cannot_be_rebuilt() {
+    let mut shared = Shared::new(8, 4, 2);
+    refuse("ibv_destroy_srq", 1);
+    let old = left();
+    shared.group.remove(shared.channels[0].0).unwrap();
+    assert!(left() == old);
+    shared.group.remove(shared.channels[1].0).unwrap();
+    assert_eq!(
+        shared.pool.available(),
+        0,
+        "four are leaked, and four others posted"
+    );
+    let Shared { group, pool, .. } = shared;
+    drop(group);
+    assert_eq!(pool.available(), 4);
 }

@@ -34,6 +34,11 @@ use crate::ret;
 /// Cloning is cheap and shares the queue. Each queue pair that uses it keeps it alive, so it is destroyed
 /// after them. A posted receive belongs to the queue, not to a queue pair: it stays there when a queue
 /// pair fails or is destroyed. Receives that are left when the queue is destroyed produce no completions.
+///
+/// A queue pair takes a receive when a message begins. If the message is cut, the receive completes as flushed after
+/// the queue pair was moved to `ERR`, with soft-RoCE a moment later. If the queue pair is destroyed before that
+/// completion has been polled, the receive may be lost, since drivers may drop it with the queue pair. Its buffer
+/// belongs to the queue until that is destroyed.
 #[doc = man!("ibv_create_srq")]
 #[derive(Clone)]
 #[doc(alias = "ibv_srq")]

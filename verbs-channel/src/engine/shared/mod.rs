@@ -17,10 +17,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::mem;
 use std::sync::Arc;
 
-use verbs_core::{PostError, WorkCompletion, WorkError, WorkSuccess};
+use verbs_core::{PostError, SharedReceiveQueue, WorkCompletion, WorkError, WorkSuccess};
 
+use super::leak::Leak;
 use super::slots::SHARED_PLACES;
 use crate::buffer::{BufferPool, OwnedBuffer};
 use crate::channel_id::ChannelId;
@@ -32,6 +34,8 @@ mod queue;
 /// The shared receives of an engine.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// The same queue, to post to it. Dropped before the other, which destroys it.
+    pub(super) srq: SharedReceiveQueue,
     /// The queue. Its queue pairs are dropped before.
     pub(crate) queue: Arc<SharedQueue>,
     // Where blocks come from; `None` if receives have no memory.
@@ -49,6 +53,9 @@ pub(crate) struct Shared {
     count: usize,
     // The queue pair whose receive has failed last.
     last_failed: Option<u32>,
+    // How many queue pairs have been destroyed that may have had a receive, and how many were posted by then.
+    suspects: usize,
+    suspected_at: u64,
     arrived: VecDeque<Arrived>,
     // Messages of queue pairs that have not joined yet.
     early: Vec<Early>,
@@ -97,10 +104,10 @@ struct Early {
 impl Shared {
     /// With `count` receives, and `spare` more for those that are overtaken.
     pub(crate) fn new(
+        srq: SharedReceiveQueue,
         queue: Arc<SharedQueue>,
         pool: Option<BufferPool>,
-        count: u32,
-        spare: u32,
+        [count, spare]: [u32; 2],
         max_channels: u32,
     ) -> Self {
         // No device has this many.
@@ -108,6 +115,7 @@ impl Shared {
         let all = count.saturating_add(spare).min(SHARED_PLACES);
         let (places, max_channels) = (all as usize, max_channels as usize);
         Self {
+            srq,
             queue,
             pool,
             places: (0..places).map(|_| Place::default()).collect(),
@@ -119,6 +127,8 @@ impl Shared {
             newest: 0,
             count: count as usize,
             last_failed: None,
+            suspects: 0,
+            suspected_at: 0,
             arrived: VecDeque::with_capacity(places.saturating_add(max_channels)),
             early: Vec::with_capacity(places),
             channels: HashMap::with_capacity_and_hasher(
@@ -172,7 +182,7 @@ impl Shared {
     ) -> Option<(ChannelId, WorkError)> {
         let at = self.places.get_mut(place as usize)?;
         // A receive completes once.
-        let sequence = std::mem::take(&mut at.sequence);
+        let sequence = mem::take(&mut at.sequence);
         if sequence == 0 {
             return None;
         }
@@ -292,6 +302,48 @@ impl Shared {
             self.free.push(place);
         }
         overtaken.saturating_sub(self.channels.len() + self.queue.unjoined()) > spare
+    }
+
+    /// This queue pair is destroyed. If it has given back no receive, it may have one.
+    pub(super) fn suspect(&mut self, qp_num: u32) {
+        // After a receive that was posted later, those that are lost have been overtaken.
+        if self.newest > self.suspected_at {
+            self.suspects = 0;
+        }
+        if self.posted > 0 && self.last_failed != Some(qp_num) {
+            self.suspects += 1;
+            self.suspected_at = self.sequence;
+        }
+    }
+
+    /// Whether half of the receives may be lost, and nothing shows which.
+    pub(super) const fn may_be_low(&self) -> bool {
+        self.newest <= self.suspected_at && self.suspects * 2 >= self.count
+    }
+
+    /// Replaces the queue, if no queue pair is on it: all receives that were posted are free again. The engine has no
+    /// queue pair. With an error, the blocks have been leaked.
+    #[cold]
+    pub(super) fn rebuild(&mut self) -> Result<(), Leak> {
+        let max_wr = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
+        let rebuilt = match self.queue.rebuild(&mut self.srq, max_wr) {
+            Ok(false) => return Ok(()),
+            Ok(true) => Ok(()),
+            Err(error) => Err(error),
+        };
+        let mut buffers = 0;
+        for (at, place) in (0..).zip(&mut self.places) {
+            if mem::take(&mut place.sequence) > 0 {
+                self.free.push(at);
+                if rebuilt.is_err() {
+                    buffers += 1;
+                    #[expect(clippy::mem_forget, reason = "the device may still write to it")]
+                    mem::forget(place.buffer.take());
+                }
+            }
+        }
+        (self.posted, self.suspects) = (0, 0);
+        rebuilt.map_err(|error| Leak { buffers, error })
     }
 
     /// Places without a posted receive or a message.

@@ -7,7 +7,7 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Waker;
 
 use verbs_core::{
@@ -23,8 +23,8 @@ use crate::error::Result;
 #[derive(Debug)]
 pub(crate) struct SharedQueue {
     process: Process,
-    // `None` only while it is being destroyed.
-    srq: Option<SharedReceiveQueue>,
+    // `None` only while it is being destroyed. A queue pair is made on it, and claimed, with the lock.
+    srq: RwLock<Option<SharedReceiveQueue>>,
     // The blocks that were posted when the engine was dropped.
     left: Mutex<Vec<OwnedBuffer>>,
     claims: Mutex<Claims>,
@@ -83,18 +83,22 @@ impl SharedQueue {
     pub(crate) fn new(srq: SharedReceiveQueue) -> Arc<Self> {
         Arc::new(Self {
             process: Process::current(),
-            srq: Some(srq),
+            srq: RwLock::new(Some(srq)),
             left: Mutex::default(),
             claims: Mutex::default(),
             ended: AtomicUsize::new(0),
         })
     }
 
-    /// A queue pair on the queue.
+    /// A queue pair on the queue, which may join.
     ///
-    /// It is kept with `self`, and dropped before it.
-    pub(crate) fn prepare(&self, builder: QueuePairBuilder) -> Result<PreparedQueuePair> {
-        let Some(srq) = &self.srq else {
+    /// It is kept with the claim, and dropped before it.
+    pub(crate) fn prepare(
+        self: &Arc<Self>,
+        builder: QueuePairBuilder,
+    ) -> Result<(PreparedQueuePair, Claim)> {
+        let srq = self.srq.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(srq) = &*srq else {
             let object = "the shared receive queue";
             return Err(Error::Destroyed { object }.into());
         };
@@ -111,19 +115,41 @@ impl SharedQueue {
             }
             unused.push(mem::replace(&mut prepared, builder.build()?));
         }
+        let claim = Arc::clone(self).claim(prepared.qp_num());
         // SAFETY: an engine posts a receive on a queue pair only with a credit of its receive queue, and
         // this one gets none.
-        Ok(unsafe { prepared.assume_own_receives() })
+        Ok((unsafe { prepared.assume_own_receives() }, claim))
+    }
+
+    /// Replaces the queue by a new one of this capacity, if no queue pair is on it. Then the device has none of the
+    /// blocks that are posted. `posted_to` is the engine's clone of the queue; the engine has no queue pair.
+    ///
+    /// Returns whether it was replaced. With an error, the device may still have the blocks.
+    pub(crate) fn rebuild(
+        &self,
+        posted_to: &mut SharedReceiveQueue,
+        max_wr: u32,
+    ) -> Result<bool, Error> {
+        // While another thread prepares a channel, there is a queue pair.
+        let Ok(mut srq) = self.srq.try_write() else {
+            return Ok(false);
+        };
+        if self.unjoined() > 0 {
+            return Ok(false);
+        }
+        let Ok(new) = SharedReceiveQueue::create(posted_to.pd(), max_wr) else {
+            return Ok(false);
+        };
+        *posted_to = new.clone();
+        let old = srq.replace(new);
+        drop(srq);
+        old.map_or(Ok(()), SharedReceiveQueue::close).map(|()| true)
     }
 
     /// Whether there may be messages of an earlier queue pair with this number.
     fn is_taken(&self, qp_num: u32) -> bool {
         let claims = lock(&self.claims);
         claims.live.contains(&qp_num) || claims.ended.iter().any(|ended| ended.qp_num == qp_num)
-    }
-
-    pub(crate) const fn srq(&self) -> Option<&SharedReceiveQueue> {
-        self.srq.as_ref()
     }
 
     /// Keeps blocks that the device may write to until the queue is destroyed.
@@ -135,7 +161,7 @@ impl SharedQueue {
     }
 
     /// Adds a queue pair that may join.
-    pub(crate) fn claim(self: Arc<Self>, qp_num: u32) -> Claim {
+    fn claim(self: Arc<Self>, qp_num: u32) -> Claim {
         lock(&self.claims).live.push(qp_num);
         Claim {
             queue: self,
@@ -316,7 +342,8 @@ impl Drop for SharedQueue {
     fn drop(&mut self) {
         let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
         let blocks = mem::take(left);
-        let Some(srq) = self.srq.take() else {
+        let srq = self.srq.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Some(srq) = srq.take() else {
             return;
         };
         if let Err(error) = srq.close()

@@ -65,9 +65,13 @@ impl Device {
             if posted.is_send {
                 self.sends.push((posted.wr_id, posted.qp_num));
             } else {
+                // If it is there, it was posted to a queue that is gone.
+                self.receives.retain(|wr_id| *wr_id != posted.wr_id);
                 self.receives.push_back(posted.wr_id);
             }
         }
+        self.receives
+            .retain(|wr_id| fake_libibverbs::is_in_flight(*wr_id));
         self.sends
             .retain(|(wr_id, _)| fake_libibverbs::is_in_flight(*wr_id));
     }
