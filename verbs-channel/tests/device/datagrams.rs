@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{Device, ProtectionDomain};
-use verbs_channel::{BufferPool, Datagrams, Error, OwnedBuffer, PollStrategy, RejectReason};
+use verbs_channel::verbs_core::{Device, ProtectionDomain, Rejected};
+use verbs_channel::{
+    BufferPool, Channel, Datagrams, Error, OwnedBuffer, PollStrategy, RejectReason, verbs_core,
+};
 use verbs_harness::pair::pattern;
-use verbs_harness::{PATIENCE, begin, bounded, device_name, peer_name};
+use verbs_harness::{PATIENCE, begin, bounded, device_name, peer_name, until, wire};
 
 fn pd(device: &str) -> ProtectionDomain {
     let context = Device::by_name(device).unwrap().open().unwrap();
@@ -147,4 +149,62 @@ fn flood_is_held_back_at_the_sender_and_dropped_at_the_receiver() {
     from.send_to(&into.endpoint(), last).unwrap();
     let datagram = into.receive_from(Some(PATIENCE)).unwrap().unwrap();
     assert_eq!(&datagram[..], b"last");
+}
+
+/// Whether a datagram arrives, perhaps after some were lost.
+fn reaches(from: &mut Datagrams, pd: &ProtectionDomain, to: &mut Datagrams) -> bool {
+    let there = to.endpoint();
+    until(PATIENCE, || {
+        from.send_to(&there, buffer(pd, pattern(3, 64))).unwrap();
+        let moment = Some(Duration::from_millis(100));
+        to.receive_from(moment).unwrap().is_some()
+    })
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn address_that_goes_and_comes_back_ends_no_endpoint_and_no_prepared_channel() {
+    let test = begin!(alone, iwarp lacks "datagrams");
+    let Some([netdev, _]) = wire::netdevs(&test) else {
+        return;
+    };
+    let [here, there] = pds();
+    // One that knows by waiting, and one that finds out by a datagram that fails.
+    let mut ends = [(); 3].map(|()| Datagrams::builder(&here).build().unwrap());
+    let mut peer = Datagrams::builder(&there).build().unwrap();
+    for end in &mut ends {
+        assert!(reaches(end, &here, &mut peer));
+    }
+    let prepare = |pd| Channel::builder(pd).build().unwrap();
+    let (left, right) = (prepare(&here), prepare(&there));
+    let own = ends[0].endpoint();
+    let away = wire::without_address(&netdev);
+    let [sends, waits, receives] = &mut ends;
+    // The handle that is there fails with the device, and a new one is refused.
+    let refused = until(PATIENCE, || {
+        let sent = sends.send_to(&peer.endpoint(), buffer(&here, vec![1]));
+        match sent.map_err(Rejected::into_error) {
+            Err(Error::Core(verbs_core::Error::GidRemoved { gid, .. })) => Some(gid) == own.gid(),
+            Err(error) => panic!("{error}"),
+            Ok(()) => !sends.flush(Some(PATIENCE)),
+        }
+    });
+    assert!(refused);
+    let failure = sends.take_failed().unwrap().to_string();
+    assert!(
+        failure.contains("is no longer in its port's table"),
+        "{failure}"
+    );
+    drop(away);
+    let moment = Some(Duration::from_millis(300));
+    assert!(waits.receive_from(moment).unwrap().is_none());
+    for end in [sends, waits, receives] {
+        assert!(reaches(end, &here, &mut peer));
+        assert!(reaches(&mut peer, &there, end));
+        assert_eq!((end.down_reason(), end.endpoint().gid()), (None, own.gid()));
+    }
+    assert!(ends[1].take_failed().is_none(), "it knew before");
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let left = left.handshake(&to_right).unwrap();
+    drop((left, right.handshake(&to_left).unwrap()));
 }
