@@ -147,9 +147,8 @@ impl<R> PreparedQueuePair<R> {
     /// - [`Error::NeedsRdmaCm`](crate::Error::NeedsRdmaCm) on iWARP.
     /// - [`Error::Endpoint`](crate::Error::Endpoint) if this side's port needs an address that the peer's endpoint lacks, or
     ///   the peer's queue pair is of another [type](QpType).
-    /// - [`Error::GidRemoved`](crate::Error::GidRemoved) and [`Error::PkeyRemoved`](crate::Error::PkeyRemoved) if the
-    ///   GID or the P_Key that was chosen is not in its port's table any more. One that has moved to another index is
-    ///   used at that index.
+    /// - [`Error::GidRemoved`](crate::Error::GidRemoved) and [`Error::PkeyRemoved`](crate::Error::PkeyRemoved) if what
+    ///   was chosen is not in its port's table any more. At another index it is used there.
     /// - [`Error::Transition`](crate::Error::Transition) if there is no path to the peer's GID, or one of the values was rejected.
     ///   It names both GIDs.
     /// - The errno for anything else.

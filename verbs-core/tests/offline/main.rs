@@ -29,6 +29,7 @@ mod listening;
 mod logger;
 mod memory;
 mod modify;
+mod moved;
 #[cfg(feature = "rdmacm")]
 mod multicast_groups;
 mod path;
