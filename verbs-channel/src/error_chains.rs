@@ -89,6 +89,7 @@ fn reject_reasons() -> Vec<RejectReason> {
     let (len, max, count) = (10, 9, 10);
     let mut all = vec![
         RejectReason::Backpressure(Queue::Send),
+        RejectReason::NoCapacity(Queue::Receive),
         RejectReason::Budget(Queue::Send),
         RejectReason::Untaken,
         RejectReason::TimedOut,
@@ -141,6 +142,7 @@ const fn of_reject_reason(reason: &RejectReason) -> usize {
         RejectReason::Budget(_) => 19,
         RejectReason::NoRequest { .. } => 20,
         RejectReason::TimedOut => 21,
+        RejectReason::NoCapacity(_) => 22,
     }
 }
 
@@ -312,7 +314,7 @@ fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usiz
 fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 14);
     check(&transport_errors(), of_transport, 4);
-    check(&reject_reasons(), of_reject_reason, 22);
+    check(&reject_reasons(), of_reject_reason, 23);
     check(&exchange_errors(), of_exchange, 22);
     check(&errors(), of_error, 15);
     let first = Error::Rejected(RejectReason::Untaken);

@@ -267,13 +267,14 @@ impl AsyncDatagrams {
     /// # Errors
     ///
     /// [`RejectReason::Down`]: the endpoint has failed or was closed, and all datagrams that arrived
-    /// before were taken.
+    /// before were taken. [`RejectReason::NoCapacity`]: `max_recv_wr` is 0, so none can arrive.
     pub async fn receive_from(&self) -> Result<Datagram> {
         let take = |State { engine, .. }: &mut State| match engine.received() {
             Some(datagram) => Some(Ok(datagram)),
             None => engine
-                .down_reason()
-                .map(|reason| Err(RejectReason::Down(reason).into())),
+                .check_receives()
+                .err()
+                .map(|reason| Err(reason.into())),
         };
         // First, so that all blocks that are free are posted before this waits for a datagram.
         let (mut refill, mut taken) = (

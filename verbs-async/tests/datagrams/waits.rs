@@ -12,7 +12,9 @@ use verbs_async::verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_GRH, IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc,
 };
 use verbs_async::verbs_channel::verbs_core::{DatagramEndpoint, Gid, ProtectionDomain, QKey};
-use verbs_async::verbs_channel::{BufferPool, Datagrams, DownReason, OwnedBuffer, RejectReason};
+use verbs_async::verbs_channel::{
+    BufferPool, Datagrams, DownReason, OwnedBuffer, Queue, RejectReason,
+};
 use verbs_async::{AsyncDatagrams, Error};
 
 use verbs_harness::allocations::allocations;
@@ -389,4 +391,24 @@ fn flush_is_ready_when_the_last_block_is_free() {
         1,
         "the other is given to the one that waits"
     );
+}
+
+#[test]
+fn endpoint_without_room_is_an_error_and_no_wait() {
+    let _shared = share();
+    let bench = Bench::new();
+    let pd = bench.context.alloc_pd().unwrap();
+    let builder = Datagrams::builder(&pd).max_send_wr(0).max_recv_wr(0);
+    let datagrams = AsyncDatagrams::create(&builder, &bench.events).unwrap();
+    let reason = |error| match error {
+        Error::Rejected(reason) => reason,
+        error => panic!("{error}"),
+    };
+    let rejected = sends(datagrams.send_to(&peer(), buffer(&pd))).unwrap_err();
+    let send = RejectReason::NoCapacity(Queue::Send);
+    assert_eq!(reason(rejected.into_error()), send);
+    let receive = RejectReason::NoCapacity(Queue::Receive);
+    assert_eq!(reason(now(datagrams.receive_from()).unwrap_err()), receive);
+    drop((datagrams, builder, pd, bench));
+    assert_all_ends();
 }

@@ -23,7 +23,7 @@ impl sealed::Connected for ConnectedMember {
     fn no_receive(parts: &MemberParts) -> RejectReason {
         match parts.claim {
             Some(_) => RejectReason::SharedReceives,
-            None => RejectReason::Backpressure(Queue::Receive),
+            None => RejectReason::full(Queue::Receive, Self::max_recv_wr(parts) as usize),
         }
     }
 

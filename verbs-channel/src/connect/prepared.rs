@@ -88,8 +88,8 @@ pub(crate) mod sealed {
         fn max_recv_wr(rest: &Self::Rest) -> u32;
 
         /// Why no receive can be started beyond those.
-        fn no_receive(_rest: &Self::Rest) -> RejectReason {
-            RejectReason::Backpressure(Queue::Receive)
+        fn no_receive(rest: &Self::Rest) -> RejectReason {
+            RejectReason::full(Queue::Receive, Self::max_recv_wr(rest) as usize)
         }
 
         /// Its queue pair is about to be connected, and may receive from then on.

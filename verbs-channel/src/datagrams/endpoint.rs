@@ -112,6 +112,7 @@ impl Datagrams {
     /// - [`RejectReason::OtherDomain`]: the buffer is registered in another protection domain.
     /// - [`RejectReason::Backpressure`]: the endpoint's [`timeout`](crate::DatagramsBuilder::timeout) has
     ///   passed, and there is no room yet.
+    /// - [`RejectReason::NoCapacity`]: `max_send_wr` is 0.
     /// - [`RejectReason::Down`]: the endpoint has failed.
     /// - [`verbs_core::Error::Unreachable`]: there is no path to the peer.
     pub fn send_to(
@@ -161,14 +162,16 @@ impl Datagrams {
     ///
     /// # Errors
     ///
-    /// [`RejectReason::Down`]: the endpoint has failed, and all datagrams that arrived before
-    /// were taken.
+    /// - [`RejectReason::Down`]: the endpoint has failed, and all datagrams that arrived before
+    ///   were taken.
+    /// - [`RejectReason::NoCapacity`]: `max_recv_wr` is 0, so none can arrive.
     pub fn receive_from(&mut self, timeout: Option<Duration>) -> Result<Option<Datagram>> {
         let mut pause = Pause::new(self.strategy, Deadline::after(timeout));
         loop {
             if let Some(datagram) = self.try_receive_from()? {
                 return Ok(Some(datagram));
             }
+            self.engine.check_receives()?;
             if !self.pause(&mut pause) {
                 return self.try_receive_from();
             }

@@ -62,7 +62,7 @@ pub struct DatagramEngine {
     pub(super) handles: Handles,
     #[cfg(feature = "rdmacm")]
     pub(super) groups: Groups,
-    down: Option<DownReason>,
+    pub(super) down: Option<DownReason>,
     ending: Option<DatagramEnding>,
     slots: [PollSlot; POLLS],
 }
@@ -197,7 +197,7 @@ impl DatagramEngine {
             return Err(Rejected::new(self.is_down().into(), buffer));
         };
         if self.sends.is_full() {
-            return Err(Rejected::new(NO_ROOM.into(), buffer));
+            return Err(Rejected::new(self.no_room().into(), buffer));
         }
         let handle = match self.handles.get(peer) {
             Some(handle) => handle,
@@ -220,7 +220,7 @@ impl DatagramEngine {
             peer,
         }) {
             Ok(wr_id) => wr_id,
-            Err(outgoing) => return Err(Rejected::new(NO_ROOM.into(), outgoing.buffer)),
+            Err(outgoing) => return Err(Rejected::new(self.no_room().into(), outgoing.buffer)),
         };
         let Err(error) = self.post_send(wr_id) else {
             return Ok(());
@@ -234,6 +234,11 @@ impl DatagramEngine {
             reason => (reason, self.sends.take(wr_id).map(|send| send.buffer)),
         };
         Err(Rejected::new(reason.into(), given.unwrap_or_default()))
+    }
+
+    /// No room in the send queue.
+    const fn no_room(&self) -> RejectReason {
+        RejectReason::full(Queue::Send, self.sends.capacity())
     }
 
     /// Whether the buffer can be sent to the peer.
@@ -265,7 +270,7 @@ impl DatagramEngine {
 
     fn post_send(&self, wr_id: u64) -> Result<(), RejectReason> {
         let (Some(qp), Some(outgoing)) = (&self.qp, self.sends.get(wr_id)) else {
-            return Err(NO_ROOM);
+            return Err(self.no_room());
         };
         let Outgoing {
             buffer,
@@ -478,9 +483,6 @@ impl Drop for DatagramEngine {
         drop(self.take_ending());
     }
 }
-
-/// No room in the send queue.
-const NO_ROOM: RejectReason = RejectReason::Backpressure(Queue::Send);
 
 /// How many polls that find completions are made at a time.
 const MAX_POLLS: usize = 16;

@@ -3,6 +3,7 @@
 use super::datagram::Datagram;
 use super::engine::DatagramEngine;
 use crate::buffer::{BufferPool, OwnedBuffer, PoolBuffer};
+use crate::error::{Queue, RejectReason};
 
 impl DatagramEngine {
     /// The pool of the receives' blocks. While all of them are in use, a layer that waits in its
@@ -23,6 +24,20 @@ impl DatagramEngine {
             return Some(block);
         }
         self.post_block(block)
+    }
+
+    /// An error if no datagram will ever arrive: if it is down, or was built without receives. To be called when
+    /// none [has arrived](Self::received).
+    ///
+    /// # Errors
+    ///
+    /// [`RejectReason::Down`], and [`RejectReason::NoCapacity`] if `max_recv_wr` is 0.
+    pub const fn check_receives(&self) -> Result<(), RejectReason> {
+        match self.down {
+            Some(reason) => Err(RejectReason::Down(reason)),
+            None if self.receives.capacity() == 0 => Err(RejectReason::NoCapacity(Queue::Receive)),
+            None => Ok(()),
+        }
     }
 
     /// The oldest datagram that was not taken.

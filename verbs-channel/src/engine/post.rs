@@ -232,6 +232,7 @@ impl Engine {
             None if reservation.queue == Queue::Receive && self.shared.is_some() => {
                 RejectReason::SharedReceives
             }
+            None if max == 0 => RejectReason::NoCapacity(queue),
             None if credits > max => RejectReason::BatchTooLong {
                 asked: credits,
                 max,

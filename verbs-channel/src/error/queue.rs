@@ -12,6 +12,16 @@ pub enum Queue {
     Receive,
 }
 
+impl Queue {
+    /// C's name of its capacity.
+    pub(super) const fn capacity(self) -> &'static str {
+        match self {
+            Self::Send => "max_send_wr",
+            Self::Receive => "max_recv_wr",
+        }
+    }
+}
+
 impl fmt::Display for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -19,6 +19,10 @@ pub enum RejectReason {
         "the group's in_flight leaves the {0} queue no room: wait for operations of any channel first"
     )]
     Budget(Queue),
+    /// The queue was built without room for any request, so waiting does not help: build it with a larger
+    /// `max_send_wr` or `max_recv_wr`.
+    #[error("{what} is 0, so the {0} queue never takes a request: build it with room", what = .0.capacity())]
+    NoCapacity(Queue),
     /// There is room in the queue, but no slot: too many outcomes of completed operations were
     /// not taken. Take some of them: waiting for completions does not help.
     #[error("too many outcomes were not taken: take some of them first")]
@@ -147,7 +151,7 @@ pub enum RejectReason {
 }
 
 verbs_core::error_debug!(RejectReason {
-    Backpressure, Budget, Untaken, TimedOut, BatchTooLong, EmptyBatch, ReceiveInBatch, NoRequest, Down(reason),
+    Backpressure, Budget, NoCapacity, Untaken, TimedOut, BatchTooLong, EmptyBatch, ReceiveInBatch, NoRequest, Down(reason),
     MessageTooLong, DatagramTooLong,
     ReceiveTooLong, InlineTooLong, SharedInline, OtherDomain, TooManyElements, NoReads,
     RemoteTooShort, ElementTooLong, Misaligned, SharedReceives, Post,
@@ -156,6 +160,14 @@ verbs_core::error_debug!(RejectReason {
 impl RejectReason {
     /// For a channel that does not exist any more.
     pub(crate) const GONE: Self = Self::Down(DownReason::Closed);
+
+    /// Why a queue takes no request that has this capacity.
+    pub(crate) const fn full(queue: Queue, capacity: usize) -> Self {
+        match capacity {
+            0 => Self::NoCapacity(queue),
+            _ => Self::Backpressure(queue),
+        }
+    }
 
     /// Whether the same request can be posted once some operations in flight have completed.
     #[must_use]

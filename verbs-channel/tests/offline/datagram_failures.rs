@@ -10,7 +10,7 @@ use verbs_channel::verbs_core::{Error as CoreError, WcStatus};
 use verbs_channel::{BufferPool, Datagrams, DownReason, Error, RejectReason};
 
 use crate::datagrams::{buffer, comes, endpoint, peer, refused};
-use crate::fake_device::{bounded, called, ends, forget_the_past, posted, succeeds};
+use crate::fake_device::{bounded, called, ends, forget_the_past, posted, refuse, succeeds};
 
 /// The table of this side's GIDs changes.
 fn gids(gids: &[&str]) {
@@ -274,4 +274,38 @@ fn failed_operation_of_a_queue_pair_that_cannot_be_restarted_takes_the_endpoint_
     assert!(datagrams.flush(None));
     drop((datagrams, before, pool, pd));
     assert_all_is_well();
+}
+
+#[test]
+fn unreachable_peer_leaves_the_endpoint_up() {
+    let (pd, mut datagrams) = endpoint();
+    with(|library| library.refuse.push(("ibv_create_ah", libc::ETIMEDOUT)));
+    let rejected = datagrams.send_to(&peer(1), buffer(&pd, b"x")).unwrap_err();
+    assert!(matches!(
+        rejected.error(),
+        Error::Core(CoreError::Unreachable { .. })
+    ));
+    datagrams.send_to(&peer(1), rejected.into_given()).unwrap();
+}
+
+#[test]
+fn queue_that_cannot_be_polled_takes_the_endpoint_down() {
+    let (_pd, mut datagrams) = endpoint();
+    with(|library| library.poll_answer = Some(-2));
+    let error = bounded(|| datagrams.receive_from(None)).unwrap_err();
+    assert!(matches!(
+        refused(&error),
+        RejectReason::Down(DownReason::Poll(_))
+    ));
+}
+
+#[test]
+fn device_that_does_not_answer_ends_a_wait() {
+    let (_pd, mut datagrams) = endpoint();
+    refuse("ibv_query_qp", 1);
+    let error = bounded(|| datagrams.receive_from(None)).unwrap_err();
+    assert!(matches!(
+        refused(&error),
+        RejectReason::Down(DownReason::Device(_))
+    ));
 }

@@ -7,10 +7,10 @@ use verbs_channel::verbs_core::verbs_sys::{
     __be32, IBV_WC_GRH, IBV_WC_RECV, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, ibv_wc,
 };
 use verbs_channel::verbs_core::{
-    DatagramEndpoint, Error as CoreError, Gid, MaximumTransferUnit, ProtectionDomain, QKey,
+    DatagramEndpoint, Gid, MaximumTransferUnit, ProtectionDomain, QKey,
 };
 use verbs_channel::{
-    BufferPool, Datagrams, DatagramsBuilder, DownReason, Error, OwnedBuffer, RejectReason,
+    BufferPool, Datagrams, DatagramsBuilder, DownReason, Error, OwnedBuffer, Queue, RejectReason,
 };
 
 use crate::fake_device::{bounded, called, calls, forget_the_past, pd, posted, refuse, succeeds};
@@ -242,6 +242,39 @@ fn full_queue_is_backpressure_until_a_datagram_has_left() {
 }
 
 #[test]
+fn endpoint_without_room_is_an_error_at_once_and_no_wait() {
+    let pd = pd();
+    let no_room = |error: Error, queue| {
+        assert_eq!(*refused(&error), RejectReason::NoCapacity(queue));
+        assert!(!error.is_backpressure());
+    };
+    let mut receiver = Datagrams::builder(&pd).max_send_wr(0).build().unwrap();
+    let rejected = bounded(|| receiver.send_to(&peer(1), buffer(&pd, b"never"))).unwrap_err();
+    assert_eq!(
+        rejected.error().to_string(),
+        "max_send_wr is 0, so the send queue never takes a request: build it with room"
+    );
+    let (error, buffer_back) = rejected.into_parts();
+    assert_eq!(&buffer_back[..], b"never");
+    no_room(error, Queue::Send);
+    let rejected = receiver.try_send_to(&peer(1), buffer_back).unwrap_err();
+    no_room(rejected.into_error(), Queue::Send);
+    // It receives.
+    comes(posted()[0], &peer(2), b"x", None);
+    assert!(bounded(|| receiver.receive_from(None)).unwrap().is_some());
+    let mut sender = Datagrams::builder(&pd).max_recv_wr(0).build().unwrap();
+    for timeout in [None, Some(Duration::from_secs(3600))] {
+        let error = bounded(|| sender.receive_from(timeout)).unwrap_err();
+        no_room(error, Queue::Receive);
+    }
+    // It sends.
+    assert!(sender.try_receive_from().unwrap().is_none());
+    sender.send_to(&peer(1), buffer(&pd, b"x")).unwrap();
+    drop((receiver, sender, pd));
+    assert_all_is_well();
+}
+
+#[test]
 fn block_that_was_sent_is_free_in_its_pool() {
     let (pd, mut datagrams) = endpoint();
     let pool = BufferPool::new(&pd, 64, 1).unwrap();
@@ -302,29 +335,6 @@ fn one_handle_is_made_for_each_port_and_the_oldest_goes() {
     let all = Datagrams::builder(&pd).max_handles(u32::MAX).build();
     drop((datagrams, all.unwrap(), pd));
     assert_all_is_well();
-}
-
-#[test]
-fn unreachable_peer_leaves_the_endpoint_up() {
-    let (pd, mut datagrams) = endpoint();
-    with(|library| library.refuse.push(("ibv_create_ah", libc::ETIMEDOUT)));
-    let rejected = datagrams.send_to(&peer(1), buffer(&pd, b"x")).unwrap_err();
-    assert!(matches!(
-        rejected.error(),
-        Error::Core(CoreError::Unreachable { .. })
-    ));
-    datagrams.send_to(&peer(1), rejected.into_given()).unwrap();
-}
-
-#[test]
-fn queue_that_cannot_be_polled_takes_the_endpoint_down() {
-    let (_pd, mut datagrams) = endpoint();
-    with(|library| library.poll_answer = Some(-2));
-    let error = bounded(|| datagrams.receive_from(None)).unwrap_err();
-    assert!(matches!(
-        refused(&error),
-        RejectReason::Down(DownReason::Poll(_))
-    ));
 }
 
 #[test]
@@ -424,17 +434,6 @@ fn engine_needs_blocks_while_datagrams_have_them() {
     assert!(!engine.needs_blocks());
     engine.fail(DownReason::Closed);
     assert!(!engine.needs_blocks(), "it posts no more");
-}
-
-#[test]
-fn device_that_does_not_answer_ends_a_wait() {
-    let (_pd, mut datagrams) = endpoint();
-    refuse("ibv_query_qp", 1);
-    let error = bounded(|| datagrams.receive_from(None)).unwrap_err();
-    assert!(matches!(
-        refused(&error),
-        RejectReason::Down(DownReason::Device(_))
-    ));
 }
 
 #[test]

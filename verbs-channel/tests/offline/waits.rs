@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::ibv_wc;
-use verbs_channel::{Channel, PollStrategy};
+use verbs_channel::{
+    BufferPool, Channel, Error, Outgoing, OwnedBuffer, PollStrategy, Queue, RejectReason, Transfer,
+};
 
 use crate::fake_device::{
     bounded, channel, connected, flushes, forget_the_past, pd, posted, region, succeeds,
@@ -16,6 +18,39 @@ fn wait_with_nothing_in_flight_ends() {
     bounded(|| assert!(channel.wait_completed(None).is_none()));
     let mut group = Channel::builder(&pd()).group(2).unwrap();
     bounded(|| assert!(group.wait_completed(None).is_none()));
+}
+
+#[test]
+fn queue_that_was_built_without_room_is_an_error_and_no_wait() {
+    let pd = pd();
+    let prepared = || {
+        let builder = Channel::builder(&pd).max_send_wr(0).max_recv_wr(0);
+        builder.build().unwrap()
+    };
+    let reason = |error: Error| match error {
+        Error::Rejected(reason @ RejectReason::NoCapacity(_)) if !reason.is_backpressure() => {
+            reason
+        }
+        error => panic!("{error}"),
+    };
+    let [send, receive] = [Queue::Send, Queue::Receive].map(RejectReason::NoCapacity);
+    let mut before = prepared();
+    let rejected = before.start_receive(OwnedBuffer::empty()).unwrap_err();
+    assert_eq!(rejected.into_error(), receive);
+    let mut channel = connected(prepared());
+    let pool = BufferPool::new(&pd, 64, 1).unwrap();
+    bounded(|| {
+        let mut region = region(&channel);
+        let sent = channel.send(region.gather_element(..).unwrap());
+        assert_eq!(reason(sent.unwrap_err()), send);
+        let received = channel.receive(region.scatter_element(..).unwrap());
+        assert_eq!(reason(received.unwrap_err()), receive);
+        let mut transfer = Transfer::default();
+        transfer.add(channel.id(), Outgoing::send(pool.take().unwrap()));
+        assert!(channel.transfer(&mut transfer, None).is_err());
+    });
+    assert_eq!(pool.available(), 1);
+    assert!(!channel.is_down());
 }
 
 #[test]
