@@ -26,9 +26,10 @@ use crate::{AsyncCq, AsyncDatagrams, AsyncGroup, CqNotifier, Error, Result};
 /// queue or queue pair fails, until this is dropped. That applies to a failure before the call to `watch`, too.
 ///
 /// If the events end without being dropped, nothing would notice a failure any more. So what they watch goes down
-/// then, and what is watched later, which is logged: with [`DownReason::Device`] if the device is gone (`EIO`), and
-/// with [`DownReason::NotifierFailed`] if the notifier has failed or its runtime has ended. So create them in
-/// the runtime that lives as long as what they watch, or with [`create_thread`](Self::create_thread).
+/// then, as does what is watched later, no channel can join a watched group any more, and that is logged. The reason
+/// is [`DownReason::Device`] if the device is gone (`EIO`), and [`DownReason::NotifierFailed`] if the notifier has
+/// failed or its runtime has ended. So create them in the runtime that lives as long as what they watch, or with
+/// [`create_thread`](Self::create_thread).
 ///
 /// Each event is taken once, so a context can have only one such stream. A second one is an error.
 /// Up to 64 events are kept until [`next`](Self::next) takes them. Beyond that the oldest is

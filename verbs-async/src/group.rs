@@ -107,6 +107,7 @@ impl AsyncGroup {
                 events: events.clone(),
                 destroyed: Arc::new(Destroyed::new()),
                 peers: OnceLock::new(),
+                unwatched: OnceLock::new(),
             }
         });
         Ok(Self { shared })
@@ -217,6 +218,10 @@ impl AsyncGroup {
             return Err((Rejected::new(error, member), false));
         }
         let joined = self.shared.driver.with_ring(|ring| {
+            if let Some(reason) = self.shared.unwatched.get() {
+                let error = verbs_channel::Error::GroupFailed(*reason);
+                return Err((Rejected::new(error, member), false));
+            }
             let engine = &mut ring.engine;
             let at = engine.join(member).map_err(|rejected| {
                 let is_full = matches!(rejected.error(), verbs_channel::Error::GroupFull(_));
@@ -320,7 +325,7 @@ impl AsyncGroup {
 
     /// Why no channel can join the group any more; `None` if it has not failed: see [`Engine::group_failure`].
     ///
-    /// [`DeviceEvents::watch`](crate::DeviceEvents::watch) notices that. Then connecting and [`join`](Self::join) fail,
+    /// [`DeviceEvents::watch`](crate::DeviceEvents::watch) notices that, or ends itself. Then connecting and [`join`](Self::join) fail,
     /// and listeners end, with [`GroupFailed`](verbs_channel::Error::GroupFailed).
     #[must_use]
     pub fn failure(&self) -> Option<DownReason> {

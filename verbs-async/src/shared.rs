@@ -36,6 +36,8 @@ pub(crate) struct SharedEngine {
     pub(crate) destroyed: Arc<Destroyed<ChannelId>>,
     // Created with the first channel whose peer is watched.
     pub(crate) peers: OnceLock<Arc<PeerEvents<Self>>>,
+    // Why the device events that watch the group have ended.
+    pub(crate) unwatched: OnceLock<DownReason>,
 }
 
 impl SharedEngine {
@@ -137,7 +139,8 @@ impl SharedEngine {
 
     /// Why no channel can join, if the group has failed.
     pub(crate) fn failure(&self) -> Option<DownReason> {
-        self.driver.with_ring(|ring| ring.engine.group_failure())
+        let failure = self.driver.with_ring(|ring| ring.engine.group_failure());
+        failure.or_else(|| self.unwatched.get().copied())
     }
 
     /// Waits until the group has failed: for what makes channels that join.
@@ -304,6 +307,9 @@ impl DeviceListener for SharedEngine {
     }
 
     fn on_events_ended(&self, reason: DownReason) {
+        // First: a channel that joins meanwhile is rejected, or goes down.
+        let reason = *self.unwatched.get_or_init(|| reason);
         self.destroy_all(reason);
+        self.destroyed.wake(None);
     }
 }

@@ -180,8 +180,18 @@ fn end_of_events_is_told(
     let early = make();
     watch(&early);
     end();
-    let (cq, datagrams, (_group, _channels, [operation, _])) = early;
+    let (cq, datagrams, (group, _channels, [operation, _])) = early;
     ends_with(reason, (&cq, &datagrams, operation));
+    let member = group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    let rejected = group.join(member.handshake(&endpoint).unwrap());
+    let error = rejected.unwrap_err().into_error();
+    assert_eq!(
+        error.down_reason(),
+        Some(reason),
+        "no channel joins after it"
+    );
+    assert_eq!(group.failure(), Some(reason));
     let late = make();
     watch(&late);
     let (cq, datagrams, (_group, _channels, [operation, _])) = late;
