@@ -4,9 +4,10 @@
 //! error's text; what is only possible, and what to do, follows the text of the errno.
 #![expect(unsafe_code, reason = "reads the limit on locked memory")]
 
+use std::path::Path;
 use std::{fs, io};
 
-use super::{Error, mapping};
+use super::{Error, groups, mapping};
 use crate::errno::{Cause, explained, number};
 use crate::gid::{Gid, GidType};
 use crate::link::PortState;
@@ -57,6 +58,36 @@ pub(crate) struct PathFacts {
     pub(crate) pkey: Option<(u16, u16)>,
     /// Numbers that were asked for, with the limits on them and their names.
     pub(crate) limits: Vec<(&'static str, u32, &'static str, u32)>,
+}
+
+/// Explains why huge pages could not be reserved, if that is because of a control group.
+pub(crate) fn huge_pages_reserved(source: io::Error, len: u64, page_size: u64) -> io::Error {
+    match groups::limit_of_huge_pages(page_size, "rsvd.") {
+        Some((group, limit)) if number(&source) == Some(libc::ENOMEM) && limit < len => {
+            explained(source, Cause::Found(limited_by(&group, limit)))
+        }
+        _ => source,
+    }
+}
+
+fn limited_by(group: &Path, limit: u64) -> String {
+    let group = group.display();
+    format!("the control group of this process may have {limit} bytes of them: raise {group}")
+}
+
+/// Explains why huge pages that were free could not be provided.
+pub(crate) fn huge_pages(source: io::Error, page_size: u64) -> io::Error {
+    let found = match (number(&source), groups::limit_of_huge_pages(page_size, "")) {
+        (Some(libc::EHWPOISON), _) => "a page has a memory error: see `dmesg`".into(),
+        (Some(libc::EFAULT | libc::ENOMEM), Some((group, limit))) => limited_by(&group, limit),
+        (Some(libc::EFAULT), None) => {
+            "a control group above that of this process limits them (hugetlb.*.max in /sys/fs/cgroup): raise its limit, \
+             or that of the container or pod"
+                .into()
+        }
+        _ => "the kernel could not provide them: see `dmesg`".into(),
+    };
+    explained(source, Cause::Found(found))
 }
 
 /// Explains the error of a call.

@@ -5,6 +5,7 @@ mod chain;
 mod debug;
 mod endpoint;
 mod gid_path;
+mod groups;
 mod kind;
 mod mapping;
 mod texts;

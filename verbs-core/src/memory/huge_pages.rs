@@ -3,13 +3,15 @@
 #![expect(clippy::disallowed_methods, reason = "where a mapping becomes a slice")]
 
 use std::ffi::c_int;
+use std::fs::File;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::AsRawFd as _;
 use std::ptr::{self, NonNull};
-use std::{fmt, fs};
+use std::{fmt, fs, io};
 
 use super::Buffer;
 use crate::errno::{io_error, last_errno};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, causes};
 use crate::logged;
 
 /// A zeroed buffer in huge pages.
@@ -17,8 +19,10 @@ use crate::logged;
 /// For huge pages the device and the processor need fewer entries in their translation tables.
 ///
 /// The pages must have been reserved by the machine's administrator, in
-/// `/proc/sys/vm/nr_hugepages`. If there are too few, making the buffer is an error: it does not fall
-/// back to pages of the usual size.
+/// `/proc/sys/vm/nr_hugepages`. If there are too few, or the control group of this process may not have so much of
+/// them, making the buffer is an error: it does not fall back to pages of the usual size.
+///
+/// All pages are there when the buffer has been made, on the NUMA node of the thread that made it if it has any.
 ///
 /// Register it as any other buffer:
 ///
@@ -48,7 +52,8 @@ impl HugePages {
     ///
     /// # Errors
     ///
-    /// [`Error::HugePages`] if there are not enough free huge pages, or the kernel has none at all.
+    /// [`Error::HugePages`] if there are not enough free huge pages, the control group limits them, or the kernel
+    /// has none at all.
     /// [`Error::OutOfRange`] if `len` is 0.
     pub fn new(len: usize) -> Result<Self> {
         let default = default_page_size().ok_or_else(|| Error::HugePages {
@@ -99,14 +104,26 @@ impl HugePages {
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
         if start == libc::MAP_FAILED {
-            return Err(failed(last_errno()));
+            let source = io_error(last_errno());
+            return Err(Error::HugePages {
+                len: asked as u64,
+                page_size: Some(page_size as u64),
+                source: causes::huge_pages_reserved(source, len as u64, page_size as u64),
+            });
         }
         let start = NonNull::new(start.cast()).ok_or_else(|| failed(libc::ENOMEM))?;
-        Ok(Self {
+        let pages = Self {
             start,
             len,
             page_size,
-        })
+        };
+        // A control group counts a page when it is first accessed: with too low a limit, that is a SIGBUS.
+        populate(start, len, page_size).map_err(|errno| Error::HugePages {
+            len: asked as u64,
+            page_size: Some(page_size as u64),
+            source: causes::huge_pages(io_error(errno), page_size as u64),
+        })?;
+        Ok(pages)
     }
 
     /// The size of its pages, in bytes.
@@ -114,6 +131,35 @@ impl HugePages {
     pub const fn page_size(&self) -> usize {
         self.page_size
     }
+}
+
+/// Makes the kernel provide the pages of a mapping, which is writable and all zeros.
+fn populate(start: NonNull<u8>, len: usize, page_size: usize) -> Result<(), c_int> {
+    // SAFETY: the mapping is the caller's own, and its contents are kept.
+    let ret = unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_POPULATE_WRITE) };
+    match (ret, last_errno()) {
+        (0, _) => Ok(()),
+        (_, errno @ (libc::EFAULT | libc::ENOMEM | libc::EHWPOISON)) => Err(errno),
+        // Linux before 5.14 has no such advice.
+        _ => populate_by_reads(start, len, page_size),
+    }
+}
+
+/// The same on kernels of any age: a `read(2)` into memory that cannot be provided fails, where an access of the
+/// program would be a signal.
+fn populate_by_reads(start: NonNull<u8>, len: usize, page_size: usize) -> Result<(), c_int> {
+    let number = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+    let zeros = File::open("/dev/zero").map_err(number)?;
+    for offset in (0..len).step_by(page_size) {
+        // SAFETY: the offset is within the mapping.
+        let page = unsafe { start.add(offset) };
+        // SAFETY: the byte is in the caller's own mapping. It is zero, and stays zero.
+        let read = unsafe { libc::read(zeros.as_raw_fd(), page.as_ptr().cast(), 1) };
+        if read != 1 {
+            return Err(last_errno());
+        }
+    }
+    Ok(())
 }
 
 /// `Hugepagesize` of `/proc/meminfo`, in bytes.
@@ -195,6 +241,39 @@ mod tests {
             "Hugepagesize: kB",
         ] {
             assert_eq!(parse_page_size(odd), None, "{odd}");
+        }
+    }
+
+    /// A mapping of `len` bytes of a file of `file_len`.
+    fn of_file(len: usize, file_len: u64) -> HugePages {
+        let path = std::env::temp_dir().join(format!("verbs-core-pages-{}", std::process::id()));
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(true).truncate(true);
+        let file = file.open(&path).unwrap();
+        file.set_len(file_len).unwrap();
+        fs::remove_file(&path).unwrap();
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let (nowhere, shared, fd) = (ptr::null_mut(), libc::MAP_SHARED, file.as_raw_fd());
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let start = unsafe { libc::mmap(nowhere, len, access, shared, fd, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        HugePages {
+            start: NonNull::new(start.cast()).unwrap(),
+            len,
+            page_size: 4096,
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri maps no files")]
+    fn a_page_whose_access_would_be_a_signal_is_an_error() {
+        for populate in [populate, populate_by_reads] {
+            // An access after the end of a file is a SIGBUS, as that of a huge page beyond a limit is.
+            let beyond = of_file(3 * 4096, 4096);
+            assert_eq!(populate(beyond.start, beyond.len, 4096), Err(libc::EFAULT));
+            let within = of_file(3 * 4096, 3 * 4096);
+            assert_eq!(populate(within.start, within.len, 4096), Ok(()));
+            assert!(within.iter().all(|byte| *byte == 0));
         }
     }
 
