@@ -113,11 +113,12 @@ impl Settings {
             return Err(StreamError::Version(version));
         }
         let (block_len, depth) = (field()?, field()?);
+        if hello.len() != HELLO_LEN {
+            return Err(StreamError::Protocol("a HELLO of another length"));
+        }
         let nonsense = StreamError::Settings { block_len, depth };
         match u16::try_from(depth) {
-            Ok(depth) if hello.len() == HELLO_LEN && block_len > 0 && depth > 0 => {
-                Ok(Self { block_len, depth })
-            }
+            Ok(depth) if block_len > 0 && depth > 0 => Ok(Self { block_len, depth }),
             _ => Err(nonsense),
         }
     }
@@ -196,10 +197,16 @@ mod tests {
                 depth: 0,
             }
             .encode(),
-            &[&good[..], &[0; 4]].concat(),
         ] {
             let error = Settings::decode(nonsense).unwrap_err();
             assert!(matches!(error, StreamError::Settings { .. }), "{error}");
+        }
+        // Its settings are valid.
+        for len in [HELLO_LEN + 1, HELLO_LEN + 4, 64] {
+            let mut long = good.to_vec();
+            long.resize(len, 0);
+            let error = Settings::decode(&long).unwrap_err();
+            assert_eq!(error, StreamError::Protocol("a HELLO of another length"));
         }
     }
 }

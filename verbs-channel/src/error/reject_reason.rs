@@ -1,5 +1,7 @@
 //! Why requests are rejected.
 
+use std::fmt;
+
 use verbs_core::PostError;
 
 use super::queue::Queue;
@@ -105,12 +107,12 @@ pub enum RejectReason {
         "the memory is registered in another protection domain: register it in the channel's `pd()`"
     )]
     OtherDomain,
-    /// The request has more elements than the queue pair was created for.
-    #[error("{count} elements in one request exceed the channel's {max}: make two requests of it")]
+    /// The request has more elements than the queue pair was created for, or an atomic has more than one.
+    #[error("{}", TooMany(*count, *max))]
     TooManyElements {
         /// Elements that are not empty.
         count: usize,
-        /// The most elements that the driver granted.
+        /// The most elements that the driver granted; 1 for an atomic.
         max: u32,
     },
     /// The peer serves no reads and no atomics, or this side is configured to start none. Such a
@@ -148,6 +150,25 @@ pub enum RejectReason {
     /// The driver rejected the post.
     #[error(transparent)]
     Post(#[from] PostError),
+}
+
+/// The text of too many elements.
+struct TooMany(usize, u32);
+
+impl fmt::Display for TooMany {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self(count, 1) => write!(
+                f,
+                "{count} elements in a request that can have 1: an atomic has one, of 8 bytes; make two requests of \
+                 another"
+            ),
+            Self(count, max) => write!(
+                f,
+                "{count} elements in one request exceed the channel's {max}: make two requests of it"
+            ),
+        }
+    }
 }
 
 verbs_core::error_debug!(RejectReason {

@@ -99,7 +99,7 @@ pub enum ExchangeError {
     Manager(#[source] verbs_core::Error),
     /// Over `rdma_cm`, the address decides which device a channel needs, and this channel is of another.
     OtherDevice {
-        /// The name of the device that reaches the peer.
+        /// The name of the device that reaches the peer; empty if none does.
         needed: String,
         /// The name of the device of the channel.
         ours: String,
@@ -273,6 +273,11 @@ impl ExchangeError {
             Self::Manager(_) => write!(f, "cannot connect to {peer} by rdma_cm"),
             Self::OtherKey => f.write_str(
                 "this endpoint's key is not that of rdma_cm: build it with `.qkey(QKey::RDMA_UDP)`",
+            ),
+            Self::OtherDevice { needed, ours } if needed.is_empty() => write!(
+                f,
+                "no RDMA device leads to {peer}, and this channel is of {ours}: use an address of the network that \
+                 {ours} is on"
             ),
             Self::OtherDevice { needed, ours } => write!(
                 f,

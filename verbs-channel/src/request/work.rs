@@ -397,11 +397,14 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
                     before, remote, compare, swap
                 ))
             }
-            (_, several) => {
-                let len = several.len() as u64;
-                let addr = remote.addr();
-                Err(RejectReason::Misaligned { addr, len })
-            }
+            (_, []) => Err(RejectReason::Misaligned {
+                addr: remote.addr(),
+                len: 0,
+            }),
+            (_, several) => Err(RejectReason::TooManyElements {
+                count: several.len(),
+                max: 1,
+            }),
         }
     }
 }

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, with};
-use verbs_channel::verbs_core::CompletionChannel;
-use verbs_channel::{BufferPool, Channel, ChannelBuilder, Error, OwnedBuffer};
+use verbs_channel::verbs_core::{
+    AccessFlags, CompletionChannel, RemoteMemoryRegion, SharedElement,
+};
+use verbs_channel::{BufferPool, Channel, ChannelBuilder, Error, Incoming, OwnedBuffer};
 
 use crate::fake_device::{connected, pd, region, shut_down};
 
@@ -173,4 +175,26 @@ fn depths_of_a_channel_are_those_of_its_builder() {
     let words = "max_dest_rd_atomic 3 exceeds what is left of this device's max_res_rd_atom 16";
     assert!(format!("{error:?}").contains(words), "{error:?}");
     drop(connected(Channel::builder(&pd)).unwrap());
+}
+
+#[test]
+fn atomic_on_several_elements_names_their_number() {
+    let pd = pd();
+    let region = pd
+        .reg_shared(vec![0_u8; 16], AccessFlags::LOCAL_WRITE)
+        .unwrap();
+    let remote = RemoteMemoryRegion::new(0x1000, 8, 7).unwrap();
+    let element = |at| region.element(at..at + 4).unwrap();
+    let text = |elements: Vec<SharedElement<'_>>| {
+        let mut channel = connected(Channel::builder(&pd).build().unwrap());
+        let add = Incoming::fetch_and_add(elements, remote, 1);
+        match channel.run(add) {
+            Err(Error::Rejected(reason)) => reason.to_string(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let words = "2 elements in a request that can have 1: an atomic has one, of 8 bytes; make two requests of another";
+    assert_eq!(text(vec![element(0), element(4)]), words);
+    let words = "an atomic works on 8 bytes at an address divisible by 8, not on 4 bytes at 0x1000";
+    assert_eq!(text(vec![element(0)]), words);
 }

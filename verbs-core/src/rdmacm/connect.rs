@@ -9,7 +9,7 @@ use verbs_sys::{RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_PS_TCP, rdma_es
 
 use super::connection::{CONNECTING, Confirming, Connected, Connection};
 use super::event::{CmEventType, CmFailure};
-use super::id::{Id, failed, with_a_device, with_a_peer};
+use super::id::{Id, failed, given_up, with_a_device, with_a_peer};
 use super::pending::{Pending, sealed};
 use super::private_data::{MAX_REQUEST, Message, PrivateData};
 use super::queue_pair;
@@ -306,7 +306,8 @@ impl Answer {
                 parent: "request",
             });
         }
-        let (queue_pair, _) = queue_pair::connect(&mut self.id, queue_pair)?;
+        let connected = queue_pair::connect(&mut self.id, queue_pair);
+        let (queue_pair, _) = given_up(CONNECTING, connected)?;
         let establishing = Establishing {
             id: self.id,
             is_established: self.is_established,
@@ -326,7 +327,7 @@ impl Establishing {
         if !self.is_established {
             // SAFETY: the identifier is alive.
             let ret = unsafe { rdma_establish(self.id.as_ptr()) };
-            ret::minus_one("rdma_establish", ret)?;
+            given_up(CONNECTING, ret::minus_one("rdma_establish", ret))?;
         }
         Ok(Connection::new(self.id))
     }

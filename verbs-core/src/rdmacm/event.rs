@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "reads an `rdma_cm_event`")]
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use verbs_sys::rdma_cm_event;
 
@@ -55,14 +56,27 @@ pub struct CmFailure {
     event: CmEventType,
     status: i32,
     private_data: PrivateData,
+    /// The address that leads to no device.
+    addr: Option<SocketAddr>,
 }
 
 impl CmFailure {
+    /// An address leads to no RDMA device.
+    pub(super) const fn no_device(addr: Option<SocketAddr>) -> Self {
+        Self {
+            event: CmEventType::ADDR_ERROR,
+            status: -libc::ENODEV,
+            private_data: PrivateData::EMPTY,
+            addr,
+        }
+    }
+
     /// No program listens at the peer's port, as iWARP's drivers report it at once.
     pub(crate) const REFUSED: Self = Self {
         event: CmEventType::REJECTED,
         status: REFUSED,
         private_data: PrivateData::EMPTY,
+        addr: None,
     };
 
     /// The peer has given up.
@@ -70,6 +84,7 @@ impl CmFailure {
         event: CmEventType::DISCONNECTED,
         status: 0,
         private_data: PrivateData::EMPTY,
+        addr: None,
     };
 
     /// Those of the guide, for the tests of the crates above: the address is of no RDMA device, and no
@@ -81,6 +96,7 @@ impl CmFailure {
             event: CmEventType::ADDR_ERROR,
             status: -libc::ENODEV,
             private_data: PrivateData::EMPTY,
+            addr: None,
         };
         [no_device, Self::REFUSED]
     }
@@ -152,6 +168,9 @@ impl fmt::Display for CmFailure {
             (_, 1..) => write!(f, "{event} (reason {status})"),
             (_, 0) => write!(f, "{event}"),
             _ => {
+                if let Some(addr) = self.addr {
+                    write!(f, "no RDMA device leads to {addr}: ")?;
+                }
                 let error = io_error(status.saturating_abs());
                 write!(f, "{event}: {error}")
             }
@@ -244,6 +263,7 @@ impl Event {
             event: self.kind,
             status: self.status,
             private_data: self.private_data,
+            addr: None,
         }
     }
 }
@@ -258,6 +278,7 @@ mod tests {
             event,
             status,
             private_data,
+            addr: None,
         }
         .to_string()
     }

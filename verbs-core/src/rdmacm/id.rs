@@ -18,7 +18,7 @@ use verbs_sys::{
 };
 
 use super::address;
-use super::event::{CmEventType, Event};
+use super::event::{CmEventType, CmFailure, Event};
 use super::private_data::{MAX_IWARP, Message, PrivateData};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
@@ -309,9 +309,16 @@ impl Id {
         self.device_name().as_deref() == Some(context.device().name())
     }
 
-    /// An error if the context of a queue pair is another device's.
+    /// An error if the context of a queue pair is another device's, or the address leads to no device.
     pub(super) fn check_is_on(&self, context: &Context) -> Result<()> {
         let child = "the queue pair";
+        if self.device_name().is_none() {
+            let addr = self.peer_addr().or_else(|| self.local_addr());
+            return Err(Error::ConnectionManager {
+                step: "finding the device",
+                failure: Box::new(CmFailure::no_device(addr)),
+            });
+        }
         let is_on = self.is_on(context);
         is_on.then_some(()).ok_or(Error::ForeignContext { child })
     }
@@ -402,6 +409,27 @@ impl fmt::Debug for Id {
             .field("local", &self.local_addr())
             .field("peer", &self.peer_addr())
             .finish()
+    }
+}
+
+/// Says so where the peer has given up, at any moment; there is no event of that. The kernel has no other reason:
+/// depths are checked when a queue pair is made, and the data before a call. On iWARP the answer cannot be sent.
+pub(super) fn given_up<T>(step: &'static str, ended: Result<T>) -> Result<T> {
+    match ended {
+        Err(Error::Verb {
+            verb: "rdma_init_qp_attr" | "rdma_accept" | "rdma_establish",
+            source,
+        }) if matches!(
+            source.raw_os_error(),
+            Some(libc::EINVAL | libc::ECONNRESET | libc::EPIPE | libc::ENOTCONN)
+        ) =>
+        {
+            Err(Error::ConnectionManager {
+                step,
+                failure: Box::new(CmFailure::GONE),
+            })
+        }
+        ended => ended,
     }
 }
 

@@ -9,8 +9,8 @@ use verbs_sys::rdma_accept;
 
 use super::connect::{Connecting, Connector};
 use super::connection::{Confirming, Connected, Connection};
-use super::event::{CmEventType, CmFailure, Event};
-use super::id::{Id, QpParam, failed, with_a_device, with_a_peer};
+use super::event::{CmEventType, Event};
+use super::id::{Id, QpParam, failed, given_up, with_a_device, with_a_peer};
 use super::pending::Pending;
 use super::private_data::{MAX_ANSWER, MAX_REJECTION, Message, PrivateData};
 use super::queue_pair;
@@ -219,7 +219,7 @@ impl ConnectRequest {
         mut self,
         queue_pair: PreparedQueuePair<R>,
     ) -> Result<(QueuePair<R>, Accepting)> {
-        let (queue_pair, param) = given_up(self.connect_with(queue_pair))?;
+        let (queue_pair, param) = given_up(ACCEPTING, self.connect_with(queue_pair))?;
         let id = self.id;
         Ok((queue_pair, Accepting { id, param }))
     }
@@ -280,32 +280,13 @@ impl Accepting {
         let mut param = Id::conn_param(data, &self.param);
         // SAFETY: the identifier is alive, and the parameters and the data outlive the call.
         let ret = unsafe { rdma_accept(self.id.as_ptr(), &raw mut param) };
-        given_up(ret::minus_one("rdma_accept", ret))?;
+        given_up(ACCEPTING, ret::minus_one("rdma_accept", ret))?;
         Ok(Confirming::new(self.id))
     }
 }
 
-/// A peer that has given up, at any moment; there is no event of that. The kernel has no other reason:
-/// depths are checked when a queue pair is made, and the data before a call. On iWARP the answer cannot be
-/// sent.
-fn given_up<T>(accepted: Result<T>) -> Result<T> {
-    match accepted {
-        Err(Error::Verb {
-            verb: "rdma_init_qp_attr" | "rdma_accept",
-            source,
-        }) if matches!(
-            source.raw_os_error(),
-            Some(libc::EINVAL | libc::ECONNRESET | libc::EPIPE | libc::ENOTCONN)
-        ) =>
-        {
-            Err(Error::ConnectionManager {
-                step: "accepting",
-                failure: Box::new(CmFailure::GONE),
-            })
-        }
-        accepted => accepted,
-    }
-}
+/// The step that a peer is admitted in.
+const ACCEPTING: &str = "accepting";
 
 with_a_device! { Accepting }
 with_a_peer! { Accepting }

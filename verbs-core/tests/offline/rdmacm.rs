@@ -306,6 +306,51 @@ fn failed_call_leaves_nothing_and_has_its_errno() {
 }
 
 #[test]
+fn acceptor_that_gives_up_is_reported_as_such() {
+    let context = device();
+    for (refused, errno) in [
+        ("rdma_init_qp_attr", libc::EINVAL),
+        ("rdma_establish", libc::EINVAL),
+        ("rdma_establish", libc::ENOTCONN),
+    ] {
+        let step = connecting(&context);
+        arrive(0, Arrival::of(RDMA_CM_EVENT_CONNECT_RESPONSE, 0));
+        with(|manager| manager.refuse.push((refused, errno)));
+        let error = step.wait(NOW).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "connecting failed: the peer has given up"
+        );
+        assert_eq!(alive(), 0);
+    }
+    drop(context);
+    all_is_well();
+}
+
+#[test]
+fn address_that_leads_to_no_device_is_named() {
+    let context = device();
+    with(|manager| {
+        manager.context = std::ptr::null_mut();
+        manager.resolves = true;
+    });
+    let addr = "192.0.2.1:7471".parse().unwrap();
+    let resolving = Connector::new()
+        .unwrap()
+        .resolve_addr(addr, SECOND)
+        .unwrap();
+    let step = resolving.wait(NOW).unwrap().resolve_route(SECOND).unwrap();
+    let route = step.wait(NOW).unwrap();
+    let error = route.connect(queue_pair(&context, 8, 8), b"").unwrap_err();
+    let text = error.to_string();
+    let words = "finding the device failed: no RDMA device leads to 192.0.2.1:7471: ";
+    assert!(text.starts_with(words), "{text}");
+    assert_eq!(error.errno(), Some(libc::ENODEV));
+    drop(context);
+    all_is_well();
+}
+
+#[test]
 fn answer_connects_the_queue_pair_of_the_request_only() {
     let contexts = [device(), Device::by_name("fake1").unwrap().open().unwrap()];
     // Two devices, which give the same number.
