@@ -7,6 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
+use log::Level;
+
 /// Wakes all of them, without a lock. A waker that panics does not stop the others.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     let mut panicked = 0_usize;
@@ -51,9 +53,14 @@ impl Drop for Held {
     }
 }
 
-/// Logs an error. A panic of the logger is contained.
+/// Logs an error.
 pub(crate) fn log_error(line: fmt::Arguments<'_>) {
-    let _panicked = panics(|| log::error!("{line}"));
+    log(Level::Error, line);
+}
+
+/// Writes to the log. A panic of the logger is contained.
+pub(crate) fn log(level: Level, line: fmt::Arguments<'_>) {
+    let _panicked = panics(|| log::log!(level, "{line}"));
 }
 
 /// Drops a value. A panic of its drop is contained.

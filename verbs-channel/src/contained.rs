@@ -4,6 +4,8 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use log::Level;
+
 /// Calls a function. Returns whether it panicked, and contains the panic.
 pub(crate) fn panics(what: impl FnOnce()) -> bool {
     let Err(panic) = catch_unwind(AssertUnwindSafe(what)) else {
@@ -14,7 +16,12 @@ pub(crate) fn panics(what: impl FnOnce()) -> bool {
     true
 }
 
-/// Writes to the log. A logger that panics ends no borrow: the panic stops here.
+/// Writes an error to the log.
 pub(crate) fn log_error(line: fmt::Arguments<'_>) {
-    let _panicked = panics(|| log::error!("{line}"));
+    log(Level::Error, line);
+}
+
+/// Writes to the log. A logger that panics ends no borrow and no call: the panic stops here.
+pub(crate) fn log(level: Level, line: fmt::Arguments<'_>) {
+    let _panicked = panics(|| log::log!(level, "{line}"));
 }

@@ -12,6 +12,8 @@ use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::{DatagramEndpoint, QueuePairEndpoint};
 use verbs_channel::{BufferPool, Datagram};
 
+use log::Level;
+
 use super::datagrams::pool;
 use super::failure::{check_private_data, exchange_error};
 use super::time::{self, Deadline, Sleep, Start};
@@ -20,6 +22,7 @@ use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
 use crate::sync::Mutex;
+use crate::wake;
 
 /// Accepts clients over datagrams, without TCP, and connects a channel of a group to each.
 ///
@@ -280,7 +283,8 @@ impl State {
         let datagrams = self.datagrams.clone();
         self.sending.push(Box::pin(async move {
             if let Err(rejected) = datagrams.send_to(&to, block).await {
-                log::debug!("cannot answer {to:?}: {}", rejected.error());
+                let error = rejected.error();
+                wake::log(Level::Debug, format_args!("cannot answer {to:?}: {error}"));
             }
         }));
     }

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use super::CqNotifier;
 use super::relay::Relay;
 use crate::sync::Mutex;
+use crate::wake;
 
 /// A notifier that uses a thread, which all notifiers of this kind share. It needs no runtime.
 ///
@@ -212,7 +213,9 @@ impl Shared {
             .and_then(|entries| entries.by_id.remove(&id));
         // The descriptor is a duplicate: closing it alone would leave it in the epoll set.
         if let Err(error) = epoll::delete(&self.epoll, &entry.descriptor) {
-            log::error!("cannot remove a descriptor from an epoll set: {error}");
+            wake::log_error(format_args!(
+                "cannot remove a descriptor from an epoll set: {error}"
+            ));
         }
         drop(known);
     }
@@ -231,7 +234,9 @@ fn watch(shared: &Shared, _closed: &PipeReader) {
             Ok((events, _)) => events,
             Err(Errno::INTR) => continue,
             Err(error) => {
-                log::error!("the notifier thread fails, since it cannot wait for events: {error}");
+                wake::log_error(format_args!(
+                    "the notifier thread fails, since it cannot wait for events: {error}"
+                ));
                 return;
             }
         };

@@ -4,8 +4,11 @@ use std::time::{Duration, Instant};
 
 use verbs_core::{DatagramEndpoint, ProtectionDomain};
 
+use log::Level;
+
 use super::prepared::{Connected, PreparedChannel};
 use crate::buffer::BufferPool;
+use crate::contained;
 use crate::datagram_exchange::{Acceptor, Answer, Connector, Request, RequestId, Step};
 use crate::datagrams::Datagrams;
 use crate::error::Result;
@@ -140,7 +143,7 @@ impl DatagramListener {
             return;
         };
         if let Err(error) = send(&mut self.datagrams, &self.pool, &to, &bytes) {
-            log::debug!("cannot answer {to:?}: {error}");
+            contained::log(Level::Debug, format_args!("cannot answer {to:?}: {error}"));
         }
     }
 

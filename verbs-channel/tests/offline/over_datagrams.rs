@@ -13,6 +13,8 @@ use verbs_channel::verbs_core::verbs_sys::{IBV_QP_DEST_QPN, IBV_QP_RQ_PSN};
 use verbs_channel::verbs_core::{PacketSequenceNumber, ProtectionDomain, QueuePairEndpoint};
 use verbs_channel::{Channel, DatagramListener, Datagrams, DownReason, Error, RejectReason};
 
+use verbs_harness::logged::{lines, listen, panics};
+
 use crate::datagrams::{comes, peer};
 use crate::fake_device::{bounded, pd, posted, refuse, succeeds};
 
@@ -258,6 +260,24 @@ fn server_connects_to_the_numbers_of_the_client() {
     assert_eq!(server.endpoint, ours);
     drop((channel, listener, pd));
     assert_all_is_well();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "two threads that poll take minutes")]
+fn logger_that_panics_fails_no_connection() {
+    listen();
+    let pd = pd();
+    let mut listener = DatagramListener::new(datagrams(&pd)).unwrap();
+    let network = Network::to(Client::new(&listener, 1024));
+    let prepared = Channel::builder(&pd).build().unwrap();
+    // The first answer is lost, which is logged.
+    refuse("ibv_create_ah", 1);
+    panics(true);
+    let accepted = bounded(|| prepared.accept_over_datagrams(&mut listener, LONG, b"welcome"));
+    panics(false);
+    accepted.unwrap();
+    drop(network.ends());
+    assert_eq!(lines().len(), 1);
 }
 
 #[test]

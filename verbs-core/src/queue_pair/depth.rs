@@ -2,6 +2,8 @@
 
 use std::iter;
 
+use log::Level;
+
 use super::Qp;
 use super::attr::QpAttr;
 use super::endpoint::QueuePairEndpoint;
@@ -9,6 +11,7 @@ use super::raw::RawQp;
 use super::state::QpAttrMask;
 use crate::context::Context;
 use crate::error::{Error, Result, causes};
+use crate::logged;
 
 /// How many reads and atomics at once: what was asked for, within the device's limit, or the limit.
 pub(super) fn depth(what: &'static str, asked: Option<u8>, max: u32) -> Result<u8> {
@@ -24,10 +27,11 @@ impl Qp {
         let asked = remote.max_rd_atomic().min(attr.max_dest_rd_atomic());
         let served = self.receive(attr, asked)?;
         if served < asked {
-            log::warn!(
+            let line = format_args!(
                 "{self:?} serves {served} reads and atomics at once, and its peer may have {asked} in flight: the \
                  device has no more left for all its queue pairs; set max_rd_atomic on both sides"
             );
+            logged::log(Level::Warn, line);
         }
         Ok(served)
     }
