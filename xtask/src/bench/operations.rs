@@ -288,7 +288,7 @@ pub(super) const OPERATIONS: [Operation; 37] = [
         what: "async: a send that is done at once",
         c: "send1",
         ours: Ours::Async,
-        budget: Budget::Most(240.0),
+        budget: Budget::Most(245.0),
     },
     Operation {
         name: "async_sep16",
