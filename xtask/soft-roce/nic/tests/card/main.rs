@@ -12,6 +12,7 @@ mod errors;
 mod hostile;
 mod link;
 mod messages;
+mod misuse;
 mod one_sided;
 mod random;
 mod shared;

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
-use crate::link::{ALL, World, pattern};
-use soft_nic::{CompletedOpcode, QueuePairState, SendOpcode, Status, Transport};
+use crate::link::{ALL, Faults, World, pattern};
+use soft_nic::{CompletedOpcode, Profile, QueuePairState, SendOpcode, Status, Transport};
 
 #[test]
 fn sends_and_writes_arrive_and_complete_without_an_answer() {
@@ -117,4 +117,57 @@ fn a_read_on_uc_is_an_error_of_the_queue_pair() {
     );
     world.run();
     assert_eq!(world.a.statuses(), [(1, Status::LOC_QP_OP_ERR)]);
+}
+
+/// Messages that say what they are: a number, and bytes that follow from it.
+fn numbered(number: u64, length: usize) -> Vec<u8> {
+    let bytes = number
+        .to_le_bytes()
+        .into_iter()
+        .chain((8..length).map(|index| (index as u64 * 7 + number) as u8));
+    bytes.collect()
+}
+
+#[test]
+fn what_a_bad_link_lets_through_is_whole() {
+    for seed in 0..if cfg!(miri) { 2 } else { 200 } {
+        let mut world = World::of(Profile::default(), seed);
+        world.faults = Faults {
+            loss: 100,
+            repeat: 50,
+            reorder: 50,
+            damage: 50,
+        };
+        let (qa, qb) = world.pair(Transport::Uc);
+        let received = world.b.buffer(8192 * 64, ALL);
+        for number in 0..64 {
+            world
+                .b
+                .post_receive(qb, number, &[received.part(8192 * number as usize, 8192)]);
+        }
+        let mut sent = Vec::new();
+        for number in 0..50_u64 {
+            let bytes = numbered(number, 8 + world.random() as usize % 6000);
+            let local = world.a.filled(&bytes);
+            world
+                .a
+                .post(qa, number, SendOpcode::Send, &[local.element()]);
+            sent.push(bytes);
+            world.run();
+        }
+        assert_eq!(world.a.statuses().len(), 50, "all succeed");
+        let mut numbers = Vec::new();
+        while let Some(completion) = world.b.poll() {
+            assert_eq!(completion.status, Status::SUCCESS);
+            let start = 8192 * completion.wr_id as usize;
+            let bytes = &received.bytes()[start..start + completion.byte_len as usize];
+            let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+            assert_eq!(bytes, sent[number as usize], "seed {seed}");
+            numbers.push(number);
+        }
+        assert!(
+            numbers.len() > 5 && numbers.len() < 50,
+            "seed {seed}: {numbers:?}"
+        );
+    }
 }
