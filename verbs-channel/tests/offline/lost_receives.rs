@@ -54,10 +54,12 @@ fn channel_that_is_dropped_before_it_joins_leaves_its_receive_to_the_others() {
     with(|library| library.cleans_queues = true);
     for _ in 0..40 {
         let (member, qp_num) = connected(&shared.group);
+        let count = posted().len();
         receives(left()[0], qp_num, b"x");
         drop(member);
         assert!(shared.group.next_message().is_none());
         shared.group.engine_mut().refill();
+        assert_eq!(posted().len(), count + 1, "it is posted again");
         assert_eq!(left().len(), 4);
     }
     receives(left()[0], shared.channels[0].1, b"x");
