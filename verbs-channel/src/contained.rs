@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
 
 use log::Level;
 
@@ -14,6 +15,15 @@ pub(crate) fn panics(what: impl FnOnce()) -> bool {
     #[expect(clippy::mem_forget, reason = "dropping it may panic once more")]
     std::mem::forget(panic);
     true
+}
+
+/// Drops a waker, between two steps that belong together: a panic of its drop is logged.
+pub(crate) fn discard(waker: Waker) {
+    if panics(|| drop(waker)) {
+        log_error(format_args!(
+            "the waker of a task panicked when it was dropped"
+        ));
+    }
 }
 
 /// Writes an error to the log.

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::PoisonError;
 use std::task::{Context, Poll};
 
-use super::atomic::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, wake};
+use super::atomic::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, discard, wake};
 use super::waiting::Waiting;
 
 /// The free items of a pool, by their index.
@@ -176,6 +176,8 @@ impl<T: Copy> FreeList<T> {
             *place = None;
             let given = waiting.remove(number).and_then(|(item, _)| item);
             drop(waiting);
+            // With the item in hand, which a panic would lose.
+            discard(waker);
             let link = given.and_then(|index| self.links.get(index));
             return link.map_or(Poll::Pending, |link| Poll::Ready(link.item));
         }
@@ -194,6 +196,8 @@ impl<T: Copy> FreeList<T> {
                     break;
                 }
             } else if let Some(item) = self.pop() {
+                drop(waiting);
+                discard(waker);
                 return Poll::Ready(item);
             }
         }
@@ -208,7 +212,7 @@ impl<T: Copy> FreeList<T> {
         let (item, waker) = waiting.remove(place)?;
         self.settle(&waiting);
         drop(waiting);
-        drop(waker);
+        discard(waker);
         item
     }
 

@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
-use super::atomic::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, fence, wake};
+use super::atomic::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, discard, fence, wake};
 
 /// Counts what is given back while tasks [watch](Watch), and wakes them.
 #[derive(Debug, Default)]
@@ -83,7 +83,8 @@ impl Watch {
         if state.count != self.seen {
             self.seen = state.count;
             drop(state);
-            drop(waker);
+            // It is reported once: a panic would keep the task asleep.
+            discard(waker);
             return Poll::Ready(());
         }
         let place = state.place(self.number);
@@ -110,9 +111,9 @@ impl Drop for Watch {
     fn drop(&mut self) {
         let mut state = self.returns.lock();
         let place = state.place(self.number);
-        let waker = place.map(|at| state.sleeping.swap_remove(at));
+        let sleeping = place.map(|at| state.sleeping.swap_remove(at));
         drop(state);
-        drop(waker);
+        sleeping.into_iter().for_each(|(_, waker)| discard(waker));
         self.returns.watches.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -4,6 +4,7 @@ pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(super) use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
 
+pub(super) use crate::contained::discard;
 use crate::contained::{log_error, panics};
 
 /// Wakes a task, in the record of an immediate: a panic of its waker is logged.

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 
-use super::atomic::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, wake};
+use super::atomic::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, discard, wake};
 
 /// Set while a counter has it: without it nothing is counted.
 const ACTIVE: u64 = 1 << 32;
@@ -57,7 +57,7 @@ impl Count {
         self.word.swap(0, Ordering::AcqRel);
         // Of futures that were leaked.
         let left = std::mem::take(&mut self.lock().list);
-        drop(left);
+        left.into_iter().for_each(|waiter| discard(waiter.waker));
     }
 
     /// How much was counted. What was written before that is visible to the caller.

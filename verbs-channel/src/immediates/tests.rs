@@ -33,6 +33,37 @@ fn an_immediate_of_an_earlier_generation_is_stale() {
     assert_eq!(second.count(), 1);
 }
 
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Wake for Bomb {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("the waker of the test");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_when_it_is_dropped_loses_no_counter_and_no_other_waker() {
+    let counters = ImmediateCounters::new(1);
+    let counter = counters.begin().unwrap();
+    let wakes = Arc::new(Wakes::default());
+    // Of futures that are leaked: their wakers are dropped with the counter.
+    for waker in [Waker::from(Arc::new(Bomb)), Waker::from(Arc::clone(&wakes))] {
+        let mut reached = std::mem::ManuallyDrop::new(counter.reached(1));
+        let polled = Pin::new(&mut *reached).poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        // The counter has the last one.
+        drop(waker);
+    }
+    drop(counter);
+    assert_eq!(Arc::strong_count(&wakes), 1);
+    assert!(counters.begin().is_some(), "its index is lost");
+}
+
 #[test]
 fn an_immediate_of_no_counter_is_stale() {
     let counters = ImmediateCounters::new(5);

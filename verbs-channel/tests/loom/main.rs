@@ -40,6 +40,10 @@ mod atomic {
     pub(super) fn wake(waker: std::task::Waker) {
         waker.wake();
     }
+
+    pub(super) fn discard(waker: std::task::Waker) {
+        drop(waker);
+    }
 }
 
 /// A list, and the memory that its items stand for.

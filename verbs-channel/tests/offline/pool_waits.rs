@@ -3,7 +3,7 @@
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::thread;
 
 use fake_libibverbs::{assert_all_is_well, with};
@@ -278,6 +278,40 @@ fn a_waker_that_panics_stops_no_drop_and_no_other_task() {
     drop((broken, waits));
     drop(pool);
     assert_all_is_well();
+}
+
+/// A waker whose every drop panics.
+fn bomb() -> Waker {
+    const TABLE: RawWakerVTable = RawWakerVTable::new(
+        |data| RawWaker::new(data, &TABLE),
+        |_| {},
+        |_| {},
+        |_| panic!("a waker of the test"),
+    );
+    // SAFETY: the functions use no data.
+    unsafe { Waker::from_raw(RawWaker::new(std::ptr::null(), &TABLE)) }
+}
+
+#[test]
+fn a_waker_that_panics_when_it_is_dropped_loses_no_block() {
+    let pool = pool(&pd(), 1);
+    let taken = pool.take().unwrap();
+    let mut waits = pool.take_when_free();
+    let bomb = std::mem::ManuallyDrop::new(bomb());
+    assert!(poll(&mut waits, &bomb).is_pending());
+    drop(taken);
+    // It was given the block; the clone that this poll makes is dropped with the block in hand.
+    let Poll::Ready(block) = poll(&mut waits, &bomb) else {
+        panic!("it is not ready");
+    };
+    drop((block, waits));
+    // The waker of a wait that ends is the list's.
+    let taken = pool.take().unwrap();
+    let mut waits = pool.take_when_free();
+    assert!(poll(&mut waits, &bomb).is_pending());
+    drop(waits);
+    drop(taken);
+    assert_eq!(pool.available(), 1);
 }
 
 #[test]
