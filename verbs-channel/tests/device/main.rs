@@ -28,6 +28,7 @@ mod ends;
 mod exhausted;
 mod foreign;
 mod forgotten;
+mod forks;
 mod gate;
 mod groups;
 #[cfg(feature = "rdmacm")]
