@@ -269,6 +269,10 @@ fn errors() -> Vec<Error> {
             max_bytes: 8192,
             max_regions: 2,
         },
+        Error::CacheTimedOut {
+            after: Duration::from_millis(10),
+        },
+        Error::CacheRecursion,
         Error::PeerTimeout(Duration::from_millis(10)),
         Error::Core(endpoint),
     ];
@@ -295,6 +299,8 @@ const fn of_error(error: &Error) -> usize {
         Error::CacheFull { .. } => 12,
         Error::GroupFailed(_) => 13,
         Error::Unpolled(_) => 14,
+        Error::CacheTimedOut { .. } => 15,
+        Error::CacheRecursion => 16,
     }
 }
 
@@ -316,7 +322,7 @@ fn no_error_repeats_its_source() {
     check(&transport_errors(), of_transport, 4);
     check(&reject_reasons(), of_reject_reason, 23);
     check(&exchange_errors(), of_exchange, 22);
-    check(&errors(), of_error, 15);
+    check(&errors(), of_error, 17);
     let first = Error::Rejected(RejectReason::Untaken);
     for error in [
         TransferError::Stuck { stuck: 1, of: 2 },

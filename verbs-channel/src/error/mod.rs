@@ -108,6 +108,22 @@ pub enum Error {
         /// The most regions that the cache registers.
         max_regions: usize,
     },
+    /// A thread has been registering memory that a [`RegistrationCache`](crate::RegistrationCache) needs, or
+    /// deregistering some, for the [`timeout`](crate::RegistrationCacheBuilder::timeout) of the cache. Try again
+    /// later.
+    #[error(
+        "another thread has been registering or deregistering memory of the cache for {}, the cache's timeout", Readable(*after)
+    )]
+    CacheTimedOut {
+        /// The cache's timeout.
+        after: Duration,
+    },
+    /// A registration of a [`RegistrationCache`](crate::RegistrationCache), or the drop of a keepalive, needs memory
+    /// of the cache for which it would have to wait: for itself, or for a thread that may wait for it.
+    #[error(
+        "a slice of cached memory, taken while this thread registers or frees some, would wait for a registration: take it before"
+    )]
+    CacheRecursion,
     /// The [`peer_timeout`](crate::ChannelBuilder::peer_timeout) is shorter than 2 s: TCP's keepalive cannot
     /// notice so soon that the peer's host has died.
     #[error(
@@ -126,7 +142,7 @@ pub enum Error {
 
 verbs_core::error_debug!(Error {
     Rejected(reason), Transport(error), StaleTicket, InFlight, ForeignMember, UnknownChannel, GroupFull,
-    GroupFailed(reason), Unpolled, Capacity, BlockTooShort, CacheFull, PeerTimeout, Exchange(failure), Core(error),
+    GroupFailed(reason), Unpolled, Capacity, BlockTooShort, CacheFull, CacheTimedOut, CacheRecursion, PeerTimeout, Exchange(failure), Core(error),
 });
 
 impl Error {
@@ -238,9 +254,9 @@ impl From<Error> for io::Error {
                 io::ErrorKind::TimedOut
             }
             Error::Transport(_) => io::ErrorKind::ConnectionAborted,
-            Error::InFlight { .. } | Error::Rejected(RejectReason::TimedOut) => {
-                io::ErrorKind::TimedOut
-            }
+            Error::InFlight { .. }
+            | Error::CacheTimedOut { .. }
+            | Error::Rejected(RejectReason::TimedOut) => io::ErrorKind::TimedOut,
             Error::Rejected(_)
             | Error::StaleTicket
             | Error::UnknownChannel(_)
@@ -251,6 +267,7 @@ impl From<Error> for io::Error {
             | Error::PeerTimeout(_) => io::ErrorKind::InvalidInput,
             Error::GroupFailed(_) => io::ErrorKind::ConnectionAborted,
             Error::Unpolled(_) => io::ErrorKind::WouldBlock,
+            Error::CacheRecursion => io::ErrorKind::Deadlock,
             Error::GroupFull(_) => io::ErrorKind::QuotaExceeded,
             Error::Exchange(ref failure) => failure.error.kind(),
         };

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use verbs_core::{Error as CoreError, ProtectionDomain};
@@ -29,6 +31,8 @@ pub(super) struct Limits {
     pub(super) part_len: usize,
     /// The slices of each region that allocate nothing.
     pub(super) slices: usize,
+    /// How long a slice waits for other threads; `None` is without a bound.
+    pub(super) timeout: Option<Duration>,
 }
 
 /// How much is registered, or is about to be. It is added to while the state is locked.
@@ -56,6 +60,8 @@ struct State {
     registering: Vec<(u64, Range<usize>)>,
     /// How many threads are deregistering what was removed.
     leaving: usize,
+    /// The threads that are in code of the program's: it registers something, or frees it.
+    inside: Vec<ThreadId>,
 }
 
 /// What a thread does about a range that was not registered.
@@ -76,6 +82,14 @@ struct Registering<'a> {
 /// A thread deregisters what it has removed.
 struct Leaving<'a>(&'a Cache);
 
+/// This thread is in code of the program's.
+struct Inside<'a>(&'a Cache);
+
+/// How long the waits of one slice have taken.
+struct Waits {
+    begun: Option<Instant>,
+}
+
 impl Cache {
     pub(super) fn new(pd: ProtectionDomain, limits: Limits) -> Self {
         Self {
@@ -86,6 +100,7 @@ impl Cache {
                 regions: Regions::new(),
                 registering: Vec::new(),
                 leaving: 0,
+                inside: Vec::new(),
             }),
             changed: Condvar::new(),
         }
@@ -141,11 +156,13 @@ impl Cache {
     ) -> Result<SharedSlice> {
         let all = self.limits.parts(len, &range);
         let mut is_first = true;
+        let mut waits = Waits { begun: None };
         loop {
-            let (registering, counted) = match self.room(memory, &range, &all)? {
+            let (registering, counted) = match self.room(memory, &range, &all, &mut waits)? {
                 Room::Found(slice) => return Ok(slice),
                 Room::Reserved(registering, counted) => (registering, counted),
             };
+            let _inside = Inside::new(self);
             let error = match register(self, all.clone(), counted) {
                 Ok(region) => return registering.done(region, &range),
                 Err(error) => error,
@@ -160,7 +177,13 @@ impl Cache {
     }
 
     /// Makes room to register all of this, unless another thread registers the range.
-    fn room(&self, memory: u64, range: &Range<usize>, all: &Range<usize>) -> Result<Room<'_>> {
+    fn room(
+        &self,
+        memory: u64,
+        range: &Range<usize>,
+        all: &Range<usize>,
+        waits: &mut Waits,
+    ) -> Result<Room<'_>> {
         let (limits, len) = (&self.limits, all.len());
         if len > limits.max_bytes {
             return Err(limits.full(len));
@@ -173,7 +196,7 @@ impl Cache {
             if !state.is_registering(memory, range) {
                 break;
             }
-            state = self.wait(state);
+            state = self.wait(state, waits)?;
         }
         // Before anything is evicted: threads that need the same range evict nothing for it as well.
         state.registering.push((memory, all.clone()));
@@ -182,17 +205,22 @@ impl Cache {
             memory,
             range: all.clone(),
         };
-        let counted = self.reserve(state, len).ok_or_else(|| limits.full(len))?;
+        let counted = self.reserve(state, len, waits)?;
         Ok(Room::Reserved(registering, counted))
     }
 
-    /// Counts so many bytes, and evicts for them what has not been used for longest. `None` if what is in
+    /// Counts so many bytes, and evicts for them what has not been used for longest. An error if what is in
     /// use has their room.
-    fn reserve<'a>(&'a self, mut state: MutexGuard<'a, State>, len: usize) -> Option<Counted> {
+    fn reserve<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        len: usize,
+        waits: &mut Waits,
+    ) -> Result<Counted> {
         let limits = &self.limits;
         loop {
             if let Some(counted) = self.registered.reserve(len, limits) {
-                return Some(counted);
+                return Ok(counted);
             }
             // Nothing is evicted unless that makes room.
             let idle = state.regions.count(SharedMemory::is_idle);
@@ -203,16 +231,34 @@ impl Cache {
                 continue;
             }
             if state.leaving == 0 {
-                return None;
+                return Err(limits.full(len));
             }
-            state = self.wait(state);
+            state = self.wait(state, waits)?;
         }
     }
 
     /// Waits until a thread has registered or deregistered something, or has failed to.
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let changed = self.changed.wait(state);
-        changed.unwrap_or_else(PoisonError::into_inner)
+    ///
+    /// A thread that registers or frees something itself does not wait: it might be what it waits for, or
+    /// another thread that waits for it.
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        waits: &mut Waits,
+    ) -> Result<MutexGuard<'a, State>> {
+        if state.inside.contains(&thread::current().id()) {
+            return Err(Error::CacheRecursion);
+        }
+        let Some(timeout) = self.limits.timeout else {
+            let changed = self.changed.wait(state);
+            return Ok(changed.unwrap_or_else(PoisonError::into_inner));
+        };
+        let waited = waits.begun.get_or_insert_with(Instant::now).elapsed();
+        if waited >= timeout {
+            return Err(Error::CacheTimedOut { after: timeout });
+        }
+        let changed = self.changed.wait_timeout(state, timeout - waited);
+        Ok(changed.unwrap_or_else(PoisonError::into_inner).0)
     }
 
     /// Removes what has not been used for longest, and has at least so many bytes together. Returns
@@ -247,8 +293,9 @@ impl Cache {
         state.leaving += 1;
         drop(state);
         let leaving = Leaving(self);
+        let inside = Inside::new(self);
         drop(removed);
-        drop(leaving);
+        drop((inside, leaving));
         self.lock()
     }
 
@@ -377,6 +424,23 @@ impl Drop for Registering<'_> {
             state.registering.swap_remove(place);
         }
         self.cache.changed.notify_all();
+    }
+}
+
+impl<'a> Inside<'a> {
+    fn new(cache: &'a Cache) -> Self {
+        cache.lock().inside.push(thread::current().id());
+        Self(cache)
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        let inside = &mut self.0.lock().inside;
+        let this = thread::current().id();
+        if let Some(place) = inside.iter().position(|thread| *thread == this) {
+            inside.swap_remove(place);
+        }
     }
 }
 

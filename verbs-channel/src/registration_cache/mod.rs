@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use verbs_core::{Process, ProtectionDomain};
 
@@ -103,7 +104,7 @@ use cache::{Cache, Limits, Register};
 ///
 /// The cache can be used from all threads at once; cloning it is cheap and shares it. It holds no lock
 /// while memory is registered, deregistered or freed. If several threads need the same part, one
-/// registers it, and the others wait for it.
+/// registers it, and the others wait for it, up to the [`timeout`](RegistrationCacheBuilder::timeout).
 ///
 /// # Cost
 ///
@@ -168,6 +169,7 @@ impl RegistrationCache {
                 max_regions: 1024,
                 part_len: 64 << 20,
                 slices: 64,
+                timeout: None,
             },
         }
     }
@@ -178,8 +180,8 @@ impl RegistrationCache {
     /// bytes of the memory in that protection domain, with a keepalive that keeps the memory: as
     /// [`register_raw`](ProtectionDomain::register_raw) or
     /// [`reg_dmabuf_mr`](ProtectionDomain::reg_dmabuf_mr) does. It may be called by several threads
-    /// at once, for different parts. Neither it nor the drop of a keepalive may take slices of the
-    /// cache's memory: that could deadlock.
+    /// at once, for different parts. It, and the drop of a keepalive, can take slices of the cache's memory, but
+    /// never wait for another thread: [`Error::CacheRecursion`](crate::Error::CacheRecursion).
     ///
     /// This function needs no promise about the memory: the `unsafe` registration in `register` has
     /// all of them.
@@ -253,6 +255,15 @@ impl RegistrationCacheBuilder {
         self
     }
 
+    /// How long a slice waits for other threads that register the same part, or deregister something to make
+    /// room; without a bound unless set. With [`Duration::ZERO`] it does not wait.
+    ///
+    /// The time that a registration takes in the thread itself has no bound: it is a system call.
+    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.limits.timeout = timeout.into();
+        self
+    }
+
     /// Builds the cache, which has registered nothing yet.
     #[must_use]
     pub fn build(self) -> RegistrationCache {
@@ -275,6 +286,10 @@ impl CachedMemory {
     /// - [`verbs_core::Error::OutOfBounds`]: the range ends after the memory, or the closure
     ///   registered a region of another length.
     /// - [`Error::CacheFull`](crate::Error::CacheFull): there is no room within the bounds of the cache.
+    /// - [`Error::CacheTimedOut`](crate::Error::CacheTimedOut): the cache's
+    ///   [`timeout`](RegistrationCacheBuilder::timeout) has passed in a wait for other threads.
+    /// - [`Error::CacheRecursion`](crate::Error::CacheRecursion): this is called within a registration, and would
+    ///   wait for itself or another thread.
     /// - The error of the registration.
     #[inline]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<SharedSlice> {

@@ -8,6 +8,8 @@ use crate::guide;
 const RARE: &[(&str, &str)] = &[
     ("Error::BlockTooShort", CURED),
     ("Error::CacheFull", CURED),
+    ("Error::CacheRecursion", MISTAKE),
+    ("Error::CacheTimedOut", CURED),
     ("Error::ForeignMember", MISTAKE),
     ("Error::GroupFailed", DEVICE),
     ("Error::GroupFull", CURED),

@@ -1,12 +1,14 @@
 //! A cache in several threads, and with code of the program that panics.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use fake_libibverbs::{assert_all_is_well, lend};
-use verbs_channel::{CachedMemory, RegistrationCache};
+use verbs_channel::{CachedMemory, Error, RegistrationCache};
 
 use super::{LEN, PART, cache, memory, pages, register, touch};
 
@@ -155,4 +157,152 @@ fn caches_and_their_memory_go_to_other_threads() {
     touch(&memory, 0);
     let text = format!("{cache:?} {memory:?}");
     assert!(text.contains("registered_bytes: 64"), "{text}");
+}
+
+/// Registers part 1 in another thread, which does not end before the test has.
+fn while_part_1_is_registered(timeout: Duration, test: impl FnOnce(&CachedMemory)) {
+    let pd = pd();
+    let cache = cache(&pd, 100).timeout(timeout).build();
+    let pages = pages(&Arc::default());
+    let (begins, begun) = mpsc::channel();
+    let (end, ends) = mpsc::channel::<()>();
+    let ends = Mutex::new(ends);
+    let memory = cache.memory(LEN, move |pd, part| {
+        if part.start == PART {
+            begins.send(()).unwrap();
+            ends.lock().unwrap().recv().unwrap_err();
+        }
+        register(&pages, pd, part)
+    });
+    bounded(|| {
+        thread::scope(|scope| {
+            let (library, memory) = (lend(), &memory);
+            scope.spawn(move || {
+                library();
+                touch(memory, 1);
+            });
+            begun.recv().unwrap();
+            test(memory);
+            drop(end);
+        });
+    });
+}
+
+#[test]
+fn a_slice_waits_for_another_threads_registration_until_the_timeout() {
+    for timeout in [Duration::ZERO, Duration::from_millis(30)] {
+        while_part_1_is_registered(timeout, |memory| {
+            let start = Instant::now();
+            let error = memory.slice(PART..PART + 8).map(drop).unwrap_err();
+            assert!(start.elapsed() >= timeout);
+            assert!(matches!(error, Error::CacheTimedOut { after } if after == timeout));
+            assert_eq!(io::Error::from(error).kind(), io::ErrorKind::TimedOut);
+            touch(memory, 0);
+        });
+    }
+}
+
+#[test]
+fn a_slice_waits_for_room_that_another_thread_makes_until_the_timeout() {
+    struct Waits(Mutex<mpsc::Receiver<()>>, mpsc::Sender<()>);
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            self.1.send(()).unwrap();
+            self.0.lock().unwrap().recv().unwrap_err();
+        }
+    }
+
+    let pd = pd();
+    let timeout = Duration::from_millis(30);
+    let cache = cache(&pd, 1).timeout(timeout).build();
+    let pages = pages(&Arc::default());
+    let (begins, begun) = mpsc::channel();
+    let (end, ends) = mpsc::channel::<()>();
+    let first = Mutex::new(Some((Mutex::new(ends), begins)));
+    let memory = cache.memory(LEN, move |pd, part| {
+        let first = first.lock().unwrap().take();
+        let waits = first.map(|(ends, begins)| Waits(ends, begins));
+        pages.register_part(pd, part, (waits, Arc::clone(&pages)))
+    });
+    touch(&memory, 0);
+    bounded(|| {
+        thread::scope(|scope| {
+            let (library, evicts) = (lend(), &memory);
+            scope.spawn(move || {
+                library();
+                touch(evicts, 1);
+            });
+            begun.recv().unwrap();
+            let error = memory.slice(2 * PART..3 * PART).map(drop).unwrap_err();
+            assert!(matches!(error, Error::CacheTimedOut { after } if after == timeout));
+            drop(end);
+        });
+    });
+    touch(&memory, 2);
+}
+
+#[test]
+fn a_registration_that_would_wait_for_itself_is_an_error_at_once() {
+    let pd = pd();
+    let cache = cache(&pd, 100).build();
+    let pages = pages(&Arc::default());
+    let own = Arc::new(Mutex::new(None::<CachedMemory>));
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let memory = cache.memory(LEN, {
+        let (own, seen) = (Arc::clone(&own), Arc::clone(&seen));
+        move |pd, part| {
+            let memory = own.lock().unwrap().clone();
+            if let Some(memory) = memory.filter(|_| part.start == 0) {
+                // Another part is registered; this one would be waited for.
+                touch(&memory, 1);
+                seen.lock()
+                    .unwrap()
+                    .extend(memory.slice(..8).map(drop).err());
+            }
+            register(&pages, pd, part)
+        }
+    });
+    *own.lock().unwrap() = Some(memory.clone());
+    bounded(|| touch(&memory, 0));
+    own.lock().unwrap().take();
+    let seen = seen.lock().unwrap();
+    assert!(matches!(seen[..], [Error::CacheRecursion]), "{seen:?}");
+    // It waits again for others.
+    while_part_1_is_registered(Duration::ZERO, |memory| touch(memory, 0));
+}
+
+#[test]
+fn registrations_that_would_wait_for_each_other_are_errors() {
+    let pd = pd();
+    let cache = cache(&pd, 100).build();
+    let pages = pages(&Arc::default());
+    let own = Arc::new(Mutex::new(None::<CachedMemory>));
+    let (both, errors) = (Barrier::new(2), Arc::new(AtomicUsize::new(0)));
+    let memory = cache.memory(LEN, {
+        let (own, errors) = (Arc::clone(&own), Arc::clone(&errors));
+        move |pd, part| {
+            let memory = own.lock().unwrap().clone().unwrap();
+            both.wait();
+            let other = PART - part.start;
+            let error = memory.slice(other..other + 8).map(drop).err();
+            assert!(matches!(error, Some(Error::CacheRecursion)), "{error:?}");
+            errors.fetch_add(1, Ordering::Relaxed);
+            both.wait();
+            register(&pages, pd, part)
+        }
+    });
+    *own.lock().unwrap() = Some(memory.clone());
+    bounded(|| {
+        thread::scope(|scope| {
+            for part in [0, 1] {
+                let (library, memory) = (lend(), &memory);
+                scope.spawn(move || {
+                    library();
+                    touch(memory, part);
+                });
+            }
+        });
+    });
+    own.lock().unwrap().take();
+    assert_eq!(errors.load(Ordering::Relaxed), 2);
 }
