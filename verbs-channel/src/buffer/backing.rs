@@ -55,7 +55,7 @@ pub(crate) struct SharedPool {
 pub(crate) struct BlockPtr(pub(super) NonNull<Backing>);
 
 /// A pool that is kept alive by one of its blocks, or by its clones.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedPtr(NonNull<SharedPool>);
 
 // SAFETY: it stands for a `Backing` that it owns while that is free, and a `Backing` is `Send`.
@@ -218,6 +218,14 @@ impl Backing {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let range = self.range.clone();
         self.memory.bytes_mut().get_mut(range).unwrap_or_default()
+    }
+
+    /// The pool that it is a block of, if it is one.
+    pub(crate) const fn pool(&self) -> Option<SharedPtr> {
+        match &self.memory {
+            Memory::Block { pool, .. } => Some(*pool),
+            _ => None,
+        }
     }
 
     /// Whether it is a block of a pool. If it is, its range is set to all of it.

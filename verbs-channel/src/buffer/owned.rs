@@ -6,7 +6,7 @@ use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 
 use verbs_core::{Error as CoreError, GatherElement, MemoryRegion, ScatterElement, Sge};
 
-use super::backing::{Backing, Owner};
+use super::backing::{Backing, Owner, SharedPtr};
 use super::pd_tag::PdTag;
 use super::shared_part::SharedPart;
 use crate::error::{Error, RejectReason, Result};
@@ -28,6 +28,11 @@ pub struct OwnedBuffer {
 }
 
 impl OwnedBuffer {
+    /// The pool that it is a block of, if it is one.
+    pub(super) fn pool(&self) -> Option<SharedPtr> {
+        self.backing.as_deref()?.pool()
+    }
+
     /// A buffer without memory, for messages without bytes.
     #[must_use]
     pub const fn empty() -> Self {

@@ -73,7 +73,7 @@ impl BufferPool {
     ///
     /// # Errors
     ///
-    /// - [`verbs_core::Error::Limit`]: the total length exceeds the address space.
+    /// - [`verbs_core::Error::OutOfRange`]: the total length exceeds the address space.
     /// - [`verbs_core::Error::Registration`]: there is not enough memory.
     /// - Those of [`ProtectionDomain::reg_mr`]: the pool has no bytes, or more than `ulimit -l` allows.
     pub fn new(pd: &ProtectionDomain, block_len: usize, count: usize) -> Result<Self> {
@@ -235,6 +235,11 @@ impl BufferPool {
         }
     }
 
+    /// Whether this is a block of the pool.
+    pub(crate) fn has(&self, block: &OwnedBuffer) -> bool {
+        block.pool() == Some(self.clones.0)
+    }
+
     /// How many blocks are free.
     ///
     /// It counts them one by one, so other threads may take some meanwhile.
@@ -266,10 +271,11 @@ impl BufferPool {
 fn total(block_len: usize, count: usize) -> Result<usize> {
     let total = block_len.saturating_mul(count);
     if isize::try_from(total).is_err() {
-        return Err(Error::Core(verbs_core::Error::Limit {
+        return Err(Error::Core(verbs_core::Error::OutOfRange {
             what: "block_len * count",
-            asked: total as u64,
-            max: Some(isize::MAX.unsigned_abs() as u64),
+            value: total as u64,
+            min: 1,
+            max: isize::MAX.unsigned_abs() as u64,
         }));
     }
     Ok(total)

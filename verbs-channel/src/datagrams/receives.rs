@@ -15,12 +15,11 @@ impl DatagramEngine {
     }
 
     /// Posts a receive into a block of the [`receive_pool`](Self::receive_pool). The block is returned
-    /// if there is no room, or the endpoint is down.
+    /// if there is no room, if it is of another pool, or if the endpoint is down.
     #[must_use = "it is dropped without a lock"]
     pub fn receive_into(&mut self, block: PoolBuffer) -> Option<OwnedBuffer> {
         let block = block.into_owned();
-        // One of another pool may be too short.
-        if block.capacity() != self.pool.block_len() {
+        if !self.pool.has(&block) {
             return Some(block);
         }
         self.post_block(block)

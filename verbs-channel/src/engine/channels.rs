@@ -180,15 +180,16 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownChannel`], or [`verbs_core::Error::Limit`] if `outcomes` is above
+    /// [`Error::UnknownChannel`], or [`verbs_core::Error::OutOfRange`] if `outcomes` is above
     /// [`MAX_RESERVE`](Self::MAX_RESERVE).
     pub fn reserve(&mut self, channel: ChannelId, outcomes: u32) -> Result<()> {
         let at = self.place_of(channel)?;
         if outcomes > Self::MAX_RESERVE {
-            return Err(Error::Core(verbs_core::Error::Limit {
+            return Err(Error::Core(verbs_core::Error::OutOfRange {
                 what: "outcomes",
-                asked: outcomes.into(),
-                max: Some(Self::MAX_RESERVE.into()),
+                value: outcomes.into(),
+                min: 0,
+                max: Self::MAX_RESERVE.into(),
             }));
         }
         self.reserve_at(at, outcomes);

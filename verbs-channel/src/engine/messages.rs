@@ -124,10 +124,7 @@ impl Engine {
     #[must_use = "it is dropped without a lock"]
     pub fn refill_with(&mut self, block: PoolBuffer) -> Option<OwnedBuffer> {
         let block = block.into_owned();
-        // It may be too short, or of another protection domain.
-        let is_its = self.shared_pool().is_some_and(|pool| {
-            pool.block_len() == block.capacity() && block.element(self.pd_tag, || false).is_ok()
-        });
+        let is_its = self.shared_pool().is_some_and(|pool| pool.has(&block));
         let Some(shared) = self.shared.as_deref_mut().filter(|_| is_its) else {
             return Some(block);
         };

@@ -281,6 +281,18 @@ fn a_pool_is_cut_out_of_any_region() {
 }
 
 #[test]
+fn a_pool_that_is_longer_than_the_address_space_names_no_limit_of_the_device() {
+    for new in [BufferPool::new, BufferPool::in_huge_pages] {
+        for (block_len, count) in [(usize::MAX, 2), (2, usize::MAX), (1 << 40, 1 << 30)] {
+            let error = new(&pd(), block_len, count).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("block_len * count"), "{text}");
+            assert!(!text.contains("device"), "{text}");
+        }
+    }
+}
+
+#[test]
 #[cfg_attr(miri, ignore = "Miri has no huge pages")]
 fn a_pool_without_free_huge_pages_is_an_error_with_a_way_out() {
     // More than any machine has.

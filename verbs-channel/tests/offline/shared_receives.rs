@@ -10,7 +10,7 @@ use verbs_channel::verbs_core::verbs_sys::{
 use verbs_channel::verbs_core::{Error as CoreError, ErrorKind, ProtectionDomain};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, ConnectedMember, DownReason, Error, Message,
-    PollStrategy, RejectReason,
+    PollStrategy, PoolBuffer, RejectReason,
 };
 use verbs_harness::{PATIENCE, until};
 
@@ -53,6 +53,13 @@ impl Shared {
     pub(crate) fn arrives(&self, receive: usize, channel: usize) {
         let bytes = [receive, channel].map(|number| u8::try_from(number).unwrap());
         receives(posted()[receive], self.channels[channel].1, &bytes);
+    }
+
+    /// The block of a message, after which the queue needs one.
+    fn next_block(&mut self) -> PoolBuffer {
+        self.arrives(0, 0);
+        let message = self.next();
+        message.buffer.into_block().unwrap()
     }
 
     pub(crate) fn next(&mut self) -> Message {
@@ -401,6 +408,28 @@ fn budget_of_a_group_permits_no_receive_on_a_channel() {
     assert_eq!(*rejected.unwrap_err().error(), RejectReason::SharedReceives);
     receives(posted()[0], qp_num, b"hi");
     assert_eq!(group.next_message().unwrap().channel, id);
+}
+
+#[test]
+fn a_block_of_another_pool_is_handed_back_even_if_it_would_fit() {
+    let mut shared = Shared::new(2, 2, 1);
+    let own = shared.next_block();
+    let other = BufferPool::new(&shared.pd, 64, 1).unwrap();
+    let engine = shared.group.engine_mut();
+    assert!(engine.needs_blocks());
+    let rejected = engine.refill_with(other.take().unwrap());
+    assert!(rejected.is_some() && engine.needs_blocks());
+    drop(rejected);
+    assert_eq!(other.available(), 1);
+    assert!(engine.refill_with(own).is_none());
+    assert!(!engine.needs_blocks());
+    // The same for datagrams.
+    let builder = crate::datagrams::builder(&shared.pd);
+    let mut engine = builder.engine(None).unwrap();
+    let pool = engine.receive_pool();
+    let other = BufferPool::new(&shared.pd, pool.block_len(), 1).unwrap();
+    assert!(engine.receive_into(other.take().unwrap()).is_some());
+    assert_eq!(other.available(), 1);
 }
 
 #[test]
