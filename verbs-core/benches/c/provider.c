@@ -231,13 +231,6 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 	return 0;
 }
 
-int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey)
-{
-	(void)context, (void)port, (void)index;
-	*pkey = 0xffff;
-	return 0;
-}
-
 int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv_port_attr *compat)
 {
 	struct ibv_port_attr attr = {
