@@ -1,4 +1,4 @@
-//! What the queue pairs of a card share: memory, queues, addresses, events, counters, the time.
+//! The parts of a card that its queue pairs share: memory, queues, addresses, events, counters, the time.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::shared_receive::SharedReceiveQueue;
 #[derive(Debug)]
 pub(crate) struct Card {
     pub(crate) profile: Profile,
-    /// The latest instant that the owner told.
+    /// The latest instant that a call has given.
     pub(crate) now: Duration,
     pub(crate) memory: Memory,
     pub(crate) completion_queues: Pool<CompletionQueue>,
@@ -42,7 +42,7 @@ impl Card {
     }
 }
 
-/// What happened to packets, counted (rxe has most of these as `hw_counters`).
+/// Counts of packets (rxe has most of these as `hw_counters`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Counters {
     /// Packets sent, those to the card itself included.
@@ -61,7 +61,7 @@ pub struct Counters {
     pub out_of_sequence: u64,
     /// Requests that found no receive.
     pub not_ready: u64,
-    /// Times that a requester went back, after a timeout or because an answer told it to.
+    /// Times that a requester went back, after a timeout or for an answer that asked for it.
     pub retries: u64,
     /// Messages and datagrams dropped by UC and UD.
     pub dropped: u64,

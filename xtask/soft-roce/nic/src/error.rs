@@ -8,7 +8,7 @@ use thiserror::Error;
 pub struct Refused {
     /// The errno that C's verb returns.
     pub errno: Errno,
-    /// What is wrong.
+    /// The reason in words.
     pub reason: &'static str,
 }
 

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use crate::completion::CompletionQueueId;
 use crate::shared_receive::SharedReceiveId;
 
-/// Something that happened, for whoever waits for it (`ibv_get_cq_event`, `ibv_get_async_event`).
+/// Something that happened (an answer of `ibv_get_cq_event`, `ibv_get_async_event`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
     /// A completion came to a queue that was armed.
     Completion(CompletionQueueId),
     /// A completion was lost, because its queue was full (`CQ_ERR`); one event until it is taken.
     CompletionQueueOverrun(CompletionQueueId),
-    /// A queue pair broke, and no completion tells of it (`QP_FATAL`).
+    /// A queue pair broke without a completion that has the error (`QP_FATAL`).
     QueuePairFatal(u32),
     /// A peer's request was refused as invalid (`QP_REQ_ERR`).
     QueuePairRequestError(u32),
@@ -36,8 +36,8 @@ pub enum Event {
     DeviceFatal,
 }
 
-/// Events that wait to be taken. What peers do adds at most one for each state of an object, so that nobody
-/// can fill the memory with them.
+/// Events that wait to be taken. Packets add at most one for each state of an object, so that no peer can
+/// fill the memory with them.
 #[derive(Debug, Default)]
 pub(crate) struct Events(VecDeque<Event>);
 

@@ -126,7 +126,7 @@
 //!
 //! # Thread safety
 //!
-//! A [`Nic`] is `Send`; whoever drives it has it alone. Two cards share nothing.
+//! A [`Nic`] is `Send` and `Sync`; all that changes it takes `&mut`. Two cards share nothing.
 //!
 //! # Resource cleanup
 //!

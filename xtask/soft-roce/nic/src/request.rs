@@ -28,7 +28,7 @@ pub enum Data<'a> {
 pub struct SendRequest<'a> {
     /// Number for the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub opcode: SendOpcode,
     /// The bytes to be sent, or for a read or atomic, where the answer goes.
     pub data: Data<'a>,
@@ -69,7 +69,7 @@ pub struct DatagramAddress {
     pub qkey: u32,
 }
 
-/// What a request for the send queue does.
+/// An operation for the send queue, with its parameters.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SendOpcode {
     /// Send.

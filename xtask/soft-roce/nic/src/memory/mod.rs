@@ -17,7 +17,7 @@ use crate::profile::Profile;
 use crate::request::Element;
 
 bitflags! {
-    /// What may be done with a region, a window, or by the peer of a queue pair; the bits are C's
+    /// Access to a region, through a window, or of the peer of a queue pair; the bits are C's
     /// (`ibv_access_flags`).
     #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
     pub struct Access: u32 {

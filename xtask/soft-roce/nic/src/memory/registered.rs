@@ -56,7 +56,7 @@ impl Registered {
     /// # Safety
     ///
     /// `copy` is safe to call with any range within the `length` bytes on one side, and with memory of the
-    /// card's on the other. Nobody has references in its way: see [`new`](Self::new).
+    /// card's on the other. No references are in its way: see [`new`](Self::new).
     #[must_use]
     pub const unsafe fn with_copy(
         base: *mut u8,
@@ -104,8 +104,8 @@ impl Registered {
     }
 }
 
-// SAFETY: The pointer is only used by the methods above. By the contract of `new` and `with_copy`, the memory
-// stays valid until it is deregistered, for whichever thread the card is on, and `copy` is a function, which
+// SAFETY: The pointer is only used by the methods above. The contracts of `new` and `with_copy` promise that the
+// memory stays valid until it is deregistered, for whichever thread the card is on, and `copy` is a function, which
 // any thread may call.
 unsafe impl Send for Registered {}
 

@@ -23,7 +23,7 @@ pub(super) struct Window {
     binding: Option<Binding>,
 }
 
-/// What a window is bound to.
+/// The part of a region that a window is bound to.
 #[derive(Clone, Copy, Debug)]
 struct Binding {
     /// Index of the region.

@@ -88,7 +88,7 @@ impl Nic {
         self.random.next()
     }
 
-    /// What happened to packets so far.
+    /// Counts of packets so far.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.card.counters
@@ -126,7 +126,7 @@ impl Nic {
         }
     }
 
-    /// Tells the owner's programs that the device is broken, as a fault to be tested.
+    /// Makes the event of a broken device, `DEVICE_FATAL`, as a fault to be tested; all else goes on.
     pub fn break_device(&mut self) {
         self.card.events.push(Event::DeviceFatal);
     }
@@ -135,7 +135,7 @@ impl Nic {
     /// base transport header to the invariant CRC. Packets that are none, or not for this card, are dropped
     /// and [counted](Counters).
     pub fn receive(&mut self, now: Duration, route: &Route, packet: &[u8]) {
-        self.tell(now);
+        self.advance_to(now);
         if !self.is_port_up {
             return;
         }
@@ -153,7 +153,7 @@ impl Nic {
     /// nothing, after each of the other calls that take an instant, and after posts and changes of queue
     /// pairs.
     pub fn transmit(&mut self, now: Duration, buffer: &mut Vec<u8>) -> Option<Route> {
-        self.tell(now);
+        self.advance_to(now);
         loop {
             let number = *self.ready.front()?;
             buffer.clear();
@@ -197,7 +197,7 @@ impl Nic {
 
     /// Does what is due at this instant: timeouts, the end of waits, flushes that come late.
     pub fn expire(&mut self, now: Duration) {
-        self.tell(now);
+        self.advance_to(now);
         while let Some(Reverse((at, number))) = self.timers.peek().copied()
             && at <= self.card.now
         {
@@ -230,7 +230,7 @@ impl Nic {
     }
 
     /// Time does not go back.
-    fn tell(&mut self, now: Duration) {
+    fn advance_to(&mut self, now: Duration) {
         self.card.now = self.card.now.max(now);
     }
 

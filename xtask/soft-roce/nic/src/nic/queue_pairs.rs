@@ -223,8 +223,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Attaches a datagram queue pair to a multicast group (`ibv_attach_mcast`). What it sends to the group
-    /// comes back to it, too.
+    /// Attaches a datagram queue pair to a multicast group (`ibv_attach_mcast`). Its own datagrams to the
+    /// group come back to it, too.
     ///
     /// # Errors
     ///

@@ -51,7 +51,7 @@ impl Place {
     }
 }
 
-/// What the last packet of a send carries beside data.
+/// A header that the last packet of a send may have.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Extra {
     /// Nothing.

@@ -1,4 +1,4 @@
-//! What a queue pair is made with, and what is changed later (`ibv_qp_init_attr`, `ibv_qp_attr`).
+//! Options that a queue pair is made with, and attributes that are changed later (`ibv_qp_init_attr`, `ibv_qp_attr`).
 
 use std::net::Ipv6Addr;
 
@@ -14,7 +14,7 @@ use crate::packet::{Psn, Transport};
 use crate::profile::Profile;
 use crate::shared_receive::SharedReceiveId;
 
-/// What a queue pair is made with (`ibv_qp_init_attr`).
+/// Options that a queue pair is made with (`ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairOptions {
     /// Transport service.
@@ -90,7 +90,7 @@ pub struct QueuePairAttributes {
     pub state: QueuePairState,
     /// State that it is assumed to have.
     pub current_state: QueuePairState,
-    /// What the peer may do.
+    /// Access that the peer has.
     pub access: Access,
     /// Entry of the partition table: 0.
     pub pkey_index: u16,
@@ -112,7 +112,7 @@ pub struct QueuePairAttributes {
     pub max_dest_rd_atomic: u8,
     /// Reads and atomics that may be outstanding.
     pub max_rd_atomic: u8,
-    /// Code of the time that a peer is told to wait for a receive.
+    /// Code of the time that a peer shall wait for a receive.
     pub min_rnr_timer: u8,
     /// Code of the time to wait for an answer: 4.096 µs · 2<sup>timeout</sup>; 0 for ever.
     pub timeout: u8,

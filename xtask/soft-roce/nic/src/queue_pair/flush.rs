@@ -64,9 +64,15 @@ impl QueuePair {
         if !matches!(self.state, QueuePairState::Sqe | QueuePairState::Err) {
             return;
         }
-        while let Some(completion) = self.requester.flush_one(self.number) {
-            self.send_slots.retire();
-            self.complete_send(card, completion);
+        while let Some(entry) = self.requester.pop() {
+            // A window that was bound while requests before it were not answered stays so.
+            let is_done = entry.outcome == Some(Status::SUCCESS);
+            let status = if is_done {
+                Status::SUCCESS
+            } else {
+                Status::WR_FLUSH_ERR
+            };
+            self.complete_entry(card, entry, status);
         }
         while self.state == QueuePairState::Err
             && let Some(receive) = self
@@ -81,7 +87,7 @@ impl QueuePair {
             self.receives.recycle(receive);
             self.complete_receive(card, completion, true);
         }
-        // What is lost here cannot break what is broken.
+        // A completion that is lost here cannot break a queue pair that is broken.
         self.is_overrun &= self.state != QueuePairState::Err;
     }
 }

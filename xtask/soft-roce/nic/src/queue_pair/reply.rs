@@ -1,4 +1,4 @@
-//! Answers: acknowledgements, which are coalesced, what was read, and what is answered again (9.7.5).
+//! Answers: acknowledgements, which are coalesced, data of reads, and answers to duplicates (9.7.5).
 
 use super::{QueuePair, QueuePairState};
 use crate::card::Card;
@@ -16,7 +16,7 @@ pub(super) enum Reply {
     Read(ReadReply),
 }
 
-/// What is to be sent of what was read; it is read when the packet is made.
+/// The rest of an answer to a read; memory is read when a packet is made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadReply {
     psn: Psn,

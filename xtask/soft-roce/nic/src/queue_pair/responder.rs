@@ -14,14 +14,14 @@ use crate::packet::{
 };
 use crate::shared_receive::Receive;
 
-/// What has come, and what is to be answered.
+/// State of the receiving half: the place in the peer's sequence, and the answers to be sent.
 #[derive(Debug, Default)]
 pub(super) struct Responder {
     /// PSN that is expected next.
     pub(super) psn: Psn,
     /// Messages that are complete, 24 bits.
     pub(super) msn: u32,
-    /// What a packet in the middle would continue.
+    /// The message that a packet in the middle would continue.
     pub(super) message: Message,
     /// The receive that a message goes to; one that a lost message used is used again.
     pub(super) receive: Option<Receive>,

@@ -1,4 +1,4 @@
-//! The send queue: what is posted, and how far it has come (10.8).
+//! The send queue: posted requests, and how far their packets have come (10.8).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::request::{Data, DatagramAddress, Element, SendOpcode, SendRequest, to
 /// The send queue and how far it has come.
 #[derive(Debug, Default)]
 pub(super) struct Requester {
-    /// What is posted and not completed, oldest first.
+    /// Requests that are posted and not completed, oldest first.
     pub(super) queue: VecDeque<Entry>,
     /// Entries that are done, for their memory.
     spare: Vec<Entry>,
@@ -222,18 +222,6 @@ impl Requester {
             self.spare.push(entry);
         }
     }
-
-    /// The completion of the oldest entry of a broken queue.
-    pub(super) fn flush_one(&mut self, queue_pair: u32) -> Option<Completion> {
-        let entry = self.pop()?;
-        let status = match entry.outcome {
-            Some(Status::SUCCESS) => Status::SUCCESS,
-            _ => Status::WR_FLUSH_ERR,
-        };
-        let completion = Completion::new(queue_pair, entry.wr_id, status, entry.completed_as());
-        self.recycle(entry);
-        Some(completion)
-    }
 }
 
 impl QueuePair {
@@ -342,17 +330,22 @@ impl QueuePair {
             && self.is_sending()
             && let Some(entry) = self.requester.pop()
         {
-            self.send_slots.retire();
-            if entry.is_signaled || status != Status::SUCCESS {
-                let mut completion =
-                    Completion::new(self.number, entry.wr_id, status, entry.completed_as());
-                completion.byte_len = entry.length;
-                self.complete_send(card, completion);
-            }
-            self.requester.recycle(entry);
+            self.complete_entry(card, entry, status);
             if status != Status::SUCCESS {
                 self.fail_sends(card);
             }
         }
+    }
+
+    /// Completes an entry that is taken off the queue; success without a signal makes no completion.
+    pub(super) fn complete_entry(&mut self, card: &mut Card, entry: Entry, status: Status) {
+        self.send_slots.retire();
+        if entry.is_signaled || status != Status::SUCCESS {
+            let mut completion =
+                Completion::new(self.number, entry.wr_id, status, entry.completed_as());
+            completion.byte_len = entry.length;
+            self.complete_send(card, completion);
+        }
+        self.requester.recycle(entry);
     }
 }

@@ -1,4 +1,4 @@
-//! The responder of UC and UD: what is lost is lost, and a peer is not told (9.8.2, 9.8.3).
+//! The responder of UC and UD: lost packets are not asked for again, and nothing is answered (9.8.2, 9.8.3).
 
 use super::QueuePair;
 use super::responder::{Message, Refusal, receive_status};

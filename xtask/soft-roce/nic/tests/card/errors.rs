@@ -7,7 +7,7 @@ use soft_nic::{
     SendOpcode, Status, Transport,
 };
 
-/// What a card of the specification does.
+/// A card that follows the specification.
 fn strict() -> Profile {
     Profile {
         local_fault: Status::LOC_PROT_ERR,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::link::{ALL, Buffer, World};
+use crate::link::{ALL, Buffer, World, cases};
 use soft_nic::packet::{
     Aeth, AtomicEth, Body, Deth, Extra, Header, NakCode, Place, Reth, Syndrome,
 };
@@ -283,13 +283,6 @@ impl Attack {
         }
         let payload = vec![0xff; if body.has_payload() { self.length } else { 0 }];
         header.packet(&victim.route, &payload)
-    }
-}
-
-fn cases(count: u32) -> ProptestConfig {
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(if cfg!(miri) { 2 } else { count })
     }
 }
 

@@ -180,7 +180,7 @@ impl Host {
     }
 }
 
-/// What the link does to packets, in thousandths.
+/// Faults of the link, in thousandths of the packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) loss: u64,
@@ -374,4 +374,15 @@ pub(crate) fn pattern(length: usize) -> Vec<u8> {
     (0..length)
         .map(|index| (index * 7 + index / 256) as u8)
         .collect()
+}
+
+/// `count` random cases of a property, or `PROPTEST_CASES`.
+pub(crate) fn cases(count: u32) -> proptest::test_runner::Config {
+    let set = std::env::var("PROPTEST_CASES").ok();
+    let set = set.map(|text| text.parse().expect("PROPTEST_CASES is a number"));
+    proptest::test_runner::Config {
+        failure_persistence: None,
+        cases: set.unwrap_or(count),
+        ..Default::default()
+    }
 }

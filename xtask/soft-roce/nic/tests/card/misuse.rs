@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::link::{ALL, Buffer, World};
+use crate::link::{ALL, Buffer, World, cases};
 use soft_nic::{
     Access, AddressVector, AttributeMask, Bind, CompletionQueueId, Data, DatagramAddress, DomainId,
     Element, Profile, Psn, QueuePairOptions, QueuePairState, ReceiveRequest, RemoteAddress,
@@ -190,10 +190,7 @@ impl Program {
 fn ignore<T>(_: T) {}
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 400 })
-    })]
+    #![proptest_config(cases(400))]
 
     #[test]
     fn calls_in_any_order_do_not_panic(

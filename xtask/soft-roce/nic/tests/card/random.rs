@@ -14,7 +14,7 @@ const SLOT: usize = 512;
 /// Requests of a program.
 const MAX: usize = 60;
 
-/// What one end of a connection asks of the other, and what has to come of it.
+/// Requests of one end of a connection, and the results that they have to have.
 struct Program {
     is_to_b: bool,
     from_qp: u32,
@@ -26,7 +26,7 @@ struct Program {
     received: Buffer,
     /// The peer's memory in the end.
     model: Vec<u8>,
-    /// What is read, by its slot.
+    /// Bytes that are read, by their slots.
     reads: Vec<(usize, Vec<u8>)>,
     messages: Vec<Message>,
     was_read: bool,
@@ -139,7 +139,7 @@ impl Program {
         };
         let elements = [element];
         let mut request = SendRequest::new(self.posted, opcode, Data::Elements(&elements));
-        // What changes memory waits for reads of it (9.5).
+        // A request that may change memory waits for reads of it (9.5).
         request.is_fenced = self.was_read;
         self.was_read = matches!(opcode, SendOpcode::Read(_));
         self.posted += 1;

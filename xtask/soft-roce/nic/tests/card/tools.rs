@@ -1,4 +1,4 @@
-//! What others read in the card's packets: tshark (of Wireshark) and Scapy, where they are installed.
+//! Packets of the card, read by other programs: tshark (of Wireshark) and Scapy, where they are installed.
 
 use std::fs;
 use std::path::PathBuf;

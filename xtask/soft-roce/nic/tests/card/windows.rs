@@ -284,3 +284,24 @@ fn a_window_of_type_1_is_not_invalidated() {
     let expected = [(1, Status::SUCCESS), (2, Status::LOC_QP_OP_ERR)];
     assert_eq!(world.b.statuses(), expected);
 }
+
+#[test]
+fn a_window_that_was_bound_is_so_although_its_queue_pair_broke() {
+    for is_signaled in [false, true] {
+        let mut world = World::new();
+        let (_, qb) = world.pair(Transport::Rc);
+        let region = world.b.buffer(64, ALL);
+        let key = window(&mut world.b, WindowKind::Type1);
+        world.loses = Box::new(|_| true);
+        world.b.post(qb, 1, SendOpcode::Send, &[]);
+        let opcode = SendOpcode::BindWindow(bind(key, key, &region, 0, 64));
+        let mut request = soft_nic::SendRequest::new(2, opcode, soft_nic::Data::Elements(&[]));
+        request.is_signaled = is_signaled;
+        world.b.nic.post_send(qb, &request).unwrap();
+        world.run();
+        world.b.go(qb, QueuePairState::Err).unwrap();
+        let mut expected = vec![(1, Status::WR_FLUSH_ERR), (2, Status::SUCCESS)];
+        expected.truncate(1 + usize::from(is_signaled));
+        assert_eq!(world.b.statuses(), expected);
+    }
+}
