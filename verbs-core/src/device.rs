@@ -2,11 +2,11 @@
 #![expect(unsafe_code, reason = "owns the list of `ibv_device`")]
 
 use std::ffi::CStr;
+use std::fmt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::{fmt, fs};
 
 use verbs_sys::{
     ibv_device, ibv_free_device_list, ibv_get_device_guid, ibv_get_device_index,
@@ -15,6 +15,7 @@ use verbs_sys::{
 
 use crate::error::{Error, Result};
 use crate::macros::{man, open_enum, serde_by_name};
+use crate::providers::kernel_devices;
 use crate::ret;
 
 /// An RDMA device (HCA, RNIC), not yet opened.
@@ -119,11 +120,8 @@ impl Device {
     pub(crate) fn some() -> Result<Vec<Self>> {
         let devices = Self::list()?;
         if devices.is_empty() {
-            let entries = fs::read_dir("/sys/class/infiniband").into_iter().flatten();
-            let names = entries.flatten().map(|entry| entry.file_name());
-            let kernel = names.map(|name| name.to_string_lossy().into_owned());
             return Err(Error::NoDevice {
-                kernel: kernel.collect(),
+                kernel: kernel_devices(),
             });
         }
         Ok(devices)

@@ -262,6 +262,7 @@ mod pci_address;
 mod port;
 mod process;
 mod protection_domain;
+mod providers;
 mod queue_pair;
 #[cfg(feature = "rdmacm")]
 pub mod rdmacm;

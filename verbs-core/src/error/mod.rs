@@ -68,7 +68,7 @@ pub enum Error {
     /// There is no RDMA device at all.
     #[error("{}", NoDevice(kernel))]
     NoDevice {
-        /// Devices that the kernel has but libibverbs cannot use.
+        /// Devices that the kernel has but libibverbs cannot use, each with the reason in brackets if it is known.
         kernel: Vec<String>,
     },
 

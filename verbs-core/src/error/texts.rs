@@ -15,6 +15,8 @@ impl fmt::Display for NoDevice<'_> {
                 "no RDMA device found: load your device's driver, or make a software one (soft-RoCE): \
                  `modprobe rdma_rxe && rdma link add soft0 type rxe netdev <interface>`",
             )
+        } else if self.0.iter().any(|device| device.ends_with(')')) {
+            write!(f, "libibverbs cannot use {}", self.0.join(", "))
         } else {
             write!(
                 f,
