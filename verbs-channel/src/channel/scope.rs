@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use verbs_core::{Rejected, RemoteMemoryRegion};
 
 use super::pending::ScopedPendingWork;
-use crate::engine::{Id, Reservation, SlotBuffer};
+use crate::engine::{Engine, Id, Reservation, SlotBuffer};
 use crate::error::{RejectReason, ScopeError, TransportError};
 use crate::request::{GatherList, Incoming, Outgoing, Request, ScatterList};
 use crate::waiting::{AbortOnUnwind, EndScope as _, Leftover, Poller, ScopeEnd, Steps};
@@ -354,6 +354,29 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         then(poller)
     }
 
+    /// The engine, for a post: a closure of [`with`](Self::with) may not be inlined, and passes all through memory.
+    ///
+    /// # Safety
+    ///
+    /// - The reference is not used once code from outside has run, or `with` or this was called again.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the caller has no other reference to it"
+    )]
+    #[inline(always)]
+    unsafe fn engine(&self) -> &mut Engine {
+        // SAFETY: a scope is not `Sync`, and the caller has no other reference.
+        let poller = unsafe { &mut *self.poller.get() };
+        &mut poller.engine
+    }
+
+    /// A post was rejected.
+    #[cold]
+    #[inline(never)]
+    fn rejected(mut self: &Self, reason: RejectReason) -> RejectReason {
+        Steps::rejected(&mut self, reason)
+    }
+
     #[inline(always)]
     fn submit<W: Request + 'scope>(
         &'scope self,
@@ -361,16 +384,18 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         options: W::Options,
     ) -> Result<Id, RejectReason> {
         let reservation = Reservation::send(self.at);
+        // SAFETY: a post calls no code from outside, and the reference is not used after it.
+        let engine = unsafe { self.engine() };
         // SAFETY: the elements borrow their memory for `'scope`, which `scope` ends only after the
         // operation has ended, even if the closure fails or panics. A scatter element was moved
         // here, so it is not used elsewhere; a handle returns it only after the
         // operation has ended.
-        let posted = self.with(|poller| unsafe {
-            let engine = &mut poller.engine;
-            engine.post_at::<W, true>(reservation, list, options, SlotBuffer::none)
-        });
-        let mut this = self;
-        posted.map_or_else(|reason| Err(this.rejected(reason)), |posted| Ok(posted.id))
+        let posted =
+            unsafe { engine.post_at::<W, true>(reservation, list, options, SlotBuffer::none) };
+        match posted {
+            Ok(posted) => Ok(posted.id),
+            Err(reason) => Err(self.rejected(reason)),
+        }
     }
 
     #[inline(always)]
@@ -379,25 +404,33 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         requests: &mut [W; N],
     ) -> Result<Id, RejectReason> {
         let reservation = Reservation::send(self.at).times(N)?;
-        // SAFETY: as in `submit`.
-        let posted = self.with(|poller| unsafe {
-            let engine = &mut poller.engine;
-            engine.post_batch_at::<W, N>(reservation, requests)
-        });
-        let mut this = self;
-        posted.map_or_else(|reason| Err(this.rejected(reason)), |posted| Ok(posted.id))
+        // SAFETY: a post calls no code from outside, and the reference is not used after it.
+        let engine = unsafe { self.engine() };
+        // SAFETY: the elements borrow their memory for `'scope`, which `scope` ends only after the
+        // operation has ended, even if the closure fails or panics. A scatter element was moved
+        // here, so it is not used elsewhere before that.
+        let posted = unsafe { engine.post_batch_at::<W, N>(reservation, requests) };
+        match posted {
+            Ok(posted) => Ok(posted.id),
+            Err(reason) => Err(self.rejected(reason)),
+        }
     }
 
     #[inline(always)]
     fn receive<L: ScatterList + 'scope>(&'scope self, list: &mut L) -> Result<Id, RejectReason> {
         let reservation = Reservation::receive(self.at);
-        // SAFETY: as in `submit`.
-        let posted = self.with(|poller| unsafe {
-            let engine = &mut poller.engine;
-            engine.post_receive_at::<_, true>(reservation, list, SlotBuffer::none)
-        });
-        let mut this = self;
-        posted.map_or_else(|reason| Err(this.rejected(reason)), |posted| Ok(posted.id))
+        // SAFETY: a post calls no code from outside, and the reference is not used after it.
+        let engine = unsafe { self.engine() };
+        // SAFETY: the elements borrow their memory for `'scope`, which `scope` ends only after the
+        // operation has ended, even if the closure fails or panics. A scatter element was moved
+        // here, so it is not used elsewhere; a handle returns it only after the
+        // operation has ended.
+        let posted =
+            unsafe { engine.post_receive_at::<_, true>(reservation, list, SlotBuffer::none) };
+        match posted {
+            Ok(posted) => Ok(posted.id),
+            Err(reason) => Err(self.rejected(reason)),
+        }
     }
 }
 

@@ -66,29 +66,43 @@ impl Limits {
         if self.admit(needs) {
             return Ok(());
         }
-        Err(self.reject_reason(*needs))
+        let Needs {
+            len,
+            elements,
+            is_inline,
+            is_shared,
+            is_read,
+        } = *needs;
+        // Each by itself: the whole would be in memory for this, where all is admitted, too.
+        Err(self.reject_reason(len, elements, is_inline, is_shared, is_read))
     }
 
     /// Why a request with these needs does not pass.
     #[cold]
     #[inline(never)]
-    fn reject_reason(&self, needs: Needs) -> RejectReason {
-        let len = needs.len;
-        if needs.is_read && self.max_rd_atomic == 0 {
+    fn reject_reason(
+        &self,
+        len: u64,
+        count: usize,
+        is_inline: bool,
+        is_shared: bool,
+        is_read: bool,
+    ) -> RejectReason {
+        if is_read && self.max_rd_atomic == 0 {
             return RejectReason::NoReads;
         }
         let max = self.max_msg_sz;
         if len > max.into() {
             return RejectReason::MessageTooLong { len, max };
         }
-        if needs.is_inline && needs.is_shared {
+        if is_inline && is_shared {
             return RejectReason::SharedInline;
         }
         let max = self.max_inline_data;
-        if needs.is_inline && len > max.into() {
+        if is_inline && len > max.into() {
             return RejectReason::InlineTooLong { len, max };
         }
-        let (count, max) = (needs.elements, self.max_sge(needs.is_read));
+        let max = self.max_sge(is_read);
         RejectReason::TooManyElements { count, max }
     }
 

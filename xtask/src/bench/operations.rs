@@ -155,14 +155,14 @@ pub(super) const OPERATIONS: [Operation; 37] = [
         what: "channel: a blocking send",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(94.0),
+        budget: Budget::Most(100.0),
     },
     Operation {
         name: "channel_scope16",
         what: "channel: a scope of 16 sends",
         c: "sep16",
         ours: Ours::Channel,
-        budget: Budget::Most(1500.0),
+        budget: Budget::Most(1640.0),
     },
     Operation {
         name: "channel_handles16",
@@ -183,14 +183,14 @@ pub(super) const OPERATIONS: [Operation; 37] = [
         what: "channel: a send of an owned buffer",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(170.0),
+        budget: Budget::Most(175.0),
     },
     Operation {
         name: "channel_pooled1",
         what: "channel: a block from the pool, dropped back",
         c: "send1",
         ours: Ours::Channel,
-        budget: Budget::Most(235.0),
+        budget: Budget::Most(240.0),
     },
     Operation {
         name: "channel_owned16",
