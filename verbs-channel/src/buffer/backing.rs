@@ -202,22 +202,18 @@ impl Backing {
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        match &self.memory {
-            Memory::Shared(part) => part.len(),
-            memory => memory.bytes().len(),
-        }
+        let shared = self.shared().map(SharedPart::len);
+        shared.unwrap_or_else(|| self.memory.bytes().len())
     }
 
     /// The range's bytes; none of shared memory.
     pub(crate) fn bytes(&self) -> &[u8] {
-        let range = self.range.clone();
-        self.memory.bytes().get(range).unwrap_or_default()
+        (self.memory.bytes().get(self.range.clone())).unwrap_or_default()
     }
 
     /// The range's bytes, mutably.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        let range = self.range.clone();
-        self.memory.bytes_mut().get_mut(range).unwrap_or_default()
+        (self.memory.bytes_mut().get_mut(self.range.clone())).unwrap_or_default()
     }
 
     /// The pool that it is a block of, if it is one.
@@ -230,11 +226,7 @@ impl Backing {
 
     /// Whether it is a block of a pool. If it is, its range is set to all of it.
     pub(crate) fn make_whole_block(&mut self) -> bool {
-        let is_block = matches!(self.memory, Memory::Block { .. });
-        if is_block {
-            self.set_all();
-        }
-        is_block
+        self.pool().map(|_| self.set_all()).is_some()
     }
 
     /// The part of shared memory, if it is one.
@@ -448,7 +440,7 @@ impl SharedPtr {
     pub(crate) unsafe fn close(self) {
         // SAFETY: nothing frees a pool that is not closed.
         let free = NonNull::from(&unsafe { self.0.as_ref() }.free);
-        // SAFETY: as above; the rest is the caller's promise.
+        // SAFETY: the pool is alive, and not closed: the caller's promise.
         if unsafe { FreeList::close(free) } {
             // SAFETY: all blocks are back, and there is no clone.
             unsafe { self.free() };
