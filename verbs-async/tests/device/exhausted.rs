@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpListener};
 
 use verbs_async::AsyncGroup;
 use verbs_async::verbs_channel::{BufferPool, Channel};
-use verbs_harness::child::{Child, FewObjects, join_group, role, without_descriptors};
+use verbs_harness::child::{Child, LimitedGroup, join_group, role, without_descriptors};
 use verbs_harness::{begin, context, faults};
 
 use crate::ends::{Way, events, run};
@@ -77,7 +77,7 @@ fn a_channel_beyond_the_limit_of_its_control_group_is_an_error() {
         return line.write(&faults::chain(&group.prepare().unwrap_err()));
     }
     let test = begin!();
-    let few = match FewObjects::new(&test, 0) {
+    let few = match LimitedGroup::of_objects(&test, 0) {
         Ok(few) => few,
         Err(reason) => return test.skip(reason),
     };

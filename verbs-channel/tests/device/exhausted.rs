@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 
 use verbs_channel::{BufferPool, Channel};
-use verbs_harness::child::{Child, FewObjects, join_group, role, without_descriptors};
+use verbs_harness::child::{Child, LimitedGroup, join_group, role, without_descriptors};
 use verbs_harness::{PATIENCE, begin, faults};
 
 use crate::ends::here;
@@ -57,7 +57,7 @@ fn a_channel_beyond_the_limit_of_its_control_group_is_an_error() {
     }
     let test = begin!();
     // Its completion queue.
-    let few = match FewObjects::new(&test, 1) {
+    let few = match LimitedGroup::of_objects(&test, 1) {
         Ok(few) => few,
         Err(reason) => return test.skip(reason),
     };

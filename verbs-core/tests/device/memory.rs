@@ -3,14 +3,16 @@
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::path::PathBuf;
 use std::ptr::{self, NonNull};
 
 use verbs_core::{
-    AccessFlags, Buffer, ErrorKind, HugePages, MrAdvice, OdpCaps, ProtectionDomain,
+    AccessFlags, Buffer, Error, ErrorKind, HugePages, MrAdvice, OdpCaps, ProtectionDomain,
     ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WriteWorkRequest,
 };
+use verbs_harness::child::{Child, LimitedGroup, join_group, role};
 use verbs_harness::pair::{Pair, Side, pattern};
-use verbs_harness::{begin, is_soft};
+use verbs_harness::{Test, begin, is_root, is_soft};
 
 /// Sends what is in `from` into a buffer of this kind.
 fn arrives<B: Buffer>(pair: &Pair, from: &[u8], into: B) {
@@ -163,6 +165,26 @@ fn a_peer_names_a_region_by_its_iova() {
     assert_eq!(memory[skip + 4090..skip + 4190], source[..]);
 }
 
+/// Where the number of huge pages of 2 MiB is set.
+const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+/// The number of huge pages, set back when dropped: those that are mapped stay.
+struct Reserved(String);
+
+impl Reserved {
+    fn new(pages: u32) -> Self {
+        let before = fs::read_to_string(HUGE_PAGES).unwrap();
+        fs::write(HUGE_PAGES, pages.to_string()).unwrap();
+        Self(before)
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        fs::write(HUGE_PAGES, &self.0).unwrap();
+    }
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn huge_pages_are_filled() {
@@ -173,18 +195,112 @@ fn huge_pages_are_filled() {
         Ok(pages) => pages,
         // Two of two MiB, of which there may be none: reserve them for the time of the test.
         Err(error) => {
-            let setting = "/proc/sys/vm/nr_hugepages";
-            assert!(error.to_string().contains(setting), "{error}");
-            let before = fs::read_to_string(setting).unwrap();
-            fs::write(setting, "4").unwrap();
-            let pages = HugePages::new(from.len());
-            // Those that are mapped stay.
-            fs::write(setting, before).unwrap();
-            pages.unwrap()
+            assert!(error.to_string().contains(HUGE_PAGES), "{error}");
+            let _reserved = Reserved::new(4);
+            HugePages::new(from.len()).unwrap()
         }
     };
     assert_eq!((pages.len(), pages[0]), (from.len(), 0));
     arrives(&pair, &from, pages);
+}
+
+/// In a group with 2 MiB in this file, 4 MiB of huge pages that are free are an error that names both.
+fn limit_is_named(test: &Test, file: &str) {
+    if let Some((group, mut line)) = role() {
+        join_group(&group);
+        let within = HugePages::with_page_size(2 << 20, 2 << 20).map(|pages| pages[0]);
+        line.write(&format!("{within:?}"));
+        let beyond = HugePages::with_page_size(4 << 20, 2 << 20);
+        return line.write(
+            &beyond
+                .map(|mut pages| pages.fill(1))
+                .unwrap_err()
+                .to_string(),
+        );
+    }
+    let group = match LimitedGroup::of_huge_pages(test, file, 2 << 20) {
+        Ok(group) => group,
+        Err(reason) => return test.skip(reason),
+    };
+    let _reserved = Reserved::new(4);
+    let mut child = Child::start(test, group.path());
+    assert_eq!(child.line.read(), "Ok(0)", "the limit is enough for a page");
+    let words = child.line.read();
+    let named = format!(
+        "may have 2097152 bytes of them: raise {}/{file}",
+        group.path()
+    );
+    assert!(words.contains(&named), "{words}");
+    assert!(child.ended().success());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn huge_pages_beyond_the_limit_of_a_control_group_are_an_error_and_no_signal() {
+    limit_is_named(&begin!(alone), "hugetlb.2MB.max");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn huge_pages_beyond_what_a_control_group_may_reserve_are_an_error() {
+    limit_is_named(&begin!(alone), "hugetlb.2MB.rsvd.max");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn too_few_reserved_huge_pages_are_named() {
+    let test = begin!(alone);
+    if !is_root() {
+        return test.skip("only root can change the number of huge pages");
+    }
+    let _reserved = Reserved::new(1);
+    let error = HugePages::with_page_size(4 << 20, 2 << 20).unwrap_err();
+    let named = format!(
+        "there are not 2 free huge pages of 2048 KiB for 4194304 bytes: reserve more in {HUGE_PAGES}"
+    );
+    assert!(error.to_string().contains(&named), "{error}");
+    assert!(matches!(error, Error::HugePages { .. }), "{error:?}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_shared_mapping_of_a_file_is_registered_or_named() {
+    let _test = begin!();
+    let side = Side::here();
+    // On a disk or another machine, as `/dev/shm` is memory.
+    let dir = std::env::var_os("SOFT_ROCE_RESULTS").map(PathBuf::from);
+    let dir = dir.unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+    let path = dir.join(format!("verbs-core-shared-{}", std::process::id()));
+    let mut options = File::options();
+    let options = options.read(true).write(true).create_new(true);
+    let file = options.open(&path).unwrap();
+    file.set_len(4096).unwrap();
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let (nowhere, shared, fd) = (ptr::null_mut(), libc::MAP_SHARED, file.as_raw_fd());
+    // SAFETY: a new mapping of a file that is this test's own.
+    let map = unsafe { libc::mmap(nowhere, 4096, access, shared, fd, 0) };
+    assert_ne!(map, libc::MAP_FAILED);
+    let start = NonNull::new(map.cast::<u8>()).unwrap();
+    let register = |access| {
+        // SAFETY: it stays mapped until the region is gone, and no reference to it exists.
+        unsafe { side.pd.register_raw(start, 4096, access, ()) }
+    };
+    // The kernel decides, by its version and the file system.
+    match register(AccessFlags::LOCAL_WRITE) {
+        Ok(region) => region.dereg().unwrap(),
+        Err(error) => {
+            assert_eq!(error.errno(), Some(libc::EFAULT), "{error}");
+            let named = format!("a shared mapping of the file {}", path.display());
+            let words = error.to_string();
+            assert!(
+                words.contains(&named) && words.contains("MAP_PRIVATE"),
+                "{words}"
+            );
+        }
+    }
+    // SAFETY: no region is left, and no reference to the memory exists.
+    unsafe { libc::munmap(map, 4096) };
+    fs::remove_file(&path).unwrap();
 }
 
 #[test]

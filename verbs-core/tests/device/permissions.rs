@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
 use verbs_core::{Device, Error, ErrorKind, QueuePair};
-use verbs_harness::child::{Child, FewObjects, join_group, role, without_descriptors};
+use verbs_harness::child::{Child, LimitedGroup, join_group, role, without_descriptors};
 use verbs_harness::faults::{self, chain};
 use verbs_harness::pair::Side;
 use verbs_harness::{begin, context, device_name, is_root};
@@ -87,7 +87,7 @@ fn a_queue_pair_beyond_the_limit_of_its_control_group_is_an_error() {
         return line.write(&chain(&built.unwrap_err()));
     }
     let test = begin!();
-    let few = match FewObjects::new(&test, 0) {
+    let few = match LimitedGroup::of_objects(&test, 0) {
         Ok(few) => few,
         Err(reason) => return test.skip(reason),
     };

@@ -49,39 +49,53 @@ fn limit(resource: libc::__rlimit_resource_t, most: u64) -> io::Result<()> {
     }
 }
 
-/// A control group whose processes can create only some objects of the device under test; removed when dropped.
-pub struct FewObjects {
+/// A control group that limits its processes; removed when dropped.
+pub struct LimitedGroup {
     mount: PathBuf,
     group: PathBuf,
 }
 
-impl FewObjects {
-    /// A new group, with this limit.
+impl LimitedGroup {
+    /// A new group, whose processes can create only some objects of the device under test.
     ///
     /// # Errors
     ///
     /// Why there can be no such group.
-    pub fn new(test: &Test, objects: u32) -> Result<Self, String> {
+    pub fn of_objects(test: &Test, objects: u32) -> Result<Self, String> {
+        let limit = format!("{} hca_object={objects}", device_name());
+        Self::new(test, &env::temp_dir().join(name(test)), "rdma.max", &limit)
+    }
+
+    /// A new group with a limit in bytes on huge pages of 2 MiB, in this file; for a test that runs
+    /// [alone](Test::alone), as it mounts the groups where programs look for them.
+    ///
+    /// # Errors
+    ///
+    /// Why there can be no such group.
+    pub fn of_huge_pages(test: &Test, file: &str, bytes: u64) -> Result<Self, String> {
+        Self::new(test, Path::new("/sys/fs/cgroup"), file, &bytes.to_string())
+    }
+
+    fn new(test: &Test, mount: &Path, file: &str, limit: &str) -> Result<Self, String> {
         if !is_root() {
             return Err("only root can create a control group".to_owned());
         }
-        let name = format!("verbs-{}-{}", process::id(), test.name().replace("::", "-"));
-        let mount = env::temp_dir().join(&name);
-        fs::create_dir_all(&mount).unwrap();
+        fs::create_dir_all(mount).unwrap();
         let mut command = Command::new("mount");
-        let mounted = command.args(["-t", "cgroup2", "none"]).arg(&mount).status();
+        let mounted = command.args(["-t", "cgroup2", "none"]).arg(mount).status();
         assert!(mounted.unwrap().success());
-        let few = Self {
-            group: mount.join(name),
-            mount,
+        let limited = Self {
+            group: mount.join(name(test)),
+            mount: mount.to_owned(),
         };
-        let limit = format!("{} hca_object={objects}", device_name());
-        let limited = fs::write(few.mount.join("cgroup.subtree_control"), "+rdma")
-            .and_then(|()| fs::create_dir(&few.group))
-            .and_then(|()| fs::write(few.group.join("rdma.max"), limit));
-        match limited {
-            Ok(()) => Ok(few),
-            Err(error) => Err(format!("no control group limits RDMA objects: {error}")),
+        let controller = file.split('.').next().unwrap_or_default();
+        let control = mount.join("cgroup.subtree_control");
+        let written = fs::write(control, format!("+{controller}"))
+            .and_then(|()| fs::create_dir(&limited.group))
+            .and_then(|()| fs::write(limited.group.join(file), limit));
+        match written {
+            Ok(()) => Ok(limited),
+            Err(error) => Err(format!("no control group has {file}: {error}")),
         }
     }
 
@@ -91,7 +105,12 @@ impl FewObjects {
     }
 }
 
-impl Drop for FewObjects {
+/// The name of this test's control group.
+fn name(test: &Test) -> String {
+    format!("verbs-{}-{}", process::id(), test.name().replace("::", "-"))
+}
+
+impl Drop for LimitedGroup {
     fn drop(&mut self) {
         // Its processes have ended, which takes the kernel a moment.
         until(PATIENCE, || {
@@ -102,7 +121,7 @@ impl Drop for FewObjects {
     }
 }
 
-/// From now on this process belongs to a group with [`FewObjects`].
+/// From now on this process belongs to this [`LimitedGroup`].
 pub fn join_group(path: &str) {
     fs::write(Path::new(path).join("cgroup.procs"), "0").unwrap();
 }
