@@ -74,10 +74,12 @@ impl ChannelBuilder {
     ///
     /// A message that is cut, since its channel is removed, gives its receive back. If the driver does not complete it in
     /// time, the receive is lost. It is replaced in the same way, and its block returns to the pool when the queue is
-    /// destroyed. If half of the receives may be lost and no channel is left, the queue is replaced, which gives back
-    /// all of them. If more are lost than can be replaced, all channels go down with
+    /// destroyed. Nothing shows such a loss before later messages complete; so once half of the receives may be lost,
+    /// they are replaced, too, and if no channel is left, the queue is, which gives back all of them. If more are lost
+    /// than can be replaced, all channels go down with
     /// [`DownReason::ReceivesLost`](crate::DownReason::ReceivesLost), and no other can
-    /// [join](ChannelGroup::join).
+    /// [join](ChannelGroup::join). Only a driver that loses all of them, replacements included, while a channel is open
+    /// and no message arrives, is not noticed.
     ///
     /// Channels that have not joined have at most three quarters of the receives. If their messages need more, the one
     /// that has the most gives all of them up, and is down with

@@ -262,6 +262,9 @@ impl Engine {
         let is_unused = self.open == 0 && self.stuck == 0 && self.slots.afterwards.is_empty();
         if is_unused
             && !self.is_in_child()
+            && self.shared.as_deref().is_some_and(Shared::may_be_low)
+            // What completed on the old queue names places that are posted again.
+            && self.poll_all().is_ok()
             && let Some(shared) = self.shared.as_deref_mut()
             && shared.may_be_low()
         {

@@ -290,12 +290,14 @@ impl Shared {
         self.places.iter().filter(is_overtaken).count()
     }
 
-    /// Replaces the receives that were overtaken, while there are spare places. Returns whether more are lost than can
-    /// be replaced: each queue pair has at most one.
+    /// Replaces the receives that were overtaken, while there are spare places; and those that may be lost, if they
+    /// are half of all. Returns whether more are lost than can be replaced: each queue pair has at most one.
     pub(super) fn replace_overtaken(&mut self) -> bool {
         let overtaken = self.overtaken();
         let spare = self.places.len() - self.count;
-        for _ in spare - self.spare.len()..overtaken {
+        // The queue has room for all places: those that are not lost are there beside the others.
+        let suspects = if self.may_be_low() { self.suspects } else { 0 };
+        for _ in spare - self.spare.len()..overtaken.max(suspects) {
             let Some(place) = self.spare.pop() else {
                 break;
             };
@@ -310,7 +312,10 @@ impl Shared {
         if self.newest > self.suspected_at {
             self.suspects = 0;
         }
-        if self.posted > 0 && self.last_failed != Some(qp_num) {
+        if self.last_failed == Some(qp_num) {
+            // Another queue pair may get its number.
+            self.last_failed = None;
+        } else if self.posted > 0 {
             self.suspects += 1;
             self.suspected_at = self.sequence;
         }

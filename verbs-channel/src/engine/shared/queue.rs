@@ -134,8 +134,13 @@ impl SharedQueue {
         let Ok(mut srq) = self.srq.try_write() else {
             return Ok(false);
         };
-        if self.unjoined() > 0 {
-            return Ok(false);
+        {
+            // One that has ended may have completions in the queue, until it is forgotten: they name places that
+            // would be posted again.
+            let claims = lock(&self.claims);
+            if !(claims.live.is_empty() && claims.ended.is_empty()) {
+                return Ok(false);
+            }
         }
         let Ok(new) = SharedReceiveQueue::create(posted_to.pd(), max_wr) else {
             return Ok(false);
