@@ -58,17 +58,22 @@ impl Machine {
         }
         let lost = providers
             .iter()
-            .find(|provider| !self.has_library(provider));
-        if let Some(provider) = lost {
-            return Some(format!(
-                "the library of the provider {provider} is missing: install ibverbs-providers or rdma-core again"
-            ));
-        }
+            .filter(|provider| !self.has_library(provider))
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(", ");
+        // It may be that of another device.
+        let lost = match &lost[..] {
+            "" => String::new(),
+            lost => format!(
+                "; no library was found of the provider {lost}: install ibverbs-providers or rdma-core again"
+            ),
+        };
         let abi = fs::read_to_string(class.join(uverbs).join("abi_version")).ok()?;
         let abi = abi.trim();
         Some(format!(
             "no provider that is installed and can be loaded is for it, with its ABI {abi}: install a newer rdma-core \
-             or the vendor's; libibverbs prints on stderr which library it could not load"
+             or the vendor's; libibverbs prints on stderr which library it could not load{lost}"
         ))
     }
 
@@ -156,7 +161,7 @@ mod tests {
         why("no provider is installed");
         write("etc/libibverbs.d/mlx5.driver", "driver mlx5\n");
         write("usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", "");
-        why("the library of the provider mlx5 is missing");
+        why("no library was found of the provider mlx5");
         write("usr/lib/x86_64-linux-gnu/libibverbs/libmlx5-rdmav34.so", "");
         why("with its ABI 9");
         write("sys/class/infiniband_verbs/abi_version", "7\n");

@@ -297,7 +297,8 @@ impl<R> QueuePair<R> {
     /// The errno. This fails only if the device itself has failed.
     #[doc(alias = "IBV_QPS_ERR")]
     pub fn to_error(&self) -> Result<()> {
-        self.modify(&QpAttr::new().with_qp_state(QpState::ERR))
+        let error = QpAttr::new().with_qp_state(QpState::ERR);
+        self.qp.raw().modify_plainly(&error)
     }
 
     /// Moves it to `RESET` and prepares it again with the same settings, to be connected anew.

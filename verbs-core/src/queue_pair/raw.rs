@@ -30,12 +30,18 @@ impl RawQp<'_> {
     }
 
     pub(crate) fn modify(self, attr: &QpAttr) -> Result<()> {
+        let modified = self.modify_plainly(attr);
+        modified.map_err(|error| self.explain(error, attr))
+    }
+
+    /// The same without an explanation of its error, which is allocated: layers above move a queue pair to `ERR`
+    /// where no allocator may run.
+    pub(crate) fn modify_plainly(self, attr: &QpAttr) -> Result<()> {
         let mut raw = *attr.as_raw();
         let mask = c_int::try_from(attr.mask().bits()).unwrap_or(c_int::MAX);
         // SAFETY: the handle keeps the queue pair, and `raw` is a local.
         let ret = unsafe { ibv_modify_qp(self.qp.as_ptr(), &raw mut raw, mask) };
-        let refused = ret::errno("ibv_modify_qp", ret);
-        refused.map_err(|error| self.explain(error, attr))
+        ret::errno("ibv_modify_qp", ret)
     }
 
     /// Names the attributes that were wrong, if that is what `EINVAL` meant, and the ends of the path,
