@@ -29,8 +29,9 @@ use crate::wake;
 /// Created by [`AsyncGroup::listen_over_datagrams_tokio`] and
 /// [`AsyncGroup::listen_over_datagrams_async_io`]. Many exchanges and handshakes run concurrently, each with
 /// its own timeout. So a slow or silent client delays no other, until
-/// [`max_handshakes`](Self::max_handshakes) are in progress. Further clients resend their datagrams until
-/// their own deadline. Datagrams with a forged source cost no memory: see
+/// [`max_handshakes`](Self::max_handshakes) are in progress. Then one that does not confirm within one or two
+/// seconds fails, clients of the port (GID or LID) with the fewest are next, and no port takes places
+/// that another needs. Further clients resend their datagrams until their own deadline. Datagrams with a forged source cost no memory: see
 /// [`datagram_exchange`](verbs_channel::datagram_exchange).
 ///
 /// This makes progress only while a task waits in [`accept`](Self::accept). So spawn a task for each

@@ -22,7 +22,7 @@ use crate::exchange::{self, ExchangeError, Peer};
 ///
 /// It has no thread: datagrams are answered during these calls, and in [`poll`](Self::poll).
 /// Clients that come at other times repeat their messages until their own deadline. At most
-/// [`MAX_CLIENTS`](Self::MAX_CLIENTS) of them wait here. Datagrams with a forged source cost no
+/// [`MAX_CLIENTS`](Self::MAX_CLIENTS) of them wait here, and no port takes places that another needs. Datagrams with a forged source cost no
 /// memory: see [`datagram_exchange`](crate::datagram_exchange). They can cost time: on RoCE, the
 /// first datagram to an address of no host takes about a second.
 ///
@@ -264,6 +264,10 @@ impl<T: Connected> PreparedChannel<T> {
     /// Each side sends the other private data, and the channel does not watch its peer: see
     /// [`connect_over_datagrams`](Self::connect_over_datagrams). If the client's last datagram is
     /// lost, this takes a quarter of a second longer.
+    ///
+    /// A client that does not confirm is abandoned after five seconds of silence, with an error here.
+    /// While another waits, this takes one second, or two if the client is not silent; the next call
+    /// accepts the other, before further clients of the silent one's port.
     ///
     /// If every answer to a client was lost, the client may have failed although this side has its
     /// channel. Then the first request that this side sends to it fails.

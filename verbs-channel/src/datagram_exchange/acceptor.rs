@@ -1,13 +1,15 @@
 //! The side that is connected to, without I/O: for any number of clients.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use verbs_core::{DatagramEndpoint, QueuePairEndpoint};
+use verbs_core::{DatagramEndpoint, Gid, QueuePairEndpoint};
 
 use super::cookie::Cookies;
+use super::request::{Exchange, Request, RequestId, SILENCE, State, silent, source};
 use super::wire::{self, Message, Session};
-use crate::exchange::{ExchangeError, Peer, RefusalCode};
+use crate::exchange::{ExchangeError, RefusalCode};
 use crate::nonce::random;
 
 /// The server's side of all exchanges over one datagram endpoint.
@@ -71,78 +73,6 @@ pub struct Answer {
     pub bytes: Vec<u8>,
 }
 
-/// A client that wants to connect, from [`Acceptor::next_request`].
-#[derive(Clone, Debug)]
-pub struct Request {
-    id: RequestId,
-    from: DatagramEndpoint,
-    max_private_data: usize,
-    peer: Peer,
-}
-
-/// Identifies a request of one [`Acceptor`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RequestId(u64);
-
-impl Request {
-    /// The number of the request.
-    #[must_use]
-    pub const fn id(&self) -> RequestId {
-        self.id
-    }
-
-    /// The datagram endpoint of the client.
-    #[must_use]
-    pub const fn from(&self) -> DatagramEndpoint {
-        self.from
-    }
-
-    /// The endpoint to connect a queue pair to, and the client's private data.
-    #[must_use]
-    pub const fn peer(&self) -> &Peer {
-        &self.peer
-    }
-
-    /// The most bytes of private data that can be sent to this client.
-    #[must_use]
-    pub const fn max_private_data(&self) -> usize {
-        self.max_private_data
-    }
-}
-
-/// One client.
-#[derive(Debug)]
-struct Exchange {
-    from: DatagramEndpoint,
-    session: Session,
-    max_payload: u32,
-    /// When its last datagram came, or its request was answered.
-    last_active: Instant,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    /// Nothing was done for it yet.
-    Waiting(Peer),
-    /// The handshake is being done.
-    Taken,
-    /// The handshake is done: this is the ACCEPT.
-    Answered(Vec<u8>),
-    /// READY has come, then. This is whether DONE has, too.
-    Ready(Instant, bool),
-    /// The client does not connect.
-    Failed(ExchangeError),
-    /// The same, before its request was taken.
-    Gone,
-}
-
-/// A client that has been silent for so long is gone: it repeats its message ten times in a second.
-const SILENCE: Duration = Duration::from_secs(5);
-
-/// How long DONE is waited for. Meanwhile the client sends READY four times if no CONFIRM arrives.
-const LINGER: Duration = Duration::from_millis(250);
-
 /// How long an exchange is kept whose outcome is not taken.
 const UNTAKEN: Duration = Duration::from_secs(60);
 
@@ -152,6 +82,12 @@ const FINISHED: usize = 256;
 impl Acceptor {
     /// An acceptor for a datagram endpoint that sends at most `max_payload` bytes in a datagram, with at
     /// most `limit` clients at once between their cookie and their outcome. Each needs at most about 2 KiB.
+    ///
+    /// The limit is shared fairly by the sources of the clients: their GIDs, or LIDs without one. While
+    /// it is reached, a client of a source that has at least two places fewer than another takes one of
+    /// that source's: that of the oldest client that waits, or else of the oldest that has not confirmed.
+    /// One that waited gets no answer until there is room; one that was taken fails, and is kept until
+    /// its [`outcome`](Self::outcome) is taken.
     #[must_use]
     pub fn new(max_payload: u32, limit: usize, now: Instant) -> Self {
         Self {
@@ -224,9 +160,6 @@ impl Acceptor {
                     let cookie = self.cookies.make(from, client, now);
                     return Some(wire::cookie(session, cookie));
                 }
-                if self.exchanges.len() >= self.limit {
-                    return None;
-                }
                 let max_payload = self.max_payload.min(max_payload.into());
                 let peer = match wire::peer_in(peer) {
                     Ok(peer) => peer,
@@ -235,6 +168,9 @@ impl Acceptor {
                         return Some(wire::refused(session, code, &error, max_payload));
                     }
                 };
+                if !self.has_room_for(from) {
+                    return None;
+                }
                 // 0 is no number.
                 let server = random().max(1);
                 self.exchanges.push_back(Exchange {
@@ -260,11 +196,16 @@ impl Acceptor {
         }
     }
 
-    /// The client that has waited for the longest time. Answer or refuse it next.
+    /// The client to answer or refuse next: one of the source (GID or LID) with the fewest clients here,
+    /// so that a source with many delays no other; among these, the one that has waited for the longest time.
     #[must_use = "a request that was taken is to be answered or refused"]
     pub fn next_request(&mut self, now: Instant) -> Option<Request> {
         self.forget_the_silent(now);
-        self.exchanges.iter_mut().find_map(Exchange::take)
+        let held = self.held();
+        let waiting = self.exchanges.iter_mut().filter(|any| any.waits());
+        waiting
+            .min_by_key(|exchange| held.get(&source(&exchange.from)).copied())
+            .and_then(Exchange::take)
     }
 
     /// Accepts a client: this side's handshake is done. Returns the datagram to send.
@@ -291,7 +232,7 @@ impl Acceptor {
         }
         wire::check(private_data, wire::max_of_accept(exchange.max_payload))?;
         let bytes = wire::accept(exchange.session, endpoint, private_data);
-        exchange.state = State::Answered(bytes.clone());
+        exchange.state = State::Answered(bytes.clone(), now);
         // No datagrams were received during the handshake.
         exchange.last_active = now;
         let to = exchange.from;
@@ -317,7 +258,8 @@ impl Acceptor {
     /// known. It is returned once.
     ///
     /// A request that was answered ends with the client's DONE, a quarter of a second after its
-    /// READY, or after five seconds of silence: see [`due`](Self::due).
+    /// READY, or after five seconds of silence: see [`due`](Self::due). While another client
+    /// [waits](Self::next_request), it ends after one second of silence, or two seconds without READY.
     ///
     /// # Errors
     ///
@@ -331,17 +273,17 @@ impl Acceptor {
         let is_over = match exchange.state {
             State::Waiting(_) | State::Taken | State::Gone => false,
             State::Failed(_) | State::Ready(_, true) => true,
-            _ => exchange.due().is_some_and(|due| now >= due),
+            _ => self.due(id).is_some_and(|due| now >= due),
         };
         is_over.then(|| self.end(id))
     }
 
-    /// When the request will have an outcome, unless a datagram ends it earlier. `None` if it has
-    /// one already, or has not been answered.
+    /// When the request will have an outcome, unless a datagram ends it earlier, or shows that another
+    /// client waits. `None` if it has one already, or has not been answered.
     #[must_use]
     pub fn due(&self, id: RequestId) -> Option<Instant> {
         let exchange = self.exchanges.iter().find(|known| known.is(id))?;
-        exchange.due()
+        exchange.due(self.exchanges.iter().any(Exchange::waits))
     }
 
     /// Ends a request now, because its time is over on this side. It is connected if the client's
@@ -371,10 +313,7 @@ impl Acceptor {
                 state: State::Failed(error),
                 ..
             }) => Err(error),
-            Some(_) => {
-                let (what, after) = ("answer", None);
-                Err(ExchangeError::TimedOut { what, after })
-            }
+            Some(_) => Err(silent()),
         }
     }
 
@@ -382,6 +321,44 @@ impl Acceptor {
     #[must_use]
     pub fn clients(&self) -> usize {
         self.exchanges.len()
+    }
+
+    /// The clients of each source that have a place.
+    fn held(&self) -> HashMap<Result<Gid, u16>, usize> {
+        let mut held = HashMap::new();
+        for exchange in self.exchanges.iter().filter(|any| any.has_a_place()) {
+            *held.entry(source(&exchange.from)).or_default() += 1;
+        }
+        held
+    }
+
+    /// Whether there is a place for a client, or another source has to give it one.
+    fn has_room_for(&mut self, from: &DatagramEndpoint) -> bool {
+        let held = self.held();
+        if held.values().sum::<usize>() < self.limit {
+            return true;
+        }
+        let held = |from| held.get(&source(from)).copied().unwrap_or_default();
+        let unconfirmed = (0..).zip(&self.exchanges).filter(|(_, exchange)| {
+            let is_confirmed = matches!(exchange.state, State::Ready(..));
+            exchange.has_a_place() && !is_confirmed
+        });
+        let greediest = unconfirmed
+            .map(|(at, exchange)| (held(&exchange.from), exchange.waits(), Reverse(at)))
+            .max();
+        let Some((most, waits, Reverse(at))) = greediest else {
+            return false;
+        };
+        // Else the two sources would take this place from each other again and again.
+        if most <= held(from) + 1 {
+            return false;
+        }
+        if waits {
+            let _repeats = self.exchanges.remove(at);
+        } else if let Some(exchange) = self.exchanges.get_mut(at) {
+            exchange.state = State::Failed(silent());
+        }
+        true
     }
 
     /// A client that is gone before its request was taken is not to be taken any more.
@@ -402,71 +379,5 @@ impl Acceptor {
     fn remove(&mut self, id: RequestId) -> Option<Exchange> {
         let at = self.exchanges.iter().position(|known| known.is(id))?;
         self.exchanges.remove(at)
-    }
-}
-
-impl Exchange {
-    const fn is(&self, id: RequestId) -> bool {
-        self.session.server == id.0
-    }
-
-    fn take(&mut self) -> Option<Request> {
-        let State::Waiting(peer) = &mut self.state else {
-            return None;
-        };
-        let peer = Peer {
-            endpoint: peer.endpoint,
-            private_data: std::mem::take(&mut peer.private_data),
-        };
-        self.state = State::Taken;
-        Some(Request {
-            id: RequestId(self.session.server),
-            from: self.from,
-            max_private_data: wire::max_of_accept(self.max_payload),
-            peer,
-        })
-    }
-
-    /// When it is over unless something comes.
-    fn due(&self) -> Option<Instant> {
-        let (since, patience) = match self.state {
-            State::Answered(_) => (self.last_active, SILENCE),
-            State::Ready(at, false) => (at, LINGER),
-            _ => return None,
-        };
-        // A clock that ends before has reached every time.
-        Some(since.checked_add(patience).unwrap_or(since))
-    }
-
-    fn received(
-        &mut self,
-        session: Session,
-        message: Message<'_>,
-        now: Instant,
-    ) -> Option<Vec<u8>> {
-        self.last_active = self.last_active.max(now);
-        let is_certain = session == self.session;
-        match (&mut self.state, message) {
-            (State::Answered(accept), Message::Request { .. }) => Some(accept.clone()),
-            (State::Answered(_), Message::Ready) if is_certain => {
-                self.state = State::Ready(now, false);
-                Some(wire::confirm(session))
-            }
-            (State::Ready(..), Message::Ready) if is_certain => Some(wire::confirm(session)),
-            (State::Failed(_), Message::Ready) => Some(wire::unknown(session)),
-            (State::Ready(_, done), Message::Done) if is_certain => {
-                *done = true;
-                None
-            }
-            (State::Waiting(_), Message::Refused(_)) => {
-                self.state = State::Gone;
-                None
-            }
-            (_, Message::Refused(error)) => {
-                self.state = State::Failed(error);
-                None
-            }
-            _ => None,
-        }
     }
 }

@@ -38,14 +38,17 @@
 //!   REFUSED. If that is lost, too, the server has a channel whose peer is gone. The first request
 //!   that is posted on that channel fails. This happens only if every CONFIRM is lost; no exchange
 //!   over datagrams can exclude it.
-//! - The server abandons a client that is silent for five seconds.
+//! - The server abandons a client that is silent for five seconds. While another client waits, one second
+//!   of silence is enough, or two without READY.
 //!
 //! # Memory
 //!
 //! Before a client has returned its cookie, the server keeps nothing for it. The cookie depends on
 //! the client's endpoint, its number and the time, and on a secret of the server. So the sender of
 //! datagrams with a forged source costs no memory. The number of clients that have returned it is
-//! bounded; while it is reached, further clients get no answer, and repeat their REQUEST. None of
+//! bounded, and the sources share it fairly: a source with many clients loses places to one with few.
+//! Its oldest client that waits or does not confirm goes. A source is a GID, or a LID without one, since
+//! a peer can have any number of queue pairs. Further clients get no answer, and repeat their REQUEST. None of
 //! this authenticates a peer: datagrams are neither signed nor encrypted, as RDMA is not.
 //!
 //! # Length
@@ -64,9 +67,11 @@
 mod acceptor;
 mod connector;
 mod cookie;
+mod request;
 #[cfg(test)]
 mod tests;
 mod wire;
 
-pub use acceptor::{Acceptor, Answer, Request, RequestId};
+pub use acceptor::{Acceptor, Answer};
 pub use connector::{Connector, Step};
+pub use request::{Request, RequestId};

@@ -57,9 +57,19 @@ fn a_cookie_is_of_one_client_and_one_time() {
 
 /// A client whose request waits.
 fn asks(acceptor: &mut Acceptor, number: u32, now: Instant) -> Connector {
+    asks_from(acceptor, &place(number), number, now)
+}
+
+/// The same from anywhere. Its number is that of the peer's endpoint.
+fn asks_from(
+    acceptor: &mut Acceptor,
+    from: &DatagramEndpoint,
+    number: u32,
+    now: Instant,
+) -> Connector {
     let mut connector = connector(number, now);
     while let Ok(Step::Send(request)) = connector.step(now) {
-        let Some(answer) = acceptor.received(&place(number), request, now) else {
+        let Some(answer) = acceptor.received(from, request, now) else {
             break;
         };
         connector.received(&answer.bytes);
@@ -86,6 +96,124 @@ fn clients_beyond_the_limit_are_served_later() {
     };
     assert!(acceptor.received(&place(11), request, later).is_none());
     assert_eq!(kept(&acceptor), LIMIT);
+}
+
+/// A queue pair of another port. Each port has any number of queue pairs.
+fn elsewhere(lid: u16, number: u32) -> DatagramEndpoint {
+    let qkey = QKey::new(0x1234).unwrap();
+    let endpoint = DatagramEndpoint::builder(0x10 + number, qkey).lid(lid);
+    endpoint.build().unwrap()
+}
+
+/// The numbers of all clients that wait, in the order in which they are taken.
+fn taken(acceptor: &mut Acceptor, now: Instant) -> Vec<(RequestId, u32)> {
+    let next = || {
+        let request = acceptor.next_request(now)?;
+        Some((request.id(), request.peer().endpoint.psn().get()))
+    };
+    std::iter::from_fn(next).collect()
+}
+
+#[test]
+fn source_that_fills_all_places_gives_some_to_others() {
+    let now = Instant::now();
+    let mut acceptor = Acceptor::new(MTU, LIMIT, now);
+    // Any number of queue pairs of one port.
+    for number in 1..=20 {
+        drop(asks(&mut acceptor, number, now));
+    }
+    // Half of the places, not more: the oldest go, and the few are taken first.
+    for number in 21..=30 {
+        drop(asks_from(&mut acceptor, &elsewhere(2, number), number, now));
+    }
+    assert_eq!(kept(&acceptor), LIMIT);
+    let numbers = taken(&mut acceptor, now)
+        .into_iter()
+        .map(|(_, number)| number);
+    assert_eq!(numbers.collect::<Vec<_>>(), [3, 4, 21, 22]);
+    // Taken or answered, a client that has not confirmed keeps no place from others, either.
+    drop(asks_from(&mut acceptor, &elsewhere(3, 31), 31, now));
+    let [(last, 31)] = taken(&mut acceptor, now)[..] else {
+        panic!("it waits");
+    };
+    acceptor.answer(last, &endpoint(0x99, 9), b"", now).unwrap();
+}
+
+#[test]
+fn client_that_loses_its_place_after_its_answer_fails_at_once() {
+    let now = Instant::now();
+    let mut acceptor = Acceptor::new(MTU, 2, now);
+    let mut clients = [1, 2].map(|number| asks(&mut acceptor, number, now));
+    let ids = taken(&mut acceptor, now);
+    for (client, (id, _)) in clients.iter_mut().zip(&ids) {
+        let answer = acceptor.answer(*id, &endpoint(0x99, 9), b"", now).unwrap();
+        client.received(&answer.bytes);
+        client.ready();
+    }
+    // The second has confirmed, and keeps its place.
+    let Ok(Step::Send(ready)) = clients[1].step(now) else {
+        panic!("it waits");
+    };
+    let _confirm = acceptor.received(&place(2), ready, now).unwrap();
+    let _other = asks_from(&mut acceptor, &elsewhere(2, 3), 3, now);
+    let failed = acceptor.outcome(ids[0].0, now).unwrap().unwrap_err();
+    assert!(matches!(failed, ExchangeError::TimedOut { .. }), "{failed}");
+    assert!(acceptor.outcome(ids[1].0, now).is_none());
+    assert_eq!(acceptor.abandon(ids[1].0).ok(), Some(()));
+    // READY of the first is late: it is refused at once.
+    let Ok(Step::Send(ready)) = clients[0].step(now) else {
+        panic!("it waits");
+    };
+    let unknown = acceptor.received(&place(1), ready, now).unwrap();
+    clients[0].received(&unknown.bytes);
+    assert!(matches!(
+        clients[0].step(now),
+        Err(ExchangeError::Refused { .. })
+    ));
+}
+
+#[test]
+fn sources_with_one_client_each_take_no_places_from_each_other() {
+    let now = Instant::now();
+    let mut acceptor = Acceptor::new(MTU, LIMIT, now);
+    for number in 1..=20 {
+        let lid = u16::try_from(number).unwrap();
+        drop(asks_from(
+            &mut acceptor,
+            &elsewhere(lid, number),
+            number,
+            now,
+        ));
+    }
+    assert_eq!(kept(&acceptor), LIMIT);
+    let numbers = taken(&mut acceptor, now)
+        .into_iter()
+        .map(|(_, number)| number);
+    assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn client_that_never_confirms_gives_way_to_one_that_waits() {
+    for is_silent in [true, false] {
+        let mut pair = Pair::new();
+        let request = pair.requests();
+        let id = pair.acceptor.next_request(pair.now).unwrap().id();
+        let answer = pair.acceptor.answer(id, &endpoint(0x99, 9), b"", pair.now);
+        answer.unwrap();
+        let start = pair.now;
+        assert_eq!(pair.acceptor.due(id), Some(start + 5 * SECOND));
+        while pair.acceptor.outcome(id, pair.now).is_none() {
+            let _other = asks(&mut pair.acceptor, 2, pair.now);
+            if !is_silent {
+                let repeated = pair.server_gets(&request);
+                assert!(repeated.is_some());
+            }
+            pair.pass(SECOND / 10);
+        }
+        let took = pair.now - start;
+        assert_eq!(took, if is_silent { SECOND } else { 2 * SECOND });
+        assert!(pair.acceptor.next_request(pair.now).is_some());
+    }
 }
 
 #[test]
