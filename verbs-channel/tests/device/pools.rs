@@ -127,7 +127,7 @@ fn empty_pool_is_an_error() {
     }
     let error = BufferPool::new(&pd, usize::MAX / 2, 4).unwrap_err();
     assert!(
-        matches!(&error, Error::Core(core) if core.kind() == ErrorKind::Limit),
+        matches!(&error, Error::Core(core) if core.kind() == ErrorKind::InvalidInput),
         "{error}"
     );
 }

@@ -267,11 +267,9 @@ fn failed_handshake_returns_the_queue_pair() {
         Err(refused) => {
             let words = refused.to_string();
             let (here, there) = (ea.gid().unwrap(), "2001:db8:dead::1");
-            let path = format!(
-                "GID {here} (index {}) to the peer's GID {there}",
-                ea.gid_index()
-            );
-            assert!(words.ends_with(&path), "{words}");
+            // Where the two are of one kind, there is no route; else that is the reason.
+            let names = |gid: &str| words.contains(&format!("GID {gid}"));
+            assert!(names(&here.to_string()) && names(there), "{words}");
             refused.into_given()
         }
     };
