@@ -22,9 +22,7 @@ pub(crate) trait Steps {
     /// Runs what the engine has left for afterwards.
     #[inline]
     fn run_afterwards(&mut self) {
-        while let Some(next) = self.step(|poller| poller.engine.next_afterwards()) {
-            next.run();
-        }
+        self.run_queued();
         let device = |poller: &mut Poller| poller.engine.refusing_device().cloned();
         if let Some(device) = self.step(device) {
             self.check_refused(&device);
@@ -37,6 +35,11 @@ pub(crate) trait Steps {
     fn check_refused(&mut self, device: &Context) {
         let (is_removed, now) = (device.is_removed(), Instant::now());
         self.step(|poller| poller.engine.check_refused(is_removed, now));
+        self.run_queued();
+    }
+
+    #[inline]
+    fn run_queued(&mut self) {
         while let Some(next) = self.step(|poller| poller.engine.next_afterwards()) {
             next.run();
         }

@@ -214,6 +214,17 @@ impl Memory {
         Some((&region.memory, region.offset(address, length)?))
     }
 
+    /// The same, with the fault if it does not.
+    fn allowed(
+        &self,
+        by: Accessor,
+        rkey: u32,
+        address: u64,
+        length: u64,
+    ) -> std::result::Result<(&Registered, usize), Fault> {
+        self.remote(by, rkey, address, length).ok_or(Fault::Denied)
+    }
+
     /// Whether a peer's request may access this memory. No bytes need no key (9.7.4).
     pub(crate) fn check(
         &self,
@@ -222,10 +233,10 @@ impl Memory {
         address: u64,
         length: u64,
     ) -> std::result::Result<(), Fault> {
-        match length == 0 || self.remote(by, rkey, address, length).is_some() {
-            true => Ok(()),
-            false => Err(Fault::Denied),
+        if length == 0 {
+            return Ok(());
         }
+        self.allowed(by, rkey, address, length).map(|_| ())
     }
 
     /// Reads for a peer.
@@ -239,9 +250,7 @@ impl Memory {
         if to.is_empty() {
             return Ok(());
         }
-        let (memory, offset) = self
-            .remote(by, rkey, address, length(to))
-            .ok_or(Fault::Denied)?;
+        let (memory, offset) = self.allowed(by, rkey, address, length(to))?;
         Ok(memory.read(offset, to)?)
     }
 
@@ -256,9 +265,7 @@ impl Memory {
         if from.is_empty() {
             return Ok(());
         }
-        let (memory, offset) = self
-            .remote(by, rkey, address, length(from))
-            .ok_or(Fault::Denied)?;
+        let (memory, offset) = self.allowed(by, rkey, address, length(from))?;
         Ok(memory.write(offset, from)?)
     }
 
@@ -270,7 +277,7 @@ impl Memory {
         address: u64,
         change: impl FnOnce(u64) -> u64,
     ) -> std::result::Result<u64, Fault> {
-        let (memory, offset) = self.remote(by, rkey, address, 8).ok_or(Fault::Denied)?;
+        let (memory, offset) = self.allowed(by, rkey, address, 8)?;
         let mut bytes = [0; 8];
         memory.read(offset, &mut bytes)?;
         // Atomic operations are in the order of the host's bytes (9.4.5).

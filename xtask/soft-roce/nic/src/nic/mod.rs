@@ -29,9 +29,7 @@ pub struct DomainId(pub u32);
 #[derive(Debug)]
 pub struct Nic {
     card: Card,
-    queue_pairs: Pool<Box<QueuePair>>,
-    /// Queue pair 1.
-    general_services: Option<Box<QueuePair>>,
+    queue_pairs: QueuePairs,
     domains: Pool<Domain>,
     groups: Groups,
     /// Queue pairs that may have a packet to send.
@@ -40,6 +38,14 @@ pub struct Nic {
     timers: BinaryHeap<Reverse<(Duration, u32)>>,
     random: Random,
     is_port_up: bool,
+}
+
+/// The queue pairs of a card, by their numbers.
+#[derive(Debug)]
+struct QueuePairs {
+    others: Pool<Box<QueuePair>>,
+    /// Queue pair 1.
+    general_services: Option<Box<QueuePair>>,
 }
 
 /// A protection domain.
@@ -66,8 +72,10 @@ impl Nic {
                 counters: Counters::default(),
                 reserved_rd_atomic: 0,
             },
-            queue_pairs: Pool::new(FIRST_QUEUE_PAIR),
-            general_services: None,
+            queue_pairs: QueuePairs {
+                others: Pool::new(FIRST_QUEUE_PAIR),
+                general_services: None,
+            },
             domains: Pool::new(0),
             groups: Groups::default(),
             ready: VecDeque::new(),
@@ -157,15 +165,9 @@ impl Nic {
         loop {
             let number = *self.ready.front()?;
             buffer.clear();
-            let Self {
-                queue_pairs,
-                general_services,
-                card,
-                ..
-            } = self;
-            let found = find(queue_pairs, general_services, number);
+            let found = self.queue_pairs.get_mut(number);
             let route = found.and_then(|queue_pair| {
-                let route = queue_pair.transmit(card, buffer);
+                let route = queue_pair.transmit(&mut self.card, buffer);
                 queue_pair.is_ready = route.is_some();
                 route
             });
@@ -202,17 +204,11 @@ impl Nic {
             && at <= self.card.now
         {
             self.timers.pop();
-            let Self {
-                queue_pairs,
-                general_services,
-                card,
-                ..
-            } = self;
-            if let Some(queue_pair) = find(queue_pairs, general_services, number)
+            if let Some(queue_pair) = self.queue_pairs.get_mut(number)
                 && queue_pair.scheduled == Some(at)
             {
                 queue_pair.scheduled = None;
-                queue_pair.expire(card);
+                queue_pair.expire(&mut self.card);
                 self.wake(number);
             }
         }
@@ -260,26 +256,20 @@ impl Nic {
     }
 
     fn hand_over(&mut self, number: u32, route: &Route, header: &Header, payload: &[u8]) {
-        let Self {
-            queue_pairs,
-            general_services,
-            card,
-            ..
-        } = self;
-        let found = find(queue_pairs, general_services, number);
+        let found = self.queue_pairs.get_mut(number);
         match found.filter(|queue_pair| queue_pair.takes(route, header)) {
             Some(queue_pair) => {
-                card.counters.received += 1;
-                queue_pair.receive(card, route, header, payload);
+                self.card.counters.received += 1;
+                queue_pair.receive(&mut self.card, route, header, payload);
                 self.wake(number);
             }
-            None => card.counters.strange += 1,
+            None => self.card.counters.strange += 1,
         }
     }
 
     /// Notes that a queue pair may have something to send, and its timers.
     fn wake(&mut self, number: u32) {
-        if let Some(queue_pair) = find(&mut self.queue_pairs, &mut self.general_services, number)
+        if let Some(queue_pair) = self.queue_pairs.get_mut(number)
             && !std::mem::replace(&mut queue_pair.is_ready, true)
         {
             self.ready.push_back(number);
@@ -288,7 +278,7 @@ impl Nic {
     }
 
     fn schedule(&mut self, number: u32) {
-        if let Some(queue_pair) = find(&mut self.queue_pairs, &mut self.general_services, number)
+        if let Some(queue_pair) = self.queue_pairs.get_mut(number)
             && let Some(deadline) = queue_pair.deadline()
             && queue_pair
                 .scheduled
@@ -306,23 +296,25 @@ impl Nic {
     }
 
     fn queue_pair(&self, number: u32) -> Option<&QueuePair> {
-        match number {
-            1 => self.general_services.as_deref(),
-            _ => self.queue_pairs.get(number).map(|queue_pair| &**queue_pair),
-        }
+        self.queue_pairs.get(number)
     }
 }
 
-/// A queue pair by its number, borrowed apart from the rest of the card.
-fn find<'a>(
-    queue_pairs: &'a mut Pool<Box<QueuePair>>,
-    general_services: &'a mut Option<Box<QueuePair>>,
-    number: u32,
-) -> Option<&'a mut QueuePair> {
-    match number {
-        1 => general_services.as_deref_mut(),
-        _ => queue_pairs
-            .get_mut(number)
-            .map(|queue_pair| &mut **queue_pair),
+impl QueuePairs {
+    fn get(&self, number: u32) -> Option<&QueuePair> {
+        match number {
+            1 => self.general_services.as_deref(),
+            _ => self.others.get(number).map(|queue_pair| &**queue_pair),
+        }
+    }
+
+    fn get_mut(&mut self, number: u32) -> Option<&mut QueuePair> {
+        match number {
+            1 => self.general_services.as_deref_mut(),
+            _ => self
+                .others
+                .get_mut(number)
+                .map(|queue_pair| &mut **queue_pair),
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Verbs for protection domains, memory, completion queues and shared receive queues (chapter 11).
 
-use super::{Domain, DomainId, Nic, find};
+use super::{Domain, DomainId, Nic};
 use crate::completion::{Completion, CompletionQueue, CompletionQueueId};
 use crate::error::{Errno, Refused, Result, busy, full, invalid};
 use crate::memory::{Access, Registered, WindowKind};
@@ -197,7 +197,7 @@ impl Nic {
         let (completion, slots) = self.card.completion_queues.get_mut(cq.0)?.poll()?;
         if slots > 0 {
             let number = completion.queue_pair;
-            if let Some(found) = find(&mut self.queue_pairs, &mut self.general_services, number) {
+            if let Some(found) = self.queue_pairs.get_mut(number) {
                 found.release(&completion, slots);
             }
         }

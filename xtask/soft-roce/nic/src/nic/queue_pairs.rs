@@ -2,8 +2,8 @@
 
 use std::net::Ipv6Addr;
 
+use super::Nic;
 use super::objects::{NO_COMPLETION_QUEUE, NO_DOMAIN, NO_SHARED_RECEIVES, none};
-use super::{Nic, find};
 use crate::address::AddressVector;
 use crate::error::{Refused, Result, busy, full, invalid};
 use crate::memory::Access;
@@ -39,14 +39,15 @@ impl Nic {
         }
         let options = options.fitted(&self.card.profile)?;
         let number = if options.is_general_services {
-            if self.general_services.is_some() {
+            if self.queue_pairs.general_services.is_some() {
                 return Err(busy("queue pair 1 exists"));
             }
-            self.general_services = Some(Box::new(QueuePair::new(1, options, &self.card.profile)));
+            let made = QueuePair::new(1, options, &self.card.profile);
+            self.queue_pairs.general_services = Some(Box::new(made));
             1
         } else {
             let max = self.card.profile.max_queue_pairs;
-            let made = self.queue_pairs.insert(max, |number| {
+            let made = self.queue_pairs.others.insert(max, |number| {
                 Box::new(QueuePair::new(number, options, &self.card.profile))
             });
             made.ok_or(full("the card has no room for another queue pair"))?
@@ -68,14 +69,8 @@ impl Nic {
         attributes: &QueuePairAttributes,
         mask: AttributeMask,
     ) -> Result<()> {
-        let Self {
-            queue_pairs,
-            general_services,
-            card,
-            ..
-        } = self;
-        let found = find(queue_pairs, general_services, number).ok_or(NO_QUEUE_PAIR)?;
-        found.modify(card, attributes, mask)?;
+        let found = self.queue_pairs.get_mut(number).ok_or(NO_QUEUE_PAIR)?;
+        found.modify(&mut self.card, attributes, mask)?;
         self.wake(number);
         Ok(())
     }
@@ -166,8 +161,8 @@ impl Nic {
         let options = queue_pair.options;
         self.card.reserved_rd_atomic -= u32::from(queue_pair.attributes.max_dest_rd_atomic);
         match number {
-            1 => self.general_services = None,
-            _ => drop(self.queue_pairs.remove(number)),
+            1 => self.queue_pairs.general_services = None,
+            _ => drop(self.queue_pairs.others.remove(number)),
         }
         self.ready.retain(|ready| *ready != number);
         self.card.memory.invalidate_all_of(number);
@@ -191,14 +186,8 @@ impl Nic {
     /// `EINVAL` before RTS, or for a request that this queue pair was not made for; `ENOMEM` if the queue is
     /// full. All else fails in the completion.
     pub fn post_send(&mut self, number: u32, request: &SendRequest<'_>) -> Result<()> {
-        let Self {
-            queue_pairs,
-            general_services,
-            card,
-            ..
-        } = self;
-        let found = find(queue_pairs, general_services, number).ok_or(NO_QUEUE_PAIR)?;
-        found.post_send(card, request)?;
+        let found = self.queue_pairs.get_mut(number).ok_or(NO_QUEUE_PAIR)?;
+        found.post_send(&mut self.card, request)?;
         self.wake(number);
         Ok(())
     }
@@ -210,14 +199,8 @@ impl Nic {
     /// `EINVAL` for a queue pair with a shared receive queue, or too many elements; `ENOMEM` if the queue is
     /// full.
     pub fn post_receive(&mut self, number: u32, request: &ReceiveRequest<'_>) -> Result<()> {
-        let Self {
-            queue_pairs,
-            general_services,
-            card,
-            ..
-        } = self;
-        let found = find(queue_pairs, general_services, number).ok_or(NO_QUEUE_PAIR)?;
-        found.post_receive(card, request)?;
+        let found = self.queue_pairs.get_mut(number).ok_or(NO_QUEUE_PAIR)?;
+        found.post_receive(&mut self.card, request)?;
         // In ERR it is flushed, perhaps later.
         self.schedule(number);
         Ok(())
@@ -231,8 +214,7 @@ impl Nic {
     /// `EINVAL` for a GID that is none of a group or a queue pair that is not for datagrams; `ENOMEM` if there
     /// are too many groups, or members.
     pub fn attach_mcast(&mut self, number: u32, group: Ipv6Addr) -> Result<()> {
-        let queue_pair =
-            find(&mut self.queue_pairs, &mut self.general_services, number).ok_or(NO_QUEUE_PAIR)?;
+        let queue_pair = self.queue_pairs.get_mut(number).ok_or(NO_QUEUE_PAIR)?;
         if queue_pair.options.transport != Transport::Ud {
             return Err(invalid("only datagram queue pairs are in multicast groups"));
         }
@@ -247,8 +229,7 @@ impl Nic {
     ///
     /// `EINVAL` if it is not attached.
     pub fn detach_mcast(&mut self, number: u32, group: Ipv6Addr) -> Result<()> {
-        let queue_pair =
-            find(&mut self.queue_pairs, &mut self.general_services, number).ok_or(NO_QUEUE_PAIR)?;
+        let queue_pair = self.queue_pairs.get_mut(number).ok_or(NO_QUEUE_PAIR)?;
         self.groups.detach(group, number)?;
         queue_pair.groups -= 1;
         Ok(())
