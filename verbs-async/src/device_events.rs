@@ -72,7 +72,7 @@ struct EventState {
     down: Option<DownReason>,
     waker: Option<Waker>,
     listeners: Vec<Weak<dyn DeviceListener>>,
-    // What has failed, for that which is watched after it: each with a time at which it had not been taken yet.
+    // Failures, for objects that are watched later: each with an instant before it was taken.
     failed: Vec<(Instant, AsyncEvent)>,
 }
 

@@ -169,7 +169,7 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// That of [`ChannelGroup::join`], with the channel: the group is full or [has failed](Self::failure), another group prepared the
+    /// The error of [`ChannelGroup::join`], with the channel: the group is full or [has failed](Self::failure), another group prepared the
     /// channel, or its peer cannot be watched, because too many descriptors are open, or because the runtime of the
     /// group's notifier has ended. Dropping the error drops the channel: this thread destroys its queue pair. A
     /// dropped channel belongs to the group until a helper thread has destroyed its queue pair. [`handshake`](Self::handshake) and all

@@ -350,7 +350,7 @@ impl AsyncTransfer {
     /// The second step of the ladder: takes the channels down that have operations in flight, and
     /// rejects what was not posted.
     fn abort(&mut self, after: Duration) {
-        // What has completed by now is no reason to take a channel down.
+        // Operations that have completed by now are no reason to take a channel down.
         self.take_ended();
         self.shut_down(|queue| DownReason::TimedOut { queue, after });
         for index in self.next..self.set.len() {
@@ -403,7 +403,7 @@ impl Drop for AsyncTransfer {
         if self.driver().is_in_child() {
             return;
         }
-        // What has completed by now is no reason to take a channel down.
+        // Operations that have completed by now are no reason to take a channel down.
         self.take_ended();
         self.shut_down(|_| DownReason::Abandoned);
         for begun in self.begun.drain(..) {

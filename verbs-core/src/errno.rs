@@ -48,7 +48,7 @@ pub(crate) fn io_error(errno: c_int) -> io::Error {
 pub(crate) enum Cause {
     /// A fact, which belongs to the text of the error itself.
     Found(String),
-    /// What the errno can mean, and what to do: it follows the errno's text.
+    /// A possible meaning of the errno, and what to do: it follows the errno's text.
     Hint(String),
 }
 

@@ -265,7 +265,7 @@ pub(crate) fn check_range(what: &'static str, value: u32, min: u32, max: u32) ->
 }
 
 impl Context {
-    /// What can be found out of a path that was rejected.
+    /// Facts of a path that was rejected, as far as they can be found out.
     pub(crate) fn path_facts(&self, attr: &AhAttr) -> PathFacts {
         let (port_num, gids) = (attr.as_raw().port_num, attr.gids());
         let port = self.query_port(port_num).ok();

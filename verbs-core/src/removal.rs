@@ -5,7 +5,7 @@
 //! queue pairs and memory regions of each process: `uverbs_destroy_ufile_hw`, called there. And drivers return `EIO`
 //! for reasons of their own. So an `EIO` is no proof that the device accesses no memory any more.
 //!
-//! What comes after that is the end of the device's directory in sysfs. `__ib_unregister_device` (`device.c`) calls
+//! The end of the device's directory in sysfs comes after that. `__ib_unregister_device` (`device.c`) calls
 //! `disable_device`, in which `ib_uverbs_remove_one` has destroyed all objects when it returns, and `device_del`,
 //! which removes the directory, after it. That a completion channel reports `POLLERR`
 //! (`uverbs_completion_event_file_destroy_uobj`) comes earlier: objects are destroyed from the newest to the oldest.
@@ -24,7 +24,7 @@ pub(crate) struct Directory {
     class_path: PathBuf,
 }
 
-/// What identifies a directory, wherever it is: the file system, the inode, and where there is one, the time at which
+/// The identity of a directory, wherever it is: the file system, the inode, and where there is one, the time at which
 /// the inode was made, as its number may be used again.
 #[derive(PartialEq, Eq)]
 struct Identity(u64, u64, Option<SystemTime>);
@@ -57,7 +57,7 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// What cannot be read may be the device.
+    /// An entry that cannot be read may be the device.
     fn is_missing(&self) -> io::Result<bool> {
         // In a mount of another network namespace there are other devices.
         if Identity::of(&self.class_path)? != self.class {

@@ -86,7 +86,7 @@ struct ListenerState {
     start: Start,
     // What a peer that is late has not done.
     late: &'static str,
-    // Of `rdma_cm`: closes what accepts, and waits for that.
+    // A listener of `rdma_cm` only: closes it, and waits until its port is free.
     #[cfg(feature = "rdmacm")]
     close: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     accepting: Option<Accepting>,

@@ -118,7 +118,7 @@ async fn longest_wait_for_the_driver(work: &Cell<u32>) -> u32 {
         let before = work.get();
         loop {
             far.readable().await.unwrap();
-            // Of two bytes, one is read: it is not readable any more.
+            // It reads one of two bytes: the socket is not readable any more.
             match far.try_read(&mut [0; 2]) {
                 Ok(_) => break,
                 Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),

@@ -65,7 +65,7 @@ mod sealed {
 
     #[expect(unnameable_types, reason = "seals `Hold`")]
     pub trait Hold {
-        /// What drives the channel, and the channel's place there; one that no channel has if it was removed.
+        /// The poller that drives the channel, and the channel's place there; a place that no channel has if it was removed.
         fn shared(&self) -> (&Poller, u32);
 
         /// As `shared`, mutably.

@@ -52,7 +52,7 @@ pub struct DatagramEngine {
     pub(super) sent: Vec<OwnedBuffer>,
     /// Datagrams that have failed, until the queue pair has been restarted.
     pub(super) unsent: Vec<(Outgoing, Option<WorkError>)>,
-    /// Failures that were not taken, the oldest first: at most as many as datagrams can be in flight.
+    /// Failures that were not taken, the oldest first: at most one for each datagram that can be in flight.
     pub(super) failed: VecDeque<DatagramFailure>,
     /// Address handles that no later datagram uses. They are dropped by the layer above, when it holds no lock.
     pub(super) retired: Vec<Arc<AddressHandle>>,

@@ -1,4 +1,4 @@
-//! What follows a failed operation: its queue pair is restarted, and the endpoint works on for other peers.
+//! Restarting the queue pair after a failed operation: the endpoint works on for other peers.
 
 use std::mem;
 use std::sync::Arc;

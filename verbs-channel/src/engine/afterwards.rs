@@ -1,4 +1,4 @@
-//! What may run code of others, and so waits until nothing borrows the engine.
+//! The queue of what may run code of others, and so waits until nothing borrows the engine.
 //!
 //! A logger, a destructor and an allocator are the program's own code. From there it may reach what uses the
 //! engine: a scope, by a thread-local of its thread. So the engine calls none of them: it queues what does, and the
@@ -32,7 +32,7 @@ pub(super) struct Queued {
 }
 
 impl Afterwards {
-    /// What one channel queues at most.
+    /// The most that one channel queues.
     const OF_A_CHANNEL: usize = 3;
 
     /// Runs it. A panic of the code of others goes no further.

@@ -224,7 +224,7 @@ impl Engine {
                 queue.destroyed(qp_num);
             }
         }
-        // What is in the queue now has their last.
+        // The last completions of them are in the queue now.
         let destroyed = queue.destroyed_numbers();
         self.dispatch_all();
         if let Some(shared) = self.shared.as_deref_mut() {
@@ -258,12 +258,12 @@ impl Engine {
 
     /// If half of the shared receives may be lost, and no queue pair is left, replaces the queue: that gives back all.
     pub(crate) fn rebuild_if_unused(&mut self) {
-        // What is left of queue pairs keeps the queue.
+        // A queue pair that is not dropped yet keeps the queue.
         let is_unused = self.open == 0 && self.stuck == 0 && self.slots.afterwards.is_empty();
         if is_unused
             && !self.is_in_child()
             && self.shared.as_deref().is_some_and(Shared::may_be_low)
-            // What completed on the old queue names places that are posted again.
+            // Completions of the old queue name places that are posted again.
             && self.poll_all().is_ok()
             && let Some(shared) = self.shared.as_deref_mut()
             && shared.may_be_low()

@@ -56,7 +56,7 @@ pub enum Error {
         "the group is full, its max_channels is {0}: remove a channel first, or create a larger group"
     )]
     GroupFull(u32),
-    /// What all channels of the group share has failed: no channel can join it.
+    /// The group has failed in a part that all its channels share: no channel can join it.
     #[error("the group has failed, so no channel can join it: create a new one")]
     GroupFailed(#[source] DownReason),
     /// This many channels were dropped before they joined, and the group was not polled since. It keeps their numbers,

@@ -51,7 +51,7 @@ fn a_waker_that_panics_when_it_is_dropped_loses_no_counter_and_no_other_waker() 
     let counters = ImmediateCounters::new(1);
     let counter = counters.begin().unwrap();
     let wakes = Arc::new(Wakes::default());
-    // Of futures that are leaked: their wakers are dropped with the counter.
+    // The futures are leaked: their wakers are dropped with the counter.
     for waker in [Waker::from(Arc::new(Bomb)), Waker::from(Arc::clone(&wakes))] {
         let mut reached = std::mem::ManuallyDrop::new(counter.reached(1));
         let polled = Pin::new(&mut *reached).poll(&mut Context::from_waker(&waker));

@@ -209,7 +209,7 @@ impl Cache {
         Ok(Room::Reserved(registering, counted))
     }
 
-    /// Counts so many bytes, and evicts for them what has not been used for longest. An error if what is in
+    /// Counts these bytes, and evicts for them what has not been used for longest. An error if what is in
     /// use has their room.
     fn reserve<'a>(
         &'a self,

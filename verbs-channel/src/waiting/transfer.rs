@@ -98,7 +98,7 @@ impl Drop for Running<'_> {
             return;
         }
         if !poller.engine.is_in_child() {
-            // What has completed by now is no reason to take a channel down.
+            // Operations that have completed by now are no reason to take a channel down.
             poller.engine.drive();
         }
         let ignore = &mut |_, _| {};

@@ -11,7 +11,7 @@ use super::pause::{Pause, Paused, longest_sleep};
 use crate::engine::{Engine, Id};
 use crate::error::{DownReason, RejectReason};
 
-/// What waits: a poller, or a scope, which borrows its poller anew for each step.
+/// A waiter: a poller, or a scope, which borrows its poller anew for each step.
 ///
 /// Between two steps runs what the engine has left for [afterwards](Engine::next_afterwards): the program's own
 /// code, which may use the scope.

@@ -21,7 +21,7 @@ fn sgid_index_of_the_last_handle() -> u8 {
     with(|library| library.paths.last().unwrap().grh.sgid_index)
 }
 
-/// What was posted since then, and is in flight.
+/// How many receives are in flight that were posted since then.
 fn receives_in_flight() -> usize {
     with(|library| {
         let posted = library.posted.iter().flatten();

@@ -52,7 +52,7 @@ pub(crate) fn reach() {
     }
 }
 
-/// What the code of others does with a scope whose channel is down.
+/// Uses a scope whose channel is down, as the code of others does.
 fn uses<'scope>(scope: &'scope PollingScope<'scope, '_>) {
     scope.poll();
     let list: [ScatterElement<'_>; 0] = [];

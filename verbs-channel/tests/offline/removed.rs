@@ -17,7 +17,7 @@ use crate::stuck::{ROLE, again};
 struct Sysfs(PathBuf);
 
 impl Sysfs {
-    /// That of this thread's library, with its device.
+    /// The sysfs of this thread's library, with its device.
     fn new() -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

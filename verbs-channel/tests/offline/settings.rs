@@ -156,7 +156,7 @@ fn channels_and_groups_are_printed_in_a_line() {
 #[test]
 fn depths_of_a_channel_are_those_of_its_builder() {
     with(|library| {
-        // What all queue pairs of the device share.
+        // All queue pairs of the device share the latter.
         library.attr.max_qp = 1000;
         library.attr.max_res_rd_atom = 16;
     });

@@ -3,7 +3,7 @@
 use crate::macros::open_enum;
 
 open_enum! {
-    /// What a successful work request did.
+    /// The operation of a successful work request.
     WcOpcode(u32), "ibv_wc_opcode";
     /// A send.
     SEND = IBV_WC_SEND "IBV_WC_SEND",

@@ -65,7 +65,7 @@ open_enum! {
 }
 
 impl WcStatus {
-    /// What the status means and what to do about it, in one clause, for a request of any kind.
+    /// The meaning of the status and what to do about it, in one clause, for a request of any kind.
     #[must_use]
     #[doc(alias = "ibv_wc_status_str")]
     pub const fn advice(self) -> &'static str {

@@ -49,7 +49,7 @@ pub struct WorkError {
     pub wr_id: u64,
     /// The number of the queue pair it was posted on.
     pub qp_num: u32,
-    // Of the request; any in what a poll returns.
+    // The kind of the request; `Any` in an error that a poll returns.
     kind: Kind,
 }
 

@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn ipv4_header_without_a_checksum_is_known_behind_an_earlier_ipv6_header() {
-        // Of a shorter datagram, of a longer one, and of one of the same length.
+        // The earlier datagram was shorter, longer, and as long.
         for earlier in [0, 1000, 32] {
             let bytes = unsummed_after_ipv6(earlier);
             for len in [Some(32), None] {

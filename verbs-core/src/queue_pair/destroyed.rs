@@ -6,7 +6,7 @@ use crate::completion::CompletionQueue;
 use crate::error::Result;
 use crate::protection_domain::ProtectionDomain;
 
-/// What is left of a queue pair after [`QueuePair::destroy`]: memory, and clones of its queues and its domain.
+/// The rest of a queue pair after [`QueuePair::destroy`]: memory, and clones of its queues and its domain.
 #[derive(Debug)]
 #[must_use = "it is to be dropped where other code may run"]
 pub struct DestroyedQueuePair<R = OwnReceives> {

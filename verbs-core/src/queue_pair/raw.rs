@@ -75,7 +75,7 @@ impl RawQp<'_> {
         }
     }
 
-    /// What is known of the values of these attributes.
+    /// Facts about the values of these attributes.
     fn facts(self, attr: &QpAttr) -> PathFacts {
         let (context, mask) = (self.context, attr.mask());
         let mut facts = match mask.contains(QpAttrMask::AV) {

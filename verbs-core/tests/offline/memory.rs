@@ -126,7 +126,7 @@ fn memory_that_cannot_be_pinned_is_named() {
         let text = error.to_string();
         assert!(text.starts_with(none) && text.contains(words), "{text}");
         assert_eq!(text == none, words == none, "{text}");
-        // What is not certain follows the errno.
+        // A cause that is not certain follows the errno.
         let chain = faults::chain(&error);
         assert!(chain.len() > text.len() + 2 + "Bad address (os error 14)".len() || words != none);
         assert_eq!(error.errno(), Some(libc::EFAULT));

@@ -97,8 +97,8 @@ pub(crate) struct Slots<S, B> {
     /// The room for what is beyond the shares of channels.
     // Here, not in the engine: what dispatches has one argument less.
     pub(crate) budget: Budget,
-    /// What waits until nothing borrows the engine.
-    // For the same reason.
+    /// The queue of what waits until nothing borrows the engine.
+    // Here for the same reason.
     pub(super) afterwards: Queued,
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Limits {
     cap: ibv_qp_cap,
     max_msg_sz: u32,
     max_rd_atomic: u8,
-    /// What it takes of the device's `max_res_rd_atom`.
+    /// Its part of the device's `max_res_rd_atom`.
     max_dest_rd_atomic: u8,
     is_datagram: bool,
 }
