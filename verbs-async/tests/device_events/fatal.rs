@@ -222,11 +222,7 @@ fn events_that_end_with_their_device_end_what_they_watch() {
 fn events_that_end_with_their_runtime_end_what_they_watch() {
     let _shared = share();
     let (context, ..) = ladder();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_io()
-        .build()
-        .unwrap();
+    let runtime = crate::tokio_runtime();
     let mut events = {
         let _entered = runtime.enter();
         DeviceEvents::create_tokio(&context).unwrap()

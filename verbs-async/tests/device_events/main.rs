@@ -121,14 +121,19 @@ fn by_async_io() {
     events_come_in_order_and_end_with_the_device(DeviceEvents::create_async_io);
 }
 
-#[test]
 #[cfg(feature = "tokio")]
-fn by_tokio() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+fn tokio_runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_io()
         .build()
-        .unwrap();
+        .unwrap()
+}
+
+#[test]
+#[cfg(feature = "tokio")]
+fn by_tokio() {
+    let runtime = tokio_runtime();
     let _entered = runtime.enter();
     events_come_in_order_and_end_with_the_device(DeviceEvents::create_tokio);
 }
@@ -138,11 +143,7 @@ fn by_tokio() {
 fn runtime_shutdown_ends_the_events() {
     let _shared = share();
     let (context, ..) = ladder();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_io()
-        .build()
-        .unwrap();
+    let runtime = tokio_runtime();
     let mut events = {
         let _entered = runtime.enter();
         DeviceEvents::create_tokio(&context).unwrap()

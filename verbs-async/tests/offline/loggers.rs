@@ -46,11 +46,8 @@ fn notifier_that_fails_without_channels_logs_nothing() {
     }
 }
 
-/// As when a program ends while its tasks use channels.
-#[test]
-#[cfg_attr(miri, ignore = "Miri has no epoll sets of such descriptors")]
-fn runtime_that_ends_before_its_channels_logs_nothing() {
-    listen();
+/// A bench whose notifier is one of a tokio runtime of its own.
+fn tokio_bench() -> (tokio::runtime::Runtime, Bench) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_io().build().unwrap();
     let mut bench = Bench::new();
@@ -58,6 +55,15 @@ fn runtime_that_ends_before_its_channels_logs_nothing() {
         let _inside = runtime.enter();
         bench.events = CqEvents::create_tokio(&bench.context).unwrap();
     }
+    (runtime, bench)
+}
+
+/// As when a program ends while its tasks use channels.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no epoll sets of such descriptors")]
+fn runtime_that_ends_before_its_channels_logs_nothing() {
+    listen();
+    let (runtime, bench) = tokio_bench();
     let peer = crate::groups::Peer::new(&bench);
     let mut task = peer.send().waits();
     drop(runtime);
@@ -69,13 +75,7 @@ fn runtime_that_ends_before_its_channels_logs_nothing() {
 #[cfg_attr(miri, ignore = "Miri has no epoll sets of such descriptors")]
 fn what_comes_after_the_end_of_a_runtime_says_that_it_has_ended() {
     listen();
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_io().build().unwrap();
-    let mut bench = Bench::new();
-    {
-        let _inside = runtime.enter();
-        bench.events = CqEvents::create_tokio(&bench.context).unwrap();
-    }
+    let (runtime, bench) = tokio_bench();
     let handle = runtime.handle().clone();
     let (cq, peer) = (bench.cq(), crate::groups::Peer::new(&bench));
     let mut waits = Task::new(cq.poll_wr_id(1)).waits();
