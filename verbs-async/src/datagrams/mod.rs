@@ -18,14 +18,12 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
-#[expect(unused_imports, reason = "named in documentation")]
-use verbs_channel::TransportError;
 use verbs_channel::verbs_core::{
     AddressHandle, AhAttr, DatagramEndpoint, Process, ProtectionDomain, Rejected,
 };
-use verbs_channel::{
-    Datagram, DatagramFailure, DatagramsBuilder, DownReason, OwnedBuffer, RejectReason,
-};
+use verbs_channel::{Datagram, DatagramFailure, DatagramsBuilder, DownReason, OwnedBuffer};
+#[expect(unused_imports, reason = "named in documentation")]
+use verbs_channel::{RejectReason, TransportError};
 
 use crate::blocking;
 use crate::coop;
@@ -243,7 +241,7 @@ impl AsyncDatagrams {
     #[cfg(feature = "rdmacm")]
     pub(crate) fn check_is_up(&self) -> Result<()> {
         match self.down_reason() {
-            Some(reason) => Err(RejectReason::Down(reason).into()),
+            Some(reason) => Err(verbs_channel::RejectReason::Down(reason).into()),
             None => Ok(()),
         }
     }
