@@ -1,5 +1,6 @@
 //! Connecting: builders, prepared channels, and the exchange over TCP or datagrams.
 
+pub(crate) mod accept;
 mod builder;
 mod datagrams;
 pub(crate) mod deadline;

@@ -12,6 +12,7 @@ use verbs_core::{
     Rejected,
 };
 
+use super::accept::accept;
 use super::deadline::Deadline;
 use super::{tcp, unlocked};
 use crate::buffer::{OwnedBuffer, PdTag};
@@ -347,9 +348,11 @@ impl<T: Connected> PreparedChannel<T> {
 
     /// Connects to the next peer that calls [`connect`](Self::connect), within `timeout`.
     ///
-    /// Several threads may accept on one listener, which keeps its mode. If another process accepts on the
-    /// same socket too, put it into non-blocking mode before. Otherwise the other process may change the mode
-    /// during this call, which can then wait past `timeout` for the next peer, and other calls with it.
+    /// Several threads may accept on one listener. Its mode never changes: a blocking
+    /// [`TcpListener::accept`] in another thread waits as ever. If something else accepts on the same socket too
+    /// (such a thread, or another process), it may take a connection just before this call does, which then
+    /// waits past `timeout` for the next peer. Put the listener into non-blocking mode before, and this
+    /// call always keeps its `timeout`.
     ///
     /// # Errors
     ///
@@ -375,7 +378,7 @@ impl<T: Connected> PreparedChannel<T> {
     ) -> Result<(T, Vec<u8>)> {
         let deadline = Deadline::after(timeout);
         let exchange = self.exchange_of(Side::Accepts, private_data)?;
-        let stream = tcp::accept(listener, deadline)?;
+        let stream = accept(listener, deadline)?;
         let met = self.meet(&stream, deadline, exchange);
         watched(met, Ok(stream))
     }

@@ -1,12 +1,10 @@
 //! Exchanges over a blocking TCP connection, each with one deadline.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::{Mutex, PoisonError};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 use std::{fmt, thread};
 
-use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::net::{self, SendFlags};
 
@@ -92,51 +90,6 @@ fn is_to_itself(stream: &TcpStream) -> bool {
         (Ok(local), Ok(peer)) => local == peer,
         _ => false,
     }
-}
-
-/// Accepts one connection.
-pub(crate) fn accept(
-    listener: &TcpListener,
-    deadline: Deadline,
-) -> Result<TcpStream, ExchangeError> {
-    let what = "accept";
-    let tcp = |source| ExchangeError::Tcp { what, source };
-    loop {
-        match accept_now(listener) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock
-                | io::ErrorKind::Interrupted
-                | io::ErrorKind::ConnectionAborted => {}
-                _ => return Err(tcp(error)),
-            },
-        }
-        match deadline.left() {
-            Some(left) => thread::sleep(RETRY.min(left)),
-            None => {
-                return Err(ExchangeError::TimedOut {
-                    what: "connect",
-                    after: Some(deadline.timeout()),
-                });
-            }
-        }
-    }
-}
-
-/// Accepts a connection without waiting. The listener keeps its mode.
-fn accept_now(listener: &TcpListener) -> io::Result<TcpStream> {
-    // Several threads may accept on one socket: none may make it blocking during another's call.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let blocks = !fcntl_getfl(listener)?.contains(OFlags::NONBLOCK);
-    if blocks {
-        listener.set_nonblocking(true)?;
-    }
-    let accepted = listener.accept();
-    if blocks {
-        listener.set_nonblocking(false)?;
-    }
-    accepted.map(|(stream, _)| stream)
 }
 
 /// Runs an exchange over a connection, with the handshake in its middle, which may [run](run) it further.
@@ -291,18 +244,18 @@ pub(super) const RETRY: Duration = Duration::from_millis(5);
 const SHORTEST: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Instant;
 
     use super::*;
     #[cfg(feature = "rdmacm")]
     use crate::exchange::Side;
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, TcpListener};
     use std::sync::mpsc;
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn listener() -> (TcpListener, SocketAddr) {
+    pub(in crate::connect) fn listener() -> (TcpListener, SocketAddr) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         (listener, address)
@@ -356,24 +309,6 @@ mod tests {
             Some(stream) => assert!(is_to_itself(&stream)),
             None => println!("SKIPPED: this system connects no socket to itself"),
         }
-    }
-
-    #[test]
-    fn several_threads_accept_on_one_listener_with_deadlines_of_their_own() {
-        let (listener, address) = listener();
-        let (done, ends) = mpsc::channel();
-        for _ in 0..3 {
-            let (listener, done) = (listener.try_clone().unwrap(), done.clone());
-            thread::spawn(move || {
-                let accepted = accept(&listener, Deadline::after(SECOND / 2));
-                done.send(accepted.is_ok()).unwrap();
-            });
-        }
-        thread::sleep(SECOND / 10);
-        let _stream = TcpStream::connect(address).unwrap();
-        let mut ended = [(); 3].map(|()| ends.recv_timeout(5 * SECOND).expect("it hangs"));
-        ended.sort_unstable();
-        assert_eq!(ended, [false, false, true]);
     }
 
     fn pair() -> (TcpStream, TcpStream) {

@@ -11,7 +11,7 @@ use verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
 
 use super::{Exchange, ExchangeError, MAX_PRIVATE_DATA, Peer, RefusalCode, Step};
 use crate::connect::deadline::Deadline;
-use crate::connect::{refuse, tcp};
+use crate::connect::{accept, refuse, tcp};
 use crate::error::{Error, Result};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -299,7 +299,7 @@ fn against(peer: impl FnOnce(TcpStream) + Send, timeout: Duration) -> ExchangeEr
     let (listener, address) = listener();
     thread::scope(|threads| {
         threads.spawn(|| peer(TcpStream::connect(address).unwrap()));
-        let stream = tcp::accept(&listener, Deadline::after(SECOND)).unwrap();
+        let stream = accept::accept(&listener, Deadline::after(SECOND)).unwrap();
         match meet(&stream, timeout, Ok(())).unwrap_err() {
             Error::Exchange(failure) => {
                 assert!(failure.peer.is_some(), "{failure}");
@@ -321,7 +321,7 @@ fn over_tcp_the_options_of_the_stream_are_restored() {
             stream.write_all(b"and more").unwrap();
             theirs
         });
-        let mut stream = tcp::accept(&listener, Deadline::after(SECOND)).unwrap();
+        let mut stream = accept::accept(&listener, Deadline::after(SECOND)).unwrap();
         stream.set_read_timeout(Some(5 * SECOND)).unwrap();
         let (_, theirs) = meet(&stream, SECOND, Ok(())).unwrap();
         assert_eq!(theirs, b"hello");
@@ -407,18 +407,20 @@ fn single_bytes_do_not_extend_the_deadline() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no poll(2)")]
 fn accepting_without_a_peer_times_out() {
     let (listener, _) = listener();
-    let error = tcp::accept(&listener, Deadline::after(SOON)).unwrap_err();
+    let error = accept::accept(&listener, Deadline::after(SOON)).unwrap_err();
     assert_eq!(error.to_string(), "the peer did not connect within 50 ms");
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no poll(2)")]
 fn a_listener_keeps_its_mode() {
     let (listener, _) = listener();
     for blocks in [true, false, true] {
         listener.set_nonblocking(!blocks).unwrap();
-        tcp::accept(&listener, Deadline::after(SOON)).unwrap_err();
+        accept::accept(&listener, Deadline::after(SOON)).unwrap_err();
         let flags = rustix::fs::fcntl_getfl(&listener).unwrap();
         assert_eq!(!flags.contains(rustix::fs::OFlags::NONBLOCK), blocks);
     }
