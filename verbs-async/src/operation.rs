@@ -129,6 +129,11 @@ impl<T: Given> Operation<T> {
         }
     }
 
+    /// Whether it was posted at once: it is not in the backlog, and was not refused.
+    pub(crate) const fn was_posted(&self) -> bool {
+        matches!(self.at, Some(Submission::Posted(_)))
+    }
+
     /// Polls for a stream, which does its own counting for cooperative scheduling.
     pub(crate) fn poll_uncounted(&mut self, cx: &mut Context<'_>) -> Poll<T::Outcome> {
         self.poll_outcome::<false>(cx)

@@ -20,6 +20,7 @@ use super::protocol::Protocol;
 use super::tasks::Event;
 use super::wire::{SPARE, Settings};
 use crate::channel::AsyncChannel;
+use crate::error::Result;
 use crate::operation::Operation;
 
 /// Bytes for the reader.
@@ -179,17 +180,12 @@ impl StreamState {
         self.machine.request_fin();
         self.drive();
         self.watch_sends();
-        let failure = self.failure();
-        match (failure, self.machine.is_seen()) {
-            (Some(Failure::Peer(StreamError::Reset)), Some(true))
-                if self.machine.protocol().peer_has_closed() =>
-            {
-                Poll::Ready(Ok(()))
-            }
-            (Some(Failure::Peer(error)), _) => Poll::Ready(Err(error.into())),
-            (_, Some(true)) => Poll::Ready(Ok(())),
-            (_, Some(false)) => Poll::Ready(Err(StreamError::Reset.into())),
-            (Some(failure), None) => Poll::Ready(Err(failure.into())),
+        match (self.machine.is_seen(), self.failure()) {
+            // What comes after the confirmation takes nothing back.
+            (Some(true), _) => Poll::Ready(Ok(())),
+            (Some(false), Some(Failure::Peer(error))) => Poll::Ready(Err(error.into())),
+            (Some(false), _) => Poll::Ready(Err(StreamError::Reset.into())),
+            (None, Some(failure)) => Poll::Ready(Err(failure.into())),
             (None, None) => Poll::Pending,
         }
     }
@@ -305,16 +301,20 @@ impl StreamState {
                 break;
             };
             any = true;
-            let block = (block.capacity() > 0).then_some(block);
-            match result {
-                Ok(_) => self.machine.sent(sent, block),
-                Err(error) => {
-                    self.machine.not_sent(block);
-                    self.send_failure.get_or_insert_with(|| error.into());
-                }
-            }
+            self.end_send(sent, result, block);
         }
         any
+    }
+
+    fn end_send(&mut self, sent: Sent, result: Result<WorkSuccess>, block: OwnedBuffer) {
+        let block = (block.capacity() > 0).then_some(block);
+        match result {
+            Ok(_) => self.machine.sent(sent, block),
+            Err(error) => {
+                self.machine.not_sent(block);
+                self.send_failure.get_or_insert_with(|| error.into());
+            }
+        }
     }
 
     /// Handles completed sends until the oldest send has the waker, before a task sleeps until a
@@ -367,11 +367,19 @@ impl StreamState {
     }
 
     fn send(&mut self, send: Send<OwnedBuffer>) {
-        if let Some(channel) = &self.channel {
-            let block = send.block.unwrap_or_default();
-            let request = Outgoing::send(block).immediate(send.imm_data);
-            self.sends.push_back((send.what, channel.run(request)));
+        let Some(channel) = &self.channel else {
+            return;
+        };
+        let block = send.block.unwrap_or_default();
+        let mut operation = channel.run(Outgoing::send(block).immediate(send.imm_data));
+        // A refused post is noticed before the next one: bytes after a gap must not be sent.
+        if !operation.was_posted()
+            && let Poll::Ready((result, block)) =
+                operation.poll_uncounted(&mut Context::from_waker(Waker::noop()))
+        {
+            return self.end_send(send.what, result, block);
         }
+        self.sends.push_back((send.what, operation));
     }
 
     /// Posts the receives of free blocks.

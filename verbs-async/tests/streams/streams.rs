@@ -22,6 +22,7 @@ pub(crate) const HELLO: u32 = 1 << 28;
 const DATA: u32 = 2 << 28;
 const FIN_SEEN: u32 = 5 << 28;
 const FIN_LOST: u32 = 6 << 28;
+const RESET: u32 = 8 << 28;
 /// One, and a confirmation of the HELLO.
 pub(crate) const CREDIT: u32 = 3 << 28 | 1 << 16 | 1;
 
@@ -194,6 +195,42 @@ fn shutdown_waits_for_the_answer_of_the_peer_and_returns_it() {
         };
         assert_eq!(result.err().map(|error| error.kind()), kind);
     }
+}
+
+#[test]
+fn nothing_is_sent_after_a_send_that_was_refused() {
+    let _sharing = share();
+    let bench = Bench::new();
+    let mut stream = made(&bench, 3);
+    stream.set_linger(Duration::ZERO);
+    arrive(0, HELLO, &hello(64, 3));
+    let task = WakeCounter::new();
+    assert!(read(&mut stream, &task).is_pending());
+    assert!(write(&mut stream, &[1; 64], &task).is_ready());
+    with(|library| library.refuse_post = Some((0, libc::EIO, true)));
+    // The first is in flight still, so nobody has asked for the outcome of the second.
+    let _refused = write(&mut stream, &[2; 64], &task);
+    let Poll::Ready(Err(error)) = write(&mut stream, &[3; 64], &task) else {
+        panic!("bytes were accepted after a gap");
+    };
+    assert!(error.to_string().contains("Input/output error"), "{error}");
+    assert_eq!(sends(), [1, 2], "a HELLO, and the bytes before the gap");
+}
+
+#[test]
+fn shutdown_that_was_confirmed_stays_so_when_the_peer_aborts() {
+    let _sharing = share();
+    let bench = Bench::new();
+    let mut stream = met(&bench);
+    let mut shut_down = || {
+        let mut cx = Context::from_waker(Waker::noop());
+        Pin::new(&mut stream).poll_close(&mut cx)
+    };
+    assert!(shut_down().is_pending());
+    arrive(1, FIN_SEEN, b"");
+    assert!(matches!(shut_down(), Poll::Ready(Ok(()))));
+    arrive(2, RESET, b"");
+    assert!(matches!(shut_down(), Poll::Ready(Ok(()))));
 }
 
 /// A task whose waker polls it in place; on other threads it notifies the test's thread.
