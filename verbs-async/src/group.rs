@@ -110,6 +110,10 @@ impl AsyncGroup {
                 unwatched: OnceLock::new(),
             }
         });
+        // Its listener was not there when they failed.
+        if events.have_failed() {
+            shared.on_events_ended(DownReason::NotifierFailed);
+        }
         Ok(Self { shared })
     }
 
@@ -325,8 +329,9 @@ impl AsyncGroup {
 
     /// Why no channel can join the group any more; `None` if it has not failed: see [`Engine::group_failure`].
     ///
-    /// [`DeviceEvents::watch`](crate::DeviceEvents::watch) notices that, or ends itself. Then connecting and [`join`](Self::join) fail,
-    /// and listeners end, with [`GroupFailed`](verbs_channel::Error::GroupFailed).
+    /// [`DeviceEvents::watch`](crate::DeviceEvents::watch) notices that, or ends itself. The notifier of the group may
+    /// fail, too, or its runtime end. Then connecting and [`join`](Self::join) fail, and listeners end, with
+    /// [`GroupFailed`](verbs_channel::Error::GroupFailed).
     #[must_use]
     pub fn failure(&self) -> Option<DownReason> {
         self.shared.failure()

@@ -36,7 +36,8 @@ pub(crate) struct SharedEngine {
     pub(crate) destroyed: Arc<Destroyed<ChannelId>>,
     // Created with the first channel whose peer is watched.
     pub(crate) peers: OnceLock<Arc<PeerEvents<Self>>>,
-    // Why the device events that watch the group have ended.
+    // Why nothing watches the group any more: its notifier has failed, or the device events have ended that
+    // watch it.
     pub(crate) unwatched: OnceLock<DownReason>,
 }
 
@@ -268,10 +269,7 @@ impl CqListener for SharedEngine {
                 ErrorChain::new(error)
             ));
         }
-        self.destroy_all(DownReason::NotifierFailed);
-        // The queue is not armed any more: so arming fails for a channel that joins later, and it goes
-        // down, too.
-        self.driver.on_event();
+        self.on_events_ended(DownReason::NotifierFailed);
     }
 }
 

@@ -181,8 +181,8 @@ impl Listener {
     ///
     /// This side cannot accept, for example because no descriptors are left (`EMFILE`). The call
     /// can be repeated. The error of a single peer is in its [`Arrival`]. After [`Error::Channel`] with
-    /// [`GroupFailed`](verbs_channel::Error::GroupFailed) no peer can be accepted any more: the device or the completion
-    /// queue of the group has failed.
+    /// [`GroupFailed`](verbs_channel::Error::GroupFailed) no peer can be accepted any more: the device, the completion
+    /// queue or the notifier of the group has failed.
     pub async fn accept(&mut self) -> Result<Arrival> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }

@@ -141,6 +141,11 @@ impl CqEvents {
         self.inner.notifier.another(descriptor)
     }
 
+    /// Whether the notifier has failed.
+    pub(crate) fn have_failed(&self) -> bool {
+        self.inner.queues.lock().has_failed()
+    }
+
     /// Registers a queue of the channel.
     ///
     /// # Errors

@@ -70,6 +70,11 @@ impl<L: Clone> Queues<L> {
         Ok(())
     }
 
+    /// Whether there are no more events.
+    pub(crate) const fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
     /// Records that there are no more events; returns all listeners.
     pub(crate) fn fail(&mut self, error: Arc<io::Error>) -> Vec<L> {
         self.failed = Some(error);

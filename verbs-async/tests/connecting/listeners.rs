@@ -10,7 +10,7 @@ use fake_libibverbs::{assert_all_is_well, share};
 use verbs_async::verbs_channel::exchange::ExchangeError;
 use verbs_async::verbs_channel::verbs_core::EventType;
 use verbs_async::verbs_channel::{self, DownReason};
-use verbs_async::{AsyncChannel, AsyncGroup, Error, ErrorChain, Listener, Result};
+use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Error, ErrorChain, Listener, Result};
 
 use crate::accept;
 use crate::gate::{Gate, LONG, block_on, events, group, wait_for_the_end};
@@ -386,6 +386,32 @@ fn listener_that_waits_ends_when_its_group_fails_and_says_why() {
         fails(listener.accept().await.unwrap_err());
         assert_eq!(group.failure(), Some(reason));
     });
+}
+
+#[test]
+fn listener_ends_when_the_runtime_of_its_group_does() {
+    let _shared = share();
+    let watches = tokio::runtime::Runtime::new().unwrap();
+    let group = {
+        let _inside = watches.enter();
+        let of_thread = events();
+        let context = of_thread.channel().context();
+        group(&CqEvents::create_tokio(context).unwrap(), 2)
+    };
+    let accepts = tokio::runtime::Runtime::new().unwrap();
+    let (listener, address) = bind();
+    let error = accepts.block_on(async {
+        let mut listener = Way::Tokio.listen(&group, listener);
+        let accepting = tokio::spawn(async move { listener.accept().await.map(drop) });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        watches.shutdown_background();
+        let accepted = tokio::time::timeout(LONG, accepting).await;
+        accepted.expect("it is woken").unwrap().unwrap_err()
+    });
+    assert_eq!(error.down_reason(), Some(DownReason::NotifierFailed));
+    drop((TcpStream::connect(address), group));
+    wait_for_the_end();
+    assert_all_is_well();
 }
 
 #[test]

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 pub(crate) use fake_libibverbs::posted;
 use fake_libibverbs::{assert_all_is_well, with};
-use verbs_async::verbs_channel::{
-    Channel, DownReason, Outgoing, OwnedBuffer, OwnedRequest, Queue, TransportError,
-};
+use verbs_async::verbs_channel::{Channel, DownReason, Outgoing, OwnedBuffer, OwnedRequest, Queue};
 use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation, verbs_channel};
 use verbs_core::ProtectionDomain;
 
@@ -77,11 +75,38 @@ fn failed_notifier_aborts_all_ops_and_returns_their_buffers() {
             assert!(matches!(result, Err(Error::Rejected(_))));
             assert_eq!(works.len(), 2);
         }
-        // An operation that is begun now ends, too.
-        let late = Peer::new(&bench);
-        let (result, _) = late.send().ends_when_woken();
-        let aborted = TransportError::Aborted(DownReason::NotifierFailed);
-        assert!(matches!(result, Err(Error::Transport(why)) if why == aborted));
+    }
+    assert_all_is_well();
+}
+
+/// Whether no channel can join, and why.
+fn takes_no_channel(group: &AsyncGroup) {
+    let member = group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    let rejected = group.join(member.handshake(&endpoint).unwrap());
+    let error = rejected.unwrap_err().into_error();
+    assert!(
+        matches!(
+            error,
+            verbs_channel::Error::GroupFailed(DownReason::NotifierFailed)
+        ),
+        "{error}"
+    );
+    assert_eq!(group.failure(), Some(DownReason::NotifierFailed));
+}
+
+#[test]
+fn group_whose_notifier_has_failed_takes_no_channel() {
+    {
+        let bench = Bench::new();
+        let peer = Peer::new(&bench);
+        assert_eq!(peer.group.failure(), None);
+        bench.hand.over();
+        takes_no_channel(&peer.group);
+        // No task had waited there, and no channel had joined.
+        let pd = bench.context.alloc_pd().unwrap();
+        let later = AsyncGroup::new(Channel::builder(&pd), 4, &bench.events).unwrap();
+        takes_no_channel(&later);
     }
     assert_all_is_well();
 }
@@ -99,19 +124,6 @@ fn failed_arming_takes_all_channels_down() {
         assert_eq!(peer.channel.down_reason(), Some(DownReason::NotifierFailed));
     }
     assert_all_is_well();
-}
-
-#[test]
-fn op_on_a_channel_that_joins_after_a_notifier_failure_fails() {
-    let bench = Bench::new();
-    let peer = Peer::new(&bench);
-    let mut sleeps = peer.send().waits();
-    bench.hand.over();
-    assert!(sleeps.ends_when_woken().0.is_err());
-    let late = peer.join();
-    let (result, buffer) = Task::new(late.send(peer.buffer())).ends_when_woken();
-    assert!(result.is_err());
-    assert_eq!(buffer.capacity(), 64);
 }
 
 #[test]
