@@ -143,7 +143,7 @@ impl CqEvents {
 
     /// Whether the notifier has failed.
     pub(crate) fn have_failed(&self) -> bool {
-        self.inner.queues.lock().has_failed()
+        self.inner.queues.lock().failed.is_some()
     }
 
     /// Registers a queue of the channel.

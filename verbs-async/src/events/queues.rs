@@ -12,7 +12,7 @@ pub(crate) struct Queues<L> {
     // How many entries are armed.
     armed: usize,
     // Why there are no more events.
-    failed: Option<Arc<io::Error>>,
+    pub(super) failed: Option<Arc<io::Error>>,
 }
 
 struct Entry<L> {
@@ -68,11 +68,6 @@ impl<L: Clone> Queues<L> {
             self.armed += 1;
         }
         Ok(())
-    }
-
-    /// Whether there are no more events.
-    pub(crate) const fn has_failed(&self) -> bool {
-        self.failed.is_some()
     }
 
     /// Records that there are no more events; returns all listeners.
