@@ -35,7 +35,13 @@ impl<C: Copy + PartialEq> Destroyed<C> {
     /// It has been destroyed, its operations have ended, and the thread has nothing of its group. Wakes the
     /// tasks that wait for it, or for any: what they wait for may be there.
     pub(crate) fn finish(&self, channel: &C) {
-        self.state.lock().pending.retain(|other| other != channel);
+        let mut state = self.state.lock();
+        // One only: channels that have not joined have the same.
+        let mut pending = state.pending.iter();
+        if let Some(at) = pending.position(|other| other == channel) {
+            state.pending.swap_remove(at);
+        }
+        drop(state);
         self.wake(Some(channel));
     }
 

@@ -117,3 +117,16 @@ fn only_tasks_that_wait_for_it_or_for_any_are_woken() {
         assert_eq!(woken(), [true, false, true]);
     });
 }
+
+/// Channels that have not joined have one id.
+#[test]
+fn all_with_one_id_are_destroyed_when_the_last_of_them_is() {
+    explore(|| {
+        let model = Model::new();
+        [0, 0].into_iter().for_each(|at| model.waiting.start(at));
+        for is_left in [true, false] {
+            model.waiting.finish(&0);
+            assert_eq!(model.waiting.is_pending(None), is_left);
+        }
+    });
+}
