@@ -61,6 +61,12 @@ impl<T> Pool<T> {
         self.slots.get_mut(index)?.as_mut()
     }
 
+    /// The numbers that have objects, in order.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
+        let used = self.slots.iter().zip(self.first..);
+        used.filter_map(|(slot, number)| slot.is_some().then_some(number))
+    }
+
     pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
         let index = self.index(number)?;
         let removed = self.slots.get_mut(index)?.take()?;

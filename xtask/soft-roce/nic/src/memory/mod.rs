@@ -182,6 +182,14 @@ impl Memory {
         Ok(domain)
     }
 
+    /// The place of an address within the memory that a key is for, wherever that is.
+    pub(crate) fn offset(&self, key: u32, address: u64) -> Option<u64> {
+        match self.keys.get(key >> 8)? {
+            Keyed::Region(region) => Some(address.wrapping_sub(region.iova)),
+            Keyed::Window(window) => window.offset(address),
+        }
+    }
+
     fn region(&self, key: u32) -> Option<&Region> {
         match self.keys.get(key >> 8)? {
             Keyed::Region(region) if region.key == key => Some(region),

@@ -50,14 +50,20 @@ impl Window {
             return None;
         }
         // rxe checks the region's bounds only; the specification asks for the window's (C10-75).
-        let offset = match binding.access.contains(Access::ZERO_BASED) {
-            true => address,
-            false => address.checked_sub(binding.address)?,
-        };
+        let offset = self.offset(address)?;
         let is_inside = offset
             .checked_add(length)
             .is_some_and(|end| end <= binding.length);
         is_inside.then_some((binding.region, binding.address.checked_add(offset)?))
+    }
+
+    /// The place of an address within the window, if that is not below it.
+    pub(super) fn offset(&self, address: u64) -> Option<u64> {
+        let binding = self.binding?;
+        match binding.access.contains(Access::ZERO_BASED) {
+            true => Some(address),
+            false => address.checked_sub(binding.address),
+        }
     }
 }
 

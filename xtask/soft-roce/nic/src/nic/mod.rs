@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use crate::address::{GidTable, is_multicast};
 use crate::card::{Card, Counters, Random};
+use crate::completion::CompletionQueueId;
+use crate::error::Result;
 use crate::event::{Event, Events};
 use crate::memory::Memory;
 use crate::multicast::Groups;
@@ -17,6 +19,8 @@ use crate::packet::{Header, MULTICAST_QUEUE_PAIR, Route, Transport, is_intact, s
 use crate::pool::Pool;
 use crate::profile::Profile;
 use crate::queue_pair::{QueuePair, QueuePairState};
+
+use queue_pairs::NO_QUEUE_PAIR;
 
 /// The first number of a queue pair; those below are the specification's, and rxe's begin here, too.
 const FIRST_QUEUE_PAIR: u32 = 16;
@@ -137,6 +141,32 @@ impl Nic {
     /// Makes the event of a broken device, `DEVICE_FATAL`, as a fault to be tested; all else goes on.
     pub fn break_device(&mut self) {
         self.card.events.push(Event::DeviceFatal);
+    }
+
+    /// Breaks a queue pair, as a fault to be tested: it goes to ERR with the event `QP_FATAL`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if there is none with this number.
+    pub fn break_queue_pair(&mut self, number: u32) -> Result<()> {
+        let found = self.queue_pairs.get_mut(number).ok_or(NO_QUEUE_PAIR)?;
+        found.break_down(&mut self.card);
+        self.wake(number);
+        Ok(())
+    }
+
+    /// Makes the event of a lost completion, `CQ_ERR`, for each completion queue, as a fault to be tested; none is lost.
+    pub fn break_completion_queues(&mut self) {
+        let queues = self.card.completion_queues.numbers();
+        let events = queues.map(|number| Event::CompletionQueueOverrun(CompletionQueueId(number)));
+        events.for_each(|event| self.card.events.push(event));
+    }
+
+    /// The place of a remote address within the memory that a key is for, so that records of packets do not depend on
+    /// where a process has its memory.
+    #[must_use]
+    pub fn offset(&self, rkey: u32, address: u64) -> Option<u64> {
+        self.card.memory.offset(rkey, address)
     }
 
     /// Takes a packet from the network: the headers that it came with, and all that UDP carried, from the

@@ -13,7 +13,7 @@ use crate::queue_pair::{
 };
 use crate::request::{ReceiveRequest, SendRequest};
 
-const NO_QUEUE_PAIR: Refused = none("there is no such queue pair");
+pub(super) const NO_QUEUE_PAIR: Refused = none("there is no such queue pair");
 
 /// Queue pairs (11.2, 11.4).
 impl Nic {

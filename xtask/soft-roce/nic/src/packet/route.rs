@@ -50,6 +50,21 @@ impl Route {
         }
     }
 
+    /// The IP and UDP headers in front of a packet of `length` bytes, as a wire has them; UDP's checksum is left out.
+    #[must_use]
+    pub fn headers(&self, length: u16) -> Vec<u8> {
+        let udp_length = length.saturating_add(8);
+        let mut headers = match self.v4() {
+            None => self.v6_header(udp_length).to_vec(),
+            Some(_) => self.grh(udp_length, 0, true)[20..].to_vec(),
+        };
+        headers.extend(self.source_port.to_be_bytes());
+        headers.extend(ROCE_PORT.to_be_bytes());
+        headers.extend(udp_length.to_be_bytes());
+        headers.extend([0, 0]);
+        headers
+    }
+
     /// The addresses of IPv4, if both are.
     pub(super) fn v4(&self) -> Option<([u8; 4], [u8; 4])> {
         let source = self.source.to_ipv4_mapped()?;

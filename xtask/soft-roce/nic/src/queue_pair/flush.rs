@@ -19,6 +19,12 @@ impl QueuePair {
         }
     }
 
+    /// Goes to ERR without a completion that has an error.
+    pub(crate) fn break_down(&mut self, card: &mut Card) {
+        self.is_overrun = true;
+        self.settle(card);
+    }
+
     /// A request of the send queue failed, and its completion is in the queue.
     pub(super) fn fail_sends(&mut self, card: &mut Card) {
         match self.options.transport {

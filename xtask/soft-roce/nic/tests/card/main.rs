@@ -6,6 +6,7 @@
 )]
 
 mod atomics;
+mod broken;
 mod datagrams;
 mod ends;
 mod errors;

@@ -122,23 +122,7 @@ fn python() -> String {
 
 /// The packet from its IPv4 header on, as a wire has it.
 fn datagram(route: &Route, packet: &[u8]) -> Vec<u8> {
-    let v4 = |gid: std::net::Ipv6Addr| gid.to_ipv4_mapped().unwrap().octets();
-    let length = packet.len() as u16 + 8;
-    let mut bytes = vec![0x45, route.traffic_class];
-    bytes.extend((length + 20).to_be_bytes());
-    bytes.extend([0, 0, 0x40, 0, route.hop_limit, 17, 0, 0]);
-    bytes.extend(v4(route.source));
-    bytes.extend(v4(route.destination));
-    let words = bytes
-        .chunks(2)
-        .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
-    let sum: u32 = words.sum();
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    bytes[10..12].copy_from_slice(&sum.to_be_bytes());
-    bytes.extend(route.source_port.to_be_bytes());
-    bytes.extend(4791_u16.to_be_bytes());
-    bytes.extend(length.to_be_bytes());
-    bytes.extend([0, 0]);
+    let mut bytes = route.headers(packet.len() as u16);
     bytes.extend(packet);
     bytes
 }
