@@ -264,7 +264,6 @@ pub mod exchange;
 mod group;
 pub mod guide;
 mod immediates;
-mod nonce;
 mod readable;
 mod registration_cache;
 mod request;

@@ -264,6 +264,7 @@ mod process;
 mod protection_domain;
 mod providers;
 mod queue_pair;
+mod random;
 #[cfg(feature = "rdmacm")]
 pub mod rdmacm;
 mod rejected;
@@ -317,6 +318,8 @@ pub use queue_pair::{
     QpAttrMask, QpCap, QpState, QpType, QueuePair, QueuePairBuilder, QueuePairEndpoint,
     QueuePairEndpointBuilder, Receives, SharedReceives, WrOpcode,
 };
+#[doc(hidden)]
+pub use random::random;
 pub use rejected::Rejected;
 pub use shared_receive_queue::{SharedReceiveQueue, SharedReceiveQueueBuilder, SrqAttr};
 pub use thread_domain::ThreadDomain;

@@ -12,7 +12,6 @@ use super::prepared::{Connected, PreparedChannel};
 use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::exchange::rdmacm::{explain, hello, private_data};
-use crate::nonce;
 
 impl<T: Connected> PreparedChannel<T> {
     /// Connects two channels of this process to each other by `rdma_cm`, within `timeout`: from an address
@@ -48,7 +47,7 @@ impl<T: Connected> PreparedChannel<T> {
         };
         let connector = || connector().map_err(|error| explain(error, timeout));
         // So that no other program's request is taken for this one.
-        let nonce = nonce::random().to_ne_bytes();
+        let nonce = verbs_core::random().to_ne_bytes();
         let (mut one, message) = (self, hello(&nonce)?);
         let asked = one.ask(connector, (deadline, AGAIN), &message);
         let asked = asked.map_err(failed)?;

@@ -4,13 +4,12 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use verbs_core::{DatagramEndpoint, Gid, QueuePairEndpoint};
+use verbs_core::{DatagramEndpoint, Gid, QueuePairEndpoint, random};
 
 use super::cookie::Cookies;
 use super::request::{Exchange, Request, RequestId, SILENCE, State, silent, source};
 use super::wire::{self, Message, Session};
 use crate::exchange::{ExchangeError, RefusalCode};
-use crate::nonce::random;
 
 /// The server's side of all exchanges over one datagram endpoint.
 ///

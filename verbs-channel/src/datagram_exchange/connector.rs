@@ -3,11 +3,10 @@
 use std::mem;
 use std::time::{Duration, Instant};
 
-use verbs_core::{DatagramEndpoint, QueuePairEndpoint};
+use verbs_core::{DatagramEndpoint, QueuePairEndpoint, random};
 
 use super::wire::{self, Message, Session};
 use crate::exchange::{self, ExchangeError, Peer, RefusalCode};
-use crate::nonce::random;
 
 /// The client's side of an exchange over datagrams.
 ///

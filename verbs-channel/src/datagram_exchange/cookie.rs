@@ -1,6 +1,6 @@
 //! Cookies: a client that returns one receives what is sent to its endpoint.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::time::{Duration, Instant};
 
 use verbs_core::DatagramEndpoint;
@@ -11,15 +11,15 @@ const LIFE: Duration = Duration::from_secs(10);
 /// Makes cookies, and recognizes them without having kept them.
 #[derive(Debug)]
 pub(super) struct Cookies {
-    // Its hash has a key of its own, seeded by the system.
-    secret: RandomState,
+    // Part of all that is hashed.
+    secret: [u64; 2],
     since: Instant,
 }
 
 impl Cookies {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            secret: RandomState::new(),
+            secret: [verbs_core::random(), verbs_core::random()],
             since: now,
         }
     }
@@ -50,6 +50,7 @@ impl Cookies {
     }
 
     fn of(&self, from: &DatagramEndpoint, client: u64, age: u64) -> u64 {
-        self.secret.hash_one((from, client, age))
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        hasher.hash_one((self.secret, from, client, age))
     }
 }

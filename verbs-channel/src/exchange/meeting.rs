@@ -9,7 +9,6 @@ use super::error::ExchangeError;
 use super::frame::{ADDRESS, PROPOSED};
 use super::rdmacm::{hello, private_data};
 use super::side::Side;
-use crate::nonce;
 
 /// What a side sends of itself, by which both decide who listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,7 +70,7 @@ impl Meeting {
 
 impl Proposal {
     pub(super) fn new(side: Side) -> Self {
-        let nonce = nonce::random();
+        let nonce = verbs_core::random();
         Self { side, nonce }
     }
 

@@ -1,9 +1,9 @@
 //! The key that a datagram must carry.
 
 use std::fmt;
-use std::hash::{BuildHasher as _, RandomState};
 
 use crate::error::{Error, Result};
+use crate::random::random;
 
 /// A Q_Key: a queue pair accepts a datagram only if it carries the queue pair's own key.
 ///
@@ -73,8 +73,7 @@ impl QKey {
     /// Another one each time, so that datagrams for an earlier queue pair of the same number are
     /// dropped.
     pub(super) fn random() -> Self {
-        let bytes = RandomState::new().hash_one(0_u8).to_ne_bytes();
-        let [a, b, c, d, ..] = bytes;
+        let [a, b, c, d, ..] = random().to_ne_bytes();
         Self(u32::from_ne_bytes([a, b, c, d]) & Self::MAX.0)
     }
 }

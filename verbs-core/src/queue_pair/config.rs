@@ -1,9 +1,9 @@
 //! The settings of a queue pair, as types that hold valid values only.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::random::random;
 
 /// A number of few bits with C's name, checked when it is made.
 macro_rules! bounded {
@@ -165,9 +165,7 @@ impl PacketSequenceNumber {
     /// A random number, which cannot be guessed from earlier ones.
     #[must_use]
     pub fn random() -> Self {
-        // Each `RandomState` has keys of its own, seeded by the system.
-        let random = RandomState::new().hash_one(0_u8);
-        let [a, b, c, ..] = random.to_ne_bytes();
+        let [a, b, c, ..] = random().to_ne_bytes();
         Self(u32::from_be_bytes([0, a, b, c]))
     }
 }

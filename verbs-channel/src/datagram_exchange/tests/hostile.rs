@@ -219,7 +219,7 @@ fn client_that_never_confirms_gives_way_to_one_that_waits() {
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes, and the protocol has no unsafe code")]
 fn any_bytes_are_survived() {
-    let mut numbers = Numbers(crate::nonce::random());
+    let mut numbers = Numbers(verbs_core::random());
     println!("seed {:#x}", numbers.0);
     for round in 0..500 {
         let mut pair = Pair::new();
