@@ -88,10 +88,17 @@ impl Engine {
             return Err(RejectReason::GONE);
         };
         let channel = member.id;
-        let Some(NewOperation { qp, limits, id, .. }) = member.take(&mut self.slots, reservation)
+        let Some(NewOperation {
+            qp,
+            limits,
+            id,
+            flags,
+            ..
+        }) = member.take(&mut self.slots, reservation)
         else {
             return Err(self.rejection(reservation));
         };
+        *flags = 0;
         let pd = self.pd_tag;
         let mut places = requests.iter().zip(elements).zip(built.iter_mut());
         let last = places.next_back();

@@ -3,8 +3,8 @@
 
 use std::ops::{Range, RangeBounds};
 
-use verbs_core::verbs_sys::ibv_send_wr;
-use verbs_core::{ChainRequest, Rejected, RequestChain};
+use verbs_core::verbs_sys::{IBV_SEND_INLINE, ibv_send_wr};
+use verbs_core::{ChainRequest, Rejected, RequestChain, WcOpcode};
 
 use super::gate::Limits;
 use super::member::NewOperation;
@@ -15,7 +15,7 @@ use super::{BufferOwner, Engine, Reservation, SlotBuffer, Ticket};
 use crate::buffer::bounds;
 use crate::channel_id::ChannelId;
 use crate::error::RejectReason;
-use crate::request::{Needs, OwnedChain};
+use crate::request::{Needs, OwnedChain, opcode_flag};
 
 impl Engine {
     /// Posts requests of a chain that was built once: as
@@ -54,9 +54,9 @@ impl Engine {
         let Some(member) = self.members.get(at as usize) else {
             return Err(RejectReason::GONE);
         };
-        check(chain, part.clone(), &member.limits)?;
+        let flags = check(chain, part.clone(), &member.limits)?;
         // SAFETY: the caller's promise.
-        let posted = unsafe { self.post_checked_at(at, BufferOwner::Caller, chain, part) };
+        let posted = unsafe { self.post_checked_at(at, BufferOwner::Caller, chain, part, flags) };
         posted.or_else(|reason| self.end_half_unpolled(at, reason).ok_or(reason))
     }
 
@@ -97,14 +97,15 @@ impl Engine {
             return Err(RejectReason::EmptyBatch);
         };
         if !is_admitted {
-            check(built, range.clone(), &limits)?;
+            let _flags = check(built, range.clone(), &limits)?;
         }
         // SAFETY: the slot keeps the buffers until the last is done, and so all are, and leaks them if
         // the queue pair cannot be destroyed; moving a chain does not move their bytes.
-        unsafe { self.post_checked_at(at, BufferOwner::Slot, built, range) }
+        unsafe { self.post_checked_at(at, BufferOwner::Slot, built, range, 0) }
     }
 
-    /// Posts requests of a chain that pass the gate.
+    /// Posts requests of a chain that pass the gate. Those of a chain that goes into its slot have their flags
+    /// there.
     ///
     /// # Safety
     ///
@@ -118,6 +119,7 @@ impl Engine {
         owner: BufferOwner,
         chain: &mut RequestChain<R>,
         part: Range<usize>,
+        flags: u32,
     ) -> Result<Ticket, RejectReason> {
         if part.is_empty() {
             return Err(RejectReason::EmptyBatch);
@@ -128,7 +130,13 @@ impl Engine {
             return Err(RejectReason::GONE);
         };
         let channel = member.id;
-        let NewOperation { qp, id, .. } = take_operation!(self, members, member, reservation, true);
+        let NewOperation {
+            qp,
+            id,
+            flags: kept,
+            ..
+        } = take_operation!(self, members, member, reservation, true);
+        *kept = flags;
         chain.number(part.clone(), id.member_wr_id(), NEXT, id.wr_id());
         // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
         match unsafe { qp.post_chain(chain, part) } {
@@ -138,25 +146,28 @@ impl Engine {
     }
 }
 
-/// Checks each request of a part of a chain.
+/// Checks each request of a part of a chain. Returns their flags for the slot.
 fn check<R: ChainRequest<Wr = ibv_send_wr>>(
     chain: &mut RequestChain<R>,
     part: Range<usize>,
     limits: &Limits,
-) -> Result<(), RejectReason> {
+) -> Result<u32, RejectReason> {
+    let mut flags = 0;
     for index in part {
         // A request that the chain does not have is an error of the post.
-        let Some((len, elements, is_inline, is_read)) = chain.needs(index) else {
-            return Ok(());
+        let Some((len, elements, is_inline, opcode)) = chain.needs(index) else {
+            break;
         };
+        let of_opcode = opcode_flag(opcode);
+        flags |= of_opcode;
         limits.check(&Needs {
             len,
             elements,
-            is_inline,
             // Not in the chain: the caller has checked it.
             is_shared: false,
-            is_read,
+            is_read: !matches!(opcode, WcOpcode::SEND | WcOpcode::RDMA_WRITE),
+            flags: of_opcode | if is_inline { IBV_SEND_INLINE.0 } else { 0 },
         })?;
     }
-    Ok(())
+    Ok(flags)
 }

@@ -39,10 +39,11 @@ impl Limits {
         let Needs {
             len,
             elements,
-            is_inline,
             is_shared,
             is_read,
+            ..
         } = *needs;
+        let is_inline = needs.is_inline();
         let is_too_long = len > self.max_msg_sz.into();
         let is_not_inline = is_inline && (is_shared || len > self.max_inline_data.into());
         let are_many = are_too_many(elements, self.max_sge(is_read));
@@ -69,10 +70,11 @@ impl Limits {
         let Needs {
             len,
             elements,
-            is_inline,
             is_shared,
             is_read,
+            ..
         } = *needs;
+        let is_inline = needs.is_inline();
         // Each by itself: the whole would be in memory for this, where all is admitted, too.
         Err(self.reject_reason(len, elements, is_inline, is_shared, is_read))
     }

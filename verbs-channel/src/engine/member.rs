@@ -68,6 +68,8 @@ pub(crate) struct NewOperation<'s, B> {
     /// What the queue pair takes.
     pub(crate) limits: &'s Limits,
     pub(crate) id: Id,
+    /// The place in the slot for the flags of its requests, unless it is a receive or owns them.
+    pub(crate) flags: &'s mut u32,
     /// The place in the slot for the buffer that the operation owns; empty.
     pub(crate) buffer: &'s mut Option<B>,
 }
@@ -117,7 +119,7 @@ impl Member {
             undo_take(left, credits);
             return None;
         }
-        let Some((id, buffer)) = slots.take(&mut self.slots, reservation) else {
+        let Some((id, flags, buffer)) = slots.take(&mut self.slots, reservation) else {
             undo_take(left, credits);
             return None;
         };
@@ -125,6 +127,7 @@ impl Member {
             qp,
             limits: &self.limits,
             id,
+            flags,
             buffer,
         })
     }
@@ -178,11 +181,13 @@ impl Member {
         let MemberState::Up(qp) = &self.state else {
             return None;
         };
+        let (flags, buffer) = slots.places_in(id)?;
         Some(NewOperation {
             qp,
             limits: &self.limits,
             id,
-            buffer: slots.place_of_buffer(id)?,
+            flags,
+            buffer,
         })
     }
 

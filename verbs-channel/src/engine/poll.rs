@@ -14,6 +14,7 @@ use super::slots::{Credits, Id, Reservation, Slots, shared_place};
 use crate::channel_id::ChannelId;
 use crate::engine::SlotBuffer;
 use crate::error::{DownReason, Queue};
+use crate::request::opcode_in;
 
 impl Engine {
     /// Polls once, and dispatches the completions. Returns how many. The results of operations on
@@ -397,7 +398,13 @@ fn dispatch_one(
         Err(error) => {
             let error = match queue {
                 Queue::Receive => error.for_opcode(WcOpcode::RECV),
-                Queue::Send => error,
+                Queue::Send => {
+                    let sent = slots.sent(wr_id).and_then(|(flags, owned)| {
+                        let of_several = owned.and_then(|owned| owned.flags(Id::place_of(wr_id)));
+                        opcode_in(of_several.unwrap_or(flags))
+                    });
+                    sent.map_or(error, |opcode| error.for_opcode(opcode))
+                }
             };
             let failure = member.failed(queue, error, &mut slots.afterwards);
             if let Some(owned) = slots.buffer_before_failure(wr_id) {

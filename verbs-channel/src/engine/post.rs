@@ -74,8 +74,14 @@ impl Engine {
             return Err(RejectReason::OtherDomain);
         }
         let channel = member.id;
-        let NewOperation { qp, id, buffer, .. } =
-            take_operation!(self, members, member, reservation, MAKES_ROOM);
+        let NewOperation {
+            qp,
+            id,
+            flags,
+            buffer,
+            ..
+        } = take_operation!(self, members, member, reservation, MAKES_ROOM);
+        *flags = needs.flags;
         // SAFETY: all are of this domain.
         unsafe { list.put_side_by_side() };
         let post = |request| {
@@ -131,7 +137,9 @@ impl Engine {
             return Err(RejectReason::OtherDomain);
         }
         let channel = member.id;
-        let NewOperation { qp, id, .. } = take_operation!(self, members, member, reservation, true);
+        let NewOperation { qp, id, flags, .. } =
+            take_operation!(self, members, member, reservation, true);
+        *flags = needs.flags;
         for request in requests.iter_mut() {
             // SAFETY: all are of this domain.
             unsafe { request.parts().0.put_side_by_side() };

@@ -1,6 +1,7 @@
 //! Tickets, and the outcomes that are taken by them.
 
 use std::mem::{self, ManuallyDrop};
+use std::slice;
 
 use verbs_core::WorkSuccess;
 
@@ -188,6 +189,23 @@ impl SlotBuffer {
         if let Some(Self::Several(Several::Chain(chain))) = place {
             chain.stopped_at(at);
         }
+    }
+
+    /// The flags of a request of several that has failed, [as above](Self::stopped_at), together with those of
+    /// others if it may be any of them; `None` if this is one buffer.
+    #[cold]
+    pub(super) fn flags(&self, at: Option<usize>) -> Option<u32> {
+        let Self::Several(several) = self else {
+            return None;
+        };
+        let requests = match (several, at) {
+            (Several::Chain(chain), at) => chain.in_flight(at).map(slice::from_ref),
+            (Several::Batch(requests), None) => requests.last().map(slice::from_ref),
+            // All but the last have the same `wr_id`.
+            (Several::Batch(requests), Some(_)) => requests.split_last().map(|(_, others)| others),
+        };
+        let flags = requests.unwrap_or_default().iter();
+        Some(flags.fold(0, |all, request| all | request.op.flags()))
     }
 
     /// Leaks it. Returns how many buffers that is.

@@ -11,7 +11,8 @@ use crate::readable::Readable;
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// The device reports that the operation failed.
+    /// The device reports that the operation failed. The text has the advice for its opcode, or, for a batch of
+    /// several, that for any.
     #[error("{}", failed(*queue, error.status))]
     Work {
         /// The queue that the request was posted to.
@@ -93,8 +94,8 @@ impl CloseError {
     }
 }
 
-/// The failed operation, as precisely as its queue and its status determine it: a failed completion of the send
-/// queue has no opcode. Its causes are those that the text of [`WorkError`] has for such an operation.
+/// The failed operation, as precisely as its queue and its status determine it. Its causes are in the text of
+/// [`WorkError`].
 const fn failed(queue: Queue, status: WcStatus) -> &'static str {
     match (queue, status) {
         (Queue::Receive, _) => "a receive failed",

@@ -284,8 +284,17 @@ impl OwnedChain {
 
     /// This request of its range is the first that did not succeed; `None` for the last.
     pub(crate) fn stopped_at(&mut self, place: Option<usize>) {
+        self.inner.done = self.in_range(place);
+    }
+
+    /// This request of its range; `None` for the last.
+    pub(crate) fn in_flight(&self, place: Option<usize>) -> Option<&OwnedRequest> {
+        self.request(self.inner.range.start + self.in_range(place))
+    }
+
+    fn in_range(&self, place: Option<usize>) -> usize {
         let last = self.inner.range.len().saturating_sub(1);
-        self.inner.done = place.map_or(last, |place| place.min(last));
+        place.map_or(last, |place| place.min(last))
     }
 }
 

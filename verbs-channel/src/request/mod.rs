@@ -9,7 +9,7 @@ mod work;
 pub use chain::OwnedChain;
 pub(crate) use list::OwnedElement;
 pub use list::{GatherList, List, ScatterList};
-pub(crate) use needs::Needs;
+pub(crate) use needs::{Needs, opcode_flag, opcode_in};
 pub(crate) use owned::Op;
 pub use owned::OwnedRequest;
 pub(crate) use work::sealed;

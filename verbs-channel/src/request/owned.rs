@@ -43,6 +43,15 @@ impl Op {
             Self::Incoming(_) | Self::Receive => false,
         }
     }
+
+    /// Its flags, and that of its opcode; a receive has none.
+    pub(crate) const fn flags(self) -> u32 {
+        match self {
+            Self::Outgoing(options) => options.flags(),
+            Self::Incoming(options) => options.flags(),
+            Self::Receive => 0,
+        }
+    }
 }
 
 impl OwnedRequest {

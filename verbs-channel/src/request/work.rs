@@ -3,12 +3,12 @@
 
 use verbs_core::verbs_sys::{IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SOLICITED};
 use verbs_core::{
-    AtomicWorkRequest, ReadWorkRequest, RemoteMemoryRegion, SendWorkRequest, WorkRequest,
+    AtomicWorkRequest, ReadWorkRequest, RemoteMemoryRegion, SendWorkRequest, WcOpcode, WorkRequest,
     WriteWorkRequest,
 };
 
 use super::list::{GatherList, ScatterList};
-use super::needs::Needs;
+use super::needs::{Needs, opcode_flag};
 use crate::error::RejectReason;
 
 /// A request for the send queue: [`Outgoing`] or [`Incoming`].
@@ -89,7 +89,7 @@ pub struct Outgoing<L> {
 pub struct SendOptions {
     remote: Option<RemoteMemoryRegion>,
     imm_data: Option<u32>,
-    // The flags of C, so that all three can be tested at once.
+    // The flags of C, so that all three can be tested at once, and that of its opcode.
     flags: u32,
 }
 
@@ -124,22 +124,22 @@ impl<L> Outgoing<L> {
     #[inline]
     #[doc(alias = "IBV_WR_SEND")]
     pub const fn send(list: L) -> Self {
-        Self::new(list, None)
+        Self::new(list, None, WcOpcode::SEND)
     }
 
     /// An RDMA write: the bytes of the elements go to the start of `remote`.
     #[inline]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub const fn write(list: L, remote: RemoteMemoryRegion) -> Self {
-        Self::new(list, Some(remote))
+        Self::new(list, Some(remote), WcOpcode::RDMA_WRITE)
     }
 
     #[inline]
-    const fn new(list: L, remote: Option<RemoteMemoryRegion>) -> Self {
+    const fn new(list: L, remote: Option<RemoteMemoryRegion>, opcode: WcOpcode) -> Self {
         let options = SendOptions {
             remote,
             imm_data: None,
-            flags: 0,
+            flags: opcode_flag(opcode),
         };
         Self { list, options }
     }
@@ -267,7 +267,7 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
 
     #[inline(always)]
     fn add_needs(list: &L, options: SendOptions, needs: &mut Needs) {
-        needs.add_outgoing(list, options.is_inline());
+        needs.add_outgoing(list, options.flags);
     }
 
     #[inline(always)]
@@ -330,8 +330,24 @@ impl SendOptions {
         self.flags & IBV_SEND_INLINE.0 != 0
     }
 
+    pub(crate) const fn flags(&self) -> u32 {
+        self.flags
+    }
+
     with_options!(of_send SendWorkRequest);
     with_options!(of_write WriteWorkRequest);
+}
+
+impl ReadOptions {
+    /// The flag of its opcode: no check looks at the others.
+    #[inline(always)]
+    pub(crate) const fn flags(&self) -> u32 {
+        opcode_flag(match self.op {
+            IncomingOp::Read => WcOpcode::RDMA_READ,
+            IncomingOp::CompareAndSwap { .. } => WcOpcode::COMP_SWAP,
+            IncomingOp::FetchAndAdd { .. } => WcOpcode::FETCH_ADD,
+        })
+    }
 }
 
 impl<L: ScatterList> sealed::Sealed for Incoming<L> {
@@ -354,8 +370,8 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
     }
 
     #[inline(always)]
-    fn add_needs(list: &L, _options: ReadOptions, needs: &mut Needs) {
-        needs.add_incoming(list);
+    fn add_needs(list: &L, options: ReadOptions, needs: &mut Needs) {
+        needs.add_incoming(list, options.flags());
     }
 
     #[inline(always)]

@@ -332,12 +332,12 @@ fn work_error(status: WcStatus) -> WorkError {
     error
 }
 
-fn failed(queue: Queue, status: WcStatus) -> Error {
-    let error = work_error(status);
-    let error = match queue {
-        Queue::Receive => error.for_opcode(WcOpcode::RECV),
-        _ => error,
+fn failed(opcode: WcOpcode, status: WcStatus) -> Error {
+    let queue = match opcode {
+        WcOpcode::RECV => Queue::Receive,
+        _ => Queue::Send,
     };
+    let error = work_error(status).for_opcode(opcode);
     TransportError::Work { queue, error }.into()
 }
 
@@ -348,13 +348,13 @@ fn of_operations() -> Vec<Error> {
     let late = DownReason::TimedOut { queue, after };
     let down = |reason| RejectReason::Down(reason).into();
     vec![
-        failed(Queue::Send, WcStatus::RNR_RETRY_EXC_ERR),
-        failed(Queue::Send, WcStatus::RETRY_EXC_ERR),
-        failed(Queue::Send, WcStatus::REM_ACCESS_ERR),
-        failed(Queue::Send, WcStatus::REM_INV_REQ_ERR),
-        failed(Queue::Send, WcStatus::REM_OP_ERR),
-        failed(Queue::Receive, WcStatus::LOC_LEN_ERR),
-        failed(Queue::Receive, WcStatus::LOC_QP_OP_ERR),
+        failed(WcOpcode::SEND, WcStatus::RNR_RETRY_EXC_ERR),
+        failed(WcOpcode::SEND, WcStatus::RETRY_EXC_ERR),
+        failed(WcOpcode::RDMA_WRITE, WcStatus::REM_ACCESS_ERR),
+        failed(WcOpcode::SEND, WcStatus::REM_INV_REQ_ERR),
+        failed(WcOpcode::SEND, WcStatus::REM_OP_ERR),
+        failed(WcOpcode::RECV, WcStatus::LOC_LEN_ERR),
+        failed(WcOpcode::RECV, WcStatus::LOC_QP_OP_ERR),
         RejectReason::OtherDomain.into(),
         RejectReason::NoReads.into(),
         RejectReason::RemoteTooShort {

@@ -8,6 +8,7 @@
     reason = "posts unpolled work, polls by hand, registers memory"
 )]
 
+mod advice;
 mod auto_traits;
 mod batches;
 mod budget;

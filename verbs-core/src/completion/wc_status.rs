@@ -36,8 +36,8 @@ open_enum! {
     REM_ACCESS_ERR = IBV_WC_REM_ACCESS_ERR "IBV_WC_REM_ACCESS_ERR",
     /// The peer could not carry out the request: look at the peer's own completion.
     REM_OP_ERR = IBV_WC_REM_OP_ERR "IBV_WC_REM_OP_ERR",
-    /// No answer after all retries: the peer is gone or has no receive posted (soft-RoCE reports
-    /// this instead of [`RNR_RETRY_EXC_ERR`](Self::RNR_RETRY_EXC_ERR)), the link is down, or the
+    /// No answer after all retries: the link is down, the peer is gone or has no receive posted
+    /// (soft-RoCE reports this instead of [`RNR_RETRY_EXC_ERR`](Self::RNR_RETRY_EXC_ERR)), or the
     /// address is wrong.
     RETRY_EXC_ERR = IBV_WC_RETRY_EXC_ERR "IBV_WC_RETRY_EXC_ERR",
     /// The peer had no receive posted, after all retries: post receives before the peer sends.
@@ -163,13 +163,13 @@ impl WcStatus {
                 "the peer could not carry out the request: look at the peer's own failures and its device"
             }
             (Self::RETRY_EXC_ERR, Kind::Any) => {
-                "no answer after all retries: the peer is gone, the link is down or the address is wrong; or, for a send, the peer has no receive posted"
+                "no answer after all retries: the link is down, the peer is gone or the address is wrong; or, for a send, the peer has no receive posted"
             }
             (Self::RETRY_EXC_ERR, Kind::Send) => {
-                "no answer after all retries: the peer is gone or has no receive posted, the link is down or the address is wrong"
+                "no answer after all retries: the link is down, the peer is gone or has no receive posted, or the address is wrong"
             }
             (Self::RETRY_EXC_ERR, _) => {
-                "no answer after all retries: the peer is gone, the link is down or the address is wrong"
+                "no answer after all retries: the link is down, the peer is gone or the address is wrong"
             }
             (Self::RNR_RETRY_EXC_ERR, _) => {
                 "the peer had no receive posted after all retries: post receives before the peer sends"

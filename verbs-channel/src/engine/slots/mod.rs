@@ -151,6 +151,7 @@ impl<S: Copy, B> Slots<S, B> {
                 sibling: NONE,
                 prev_sibling: NONE,
                 failed_at: 0,
+                flags: 0,
                 outcome: SlotOutcome::Nothing,
                 buffer: None,
             });
@@ -158,19 +159,19 @@ impl<S: Copy, B> Slots<S, B> {
         len
     }
 
-    /// Takes a free slot of the channel. Returns its id and the place of its buffer, which is empty;
-    /// `None` if no slot is free.
+    /// Takes a free slot of the channel. Returns its id and the places of its flags and of its buffer, which is
+    /// empty; `None` if no slot is free.
     #[inline(always)]
     pub(crate) fn take(
         &mut self,
         own: &mut SlotList,
         reservation: Reservation,
-    ) -> Option<(Id, &mut Option<B>)> {
+    ) -> Option<(Id, &mut u32, &mut Option<B>)> {
         let slot = self.slots.get_mut(own.free as usize)?;
         own.free = slot.next;
         slot.stamp = slot.stamp.wrapping_add(GENERATION);
         slot.reservation = reservation;
-        Some((Id(slot.stamp), &mut slot.buffer))
+        Some((Id(slot.stamp), &mut slot.flags, &mut slot.buffer))
     }
 
     /// Frees a slot that is not in `ready`.
@@ -181,11 +182,11 @@ impl<S: Copy, B> Slots<S, B> {
         }
     }
 
-    /// The place of the buffer that an operation owns.
+    /// The places of an operation's flags, and of the buffer that it owns.
     #[inline(always)]
-    pub(crate) fn place_of_buffer(&mut self, id: Id) -> Option<&mut Option<B>> {
+    pub(crate) fn places_in(&mut self, id: Id) -> Option<(&mut u32, &mut Option<B>)> {
         let slot = self.slots.get_mut(id.index() as usize)?;
-        Some(&mut slot.buffer)
+        Some((&mut slot.flags, &mut slot.buffer))
     }
 
     /// Stores the buffer that an operation owns.
@@ -263,6 +264,12 @@ impl<S: Copy, B> Slots<S, B> {
     pub(crate) fn owner(&self, wr_id: u64) -> Option<(u32, Queue)> {
         let Reservation { member, queue, .. } = self.find_request(wr_id)?.reservation;
         Some((member, queue))
+    }
+
+    /// The flags of the operation of the send queue that a completion belongs to, and the buffer that it owns.
+    pub(crate) fn sent(&self, wr_id: u64) -> Option<(u32, Option<&B>)> {
+        let slot = self.find_request(wr_id)?;
+        Some((slot.flags, slot.buffer.as_ref()))
     }
 
     /// The reservation of the operation that ends with this `wr_id`. It has no credits if the operation is

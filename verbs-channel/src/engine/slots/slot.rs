@@ -116,6 +116,9 @@ pub(super) struct Slot<S, B> {
     pub(super) prev_sibling: u32,
     /// When its operation failed, counted in failures.
     pub(super) failed_at: u32,
+    /// The flags of its requests, for the text of a failure: a failed completion has no opcode. 0 if its requests
+    /// are in the buffer; those of an earlier operation if this one is a receive.
+    pub(super) flags: u32,
     /// The success, if it may be taken; or the failure, of the operation or of a request of its batch.
     /// A free slot may have a success here, and no failure.
     pub(super) outcome: SlotOutcome<S>,

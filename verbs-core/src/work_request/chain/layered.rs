@@ -4,31 +4,34 @@
 use std::ops::Range;
 
 use verbs_sys::{
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_SEND,
-    ibv_send_wr,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, ibv_send_wr,
 };
 
 use super::{ChainRequest, RequestChain};
+use crate::completion::WcOpcode;
 use crate::error::Result;
 use crate::memory::total_len;
 use crate::work_request::{INLINE, SIGNALED, WorkRequest};
 
 impl<R: ChainRequest<Wr = ibv_send_wr>> RequestChain<R> {
-    /// What a request needs: its bytes, its elements, whether it is inline, whether it is a read or an
-    /// atomic.
+    /// What a request needs: its bytes, its elements, whether it is inline, and the opcode of its completion.
     #[doc(hidden)]
     #[inline]
-    pub fn needs(&mut self, index: usize) -> Option<(u64, usize, bool, bool)> {
+    pub fn needs(&mut self, index: usize) -> Option<(u64, usize, bool, WcOpcode)> {
         let request = self.block.get(index)?;
         let count = request.num_sge.unsigned_abs() as usize;
         // SAFETY: a request has as many elements, in the same block.
         let total = unsafe { total_len(request.sg_list, count) };
         let is_inline = request.send_flags & INLINE != 0;
-        let is_read = matches!(
-            request.opcode,
-            IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
-        );
-        Some((total, count, is_inline, is_read))
+        let opcode = match request.opcode {
+            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => WcOpcode::RDMA_WRITE,
+            IBV_WR_RDMA_READ => WcOpcode::RDMA_READ,
+            IBV_WR_ATOMIC_CMP_AND_SWP => WcOpcode::COMP_SWAP,
+            IBV_WR_ATOMIC_FETCH_AND_ADD => WcOpcode::FETCH_ADD,
+            _ => WcOpcode::SEND,
+        };
+        Some((total, count, is_inline, opcode))
     }
 
     /// Gives the requests of a range IDs: `last` to the last, which is signalled, and `first`,
