@@ -432,7 +432,7 @@ impl State {
         if polled.is_ready() {
             self.timer = None;
         }
-        Ok(polled)
+        Ok(polled.map_err(time::no_timer)?)
     }
 }
 

@@ -3,6 +3,8 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
+#[cfg(feature = "tokio")]
+use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -22,8 +24,8 @@ use crate::error::{Error, Result};
 #[cfg(feature = "rdmacm")]
 use crate::events::CqEvents;
 
-/// A timer of a runtime.
-pub(super) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A timer of a runtime. It fails if the runtime ends.
+pub(super) type Sleep = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 /// Starts a timer.
 pub(super) type Start = Arc<dyn Fn(Duration) -> io::Result<Sleep> + Send + Sync>;
@@ -39,7 +41,16 @@ pub(super) fn tokio() -> Start {
                 "timers are not enabled in this tokio runtime, see Builder::enable_time",
             )
         };
-        Ok(Box::pin(sleep.map_err(none)?))
+        let mut sleep = Box::pin(sleep.map_err(none)?);
+        Ok(Box::pin(poll_fn(move |cx| {
+            // As above: tokio panics if its runtime has ended meanwhile.
+            let polled = std::panic::catch_unwind(AssertUnwindSafe(|| sleep.as_mut().poll(cx)));
+            let ended = |_panic| io::Error::other("the tokio runtime of its timer was shut down");
+            polled.map_or_else(
+                |panic| Poll::Ready(Err(ended(panic))),
+                |polled| polled.map(Ok),
+            )
+        })))
     })
 }
 
@@ -50,6 +61,7 @@ pub(super) fn async_io() -> Start {
         let timer = async_io::Timer::after(time);
         Ok(Box::pin(async move {
             timer.await;
+            Ok(())
         }))
     })
 }
@@ -72,11 +84,9 @@ pub(super) fn of_events(events: &CqEvents) -> Start {
         let notifier = events.another_notifier(timer)?;
         Ok(Box::pin(async move {
             while at.is_none_or(|at| Instant::now() < at) {
-                // Without a notifier nothing ends in time: rather too early than never.
-                if notifier.readable().await.is_err() {
-                    return;
-                }
+                notifier.readable().await?;
             }
+            Ok(())
         }))
     })
 }
@@ -117,8 +127,7 @@ impl Deadline {
     /// Sleeps for `time`, but not beyond the deadline.
     pub(super) async fn sleep(&self, time: Duration) -> Result<()> {
         let time = time.min(self.left().unwrap_or_default());
-        self.timer(time)?.await;
-        Ok(())
+        self.timer(time)?.await.map_err(no_timer)
     }
 
     fn timer(&self, time: Duration) -> Result<Sleep> {
@@ -145,10 +154,10 @@ impl Deadline {
         let mut sleep = self.timer(time)?;
         let mut future = pin!(future);
         let ended = poll_fn(|cx| match future.as_mut().poll(cx) {
-            Poll::Ready(value) => Poll::Ready(Some(value)),
-            Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
+            Poll::Ready(value) => Poll::Ready(Ok(Some(value))),
+            Poll::Pending => sleep.as_mut().poll(cx).map_ok(|()| None),
         });
-        Ok(ended.await)
+        ended.await.map_err(no_timer)
     }
 
     /// The output of a future that serves a peer, or an error if it takes longer than the time
@@ -178,7 +187,12 @@ impl Deadline {
 
 /// Starts a timer of a runtime.
 pub(super) fn start(start: &Start, time: Duration) -> Result<Sleep> {
-    start(time).map_err(|error| tcp("set a deadline for", error))
+    start(time).map_err(no_timer)
+}
+
+/// The error of a timer that cannot be started, or has failed.
+pub(super) fn no_timer(source: io::Error) -> Error {
+    tcp("set a deadline for", source)
 }
 
 /// Connects to the first of these addresses that answers. If one of them refuses the connection, as
@@ -243,6 +257,8 @@ mod tests {
     use std::cell::{Cell, RefCell};
     use std::future::{pending, ready};
     use std::net::Ipv4Addr;
+    #[cfg(feature = "tokio")]
+    use std::task::{Context, Waker};
 
     use super::super::failure::not_connected;
     use super::*;
@@ -254,7 +270,7 @@ mod tests {
     /// Timers that have run out as soon as they are made.
     fn at_once(time: Duration) -> io::Result<Sleep> {
         TIMERS.with_borrow_mut(|timers| timers.push(time));
-        Ok(Box::pin(ready(())))
+        Ok(Box::pin(ready(Ok(()))))
     }
 
     fn timers() -> Vec<Duration> {
@@ -276,6 +292,33 @@ mod tests {
             chain.starts_with("cannot set a deadline for the peer: timers are not enabled ["),
             "{chain}"
         );
+    }
+
+    #[cfg(feature = "tokio")]
+    #[test]
+    fn runtime_that_ends_before_the_deadline_is_an_error() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let deadline = Deadline::after(HOUR, &tokio());
+        let mut shared = pin!(deadline.share(1, pending::<()>()));
+        let mut pause = pin!(deadline.sleep(HOUR));
+        let mut cx = Context::from_waker(Waker::noop());
+        {
+            let _inside = runtime.enter();
+            assert!(shared.as_mut().poll(&mut cx).is_pending());
+            assert!(pause.as_mut().poll(&mut cx).is_pending());
+        }
+        drop(runtime);
+        let errors = [
+            pollster::block_on(shared).unwrap_err(),
+            pollster::block_on(pause).unwrap_err(),
+        ];
+        for error in errors {
+            let chain = format!("{error:?}");
+            assert!(chain.contains("was shut down"), "{chain}");
+        }
     }
 
     #[test]
