@@ -197,9 +197,9 @@ impl World {
     /// A fault, rarely one for which a buffer is leaked: waiting for that takes a second.
     fn fault(&mut self) {
         let leaks = fault(&mut self.random);
-        if leaks && self.random.one_in(10) {
-            self.leaks = true;
-        } else if leaks {
+        // The background thread may meet it before it is removed.
+        self.leaks |= leaks;
+        if leaks && !self.random.one_in(10) {
             with(|library| library.refuse.clear());
         }
     }
