@@ -68,6 +68,34 @@ fn channel_that_is_dropped_before_it_joins_leaves_its_receive_to_the_others() {
 }
 
 #[test]
+fn block_that_came_back_is_posted_although_the_pool_has_none_for_a_spare_place() {
+    let mut shared = Shared::new(4, 4, 3);
+    let taken = left()[0];
+    with(|library| {
+        library.cleans_queues = true;
+        flushes_in_error(library, taken, shared.channels[0].1, 0);
+    });
+    shared
+        .group
+        .engine_mut()
+        .remove(shared.channels[0].0)
+        .unwrap();
+    assert!(!is_in_flight(taken), "it was flushed");
+    // Their receives may be lost: that is half of all, so spare places are used, which have no block.
+    with(|library| library.before = None);
+    for at in [1, 2] {
+        shared
+            .group
+            .engine_mut()
+            .remove(shared.channels[at].0)
+            .unwrap();
+    }
+    assert_eq!(shared.pool.available(), 0);
+    shared.group.engine_mut().refill();
+    assert_eq!(left().len(), 4);
+}
+
+#[test]
 fn message_that_is_cut_as_its_channel_is_removed_gives_its_receive_back() {
     let mut shared = Shared::new(8, 4, 1);
     for _ in 0..40 {

@@ -41,8 +41,9 @@ pub(crate) struct Shared {
     // Where blocks come from; `None` if receives have no memory.
     pool: Option<BufferPool>,
     places: Box<[Place]>,
-    // The free places, a stack.
-    free: Vec<u32>,
+    // The free places, two stacks: those that have a block, of a receive that got no message, and the others.
+    ready: Vec<u32>,
+    bare: Vec<u32>,
     // Places that are used once receives have been overtaken.
     spare: Vec<u32>,
     posted: usize,
@@ -120,7 +121,8 @@ impl Shared {
             pool,
             places: (0..places).map(|_| Place::default()).collect(),
             // Backwards, so that they are taken in ascending order at first.
-            free: (0..count).rev().collect(),
+            ready: Vec::with_capacity(places),
+            bare: (0..count).rev().collect(),
             spare: (count..all).collect(),
             posted: 0,
             sequence: 0,
@@ -207,10 +209,10 @@ impl Shared {
                 }
             }
             // Of a channel that has been removed.
-            (Ok(_), None) => self.free.push(place),
+            (Ok(_), None) => self.ready.push(place),
             (Err(error), channel) => {
                 // Its block stays for the next receive.
-                self.free.push(place);
+                self.ready.push(place);
                 self.last_failed = Some(qp_num);
                 return Some((channel?, error));
             }
@@ -224,17 +226,17 @@ impl Shared {
         let Arrived::Message { place, success, .. } = arrived else {
             return Some((arrived, OwnedBuffer::empty()));
         };
-        let mut buffer = OwnedBuffer::empty();
         // Nothing was written to the block by a write with immediate: it is posted again.
         if let Some(at) = self.places.get_mut(place as usize)
             && success
                 .message_in(&at.buffer)
                 .is_some_and(|message| !message.is_empty())
         {
-            buffer = at.buffer.take();
+            self.bare.push(place);
+            return Some((arrived, at.buffer.take()));
         }
-        self.free.push(place);
-        Some((arrived, buffer))
+        self.ready.push(place);
+        Some((arrived, OwnedBuffer::empty()))
     }
 
     pub(super) fn has_arrived(&self) -> bool {
@@ -253,11 +255,11 @@ impl Shared {
     }
 
     fn forget_early(&mut self) {
-        let (queue, free) = (&self.queue, &mut self.free);
+        let (queue, ready) = (&self.queue, &mut self.ready);
         self.early.retain(|early| {
             let may_join = queue.is_claimed(early.qp_num);
             if !may_join {
-                free.push(early.place);
+                ready.push(early.place);
             }
             may_join
         });
@@ -301,7 +303,7 @@ impl Shared {
             let Some(place) = self.spare.pop() else {
                 break;
             };
-            self.free.push(place);
+            self.bare.push(place);
         }
         overtaken.saturating_sub(self.channels.len() + self.queue.unjoined()) > spare
     }
@@ -339,11 +341,13 @@ impl Shared {
         let mut buffers = 0;
         for (at, place) in (0..).zip(&mut self.places) {
             if mem::take(&mut place.sequence) > 0 {
-                self.free.push(at);
                 if rebuilt.is_err() {
                     buffers += 1;
                     #[expect(clippy::mem_forget, reason = "the device may still write to it")]
                     mem::forget(place.buffer.take());
+                    self.bare.push(at);
+                } else {
+                    self.ready.push(at);
                 }
             }
         }
@@ -354,7 +358,7 @@ impl Shared {
     /// Places without a posted receive or a message.
     #[inline]
     pub(super) fn missing(&self) -> usize {
-        self.free.len()
+        self.ready.len() + self.bare.len()
     }
 
     /// Whether there is a free place, and a block for it, which it gets.
@@ -365,15 +369,21 @@ impl Shared {
 
     /// Takes a free place that has a block, or gets one; `None` if there is no place or no block.
     pub(super) fn take_place(&mut self) -> Option<(u32, &mut OwnedBuffer)> {
-        let place = *self.free.last()?;
+        let place = match self.ready.pop() {
+            Some(place) => place,
+            None => self.take_bare()?,
+        };
         let at = self.places.get_mut(place as usize)?;
-        if let Some(pool) = &self.pool
-            && at.buffer.capacity() == 0
-        {
-            at.buffer = pool.take()?.into();
-        }
-        self.free.pop();
         Some((place, &mut at.buffer))
+    }
+
+    /// Takes a free place that has no block, and gives it one of the pool.
+    fn take_bare(&mut self) -> Option<u32> {
+        let place = *self.bare.last()?;
+        if let Some(pool) = &self.pool {
+            self.places.get_mut(place as usize)?.buffer = pool.take()?.into();
+        }
+        self.bare.pop()
     }
 
     /// The pool that blocks come from.
@@ -383,19 +393,13 @@ impl Shared {
 
     /// Gives a block to a free place, which is the next to be taken. Returns it if each has one.
     pub(super) fn put(&mut self, block: OwnedBuffer) -> Option<OwnedBuffer> {
-        let places = &mut self.places;
-        let is_bare = |place: &u32| {
-            let at = places.get(*place as usize);
-            at.is_some_and(|at| at.buffer.capacity() == 0)
-        };
-        let Some(found) = self.free.iter().rposition(is_bare) else {
+        let Some(place) = self.bare.pop() else {
             return Some(block);
         };
-        let place = self.free.remove(found);
-        self.free.push(place);
-        if let Some(at) = places.get_mut(place as usize) {
+        if let Some(at) = self.places.get_mut(place as usize) {
             at.buffer = block;
         }
+        self.ready.push(place);
         None
     }
 
@@ -410,7 +414,7 @@ impl Shared {
 
     /// Returns a place whose receive was not posted; its block stays.
     pub(super) fn return_place(&mut self, place: u32) {
-        self.free.push(place);
+        self.ready.push(place);
     }
 }
 
