@@ -123,6 +123,10 @@ pub(crate) fn flush(
     Pin::new(&mut to).poll_flush(&mut Context::from_waker(&waker))
 }
 
+fn shut_down(stream: &mut ByteStream) -> Poll<io::Result<()>> {
+    Pin::new(stream).poll_close(&mut Context::from_waker(Waker::noop()))
+}
+
 #[test]
 fn writing_half_wakes_the_reading_half() {
     let _sharing = share();
@@ -180,17 +184,13 @@ fn shutdown_waits_for_the_answer_of_the_peer_and_returns_it() {
     ] {
         with(|library| library.posted.clear());
         let mut stream = met(&bench);
-        let mut shut_down = || {
-            let mut cx = Context::from_waker(Waker::noop());
-            Pin::new(&mut stream).poll_close(&mut cx)
-        };
-        assert!(shut_down().is_pending());
+        assert!(shut_down(&mut stream).is_pending());
         assert_eq!(sends(), [1, 4], "a HELLO and a FIN");
         // That it has arrived is no answer.
         done([posted(2 + SPARE).wr_id]);
-        assert!(shut_down().is_pending());
+        assert!(shut_down(&mut stream).is_pending());
         arrive(1, answer, b"");
-        let Poll::Ready(result) = shut_down() else {
+        let Poll::Ready(result) = shut_down(&mut stream) else {
             panic!("it is not done");
         };
         assert_eq!(result.err().map(|error| error.kind()), kind);
@@ -222,15 +222,11 @@ fn shutdown_that_was_confirmed_stays_so_when_the_peer_aborts() {
     let _sharing = share();
     let bench = Bench::new();
     let mut stream = met(&bench);
-    let mut shut_down = || {
-        let mut cx = Context::from_waker(Waker::noop());
-        Pin::new(&mut stream).poll_close(&mut cx)
-    };
-    assert!(shut_down().is_pending());
+    assert!(shut_down(&mut stream).is_pending());
     arrive(1, FIN_SEEN, b"");
-    assert!(matches!(shut_down(), Poll::Ready(Ok(()))));
+    assert!(matches!(shut_down(&mut stream), Poll::Ready(Ok(()))));
     arrive(2, RESET, b"");
-    assert!(matches!(shut_down(), Poll::Ready(Ok(()))));
+    assert!(matches!(shut_down(&mut stream), Poll::Ready(Ok(()))));
 }
 
 /// A task whose waker polls it in place; on other threads it notifies the test's thread.
