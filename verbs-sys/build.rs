@@ -50,7 +50,7 @@ const LIBRARIES: &[Library] = if cfg!(feature = "rdmacm") {
 /// The packages with libclang.
 const LIBCLANG: &str = "libclang-dev (Debian, Ubuntu), clang-devel (Fedora, RHEL) or clang (Arch)";
 
-/// What a newer header may have: the name handed out, and the text that shows it in the bindings,
+/// Features of newer headers: the name handed out, and the text that shows it in the bindings,
 /// whitespace removed. Versions are not asked: vendor builds carry features back.
 const FEATURES: [(&str, &str); 7] = [
     ("HAS_ATOMIC_WRITE", "pubwr_atomic_write:"),

@@ -151,8 +151,8 @@ const PAGES: [(&str, &str); 53] = [
 /// are, or are not, in what bindgen wrote.
 const LABEL: &str = "#[cfg_attr(docsrs, doc(cfg(feature = \"rdmacm\")))]\n";
 
-/// The bindings with docs: a function or a type has a link to its manual page, and a value one to its type.
-/// What is of librdmacm has a label.
+/// The bindings with docs: a function or a type has a link to its manual page, and a value one to
+/// its type. Items of librdmacm have a label.
 pub(crate) fn documented(bindings: &str) -> String {
     let mut text = String::with_capacity(bindings.len() * 5 / 4);
     let mut items = bindings.split("pub ");
@@ -170,7 +170,7 @@ pub(crate) fn documented(bindings: &str) -> String {
     text
 }
 
-/// What to add to the docs of an item, which begins with its kind and its name.
+/// The text to add to the docs of an item that begins with its kind and its name.
 fn doc(item: &str) -> Option<String> {
     let mut words = item
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')

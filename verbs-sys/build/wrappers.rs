@@ -3,8 +3,8 @@
 use quote::quote;
 use syn::{FnArg, ForeignItem, ForeignItemFn, Item, Pat, PointerMutability, ReturnType, Type};
 
-/// Of the functions of libibverbs that return an `int`, those that return -1 if they fail. All of librdmacm's
-/// do. The others return an errno.
+/// Functions of libibverbs that return -1 on failure, as all of librdmacm's do. The others that
+/// return an `int` return an errno.
 const MINUS_ONE: [&str; 10] = [
     "ibv_close_device",
     "ibv_get_async_event",

@@ -17,7 +17,7 @@ pub(crate) struct Library {
     handle: AtomicPtr<c_void>,
 }
 
-/// Of the only version of its ABI, as all are.
+/// libibverbs has a single ABI version.
 pub(crate) static IBVERBS: Library = Library::new(c"libibverbs.so.1");
 #[cfg(feature = "rdmacm")]
 pub(crate) static RDMACM: Library = Library::new(c"librdmacm.so.1");
@@ -179,6 +179,6 @@ pub(crate) fn null_const<T>(errno: c_int) -> *const T {
 /// All bits of a `T` may be zero.
 pub(crate) unsafe fn zero<T>(errno: c_int) -> T {
     set_errno(errno);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that all bits of a `T` may be zero.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }

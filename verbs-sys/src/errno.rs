@@ -6,6 +6,6 @@ use core::ffi::c_int;
 pub(crate) fn set_errno(errno: c_int) {
     // SAFETY: the address is this thread's own, and valid as long as the thread runs.
     let location = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: `location` is this thread's `errno`, which nothing borrows.
     unsafe { location.write(errno) };
 }

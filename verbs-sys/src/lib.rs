@@ -98,7 +98,7 @@ mod inline;
 mod unions;
 
 mod bindings {
-    //! What bindgen made of the installed headers.
+    //! Bindings generated from the installed headers.
     #![allow(
         warnings,
         unsafe_op_in_unsafe_fn,
@@ -112,7 +112,7 @@ mod bindings {
     include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 }
 
-/// What an allocator of a parent domain returns to leave the allocation to libibverbs.
+/// Returned by an allocator of a parent domain to leave the allocation to libibverbs.
 pub const IBV_ALLOCATOR_USE_DEFAULT: *mut c_void = ptr::without_provenance_mut(usize::MAX);
 
 /// The README's example, compiled.

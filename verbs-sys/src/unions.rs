@@ -16,7 +16,8 @@ impl ibv_send_wr {
     #[inline]
     #[must_use]
     pub const unsafe fn imm_data(&self) -> __be32 {
-        // SAFETY: the caller's promise; both fields are 32 bits without meaning of their own.
+        // SAFETY: the caller promises that one of two fields is initialised; both are 32 bits
+        // without meaning of their own.
         unsafe { self.__bindgen_anon_1.imm_data }
     }
 
@@ -34,7 +35,8 @@ impl ibv_send_wr {
     #[inline]
     #[must_use]
     pub const unsafe fn invalidate_rkey(&self) -> u32 {
-        // SAFETY: the caller's promise; both fields are 32 bits without meaning of their own.
+        // SAFETY: the caller promises that one of two fields is initialised; both are 32 bits
+        // without meaning of their own.
         unsafe { self.__bindgen_anon_1.invalidate_rkey }
     }
 
@@ -53,7 +55,7 @@ impl ibv_send_wr {
     #[inline]
     #[must_use]
     pub const unsafe fn bind_mw(&self) -> &ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `bind_mw` is the initialised field.
         unsafe { &self.__bindgen_anon_2.bind_mw }
     }
 
@@ -75,7 +77,7 @@ impl ibv_send_wr {
     #[inline]
     #[must_use]
     pub const unsafe fn tso(&self) -> &ibv_send_wr__bindgen_ty_4__bindgen_ty_2 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `tso` is the initialised field.
         unsafe { &self.__bindgen_anon_2.tso }
     }
 
@@ -95,7 +97,8 @@ impl ibv_wc {
     #[inline]
     #[must_use]
     pub const unsafe fn imm_data(&self) -> __be32 {
-        // SAFETY: the caller's promise; both fields are 32 bits without meaning of their own.
+        // SAFETY: the caller promises that one of two fields is initialised; both are 32 bits
+        // without meaning of their own.
         unsafe { self.__bindgen_anon_1.imm_data }
     }
 
@@ -107,7 +110,8 @@ impl ibv_wc {
     #[inline]
     #[must_use]
     pub const unsafe fn invalidated_rkey(&self) -> u32 {
-        // SAFETY: the caller's promise; both fields are 32 bits without meaning of their own.
+        // SAFETY: the caller promises that one of two fields is initialised; both are 32 bits
+        // without meaning of their own.
         unsafe { self.__bindgen_anon_1.invalidated_rkey }
     }
 }

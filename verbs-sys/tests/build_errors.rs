@@ -205,7 +205,7 @@ fn cross_compiling_without_pkg_config_for_the_target() {
     assert_one_line(&[CROSS], &["cross-compiling", "PKG_CONFIG_ALLOW_CROSS=1"]);
 }
 
-/// Of another processor.
+/// A target with another processor.
 const CROSS: (&str, &str) = ("TARGET", "s390x-unknown-linux-gnu");
 
 #[test]
@@ -227,7 +227,7 @@ fn another_system_or_32_bits() {
     assert_one_line(&[("CARGO_CFG_TARGET_POINTER_WIDTH", "32")], &[needs]);
 }
 
-/// What libibverbs itself prints.
+/// Messages of libibverbs itself.
 #[test]
 fn guide_quotes_texts_of_libibverbs() {
     let guide = concat!(

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::env;
 use std::path::PathBuf;
 
-/// What C defines only for its own macros, and the item that stands for it.
+/// Definitions that C has only for its own macros, and the item that stands for it.
 const EXCEPTIONS: [(&str, &str, *const ()); 3] = [
     (
         "___ibv_query_port",

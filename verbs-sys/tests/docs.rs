@@ -8,7 +8,7 @@ mod manual;
 
 use manual::documented;
 
-/// What bindgen and the build script made.
+/// The output of bindgen and the build script.
 const BINDINGS: &str = include_str!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 
 /// Whether the manual page is installed; None if the manual is not.

@@ -59,7 +59,7 @@ fn check_in_c(assertions: &[String]) {
     );
 }
 
-/// What stands between `prefix` and `suffix`, for each `prefix` in `text`.
+/// The text between `prefix` and `suffix`, for each `prefix` in `text`.
 fn between<'a>(text: &'a str, prefix: &'a str, suffix: &'a str) -> impl Iterator<Item = &'a str> {
     text.split(prefix)
         .skip(1)

@@ -23,11 +23,11 @@ macro_rules! cq_ex_verbs {
         #[doc = man!(ibv_create_cq_ex)]
         #[inline]
         pub unsafe fn $verb(cq: *mut ibv_cq_ex $(, $arg: $type)*) $(-> $ret)? {
-            // SAFETY: the caller's promise: `cq` is live and has the operation.
+            // SAFETY: the caller promises that `cq` is live.
             let op = unsafe { (*cq).$op };
-            // SAFETY: as above.
+            // SAFETY: the caller promises that `cq` was created with this operation.
             let op = unsafe { op.unwrap_unchecked() };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises the order of calls, and pointers that C may use.
             unsafe { op(cq $(, $arg)*) }
         }
     )+};
@@ -45,7 +45,7 @@ cq_ex_verbs! {
     /// Ends a poll that `ibv_start_poll` began with 0.
     fn ibv_end_poll() = end_poll;
 
-    /// What kind of request completed.
+    /// The kind of request that completed.
     fn ibv_wc_read_opcode() -> ibv_wc_opcode = read_opcode;
 
     /// The vendor's own error code.
@@ -100,7 +100,8 @@ cq_ex_verbs! {
 #[doc = man!(ibv_create_cq_ex)]
 #[inline]
 pub unsafe fn ibv_wc_read_invalidated_rkey(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller's promise. The key is in host byte order already.
+    // SAFETY: the caller promises what `ibv_wc_read_imm_data` asks for. The key is in host byte
+    // order already.
     unsafe { ibv_wc_read_imm_data(cq) }.0
 }
 

@@ -26,7 +26,7 @@ use crate::{
 #[inline]
 #[must_use]
 pub unsafe fn verbs_get_ctx(ctx: *mut ibv_context) -> *mut verbs_context {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `ctx` is an open device context.
     if unsafe { (*ctx).abi_compat }.addr() != usize::MAX {
         return ptr::null_mut();
     }
@@ -49,7 +49,7 @@ pub(super) unsafe fn read_op<Op: Copy>(
     offset: usize,
     _field: fn(&verbs_context) -> &Option<Op>,
 ) -> Option<Op> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `context` is an open device context.
     let vctx = unsafe { verbs_get_ctx(context) };
     if vctx.is_null() {
         return None;
@@ -61,7 +61,7 @@ pub(super) unsafe fn read_op<Op: Copy>(
     if unsafe { sz.read() } < size_of::<verbs_context>() - offset {
         return None;
     }
-    // SAFETY: by its `sz`, the object includes this field.
+    // SAFETY: `sz` says that the object includes this field.
     unsafe { vctx.wrapping_byte_add(offset).cast::<Option<Op>>().read() }
 }
 
@@ -77,7 +77,7 @@ macro_rules! extended_op {
 }
 pub(super) use extended_op;
 
-/// What a verb returns when the library or the provider lacks it.
+/// The value that a verb returns when the library or the provider lacks it.
 pub(super) trait Unsupported {
     fn unsupported() -> Self;
 }
@@ -126,9 +126,9 @@ macro_rules! extended_verbs {
         #[inline]
         pub unsafe fn $verb($($arg: $type),+) -> $ret {
             let context = context_of!($($context).+);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that the context is live and came from libibverbs.
             match unsafe { extended_op!(context, $op) } {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises live objects, and pointers that the verb may use.
                 Some(op) => unsafe { op($($arg),+) },
                 None => <$ret>::unsupported(),
             }

@@ -68,7 +68,8 @@ pub unsafe fn ibv_query_port(
     port_num: u8,
     port_attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the caller's promise; the old symbol writes a prefix of `ibv_port_attr`.
+    // SAFETY: the caller promises an open `context` and a writable `port_attr`; the old symbol
+    // writes a prefix of `ibv_port_attr`.
     unsafe {
         match extended_op!(context, query_port) {
             Some(query_port) => {
@@ -99,7 +100,7 @@ pub unsafe fn ibv_query_device_ex(
     input: *const ibv_query_device_ex_input,
     attr: *mut ibv_device_attr_ex,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises an open `context`, an initialised `input` and a writable `attr`.
     unsafe {
         if !input.is_null() && (*input).comp_mask != 0 {
             return libc::EINVAL;
@@ -133,7 +134,8 @@ pub unsafe fn ibv_create_srq_ex(
 ) -> *mut ibv_srq {
     const PD: u32 = IBV_SRQ_INIT_ATTR_PD.0;
     const TYPE: u32 = IBV_SRQ_INIT_ATTR_TYPE.0;
-    // SAFETY: the caller's promise; `ibv_srq_init_attr` is a prefix of `ibv_srq_init_attr_ex`.
+    // SAFETY: the caller promises an open `context` and writable attributes; `ibv_srq_init_attr` is
+    // a prefix of `ibv_srq_init_attr_ex`.
     unsafe {
         let mask = (*srq_init_attr_ex).comp_mask;
         if mask & !(PD | TYPE) == 0
@@ -165,7 +167,8 @@ pub unsafe fn ibv_create_qp_ex(
     context: *mut ibv_context,
     qp_init_attr_ex: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller's promise; `ibv_qp_init_attr` is a prefix of `ibv_qp_init_attr_ex`.
+    // SAFETY: the caller promises an open `context` and writable attributes; `ibv_qp_init_attr` is
+    // a prefix of `ibv_qp_init_attr_ex`.
     unsafe {
         if (*qp_init_attr_ex).comp_mask == IBV_QP_INIT_ATTR_PD.0 {
             return ibv_create_qp((*qp_init_attr_ex).pd, qp_init_attr_ex.cast());
@@ -192,7 +195,7 @@ pub unsafe fn ibv_post_srq_ops(
     op: *mut ibv_ops_wr,
     bad_op: *mut *mut ibv_ops_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live `srq`, a list `op` and a writable `bad_op`.
     unsafe {
         match extended_op!((*srq).context, post_srq_ops) {
             Some(post_srq_ops) => post_srq_ops(srq, op, bad_op),
@@ -217,7 +220,8 @@ pub unsafe fn ibv_create_wq(
     context: *mut ibv_context,
     wq_init_attr: *mut ibv_wq_init_attr,
 ) -> *mut ibv_wq {
-    // SAFETY: the caller's promise; a new queue has no other user yet.
+    // SAFETY: the caller promises an open `context` and initialised attributes; a new queue has no
+    // other user yet.
     unsafe {
         let Some(create_wq) = extended_op!(context, create_wq) else {
             return <*mut ibv_wq>::unsupported();
@@ -244,6 +248,7 @@ pub unsafe fn ibv_create_wq(
 #[doc = man!(ibv_open_xrcd)]
 #[inline]
 pub unsafe fn ibv_close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: the caller's promise; a context that opened an XRCD has the operation.
+    // SAFETY: the caller promises that `xrcd` is live; a context that opened an XRCD has the
+    // operation.
     unsafe { extended_op!((*xrcd).context, close_xrcd).unwrap_unchecked()(xrcd) }
 }

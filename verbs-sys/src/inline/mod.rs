@@ -1,9 +1,9 @@
-//! What C has as `static inline` functions and macros, under the same names: verbs, and with the
-//! feature `rdmacm` the functions of `rdma_cma.h` and `rdma_verbs.h`.
+//! C's `static inline` functions and macros, under the same names: verbs, and with the feature
+//! `rdmacm` the functions of `rdma_cma.h` and `rdma_verbs.h`.
 //!
 //! Each does what `verbs.h` does, with the same checks in the same order: it calls a function
 //! pointer in the context (`ops`), in front of the context (`extended`, `fallback`), or in the
-//! object itself (`wr`, `cq_ex`). What neither the library nor the provider has answers
+//! object itself (`wr`, `cq_ex`). A verb that the library or the provider lacks answers
 //! `EOPNOTSUPP`, as return value or in `errno`.
 
 use core::ffi::c_int;
@@ -55,7 +55,8 @@ pub unsafe fn ibv_query_gid_ex(
     entry: *mut ibv_gid_entry,
     flags: u32,
 ) -> c_int {
-    // SAFETY: the caller's promise; the size is that of our `entry`.
+    // SAFETY: the caller promises an open `context` and a writable `entry`; the size is that of our
+    // `entry`.
     unsafe {
         _ibv_query_gid_ex(
             context,
@@ -83,7 +84,8 @@ pub unsafe fn ibv_query_gid_table(
     max_entries: usize,
     flags: u32,
 ) -> isize {
-    // SAFETY: the caller's promise; the size is that of one of our `entries`.
+    // SAFETY: the caller promises an open `context` and writable `entries`; the size is that of one
+    // of our `entries`.
     unsafe {
         _ibv_query_gid_table(
             context,
@@ -109,7 +111,8 @@ pub unsafe fn ibv_query_comp_cntr_caps(
     context: *mut ibv_context,
     caps: *mut crate::ibv_comp_cntr_caps,
 ) -> c_int {
-    // SAFETY: the caller's promise; the size is that of our `caps`.
+    // SAFETY: the caller promises an open `context` and a writable `caps`; the size is that of our
+    // `caps`.
     unsafe {
         crate::_ibv_query_comp_cntr_caps(context, caps, size_of::<crate::ibv_comp_cntr_caps>())
     }

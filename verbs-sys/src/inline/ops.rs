@@ -34,7 +34,8 @@ pub unsafe fn ibv_post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise; libibverbs fills the whole table when it opens a device.
+    // SAFETY: the caller promises a live `qp` and valid requests; libibverbs fills the whole table
+    // when it opens a device.
     unsafe { ((*(*qp).context).ops.post_send.unwrap_unchecked())(qp, wr, bad_wr) }
 }
 
@@ -55,7 +56,8 @@ pub unsafe fn ibv_post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise; libibverbs fills the whole table when it opens a device.
+    // SAFETY: the caller promises a live `qp` and valid requests; libibverbs fills the whole table
+    // when it opens a device.
     unsafe { ((*(*qp).context).ops.post_recv.unwrap_unchecked())(qp, wr, bad_wr) }
 }
 
@@ -72,7 +74,8 @@ pub unsafe fn ibv_post_srq_recv(
     recv_wr: *mut ibv_recv_wr,
     bad_recv_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise; libibverbs fills the whole table when it opens a device.
+    // SAFETY: the caller promises a live `srq` and valid requests; libibverbs fills the whole table
+    // when it opens a device.
     unsafe { ((*(*srq).context).ops.post_srq_recv.unwrap_unchecked())(srq, recv_wr, bad_recv_wr) }
 }
 
@@ -88,7 +91,8 @@ pub unsafe fn ibv_post_srq_recv(
 #[doc = man!(ibv_poll_cq)]
 #[inline]
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller's promise; libibverbs fills the whole table when it opens a device.
+    // SAFETY: the caller promises a live `cq` and room at `wc`; libibverbs fills the whole table
+    // when it opens a device.
     unsafe { ((*(*cq).context).ops.poll_cq.unwrap_unchecked())(cq, num_entries, wc) }
 }
 
@@ -103,7 +107,8 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) 
 #[doc = man!(ibv_req_notify_cq)]
 #[inline]
 pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the caller's promise; libibverbs fills the whole table when it opens a device.
+    // SAFETY: the caller promises that `cq` is live; libibverbs fills the whole table when it opens
+    // a device.
     unsafe { ((*(*cq).context).ops.req_notify_cq.unwrap_unchecked())(cq, solicited_only) }
 }
 
@@ -116,9 +121,9 @@ pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int
 #[doc = man!(ibv_alloc_mw)]
 #[inline]
 pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `pd` is live.
     match unsafe { (*(*pd).context).ops.alloc_mw } {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `pd` is live.
         Some(alloc_mw) => unsafe { alloc_mw(pd, type_) },
         None => {
             set_errno(libc::EOPNOTSUPP);
@@ -136,7 +141,8 @@ pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw {
 #[doc = man!(ibv_dealloc_mw)]
 #[inline]
 pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: the caller's promise; libibverbs fills the whole table when it opens a device.
+    // SAFETY: the caller promises that `mw` is live; libibverbs fills the whole table when it opens
+    // a device.
     unsafe { ((*(*mw).context).ops.dealloc_mw.unwrap_unchecked())(mw) }
 }
 
@@ -150,7 +156,7 @@ pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
 #[doc = man!(ibv_bind_mw)]
 #[inline]
 pub unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw_bind) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `qp`, `mw` and the region in `mw_bind` are live.
     unsafe {
         let bind_info = (*mw_bind).bind_info;
         if (*mw).type_ != IBV_MW_TYPE_1 {
@@ -178,7 +184,8 @@ pub unsafe fn ibv_post_wq_recv(
     recv_wr: *mut ibv_recv_wr,
     bad_recv_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise; a provider that makes WQs fills the pointer.
+    // SAFETY: the caller promises a live `wq` and valid requests; a provider that makes WQs fills
+    // the pointer.
     unsafe { ((*wq).post_recv.unwrap_unchecked())(wq, recv_wr, bad_recv_wr) }
 }
 
@@ -197,7 +204,8 @@ pub unsafe fn ibv_memcpy_to_dm(
     host_addr: *const c_void,
     length: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise; a provider that makes device memory fills the pointer.
+    // SAFETY: the caller promises a live `dm`, and `length` bytes at `host_addr`; a provider that
+    // makes device memory fills the pointer.
     unsafe { ((*dm).memcpy_to_dm.unwrap_unchecked())(dm, dm_offset, host_addr, length) }
 }
 
@@ -216,6 +224,7 @@ pub unsafe fn ibv_memcpy_from_dm(
     dm_offset: u64,
     length: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise; a provider that makes device memory fills the pointer.
+    // SAFETY: the caller promises a live `dm`, and room for `length` bytes at `host_addr`; a
+    // provider that makes device memory fills the pointer.
     unsafe { ((*dm).memcpy_from_dm.unwrap_unchecked())(host_addr, dm, dm_offset, length) }
 }

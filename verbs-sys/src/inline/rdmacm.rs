@@ -1,4 +1,4 @@
-//! What `rdma_cma.h` and `rdma_verbs.h` have as `static inline` functions.
+//! The `static inline` functions of `rdma_cma.h` and `rdma_verbs.h`.
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
     reason = "each function is one expression of C"
@@ -39,7 +39,7 @@ pub fn rdma_seterrno(ret: c_int) -> c_int {
 #[doc = man!(rdma_get_local_addr)]
 #[inline]
 pub unsafe fn rdma_get_local_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
-    // SAFETY: the caller's promise; the union begins with the address.
+    // SAFETY: the caller promises that `id` is live; the union begins with the address.
     unsafe { (&raw mut (*id).route.addr.__bindgen_anon_1).cast() }
 }
 
@@ -52,7 +52,7 @@ pub unsafe fn rdma_get_local_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
 #[doc = man!(rdma_get_peer_addr)]
 #[inline]
 pub unsafe fn rdma_get_peer_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
-    // SAFETY: the caller's promise; the union begins with the address.
+    // SAFETY: the caller promises that `id` is live; the union begins with the address.
     unsafe { (&raw mut (*id).route.addr.__bindgen_anon_2).cast() }
 }
 
@@ -68,7 +68,7 @@ unsafe fn reg(
     length: usize,
     access: ibv_access_flags,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live `id`, and memory that `ibv_reg_mr` may register.
     unsafe { ibv_reg_mr((*id).pd, addr, length, access.0.cast_signed()) }
 }
 
@@ -81,7 +81,7 @@ unsafe fn reg(
 #[doc = man!(rdma_reg_msgs)]
 #[inline]
 pub unsafe fn rdma_reg_msgs(id: *mut rdma_cm_id, addr: *mut c_void, length: usize) -> *mut ibv_mr {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `reg` asks for.
     unsafe { reg(id, addr, length, IBV_ACCESS_LOCAL_WRITE) }
 }
 
@@ -95,7 +95,7 @@ pub unsafe fn rdma_reg_msgs(id: *mut rdma_cm_id, addr: *mut c_void, length: usiz
 #[inline]
 pub unsafe fn rdma_reg_read(id: *mut rdma_cm_id, addr: *mut c_void, length: usize) -> *mut ibv_mr {
     let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `reg` asks for.
     unsafe { reg(id, addr, length, access) }
 }
 
@@ -109,7 +109,7 @@ pub unsafe fn rdma_reg_read(id: *mut rdma_cm_id, addr: *mut c_void, length: usiz
 #[inline]
 pub unsafe fn rdma_reg_write(id: *mut rdma_cm_id, addr: *mut c_void, length: usize) -> *mut ibv_mr {
     let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `reg` asks for.
     unsafe { reg(id, addr, length, access) }
 }
 
@@ -122,7 +122,7 @@ pub unsafe fn rdma_reg_write(id: *mut rdma_cm_id, addr: *mut c_void, length: usi
 #[doc = man!(rdma_dereg_mr)]
 #[inline]
 pub unsafe fn rdma_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `mr` is live, and not used after this.
     rdma_seterrno(unsafe { ibv_dereg_mr(mr) })
 }
 
@@ -149,7 +149,8 @@ pub unsafe fn rdma_post_recvv(
         num_sge: nsge,
     };
     let mut bad = ptr::null_mut();
-    // SAFETY: the caller's promise, and both places are valid for writes.
+    // SAFETY: the caller promises a live `id` and memory for the receive; `wr` and `bad` are
+    // locals.
     let ret = unsafe {
         if (*id).srq.is_null() {
             ibv_post_recv((*id).qp, &raw mut wr, &raw mut bad)
@@ -168,7 +169,7 @@ const fn request(
     nsge: c_int,
     flags: c_int,
 ) -> ibv_send_wr {
-    // SAFETY: it consists of numbers and pointers, which may all be zero.
+    // SAFETY: an `ibv_send_wr` consists of numbers and pointers, which may all be zero.
     let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
     wr.wr_id = wr_id;
     wr.sg_list = sgl;
@@ -184,7 +185,7 @@ const fn request(
 #[inline]
 unsafe fn post(id: *mut rdma_cm_id, mut wr: ibv_send_wr) -> c_int {
     let mut bad = ptr::null_mut();
-    // SAFETY: the caller's promise, and both places are valid for writes.
+    // SAFETY: the caller promises a live `id` and a valid request; `wr` and `bad` are locals.
     rdma_seterrno(unsafe { ibv_post_send((*id).qp, &raw mut wr, &raw mut bad) })
 }
 
@@ -207,7 +208,7 @@ pub unsafe fn rdma_post_sendv(
     flags: c_int,
 ) -> c_int {
     let wr_id = context.expose_provenance() as u64;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live `id`, and memory that stays until the request completes.
     unsafe { post(id, request(IBV_WR_SEND, wr_id, sgl, nsge, flags)) }
 }
 
@@ -240,7 +241,7 @@ pub unsafe fn rdma_post_readv(
 ) -> c_int {
     let wr_id = context.expose_provenance() as u64;
     let wr = request(IBV_WR_RDMA_READ, wr_id, sgl, nsge, flags);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live `id`, and memory that stays until the request completes.
     unsafe { post(id, one_sided(wr, remote_addr, rkey)) }
 }
 
@@ -263,7 +264,7 @@ pub unsafe fn rdma_post_writev(
 ) -> c_int {
     let wr_id = context.expose_provenance() as u64;
     let wr = request(IBV_WR_RDMA_WRITE, wr_id, sgl, nsge, flags);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live `id`, and memory that stays until the request completes.
     unsafe { post(id, one_sided(wr, remote_addr, rkey)) }
 }
 
@@ -278,7 +279,7 @@ unsafe fn element(addr: *mut c_void, length: usize, mr: *mut ibv_mr) -> ibv_sge 
     let lkey = if mr.is_null() {
         0
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `mr`, which is not null here, is a live region.
         unsafe { (*mr).lkey }
     };
     ibv_sge {
@@ -305,7 +306,7 @@ pub unsafe fn rdma_post_recv(
     length: usize,
     mr: *mut ibv_mr,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live `id` and `mr`; `sge` is a local, which the post copies.
     unsafe {
         let mut sge = element(addr, length, mr);
         rdma_post_recvv(id, context, &raw mut sge, 1)
@@ -331,7 +332,7 @@ pub unsafe fn rdma_post_send(
     mr: *mut ibv_mr,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live `id` and `mr`; `sge` is a local, which the post copies.
     unsafe {
         let mut sge = element(addr, length, mr);
         rdma_post_sendv(id, context, &raw mut sge, 1, flags)
@@ -360,7 +361,7 @@ pub unsafe fn rdma_post_read(
     remote_addr: u64,
     rkey: u32,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live `id` and `mr`; `sge` is a local, which the post copies.
     unsafe {
         let mut sge = element(addr, length, mr);
         rdma_post_readv(id, context, &raw mut sge, 1, flags, remote_addr, rkey)
@@ -386,7 +387,7 @@ pub unsafe fn rdma_post_write(
     remote_addr: u64,
     rkey: u32,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live `id` and `mr`; `sge` is a local, which the post copies.
     unsafe {
         let mut sge = element(addr, length, mr);
         rdma_post_writev(id, context, &raw mut sge, 1, flags, remote_addr, rkey)
@@ -414,7 +415,8 @@ pub unsafe fn rdma_post_ud_send(
     remote_qpn: u32,
 ) -> c_int {
     let wr_id = context.expose_provenance() as u64;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live `id`, `mr` and `ah`; `sge` is a local, which the post
+    // copies.
     unsafe {
         let mut sge = element(addr, length, mr);
         let mut wr = request(IBV_WR_SEND, wr_id, &raw mut sge, 1, flags);
@@ -435,23 +437,24 @@ pub unsafe fn rdma_post_ud_send(
 #[inline]
 unsafe fn get_comp(cq: *mut ibv_cq, channel: *mut ibv_comp_channel, wc: *mut ibv_wc) -> c_int {
     let ret = loop {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a live `cq` and a writable `wc`.
         let ret = unsafe { ibv_poll_cq(cq, 1, wc) };
         if ret != 0 {
             break ret;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `cq` is live.
         let ret = unsafe { ibv_req_notify_cq(cq, 0) };
         if ret != 0 {
             return rdma_seterrno(ret);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a live `cq` and a writable `wc`.
         let ret = unsafe { ibv_poll_cq(cq, 1, wc) };
         if ret != 0 {
             break ret;
         }
         let (mut of, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the caller's promise, and both places are valid for writes.
+        // SAFETY: the caller promises that `channel` is that of a live `cq`; `of` and `context` are
+        // locals.
         let ret = unsafe { ibv_get_cq_event(channel, &raw mut of, &raw mut context) };
         if ret != 0 {
             return ret;
@@ -473,7 +476,7 @@ unsafe fn get_comp(cq: *mut ibv_cq, channel: *mut ibv_comp_channel, wc: *mut ibv
 #[doc = man!(rdma_get_send_comp)]
 #[inline]
 pub unsafe fn rdma_get_send_comp(id: *mut rdma_cm_id, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live `id` whose queues have channels, and a writable `wc`.
     unsafe { get_comp((*id).send_cq, (*id).send_cq_channel, wc) }
 }
 
@@ -486,6 +489,6 @@ pub unsafe fn rdma_get_send_comp(id: *mut rdma_cm_id, wc: *mut ibv_wc) -> c_int 
 #[doc = man!(rdma_get_recv_comp)]
 #[inline]
 pub unsafe fn rdma_get_recv_comp(id: *mut rdma_cm_id, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live `id` whose queues have channels, and a writable `wc`.
     unsafe { get_comp((*id).recv_cq, (*id).recv_cq_channel, wc) }
 }

@@ -26,11 +26,11 @@ macro_rules! qp_ex_verbs {
         $(#[cfg($cfg)])?
         #[inline]
         pub unsafe fn $verb(qp: *mut ibv_qp_ex $(, $arg: $type)*) $(-> $ret)? {
-            // SAFETY: the caller's promise: `qp` is live and has the operation.
+            // SAFETY: the caller promises that `qp` is live.
             let op = unsafe { (*qp).$op };
-            // SAFETY: as above.
+            // SAFETY: the caller promises that `qp` was created with this operation.
             let op = unsafe { op.unwrap_unchecked() };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises the order of calls, and pointers that C may use.
             unsafe { op(qp $(, $arg)*) }
         }
     )+};

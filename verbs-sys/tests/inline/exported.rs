@@ -11,7 +11,7 @@ use verbs_sys::{
 
 use crate::fake::{Device, Value as _, calls, record};
 
-/// What the fakes return.
+/// The return value of the fakes.
 pub(crate) const EXPORTED: c_int = 88;
 pub(crate) const EXPORTED_QP: *mut ibv_qp = ptr::without_provenance_mut(0x8800);
 pub(crate) const EXPORTED_SRQ: *mut ibv_srq = ptr::without_provenance_mut(0x8800);

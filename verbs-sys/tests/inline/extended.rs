@@ -15,7 +15,7 @@ use verbs_sys::{
 
 use crate::fake::{Device, Value, calls, errno, fake_op, samples, set_errno};
 
-/// What a verb returns, and its value for "unsupported".
+/// A verb's return type, and its value for "unsupported".
 trait Answer: Value + PartialEq {
     const DONE: Self;
 
@@ -66,18 +66,18 @@ macro_rules! extended {
             assert_eq!(calls(), [arguments], "the provider has it");
             assert!(answer == <$ret as Answer>::DONE);
 
-            // SAFETY: as above.
+            // SAFETY: the device, which `vctx` is part of, lives as long as the test.
             unsafe { (*vctx).sz = size_of::<verbs_context>() - SHORT_BY };
             let (answer, arguments) = verb(device.context());
             assert_eq!(calls(), [arguments], "the library is just long enough");
             assert!(answer == <$ret as Answer>::DONE);
 
-            // SAFETY: as above.
+            // SAFETY: the device, which `vctx` is part of, lives as long as the test.
             unsafe { (*vctx).sz -= 1 };
             let (answer, _) = verb(device.context());
             assert!(answer.is_unsupported(), "the library is too short");
 
-            // SAFETY: as above.
+            // SAFETY: the device, which `vctx` is part of, lives as long as the test.
             unsafe {
                 (*vctx).sz = size_of::<verbs_context>();
                 (*vctx).$op = None;
@@ -85,7 +85,7 @@ macro_rules! extended {
             let (answer, _) = verb(device.context());
             assert!(answer.is_unsupported(), "the provider lacks it");
 
-            // SAFETY: as above.
+            // SAFETY: the device, which `vctx` is part of, lives as long as the test.
             unsafe {
                 (*vctx).$op = Some(fake);
                 (*vctx).context.abi_compat = ptr::null_mut();

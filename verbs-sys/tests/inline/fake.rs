@@ -170,7 +170,7 @@ pub(crate) trait Value: Copy {
     /// One that is not like the others: `nth` distinguishes arguments of one type.
     fn sample(context: *mut ibv_context, nth: u8) -> Self;
 
-    /// What distinguishes this value from another of its type.
+    /// Bits that distinguish this value from another of its type.
     fn bits(self) -> u64;
 }
 

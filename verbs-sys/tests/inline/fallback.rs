@@ -42,7 +42,7 @@ fn ibv_query_port() {
     }
 
     let device = Device::new();
-    // SAFETY: as above.
+    // SAFETY: the device and the attributes live as long as the test.
     unsafe {
         (*device.vctx()).query_port = Some(fake_op!(|context: *mut ibv_context,
                                                      port: u8,
@@ -278,7 +278,7 @@ fn ibv_create_wq() {
                                                     attr: *mut ibv_wq_init_attr|
          -> *mut ibv_wq {
             let wq = ibv_wq::make(context);
-            // What the provider leaves in these is not to be used; an all-ones lock hangs.
+            // The wrapper must overwrite these; a lock whose bytes are all ones hangs.
             // SAFETY: just made.
             unsafe {
                 (*wq).events_completed = u32::MAX;
@@ -299,7 +299,7 @@ fn ibv_create_wq() {
         assert_eq!(libc::pthread_cond_destroy(&raw mut (*wq).cond), 0);
     }
 
-    // SAFETY: as above.
+    // SAFETY: the device and the attributes live as long as the test.
     let failed = unsafe {
         (*device.vctx()).create_wq = Some(fake_op!(|context: *mut ibv_context,
                                                     attr: *mut ibv_wq_init_attr|

@@ -57,7 +57,7 @@ fn ibv_alloc_mw() {
     assert_eq!(errno(), libc::EOPNOTSUPP);
 
     let fake = fake_op!(|pd: *mut ibv_pd, kind: ibv_mw_type| -> *mut ibv_mw { WINDOW });
-    // SAFETY: as above.
+    // SAFETY: the device and its sample `pd` live as long as the test.
     let window = unsafe {
         (*context).ops.alloc_mw = Some(fake);
         verbs_sys::ibv_alloc_mw(pd, kind)
@@ -90,7 +90,7 @@ fn ibv_bind_mw() {
             bind_info: info,
             ..Default::default()
         };
-        // SAFETY: as above.
+        // SAFETY: the device and the samples live as long as the test.
         let answer = unsafe {
             (*mw).type_ = kind;
             verbs_sys::ibv_bind_mw(qp, mw, &raw mut mw_bind)
@@ -129,7 +129,7 @@ fn ibv_bind_mw() {
         refused(libc::EINVAL),
         "a length in no region"
     );
-    // SAFETY: as above.
+    // SAFETY: `mr` is a sample, which lives as long as the test.
     unsafe { (*mr).pd = other_pd };
     let (answer, calls, _) = bind(IBV_MW_TYPE_1, mr, 1, 2);
     assert_eq!(

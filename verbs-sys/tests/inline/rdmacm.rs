@@ -181,7 +181,7 @@ unsafe extern "C" fn req_notify_fails(_cq: *mut ibv_cq, _solicited_only: c_int) 
     libc::EIO
 }
 
-// What the functions end in, as fakes: the linker takes them from this program.
+// Fakes of the functions called last: the linker takes them from this program.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
@@ -294,7 +294,7 @@ fn regions_are_of_the_identifiers_protection_domain() {
 
 #[test]
 fn functions_are_those_of_the_library() {
-    // SAFETY: it looks at a number, and returns text that lives as long as the library.
+    // SAFETY: `rdma_event_str` returns text that lives as long as the library.
     let name = unsafe {
         let name = verbs_sys::rdma_event_str(verbs_sys::RDMA_CM_EVENT_REJECTED);
         std::ffi::CStr::from_ptr(name)
