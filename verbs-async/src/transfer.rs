@@ -125,11 +125,14 @@ impl AsyncChannel {
 
 impl AsyncTransfer {
     fn new(shared: &Arc<SharedEngine>, operations: usize) -> Self {
+        let mut begun = VecDeque::new();
+        // As in the set: without it, they get their room when they begin.
+        let _has_room = begun.try_reserve_exact(operations);
         Self {
             shared: Arc::clone(shared),
             set: Transfer::with_capacity(operations),
             next: 0,
-            begun: VecDeque::with_capacity(operations),
+            begun,
             late: None,
         }
     }

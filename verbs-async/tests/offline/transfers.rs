@@ -52,6 +52,19 @@ fn set_that_is_larger_than_its_queues_succeeds_and_is_used_again() {
 }
 
 #[test]
+fn set_that_is_larger_than_all_memory_has_no_room_at_first() {
+    let bench = Bench::new();
+    let pair = Pair::new(&bench);
+    with(|library| library.completes_sends = true);
+    for operations in [usize::MAX, 1 << 56] {
+        let mut transfer = pair.group.transfer(operations);
+        transfer.add(pair.a.id(), pair.send());
+        now(transfer.finish()).unwrap();
+        assert_eq!(results(&mut transfer).len(), 1);
+    }
+}
+
+#[test]
 fn finish_with_a_timeout_sleeps_once_if_all_end_in_time() {
     let bench = Bench::new();
     let pair = Pair::new(&bench);

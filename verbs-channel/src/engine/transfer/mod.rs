@@ -161,11 +161,14 @@ struct Rail {
 const NONE: usize = usize::MAX;
 
 impl Transfer {
-    /// An empty set with room for this many operations.
+    /// An empty set with room for this many operations, or with none if there is not enough memory.
     #[must_use]
     pub fn with_capacity(operations: usize) -> Self {
+        let mut entries = Vec::new();
+        // Without it, each operation that is added gets its room then.
+        let _has_room = entries.try_reserve_exact(operations);
         Self {
-            entries: Vec::with_capacity(operations),
+            entries,
             rails: Vec::with_capacity(RAILS),
             left: 0,
             begun: 0,
