@@ -322,7 +322,8 @@ impl AsyncGroup {
     /// Takes all channels down at once, for this reason. Helper threads destroy their queue pairs, and
     /// then the operations in flight are aborted.
     ///
-    /// It does not wait for that: [`destroyed`](Self::destroyed) does.
+    /// It does not wait for that: [`destroyed`](Self::destroyed) does. Other channels can join, unless the reason is
+    /// a [failure](Self::failure) of the group.
     pub fn destroy_all(&self, reason: DownReason) {
         self.shared.destroy_all(reason);
     }

@@ -22,7 +22,7 @@
 //! `CompletionChannel::poll_fd` and `Context::poll_fd`. All code that uses the group or the queue runs on that
 //! thread. What helper threads complete is not for it: instead, connect with a
 //! [handshake that blocks](verbs_channel::PreparedChannel::handshake) and [`AsyncGroup::join`], without watching the
-//! peer, and drop channels instead of closing them.
+//! peer, and drop each channel, when its operations have ended, instead of closing it.
 //!
 //! [`AsyncGroup::join`]: crate::AsyncGroup::join
 //!
