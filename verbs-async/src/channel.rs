@@ -344,8 +344,10 @@ impl AsyncChannel {
     pub fn watch_peer(&self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let descriptor = descriptor.into();
         self.shared.watch_peers()?;
-        let watch = |ring: &mut Channels| ring.engine.watch_peer(self.at, descriptor);
-        Ok(self.driver().with_ring(watch)?)
+        let watched = (self.driver()).with_ring(|ring| ring.engine.watch_peer(self.at, descriptor));
+        // One that is not needed is closed now: its peer may wait for that.
+        self.driver().settle();
+        Ok(watched?)
     }
 
     /// Watches the peer through a connection of `rdma_cm`, which is ended on a helper thread.
@@ -361,7 +363,10 @@ impl AsyncChannel {
         }
         let watch =
             |ring: &mut Channels| ring.engine.watch_connection(self.at, connection, dispose);
-        Ok(self.driver().with_ring(watch)?)
+        let watched = self.driver().with_ring(watch);
+        // As for a descriptor.
+        self.driver().settle();
+        Ok(watched?)
     }
 
     /// The peer's address, if the channel was connected over TCP or `rdma_cm`.

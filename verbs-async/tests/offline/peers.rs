@@ -1,6 +1,6 @@
 //! Peers that leave: a second notifier takes their channels down, whether or not a task waits.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
@@ -300,4 +300,24 @@ fn peers_that_cannot_be_watched_are_an_error() {
     let group = AsyncGroup::new(unwatched, 1, &events).unwrap();
     let (ours, _theirs) = UnixStream::pair().unwrap();
     join(&group).watch_peer(ours).unwrap();
+}
+
+/// The peer may wait for the end of its connection.
+#[test]
+fn descriptor_that_is_not_watched_any_more_is_closed_at_once() {
+    let (_both, group, _pd) = group();
+    let (channel, before) = watched(&group);
+    let ended = |theirs: &UnixStream| {
+        theirs.set_nonblocking(true).unwrap();
+        let mut reader: &UnixStream = theirs;
+        reader.read(&mut [0]).is_ok_and(|count| count == 0)
+    };
+    assert!(!ended(&before));
+    let (ours, next) = UnixStream::pair().unwrap();
+    channel.watch_peer(ours).unwrap();
+    assert!(ended(&before) && !ended(&next), "it was replaced");
+    channel.shut_down();
+    let (ours, late) = UnixStream::pair().unwrap();
+    channel.watch_peer(ours).unwrap();
+    assert!(ended(&late), "the channel is down");
 }
