@@ -13,7 +13,8 @@ use crate::process::{self, succeeds};
 use crate::test::report::Report;
 
 const HELP: &str = "\
-Runs unit, offline, driver and stream tests of verbs-core, verbs-channel and verbs-async under Miri,
+Runs unit, offline, driver and stream tests of verbs-core, verbs-channel and verbs-async, and those of
+soft-nic, under Miri,
 with Stacked Borrows and with Tree Borrows. The device of these tests reads what is sent and
 writes what is received, so a buffer that is freed, moved or borrowed too early is found.
 
@@ -41,7 +42,11 @@ struct Programs {
     quick: &'static [&'static str],
 }
 
-const PROGRAMS: [Programs; 3] = [
+const PROGRAMS: [Programs; 4] = [
+    Programs {
+        args: &["--package=soft-nic", "--lib", "--test=card"],
+        quick: &["messages::", "windows::"],
+    },
     Programs {
         args: &["--package=verbs-core", "--lib", "--test=offline"],
         quick: &["memory::", "post::", "receive::"],

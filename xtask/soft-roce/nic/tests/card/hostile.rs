@@ -341,6 +341,7 @@ proptest! {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "interpreted, 10,000 packets take many minutes")]
 fn a_flood_that_nobody_answers_is_bounded() {
     let mut victim = Victim::new(Profile::default());
     victim.drain();

@@ -162,6 +162,7 @@ fn has(test: &str, what: &str, program: &mut Command) -> bool {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri starts no other program")]
 fn tshark_finds_no_malformed_packet() {
     let name = "tshark_finds_no_malformed_packet";
     if !has(
@@ -194,6 +195,7 @@ fn tshark_finds_no_malformed_packet() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri starts no other program")]
 fn scapy_computes_the_same_crc() {
     const PROGRAM: &str = "
 import sys
