@@ -150,9 +150,9 @@ impl Channel {
     ///
     /// If the timeout passes before all operations of the set have ended, their channel is
     /// aborted, with everything in flight on it: its queue pair is moved to `ERR`, and destroyed
-    /// if it is not flushed within the drain timeout. So this returns within the sum of `timeout`,
-    /// the drain timeout and the time that `ibv_destroy_qp` takes. An operation that fails takes
-    /// its channel down, and the other operations of the set on that channel fail with it.
+    /// if it is not flushed within the drain timeout. The clock is read for every eighth post. So this returns
+    /// within the sum of `timeout`, seven posts, the drain timeout and the time that `ibv_destroy_qp` takes.
+    /// An operation that fails takes its channel down, and the other operations of the set on that channel fail with it.
     /// If the last operations succeed while the channel is being aborted, this returns `Ok` and the
     /// channel is down.
     ///
