@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use verbs_core::{DatagramEndpoint, ProtectionDomain};
+use verbs_core::{DatagramEndpoint, ProtectionDomain, QueuePairEndpoint};
 
 use log::Level;
 
@@ -60,6 +60,11 @@ const BUFFERS: usize = 16;
 
 /// How many datagrams are taken before anything else is done.
 const AT_ONCE: usize = 256;
+
+/// How long a client may be silent before its READY until the next one that waits is sent the same offer, and half of
+/// the time that it has if it repeats its REQUEST. Its handshake takes milliseconds, and it repeats what is lost
+/// after 100 ms at most.
+const TURN: Duration = Duration::from_millis(300);
 
 /// How long the last datagram of an exchange may take to leave.
 const LEAVING: Duration = Duration::from_millis(100);
@@ -123,18 +128,23 @@ impl DatagramListener {
 
     /// Waits for a datagram until then, and answers it. Returns whether one has come.
     fn answer_one(&mut self, until: Option<Instant>) -> Result<bool> {
+        let Some(answer) = self.receive(until)? else {
+            return Ok(false);
+        };
+        self.send(answer);
+        Ok(true)
+    }
+
+    /// Waits for a datagram until then. Returns the answer to it, if one has come.
+    fn receive(&mut self, until: Option<Instant>) -> Result<Option<Option<Answer>>> {
         let received = match until {
             Some(until) => self.datagrams.receive_from(Some(left(until)))?,
             None => self.datagrams.try_receive_from()?,
         };
-        let Some(datagram) = received else {
-            return Ok(false);
-        };
-        let (from, now) = (datagram.from(), Instant::now());
-        let answer = self.acceptor.received(&from, &datagram, now);
-        drop(datagram);
-        self.send(answer);
-        Ok(true)
+        Ok(received.map(|datagram| {
+            let (from, now) = (datagram.from(), Instant::now());
+            self.acceptor.received(&from, &datagram, now)
+        }))
     }
 
     /// Sends it, or loses it: a client that is there repeats its message.
@@ -147,24 +157,118 @@ impl DatagramListener {
         }
     }
 
-    /// The next client.
-    fn request(&mut self, deadline: Instant, timeout: Duration) -> Result<Request> {
+    /// Offers an endpoint to clients until one of them is ready. Returns its request, and what it is to be sent
+    /// after the handshake.
+    fn offer(
+        &mut self,
+        ours: &QueuePairEndpoint,
+        private_data: &[u8],
+        deadline: Instant,
+        timeout: Duration,
+    ) -> Result<(Request, Option<Answer>)> {
+        let mut offers = Vec::new();
+        let ready = self.first_ready(&mut offers, ours, private_data, deadline, timeout);
+        // The endpoint is another's, or nobody's: a client that is ready later is refused, and one that has not
+        // received the offer waits again.
+        for offer in offers {
+            let _timed_out = self.acceptor.abandon(offer.id());
+        }
+        ready
+    }
+
+    /// Adds clients to those that have the offer, each after the turn of the one before, and returns the first
+    /// that is ready.
+    fn first_ready(
+        &mut self,
+        offers: &mut Vec<Request>,
+        ours: &QueuePairEndpoint,
+        private_data: &[u8],
+        deadline: Instant,
+        timeout: Duration,
+    ) -> Result<(Request, Option<Answer>)> {
+        let mut turn_ends = Instant::now();
+        let mut latest_end = turn_ends;
+        let (mut until, mut failure) = (None, None);
         loop {
             // All that has come: a client may have left meanwhile.
-            self.answer_until(Some(deadline))?;
+            for _ in 0..AT_ONCE {
+                let Some(answer) = self.receive(until.take())? else {
+                    break;
+                };
+                let acceptor = &self.acceptor;
+                let ready = offers.iter().position(|any| acceptor.is_ready(any.id()));
+                if let Some(ready) = ready {
+                    return Ok((offers.remove(ready), answer));
+                }
+                let now = Instant::now();
+                if let (Some(again), Some(offer)) = (&answer, offers.last())
+                    && again.to == offer.from()
+                {
+                    turn_ends = latest_end.min(now + TURN);
+                }
+                self.send(answer);
+                if now >= deadline {
+                    break;
+                }
+            }
             let now = Instant::now();
-            if let Some(request) = self.acceptor.next_request(now) {
-                return Ok(request);
+            offers.retain(|offer| {
+                let Some(outcome) = self.acceptor.outcome(offer.id(), now) else {
+                    return true;
+                };
+                if let Err(error) = outcome {
+                    let from = offer.from();
+                    contained::log(
+                        Level::Debug,
+                        format_args!("{from:?} is not connected: {error}"),
+                    );
+                    failure = Some(error);
+                }
+                false
+            });
+            let has_turn = offers.is_empty() || now >= turn_ends;
+            if now < deadline
+                && has_turn
+                && let Some(request) = self.acceptor.next_request(now)
+            {
+                let (len, max) = (private_data.len(), request.max_private_data());
+                if len > max {
+                    let error = ExchangeError::PrivateDataBeyondMtu { len, max };
+                    failure = Some(self.refuse(request.id(), error));
+                    continue;
+                }
+                if let Some(before) = offers.last() {
+                    self.acceptor.withdraw(before.id());
+                }
+                let answer = self
+                    .acceptor
+                    .answer(request.id(), ours, private_data, now)?;
+                self.send(Some(answer));
+                offers.push(request);
+                turn_ends = Instant::now() + TURN;
+                latest_end = turn_ends + TURN;
+                continue;
+            }
+            if offers.is_empty()
+                && let Some(error) = failure.take()
+            {
+                return Err(error.into());
             }
             if now >= deadline {
-                let (what, after) = ("connect", Some(timeout));
+                let (what, after) = match offers.is_empty() {
+                    true => ("connect", Some(timeout)),
+                    false => ("answer", None),
+                };
                 return Err(ExchangeError::TimedOut { what, after }.into());
             }
-            let _any = self.answer_one(Some(deadline))?;
+            let acceptor = &self.acceptor;
+            let due = offers.iter().filter_map(|offer| acceptor.due(offer.id()));
+            let turn_ends = (now < turn_ends && !offers.is_empty()).then_some(turn_ends);
+            until = due.chain(turn_ends).chain([deadline]).min();
         }
     }
 
-    /// Waits until a client that was answered is connected.
+    /// Waits until a client that was ready is connected.
     fn outcome(&mut self, id: RequestId, deadline: Instant) -> Result<()> {
         loop {
             self.answer_until(Some(deadline))?;
@@ -265,9 +369,12 @@ impl<T: Connected> PreparedChannel<T> {
     /// [`connect_over_datagrams`](Self::connect_over_datagrams). If the client's last datagram is
     /// lost, this takes a quarter of a second longer.
     ///
-    /// A client that does not confirm is abandoned after five seconds of silence, with an error here.
-    /// While another waits, this takes one second, or two if the client is not silent; the next call
-    /// accepts the other, before further clients of the silent one's port.
+    /// This side's queue pair is connected when a client is ready, and until then it is no client's. While others
+    /// wait, a client has 300 ms of silence to become ready, or 600 ms if it asks again. Then the next one is sent
+    /// the same offer, and the first that is ready is accepted: so a client that never confirms delays another no
+    /// longer. One that becomes ready too late is refused. One that has not received the offer,
+    /// and clients whose turn has not come, wait for the next call. If no other waits, a client that is silent
+    /// for five seconds, or refuses, is an error here.
     ///
     /// If every answer to a client was lost, the client may have failed although this side has its
     /// channel. Then the first request that this side sends to it fails.
@@ -282,21 +389,14 @@ impl<T: Connected> PreparedChannel<T> {
         private_data: &[u8],
     ) -> Result<(T, Vec<u8>)> {
         let deadline = exchange::deadline(Instant::now(), timeout);
-        let request = listener.request(deadline, timeout)?;
-        let (id, ours) = (request.id(), self.endpoint());
-        let (len, max) = (private_data.len(), request.max_private_data());
-        if len > max {
-            let error = ExchangeError::PrivateDataBeyondMtu { len, max };
-            return Err(listener.refuse(id, error).into());
-        }
+        let ours = self.endpoint();
+        let (request, confirm) = listener.offer(&ours, private_data, deadline, timeout)?;
+        let id = request.id();
         let connected = match self.handshake(&request.peer().endpoint) {
             Ok(connected) => connected,
             Err(error) => return Err(listener.refuse(id, error)),
         };
-        let answer = listener
-            .acceptor
-            .answer(id, &ours, private_data, Instant::now())?;
-        listener.send(Some(answer));
+        listener.send(confirm);
         listener.outcome(id, deadline)?;
         let _left = listener.datagrams.flush(Some(LEAVING));
         Ok((connected, request.peer().private_data.clone()))

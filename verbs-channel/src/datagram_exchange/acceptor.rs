@@ -109,13 +109,20 @@ impl Acceptor {
     ) -> Option<Answer> {
         let (session, message) = wire::parse(datagram)?;
         self.forget_the_silent(now);
-        let at = self.exchanges.iter().position(|exchange| {
+        let mut at = self.exchanges.iter().position(|exchange| {
             let Session { client, server } = exchange.session;
             // A client has no number of the server before it is accepted.
             exchange.from == *from
                 && client == session.client
                 && (session.server == 0 || session.server == server)
         });
+        if let (Message::Request { .. }, Some(found)) = (&message, at)
+            && let Some(State::Answered(None, _)) = self.exchanges.get(found).map(|any| &any.state)
+        {
+            // It has not received what was withdrawn: it waits again, as if it were new.
+            let _withdrawn = self.exchanges.remove(found);
+            at = None;
+        }
         let bytes = match at.and_then(|at| self.exchanges.get_mut(at)) {
             Some(exchange) => {
                 let answer = exchange.received(session, message, now);
@@ -207,7 +214,11 @@ impl Acceptor {
             .and_then(Exchange::take)
     }
 
-    /// Accepts a client: this side's handshake is done. Returns the datagram to send.
+    /// Accepts a client. Returns the datagram to send.
+    ///
+    /// Either this side's handshake is done, or it is done when the client [is ready](Self::is_ready), before the
+    /// answer to its READY is sent. In the second way one queue pair can be offered to several clients: the first
+    /// that is ready gets it, and the others are [abandoned](Self::abandon).
     ///
     /// # Errors
     ///
@@ -231,11 +242,28 @@ impl Acceptor {
         }
         wire::check(private_data, wire::max_of_accept(exchange.max_payload))?;
         let bytes = wire::accept(exchange.session, endpoint, private_data);
-        exchange.state = State::Answered(bytes.clone(), now);
+        exchange.state = State::Answered(Some(bytes.clone()), now);
         // No datagrams were received during the handshake.
         exchange.last_active = now;
         let to = exchange.from;
         Ok(Answer { to, bytes })
+    }
+
+    /// Stops repeating an [answer](Self::answer) that may have been lost: if the client asks again, its request ends
+    /// with [`ExchangeError::Over`], and it waits like a new one. It can still become [ready](Self::is_ready).
+    pub fn withdraw(&mut self, id: RequestId) {
+        if let Some(exchange) = self.find(id)
+            && let State::Answered(accept, _) = &mut exchange.state
+        {
+            *accept = None;
+        }
+    }
+
+    /// Whether the READY of a client that was answered has arrived.
+    #[must_use]
+    pub fn is_ready(&self, id: RequestId) -> bool {
+        let exchange = self.exchanges.iter().find(|known| known.is(id));
+        exchange.is_some_and(|exchange| matches!(exchange.state, State::Ready(..)))
     }
 
     /// Refuses a client, and forgets it. Returns the datagram to send, which is not repeated: the client

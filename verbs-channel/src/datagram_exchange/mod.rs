@@ -9,10 +9,10 @@
 //! REQUEST: cookie 0, endpoint, private data   ──►   nothing is kept
 //!                             ◄──  COOKIE: a number for this client
 //! REQUEST: the cookie, the same               ──►   this proves that the client receives: it waits
-//!                                                   (handshake)
 //!                             ◄──  ACCEPT: endpoint, private data
 //! (handshake)
-//! READY                                       ──►   the server can send
+//! READY                                       ──►   (handshake, unless it was done before ACCEPT)
+//!                                                   the server can send
 //!                             ◄──  CONFIRM
 //! the client can send; DONE                   ──►   the server has nothing left to answer
 //! ```
@@ -39,7 +39,8 @@
 //!   that is posted on that channel fails. This happens only if every CONFIRM is lost; no exchange
 //!   over datagrams can exclude it.
 //! - The server abandons a client that is silent for five seconds. While another client waits, one second
-//!   of silence is enough, or two without READY.
+//!   of silence is enough, or two without READY. A server whose handshake follows READY can offer its endpoint
+//!   to the next client before that: see [`Acceptor::answer`].
 //!
 //! # Memory
 //!

@@ -63,8 +63,8 @@ pub(super) enum State {
     Waiting(Peer),
     /// The handshake is being done.
     Taken,
-    /// The handshake is done: this is the ACCEPT, and when it was first sent.
-    Answered(Vec<u8>, Instant),
+    /// ACCEPT was sent: this is it, unless it was withdrawn, and when it was first sent.
+    Answered(Option<Vec<u8>>, Instant),
     /// READY has come, then. This is whether DONE has, too.
     Ready(Instant, bool),
     /// The client does not connect.
@@ -149,7 +149,7 @@ impl Exchange {
         self.last_active = self.last_active.max(now);
         let is_certain = session == self.session;
         match (&mut self.state, message) {
-            (State::Answered(accept, _), Message::Request { .. }) => Some(accept.clone()),
+            (State::Answered(accept, _), Message::Request { .. }) => accept.clone(),
             (State::Answered(..), Message::Ready) if is_certain => {
                 self.state = State::Ready(now, false);
                 Some(wire::confirm(session))

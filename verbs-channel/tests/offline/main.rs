@@ -63,6 +63,7 @@ mod stuck;
 mod swapped;
 mod thread_domains;
 mod transfers;
+mod unconfirmed;
 mod unflushed;
 mod waits;
 

@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(60);
 
 /// The queue pair of the other side.
-fn theirs() -> QueuePairEndpoint {
+pub(crate) fn theirs() -> QueuePairEndpoint {
     let psn = PacketSequenceNumber::new(0x0003_2177).unwrap();
     let endpoint = QueuePairEndpoint::builder(0x4321, psn);
     endpoint.gid(peer(9).gid()).build().unwrap()

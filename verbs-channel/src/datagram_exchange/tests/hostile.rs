@@ -217,6 +217,53 @@ fn client_that_never_confirms_gives_way_to_one_that_waits() {
 }
 
 #[test]
+fn client_that_lost_an_offer_which_was_withdrawn_waits_again() {
+    let mut pair = Pair::new();
+    let request = pair.requests();
+    let first = pair.acceptor.next_request(pair.now).unwrap().id();
+    let offer = |acceptor: &mut Acceptor, id, psn, now| {
+        acceptor.answer(id, &endpoint(0x99, psn), b"", now).unwrap()
+    };
+    let lost = offer(&mut pair.acceptor, first, 9, pair.now);
+    assert_eq!(pair.server_gets(&request), Some(lost.bytes.clone()));
+    pair.acceptor.withdraw(first);
+    assert!(pair.acceptor.outcome(first, pair.now).is_none());
+    assert_eq!(pair.server_gets(&request), None);
+    let over = pair.acceptor.outcome(first, pair.now).unwrap().unwrap_err();
+    assert!(matches!(over, ExchangeError::Over), "{over}");
+    // The next offer is another's, for which READY to the first does not count.
+    let second = pair.acceptor.next_request(pair.now).unwrap().id();
+    let _answer = offer(&mut pair.acceptor, second, 10, pair.now);
+    pair.connector.received(&lost.bytes);
+    pair.connector.ready();
+    let ready = pair.client_sends().unwrap();
+    let unknown = pair.server_gets(&ready).unwrap();
+    assert!(!pair.acceptor.is_ready(second));
+    pair.connector.received(&unknown);
+    let refused = pair.client_error();
+    assert!(
+        matches!(refused, ExchangeError::Refused { .. }),
+        "{refused}"
+    );
+}
+
+#[test]
+fn client_that_received_an_offer_which_was_withdrawn_can_be_ready() {
+    let mut pair = Pair::new();
+    let (id, _accept) = pair.accepted();
+    pair.acceptor.withdraw(id);
+    pair.connector.ready();
+    let ready = pair.client_sends().unwrap();
+    assert!(!pair.acceptor.is_ready(id));
+    let confirm = pair.server_gets(&ready).unwrap();
+    assert!(pair.acceptor.is_ready(id));
+    pair.connector.received(&confirm);
+    let done = pair.client_sends().unwrap();
+    assert_eq!(pair.server_gets(&done), None);
+    pair.acceptor.outcome(id, pair.now).unwrap().unwrap();
+}
+
+#[test]
 #[cfg_attr(miri, ignore = "takes minutes, and the protocol has no unsafe code")]
 fn any_bytes_are_survived() {
     let mut numbers = Numbers(verbs_core::random());
