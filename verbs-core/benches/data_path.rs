@@ -24,7 +24,7 @@ const BATCH: usize = 16;
 const PAGES: usize = 64;
 const REMOTE: u64 = 0x7000_0000;
 
-/// What every loop works on.
+/// The objects that every loop uses.
 struct Bench {
     qp: QueuePair,
     cq: CompletionQueue,
@@ -99,7 +99,7 @@ impl Bench {
         let mut wr_id = 0;
         while wr_id < count {
             check(chain.set_wr_id(0, wr_id));
-            // SAFETY: as in `send1`.
+            // SAFETY: `region` outlives the wait, and is not written to.
             check(unsafe { self.qp.post_chain(&mut chain, ..) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
             wr_id += 1;
@@ -114,7 +114,7 @@ impl Bench {
         let mut wr_id = 0;
         while wr_id < count {
             request.set_wr_id(wr_id);
-            // SAFETY: as in `send1`.
+            // SAFETY: `region` outlives the wait, and is not written to.
             check(unsafe { self.qp.post_send(slice::from_mut(&mut request)) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
             wr_id += 1;
@@ -129,7 +129,7 @@ impl Bench {
         while wr_id < count {
             let mut list = [message; 2];
             let mut request = [SendWorkRequest::new(&mut list).wr_id(wr_id)];
-            // SAFETY: as in `send1`.
+            // SAFETY: `region` outlives the wait, and is not written to.
             check(unsafe { self.qp.post_send(&mut request) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
             wr_id += 1;
@@ -159,7 +159,7 @@ impl Bench {
         let mut wr_id = 0;
         while wr_id < count {
             check(chain.set_wr_id(0, wr_id));
-            // SAFETY: as in `recv1`.
+            // SAFETY: `region` outlives the wait, and is not accessed.
             check(unsafe { self.qp.post_receive_chain(&mut chain, ..) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
             wr_id += 1;
@@ -174,7 +174,7 @@ impl Bench {
         let mut wr_id = 0;
         while wr_id < count {
             request.set_wr_id(wr_id);
-            // SAFETY: as in `recv1`.
+            // SAFETY: `region` outlives the wait, and is not accessed.
             check(unsafe { self.qp.post_receive(slice::from_mut(&mut request)) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
             wr_id += 1;
@@ -196,7 +196,7 @@ impl Bench {
         let mut wr_id = 0;
         while wr_id < count {
             let mut request = [ReceiveWorkRequest::new(&mut list).wr_id(wr_id)];
-            // SAFETY: as in `recv1`.
+            // SAFETY: `region` outlives the wait, and is not accessed.
             check(unsafe { srq.post_receive(&mut request) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
             wr_id += 1;
@@ -219,7 +219,8 @@ impl Bench {
         while wr_id < count {
             let mut list = [message];
             let mut request = [DatagramWorkRequest::to(&mut list, &ah, &peer).wr_id(wr_id)];
-            // SAFETY: as in `send1`; the handle is destroyed after the loop.
+            // SAFETY: `region` outlives the wait, and is not written to; the handle is destroyed
+            // after the loop.
             check(unsafe { qp.post_send(&mut request) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
             wr_id += 1;
@@ -234,7 +235,7 @@ impl Bench {
         let mut wr_id = 0;
         while wr_id < count {
             let mut request = [ReceiveWorkRequest::new(&mut list).wr_id(wr_id)];
-            // SAFETY: as in `recv1`.
+            // SAFETY: `region` outlives the wait, and is not accessed.
             check(unsafe { qp.post_receive(&mut request) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
             wr_id += 1;
@@ -265,7 +266,7 @@ impl Bench {
                 wr_id += 1;
                 request
             });
-            // SAFETY: as in `send1`.
+            // SAFETY: `region` outlives the wait, and is not written to.
             check(unsafe { self.qp.post_send(&mut requests) });
             wait_for(&self.cq, &mut slots, first, BATCH as u64);
             batch += 1;
@@ -282,7 +283,7 @@ impl Bench {
             for (wr_id, &message) in (first..).zip(&messages) {
                 let mut list = [message];
                 let mut request = [SendWorkRequest::new(&mut list).wr_id(wr_id)];
-                // SAFETY: as in `send1`.
+                // SAFETY: `region` outlives the wait, and is not written to.
                 check(unsafe { self.qp.post_send(&mut request) });
             }
             wait_for(&self.cq, &mut slots, first, BATCH as u64);
@@ -302,7 +303,7 @@ impl Bench {
         while batch < count {
             let first = batch * BATCH as u64;
             chain.set_wr_ids(first);
-            // SAFETY: as in `send1`.
+            // SAFETY: `region` outlives the wait, and is not written to.
             check(unsafe { self.qp.post_chain(&mut chain, ..) });
             wait_for(&self.cq, &mut slots, first, BATCH as u64);
             batch += 1;
@@ -320,7 +321,7 @@ impl Bench {
         let mut wr_id = 0;
         while wr_id < count {
             check(chain.set_wr_id(BATCH - 1, wr_id));
-            // SAFETY: as in `send1`.
+            // SAFETY: `region` outlives the wait, and is not written to.
             check(unsafe { self.qp.post_chain(&mut chain, ..) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
             wr_id += 1;
@@ -344,7 +345,7 @@ impl Bench {
                 check(chain.set(index, *message, remote));
             }
             check(chain.set_wr_id(PAGES - 1, wr_id));
-            // SAFETY: as in `send1`.
+            // SAFETY: `region` outlives the wait, and is not written to.
             check(unsafe { self.qp.post_chain(&mut chain, ..) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
             wr_id += 1;

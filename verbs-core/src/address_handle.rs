@@ -53,7 +53,7 @@ impl ProtectionDomain {
             let unknown = self.context().unknown_port(attr.as_raw().port_num);
             unknown.unwrap_or_else(|| explain(error, self.context(), attr))
         })?;
-        // SAFETY: it is new, and the PD is kept next to it.
+        // SAFETY: the object is new, and the PD is kept next to it.
         let ah = unsafe { Handle::new(ah) };
         Ok(AddressHandle {
             ah,

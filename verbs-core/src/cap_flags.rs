@@ -27,7 +27,7 @@ use verbs_sys::{
 use crate::macros::flags_as_text;
 
 bitflags::bitflags! {
-    /// What a device can do, from [`DeviceAttr::device_cap_flags`].
+    /// Capabilities of a device, from [`DeviceAttr::device_cap_flags`].
     ///
     /// The flags print and parse as C's names without their prefix: `RC_RNR_NAK_GEN | XRC`.
     ///
@@ -114,7 +114,7 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What else a device can do, from
+    /// Further capabilities of a device, from
     /// [`DeviceAttrEx::device_cap_flags_ex`](crate::DeviceAttrEx::device_cap_flags_ex).
     ///
     /// The flags print and parse as C's names without their prefix:
@@ -144,8 +144,8 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What a port can do, from [`PortAttr::port_cap_flags`](crate::PortAttr::port_cap_flags). Most are
-    /// InfiniBand's.
+    /// Capabilities of a port, from [`PortAttr::port_cap_flags`](crate::PortAttr::port_cap_flags).
+    /// Most are InfiniBand's.
     ///
     /// The flags print and parse as C's names without their prefix: `CM_SUP | IP_BASED_GIDS`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -230,8 +230,8 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What else a port can do, from [`PortAttr::port_cap_flags2`](crate::PortAttr::port_cap_flags2). All
-    /// are InfiniBand's.
+    /// Further capabilities of a port, from
+    /// [`PortAttr::port_cap_flags2`](crate::PortAttr::port_cap_flags2). All are InfiniBand's.
     ///
     /// The flags print and parse as C's names without their prefix:
     /// `LINK_WIDTH_2X_SUP | LINK_SPEED_HDR_SUP`.

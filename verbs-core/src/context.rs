@@ -81,7 +81,7 @@ impl Device {
             }
             Err(error) => return Err(error),
         };
-        // SAFETY: it is new, and has a reference to the device of its own.
+        // SAFETY: the object is new, and has a reference to the device of its own.
         let context = unsafe { Handle::new(context) };
         let context = Context::new(context, self.clone());
         // Waiting is done by poll(2), with a bound; reading must never block.
@@ -133,7 +133,7 @@ impl Context {
         let device = unsafe { (*context.as_ptr()).device };
         // SAFETY: an open context keeps its device.
         let device = unsafe { Device::listed(device) }?;
-        // SAFETY: as for the device.
+        // SAFETY: the caller has an open context, whose descriptor is not changed.
         let fd = unsafe { (*context.as_ptr()).async_fd };
         // SAFETY: an open context keeps it open.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -316,7 +316,7 @@ impl fmt::Debug for Context {
 #[doc = man!("ibv_fork_init")]
 #[doc(alias = "ibv_fork_init")]
 pub fn fork_init() -> Result<()> {
-    // SAFETY: it takes no arguments, and synchronises with other verbs by itself.
+    // SAFETY: `ibv_fork_init` takes no arguments, and synchronises with other verbs by itself.
     ret::errno("ibv_fork_init", unsafe { ibv_fork_init() })
 }
 

@@ -106,7 +106,7 @@ impl Device {
     pub(crate) unsafe fn listed(device: *mut ibv_device) -> Result<Self> {
         // SAFETY: the caller keeps it.
         let name = unsafe { ibv_get_device_name(device) };
-        // SAFETY: it is a C string inside the device.
+        // SAFETY: the name is a C string inside the device.
         let name = unsafe { CStr::from_ptr(name) };
         // The library keeps one object for each device; a list may have a new one if it was
         // unplugged, and a device of the same name is there again.
@@ -147,7 +147,7 @@ impl Device {
         if name.is_null() {
             return "";
         }
-        // SAFETY: it is a C string inside the device, and is not changed.
+        // SAFETY: the name is a C string inside the device, and is not changed.
         let name = unsafe { CStr::from_ptr(name) };
         name.to_str().unwrap_or("(a name that is not UTF-8)")
     }
@@ -210,7 +210,7 @@ impl Device {
     pub fn node(&self) -> PathBuf {
         // SAFETY: the list keeps the device.
         let name = unsafe { &raw const (*self.as_ptr()).dev_name };
-        // SAFETY: it is a C string inside the device, and is not changed.
+        // SAFETY: the path is a C string inside the device, and is not changed.
         let name = unsafe { CStr::from_ptr(name.cast()) };
         PathBuf::from("/dev/infiniband").join(name.to_string_lossy().as_ref())
     }
@@ -238,13 +238,13 @@ impl fmt::Debug for Device {
 
 // SAFETY: libibverbs counts references to a device atomically and changes nothing else in it.
 unsafe impl Send for List {}
-// SAFETY: as above.
+// SAFETY: libibverbs counts references to a device atomically and changes nothing else in it.
 unsafe impl Sync for List {}
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: it came from `ibv_get_device_list`; each `Device` in it is gone, and an open
-        // context has a reference of its own.
+        // SAFETY: the list came from `ibv_get_device_list`; each `Device` in it is gone, and an
+        // open context has a reference of its own.
         unsafe { ibv_free_device_list(self.first.as_ptr()) };
     }
 }

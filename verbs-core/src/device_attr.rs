@@ -101,13 +101,13 @@ impl DeviceAttr {
         Guid::from_be(self.attr.sys_image_guid)
     }
 
-    /// What the device can do.
+    /// Capabilities of the device.
     #[must_use]
     pub const fn device_cap_flags(&self) -> DeviceCapFlags {
         DeviceCapFlags::from_bits_retain(self.attr.device_cap_flags)
     }
 
-    /// What the device's atomics are atomic with respect to.
+    /// Scope of the device's atomics.
     #[must_use]
     pub const fn atomic_cap(&self) -> AtomicCap {
         AtomicCap::from_raw(self.attr.atomic_cap.0)
@@ -244,7 +244,7 @@ impl DeviceAttrEx {
         OdpTransportCaps::from_bits_retain(self.attr.xrc_odp_caps)
     }
 
-    /// What else the device can do: the upper 32 bits of C's number. The lower ones are
+    /// Further capabilities of the device: the upper 32 bits of C's number. The lower ones are
     /// [`device_cap_flags`](DeviceAttr::device_cap_flags).
     #[must_use]
     pub const fn device_cap_flags_ex(&self) -> DeviceCapFlagsEx {
@@ -278,7 +278,7 @@ impl DeviceAttrEx {
         hca_core_clock: plain u64,
         /// How many receive work queues (`IBV_WQT_RQ`) there can be.
         max_wq_type_rq: plain u32,
-        /// What raw packet queue pairs can do, `IBV_RAW_PACKET_CAP_*`.
+        /// Capabilities of raw packet queue pairs, `IBV_RAW_PACKET_CAP_*`.
         raw_packet_caps: plain u32,
         /// How much memory of the device can be allocated, in bytes.
         max_dm_size: plain u64,
@@ -318,7 +318,7 @@ impl fmt::Debug for DeviceAttrEx {
 }
 
 open_enum! {
-    /// What a device's atomics are atomic with respect to.
+    /// Scope of a device's atomics: which other accesses they are atomic with.
     AtomicCap(u32), "ibv_atomic_cap";
     /// The device has no atomics.
     NONE = IBV_ATOMIC_NONE "IBV_ATOMIC_NONE",

@@ -22,7 +22,7 @@ pub(crate) fn last_errno() -> c_int {
 pub(crate) fn clear_errno() {
     // SAFETY: the call has no arguments.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: it is this thread's own, for as long as the thread runs.
+    // SAFETY: `errno` is this thread's own, and valid as long as the thread runs.
     unsafe { *errno = 0 };
 }
 

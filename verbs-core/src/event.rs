@@ -103,7 +103,7 @@ impl Context {
         let event_type = EventType::from_raw(event.event_type.0);
         // SAFETY: the event is fresh and not acknowledged, so what it is about is alive.
         let element = unsafe { element(event_type, &event.element) };
-        // SAFETY: it came from `ibv_get_async_event` and is acknowledged once.
+        // SAFETY: the event came from `ibv_get_async_event` and is acknowledged once.
         unsafe { ibv_ack_async_event(&raw mut event) };
         Ok(AsyncEvent {
             event_type,
@@ -112,7 +112,7 @@ impl Context {
     }
 }
 
-/// What an event is about, by its type.
+/// The object that an event concerns, which depends on its type.
 ///
 /// # Safety
 ///
@@ -171,7 +171,7 @@ unsafe fn element(
                 port_num: u8::try_from(port).unwrap_or(0),
             }
         }
-        // Of the device, or of a type that is newer than this crate.
+        // An event of the device, or of a type that is newer than this crate.
         _ => EventElement::Device,
     }
 }

@@ -38,7 +38,7 @@ fn epoll_of(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     if epoll < 0 {
         return Err(ret::from_errno("epoll_create1", last_errno()));
     }
-    // SAFETY: it is new, and has no other owner.
+    // SAFETY: the descriptor is new, and has no other owner.
     let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
     // Level-triggered: an event stays there for all waiters, even if one of them calls
     // epoll_wait(2) on a duplicate of the set. Each new event wakes all watchers of the set, so
@@ -66,7 +66,7 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
     if flags < 0 {
         return Err(ret::from_errno("fcntl", last_errno()));
     }
-    // SAFETY: as above.
+    // SAFETY: the descriptor is open; the call has no memory arguments.
     let ret = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) };
     ret::minus_one("fcntl", ret)
 }

@@ -42,7 +42,7 @@ use crate::{logged, ret};
 /// - Objects of this type may be used by any thread, and by several threads at once, except as the
 ///   contract of [`alloc_parent_domain`](crate::ProtectionDomain::alloc_parent_domain) says.
 pub(crate) unsafe trait Object {
-    /// What it is, for the log.
+    /// The object's name in the log.
     const NAME: &'static str;
 
     /// Destroys it.
@@ -72,7 +72,8 @@ impl<T: Object> Handle<T> {
     /// - `ptr` is alive, and is destroyed only by the handle.
     /// - Its parents live as long as the handle does.
     pub(crate) unsafe fn new(ptr: NonNull<T>) -> Self {
-        // SAFETY: the caller's promise; the verb of its type destroys it.
+        // SAFETY: the caller promises that `ptr` is alive and its parents outlive the handle; the
+        // verb of its type destroys it.
         unsafe { Self::foreign(ptr, Destroy::by_verb()) }
     }
 

@@ -117,7 +117,8 @@
 //! | timestamps, extended completion queues, `ibv_wr_*` | no |
 //! | raw Ethernet packets, flow steering, tag matching | no |
 //!
-//! What is missing can be called in [`verbs_sys`]; [`from_c`] lists it by name.
+//! [`from_c`] lists by name the parts of libibverbs that are missing here; they can be called in
+//! [`verbs_sys`].
 //!
 //! # Objects made by other libraries
 //!

@@ -106,7 +106,7 @@ macro_rules! code {
     };
 }
 
-/// What is printed for a constant: its name, unless there is a text of its own.
+/// Text of a constant: its name, unless it has a text of its own.
 macro_rules! text {
     ($constant:ident) => {
         stringify!($constant)

@@ -59,7 +59,7 @@ pub(crate) mod serde {
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    /// What a human-readable format may have.
+    /// A name or a number, as human-readable formats have.
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum TextOrCode<C> {

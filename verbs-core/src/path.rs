@@ -130,8 +130,8 @@ impl fmt::Debug for AhAttr {
     }
 }
 
-/// What can be chosen of the paths of a queue pair: the port and the GID they start from, and what is in
-/// each packet.
+/// Choices for the paths of a queue pair: the port and the GID they start from, and fields of each
+/// packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
     pub(crate) port_num: Option<u8>,

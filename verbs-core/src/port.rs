@@ -155,13 +155,13 @@ impl PortAttr {
         PhysState::from_raw(self.attr.phys_state)
     }
 
-    /// What the port can do.
+    /// Capabilities of the port.
     #[must_use]
     pub const fn port_cap_flags(&self) -> PortCapFlags {
         PortCapFlags::from_bits_retain(self.attr.port_cap_flags)
     }
 
-    /// What else the port can do: the second word of its capabilities, if it has
+    /// Further capabilities of the port: the second word of its capabilities, if it has
     /// [`CAP_MASK2_SUP`](PortCapFlags::CAP_MASK2_SUP).
     #[must_use]
     pub const fn port_cap_flags2(&self) -> PortCapFlags2 {
@@ -211,7 +211,7 @@ serde_getters! {
     sm_sl: plain u8,
     /// How long a packet may be in transit, as a code t: 4.096 µs × 2ᵗ.
     subnet_timeout: plain u8,
-    /// What the subnet manager has initialised, as a code of InfiniBand.
+    /// State that the subnet manager has initialised, as a code of InfiniBand.
     init_type_reply: plain u8,
     /// Flags of the port, `IBV_QPF_*`.
     flags: plain u8,

@@ -94,7 +94,7 @@ fn wiped_page() -> Option<*mut AtomicU32> {
 }
 
 fn unmap(page: *mut libc::c_void) {
-    // SAFETY: it was mapped by `wiped_page` with this length, and nothing else has its address.
+    // SAFETY: `page` was mapped by `wiped_page` with this length, and nothing else has its address.
     let _unmapped = unsafe { libc::munmap(page, LEN) };
 }
 
@@ -112,7 +112,7 @@ mod tests {
         assert!(child >= 0, "fork fails");
         if child == 0 {
             let status = run();
-            // SAFETY: it ends the child, which has no use for the handlers of its parent.
+            // SAFETY: `_exit` ends the child, which has no use for the handlers of its parent.
             unsafe { libc::_exit(status) };
         }
         let mut status = 0;

@@ -28,7 +28,7 @@ pub struct ProtectionDomain {
 #[derive(Debug)]
 struct Inner {
     pd: Handle<ibv_pd>,
-    // Of a parent domain: what it was made of.
+    // The domains that a parent domain was made of.
     parts: Option<(ProtectionDomain, ThreadDomain)>,
     // Another library made it: it may be a parent domain, of a domain that is not known.
     #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "for a check"))]
@@ -47,7 +47,7 @@ impl Context {
         // SAFETY: `self` keeps the `ibv_context` open for the whole call.
         let call = || unsafe { ibv_alloc_pd(self.as_ptr()) };
         let pd = ret::non_null("ibv_alloc_pd", call)?;
-        // SAFETY: it is new, and the context is kept next to it.
+        // SAFETY: the object is new, and the context is kept next to it.
         let pd = unsafe { Handle::new(pd) };
         Ok(ProtectionDomain::with_parts(pd, None, false, self))
     }
@@ -128,7 +128,7 @@ impl ProtectionDomain {
         // SAFETY: the context is open, both domains are alive, and `attr` is a local.
         let call = || unsafe { ibv_alloc_parent_domain(context.as_ptr(), &raw mut attr) };
         let pd = ret::non_null("ibv_alloc_parent_domain", call)?;
-        // SAFETY: it is new, and what it was made of is kept next to it.
+        // SAFETY: the domain is new, and its parts are kept next to it.
         let pd = unsafe { Handle::new(pd) };
         let parts = Some((self.root().clone(), td.clone()));
         Ok(Self::with_parts(pd, parts, false, context))

@@ -1,4 +1,4 @@
-//! What was rejected, and what was given with it.
+//! An error together with the value that was not consumed.
 
 use std::fmt;
 

@@ -57,7 +57,7 @@ const ENOIOCTLCMD: c_int = 515;
 pub(crate) fn from_errno(verb: &'static str, errno: c_int) -> Error {
     match errno {
         libc::EOPNOTSUPP | libc::ENOSYS | ENOTSUPP | ENOIOCTLCMD => Error::Unsupported { verb },
-        // Of `verbs-sys` with the feature `dlopen`.
+        // Returned by `verbs-sys` with the feature `dlopen`.
         libc::ELIBACC => Error::NoLibrary,
         errno => Error::Verb {
             verb,

@@ -44,7 +44,7 @@ impl Context {
         // SAFETY: `self` keeps the context open, and `attr` is a local.
         let call = || unsafe { ibv_alloc_td(self.as_ptr(), &raw mut attr) };
         let td = ret::non_null("ibv_alloc_td", call)?;
-        // SAFETY: it is new, and the context is kept next to it.
+        // SAFETY: the object is new, and the context is kept next to it.
         let td = unsafe { Handle::new(td) };
         let context = self.clone();
         Ok(ThreadDomain {

@@ -21,7 +21,7 @@ impl Device {
     pub fn sysfs_path(&self) -> PathBuf {
         // SAFETY: the list keeps the device.
         let path = unsafe { &raw const (*self.as_ptr()).ibdev_path };
-        // SAFETY: it is a C string inside the device, and is not changed.
+        // SAFETY: the path is a C string inside the device, and is not changed.
         let path = unsafe { CStr::from_ptr(path.cast()) };
         if path.is_empty() {
             return Path::new("/sys/class/infiniband").join(self.name());
@@ -70,9 +70,9 @@ impl Device {
     /// [node](Self::node). Devices without such a port come last.
     ///
     /// Within each of these groups, first come devices that have the CPU among their
-    /// [`near_cpus`](Self::near_cpus), then others by the distance between the CPU's NUMA node and theirs, then
-    /// those whose node is unknown, such as virtual ones. Of two that are equally near, the one whose ACTIVE port
-    /// is faster comes first, then the one whose name sorts first.
+    /// [`near_cpus`](Self::near_cpus), then others by the distance between the CPU's NUMA node and
+    /// theirs, then those whose node is unknown, such as virtual ones. Among equally near devices,
+    /// the one whose ACTIVE port is faster comes first, then the one whose name sorts first.
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
@@ -104,7 +104,7 @@ impl Device {
     /// first, then the others.
     ///
     /// First come devices on the node, then others by the distance of their node, then those whose
-    /// node is unknown. Of two that are equally near, the one whose ACTIVE port is faster comes
+    /// node is unknown. Among equally near devices, the one whose ACTIVE port is faster comes
     /// first, then the one whose name sorts first.
     ///
     /// # Errors
@@ -120,10 +120,10 @@ impl Device {
     /// All devices: first those that can be used, as for [`near_cpu`](Self::near_cpu), the nearest to a PCI device,
     /// such as a GPU or a drive, first, then the others.
     ///
-    /// The more bridges and switches two devices share on the way from the CPU, the nearer they are.
-    /// Where they share none, those on the same NUMA node come first, then others by the distance of
-    /// their nodes, then those whose place is unknown. Of two that are equally near, the one whose
-    /// ACTIVE port is faster comes first, then the one whose name sorts first.
+    /// The more bridges and switches two devices share on the way from the CPU, the nearer they
+    /// are. Where they share none, those on the same NUMA node come first, then others by the
+    /// distance of their nodes, then those whose place is unknown. Among equally near devices, the
+    /// one whose ACTIVE port is faster comes first, then the one whose name sorts first.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -291,7 +291,7 @@ impl Root {
         if row.len() == online.len() && online.contains(&node) {
             return online.into_iter().zip(row).collect();
         }
-        // What is certain without the table.
+        // Without the table, only the distance to the node itself is certain.
         vec![(node, LOCAL_DISTANCE)]
     }
 }

@@ -65,7 +65,7 @@ fn needed(program: &Path) -> Vec<String> {
     needed.map(str::to_owned).collect()
 }
 
-/// What the program prints, with the libraries of this folder before those of the machine.
+/// The program's output, with the libraries of this folder before those of the machine.
 fn runs(program: &Path, libraries: &Path) -> String {
     output(Command::new(program).env("LD_LIBRARY_PATH", libraries))
 }

@@ -2,13 +2,13 @@
 //!
 //! # Acknowledging events, exactly
 //!
-//! `ibv_destroy_cq` waits, forever if need be, until as many events have been acknowledged as were
-//! taken from the channel. So each event is counted on its queue under the channel's lock, in the
-//! same critical section that takes it, and counts are acknowledged in batches. Before a queue is
-//! destroyed, the last batch is acknowledged under that lock, and the queue's `cq_context` becomes null.
-//! From then on, an event of this queue is acknowledged by whoever takes it, at once, and
-//! `ibv_destroy_cq` waits for that as C requires. A queue that lives on, since another library owns it or
-//! the driver failed to destroy it, never leads to a record that has been freed.
+//! `ibv_destroy_cq` waits, forever if need be, until every event taken from the channel has been
+//! acknowledged. So each event is counted on its queue under the channel's lock, in the same
+//! critical section that takes it, and counts are acknowledged in batches. Before a queue is
+//! destroyed, the last batch is acknowledged under that lock, and the queue's `cq_context` becomes
+//! null. From then on, an event of this queue is acknowledged by whoever takes it, at once, and
+//! `ibv_destroy_cq` waits for that as C requires. A queue that lives on, since another library owns
+//! it or the driver failed to destroy it, never leads to a record that has been freed.
 // tidy: allow(circle): a completion queue and the channel of its events are made of each other
 #![expect(unsafe_code, reason = "owns an `ibv_comp_channel`")]
 
@@ -85,7 +85,7 @@ impl CompletionChannel {
         // SAFETY: the context is open, and kept next to the channel.
         let call = || unsafe { ibv_create_comp_channel(context.as_ptr()) };
         let channel = ret::non_null("ibv_create_comp_channel", call)?;
-        // SAFETY: it is new.
+        // SAFETY: the object is new.
         let channel = Self::new(unsafe { Handle::new(channel) }, context);
         // Waiting is done by poll(2), with a bound; reading must never block.
         fd::set_nonblocking(channel.raw_fd())?;
@@ -115,7 +115,7 @@ impl CompletionChannel {
         // SAFETY: the caller has a living channel, whose context is not changed.
         let of = unsafe { (*channel.as_ptr()).context };
         context.must_be(of, "the completion channel")?;
-        // SAFETY: as above.
+        // SAFETY: the caller has a living channel, whose descriptor is not changed.
         let fd = unsafe { (*channel.as_ptr()).fd };
         // SAFETY: a living channel keeps it open.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -324,7 +324,7 @@ impl fmt::Debug for CqEvent {
     }
 }
 
-/// Acknowledging takes a mutex of the queue's: once in so many events.
+/// Events acknowledged at once, as each call takes a mutex of the queue's.
 const ACK_BATCH: u32 = 64;
 
 /// A channel's record of one of its queues.

@@ -1,4 +1,4 @@
-//! What completions of received datagrams have beside.
+//! Fields that only completions of received datagrams have.
 
 use verbs_sys::{IBV_WC_GRH, ibv_wc};
 

@@ -171,7 +171,7 @@ impl CompletionQueue {
         };
         let filled = ptr::slice_from_raw_parts(first.cast::<WorkCompletion>(), found);
         // SAFETY: "returns a non-negative value equal to the number of completions found", at most
-        // as many as asked for (ibv_poll_cq(3)); slots are initialised since they were made, and a
+        // the number asked for (ibv_poll_cq(3)); slots are initialised since they were made, and a
         // `WorkCompletion` is an `ibv_wc`.
         let completions = unsafe { &*filled };
         Ok(PolledCompletions { completions })

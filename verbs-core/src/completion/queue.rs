@@ -154,7 +154,7 @@ impl CompletionQueueBuilder {
             let (limit, settings) = (("max_cq", max), "the capacity");
             causes::explain(error, &Call::Create { limit, settings })
         })?;
-        // SAFETY: it is new, and its parents are kept next to it.
+        // SAFETY: the object is new, and its parents are kept next to it.
         let handle = unsafe { Handle::new(cq) };
         Ok(CompletionQueue::new(handle, events, context))
     }
@@ -210,7 +210,7 @@ impl CompletionQueue {
         context.must_be(unsafe { (*cq.as_ptr()).context }, child)?;
         let events = channel.map(|channel| Arc::new(Events::new(channel)));
         if let Some(events) = &events {
-            // SAFETY: as above, for its channel.
+            // SAFETY: the caller has a living queue, whose channel is not changed.
             let of = unsafe { (*cq.as_ptr()).channel };
             if of != events.channel().as_ptr() {
                 let parent = "completion channel";
@@ -249,7 +249,7 @@ impl WeakQueue {
 }
 
 impl CompletionQueue {
-    /// How many completions it has room for: at least as many as requested.
+    /// How many completions it has room for: at least the number requested.
     #[must_use]
     #[doc(alias = "cqe")]
     pub fn min_capacity(&self) -> u32 {
@@ -416,10 +416,10 @@ impl Drop for Inner {
 
 // SAFETY: a CQ may be used from any thread (see `handle`).
 unsafe impl Send for CqPtr {}
-// SAFETY: as above.
+// SAFETY: a CQ may be used from any thread (see `handle`).
 unsafe impl Sync for CqPtr {}
 
-/// What C calls `cqe`, within the device's limit.
+/// C's `cqe`, within the device's limit.
 fn check_capacity(context: &Context, min_capacity: u32) -> Result<c_int> {
     let max = context.query_device()?.max_cqe();
     if min_capacity == 0 {

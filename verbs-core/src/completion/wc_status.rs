@@ -21,8 +21,9 @@ open_enum! {
     LOC_EEC_OP_ERR = IBV_WC_LOC_EEC_OP_ERR "IBV_WC_LOC_EEC_OP_ERR",
     /// A local element is not in a region of this protection domain: check `lkey` and PD.
     LOC_PROT_ERR = IBV_WC_LOC_PROT_ERR "IBV_WC_LOC_PROT_ERR",
-    /// The request was flushed: its queue pair got to `ERR` before it completed. Look at the first failure. Of a
-    /// send, write or atomic, the peer may have received all or a part, if the acknowledgement was missing.
+    /// The request was flushed: its queue pair got to `ERR` before it completed. Look at the first
+    /// failure. The peer may have received all or a part of a send, write or atomic, if only the
+    /// acknowledgement was missing.
     WR_FLUSH_ERR = IBV_WC_WR_FLUSH_ERR "IBV_WC_WR_FLUSH_ERR",
     /// A memory window could not be bound: check its access and its region's.
     MW_BIND_ERR = IBV_WC_MW_BIND_ERR "IBV_WC_MW_BIND_ERR",

@@ -112,7 +112,7 @@ fn find(groups: &mut [Group], gid: Gid, lid: u16) -> Option<&mut Group> {
 
 // SAFETY: any thread may use verbs objects: see `handle`.
 unsafe impl Send for Attached {}
-// SAFETY: as above.
+// SAFETY: any thread may use verbs objects: see `handle`.
 unsafe impl Sync for Attached {}
 
 impl Drop for Attached {

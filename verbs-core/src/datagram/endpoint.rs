@@ -182,8 +182,8 @@ impl DatagramEndpoint {
     }
 }
 
-/// What goes over the wire, unchecked. The version comes first, and missing fields are zeros, so
-/// that another version is reported as such.
+/// The wire format, unchecked. The version comes first, and missing fields are zeros, so that
+/// another version is reported as such.
 #[derive(Default)]
 #[cfg_attr(
     feature = "serde",

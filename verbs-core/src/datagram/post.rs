@@ -37,8 +37,7 @@ impl DatagramQueuePair {
     /// ([`close`](Self::close) returns `Ok`) or reset. An
     /// [`inline`](DatagramWorkRequest::inline) request holds its memory during this call only.
     ///
-    /// For each request that is posted (after an error these are the first ones, as many as
-    /// [`PostError::posted`] returns):
+    /// For each request that is posted (after an error these are the first [`PostError::posted`]):
     ///
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
     ///   request holds it.
@@ -84,10 +83,10 @@ impl DatagramQueuePair {
         let max = u64::from(self.max_payload());
         let is_too_long = |request: &WorkRequest<'l>| request.total_len() > max;
         let Some(at) = requests.iter().position(is_too_long) else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises the same for each request as `post` asks for.
             return unsafe { self.post(requests) };
         };
-        // SAFETY: as above.
+        // SAFETY: the caller promises the same for each request as `post` asks for.
         unsafe { self.post(&mut requests[..at]) }?;
         let found = requests[at].total_len();
         Err(PostError::too_long(at, found, self.max_payload()))
@@ -124,8 +123,7 @@ impl DatagramQueuePair {
     /// A receive *holds* its memory from this call until its own completion is polled, or until the
     /// queue pair is destroyed ([`close`](Self::close) returns `Ok`) or reset.
     ///
-    /// For each receive that is posted (after an error these are the first ones, as many as
-    /// [`PostError::posted`] returns):
+    /// For each receive that is posted (after an error these are the first [`PostError::posted`]):
     ///
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the receive
     ///   holds it.

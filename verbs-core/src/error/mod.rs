@@ -75,7 +75,7 @@ pub enum Error {
     /// No device has this name, GUID or index.
     #[error("no RDMA device has the {wanted}; available: {}", available.join(", "))]
     UnknownDevice {
-        /// What was asked for: `name "mlx5_0"`, `GUID …` or `index …`.
+        /// Device asked for: `name "mlx5_0"`, `GUID …` or `index …`.
         wanted: String,
         /// The names of the devices that exist.
         available: Vec<String>,
@@ -173,7 +173,7 @@ pub enum Error {
     Limit {
         /// C's name of the capacity.
         what: &'static str,
-        /// What was asked for.
+        /// Number asked for.
         asked: u64,
         /// The device's limit, if it is known.
         max: Option<u64>,

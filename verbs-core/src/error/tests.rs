@@ -1,4 +1,4 @@
-//! What errors print, alone and with their sources.
+//! Texts of errors, alone and with their sources.
 
 use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts};
 
@@ -294,7 +294,7 @@ fn no_error_repeats_its_source() {
             assert_debug_is_text(error);
         }
         assert_eq!(ErrorChain::new(&error).to_string(), alone.join(": "));
-        // Nor does what it becomes on its way up.
+        // A `Rejected` prints the same text, once.
         let refused = Rejected::new(error, ());
         assert_eq!(parts(&refused), alone);
         assert_debug_is_text(&refused);

@@ -1,4 +1,4 @@
-//! What a registration permits.
+//! Access that a registration permits.
 
 use std::ffi::c_int;
 
@@ -11,8 +11,7 @@ use verbs_sys::{
 use crate::macros::flags_as_text;
 
 bitflags::bitflags! {
-    /// What this side's requests and the peer's may do with a memory region, or through a queue
-    /// pair.
+    /// Access that local requests and the peer's have to a memory region, or through a queue pair.
     ///
     /// A peer needs the permission of both: the region's, and the queue pair's. This side's requests
     /// may always read.
@@ -48,9 +47,9 @@ bitflags::bitflags! {
         /// The device may write bytes into the region in any order, those of one message and those of several,
         /// which is faster on some hosts.
         ///
-        /// The bytes are in place once their completion, or a later one, has been polled. A flag in the
-        /// memory does not show that they are. Of two writes to the same bytes that are in flight at once, the
-        /// older one may win. Devices may ignore `RELAXED_ORDERING`.
+        /// The bytes are in place once their completion, or a later one, has been polled. A flag in
+        /// the memory does not show that they are. If two writes to the same bytes are in flight at
+        /// once, the older one may win. Devices may ignore `RELAXED_ORDERING`.
         #[doc(alias = "IBV_ACCESS_RELAXED_ORDERING")]
         const RELAXED_ORDERING = IBV_ACCESS_RELAXED_ORDERING.0;
 
@@ -65,7 +64,7 @@ impl AccessFlags {
         .union(Self::REMOTE_READ)
         .union(Self::REMOTE_ATOMIC);
 
-    /// What lets no peer in.
+    /// Flags without remote access.
     pub(crate) const PRIVATE: Self = Self::LOCAL_WRITE
         .union(Self::ON_DEMAND)
         .union(Self::HUGETLB)

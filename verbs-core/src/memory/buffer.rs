@@ -1,4 +1,4 @@
-//! What can be registered: owners and borrowers of stable bytes.
+//! Buffers that can be registered: owners and borrowers of stable bytes.
 #![expect(unsafe_code, reason = "the contract of memory a device may write")]
 
 use std::ptr::NonNull;
@@ -108,7 +108,7 @@ unsafe impl<T: Plain> Buffer for &mut [T] {
     }
 }
 
-// SAFETY: as for a borrowed slice.
+// SAFETY: a mutable borrow is exclusive while it lives, and does not move the array.
 unsafe impl<T: Plain, const N: usize> Buffer for &mut [T; N] {
     type Item = T;
 

@@ -84,7 +84,7 @@ impl ProtectionDomain {
         let call = || unsafe { ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, flags) };
         let mr = ret::non_null("ibv_reg_dmabuf_mr", call)
             .map_err(|error| explain(error, self, (None, len, iova), access))?;
-        // SAFETY: it is new, and the PD is kept next to it.
+        // SAFETY: the object is new, and the PD is kept next to it.
         let mr = unsafe { Handle::new(mr) };
         Ok(DmabufRegion {
             registration: Unowned::new(mr, iova, len, self, keepalive),

@@ -62,7 +62,7 @@ pub trait Gather: Element {}
 pub trait Scatter: Element {}
 
 impl Gather for GatherElement<'_> {}
-// What may be written may be read: a buffer that is lent to be sent comes back to be filled again.
+// Writable memory can also be sent: after the send, the same buffer can be filled again.
 impl Gather for ScatterElement<'_> {}
 impl Gather for Sge {}
 impl Scatter for ScatterElement<'_> {}
@@ -306,7 +306,8 @@ impl Deref for ScatterElement<'_> {
 
 impl DerefMut for ScatterElement<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `deref`, and `self` is borrowed mutably.
+        // SAFETY: `new` got initialised bytes that are this element's alone, and `self` is borrowed
+        // mutably.
         unsafe { slice_mut(start(&self.sge), self.sge.length) }
     }
 }

@@ -19,8 +19,9 @@ use crate::logged;
 /// For huge pages the device and the processor need fewer entries in their translation tables.
 ///
 /// The pages must have been reserved by the machine's administrator, in
-/// `/proc/sys/vm/nr_hugepages`. If there are too few, or the control group of this process may not have so much of
-/// them, making the buffer is an error: it does not fall back to pages of the usual size.
+/// `/proc/sys/vm/nr_hugepages`. If there are too few, or the control group of this process may not
+/// have enough of them, making the buffer is an error: it does not fall back to pages of the usual
+/// size.
 ///
 /// All pages are there when the buffer has been made, on the NUMA node of the thread that made it if it has any.
 ///
@@ -196,14 +197,14 @@ impl Deref for HugePages {
 
 impl DerefMut for HugePages {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `deref`, and it is borrowed mutably.
+        // SAFETY: the mapping is this value's, zeroed at first, and borrowed mutably with it.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and is not used after this.
+        // SAFETY: the memory was mapped with this length, and is not used after this.
         let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         if ret != 0 {
             let error = io_error(last_errno());
@@ -221,9 +222,9 @@ impl fmt::Debug for HugePages {
     }
 }
 
-// SAFETY: it owns its mapping, as a box owns its bytes.
+// SAFETY: `HugePages` owns its mapping, as a box owns its bytes.
 unsafe impl Send for HugePages {}
-// SAFETY: as above; by reference there are only `&[u8]`.
+// SAFETY: the mapping has no owner but this value; by reference there are only `&[u8]`.
 unsafe impl Sync for HugePages {}
 
 #[cfg(test)]

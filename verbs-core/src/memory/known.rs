@@ -70,7 +70,7 @@ mod table {
     }
 
     struct Table {
-        // By the key, and by a number of its own: devices give the same keys.
+        // Keyed by the region's key and a number of its own, as two devices may give the same key.
         regions: BTreeMap<(u32, u64), Region>,
         next: u64,
     }

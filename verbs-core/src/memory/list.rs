@@ -50,7 +50,7 @@ pub(crate) fn as_sge<E: Element>(element: &E) -> ibv_sge {
 ///
 /// # Safety
 ///
-/// The list has so many elements, as that which `compact` returned, and is still borrowed.
+/// `first` and `count` came from `compact`, and the list is still borrowed.
 #[inline]
 pub(crate) unsafe fn total_len(first: *const ibv_sge, count: usize) -> u64 {
     // SAFETY: the caller has them from `compact`.

@@ -45,8 +45,8 @@ impl<E: Part> Iterator for Chunks<E> {
         if length == 0 {
             return None;
         }
-        // SAFETY: it is within the element, which `self` owns and does not hand out, and begins
-        // where the part before it ended.
+        // SAFETY: the part is within the element, which `self` owns and does not hand out, and
+        // begins where the part before it ended.
         let chunk = unsafe { self.element.sub(self.start, length) };
         self.start += length;
         Some(chunk)

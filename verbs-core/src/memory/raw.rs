@@ -86,7 +86,7 @@ impl ProtectionDomain {
         keepalive: K,
     ) -> Result<RawRegion<K>> {
         let iova = ptr.as_ptr().expose_provenance() as u64;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises what `register_raw_iova` asks for.
         unsafe { self.register_raw_iova(ptr, len, iova, access, keepalive) }
     }
 

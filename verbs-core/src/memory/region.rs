@@ -133,7 +133,8 @@ impl<B: Buffer> MemoryRegion<B> {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         let Registration { ptr, len, .. } = self.registration;
-        // SAFETY: as for `deref`; a `Plain` number has no padding, so its bytes are initialised.
+        // SAFETY: `Buffer` keeps the memory valid, and a `Plain` number has no padding, so its
+        // bytes are initialised. A post that writes here promises that no slice is live meanwhile.
         unsafe { from_raw_parts(ptr.as_ptr(), len) }
     }
 
@@ -141,8 +142,8 @@ impl<B: Buffer> MemoryRegion<B> {
     #[must_use]
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         let Registration { ptr, len, .. } = self.registration;
-        // SAFETY: as for `as_bytes`, and `self` is borrowed mutably; any bytes are valid numbers of a
-        // `Plain` type.
+        // SAFETY: `Buffer` keeps the memory valid, `self` is borrowed mutably, and any bytes are
+        // valid numbers of a `Plain` type.
         unsafe { from_raw_parts_mut(ptr.as_ptr(), len) }
     }
 
@@ -190,7 +191,8 @@ impl<B: Buffer> Deref for MemoryRegion<B> {
 impl<B: Buffer> DerefMut for MemoryRegion<B> {
     fn deref_mut(&mut self) -> &mut [B::Item] {
         let (first, count) = self.registration.items();
-        // SAFETY: as for `deref`, and `self` is borrowed mutably.
+        // SAFETY: `Buffer` keeps the memory valid, the items are `Plain`, and `self` is borrowed
+        // mutably.
         unsafe { from_raw_parts_mut(first.as_ptr(), count) }
     }
 }
@@ -225,13 +227,13 @@ impl<B: Buffer> Registration<B> {
         // The buffer moves first, and its address is taken after: moving a `Box` or a `&mut` ends
         // every pointer that was taken before. In a `MaybeUninit` it moves without that.
         let mut buffer = MaybeUninit::new(buffer);
-        // SAFETY: it was initialised on the line above.
+        // SAFETY: `buffer` was initialised on the line above.
         let bytes = bytes(unsafe { buffer.assume_init_mut() });
         // SAFETY: `Buffer` guarantees it.
         let mr = match unsafe { reg_mr(pd, bytes, access) } {
             Ok(mr) => mr,
             Err(error) => {
-                // SAFETY: it is still initialised, and was not registered.
+                // SAFETY: `buffer` is still initialised, and was not registered.
                 let buffer = unsafe { buffer.assume_init() };
                 return Err(Rejected::new(error, buffer));
             }
@@ -254,14 +256,15 @@ impl<B: Buffer> Registration<B> {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is not dropped, so neither is its `mr`.
         let mr = unsafe { ManuallyDrop::take(&mut this.mr) };
-        // SAFETY: nor its `pd`.
+        // SAFETY: `this` is `ManuallyDrop`: its `pd` is neither used nor dropped after this read.
         let pd = unsafe { std::ptr::read(&raw const this.pd) };
-        // SAFETY: nor that.
+        // SAFETY: `this` is `ManuallyDrop`: its `known` is neither used nor dropped after this
+        // read.
         let known = unsafe { std::ptr::read(&raw const this.known) };
         let closed = pd.context().unless_removed(mr.close());
         drop((known, pd));
         closed?;
-        // SAFETY: it was initialised by `new`, and `this` is not used again.
+        // SAFETY: `buffer` was initialised by `new`, and `this` is not used again.
         Ok(unsafe { this.buffer.assume_init_read() })
     }
 
@@ -324,7 +327,7 @@ impl<B: Buffer> Drop for Registration<B> {
         // SAFETY: `self.mr` is not used again; `dereg` does not come here.
         let mr = unsafe { ManuallyDrop::take(&mut self.mr) };
         match self.pd.context().unless_removed(mr.close()) {
-            // SAFETY: it was initialised by `new`, and nothing reaches the bytes any more.
+            // SAFETY: `buffer` was initialised by `new`, and nothing reaches the bytes any more.
             Ok(()) => unsafe { self.buffer.assume_init_drop() },
             // A child may not even have the pages of the buffer: see `fork_init`.
             Err(Error::OtherProcess { .. }) => {}
@@ -341,7 +344,7 @@ impl<B: Buffer> Drop for Registration<B> {
 
 // SAFETY: `ptr` is the bytes of `buffer`, and goes where `buffer` goes.
 unsafe impl<B: Buffer + Send> Send for Registration<B> {}
-// SAFETY: as above.
+// SAFETY: `ptr` is the bytes of `buffer`, and goes where `buffer` goes.
 unsafe impl<B: Buffer + Sync> Sync for Registration<B> {}
 
 /// Registers memory, named by its address.
@@ -356,7 +359,7 @@ pub(super) unsafe fn reg_mr(
 ) -> Result<Handle<ibv_mr>> {
     // Posted addresses come back from the device's view of the world as integers.
     let iova = bytes.cast::<u8>().as_ptr().expose_provenance() as u64;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the memory stays valid until the handle is gone.
     unsafe { reg_mr_iova(pd, bytes, iova, access) }
 }
 
@@ -382,7 +385,7 @@ pub(super) unsafe fn reg_mr_iova(
         let start = Some(addr.addr() as u64);
         explain(error, pd, (start, len, iova), access)
     })?;
-    // SAFETY: it is new; the owner of the handle keeps the PD next to it.
+    // SAFETY: the region is new; the owner of the handle keeps the PD next to it.
     Ok(unsafe { Handle::new(mr) })
 }
 

@@ -127,7 +127,7 @@ impl RemoteMemoryRegion {
     }
 }
 
-/// What goes over the wire; checked on the way in.
+/// The wire format, checked when it is read.
 #[cfg(feature = "serde")]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(rename = "RemoteMemoryRegion")]

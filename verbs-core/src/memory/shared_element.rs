@@ -71,9 +71,10 @@ impl SharedElement<'_> {
             let from = unsafe { wide.add(index) };
             // SAFETY: the element at `index` has not been overwritten, and begins with its `ibv_sge`.
             let sge = unsafe { from.cast::<ibv_sge>().read() };
-            // SAFETY: as many narrow places fit into the list.
+            // SAFETY: a narrow place is smaller than a wide one, so `index` of them fit into the
+            // list.
             let to = unsafe { narrow.add(index) };
-            // SAFETY: as above; it is aligned as the list is.
+            // SAFETY: `to` is within the list, whose alignment suffices for an `ibv_sge`.
             unsafe { to.write(sge) };
         }
     }
@@ -83,14 +84,15 @@ impl SharedElement<'_> {
     /// # Safety
     ///
     /// - It has been, or it has one element at most.
-    /// - What is written to it are its own elements, in another order: layers above rely on each being of
+    /// - Only its own elements are written to it, in any order: layers above rely on each being of
     ///   memory that its region keeps.
     #[doc(hidden)]
     #[inline]
     pub unsafe fn side_by_side(list: &mut [Self]) -> &mut [Sge] {
         let len = list.len();
         let first = ptr::from_mut(list).cast::<Sge>();
-        // SAFETY: the list begins with as many, each laid out as an `ibv_sge`, and stays borrowed.
+        // SAFETY: the list begins with `len` narrow elements, each laid out as an `ibv_sge`, and
+        // stays borrowed.
         unsafe { &mut *ptr::slice_from_raw_parts_mut(first, len) }
     }
 
@@ -111,14 +113,14 @@ impl SharedElement<'_> {
             let from = unsafe { narrow.add(index) };
             // SAFETY: `squeeze` wrote it, and only places behind it have been written to since.
             let sge = unsafe { from.read() };
-            // SAFETY: as for `from`.
+            // SAFETY: the index is below the length.
             let to = unsafe { wide.add(index) };
             let element = Self {
                 sge,
                 pd: pd.tag(),
                 region: PhantomData,
             };
-            // SAFETY: as above.
+            // SAFETY: `to` is within the list, and no narrow element behind it is read any more.
             unsafe { to.write(element) };
         }
     }
@@ -150,7 +152,7 @@ mod tests {
             let mut list: Vec<_> = (0..count).map(|at| element(0x1000 + at)).collect();
             // SAFETY: the list is not used after this.
             unsafe { SharedElement::squeeze(&mut list) };
-            // SAFETY: it was squeezed.
+            // SAFETY: the list was squeezed.
             let narrow = unsafe { SharedElement::side_by_side(&mut list) };
             let addrs: Vec<_> = narrow.iter().map(Sge::addr).collect();
             assert_eq!(addrs, (0x1000..0x1000 + count).collect::<Vec<_>>());

@@ -61,14 +61,15 @@ impl<K> Unowned<K> {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is not dropped, so neither is its `mr`.
         let mr = unsafe { ManuallyDrop::take(&mut this.mr) };
-        // SAFETY: nor its `pd`.
+        // SAFETY: `this` is `ManuallyDrop`: its `pd` is neither used nor dropped after this read.
         let pd = unsafe { std::ptr::read(&raw const this.pd) };
-        // SAFETY: nor that.
+        // SAFETY: `this` is `ManuallyDrop`: its `known` is neither used nor dropped after this
+        // read.
         let known = unsafe { std::ptr::read(&raw const this.known) };
         let closed = pd.context().unless_removed(mr.close());
         drop((known, pd));
         closed?;
-        // SAFETY: nor its keepalive, and `this` is not used again.
+        // SAFETY: `this` is neither used nor dropped after this.
         Ok(unsafe { ManuallyDrop::take(&mut this.keepalive) })
     }
 }
@@ -78,7 +79,7 @@ impl<K> Drop for Unowned<K> {
         // SAFETY: `self.mr` is not used again; `dereg` does not come here.
         let mr = unsafe { ManuallyDrop::take(&mut self.mr) };
         match self.pd.context().unless_removed(mr.close()) {
-            // SAFETY: it is not used again, and nothing reaches the bytes any more.
+            // SAFETY: the keepalive is not used again, and nothing reaches the bytes any more.
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.keepalive) },
             // The keepalive is the parent's, too.
             Err(Error::OtherProcess { .. }) => {}

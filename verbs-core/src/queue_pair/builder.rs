@@ -61,7 +61,7 @@ pub struct QueuePairBuilder<R = OwnReceives> {
     receives: R,
 }
 
-/// What the setters set.
+/// Values of the setters.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     qp_type: QpType,
@@ -385,7 +385,7 @@ impl<R: Receives> QueuePairBuilder<R> {
     }
 }
 
-/// What a queue pair is made of.
+/// The objects a queue pair is made of.
 pub(crate) struct Parents<'b> {
     pub(crate) pd: &'b ProtectionDomain,
     pub(crate) send_cq: &'b CompletionQueue,
@@ -418,7 +418,7 @@ pub(crate) fn create(
     let call = || unsafe { ibv_create_qp(pd.as_ptr(), &raw mut init) };
     match ret::non_null("ibv_create_qp", call) {
         Ok(qp) => {
-            // SAFETY: it is new; the caller keeps its parents next to it.
+            // SAFETY: the queue pair is new; the caller keeps its parents next to it.
             let qp = unsafe { Handle::new(qp) };
             Ok((qp, QpCap::from_raw(init.cap)))
         }

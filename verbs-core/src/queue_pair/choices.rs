@@ -1,4 +1,4 @@
-//! What was chosen for a queue pair when it was built.
+//! Limits and timers a queue pair was built with.
 
 use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 use super::qp_type::QpType;

@@ -10,8 +10,7 @@ use crate::work_request::{INLINE, Linked};
 ///
 /// # Safety
 ///
-/// - `first` is the first of so many requests, which are next to one another, and each of which has its
-///   list.
+/// - `first` points to `count` contiguous requests, each with a valid list of elements.
 pub(crate) unsafe fn check<W: Linked>(
     pd: &ProtectionDomain,
     queue: Queue,
@@ -19,7 +18,7 @@ pub(crate) unsafe fn check<W: Linked>(
     count: usize,
 ) -> Result<(), PostError> {
     for at in 0..count {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises `count` contiguous requests, and `at` is below `count`.
         let request = unsafe { &mut *first.wrapping_add(at) };
         if request.flags().is_some_and(|flags| *flags & INLINE != 0) {
             // Its keys are not used.
@@ -31,7 +30,7 @@ pub(crate) unsafe fn check<W: Linked>(
             continue;
         }
         let list = std::ptr::slice_from_raw_parts(list, len.unsigned_abs() as usize);
-        // SAFETY: as above.
+        // SAFETY: the caller promises that each request has `len` elements at `list`.
         if is_of_another(pd, unsafe { &*list }) {
             return Err(PostError::other_domain(queue, at));
         }

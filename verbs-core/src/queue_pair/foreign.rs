@@ -113,16 +113,16 @@ impl<R: Receives> QueuePair<R> {
 /// `qp` is alive.
 pub(crate) unsafe fn check_parents(qp: NonNull<ibv_qp>, parents: &Parents<'_>) -> Result<()> {
     let (qp, child) = (qp.as_ptr(), "the queue pair");
-    // SAFETY: the caller's promise, and no field that is read here is changed.
+    // SAFETY: the caller promises that `qp` is alive; its context is not changed.
     let its_context = unsafe { (*qp).context };
     parents.pd.context().must_be(its_context, child)?;
-    // SAFETY: as above.
+    // SAFETY: the caller promises that `qp` is alive; its domain is not changed.
     let its_pd = unsafe { (*qp).pd };
-    // SAFETY: as above.
+    // SAFETY: the caller promises that `qp` is alive; its send queue is not changed.
     let its_send_cq = unsafe { (*qp).send_cq };
-    // SAFETY: as above.
+    // SAFETY: the caller promises that `qp` is alive; its receive queue is not changed.
     let its_recv_cq = unsafe { (*qp).recv_cq };
-    // SAFETY: as above.
+    // SAFETY: the caller promises that `qp` is alive; its shared receive queue is not changed.
     let its_srq = unsafe { (*qp).srq };
     let srq = parents.srq.map(SharedReceiveQueue::as_ptr);
     for (is_it, parent) in [

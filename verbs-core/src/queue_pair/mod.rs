@@ -117,7 +117,7 @@ pub struct QueuePair<R = OwnReceives> {
     remote: QueuePairEndpoint,
 }
 
-/// What a queue pair is in each of its states.
+/// A queue pair in any of its states.
 struct Qp {
     qp: Handle<ibv_qp>,
     cap: QpCap,

@@ -1,4 +1,4 @@
-//! What a post of a chain that was built once does, on any queue.
+//! Posting a prebuilt chain, on any queue.
 #![expect(unsafe_code, reason = "sees C's requests as ours")]
 
 use std::ffi::c_int;
@@ -34,7 +34,8 @@ pub(crate) fn post_part<R: ChainRequest>(
         return nothing(queue, start.max(end), block.len());
     }
     #[cfg(debug_assertions)]
-    // SAFETY: the block, which is borrowed mutably, has so many requests there, with their lists.
+    // SAFETY: the block, which is borrowed mutably, has the requests from `start` to `end`, with
+    // their lists.
     unsafe { domain::check(pd, queue, block.at(start), end - start) }?;
     let ret = block.post_to(end, |block| post(block.at(start), block.bad()));
     if accepted(ret, *block.bad_wr()) {
@@ -51,8 +52,8 @@ pub(crate) fn sent<'b>(
 ) -> (*mut ibv_send_wr, &'b [WorkRequest<'b>]) {
     let bad = mem::replace(block.bad_wr(), ptr::null_mut());
     let requests = ptr::slice_from_raw_parts(block.at(range.start).cast(), range.len());
-    // SAFETY: a `WorkRequest` is laid out as an `ibv_send_wr`, and the block, which stays borrowed, has
-    // so many.
+    // SAFETY: a `WorkRequest` is laid out as an `ibv_send_wr`, and the block, which stays borrowed,
+    // has this range.
     (bad, unsafe { &*requests })
 }
 
@@ -64,7 +65,7 @@ pub(crate) fn received<'b>(
     let bad = mem::replace(block.bad_wr(), ptr::null_mut());
     let requests = ptr::slice_from_raw_parts(block.at(range.start).cast(), range.len());
     // SAFETY: a `ReceiveWorkRequest` is laid out as an `ibv_recv_wr`, and the block, which stays
-    // borrowed, has so many.
+    // borrowed, has this range.
     (bad, unsafe { &*requests })
 }
 

@@ -57,8 +57,7 @@ impl<R> QueuePair<R> {
     /// destroyed ([`close`](Self::close) returns `Ok`) or reset. An
     /// [`inline`](SendWorkRequest::inline) request holds its memory during this call only.
     ///
-    /// For each request that is posted (after an error these are the first ones, as many as
-    /// [`PostError::posted`] returns):
+    /// For each request that is posted (after an error these are the first [`PostError::posted`]):
     ///
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
     ///   request holds it.
@@ -136,7 +135,7 @@ impl<R> QueuePair<R> {
         &self,
         requests: &mut (impl AsMut<[SendWorkRequest<'l>]> + ?Sized),
     ) -> Result<(), PostError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises for each send what `post` asks for.
         unsafe { self.post(SendWorkRequest::as_any(requests.as_mut())) }
     }
 
@@ -156,7 +155,7 @@ impl<R> QueuePair<R> {
         &self,
         requests: &mut (impl AsMut<[WriteWorkRequest<'l>]> + ?Sized),
     ) -> Result<(), PostError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises for each write what `post` asks for.
         unsafe { self.post(WriteWorkRequest::as_any(requests.as_mut())) }
     }
 
@@ -200,7 +199,7 @@ impl<R> QueuePair<R> {
         &self,
         requests: &mut (impl AsMut<[ReadWorkRequest<'l>]> + ?Sized),
     ) -> Result<(), PostError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises for each read what `post` asks for.
         unsafe { self.post(ReadWorkRequest::as_any(requests.as_mut())) }
     }
 
@@ -245,7 +244,7 @@ impl<R> QueuePair<R> {
         &self,
         requests: &mut (impl AsMut<[AtomicWorkRequest<'l>]> + ?Sized),
     ) -> Result<(), PostError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises for each atomic what `post` asks for.
         unsafe { self.post(AtomicWorkRequest::as_any(requests.as_mut())) }
     }
 }
@@ -282,8 +281,8 @@ macro_rules! receives {
             /// A receive *holds* its memory from this call until its own completion is polled, or
             /// until the queue pair is destroyed ([`close`](Self::close) returns `Ok`) or reset.
             ///
-            /// For each receive that is posted (after an error these are the first ones, as many as
-            /// [`PostError::posted`] returns):
+            /// For each receive that is posted (after an error these are the first
+            /// [`PostError::posted`]):
             ///
             /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
             ///   receive holds it.

@@ -223,7 +223,7 @@ pub(crate) fn accepted<C>(ret: i32, bad: *mut C) -> bool {
     ret.cast_unsigned() as usize | bad.addr() == 0
 }
 
-/// Where in the chain the request is that C calls bad: the device owns as many, those before it.
+/// Index in the chain of C's bad request: the device owns the requests before it.
 ///
 /// If a driver fails and names no request, it is unknown what it took. soft-RoCE fills its queue
 /// first and rings the doorbell then: if that fails, all of them are in the queue. So this returns
@@ -239,7 +239,7 @@ pub(crate) fn position<C, R>(bad: &mut *mut C, requests: &[R]) -> usize {
     found.unwrap_or(requests.len())
 }
 
-/// What was found, what would have been right, and what it is about.
+/// The number found, the most that is allowed, and the limit it exceeds.
 pub(crate) fn reason(ret: i32, count: u64, max_sge: u32, max_wr: u32) -> (u64, u32, Reason) {
     if count > max_sge.into() {
         (count, max_sge, Reason::Elements)

@@ -129,8 +129,8 @@ impl fmt::Debug for QpAttrMask {
     }
 }
 
-/// What a change of state of a queue pair needs and allows, beside the state itself; `None` where
-/// there is no such change.
+/// Attributes that a transition requires and allows beside the state; `None` where there is no such
+/// transition.
 fn transition(
     qp_type: ibv_qp_type,
     from: QpState,
@@ -143,7 +143,7 @@ fn transition(
     }
 }
 
-/// Of a queue pair of type RC.
+/// Transitions of an RC queue pair.
 fn reliable(from: QpState, to: QpState) -> Option<(QpAttrMask, QpAttrMask)> {
     use QpAttrMask as A;
     const NONE: A = A::empty();
@@ -191,7 +191,8 @@ fn reliable(from: QpState, to: QpState) -> Option<(QpAttrMask, QpAttrMask)> {
     })
 }
 
-/// Of a queue pair of type UC: nothing is acknowledged, so there is nothing to retry or to wait for.
+/// Transitions of a UC queue pair: nothing is acknowledged, so there is nothing to retry or to wait
+/// for.
 fn unreliable(from: QpState, to: QpState) -> Option<(QpAttrMask, QpAttrMask)> {
     use QpAttrMask as A;
     const ACKNOWLEDGED: A = A::MAX_DEST_RD_ATOMIC
@@ -209,7 +210,7 @@ fn unreliable(from: QpState, to: QpState) -> Option<(QpAttrMask, QpAttrMask)> {
     }
 }
 
-/// Of a queue pair of type UD: no peer, so no path, but a Q_Key.
+/// Transitions of a UD queue pair: no peer, so no path, but a Q_Key.
 fn datagram(from: QpState, to: QpState) -> Option<(QpAttrMask, QpAttrMask)> {
     use QpAttrMask as A;
     const NONE: A = A::empty();

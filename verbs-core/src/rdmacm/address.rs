@@ -8,7 +8,7 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
 /// The address as C takes it.
 pub(super) fn to_c(addr: SocketAddr) -> sockaddr_storage {
-    // SAFETY: it consists of numbers, which may all be zero.
+    // SAFETY: a `sockaddr_storage` consists of numbers, which may all be zero.
     let mut storage: sockaddr_storage = unsafe { mem::zeroed() };
     let to = &raw mut storage;
     match addr {
@@ -34,7 +34,7 @@ pub(super) fn to_c(addr: SocketAddr) -> sockaddr_storage {
                 },
                 sin6_scope_id: addr.scope_id(),
             };
-            // SAFETY: as above.
+            // SAFETY: the storage is large enough for every address, and aligned for it.
             unsafe { to.cast::<sockaddr_in6>().write(c) };
         }
     }
@@ -52,7 +52,7 @@ fn family(number: libc::c_int) -> libc::sa_family_t {
 ///
 /// - `addr` is that of an address, which is alive and as long as its family requires.
 pub(super) unsafe fn from_c(addr: *const sockaddr) -> Option<SocketAddr> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `addr` is that of an address, which begins with its family.
     let family = unsafe { (*addr).sa_family };
     match libc::c_int::from(family) {
         libc::AF_INET => {
@@ -62,7 +62,8 @@ pub(super) unsafe fn from_c(addr: *const sockaddr) -> Option<SocketAddr> {
             Some(SocketAddrV4::new(ip, u16::from_be(c.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: the caller promises the length that this family requires; the read is
+            // unaligned.
             let c = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(c.sin6_addr.s6_addr);
             let port = u16::from_be(c.sin6_port);
@@ -81,20 +82,20 @@ mod tests {
         for text in ["192.0.2.7:80", "[2001:db8::1]:7471", "[fe80::1%3]:1"] {
             let addr: SocketAddr = text.parse().unwrap();
             let c = to_c(addr);
-            // SAFETY: it is one.
+            // SAFETY: `c` is an address, from `to_c`.
             let back = unsafe { from_c((&raw const c).cast()) };
             assert_eq!(back, Some(addr), "{text}");
         }
         // SAFETY: numbers, which may all be zero.
         let none: sockaddr_storage = unsafe { mem::zeroed() };
-        // SAFETY: it is one.
+        // SAFETY: `none` is an address of no family.
         assert_eq!(unsafe { from_c((&raw const none).cast()) }, None);
     }
 
     #[test]
     fn ports_and_addresses_are_in_network_order() {
         let c = to_c("1.2.3.4:258".parse().unwrap());
-        // SAFETY: it has that family.
+        // SAFETY: `c` has the family of IPv4.
         let c = unsafe { (&raw const c).cast::<sockaddr_in>().read() };
         assert_eq!(c.sin_port.to_ne_bytes(), [1, 2]);
         assert_eq!(c.sin_addr.s_addr.to_ne_bytes(), [1, 2, 3, 4]);

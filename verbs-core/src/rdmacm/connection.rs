@@ -26,7 +26,7 @@ pub struct Connected<R = OwnReceives> {
     pub queue_pair: QueuePair<R>,
     /// The connection: it reports when the peer has disconnected.
     pub connection: Connection,
-    /// What the peer sent with its answer; nothing on the side that accepts.
+    /// Data of the peer's answer; empty on the side that accepts.
     pub private_data: PrivateData,
 }
 

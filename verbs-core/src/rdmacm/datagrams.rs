@@ -231,7 +231,7 @@ impl DatagramService {
         self.path.endpoint()
     }
 
-    /// What an address handle to the service is made from.
+    /// Attributes of an address handle to the service.
     #[must_use]
     pub const fn ah_attr(&self) -> AhAttr {
         self.path.ah_attr
@@ -250,7 +250,7 @@ impl DatagramService {
         QKey::new(self.path.qkey).expect("it was checked when the service was found")
     }
 
-    /// What the service sent with its answer.
+    /// Data of the service's answer.
     #[must_use]
     pub const fn private_data(&self) -> &PrivateData {
         &self.private_data
@@ -377,7 +377,7 @@ impl DatagramListener {
 }
 
 impl DatagramRequest {
-    /// What the peer sent with its request.
+    /// Data of the peer's request.
     #[must_use]
     pub const fn private_data(&self) -> &PrivateData {
         &self.private_data

@@ -14,7 +14,7 @@ use crate::macros::open_enum;
 use crate::path::AhAttr;
 
 open_enum! {
-    /// What an event of the connection manager reports.
+    /// Type of an event of the connection manager.
     CmEventType(u32), "rdma_cm_event_type";
     /// The device and the port to the address have been found.
     ADDR_RESOLVED = RDMA_CM_EVENT_ADDR_RESOLVED "RDMA_CM_EVENT_ADDR_RESOLVED" "address resolved",
@@ -115,7 +115,7 @@ impl CmFailure {
         self.status
     }
 
-    /// What the peer sent with its rejection.
+    /// Data of the peer's rejection.
     #[must_use]
     pub const fn private_data(&self) -> &PrivateData {
         &self.private_data
@@ -186,7 +186,7 @@ pub(super) struct Event {
     pub(super) private_data: PrivateData,
     /// How many reads and atomics this side serves, and has in flight, at most.
     pub(super) depths: (u8, u8),
-    /// Of an identifier for datagrams.
+    /// `Some` on an identifier for datagrams.
     pub(super) datagrams: Option<DatagramPath>,
 }
 
@@ -199,7 +199,7 @@ pub(super) struct DatagramPath {
 }
 
 impl DatagramPath {
-    /// What the path leads to.
+    /// The endpoint that the path leads to.
     pub(super) fn endpoint(&self) -> Result<DatagramEndpoint> {
         let (gid, lid) = (self.ah_attr.gids(), self.ah_attr.as_raw().dlid);
         let endpoint = DatagramEndpoint::builder(self.qp_num, QKey::new(self.qkey)?)
@@ -217,7 +217,7 @@ impl Event {
     ///
     /// - `event` is not acknowledged yet, and of an identifier for what `is_of_datagrams` says.
     pub(super) unsafe fn copied(event: *const rdma_cm_event, is_of_datagrams: bool) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the event has not been acknowledged.
         let rdma_cm_event {
             event: kind,
             status,
@@ -226,7 +226,7 @@ impl Event {
         } = unsafe { event.read() };
         let kind = CmEventType::from_raw(kind.0);
         if is_of_datagrams {
-            // SAFETY: it is of datagrams; without data all of it is zero.
+            // SAFETY: the identifier is for datagrams; without data all of it is zero.
             let ud = unsafe { param.ud };
             let private_data = match kind {
                 // Not data but what the caller passed.
@@ -246,7 +246,7 @@ impl Event {
                 }),
             };
         }
-        // SAFETY: it is of a connection; without data all of it is zero.
+        // SAFETY: the identifier is for connections; without data all of it is zero.
         let conn = unsafe { param.conn };
         Self {
             kind,

@@ -44,7 +44,7 @@ pub(super) struct Id {
 unsafe impl Send for EventChannel {}
 // SAFETY: by reference only the number of its descriptor is read, which does not change.
 unsafe impl Sync for EventChannel {}
-// SAFETY: as for the channel.
+// SAFETY: librdmacm binds nothing to a thread.
 unsafe impl Send for Id {}
 // SAFETY: by reference only fields are read, which change only in functions that have it exclusively.
 unsafe impl Sync for Id {}
@@ -75,7 +75,8 @@ impl AsFd for EventChannel {
 impl Drop for EventChannel {
     fn drop(&mut self) {
         if self.process.is_current() {
-            // SAFETY: it is alive, and its identifier has been destroyed or moved to another.
+            // SAFETY: the channel is alive, and its identifier has been destroyed or moved to
+            // another.
             unsafe { rdma_destroy_event_channel(self.channel.as_ptr()) };
         }
     }
@@ -151,12 +152,12 @@ impl Id {
         }
         // SAFETY: the identifier is alive, and the field is not changed.
         let is_of_datagrams = unsafe { (*self.as_ptr()).ps } == RDMA_PS_UDP;
-        // SAFETY: it is new, and has not been acknowledged. It is of this identifier, or of a request, which
-        // is for the same.
+        // SAFETY: the event is new, not acknowledged, and of this identifier or of a request for
+        // the same service.
         let event = unsafe { Event::copied(raw, is_of_datagrams) };
-        // SAFETY: as above.
+        // SAFETY: the event has not been acknowledged.
         let of = unsafe { (*raw).id };
-        // SAFETY: as above; nothing of it is used after this.
+        // SAFETY: the event is acknowledged once, and not used after this.
         let ret = unsafe { rdma_ack_cm_event(raw) };
         ret::minus_one("rdma_ack_cm_event", ret)?;
         let request = match (event.kind, NonNull::new(of)) {
@@ -272,7 +273,8 @@ impl Id {
         Ok(QpAttr::from_raw(attr, mask))
     }
 
-    /// What both sides send when they connect. The data is read before the call that gets it returns.
+    /// Parameters that both sides send when they connect. The data is read before the call that
+    /// gets it returns.
     pub(super) fn conn_param(data: &PrivateData, qp: &QpParam) -> rdma_conn_param {
         let bytes = data.as_bytes();
         rdma_conn_param {
@@ -299,7 +301,7 @@ impl Id {
         let device = unsafe { (*context).device };
         // SAFETY: an open context keeps its device.
         let name = unsafe { &raw const (*device).name };
-        // SAFETY: as above, and the name ends with a zero.
+        // SAFETY: the name is in the device, which the open context keeps, and ends with a zero.
         let name = unsafe { CStr::from_ptr(name.cast()) };
         Some(name.to_string_lossy().into_owned())
     }
@@ -323,21 +325,21 @@ impl Id {
         is_on.then_some(()).ok_or(Error::ForeignContext { child })
     }
 
-    /// The private data for a message, of which InfiniBand and RoCE have room for so many bytes.
+    /// The private data for a message, of which InfiniBand and RoCE have room for `max` bytes.
     pub(super) fn private_data(&self, message: Message<'_>, max: u8) -> Result<PrivateData> {
         let max = if self.is_iwarp() { MAX_IWARP } else { max };
         PrivateData::sent(message, max)
     }
 
     fn is_iwarp(&self) -> bool {
-        // SAFETY: as in `device_name`.
+        // SAFETY: the identifier is alive; the field changes in calls that have it exclusively.
         let context = unsafe { (*self.as_ptr()).verbs };
         if context.is_null() {
             return false;
         }
-        // SAFETY: as there.
+        // SAFETY: librdmacm keeps the context of an identifier open.
         let device = unsafe { (*context).device };
-        // SAFETY: as there.
+        // SAFETY: an open context keeps its device.
         let transport = unsafe { (*device).transport_type };
         transport == IBV_TRANSPORT_IWARP
     }
@@ -351,14 +353,14 @@ impl Id {
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
         // SAFETY: the identifier is alive.
         let addr = unsafe { rdma_get_local_addr(self.as_ptr()) };
-        // SAFETY: it is that of the identifier, which is borrowed.
+        // SAFETY: the address is that of the identifier, which is borrowed.
         unsafe { address::from_c(addr) }
     }
 
     pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
         // SAFETY: the identifier is alive.
         let addr = unsafe { rdma_get_peer_addr(self.as_ptr()) };
-        // SAFETY: as above.
+        // SAFETY: the address is that of the identifier, which is borrowed.
         unsafe { address::from_c(addr) }
     }
 }
@@ -369,7 +371,7 @@ fn millis(timeout: Duration) -> c_int {
     c_int::try_from(millis).unwrap_or(c_int::MAX)
 }
 
-/// What a peer is to know of a queue pair; of one for datagrams, its number.
+/// Parameters of a queue pair that its peer needs; only the number, if it is for datagrams.
 #[derive(Debug, Default)]
 pub(super) struct QpParam {
     pub(super) qp_num: u32,
@@ -393,7 +395,7 @@ impl Drop for Id {
         if self.check_process().is_err() {
             return;
         }
-        // SAFETY: it is alive, and not used after this.
+        // SAFETY: the identifier is alive, and not used after this.
         let ret = unsafe { rdma_destroy_id(self.as_ptr()) };
         if let Err(error) = ret::minus_one("rdma_destroy_id", ret) {
             logged::error(format_args!(
@@ -441,7 +443,7 @@ pub(super) fn failed(step: &'static str, event: &Event) -> Error {
     }
 }
 
-/// What is known of the device and the addresses once they have been resolved.
+/// Accessors of the device and the addresses, known once they are resolved.
 macro_rules! with_a_device {
     ($($type:ident $(. $field:ident)?)*) => {$(
         impl $type {
@@ -475,7 +477,7 @@ macro_rules! with_a_device {
 }
 pub(super) use with_a_device;
 
-/// What is known of the peer.
+/// Accessors of the peer's address.
 macro_rules! with_a_peer {
     ($($type:ident)*) => {$(
         impl $type {

@@ -69,8 +69,9 @@ impl Listener {
     /// Listens at an address. The port 0 is any free one: see [`local_addr`](Self::local_addr). The
     /// unspecified address (`0.0.0.0`, `[::]`) is that of all devices.
     ///
-    /// `backlog` is how many requests may wait to be taken; the kernel drops further ones, and their peers
-    /// ask again after seconds. With 0 it is as many as the sysctl `net.rdma_ucm.max_backlog` allows (1024 by default), which is the most.
+    /// `backlog` is how many requests may wait to be taken; the kernel drops further ones, and
+    /// their peers ask again after seconds. With 0 it is the maximum, the sysctl
+    /// `net.rdma_ucm.max_backlog` (1024 by default).
     ///
     /// For a listener with options, see [`Connector::listen`].
     ///

@@ -85,7 +85,7 @@ struct List(*mut ifaddrs);
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: it is from `getifaddrs`, and nothing uses it after this.
+        // SAFETY: the list is from `getifaddrs`, and nothing uses it after this.
         unsafe { freeifaddrs(self.0) };
     }
 }

@@ -143,7 +143,7 @@ impl MulticastGroup {
         gids.map_or(Gid::new([0; 16]), |(gid, _)| gid)
     }
 
-    /// What an address handle to the group is made from.
+    /// Attributes of an address handle to the group.
     #[must_use]
     pub const fn ah_attr(&self) -> AhAttr {
         self.joined.ah_attr

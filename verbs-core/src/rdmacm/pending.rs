@@ -29,10 +29,10 @@ pub(super) mod sealed {
 
     #[expect(unnameable_types, reason = "seals `Step`")]
     pub trait Step: Sized {
-        /// What its step has until it ends.
+        /// State of the current step.
         type State: AsFd;
 
-        /// What is being waited for, in an error.
+        /// Name of the step, for errors.
         const NAME: &'static str;
 
         /// Goes on as far as it can without waiting: the result, or the state to wait with.

@@ -113,8 +113,8 @@ impl PrivateData {
         rest.get(..usize::from(*len))
     }
 
-    /// All bytes that have arrived: on InfiniBand and RoCE as many as there is room for, with zeros
-    /// behind what was sent.
+    /// All bytes that have arrived. InfiniBand and RoCE fill the message's room with zeros behind
+    /// the data sent.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
@@ -130,7 +130,7 @@ impl PrivateData {
         let mut this = Self::EMPTY;
         if !data.is_null() {
             let to = this.bytes.as_mut_ptr();
-            // SAFETY: the caller's promise, and there is room for any such length.
+            // SAFETY: the caller promises `len` bytes at `data`, and `bytes` has room for any `u8`.
             unsafe { std::ptr::copy_nonoverlapping(data.cast::<u8>(), to, len.into()) };
             this.len = len;
         }

@@ -11,7 +11,7 @@ pub(super) fn init<R: Receives>(id: &mut Id, queue_pair: &mut PreparedQueuePair<
     queue_pair.init_by(&attr, id.port_num())
 }
 
-/// What the peer is to know of a queue pair.
+/// Parameters of a queue pair that its peer needs.
 pub(super) fn param<R: Receives>(queue_pair: &PreparedQueuePair<R>) -> QpParam {
     let attr = queue_pair.limits();
     QpParam {

@@ -41,7 +41,7 @@ impl SharedReceiveQueue {
         // SAFETY: the caller has a living queue, whose context is not changed.
         let context = unsafe { (*srq.as_ptr()).context };
         pd.context().must_be(context, child)?;
-        // SAFETY: as above, for its domain.
+        // SAFETY: the caller has a living queue, whose domain is not changed.
         if unsafe { (*srq.as_ptr()).pd } != pd.as_ptr() {
             let parent = "protection domain";
             return Err(Error::ForeignParent { child, parent });

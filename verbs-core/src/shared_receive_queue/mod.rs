@@ -188,7 +188,7 @@ impl SharedReceiveQueueBuilder {
             let (limit, settings) = (("max_srq", Some(device.max_srq())), "max_wr or max_sge");
             causes::explain(error, &Call::Create { limit, settings })
         })?;
-        // SAFETY: it is new, and its PD is kept next to it.
+        // SAFETY: the object is new, and its PD is kept next to it.
         let srq = unsafe { Handle::new(srq) };
         Ok(SharedReceiveQueue::new(srq, init.attr, pd))
     }
@@ -370,7 +370,7 @@ impl fmt::Debug for SharedReceiveQueue {
 
 // SAFETY: an SRQ may be used from any thread (see `handle`).
 unsafe impl Send for SrqPtr {}
-// SAFETY: as above.
+// SAFETY: an SRQ may be used from any thread (see `handle`).
 unsafe impl Sync for SrqPtr {}
 
 fn check_max_wr(max_wr: u32, max: u32) -> Result<()> {

@@ -30,8 +30,7 @@ impl SharedReceiveQueue {
     /// shared receive queue is destroyed ([`close`](Self::close) returns `Ok`). The failure, the
     /// reset or the destruction of a queue pair gives no memory back.
     ///
-    /// For each receive that is posted (after an error these are the first ones, as many as
-    /// [`PostError::posted`] returns):
+    /// For each receive that is posted (after an error these are the first [`PostError::posted`]):
     ///
     /// - Its memory stays allocated, and registered under the `lkey` of its element, while the
     ///   receive holds it. Drivers deregister a region without an error even while receives are

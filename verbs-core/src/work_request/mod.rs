@@ -168,14 +168,14 @@ fn link<R, C>(requests: &mut [R], set_next: impl Fn(&mut R, *mut C)) -> Option<*
         } else {
             ptr::null_mut()
         };
-        // SAFETY: it is the request at `index`, and `requests` is borrowed mutably.
+        // SAFETY: `request` is the request at `index`, and `requests` is borrowed mutably.
         let request = unsafe { &mut *first.wrapping_add(index) };
         set_next(request, next);
     }
     (len > 0).then_some(first.cast())
 }
 
-/// What every kind of request for the send queue has.
+/// Methods of every kind of request for the send queue.
 macro_rules! work_request {
     ($request:ident) => {
         impl<'l> $request<'l> {
@@ -247,7 +247,7 @@ macro_rules! work_request {
     };
 }
 
-/// What sends and writes have beside, and what their docs have beside that.
+/// Further methods of sends and writes, with the parts of their docs that differ.
 macro_rules! carries_data {
     ($request:ident, $with_imm:ident, $immediate:literal, $solicited:literal) => {
         impl $request<'_> {

@@ -123,11 +123,11 @@ fn receives_are_refilled_in_parts() {
         into.write(0, &vec![0; LEN * 64]).unwrap();
         // SAFETY: both regions outlive the waits below, and nothing accesses `into` before.
         unsafe { pair.b.qp.post_receive_chain(&mut receives, ..cut) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: both regions outlive the waits below, and nothing accesses `into` before.
         unsafe { pair.b.qp.post_receive_chain(&mut receives, cut..) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: both regions outlive the waits below, and nothing accesses `into` before.
         unsafe { pair.a.qp.post_chain(&mut sends, ..cut) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: both regions outlive the waits below, and nothing accesses `into` before.
         unsafe { pair.a.qp.post_chain(&mut sends, cut..) }.unwrap();
         let received = wait_for(&pair.b.side.recv_cq, LEN);
         assert_eq!(ids(&received), (100..116).collect::<Vec<_>>());
@@ -141,15 +141,15 @@ fn receives_are_refilled_in_parts() {
         let element = into.element(index % LEN * 64..(index % LEN + 1) * 64);
         many.set(index, element.unwrap()).unwrap();
     }
-    // SAFETY: as above.
+    // SAFETY: both regions outlive the waits below, and nothing accesses `into` before.
     let error = unsafe { pair.b.qp.post_receive_chain(&mut many, ..) }.unwrap_err();
     assert!(error.is_full(), "{error}");
     let room = error.posted();
     assert!((64..400).contains(&room), "{room}");
-    // SAFETY: as above.
+    // SAFETY: both regions outlive the waits below, and nothing accesses `into` before.
     unsafe { pair.a.qp.post_chain(&mut sends, ..) }.unwrap();
     wait_for(&pair.b.side.recv_cq, LEN);
-    // SAFETY: as above.
+    // SAFETY: both regions outlive the waits below, and nothing accesses `into` before.
     unsafe { pair.b.qp.post_receive_chain(&mut many, room..room + LEN) }.unwrap();
     wait_for(&pair.a.side.send_cq, LEN);
     assert!(bytes(&into) == from[..]);

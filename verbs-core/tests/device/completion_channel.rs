@@ -20,7 +20,7 @@ fn looped(side: &Side, cq: &CompletionQueue) -> QueuePair {
 
 /// Sends an empty message to itself: two completions.
 fn send(qp: &QueuePair, solicited: bool) {
-    // SAFETY: it names no memory.
+    // SAFETY: the request names no memory.
     unsafe { qp.post_receive(&mut [ReceiveWorkRequest::empty()]) }.unwrap();
     let request = SendWorkRequest::empty();
     let request = if solicited {
@@ -28,7 +28,7 @@ fn send(qp: &QueuePair, solicited: bool) {
     } else {
         request
     };
-    // SAFETY: as above.
+    // SAFETY: the request names no memory.
     unsafe { qp.post_send(&mut [request]) }.unwrap();
 }
 

@@ -153,11 +153,11 @@ fn a_queue_that_overruns_reports_it() {
         return test.skip("the driver's smallest queue is too large to overrun");
     }
     let mut receives: Vec<_> = (0..count).map(|_| ReceiveWorkRequest::empty()).collect();
-    // SAFETY: they name no memory.
+    // SAFETY: the requests name no memory.
     unsafe { qb.post_receive(&mut receives) }.unwrap();
     let mut sends: Vec<_> = (0..count).map(|_| SendWorkRequest::empty()).collect();
     let start = Instant::now();
-    // SAFETY: as above.
+    // SAFETY: the requests name no memory.
     unsafe { qa.post_send(&mut sends) }.unwrap();
     let mut reported = None;
     let arrived = until(PATIENCE, || {

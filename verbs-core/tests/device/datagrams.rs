@@ -44,17 +44,17 @@ impl End {
         let region = self.side.pd.reg_mr(bytes.to_vec()).unwrap();
         let mut list = [region.gather_element(..).unwrap()];
         let mut request = DatagramWorkRequest::new(&mut list, ah, to.0, to.1);
-        // SAFETY: it completes below, before the region and the handle go.
+        // SAFETY: the request completes below, before the region and the handle go.
         unsafe { self.qp.post_send(&mut request) }.unwrap();
         let sent = wait_for(&self.side.send_cq, 1)[0].result().unwrap();
         assert_eq!(sent.opcode(), WcOpcode::SEND);
     }
 
-    /// Posts a receive with so much room, calls `send`, and returns what has come.
+    /// Posts a receive with `room` bytes, calls `send`, and returns what has come.
     fn received(&self, room: usize, send: impl FnOnce()) -> (WorkCompletion, Vec<u8>) {
         let mut region = self.side.pd.reg_mr(vec![0xee_u8; room]).unwrap();
         let mut list = [region.scatter_element(..).unwrap()];
-        // SAFETY: it completes below, before the region goes.
+        // SAFETY: the request completes below, before the region goes.
         unsafe {
             self.qp
                 .post_receive(&mut ReceiveWorkRequest::new(&mut list))

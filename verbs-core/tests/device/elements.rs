@@ -33,7 +33,7 @@ fn one_region_sends_and_receives_at_once() {
             end.received();
         }
         assert!(into_here[0][..] == sent_there && into_there[0][..] == sent_here);
-        // What was sent from is unchanged.
+        // The buffers sent from are unchanged.
         assert!(from_here[0][..] == sent_here && from_there[0][..] == sent_there);
         assert!(here[4096..] == sent_there && there[..4096] == sent_here);
     }

@@ -101,7 +101,7 @@ fn round(side: &Side) {
     cq.req_notify(false).unwrap();
     let mut list = [from.gather_element(..).unwrap()];
     let request = WriteWorkRequest::new(&mut list, &region.remote()).unwrap();
-    // SAFETY: it completes below, before its region goes.
+    // SAFETY: the request completes below, before its region goes.
     unsafe { qp.post_write(&mut [request]) }.unwrap();
     assert!(wait_for(&cq, 1)[0].result().is_ok());
     let timeout = Some(verbs_harness::PATIENCE);
@@ -118,7 +118,7 @@ fn thousand_rounds_leak_nothing() {
                 (0..10).for_each(|_| round(&side));
             }
         };
-        // What libraries keep for good, they have after some rounds.
+        // After some rounds, the libraries have all memory that they keep for good.
         rounds(10);
         let before = footprint();
         rounds(100);
@@ -165,7 +165,7 @@ fn after_fork_init_a_fork_does_not_affect_registered_memory() {
         // SAFETY: the child calls nothing but `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: it ends here, without running anything of its parent's.
+            // SAFETY: the child ends here, without running anything of its parent's.
             unsafe { libc::_exit(0) };
         }
         // Written after the fork: the device has to send these.
@@ -233,9 +233,9 @@ fn a_connection_outlives_every_other_handle() {
         (qp, connections)
     };
     let ((a, _), (b, _)) = (&keep(a), &keep(b));
-    // SAFETY: it names no memory.
+    // SAFETY: the request names no memory.
     unsafe { b.post_receive(&mut [ReceiveWorkRequest::empty()]) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: the request names no memory.
     unsafe { a.post_send(&mut [SendWorkRequest::empty()]) }.unwrap();
     assert!(wait_for(b.recv_cq(), 1)[0].result().is_ok());
     assert!(wait_for(a.send_cq(), 1)[0].result().is_ok());

@@ -5,7 +5,7 @@
 //! behind the two, `VERBS_NETDEV` and `VERBS_PEER_NETDEV`; soft-RoCE sets them. Run all with
 //! `cargo xtask soft-roce test`, or on a NIC with `VERBS_DEVICE=mlx5_0 cargo test -- --ignored`.
 //!
-//! What a device cannot do is skipped by name: `SKIPPED test: reason`.
+//! Tests of features that a device lacks are skipped by name: `SKIPPED test: reason`.
 #![cfg(test)]
 #![expect(unsafe_code, reason = "posts, forks, and looks at processes")]
 

@@ -96,7 +96,7 @@ fn foreign_memory_is_written_and_read_by_address() {
     assert_ne!(map, libc::MAP_FAILED);
     let start = NonNull::new(map.cast::<u8>()).unwrap();
     let flags = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
-    // SAFETY: it stays mapped until the region is gone, and no reference to it exists.
+    // SAFETY: the memory stays mapped until the region is gone, and no reference to it exists.
     let raw = unsafe { pair.b.pd().register_raw(start, 8192, flags, ()) }.unwrap();
     let source = pair.a.pd().reg_mr(pattern(3, 100)).unwrap();
     let place = raw.remote().slice(4090..).unwrap();
@@ -104,7 +104,7 @@ fn foreign_memory_is_written_and_read_by_address() {
     pair.a
         .post_one(WriteWorkRequest::new(&mut list, &place).unwrap());
     pair.a.written(&place);
-    // By this side's own requests too.
+    // Local requests can read it, too.
     let mut back = pair.a.pd().reg_mr(vec![0_u8; 10]).unwrap();
     let mut list = [back.scatter_element(..).unwrap()];
     pair.a.receive(ReceiveWorkRequest::new(&mut list));
@@ -152,7 +152,7 @@ fn a_peer_names_a_region_by_its_iova() {
     pair.a
         .post_one(WriteWorkRequest::new(&mut list, &place).unwrap());
     pair.a.sent();
-    // By this side's own requests too.
+    // Local requests can read it, too.
     let mut back = pair.a.pd().reg_mr(vec![0_u8; 10]).unwrap();
     let mut list = [back.scatter_element(..).unwrap()];
     pair.a.receive(ReceiveWorkRequest::new(&mut list));
@@ -282,7 +282,7 @@ fn a_shared_mapping_of_a_file_is_registered_or_named() {
     assert_ne!(map, libc::MAP_FAILED);
     let start = NonNull::new(map.cast::<u8>()).unwrap();
     let register = |access| {
-        // SAFETY: it stays mapped until the region is gone, and no reference to it exists.
+        // SAFETY: the memory stays mapped until the region is gone, and no reference to it exists.
         unsafe { side.pd.register_raw(start, 4096, access, ()) }
     };
     // The kernel decides, by its version and the file system.
@@ -352,7 +352,7 @@ fn dmabuf_is_registered_or_reported_as_unsupported() {
     } else {
         assert!(error.errno().is_some(), "{error}");
     }
-    // SAFETY: as above.
+    // SAFETY: nothing relies on what the file holds.
     let empty = unsafe { side.pd.reg_dmabuf_mr(file.as_fd(), 0, 0, 0, access, ()) };
     assert_eq!(empty.unwrap_err().kind(), ErrorKind::InvalidInput);
     test.skip("no device here exports a dmabuf: only the refusals were tried");

@@ -20,10 +20,10 @@ fn one_request_is_posted_again_and_again() {
     let mut send = [SendWorkRequest::new(&mut source)];
     for wr_id in 0..500 {
         receive[0].set_wr_id(wr_id);
-        // SAFETY: it completes below, before it is posted again.
+        // SAFETY: the request completes below, before it is posted again.
         unsafe { pair.b.qp.post_receive(&mut receive) }.unwrap();
         send[0].set_wr_id(wr_id + 1000);
-        // SAFETY: as above.
+        // SAFETY: the request completes below, before it is posted again.
         unsafe { pair.a.qp.post_send(&mut send) }.unwrap();
         assert_eq!(pair.a.sent().wr_id(), wr_id + 1000);
         assert_eq!(pair.b.received().wr_id(), wr_id);
@@ -163,11 +163,11 @@ fn post_to_a_full_queue_fails_with_the_number_posted() {
         "{error:?}"
     );
     assert!(error.to_string().contains("the queue is full"), "{error}");
-    // As many receives as it has room for, too.
+    // A full chain of receives, too.
     let room = usize::try_from(pair.b.qp.cap().max_recv_wr).unwrap();
     let mut lists = vec![[Sge::new(0, 0, 0)]; 4 * room];
     let mut chain: Vec<_> = lists.iter_mut().map(ReceiveWorkRequest::new).collect();
-    // SAFETY: they name no memory.
+    // SAFETY: the requests name no memory.
     let error = unsafe { pair.b.qp.post_receive(&mut chain) }.unwrap_err();
     assert!(error.is_full() && error.posted() >= room, "{error:?}");
 }

@@ -157,7 +157,7 @@ fn many_receives_in_one_chain_are_filled_in_their_order() {
         .zip(100..)
         .map(|(sink, wr_id)| ReceiveWorkRequest::new(sink).wr_id(wr_id))
         .collect();
-    // SAFETY: they all complete below, before the region goes.
+    // SAFETY: the requests all complete below, before the region goes.
     unsafe { pair.b.qp.post_receive(&mut chain) }.unwrap();
     let chunks = from.gather_element(..).unwrap().chunks(8).unwrap();
     let mut sources: Vec<_> = chunks.map(|chunk| [chunk]).collect();
@@ -184,13 +184,13 @@ fn a_receive_posted_before_the_handshake_is_filled() {
     let (qa, qb) = (a.prepared(), b.prepared());
     let mut into = b.pd.reg_mr(vec![0_u8; 4]).unwrap();
     let mut list = [into.scatter_element(..).unwrap()];
-    // SAFETY: it completes below, before the region goes.
+    // SAFETY: the request completes below, before the region goes.
     unsafe { qb.post_receive(&mut [ReceiveWorkRequest::new(&mut list)]) }.unwrap();
     let (ea, eb) = (qa.endpoint(), qb.endpoint());
     let (qa, _qb) = (qa.handshake(&eb).unwrap(), qb.handshake(&ea).unwrap());
     let from = a.pd.reg_mr(vec![5_u8; 4]).unwrap();
     let mut list = [from.gather_element(..).unwrap()];
-    // SAFETY: as above.
+    // SAFETY: the request completes below, before the region goes.
     unsafe { qa.post_send(&mut [SendWorkRequest::new(&mut list)]) }.unwrap();
     assert_eq!(wait_for(&b.recv_cq, 1)[0].status(), WcStatus::SUCCESS);
     assert_eq!(wait_for(&a.send_cq, 1)[0].status(), WcStatus::SUCCESS);

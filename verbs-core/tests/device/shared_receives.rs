@@ -76,7 +76,7 @@ impl Star {
         unsafe { self.peers[connection].post_send(&mut request) }.unwrap();
     }
 
-    /// Waits until as many messages were sent, and have arrived; returns where each of them is, and
+    /// Waits until `count` messages were sent and have arrived; returns where each of them is, and
     /// the number of its connection.
     fn arrived(&self, count: usize) -> Vec<(u64, usize)> {
         let sent = wait_for(&self.there.send_cq, count);

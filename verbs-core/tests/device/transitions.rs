@@ -30,7 +30,7 @@ fn in_error_everything_posted_is_flushed() {
         );
     }
     assert_eq!(pair.a.qp.query().unwrap().qp_state(), QpState::ERR);
-    // What is posted from now on is flushed too, unsignalled or not.
+    // Requests posted from now on are flushed too, unsignalled or not.
     pair.a.post_one(SendWorkRequest::empty().wr_id(77));
     pair.a
         .post_one(SendWorkRequest::empty().unsignaled().wr_id(78));

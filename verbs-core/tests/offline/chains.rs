@@ -66,7 +66,7 @@ fn chain_is_posted_again_and_again_with_one_doorbell_each() {
     }
     // Its requests stay where they are.
     let mut moved = Box::new(chain);
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_chain(&mut *moved, ..) }.unwrap();
     let posted = posted();
     assert_eq!(posted.len(), 4);
@@ -92,20 +92,20 @@ fn any_part_is_posted_and_leaves_the_chain_whole() {
         assert!(whole.iter().all(kept), "{whole:?}");
         for start in 0..6 {
             for end in start + 1..=6 {
-                // SAFETY: as above.
+                // SAFETY: the library touches no buffer.
                 unsafe { qp.post_chain(&mut chain, start..end) }.unwrap();
                 let mut part = whole[start..end].to_vec();
                 part.last_mut().unwrap().send_flags |= SIGNALED;
                 assert_eq!(posted(), [part]);
             }
         }
-        // SAFETY: as above.
+        // SAFETY: the library touches no buffer.
         unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
         assert_eq!(posted(), [whole]);
     }
     let mut chain = receives(6);
     for (start, end) in [(0, 6), (0, 1), (5, 6), (2, 4), (0, 6)] {
-        // SAFETY: as above.
+        // SAFETY: the library touches no buffer.
         unsafe { qp.post_receive_chain(&mut chain, start..end) }.unwrap();
         let expected: Vec<u64> = (start as u64..end as u64).collect();
         assert_eq!(ids(&posted()[0]), expected);
@@ -118,10 +118,10 @@ fn ranges_of_every_form_are_understood() {
     let mut chain = sends(4);
     // SAFETY: the library touches no buffer.
     unsafe { qp.post_chain(&mut chain, 2..) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_chain(&mut chain, ..=1) }.unwrap();
     let after = (Bound::Excluded(0), Bound::Excluded(2));
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_chain(&mut chain, after) }.unwrap();
     let seen: Vec<_> = posted().iter().map(|posted| ids(posted)).collect();
     assert_eq!(seen, [vec![2, 3], vec![0, 1], vec![1]]);
@@ -168,7 +168,7 @@ fn full_queue_at_any_request_is_resumed_from_there() {
     type Post<'a> = &'a mut dyn FnMut(usize) -> Result<(), PostError>;
     // SAFETY: the library touches no buffer.
     let mut send = |from| unsafe { qp.post_chain(&mut chain, from..) };
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     let mut receive = |from| unsafe { qp.post_receive_chain(&mut receives, from..) };
     let posts: [Post<'_>; 2] = [&mut send, &mut receive];
     for post in posts {
@@ -205,14 +205,14 @@ fn request_that_is_named_bad_is_an_error_whatever_is_returned() {
         assert_eq!(error.posted(), posted);
         assert_eq!(error.errno(), Some(ret.abs()).filter(|errno| *errno != 0));
         assert!(error.to_string().starts_with("ibv_post_send"), "{error}");
-        // SAFETY: as above.
+        // SAFETY: the library touches no buffer.
         unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
         refuse(2, ret, named);
-        // SAFETY: as above.
+        // SAFETY: the library touches no buffer.
         let error = unsafe { qp.post_receive_chain(&mut receives, 1..) }.unwrap_err();
         assert_eq!(error.posted(), posted);
         assert!(error.to_string().starts_with("ibv_post_recv"), "{error}");
-        // SAFETY: as above.
+        // SAFETY: the library touches no buffer.
         unsafe { qp.post_receive_chain(&mut receives, ..) }.unwrap();
     }
 }
@@ -226,7 +226,7 @@ fn part_that_failed_leaves_the_chain_whole() {
     let error = unsafe { qp.post_chain(&mut chain, 1..3) }.unwrap_err();
     assert_eq!(error.posted(), 1);
     posted();
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
     let posted = posted().remove(0);
     assert_eq!(ids(&posted), [0, 1, 2, 3, 4]);
@@ -283,7 +283,7 @@ fn writes_and_reads_have_their_place_and_are_patched() {
         .unwrap();
     chain.set_immediate(2, None).unwrap();
     chain.set_wr_id(1, 77).unwrap();
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
     let second = posted().remove(0);
     let expected = [
@@ -296,14 +296,14 @@ fn writes_and_reads_have_their_place_and_are_patched() {
 
     let mut reads = RequestChain::reads(1, 1).unwrap();
     reads.set(0, Sge::new(5, 6, 7), &remote).unwrap();
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_chain(&mut reads, ..) }.unwrap();
     let read = posted().remove(0);
     assert_eq!(facts(&read[0]), (4, vec![(5, 6, 7)], 0x7000, 0x99));
 
     let mut sends = sends(1);
     sends.set_immediate(0, Some(1)).unwrap();
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_chain(&mut sends, ..) }.unwrap();
     assert_eq!(posted()[0][0].opcode, 3);
 }
@@ -331,7 +331,7 @@ fn remote_bounds_are_checked_whenever_they_change() {
             .to_string()
             .starts_with("64 local bytes")
     );
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_chain(&mut chain, ..) }.unwrap();
     assert_eq!(posted()[0][0].list, [], "without elements");
 }
@@ -410,7 +410,7 @@ fn errors_name_the_request_that_is_too_much() {
     let list = vec![Sge::new(0, 1, 0); usize::try_from(count).unwrap()];
     chain.set_list(0, list).unwrap();
     refuse(0, libc::EINVAL, true);
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     let error = unsafe { qp.post_chain(&mut chain, ..) }.unwrap_err();
     let words = format!("{count} elements exceed");
     assert!(error.to_string().contains(&words), "{error}");

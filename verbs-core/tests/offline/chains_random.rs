@@ -6,7 +6,7 @@ use verbs_core::{QueuePair, RemoteMemoryRegion, RequestChain, Sge, WriteWorkRequ
 
 const SIGNALED: u32 = 2;
 
-/// What a request of a chain is.
+/// The expected state of a request of a chain.
 #[derive(Clone, Default)]
 struct Model {
     wr_id: u64,

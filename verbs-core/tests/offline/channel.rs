@@ -94,7 +94,7 @@ fn events_of_a_queue_that_cannot_be_destroyed_are_acknowledged() {
         assert!(channel.get_cq_event(SOON).unwrap().is_none());
         assert!(announce_last());
     }
-    // SAFETY: it is alive, as it could not be destroyed, and nothing else has it.
+    // SAFETY: the queue is alive, as it could not be destroyed, and nothing else has it.
     assert_eq!(unsafe { ibv_destroy_cq(raw) }, 0);
     channel.close().unwrap();
     drop(context);

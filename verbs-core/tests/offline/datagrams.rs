@@ -236,11 +236,11 @@ fn datagram_beyond_the_mtu_is_rejected_before_the_driver_sees_it() {
     // Elements of 2 GiB wrap a driver's 32 bits: the sum is taken in 64.
     let mut huge = [Sge::new(0, 1 << 31, 1), Sge::new(0, 1 << 31, 1)];
     let mut request = DatagramWorkRequest::to(&mut huge, &ah, &peer);
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer of another's key.
     assert!(unsafe { qp.post_send(&mut request) }.is_err());
     // A driver that refuses one before is reported instead.
     with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer of another's key.
     let error = unsafe { qp.post_send(&mut chain) }.unwrap_err();
     assert!(error.is_full());
     assert_eq!(error.posted(), 0);
@@ -260,7 +260,7 @@ fn handle_is_needed_until_its_datagram_has_completed() {
     assert_eq!(wrong.len(), 1, "the library finds a handle that ends early");
     let ah = qp.address_handle(&peer).unwrap();
     let mut request = DatagramWorkRequest::to(&mut list, &ah, &peer).wr_id(5);
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer of another's key.
     unsafe { qp.post_send(&mut request) }.unwrap();
     for wr_id in [4, 5] {
         let wc = ibv_wc {

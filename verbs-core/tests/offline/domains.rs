@@ -1,4 +1,5 @@
-//! What debug builds check: elements of another protection domain are rejected when they are posted.
+//! A check of debug builds: elements of another protection domain are rejected when they are
+//! posted.
 #![cfg(debug_assertions)]
 
 use std::ptr::NonNull;
@@ -57,7 +58,7 @@ fn element_of_another_domain_is_rejected_in_each_way_to_post_it() {
     sends.set_list(2, list).unwrap();
     let mut receives = RequestChain::receives(1, 1).unwrap();
     receives.set(0, one).unwrap();
-    // SAFETY: as above.
+    // SAFETY: nothing accesses the memory, and nothing is posted.
     unsafe {
         is_rejected(qp.post_chain(&mut sends, ..));
         is_rejected(qp.post_chain(&mut sends, 2..));
@@ -68,7 +69,7 @@ fn element_of_another_domain_is_rejected_in_each_way_to_post_it() {
     let datagrams = datagrams.build().unwrap();
     let peer = datagrams.endpoint();
     let ah = datagrams.address_handle(&peer).unwrap();
-    // SAFETY: as above.
+    // SAFETY: nothing accesses the memory, and nothing is posted.
     unsafe {
         is_rejected(srq.post_receive(&mut ReceiveWorkRequest::new(&mut list)));
         is_rejected(srq.post_receive_chain(&mut receives, ..));
@@ -85,7 +86,7 @@ fn element_of_another_domain_is_rejected_in_each_way_to_post_it() {
     };
     let error = unsafe_post(&qp, &mut [part(&own), part(&region)]).unwrap_err();
     text(error, "this queue pair");
-    // SAFETY: as above.
+    // SAFETY: nothing accesses the memory, and nothing is posted.
     let posted_shared = unsafe { srq.post_receive(&mut ReceiveWorkRequest::new(&mut list)) };
     text(posted_shared.unwrap_err(), "this shared receive queue");
     // A part of the chain that has only memory of this domain.
@@ -123,7 +124,7 @@ fn every_kind_of_region_is_known_until_it_is_deregistered() {
     }
     drop((private, dmabuf));
     drop((shared.dereg().unwrap(), raw.dereg().unwrap()));
-    // What nothing is known of is left to the driver; the device has no such key.
+    // Unknown memory is left to the driver; the device has no such key.
     for part in &mut parts {
         unsafe_post(&qp, std::slice::from_mut(part)).unwrap();
     }
@@ -152,7 +153,7 @@ fn keys_that_are_not_used_or_not_known_are_not_checked() {
     );
     // SAFETY: this test alone has it.
     unsafe { (*mr.as_ptr()).lkey = key };
-    // SAFETY: it is over these bytes, and its verb alone deregisters it.
+    // SAFETY: the region is over these bytes, and its verb alone deregisters it.
     let same = unsafe { RawRegion::from_raw(mr, start, 64, qp.pd(), Destroy::by_verb()) }.unwrap();
     unsafe_post(&qp, &mut [part(&same), part(&region)]).unwrap();
     drop(same);
@@ -173,7 +174,7 @@ fn parent_domains_and_domains_of_other_libraries_are_accepted() {
     let parent = unsafe { pd.alloc_parent_domain(&td) }.unwrap();
     // SAFETY: the context is open.
     let made = NonNull::new(unsafe { ibv_alloc_pd(context.as_ptr()) }).unwrap();
-    // SAFETY: it is alive, and destroyed by its verb.
+    // SAFETY: the region is alive, and destroyed by its verb.
     let foreign =
         unsafe { ProtectionDomain::from_raw(made, &context, Destroy::by_verb()) }.unwrap();
     for (of, posted_in) in [

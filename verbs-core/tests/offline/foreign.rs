@@ -66,7 +66,7 @@ fn a_queue_pair_made_in_c_is_driven_as_any_other() {
     let prepared =
         unsafe { PreparedQueuePair::from_raw(qp, cap, &builder, Destroy::by_verb()) }.unwrap();
     assert_eq!(prepared.as_ptr(), qp.as_ptr());
-    // What was granted, not the builder's.
+    // The granted limits, not the builder's.
     assert_eq!(
         (prepared.cap().max_send_wr, prepared.cap().max_recv_wr),
         (5, 6)
@@ -423,7 +423,7 @@ fn a_context_whose_device_is_gone_is_an_error() {
     let refused = unsafe { Context::from_raw(raw, Destroy::by_verb()) };
     assert!(matches!(refused, Err(Error::UnknownDevice { .. })));
     with(|library| library.devices = 2);
-    // SAFETY: as above, and now it is taken over.
+    // SAFETY: the context is open, and closed by nothing else.
     drop(unsafe { Context::from_raw(raw, Destroy::by_verb()) }.unwrap());
     drop(device);
     assert_all_is_well();
@@ -445,7 +445,7 @@ fn object_whose_descriptor_cannot_be_set_up_is_not_destroyed() {
     // SAFETY: it is open, and rejected.
     let refused = unsafe { Context::from_raw(raw, never) };
     assert_eq!(refused.unwrap_err().errno(), Some(libc::EBADF));
-    // SAFETY: as above.
+    // SAFETY: the context is open, as the call above rejected it.
     unsafe { (*raw.as_ptr()).async_fd = async_fd };
     // SAFETY: it is open, and closed by nothing else.
     let context = unsafe { Context::from_raw(raw, Destroy::by_verb()) }.unwrap();
@@ -453,7 +453,7 @@ fn object_whose_descriptor_cannot_be_set_up_is_not_destroyed() {
     // SAFETY: it is alive, and rejected.
     let refused = unsafe { CompletionChannel::from_raw(channel, &context, never) };
     assert_eq!(refused.unwrap_err().errno(), Some(libc::EBADF));
-    // SAFETY: as above; it is alive, and destroyed by nothing else.
+    // SAFETY: the channel is alive, and destroyed by nothing else.
     unsafe {
         (*channel.as_ptr()).fd = fd;
         drop(CompletionChannel::from_raw(channel, &context, Destroy::by_verb()).unwrap());

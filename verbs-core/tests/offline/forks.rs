@@ -162,7 +162,7 @@ fn what_another_library_gave_is_neither_called_nor_dropped_in_a_child() {
     let domain = |destroy| {
         // SAFETY: the context is open.
         let raw = NonNull::new(unsafe { ibv_alloc_pd(context.as_ptr()) }).unwrap();
-        // SAFETY: it is new, and is destroyed by nothing else.
+        // SAFETY: the object is new, and is destroyed by nothing else.
         unsafe { ProtectionDomain::from_raw(raw, &context, destroy) }.unwrap()
     };
     let owned = owner();

@@ -50,7 +50,7 @@ fn a_logger_that_panics_stops_no_drop() {
             format!("leaked a completion queue: ibv_destroy_cq {why}")
         );
     }
-    // What a queue leaked keeps its channel, so this one is another.
+    // A leaked queue keeps its channel, so this channel is another.
     drop(channel);
     let channel = CompletionChannel::create(&context).unwrap();
     assert_eq!(

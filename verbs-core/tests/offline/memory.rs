@@ -325,7 +325,7 @@ fn copies_of_bytes_and_atomics_of_words_meet_in_a_region() {
         scope.spawn(|| {
             for round in 0..ROUNDS {
                 shared.write(5, &[round; 8]).unwrap();
-                // Of every kind of piece, and over all of them.
+                // Ranges in every kind of piece, and over all of them.
                 for (offset, len) in [(0, 5), (3, 4), (6, 3), (10, 6), (21, 3), (0, 24)] {
                     shared.write(offset, &[round; 24][..len]).unwrap();
                 }
@@ -347,7 +347,7 @@ fn copies_of_bytes_and_atomics_of_words_meet_in_a_region() {
     let mut bytes = [0; 24];
     shared.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [ROUNDS - 1; 24]);
-    // What is around the region is as it was.
+    // The bytes around the region are unchanged.
     let Unaligned(words) = shared.dereg().unwrap();
     let around = (words[0].to_ne_bytes(), words[3].to_ne_bytes());
     assert_eq!((&around.0[..3], &around.1[3..]), (&[0; 3][..], &[0; 5][..]));

@@ -68,15 +68,15 @@ fn a_request_that_was_in_a_chain_is_posted_alone() {
         unsafe { qp.post_send(requests) }.unwrap();
     }
     // Its link to the second one is stale now.
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_send(&mut chain[..1]) }.unwrap();
     chain.swap(0, 1);
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_send(&mut chain) }.unwrap();
     let [first, second] = chain;
     // Links that point to where the requests were.
     let mut moved = [second, first];
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_send(&mut moved) }.unwrap();
     assert_eq!(
         wr_ids(&posted()),

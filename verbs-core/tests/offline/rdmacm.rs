@@ -32,7 +32,7 @@ pub(crate) fn device() -> Context {
     context
 }
 
-/// A queue pair that serves so many reads and atomics, and has so many in flight.
+/// A queue pair that serves `serves` reads and atomics, and has at most `asks` in flight.
 pub(crate) fn queue_pair(context: &Context, serves: u8, asks: u8) -> PreparedQueuePair {
     let pd = context.alloc_pd().unwrap();
     let cq = verbs_core::CompletionQueue::create(context, 8).unwrap();
@@ -79,7 +79,7 @@ pub(crate) fn listener() -> Listener {
     Listener::bind("0.0.0.0:0".parse().unwrap(), 0).unwrap()
 }
 
-/// A request of a peer that wants, and serves, so many reads and atomics.
+/// A request of a peer that wants, and serves, this number of reads and atomics.
 pub(crate) fn requested(listener: &mut Listener, depths: (u8, u8)) -> ConnectRequest {
     let arrival = Arrival::of(RDMA_CM_EVENT_CONNECT_REQUEST, 0);
     arrive(0, Arrival { depths, ..arrival });
@@ -262,7 +262,7 @@ fn event_that_cannot_be_taken_is_an_error_and_ends_a_step() {
     assert!(step.poll_fd().is_none());
     assert!(matches!(step.poll(), Err(Error::Destroyed { .. })));
     assert_eq!(alive(), 0);
-    // What is not a step goes on.
+    // An event that is no step changes nothing.
     let (queue_pair, mut connection) = connected(&context);
     refuse();
     let error = connection.wait_disconnected(NOW).unwrap_err();

@@ -42,12 +42,12 @@ fn one_request_of_one_element_needs_no_list() {
     let mut message = Sge::new(0x20, 3, 4);
     // SAFETY: the library touches no buffer.
     unsafe { qp.post_receive(&mut ReceiveWorkRequest::new(&mut room).wr_id(1)) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_receive(&mut ReceiveWorkRequest::empty().wr_id(2)) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_send(&mut SendWorkRequest::new(&mut message).wr_id(3)) }.unwrap();
     let mut many = vec![message; 2];
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_send(&mut vec![SendWorkRequest::new(&mut many).wr_id(4)]) }.unwrap();
     let posted = with(|library| std::mem::take(&mut library.posted));
     let seen: Vec<_> = posted
@@ -78,7 +78,7 @@ fn a_receive_is_posted_again_alone() {
     // SAFETY: the library touches no buffer.
     unsafe { qp.post_receive(&mut chain) }.unwrap();
     chain[0].set_wr_id(9);
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     unsafe { qp.post_receive(&mut chain[..1]) }.unwrap();
     let posted = with(|library| std::mem::take(&mut library.posted));
     assert_eq!(posted.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);

@@ -152,7 +152,7 @@ fn too_many_elements_have_their_own_error() {
         assert!(!error.is_full());
         refuse(0, ret, true);
         let mut request = [ReceiveWorkRequest::new(&mut list)];
-        // SAFETY: as above.
+        // SAFETY: the library touches no buffer.
         let error = unsafe { qp.post_receive(&mut request) }.unwrap_err();
         assert!(
             error

@@ -56,7 +56,7 @@ fn chain_that_was_built_once_is_posted_in_parts_and_resumed() {
     }
     // SAFETY: the library touches no buffer.
     unsafe { srq.post_receive_chain(&mut chain, 3..5) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: the library touches no buffer.
     let error = unsafe { srq.post_receive_chain(&mut chain, ..) }.unwrap_err();
     assert!(error.is_full());
     let text = "ibv_post_srq_recv rejected request 9 of the chain: the queue is full (10 requests): \

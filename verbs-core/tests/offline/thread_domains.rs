@@ -22,7 +22,7 @@ fn a_parent_domain_outlives_its_objects_and_keeps_its_parts() {
     let other = domain.reg_mr(vec![0_u8; 8]).unwrap();
     let qp = QueuePair::builder(&domain, &cq, &cq).build().unwrap();
     assert_eq!(qp.pd().as_ptr(), domain.as_ptr());
-    // SAFETY: as above.
+    // SAFETY: one thread uses everything here.
     let second = unsafe { domain.alloc_parent_domain(&td) }.unwrap();
     for is_one in [
         domain.is(&pd),

@@ -156,7 +156,7 @@ const RAILS: [Rail; 5] = [
 #[test]
 fn devices_near_a_cpu_or_a_node_come_first() {
     let _sysfs = Sysfs::new("near", &RAILS);
-    // Of those that are equally near, the fastest is first, and then the order is the names'.
+    // Equally near devices are ordered by speed, then by name.
     let near_1 = ["fake3", "fake1", "fake4", "fake0", "fake2"];
     assert_eq!(names(Device::near_cpu(5)), near_1);
     assert_eq!(names(Device::near_node(1)), near_1);

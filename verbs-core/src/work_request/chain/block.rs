@@ -70,7 +70,7 @@ struct Line([u8; 128]);
 
 /// Where the first request begins. The `bad_wr` of posts is before it.
 ///
-/// What drivers read of a send (56 of its 128 bytes) is in one cache line there.
+/// The 56 of a send's 128 bytes that drivers read are then in one cache line.
 const FIRST: usize = 8;
 
 /// The requests of a chain, linked in their order, and room for the elements of each.
@@ -85,16 +85,16 @@ pub(crate) struct Block<W> {
     max_sge: u32,
 }
 
-// SAFETY: it owns its memory as a `Box` does; what the requests point to is in it, or is never
-// accessed through them by this program.
+// SAFETY: a `Block` owns its memory as a `Box` does; what the requests point to is in it, or is
+// never accessed through them by this program.
 unsafe impl<W> Send for Block<W> {}
-// SAFETY: as above; nothing changes through `&self`.
+// SAFETY: nothing changes through `&self`, and the requests point into this block only.
 unsafe impl<W> Sync for Block<W> {}
 
 impl<W: Linked> Block<W> {
     /// Requests whose bytes are 0, but for their links.
     pub(super) fn new(len: usize, max_sge: u32) -> Result<Self> {
-        // What a `PostError` can count, and far more than devices take.
+        // A `PostError` can count these, which are far more than devices take.
         let (max_len, most_sge) = (1 << 24, 1 << 16);
         let range = |what, value, max| Error::OutOfRange {
             what,
@@ -157,8 +157,8 @@ impl<W: Linked> Block<W> {
 
     #[inline]
     pub(crate) fn get(&mut self, index: usize) -> Option<&mut W> {
-        // SAFETY: it is in this block, which is borrowed mutably, and its bytes were 0 or a valid
-        // request ever since.
+        // SAFETY: the request is in this block, which is borrowed mutably, and its bytes were 0 or
+        // a valid request ever since.
         (index < self.len.get()).then(|| unsafe { &mut *self.at(index) })
     }
 
@@ -188,7 +188,7 @@ impl<W: Linked> Block<W> {
         let count = self.max_sge as usize;
         let request = self.get(index)?;
         let list = ptr::slice_from_raw_parts_mut(*request.list().0, count);
-        // SAFETY: `new` gave each request room for so many elements in this block, all of whose
+        // SAFETY: `new` gave each request room for `max_sge` elements in this block, all of whose
         // bytes were 0; it is borrowed mutably.
         Some((request, unsafe { &mut *list }))
     }
@@ -201,7 +201,8 @@ impl<W: Linked> Block<W> {
         self.start.as_ptr().cast()
     }
 
-    /// Ends the chain before `end`, and runs `post` on it. What is the last request then is signalled.
+    /// Ends the chain before `end`, and runs `post` on it. The last request of the shortened chain
+    /// is signalled.
     #[inline]
     pub(crate) fn post_to(&mut self, end: usize, post: impl FnOnce(&Self) -> c_int) -> c_int {
         // Nothing is done for the whole chain, whose end this is.
@@ -236,7 +237,7 @@ impl<W: Linked> Block<W> {
 impl<W> Drop for Block<W> {
     fn drop(&mut self) {
         let memory = ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.lines);
-        // SAFETY: it is from `Box::leak`, and nothing borrows it.
+        // SAFETY: `memory` is from `Box::leak`, and nothing borrows it.
         drop(unsafe { Box::from_raw(memory) });
     }
 }

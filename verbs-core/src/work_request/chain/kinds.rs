@@ -1,4 +1,4 @@
-//! What chains of each kind of request have.
+//! Methods of chains, for each kind of request.
 #![expect(unsafe_code, reason = "reads the elements of a request")]
 
 use verbs_sys::{
@@ -17,9 +17,9 @@ use crate::work_request::{
 impl<'l> RequestChain<SendWorkRequest<'l>> {
     /// A chain of `len` sends, each of up to `max_sge` elements.
     ///
-    /// Each is signalled, and empty until its elements are [`set`](Self::set). The chain takes
-    /// `len * (128 + 16 * max_sge)` bytes of memory. As for a `Vec`, the process is aborted if there is not so
-    /// much.
+    /// Each is signalled, and empty until its elements are [`set`](Self::set). The chain takes `len
+    /// * (128 + 16 * max_sge)` bytes of memory. As for a `Vec`, the process is aborted if it cannot
+    /// be allocated.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl<'l> RequestChain<ReceiveWorkRequest<'l>> {
     }
 }
 
-/// What chains of requests without an address at the peer have.
+/// Methods of chains of requests without an address at the peer.
 macro_rules! local {
     ($request:ident, $element:ident) => {
         impl<'l> RequestChain<$request<'l>> {
@@ -83,7 +83,7 @@ macro_rules! local {
 local!(SendWorkRequest, ChainGather);
 local!(ReceiveWorkRequest, ChainScatter);
 
-/// What chains of writes and of reads have.
+/// Methods of chains of writes and of reads.
 macro_rules! remote {
     ($request:ident, $element:ident, $opcode:ident, $new:ident, $what:literal) => {
         impl<'l> RequestChain<$request<'l>> {
@@ -151,7 +151,7 @@ macro_rules! remote {
                     return Err(no_request(index, len));
                 };
                 let count = request.num_sge.unsigned_abs() as usize;
-                // SAFETY: a request has as many elements, in the same block.
+                // SAFETY: `num_sge` elements at `sg_list` are in the same block, which is borrowed.
                 let total = unsafe { total_len(request.sg_list, count) };
                 self.put_remote(index, total, remote)
             }
@@ -187,7 +187,7 @@ impl<R: ChainRequest<Wr = ibv_send_wr>> RequestChain<R> {
     }
 }
 
-/// What chains of sends and of writes have beside.
+/// Further methods of chains of sends and of writes.
 macro_rules! carries_data {
     ($request:ident, $opcode:ident, $with_imm:ident) => {
         impl RequestChain<$request<'_>> {
@@ -212,8 +212,9 @@ macro_rules! carries_data {
                 self.flagged(INLINE)
             }
 
-            /// Each request causes an event at the peer, even if the peer armed its queue for solicited
-            /// completions only. Of writes, only those with [immediate data](Self::set_immediate) do that.
+            /// Each request causes an event at the peer, even if the peer armed its queue for
+            /// solicited completions only. A write does that only with [immediate
+            /// data](Self::set_immediate).
             #[must_use]
             #[doc(alias = "IBV_SEND_SOLICITED")]
             pub fn solicited(self) -> Self {

@@ -15,13 +15,14 @@ use crate::memory::total_len;
 use crate::work_request::{INLINE, SIGNALED, WorkRequest};
 
 impl<R: ChainRequest<Wr = ibv_send_wr>> RequestChain<R> {
-    /// What a request needs: its bytes, its elements, whether it is inline, and the opcode of its completion.
+    /// The needs of a request: its bytes, its elements, whether it is inline, and the opcode of its
+    /// completion.
     #[doc(hidden)]
     #[inline]
     pub fn needs(&mut self, index: usize) -> Option<(u64, usize, bool, WcOpcode)> {
         let request = self.block.get(index)?;
         let count = request.num_sge.unsigned_abs() as usize;
-        // SAFETY: a request has as many elements, in the same block.
+        // SAFETY: `num_sge` elements at `sg_list` are in the same block, which is borrowed.
         let total = unsafe { total_len(request.sg_list, count) };
         let is_inline = request.send_flags & INLINE != 0;
         let opcode = match request.opcode {

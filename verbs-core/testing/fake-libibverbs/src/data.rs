@@ -46,7 +46,7 @@ pub struct Posted {
     pub remote_qpn: u32,
     /// As in the datagram; 0 if it is none.
     pub remote_qkey: u32,
-    /// What was read of the bytes to send.
+    /// The bytes to send that were read.
     pub sent: Vec<u8>,
 }
 
@@ -146,7 +146,7 @@ unsafe fn receive(wr: *mut ibv_recv_wr) -> Posted {
     }
 }
 
-/// What is posted to: half of a queue pair, or a shared receive queue.
+/// A queue that is posted to: half of a queue pair, or a shared receive queue.
 struct Queue {
     address: usize,
     qp_num: u32,
@@ -171,7 +171,7 @@ impl Queue {
     }
 }
 
-/// No test posts as many requests at once.
+/// No test posts this number of requests at once.
 const LONGEST: usize = 1000;
 
 /// One doorbell: accepts requests up to the one that has to fail. The place after the last one
@@ -227,7 +227,7 @@ unsafe fn post<W>(
             }
         });
         requests.push(request);
-        // SAFETY: it is alive, as the whole chain is.
+        // SAFETY: the request is alive, as the whole chain is.
         wr = unsafe { next(wr) };
     }
     with(|library| library.posted.push(requests));

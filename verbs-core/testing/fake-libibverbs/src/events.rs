@@ -20,7 +20,7 @@ pub fn announce_last() -> bool {
     last_cq().inspect(|cq| announce_raw(*cq)).is_some()
 }
 
-/// Of the completion queues that are alive, the one that was made last.
+/// The living completion queue that was made last.
 pub fn last_cq() -> Option<*mut ibv_cq> {
     with(|library| library.counts.last().map(|(cq, ..)| *cq))
 }
@@ -126,7 +126,7 @@ impl Library {
 
     pub(super) fn close(&mut self, fd: c_int) {
         self.descriptors.retain(|open| *open != fd);
-        // SAFETY: it was of an object that is gone.
+        // SAFETY: the descriptor was of an object that is gone.
         unsafe { libc::close(fd) };
     }
 }

@@ -2,7 +2,7 @@
 //! faults.
 //!
 //! A failure prints the seed of its program. `FUZZ_SEED=N` runs that program alone, `FUZZ_ROUNDS=N`
-//! runs as many programs from there on.
+//! runs `N` programs from there on.
 
 use std::collections::HashMap;
 use std::{env, mem, thread};

@@ -79,13 +79,13 @@ pub struct Library {
     pub closed_state: Option<(u32, c_int)>,
     /// Where the next post ends: the request's place, what is returned, and whether C names it.
     pub refuse_post: Option<(usize, c_int, bool)>,
-    /// What a post that fails names instead of the request.
+    /// The index that a failing post names instead of the request's.
     pub bad_wr: Option<usize>,
-    /// What the next poll returns instead of a count.
+    /// The value that the next poll returns instead of a count.
     pub poll_answer: Option<c_int>,
     /// Completions for polls to find.
     pub done: VecDeque<ibv_wc>,
-    /// A completion that is there for the poll after so many that found nothing of it.
+    /// A completion, and the number of polls before the one that finds it.
     pub done_later: Option<(usize, ibv_wc)>,
     /// How long each post takes.
     pub slow_posts: Duration,
@@ -127,7 +127,7 @@ pub struct Library {
     pub calls: Vec<&'static str>,
     /// Each advice about memory.
     pub advised: Vec<Advice>,
-    /// What a query of the order of data returns for its flags.
+    /// The answer to a query of the order of data, for its flags.
     pub data_in_order: fn(flags: u32) -> c_int,
     /// Each registration's `iova`.
     pub iovas: Vec<u64>,
@@ -158,7 +158,7 @@ pub struct Library {
 /// A port, its GIDs, and its P_Keys.
 #[derive(Clone)]
 pub struct Port {
-    /// What a query of it returns.
+    /// The answer to a query of the port.
     pub attr: ibv_port_attr,
     /// Its GID table without the holes.
     pub gids: Vec<ibv_gid_entry>,
@@ -169,13 +169,13 @@ pub struct Port {
 /// An advice about memory, in C's numbers.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// What is advised, and the flags.
+    /// The advice and its flags.
     pub advice: (u32, u32),
     /// The elements' addresses, lengths and keys.
     pub list: Vec<(u64, u32, u32)>,
 }
 
-/// What is done when a verb is called.
+/// A function that runs when a verb is called.
 pub type Hook = Arc<dyn Fn(&'static str, Option<ibv_qp_state>) + Send + Sync>;
 
 struct Live {

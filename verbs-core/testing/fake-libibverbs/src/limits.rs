@@ -13,7 +13,7 @@ use verbs_core::verbs_sys::{
 use super::Library;
 use super::data::Posted;
 
-/// What a queue pair, or a shared receive queue, takes.
+/// Capacity of a queue pair, or of a shared receive queue.
 pub(super) struct Limits {
     queue: usize,
     cap: ibv_qp_cap,

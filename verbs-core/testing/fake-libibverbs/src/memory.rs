@@ -33,7 +33,7 @@ pub(super) struct Operation {
     writes: bool,
     /// Address and length of each part.
     parts: Vec<(u64, usize)>,
-    /// What was read of the parts at the post.
+    /// The bytes read from the parts at the post.
     sent: Vec<u8>,
 }
 
@@ -42,7 +42,7 @@ const INLINE: u32 = 8;
 /// RDMA read, compare and swap, fetch and add.
 const WRITE_LOCALLY: [u32; 3] = [4, 5, 6];
 
-/// Of longer elements only as much is touched at either end.
+/// Longer elements are touched only in this many bytes at either end.
 const END: usize = 4096;
 
 impl Library {
@@ -103,8 +103,8 @@ impl Library {
         });
     }
 
-    /// Whether a request in flight is sent with this address handle, as many devices read it only when
-    /// they send.
+    /// Whether a request in flight is sent with this address handle: a device may read it only when
+    /// it sends.
     pub(super) fn is_needed(&self, ah: usize) -> bool {
         self.operations.iter().any(|operation| operation.ah == ah)
     }
@@ -139,7 +139,8 @@ impl Library {
         self.touched_last(&operation, done.status == IBV_WC_SUCCESS, length);
     }
 
-    /// The device is done with a request's memory; if it succeeded, as many bytes at most are there.
+    /// The device is done with a request's memory; if it succeeded, at most `length` bytes are
+    /// there.
     fn touched_last(&mut self, operation: &Operation, is_success: bool, length: usize) {
         self.wrong.extend(operation.touch());
         if let Some(contents) = self.contents
@@ -152,9 +153,9 @@ impl Library {
         }
     }
 
-    /// A queue pair is gone or starts anew: the device forgets what was posted to it. What has
-    /// completed before is polled later, but its bytes are there. What was posted to a shared receive
-    /// queue goes with that queue.
+    /// A queue pair is gone or starts anew: the device forgets what was posted to it. Earlier
+    /// completions are polled later, but their bytes are there. Receives posted to a shared receive
+    /// queue go with that queue.
     pub(super) fn forgotten<Q>(&mut self, queue: *mut Q) {
         let queue = queue.addr();
         for at in 0..self.done.len() {
@@ -235,8 +236,8 @@ impl Operation {
             for (addr, length) in &self.parts {
                 for at in 0..*length {
                     let byte = address(*addr).wrapping_add(at).cast::<MaybeUninit<u8>>();
-                    // SAFETY: what is under test: posted memory can be written to until its
-                    // completion was polled.
+                    // SAFETY: posted memory can be written to until its completion was polled, as
+                    // the tests that post it check.
                     unsafe { byte.write_volatile(byte.read_volatile()) };
                 }
             }
@@ -263,7 +264,8 @@ fn read(parts: &[(u64, usize)]) -> Vec<u8> {
     let bytes = parts
         .iter()
         .flat_map(|(addr, length)| (0..*length).map(|at| address(*addr).wrapping_add(at)));
-    // SAFETY: what is under test: posted memory can be read until its completion was polled.
+    // SAFETY: posted memory can be read until its completion was polled, as the tests that post it
+    // check.
     bytes.map(|byte| unsafe { byte.read_volatile() }).collect()
 }
 
@@ -272,7 +274,8 @@ fn write(parts: &[(u64, usize)], from: impl Iterator<Item = u8>) {
         .iter()
         .flat_map(|(addr, length)| (0..*length).map(|at| address(*addr).wrapping_add(at)));
     for (to, byte) in bytes.zip(from) {
-        // SAFETY: as in `Operation::touch`.
+        // SAFETY: posted memory can be written to until its completion was polled, as the tests
+        // that post it check.
         unsafe { to.write_volatile(byte) };
     }
 }

@@ -25,7 +25,7 @@ unsafe extern "C" fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: 
         1 => i16::try_from(event.events).unwrap(),
         _ => 0,
     };
-    // SAFETY: it is this function's own.
+    // SAFETY: the descriptor is this function's own.
     unsafe { libc::close(set) };
     ready
 }

@@ -36,13 +36,13 @@ pub(super) fn made<T>(
 /// Ends an object, and frees it if that was right.
 unsafe fn ended<T>(verb: &'static str, object: *mut T) -> Result<(), c_int> {
     with(|library| library.ends(verb, object))?;
-    // SAFETY: it was alive, and `made` made it.
+    // SAFETY: the object was alive, and `made` made it.
     unsafe { free(object) };
     Ok(())
 }
 
 pub(super) unsafe fn end<T>(verb: &'static str, object: *mut T) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `made` made the object.
     unsafe { ended(verb, object) }.err().unwrap_or(0)
 }
 
@@ -89,7 +89,7 @@ pub(super) fn outer(context: *mut ibv_context) -> *mut verbs_context {
 unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the caller has it from `ibv_open_device`.
     let fd = unsafe { (*context).async_fd };
-    // SAFETY: as above.
+    // SAFETY: the caller has the context from `ibv_open_device`.
     match unsafe { ended("ibv_close_device", outer(context)) } {
         Ok(()) => {
             with(|library| library.close(fd));
@@ -223,7 +223,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut 
 unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: the caller has it from `ibv_create_comp_channel`.
     let fd = unsafe { (*channel).fd };
-    // SAFETY: as above.
+    // SAFETY: the caller has the channel from `ibv_create_comp_channel`.
     let code = unsafe { end("ibv_destroy_comp_channel", channel) };
     if code == 0 {
         with(|library| library.close(fd));

@@ -50,7 +50,7 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    // What the list points to stays: the real one counts references.
+    // The devices in the list stay: the real library counts references.
     let _ = with(|library| library.ends("ibv_free_device_list", list));
 }
 

@@ -54,7 +54,7 @@ impl Drop for Sharing {
     }
 }
 
-/// What a test leaks is not waited for much longer.
+/// How long to wait for objects that a test may have leaked.
 pub(super) const A_MOMENT: Duration = Duration::from_secs(if cfg!(miri) { 20 } else { 1 });
 
 /// Accesses the library of this thread.

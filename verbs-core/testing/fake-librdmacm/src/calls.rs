@@ -134,7 +134,7 @@ unsafe extern "C" fn rdma_get_cm_event(
             }
             (*(*taken).event.id.cast::<Id>()).unacked += 1;
             if !manager.context.is_null() {
-                // What an event brings is known of its identifier from then on.
+                // From the event on, the identifier has a context.
                 (*(*taken).event.id).verbs = manager.context;
                 (*(*taken).event.id).port_num = 1;
             }

@@ -47,7 +47,7 @@ pub struct Manager {
     pub joins: bool,
     /// The functions that were called, in order; without those that only take events.
     pub calls: Vec<&'static str>,
-    /// What each `rdma_connect` and `rdma_accept` passed, without its pointer.
+    /// Parameters of each `rdma_connect` and `rdma_accept`, without the pointer.
     pub params: Vec<rdma_conn_param>,
     /// The threads that destroyed identifiers.
     pub destroyers: Vec<ThreadId>,
@@ -95,7 +95,7 @@ thread_local! {
     static MANAGER: RefCell<Manager> = const { RefCell::new(Manager::new()) };
 }
 
-/// That of all threads.
+/// The manager of all threads.
 static SHARED: Mutex<Option<Manager>> = Mutex::new(None);
 
 /// Held by a test that shares its library.
@@ -129,7 +129,7 @@ impl Drop for Sharing {
     }
 }
 
-/// What a test leaks is not waited for much longer.
+/// How long to wait for objects that a test may have leaked.
 const A_MOMENT: Duration = Duration::from_secs(1);
 
 fn shared() -> MutexGuard<'static, Option<Manager>> {
@@ -213,7 +213,7 @@ impl Manager {
 
     /// An event arrives at this identifier.
     fn arrive(&mut self, at: *mut Id, arrival: Arrival<'_>) {
-        // SAFETY: it is alive, and so is its channel.
+        // SAFETY: the identifier is alive, and so is its channel.
         let (channel, ps) = unsafe { ((*at).id.channel.cast::<Channel>(), (*at).id.ps) };
         let of = match arrival.event == RDMA_CM_EVENT_CONNECT_REQUEST {
             true => self.new_id(channel, ps),
@@ -258,7 +258,7 @@ impl Manager {
             id: rdma_cm_id::default(),
             unacked: 0,
         }));
-        // SAFETY: it is new.
+        // SAFETY: the identifier is new.
         unsafe {
             (*id).id.channel = channel.cast();
             (*id).id.ps = ps;
@@ -273,7 +273,7 @@ impl Manager {
             return self.wrong.push("destroyed an identifier twice".into());
         };
         self.ids.remove(index);
-        // SAFETY: it was alive, and so is its channel, or the test fails below.
+        // SAFETY: the identifier was alive, and so is its channel, or the test fails below.
         unsafe {
             if (*id).unacked > 0 {
                 self.wrong

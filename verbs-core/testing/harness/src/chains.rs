@@ -1,4 +1,4 @@
-//! What an error and its sources print, one after the other.
+//! Texts of an error and its sources, one after the other.
 
 use std::error::Error;
 
@@ -38,7 +38,7 @@ pub fn assert_repeats_nothing(error: &(dyn Error + 'static)) {
             );
         }
     }
-    // Nor half of it.
+    // Half of a text does not repeat either.
     let whole = parts.join(": ");
     let mut clauses: Vec<_> = whole.split(": ").collect();
     clauses.sort_unstable();

@@ -18,7 +18,7 @@ const READY: &str = "ready";
 /// A user with no rights, on every distribution.
 const NOBODY: u32 = 65534;
 
-/// What this process is to do, and how to talk to the one that started it; `None` in the first.
+/// The role of this process, and the line to its parent; `None` in the first process.
 pub fn role() -> Option<(String, Line)> {
     let role = env::var(ROLE).ok()?;
     let port = env::var(PORT).unwrap().parse::<u16>().unwrap();
@@ -154,9 +154,9 @@ impl Child {
         let enter = move || {
             limit(libc::RLIMIT_MEMLOCK, memlock)?;
             // After a change of the user, its files in /proc are root's otherwise.
-            // SAFETY: it changes this process only.
+            // SAFETY: the call changes this process only.
             unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
-            // SAFETY: the same.
+            // SAFETY: the call changes this process only.
             let entered = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
             if entered == 0 {
                 // AppArmor may refuse it: then this user has no capabilities in the namespace.
@@ -255,7 +255,7 @@ pub fn fork() -> libc::pid_t {
     assert!(child >= 0, "cannot fork");
     if child == 0 {
         let seconds = u32::try_from(PATIENCE.as_secs()).unwrap();
-        // SAFETY: it has no memory arguments.
+        // SAFETY: the call has no memory arguments.
         unsafe { libc::alarm(seconds) };
     }
     child
@@ -279,7 +279,7 @@ pub fn end_the_child(run: impl FnOnce()) -> ! {
         // SAFETY: the text is of this length.
         unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
     }
-    // SAFETY: it ends the process, without the handlers that are the parent's.
+    // SAFETY: `_exit` ends the process, without the handlers that are the parent's.
     unsafe { libc::_exit(i32::from(ended.is_err())) };
 }
 

@@ -11,6 +11,6 @@ use verbs_core::{Context, Destroy, ProtectionDomain};
 pub fn unchecked_domain(context: &Context) -> ProtectionDomain {
     // SAFETY: the context is open.
     let pd = NonNull::new(unsafe { ibv_alloc_pd(context.as_ptr()) }).unwrap();
-    // SAFETY: it is new, and has no thread domain; its verb alone ends it.
+    // SAFETY: the domain is new, and has no thread domain; its verb alone ends it.
     unsafe { ProtectionDomain::from_raw(pd, context, Destroy::by_verb()) }.unwrap()
 }

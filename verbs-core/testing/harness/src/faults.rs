@@ -1,4 +1,4 @@
-//! What tests see of faults: the records that the guide's table of faults is made of.
+//! Records of the faults that tests see: the guide's table of faults is made of them.
 //!
 //! A test that causes a fault records what the user sees of it on a layer, and since when. It fails if the time is
 //! longer than its limit. `cargo xtask test` compares the records of all tests with the table, and writes them to it
@@ -35,7 +35,7 @@ pub const NO_RECEIVE: &str = "The peer posts no receive";
 pub const INVALID: &str = "The peer sends invalid bytes";
 pub const DISK: &str = "The disk is full";
 
-/// What limits the time until a fault is seen.
+/// The limit of the time until a fault is seen.
 #[derive(Clone, Copy)]
 pub struct Within {
     start: Instant,
@@ -44,7 +44,7 @@ pub struct Within {
     at_most: Duration,
 }
 
-/// What a slow machine may take on top of any limit.
+/// The time that a slow machine may take on top of any limit.
 const SLOW: Duration = Duration::from_secs(5);
 
 /// For timeouts that must not be what ends the wait for a fault: far beyond what [`at_once`] allows.
@@ -98,9 +98,9 @@ pub fn caller(start: Instant, timeout: Duration) -> Within {
     setting(start, "the caller's timeout", timeout)
 }
 
-/// What is seen if nothing is lost.
+/// The symptom if nothing is lost.
 pub const SLOWER: &str = "nothing: all bytes arrive, once and in order";
-/// What is seen if nothing ends an operation.
+/// The symptom if nothing ends an operation.
 pub const NOTHING: &str = "nothing: operations stay in flight";
 
 /// Records what `layer` shows of `fault`, an error with its causes, as soon as it is seen; `within` limits

@@ -1,4 +1,4 @@
-//! What tests of several crates share, all but the fake libibverbs.
+//! Helpers that the tests of several crates share.
 //!
 //! The root is what every test on a device begins with: the device, a watchdog, and its turn on the
 //! wire. A program that uses this crate alone calls the real libibverbs.
@@ -49,7 +49,7 @@ pub use watchdog::{bounded, within};
 /// others a hundredth.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// What a wait for something that must happen may take, on an emulated machine that is busy.
+/// The longest wait for something that must happen, on an emulated machine that is busy.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Tests share the wire; those that break it, or that others disturb, have it alone.
@@ -234,7 +234,7 @@ pub fn is_root() -> bool {
 
 /// The number of the user that runs this process.
 fn user() -> u32 {
-    // SAFETY: it only asks.
+    // SAFETY: `geteuid` has no arguments, and cannot fail.
     unsafe { libc::geteuid() }
 }
 

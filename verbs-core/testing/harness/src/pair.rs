@@ -15,17 +15,17 @@ use verbs_core::{
 use super::child::Line;
 use super::{device_name, iwarp, peer_name, wait_for};
 
-/// What one end of a connection is made of.
+/// The objects that one end of a connection is made of.
 pub struct Side {
     /// The device.
     pub context: Context,
-    /// Of this device.
+    /// A domain of this device.
     pub pd: ProtectionDomain,
     /// For completions of sends.
     pub send_cq: CompletionQueue,
     /// For completions of receives.
     pub recv_cq: CompletionQueue,
-    /// Of its queue pairs, where the connection manager connects them.
+    /// Connections of its queue pairs, where the connection manager connects them.
     pub connections: Connections,
 }
 
@@ -89,7 +89,7 @@ impl Side {
 pub struct End {
     /// The queue pair.
     pub qp: QueuePair,
-    /// What the queue pair was made of.
+    /// The objects the queue pair was made of.
     pub side: Side,
 }
 
@@ -138,7 +138,8 @@ impl End {
 
     /// Posts one receive.
     pub fn receive(&self, request: ReceiveWorkRequest<'_>) {
-        // SAFETY: as for `post`.
+        // SAFETY: each test waits for its receives, or destroys the queue pair, before their memory
+        // goes.
         unsafe { self.qp.post_receive(&mut [request]) }.unwrap();
     }
 

@@ -58,7 +58,7 @@ fn peers_connect_exchange_messages_and_disconnect() {
         if is_iwarp() {
             // The queue pairs end with their connection: what is posted is flushed, or rejected.
             for end in [&one, &other] {
-                // SAFETY: it names no memory.
+                // SAFETY: the request names no memory.
                 let posted = unsafe { end.qp.post_receive(&mut [ReceiveWorkRequest::empty()]) };
                 assert!(posted.is_err() || end.receive_status() == WcStatus::WR_FLUSH_ERR);
             }
@@ -85,7 +85,7 @@ fn receives_posted_before_connecting_take_the_first_message() {
         .map(|(inbox, side)| {
             let qp = side.prepared();
             let mut room = inbox.scatter_element(..).unwrap();
-            // SAFETY: it completes below, or the queue pair is destroyed before the region.
+            // SAFETY: the request completes below, or the queue pair is destroyed before the region.
             unsafe { qp.post_receive(&mut ReceiveWorkRequest::new(&mut room)) }.unwrap();
             qp
         });
@@ -98,7 +98,7 @@ fn receives_posted_before_connecting_take_the_first_message() {
         let first = side.pd.reg_mr(b"first".to_vec()).unwrap();
         let mut element = first.gather_element(..).unwrap();
         let mut request = SendWorkRequest::new(&mut element);
-        // SAFETY: it completes before the region goes, or the test fails.
+        // SAFETY: the request completes before the region goes, or the test fails.
         unsafe { end.queue_pair.post_send(&mut request) }.unwrap();
         wait_for(&side.send_cq, 1)[0].result().unwrap();
     }
@@ -207,7 +207,7 @@ fn address_behind_no_device_is_an_error() {
     let Some(_server) = Server::new(&test, &peer_name()) else {
         return;
     };
-    // Of a network for documentation: no host has it.
+    // An address of a network for documentation, which no host has.
     let connector = Connector::new().unwrap();
     let step = connector.resolve_addr("192.0.2.1:7471".parse().unwrap(), SECOND);
     let error = step.and_then(|step| step.wait(Some(PATIENCE))).unwrap_err();

@@ -72,11 +72,11 @@ fn arrives(
     let mut inbox = to_side.pd.reg_mr(vec![0_u8; Grh::LEN + 8]).unwrap();
     let ah = from_side.pd.create_ah(path).unwrap();
     let mut room = inbox.scatter_element(..).unwrap();
-    // SAFETY: it completes below, or the test fails and the queue pair is destroyed.
+    // SAFETY: the request completes below, or the test fails and the queue pair is destroyed.
     unsafe { to.post_receive(&mut ReceiveWorkRequest::new(&mut room)) }.unwrap();
     let mut element = message.gather_element(..).unwrap();
     let mut request = DatagramWorkRequest::new(&mut element, &ah, to.qp_num(), QKey::RDMA_UDP);
-    // SAFETY: it completes below, before the region and the handle go.
+    // SAFETY: the request completes below, before the region and the handle go.
     unsafe { from.post_send(&mut request) }.unwrap();
     wait_for(&from_side.send_cq, 1)[0].result().unwrap();
     let received = wait_for(&to_side.recv_cq, 1)[0].result().unwrap();
@@ -147,7 +147,7 @@ fn service_that_does_not_answer_with_a_queue_pair_is_an_error() {
     drop(service.asked(&mut finding));
     assert_eq!(failure(finding).to_string(), rejected);
 
-    // What cannot be accepted is rejected.
+    // A request that cannot be accepted is rejected.
     let other = queue_pair(&service.side, QKey::new(7).unwrap());
     let mut finding = find(service.addr, b"");
     let error = service.asked(&mut finding).accept(&other, b"").unwrap_err();

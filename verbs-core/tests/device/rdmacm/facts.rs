@@ -1,4 +1,4 @@
-//! What the connection manager does with queue pairs, requests and events beside connecting.
+//! Behaviour of the connection manager beside connecting: queue pairs, requests and events.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -95,7 +95,7 @@ fn side_that_disconnects_first_is_told_when_its_peer_has_too() {
         let state = end.queue_pair.query().unwrap().qp_state();
         assert_eq!(state == QpState::RTS, !iwarp::is_iwarp());
     }
-    // What has ended cannot be ended again, which does no harm.
+    // Disconnecting again does no harm.
     drop(asked.connection.disconnect());
     assert!(asked.connection.poll_disconnected().unwrap());
 }

@@ -124,7 +124,7 @@ fn many_connections_at_once_leave_nothing() {
     let Some(mut server) = Server::new(&test, &peer_name()) else {
         return;
     };
-    // What librdmacm keeps is there after the first one.
+    // After the first connection, librdmacm has all memory that it keeps.
     let ((side, asked), answered) = connected(&mut server);
     drop((asked, answered));
     let before = (descriptors(), identifiers());

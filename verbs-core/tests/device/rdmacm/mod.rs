@@ -104,6 +104,6 @@ fn readable(fd: &impl AsFd) -> bool {
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: it is one local entry.
+    // SAFETY: `entry` is one local entry.
     unsafe { libc::poll(&raw mut entry, 1, 0) == 1 }
 }

@@ -56,7 +56,7 @@ fn datagram_to_a_multicast_group_arrives_at_its_member() {
     let message = sides[0].pd.reg_mr(b"to all".to_vec()).unwrap();
     let mut inbox = sides[1].pd.reg_mr(vec![0_u8; 100]).unwrap();
     let mut room = inbox.scatter_element(..).unwrap();
-    // SAFETY: it completes below, or the queue pair is destroyed before the region.
+    // SAFETY: the request completes below, or the queue pair is destroyed before the region.
     unsafe { qps[1].post_receive(&mut ReceiveWorkRequest::new(&mut room)) }.unwrap();
     let mut slots = [const { PollSlot::new() }; 1];
     let mut came = false;
@@ -64,7 +64,7 @@ fn datagram_to_a_multicast_group_arrives_at_its_member() {
         let mut element = message.gather_element(..).unwrap();
         let (qp_num, qkey) = (groups[0].qp_num(), groups[0].qkey());
         let mut request = DatagramWorkRequest::new(&mut element, &ah, qp_num, qkey);
-        // SAFETY: it completes below, before the region and the handle go.
+        // SAFETY: the request completes below, before the region and the handle go.
         unsafe { qps[0].post_send(&mut request) }.unwrap();
         verbs_harness::wait_for(&sides[0].send_cq, 1)[0]
             .result()

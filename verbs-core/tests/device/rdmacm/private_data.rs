@@ -50,7 +50,7 @@ fn messages_of_every_length_that_fits_arrive() {
     assert_eq!(error.kind(), ErrorKind::Limit);
 }
 
-/// Whether these bytes arrived, with as many zeros behind them as there is room for; on iWARP with none.
+/// Whether these bytes arrived, with zeros behind them that fill the room; on iWARP with none.
 fn is_padded(arrived: &[u8], sent: &[u8], room: usize) -> bool {
     let Some(padding) = arrived.strip_prefix(sent) else {
         return false;

@@ -76,7 +76,7 @@ fn connects<T>(
     connected.unwrap()
 }
 
-/// What both of a connection's programs send: so many messages of such a size.
+/// The messages that both programs of a connection send: their number and size.
 #[derive(Clone, Copy)]
 struct Messages {
     count: usize,
@@ -105,7 +105,7 @@ impl Messages {
                 let region = side.pd.reg_mr(vec![7_u8; self.size]).unwrap();
                 for _ in 0..self.count {
                     let mut element = region.gather_element(..).unwrap();
-                    // SAFETY: it completes below, before the region goes.
+                    // SAFETY: the request completes below, before the region goes.
                     unsafe { qp.post_send(&mut SendWorkRequest::new(&mut element)) }.unwrap();
                 }
                 for sent in wait_for(&side.send_cq, self.count) {
@@ -299,7 +299,7 @@ fn rping_checks_what_its_server_read_and_wrote() {
     program.succeeds();
 }
 
-/// What `udaddy` sends, with its queue pair's number as immediate data.
+/// Number of datagrams that `udaddy` sends, with its queue pair's number as immediate data.
 const DATAGRAMS: usize = 10;
 const DATAGRAM: usize = 100;
 
@@ -325,7 +325,7 @@ fn send_datagrams(side: &Side, qp: &DatagramQueuePair, path: &AhAttr, to: u32) {
     for _ in 0..DATAGRAMS {
         let mut element = region.gather_element(..).unwrap();
         let request = DatagramWorkRequest::new(&mut element, &ah, to, QKey::RDMA_UDP);
-        // SAFETY: it completes below, before the region and the handle go.
+        // SAFETY: the request completes below, before the region and the handle go.
         unsafe { qp.post_send(&mut request.immediate(qp.qp_num())) }.unwrap();
     }
     for sent in wait_for(&side.send_cq, DATAGRAMS) {
