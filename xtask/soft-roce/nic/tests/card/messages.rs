@@ -6,7 +6,9 @@ use soft_nic::{CompletedOpcode, Data, Event, SendOpcode, SendRequest, Status, Tr
 
 #[test]
 fn messages_of_every_length_around_the_mtu_arrive_whole() {
-    for mtu in [256_usize, 512, 1024, 2048, 4096] {
+    // Interpreted, the long ones take minutes.
+    let mtus = if cfg!(miri) { 1 } else { 5 };
+    for mtu in [256_usize, 512, 1024, 2048, 4096].into_iter().take(mtus) {
         for length in [0, 1, 3, 4, mtu - 1, mtu, mtu + 1, 2 * mtu, 3 * mtu + 5] {
             let mut world = World::new();
             let (qa, qb) = world.pair(Transport::Rc);
