@@ -98,6 +98,14 @@ impl Memory {
         Ok(domain)
     }
 
+    /// The key that a window has now, whatever the tag of this one.
+    pub(crate) fn window_key(&self, rkey: u32) -> Option<u32> {
+        match self.keys.get(rkey >> 8)? {
+            Keyed::Window(window) => Some(window.key),
+            Keyed::Region(_) => None,
+        }
+    }
+
     /// Binds a window for a queue pair; false if that is not allowed.
     pub(crate) fn bind(&mut self, domain: DomainId, queue_pair: u32, bind: &Bind) -> bool {
         self.try_bind(domain, queue_pair, bind).is_some()

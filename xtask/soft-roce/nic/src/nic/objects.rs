@@ -109,6 +109,12 @@ impl Nic {
         Ok(())
     }
 
+    /// The key that a window has now, by that of its keys before, which differ in their tags.
+    #[must_use]
+    pub fn window_key(&self, rkey: u32) -> Option<u32> {
+        self.card.memory.window_key(rkey)
+    }
+
     pub(super) fn used(&mut self, domain: DomainId, change: i32) {
         if let Some(domain) = self.domains.get_mut(domain.0) {
             domain.users = domain.users.saturating_add_signed(change);

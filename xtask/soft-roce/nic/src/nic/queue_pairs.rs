@@ -192,6 +192,17 @@ impl Nic {
         Ok(())
     }
 
+    /// Whether [`post_send`](Self::post_send) would take a request after `ahead` others, for those that post
+    /// all requests or none.
+    ///
+    /// # Errors
+    ///
+    /// Those of `post_send`.
+    pub fn check_send(&self, number: u32, request: &SendRequest<'_>, ahead: usize) -> Result<()> {
+        let found = self.queue_pair(number).ok_or(NO_QUEUE_PAIR)?;
+        found.check_send(request, ahead).map(|_| ())
+    }
+
     /// Posts a receive (`ibv_post_recv`). The card writes to its elements between now and the completion.
     ///
     /// # Errors

@@ -225,7 +225,8 @@ impl Requester {
 }
 
 impl QueuePair {
-    pub(crate) fn post_send(&mut self, card: &mut Card, request: &SendRequest<'_>) -> Result<()> {
+    /// Bytes of a request, if it would be taken after `ahead` others.
+    pub(crate) fn check_send(&self, request: &SendRequest<'_>, ahead: usize) -> Result<u64> {
         use QueuePairState::{Init, Reset, Rtr};
         if matches!(self.state, Reset | Init | Rtr) {
             return Err(invalid("the queue pair is not in RTS yet"));
@@ -234,13 +235,18 @@ impl QueuePair {
             .options
             .max_send_wr
             .saturating_sub(self.send_slots.held());
-        if usize::try_from(room).is_ok_and(|room| self.requester.queue.len() >= room) {
+        let posted = self.requester.queue.len().saturating_add(ahead);
+        if usize::try_from(room).is_ok_and(|room| posted >= room) {
             return Err(full("the send queue is full"));
         }
         if self.options.transport == Transport::Ud && request.to.is_none() {
             return Err(invalid("a datagram needs a receiver"));
         }
-        let length = self.checked_length(request)?;
+        self.checked_length(request)
+    }
+
+    pub(crate) fn post_send(&mut self, card: &mut Card, request: &SendRequest<'_>) -> Result<()> {
+        let length = self.check_send(request, 0)?;
         let spare = self.requester.spare.pop();
         let (mut elements, mut inline) =
             spare.map_or_else(Default::default, |entry| (entry.elements, entry.inline));
