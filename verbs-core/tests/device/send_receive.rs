@@ -226,5 +226,5 @@ fn both_ways_at_once_on_one_connection() {
 #[ignore = "needs an RDMA device"]
 fn the_quick_start_of_the_documentation_works() {
     let _test = begin!(iwarp lacks "connecting without rdma_cm");
-    crate::quick_start::main().unwrap();
+    super::quick_start::main().unwrap();
 }

@@ -11,7 +11,7 @@ use verbs_harness::pair::{End, Pair, Side, pattern, works};
 use verbs_harness::wire::Disturbed;
 use verbs_harness::{PATIENCE, assert_silent, begin, until, wait_for, wire};
 
-use crate::atomics;
+use super::atomics;
 
 const ACK_TIMEOUT: u8 = 12;
 const RETRY_CNT: u8 = 3;
