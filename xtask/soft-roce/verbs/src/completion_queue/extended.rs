@@ -1,0 +1,165 @@
+//! Extended completion queues: their completions are read one field after the other.
+#![expect(unsafe_code, reason = "C's functions and pointers")]
+
+use std::ffi::{c_int, c_uint};
+use std::ptr;
+
+use soft_nic::Completion;
+
+use super::poll::{flags, immediate, opcode};
+use super::{CompletionQueue, create};
+use crate::abi::attributes::ibv_cq_init_attr_ex;
+use crate::abi::context::ibv_context;
+use crate::abi::extended::{ibv_cq_ex, ibv_poll_cq_attr};
+use crate::errno::fail;
+
+/// `IBV_WC_STANDARD_FLAGS`: fields that can be asked for. There are no time stamps and no VLAN or flow tags.
+const STANDARD_FIELDS: u64 = (1 << 7) - 1;
+/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
+const MASK_FLAGS: u32 = 1;
+/// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
+const SINGLE_THREADED: u32 = 1;
+
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    // SAFETY: the caller has it.
+    let init = unsafe { &*init };
+    let flags = match init.comp_mask & MASK_FLAGS {
+        0 => 0,
+        _ => init.flags,
+    };
+    if init.comp_mask & !MASK_FLAGS != 0
+        || flags & !SINGLE_THREADED != 0
+        || init.wc_flags & !STANDARD_FIELDS != 0
+    {
+        return fail(libc::EOPNOTSUPP, ptr::null_mut());
+    }
+    let verb = "ibv_create_cq_ex";
+    // SAFETY: the promises of this function's caller are those of the other's.
+    let made = unsafe {
+        create(
+            verb,
+            context,
+            init.cqe,
+            init.cq_context,
+            init.channel,
+            init.comp_vector,
+        )
+    };
+    // SAFETY: it is null, or was made a moment ago, and nobody else has it.
+    if let Some(own) = unsafe { made.as_mut() } {
+        let queue = &mut own.queue;
+        queue.start_poll = Some(start_poll);
+        queue.next_poll = Some(next_poll);
+        queue.end_poll = Some(end_poll);
+        queue.read_opcode = Some(read_opcode);
+        queue.read_vendor_err = Some(read_zero);
+        queue.read_byte_len = Some(read_byte_len);
+        queue.read_imm_data = Some(read_imm_data);
+        queue.read_qp_num = Some(read_qp_num);
+        queue.read_src_qp = Some(read_src_qp);
+        queue.read_wc_flags = Some(read_wc_flags);
+        queue.read_slid = Some(read_zero);
+        queue.read_sl = Some(read_zero_byte);
+        queue.read_dlid_path_bits = Some(read_zero_byte);
+    }
+    made.cast()
+}
+
+/// Takes the next completion; `ENOENT` if there is none.
+///
+/// # Safety
+///
+/// The queue is alive, and no other thread polls it.
+unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the caller's queue is alive.
+    let (own, context) = unsafe { CompletionQueue::of(cq.cast()) };
+    let id = own.id();
+    let polled = context
+        .card
+        .verb("ibv_start_poll", |locked| Ok(locked.poll_cq(id)));
+    match polled {
+        Ok(Some(done)) => {
+            // SAFETY: the queue is alive, and only the thread that polls uses this field.
+            unsafe { (*cq).wr_id = done.wr_id };
+            // SAFETY: the queue is alive, and only the thread that polls uses this field.
+            unsafe { (*cq).status = done.status as u32 };
+            // SAFETY: the queue is the beginning of a `CompletionQueue`, and only the thread that polls
+            // uses this field.
+            unsafe { (*cq.cast::<CompletionQueue>()).current = Some(done) };
+            0
+        }
+        Ok(None) => {
+            context.card.idle();
+            libc::ENOENT
+        }
+        Err(errno) => errno,
+    }
+}
+
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: the caller has it.
+    if unsafe { (*attr).comp_mask } != 0 {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller has a queue that is alive, and alone polls it.
+    unsafe { advance(cq) }
+}
+
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the caller has a queue that is alive, and alone polls it.
+    unsafe { advance(cq) }
+}
+
+const unsafe extern "C" fn end_poll(_: *mut ibv_cq_ex) {}
+
+/// Reads something of the completion that the poll is at.
+///
+/// # Safety
+///
+/// The queue is alive, and no other thread polls it.
+unsafe fn read<T: Default>(cq: *mut ibv_cq_ex, field: impl FnOnce(&Completion) -> T) -> T {
+    // SAFETY: the queue is the beginning of a `CompletionQueue`, and only the thread that polls uses this field.
+    let current = unsafe { &(*cq.cast::<CompletionQueue>()).current };
+    current.as_ref().map(field).unwrap_or_default()
+}
+
+unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the caller polls this queue.
+    unsafe { read(cq, opcode) }
+}
+
+unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the caller polls this queue.
+    unsafe { read(cq, |done| done.byte_len) }
+}
+
+unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the caller polls this queue.
+    u32::from_ne_bytes(unsafe { read(cq, immediate) })
+}
+
+unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the caller polls this queue.
+    unsafe { read(cq, |done| done.queue_pair) }
+}
+
+unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the caller polls this queue.
+    unsafe { read(cq, |done| done.source_queue_pair) }
+}
+
+unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
+    // SAFETY: the caller polls this queue.
+    unsafe { read(cq, flags) }
+}
+
+const unsafe extern "C" fn read_zero(_: *mut ibv_cq_ex) -> u32 {
+    0
+}
+
+const unsafe extern "C" fn read_zero_byte(_: *mut ibv_cq_ex) -> u8 {
+    0
+}

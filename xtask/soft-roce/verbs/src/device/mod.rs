@@ -1,0 +1,129 @@
+//! Devices: their names, and the list of them.
+#![expect(unsafe_code, reason = "C's functions and pointers")]
+
+mod context;
+mod port;
+mod query;
+
+use std::ffi::{c_char, c_int};
+use std::ptr;
+use std::sync::Arc;
+
+pub(crate) use context::Context;
+pub(crate) use port::mtu;
+
+use crate::abi::object::ibv_device;
+use crate::network::{Card, Host};
+
+/// C's device, which is the beginning of a [`Card`].
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Device {
+    device: ibv_device,
+    guid: u64,
+}
+
+// SAFETY: the only pointers, `ops`, are null.
+unsafe impl Send for Device {}
+
+// SAFETY: nothing changes a device, and its only pointers, `ops`, are null.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// A device with a name, and a GUID with this number in it.
+    pub(crate) fn new(name: &str, number: u64) -> Self {
+        const FIRST_GUID: u64 = 0x5054_00ff_fe00_0001;
+        let (node_path, sysfs_path) = (
+            format!("/nonexistent/infiniband_verbs/uverbs-{name}"),
+            format!("/nonexistent/infiniband/{name}"),
+        );
+        Self {
+            device: ibv_device {
+                ops: [ptr::null_mut(); 2],
+                // IBV_NODE_CA, IBV_TRANSPORT_IB.
+                node_type: 1,
+                transport_type: 0,
+                name: text(name),
+                dev_name: text(&format!("uverbs-{name}")),
+                dev_path: text(&node_path),
+                ibdev_path: text(&sysfs_path),
+            },
+            guid: FIRST_GUID.wrapping_add(number).to_be(),
+        }
+    }
+}
+
+/// A text that C can read, cut where it would not fit.
+fn text<const N: usize>(text: &str) -> [c_char; N] {
+    let mut bytes = [0; N];
+    for (to, from) in bytes.iter_mut().take(N - 1).zip(text.bytes()) {
+        *to = c_char::from_ne_bytes([from]);
+    }
+    bytes
+}
+
+/// The card of a device.
+///
+/// # Safety
+///
+/// The device is one of a list that has not been freed, or of a context that is open.
+unsafe fn card<'a>(device: *mut ibv_device) -> &'a Card {
+    // SAFETY: the list and the context have a share of the card, at whose beginning the device is.
+    unsafe { &*device.cast::<Card>() }
+}
+
+/// The list has a share of each card, so that its devices live as long as it does.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    let host = Host::current();
+    let devices = host
+        .cards()
+        .iter()
+        .map(|card| Arc::into_raw(Arc::clone(card)).cast_mut().cast());
+    let list: Box<[*mut ibv_device]> = devices.chain([ptr::null_mut()]).collect();
+    if !count.is_null() {
+        let devices = c_int::try_from(list.len() - 1).unwrap_or(c_int::MAX);
+        // SAFETY: the caller has room for it.
+        unsafe { count.write(devices) };
+    }
+    Box::into_raw(list).cast()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    if list.is_null() {
+        return;
+    }
+    let mut devices = 0;
+    // SAFETY: a null is at the end of the list, which this has not come to yet.
+    while unsafe { !list.wrapping_add(devices).read().is_null() } {
+        devices += 1;
+    }
+    let list = ptr::slice_from_raw_parts_mut(list, devices + 1);
+    // SAFETY: `ibv_get_device_list` made a box of this length, which the caller does not use again.
+    let list = unsafe { Box::from_raw(list) };
+    for device in &list[..devices] {
+        // SAFETY: each device is a share of its card, which `ibv_get_device_list` made.
+        drop(unsafe { Arc::from_raw(device.cast::<Card>()) });
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: the caller has it from a list.
+    unsafe { (&raw const (*device).name).cast() }
+}
+
+/// The number that the kernel would have for it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    // SAFETY: the caller has it from a list.
+    let guid = unsafe { card(device) }.device.guid;
+    c_int::try_from(u64::from_be(guid) & 0xff_ffff).unwrap_or(-1) - 1
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    // SAFETY: the caller has it from a list.
+    unsafe { card(device) }.device.guid
+}

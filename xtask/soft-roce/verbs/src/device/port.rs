@@ -1,0 +1,212 @@
+//! Queries of the port: state, GID table, partitions.
+#![expect(unsafe_code, reason = "C's functions and pointers")]
+
+use std::ffi::{c_int, c_void};
+use std::mem::{offset_of, zeroed};
+
+use super::Context;
+use super::query::fill;
+use crate::abi::attributes::{ibv_gid, ibv_gid_entry, ibv_port_attr};
+use crate::abi::context::ibv_context;
+use crate::errno::{Errno, fail};
+
+const PORT: u32 = 1;
+/// Entries of a GID table.
+const GIDS: u16 = 16;
+const GID_TYPE_ROCE_V2: u32 = 2;
+const DEFAULT_PARTITION: u16 = 0xffff;
+
+const PORT_DOWN: u32 = 1;
+const PORT_ACTIVE: u32 = 4;
+const PHYS_DISABLED: u8 = 3;
+const PHYS_LINK_UP: u8 = 5;
+/// `IBV_PORT_CM_SUP`, `IBV_PORT_IP_BASED_GIDS`.
+const PORT_CAPABILITIES: u32 = 1 << 16 | 1 << 26;
+const LINK_LAYER_ETHERNET: u8 = 2;
+
+pub(super) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    size: usize,
+) -> c_int {
+    // SAFETY: the caller has an open context.
+    let context = unsafe { Context::of(context) };
+    let answer = context.card.verb("ibv_query_port", |locked| {
+        if u32::from(port) != PORT {
+            return Err(libc::EINVAL);
+        }
+        let (profile, is_up) = (locked.nic.profile(), locked.nic.is_port_up());
+        let max_mtu = mtu(profile.max_mtu);
+        // SAFETY: zeros are valid for numbers.
+        let zeros: ibv_port_attr = unsafe { zeroed() };
+        Ok(ibv_port_attr {
+            state: if is_up { PORT_ACTIVE } else { PORT_DOWN },
+            max_mtu,
+            active_mtu: max_mtu,
+            gid_tbl_len: c_int::from(GIDS),
+            port_cap_flags: PORT_CAPABILITIES,
+            max_msg_sz: profile.max_message,
+            pkey_tbl_len: 1,
+            // One lane of 2.5 Gbit/s, as rxe's.
+            active_width: 1,
+            active_speed: 1,
+            phys_state: if is_up { PHYS_LINK_UP } else { PHYS_DISABLED },
+            link_layer: LINK_LAYER_ETHERNET,
+            ..zeros
+        })
+    });
+    match answer {
+        Ok(answer) => {
+            // SAFETY: the caller has room for `size` bytes.
+            unsafe { fill(attr, &answer, size) };
+            0
+        }
+        Err(errno) => errno,
+    }
+}
+
+/// C's number of an MTU (`ibv_mtu`).
+pub(crate) const fn mtu(bytes: u32) -> u32 {
+    let bytes = if bytes < 256 { 256 } else { bytes };
+    bytes.ilog2() - 7
+}
+
+/// The exported function fills the fields that C had first; the inline one calls the context's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut c_void,
+) -> c_int {
+    let old = offset_of!(ibv_port_attr, port_cap_flags2);
+    // SAFETY: the caller has an open context, and room for the fields before the newest.
+    unsafe { query_port(context, port, attr.cast(), old) }
+}
+
+/// The GIDs of a context's device that are set, from `first` on.
+fn gids(
+    verb: &'static str,
+    context: &Context,
+    port: u32,
+    range: std::ops::Range<u32>,
+) -> Result<Vec<ibv_gid_entry>, Errno> {
+    context.card.verb(verb, |locked| {
+        if port != PORT || range.end > u32::from(GIDS) {
+            return Err(libc::EINVAL);
+        }
+        let entry = |gid_index| {
+            let gid = locked.nic.gid(u8::try_from(gid_index).ok()?)?;
+            Some(ibv_gid_entry {
+                gid: ibv_gid { raw: gid.octets() },
+                gid_index,
+                port_num: port,
+                gid_type: GID_TYPE_ROCE_V2,
+                ndev_ifindex: 0,
+            })
+        };
+        Ok(range.filter_map(entry).collect())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    to: *mut ibv_gid,
+) -> c_int {
+    // None is refused as one that is too large.
+    let index = index.cast_unsigned().min(u32::from(GIDS));
+    // SAFETY: the caller has an open context.
+    let context = unsafe { Context::of(context) };
+    match gids("ibv_query_gid", context, u32::from(port), index..index + 1) {
+        Ok(found) => {
+            // An empty entry is all zeros, as in sysfs.
+            let gid = found
+                .first()
+                .map_or(ibv_gid { raw: [0; 16] }, |entry| entry.gid);
+            // SAFETY: the caller has room for it.
+            unsafe { to.write(gid) };
+            0
+        }
+        Err(errno) => fail(errno, -1),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    to: *mut ibv_gid_entry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    if flags != 0 || size < size_of::<ibv_gid_entry>() {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller has an open context.
+    let context = unsafe { Context::of(context) };
+    let end = index.saturating_add(1);
+    match gids("ibv_query_gid_ex", context, port, index..end).as_deref() {
+        Ok([entry]) => {
+            // SAFETY: the caller has room for `size` bytes.
+            unsafe { fill(to, entry, size) };
+            0
+        }
+        Ok(_) => libc::ENODATA,
+        Err(errno) => *errno,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    to: *mut ibv_gid_entry,
+    room: usize,
+    flags: u32,
+    size: usize,
+) -> isize {
+    const EINVAL: isize = -22;
+    if flags != 0 || size < size_of::<ibv_gid_entry>() {
+        return EINVAL;
+    }
+    // SAFETY: the caller has an open context.
+    let context = unsafe { Context::of(context) };
+    match gids("ibv_query_gid_table", context, PORT, 0..u32::from(GIDS)) {
+        Ok(found) if found.len() <= room => {
+            for (place, entry) in found.iter().enumerate() {
+                let to = to.wrapping_byte_add(place * size);
+                // SAFETY: the caller has room for `room` entries of `size` bytes.
+                unsafe { fill(to, entry, size) };
+            }
+            found.len().cast_signed()
+        }
+        Ok(_) => EINVAL,
+        Err(errno) => -isize::try_from(errno).unwrap_or(-EINVAL),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_pkey(
+    _: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    to: *mut u16,
+) -> c_int {
+    if u32::from(port) != PORT || index != 0 {
+        return fail(libc::EINVAL, -1);
+    }
+    // SAFETY: the caller has room for it.
+    unsafe { to.write(DEFAULT_PARTITION.to_be()) };
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_pkey_index(_: *mut ibv_context, port: u8, partition: u16) -> c_int {
+    match u32::from(port) == PORT && partition == DEFAULT_PARTITION.to_be() {
+        true => 0,
+        false => fail(libc::ENOENT, -1),
+    }
+}

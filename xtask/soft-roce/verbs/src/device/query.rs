@@ -1,0 +1,158 @@
+//! Queries of a device: limits, capabilities, the time.
+#![expect(unsafe_code, reason = "C's functions and pointers")]
+
+use std::ffi::c_int;
+use std::mem::zeroed;
+use std::ptr;
+
+use soft_nic::Profile;
+
+use super::Context;
+use crate::abi::attributes::{ibv_device_attr, ibv_device_attr_ex};
+use crate::abi::context::{ibv_context, ibv_query_device_ex_input, ibv_values_ex};
+use crate::errno::Errno;
+
+const RESIZE_MAX_WR: u32 = 1;
+const CURR_QP_STATE_MOD: u32 = 1 << 7;
+const SYS_IMAGE_GUID: u32 = 1 << 11;
+const RC_RNR_NAK_GEN: u32 = 1 << 12;
+const SRQ_RESIZE: u32 = 1 << 13;
+const MEM_WINDOW: u32 = 1 << 17;
+const MEM_MGT_EXTENSIONS: u32 = 1 << 21;
+const MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+const CAPABILITIES: u32 = CURR_QP_STATE_MOD
+    | SYS_IMAGE_GUID
+    | RC_RNR_NAK_GEN
+    | SRQ_RESIZE
+    | MEM_WINDOW
+    | MEM_MGT_EXTENSIONS
+    | MEM_WINDOW_TYPE_2B;
+
+/// `IBV_ATOMIC_HCA`: atomic among the operations of one device.
+const ATOMIC_HCA: u32 = 1;
+
+fn int(number: impl TryInto<c_int>) -> c_int {
+    number.try_into().unwrap_or(c_int::MAX)
+}
+
+fn attributes(profile: &Profile, guid: u64) -> ibv_device_attr {
+    // SAFETY: zeros are valid for numbers.
+    let zeros: ibv_device_attr = unsafe { zeroed() };
+    ibv_device_attr {
+        node_guid: guid,
+        sys_image_guid: guid,
+        max_mr_size: u64::MAX,
+        page_size_cap: 0xffff_f000,
+        max_qp: int(profile.max_queue_pairs),
+        max_qp_wr: int(profile.max_qp_wr),
+        device_cap_flags: CAPABILITIES & !RESIZE_MAX_WR,
+        max_sge: int(profile.max_sge),
+        max_sge_rd: int(profile.max_sge),
+        max_cq: int(profile.max_completion_queues),
+        max_cqe: int(profile.max_cqe),
+        max_mr: int(profile.max_keys),
+        max_mw: int(profile.max_keys),
+        max_pd: int(profile.max_domains),
+        max_qp_rd_atom: int(profile.max_qp_rd_atom),
+        max_res_rd_atom: int(profile.max_res_rd_atom),
+        max_qp_init_rd_atom: int(profile.max_qp_rd_atom),
+        atomic_cap: ATOMIC_HCA,
+        max_mcast_grp: int(profile.max_multicast_groups),
+        max_mcast_qp_attach: int(profile.max_multicast_attached),
+        max_total_mcast_qp_attach: int(profile
+            .max_multicast_groups
+            .saturating_mul(profile.max_multicast_attached)),
+        max_ah: c_int::MAX,
+        max_srq: int(profile.max_shared_receive_queues),
+        max_srq_wr: int(profile.max_srq_wr),
+        max_srq_sge: int(profile.max_srq_sge),
+        max_pkeys: 1,
+        local_ca_ack_delay: 15,
+        phys_port_cnt: 1,
+        ..zeros
+    }
+}
+
+fn query(verb: &'static str, context: &Context) -> Result<(Profile, ibv_device_attr), Errno> {
+    let guid = context.card.device.guid;
+    context.card.verb(verb, |locked| {
+        let profile = locked.nic.profile().clone();
+        let attributes = attributes(&profile, guid);
+        Ok((profile, attributes))
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
+    // SAFETY: the caller has an open context.
+    match query("ibv_query_device", unsafe { Context::of(context) }) {
+        Ok((_, answer)) => {
+            // SAFETY: the caller has room for it.
+            unsafe { attr.write(answer) };
+            0
+        }
+        Err(errno) => errno,
+    }
+}
+
+pub(super) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    size: usize,
+) -> c_int {
+    // SAFETY: the caller has none, or one.
+    let is_unknown = unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0);
+    if is_unknown || size < size_of::<ibv_device_attr>() {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller has an open context.
+    match query("ibv_query_device_ex", unsafe { Context::of(context) }) {
+        Ok((profile, orig_attr)) => {
+            // SAFETY: zeros are valid for numbers.
+            let mut answer: ibv_device_attr_ex = unsafe { zeroed() };
+            answer.device_cap_flags_ex = u64::from(orig_attr.device_cap_flags);
+            answer.orig_attr = orig_attr;
+            answer.phys_port_cnt_ex = 1;
+            if profile.on_demand_paging {
+                // IBV_ODP_SUPPORT, and IBV_ODP_SUPPORT_SEND to _ATOMIC; sends and receives for datagrams.
+                answer.odp_general_caps = 1;
+                answer.rc_odp_caps = 0x1f;
+                answer.uc_odp_caps = 0x7;
+                answer.ud_odp_caps = 0x3;
+            }
+            // SAFETY: the caller has room for `size` bytes.
+            unsafe { fill(attr, &answer, size) };
+            0
+        }
+        Err(errno) => errno,
+    }
+}
+
+pub(super) unsafe extern "C" fn query_rt_values(
+    _: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    // As a device without a clock: it fills nothing, and the mask says so.
+    // SAFETY: the caller has the structure.
+    unsafe { (*values).comp_mask = 0 };
+    0
+}
+
+/// Copies a structure to one that is of another version: as much as both have, then zeros.
+///
+/// # Safety
+///
+/// There is room for `size` bytes.
+pub(super) unsafe fn fill<T>(to: *mut T, answer: &T, size: usize) {
+    let (to, from) = (to.cast::<u8>(), ptr::from_ref(answer).cast::<u8>());
+    let both = size.min(size_of::<T>());
+    // SAFETY: the answer has `both` bytes, and the caller has room for them.
+    unsafe { ptr::copy_nonoverlapping(from, to, both) };
+    let rest = to.wrapping_add(both);
+    // SAFETY: the caller has room for the rest.
+    unsafe { rest.write_bytes(0, size - both) };
+}

@@ -1,0 +1,178 @@
+//! A queue of events with a descriptor that is readable while there are any.
+#![expect(unsafe_code, reason = "system calls")]
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::errno::{Errno, last};
+use crate::network::{Card, descriptors};
+
+/// Events that wait to be got. Its eventfd counts them, so that poll and epoll see whether there are any.
+#[derive(Debug)]
+pub(crate) struct EventQueue {
+    descriptor: OwnedFd,
+    waiting: Mutex<VecDeque<Waiting>>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    event: u32,
+    object: usize,
+    unacknowledged: Option<Arc<Unacknowledged>>,
+}
+
+impl EventQueue {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        // SAFETY: no pointers.
+        let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
+        if descriptor < 0 {
+            return Err(last());
+        }
+        descriptors::opened(descriptor);
+        Ok(Self {
+            // SAFETY: the system has just opened it, for this call.
+            descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) },
+            waiting: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.descriptor.as_raw_fd()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(
+        &self,
+        event: u32,
+        object: usize,
+        unacknowledged: Option<Arc<Unacknowledged>>,
+    ) {
+        let mut waiting = self.lock();
+        waiting.push_back(Waiting {
+            event,
+            object,
+            unacknowledged,
+        });
+        let one = 1_u64;
+        // SAFETY: eight bytes of this frame.
+        unsafe { libc::write(self.descriptor(), (&raw const one).cast(), 8) };
+        drop(waiting);
+    }
+
+    /// Takes the oldest event: C's number, and its object, which then has one more to be acknowledged.
+    /// Waits for one, unless the program has made the descriptor non-blocking.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if there is none, `EINTR` after a signal.
+    pub(crate) fn get(&self, card: &Card) -> Result<(u32, usize), Errno> {
+        loop {
+            if let Some(event) = self.take() {
+                return Ok(event);
+            }
+            let has_moved = card.idle();
+            if let Some(event) = self.take() {
+                return Ok(event);
+            }
+            // SAFETY: no pointers.
+            let flags = unsafe { libc::fcntl(self.descriptor(), libc::F_GETFL) };
+            if flags & libc::O_NONBLOCK != 0 {
+                return Err(libc::EAGAIN);
+            }
+            if !has_moved {
+                self.wait(-1)?;
+            }
+        }
+    }
+
+    fn take(&self) -> Option<(u32, usize)> {
+        let mut waiting = self.lock();
+        let event = waiting.pop_front()?;
+        self.uncount();
+        if let Some(unacknowledged) = event.unacknowledged {
+            unacknowledged.add();
+        }
+        drop(waiting);
+        Some((event.event, event.object))
+    }
+
+    /// Forgets the events of an object that has ended.
+    pub(crate) fn forget(&self, object: usize) {
+        self.lock().retain(|event| {
+            let is_other = event.object != object || event.unacknowledged.is_none();
+            if !is_other {
+                self.uncount();
+            }
+            is_other
+        });
+    }
+
+    /// Makes the descriptor count one event less. It counts one at least, but a program may have read it.
+    fn uncount(&self) {
+        if self.wait(0) == Ok(true) {
+            let mut count = 0_u64;
+            // SAFETY: room for eight bytes.
+            unsafe { libc::read(self.descriptor(), (&raw mut count).cast(), 8) };
+        }
+    }
+
+    /// Waits until there is an event, at most this number of milliseconds, if it is not negative.
+    fn wait(&self, milliseconds: i32) -> Result<bool, Errno> {
+        let mut polled = libc::pollfd {
+            fd: self.descriptor(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one structure.
+        match unsafe { libc::poll(&raw mut polled, 1, milliseconds) } {
+            ready if ready < 0 => Err(last()),
+            ready => Ok(ready > 0),
+        }
+    }
+}
+
+impl Drop for EventQueue {
+    fn drop(&mut self) {
+        descriptors::closed(self.descriptor());
+    }
+}
+
+/// The events of an object that a program has got and not acknowledged: its end waits for them.
+#[derive(Debug, Default)]
+pub(crate) struct Unacknowledged {
+    count: Mutex<u32>,
+    changed: Condvar,
+}
+
+impl Unacknowledged {
+    fn lock(&self) -> MutexGuard<'_, u32> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self) {
+        *self.lock() += 1;
+    }
+
+    /// More than were got is a mistake of the program's, which C does not notice either.
+    pub(crate) fn acknowledge(&self, count: u32) {
+        let mut left = self.lock();
+        *left = left.saturating_sub(count);
+        self.changed.notify_all();
+        drop(left);
+    }
+
+    /// Waits until all are acknowledged.
+    pub(crate) fn wait(&self) {
+        let mut left = self.lock();
+        while *left > 0 {
+            left = self
+                .changed
+                .wait(left)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

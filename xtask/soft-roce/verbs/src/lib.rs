@@ -1,0 +1,125 @@
+//! libibverbs on network cards in software, for tests on machines that have no RDMA device.
+//!
+//! It is for tests of programs that use libibverbs, whichever binding they use: the `ibv_*` functions of this crate
+//! take the place of the shared library's in a program that links it. They are thin: the card is
+//! [`soft_nic`], whose page says how it follows the specification and the kernel's soft-RoCE. A program that wants a
+//! card without libibverbs uses that crate.
+//!
+//! ```text
+//!   a program's ibv_* calls ──▶ objects as C has them: context, PD, MR, CQ, QP, SRQ, AH
+//!                                  │                                  ▲
+//!                                  ▼ one lock                         │ descriptors of events
+//!   Fabric ── Host ── card (soft_nic) ◀── packets ──▶ card (soft_nic) ── Host
+//! ```
+//!
+//! # Quick start
+//!
+//! ```toml
+//! [dev-dependencies]
+//! soft-verbs = "0.1"
+//! ```
+//!
+//! And in each test target:
+//!
+//! ```
+//! use soft_verbs as _;
+//! ```
+//!
+//! There are two devices then, `soft0` and `soft1`, each with one port, on a network that loses nothing. The first entry
+//! of their GID tables is a link-local address of IPv6, the second one of IPv4; both are RoCE v2. A test that needs
+//! hosts, faults, or runs that repeat makes a [`Fabric`].
+//!
+//! # What there is
+//!
+//! - Devices, ports, GID tables: lists, queries, extended ones too.
+//! - Protection domains; memory regions with all access flags, any `iova` and on-demand paging; memory windows.
+//! - Completion queues, plain and extended, which can be resized, with completion channels.
+//! - Queue pairs of RC, UC and UD, plain and extended (`ibv_wr_*`, all of a batch or nothing); all states and attributes.
+//! - Shared receive queues with limits; address handles, from completions too; multicast groups.
+//! - Asynchronous events. Descriptors of channels and contexts work with poll, epoll and blocking calls. What a program
+//!   has got and not acknowledged holds up the end of its object, as in C.
+//!
+//! The limits and manners are those of a [`Profile`].
+//!
+//! # How it runs
+//!
+//! One lock guards a network; no code of the program runs under it. Each call carries all packets that are due, runs all
+//! timers that are due, and delivers events, for all cards of the network: an operation without loss is complete when the
+//! post returns. While a device of a network in real time is open, a thread sleeps until the next timer, so that a program
+//! that sleeps on a descriptor is woken.
+//!
+//! # Time
+//!
+//! The default network, and [`Fabric::real_time`], have the system's time. A network of [`Fabric::seeded`] has a virtual one,
+//! which moves to the next packet or timer when a call finds nothing to do (an empty poll, the get of an event), or by
+//! [`Fabric::step`]. On a thread that has entered one of its hosts, the monotonic clock, sleeping, polling a descriptor of
+//! this library, and random bytes of the system are the network's, too: this crate has `clock_gettime`, `nanosleep`,
+//! `clock_nanosleep`, `poll` and `getrandom` of its own, which call the kernel on all other threads.
+//!
+//! # Memory
+//!
+//! Registered memory is reached through the kernel (`process_vm_readv`), so memory that is not mapped any more is a failed
+//! operation, not a crash. A device that pins pages would go on with what was there. Where a sandbox forbids the call,
+//! memory is copied directly, and has to stay mapped.
+//!
+//! # How it differs
+//!
+//! - The folders in sysfs and the nodes in `/dev` that a device names do not exist. There is one P_Key, 0xffff, and one
+//!   completion vector.
+//! - `ibv_close_device` with objects that are left fails with `EBUSY`, and a line in the log; C's ends them.
+//! - Packets to a multicast group come to all cards of the network, without an announcement by IGMP.
+//! - An address is not looked up: an address handle, or a queue pair in RTR, to nobody is not refused, and its packets are
+//!   lost.
+//! - A child of `fork` has a copy of the network with nobody else in it, and no thread for timers. It must not use objects of
+//!   its parent, as with libibverbs; if it was forked while another thread had the network locked, all its calls hang.
+//!   Programs that fork open devices in the child. `ibv_fork_init` has nothing to do: no page is pinned.
+//!
+//! # What this crate does not do
+//!
+//! Not there yet: thread and parent domains, `ibv_rereg_mr`, importing objects, dmabuf, device memory, XRC, raw packets,
+//! work queues, flow steering, counters, time stamps, ECE; librdmacm; other processes; a `libibverbs.so.1` for programs that are built already.
+//! A verb that is not there fails with `EOPNOTSUPP`, and a warning in the [`log`] names it.
+//!
+//! # Features
+//!
+//! None.
+//!
+//! # Requirements
+//!
+//! Rust 1.88; 64-bit Linux. The libibverbs that a binding's build script asks for is still linked, and not used. It depends
+//! on no package with `links`. With the feature `dlopen` of verbs-sys, functions are looked up in the shared library, which
+//! is not this one.
+//!
+//! # Thread safety
+//!
+//! That of libibverbs: all functions can be called by any thread.
+//!
+//! # Resource cleanup
+//!
+//! Verbs free what they destroy; what others use is `EBUSY`.
+//!
+//! # Further reading
+//!
+//! `man ibv_post_send` and its siblings; [`soft_nic`].
+
+mod abi;
+mod address;
+mod completion_queue;
+mod device;
+mod errno;
+mod event;
+mod fork;
+mod memory;
+mod missing;
+mod network;
+mod protection_domain;
+mod queue_pair;
+mod shared_receive;
+mod texts;
+
+pub use network::{Fabric, FaultCounts, Host, Link};
+pub use soft_nic::Profile;
+
+#[doc = include_str!("../README.md")]
+#[cfg(doctest)]
+struct Readme;

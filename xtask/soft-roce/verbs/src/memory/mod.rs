@@ -1,0 +1,115 @@
+//! Memory regions.
+#![expect(unsafe_code, reason = "C's functions and pointers")]
+
+mod copy;
+pub(crate) mod window;
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use soft_nic::{Access, Registered};
+
+use crate::abi::object::{ibv_mr, ibv_pd};
+use crate::abi::request::ibv_sge;
+use crate::device::Context;
+use crate::errno::refused;
+use crate::protection_domain::ProtectionDomain;
+
+/// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may ignore.
+const OPTIONAL: u32 = 0x3ff << 20;
+
+/// The smallest page of all processors.
+const PAGE: u64 = 4096;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: the caller has a domain that is alive.
+    let (domain, context) = unsafe { ProtectionDomain::of(pd) };
+    // SAFETY: a program that registers memory leaves it to the device as the man page of `ibv_reg_mr` says,
+    // and `copy` notices memory that is not mapped.
+    let memory = unsafe { Registered::with_copy(addr.cast(), length, copy::copy) };
+    let keys = context.card.verb("ibv_reg_mr", |locked| {
+        let access = Access::from_bits(access & !OPTIONAL).ok_or(libc::EINVAL)?;
+        // The kernel asks for the same place within a page, and pins the pages, unless they are fetched on demand.
+        if !(addr.addr() as u64 ^ iova).is_multiple_of(PAGE) {
+            return Err(libc::EINVAL);
+        }
+        if !access.contains(Access::ON_DEMAND) && !copy::is_mapped(addr.addr(), length) {
+            return Err(libc::EFAULT);
+        }
+        let registered = locked.nic.reg_mr(domain.id(), memory, iova, access);
+        registered.map_err(refused)
+    });
+    context.made(keys.map(|(lkey, rkey)| ibv_mr {
+        context: domain.c_context(),
+        pd,
+        addr,
+        length,
+        handle: lkey,
+        lkey,
+        rkey,
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the promises of this function's caller are those of the other's.
+    unsafe { ibv_reg_mr_iova(pd, addr, length, addr.expose_provenance() as u64, access) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the promises of this function's caller are those of the other's.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned()) }
+}
+
+/// All memory is fetched on demand, so there is nothing to be done ahead.
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: u32,
+    flags: u32,
+    _list: *mut ibv_sge,
+    _count: u32,
+) -> c_int {
+    const LAST_ADVICE: u32 = 2;
+    const FLUSH: u32 = 1;
+    // SAFETY: the caller has a domain that is alive.
+    let (_, context) = unsafe { ProtectionDomain::of(pd) };
+    let result = context.card.verb("ibv_advise_mr", |locked| {
+        match locked.nic.profile().on_demand_paging {
+            false => Err(libc::EOPNOTSUPP),
+            true if advice > LAST_ADVICE || flags & !FLUSH != 0 => Err(libc::EINVAL),
+            true => Ok(()),
+        }
+    });
+    result.err().unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: the caller has a region that is alive.
+    let own = unsafe { &*mr };
+    // SAFETY: the context is open as long as the region is alive.
+    let context = unsafe { Context::of(own.context) };
+    let result = context.card.verb("ibv_dereg_mr", |locked| {
+        locked.nic.dereg_mr(own.handle).map_err(refused)
+    });
+    // SAFETY: `ibv_reg_mr` made it, and the caller does not use it again.
+    unsafe { context.ended(mr, result) }
+}

@@ -1,0 +1,94 @@
+//! Cards as the C layer has them: each call locks the network, and carries packets before it unlocks it.
+
+use std::sync::Arc;
+
+use soft_nic::{Completion, CompletionQueueId, Nic};
+
+use super::faults::Faults;
+use super::hash::Hash;
+use super::{Attendance, Network, Service};
+use crate::device::Device;
+use crate::errno::Errno;
+use crate::event::Events;
+
+/// A card of a host. C's `ibv_device` is at its beginning.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Card {
+    pub(crate) device: Device,
+    pub(super) network: Arc<Network>,
+    pub(super) side: usize,
+}
+
+/// A card with its network locked.
+#[derive(Debug)]
+pub(crate) struct Locked<'a> {
+    pub(crate) nic: &'a mut Nic,
+    pub(crate) events: &'a mut Events,
+    faults: &'a mut Faults,
+    hash: Option<&'a mut Hash>,
+    side: usize,
+}
+
+impl Card {
+    /// Calls the card with the network locked, then carries packets, runs timers, and delivers events.
+    /// No code of the program's may run in `call`.
+    pub(crate) fn call<T>(&self, call: impl FnOnce(&mut Locked<'_>) -> T) -> T {
+        let mut state = self.network.lock();
+        let locked = &mut *state;
+        let side = &mut locked.sides[self.side];
+        let result = call(&mut Locked {
+            nic: &mut side.nic,
+            events: &mut side.events,
+            faults: &mut side.faults,
+            hash: locked.hash.as_mut(),
+            side: self.side,
+        });
+        let next = locked.run(self.network.clock.now());
+        drop(state);
+        self.network
+            .service
+            .sleep_no_longer_than(next, &self.network.clock);
+        result
+    }
+
+    /// The same for a verb, which may have to fail with an errno.
+    pub(crate) fn verb<T>(
+        &self,
+        verb: &'static str,
+        call: impl FnOnce(&mut Locked<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        self.call(|locked| {
+            locked.fault(verb)?;
+            call(locked)
+        })
+    }
+
+    /// Virtual time moves to the next packet or timer, because the program has nothing to do. False if there is
+    /// none, or if time is real.
+    pub(crate) fn idle(&self) -> bool {
+        self.network.step(None)
+    }
+
+    /// While somebody may sleep on a descriptor: timers run without a call of the program's, if time is real.
+    pub(crate) fn attend(&self) -> Attendance {
+        Service::attend(&self.network)
+    }
+}
+
+impl Locked<'_> {
+    /// The errno that this call of a verb shall fail with, as a fault to be tested; a post asks before each
+    /// request of its chain.
+    pub(crate) fn fault(&mut self, verb: &'static str) -> Result<(), Errno> {
+        self.faults.meet(verb)
+    }
+
+    /// Polls, and adds the completion to the run's hash.
+    pub(crate) fn poll_cq(&mut self, queue: CompletionQueueId) -> Option<Completion> {
+        let completion = self.nic.poll_cq(queue)?;
+        if let Some(hash) = &mut self.hash {
+            hash.completion(self.side, &completion);
+        }
+        Some(completion)
+    }
+}

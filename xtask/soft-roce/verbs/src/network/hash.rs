@@ -1,0 +1,75 @@
+//! The hash of a run: all packets that were sent, and all completions that were polled.
+
+use std::net::Ipv6Addr;
+
+use soft_nic::packet::{Body, Header};
+use soft_nic::{Completion, Nic, Route};
+
+/// Bytes of the base transport header, after which requests have their address.
+const BTH: usize = 12;
+/// Bytes of the invariant CRC, which depends on the addresses.
+const ICRC: usize = 4;
+
+/// A hash that is the same on each machine, and by each compiler.
+#[derive(Debug)]
+pub(super) struct Hash(u64);
+
+impl Hash {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) const fn value(&self) -> u64 {
+        self.0
+    }
+
+    const fn word(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.word(u64::from_le_bytes(*word));
+        }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        self.word(u64::from_le_bytes(last));
+        self.word(u64::try_from(bytes.len()).unwrap_or_default());
+    }
+
+    /// A packet to a card, if it is one of the network's. Instead of an address it has the place within the region.
+    pub(super) fn packet(&mut self, route: &Route, packet: &[u8], to: Option<&Nic>) {
+        let mut ends = [0; 32];
+        let octets = [route.source, route.destination].map(|gid: Ipv6Addr| gid.octets());
+        ends[..16].copy_from_slice(&octets[0]);
+        ends[16..].copy_from_slice(&octets[1]);
+        self.bytes(&ends);
+        let end = packet.len().saturating_sub(ICRC);
+        match Header::parse(packet).and_then(|(header, _)| remote(&header.body)) {
+            None => self.bytes(&packet[..end]),
+            Some((address, rkey)) => {
+                self.bytes(&packet[..BTH]);
+                let offset = to.and_then(|nic| nic.offset(rkey, address));
+                self.word(offset.unwrap_or(u64::MAX));
+                self.bytes(&packet[BTH + size_of::<u64>()..end]);
+            }
+        }
+    }
+
+    /// A completion that was polled; without its `wr_id`, which may be an address.
+    pub(super) fn completion(&mut self, card: usize, completion: &Completion) {
+        self.word(u64::try_from(card).unwrap_or_default() << 32 | u64::from(completion.queue_pair));
+        let (status, opcode) = (completion.status as u64, completion.opcode as u64);
+        self.word(status << 48 | opcode << 32 | u64::from(completion.byte_len));
+    }
+}
+
+/// The address and key that a request has.
+const fn remote(body: &Body) -> Option<(u64, u32)> {
+    match body {
+        Body::Write(_, Some(reth), _) | Body::ReadRequest(reth) => Some((reth.address, reth.rkey)),
+        Body::CompareSwap(atomic) | Body::FetchAdd(atomic) => Some((atomic.address, atomic.rkey)),
+        _ => None,
+    }
+}

@@ -1,0 +1,178 @@
+//! Functions of the C library that depend on time, and on chance, for threads in virtual time.
+//!
+//! They take the place of the C library's in a program that enters a host. On a thread that has entered one of a network
+//! in virtual time, they are the network's: reading the monotonic clock, sleeping, polling descriptors of this library,
+//! getting random bytes. On all other threads they are the kernel's, by its system calls. They do not allocate, and take
+//! no lock that could be held by the same thread: they run before `main`, in signal handlers, and while threads end.
+#![expect(unsafe_code, reason = "stands in for functions of the C library")]
+
+use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::ptr;
+use std::time::Duration;
+
+use libc::{clockid_t, nfds_t, pollfd, size_t, ssize_t, timespec};
+
+use super::clock::EPOCH;
+use super::host::Shared;
+use super::{current, descriptors};
+use crate::errno::{fail, last};
+
+/// The functions, so that a program that has this in it has them, too.
+pub(super) const FUNCTIONS: [*const c_void; 5] = [
+    clock_gettime as *const c_void,
+    nanosleep as *const c_void,
+    clock_nanosleep as *const c_void,
+    poll as *const c_void,
+    getrandom as *const c_void,
+];
+
+/// The kernel's monotonic clock.
+pub(super) fn kernel_clock() -> Duration {
+    let mut now = spec(Duration::ZERO);
+    // SAFETY: the kernel writes to a local.
+    unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut now) };
+    duration(&now)
+}
+
+fn spec(duration: Duration) -> timespec {
+    timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: c_long::from(duration.subsec_nanos().cast_signed()),
+    }
+}
+
+fn duration(spec: &timespec) -> Duration {
+    let seconds = u64::try_from(spec.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(spec.tv_nsec).unwrap_or(0))
+}
+
+/// The instant of this thread's virtual time; nothing if its time is real.
+fn now() -> Option<Duration> {
+    current::with(|host| host.clock().read())
+}
+
+/// Moves this thread's virtual time to the next packet or timer before `limit`, or there.
+fn pass(limit: Option<Duration>) {
+    let limit = limit.map(|limit| limit.saturating_sub(EPOCH));
+    if current::with(|host| Some(host.try_step(limit))) == Some(false) {
+        // Another thread has the network, or this one in the function that a signal has interrupted.
+        let brief = spec(Duration::from_micros(50));
+        let none = ptr::null_mut::<timespec>();
+        let clock = libc::CLOCK_MONOTONIC;
+        // SAFETY: the kernel reads a local.
+        unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, 0, &raw const brief, none) };
+    }
+}
+
+/// Lets virtual time pass until then.
+fn sleep_until(end: Duration) {
+    while now().is_some_and(|now| now < end) {
+        pass(Some(end));
+    }
+}
+
+fn int(result: c_long) -> c_int {
+    c_int::try_from(result).unwrap_or(-1)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int {
+    if clock == libc::CLOCK_MONOTONIC
+        && !time.is_null()
+        && let Some(now) = now()
+    {
+        // SAFETY: the caller has room for it, as the C library's function asks for.
+        unsafe { time.write(spec(now)) };
+        return 0;
+    }
+    // SAFETY: the kernel checks the pointer.
+    int(unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nanosleep(time: *const timespec, left: *mut timespec) -> c_int {
+    // SAFETY: this caller's promises are those of the other function.
+    let errno = unsafe { clock_nanosleep(libc::CLOCK_REALTIME, 0, time, left) };
+    match errno {
+        0 => 0,
+        errno => fail(errno, -1),
+    }
+}
+
+/// Returns an errno.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clock_nanosleep(
+    clock: clockid_t,
+    flags: c_int,
+    time: *const timespec,
+    left: *mut timespec,
+) -> c_int {
+    let is_absolute = flags & libc::TIMER_ABSTIME != 0;
+    if (clock == libc::CLOCK_MONOTONIC || !is_absolute)
+        && let Some(now) = now()
+        // SAFETY: the caller has it, as the C library's function asks for, or it is null.
+        && let Some(time) = unsafe { time.as_ref() }
+    {
+        let start = if is_absolute { Duration::ZERO } else { now };
+        sleep_until(start.saturating_add(duration(time)));
+        return 0;
+    }
+    // SAFETY: the kernel checks the pointers.
+    let result = unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, flags, time, left) };
+    if result == 0 { 0 } else { last() }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn poll(entries: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
+    let real = |millis: c_int| {
+        let nanos = u64::try_from(millis).map(Duration::from_millis);
+        let mut time = nanos.map(spec);
+        let time = time.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
+        let mask = ptr::null::<libc::sigset_t>();
+        // SAFETY: the kernel checks the pointer to the entries, and has the time by a local.
+        int(unsafe { libc::syscall(libc::SYS_ppoll, entries, count, time, mask, 8_usize) })
+    };
+    let Some(start) = now() else {
+        return real(millis);
+    };
+    let is_ours = (0..usize::try_from(count).unwrap_or(0)).all(|index| {
+        // SAFETY: the caller has this number of entries.
+        let entry = unsafe { entries.wrapping_add(index).read() };
+        descriptors::is_open(entry.fd)
+    });
+    if !is_ours {
+        return real(millis);
+    }
+    let millis = u64::try_from(millis);
+    let end = millis
+        .ok()
+        .map(|millis| start + Duration::from_millis(millis));
+    loop {
+        let ready = real(0);
+        if ready != 0 || now().zip(end).is_some_and(|(now, end)| now >= end) {
+            return ready;
+        }
+        pass(end);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getrandom(buffer: *mut c_void, length: size_t, flags: c_uint) -> ssize_t {
+    let mut done = 0;
+    while done < length
+        && let Some(number) = current::with(Shared::random)
+    {
+        let bytes = number.to_le_bytes();
+        let part = bytes.len().min(length - done);
+        let to = buffer.cast::<u8>().wrapping_add(done);
+        // SAFETY: the caller has room for `length` bytes, of which `done` have been written.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, part) };
+        done += part;
+    }
+    if done > 0 {
+        return done.cast_signed();
+    }
+    // SAFETY: the kernel checks the pointer.
+    let result = unsafe { libc::syscall(libc::SYS_getrandom, buffer, length, flags) };
+    ssize_t::try_from(result).unwrap_or(-1)
+}

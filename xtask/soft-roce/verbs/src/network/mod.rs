@@ -1,0 +1,98 @@
+//! The network: hosts with cards, the links between them, time, and faults; all of it from one seed.
+//!
+//! ```text
+//!   Fabric ── Host ── Card ◀── ibv_* calls
+//!     │                │
+//!   Link            State: cards (soft_nic), packets on their way, changes to come, one lock
+//!                      │
+//!                   Clock: real, or virtual
+//! ```
+
+mod card;
+mod clock;
+mod counts;
+mod current;
+pub(crate) mod descriptors;
+mod fabric;
+mod faults;
+mod hash;
+mod host;
+mod interpose;
+mod link;
+mod pcap;
+mod random;
+mod service;
+mod settings;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub(crate) use card::{Card, Locked};
+use clock::Clock;
+pub use counts::FaultCounts;
+pub use fabric::Fabric;
+pub use host::Host;
+pub use link::Link;
+use random::Random;
+pub(crate) use service::Attendance;
+use service::Service;
+use state::State;
+
+/// A network, which its hosts and cards share.
+#[derive(Debug)]
+struct Network {
+    clock: Clock,
+    service: Service,
+    /// How many numbers programs have asked the system for.
+    numbers: AtomicU64,
+    seed: u64,
+    state: Mutex<State>,
+}
+
+impl Network {
+    fn new(clock: Clock, seed: u64) -> Arc<Self> {
+        let state = State::new(seed, clock.is_virtual());
+        Arc::new(Self {
+            clock,
+            service: Service::default(),
+            numbers: AtomicU64::new(0),
+            seed,
+            state: Mutex::new(state),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a change now, or when the network has done this number of steps.
+    fn change(&self, at_step: Option<u64>, change: impl FnOnce(&mut State) + Send + 'static) {
+        let mut state = self.lock();
+        match at_step {
+            Some(step) if step > state.steps => state.later(step, Box::new(change)),
+            _ => {
+                change(&mut state);
+                let next = state.run(self.clock.now());
+                drop(state);
+                self.service.sleep_no_longer_than(next, &self.clock);
+            }
+        }
+    }
+
+    /// The next number for programs that ask the system for random bytes; nothing if time is real.
+    fn random(&self) -> Option<u64> {
+        let is_virtual = self.clock.is_virtual();
+        let count = || self.numbers.fetch_add(1, Ordering::Relaxed);
+        is_virtual.then(|| Random::new(self.seed ^ count().rotate_left(32)).number())
+    }
+
+    /// Moves virtual time to the next packet or timer, but not beyond `limit`. False if there was none, or if time is
+    /// real.
+    fn step(&self, limit: Option<Duration>) -> bool {
+        self.clock.is_virtual() && self.lock().step(&self.clock, limit)
+    }
+}

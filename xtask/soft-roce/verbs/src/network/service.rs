@@ -1,0 +1,108 @@
+//! The thread that runs real timers while programs sleep on descriptors.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::Network;
+use super::clock::Clock;
+
+/// The thread of a network in real time, which lives as long as somebody may sleep.
+#[derive(Debug, Default)]
+pub(super) struct Service {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    attendances: usize,
+    is_running: bool,
+    /// When the thread will look at timers; nothing while it looks, or if there are none.
+    until: Option<Duration>,
+}
+
+/// Timers of the network run until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Attendance(Arc<Network>);
+
+impl Service {
+    /// Starts the thread, unless it runs, or time is virtual.
+    pub(super) fn attend(network: &Arc<Network>) -> Attendance {
+        let mut state = network.service.lock();
+        state.attendances += 1;
+        if !state.is_running && !network.clock.is_virtual() {
+            let own = Arc::clone(network);
+            let name = "soft-verbs".to_owned();
+            let started = thread::Builder::new().name(name).spawn(move || serve(&own));
+            match started {
+                Ok(_) => state.is_running = true,
+                Err(error) => {
+                    log::warn!("soft-verbs runs timers in calls only: no thread: {error}");
+                }
+            }
+        }
+        drop(state);
+        Attendance(Arc::clone(network))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the thread if it would sleep past `next`.
+    pub(super) fn sleep_no_longer_than(&self, next: Option<Duration>, clock: &Clock) {
+        let Some(next) = next else { return };
+        if clock.is_virtual() {
+            return;
+        }
+        let mut state = self.lock();
+        if state.is_running && state.until.is_none_or(|until| next < until) {
+            state.until = Some(next);
+            drop(state);
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl Drop for Attendance {
+    fn drop(&mut self) {
+        let mut state = self.0.service.lock();
+        state.attendances -= 1;
+        if state.attendances == 0 {
+            drop(state);
+            self.0.service.changed.notify_one();
+        }
+    }
+}
+
+/// Runs timers until nobody attends.
+fn serve(network: &Network) {
+    let (service, clock) = (&network.service, &network.clock);
+    loop {
+        let next = network.lock().run(clock.now());
+        let mut state = service.lock();
+        // A call may have asked for an earlier time since.
+        state.until = state.until.into_iter().chain(next).min();
+        loop {
+            if state.attendances == 0 {
+                state.is_running = false;
+                state.until = None;
+                return;
+            }
+            let now = clock.now();
+            state = match state.until {
+                Some(until) if until <= now => break,
+                Some(until) => {
+                    let waited = service.changed.wait_timeout(state, until - now);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => {
+                    let waited = service.changed.wait(state);
+                    waited.unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+        }
+        state.until = None;
+    }
+}

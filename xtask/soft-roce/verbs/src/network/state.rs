@@ -1,0 +1,299 @@
+//! The state of a network under its lock: cards, packets on their way, and changes to come.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use soft_nic::{Nic, Profile, Route};
+
+use super::clock::Clock;
+use super::counts::FaultCounts;
+use super::faults::Faults;
+use super::hash::Hash;
+use super::link::Direction;
+use super::pcap::Pcap;
+use super::random::Random;
+use crate::event::Events;
+
+/// The latency of a link in virtual time, unless it is set.
+pub(super) const LATENCY: Duration = Duration::from_micros(1);
+
+/// Virtual time moves by this, and twice as far each time, while there is neither a packet nor a timer.
+const PAUSE: Duration = Duration::from_micros(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+
+/// The memory of this number of packets is kept for others.
+const SPARE: usize = 64;
+
+/// A change that waits for its step.
+pub(super) type Change = Box<dyn FnOnce(&mut State) + Send>;
+
+pub(super) struct State {
+    pub(super) sides: Vec<Side>,
+    /// The cards that have addresses, by GID.
+    addresses: HashMap<Ipv6Addr, usize>,
+    /// From one host to another; those that are as they were made are not here.
+    pub(super) directions: HashMap<(usize, usize), Direction>,
+    latency: Duration,
+    /// Packets on their way, by arrival and order of sending.
+    wire: BTreeMap<(Duration, u64), Packet>,
+    serial: u64,
+    pub(super) random: Random,
+    pub(super) steps: u64,
+    changes: BTreeMap<u64, Vec<Change>>,
+    pause: Duration,
+    pub(super) hash: Option<Hash>,
+    pub(super) pcap: Option<Pcap>,
+    pub(super) counts: FaultCounts,
+    packet: Vec<u8>,
+    /// Memory of packets that have arrived.
+    spare: Vec<Vec<u8>>,
+}
+
+/// A card, what C gets its events from, and the host that it is in.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) nic: Nic,
+    pub(super) events: Events,
+    pub(super) host: usize,
+    pub(super) faults: Faults,
+    /// Takes and sends nothing.
+    pub(super) is_stopped: bool,
+}
+
+#[derive(Debug)]
+struct Packet {
+    to: usize,
+    route: Route,
+    bytes: Vec<u8>,
+}
+
+impl State {
+    pub(super) fn new(seed: u64, is_virtual: bool) -> Self {
+        Self {
+            sides: Vec::new(),
+            addresses: HashMap::new(),
+            directions: HashMap::new(),
+            latency: if is_virtual { LATENCY } else { Duration::ZERO },
+            wire: BTreeMap::new(),
+            serial: 0,
+            random: Random::new(seed),
+            steps: 0,
+            changes: BTreeMap::new(),
+            pause: PAUSE,
+            hash: is_virtual.then(|| Hash::new(seed)),
+            pcap: None,
+            counts: FaultCounts::default(),
+            packet: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Adds a card to a host, with the addresses that card `number` of a network has: `fe80::n` and `10.0.0.n`.
+    pub(super) fn add(&mut self, host: usize, number: usize, profile: Profile) -> usize {
+        let mut nic = Nic::new(profile, self.random.number());
+        let number = u16::try_from(number + 1).unwrap_or(u16::MAX);
+        let [high, low] = number.to_be_bytes();
+        let gids = [
+            Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, number),
+            Ipv4Addr::new(10, 0, high, low).to_ipv6_mapped(),
+        ];
+        let side = self.sides.len();
+        for (index, gid) in (0..).zip(gids) {
+            nic.set_gid(index, Some(gid));
+            self.addresses.insert(gid, side);
+        }
+        while nic.poll_event().is_some() {}
+        self.sides.push(Side {
+            nic,
+            events: Events::default(),
+            host,
+            faults: Faults::default(),
+            is_stopped: false,
+        });
+        side
+    }
+
+    pub(super) fn cards_of(&mut self, host: usize) -> impl Iterator<Item = &mut Side> {
+        self.sides.iter_mut().filter(move |side| side.host == host)
+    }
+
+    /// Keeps a change until this many steps have been done.
+    pub(super) fn later(&mut self, step: u64, change: Change) {
+        self.changes.entry(step).or_default().push(change);
+    }
+
+    /// Carries packets, runs timers, and delivers events, until there is nothing to do at this moment. Returns when
+    /// there will be.
+    pub(super) fn run(&mut self, now: Duration) -> Option<Duration> {
+        for side in self.sides.iter_mut().filter(|side| !side.is_stopped) {
+            if side.nic.next_timer().is_some_and(|at| at <= now) {
+                side.nic.expire(now);
+            }
+        }
+        (0..self.sides.len()).for_each(|side| self.send(side, now));
+        while let Some(to) = self.arrive(now) {
+            // A card sends its answers before it takes the next packet.
+            self.send(to, now);
+        }
+        for side in &mut self.sides {
+            while let Some(event) = side.nic.poll_event() {
+                side.events.deliver(event);
+            }
+        }
+        self.next()
+    }
+
+    /// Moves virtual time to the next packet or timer; if there is none before `limit`, by a pause, or to `limit`.
+    pub(super) fn step(&mut self, clock: &Clock, limit: Option<Duration>) -> bool {
+        self.steps += 1;
+        while let Some(due) = self.changes.first_entry()
+            && *due.key() <= self.steps
+        {
+            for change in due.remove() {
+                change(self);
+            }
+        }
+        let is_early = |at: &Duration| limit.is_none_or(|limit| *at <= limit);
+        let next = self.next().filter(is_early);
+        if let Some(at) = next {
+            self.pause = PAUSE;
+            clock.advance_to(at);
+        } else {
+            let later = clock.now() + self.pause;
+            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+            clock.advance_to(limit.unwrap_or(later));
+        }
+        self.run(clock.now());
+        next.is_some()
+    }
+
+    /// When there will be something to do.
+    fn next(&self) -> Option<Duration> {
+        let running = self.sides.iter().filter(|side| !side.is_stopped);
+        let timers = running.filter_map(|side| side.nic.next_timer());
+        let packet = self.wire.first_key_value().map(|((at, _), _)| *at);
+        timers.chain(packet).min()
+    }
+
+    /// Sends all packets that a card has.
+    fn send(&mut self, from: usize, now: Duration) {
+        let mut packet = std::mem::take(&mut self.packet);
+        while let Some(route) = self.sides[from].nic.transmit(now, &mut packet) {
+            self.sent(from, now, &route, &mut packet);
+        }
+        self.packet = packet;
+    }
+
+    fn sent(&mut self, from: usize, now: Duration, route: &Route, packet: &mut [u8]) {
+        self.counts.sent += 1;
+        let to = self.addresses.get(&route.destination).copied();
+        if let Some(hash) = &mut self.hash {
+            hash.packet(route, packet, to.map(|to| &self.sides[to].nic));
+        }
+        if let Some(pcap) = &mut self.pcap
+            && let Err(error) = pcap.write(now, route, packet)
+        {
+            log::error!("no more packets are written to the file: {error}");
+            self.pcap = None;
+        }
+        if self.sides[from].is_stopped {
+            self.counts.stopped += 1;
+            return;
+        }
+        match to {
+            Some(to) => self.carry(from, to, now, route, packet),
+            // A card drops what is for a group that it is not in.
+            None => (0..self.sides.len())
+                .filter(|to| *to != from)
+                .for_each(|to| self.carry(from, to, now, route, packet)),
+        }
+    }
+
+    /// Puts a packet on the link between two cards.
+    fn carry(&mut self, from: usize, to: usize, now: Duration, route: &Route, packet: &mut [u8]) {
+        let ends = (self.sides[from].host, self.sides[to].host);
+        let Some(direction) = self.directions.get(&ends).copied() else {
+            return self.put(now + self.latency, to, route, packet);
+        };
+        let latency = direction.delay.unwrap_or(self.latency);
+        if direction.is_cut {
+            self.counts.cut += 1;
+            return;
+        }
+        if self.random.happens(direction.loss) {
+            self.counts.lost += 1;
+            return;
+        }
+        let mut at = now + latency;
+        if self.random.happens(direction.duplication) {
+            self.counts.duplicated += 1;
+            self.put(at, to, route, packet);
+            at += self.detour(latency);
+        }
+        if self.random.happens(direction.reordering) {
+            self.counts.reordered += 1;
+            at += self.detour(latency);
+        }
+        let mut spoilt = None;
+        if self.random.happens(direction.corruption) {
+            self.counts.corrupted += 1;
+            let (at, bit) = (self.random.below(packet.len()), self.random.below(8));
+            packet[at] ^= 1 << bit;
+            spoilt = Some((at, bit));
+        }
+        self.put(at, to, route, packet);
+        // Others may get it, too.
+        if let Some((at, bit)) = spoilt {
+            packet[at] ^= 1 << bit;
+        }
+    }
+
+    /// Time for some other packets to overtake one.
+    fn detour(&mut self, latency: Duration) -> Duration {
+        let times = u32::try_from(1 + self.random.below(16)).unwrap_or(1);
+        latency.max(LATENCY) * times
+    }
+
+    fn put(&mut self, at: Duration, to: usize, route: &Route, packet: &[u8]) {
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(packet);
+        self.serial += 1;
+        let packet = Packet {
+            to,
+            route: *route,
+            bytes,
+        };
+        self.wire.insert((at, self.serial), packet);
+    }
+
+    /// Delivers the next packet whose time has come, and returns the card that it was for.
+    fn arrive(&mut self, now: Duration) -> Option<usize> {
+        let first = self
+            .wire
+            .first_entry()
+            .filter(|first| first.key().0 <= now)?;
+        let Packet { to, route, bytes } = first.remove();
+        let side = &mut self.sides[to];
+        match side.is_stopped {
+            true => self.counts.stopped += 1,
+            false => side.nic.receive(now, &route, &bytes),
+        }
+        if self.spare.len() < SPARE {
+            self.spare.push(bytes);
+        }
+        Some(to)
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State")
+            .field("cards", &self.sides.len())
+            .field("steps", &self.steps)
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}

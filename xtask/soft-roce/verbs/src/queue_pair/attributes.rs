@@ -1,0 +1,159 @@
+//! Changes and queries of queue pairs.
+#![expect(unsafe_code, reason = "C's functions and pointers")]
+
+use std::ffi::c_int;
+use std::mem::zeroed;
+
+use soft_nic::{Access, AttributeMask, QueuePairAttributes, QueuePairState};
+
+use super::{QueuePair, cap};
+use crate::abi::attributes::{ibv_qp_attr, ibv_qp_init_attr};
+use crate::abi::object::ibv_qp;
+use crate::address::{ah_attr, path};
+use crate::device::mtu;
+use crate::errno::{Errno, refused};
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: the caller has a queue pair that is alive.
+    let (own, context) = unsafe { QueuePair::of(qp) };
+    // SAFETY: the caller has it.
+    let attr = unsafe { &*attr };
+    let result = context.card.verb("ibv_modify_qp", |locked| {
+        let mask = AttributeMask::from_bits(mask.cast_unsigned()).ok_or(libc::EINVAL)?;
+        let attributes = attributes(attr, mask)?;
+        let modified = locked.nic.modify_qp(own.number(), &attributes, mask);
+        modified.map_err(refused)?;
+        Ok(mask)
+    });
+    match result {
+        Ok(mask) => {
+            if mask.contains(AttributeMask::STATE) {
+                // SAFETY: the caller has the queue pair.
+                unsafe { (*qp).state = attr.qp_state };
+            }
+            0
+        }
+        Err(errno) => errno,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the caller has a queue pair that is alive.
+    let (own, context) = unsafe { QueuePair::of(qp) };
+    let found = context.card.verb("ibv_query_qp", |locked| {
+        let attributes = locked.nic.query_qp(own.number()).ok_or(libc::EINVAL)?;
+        let options = *locked.nic.qp_options(own.number()).ok_or(libc::EINVAL)?;
+        Ok((attributes, options))
+    });
+    let (attributes, options) = match found {
+        Ok(found) => found,
+        Err(errno) => return errno,
+    };
+    let mut answer = qp_attr(&attributes);
+    answer.cap = cap(&options);
+    let base = &own.queue_pair.qp_base;
+    let made_with = ibv_qp_init_attr {
+        qp_context: base.qp_context,
+        send_cq: base.send_cq,
+        recv_cq: base.recv_cq,
+        srq: base.srq,
+        cap: answer.cap,
+        qp_type: base.qp_type,
+        sq_sig_all: c_int::from(options.all_signaled),
+    };
+    // SAFETY: the caller has room for it.
+    unsafe { init.write(made_with) };
+    // SAFETY: the caller has the queue pair.
+    unsafe { (*qp).state = answer.qp_state };
+    // SAFETY: the caller has room for it.
+    unsafe { attr.write(answer) };
+    0
+}
+
+const fn state(number: u32) -> Option<QueuePairState> {
+    use QueuePairState as S;
+    Some(match number {
+        0 => S::Reset,
+        1 => S::Init,
+        2 => S::Rtr,
+        3 => S::Rts,
+        4 => S::Sqd,
+        5 => S::Sqe,
+        6 => S::Err,
+        _ => return None,
+    })
+}
+
+/// The card's form of C's attributes. Those that the mask leaves out may be anything in C.
+fn attributes(attr: &ibv_qp_attr, mask: AttributeMask) -> Result<QueuePairAttributes, Errno> {
+    let named = |flag, number| match mask.contains(flag) {
+        true => state(number).ok_or(libc::EINVAL),
+        false => Ok(QueuePairState::Reset),
+    };
+    let access = match mask.contains(AttributeMask::ACCESS_FLAGS) {
+        true => Access::from_bits(attr.qp_access_flags).ok_or(libc::EINVAL)?,
+        false => Access::empty(),
+    };
+    let path = match path(&attr.ah_attr) {
+        Err(errno) if mask.contains(AttributeMask::AV) => return Err(errno),
+        path => path.unwrap_or_else(|_| QueuePairAttributes::default().path),
+    };
+    Ok(QueuePairAttributes {
+        state: named(AttributeMask::STATE, attr.qp_state)?,
+        current_state: named(AttributeMask::CUR_STATE, attr.cur_qp_state)?,
+        access,
+        pkey_index: attr.pkey_index,
+        port: attr.port_num,
+        qkey: attr.qkey,
+        path,
+        path_mtu: 128_u32.checked_shl(attr.path_mtu).unwrap_or(0),
+        dest_qp_num: attr.dest_qp_num,
+        rq_psn: attr.rq_psn & PSN,
+        sq_psn: attr.sq_psn & PSN,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        max_rd_atomic: attr.max_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        is_draining: false,
+    })
+}
+
+/// The bits of a PSN.
+const PSN: u32 = 0xff_ffff;
+
+/// C's form of all attributes except the capacities.
+fn qp_attr(from: &QueuePairAttributes) -> ibv_qp_attr {
+    // SAFETY: zeros are valid for numbers.
+    let zeros: ibv_qp_attr = unsafe { zeroed() };
+    ibv_qp_attr {
+        qp_state: from.state as u32,
+        cur_qp_state: from.current_state as u32,
+        path_mtu: mtu(from.path_mtu),
+        qkey: from.qkey,
+        rq_psn: from.rq_psn,
+        sq_psn: from.sq_psn,
+        dest_qp_num: from.dest_qp_num,
+        qp_access_flags: from.access.bits(),
+        ah_attr: ah_attr(&from.path),
+        alt_ah_attr: ah_attr(&from.path),
+        pkey_index: from.pkey_index,
+        sq_draining: u8::from(from.is_draining),
+        max_rd_atomic: from.max_rd_atomic,
+        max_dest_rd_atomic: from.max_dest_rd_atomic,
+        min_rnr_timer: from.min_rnr_timer,
+        port_num: from.port,
+        timeout: from.timeout,
+        retry_cnt: from.retry_cnt,
+        rnr_retry: from.rnr_retry,
+        ..zeros
+    }
+}

@@ -1,0 +1,200 @@
+//! Extended queue pairs: requests are made by calls, one for each part, and posted together (`ibv_wr_*`).
+#![expect(unsafe_code, reason = "C's functions and pointers")]
+
+mod request;
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use soft_nic::{Data, DatagramAddress, Element, SendOpcode, SendRequest};
+
+use super::post;
+use super::{QueuePair, create};
+use crate::abi::attributes::{ibv_qp_init_attr, ibv_qp_init_attr_ex};
+use crate::abi::context::ibv_context;
+use crate::abi::extended::ibv_qp_ex;
+use crate::abi::object::ibv_qp;
+use crate::errno::{Errno, fail, refused};
+
+/// The requests since `ibv_wr_start`.
+#[derive(Debug, Default)]
+pub(super) struct Batch(Mutex<Requests>);
+
+#[derive(Debug, Default)]
+struct Requests {
+    requests: Vec<Request>,
+    /// The first error, which `ibv_wr_complete` returns.
+    error: Option<Errno>,
+}
+
+/// A request that is being made.
+#[derive(Debug)]
+struct Request {
+    wr_id: u64,
+    flags: u32,
+    opcode: SendOpcode,
+    to: Option<DatagramAddress>,
+    elements: Vec<Element>,
+    inline: Option<Vec<u8>>,
+}
+
+impl Batch {
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Requests {
+    fn fail(&mut self, errno: Errno) {
+        self.error.get_or_insert(errno);
+    }
+
+    /// Changes the request that was begun last.
+    fn last(&mut self, change: impl FnOnce(&mut Request) -> Result<(), Errno>) {
+        let changed = self.requests.last_mut().ok_or(libc::EINVAL);
+        if let Err(errno) = changed.and_then(change) {
+            self.fail(errno);
+        }
+    }
+}
+
+impl Request {
+    /// Calls `call` with the card's form of it.
+    fn with<T>(&self, call: impl FnOnce(&SendRequest<'_>) -> T) -> T {
+        let inline = [self.inline.as_deref().unwrap_or_default()];
+        let data = match self.inline {
+            Some(_) => Data::Inline(&inline),
+            None => Data::Elements(&self.elements),
+        };
+        call(&SendRequest {
+            to: self.to,
+            ..post::request(self.wr_id, self.flags, self.opcode, data)
+        })
+    }
+}
+
+/// `IBV_QP_EX_WITH_RDMA_WRITE` to `IBV_QP_EX_WITH_SEND_WITH_INV`: all but segmentation by the device and
+/// atomic writes.
+const OPERATIONS: u64 = (1 << 10) - 1;
+
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    const MASK_PD: u32 = 1;
+    const MASK_SEND_OPERATIONS: u32 = 1 << 6;
+    // SAFETY: the caller has it.
+    let given = unsafe { &mut *init };
+    let is_extended = given.comp_mask & MASK_SEND_OPERATIONS != 0;
+    if given.comp_mask & !(MASK_PD | MASK_SEND_OPERATIONS) != 0
+        || is_extended && given.send_ops_flags & !OPERATIONS != 0
+    {
+        return fail(libc::EOPNOTSUPP, ptr::null_mut());
+    }
+    if given.comp_mask & MASK_PD == 0 {
+        return fail(libc::EINVAL, ptr::null_mut());
+    }
+    let mut basic = ibv_qp_init_attr {
+        qp_context: given.qp_context,
+        send_cq: given.send_cq,
+        recv_cq: given.recv_cq,
+        srq: given.srq,
+        cap: given.cap,
+        qp_type: given.qp_type,
+        sq_sig_all: given.sq_sig_all,
+    };
+    // SAFETY: the caller has a domain that is alive, and so are its queues.
+    let made = unsafe { create("ibv_create_qp_ex", given.pd, &mut basic) };
+    given.cap = basic.cap;
+    // SAFETY: it is null, or was made a moment ago, and nobody else has it.
+    if let Some(own) = unsafe { made.as_mut() }
+        && is_extended
+    {
+        let qp = &mut own.queue_pair;
+        qp.wr_atomic_cmp_swp = Some(request::wr_atomic_cmp_swp);
+        qp.wr_atomic_fetch_add = Some(request::wr_atomic_fetch_add);
+        qp.wr_bind_mw = Some(request::wr_bind_mw);
+        qp.wr_local_inv = Some(request::wr_local_inv);
+        qp.wr_rdma_read = Some(request::wr_rdma_read);
+        qp.wr_rdma_write = Some(request::wr_rdma_write);
+        qp.wr_rdma_write_imm = Some(request::wr_rdma_write_imm);
+        qp.wr_send = Some(request::wr_send);
+        qp.wr_send_imm = Some(request::wr_send_imm);
+        qp.wr_send_inv = Some(request::wr_send_inv);
+        qp.wr_set_ud_addr = Some(request::wr_set_ud_addr);
+        qp.wr_set_inline_data = Some(request::wr_set_inline_data);
+        qp.wr_set_inline_data_list = Some(request::wr_set_inline_data_list);
+        qp.wr_set_sge = Some(request::wr_set_sge);
+        qp.wr_set_sge_list = Some(request::wr_set_sge_list);
+        qp.wr_start = Some(wr_start);
+        qp.wr_complete = Some(wr_complete);
+        qp.wr_abort = Some(wr_abort);
+    }
+    made.cast()
+}
+
+/// The requests of a queue pair since `ibv_wr_start`.
+///
+/// # Safety
+///
+/// The queue pair is alive.
+unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> MutexGuard<'a, Requests> {
+    // SAFETY: the caller's queue pair is alive.
+    let (own, _) = unsafe { QueuePair::of(qp.cast()) };
+    own.batch.lock()
+}
+
+/// Other threads that begin wait until this one ends, as with drivers that lock.
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: the caller has a queue pair that is alive.
+    let mutex = unsafe { &raw mut (*qp).qp_base.mutex };
+    // SAFETY: the mutex is all zeros at first, as PTHREAD_MUTEX_INITIALIZER.
+    unsafe { libc::pthread_mutex_lock(mutex) };
+    // SAFETY: the caller has a queue pair that is alive.
+    *unsafe { batch(qp) } = Requests::default();
+}
+
+/// Ends what `wr_start` began.
+///
+/// # Safety
+///
+/// The queue pair is alive, and this thread has called `wr_start`.
+unsafe fn end(qp: *mut ibv_qp_ex) -> Requests {
+    // SAFETY: the caller has a queue pair that is alive.
+    let requests = std::mem::take(&mut *unsafe { batch(qp) });
+    // SAFETY: the caller has a queue pair that is alive.
+    let mutex = unsafe { &raw mut (*qp).qp_base.mutex };
+    // SAFETY: this thread has locked it in `wr_start`.
+    unsafe { libc::pthread_mutex_unlock(mutex) };
+    requests
+}
+
+/// Posts all requests, or none.
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: the caller has a queue pair that is alive.
+    let (own, context) = unsafe { QueuePair::of(qp.cast()) };
+    let number = own.number();
+    let result = context.card.verb("ibv_wr_complete", |locked| {
+        // SAFETY: the caller has called `ibv_wr_start` on this thread.
+        let Requests { requests, error } = unsafe { end(qp) };
+        if let Some(errno) = error {
+            return Err(errno);
+        }
+        for (ahead, request) in requests.iter().enumerate() {
+            let checked = request.with(|request| locked.nic.check_send(number, request, ahead));
+            checked.map_err(refused)?;
+        }
+        for request in &requests {
+            let posted = request.with(|request| locked.nic.post_send(number, request));
+            posted.map_err(refused)?;
+        }
+        Ok(())
+    });
+    result.err().unwrap_or(0)
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: the caller has a queue pair that is alive, and has called `ibv_wr_start` on this thread.
+    drop(unsafe { end(qp) });
+}

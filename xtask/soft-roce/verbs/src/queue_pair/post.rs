@@ -1,0 +1,268 @@
+//! Posts.
+#![expect(unsafe_code, reason = "C's functions and pointers")]
+
+use std::ffi::c_int;
+
+use soft_nic::{
+    Bind, Data, DatagramAddress, ReceiveRequest, Refused, RemoteAddress, SendOpcode, SendRequest,
+};
+
+use super::QueuePair;
+use super::elements::{elements, with_bytes, with_elements};
+use crate::abi::object::{ibv_ah, ibv_qp, ibv_srq};
+use crate::abi::request::{
+    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, ibv_recv_wr,
+    ibv_send_wr,
+};
+use crate::address::AddressHandle;
+use crate::errno::{Errno, refused};
+use crate::memory::window::binding;
+use crate::network::{Card, Locked};
+use crate::shared_receive::SharedReceives;
+
+/// The address of a datagram.
+///
+/// # Safety
+///
+/// The address handle is alive.
+pub(super) unsafe fn receiver(
+    ah: *mut ibv_ah,
+    queue_pair: u32,
+    qkey: u32,
+) -> Result<DatagramAddress, Errno> {
+    // SAFETY: the caller has it from `ibv_create_ah`, which made an `AddressHandle`, or it is null.
+    let handle = unsafe { ah.cast::<AddressHandle>().as_ref() }.ok_or(libc::EINVAL)?;
+    Ok(DatagramAddress {
+        path: handle.path,
+        queue_pair,
+        qkey,
+    })
+}
+
+/// The operation of a request.
+///
+/// # Safety
+///
+/// The request is one that C's `ibv_post_send` takes.
+unsafe fn opcode(wr: &ibv_send_wr) -> Result<SendOpcode, Errno> {
+    // SAFETY: any bytes are valid for numbers.
+    let rdma = unsafe { wr.wr.rdma };
+    let remote = RemoteAddress {
+        address: rdma.remote_addr,
+        rkey: rdma.rkey,
+    };
+    // SAFETY: any bytes are valid for numbers.
+    let atomic = unsafe { wr.wr.atomic };
+    let atomic_remote = RemoteAddress {
+        address: atomic.remote_addr,
+        rkey: atomic.rkey,
+    };
+    let key = u32::from_ne_bytes(wr.imm_data);
+    Ok(match wr.opcode {
+        0 => SendOpcode::Write(remote),
+        1 => SendOpcode::WriteWithImmediate(remote, wr.imm_data),
+        2 => SendOpcode::Send,
+        3 => SendOpcode::SendWithImmediate(wr.imm_data),
+        4 => SendOpcode::Read(remote),
+        5 => SendOpcode::CompareSwap {
+            remote: atomic_remote,
+            compare: atomic.compare_add,
+            swap: atomic.swap,
+        },
+        6 => SendOpcode::FetchAdd {
+            remote: atomic_remote,
+            add: atomic.compare_add,
+        },
+        7 => SendOpcode::LocalInvalidate(key),
+        8 => {
+            let bind = &wr.bind_mw;
+            // SAFETY: a request to bind has a window that is alive.
+            let window = unsafe { bind.mw.as_ref() }.ok_or(libc::EINVAL)?;
+            // SAFETY: a request to bind has a region that is alive, if there is one.
+            let binding = unsafe { binding(window.rkey, bind.rkey, &bind.bind_info) };
+            SendOpcode::BindWindow(binding?)
+        }
+        9 => SendOpcode::SendWithInvalidate(key),
+        other => {
+            log::warn!("soft-verbs has no work request with opcode {other}");
+            return Err(libc::EOPNOTSUPP);
+        }
+    })
+}
+
+/// Posts one request to a send queue.
+///
+/// # Safety
+///
+/// The request is one that C's `ibv_post_send` takes, for this queue pair.
+unsafe fn post_one(
+    locked: &mut Locked<'_>,
+    own: &QueuePair,
+    wr: &ibv_send_wr,
+) -> Result<(), Errno> {
+    locked.fault("ibv_post_send")?;
+    // SAFETY: the caller has the request's elements.
+    let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+    let to = match own.is_datagram {
+        true => {
+            // SAFETY: a datagram's request has this part; any bytes are valid for its numbers.
+            let ud = unsafe { wr.wr.ud };
+            // SAFETY: a datagram's request has an address handle that is alive.
+            Some(unsafe { receiver(ud.ah, ud.remote_qpn, ud.remote_qkey) }?)
+        }
+        false => None,
+    };
+    // SAFETY: the caller's request is one that C takes.
+    let opcode = unsafe { opcode(wr) }?;
+    let mut post = |data: Data<'_>| {
+        let request = SendRequest {
+            to,
+            ..request(wr.wr_id, wr.send_flags, opcode, data)
+        };
+        let posted = locked.nic.post_send(own.number(), &request);
+        posted.map_err(refused)
+    };
+    match wr.send_flags & IBV_SEND_INLINE {
+        0 => with_elements(list, |elements| post(Data::Elements(elements))),
+        // SAFETY: the elements of an inline request name bytes that the caller has.
+        _ => unsafe { with_bytes(list, |bytes| post(Data::Inline(bytes))) },
+    }
+}
+
+/// A request with C's flags.
+pub(super) const fn request(
+    wr_id: u64,
+    flags: u32,
+    opcode: SendOpcode,
+    data: Data<'_>,
+) -> SendRequest<'_> {
+    SendRequest {
+        is_signaled: flags & IBV_SEND_SIGNALED != 0,
+        is_solicited: flags & IBV_SEND_SOLICITED != 0,
+        is_fenced: flags & IBV_SEND_FENCE != 0,
+        ..SendRequest::new(wr_id, opcode, data)
+    }
+}
+
+/// Posts a request to bind a window of type 1.
+///
+/// # Safety
+///
+/// The queue pair is alive.
+pub(crate) unsafe fn post_bind(
+    qp: *mut ibv_qp,
+    wr_id: u64,
+    flags: u32,
+    bind: Bind,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair is alive.
+    let (own, context) = unsafe { QueuePair::of(qp) };
+    context.card.verb("ibv_bind_mw", |locked| {
+        let request = request(
+            wr_id,
+            flags,
+            SendOpcode::BindWindow(bind),
+            Data::Elements(&[]),
+        );
+        let posted = locked.nic.post_send(own.number(), &request);
+        posted.map_err(refused)
+    })
+}
+
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller has a queue pair that is alive.
+    let (own, context) = unsafe { QueuePair::of(qp) };
+    context.card.call(|locked| {
+        let mut next = wr;
+        // SAFETY: the caller has a chain of requests.
+        while let Some(request) = unsafe { next.as_ref() } {
+            // SAFETY: the caller has requests that C takes for this queue pair.
+            if let Err(errno) = unsafe { post_one(locked, own, request) } {
+                // SAFETY: the caller has room for the request that failed.
+                unsafe { bad.write(next) };
+                return errno;
+            }
+            next = request.next;
+        }
+        0
+    })
+}
+
+/// Posts a chain of receives, each by `post`.
+///
+/// # Safety
+///
+/// The chain is one that C's `ibv_post_recv` takes.
+unsafe fn post_receives(
+    card: &Card,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+    verb: &'static str,
+    post: impl Fn(&mut Locked<'_>, &ReceiveRequest<'_>) -> Result<(), Refused>,
+) -> c_int {
+    card.call(|locked| {
+        let mut next = wr;
+        // SAFETY: the caller has a chain of requests.
+        while let Some(request) = unsafe { next.as_ref() } {
+            let posted = locked.fault(verb).and_then(|()| {
+                // SAFETY: the caller has the request's elements.
+                let list = unsafe { elements(request.sg_list, request.num_sge) }?;
+                with_elements(list, |elements| {
+                    let wr_id = request.wr_id;
+                    post(locked, &ReceiveRequest { wr_id, elements }).map_err(refused)
+                })
+            });
+            if let Err(errno) = posted {
+                // SAFETY: the caller has room for the request that failed.
+                unsafe { bad.write(next) };
+                return errno;
+            }
+            next = request.next;
+        }
+        0
+    })
+}
+
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller has a queue pair that is alive.
+    let (own, context) = unsafe { QueuePair::of(qp) };
+    let number = own.number();
+    // SAFETY: the caller has a chain of receives, and room for the one that failed.
+    unsafe {
+        post_receives(
+            &context.card,
+            wr,
+            bad,
+            "ibv_post_recv",
+            |locked, request| locked.nic.post_receive(number, request),
+        )
+    }
+}
+
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller has a queue that is alive.
+    let (own, context) = unsafe { SharedReceives::of(srq) };
+    let id = own.id();
+    // SAFETY: the caller has a chain of receives, and room for the one that failed.
+    unsafe {
+        post_receives(
+            &context.card,
+            wr,
+            bad,
+            "ibv_post_srq_recv",
+            |locked, request| locked.nic.post_srq_receive(id, request),
+        )
+    }
+}

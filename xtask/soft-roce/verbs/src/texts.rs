@@ -1,0 +1,100 @@
+//! Texts for C's numbers, and numbers of rates.
+#![expect(unsafe_code, reason = "C's functions")]
+
+use std::ffi::{CStr, c_char, c_int};
+
+/// A function from a number to a text.
+macro_rules! texts {
+    ($($verb:ident [$($text:literal),* $(,)?] or $other:literal;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $verb(number: c_int) -> *const c_char {
+                const TEXTS: &[&CStr] = &[$($text),*];
+                let index = usize::try_from(number).unwrap_or(usize::MAX);
+                TEXTS.get(index).copied().unwrap_or($other).as_ptr()
+            }
+        )*
+    };
+}
+
+texts! {
+    ibv_wc_status_str [
+        c"success", c"local length error", c"local QP operation error", c"local EE context operation error",
+        c"local protection error", c"Work Request Flushed Error", c"memory management operation error",
+        c"bad response error", c"local access error", c"remote invalid request error", c"remote access error",
+        c"remote operation error", c"transport retry counter exceeded", c"RNR retry counter exceeded",
+        c"local RDD violation error", c"remote invalid RD request", c"aborted error", c"invalid EE context number",
+        c"invalid EE context state", c"fatal error", c"response timeout error", c"general error",
+        c"TM error", c"TM software rendezvous",
+    ] or c"unknown";
+    ibv_node_type_str [
+        c"unknown", c"InfiniBand channel adapter", c"InfiniBand switch", c"InfiniBand router", c"iWARP NIC",
+        c"usNIC", c"usNIC UDP", c"unspecified",
+    ] or c"unknown";
+    ibv_port_state_str [
+        c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active defer",
+    ] or c"unknown";
+    ibv_event_type_str [
+        c"CQ error", c"local work queue catastrophic error", c"invalid request local work queue error",
+        c"local access violation work queue error", c"communication established", c"send queue drained",
+        c"path migrated", c"path migration request error", c"local catastrophic error", c"port active",
+        c"port error", c"LID change", c"P_Key change", c"SM change", c"SRQ catastrophic error",
+        c"SRQ limit reached", c"last WQE reached", c"client reregistration", c"GID table change",
+        c"WQ fatal error",
+    ] or c"unknown";
+}
+
+/// Rates (`ibv_rate`): C's number, multiples of 2.5 Gbit/s or 0 if it is none, and Mbit/s.
+const RATES: [(c_int, c_int, c_int); 23] = [
+    (2, 1, 2500),
+    (5, 2, 5000),
+    (3, 4, 10_000),
+    (6, 8, 20_000),
+    (4, 12, 30_000),
+    (7, 16, 40_000),
+    (8, 24, 60_000),
+    (9, 32, 80_000),
+    (10, 48, 120_000),
+    (11, 0, 14_062),
+    (12, 0, 56_250),
+    (13, 0, 112_500),
+    (14, 0, 168_750),
+    (15, 10, 25_781),
+    (16, 40, 103_125),
+    (17, 80, 206_250),
+    (18, 120, 309_375),
+    (19, 11, 28_125),
+    (20, 20, 50_000),
+    (21, 160, 400_000),
+    (22, 240, 600_000),
+    (23, 320, 800_000),
+    (24, 480, 1_200_000),
+];
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_rate_to_mult(rate: c_int) -> c_int {
+    let found = RATES
+        .iter()
+        .find(|(number, multiple, _)| *number == rate && *multiple > 0);
+    found.map_or(-1, |(_, multiple, _)| *multiple)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn mult_to_ibv_rate(multiple: c_int) -> c_int {
+    let found = RATES
+        .iter()
+        .find(|(_, known, _)| *known == multiple && multiple > 0);
+    found.map_or(0, |(number, ..)| *number)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_rate_to_mbps(rate: c_int) -> c_int {
+    let found = RATES.iter().find(|(number, ..)| *number == rate);
+    found.map_or(-1, |(_, _, mbps)| *mbps)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
+    let found = RATES.iter().find(|(_, _, known)| *known == mbps);
+    found.map_or(0, |(number, ..)| *number)
+}

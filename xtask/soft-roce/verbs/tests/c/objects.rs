@@ -1,0 +1,118 @@
+//! What is in use does not end, and what is wrong is refused.
+
+use std::mem::zeroed;
+use std::ptr;
+
+use verbs_core::verbs_sys::*;
+
+use crate::ladder::{Ladder, errno, ok};
+
+#[test]
+fn what_is_in_use_is_busy() {
+    let ladder = Ladder::new();
+    let Ladder {
+        context,
+        pd,
+        channel,
+        cq,
+    } = ladder;
+    let mut grh_of: ibv_ah_attr = unsafe { zeroed() };
+    (grh_of.is_global, grh_of.port_num) = (1, 1);
+    let ah = unsafe { ibv_create_ah(pd, &raw mut grh_of) };
+    assert_eq!(
+        unsafe { ibv_dealloc_pd(pd) },
+        libc::EBUSY,
+        "an address handle"
+    );
+    ok(unsafe { ibv_destroy_ah(ah) });
+    let qp = ladder.queue_pair();
+    assert_eq!(unsafe { ibv_destroy_cq(cq) }, libc::EBUSY, "a queue pair");
+    assert_eq!(unsafe { ibv_dealloc_pd(pd) }, libc::EBUSY, "a queue pair");
+    assert_eq!(
+        unsafe { ibv_destroy_comp_channel(channel) },
+        libc::EBUSY,
+        "a queue"
+    );
+    assert_eq!(unsafe { ibv_close_device(context) }, -1);
+    assert_eq!(errno(), libc::EBUSY);
+    ok(unsafe { ibv_destroy_qp(qp) });
+    ladder.end();
+}
+
+#[test]
+fn devices_outlive_their_list_while_they_are_open() {
+    let ladder = Ladder::new();
+    let device = unsafe { (*ladder.context).device };
+    let mut count = 0;
+    let list = unsafe { ibv_get_device_list(&raw mut count) };
+    assert_eq!(count, 2);
+    assert_eq!(unsafe { *list }, device, "one device is one object");
+    unsafe { ibv_free_device_list(list) };
+    unsafe { ibv_free_device_list(ptr::null_mut()) };
+    let name = unsafe { std::ffi::CStr::from_ptr(ibv_get_device_name(device)) };
+    assert_eq!(name, c"soft0");
+    ladder.end();
+}
+
+#[test]
+fn arguments_that_c_refuses_are_refused() {
+    let ladder = Ladder::new();
+    let Ladder { context, pd, .. } = ladder;
+    let none = ptr::null_mut();
+    for (capacity, vector) in [(0, 0), (-1, 0), (1 << 20, 0), (16, 1), (16, -1)] {
+        assert!(
+            unsafe { ibv_create_cq(context, capacity, none, ptr::null_mut(), vector) }.is_null()
+        );
+        assert_eq!(errno(), libc::EINVAL);
+    }
+    let mut raw = ladder.attributes();
+    raw.qp_type = IBV_QPT_RAW_PACKET;
+    assert!(unsafe { ibv_create_qp(pd, &raw mut raw) }.is_null());
+    assert_eq!(errno(), libc::EOPNOTSUPP);
+    let mut without_cq = ladder.attributes();
+    without_cq.recv_cq = ptr::null_mut();
+    assert!(unsafe { ibv_create_qp(pd, &raw mut without_cq) }.is_null());
+    assert_eq!(errno(), libc::EINVAL);
+    let mut gid: ibv_gid = unsafe { zeroed() };
+    for index in [-1, 16] {
+        assert_eq!(
+            unsafe { ibv_query_gid(context, 1, index, &raw mut gid) },
+            -1
+        );
+    }
+    let mut entry: ibv_gid_entry = unsafe { zeroed() };
+    assert_eq!(
+        unsafe { ibv_query_gid_ex(context, 1, 9, &raw mut entry, 0) },
+        libc::ENODATA
+    );
+    assert_eq!(
+        unsafe { ibv_query_gid_ex(context, 1, 0, &raw mut entry, 1) },
+        libc::EINVAL
+    );
+    let room = unsafe { ibv_query_gid_table(context, &raw mut entry, 1, 0) };
+    assert_eq!(room, -libc::EINVAL as isize, "there are two");
+    ladder.end();
+}
+
+#[test]
+fn the_request_that_failed_is_named() {
+    let ladder = Ladder::new();
+    let qp = ladder.queue_pair();
+    let mut requests: [ibv_send_wr; 3] = unsafe { zeroed() };
+    for wr in &mut requests {
+        wr.opcode = IBV_WR_RDMA_WRITE;
+    }
+    requests[1].num_sge = 3;
+    let first = requests.as_mut_ptr();
+    let second = first.wrapping_add(1);
+    unsafe { (*first).next = second };
+    unsafe { (*second).next = second.wrapping_add(1) };
+    let mut bad = ptr::null_mut();
+    let posted = unsafe { ibv_post_send(qp, first, &raw mut bad) };
+    assert_eq!((posted, bad), (libc::EINVAL, second));
+    ladder.success();
+    let mut none: ibv_wc = unsafe { zeroed() };
+    assert_eq!(unsafe { ibv_poll_cq(ladder.cq, 1, &raw mut none) }, 0);
+    ok(unsafe { ibv_destroy_qp(qp) });
+    ladder.end();
+}

@@ -1,0 +1,6 @@
+//! Networks that a seed decides, and channels on them.
+#![cfg(test)]
+
+mod ends;
+mod repeatable;
+mod two_hosts;
