@@ -56,6 +56,22 @@
 //! this library, and random bytes of the system are the network's, too: this crate has `clock_gettime`, `nanosleep`,
 //! `clock_nanosleep`, `poll` and `getrandom` of its own, which call the kernel on all other threads.
 //!
+//! Waits that the kernel carries out by other calls, such as those of a condition variable or of epoll, take real time, or
+//! none. An instant of one clock says nothing on the other. If several threads use a virtual network, each moves its time,
+//! and a run cannot be repeated.
+//!
+//! # Faults
+//!
+//! A [`Link`] loses, repeats, reorders, delays and spoils packets, or is cut. A [`Host`] is stopped, or dies; calls of its verbs
+//! are refused, posts in the middle of a chain; queue pairs, completion queues and the device break with their events. All of
+//! it happens at once, or at a [step](Fabric::steps) of the network, and is [counted](FaultCounts).
+//!
+//! # Environment
+//!
+//! For the default network: `SOFT_VERBS_PROFILE` is `default` or `hostile`, which has all that is legal and unusual;
+//! `SOFT_VERBS_SEED` is a number, from which keys and the like come. If one cannot be read, a line on standard error says so,
+//! and there is no device.
+//!
 //! # Memory
 //!
 //! Registered memory is reached through the kernel (`process_vm_readv`), so memory that is not mapped any more is a failed

@@ -288,3 +288,50 @@ fn random_bytes_of_the_system_come_from_the_seed() {
     assert_eq!(first, again);
     assert!(first.0 != other.0 && first.1 != other.1);
 }
+
+/// Uses all that depends on time, and on chance.
+fn use_all() {
+    let start = Instant::now();
+    thread::sleep(Duration::from_micros(200));
+    assert!(start.elapsed() >= Duration::from_micros(200));
+    let mut byte = 0_u8;
+    // SAFETY: a local has room for it.
+    assert_eq!(unsafe { libc::getrandom((&raw mut byte).cast(), 1, 0) }, 1);
+    // SAFETY: no entries.
+    assert_eq!(unsafe { libc::poll(std::ptr::null_mut(), 0, 1) }, 0);
+}
+
+#[test]
+fn time_can_be_used_while_a_thread_ends_and_in_a_signal_that_meets_the_lock() {
+    struct Last;
+
+    impl Drop for Last {
+        fn drop(&mut self) {
+            use_all();
+        }
+    }
+
+    thread_local! {
+        static LAST: Last = const { Last };
+    }
+
+    extern "C" fn handler(_: libc::c_int) {
+        use_all();
+    }
+
+    let fabric = Fabric::seeded(1);
+    let [a, _] = pair(&fabric);
+    let handler: extern "C" fn(libc::c_int) = handler;
+    // SAFETY: the handler calls functions that are safe in one.
+    unsafe { libc::signal(libc::SIGUSR2, handler as *const () as libc::sighandler_t) };
+    let host = a.clone();
+    let thread = a.spawn(move || {
+        LAST.with(|_| ());
+        host.cards()[0].call(|_| {
+            // SAFETY: the signal has a handler.
+            assert_eq!(unsafe { libc::raise(libc::SIGUSR2) }, 0);
+        });
+    });
+    thread.join().unwrap();
+    use_all();
+}

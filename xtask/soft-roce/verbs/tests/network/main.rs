@@ -2,5 +2,6 @@
 #![cfg(test)]
 
 mod ends;
+mod faults;
 mod repeatable;
 mod two_hosts;

@@ -1,10 +1,14 @@
 //! Faults that channels between two hosts see.
 
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use std::{fs, process};
 
 use soft_verbs::Fabric;
+use verbs_channel::PollStrategy;
 
-use crate::ends::{Result, channels, hosts};
+use crate::ends::{Result, builder, channels, domain, hosts};
 
 #[test]
 fn a_link_that_is_cut_ends_a_send_after_its_retries_in_no_time() -> Result {
@@ -23,4 +27,80 @@ fn a_link_that_is_cut_ends_a_send_after_its_retries_in_no_time() -> Result {
     })?;
     assert!(start.elapsed() < Duration::from_secs(5));
     Ok(())
+}
+
+#[test]
+fn wireshark_finds_no_malformed_packet() -> Result {
+    let mut tshark = Command::new("tshark");
+    if tshark
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_err()
+    {
+        println!("SKIPPED two_hosts::wireshark_finds_no_malformed_packet: tshark is not installed");
+        return Ok(());
+    }
+    let fabric = Fabric::seeded(7);
+    let [a, b] = hosts(&fabric);
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.pcap", process::id()));
+    fabric.pcap(&path)?;
+    a.enter(|| -> Result {
+        let [mut left, mut right] = channels(&a, &b)?;
+        let into = right.pd().reg_mr(vec![0_u8; 64])?;
+        let ticket = right.start_receive(into).expect("it has room");
+        let hello = left.pd().reg_mr(vec![7_u8; 64])?;
+        left.send(hello.gather_element(..)?)?;
+        assert!(right.wait(ticket, None)?.is_some());
+        Ok(())
+    })?;
+    let fields = [
+        "-T",
+        "fields",
+        "-e",
+        "infiniband.bth.opcode",
+        "-e",
+        "_ws.malformed",
+    ];
+    let output = Command::new("tshark")
+        .arg("-r")
+        .arg(&path)
+        .args(fields)
+        .output()?;
+    fs::remove_file(path)?;
+    // A send that is one packet (0x04), and its acknowledgement (0x11).
+    assert_eq!(String::from_utf8(output.stdout)?, "4\t\n17\t\n");
+    Ok(())
+}
+
+#[test]
+fn a_blocking_wait_for_an_event_moves_virtual_time() -> Result {
+    let fabric = Fabric::seeded(7);
+    let [a, b] = hosts(&fabric);
+    a.enter(|| -> Result {
+        let build = || {
+            builder(&domain())
+                .strategy(PollStrategy::Notify { after: 0 })
+                .build()
+        };
+        let (left, right) = (a.enter(build)?, b.enter(build)?);
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        let (mut left, mut right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
+        fabric.link(&a, &b).delay(Duration::from_secs(1));
+        let (mut into, start) = (right.pd().reg_mr(vec![0_u8; 8])?, Instant::now());
+        let late = right.receive_timeout(into.scatter_element(..)?, Duration::from_secs(9));
+        assert!(late.is_err());
+        assert!(
+            (9..12).contains(&start.elapsed().as_secs()),
+            "{:?}",
+            start.elapsed()
+        );
+        let hello = left.pd().reg_mr(b"hello".to_vec())?;
+        assert!(
+            left.send(hello.gather_element(..)?).is_err(),
+            "the peer's channel is down"
+        );
+        Ok(())
+    })
 }

@@ -1,0 +1,176 @@
+//! Faults that a test asks for, as programs see them.
+
+use std::process::Command;
+use std::time::Duration;
+
+use soft_verbs::{Fabric, Profile};
+use verbs_channel::verbs_core::{CompletionQueue, Context, Device, EventType, PollSlot, QueuePair};
+use verbs_channel::{Outgoing, OwnedRequest};
+
+use crate::ends::{Result, builder, channels, domain, hosts};
+
+#[test]
+fn the_call_of_a_verb_that_was_asked_for_fails_and_no_other() {
+    let fabric = Fabric::seeded(1);
+    let [a, b] = hosts(&fabric);
+    a.refuse_after(1, "ibv_create_qp", libc::ENOMEM);
+    for (host, is_ok) in [(&a, true), (&b, true), (&a, false), (&a, true)] {
+        let built = host.enter(|| builder(&domain()).build());
+        assert_eq!(built.is_ok(), is_ok, "{built:?}");
+    }
+    assert_eq!(fabric.counts().refused, 1);
+}
+
+#[test]
+fn a_post_fails_in_the_middle_of_its_chain() -> Result {
+    let fabric = Fabric::seeded(1);
+    let [a, b] = hosts(&fabric);
+    a.enter(|| -> Result {
+        let [mut left, mut right] = channels(&a, &b)?;
+        let mut receives = Vec::new();
+        for _ in 0..3 {
+            let into = right.pd().reg_mr(vec![0_u8; 8])?;
+            receives.push(right.start_receive(into).expect("it has room"));
+        }
+        a.refuse_after(2, "ibv_post_send", libc::EINVAL);
+        let message = || Ok(Outgoing::send(left.pd().reg_mr(vec![1_u8; 8])?).into());
+        let batch: Result<Vec<OwnedRequest>> = (0..3).map(|_| message()).collect();
+        // Two were posted; the channel ends, for their completion was to be that of the third.
+        let _outcome = left.start_batch(batch?);
+        assert!(left.is_down());
+        let wait = Some(Duration::from_secs(1));
+        for (receive, has_come) in receives.into_iter().zip([true, true, false]) {
+            assert_eq!(right.wait(receive, wait)?.is_some(), has_come);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_queue_that_cannot_be_polled_ends_its_channel() -> Result {
+    let fabric = Fabric::seeded(1);
+    let [a, b] = hosts(&fabric);
+    a.enter(|| -> Result {
+        let [mut left, _right] = channels(&a, &b)?;
+        let hello = left.pd().reg_mr(b"hello".to_vec())?;
+        a.refuse("ibv_poll_cq", libc::EIO);
+        assert!(left.send(hello.gather_element(..)?).is_err());
+        assert!(left.is_down());
+        Ok(())
+    })
+}
+
+#[test]
+fn what_a_driver_does_not_let_go_of_is_left_alive() -> Result {
+    let fabric = Fabric::seeded(1);
+    let [a, _] = hosts(&fabric);
+    a.enter(|| -> Result {
+        let pd = domain();
+        let memory = pd.reg_mr(vec![7_u8; 8])?;
+        a.refuse("ibv_dereg_mr", libc::EBUSY);
+        assert!(memory.dereg().is_err());
+        assert_eq!(fabric.counts().refused, 1);
+        Ok(())
+    })
+}
+
+#[test]
+fn events_of_all_kinds_come_to_their_contexts() -> Result {
+    let fabric = Fabric::seeded(1);
+    let [a, _] = hosts(&fabric);
+    a.enter(|| -> Result {
+        let context = Context::first_active()?;
+        let (pd, cq) = (context.alloc_pd()?, CompletionQueue::create(&context, 4)?);
+        let left = QueuePair::builder(&pd, &cq, &cq).build()?;
+        let right = QueuePair::builder(&pd, &cq, &cq).build()?;
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        let (left, _right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
+        a.cq_err().qp_fatal(left.qp_num()).device_fatal();
+        for expected in [
+            EventType::CQ_ERR,
+            EventType::QP_FATAL,
+            EventType::DEVICE_FATAL,
+        ] {
+            let event = context.get_async_event(Some(Duration::from_secs(1)))?;
+            assert_eq!(event.map(|event| event.event_type()), Some(expected));
+        }
+        assert!(
+            context
+                .get_async_event(Some(Duration::from_secs(1)))?
+                .is_none()
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn a_dead_host_fails_at_once_and_its_peer_after_its_retries() -> Result {
+    let fabric = Fabric::seeded(1);
+    let [a, b] = hosts(&fabric);
+    a.enter(|| -> Result {
+        let [mut left, mut right] = channels(&a, &b)?;
+        let hello = left.pd().reg_mr(b"hello".to_vec())?;
+        let mut into = right.pd().reg_mr(vec![0_u8; 8])?;
+        b.at_step(fabric.steps() + 2).die();
+        assert!(left.send(hello.gather_element(..)?).is_err());
+        let before = fabric.now();
+        assert!(right.receive(into.scatter_element(..)?).is_err());
+        assert!(fabric.now() - before < Duration::from_secs(2));
+        assert!(b.enter(Context::first_active).is_err());
+        // A new host of this name has a device.
+        assert!(fabric.host("b").enter(Context::first_active).is_ok());
+        Ok(())
+    })
+}
+
+#[test]
+fn a_host_has_the_limits_of_its_profile() -> Result {
+    let fabric = Fabric::seeded(1);
+    let profile = Profile {
+        max_sge: 3,
+        ..Profile::hostile()
+    };
+    let host = fabric.host_with("a", profile);
+    let attr = host.enter(|| Context::first_active()?.query_device())?;
+    assert_eq!(attr.max_sge(), 3);
+    Ok(())
+}
+
+/// Runs in a process of its own, with settings that another test makes.
+#[test]
+#[ignore = "run by another test"]
+fn devices_of_the_default_network() {
+    let devices = Device::list().expect("a list");
+    println!("{} devices", devices.len());
+    let context = devices.first().map(Device::open);
+    if let Some(Ok(context)) = context {
+        let cq = CompletionQueue::create(&context, 4).expect("a queue");
+        assert!(
+            cq.poll(&mut [const { PollSlot::new() }; 1])
+                .expect("it works")
+                .is_empty()
+        );
+    }
+}
+
+#[test]
+fn a_setting_that_cannot_be_read_is_named_and_there_is_no_device() {
+    let run = |name: &str, value: &str| {
+        let own = std::env::current_exe().expect("this program");
+        let mut command = Command::new(own);
+        let command = command.args(["--ignored", "--exact", "--nocapture"]);
+        let output = command.arg("faults::devices_of_the_default_network");
+        let output = output.env(name, value).output().expect("it runs");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        (text(output.stdout), text(output.stderr))
+    };
+    let (out, error) = run("SOFT_VERBS_PROFILE", "mlx9");
+    assert!(out.contains("0 devices"), "{out}");
+    let line =
+        "soft-verbs has no device: SOFT_VERBS_PROFILE is `mlx9`, not `default` or `hostile`\n";
+    assert!(error.contains(line), "{error}");
+    for (name, value) in [("SOFT_VERBS_PROFILE", "hostile"), ("SOFT_VERBS_SEED", "17")] {
+        let (out, error) = run(name, value);
+        assert!(out.contains("2 devices"), "{out}{error}");
+    }
+}
