@@ -1,0 +1,41 @@
+//! Random programs of verbs-channel between two hosts, on links that lose, repeat, reorder and spoil packets and are
+//! cut, with hosts that stop and die, verbs that fail, and devices of both profiles.
+//!
+//! A program that fails prints one line that runs it again, with the packets in a file. `FUZZ_SEED=17` runs one program
+//! of each kind, `FUZZ_ROUNDS=10000` as many as wanted.
+#![cfg(test)]
+
+mod datagrams;
+mod exchange;
+mod messages;
+mod one_sided;
+mod runner;
+mod scopes;
+mod world;
+
+use runner::programs;
+
+#[test]
+fn messages_arrive_once_in_order_and_buffers_come_back() {
+    programs("messages", 200, messages::run);
+}
+
+#[test]
+fn writes_reads_and_atomics_are_those_of_a_model() {
+    programs("writes", 200, one_sided::run);
+}
+
+#[test]
+fn scopes_end_with_their_buffers_whatever_happens_inside() {
+    programs("scopes", 200, scopes::run);
+}
+
+#[test]
+fn datagrams_arrive_whole_or_not_at_all() {
+    programs("datagrams", 200, datagrams::run);
+}
+
+#[test]
+fn an_exchange_over_datagrams_connects_both_or_fails_in_time() {
+    programs("exchange", 200, exchange::run);
+}
