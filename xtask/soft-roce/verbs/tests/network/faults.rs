@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use soft_verbs::{Fabric, Profile};
 use verbs_channel::verbs_core::{CompletionQueue, Context, Device, EventType, PollSlot, QueuePair};
-use verbs_channel::{Outgoing, OwnedRequest};
+use verbs_channel::{DownReason, Outgoing, OwnedRequest};
 
 use crate::ends::{Result, builder, channels, domain, hosts};
 
@@ -51,11 +51,14 @@ fn a_queue_that_cannot_be_polled_ends_its_channel() -> Result {
     let fabric = Fabric::seeded(1);
     let [a, b] = hosts(&fabric);
     a.enter(|| -> Result {
-        let [mut left, _right] = channels(&a, &b)?;
+        let [mut left, mut right] = channels(&a, &b)?;
+        let into = right.pd().reg_mr(vec![0_u8; 8])?;
+        let _receive = right.start_receive(into).expect("it has room");
         let hello = left.pd().reg_mr(b"hello".to_vec())?;
         a.refuse("ibv_poll_cq", libc::EIO);
         assert!(left.send(hello.gather_element(..)?).is_err());
-        assert!(left.is_down());
+        let reason = left.down_reason();
+        assert!(matches!(reason, Some(DownReason::Poll(_))), "{reason:?}");
         Ok(())
     })
 }
@@ -112,8 +115,10 @@ fn a_dead_host_fails_at_once_and_its_peer_after_its_retries() -> Result {
         let hello = left.pd().reg_mr(b"hello".to_vec())?;
         let mut into = right.pd().reg_mr(vec![0_u8; 8])?;
         b.at_step(fabric.steps() + 2).die();
+        let start = fabric.now();
         assert!(left.send(hello.gather_element(..)?).is_err());
         let before = fabric.now();
+        assert!(before - start < Duration::from_secs(2));
         assert!(right.receive(into.scatter_element(..)?).is_err());
         assert!(fabric.now() - before < Duration::from_secs(2));
         assert!(b.enter(Context::first_active).is_err());

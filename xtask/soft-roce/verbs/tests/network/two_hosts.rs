@@ -22,7 +22,7 @@ fn a_link_that_is_cut_ends_a_send_after_its_retries_in_no_time() -> Result {
         let begun = Instant::now();
         let error = left.send(hello.gather_element(..)?).unwrap_err();
         println!("{error}: {:?}", begun.elapsed());
-        assert!(begun.elapsed() > Duration::from_millis(200));
+        assert!((200..2000).contains(&begun.elapsed().as_millis()));
         Ok(())
     })?;
     assert!(start.elapsed() < Duration::from_secs(5));
