@@ -300,7 +300,7 @@ pub(super) const VERBS: &[Group] = &[
         ],
     },
     Group {
-        reason: "What a device may do beyond RDMA's standard, or only some vendors' devices do.",
+        reason: "Features beyond RDMA's standard, or of some vendors' devices only.",
         is_in_sys: true,
         patterns: &[
             "ibv_ece",
@@ -326,7 +326,7 @@ pub(super) const VERBS: &[Group] = &[
         ],
     },
     Group {
-        reason: "Of the library and the process: objects that were imported from another process, the table of a \
+        reason: "Parts of the library and the process: objects that were imported from another process, the table of a \
                  provider's functions, and the state of fork support.",
         is_in_sys: true,
         patterns: &[
