@@ -7,6 +7,7 @@
 
 mod datagrams;
 mod exchange;
+mod group;
 mod messages;
 mod one_sided;
 mod runner;
@@ -38,4 +39,9 @@ fn datagrams_arrive_whole_or_not_at_all() {
 #[test]
 fn an_exchange_over_datagrams_connects_both_or_fails_in_time() {
     programs("exchange", 200, exchange::run);
+}
+
+#[test]
+fn messages_of_a_group_come_out_once_in_the_order_of_their_channel() {
+    programs("group", 200, group::run);
 }
