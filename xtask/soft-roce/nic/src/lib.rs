@@ -80,7 +80,7 @@
 //! The card reads what is sent, and writes what is received, through the pointers that were
 //! [registered](Registered), between the post and the completion; with a key that a peer has, until the region
 //! is deregistered. That is the only unsafe code of the crate, in one file. Memory that is not mapped any more
-//! is a protection error of the operation, if the owner registers it with a copy that notices; a card, which has
+//! is a protection error of the operation, if the owner registers it with copies that notice; a card, which has
 //! the pages pinned, would go on with what was there.
 //!
 //! All that comes from the network is hostile: any bytes neither panic nor make the card remember or work without

@@ -31,8 +31,8 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     // SAFETY: the caller has a domain that is alive.
     let (domain, context) = unsafe { ProtectionDomain::of(pd) };
     // SAFETY: a program that registers memory leaves it to the device as the man page of `ibv_reg_mr` says,
-    // and `copy` notices memory that is not mapped.
-    let memory = unsafe { Registered::with_copy(addr.cast(), length, copy::copy) };
+    // and the copies notice memory that is not mapped.
+    let memory = unsafe { Registered::with_copies(addr.cast(), length, copy::read, copy::write) };
     let keys = context.card.verb("ibv_reg_mr", |locked| {
         let access = Access::from_bits(access & !OPTIONAL).ok_or(libc::EINVAL)?;
         // The kernel asks for the same place within a page, and pins the pages, unless they are fetched on demand.
