@@ -1,6 +1,6 @@
 //! The state of a network under its lock: cards, packets on their way, and changes to come.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -29,12 +29,14 @@ const SPARE: usize = 64;
 /// A change that waits for its step.
 pub(super) type Change = Box<dyn FnOnce(&mut State) + Send>;
 
+/// It has no `HashMap`, whose first use on a thread decides the order of all others there: that is left to the program,
+/// on a host, where it comes from the seed.
 pub(super) struct State {
     pub(super) sides: Vec<Side>,
     /// The cards that have addresses, by GID.
-    addresses: HashMap<Ipv6Addr, usize>,
+    addresses: BTreeMap<Ipv6Addr, usize>,
     /// From one host to another; those that are as they were made are not here.
-    pub(super) directions: HashMap<(usize, usize), Direction>,
+    pub(super) directions: BTreeMap<(usize, usize), Direction>,
     latency: Duration,
     /// Packets on their way, by arrival and order of sending.
     wire: BTreeMap<(Duration, u64), Packet>,
@@ -73,8 +75,8 @@ impl State {
     pub(super) fn new(seed: u64, is_virtual: bool) -> Self {
         Self {
             sides: Vec::new(),
-            addresses: HashMap::new(),
-            directions: HashMap::new(),
+            addresses: BTreeMap::new(),
+            directions: BTreeMap::new(),
             latency: if is_virtual { LATENCY } else { Duration::ZERO },
             wire: BTreeMap::new(),
             serial: 0,

@@ -1,7 +1,6 @@
 //! Channels of a group that share their receives: each message comes out once, in the order of its channel, before the
 //! channel's end.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
@@ -18,6 +17,8 @@ const SHORT: Option<Duration> = Some(Duration::from_millis(1));
 /// A channel of the other host's, and what came of its messages.
 #[derive(Debug)]
 struct Sender {
+    /// In the group.
+    id: ChannelId,
     channel: Channel,
     posted: usize,
     succeeded: usize,
@@ -37,34 +38,24 @@ pub(crate) fn run(world: &mut World) {
         assert!(!world.is_gentle);
         return;
     };
-    let mut senders = HashMap::new();
+    let mut senders = Vec::new();
     for _ in 0..CHANNELS {
         let joined = join(world, &pds[0], &mut group);
         assert!(joined.is_ok() || !world.is_gentle, "{joined:?}");
         senders.extend(joined.ok());
     }
-    let mut ids: Vec<ChannelId> = senders.keys().copied().collect();
-    // A map has no order.
-    ids.sort_unstable_by_key(|id| {
-        senders[id]
-            .channel
-            .endpoint()
-            .map(QueuePairEndpoint::qp_num)
-    });
     for _ in 0..world.random.below(150) {
-        if ids.is_empty() {
+        if senders.is_empty() {
             return;
         }
-        let id = ids[world.random.below(ids.len())];
+        let at = world.random.below(senders.len());
+        let sender: &mut Sender = &mut senders[at];
         match world.random.below(16) {
-            0..6 => send(senders.get_mut(&id).expect("it was joined"), &from),
-            6..8 => drop(senders.get_mut(&id).map(settle)),
+            0..6 => send(sender, &from),
+            6..8 => settle(sender),
             8..12 => receive(world, &mut group, &mut senders),
             12 => {
-                let own = senders[&id]
-                    .channel
-                    .endpoint()
-                    .map(QueuePairEndpoint::qp_num);
+                let own = sender.channel.endpoint().map(QueuePairEndpoint::qp_num);
                 world.trouble(false, [own, None]);
             }
             _ => world.pass(),
@@ -73,14 +64,12 @@ pub(crate) fn run(world: &mut World) {
     // All that were acknowledged come out, for the group's host has lost nothing.
     let start = world.fabric.now();
     let wait = Duration::from_secs(if world.is_gentle { 100 } else { 1 });
-    while world.fabric.now() - start < wait && senders.values().any(is_behind) {
-        for id in &ids {
-            settle(senders.get_mut(id).expect("it was joined"));
-        }
+    while world.fabric.now() - start < wait && senders.iter().any(is_behind) {
+        senders.iter_mut().for_each(settle);
         (0..4).for_each(|_| receive(world, &mut group, &mut senders));
         world.fabric.run_for(Duration::from_millis(10));
     }
-    for sender in senders.values() {
+    for sender in &senders {
         let expected = if world.is_gentle {
             sender.posted
         } else {
@@ -101,7 +90,7 @@ fn join(
     world: &mut World,
     pd: &ProtectionDomain,
     group: &mut ChannelGroup,
-) -> verbs_channel::Result<(ChannelId, Sender)> {
+) -> verbs_channel::Result<Sender> {
     let (left, right) = (world.builder(pd).build()?, group.prepare()?);
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
     let channel = left.handshake(&to_right)?;
@@ -109,14 +98,14 @@ fn join(
         let (error, _) = rejected.into_parts();
         error
     })?;
-    let sender = Sender {
+    Ok(Sender {
+        id,
         channel,
         posted: 0,
         succeeded: 0,
         received: 0,
         has_ended: false,
-    };
-    Ok((id, sender))
+    })
 }
 
 const fn is_behind(sender: &Sender) -> bool {
@@ -140,13 +129,15 @@ fn settle(sender: &mut Sender) {
     }
 }
 
-fn receive(world: &mut World, group: &mut ChannelGroup, senders: &mut HashMap<ChannelId, Sender>) {
+fn receive(world: &mut World, group: &mut ChannelGroup, senders: &mut [Sender]) {
     let message: Option<Message> = match world.random.one_in(2) {
         true => group.wait_message(SHORT),
         false => group.next_message(),
     };
     let Some(message) = message else { return };
-    let sender = senders.get_mut(&message.channel).expect("it was joined");
+    let mut senders = senders.iter_mut();
+    let sender = senders.find(|sender| sender.id == message.channel);
+    let sender = sender.expect("it was joined");
     assert!(!sender.has_ended, "nothing comes after the end");
     match message.bytes() {
         Some(found) => {

@@ -11,6 +11,9 @@ use crate::world::{TROUBLES, World};
 /// A program that takes longer hangs. It runs in virtual time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// One of this number of programs runs twice, and has to be the same.
+const AGAIN: u64 = 4;
+
 /// What has happened in all programs: each with its name.
 type Report = Vec<(&'static str, u64)>;
 
@@ -23,7 +26,11 @@ pub(crate) fn programs(name: &'static str, count: u64, run: fn(&mut World)) {
     let first = seed.unwrap_or(0);
     let mut report = Report::new();
     for seed in first..first + rounds {
-        for (at, (name, times)) in program(name, seed, run).into_iter().enumerate() {
+        let (ended, hash) = program(name, seed, run);
+        if seed % AGAIN == 0 {
+            assert_eq!(hash, program(name, seed, run).1, "{seed} is not repeatable");
+        }
+        for (at, (name, times)) in ended.into_iter().enumerate() {
             match report.get_mut(at) {
                 Some((_, all)) => *all += times,
                 None => report.push((name, times)),
@@ -36,7 +43,8 @@ pub(crate) fn programs(name: &'static str, count: u64, run: fn(&mut World)) {
     assert!(rounds < count || never.is_empty(), "never: {never:?}");
 }
 
-fn program(name: &'static str, seed: u64, run: fn(&mut World)) -> Report {
+/// Runs a program; returns what has happened, and the hash of its packets and completions.
+fn program(name: &'static str, seed: u64, run: fn(&mut World)) -> (Report, u64) {
     let file = format!("{name}-{seed}-{}.pcap", process::id());
     let packets = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
     let replay = format!(
@@ -50,14 +58,16 @@ fn program(name: &'static str, seed: u64, run: fn(&mut World)) -> Report {
         let mut world = World::new(seed, &path);
         let host = world.hosts[0].clone();
         host.enter(|| run(&mut world));
-        ended.send(report(&world)).expect("the test waits");
+        ended
+            .send((report(&world), world.fabric.hash()))
+            .expect("the test waits");
     });
     let program = program.expect("a thread starts");
     match end.recv_timeout(PATIENCE) {
-        Ok(report) => {
+        Ok(ended) => {
             fs::remove_file(packets).expect("the packets are in a file");
             program.join().expect("it has ended");
-            report
+            ended
         }
         Err(mpsc::RecvTimeoutError::Timeout) => {
             // Not by a macro, whose output is lost with a test that does not end.
