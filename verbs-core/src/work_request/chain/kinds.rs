@@ -17,8 +17,8 @@ use crate::work_request::{
 impl<'l> RequestChain<SendWorkRequest<'l>> {
     /// A chain of `len` sends, each of up to `max_sge` elements.
     ///
-    /// Each is signalled, and empty until its elements are [`set`](Self::set). The chain takes `len
-    /// * (128 + 16 * max_sge)` bytes of memory. As for a `Vec`, the process is aborted if it cannot
+    /// Each is signalled, and empty until its elements are [`set`](Self::set). The chain takes
+    /// `len * (128 + 16 * max_sge)` bytes of memory. As for a `Vec`, the process is aborted if it cannot
     /// be allocated.
     ///
     /// # Errors
