@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
-use verbs_channel::{BufferPool, Channel, DownReason, Incoming, Outgoing, SharedMemory, Transfer};
+use verbs_channel::{
+    BufferPool, Channel, DownReason, Error, Incoming, Outgoing, RejectReason, SharedMemory,
+    Transfer,
+};
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin, wire};
 
@@ -24,6 +27,11 @@ fn reads(channel: &Channel, into: &SharedMemory, from: RemoteMemoryRegion) -> Tr
         transfer.add(channel.id(), Incoming::read(page, from));
     }
     transfer
+}
+
+/// Whether a request was not posted before the timeout.
+const fn was_not_posted(error: &Error) -> bool {
+    matches!(error, Error::Rejected(RejectReason::TimedOut))
 }
 
 /// The answers of the peer's device are on the wire for a while: some arrive before the deadline, some
@@ -62,7 +70,11 @@ fn memory_is_reused_at_once_after_a_deadline_in_the_middle_of_reads() {
         assert!(took < timeout + SOON + Duration::from_secs(1), "{took:?}");
         // The last pages may arrive while the channel is being aborted.
         let is_late = ended.is_ok() && took >= timeout;
-        assert!(a.is_idle() && (a.is_down() == ended.is_err() || is_late));
+        // On a busy machine, the rest may not have been posted by then.
+        let is_cut = outcomes
+            .iter()
+            .any(|outcome| matches!(&outcome.result, Err(error) if !was_not_posted(error)));
+        assert!(a.is_idle() && (a.is_down() == is_cut || is_late));
         in_the_middle += usize::from((1..PAGES).contains(&done));
         // What is on the wire arrives before a message that is sent behind it.
         let (mut later, mut behind) = pair_of(patient);
