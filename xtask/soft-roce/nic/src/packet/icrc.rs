@@ -58,13 +58,95 @@ pub(crate) fn seal(route: &Route, packet: &mut Vec<u8>) {
     packet.extend_from_slice(&crc.to_le_bytes());
 }
 
-/// Whether a packet ends with its CRC, or that cannot be seen.
+/// Whether a packet ends with its CRC. If IPv4's identification is not known, the one that makes it so is looked for,
+/// which leaves 16 of the 32 bits to check the packet.
 pub(crate) fn is_intact(route: &Route, packet: &[u8]) -> bool {
-    if route.v4().is_some() && route.identification.is_none() {
-        return true;
+    let Some((bytes, crc)) = packet.split_last_chunk::<SIZE>() else {
+        return false;
+    };
+    let difference = icrc(route, bytes) ^ u32::from_le_bytes(*crc);
+    let is_known = route.v4().is_none() || route.identification.is_some();
+    difference == 0 || (!is_known && is_from_identification(difference, bytes.len()))
+}
+
+/// Whether another identification than 0 explains the difference of a CRC.
+///
+/// A CRC is linear: the difference is the CRC, begun with 0, of the identification and of zeros for all that comes after.
+/// Taken back over all of these, the remainder has the identification's two bytes, and nothing else.
+fn is_from_identification(difference: u32, length: usize) -> bool {
+    /// The identification itself, what is left of IPv4's header, and UDP's.
+    const BEFORE: usize = 2 + 14 + 8;
+    let bytes = BEFORE + length;
+    let powers = BACK.iter().enumerate();
+    let powers = powers.filter(|(bit, _)| bytes >> bit & 1 == 1);
+    bytes >> BACK.len() == 0
+        && powers.fold(difference, |rest, (_, back)| product(rest, *back)) <= 0xffff
+}
+
+/// The polynomial of the CRC, lowest power first.
+const POLYNOMIAL: u32 = 0xedb8_8320;
+
+/// Factors that take a CRC back over 2<sup>k</sup> zero bytes.
+const BACK: [u32; 16] = {
+    // 1, divided by x eight times.
+    let (mut power, mut bit) = (1 << 31, 0);
+    while bit < 8 {
+        power = match power >> 31 {
+            1 => (power ^ POLYNOMIAL) << 1 | 1,
+            _ => power << 1,
+        };
+        bit += 1;
     }
-    match packet.split_last_chunk::<SIZE>() {
-        Some((bytes, crc)) => icrc(route, bytes) == u32::from_le_bytes(*crc),
-        None => false,
+    let (mut back, mut place) = ([power; 16], 1);
+    while place < back.len() {
+        back[place] = product(back[place - 1], back[place - 1]);
+        place += 1;
+    }
+    back
+};
+
+/// The product of two polynomials, modulo the CRC's.
+const fn product(a: u32, mut b: u32) -> u32 {
+    let (mut sum, mut bit) = (0, 1 << 31);
+    while bit != 0 {
+        if a & bit != 0 {
+            sum ^= b;
+        }
+        bit >>= 1;
+        b = (b >> 1) ^ (POLYNOMIAL * (b & 1));
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_intact, seal};
+    use crate::packet::Route;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_packet_of_an_unknown_identification_is_checked_with_any() {
+        let gid = |last| Ipv4Addr::new(127, 0, 0, last).to_ipv6_mapped();
+        let unknown = Route {
+            identification: None,
+            ..Route::new(gid(1), gid(2))
+        };
+        for length in [12, 100, 4160] {
+            for number in [0, 1, 0x0100, 0xabcd, 0xffff] {
+                let route = Route {
+                    identification: Some(number),
+                    ..unknown
+                };
+                let mut packet = vec![7; length];
+                seal(&route, &mut packet);
+                assert!(is_intact(&route, &packet) && is_intact(&unknown, &packet));
+                for place in [0, 11, length - 1, length, length + 3] {
+                    packet[place] ^= 0x10;
+                    assert!(!is_intact(&unknown, &packet), "{number} {place}");
+                    packet[place] ^= 0x10;
+                }
+            }
+        }
+        assert!(!is_intact(&unknown, &[1, 2, 3]));
     }
 }

@@ -30,8 +30,8 @@ pub struct Route {
     /// Hop limit of IPv6, or time to live of IPv4.
     pub hop_limit: u8,
     /// Identification of IPv4. `None` if it is not known, as of a packet that comes out of a UDP socket: the
-    /// invariant CRC covers it, and is not checked then. A packet to be sent has 0, with the flag DF, which
-    /// is what Linux sends through a UDP socket that is not connected.
+    /// invariant CRC covers it, and is checked with all that it could be then, at half its strength. A packet to be
+    /// sent has 0, with the flag DF, which is what Linux sends through a UDP socket that is not connected.
     pub identification: Option<u16>,
 }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::link::{ALL, Buffer, World, cases};
 use soft_nic::packet::{
-    Aeth, AtomicEth, Body, Deth, Extra, Header, NakCode, Place, Reth, Syndrome,
+    Aeth, AtomicEth, Body, Deth, Extra, Header, NakCode, Place, Reth, Syndrome, icrc,
 };
 use soft_nic::{
     Access, AddressVector, Profile, Psn, QueuePairState, ReceiveRequest, Route, SendOpcode,
@@ -286,16 +286,22 @@ impl Attack {
     }
 }
 
+/// A packet with its CRC, so that it is looked at.
+fn sealed(route: &Route, mut packet: Vec<u8>) -> Vec<u8> {
+    let crc = icrc(route, &packet);
+    packet.extend_from_slice(&crc.to_le_bytes());
+    packet
+}
+
 proptest! {
     #![proptest_config(cases(400))]
 
     #[test]
     fn any_bytes_are_survived(packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..20)) {
         let mut victim = Victim::new(Profile::default());
-        victim.route.identification = None;
         victim.drain();
         for packet in packets {
-            victim.take(&packet);
+            victim.take(&sealed(&victim.route, packet));
         }
         victim.check();
     }
@@ -305,14 +311,14 @@ proptest! {
         attacks in prop::collection::vec((attack(), any::<u16>(), any::<u8>(), 0..100_usize), 1..20),
     ) {
         let mut victim = Victim::new(Profile::default());
-        victim.route.identification = None;
         victim.drain();
         for (attack, place, byte, cut) in attacks {
             let mut packet = attack.packet(&victim);
             let at = usize::from(place) % packet.len();
             packet[at] = byte;
-            packet.truncate(packet.len().saturating_sub(cut % 8));
-            victim.take(&packet);
+            // Its own CRC goes, too.
+            packet.truncate(packet.len().saturating_sub(4 + cut % 8));
+            victim.take(&sealed(&victim.route, packet));
         }
         victim.check();
     }

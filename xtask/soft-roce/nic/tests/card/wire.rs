@@ -135,15 +135,19 @@ fn packets_that_are_damaged_or_for_others_are_dropped() {
 }
 
 #[test]
-fn the_crc_of_a_packet_out_of_a_udp_socket_is_not_checked() {
+fn the_crc_of_a_packet_out_of_a_udp_socket_is_checked_too() {
     let mut world = World::new();
     let (qa, qb) = world.pair(Transport::Rc);
     world.b.post_receive(qb, 1, &[]);
     world.a.post(qa, 1, SendOpcode::Send, &[]);
     let mut packet = Vec::new();
     let mut route = world.a.nic.transmit(Duration::ZERO, &mut packet).unwrap();
-    *packet.last_mut().unwrap() ^= 1;
     route.identification = None;
+    *packet.last_mut().unwrap() ^= 1;
+    world.b.nic.receive(Duration::ZERO, &route, &packet);
+    assert_eq!(world.b.poll(), None);
+    assert_eq!(world.b.nic.counters().damaged, 1);
+    *packet.last_mut().unwrap() ^= 1;
     world.b.nic.receive(Duration::ZERO, &route, &packet);
     assert!(world.b.poll().is_some());
 }
