@@ -48,6 +48,42 @@
 //! post returns. While a device of a network in real time is open, a thread sleeps until the next timer, so that a program
 //! that sleeps on a descriptor is woken.
 //!
+//! # Over UDP
+//!
+//! A process is alone on the default network, unless `SOFT_VERBS_ADDRESS` says otherwise:
+//!
+//! | `SOFT_VERBS_ADDRESS` | cards |
+//! |---|---|
+//! | `process` | `soft0` and `soft1`, on a network of this process: so if it is not set |
+//! | `loopback` | `soft0` and `soft1`, each at an address of 127.0.0.0/8 that no other process has: so if it is not set, with the [shared library](#as-a-shared-library) |
+//! | `192.0.2.7` | `soft0` at this address of an interface, of IPv4 or IPv6 |
+//! | `192.0.2.7,192.0.2.8` | one card at each of the addresses |
+//!
+//! GIDs 0 and 1 of such a card are its address (programs ask for 1 where the kernel's soft-RoCE is), and its packets are
+//! those of RoCE v2, on UDP port 4791: peers in other processes, containers and hosts are reached by the GID that they send
+//! with their queue pair's number, whatever way it is sent. A program that tells its peer these by TCP may do so over
+//! 127.0.0.1. The MTU is that of the address's interface. While a device is open, a thread serves peers, so that one-sided
+//! operations need no call at the far end; polls that find nothing take packets, too.
+//!
+//! The kernel's soft-RoCE has port 4791 of its whole network namespace for itself. Then there is no device, and a line on
+//! the standard error that names a way on, such as a namespace of its own.
+//!
+//! Anybody who can send to the address can send packets. Those that are not whole, by their checksum, or that come from
+//! another address than a queue pair's peer, are dropped, and nothing is remembered of them; RoCE has no other protection.
+//! Over IPv4 a socket hides the identification, which the checksum covers: half of it is left to check with.
+//!
+//! Not carried over UDP: multicast between processes, link-local addresses of IPv6, traffic classes, flow labels and
+//! hop limits.
+//!
+//! # As a shared library
+//!
+//! `cargo soft-roce run --user -- CMD` builds this crate as a `libibverbs.so.1` with the versions of rdma-core's symbols,
+//! and runs a program with it that is built already, C's too. Its devices are on loopback addresses unless
+//! `SOFT_VERBS_ADDRESS` is set, and its log goes to the standard error: errors, or from the level that `SOFT_VERBS_LOG`
+//! names on (`warn`, `debug`). Programs that are linked with a provider's library find its private functions
+//! (`IBVERBS_PRIVATE_…`), as stubs. A program finds hardware or the kernel's soft-RoCE if it runs without that, by the
+//! libibverbs of the system.
+//!
 //! # Time
 //!
 //! The default network, and [`Fabric::real_time`], have the system's time. A network of [`Fabric::seeded`] has a virtual one,
@@ -93,7 +129,7 @@
 //! # What this crate does not do
 //!
 //! Not there yet: thread and parent domains, `ibv_rereg_mr`, importing objects, dmabuf, device memory, XRC, raw packets,
-//! work queues, flow steering, counters, time stamps, ECE; librdmacm; other processes; a `libibverbs.so.1` for programs that are built already.
+//! work queues, flow steering, counters, time stamps, ECE; librdmacm.
 //! A verb that is not there fails with `EOPNOTSUPP`, and a warning in the [`log`] names it.
 //!
 //! # Features
@@ -128,8 +164,10 @@ mod fork;
 mod memory;
 mod missing;
 mod network;
+mod private;
 mod protection_domain;
 mod queue_pair;
+mod shared;
 mod shared_receive;
 mod texts;
 

@@ -7,7 +7,7 @@ use std::ptr;
 use crate::abi::context::verbs_context;
 use crate::errno::fail;
 
-fn lacks<T>(verb: &str, answer: T) -> T {
+pub(crate) fn lacks<T>(verb: &str, answer: T) -> T {
     log::warn!("soft-verbs has no {verb} yet");
     fail(libc::EOPNOTSUPP, answer)
 }

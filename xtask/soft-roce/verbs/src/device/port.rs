@@ -134,6 +134,30 @@ unsafe extern "C" fn ibv_query_gid(
     }
 }
 
+/// Private to rdma-core's libraries and programs: the type as sysfs has it, where an entry that is empty is of RoCE v1.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port: u8,
+    index: u32,
+    to: *mut u32,
+) -> c_int {
+    const ROCE_V1: u32 = 0;
+    const ROCE_V2: u32 = 1;
+    let range = index..index.saturating_add(1);
+    // SAFETY: the caller has an open context.
+    let context = unsafe { Context::of(context) };
+    match gids("ibv_query_gid_type", context, u32::from(port), range) {
+        Ok(found) => {
+            let kind = if found.is_empty() { ROCE_V1 } else { ROCE_V2 };
+            // SAFETY: the caller has room for it.
+            unsafe { to.write(kind) };
+            0
+        }
+        Err(errno) => fail(errno, -1),
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _ibv_query_gid_ex(
     context: *mut ibv_context,

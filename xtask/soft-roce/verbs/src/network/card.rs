@@ -1,6 +1,7 @@
 //! Cards as the C layer has them: each call locks the network, and carries packets before it unlocks it.
 
 use std::sync::Arc;
+use std::thread;
 
 use soft_nic::{Completion, CompletionQueueId, Nic};
 
@@ -48,7 +49,7 @@ impl Card {
         drop(state);
         self.network
             .service
-            .sleep_no_longer_than(next, &self.network.clock);
+            .sleep_no_longer_than(next, &self.network);
         result
     }
 
@@ -64,10 +65,21 @@ impl Card {
         })
     }
 
-    /// Virtual time moves to the next packet or timer, because the program has nothing to do. False if there is
-    /// none, or if time is real.
+    /// The program has nothing to do: virtual time moves to the next packet or timer, and packets that have come from
+    /// other processes are taken. False if there was none.
     pub(crate) fn idle(&self) -> bool {
-        self.network.step(None)
+        match &self.network.udp {
+            None => self.network.step(None),
+            Some(udp) => {
+                udp.look();
+                let has_come = self.network.receive();
+                if !has_come {
+                    // The peer may be waiting for this processor.
+                    thread::yield_now();
+                }
+                has_come
+            }
+        }
     }
 
     /// While somebody may sleep on a descriptor: timers run without a call of the program's, if time is real.

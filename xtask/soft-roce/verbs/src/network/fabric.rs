@@ -8,7 +8,7 @@ use std::time::Duration;
 use soft_nic::Profile;
 
 use super::pcap::Pcap;
-use super::{Clock, FaultCounts, Host, Link, Network};
+use super::{Clock, FaultCounts, Host, Link, Network, settings};
 
 /// A simulated network: hosts, and links between them, in one process.
 ///
@@ -87,7 +87,8 @@ impl Fabric {
         }
         // One that died has the address no more.
         let place = place.unwrap_or(hosts.len());
-        let host = Host::add(&self.network, name, place, [place], &profile);
+        let card = (settings::next_device(), Host::gids(place), profile);
+        let host = Host::add(&self.network, name, place, [card]);
         match hosts.get_mut(place) {
             Some(old) => *old = host.clone(),
             None => hosts.push(host.clone()),

@@ -4,6 +4,7 @@
     reason = "changes return what they were made on, for the next one"
 )]
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, LazyLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -36,19 +37,18 @@ pub(super) struct Shared {
 }
 
 impl Host {
-    /// Adds a host with cards that have the addresses of `places`.
+    /// Adds a host with cards that have these addresses and profiles.
     pub(super) fn add(
         network: &Arc<Network>,
         name: &str,
         number: usize,
-        places: impl IntoIterator<Item = usize>,
-        profile: &Profile,
+        cards: impl IntoIterator<Item = (u64, Vec<Ipv6Addr>, Profile)>,
     ) -> Self {
         let mut state = network.lock();
-        let cards = (0..).zip(places).map(|(index, place)| {
-            let side = state.add(number, place, profile.clone());
+        let cards = (0..).zip(cards).map(|(index, (device, gids, profile))| {
+            let side = state.add(number, &gids, profile);
             Arc::new(Card {
-                device: Device::new(&format!("soft{index}"), settings::next_device()),
+                device: Device::new(&format!("soft{index}"), device),
                 network: Arc::clone(network),
                 side,
             })
@@ -64,11 +64,7 @@ impl Host {
 
     /// The host that this thread entered, or else that of the default network.
     pub(crate) fn current() -> Self {
-        static DEFAULT: LazyLock<Host> = LazyLock::new(|| {
-            let (profile, seed, count) = settings::default_network();
-            let network = Network::new(Clock::real(), seed);
-            Host::add(&network, "default", 0, 0..count, &profile)
-        });
+        static DEFAULT: LazyLock<Host> = LazyLock::new(settings::default_host);
         current::host().map_or_else(|| DEFAULT.clone(), Self::from)
     }
 
@@ -76,6 +72,16 @@ impl Host {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// Addresses of card *n* of a network in this process: `fe80::n` and `10.0.0.n`, counted from 1.
+    pub(super) fn gids(place: usize) -> Vec<Ipv6Addr> {
+        let number = u16::try_from(place + 1).unwrap_or(u16::MAX);
+        let [high, low] = number.to_be_bytes();
+        vec![
+            Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, number),
+            Ipv4Addr::new(10, 0, high, low).to_ipv6_mapped(),
+        ]
     }
 
     pub(crate) fn cards(&self) -> &[Arc<Card>] {

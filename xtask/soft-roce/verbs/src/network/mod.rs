@@ -5,7 +5,7 @@
 //!     │                │
 //!   Link            State: cards (soft_nic), packets on their way, changes to come, one lock
 //!                      │
-//!                   Clock: real, or virtual
+//!                   Clock: real, or virtual          udp: sockets, for the default network alone
 //! ```
 
 mod card;
@@ -23,9 +23,11 @@ mod pcap;
 mod random;
 mod service;
 mod settings;
+mod signals;
 mod state;
 #[cfg(test)]
 mod tests;
+mod udp;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,6 +43,7 @@ use random::Random;
 pub(crate) use service::Attendance;
 use service::Service;
 use state::State;
+use udp::Udp;
 
 /// A network, which its hosts and cards share.
 #[derive(Debug)]
@@ -50,17 +53,25 @@ struct Network {
     /// How many numbers programs have asked the system for.
     numbers: AtomicU64,
     seed: u64,
+    udp: Option<Udp>,
     state: Mutex<State>,
 }
 
 impl Network {
     fn new(clock: Clock, seed: u64) -> Arc<Self> {
-        let state = State::new(seed, clock.is_virtual());
+        Self::over(None, clock, seed)
+    }
+
+    /// A network that has other processes' cards, too, if there is UDP.
+    fn over(udp: Option<Udp>, clock: Clock, seed: u64) -> Arc<Self> {
+        let mut state = State::new(seed, clock.is_virtual());
+        state.outbox = udp.as_ref().map(Udp::outbox);
         Arc::new(Self {
             clock,
             service: Service::default(),
             numbers: AtomicU64::new(0),
             seed,
+            udp,
             state: Mutex::new(state),
         })
     }
@@ -78,7 +89,7 @@ impl Network {
                 change(&mut state);
                 let next = state.run(self.clock.now());
                 drop(state);
-                self.service.sleep_no_longer_than(next, &self.clock);
+                self.service.sleep_no_longer_than(next, self);
             }
         }
     }
@@ -88,6 +99,21 @@ impl Network {
         let is_virtual = self.clock.is_virtual();
         let count = || self.numbers.fetch_add(1, Ordering::Relaxed);
         is_virtual.then(|| Random::new(self.seed ^ count().rotate_left(32)).number())
+    }
+
+    /// Takes packets of other processes, and returns whether there were any.
+    fn receive(&self) -> bool {
+        let Some(udp) = &self.udp else { return false };
+        udp.receive(|side, packets| {
+            let now = self.clock.now();
+            let mut state = self.lock();
+            for packet in packets {
+                state.take(side, now, packet);
+            }
+            let next = state.run(now);
+            drop(state);
+            self.service.sleep_no_longer_than(next, self);
+        })
     }
 
     /// Moves virtual time to the next packet or timer, but not beyond `limit`. False if there was none, or if time is

@@ -1,11 +1,10 @@
-//! The thread that runs real timers while programs sleep on descriptors.
+//! The thread that runs real timers, and takes packets of other processes, whatever the program does.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::Network;
-use super::clock::Clock;
+use super::{Network, signals};
 
 /// The thread of a network in real time, which lives as long as somebody may sleep.
 #[derive(Debug, Default)]
@@ -34,11 +33,12 @@ impl Service {
         if !state.is_running && !network.clock.is_virtual() {
             let own = Arc::clone(network);
             let name = "soft-verbs".to_owned();
-            let started = thread::Builder::new().name(name).spawn(move || serve(&own));
+            let thread = thread::Builder::new().name(name);
+            let started = signals::blocked(|| thread.spawn(move || serve(&own)));
             match started {
                 Ok(_) => state.is_running = true,
                 Err(error) => {
-                    log::warn!("soft-verbs runs timers in calls only: no thread: {error}");
+                    log::error!("soft-verbs runs timers in calls only: no thread: {error}");
                 }
             }
         }
@@ -51,16 +51,24 @@ impl Service {
     }
 
     /// Wakes the thread if it would sleep past `next`.
-    pub(super) fn sleep_no_longer_than(&self, next: Option<Duration>, clock: &Clock) {
+    pub(super) fn sleep_no_longer_than(&self, next: Option<Duration>, network: &Network) {
         let Some(next) = next else { return };
-        if clock.is_virtual() {
+        if network.clock.is_virtual() {
             return;
         }
         let mut state = self.lock();
         if state.is_running && state.until.is_none_or(|until| next < until) {
             state.until = Some(next);
             drop(state);
-            self.changed.notify_one();
+            self.wake(network);
+        }
+    }
+
+    /// Has the thread look at its state again.
+    fn wake(&self, network: &Network) {
+        match &network.udp {
+            Some(udp) => udp.wake(),
+            None => self.changed.notify_one(),
         }
     }
 }
@@ -71,7 +79,7 @@ impl Drop for Attendance {
         state.attendances -= 1;
         if state.attendances == 0 {
             drop(state);
-            self.0.service.changed.notify_one();
+            self.0.service.wake(&self.0);
         }
     }
 }
@@ -91,13 +99,20 @@ fn serve(network: &Network) {
                 return;
             }
             let now = clock.now();
-            state = match state.until {
-                Some(until) if until <= now => break,
-                Some(until) => {
-                    let waited = service.changed.wait_timeout(state, until - now);
+            let time = state.until.map(|until| until.saturating_sub(now));
+            state = match (&network.udp, time) {
+                (_, Some(Duration::ZERO)) => break,
+                (Some(udp), _) => {
+                    drop(state);
+                    udp.wait(time);
+                    network.receive();
+                    service.lock()
+                }
+                (None, Some(time)) => {
+                    let waited = service.changed.wait_timeout(state, time);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
-                None => {
+                (None, None) => {
                     let waited = service.changed.wait(state);
                     waited.unwrap_or_else(PoisonError::into_inner)
                 }

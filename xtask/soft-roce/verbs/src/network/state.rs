@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use soft_nic::{Nic, Profile, Route};
@@ -14,6 +14,7 @@ use super::hash::Hash;
 use super::link::Direction;
 use super::pcap::Pcap;
 use super::random::Random;
+use super::udp::{Incoming, Outbox};
 use crate::event::Events;
 
 /// The latency of a link in virtual time, unless it is set.
@@ -38,6 +39,8 @@ pub(super) struct State {
     /// From one host to another; those that are as they were made are not here.
     pub(super) directions: BTreeMap<(usize, usize), Direction>,
     latency: Duration,
+    /// The way to cards of other processes.
+    pub(super) outbox: Option<Outbox>,
     /// Packets on their way, by arrival and order of sending.
     wire: BTreeMap<(Duration, u64), Packet>,
     serial: u64,
@@ -78,6 +81,7 @@ impl State {
             addresses: BTreeMap::new(),
             directions: BTreeMap::new(),
             latency: if is_virtual { LATENCY } else { Duration::ZERO },
+            outbox: None,
             wire: BTreeMap::new(),
             serial: 0,
             random: Random::new(seed),
@@ -92,17 +96,11 @@ impl State {
         }
     }
 
-    /// Adds a card to a host, with the addresses that card `number` of a network has: `fe80::n` and `10.0.0.n`.
-    pub(super) fn add(&mut self, host: usize, number: usize, profile: Profile) -> usize {
+    /// Adds a card with these addresses to a host.
+    pub(super) fn add(&mut self, host: usize, gids: &[Ipv6Addr], profile: Profile) -> usize {
         let mut nic = Nic::new(profile, self.random.number());
-        let number = u16::try_from(number + 1).unwrap_or(u16::MAX);
-        let [high, low] = number.to_be_bytes();
-        let gids = [
-            Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, number),
-            Ipv4Addr::new(10, 0, high, low).to_ipv6_mapped(),
-        ];
         let side = self.sides.len();
-        for (index, gid) in (0..).zip(gids) {
+        for (index, gid) in (0..).zip(gids.iter().copied()) {
             nic.set_gid(index, Some(gid));
             self.addresses.insert(gid, side);
         }
@@ -138,6 +136,9 @@ impl State {
         while let Some(to) = self.arrive(now) {
             // A card sends its answers before it takes the next packet.
             self.send(to, now);
+        }
+        if let Some(outbox) = &mut self.outbox {
+            outbox.flush();
         }
         for side in &mut self.sides {
             while let Some(event) = side.nic.poll_event() {
@@ -204,12 +205,27 @@ impl State {
             self.counts.stopped += 1;
             return;
         }
-        match to {
-            Some(to) => self.carry(from, to, now, route, packet),
+        if let Some(to) = to {
+            self.carry(from, to, now, route, packet);
+        } else if let Some(outbox) = &mut self.outbox
+            && !route.destination.to_canonical().is_multicast()
+        {
+            outbox.push(from, route.destination, packet);
+        } else {
             // A card drops what is for a group that it is not in.
-            None => (0..self.sides.len())
-                .filter(|to| *to != from)
-                .for_each(|to| self.carry(from, to, now, route, packet)),
+            for to in (0..self.sides.len()).filter(|to| *to != from) {
+                self.carry(from, to, now, route, packet);
+            }
+        }
+    }
+
+    /// Gives a card a packet that has come from another process.
+    pub(super) fn take(&mut self, to: usize, now: Duration, packet: &Incoming) {
+        let nic = &mut self.sides[to].nic;
+        if let Some(gid) = nic.gid(0) {
+            nic.receive(now, &packet.route(gid), packet.bytes());
+            // It sends its answers before it takes the next packet.
+            self.send(to, now);
         }
     }
 

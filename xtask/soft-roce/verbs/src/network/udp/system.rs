@@ -1,0 +1,291 @@
+//! System calls: packets in batches, waits, and what the standard library does not set on a socket.
+#![expect(unsafe_code, reason = "system calls")]
+
+use std::array;
+use std::ffi::{CStr, c_int, c_uint};
+use std::fs;
+use std::mem::zeroed;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::ptr;
+use std::time::Duration;
+
+use libc::{iovec, mmsghdr, pollfd, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use soft_nic::packet::ROCE_PORT;
+
+use crate::errno::{Errno, last};
+
+/// Packets of one system call.
+pub(super) const BATCH: usize = 32;
+
+/// Room for one packet: the largest has 4096 bytes of payload, and 52 of headers, padding and checksum.
+const LARGEST: usize = 4224;
+
+/// How long a send may wait for room on its way out of this host; then the packet is lost.
+const LONGEST_SEND: Duration = Duration::from_millis(10);
+
+/// Memory that a socket asks the kernel for, in each direction.
+const BUFFER: c_int = 4 << 20;
+
+/// A packet that has come, with the address that it names as its sender's.
+pub(in crate::network) struct Incoming {
+    pub(super) source: Ipv6Addr,
+    pub(super) source_port: u16,
+    length: usize,
+    bytes: [u8; LARGEST],
+}
+
+/// A packet for the card at an address.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) to: Ipv6Addr,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Incoming {
+    pub(super) const fn empty() -> Self {
+        Self {
+            source: Ipv6Addr::UNSPECIFIED,
+            source_port: 0,
+            length: 0,
+            bytes: [0; LARGEST],
+        }
+    }
+
+    /// All that UDP carried; nothing if it was longer than any packet.
+    pub(in crate::network) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+}
+
+/// An address of IPv4 or IPv6, as the kernel has it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+union Name {
+    v4: sockaddr_in,
+    v6: sockaddr_in6,
+}
+
+impl Name {
+    const LENGTH: socklen_t = 28;
+
+    fn none() -> Self {
+        // SAFETY: zeros are valid for numbers.
+        unsafe { zeroed() }
+    }
+
+    /// The port of RoCE v2 at an address: IPv4's if that is mapped.
+    fn of(gid: Ipv6Addr) -> (Self, socklen_t) {
+        let (mut name, port) = (Self::none(), ROCE_PORT.to_be());
+        match gid.to_ipv4_mapped() {
+            Some(v4) => {
+                // SAFETY: zeros are valid for numbers.
+                let zeros: sockaddr_in = unsafe { zeroed() };
+                name.v4 = sockaddr_in {
+                    sin_family: family(libc::AF_INET),
+                    sin_port: port,
+                    sin_addr: libc::in_addr {
+                        s_addr: u32::from_ne_bytes(v4.octets()),
+                    },
+                    ..zeros
+                };
+                (name, 16)
+            }
+            None => {
+                name.v6 = sockaddr_in6 {
+                    sin6_family: family(libc::AF_INET6),
+                    sin6_port: port,
+                    sin6_flowinfo: 0,
+                    sin6_addr: libc::in6_addr {
+                        s6_addr: gid.octets(),
+                    },
+                    sin6_scope_id: 0,
+                };
+                (name, Self::LENGTH)
+            }
+        }
+    }
+
+    /// The address, as a GID, and the port.
+    fn read(&self) -> (Ipv6Addr, u16) {
+        // SAFETY: the family and the port are at the same places in both.
+        let v4 = unsafe { self.v4 };
+        let gid = if c_int::from(v4.sin_family) == libc::AF_INET6 {
+            // SAFETY: the family says that it is one.
+            Ipv6Addr::from(unsafe { self.v6 }.sin6_addr.s6_addr)
+        } else {
+            Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes()).to_ipv6_mapped()
+        };
+        (gid, u16::from_be(v4.sin_port))
+    }
+}
+
+fn family(number: c_int) -> libc::sa_family_t {
+    libc::sa_family_t::try_from(number).unwrap_or(0)
+}
+
+/// Headers of messages, each with its address and one piece of memory.
+fn headers<const N: usize>(
+    names: &mut [(Name, socklen_t); N],
+    pieces: &mut [iovec; N],
+) -> [mmsghdr; N] {
+    let mut parts = names.iter_mut().zip(pieces);
+    array::from_fn(|_| {
+        // SAFETY: zeros are valid for numbers and pointers.
+        let mut header: mmsghdr = unsafe { zeroed() };
+        if let Some(((name, length), piece)) = parts.next() {
+            header.msg_hdr.msg_name = ptr::from_mut(name).cast();
+            header.msg_hdr.msg_namelen = *length;
+            header.msg_hdr.msg_iov = piece;
+            header.msg_hdr.msg_iovlen = 1;
+        }
+        header
+    })
+}
+
+/// Takes packets that have come, without waiting; returns how many.
+pub(super) fn receive(socket: &UdpSocket, room: &mut [Incoming; BATCH]) -> usize {
+    let mut names = [(Name::none(), Name::LENGTH); BATCH];
+    let mut pieces = room.each_mut().map(|packet| iovec {
+        iov_base: packet.bytes.as_mut_ptr().cast(),
+        iov_len: LARGEST,
+    });
+    let mut headers = headers(&mut names, &mut pieces);
+    let (fd, none) = (socket.as_raw_fd(), ptr::null_mut());
+    let batch = c_uint::try_from(BATCH).unwrap_or(0);
+    // SAFETY: each header has an address and memory of this frame and of `room`, with their lengths.
+    let count =
+        unsafe { libc::recvmmsg(fd, headers.as_mut_ptr(), batch, libc::MSG_DONTWAIT, none) };
+    let count = usize::try_from(count).unwrap_or(0);
+    for ((packet, header), (name, _)) in room.iter_mut().zip(&headers).zip(&names).take(count) {
+        let is_whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
+        packet.length = if is_whole { header.msg_len as usize } else { 0 };
+        (packet.source, packet.source_port) = name.read();
+    }
+    count
+}
+
+/// Sends packets, at most a batch; returns how many, of which there is at least one.
+pub(super) fn send(socket: &UdpSocket, packets: &[Outgoing]) -> Result<usize, Errno> {
+    let count = packets.len().min(BATCH);
+    let mut names = [(Name::none(), 0); BATCH];
+    let mut pieces = [iovec {
+        iov_base: ptr::null_mut(),
+        iov_len: 0,
+    }; BATCH];
+    for ((packet, name), piece) in packets.iter().zip(&mut names).zip(&mut pieces) {
+        *name = Name::of(packet.to);
+        piece.iov_base = packet.bytes.as_ptr().cast_mut().cast();
+        piece.iov_len = packet.bytes.len();
+    }
+    let mut headers = headers(&mut names, &mut pieces);
+    let (fd, batch) = (socket.as_raw_fd(), c_uint::try_from(count).unwrap_or(0));
+    // SAFETY: the first `count` headers have addresses of this frame and bytes of `packets`, with their lengths; the
+    // kernel only reads the bytes.
+    let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), batch, 0) };
+    usize::try_from(sent).map_err(|_negative| last())
+}
+
+/// Prepares a socket for packets: they are never fragmented, and a send waits only briefly. Returns how much memory the
+/// kernel has given it for what has come.
+pub(super) fn prepare(socket: &UdpSocket, is_v4: bool) -> usize {
+    let (level, option) = match is_v4 {
+        true => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+        false => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+    };
+    // IP_PMTUDISC_DO, and IPv6's: don't fragment.
+    set(socket, level, option, 2);
+    let sides = [
+        (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+        (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+    ];
+    for (forced, asked) in sides {
+        // Root may have more than others.
+        if !set(socket, libc::SOL_SOCKET, forced, BUFFER) {
+            set(socket, libc::SOL_SOCKET, asked, BUFFER);
+        }
+    }
+    // That a send may wait for ever would be worse than none.
+    if socket.set_write_timeout(Some(LONGEST_SEND)).is_err() {
+        log::warn!("a socket of soft-verbs takes no timeout");
+    }
+    let (mut room, mut length): (c_int, socklen_t) = (0, 4);
+    let to = (&raw mut room).cast();
+    let fd = socket.as_raw_fd();
+    // SAFETY: room for an int, and its length.
+    unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, to, &raw mut length) };
+    usize::try_from(room).unwrap_or(0)
+}
+
+fn set(socket: &UdpSocket, level: c_int, option: c_int, value: c_int) -> bool {
+    let (fd, from) = (socket.as_raw_fd(), (&raw const value).cast());
+    // SAFETY: an int of this frame.
+    unsafe { libc::setsockopt(fd, level, option, from, 4) == 0 }
+}
+
+/// Waits until one of these descriptors can be read, or the time is over.
+pub(super) fn wait(fds: impl Iterator<Item = RawFd>, time: Option<Duration>) {
+    let entry = |fd| pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let mut entries: Vec<pollfd> = fds.map(entry).collect();
+    let time = time.map(|time| libc::timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let count = entries.len() as libc::nfds_t;
+    // SAFETY: this number of local entries; the time is a local's, or none.
+    unsafe { libc::ppoll(entries.as_mut_ptr(), count, time, ptr::null()) };
+}
+
+/// The largest packet of IP on the interface that has an address; nothing if none has it, as with most of 127.0.0.0/8.
+pub(super) fn interface_mtu(address: IpAddr) -> Option<u32> {
+    let mut list = ptr::null_mut();
+    // SAFETY: a local for the list's beginning.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return None;
+    }
+    let (mut next, mut found) = (list, None);
+    // SAFETY: the list lives until it is freed below, and ends with a null.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        // SAFETY: the list's, or null.
+        if unsafe { has_address(entry.ifa_addr, address) } {
+            // SAFETY: each entry has a name.
+            found = Some(unsafe { CStr::from_ptr(entry.ifa_name) });
+        }
+        next = entry.ifa_next;
+    }
+    let mtu = found.and_then(|name| {
+        let path = format!("/sys/class/net/{}/mtu", name.to_str().ok()?);
+        fs::read_to_string(path).ok()?.trim().parse().ok()
+    });
+    // SAFETY: it came from `getifaddrs`, and nothing of it is used again.
+    unsafe { libc::freeifaddrs(list) };
+    mtu
+}
+
+/// # Safety
+///
+/// The pointer is null, or the address of an interface.
+unsafe fn has_address(name: *const sockaddr, address: IpAddr) -> bool {
+    // SAFETY: the caller's promise.
+    let Some(family) = (unsafe { name.as_ref() }) else {
+        return false;
+    };
+    match (c_int::from(family.sa_family), address) {
+        (libc::AF_INET, IpAddr::V4(address)) => {
+            // SAFETY: the family says that it is one.
+            let v4 = unsafe { name.cast::<sockaddr_in>().read_unaligned() };
+            v4.sin_addr.s_addr.to_ne_bytes() == address.octets()
+        }
+        (libc::AF_INET6, IpAddr::V6(address)) => {
+            // SAFETY: the family says that it is one.
+            let v6 = unsafe { name.cast::<sockaddr_in6>().read_unaligned() };
+            v6.sin6_addr.s6_addr == address.octets()
+        }
+        _ => false,
+    }
+}
