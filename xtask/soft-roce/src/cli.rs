@@ -14,6 +14,7 @@ use crate::kernel::{self, Freshness};
 use crate::packages::{self, Policy};
 use crate::{
     Accel, Command, Driver, Options, Way, choose, guest, native, run, say, signals, status, test,
+    user,
 };
 
 const HELP: &str = "\
@@ -34,6 +35,9 @@ Usage: cargo soft-roce COMMAND [OPTION…]
 
   --native         on this machine's kernel (needs root or sudo)
   --guest          in a virtual machine (needs no root)
+  --user           in user space: programs find a libibverbs of this project's, with the devices soft0
+                   and soft1, which joins processes over UDP (needs cc; nothing of the kernel, and
+                   neither librdmacm nor sysfs knows of them)
   --driver NAME    rxe, soft-RoCE (the default), or siw, soft-iWARP: the devices are then siw0 and
                    siw1, and connect by librdmacm only. Where a kernel lacks siw, as Debian's
                    do, it is built for the guest from the kernel's source package, once
@@ -57,7 +61,7 @@ Usage: cargo soft-roce COMMAND [OPTION…]
 As cargo's runner, each test program in a run of its own:
   CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='cargo-soft-roce run --' cargo test
 
-The command finds in its environment: SOFT_ROCE (native or guest), SOFT_ROCE_DRIVER (rxe or
+The command finds in its environment: SOFT_ROCE (native, guest or user), SOFT_ROCE_DRIVER (rxe or
 siw), VERBS_DEVICE and VERBS_PEER_DEVICE (the two devices), VERBS_NETDEV and VERBS_PEER_NETDEV
 (the links below them, which it may break, with ip and tc). In a guest it is root, sees this machine's files
 as they are; what it writes is lost on exit, except for the results.
@@ -143,6 +147,10 @@ fn up(name: &str, options: &Options) -> Result<ExitCode, Error> {
             let devices = options.driver.devices().join(" and ");
             say(&format!("{devices} are up; `{name} down` removes them"));
         }
+        Way::User => {
+            let library = user::prepare(options)?;
+            say(&format!("the library is in {}", library.display()));
+        }
         _ => {
             packages::ensure(&guest::needs(options.driver), options.install)?;
             let kernel = guest::kernel(options, Freshness::Newest)?;
@@ -218,6 +226,7 @@ fn parse(mut args: Vec<OsString>) -> Result<Option<Request>, Error> {
             Short('h') | Long("help") => return Ok(None),
             Long("native") => options.way = Way::Native,
             Long("guest") => options.way = Way::Guest,
+            Long("user") => options.way = Way::User,
             Short('y') | Long("yes") => options.install = Policy::Yes,
             Long("no-install") => options.install = Policy::No,
             Long("cache") => request.cache = true,

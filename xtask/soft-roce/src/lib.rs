@@ -3,7 +3,8 @@
 //! Soft-RoCE (`rdma_rxe`) is the kernel's RDMA over ordinary Ethernet. Where this machine's kernel
 //! has it, it is used natively. Elsewhere a command runs in a guest: a virtual machine on a stock
 //! kernel of the distribution that starts in two seconds, needs no root, and sees this machine's
-//! files, read-only, so that programs built here run there.
+//! files, read-only, so that programs built here run there. In user space ([`Way::User`]) there is no kernel's device at
+//! all: programs find a libibverbs of this project's, whose cards are in their processes, and join over UDP.
 //!
 //! The program `cargo-soft-roce` is this library's [`cli::main`]; its README is the user's guide.
 //! Task runners call the library:
@@ -31,8 +32,10 @@
 //!
 //! Two devices, `rxe0` and `rxe1`, on two network links that are connected to each other. Their names
 //! are in `VERBS_DEVICE`, `VERBS_PEER_DEVICE`, `VERBS_NETDEV` and `VERBS_PEER_NETDEV`; `SOFT_ROCE` is
-//! `native` or `guest`, `SOFT_ROCE_DRIVER` is `rxe` or `siw`, and `SOFT_ROCE_RESULTS` is a folder whose
+//! `native`, `guest` or `user`, `SOFT_ROCE_DRIVER` is `rxe` or `siw`, and `SOFT_ROCE_RESULTS` is a folder whose
 //! files outlive a guest.
+//!
+//! In user space they are `soft0` and `soft1`, without links.
 //!
 //! With [`Driver::Siw`] they are `siw0` and `siw1`, of soft-iWARP. If the kernel lacks that module, as
 //! Debian's does, it is built once for the guest, from the distribution's kernel source.
@@ -65,6 +68,7 @@ mod start;
 mod status;
 pub mod stream;
 mod test;
+mod user;
 mod wire;
 
 pub use driver::Driver;
@@ -83,6 +87,9 @@ pub enum Way {
     Native,
     /// In a virtual machine.
     Guest,
+    /// In the processes themselves, by a libibverbs of this project's: no kernel has a part in it. Never chosen unless
+    /// it is asked for: librdmacm finds no devices there.
+    User,
 }
 
 /// How to run something.
@@ -143,6 +150,7 @@ impl Options {
             Way::Auto => None,
             Way::Native => Some("--native".into()),
             Way::Guest => Some("--guest".into()),
+            Way::User => Some("--user".into()),
         };
         let install = match self.install {
             Policy::Ask => None,
@@ -209,6 +217,7 @@ pub(crate) const TIMED_OUT: i32 = 124;
 pub fn run(options: &Options, command: &Command) -> Result<i32, Error> {
     match choose(options) {
         Way::Native => native::run(options, command),
+        Way::User => user::run(options, command),
         _ => guest::run(options, command),
     }
 }
@@ -218,13 +227,14 @@ pub fn run(options: &Options, command: &Command) -> Result<i32, Error> {
 pub fn needs(options: &Options) -> Vec<Need> {
     match choose(options) {
         Way::Native => vec![packages::provider(options.driver), packages::KMOD],
+        Way::User => Vec::new(),
         // The stock kernels of most distributions are packed with xz.
         _ => [&guest::needs(options.driver)[..], &[packages::XZ]].concat(),
     }
 }
 
 /// Makes ready what [`run`] needs beside the system's packages, so that it starts at once: for a guest
-/// its kernel, and the module of the driver.
+/// its kernel, and the module of the driver; in user space the library.
 ///
 /// # Errors
 ///
@@ -234,6 +244,7 @@ pub fn prepare(options: &Options) -> Result<(), Error> {
         Way::Native => native::possible(options.driver)
             .map(|_root| ())
             .map_err(Error::new),
+        Way::User => user::prepare(options).map(|_folder| ()),
         _ => guest::kernel(options, kernel::Freshness::Cached).map(|_kernel| ()),
     }
 }

@@ -134,6 +134,28 @@ pub(crate) fn run(options: &Options, command: &Command) -> Result<i32, Error> {
     }
     up(options.driver, options.install)?;
     lift_memlock();
+    let (devices, netdevs) = (options.driver.devices(), options.driver.netdevs());
+    let env = [
+        ("SOFT_ROCE", "native"),
+        ("SOFT_ROCE_DRIVER", options.driver.name()),
+        ("VERBS_DEVICE", devices[0]),
+        ("VERBS_PEER_DEVICE", devices[1]),
+        ("VERBS_NETDEV", netdevs[0]),
+        ("VERBS_PEER_NETDEV", netdevs[1]),
+    ];
+    attach(
+        options,
+        command,
+        &env.map(|(name, value)| (name, value.into())),
+    )
+}
+
+/// Runs `command` on this machine with this environment.
+pub(crate) fn attach(
+    options: &Options,
+    command: &Command,
+    env: &[(&str, OsString)],
+) -> Result<i32, Error> {
     let results = cargo::results_dir(options)?;
     let Some((program, args)) = command.argv.split_first() else {
         return Err(Error::usage("there is no program to run"));
@@ -142,18 +164,9 @@ pub(crate) fn run(options: &Options, command: &Command) -> Result<i32, Error> {
     child
         .args(args)
         .current_dir(&command.dir)
-        .envs(command.env.iter().cloned());
-    child
-        .env("SOFT_ROCE", "native")
-        .env("SOFT_ROCE_DRIVER", options.driver.name())
+        .envs(command.env.iter().cloned())
+        .envs(env.iter().map(|(name, value)| (name, value)))
         .env("SOFT_ROCE_RESULTS", results);
-    let (devices, netdevs) = (options.driver.devices(), options.driver.netdevs());
-    child
-        .env("VERBS_DEVICE", devices[0])
-        .env("VERBS_PEER_DEVICE", devices[1]);
-    child
-        .env("VERBS_NETDEV", netdevs[0])
-        .env("VERBS_PEER_NETDEV", netdevs[1]);
     if !options.attached {
         child.stdin(Stdio::null());
     }

@@ -47,6 +47,7 @@ pub(crate) fn report(name: &str, options: &Options) -> String {
         format!("`test` and `run` are {chosen}"),
         format!("native: {native}"),
         guest,
+        format!("user space: `{name} run --user`, on any kernel"),
         format!("RDMA devices here: {}", devices()),
         format!("guest kernels in {cache}: {kernels}"),
         format!("soft-iWARP (--driver siw): {}", soft_iwarp(name)),

@@ -9,7 +9,7 @@ use super::list::read;
 use crate::error::{Context as _, Error};
 use crate::guest::frame::Job;
 use crate::process::{exit_code, wait};
-use crate::{TIMED_OUT, helper, say};
+use crate::{TIMED_OUT, helper, say, user};
 
 /// Runs the programs of the list one after the other, as cargo does; the exit code of the first that
 /// fails.
@@ -74,6 +74,10 @@ fn run_one(job: &Job, left: Duration) -> (u8, String) {
     let mut command = Command::new(&job.argv[0]);
     command.args(&job.argv[1..]).current_dir(&job.dir);
     command.envs(job.env.iter().cloned());
+    let cargos = job.env.iter().find(|(name, _)| name == "LD_LIBRARY_PATH");
+    if let Some(path) = cargos.and_then(|(_, path)| user::search_path(path)) {
+        command.env("LD_LIBRARY_PATH", path);
+    }
     let ended = command.spawn().and_then(|mut child| wait(&mut child, left));
     match ended {
         Ok(Some(status)) => (exit_code(status), status.to_string()),
