@@ -30,18 +30,20 @@ const END: &str = "##end ";
 /// Lines of programs that are meant for us are shown, whatever else they print: results, and JSON.
 const OWN_LINES: [&str; 2] = ["RESULT ", "{"];
 
-/// Takes `--native` and `--guest` from the command line.
+/// Takes `--native`, `--guest` and `--user` from the command line.
 pub(crate) fn options(args: &mut Args, install: Policy) -> Result<Options, Error> {
     let mut options = Options::default();
     options.install = install;
-    options.way = match (args.flag("--native"), args.flag("--guest")) {
-        (true, true) => {
-            return Err(args.usage("`--native` and `--guest` contradict each other"));
-        }
-        (true, false) => Way::Native,
-        (false, true) => Way::Guest,
-        (false, false) => Way::Auto,
-    };
+    let ways = [
+        ("--native", Way::Native),
+        ("--guest", Way::Guest),
+        ("--user", Way::User),
+    ];
+    let mut asked = ways.into_iter().filter(|(flag, _)| args.flag(flag));
+    options.way = asked.next().map_or(Way::Auto, |(_, way)| way);
+    if asked.next().is_some() {
+        return Err(args.usage("`--native`, `--guest` and `--user` contradict each other"));
+    }
     Ok(options)
 }
 

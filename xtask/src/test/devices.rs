@@ -182,8 +182,8 @@ fn two_hosts(report: &mut Report, options: &Options, programs: &[Program]) -> Re
         let (double, _): (Vec<&str>, Vec<&str>) = split(&program.tests);
         for test in double {
             let name = format!("{} {test}", program.name());
-            if options.way == Way::Native {
-                report.skip(format!("{name}: one machine only (--native)"));
+            if matches!(options.way, Way::Native | Way::User) {
+                report.skip(format!("{name}: one machine only (--native, --user)"));
                 continue;
             }
             let job = program.job(name.clone(), options.driver, &["--exact", test]);

@@ -35,6 +35,7 @@ verbs-core and of connections, as far as iWARP can.
   --offline       only what runs anywhere
   --device        only what needs a device
   --guest         soft-RoCE in a virtual machine, even if this kernel has it
+  --user          devices in user space: no part of the kernel, and neither librdmacm nor sysfs
   --native        soft-RoCE of this kernel, or fail
   --kernel WHICH  the kernel of the virtual machine, as for `cargo xtask soft-roce`
   --update-faults write what the tests have seen of faults to the table in the guide
@@ -87,7 +88,7 @@ pub(crate) fn device(options: Options) -> Result<ExitCode, Error> {
 impl Choice {
     /// Whether virtual machines may be used.
     fn has_guests(&self) -> bool {
-        self.options.way != Way::Native
+        !matches!(self.options.way, Way::Native | Way::User)
     }
 
     pub(crate) fn from_args(mut args: Args) -> Result<Self, Error> {
@@ -166,7 +167,7 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
             let (title, filters) = ("soft-RoCE's own tests", filter.as_slice());
             offline::libtest(report, title, &args, filters, false)?;
         } else {
-            report.skip("soft-RoCE's own tests: no virtual machines (--native)");
+            report.skip("soft-RoCE's own tests: no virtual machines (--native, --user)");
         }
     }
     let run = faults::Run {
