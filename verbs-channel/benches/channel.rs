@@ -99,7 +99,7 @@ fn messages(region: &MemoryRegion<Vec<u8>>) -> verbs_channel::Result<[GatherElem
     Ok(messages)
 }
 
-/// What a loop's errors become.
+/// The error type of a loop.
 trait Failure: From<verbs_channel::Error> + From<RejectReason> + From<TransportError> {}
 
 impl<E: From<verbs_channel::Error> + From<RejectReason> + From<TransportError>> Failure for E {}
@@ -265,7 +265,7 @@ fn patched<E: Failure>(
     Ok(())
 }
 
-/// Foreign memory, and a chain of so many writes of its pages.
+/// Foreign memory, and a chain of writes of its pages.
 fn pages_of(
     pd: &ProtectionDomain,
     len: usize,
@@ -302,7 +302,7 @@ fn pages<E: Failure>(
     Ok(())
 }
 
-/// A group of as many channels that share a queue, and this budget if there is one.
+/// A group of channels that share a queue, and this budget if there is one.
 fn group_of(
     channels: u32,
     pd: &ProtectionDomain,
@@ -363,8 +363,8 @@ fn two_sends<E: Failure>(group: &mut ChannelGroup, pool: &BufferPool, count: u64
     Ok(())
 }
 
-/// A group of so many channels, each with so many receives in flight, for which no message comes; it
-/// has room for one more channel.
+/// A group of channels, each with receives in flight for which no message comes; it has room for
+/// one more channel.
 fn group_with_receives(
     channels: u32,
     each: u32,

@@ -13,7 +13,8 @@ use crate::engine::{EngineLimits, MemberLimits, Shares};
 use crate::error::RejectReason;
 use crate::error::{Error, Result};
 
-/// What a wait does between polls that find no completion. Default: [`SpinThenYield`](Self::SpinThenYield).
+/// How a wait passes the time between polls that find no completion. Default:
+/// [`SpinThenYield`](Self::SpinThenYield).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PollStrategy {
@@ -212,7 +213,8 @@ impl ChannelBuilder {
         /// With `None`, peers are not watched at all: it is not noticed either that a peer closes
         /// its channel or that its process ends.
         peer_timeout: option Duration,
-        /// What a wait does between polls that find no completion; spin, then yield, unless set.
+        /// How a wait passes the time between polls that find no completion; spin, then yield,
+        /// unless set.
         ///
         /// It has no effect on an [`engine`](Self::engine), nor on the channels of `verbs-async`: there
         /// the layer above waits.
@@ -263,14 +265,15 @@ impl ChannelBuilder {
         &self.pd
     }
 
-    /// How so many channels share the budget of their group; `None` if each has all of its queues.
+    /// How `channels` channels share the budget of their group; `None` if each has all of its
+    /// queues.
     fn shares(&self, channels: u32, max_recv_wr: u32) -> Option<Shares> {
         let depths = [self.max_send_wr, max_recv_wr];
         Shares::divide(self.in_flight?, channels, depths)
     }
 
-    /// A completion queue with room for everything that can be in flight on so many channels, and its
-    /// completion channel if the strategy sleeps.
+    /// A completion queue with room for everything that can be in flight on `channels` channels,
+    /// and its completion channel if the strategy sleeps.
     pub(crate) fn queue(
         &self,
         channels: u32,
@@ -329,7 +332,7 @@ impl ChannelBuilder {
         let cq = CompletionQueue::builder(self.pd.context(), all)
             .channel(completion_channel)
             .build();
-        // By what the capacity was computed from.
+        // Report the numbers that the capacity was computed from.
         cq.map_err(|error| match error {
             error if shares.is_some() => error.into(),
             verbs_core::Error::Limit { max: Some(max), .. } => Error::Capacity {
@@ -392,7 +395,7 @@ impl ChannelBuilder {
         }
     }
 
-    /// What an engine for so many channels is created with.
+    /// Limits of an engine for `max_channels` channels.
     pub(crate) fn engine_limits(&self, max_channels: u32, max_recv_wr: u32) -> EngineLimits {
         EngineLimits {
             max_channels,

@@ -28,11 +28,11 @@ use crate::waiting::{Poller, Steps as _};
 /// not depend on the number of channels. Results come in the order of completion, so no channel
 /// starves another.
 ///
-/// A send and its completion take as many instructions in a group of 1, 16, 256 and 4,096 channels
-/// (`cargo xtask bench --only scale` counts them). On soft-RoCE in an emulated machine, each of 1,000
-/// channels with 4 sends and shared receives takes 12 to 14 KiB of the process, including the driver's
-/// queues. The median time to join is 42 µs, and to be removed 200 µs. (The server of the example
-/// `many_clients` prints these.)
+/// A send and its completion take the same number of instructions in a group of 1, 16, 256 and
+/// 4,096 channels (`cargo xtask bench --only scale` counts them). On soft-RoCE in an emulated
+/// machine, each of 1,000 channels with 4 sends and shared receives takes 12 to 14 KiB of the
+/// process, including the driver's queues. The median time to join is 42 µs, and to be removed 200
+/// µs. (The server of the example `many_clients` prints these.)
 ///
 /// ```no_run
 /// # fn main() -> verbs_channel::Result<()> {
@@ -141,7 +141,7 @@ pub struct ChannelGroup {
 pub struct Preparer {
     config: ChannelBuilder,
     cq: CompletionQueue,
-    // Of a group whose channels share their receives.
+    // `Some` in a group whose channels share their receives.
     shared: Option<Arc<SharedQueue>>,
 }
 
@@ -322,8 +322,8 @@ impl ChannelGroup {
     /// Like [`transfer`](Self::transfer), and calls `each` for each operation that ends before the
     /// timeout, with its index and whether it succeeded.
     ///
-    /// By then the device is done with the memory of that operation. If `each` panics, the
-    /// remaining operations are aborted as after a timeout, before the panic continues.
+    /// The device is then done with the memory of that operation. If `each` panics, the remaining
+    /// operations are aborted as after a timeout, before the panic continues.
     ///
     /// # Errors
     ///

@@ -124,8 +124,8 @@ impl ChannelBuilder {
 }
 
 impl SharedReceivesBuilder {
-    /// Creates a group of at most `max_channels` channels, and posts as many receives as the pool has
-    /// blocks.
+    /// Creates a group of at most `max_channels` channels, and posts a receive for each block of
+    /// the pool.
     ///
     /// # Errors
     ///

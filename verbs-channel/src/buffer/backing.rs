@@ -35,7 +35,7 @@ pub(crate) struct Backing {
 /// function returns, and a block that is dropped in it may have its next owner before that.
 pub(crate) struct Owner(NonNull<Backing>);
 
-// SAFETY: it owns a `Backing`, which is `Send`.
+// SAFETY: an `Owner` owns a `Backing`, which is `Send`.
 unsafe impl Send for Owner {}
 // SAFETY: by reference it gives access to a `&Backing`, which is `Sync`.
 unsafe impl Sync for Owner {}
@@ -46,7 +46,7 @@ pub(crate) struct SharedPool {
     pub(super) block_len: usize,
     // The region, whatever its buffer is: for its drop.
     pub(super) _region: Box<dyn Any + Send + Sync>,
-    /// What the region is registered in.
+    /// The domain the region is registered in.
     pub(super) pd: ProtectionDomain,
 }
 
@@ -58,14 +58,15 @@ pub(crate) struct BlockPtr(pub(super) NonNull<Backing>);
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedPtr(NonNull<SharedPool>);
 
-// SAFETY: it stands for a `Backing` that it owns while that is free, and a `Backing` is `Send`.
+// SAFETY: a `BlockPtr` stands for a `Backing` that it owns while that is free, and a `Backing` is
+// `Send`.
 unsafe impl Send for BlockPtr {}
 // SAFETY: by reference it gives access to nothing.
 unsafe impl Sync for BlockPtr {}
-// SAFETY: it stands for a `&SharedPool`, and for a `Box<SharedPool>` once; a `SharedPool` is `Send`
-// and `Sync`.
+// SAFETY: a `SharedPtr` stands for a `&SharedPool`, and for a `Box<SharedPool>` once; a
+// `SharedPool` is `Send` and `Sync`.
 unsafe impl Send for SharedPtr {}
-// SAFETY: as above.
+// SAFETY: a `SharedPtr` gives access to a `&SharedPool`, which is `Sync`.
 unsafe impl Sync for SharedPtr {}
 
 enum Memory {
@@ -255,7 +256,7 @@ impl Owner {
             return Err(self);
         };
         let this = ManuallyDrop::new(self);
-        // SAFETY: it is a region, so it was made by `of_region`, and `self` was its owner.
+        // SAFETY: the backing is a region, so it was made by `of_region`, and `self` was its owner.
         let backing = unsafe { Box::from_raw(this.0.as_ptr()) };
         match backing.memory {
             Memory::Region(region) => Ok(region),
@@ -296,7 +297,8 @@ impl Owner {
             }
             shared = part.take_memory();
         }
-        // SAFETY: it is in no pool, so it was a box; the rest is the caller's promise.
+        // SAFETY: the backing is in no pool, so it was a box; the caller promises not to use it
+        // again.
         drop(unsafe { Box::from_raw(backing.as_ptr()) });
         shared.into_iter().for_each(Shared::give_back);
     }
@@ -307,7 +309,7 @@ impl Deref for Owner {
 
     #[inline(always)]
     fn deref(&self) -> &Backing {
-        // SAFETY: it owns it.
+        // SAFETY: an `Owner` owns its backing, which is borrowed with it.
         unsafe { self.0.as_ref() }
     }
 }
@@ -315,16 +317,16 @@ impl Deref for Owner {
 impl DerefMut for Owner {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Backing {
-        // SAFETY: it owns it.
+        // SAFETY: an `Owner` owns its backing, which is borrowed mutably with it.
         unsafe { self.0.as_mut() }
     }
 }
 
 impl Drop for Owner {
-    // Of a value, so that an owner need not be in memory where it may be dropped.
+    // `release` takes the pointer by value, so that an owner can stay in a register.
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: it is not used after this.
+        // SAFETY: the backing is not used after this.
         unsafe { Self::release(self.0) };
     }
 }
@@ -332,8 +334,8 @@ impl Drop for Owner {
 impl Drop for SharedPool {
     fn drop(&mut self) {
         for BlockPtr(block) in self.free.items() {
-            // SAFETY: it was a box, and is back. The region is dropped after this: a block is a part
-            // of it.
+            // SAFETY: the block was a box, and is back. The region is dropped after this: a block
+            // is a part of it.
             drop(unsafe { Box::from_raw(block.as_ptr()) });
         }
     }
@@ -354,9 +356,9 @@ impl SharedPtr {
             pd,
         }));
         let shared = NonNull::from(shared);
-        // SAFETY: it was made above, and nothing frees it yet.
+        // SAFETY: the pool was made above, and nothing frees it yet.
         for BlockPtr(mut block) in unsafe { shared.as_ref() }.free.items() {
-            // SAFETY: as above.
+            // SAFETY: the block was made above, and nothing frees it yet.
             let block = unsafe { block.as_mut() };
             if let Memory::Block { pool, .. } = &mut block.memory {
                 *pool = Self(shared);
@@ -372,7 +374,7 @@ impl SharedPtr {
     /// - It has not been freed: it has a clone, or a block that is not back, while `'a` lasts.
     #[inline(always)]
     pub(crate) unsafe fn get<'a>(self) -> &'a SharedPool {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the pool is not freed while `'a` lasts.
         unsafe { self.0.as_ref() }
     }
 
@@ -383,7 +385,7 @@ impl SharedPtr {
     /// - As for [`get`](Self::get), for this call.
     #[inline(always)]
     pub(crate) unsafe fn take(self) -> Option<Owner> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the pool is not freed during this call.
         unsafe { self.get() }.free.pop().map(Owner::of_free)
     }
 
@@ -398,7 +400,7 @@ impl SharedPtr {
         place: &mut Option<u64>,
         context: &Context<'_>,
     ) -> Poll<Owner> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the pool is not freed during this call.
         let taken = unsafe { self.get() }.free.poll_pop(place, context);
         taken.map(|BlockPtr(block)| Owner(block))
     }
@@ -409,7 +411,7 @@ impl SharedPtr {
     ///
     /// - As for [`get`](Self::get), for this call.
     pub(crate) unsafe fn stop_waiting(self, place: u64) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the pool is not freed during this call.
         if let Some(index) = unsafe { self.get() }.free.stop_waiting(place) {
             // SAFETY: the block was taken for the task, which never had it.
             unsafe { self.return_block(index) };
@@ -425,7 +427,8 @@ impl SharedPtr {
     unsafe fn return_block(self, index: usize) {
         // SAFETY: the block is not back, so the pool has not been freed.
         let free = NonNull::from(&unsafe { self.0.as_ref() }.free);
-        // SAFETY: as above; the rest is the caller's promise.
+        // SAFETY: the pool is not freed before the block is back; the caller promises that it was
+        // taken.
         if unsafe { FreeList::push(free, index) } {
             // SAFETY: this was the last block, and there is no clone.
             unsafe { self.free() };
@@ -453,7 +456,7 @@ impl SharedPtr {
     #[cold]
     #[inline(never)]
     unsafe fn free(self) {
-        // SAFETY: it was a box; the rest is the caller's promise.
+        // SAFETY: the pool was a box; the caller promises that nothing uses it any more.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }

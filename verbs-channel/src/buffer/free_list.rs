@@ -26,8 +26,8 @@ pub(crate) struct FreeList<T> {
     // number below is a closed list, and the number below that is no item.
     mask: usize,
     links: Box<[Link<T>]>,
-    // Of a closed list: items that are not back. Below zero, in wrapping arithmetic, while it is being
-    // closed.
+    // Items of a closed list that are not back. Below zero, in wrapping arithmetic, while it is
+    // being closed.
     missing: AtomicUsize,
     // The task that waits first changes `head` from no item, and the last one changes it back: both
     // while it is locked. Who gives an item to a task keeps it alive: the list may be freed then.
@@ -93,14 +93,15 @@ impl<T: Copy> FreeList<T> {
     /// - The item was taken, and has not been given back since.
     #[inline(always)]
     pub(crate) unsafe fn push(this: NonNull<Self>, index: usize) -> bool {
-        // SAFETY: the caller's promise; it is not used after the exchange. It is not an argument, which
-        // would have to stay valid until this returns.
+        // SAFETY: the caller promises that the list is alive; it is not used after the exchange. It
+        // is not an argument, which would have to stay valid until this returns.
         let list = unsafe { this.as_ref() };
         let mut head = list.head.load(Ordering::Relaxed);
         loop {
             let top = head & list.mask;
             if top >= list.mask - 1 {
-                // SAFETY: the caller's promise: the item has not been given back yet.
+                // SAFETY: the caller promises a living list, and that the item has not been given
+                // back yet.
                 match unsafe { Self::push_off_stack(this, index) } {
                     Some(is_last) => return is_last,
                     None => {
@@ -135,7 +136,8 @@ impl<T: Copy> FreeList<T> {
     #[cold]
     #[inline(never)]
     unsafe fn push_off_stack(this: NonNull<Self>, index: usize) -> Option<bool> {
-        // SAFETY: the caller's promise; it is not used after the item is back, or the lock is free.
+        // SAFETY: the caller promises that the list is alive; it is not used after the item is
+        // back, or the lock is free.
         let list = unsafe { this.as_ref() };
         if list.head.load(Ordering::Relaxed) & list.mask == list.mask - 1 {
             // AcqRel: the last one sees what all others did to their items.
@@ -235,8 +237,8 @@ impl<T: Copy> FreeList<T> {
     /// - The list is alive. Another thread may free it as soon as this has counted the items.
     /// - This is the first call.
     pub(crate) unsafe fn close(this: NonNull<Self>) -> bool {
-        // SAFETY: the caller's promise; it is not used after the addition. It is not an argument, which
-        // would have to stay valid until this returns.
+        // SAFETY: the caller promises that the list is alive; it is not used after the addition. It
+        // is not an argument, which would have to stay valid until this returns.
         let list = unsafe { this.as_ref() };
         let head = list.head.swap(list.mask - 1, Ordering::AcqRel);
         // Nothing changes the links of free items now.

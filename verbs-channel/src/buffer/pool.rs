@@ -38,7 +38,7 @@ pub struct BufferPool {
     clones: Arc<Clones>,
 }
 
-/// What the clones of a pool share: the last one closes it.
+/// The clones of a pool: the last one closes it.
 struct Clones(SharedPtr);
 
 impl Drop for Clones {
@@ -65,7 +65,7 @@ pub struct TakeWhenFree<'a> {
     place: Option<u64>,
 }
 
-/// What a new pool is filled with.
+/// Contents of a new pool.
 static ZEROS: [u8; 4096] = [0; 4096];
 
 impl BufferPool {

@@ -18,11 +18,11 @@ pub(crate) struct Returns {
 struct State {
     count: u64,
     next: u64,
-    /// Of tasks that sleep, by the numbers of their watches.
+    /// Wakers of sleeping tasks, with the numbers of their watches.
     sleeping: Vec<(u64, Waker)>,
 }
 
-/// What is given back from its creation on wakes its task.
+/// Wakes its task when a buffer is returned after the watch was created.
 #[derive(Debug)]
 pub(crate) struct Watch {
     returns: Arc<Returns>,
@@ -53,7 +53,7 @@ impl Returns {
         sleeping.into_iter().for_each(|(_, waker)| wake(waker));
     }
 
-    /// Watches from now on. What was given back before is there.
+    /// Watches from now on. Buffers returned before are in the pool already.
     pub(crate) fn watch(this: &Arc<Self>) -> Watch {
         this.watches.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -113,7 +113,8 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         for BlockPtr(place) in self.free.items() {
-            // SAFETY: it was a box, and is back: a part in a place that is taken keeps the memory.
+            // SAFETY: the place was a box, and is back: a part in a place that is taken keeps the
+            // memory.
             drop(unsafe { Box::from_raw(place.as_ptr()) });
         }
     }

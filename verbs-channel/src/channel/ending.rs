@@ -25,10 +25,11 @@ impl<H: Hold> Channel<H> {
     /// channel that was connected by `rdma_cm`, add the time that the kernel takes to end the connection: 10 ms on
     /// soft-RoCE, up to 7 s on soft-iWARP.
     ///
-    /// Remaining receives are not an error. Nor is a channel that was already down because its peer left or this
-    /// side aborted it: the outcomes of its operations show what was lost. Take the outcomes that matter first,
-    /// since they are dropped with the channel. For a channel in a group, they can still be taken from the
-    /// group. The channel's place is reused after that, as for [`remove`](crate::ChannelGroup::remove).
+    /// Remaining receives are not an error, and neither is a channel that was already down because
+    /// its peer left or this side aborted it: the outcomes of its operations show what was lost.
+    /// Take the outcomes that matter first, since they are dropped with the channel. For a channel
+    /// in a group, they can still be taken from the group. The channel's place is reused after
+    /// that, as for [`remove`](crate::ChannelGroup::remove).
     ///
     /// ```no_run
     /// # use verbs_channel::{Channel, CloseError};

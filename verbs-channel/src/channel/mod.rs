@@ -173,7 +173,7 @@ impl Channel {
     /// Like [`transfer`](Self::transfer), and calls `each` for each operation that ends before the
     /// timeout, with its index and whether it succeeded.
     ///
-    /// By then the device is done with the memory of that operation. If `each` panics, the remaining
+    /// The device is then done with the memory of that operation. If `each` panics, the remaining
     /// operations are aborted as after a timeout, before the panic continues.
     ///
     /// # Errors

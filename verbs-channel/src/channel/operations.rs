@@ -326,7 +326,7 @@ impl<H: Hold> Channel<H> {
     ///     frames: u32,
     ///     mut from: impl Read,
     /// ) -> Result<(), Box<dyn Error>> {
-    ///     // As many as can be in flight at once: the channel's `max_send_wr`, 64 unless set.
+    ///     // The most that can be in flight at once: the channel's `max_send_wr`, 64 unless set.
     ///     let parts = window.scatter_element(..)?.chunks_mut(4096)?;
     ///     let mut free: Vec<_> = parts.take(64).collect();
     ///     channel

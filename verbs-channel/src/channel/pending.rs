@@ -33,7 +33,7 @@ pub struct ScopedPendingWork<'scope, 'env, L = ()> {
     list: L,
 }
 
-/// What takes the result, or detaches the operation when it is dropped.
+/// Takes the result, or detaches the operation when dropped.
 struct Handle<'scope, 'env> {
     scope: &'scope PollingScope<'scope, 'env>,
     id: Id,
@@ -76,7 +76,7 @@ impl ScopedPendingWork<'_, '_> {
     }
 }
 
-/// Of a loan: elements that were lent.
+/// Methods for elements that were lent.
 impl<L: List> ScopedPendingWork<'_, '_, L> {
     /// Takes the outcome and the elements if the operation has completed, and polls once if it has not.
     ///
@@ -117,7 +117,8 @@ impl<L: List> ScopedPendingWork<'_, '_, L> {
 }
 
 impl<'scope, 'env, L> ScopedPendingWork<'scope, 'env, L> {
-    /// Of an operation that was posted in this scope. The list can be lent again once it is returned.
+    /// The handle of an operation posted in this scope. The list can be lent again once it is
+    /// returned.
     #[inline(always)]
     pub(super) const fn new(scope: &'scope PollingScope<'scope, 'env>, id: Id, list: L) -> Self {
         let handle = Handle { scope, id };

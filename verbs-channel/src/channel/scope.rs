@@ -73,7 +73,7 @@ fn run<'env, T, E>(
     // Whether the closure returns or panics, the borrows of posted elements end below.
     let ended = catch_unwind(AssertUnwindSafe(|| closure(&scope)));
     let guard = AbortOnUnwind;
-    // What the closure returned is dropped after that, if at all: a panic of its drop ends no borrow.
+    // The closure's value is dropped after that, if at all, so a panic of its drop ends no borrow.
     let finished = match &ended {
         Ok(Ok(_)) => {
             let end = ScopeEnd {
@@ -346,10 +346,11 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// by no code of others: what runs that is left for [afterwards](Steps::run_afterwards).
     #[inline(always)]
     pub(super) fn with<R>(&self, then: impl FnOnce(&mut Poller) -> R) -> R {
-        // SAFETY: it is the only reference. A scope is not `Sync`. The closures given to this function
-        // are all in these files, and what they call has no reference to the scope: `Request` and
-        // the lists are sealed; and the engine calls no logger, waker, destructor or other code from outside of this
-        // crate and the ones below, which could find the scope in a thread-local (`engine/afterwards.rs`).
+        // SAFETY: `poller` is the only reference. A scope is not `Sync`. The closures given to this
+        // function are all in these files, and what they call has no reference to the scope:
+        // `Request` and the lists are sealed; and the engine calls no logger, waker, destructor or
+        // other code from outside of this crate and the ones below, which could find the scope in a
+        // thread-local (`engine/afterwards.rs`).
         let poller = unsafe { &mut *self.poller.get() };
         then(poller)
     }

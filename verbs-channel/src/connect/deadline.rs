@@ -12,7 +12,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// That of an exchange that begins now.
+    /// Deadline of an exchange that begins now.
     pub(crate) fn after(timeout: Duration) -> Self {
         let at = exchange::deadline(Instant::now(), timeout);
         Self { at, timeout }

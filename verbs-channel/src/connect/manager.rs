@@ -422,8 +422,8 @@ fn route_from_any_port(
     resolved.resolve_route(left())?.wait(Some(left()))
 }
 
-/// What the first of the peer's addresses answers. While one of them has no listener yet, all are tried again
-/// until the deadline. `ask` gets an address and its share of the time.
+/// The answer of the first of the peer's addresses that answers. While one of them has no listener
+/// yet, all are tried again until the deadline. `ask` gets an address and its share of the time.
 pub(super) fn first_of<T>(
     peer: impl ToSocketAddrs + fmt::Debug,
     deadline: Deadline,

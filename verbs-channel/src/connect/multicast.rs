@@ -83,9 +83,10 @@ impl Datagrams {
     /// A group that the endpoint was a member of until the network or the device ended that: on InfiniBand when
     /// the port gets another LID, or the subnet manager starts anew. It does not wait.
     ///
-    /// What is sent to the group may not arrive any more, and nothing else reports that: call this from time to
-    /// time, such as when nothing has arrived for a while, and [join](Self::join_cm) again. Each end is
-    /// returned once. It makes a system call for each group.
+    /// After that, datagrams to the group may not arrive any more, and nothing else reports that:
+    /// call this from time to time, such as when nothing has arrived for a while, and
+    /// [join](Self::join_cm) again. Each end is returned once. It makes a system call for each
+    /// group.
     ///
     /// # Errors
     ///

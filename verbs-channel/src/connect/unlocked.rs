@@ -13,13 +13,13 @@
 //! - *The thread domain has one object.* The parent domain is used for one queue pair, in this file. It
 //!   is then reachable only through `QueuePair::pd`, and this crate gives no queue pair out:
 //!   `Channel::pd` is the domain of the builder, in which regions are registered.
-//! - *The queue pair has one owner at a time*, and each function that calls C with it needs that owner
-//!   by value or mutably. These are a `PreparedChannel`, whose handshake consumes it; then a `Member` of
-//!   an `Engine`, which posts (`Member::take`), queries (`Engine::probe`) and modifies it
-//!   (`Engine::flush_at`) through `&mut Engine` only; then a `Closing`, if
-//!   [`Engine::next_closing`](crate::engine::Engine::next_closing) handed it out, whose `destroy` consumes
-//!   it. What works by `&Engine`, by `&PreparedChannel` and in `Debug` reads numbers that never
-//!   change, and does not call C.
+//! - *The queue pair has one owner at a time*, and each function that calls C with it needs that
+//!   owner by value or mutably. These are a `PreparedChannel`, whose handshake consumes it; then a
+//!   `Member` of an `Engine`, which posts (`Member::take`), queries (`Engine::probe`) and modifies
+//!   it (`Engine::flush_at`) through `&mut Engine` only; then a `Closing`, if
+//!   [`Engine::next_closing`](crate::engine::Engine::next_closing) handed it out, whose `destroy`
+//!   consumes it. Functions that take `&Engine` or `&PreparedChannel`, and `Debug`, read numbers
+//!   that never change, and do not call C.
 //! - *Rust orders these calls.* To have it mutably or by value in another thread, it must have been sent
 //!   there, or be in a mutex. Both order memory.
 //! - *The completion queue is not in the thread domain.* It has its locks. So it can be armed by others

@@ -72,7 +72,7 @@ pub struct Connector {
     ended: Option<ExchangeError>,
 }
 
-/// What an exchange waits for.
+/// The message that an exchange waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// The server's ACCEPT.
@@ -85,7 +85,7 @@ enum Stage {
     Connected,
 }
 
-/// What an exchange needs next.
+/// The next action of an exchange.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there is nothing else to do")]
 pub enum Step<'a> {

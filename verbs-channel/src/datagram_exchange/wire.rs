@@ -27,8 +27,8 @@ const REFUSED: u16 = 7;
 /// Bytes of a REQUEST before the endpoint: the cookie, and the longest datagram of the client's port.
 const BEFORE_ENDPOINT: usize = 8 + 2;
 
-/// What an exchange is recognized by: a number of the client's, and one of the server's, which is 0 in
-/// what is sent before the server has one.
+/// Identifies an exchange: a number of the client's, and one of the server's, which is 0 before the
+/// server has chosen one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Session {
     pub(super) client: u64,

@@ -95,7 +95,8 @@ impl DatagramsBuilder {
         /// How long [`send_to`](Datagrams::send_to) waits for room; forever unless set. A device
         /// makes room as it sends, unless it fails.
         timeout: option Duration,
-        /// What a wait does between polls that find no completion; spin, then yield, unless set.
+        /// How a wait passes the time between polls that find no completion; spin, then yield,
+        /// unless set.
         strategy: plain PollStrategy,
     }
 

@@ -24,7 +24,7 @@ pub struct DatagramEnding {
     held: Option<Held>,
     // Why it could not be destroyed, until that is returned or logged.
     leak: Option<Leak>,
-    // Of later datagrams, of which there are none. They are dropped with this, and not before.
+    // No datagrams follow: these handles are dropped together with `self`.
     _handles: Handles,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Outgoing {
     pub(super) peer: DatagramEndpoint,
 }
 
-/// What is released when the queue pair is destroyed, and not before.
+/// Resources released when the queue pair is destroyed, and not before.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) qp: Arc<DatagramQueuePair>,

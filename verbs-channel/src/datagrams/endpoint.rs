@@ -23,9 +23,9 @@ use crate::waiting::{Deadline, Pause, Paused, longest_sleep};
 /// room left, or if datagrams overtake each other. For data that must arrive, use a
 /// [`Channel`](crate::Channel).
 ///
-/// Receives are always posted, as many as [`max_recv_wr`](crate::DatagramsBuilder::max_recv_wr). When all of
-/// them are filled, because datagrams were not taken or their buffers are still in use, further datagrams are
-/// dropped.
+/// [`max_recv_wr`](crate::DatagramsBuilder::max_recv_wr) receives are always posted. When all of
+/// them are filled, because datagrams were not taken or their buffers are still in use, further
+/// datagrams are dropped.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -238,9 +238,10 @@ impl Datagrams {
     /// The oldest failure of a posted datagram that was not taken; `None` if there is none. It polls, and does not
     /// wait.
     ///
-    /// A failed datagram is lost, and so may be those that were in flight with it, to any peer. It does not end the
-    /// endpoint: the queue pair is restarted, and receives are posted again. Meanwhile datagrams that arrive are
-    /// dropped. As many failures are kept as [`max_send_wr`](crate::DatagramsBuilder::max_send_wr); further ones
+    /// A failed datagram is lost, and so may be those that were in flight with it, to any peer. It
+    /// does not end the endpoint: the queue pair is restarted, and receives are posted again.
+    /// Meanwhile datagrams that arrive are dropped. At most
+    /// [`max_send_wr`](crate::DatagramsBuilder::max_send_wr) failures are kept; further ones
     /// replace the oldest.
     ///
     /// ```no_run

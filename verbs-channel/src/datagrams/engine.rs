@@ -30,9 +30,9 @@ use crate::request::OwnedElement;
 /// returns what is needed to create it elsewhere, and
 /// [`add_handle`](Self::add_handle) adds it.
 ///
-/// At most as many operations are in flight as its queues and its completion queue have room for.
-/// Every operation has a slot, which owns its buffer and a clone of its address handle until its
-/// completion has been polled, or the queue pair has been destroyed.
+/// Its queues and its completion queue bound the operations in flight. Every operation has a slot,
+/// which owns its buffer and a clone of its address handle until its completion has been polled, or
+/// the queue pair has been destroyed.
 #[derive(Debug)]
 pub struct DatagramEngine {
     // `None` once it is down: the slots are empty then. Both are in `ending`, which is dropped with this.
@@ -84,7 +84,7 @@ impl DatagramEngine {
             endpoint: qp.endpoint(),
             port_num: qp.port_num(),
             max_payload: qp.max_payload(),
-            // What was granted should not be less, but the driver does not check it.
+            // The driver should grant no less, but does not check it.
             max_inline_data: max_inline_data.min(qp.cap().max_inline_data),
             qp: Some(Arc::new(qp)),
             cq: cq.clone(),
@@ -252,7 +252,7 @@ impl DatagramEngine {
         Ok(())
     }
 
-    /// What is sent of a buffer, and whether it is sent inline.
+    /// The part of a buffer that is sent, and whether it is sent inline.
     fn element(&self, buffer: &OwnedBuffer) -> Result<(Sge, bool), RejectReason> {
         match buffer.element(self.pd_tag, || true) {
             Ok(OwnedElement { sge }) => {
@@ -285,11 +285,11 @@ impl DatagramEngine {
             request = request.inline();
         }
         // SAFETY: the slot owns the buffer, and a clone of the handle, until the completion of this
-        // `wr_id` is polled, or the queue pair is reset or destroyed; nothing accesses the buffer meanwhile. The
-        // handle is of the queue pair's protection domain: it was made with it, or `add_handle` has
-        // compared them. What is inline has been compared with what was granted, and is memory that
-        // the processor can read. Only `restart` resets the queue pair, which has the engine to itself, and its
-        // completion queue is this engine's.
+        // `wr_id` is polled, or the queue pair is reset or destroyed; nothing accesses the buffer
+        // meanwhile. The handle is of the queue pair's protection domain: it was made with it, or
+        // `add_handle` has compared them. Inline data fits the granted `max_inline_data`, and is
+        // memory that the processor can read. Only `restart` resets the queue pair, which has the
+        // engine to itself, and its completion queue is this engine's.
         unsafe { qp.post_send(&mut request) }?;
         Ok(())
     }
@@ -365,7 +365,7 @@ impl DatagramEngine {
                 }
                 return None;
             }
-            // Of no operation of this engine: of none that it waits for.
+            // Not one of the pending operations: ignore it.
             (_, None, None) => return None,
             (Err(error), Some(outgoing), _) => {
                 let error = error.for_opcode(WcOpcode::SEND);
@@ -428,8 +428,8 @@ impl DatagramEngine {
         sent.append(&mut self.sent);
     }
 
-    /// Takes the endpoint down for this reason, unless it is down. What is in flight is ended by the
-    /// [`ending`](Self::take_ending).
+    /// Takes the endpoint down for this reason, unless it is down. Operations in flight are ended
+    /// by the [`ending`](Self::take_ending).
     pub fn fail(&mut self, reason: DownReason) {
         self.down.get_or_insert(reason);
         if let Some(qp) = self.qp.take() {

@@ -15,7 +15,7 @@ pub(super) struct Handles {
     uses: u64,
 }
 
-/// What an address handle depends on.
+/// The address that a handle depends on.
 type Port = (u16, Option<Gid>);
 
 impl Handles {

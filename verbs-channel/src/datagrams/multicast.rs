@@ -46,8 +46,8 @@ impl Memberships {
 ///
 /// An endpoint is a member of a group while it has at least one membership in it. Their numbers ascend.
 impl DatagramEngine {
-    /// What attaches the queue pair to groups without a lock. There is no
-    /// [ending](Self::take_ending) until it is dropped.
+    /// Attaches the queue pair to groups without a lock. There is no [ending](Self::take_ending)
+    /// until it is dropped.
     ///
     /// One thread at a time attaches and detaches: another may have a group detached that was just joined
     /// again.

@@ -8,8 +8,8 @@ use super::engine::DatagramEngine;
 use crate::error::Result;
 
 impl DatagramEngine {
-    /// What an address handle to a peer is made from, by [`ProtectionDomain::create_ah`], which may take
-    /// a second; `None` if the engine has one, so that [`send_to`](Self::send_to) makes none.
+    /// Attributes of an address handle to a peer, for [`ProtectionDomain::create_ah`], which may
+    /// take a second; `None` if the engine has one, so that [`send_to`](Self::send_to) makes none.
     ///
     /// # Errors
     ///

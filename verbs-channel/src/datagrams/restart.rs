@@ -11,8 +11,8 @@ use super::failure::{DatagramFailure, GidChange};
 use crate::error::DownReason;
 
 impl DatagramEngine {
-    /// The oldest failure of a posted datagram that was not taken. As many are kept as datagrams can be in flight:
-    /// further ones replace the oldest.
+    /// The oldest failure of a posted datagram that was not taken. Failures are kept for the most
+    /// datagrams that can be in flight: further ones replace the oldest.
     #[must_use]
     pub fn take_failed(&mut self) -> Option<DatagramFailure> {
         self.failed.pop_front()
@@ -62,8 +62,9 @@ impl DatagramEngine {
         }
     }
 
-    /// Brings the queue pair back after a failed operation. What was in flight is lost, receives are posted again.
-    /// The endpoint goes down for this reason if that fails, or helps nothing.
+    /// Brings the queue pair back after a failed operation. Operations in flight are lost, and
+    /// receives are posted again. The endpoint goes down for this reason if that fails, or helps
+    /// nothing.
     pub(super) fn restart(&mut self, reason: DownReason) {
         // First what has completed: a reset may remove it.
         self.drain();

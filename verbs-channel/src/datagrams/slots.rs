@@ -1,4 +1,4 @@
-//! What is in flight: each operation in a slot, found by its number and its generation.
+//! Operations in flight, each in a slot found by its number and its generation.
 
 /// Operations of one queue.
 #[derive(Debug)]

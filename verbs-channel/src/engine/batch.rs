@@ -65,14 +65,14 @@ impl Engine {
         }
     }
 
-    /// Whether there is room for a batch of so many after all, which its channel has now.
+    /// Makes room for a batch of `count` requests if the channel can have it; whether it did.
     fn makes_room_for(&mut self, at: u32, count: usize) -> bool {
         let reservation = Reservation::send(at).times(count);
         reservation.is_ok_and(|reservation| self.make_room(reservation))
     }
 
     /// Posts a batch to a member's send queue, of which only the last request is signalled: one
-    /// doorbell, and one slot for all. There are as many places, or more.
+    /// doorbell, and one slot for all. There is a place for each request.
     #[inline]
     fn post_requests<'a>(
         &mut self,
@@ -110,7 +110,7 @@ impl Engine {
             Err(reason) => return Err(self.rejected(reservation, id, reason)),
         };
         let built = ptr::from_mut(built) as *mut [WorkRequest<'_>];
-        // SAFETY: as many were written to, from the first on.
+        // SAFETY: the loop above has written to the first places, of which `built` consists.
         let built = unsafe { &mut *built };
         // SAFETY: the slot keeps the buffers until the last is done, and so all are, and leaks them
         // if the queue pair cannot be destroyed; moving a buffer does not move its bytes.
@@ -149,14 +149,14 @@ where
                 let mut needs = Needs::default();
                 Outgoing::add_needs(element, options, &mut needs);
                 limits.check(&needs)?;
-                // SAFETY: it is not wide.
+                // SAFETY: a single element is not a wide list.
                 unsafe { Outgoing::request(element, options, wr_id, signaled, write)? };
             }
             Op::Incoming(options) => {
                 let mut needs = Needs::default();
                 Incoming::add_needs(element, options, &mut needs);
                 limits.check(&needs)?;
-                // SAFETY: it is not wide.
+                // SAFETY: a single element is not a wide list.
                 unsafe { Incoming::request(element, options, wr_id, signaled, write)? };
             }
             Op::Receive => return Err(RejectReason::ReceiveInBatch),

@@ -23,7 +23,7 @@
 /// The shares of each channel of a group, and what is common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shares {
-    // Of each queue, unless it is shorter.
+    // Share of each queue, unless the queue is shorter.
     each: u32,
     /// The depths of a channel's queues.
     depths: [u32; 2],
@@ -32,8 +32,8 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Divides the budget among the queues of so many channels with these depths. `None` if all queues
-    /// can be full at once.
+    /// Divides the budget among the queues of `max_channels` channels with these depths. `None` if
+    /// all queues can be full at once.
     pub(crate) fn divide(in_flight: u32, max_channels: u32, depths: [u32; 2]) -> Option<Self> {
         let channels = u64::from(max_channels.max(1));
         let all = |each: u32| {
@@ -60,7 +60,7 @@ impl Shares {
         depths.map(|depth| depth.min(self.each))
     }
 
-    /// The whole budget of so many channels.
+    /// The whole budget of `max_channels` channels.
     pub(crate) fn total(&self, max_channels: u32) -> u32 {
         let [send, recv] = self.of(self.depths);
         let shares = send.saturating_add(recv).saturating_mul(max_channels);
@@ -73,7 +73,7 @@ impl Shares {
 pub(crate) struct Budget {
     left: u32,
     total: u32,
-    // Of queue pairs that were destroyed, and may have left completions in the queue.
+    // Places of destroyed queue pairs that may have left completions in the queue.
     undrained: u32,
     is_held: bool,
 }
@@ -115,7 +115,7 @@ impl Budget {
         self.left += places;
     }
 
-    /// A queue pair that had so much of it is gone, and may have left completions in the queue.
+    /// A queue pair with this number of places is gone, and may have left completions in the queue.
     pub(super) const fn undrain(&mut self, places: u32) {
         self.undrained += places;
     }
@@ -126,7 +126,7 @@ impl Budget {
         self.undrained = 0;
     }
 
-    /// A queue pair that had so much of it is stuck, and keeps it.
+    /// A queue pair with this number of places is stuck, and keeps them.
     pub(super) const fn lose(&mut self, places: u32) {
         self.total -= places;
     }
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(Shares::divide(1280, 10, [64, 64]), None);
         assert_eq!(Shares::divide(u32::MAX, 10, [64, 64]), None);
         assert!(Shares::divide(1279, 10, [64, 64]).is_some());
-        // Nor is what does not fit 32 bits.
+        // Sums above 32 bits do not overflow either.
         assert!(Shares::divide(u32::MAX, u32::MAX, [u32::MAX; 2]).is_some());
     }
 

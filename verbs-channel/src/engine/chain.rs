@@ -38,7 +38,7 @@ impl Engine {
     ) -> Result<Ticket, RejectReason> {
         let at = self.place(channel).ok_or(RejectReason::GONE)?;
         let part = bounds(range, chain.len());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises what `post_chain_at` asks for.
         unsafe { self.post_chain_at(at, chain, part) }
     }
 
@@ -55,7 +55,7 @@ impl Engine {
             return Err(RejectReason::GONE);
         };
         let flags = check(chain, part.clone(), &member.limits)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the buffers stay until the operation is done.
         let posted = unsafe { self.post_checked_at(at, BufferOwner::Caller, chain, part, flags) };
         posted.or_else(|reason| self.end_half_unpolled(at, reason).ok_or(reason))
     }
@@ -138,7 +138,8 @@ impl Engine {
         } = take_operation!(self, members, member, reservation, true);
         *kept = flags;
         chain.number(part.clone(), id.member_wr_id(), NEXT, id.wr_id());
-        // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
+        // SAFETY: the caller promises that the buffers stay until the slot is done; when the last
+        // of a chain is done, so are the others.
         match unsafe { qp.post_chain(chain, part) } {
             Ok(()) => Ok(Ticket { channel, id }),
             Err(error) => Err(self.rejected(reservation, id, RejectReason::Post(error))),

@@ -1,4 +1,4 @@
-//! What a layer above does on one of the channels, by its id.
+//! Operations of a layer above on one of the channels, by its id.
 #![expect(
     unsafe_code,
     reason = "hands the contract of the queue on to the caller"
@@ -174,8 +174,8 @@ impl Engine {
 
     /// Adds slots to a channel, for layers that do not take outcomes at once.
     ///
-    /// An operation has its slot until its outcome is taken, and a channel has as many slots as
-    /// operations can be in flight on it. When none is free, requests are rejected with
+    /// An operation has its slot until its outcome is taken, and a channel has a slot for each
+    /// operation that can be in flight on it. When none is free, requests are rejected with
     /// [`RejectReason::Untaken`].
     ///
     /// # Errors

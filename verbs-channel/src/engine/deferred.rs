@@ -18,10 +18,11 @@ impl Engine {
     /// Buffers that [`join`](Self::join) does not post are kept for
     /// [`take_rejected_receives`](Self::take_rejected_receives).
     ///
-    /// Nothing is deferred where memory is handed back at once: after a post of unknown outcome, with
-    /// borrowed buffers in flight, and when the engine is dropped. Nor where a [`Channel`](crate::Channel)
-    /// or a [`ChannelGroup`](crate::ChannelGroup) waits: in a transfer, an abort, a reset or a close, and in
-    /// any other wait. That destroys what is queued, but waits for no queue pair that was handed out.
+    /// Nothing is deferred where memory is handed back at once: after a post of unknown outcome,
+    /// with borrowed buffers in flight, and when the engine is dropped. Nothing is deferred either
+    /// where a [`Channel`](crate::Channel) or a [`ChannelGroup`](crate::ChannelGroup) waits: in a
+    /// transfer, an abort, a reset or a close, and in any other wait. Such a wait destroys queued
+    /// queue pairs, but waits for none that was handed out.
     pub fn defer_closing(&mut self) {
         self.closings.get_or_insert_default();
     }

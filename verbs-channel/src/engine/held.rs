@@ -4,8 +4,8 @@
 //! operation that is polled for is usually the one at the front, and takes its success from there. So
 //! that is not copied to its slot and back.
 //!
-//! For everything else they are still in the completion queue. What polls the queue
-//! [settles](super::Engine::settle) them first, and so does what needs their room.
+//! For everything else they are still in the completion queue. Code that polls the queue, or needs
+//! their room, [settles](super::Engine::settle) them first.
 
 use verbs_core::{PollSlot, PolledCompletions, WorkCompletion, WorkSuccess};
 
@@ -32,13 +32,13 @@ impl Held {
         taken_on: NO_CHANNEL,
     };
 
-    /// All that a poll has found: so many. Those at the front are for handles of a scope on this channel,
-    /// if there is one.
+    /// All `found` completions of a poll. Those at the front are for handles of a scope on this
+    /// channel, if there is one.
     #[inline(always)]
     pub(super) fn all(found: usize, taken_on: Option<u32>) -> Self {
         Self {
             front: 0,
-            // At most as many as there are poll slots.
+            // At most the number of poll slots.
             end: u32::try_from(found).unwrap_or(0),
             is_open: true,
             taken_on: match taken_on {

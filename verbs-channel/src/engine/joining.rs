@@ -31,7 +31,7 @@ pub struct ConnectedMember {
 /// The limits that a connected channel was created with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemberLimits {
-    /// What its send queue and its receive queue were asked to hold: its credits.
+    /// Requested depths of its send queue and its receive queue: its credits.
     pub(crate) capacities: [u32; 2],
     pub(crate) peer_timeout: Option<Duration>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct MemberLimits {
 #[expect(unnameable_types, reason = "is named in a sealed trait")]
 pub struct MemberParts {
     pub(crate) limits: MemberLimits,
-    /// Of a queue pair on a shared receive queue.
+    /// `Some` for a queue pair on a shared receive queue.
     pub(crate) claim: Option<Claim>,
 }
 

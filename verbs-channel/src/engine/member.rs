@@ -17,8 +17,7 @@ use crate::error::{CloseError, DownReason, Queue, TransportError};
 #[derive(Debug)]
 pub(crate) struct Member {
     state: MemberState,
-    // Of its share of the send queue and the receive queue: the places that are free, and how many
-    // are while nothing is in flight; more than there are while it uses room of the budget.
+    // Free places of its share of the send queue and the receive queue.
     left: [u32; 2],
     idle: [u32; 2],
     // Places that it has to itself. Without a budget these are all.
@@ -26,7 +25,7 @@ pub(crate) struct Member {
     // How many places there are, and how many are taken of the room that all channels share.
     max: [u32; 2],
     common: [u32; 2],
-    /// What its queue pair takes.
+    /// Limits of its queue pair.
     pub(crate) limits: Limits,
     /// Its slots.
     pub(crate) slots: SlotList,
@@ -50,7 +49,7 @@ enum MemberState {
     Down(Rest, DownReason),
 }
 
-/// What is left of a queue pair that is down.
+/// Remains of a queue pair that is down.
 #[derive(Debug)]
 enum Rest {
     QueuePair(QueuePair),
@@ -65,7 +64,7 @@ enum Rest {
 /// A new operation of a member: its slot, and where to post it.
 pub(crate) struct NewOperation<'s, B> {
     pub(crate) qp: &'s QueuePair,
-    /// What the queue pair takes.
+    /// Limits of the queue pair.
     pub(crate) limits: &'s Limits,
     pub(crate) id: Id,
     /// The place in the slot for the flags of its requests, unless it is a receive or owns them.
@@ -100,7 +99,7 @@ impl Member {
         }
     }
 
-    /// Takes credits of its share and a slot, if it is up and there are as many.
+    /// Takes credits of its share and a slot, if it is up and has them.
     #[inline(always)]
     pub(crate) fn take<'s, S: Copy, B>(
         &'s mut self,

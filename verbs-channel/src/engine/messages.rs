@@ -61,7 +61,7 @@ impl Message {
 
 /// Shared receives: see [`ChannelBuilder::shared_receives`](crate::ChannelBuilder::shared_receives).
 impl Engine {
-    /// Shares these receives between the channels, and posts as many of them as there are blocks.
+    /// Shares these receives between the channels, and posts one for each block.
     pub(crate) fn share(&mut self, shared: Shared) -> Result<(), PostError> {
         let shared = self.shared.insert(Box::new(shared));
         let failure = |shared: &Shared| shared.failure.map_or(Ok(()), Err);
@@ -322,7 +322,7 @@ impl Engine {
     /// Adds the ends of channels to the messages.
     #[cold]
     fn report_ends(&mut self) {
-        // What has arrived before is reported before.
+        // Messages that arrived before are reported before.
         self.dispatch_all();
         let Some(shared) = self.shared.as_deref_mut() else {
             return;

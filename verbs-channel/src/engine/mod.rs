@@ -151,11 +151,11 @@ pub struct Engine {
     // The member that was probed last.
     probed: usize,
     pd: ProtectionDomain,
-    // Of the buffers that can be posted.
+    // Domain of the buffers that can be posted.
     pd_tag: PdTag,
     // That its queue pairs belong to.
     process: Process,
-    // Of `poll_slots`: those that are not dispatched yet.
+    // Range of `poll_slots` not dispatched yet.
     held: Held,
     // Created once: that costs more than a poll. The last is always empty.
     poll_slots: [PollSlot; MAX_POLLED + 1],

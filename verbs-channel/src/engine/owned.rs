@@ -69,7 +69,8 @@ impl Engine {
     ) -> Result<Ticket, RejectReason> {
         let reservation = Reservation::receive(at).owned_by(BufferOwner::Slot);
         let mut element = buffer.element(self.pd_tag, || false)?;
-        // SAFETY: as for `start_as`.
+        // SAFETY: the slot keeps the buffer until it is done, and leaks it if the queue pair cannot
+        // be destroyed.
         let posted =
             unsafe { self.post_receive_at::<_, false>(reservation, &mut element, store(buffer)) };
         match posted {
@@ -87,7 +88,7 @@ impl Engine {
 
     /// A request was rejected. It is started again if there is common room for it now; its buffer is
     /// returned if not, unless the device may have a part of the request.
-    // By value: behind a reference, the buffer would have to be in memory.
+    // Takes the buffer by value, so that it need not be in memory.
     #[cold]
     #[inline(never)]
     pub(super) fn start_again(

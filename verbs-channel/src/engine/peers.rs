@@ -115,7 +115,7 @@ impl Engine {
         if self.peers.leaving.next.is_none() {
             return;
         }
-        // What they have sent is in the queue, if it was delivered at all.
+        // Their messages are in the queue, if they were delivered at all.
         for _ in 0..=self.cq.min_capacity() {
             if self.drive() == 0 {
                 break;
@@ -144,7 +144,7 @@ impl Engine {
             let seen = match epoll::wait(&set, &mut events, Some(&Timespec::default())) {
                 Ok((seen, _)) => seen,
                 Err(Errno::INTR) => continue,
-                // Of a set that is one, with room for events: there is no other error.
+                // EINTR: with a valid descriptor and room for events, there is no other error.
                 Err(_) => return is_due,
             };
             if seen.is_empty() {
@@ -192,7 +192,7 @@ impl Engine {
         };
         let is_over = now >= stage.deadline();
         match stage {
-            // What is still to be flushed is found again.
+            // Channels that are still to be flushed are found again.
             Stage::Sending(..) if member.down().is_some() => {}
             Stage::Sending(reason, _) => {
                 let is_sending = member.in_flight(Queue::Send) > 0;

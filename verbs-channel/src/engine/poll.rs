@@ -68,10 +68,11 @@ impl Engine {
 
     /// Polls once for an operation of a scope that is in flight.
     ///
-    /// The completions are held if the first is the success of this operation, and dispatched if not. A
-    /// handle that finds its success at the front later takes it without a look at its slot. So none are
-    /// held on a channel that is down: there, operations have ended without a completion, and requests
-    /// of batches have failed. Nor on one with common slots, which are not freed in a row.
+    /// The completions are held if the first is the success of this operation, and dispatched if
+    /// not. A handle that finds its success at the front later takes it without a look at its slot.
+    /// So none are held on a channel that is down: there, operations have ended without a
+    /// completion, and requests of batches have failed. None are held on a channel with common
+    /// slots either, which are not freed in a row.
     #[inline(always)]
     pub(crate) fn poll_for_scope(&mut self, at: u32, id: Id) -> PolledForScope {
         let found = match poll(&self.cq, &mut self.poll_slots) {
@@ -264,7 +265,7 @@ impl Engine {
     }
 }
 
-/// What a poll for an operation of a scope has found.
+/// Result of a poll for an operation of a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PolledForScope {
     /// Nothing.

@@ -85,13 +85,13 @@ impl Engine {
         // SAFETY: all are of this domain.
         unsafe { list.put_side_by_side() };
         let post = |request| {
-            // SAFETY: the caller's promise: the slot is done when the completion is polled, or the queue
-            // pair destroyed.
+            // SAFETY: the caller promises that the buffers stay until the slot is done, which it is
+            // when the completion is polled, or the queue pair destroyed.
             unsafe { qp.post(&mut [request]) }
         };
-        // SAFETY: they were put so above.
+        // SAFETY: the list was put side by side above, if it is wide.
         let posted = unsafe { W::request(list, options, id.wr_id(), true, post) };
-        // SAFETY: they were put so above, and are of this domain.
+        // SAFETY: the list was put side by side above, and its elements are of this domain.
         unsafe { list.restore(&self.pd) };
         match posted {
             Ok(Ok(())) => {
@@ -103,8 +103,8 @@ impl Engine {
         }
     }
 
-    /// Posts a batch to a member's send queue: one doorbell, and a completion for the last only. The
-    /// reservation is for as many.
+    /// Posts a batch to a member's send queue: one doorbell, and a completion for the last only.
+    /// The reservation is for `N` requests.
     ///
     /// # Safety
     ///
@@ -150,17 +150,18 @@ impl Engine {
         let last = pairs.next_back();
         // SAFETY: all were put so above.
         let built = unsafe { build(pairs, id.member_wr_id(), false) };
-        // SAFETY: as above.
+        // SAFETY: each list was put side by side above, if it is wide.
         let built = built.and_then(|()| unsafe { build(last.into_iter(), id.wr_id(), true) });
         let posted = built.and_then(|()| {
             let built = ptr::from_mut(&mut places).cast::<[WorkRequest<'_>; N]>();
             // SAFETY: the loop has written to every place.
             let built = unsafe { &mut *built };
-            // SAFETY: the caller's promise; when the last of a chain is done, so are the others.
+            // SAFETY: the caller promises that the buffers stay until the slot is done; when the
+            // last of a chain is done, so are the others.
             unsafe { qp.post(built) }.map_err(RejectReason::Post)
         });
         for request in requests.iter_mut() {
-            // SAFETY: they were put so above, and are of this domain.
+            // SAFETY: the list was put side by side above, and its elements are of this domain.
             unsafe { request.parts().0.restore(&self.pd) };
         }
         match posted {
@@ -187,7 +188,7 @@ impl Engine {
         let Some(member) = members.get_mut(reservation.member as usize) else {
             return Err(RejectReason::GONE);
         };
-        // Of a queue pair on a shared receive queue, nothing passes `take`.
+        // `take` already rejected queue pairs on a shared receive queue.
         member.limits.check_receive(list)?;
         if L::IS_WIDE && !list.is_of(&self.pd) {
             return Err(RejectReason::OtherDomain);
@@ -197,12 +198,13 @@ impl Engine {
             take_operation!(self, members, member, reservation, MAKES_ROOM);
         // SAFETY: all are of this domain.
         unsafe { list.put_side_by_side() };
-        // SAFETY: they were put so above; a request writes nothing but their order.
+        // SAFETY: the list was put side by side above, if it is wide; a request writes nothing but
+        // their order.
         let elements = unsafe { list.elements() };
         let request = ReceiveWorkRequest::new(elements).wr_id(id.wr_id());
-        // SAFETY: the caller's promise, as for `post_at`.
+        // SAFETY: the caller promises that the buffers stay until the slot is done.
         let posted = unsafe { qp.post_receive(&mut [request]) };
-        // SAFETY: they were put so above, and are of this domain.
+        // SAFETY: the list was put side by side above, and its elements are of this domain.
         unsafe { list.restore(&self.pd) };
         match posted {
             Ok(()) => {
@@ -348,7 +350,7 @@ where
         let write = |built| {
             place.write(built);
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that wide lists have been put side by side.
         unsafe { W::request(list, options, wr_id, signaled, write)? };
     }
     Ok(())

@@ -171,8 +171,8 @@ impl Engine {
     /// Dispatches what is in the completion queue.
     ///
     /// Some drivers leave completions of a queue pair that is gone: they have the true outcomes of
-    /// operations, and take up room that the next queue pair needs. That has the room once the queue was
-    /// empty, or as many were polled as it can hold.
+    /// operations, and take up room that the next queue pair needs. The next one has the room once
+    /// the queue was empty, or was polled to its capacity.
     ///
     /// # Errors
     ///

@@ -124,7 +124,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Of an operation that owned this.
+    /// Outcome of an operation that owned a buffer.
     #[inline(always)]
     pub(super) fn new(
         result: Result<WorkSuccess, TransportError>,
@@ -159,7 +159,7 @@ pub(crate) enum SlotBuffer {
     Several(Several),
 }
 
-/// What an operation of several requests owns.
+/// The buffers that an operation of several requests owns.
 #[derive(Debug)]
 pub(crate) enum Several {
     Batch(Vec<OwnedRequest>),

@@ -27,7 +27,7 @@ impl Engine {
         request: W,
     ) -> Result<Ticket, Rejected<W, RejectReason>> {
         match self.place(channel) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that the buffers stay until the operation is done.
             Some(at) => unsafe { self.post_unpolled_at(at, request) },
             None => Err(Rejected::new(RejectReason::GONE, request)),
         }
@@ -51,7 +51,7 @@ impl Engine {
         list: L,
     ) -> Result<Ticket, Rejected<L, RejectReason>> {
         match self.place(channel) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that the buffers stay until the receive is done.
             Some(at) => unsafe { self.post_receive_unpolled_at(at, list) },
             None => Err(Rejected::new(RejectReason::GONE, list)),
         }
@@ -67,7 +67,7 @@ impl Engine {
     ) -> Result<Ticket, Rejected<W, RejectReason>> {
         let (mut list, options) = request.into_parts();
         let reservation = Reservation::send(at).owned_by(BufferOwner::Caller);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the buffers stay until the operation is done.
         match unsafe { self.post_at::<W, true>(reservation, &mut list, options, SlotBuffer::none) }
         {
             Ok(ticket) => Ok(ticket),
@@ -87,7 +87,7 @@ impl Engine {
         mut list: L,
     ) -> Result<Ticket, Rejected<L, RejectReason>> {
         let reservation = Reservation::receive(at).owned_by(BufferOwner::Caller);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the buffers stay until the receive is done.
         match unsafe { self.post_receive_at::<_, true>(reservation, &mut list, SlotBuffer::none) } {
             Ok(ticket) => Ok(ticket),
             Err(reason) => match self.end_half_unpolled(at, reason) {

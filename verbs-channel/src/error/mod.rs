@@ -313,7 +313,7 @@ impl fmt::Display for Entries {
     }
 }
 
-/// What a cache of registrations has no room for.
+/// The range that a cache of registrations has no room for.
 struct Full {
     len: usize,
     max_bytes: usize,

@@ -55,12 +55,12 @@ pub fn connector(
 /// Requests that may wait: strangers may ask before the peer does.
 const BACKLOG: u16 = 16;
 
-/// Of the device's addresses.
+/// The one of the device's addresses to listen at.
 fn listens_at(device: &[SocketAddr], stream: Option<SocketAddr>) -> Option<SocketAddr> {
     of_stream(device, stream).or_else(|| device.first().copied())
 }
 
-/// Of the device's addresses.
+/// The one of the device's addresses to connect from.
 fn connects_from(
     device: &[SocketAddr],
     stream: Option<SocketAddr>,
@@ -82,7 +82,7 @@ fn connects_from(
         .or_else(|| same.first().copied())
 }
 
-/// That of the stream, if it is one of these.
+/// The stream's address, if it is one of these.
 fn of_stream(device: &[SocketAddr], stream: Option<SocketAddr>) -> Option<SocketAddr> {
     let ip = stream?.ip().to_canonical();
     device.iter().find(|addr| addr.ip() == ip).copied()

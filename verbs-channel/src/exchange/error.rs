@@ -40,8 +40,8 @@ pub enum ExchangeError {
     NoAddress,
     /// The deadline passed.
     TimedOut {
-        /// What the peer did not do: `connect` or `answer`, or, once TCP was connected, `write` or
-        /// `read`, or `confirm` over datagrams.
+        /// The step that the peer did not take: `connect` or `answer`, or, once TCP was connected,
+        /// `write` or `read`, or `confirm` over datagrams.
         what: &'static str,
         /// The timeout, if it is known.
         after: Option<Duration>,
@@ -111,14 +111,14 @@ pub enum ExchangeError {
     Endpoint(#[from] EndpointError),
     /// One side's device is of iWARP, and the other's is not: no connection leads from one to the other.
     OtherTransport {
-        /// That of the peer's device: [`IB`](TransportType::IB) is also that of RoCE.
+        /// Transport of the peer's device: [`IB`](TransportType::IB) is also that of RoCE.
         peer: TransportType,
-        /// That of this side's.
+        /// Transport of the local device.
         ours: TransportType,
     },
     /// On iWARP, the peer sent bytes for the connection by `rdma_cm` that cannot be used: these.
     Proposal(&'static str),
-    /// By `rdma_cm`, the peer at the address that was sent over the stream is another program.
+    /// The peer that `rdma_cm` reached at the address sent over the stream is another program.
     Stranger,
     /// The exchange had ended before: in an error, or because this side refused the peer.
     Over,
@@ -204,7 +204,7 @@ impl ExchangeError {
     fn write(&self, f: &mut fmt::Formatter<'_>, peer: &dyn fmt::Display) -> fmt::Result {
         match self {
             Self::Tcp { what, .. } => write!(f, "cannot {what} {peer}"),
-            // What is wrong with a name is known to the source.
+            // The source tells what is wrong with a name.
             Self::Lookup { address, source } => match source.kind() {
                 io::ErrorKind::InvalidInput => {
                     write!(f, "the peer's address {address} is not HOST:PORT")

@@ -10,7 +10,7 @@ use super::frame::{ADDRESS, PROPOSED};
 use super::rdmacm::{hello, private_data};
 use super::side::Side;
 
-/// What a side sends of itself, by which both decide who listens.
+/// A side's message about itself, from which both decide who listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Proposal {
     side: Side,
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// What the side that listens sends after its proposal, and what the other has met then.
+    /// The address that the listening side sends after its proposal.
     fn listener(address: Option<&str>) -> Result<Option<SocketAddr>, ExchangeError> {
         let (mut one, mut other) = (begin(Side::Accepts, b""), begin(Side::Connects, b""));
         drop(proposed_to(&mut one, &mut other));

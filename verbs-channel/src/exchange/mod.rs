@@ -131,7 +131,7 @@ pub struct Exchange {
     first: u16,
     is_ready: bool,
     peer: Option<Peer>,
-    /// What this side has proposed, and how the two connect, if it connects by `rdma_cm`.
+    /// This side's proposal, and how the two connect, if it connects by `rdma_cm`.
     #[cfg(feature = "rdmacm")]
     proposal: Option<Proposal>,
     #[cfg(feature = "rdmacm")]

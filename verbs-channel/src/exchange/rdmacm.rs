@@ -1,9 +1,9 @@
 //! The exchange by `rdma_cm`, for layers that run its steps themselves.
 //!
-//! The connection manager does most of what an [`Exchange`](super::Exchange) does: its messages carry the
-//! endpoints and the limits of both queue pairs, and its last one is `READY`. What is left is in the
-//! private data of its messages. On RoCE and InfiniBand that arrives with zeros behind it, so it has a
-//! length:
+//! The connection manager does most of what an [`Exchange`](super::Exchange) does: its messages
+//! carry the endpoints and the limits of both queue pairs, and its last one is `READY`. The rest is
+//! in the private data of its messages. On RoCE and InfiniBand, private data arrives with zeros
+//! behind it, so it has a length:
 //!
 //! ```text
 //! request and answer:  VRBC, version (2 bytes), length (1), private data
@@ -53,7 +53,7 @@ pub fn hello(private_data: &[u8]) -> Result<Vec<u8>, ExchangeError> {
     }
 }
 
-/// What a peer of this protocol has sent with its request or its answer.
+/// The data that a peer of this protocol has sent with its request or its answer.
 ///
 /// # Errors
 ///
@@ -92,7 +92,8 @@ pub fn to_stranger() -> Vec<u8> {
     refused(&io::Error::other("this address is for another connection"))
 }
 
-/// What an endpoint on this port needs to send to a datagram service. Creating the address handle may block.
+/// The path and endpoint for sending from this port to a datagram service. Creating the address
+/// handle may block.
 ///
 /// # Errors
 ///
@@ -300,7 +301,7 @@ fn is_rejection(failure: &CmFailure) -> bool {
     failure.event() == CmEventType::REJECTED || is_of_a_service
 }
 
-/// By the number of the InfiniBand specification, or the errno of iWARP.
+/// Compares the number of the InfiniBand specification, or the errno of iWARP.
 fn is_not_listening(failure: &CmFailure) -> bool {
     match failure.event() {
         CmEventType::UNREACHABLE => failure.status() == 1,

@@ -6,7 +6,7 @@
 pub enum Side {
     /// It has connected the stream: it connects by `rdma_cm`, too.
     Connects,
-    /// In either way, or in none of both.
+    /// Either role, or neither.
     Either,
     /// It has accepted the stream: it listens, and never connects to an address of the peer's choice.
     Accepts,

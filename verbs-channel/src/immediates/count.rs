@@ -55,12 +55,12 @@ impl Count {
     /// Counts no more.
     pub(super) fn end(&self) {
         self.word.swap(0, Ordering::AcqRel);
-        // Of futures that were leaked.
+        // Wakers of futures that were leaked.
         let left = std::mem::take(&mut self.lock().list);
         left.into_iter().for_each(|waiter| discard(waiter.waker));
     }
 
-    /// How much was counted. What was written before that is visible to the caller.
+    /// The count. Data written before it was counted is visible to the caller.
     pub(super) fn get(&self) -> u32 {
         count_of(self.word.load(Ordering::Acquire))
     }
@@ -95,7 +95,8 @@ impl Count {
         }
     }
 
-    /// Whether so much was counted. If not, this waker is woken when it was; `key` identifies it.
+    /// Ready once `count` was reached. Until then, this waker is kept, to be woken; `key`
+    /// identifies it.
     pub(super) fn poll(&self, count: u32, key: &mut Option<u64>, waker: &Waker) -> Poll<()> {
         if self.get() >= count {
             return Poll::Ready(());

@@ -22,10 +22,10 @@ mod count;
 /// threads wait until a counter reaches a number. When a counter is dropped, its generation ends: an
 /// immediate that arrives later is [stale](Recorded::Stale), and never counts for another counter.
 ///
-/// An immediate has the counter's index in its lower bits: as many bits as [`new`](Self::new)
-/// needs, and at least 2. The other bits, 16 or more, are the generation. A counter that is dropped
-/// gives its index to a later one, under the next generation. After the last generation, the index
-/// is retired: no immediate is used twice before [`recycle`](Self::recycle).
+/// An immediate has the counter's index in its lower bits: those that [`new`](Self::new) needs, and
+/// at least 2. The other bits, 16 or more, are the generation. A counter that is dropped gives its
+/// index to a later one, under the next generation. After the last generation, the index is
+/// retired: no immediate is used twice before [`recycle`](Self::recycle).
 ///
 /// Recording takes no lock, unless it wakes a task, and allocates nothing. The counters need no
 /// runtime, and can be awaited on any. Cloning is cheap, and shares the counters.
@@ -72,7 +72,7 @@ pub struct ImmediateCounter {
     generation: u32,
 }
 
-/// What happened to an immediate.
+/// Result of recording an immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "an immediate may be another's, or of a transfer that was given up"]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! What a cache has registered, and how it makes room for more.
+//! The regions a cache has registered, and how it makes room for more.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use super::regions::Regions;
 use crate::buffer::{Returns, SharedMemory, SharedSlice};
 use crate::error::{Error, Result};
 
-/// What clones of a cache and its memories share.
+/// State shared by the clones of a cache and its memories.
 pub(super) struct Cache {
     pub(super) pd: ProtectionDomain,
     pub(super) limits: Limits,
@@ -56,7 +56,7 @@ pub(super) type Register =
 
 struct State {
     regions: Regions<SharedMemory>,
-    /// What threads are registering now.
+    /// Ranges that threads are registering now.
     registering: Vec<(u64, Range<usize>)>,
     /// How many threads are deregistering what was removed.
     leaving: usize,
@@ -64,7 +64,7 @@ struct State {
     inside: Vec<ThreadId>,
 }
 
-/// What a thread does about a range that was not registered.
+/// A thread's next step for a range that is not registered.
 enum Room<'a> {
     /// Another thread has registered it meanwhile.
     Found(SharedSlice),
@@ -168,7 +168,7 @@ impl Cache {
                 Err(error) => error,
             };
             drop(registering);
-            // What is as long as the range makes room for it, whatever has the limit.
+            // Evicting the range's length makes room, whoever sets the limit.
             if !(is_first && is_full(&error) && self.evict(all.len())) {
                 return Err(Error::Core(error));
             }
@@ -261,8 +261,8 @@ impl Cache {
         Ok(changed.unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Removes what has not been used for longest, and has at least so many bytes together. Returns
-    /// whether that was anything.
+    /// Removes the least recently used regions, of at least `bytes` bytes together. Returns whether
+    /// there were any.
     fn evict(&self, bytes: usize) -> bool {
         let mut evicted = 0;
         let mut state = self.lock();
@@ -276,7 +276,7 @@ impl Cache {
         evicted > 0
     }
 
-    /// Forgets a memory. What is in use of it is deregistered when its last operation has ended.
+    /// Forgets a memory. A region in use is deregistered when its last operation has ended.
     pub(super) fn forget(&self, memory: u64) {
         let mut state = self.lock();
         let all = state.regions.remove_all(memory);
@@ -321,8 +321,8 @@ impl State {
 }
 
 impl Limits {
-    /// What is registered for a range of a memory of this length: whole parts, or the range alone if that
-    /// is too much.
+    /// The bytes to register for a range of a memory of this length: whole parts, or the range
+    /// alone if that is too much.
     fn parts(&self, len: usize, range: &Range<usize>) -> Range<usize> {
         let Self {
             max_bytes,
@@ -342,7 +342,7 @@ impl Limits {
         }
     }
 
-    /// There is no room for so many bytes.
+    /// There is no room for `len` bytes.
     const fn full(&self, len: usize) -> Error {
         Error::CacheFull {
             len,
@@ -366,7 +366,8 @@ impl Registered {
         })
     }
 
-    /// Whether another region is within the bounds, once so many bytes and regions are deregistered.
+    /// Whether another region is within the bounds, once the bytes and regions in `without` are
+    /// deregistered.
     fn fits(&self, bytes: usize, limits: &Limits, without: (usize, usize)) -> bool {
         // Acquire: what is not counted any more was deregistered before.
         let registered = self.bytes.load(Ordering::Acquire);

@@ -97,8 +97,8 @@ use cache::{Cache, Limits, Register};
 /// counts**, although it stays registered until the program drops it. So a program that keeps such regions
 /// longer than their memory can have more registered than the bounds.
 ///
-/// If the kernel or the device has no room for a registration ("locked memory", `ulimit -l`), regions
-/// of as many bytes are evicted, and the registration is tried once more.
+/// If the kernel or the device has no room for a registration ("locked memory", `ulimit -l`),
+/// regions of that size are evicted, and the registration is tried once more.
 ///
 /// # Threads
 ///

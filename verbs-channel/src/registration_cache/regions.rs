@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// Values for ranges of several memories. Ranges may overlap.
 pub(super) struct Regions<T> {
-    // By the memory and the start.
+    // Sorted by memory and start.
     sorted: Vec<Region<T>>,
     /// How often a value was inserted or found.
     uses: u64,

@@ -69,9 +69,9 @@ struct Inner {
     requests: Vec<OwnedRequest>,
     // The same, one for one; `None` if there are none.
     built: Option<Built>,
-    // What is started.
+    // The requests that are started.
     range: Range<usize>,
-    // Of these, how many are known to have succeeded, from the first on.
+    // Length of the prefix known to have succeeded.
     done: usize,
 }
 
@@ -79,7 +79,7 @@ struct Inner {
 struct Built {
     // Each with the range of its request's buffer, and the request's options.
     chain: RequestChain<WorkRequest<'static>>,
-    // Of all requests that were put in it: what its requests need, or more.
+    // Upper bound of the needs of its requests.
     needs: Needs,
     domains: Domains,
 }
@@ -332,12 +332,12 @@ impl Built {
         let is_put = match request.op {
             Op::Outgoing(options) => {
                 Outgoing::add_needs(&element, options, &mut self.needs);
-                // SAFETY: it is not wide.
+                // SAFETY: a single element is not a wide list.
                 unsafe { Outgoing::request(&mut element, options, 0, false, put)? }
             }
             Op::Incoming(options) => {
                 Incoming::add_needs(&element, options, &mut self.needs);
-                // SAFETY: it is not wide.
+                // SAFETY: a single element is not a wide list.
                 unsafe { Incoming::request(&mut element, options, 0, false, put)? }
             }
             Op::Receive => return Err(RejectReason::ReceiveInBatch),

@@ -88,8 +88,8 @@ pub trait List: sealed::Sealed {
     /// # Safety
     ///
     /// - If it is [wide](Self::IS_WIDE), they have been put [side by side](Self::put_side_by_side).
-    /// - What is written to them are they themselves, in another order: an [`Sge`] of other memory is no
-    ///   element of this list.
+    /// - Only the elements themselves are written to the slice, in any order: an [`Sge`] of other
+    ///   memory is no element of this list.
     #[doc(hidden)]
     unsafe fn elements(&mut self) -> &mut [Self::Element];
 
@@ -171,7 +171,8 @@ macro_rules! single {
 
         #[inline]
         unsafe fn elements(&mut self) -> &mut [Sge] {
-            // SAFETY: it is one element; the rest is the caller's promise.
+            // SAFETY: `self` is a list of one element; the caller promises to write only this
+            // element to it.
             unsafe { SharedElement::side_by_side(slice::from_mut(self)) }
         }
     };
@@ -215,19 +216,20 @@ macro_rules! several {
 
         #[inline]
         unsafe fn put_side_by_side(&mut self) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that all elements are of one domain, and that `restore`
+            // follows.
             unsafe { SharedElement::squeeze(self) };
         }
 
         #[inline]
         unsafe fn restore(&mut self, pd: &ProtectionDomain) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that the list was squeezed, and its elements are of `pd`.
             unsafe { SharedElement::restore(self, pd) };
         }
 
         #[inline]
         unsafe fn elements(&mut self) -> &mut [Sge] {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that the list was squeezed, or has at most one element.
             unsafe { SharedElement::side_by_side(self) }
         }
 

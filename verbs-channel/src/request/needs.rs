@@ -1,11 +1,11 @@
-//! What requests require of a queue pair.
+//! The requirements of requests on a queue pair.
 
 use verbs_core::WcOpcode;
 use verbs_core::verbs_sys::IBV_SEND_INLINE;
 
 use super::list::List;
 
-/// What one or more requests for the send queue require.
+/// Requirements of one or more requests for the send queue.
 ///
 /// The numbers of several requests are combined by bitwise or, which is cheaper than the maximum and
 /// never less. So if the combination passes the checks, each request does. If not, they are checked

@@ -283,7 +283,8 @@ impl<L: GatherList> sealed::Sealed for Outgoing<L> {
         signaled: bool,
         then: impl FnOnce(WorkRequest<'l>) -> R,
     ) -> Result<R, RejectReason> {
-        // SAFETY: the caller's promise; a request writes nothing but their order.
+        // SAFETY: the caller promises that a wide list was put side by side; a request writes
+        // nothing but their order.
         let elements = unsafe { list.elements() };
         // Called in each arm: after the match, the request would be copied.
         match &options.remote {
@@ -387,7 +388,8 @@ impl<L: ScatterList> sealed::Sealed for Incoming<L> {
         signaled: bool,
         then: impl FnOnce(WorkRequest<'l>) -> R,
     ) -> Result<R, RejectReason> {
-        // SAFETY: the caller's promise; a request writes nothing but their order.
+        // SAFETY: the caller promises that a wide list was put side by side; a request writes
+        // nothing but their order.
         let (elements, remote) = (unsafe { list.elements() }, &options.remote);
         macro_rules! finish {
             ($request:expr) => {{

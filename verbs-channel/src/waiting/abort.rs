@@ -38,7 +38,8 @@ pub(crate) trait Ladder: Steps {
         self.finish_destroying();
     }
 
-    /// Aborts a member if it has borrowed buffers in flight. What has completed by now is no reason to.
+    /// Aborts a member if it has borrowed buffers in flight. Operations that have completed by now
+    /// are no reason to.
     fn abort_borrowed(&mut self, at: u32, reason: DownReason) {
         let has_borrowed = self.step(|poller| {
             if poller.engine.has_borrowed_in_flight(at) {

@@ -77,7 +77,8 @@ impl Poller {
     ) -> Result<()> {
         let reservation = Reservation::send(at).times(N)?;
         let guard = AbortOnUnwind;
-        // SAFETY: as for `run_to_end`, with the memory that `requests` borrow.
+        // SAFETY: `requests` and the memory that they borrow live until this returns. `finish`
+        // returns only when the device is done with it.
         let posted = unsafe { self.engine.post_batch_at::<W, N>(reservation, requests) };
         let ended = match posted {
             Ok(posted) => self.finish(reservation, posted.id, timeout).map(drop),
@@ -95,7 +96,8 @@ impl Poller {
         timeout: Option<Duration>,
     ) -> Result<WorkSuccess> {
         let guard = AbortOnUnwind;
-        // SAFETY: as for `run_to_end`.
+        // SAFETY: `list` and the memory that it borrows live until this returns. `finish` returns
+        // only when the device is done with it.
         let posted = unsafe {
             self.engine.post_receive_at::<_, true>(
                 Reservation::receive(at),

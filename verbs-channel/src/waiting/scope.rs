@@ -142,7 +142,7 @@ impl Poller {
     }
 
     /// Takes the failure of an operation of a scope, if it has failed.
-    // By reference, so that what its caller makes of it is in memory on this path only.
+    // Returns a reference, so that the caller's value is in memory on this path only.
     #[cold]
     #[inline(never)]
     pub(crate) fn take_failure(&mut self, at: u32, id: Id) -> Option<&TransportError> {

@@ -376,6 +376,6 @@ fn channel_can_be_moved_between_threads() {
         (a, b) = (x, y);
     }
     assert!(a.endpoint().is_some() && b.endpoint().is_some());
-    // SAFETY: it is neither polled nor changed.
+    // SAFETY: the queue is neither polled nor changed.
     assert!(unsafe { a.cq() }.min_capacity() >= 128);
 }

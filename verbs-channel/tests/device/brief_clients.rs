@@ -12,7 +12,7 @@ use verbs_harness::{PATIENCE, begin};
 use crate::by_manager::{Server, pair, pd_to};
 use crate::ends::{bounded, filled, patient, works, zeros};
 
-/// What an accept returned: a channel whose peer leaves, or the failure of this peer alone.
+/// An accept returned a channel whose peer leaves, or the failure of this peer alone.
 fn is_of_the_client(accepted: Result<Channel, Error>) {
     match accepted {
         Ok(mut channel) => {
@@ -61,7 +61,7 @@ fn client_that_leaves_at_once_fails_its_own_accept_only() {
     }
 }
 
-/// What the server answers, which the client does not confirm.
+/// The server's answer, which the client does not confirm.
 fn answer(addr: SocketAddr) -> Answer {
     let mut prepared = patient(&pd_to(addr));
     let resolving = Connector::new().unwrap().resolve_addr(addr, PATIENCE);

@@ -12,8 +12,8 @@ fn receive(group: &mut ChannelGroup, id: ChannelId, into: PoolBuffer) -> Ticket 
     channel.start_receive(into).unwrap()
 }
 
-/// Their queues have room for 64 + 64 each: without a budget, the completion queue of twice as many as
-/// 255 would exceed what soft-RoCE has.
+/// Their queues have room for 64 + 64 each: without a budget, the completion queue of 510 channels
+/// would exceed soft-RoCE's limit.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn many_channels_share_a_budget() {

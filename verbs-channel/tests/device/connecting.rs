@@ -193,7 +193,7 @@ fn other_protocols_are_distinguished_from_failures() {
     });
     assert!(matches!(silent, ExchangeError::TimedOut { .. }), "{silent}");
     if is_iwarp() {
-        // What goes on there is in the tests of `iwarp`.
+        // The tests of `iwarp` cover the rest.
         return;
     }
     // The peer sends its endpoint, and then nothing more: it is not connected.

@@ -228,7 +228,7 @@ fn channels_that_end_in_every_way_lose_no_receive() {
             crowd.kept.clear();
         }
     }
-    // What arrived before the last channel was removed.
+    // Messages that arrived before the last channel was removed.
     while let Some(came) = crowd.group.next_message() {
         crowd.take(came);
     }
@@ -252,7 +252,7 @@ fn channels_that_end_in_every_way_lose_no_receive() {
     assert_eq!(pool.available(), BLOCKS);
 }
 
-/// All blocks are in the queue: as many messages arrive as it has, while none is taken.
+/// All blocks are in the queue: a message arrives for each of them, while none is taken.
 fn all_receives_are_there(group: &mut ChannelGroup, pd: &ProtectionDomain) {
     let (member, peer) = (group.prepare().unwrap(), builder(pd).build().unwrap());
     let (member, mut peer) = meet(member, peer);

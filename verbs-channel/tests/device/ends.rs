@@ -127,7 +127,7 @@ pub(crate) fn patient(pd: &ProtectionDomain) -> PreparedChannel {
 const ACK_TIMEOUT: u8 = 12;
 const RETRY_CNT: u8 = 3;
 
-/// What bounds the time of an [`impatient`] channel's requests.
+/// The bound on the time of an [`impatient`] channel's requests.
 pub(crate) fn retries(start: Instant) -> Within {
     faults::retries(start, ACK_TIMEOUT, RETRY_CNT)
 }

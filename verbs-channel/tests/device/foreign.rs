@@ -16,9 +16,9 @@ const LEN: usize = 16 * PAGE;
 /// Pages, unmapped when this is dropped.
 struct Mapping(NonNull<u8>);
 
-// SAFETY: it owns the pages, which it does not access.
+// SAFETY: a `Mapping` owns the pages, which it does not access.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: a `Mapping` owns the pages, which it does not access.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -42,7 +42,7 @@ impl Mapping {
         let bytes = (from..from + len).map(|at| {
             assert!(at < LEN);
             let byte = self.0.as_ptr().wrapping_add(at);
-            // SAFETY: it is within the pages; the test has waited for what writes there.
+            // SAFETY: the address is within the pages; the test has waited for what writes there.
             unsafe { byte.read_volatile() }
         });
         bytes.collect()
@@ -51,7 +51,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: they were mapped so, and nothing uses them any more.
+        // SAFETY: the pages were mapped with this length, and nothing uses them any more.
         let unmapped = unsafe { libc::munmap(self.0.as_ptr().cast(), LEN) };
         assert_eq!(unmapped, 0);
     }
@@ -70,7 +70,7 @@ fn pages_that_a_cache_registers_are_read_into_whether_they_are_new_known_or_evic
     let memory = cache.memory(LEN, {
         let mapping = Arc::clone(&mapping);
         move |pd, part| {
-            // SAFETY: it is within the pages.
+            // SAFETY: the address is within the pages.
             let start = unsafe { mapping.0.add(part.start) };
             let (access, keepalive) = (AccessFlags::LOCAL_WRITE, Arc::clone(&mapping));
             // SAFETY: the pages are unmapped when the keepalive is dropped, and only then; they are

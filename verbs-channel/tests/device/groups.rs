@@ -285,7 +285,7 @@ fn removed_channels_are_replaced_by_new_ones() {
             .collect();
         group.remove(number).unwrap();
         assert_eq!(group.len(), 3);
-        // What was in flight has ended, and nothing new begins.
+        // Operations in flight have ended, and nothing new begins.
         let mut channel = group.channel(number).unwrap();
         assert_eq!(channel.down_reason(), Some(DownReason::Closed));
         let rejected = channel.start_receive(pool.take().unwrap()).unwrap_err();

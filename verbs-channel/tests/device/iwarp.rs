@@ -75,7 +75,7 @@ impl Peer {
     }
 }
 
-/// What a client with this request gets from a listener.
+/// The listener's answer to a client with this request.
 fn ask(at: SocketAddr, request: &[u8]) -> Result<Answer, ExchangeError> {
     let pd = there();
     let (connector, at) = connector(pd.context(), None, at)?;

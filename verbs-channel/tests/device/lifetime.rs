@@ -32,7 +32,7 @@ fn drops_in_every_order_with_operations_in_flight() {
         let mut member = group.channel(number).unwrap();
         let _ticket = member.start_receive(block()).unwrap();
         let _ticket = member.start_write(block(), target.remote()).unwrap();
-        // SAFETY: it is only dropped.
+        // SAFETY: the queue is only dropped.
         let cq: CompletionQueue = unsafe { left.cq() }.clone();
         bounded(|| {
             drop_in(

@@ -240,7 +240,7 @@ fn ticket_is_valid_once_and_on_its_own_channel_only() {
     drop(done(&mut b, ticket));
     stale(b.poll(ticket));
     stale(b.wait(ticket, None));
-    // Nor when another operation has its slot.
+    // The same holds when another operation has its slot.
     let mut tickets = Vec::new();
     for _ in 0..64 {
         tickets.push(b.start_receive(zeros(&b, 8)).unwrap());

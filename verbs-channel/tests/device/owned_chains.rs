@@ -48,7 +48,7 @@ fn pages_are_written_and_announced_again_and_again() {
     let requests = writes.chain([announce]).collect();
     let mut chain = OwnedChain::new(requests).unwrap();
     for first in 0..PAGES {
-        // So many pages were replaced.
+        // Number of pages that were replaced.
         let receive = b.start_receive(OwnedBuffer::empty()).unwrap();
         let before = allocations();
         let ended = run(&mut a, chain);

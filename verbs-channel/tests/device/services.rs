@@ -115,7 +115,7 @@ fn services_that_are_not_found_are_errors_in_time() {
         next().reject(Message::raw(&full)).unwrap();
         next().reject(Message::raw(b"\x01no")).unwrap();
         drop(next());
-        // What cannot be answered is rejected.
+        // A request that cannot be answered is rejected.
         let failure = error(serving.answer_cm(next(), &[0; 136]));
         assert!(is_limit(&failure, (136, 135)), "{failure:?}");
         let other = Datagrams::builder(&there()).qkey(QKey::new(7).unwrap());

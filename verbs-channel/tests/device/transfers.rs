@@ -76,7 +76,7 @@ fn memory_is_reused_at_once_after_a_deadline_in_the_middle_of_reads() {
             .any(|outcome| matches!(&outcome.result, Err(error) if !was_not_posted(error)));
         assert!(a.is_idle() && (a.is_down() == is_cut || is_late));
         in_the_middle += usize::from((1..PAGES).contains(&done));
-        // What is on the wire arrives before a message that is sent behind it.
+        // Data on the wire arrives before a message that is sent behind it.
         let (mut later, mut behind) = pair_of(patient);
         works(&mut behind, &mut later, 1000);
         drop(slow);

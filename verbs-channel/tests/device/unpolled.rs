@@ -18,13 +18,13 @@ fn each_kind_of_unpolled_operation_completes_by_its_ticket() {
     // SAFETY: all four are waited for below, before their memory is used or dropped.
     let receive = unsafe { b.post_receive_unpolled(into.scatter_element(..).unwrap()) }.unwrap();
     let send = Outgoing::send(from.gather_element(..).unwrap()).immediate(3);
-    // SAFETY: as above.
+    // SAFETY: all four are waited for below, before their memory is used or dropped.
     let send = unsafe { a.post_unpolled(send) }.unwrap();
     let write = Outgoing::write(from.gather_element(..).unwrap(), target.remote());
-    // SAFETY: as above.
+    // SAFETY: all four are waited for below, before their memory is used or dropped.
     let write = unsafe { a.post_unpolled(write) }.unwrap();
     let fetch = Incoming::read(read.scatter_element(..).unwrap(), target.remote()).fence();
-    // SAFETY: as above.
+    // SAFETY: all four are waited for below, before their memory is used or dropped.
     let fetch = unsafe { a.post_unpolled(fetch) }.unwrap();
     for ticket in [fetch, send, write] {
         let completed = a.wait(ticket, Some(PATIENCE)).unwrap().expect("in time");
@@ -62,7 +62,7 @@ fn chain_of_pages_is_one_operation_and_is_posted_again() {
             let remote = target.remote().slice(at..at + PAGE as u64).unwrap();
             chain.set(page, element, &remote).unwrap();
         }
-        // SAFETY: it completes below.
+        // SAFETY: the receive completes below.
         let receive = unsafe { b.post_receive_unpolled(empty.scatter_element(..).unwrap()) };
         let before = allocations();
         // SAFETY: `from` outlives the waits, and nothing writes to it.
@@ -101,7 +101,7 @@ fn unpolled_operations_end_with_their_channel() {
             .result
             .is_err()
     );
-    // SAFETY: it is rejected.
+    // SAFETY: the receive is rejected.
     let rejected = unsafe { a.post_receive_unpolled(into.scatter_element(..).unwrap()) };
     drop(rejected.unwrap_err().into_given());
     into[0] = 1;

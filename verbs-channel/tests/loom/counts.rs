@@ -39,7 +39,7 @@ impl World {
     }
 
     fn read(&self, part: usize) -> u32 {
-        // SAFETY: it was recorded, or loom fails before this.
+        // SAFETY: the part was recorded, or loom fails before this.
         self.bytes[part].with(|bytes| unsafe { *bytes })
     }
 

@@ -80,7 +80,7 @@ impl Pool {
         unsafe { FreeList::close(NonNull::from(&self.list)) }
     }
 
-    /// What the last one does: it frees all.
+    /// Frees everything, as the last owner does.
     fn free(&self) {
         for item in 0..self.memory.len() {
             self.write(item);

@@ -9,7 +9,7 @@ use loom::thread;
 use crate::Sleeper;
 use crate::returns::Returns;
 
-/// What is in use, and who waits for its end. The count has no order of its own, as that of an `Arc`.
+/// The users, and who waits for their end. The count has no order of its own, as that of an `Arc`.
 struct Used {
     users: AtomicUsize,
     returns: Arc<Returns>,

@@ -87,7 +87,7 @@ fn the_completion_queue_has_room_for_the_budget_only() {
     let pd = pd();
     for (in_flight, entries) in [(32, 32), (0, 8), (8, 8), (63, 63), (64, 64), (1000, 64)] {
         let group = group_of(&pd, in_flight);
-        // SAFETY: it is only asked for its capacity.
+        // SAFETY: the queue is only asked for its capacity.
         let cq = unsafe { group.cq() };
         // The library rounds it up as soft-RoCE does.
         let entries = u32::next_power_of_two(entries + 1) - 1;
@@ -154,7 +154,7 @@ fn a_completion_of_one_channel_is_room_for_another() {
     assert_eq!(world.send(ids[3]).map(drop), Ok(()));
     assert_eq!(world.send(ids[3]).map(drop), Ok(()));
     assert!(world.send(ids[3]).is_err());
-    // Of the first channel's share: it is its own.
+    // This is within the first channel's own share.
     succeeds(all[0]);
     assert!(world.group.poll(sent[0]).unwrap().is_some());
     assert!(world.send(ids[3]).is_err());
@@ -181,7 +181,7 @@ fn untaken_outcomes_have_slots_and_no_room() {
         world.group.engine_mut().drive();
         assert_eq!(world.common(), 16);
     }
-    // Each may have as many as its queues hold: its own.
+    // Each may have the slots that its queues hold, which are its own.
     assert_eq!(world.send(ids[0]).unwrap_err(), RejectReason::Untaken);
     assert_eq!(world.fill(ids[2]), 8);
     world.group.engine_mut().reserve(ids[0], 1).unwrap();
@@ -282,7 +282,7 @@ fn a_channel_that_is_stuck_keeps_its_room() {
             .all(|ended| matches!(ended.result, Err(TransportError::Stuck)))
     );
     assert_eq!(world.common(), 10);
-    // What cannot be had any more is not waited for.
+    // Room that will never be free again is not waited for.
     assert!(world.join().is_err(), "its share is not another's either");
     let (mut world, ids) = World::new(1, 10);
     world.batch(ids[0], 3).unwrap();

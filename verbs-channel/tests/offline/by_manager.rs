@@ -86,7 +86,7 @@ fn orderly_end_of_the_socket_waits_for_that_of_the_connection() {
     let start = Instant::now();
     assert!(is_up_at(&mut channel, start));
     assert!(is_up_at(&mut channel, start + PEER_TIMEOUT / 2));
-    // What the peer sent before arrives late.
+    // A message that the peer sent before arrives late.
     succeeds(posted()[0]);
     let received = channel.engine_mut().poll(receive).unwrap().unwrap();
     received.result.unwrap();

@@ -149,7 +149,7 @@ fn reads_need_a_read_depth_and_room_is_counted() {
     let mut chain = sends(3);
     // SAFETY: the requests name no memory.
     unsafe { channel.post_chain_unpolled(&mut chain, ..) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: the requests name no memory.
     let full = unsafe { channel.post_chain_unpolled(&mut chain, ..) }.unwrap_err();
     assert_eq!(full, RejectReason::Backpressure(Queue::Send));
     channel.abort();

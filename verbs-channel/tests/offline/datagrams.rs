@@ -318,7 +318,7 @@ fn one_handle_is_made_for_each_port_and_the_oldest_goes() {
     // Another queue pair of the same port.
     assert_eq!((made(), ended()), (2, 0));
     send(3);
-    // What it evicts is needed by a datagram in flight.
+    // A datagram in flight needs the handle that it evicts.
     assert_eq!((made(), ended()), (3, 0));
     send(1);
     assert_eq!(made(), 3, "it was the other that went");

@@ -259,12 +259,12 @@ fn completion_channel_is_there_with_the_notify_strategy() {
     };
     let channel = connected(builder().build().unwrap());
     let events = channel.completion_channel().unwrap();
-    // SAFETY: it is neither polled nor changed.
+    // SAFETY: the queue is neither polled nor changed.
     let cq = unsafe { channel.cq() };
     assert_eq!(events.as_ptr(), cq.channel().unwrap().as_ptr());
     let group = builder().group(1).unwrap();
     let events = group.completion_channel().unwrap();
-    // SAFETY: it is neither polled nor changed.
+    // SAFETY: the queue is neither polled nor changed.
     let cq = unsafe { group.cq() };
     assert_eq!(events.as_ptr(), cq.channel().unwrap().as_ptr());
 }

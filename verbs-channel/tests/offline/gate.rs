@@ -55,7 +55,7 @@ fn narrow(pd: &ProtectionDomain) -> Channel {
     connected(prepared(pd, send, recv))
 }
 
-/// A channel whose requests can have as many elements as these tests need.
+/// A channel whose requests can have the number of elements that these tests need.
 fn wide(pd: &ProtectionDomain) -> Channel {
     with(|library| library.attr.max_sge = 32);
     connected(prepared(pd, 32, 32))

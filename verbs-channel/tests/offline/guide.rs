@@ -50,7 +50,7 @@ fn is_elsewhere(section: &str) -> bool {
     ) || (is_of_manager && !cfg!(feature = "rdmacm"))
 }
 
-/// What is below each heading, which is the first line.
+/// Each section, whose first line is its heading.
 fn sections(file: &str) -> impl Iterator<Item = &str> {
     let file = file.strip_prefix("# ").unwrap_or(file);
     file.split("\n# ")

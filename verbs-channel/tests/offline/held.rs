@@ -18,7 +18,7 @@ fn all_succeeds() -> Vec<u64> {
     ids
 }
 
-/// Posts so many sends. Returns their handles.
+/// Posts `count` sends. Returns their handles.
 fn sends<'scope, 'env>(
     scope: &'scope PollingScope<'scope, 'env>,
     element: GatherElement<'env>,
@@ -97,7 +97,7 @@ fn next_posts_have_the_room_of_all_that_a_poll_has_found() {
         let others = sends(scope, element, 3)?;
         all_succeeds();
         first.poll().expect("it has completed")?;
-        // As many as the queue holds.
+        // The queue holds no more than these.
         let more = sends(scope, element, 4)?;
         all_succeeds();
         for mut handle in others.into_iter().chain(more) {
@@ -136,7 +136,7 @@ fn handles_that_take_their_outcomes_leave_their_slots_to_the_next() {
     let from = region(&channel);
     let ended = channel.scope(|scope| {
         let element = from.gather_element(..)?;
-        // Of many more operations than there are slots, in one scope.
+        // Many more operations than there are slots, in one scope.
         for round in 0..10 {
             let handles = [(); 4].map(|()| scope.post_send(element));
             all_succeeds();
@@ -337,7 +337,7 @@ fn poll_of_a_scope_dispatches_what_its_handles_left() {
         all_succeeds();
         let first = handles.remove(0);
         first.spin_poll()?;
-        // As many as are held, and the one that was taken.
+        // One for each that is held, and for the one that was taken.
         handles.push(scope.post_receive(into.scatter_element(..)?)?);
         handles.push(scope.post_send(element)?);
         all_succeeds();

@@ -19,7 +19,7 @@ fn flush_that_nothing_has_caused_is_the_end_of_the_peer() {
     let mut channel = on_iwarp();
     let tickets = [(); 3].map(|()| channel.start_receive(region(&channel)).unwrap());
     let receives = posted();
-    // What the peer sent before is delivered.
+    // The message that the peer sent before is delivered.
     succeeds(receives[0]);
     flushes(receives[1]);
     flushes(receives[2]);

@@ -22,7 +22,7 @@ fn moved() -> Vec<u32> {
     })
 }
 
-/// Of an operation of the send queue.
+/// The timeout of an operation of the send queue.
 const fn timed_out(after: Duration) -> TransportError {
     TransportError::Aborted(DownReason::TimedOut {
         queue: Queue::Send,

@@ -79,7 +79,7 @@ fn failed_poll_at_the_start_of_a_channel_that_shares_its_receives_ends_the_other
         assert!(is_poll(channel.down_reason()));
         assert!(is_poll(shared.group.next_message().unwrap().end()));
     }
-    // Of the new one, nothing was lost.
+    // The new channel has lost nothing.
     assert_eq!(shared.group.channel(id).unwrap().down_reason(), None);
 }
 

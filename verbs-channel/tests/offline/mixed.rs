@@ -31,7 +31,7 @@ enum Step {
     Reserve(usize),
 }
 
-/// What is done with an operation of a scope, and how it completes, if it does.
+/// An operation of a scope, and how it completes, if it does.
 #[derive(Clone, Debug)]
 struct Lent {
     ends: Option<bool>,

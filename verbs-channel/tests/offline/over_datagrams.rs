@@ -301,7 +301,7 @@ fn nothing_is_connected_or_left_when_the_time_is_over() {
     });
     assert_eq!(error.to_string(), "the peer did not connect within 60 ms");
     let masks = with(|library| library.modified.iter().fold(0, |all, (_, mask)| all | mask));
-    // Of the datagrams' queue pair there is no such number.
+    // The datagrams' queue pair has no such number.
     assert_eq!(masks & IBV_QP_DEST_QPN.0, 0);
     drop((listener, builder, pd));
     assert_all_is_well();

@@ -59,7 +59,7 @@ fn shared(pd: &ProtectionDomain) -> SharedRegion<Vec<u8>> {
     pd.reg_shared(vec![1_u8; 64], access).unwrap()
 }
 
-/// A channel with room for so many requests.
+/// A channel with room for `requests` requests.
 fn channel_for(requests: u32) -> Channel {
     let builder = Channel::builder(&pd()).max_send_wr(requests).max_recv_wr(4);
     let builder = builder.max_inline_data(64).drain_timeout(DRAIN);
@@ -168,7 +168,7 @@ fn replaced_request_is_posted_and_the_previous_one_is_returned() {
     assert_eq!((post[0].opcode, post[2].opcode), (2, 2));
     let mut chain = finish(&mut channel, ticket);
 
-    // What cannot be posted is handed back, and nothing is changed.
+    // A chain that cannot be posted is handed back, and nothing is changed.
     let short = remote().slice(..1).unwrap();
     let rejected = chain.set(1, Outgoing::write(pool.take().unwrap(), short));
     let rejected = rejected.unwrap_err();

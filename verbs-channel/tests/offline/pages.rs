@@ -13,13 +13,13 @@ pub(crate) struct Pages {
     freed: Arc<AtomicUsize>,
 }
 
-// SAFETY: it owns the memory, which it does not access.
+// SAFETY: `Pages` owns the memory, which it does not access.
 unsafe impl Send for Pages {}
-// SAFETY: as above.
+// SAFETY: `Pages` owns the memory, which it does not access.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// So many bytes, which are all 1.
+    /// `len` bytes, which are all 1.
     pub(crate) fn new(len: usize, freed: &Arc<AtomicUsize>) -> Self {
         let bytes = vec![1_u8; len].into_boxed_slice();
         Self {
@@ -47,7 +47,7 @@ impl Pages {
         keepalive: K,
     ) -> Result<RawRegion<K>, Error> {
         assert!(part.end <= self.start.len());
-        // SAFETY: it is within the allocation.
+        // SAFETY: the address is within the allocation.
         let start = unsafe { self.start.cast::<u8>().add(part.start) };
         let access = AccessFlags::LOCAL_WRITE;
         // SAFETY: the keepalive frees the memory when it is dropped; it is never borrowed.
@@ -58,7 +58,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         self.freed.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: it was a box.
+        // SAFETY: the memory was a box.
         drop(unsafe { Box::from_raw(self.start.as_ptr()) });
     }
 }

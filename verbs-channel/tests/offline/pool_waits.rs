@@ -229,7 +229,7 @@ impl Wake for InPlace {
 
 #[test]
 fn wakers_that_poll_in_place_do_not_recurse() {
-    // Nested, as many would overflow the stack.
+    // Nested calls of this number would overflow the stack.
     let count = if cfg!(miri) { 20 } else { 50_000 };
     let pool = pool(&pd(), 1);
     let block = pool.take().unwrap();

@@ -298,7 +298,8 @@ fn prepared_receive_that_the_driver_rejects_fails_the_handshake() {
         for _ in 0..2 {
             prepared.start_receive(pool.take().unwrap()).unwrap();
         }
-        // Of each post the first request, of which the device may have a part without a bad request.
+        // The first request of each post is refused; without a bad request, the device may have a
+        // part.
         with(|library| library.refuse_post = Some((0, libc::ENOMEM, !takes_it)));
         let error = handshake(prepared).unwrap_err();
         let Error::Rejected(RejectReason::Post(post)) = error else {

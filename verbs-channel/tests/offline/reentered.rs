@@ -37,7 +37,7 @@ pub(crate) fn reached(again: &dyn Fn(), within: impl FnOnce()) {
         }
     }
 
-    // SAFETY: it is removed before this returns.
+    // SAFETY: the hook is removed before this returns.
     let again = unsafe { mem::transmute::<&dyn Fn(), &'static dyn Fn()>(again) };
     REACHED.set(Some(again));
     let _ended = Ended;

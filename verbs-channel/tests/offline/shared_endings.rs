@@ -75,7 +75,7 @@ fn channel_that_ends_leaves_its_blocks_to_the_others() {
     shared.group.remove(shared.channels[0].0).unwrap();
     assert_eq!(posted().len(), 4);
     assert!(posted()[1..].iter().all(|wr_id| is_in_flight(*wr_id)));
-    // What it had received is still delivered.
+    // Messages it had received are still delivered.
     assert_eq!(shared.next().channel, shared.channels[0].0);
     for receive in 1..4 {
         shared.arrives(receive, 1);

@@ -18,8 +18,8 @@ use crate::fake_device::{bounded, forget_the_past, pd, posted, succeeds};
 
 const SOON: Option<Duration> = Some(Duration::from_millis(20));
 
-/// A group with so many shared receives, and so many channels: with their ids and the numbers of their
-/// queue pairs.
+/// A group with shared receives and channels, the channels' ids, and the numbers of their queue
+/// pairs.
 pub(crate) struct Shared {
     pub(crate) group: ChannelGroup,
     pub(crate) pool: BufferPool,

@@ -131,7 +131,7 @@ fn operations_stay_with_their_engine_when_engines_are_swapped() {
     assert!(channel.engine_mut().down_reason(ids[1]).is_none());
     assert_eq!((pool.available(), group.len()), (1, 1));
     drop(ended.buffer);
-    // What is dropped is the group's engine, with the second channel's receive.
+    // This drops the group's engine, with the second channel's receive.
     drop(channel);
     assert_eq!(pool.available(), 3);
     let first = ours.channel();

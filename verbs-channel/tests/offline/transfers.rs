@@ -148,7 +148,7 @@ fn set_that_is_larger_than_its_queues_succeeds_and_is_used_again() {
     channel.transfer(&mut transfer, None).unwrap();
 }
 
-/// What the device does after the deadline, and whether a queue pair is destroyed.
+/// The device's behaviour after the deadline, and whether a queue pair is destroyed.
 #[test]
 fn deadline_ends_lost_operations_and_returns_all_memory() {
     for (flushes, refused, destroys) in [

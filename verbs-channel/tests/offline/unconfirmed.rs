@@ -238,7 +238,7 @@ fn client_whose_turn_is_over_is_accepted_if_it_is_ready_before_the_next() {
 #[cfg_attr(miri, ignore = "two threads that poll take minutes")]
 fn client_that_has_lost_its_offer_is_accepted_after_the_next() {
     let mut listener = listener();
-    // Of a turn of 600 ms, with a REQUEST every 100 ms at most.
+    // In a turn of 600 ms, with a REQUEST every 100 ms at most.
     let unlucky = Guest::new(&listener, 1).losing(9);
     let mut guests = [unlucky, Guest::new(&listener, 2)];
     let (numbers, errors, took) = accepted(&mut listener, &mut guests, 1);

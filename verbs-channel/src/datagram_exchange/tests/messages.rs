@@ -73,7 +73,7 @@ fn ready_is_confirmed_after_the_server_has_its_outcome() {
     pair.connector.received(&confirm);
     pair.client_sends().unwrap();
     pair.client_peer();
-    // What is still on its way begins nothing new.
+    // A late message begins nothing new.
     assert!(pair.acceptor.next_request(pair.now).is_none());
 }
 

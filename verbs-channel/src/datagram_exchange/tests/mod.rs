@@ -58,7 +58,7 @@ impl Pair {
         self.now += time;
     }
 
-    /// What the client sends now, if anything.
+    /// The message that the client sends now, if any.
     fn client_sends(&mut self) -> Option<Vec<u8>> {
         match self.connector.step(self.now) {
             Ok(Step::Send(bytes)) => Some(bytes.to_vec()),
@@ -66,7 +66,7 @@ impl Pair {
         }
     }
 
-    /// What the client sends when its next pause is over.
+    /// The message that the client sends after its next pause.
     fn client_repeats(&mut self) -> Vec<u8> {
         match self.connector.step(self.now).unwrap() {
             Step::Wait(until) => self.now = until,

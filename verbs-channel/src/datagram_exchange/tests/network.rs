@@ -32,7 +32,7 @@ pub(super) struct Packet {
     pub(super) bytes: Vec<u8>,
 }
 
-/// What is on its way, by the time of its arrival.
+/// Messages on their way, by the time of their arrival.
 pub(super) struct Network {
     pub(super) numbers: Numbers,
     pub(super) loss: u64,

@@ -13,7 +13,7 @@ type Connection = (u32, u32);
 
 struct Client {
     place: DatagramEndpoint,
-    // Of its queue pair. The other numbers are the same after a restart.
+    // The PSN of its queue pair. The other numbers are the same after a restart.
     psn: u32,
     began: Duration,
     connector: Connector,
@@ -45,7 +45,7 @@ struct World {
     next_psn: u32,
     clients: Vec<Client>,
     server: Server,
-    // What each client has connected its queue pair to.
+    // The peer that each client has connected its queue pair to.
     client_handshakes: HashMap<u32, u32>,
     connected_at_server: HashSet<Connection>,
     // The queue pairs of a server that restarted before it had an outcome.
@@ -119,7 +119,7 @@ impl World {
     fn deliver(&mut self) {
         while let Some(packet) = self.network.arrived(self.now) {
             if packet.to == place(0) {
-                // As many as there are receives.
+                // One datagram for each receive.
                 if self.server.inbox.len() < 64 {
                     self.server.inbox.push_back(packet);
                 }

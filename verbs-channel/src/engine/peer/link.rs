@@ -1,4 +1,4 @@
-//! What shows the end of a peer, and how TCP finds out that a host has died.
+//! Descriptors that show the end of a peer, and how TCP finds out that a host has died.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use verbs_core::rdmacm::Connection;
 use crate::contained::panics;
 use crate::error::DownReason;
 
-/// What shows the end of a peer, before it belongs to a channel.
+/// A descriptor that shows the end of a peer, before it belongs to a channel.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(super) end: LinkEnd,
@@ -113,7 +113,7 @@ impl Link {
 }
 
 impl LinkEnd {
-    /// What sockets are watched for.
+    /// Events that sockets are watched for.
     pub(super) const OF_SOCKETS: EventFlags = EventFlags::RDHUP
         .union(EventFlags::HUP)
         .union(EventFlags::ERR);
@@ -122,7 +122,7 @@ impl LinkEnd {
         !matches!(self, Self::Socket(_))
     }
 
-    /// What its descriptor is watched for.
+    /// Events that its descriptor is watched for.
     pub(super) const fn events(&self) -> EventFlags {
         match self {
             Self::Socket(_) => Self::OF_SOCKETS,
@@ -249,7 +249,7 @@ impl Probes {
     }
 }
 
-/// What ended a descriptor.
+/// The reason why a descriptor ended.
 fn end_of(descriptor: &OwnedFd) -> DownReason {
     match sockopt::socket_error(descriptor) {
         Ok(Err(Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED)) => DownReason::PeerClosed,

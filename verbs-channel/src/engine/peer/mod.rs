@@ -4,10 +4,11 @@
 //! out that its peer is gone. So a channel keeps a descriptor that does, the socket over which the
 //! peers met, or one that the user hands over. Nothing is read from it: what counts is that the
 //! system reports its end, which it does when the peer closes its own, when its process ends, and,
-//! by TCP's keepalive, when its host dies. Peers that met by `rdma_cm` have its connection instead, whose
-//! event reports that the peer has disconnected, or that its process has ended. Those that agreed on that over
-//! TCP have both: the socket for a host that dies. That of iWARP delivers what the peer has sent before it
-//! ends, and the socket may end earlier. So an end of the socket in order waits for that of the connection.
+//! by TCP's keepalive, when its host dies. Peers that met by `rdma_cm` have its connection instead,
+//! whose event reports that the peer has disconnected, or that its process has ended. Those that
+//! agreed on that over TCP have both: the socket for a host that dies. The connection of iWARP
+//! delivers what the peer has sent before it ends, and the socket may end earlier. So an end of the
+//! socket in order waits for that of the connection.
 //!
 //! ```text
 //! a poll finds the queue empty, some milliseconds after the last check
@@ -56,7 +57,7 @@ const GRACE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct Peer {
     address: Option<SocketAddr>,
-    // Of its descriptor, in the set; 0 without one.
+    // Token of its descriptor in the set; 0 without one.
     token: u64,
     watched: Option<Watched>,
     timer: Timer,
@@ -82,7 +83,7 @@ impl Peer {
             return true;
         };
         let grace = match timeout {
-            // What the peer has sent may be on its way still.
+            // Messages of the peer may still be on their way.
             Some(timeout) if is_beside && reason == DownReason::PeerClosed => timeout,
             _ => GRACE,
         };
@@ -192,7 +193,7 @@ struct Announced {
     is_needed: AtomicBool,
 }
 
-/// What the last check has found.
+/// Result of the last check.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Leaving {
     /// When the next member is due whose peer has left, or that has failed with something in flight.

@@ -75,11 +75,12 @@ pub(crate) struct Shared {
 struct Place {
     // The number of the post, counted from 1; 0 if it is not posted.
     sequence: u64,
-    // Of a posted receive, or of a message that has arrived; or one that is to be posted again.
+    // Buffer of a posted receive, or of a message that has arrived; or one that is to be posted
+    // again.
     buffer: OwnedBuffer,
 }
 
-/// What the group takes in the order of arrival.
+/// An arrival, which the group takes in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Arrived {
     /// A message, in the block at this place.
@@ -208,7 +209,7 @@ impl Shared {
                     self.give_up_early();
                 }
             }
-            // Of a channel that has been removed.
+            // The channel has been removed.
             (Ok(_), None) => self.ready.push(place),
             (Err(error), channel) => {
                 // Its block stays for the next receive.

@@ -10,7 +10,7 @@ use super::slot::{COMMON, NONE};
 use super::{Id, SlotList, Slots};
 
 impl<S: Copy, B> Slots<S, B> {
-    /// Makes room for so many slots, so that [`grow`](Self::grow) does not allocate.
+    /// Makes room for `slots` slots, so that [`grow`](Self::grow) does not allocate.
     pub(crate) fn reserve_exact(&mut self, slots: u32) {
         self.slots.reserve_exact(slots as usize);
     }
@@ -25,14 +25,14 @@ impl<S: Copy, B> Slots<S, B> {
         }
     }
 
-    /// Gives the channel a common slot, which its next operation takes. `false` if it has as many as it
-    /// may have.
+    /// Gives the channel a common slot, which its next operation takes. `false` if it has all that
+    /// it may have.
     pub(crate) fn lend_common(&mut self, own: &mut SlotList) -> bool {
         if own.common >= own.max_common {
             return false;
         }
         if self.common == NONE {
-            // There are as many as the budget has room for: some have outcomes that are not taken.
+            // There is a slot for each place of the budget: some have outcomes that are not taken.
             let more = self.slots.len() / 8 + 1;
             self.grow_common(u32::try_from(more).unwrap_or(u32::MAX));
         }

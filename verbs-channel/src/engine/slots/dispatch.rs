@@ -1,4 +1,4 @@
-//! Dispatch: completions reach their slots, as many at once as have the same reservation.
+//! Dispatch: completions reach their slots, those with the same reservation at once.
 
 use std::slice;
 
@@ -7,8 +7,8 @@ use super::slot::SlotOutcome;
 use super::{BufferOwner, Id, MEMBER, Reservation, Slot, SlotList, Slots};
 use crate::error::TransportError;
 
-/// What happens to an operation that succeeds: its slot is freed; or its result is stored; or it is
-/// stored and the operation is added to the ready list.
+/// The ways to handle success: the slot is freed; the result is stored; or it is stored and the
+/// operation is added to the ready list.
 const FREE: u8 = 0;
 const KEEP: u8 = 1;
 const READY: u8 = 2;

@@ -11,7 +11,7 @@
 //! the stack of its free slots, and a list of all its slots. So what one channel does costs the same
 //! however much the others have in flight.
 //!
-//! With a [budget](super::budget) a channel has few slots of its own. What it posts beyond its share
+//! With a [budget](super::budget) a channel has few slots of its own. An operation beyond its share
 //! has a common slot, which it returns: see [`common`].
 //!
 //! One more list runs through slots of all channels: `ready`, of the completed operations that own
@@ -80,7 +80,7 @@ impl SlotList {
         }
     }
 
-    /// Lets the channel have so many more common slots.
+    /// Lets the channel have `more` common slots.
     pub(crate) const fn allow_common(&mut self, more: u32) {
         self.max_common = self.max_common.saturating_add(more);
     }
@@ -135,7 +135,7 @@ impl<S: Copy, B> Slots<S, B> {
         }
     }
 
-    /// Adds so many slots that are in no list, or as many as a table can have. Returns how many there
+    /// Adds `more` slots that are in no list, up to the maximum of a table. Returns how many there
     /// were before.
     fn push_slots(&mut self, more: u32) -> usize {
         let len = self.slots.len();

@@ -1,4 +1,4 @@
-//! What an operation holds while it is in flight, and where its buffers belong.
+//! The room that an operation holds while it is in flight, and where its buffers belong.
 
 use crate::error::{Queue, RejectReason};
 
@@ -24,7 +24,7 @@ impl BufferOwner {
     }
 }
 
-/// What an operation holds while it is in flight.
+/// The room that an operation holds while it is in flight.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Reservation {
@@ -57,7 +57,7 @@ impl Reservation {
             | (self.member as u64) << 32
     }
 
-    /// Of a free slot.
+    /// The reservation of a free slot.
     pub(crate) const NOTHING: Self = Self {
         credits: 0,
         ..Self::send(0)
@@ -90,7 +90,7 @@ impl Reservation {
         Self { owner, ..self }
     }
 
-    /// The same for a batch of as many, if a reservation can be that large.
+    /// The same for a batch of `count` requests, if a reservation can be that large.
     #[inline]
     pub(crate) fn times(self, count: usize) -> Result<Self, RejectReason> {
         match u16::try_from(count) {

@@ -19,8 +19,8 @@ pub(super) const COMMON: u64 = 1 << 28;
 /// One generation in a stamp. A free slot has an even one, a slot in use an odd one.
 pub(super) const GENERATION: u64 = 1 << 29;
 
-/// The `wr_id` of the shared receive at this place, of which there are [so many](SHARED_PLACES) at most. It is
-/// no operation's.
+/// The `wr_id` of the shared receive at this place, below [`SHARED_PLACES`]; never used for an
+/// operation.
 pub(crate) const fn shared_wr_id(place: u32) -> u64 {
     SHARED | place as u64
 }
@@ -60,9 +60,9 @@ impl Id {
         self.0
     }
 
-    /// The `wr_id` of the first of its other work requests, if it is of several. They complete only if
-    /// they fail. That of each further one is [more by this](NEXT), or the same if it does not matter
-    /// which one fails.
+    /// The `wr_id` of the first of its other work requests, if it is of several. They complete only
+    /// if they fail. Each further request's is [more by this](NEXT), or the same if it does not
+    /// matter which one fails.
     ///
     /// It has the last bits of the generation only. They suffice, as it ends nothing: while its completion
     /// waits in a queue, few operations in its slot can have completed behind it.

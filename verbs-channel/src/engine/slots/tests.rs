@@ -14,7 +14,7 @@ pub(super) const TIMED_OUT: TransportError = TransportError::Aborted(DownReason:
     after: Duration::from_secs(1),
 });
 
-/// What can happen to a table. Numbers choose among the operations there have ever been.
+/// A step of a table's life. Numbers choose among the operations there have ever been.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Take(u32, BufferOwner),
@@ -67,7 +67,7 @@ pub(super) fn table<B>(capacity: u32) -> Table<B> {
     table_with_common(capacity, 0)
 }
 
-/// A table of which each channel may have so many common slots, too. There are too few for both.
+/// A table of which each channel may have `common` common slots, too. There are too few for both.
 pub(super) fn table_with_common<B>(capacity: u32, common: u32) -> Table<B> {
     let mut slots = Slots::new();
     slots.grow_common(common);

@@ -129,7 +129,7 @@ struct Entry {
 enum State {
     Waiting(OwnedRequest),
     InFlight(Ticket),
-    // By a layer above, which has its ticket. Whether it has memory.
+    // Begun by a layer above, which has its ticket. Whether it has memory.
     Begun(bool),
     Ended(Result<WorkSuccess, Failure>, Option<OwnedBuffer>),
 }
@@ -266,7 +266,7 @@ impl Transfer {
 }
 
 impl State {
-    /// Of an operation that has ended, with its buffer. One that had memory and has none any more was
+    /// The outcome of an operation that has ended. A buffer that had memory and has none any more was
     /// leaked.
     fn ended(had_memory: bool, result: Result<WorkSuccess, Failure>, buffer: OwnedBuffer) -> Self {
         if result.is_err() && had_memory && buffer.capacity() == 0 {
@@ -311,5 +311,5 @@ impl fmt::Debug for Transfer {
     }
 }
 
-/// A set has room for the queues of so many channels at first.
+/// Number of channels whose queues a set has room for at first.
 const RAILS: usize = 8;

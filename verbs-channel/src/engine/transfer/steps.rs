@@ -26,7 +26,7 @@ impl Transfer {
     /// Whether a [step](Self::step) would take an outcome, or post a request.
     pub(crate) fn can_step(&self, engine: &Engine) -> bool {
         self.rails.iter().any(|rail| {
-            // What waits on a channel that is down is rejected.
+            // Requests that wait on a channel that is down are rejected.
             let takes = || {
                 engine.credits(rail.channel, rail.queue) > 0
                     || engine.down_reason(rail.channel).is_some()

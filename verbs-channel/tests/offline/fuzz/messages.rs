@@ -38,7 +38,7 @@ fn run(seed: u64) {
 struct World {
     random: Random,
     group: ChannelGroup,
-    // Of the receives, and of the sends.
+    // Pools of the receives and of the sends.
     pools: [BufferPool; 2],
     // The channels that were not removed, with the numbers of their queue pairs.
     channels: Vec<(ChannelId, u32)>,
@@ -47,12 +47,12 @@ struct World {
     kept: Vec<Message>,
 }
 
-/// What was posted and not completed, and the messages that have arrived and were not returned.
+/// Requests posted and not completed, and the messages that have arrived and were not returned.
 #[derive(Default)]
 struct Device {
     receives: VecDeque<u64>,
     sends: Vec<(u64, u32)>,
-    // Of queue pairs that receive nothing any more.
+    // Numbers of queue pairs that receive nothing any more.
     failed: Vec<u32>,
     arrived: VecDeque<(ChannelId, u32)>,
     count: u32,

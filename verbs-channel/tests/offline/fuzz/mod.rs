@@ -70,7 +70,7 @@ struct World {
     // How many completions the queue has room for, and how much of that is common.
     capacity: usize,
     common: u32,
-    // Of a channel, while nothing is in flight.
+    // Credits of a channel while nothing is in flight.
     credits: [u32; 2],
 }
 
@@ -150,7 +150,7 @@ impl World {
 
     fn step(&mut self) {
         let step = match self.random.below(30) {
-            // What fails, or ends a channel.
+            // Steps that fail, or end a channel.
             18 | 19 | 28 if self.is_healthy() => 0,
             step => step,
         };
@@ -290,7 +290,8 @@ impl World {
             posted.ok()
         } else {
             let from = memory.gather_element(..).unwrap();
-            // SAFETY: as above.
+            // SAFETY: the memory is kept with the operation until its outcome is taken, and not used
+            // meanwhile. It is leaked if the operation is stuck, or the group is.
             let posted = unsafe { channel.post_unpolled(Outgoing::send(from)) };
             posted.ok()
         };

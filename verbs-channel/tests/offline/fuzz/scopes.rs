@@ -130,7 +130,7 @@ impl World {
     }
 }
 
-/// What a closure panics with.
+/// The payload that a closure panics with.
 struct OnPurpose;
 
 impl<'a, 'r> Program<'a, 'r> {

@@ -17,7 +17,7 @@ use crate::fake_device::{calls, channel, forget_the_past, pd, posted, succeeds};
 use crate::pages::Pages;
 
 const PART: usize = 64;
-/// Of each memory: ten parts, of which the last is shorter.
+/// Length of each memory: ten parts, of which the last is shorter.
 const LEN: usize = 9 * PART + 16;
 
 /// As long as each memory is.
@@ -34,7 +34,7 @@ fn register(
     pages.register_part(pd, part, Arc::clone(pages))
 }
 
-/// A cache with room for so many parts.
+/// A cache with room for `parts` parts.
 fn cache(pd: &ProtectionDomain, parts: usize) -> RegistrationCacheBuilder {
     RegistrationCache::builder(pd, parts * PART)
         .part_len(PART)
