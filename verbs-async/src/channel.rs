@@ -43,7 +43,7 @@ pub struct AsyncChannel {
     at: ChannelId,
     // The longest backlog of each queue.
     backlog: usize,
-    // Of receives that were posted when it joined, until they are taken.
+    // Receives that were posted when it joined, until they are taken.
     prepared: Mutex<Vec<Operation>>,
 }
 

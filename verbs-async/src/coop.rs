@@ -192,7 +192,7 @@ mod tests {
         let cx = Context::from_waker(Waker::noop());
         BUDGET_LEFT.set(1);
         count_ready(&cx);
-        // By a task that is polled within a waker, after its own check.
+        // As a task does that is polled within a waker, after its own check.
         count_ready(&cx);
         assert!(must_yield(&cx));
         assert!(!must_yield(&cx));

@@ -6,7 +6,8 @@ use std::task::Waker;
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake::{drop_guarded, log_error, wake_all};
 
-/// What is deferred until the lock is free: tasks to wake, lines for the log, and garbage of this type.
+/// Work deferred until the lock is free: tasks to wake, lines for the log, and garbage of this
+/// type.
 pub(crate) struct Deferred<T> {
     actions: Vec<Action>,
     // Dropped one by one: two panics at once would abort the process.
@@ -30,7 +31,7 @@ pub(crate) type LogLine = Box<dyn fmt::Display + Send>;
 
 /// A state behind a lock, under which actions are deferred.
 pub(crate) trait Defers: Sized {
-    /// What is dropped without the lock.
+    /// Values to drop after unlocking.
     type Garbage;
     /// Keeps the lock for a helper thread.
     type Owner;
@@ -74,7 +75,7 @@ impl<T> Deferred<T> {
         self.actions.push(Action::Log(line));
     }
 
-    /// What is dropped without the lock.
+    /// Values to drop after unlocking.
     pub(crate) const fn garbage(&mut self) -> &mut Vec<T> {
         &mut self.garbage
     }

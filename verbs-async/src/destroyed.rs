@@ -15,7 +15,7 @@ pub(crate) struct Destroyed<C> {
 
 struct State<C> {
     pending: Vec<C>,
-    // By the keys of those that wait: no waker after it was woken, until it is polled again.
+    // Keyed by waiter: no waker after it was woken, until it is polled again.
     wakers: Slab<(Option<C>, Option<Waker>)>,
 }
 

@@ -247,7 +247,7 @@ impl Inner {
         }
     }
 
-    /// What is watched and still exists; the lock is not held while they are used.
+    /// The listeners that still exist; the lock is not held while they are used.
     fn listeners(&self) -> impl Iterator<Item = Arc<dyn DeviceListener>> {
         let listeners = self.state.lock().listeners.clone();
         listeners

@@ -1,4 +1,4 @@
-//! What errors print, alone and with their sources: no part of a chain repeats another.
+//! Texts of errors, alone and with their sources: no part of a chain repeats another.
 //!
 //! A variant that is new does not compile here until it is listed.
 
@@ -91,7 +91,7 @@ fn no_error_repeats_its_source() {
         let alone = parts(&error);
         assert_repeats_nothing(&error);
         assert_debug_is_text(&error);
-        // Nor does what it becomes on its way up; an `io::Error` stays what it was.
+        // The `io::Error` made of it repeats nothing either, and stays what it was.
         let io = io::Error::from(error);
         assert!(alone.ends_with(&parts(&io)), "{io:?}");
     }

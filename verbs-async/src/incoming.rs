@@ -20,10 +20,10 @@ use crate::sync::Mutex;
 
 /// The messages that arrive on a channel, in the order of their arrival.
 ///
-/// Created by [`AsyncChannel::incoming`]. One receive is posted per buffer, so as many messages as
-/// there are buffers can arrive before a task asks for them. The buffer of a [`Message`] is posted
-/// again when the message is dropped. [`next`](Self::next) can be cancelled: the next call returns
-/// a message that arrives meanwhile.
+/// Created by [`AsyncChannel::incoming`]. One receive is posted per buffer, so one message per
+/// buffer can arrive before a task asks for it. The buffer of a [`Message`] is posted again when
+/// the message is dropped. [`next`](Self::next) can be cancelled: the next call returns a message
+/// that arrives meanwhile.
 ///
 /// The messages end with the first failure, which takes the channel down. Dropping this value
 /// abandons the receives: messages that they receive are lost.

@@ -27,7 +27,7 @@ pub(crate) struct Channels {
     pub(crate) owner: Weak<dyn Destroys>,
 }
 
-/// What has helper threads work for a ring.
+/// Makes helper threads work for a ring.
 pub(crate) trait Destroys: Send + Sync {
     /// Has a helper thread destroy a queue pair.
     fn destroy_elsewhere(self: Arc<Self>, closing: Closing);

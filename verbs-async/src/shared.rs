@@ -1,4 +1,4 @@
-//! What the channels of a group share.
+//! State shared by the channels of a group.
 
 use std::future::poll_fn;
 use std::io;
@@ -23,7 +23,7 @@ use crate::peers::{PeerEvents, Peers};
 use crate::ring::{Channels, Destroys};
 use crate::watched::{DeviceListener, Failed};
 
-/// What the channels of a group share.
+/// State shared by the channels of a group.
 pub(crate) struct SharedEngine {
     // The backlog of channels that join.
     pub(crate) backlog: AtomicUsize,

@@ -59,7 +59,7 @@ use crate::shared::SharedEngine;
 #[must_use = "peers wait if their messages are not taken"]
 pub struct SharedMessages {
     shared: Arc<SharedEngine>,
-    // Of the blocks, unless receives have no memory.
+    // Pool of the blocks, unless receives have no memory.
     pool: Option<BufferPool>,
 }
 

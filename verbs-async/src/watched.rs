@@ -44,7 +44,7 @@ impl Drop for Watch {
 
 /// A group, datagram endpoint or queue that fails when a device, or a part of it, does.
 pub(crate) trait DeviceListener: Send + Sync {
-    /// When it was created. Of the queues that failed before, one may have had the handle that one of its own has.
+    /// When it was created. A queue that failed before may have had the same handle.
     fn since(&self) -> Instant;
 
     /// Handles an event of the device, or of something on it.
@@ -54,7 +54,7 @@ pub(crate) trait DeviceListener: Send + Sync {
     fn on_events_ended(&self, reason: DownReason);
 }
 
-/// What has failed, by an event of the device.
+/// The object that a device event reports as failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failed {
     Device,

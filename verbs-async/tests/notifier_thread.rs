@@ -88,7 +88,7 @@ fn dropped_by_a_child(notifier: ThreadNotifier) -> ThreadNotifier {
     let child = unsafe { libc::fork() };
     if child == 0 {
         drop(notifier);
-        // SAFETY: it ends the process at once.
+        // SAFETY: `_exit` ends the process at once.
         unsafe { libc::_exit(0) }
     }
     let mut status = -1;

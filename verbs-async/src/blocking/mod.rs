@@ -11,10 +11,10 @@
 //! | releasing | 32      | [`detach`], `run_always`: which release something. Destroys, drops, wake-ups        |
 //! | lookups   | 8       | `look_up`: names of hosts, each for as long as the resolver of the system waits     |
 //!
-//! What releases something takes as long as the driver, which is bounded, and as users' wakers, loggers and drops.
-//! Those run there, too: a drop wakes tasks, and [wake-ups that a thread has left](crate::deferred) continue there,
-//! some thousands at a time. So one of them that blocks may delay the destruction of queue pairs: if there are as
-//! many as threads, until it returns.
+//! A release takes the driver's time, which is bounded, and that of users' wakers, loggers and
+//! drops. Those run there, too: a drop wakes tasks, and [wake-ups that a thread has
+//! left](crate::deferred) continue there, some thousands at a time. One that blocks may delay the
+//! destruction of queue pairs, and does so until it returns if each thread runs one.
 //!
 //! A thread is started when none of its pool is idle, and ends after it was idle for [`IDLE`]. Further calls
 //! are queued, first come, first served: 64 concurrent peers that do not answer delay the next handshake
@@ -197,7 +197,7 @@ fn make<T>(state: &Mutex<CallState<T>>, call: impl FnOnce() -> T) {
 }
 
 impl<T: Send + 'static> Future for Call<T> {
-    /// What the call returned.
+    /// Result of the call.
     ///
     /// # Errors
     ///
@@ -270,7 +270,7 @@ fn start(pool: &'static Pool) -> io::Result<()> {
 struct Pool {
     max_threads: usize,
     start: fn(&'static Self) -> io::Result<()>,
-    // What is left of abandoned calls is dropped there, if not here.
+    // Where remains of abandoned calls are dropped, if not here.
     releasing: Option<&'static Self>,
     state: Mutex<PoolState>,
     submitted: Condvar,
@@ -279,7 +279,7 @@ struct Pool {
 struct PoolState {
     // The owner of the threads: the child of a fork has its parent's memory, but not its threads.
     process: u32,
-    // By their numbers, in the order of which they are taken.
+    // Keyed by job number; taken in ascending order.
     jobs: BTreeMap<u64, Job>,
     submitted: u64,
     threads: usize,

@@ -1,11 +1,11 @@
-//! What the peer of an exchange is to do next: for the error at a deadline.
+//! The pending step of an exchange's peer, for the error at a deadline.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::sync::Mutex;
 
-/// What a peer is to do next, and at which address.
+/// The pending step of a peer, and its address.
 #[derive(Clone)]
 #[cfg_attr(
     not(any(feature = "tokio", feature = "async-io", feature = "rdmacm")),

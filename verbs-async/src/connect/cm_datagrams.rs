@@ -131,7 +131,7 @@ impl CmDatagramRequest {
         self.peer
     }
 
-    /// What the peer sent with its request.
+    /// Data of the peer's request.
     #[must_use]
     pub const fn private_data(&self) -> &PrivateData {
         &self.private_data

@@ -237,7 +237,7 @@ impl AsyncDatagramListener {
                 None => state.next_outcome(),
                 arrival => arrival,
             };
-            // What was answered just now is to be polled, too.
+            // The answer that was sent just now has to be polled, too.
             state.poll_sends(cx);
             if let Some(arrival) = arrival {
                 return Poll::Ready(Ok(arrival));

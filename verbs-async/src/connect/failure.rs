@@ -25,8 +25,8 @@ pub(super) fn with_peer(error: Error, peer: Option<SocketAddr>) -> Error {
     }
 }
 
-/// What prevents an exchange over TCP is an error before a peer is connected to: a device of iWARP without
-/// `rdma_cm`, or private data that are too long.
+/// Returns, before a peer is connected to, what would prevent an exchange over TCP: a device of
+/// iWARP without `rdma_cm`, or private data that is too long.
 #[cfg(any(feature = "tokio", feature = "async-io"))]
 pub(super) fn check(group: &AsyncGroup, private_data: &[u8]) -> Result<()> {
     check_device(group)?;

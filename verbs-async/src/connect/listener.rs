@@ -84,7 +84,7 @@ struct ListenerState {
     private_data: Arc<[u8]>,
     accept: Box<dyn Fn() -> Accepting + Send>,
     start: Start,
-    // What a peer that is late has not done.
+    // The step that a late peer has not taken.
     late: &'static str,
     // A listener of `rdma_cm` only: closes it, and waits until its port is free.
     #[cfg(feature = "rdmacm")]

@@ -143,7 +143,7 @@ impl AsyncCq {
 
     /// Waits for completions that no task awaits by their `wr_id`.
     ///
-    /// Returns as many as are available and fit, and at least one unless `slots` is empty.
+    /// Returns all that are available and fit, and at least one unless `slots` is empty.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ use crate::events::Subscription;
 use crate::notifier;
 use crate::sync::Mutex;
 
-/// What the clones of a queue share.
+/// State shared by the clones of a queue.
 pub(super) struct SharedCq {
     pub(super) state: Mutex<CqState>,
     pub(super) cq: CompletionQueue,

@@ -1,8 +1,7 @@
 //! A line: tasks that sleep until there is something for one of them, first come, first woken.
 //!
-//! A task that is polled may take what there is, whether or not it was woken for it: so a task that is
-//! woken and not polled delays no task that is. What it finds no more, it waits for again, at its
-//! old place.
+//! A task that is polled may take what there is, whether or not it was woken for it, so a task that
+//! is woken and not polled delays no other. If it finds nothing, it waits again at its old place.
 
 use std::collections::VecDeque;
 use std::iter;
@@ -12,7 +11,7 @@ use std::task::Waker;
 /// The tasks in a line. Nothing is allocated while there is room for them.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    // By their keys, which ascend.
+    // Wakers with their keys, which ascend.
     sleeping: VecDeque<(u64, Waker)>,
     next: u64,
     /// How many have been woken, and have neither been polled nor dropped since.
@@ -24,7 +23,7 @@ impl Line {
         self.sleeping.is_empty()
     }
 
-    /// The wakers of as many tasks as there is something for, without those that are woken already.
+    /// The wakers of at most `available` tasks, without those that are woken already.
     #[must_use = "they are woken without the lock"]
     pub(super) fn wake(&mut self, available: usize) -> impl Iterator<Item = Waker> {
         iter::from_fn(move || {

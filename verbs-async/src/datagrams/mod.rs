@@ -37,10 +37,10 @@ use state::{Awaited, End, Shared, State};
 /// A datagram endpoint whose operations are awaited: see
 /// [`Datagrams`](verbs_channel::Datagrams) for what a datagram is, and how buffers are used.
 ///
-/// Cloning is cheap and shares the endpoint. Any number of tasks can send and receive at once. Polling
-/// any of their futures polls the completion queue for all of them. An event wakes only as many tasks
-/// as can continue, those that have waited longest first. While no task waits, nothing is received
-/// beyond the capacity of the posted receives, and no sent buffer is released.
+/// Cloning is cheap and shares the endpoint. Any number of tasks can send and receive at once.
+/// Polling any of their futures polls the completion queue for all of them. An event wakes only
+/// tasks that can continue, those that have waited longest first. While no task waits, nothing is
+/// received beyond the capacity of the posted receives, and no sent buffer is released.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -383,7 +383,7 @@ impl AsyncDatagrams {
     }
 }
 
-/// What has become of a datagram.
+/// State of a datagram.
 enum Sent {
     Posted,
     Rejected(Rejected<OwnedBuffer, Error>),

@@ -1,7 +1,7 @@
-//! What the tasks of an endpoint share: its engine, and the lines in which they sleep.
+//! State shared by the tasks of an endpoint: its engine, and the lines in which they sleep.
 //!
-//! Each poll that finds nothing drives, and so does each event. Both poll the queue until it is empty,
-//! and wake as many tasks as there is something for. If tasks sleep after that, the queue is armed and
+//! Each poll that finds nothing drives, and so does each event. Both poll the queue until it is
+//! empty, and wake the tasks that can continue. If tasks sleep after that, the queue is armed and
 //! polled once more.
 //!
 //! *Invariant:* while the lock is free and a task sleeps, the queue is armed, or an event is on its way, or
@@ -40,7 +40,7 @@ use crate::watched::{DeviceListener, Failed};
 pub(super) struct Shared {
     pub(super) process: Process,
     pub(super) state: Mutex<State>,
-    /// Of the receives' blocks.
+    /// Pool of the receives' blocks.
     pub(super) pool: BufferPool,
     pub(super) pd: ProtectionDomain,
     pub(super) endpoint: DatagramEndpoint,
@@ -69,7 +69,7 @@ pub(super) struct State {
     owner: Weak<Shared>,
 }
 
-/// What a task waits for.
+/// The event that a task waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Awaited {
     /// Room in the send queue.

@@ -69,7 +69,7 @@ impl<R: Ring> DriverState<R> {
         last.map_or(0, |(key, _)| key + 1)
     }
 
-    /// What the task with this key waits for.
+    /// The channel and queues that the task with this key waits for.
     fn drained_by(&self, index: usize, key: usize) -> Option<(R::Channel, &'static [Queue])> {
         let waiter = self.channels.get(index)?.drain_waiters.get(key)?;
         waiter

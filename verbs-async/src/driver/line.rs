@@ -5,15 +5,15 @@
 //! if its next operation finds none. So a channel with a long backlog delays the others by one
 //! operation each.
 //!
-//! While there is a line, the ring holds the shared room back, and none overtakes it. What finds room in
-//! its own channel's share does not need it, and is posted at once.
+//! While there is a line, the ring holds the shared room back, and none overtakes it. A request
+//! that finds room in its own channel's share is posted at once.
 
 use verbs_channel::Queue;
 
 use super::backlog::Links;
 use super::ring::QUEUES;
 
-/// What has become of the head of a backlog.
+/// Result of trying the head of a backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
     /// It has left the backlog: it was posted.
@@ -29,7 +29,7 @@ pub(super) enum Head {
 /// The queues in the line, linked with one another: joining and leaving allocates nothing.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    // Of each queue of each channel, its neighbours while it is in the line.
+    // Neighbours of each queue of each channel while it is in the line.
     places: Vec<Option<Links>>,
     first: Option<usize>,
     last: Option<usize>,
@@ -44,7 +44,7 @@ impl Line {
         }
     }
 
-    /// Has room for the queues of so many channels.
+    /// Makes room for the queues of `channels` channels.
     pub(super) fn resize(&mut self, channels: usize) {
         self.places.resize(channels * QUEUES.len(), None);
     }

@@ -1,10 +1,10 @@
-//! What the driver needs of a ring, and of the requests that are posted to it.
+//! The interface of a ring and of its requests, as the driver needs it.
 
 use verbs_channel::Queue;
 
 use crate::deferred::LogLine;
 
-/// What is driven: a completion queue and the operations on it.
+/// A completion queue and the operations on it, which the driver drives.
 ///
 /// An operation has a slot from its post until its outcome is taken.
 pub(crate) trait Ring {
@@ -18,7 +18,7 @@ pub(crate) trait Ring {
     type RejectReason;
     /// Identifies a channel.
     type Channel: Copy;
-    /// What is to be destroyed without the lock: its drop sees to that.
+    /// An object to be destroyed without the lock, by its drop.
     type Closing;
 
     /// The owner of the driver.

@@ -18,12 +18,13 @@ pub(super) struct DriverState<R: Ring> {
     pub(super) ring: R,
     // How many need an event: sleeping tasks, queued operations, and abandoned ones in flight.
     pub(super) waiters: usize,
-    // Of those: queued operations, and tasks that wait until a channel is drained.
+    // The part of `waiters` that is queued operations, and tasks that wait until a channel is
+    // drained.
     pub(super) queued_or_draining: usize,
     pub(super) armed: bool,
-    // Of the task that waits for a message of shared receives, which is a waiter, too.
+    // Waker of the task that waits for a message of shared receives, which is a waiter, too.
     pub(super) message_waker: Option<Waker>,
-    // By the ring's slots: who waits for the operation.
+    // Indexed by slot: who waits for the operation.
     waits: Vec<Option<Wait>>,
     pub(super) queued: Slab<Queued<R>>,
     pub(super) channels: Vec<Channel<R>>,
@@ -47,7 +48,7 @@ pub(super) enum Wait {
 /// The backlogs of a channel, and the tasks that wait until its queues are drained.
 pub(super) struct Channel<R: Ring> {
     pub(super) backlogs: [Backlog; 2],
-    // By their keys: `None` after it was woken, until its future is polled again or dropped.
+    // Waiters by key: `None` after it was woken, until its future is polled again or dropped.
     pub(super) drain_waiters: Slab<Option<DrainWaiter<R>>>,
 }
 
@@ -94,8 +95,8 @@ impl<R: Ring> DriverState<R> {
     }
 
     /// Tries again, queues or rejects a request that was not posted. Returns its key.
-    // What is passed by reference, or returned in memory, has to be in memory on the usual path too.
-    // So this takes the request by value, and returns a number.
+    // Takes the request by value and returns a number: passing it by reference would put it in
+    // memory on the usual path too.
     #[cold]
     #[inline(never)]
     fn not_posted<W: Request<R>>(
@@ -308,7 +309,7 @@ impl<R: Ring> DriverState<R> {
     pub(super) fn wait(&mut self, ticket: R::Ticket, wait: Wait) -> Option<Wait> {
         let slot = R::slot(ticket);
         if slot >= self.waits.len() {
-            // Of the slots that channels share, some were added meanwhile.
+            // Shared slots may have been added since.
             let len = self.ring.slots().max(slot + 1);
             self.waits.resize_with(len, || None);
         }
@@ -430,7 +431,7 @@ impl<R: Ring> Defers for DriverState<R> {
     }
 }
 
-/// What is to be dropped without the lock.
+/// Values to drop after unlocking.
 #[expect(dead_code, reason = "only dropped")]
 pub(super) enum Garbage<R: Ring> {
     Request(R::Request),

@@ -53,7 +53,7 @@ struct Inner {
     notifier: Box<dyn CqNotifier>,
     // The waker for the notifier: always the same, so nothing is allocated or replaced.
     notifier_waker: Waker,
-    // By the handles of the queues.
+    // Listeners by the handles of their queues.
     queues: Mutex<Queues<Weak<dyn CqListener>>>,
 }
 

@@ -90,7 +90,7 @@ impl<L: Clone> Queues<L> {
     }
 }
 
-/// Takes as many events as queues are armed, or all there are.
+/// Takes an event for each armed queue, or all there are.
 ///
 /// An armed queue raises one event, so looking for more would be a wasted system call. If a queue
 /// is armed meanwhile, the notifier reports its event again.

@@ -17,12 +17,13 @@
 //! If a waker panics, its task may sleep on. That is logged, and wakes of other tasks are not affected. If it was
 //! registered with a notifier itself, that notifier has failed.
 //!
-//! An executor whose wakers work on one thread only can still await operations, completions and device events if
-//! that thread also watches the descriptors. It needs a notifier of its own for each, such as `OwnLoop` below, for
-//! `CompletionChannel::poll_fd` and `Context::poll_fd`. All code that uses the group or the queue runs on that
-//! thread. What helper threads complete is not for it: instead, connect with a
-//! [handshake that blocks](verbs_channel::PreparedChannel::handshake) and [`AsyncGroup::join`], without watching the
-//! peer, and drop each channel, when its operations have ended, instead of closing it.
+//! An executor whose wakers work on one thread only can still await operations, completions and
+//! device events if that thread also watches the descriptors. It needs a notifier of its own for
+//! each, such as `OwnLoop` below, for `CompletionChannel::poll_fd` and `Context::poll_fd`. All code
+//! that uses the group or the queue runs on that thread. It cannot await the work of helper
+//! threads: instead, connect with a [handshake that
+//! blocks](verbs_channel::PreparedChannel::handshake) and [`AsyncGroup::join`], without watching
+//! the peer, and drop each channel, when its operations have ended, instead of closing it.
 //!
 //! [`AsyncGroup::join`]: crate::AsyncGroup::join
 //!

@@ -168,7 +168,7 @@ impl Watcher {
     }
 }
 
-/// What the thread and its notifiers share.
+/// State shared by the thread and its notifiers.
 #[derive(Debug)]
 struct Shared {
     epoll: OwnedFd,

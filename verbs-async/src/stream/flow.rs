@@ -40,7 +40,7 @@ pub(super) struct StreamState {
     send_failure: Option<Failure>,
     on_arrival: Waker,
     on_sent: Waker,
-    /// What is to be sent waits for operations in flight.
+    /// Whether data to be sent waits for operations in flight.
     is_urgent: Arc<AtomicBool>,
     pub(super) linger: Duration,
     /// Identifies the stream while it lingers.
@@ -49,7 +49,7 @@ pub(super) struct StreamState {
     has_writer: bool,
 }
 
-/// What is left of a stream that has ended, to be dropped without the lock.
+/// Remains of a stream that has ended, to be dropped without the lock.
 pub(super) type Remains = (
     Option<AsyncChannel>,
     VecDeque<Operation>,
@@ -181,7 +181,7 @@ impl StreamState {
         self.drive();
         self.watch_sends();
         match (self.machine.is_seen(), self.failure()) {
-            // What comes after the confirmation takes nothing back.
+            // Nothing after the confirmation revokes it.
             (Some(true), _) => Poll::Ready(Ok(())),
             (Some(false), Some(Failure::Peer(error))) => Poll::Ready(Err(error.into())),
             (Some(false), _) => Poll::Ready(Err(StreamError::Reset.into())),

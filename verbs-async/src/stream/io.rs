@@ -76,7 +76,7 @@ impl WriteSide {
     }
 }
 
-/// Copies as many bytes as fit, and returns their number.
+/// Copies the bytes that fit, and returns their number.
 fn copy(from: &[u8], to: &mut [u8]) -> usize {
     let len = from.len().min(to.len());
     to[..len].copy_from_slice(&from[..len]);

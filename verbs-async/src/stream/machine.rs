@@ -79,7 +79,7 @@ pub(super) struct Send<B> {
     pub(super) block: Option<B>,
 }
 
-/// What was sent.
+/// A message that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     /// Data. The rest of the block, from `start` to `end`, is to be sent after it.

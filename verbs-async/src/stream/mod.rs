@@ -19,9 +19,9 @@
 //! Only HELLO and DATA have a payload.
 //!
 //! **Credits.** A DATA message costs a credit, which stands for one posted receive of the peer. A
-//! side starts with as many credits as the depth in the peer's HELLO. It gets one back for each
-//! DATA message whose block is posted again. Credits are returned with the next message of any
-//! kind. When half of the depth is owed, a CREDIT returns them.
+//! side starts with the depth in the peer's HELLO. It gets one back for each DATA message whose
+//! block is posted again. Credits are returned with the next message of any kind. When half of the
+//! depth is owed, a CREDIT returns them.
 //!
 //! **Small messages.** A block is posted again when its message has been read. If the reader holds
 //! more than half of the depth, a message of at most half a block is copied into separate memory,

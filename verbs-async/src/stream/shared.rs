@@ -1,4 +1,4 @@
-//! What the halves of a stream share: its state behind a lock, and how it is driven.
+//! State shared by the halves of a stream, behind a lock, and how it is driven.
 
 use std::fmt;
 use std::net::SocketAddr;

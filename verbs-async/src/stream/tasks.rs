@@ -28,7 +28,7 @@ pub(super) struct Tasks {
     inner: Mutex<Inner>,
     /// The stream is not split: both halves are polled by calls on the whole.
     is_undivided: AtomicBool,
-    /// What is to be sent waits for operations in flight.
+    /// Whether data to be sent waits for operations in flight.
     is_urgent: Arc<AtomicBool>,
 }
 

@@ -33,13 +33,13 @@ unsafe extern "C" fn accept4(
 ) -> c_int {
     let error = ERRORS.lock().unwrap().pop();
     if let Some(error) = error {
-        // SAFETY: it has no requirements.
+        // SAFETY: `__errno_location` has no requirements.
         let errno = unsafe { libc::__errno_location() };
-        // SAFETY: it is this thread's own.
+        // SAFETY: `errno` is this thread's own.
         unsafe { errno.write(error) };
         return -1;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract of accept4(2), which the system call has too.
     let accepted = unsafe { libc::syscall(libc::SYS_accept4, socket, address, len, flags) };
     c_int::try_from(accepted).unwrap()
 }

@@ -93,14 +93,14 @@ impl<'m> Task<'m> {
     }
 }
 
-/// A cache with room for so many parts.
+/// A cache with room for `parts` parts.
 fn cache(parts: usize) -> RegistrationCache {
     let pd = Device::first_active().unwrap().alloc_pd().unwrap();
     let builder = RegistrationCache::builder(&pd, parts * PART);
     builder.part_len(PART).slices(1).build()
 }
 
-/// Memory of ten parts. What is registered is not the same memory, which no test can see.
+/// Memory of ten parts. Each registration is of other memory, which no test can see.
 fn memory(cache: &RegistrationCache, before: impl Fn() + Send + Sync + 'static) -> CachedMemory {
     cache.memory(10 * PART, move |pd, part| {
         before();

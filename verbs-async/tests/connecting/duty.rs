@@ -128,7 +128,7 @@ fn posted() -> u64 {
 
 #[test]
 fn thread_that_polls_a_channel_leaves_endless_waking_to_helper_threads() {
-    /// After so many wakes, a send is abandoned.
+    /// Number of wakes after which a send is abandoned.
     const ABANDONED: usize = 10;
     let _shared = share();
     bounded(|| {

@@ -187,7 +187,7 @@ fn connection_lost_before_it_is_accepted_is_skipped() {
         let _met = listener.accept().await.unwrap().outcome.unwrap();
         let _good = good.await.unwrap().unwrap();
         assert_eq!(accept::failures_left(), 0);
-        // What is wrong with this side is an error, after which the next call goes on.
+        // A local fault is an error, after which the next call goes on.
         accept::fail(&[libc::EMFILE]);
         let _late = TcpStream::connect(address).unwrap();
         let error = listener.accept().await.unwrap_err();

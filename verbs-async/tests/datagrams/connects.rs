@@ -28,7 +28,7 @@ fn theirs() -> QueuePairEndpoint {
     endpoint.gid(peer().gid()).build().unwrap()
 }
 
-/// What the device of this side has sent, and where it receives.
+/// The datagrams that the local device has sent, and where it receives.
 struct Wire {
     bench: Bench,
     group: AsyncGroup,
@@ -54,7 +54,7 @@ impl Wire {
         }
     }
 
-    /// What was sent since the last call. It has left.
+    /// The datagrams sent since the last call. They have left.
     fn sent(&mut self) -> Vec<Vec<u8>> {
         let posted = with(|library| std::mem::take(&mut library.posted));
         let mut datagrams = Vec::new();

@@ -32,13 +32,13 @@ fn recorded(name: &CStr) -> Call {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
     let real = recorded(c"ibv_attach_mcast");
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract of `ibv_attach_mcast`.
     unsafe { real(qp, gid, lid) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
     let real = recorded(c"ibv_detach_mcast");
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract of `ibv_detach_mcast`.
     unsafe { real(qp, gid, lid) }
 }

@@ -23,7 +23,7 @@ use verbs_harness::{Test, begin, peer_name, until};
 
 use crate::ends::{PATIENCE, WAYS, Way, buffer, events, run, within};
 
-/// What has to pass.
+/// The time that has to pass.
 const SOON: Duration = Duration::from_millis(100);
 
 /// A listener on the device at the other end of the wire, at its IPv4 address.
@@ -374,7 +374,7 @@ fn cancelled_connects_and_accepts_leave_no_descriptor() {
         run(way, async move {
             let (clients, servers) = (group(way, &pd_to(addr)), group(way, &pd));
             let mut listener = servers.listen_cm(watched(way, &pd, listener));
-            // What stays: the descriptors of timers and of the sets of peers.
+            // The descriptors of timers and of the sets of peers stay.
             let started = Instant::now();
             let connecting = clients.connect_cm(addr, PATIENCE, b"");
             let (connected, arrival) = join(connecting, listener.accept()).await;

@@ -1,5 +1,5 @@
-//! Connecting over TCP on iWARP, where that leads to a connection by `rdma_cm`: peers that lie, die or are late,
-//! and strangers. What both crates share is tested in `verbs-channel`.
+//! Connecting over TCP on iWARP, where that leads to a connection by `rdma_cm`: peers that lie, die
+//! or are late, and strangers. The code that both crates share is tested in `verbs-channel`.
 
 use std::future::Future;
 use std::io::{Read as _, Write as _};
@@ -82,7 +82,7 @@ impl Peer {
     }
 }
 
-/// What a client with this request gets from a listener.
+/// The listener's answer to a client with this request.
 fn ask(
     prepared: &mut PreparedChannel,
     pd: &ProtectionDomain,

@@ -4,7 +4,7 @@
 //! of the wire, `VERBS_NETDEV` and `VERBS_PEER_NETDEV` are links that tests may break. Run all with
 //! `cargo xtask soft-roce test`, or on a device with `VERBS_DEVICE=mlx5_0 cargo test -- --ignored`.
 //!
-//! What a device cannot do is skipped by name: `SKIPPED test: reason`.
+//! Tests of features that a device lacks are skipped by name: `SKIPPED test: reason`.
 #![cfg(test)]
 #![expect(unsafe_code, reason = "posts with verbs_core, starts processes")]
 

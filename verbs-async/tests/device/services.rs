@@ -18,7 +18,7 @@ use crate::attaching;
 use crate::by_manager::pd_to;
 use crate::ends::{PATIENCE, WAYS, Way, buffer, events, run};
 
-/// What has to pass.
+/// The time that has to pass.
 const SOON: Duration = Duration::from_millis(100);
 
 fn endpoint(way: Way, pd: &ProtectionDomain) -> AsyncDatagrams {

@@ -167,7 +167,7 @@ impl Part {
 struct Calls {
     // All calls of the thread that marked.
     own: Vec<String>,
-    // Of all threads.
+    // Number of arms in all threads.
     arms: usize,
     events: usize,
 }
@@ -181,7 +181,7 @@ fn watch(test: &Test, way: Way) -> Option<Calls> {
     let mut child = Child::start(test, &format!("{way:?}"));
     child.line.is_slow();
     let watched = child.line.read();
-    // Of its own: other tests are watched at the same time.
+    // The file's name is unique, as other tests are watched at the same time.
     let trace = env::temp_dir().join(format!("verbs-async-{watched}"));
     let watcher = Command::new("strace")
         .args(["-f", "-y", "-x", "-s", "4", "-o"])

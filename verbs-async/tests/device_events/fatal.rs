@@ -1,4 +1,4 @@
-//! What fatal events end, watched and not; and a queue that cannot be polled.
+//! Fatal events, watched and not; and a queue that cannot be polled.
 
 use std::future::Future as _;
 use std::pin::pin;

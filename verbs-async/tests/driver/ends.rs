@@ -357,7 +357,7 @@ fn queue_is_not_armed_if_the_op_completes_before_its_sleep() {
     });
     assert!(bench.poll_with(key, &ends).is_ready());
     assert_eq!(bench.device.lock().armings, 0);
-    // Nor for one that was posted from the backlog and has completed unnoticed.
+    // The same holds for one that was posted from the backlog and has completed unnoticed.
     let keys = [1, 2].map(|id| bench.start(id));
     bench.complete([1]);
     let armings = bench.device.lock().armings;

@@ -8,7 +8,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::task::{RawWaker, RawWakerVTable, Waker};
 
-/// What happens to a waker.
+/// An event in the life of a waker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
     Clone,
@@ -29,23 +29,23 @@ pub(crate) fn waker(hook: impl Fn(Moment) + Send + Sync + 'static) -> Waker {
 fn raw(hook: Arc<Hook>) -> RawWaker {
     const VTABLE: RawWakerVTable = RawWakerVTable::new(
         |hook| {
-            // SAFETY: it is a waker's.
+            // SAFETY: the pointer is that of a living waker, which keeps the hook.
             let hook = ManuallyDrop::new(unsafe { owned(hook) });
             hook(Moment::Clone);
             raw(Arc::clone(&hook))
         },
         |hook| {
-            // SAFETY: it was a waker's, which is gone.
+            // SAFETY: the pointer was that of a waker which is gone, and hands its reference over.
             let hook = unsafe { owned(hook) };
             hook(Moment::Wake);
         },
         |hook| {
-            // SAFETY: it is a waker's.
+            // SAFETY: the pointer is that of a living waker, which keeps the hook.
             let hook = ManuallyDrop::new(unsafe { owned(hook) });
             hook(Moment::Wake);
         },
         |hook| {
-            // SAFETY: it was a waker's, which is gone.
+            // SAFETY: the pointer was that of a waker which is gone, and hands its reference over.
             let hook = unsafe { owned(hook) };
             hook(Moment::Drop);
         },

@@ -78,7 +78,7 @@ fn none_overtakes_the_line_but_in_its_own_share() {
     // One is in common, and it is for the batch.
     bench.send(1, 11);
     assert_eq!(bench.posted(), [0, 10]);
-    // What is returned to its own share is its own.
+    // Places returned to its own share are its own.
     bench.complete([10]);
     assert_eq!(bench.posted(), [0, 10, 11]);
     bench.send(1, 12);

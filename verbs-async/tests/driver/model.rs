@@ -58,7 +58,7 @@ struct World {
 }
 
 impl World {
-    /// Queues of three places, of which so many are their own, and so much room in common.
+    /// Queues of three places, of which `share` are their own, and `common` places in common.
     fn new(share: usize, common: usize) -> Self {
         Self {
             bench: Bench::with_shares(3, share, common),

@@ -51,7 +51,7 @@ fn backlog_blocks_no_other_queue_and_no_other_channel() {
     bench.start_on(1, bench.device.request(11, 0));
     bench.start_on(1, bench.device.request(12, 1));
     assert_eq!(bench.posted(), [0, 10, 11, 12]);
-    // Nor does a completion there make room here.
+    // A completion there makes no room here either.
     bench.complete([10, 11, 12]);
     assert_eq!(bench.posted(), [0, 10, 11, 12]);
 }

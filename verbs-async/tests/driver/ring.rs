@@ -67,10 +67,10 @@ pub(crate) struct FakeDevice {
 
 #[derive(Default)]
 pub(crate) struct State {
-    // Of each channel's two queues.
+    // Free places of each channel's two queues.
     pub(crate) free: Vec<[usize; 2]>,
     places: usize,
-    // Of those, the ones that are left of its share; and the room that all channels share.
+    // Places that are left of each channel's share.
     shares: Vec<[usize; 2]>,
     pub(crate) common: usize,
     is_held: bool,
@@ -117,7 +117,7 @@ pub(crate) struct Ticket {
 pub(crate) struct FakeRing(pub(crate) Arc<FakeDevice>);
 
 impl FakeDevice {
-    /// Channels whose two queues have this many places each, of which so many are their own: more
+    /// Channels whose two queues have this many places each, of which `share` are their own: more
     /// requests need some of the common room.
     pub(crate) fn with_shares(
         channels: usize,

@@ -44,7 +44,7 @@ impl Bench {
         Self::with_shares(places, usize::MAX / 2, 0)
     }
 
-    /// The same with so many places of their own, and so much room in common.
+    /// The same with `share` places of their own, and `common` places in common.
     pub(crate) fn with_shares(places: usize, share: usize, common: usize) -> Self {
         let device = FakeDevice::with_shares(2, places, share, common);
         let driver = Arc::new(Driver::new(FakeRing(Arc::clone(&device))));

@@ -73,7 +73,7 @@ impl Model {
         self.start_batch_on(channel, id, 1)
     }
 
-    /// The same, of an operation that takes so many places.
+    /// The same for an operation that takes `places` places.
     pub(crate) fn start_batch_on(&self, channel: usize, id: usize, places: usize) -> Task {
         let request = Request {
             places,

@@ -1,4 +1,5 @@
-//! What can be moved to other threads, and shared by them: a private field must not change that.
+//! Types that can be moved to other threads, and shared by them: a private field must not change
+//! that.
 
 use std::future;
 use std::time::Duration;

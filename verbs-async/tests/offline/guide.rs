@@ -19,7 +19,7 @@ fn quoted() -> Vec<String> {
     chains::quoted(section.split("\n# ").next().unwrap_or_default())
 }
 
-/// What a notifier of tokio returns that is made outside of a runtime, and within one without I/O.
+/// Errors of a notifier of tokio that is made outside of a runtime, and within one without I/O.
 fn of_tokio() -> [Error; 2] {
     let (descriptor, _other) = UnixStream::pair().expect("there are descriptors left");
     let outside = TokioNotifier::new(&descriptor);

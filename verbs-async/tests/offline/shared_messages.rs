@@ -21,7 +21,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// With this many receives, and a pool of as many blocks.
+    /// With this many receives, and a pool with a block for each.
     fn new(bench: &Bench, count: u32) -> (Self, SharedMessages) {
         let pd = bench.context.alloc_pd().unwrap();
         let pool = BufferPool::new(&pd, 64, count as usize).unwrap();

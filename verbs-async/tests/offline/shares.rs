@@ -20,7 +20,7 @@ const SENDS: usize = 3;
 const ROUNDS: usize = if cfg!(miri) { 2 } else { 10 };
 const WARM_UP: usize = if cfg!(miri) { 1 } else { 3 };
 
-/// What a round uses, and keeps for the next.
+/// Objects that a round uses, and keeps for the next.
 #[derive(Default)]
 struct Kept {
     buffers: Vec<OwnedBuffer>,

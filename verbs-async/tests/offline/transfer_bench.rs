@@ -1,4 +1,5 @@
-//! What tests of transfers share: two channels, timers, and a device that the test completes by hand.
+//! The fixture of tests of transfers: two channels, timers, and a device that the test completes by
+//! hand.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};

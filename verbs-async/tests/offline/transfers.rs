@@ -95,7 +95,7 @@ fn operations_in_the_backlog_only_are_rejected_and_their_channel_goes_on() {
         assert!(matches!(result, Err(Error::Rejected(found)) if found == reason));
     }
     assert_eq!((aborted(), pair.a.is_down(), pair.free()), (0, false, 9));
-    // What was behind them in the backlog is next.
+    // The requests behind them in the backlog are next.
     done(posted());
     for other in others {
         now(other).0.unwrap();
@@ -191,7 +191,7 @@ fn dropped_set_takes_its_channels_down_and_the_drain_releases_its_buffers() {
         let [a, b] = [pair.a.id(), pair.b.id()];
         with(|library| library.posted.clear());
         let transfer = pair.sends(&[a, a, a, b]);
-        // That of `b` has completed.
+        // The request of `b` has completed.
         done([*posted().last().unwrap()]);
         drop(transfer);
         assert_eq!(pair.a.down_reason(), Some(DownReason::Abandoned));
@@ -238,7 +238,7 @@ fn failed_operation_and_what_cannot_be_posted_are_reported() {
     let pair = Pair::new(&bench);
     let id = pair.a.id();
     let mut transfer = pair.sends(&[id, id, id]);
-    // Of another group.
+    // A channel of another group.
     let other = Pair::new(&bench);
     transfer.add(other.a.id(), pair.send());
     let mut task = Task::new(transfer.finish()).waits();

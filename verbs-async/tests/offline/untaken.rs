@@ -111,7 +111,7 @@ fn untaken_outcomes_delay_no_other_queue() {
                 ends_unasked(&bench);
             }
             let channel = &channels[usize::from(elsewhere)];
-            // Nor has its other queue.
+            // Its other queue has no room either.
             let other = others[usize::from(!matches!(begins, Kind::Receive))];
             let _there = [(); 2].map(|()| other.start(&peer, channel));
             let before = posts();

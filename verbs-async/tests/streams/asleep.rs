@@ -48,7 +48,7 @@ fn write_that_sends_earlier_data_is_woken_when_it_has_arrived() {
     let bench = Bench::new();
     let mut stream = met(&bench);
     let task = WakeCounter::new();
-    // One write with a credit, and then as many as there are blocks.
+    // One write with a credit, and then one for each block.
     assert!(write(&mut stream, &[1; 64], &task).is_ready());
     all_is_sent();
     assert!(write(&mut stream, &[2; 64], &task).is_ready());

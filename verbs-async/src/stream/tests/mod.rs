@@ -418,7 +418,7 @@ fn a_shutdown_is_not_confirmed_by_a_peer_that_was_dropped_without_reading() {
     assert!(left.end());
     settle(&mut left, &mut right, |_| false);
     assert_eq!(left.error, Some(StreamError::Reset));
-    // Nor if the data comes after the drop.
+    // The same holds if the data comes after the drop.
     let (mut left, mut right) = written(|left, right| {
         assert!(left.read() && right.read());
     });

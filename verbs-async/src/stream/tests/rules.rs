@@ -133,7 +133,7 @@ fn each_byte_of_a_hello_may_have_any_value() {
     }
 }
 
-/// Of the immediate of a message, too.
+/// The immediate of a message, too.
 #[test]
 fn each_byte_of_a_header_may_have_any_value() {
     let accepted = |kind: Kind, payload: &[u8]| {

@@ -15,7 +15,7 @@ use crate::ends::{WAYS, Way, connect, events, meet, narrow_pair, run};
 
 const DEFAULT: (usize, u16) = (16 << 10, 16);
 
-/// Writes bytes, this many at once, flushes, and reads as many.
+/// Writes `count` bytes, `at_once` at a time, flushes, and reads the same number.
 async fn exchange(mut stream: ByteStream, count: usize, at_once: usize) -> ByteStream {
     for bytes in BYTES[..count].chunks(at_once) {
         stream.write_all(bytes).await.unwrap();

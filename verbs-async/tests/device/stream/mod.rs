@@ -24,7 +24,7 @@ use verbs_harness::{begin, context};
 
 use crate::ends::{WAYS, Way, events, pair, run};
 
-/// Both ends of a stream, each with blocks of such a length and so many of them.
+/// Both ends of a stream, each with this number of blocks of this length.
 pub(super) fn streams(
     way: Way,
     left: (usize, u16),

@@ -454,7 +454,7 @@ impl World {
         assert!(self.held().is_empty(), "they never end");
         for channel in self.channels.iter().flatten() {
             let idle = [Queue::Send, Queue::Receive].map(|queue| channel.credits(queue));
-            // What the queue could not be polled for is not room yet.
+            // Room is free only once the queue has been polled for it.
             assert!(self.stuck || self.unsure || idle == self.idle);
         }
         // Buffers of abandoned operations are returned, too, after a poll.

@@ -1,4 +1,4 @@
-//! What happens to the channels of a group.
+//! Steps in the life of a group's channels.
 
 use proptest::prelude::{Just, Strategy, any};
 use proptest::{collection, prop_oneof};
