@@ -39,7 +39,7 @@ impl Address {
         gid: Gid::new([0; 16]),
     };
 
-    /// What the client sends last.
+    /// The client's last message.
     pub const DONE: [u8; 5] = *b"done\0";
 
     /// Encodes it for the wire.

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Permits as many descriptors as this process may have: each connection or file has one.
+/// Raises the limit of descriptors to this process's maximum: each connection or file has one.
 ///
 /// # Errors
 ///

@@ -77,7 +77,7 @@ impl<T, E: Into<Failure>> Context<T> for Result<T, E> {
 }
 
 /// Reads the options and runs `main`: 0 if it worked, 2 for options that make no sense, else 1; and
-/// then one line on standard error. What the libraries log goes there, too.
+/// then one line on standard error. The libraries' log goes there, too.
 pub fn run<O: Parser>(main: impl FnOnce(&O) -> Result<(), Failure>) -> ExitCode {
     log_to_stderr();
     let command = with_negative_numbers(O::command());

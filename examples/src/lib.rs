@@ -1,4 +1,5 @@
-//! What the example programs share: options, TCP to the peer, waiting, progress, and how they end.
+//! Code shared by the example programs: options, TCP to the peer, waiting, progress, and how they
+//! end.
 
 mod account;
 mod address;

@@ -1,4 +1,4 @@
-//! What the libraries log goes to standard error: above all what they had to leak.
+//! Prints the libraries' log to standard error: above all, the objects they had to leak.
 
 use std::io::{self, Write as _};
 

@@ -26,7 +26,7 @@ const HUGE_BITS: u8 = 21;
 pub enum MemoryKind {
     /// Ordinary memory
     Heap,
-    /// Huge pages of 2 MiB, as many as `vm.nr_hugepages` reserves
+    /// Huge pages of 2 MiB, which `vm.nr_hugepages` reserves
     Huge,
     /// A dmabuf of this host's memory, which the driver `udmabuf` makes
     Dmabuf,
@@ -45,11 +45,11 @@ struct Mapping {
 }
 
 impl Mapped {
-    /// Maps at least so many bytes.
+    /// Maps at least `len` bytes.
     ///
     /// # Errors
     ///
-    /// There is not so much memory of this kind.
+    /// There is not enough memory of this kind.
     pub fn new(kind: MemoryKind, len: usize) -> Result<Self, Failure> {
         let len = len.checked_next_multiple_of(HUGE).unwrap_or(len);
         let (memory, dmabuf) = map(kind, len).context(|| match kind {
@@ -64,7 +64,8 @@ impl Mapped {
         Ok(Self { mapping })
     }
 
-    /// Registers it for one device, with room for so many slices at once. The registration keeps it mapped.
+    /// Registers it for one device, with room for this number of slices at once. The registration
+    /// keeps it mapped.
     ///
     /// # Errors
     ///
@@ -84,7 +85,7 @@ impl Mapped {
             return Ok(SharedMemory::new(Arc::new(region), slices));
         };
         let (fd, iova) = (dmabuf.as_fd(), start.as_ptr().addr() as u64);
-        // SAFETY: as above; `owner` keeps the memory in its use.
+        // SAFETY: `owner` keeps the memory mapped, which is accessed as atomics only.
         let region = unsafe { pd.reg_dmabuf_mr(fd, 0, len, iova, access, owner) };
         let device = pd.context().device().name();
         let region =
@@ -97,8 +98,8 @@ impl Mapped {
     pub fn words(&self) -> &[AtomicU64] {
         let len = self.mapping.memory.len() / size_of::<AtomicU64>();
         let words = NonNull::slice_from_raw_parts(self.start().cast(), len);
-        // SAFETY: it is mapped as long as `self` lives, and accessed as atomics of this size. Devices
-        // have no part in Rust's memory model.
+        // SAFETY: the memory is mapped as long as `self` lives, and accessed as atomics of this
+        // size. Devices have no part in Rust's memory model.
         unsafe { words.as_ref() }
     }
 
@@ -149,6 +150,6 @@ fn dmabuf(len: usize) -> io::Result<(OwnedFd, OwnedFd)> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is new, and nothing else owns it.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     Ok((file, unsafe { OwnedFd::from_raw_fd(fd) }))
 }

@@ -1,4 +1,4 @@
-//! What operations cost a thread: processor time, instructions and allocations.
+//! The cost of operations to a thread: processor time, instructions and allocations.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub struct Meter {
     allocations: usize,
 }
 
-/// What each operation has cost, on average.
+/// The average cost of an operation.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Costs {
@@ -56,7 +56,7 @@ impl Meter {
         result
     }
 
-    /// What was measured, for each of so many operations.
+    /// The cost measured, divided by the number of operations.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "shown with few digits")]
     pub fn costs(&mut self, operations: u64) -> Costs {
@@ -107,7 +107,7 @@ mod tests {
         };
         let text = "3.0 us of CPU, instructions unavailable, 0.50 allocations";
         assert_eq!(meter.costs(10).to_string(), text);
-        // Of nothing: they are those of all.
+        // Without operations, the costs are the totals.
         assert!(meter.costs(0).to_string().ends_with(", 5.00 allocations"));
         let mut costs = meter.costs(1);
         costs.instructions = Some(1234.4);

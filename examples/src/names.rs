@@ -35,7 +35,7 @@ flags! {
     TM_CAPS: "" IBV_TM_CAP_RC;
 }
 
-/// What a device can do beyond 32 flags.
+/// Capabilities of a device beyond 32 flags.
 pub const DEVICE_CAPS_EX: &[(u64, &str)] = &[
     (c::IBV_DEVICE_RAW_SCATTER_FCS, "RAW_SCATTER_FCS"),
     (c::IBV_DEVICE_PCI_WRITE_END_PADDING, "PCI_WRITE_END_PADDING"),
@@ -48,7 +48,7 @@ pub const QP_TYPES: &[(u64, &str)] = &[
     (1 << c::IBV_QPT_RC.0, "SUPPORT_RC"),
 ];
 
-/// What raw packet queue pairs can do.
+/// Capabilities of raw packet queue pairs.
 pub const RAW_PACKET_CAPS: &[(u64, &str)] = &[
     (1, "C-VLAN stripping offload"),
     (2, "Scatter FCS offload"),
@@ -61,7 +61,7 @@ const fn after(prefix: &str, name: &'static str) -> &'static str {
     name.split_at(prefix.len()).1
 }
 
-/// What C's tools print for a code: a text, or that it is invalid.
+/// The output of C's tools for a code: a text, or that it is invalid.
 #[must_use]
 pub fn known(text: Option<impl Display>, invalid: &str) -> String {
     text.map_or_else(|| invalid.to_owned(), |text| text.to_string())

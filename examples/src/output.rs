@@ -1,4 +1,4 @@
-//! What goes to standard output.
+//! Standard output.
 
 use std::env;
 use std::fmt;

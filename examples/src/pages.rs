@@ -22,11 +22,11 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Maps and fills pages: so many, of so many bytes each.
+    /// Maps and fills `count` pages of `page_len` bytes each.
     ///
     /// # Errors
     ///
-    /// There is not so much memory of this kind.
+    /// There is not enough memory of this kind.
     ///
     /// # Panics
     ///

@@ -38,7 +38,7 @@ impl Pattern {
         let skip = offset % WORD;
         let mut bytes = Vec::with_capacity(skip + len + WORD);
         let mut index = (offset / WORD) as u64;
-        // By words, for the sake of builds without optimisation.
+        // Filling by words is fast without optimisation, too.
         while bytes.len() < skip + len {
             bytes.extend_from_slice(&self.word(index).to_le_bytes());
             index += 1;

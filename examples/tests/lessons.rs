@@ -1,5 +1,5 @@
-//! What makes a lesson one: short, of one file, without helpers, in the README and in the tests.
-//! And the head of a program names what to read first.
+//! A lesson is short, of one file, without helpers, in the README and in the tests. The head of a
+//! program names what to read first.
 #![cfg(test)]
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// What a lesson may depend on: these crates, and a runtime.
+/// Crates that a lesson may depend on: these, and a runtime.
 const CRATES: [&str; 5] = ["std", "verbs_core", "verbs_channel", "verbs_async", "tokio"];
 
 /// The name and the text of each lesson.
@@ -122,7 +122,7 @@ fn the_head_of_a_program_names_functions_that_exist() {
             .lines()
             .find_map(|line| line.strip_prefix("//! Read first: "));
         let head = head.unwrap_or_else(|| panic!("{name} does not say what to read first"));
-        // What is in backquotes: functions, each followed by its file if that is another one.
+        // Names in backquotes: functions, each followed by its file if that is another one.
         let mut functions = Vec::new();
         let check = |functions: &mut Vec<&str>, text: &str| {
             for function in functions.drain(..) {

@@ -52,14 +52,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What it fetched from the counter, and whether it was elected.
+/// Returns the number it fetched from the counter, and whether it was elected.
 fn client(
     id: u64,
     channel: &mut Channel,
     counter: RemoteMemoryRegion,
     elected: RemoteMemoryRegion,
 ) -> verbs_channel::Result<(Vec<u64>, bool)> {
-    // What the number was before comes into a buffer of this side.
+    // The number's old value is written to a local buffer.
     let mut before = channel.pd().reg_mr(vec![0_u64])?;
     let mut fetched = Vec::new();
     for _ in 0..ADDITIONS {

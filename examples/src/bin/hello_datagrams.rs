@@ -1,7 +1,7 @@
 //! Datagrams: one endpoint for any number of peers, without connections.
 //!
-//! A datagram is one packet, and may be lost. What the peer's endpoint is must be known to send to it;
-//! each datagram that comes has its sender's.
+//! A datagram is one packet, and may be lost. The peer's endpoint must be known to send to it; each
+//! datagram that comes has its sender's.
 #![expect(clippy::print_stdout, reason = "a lesson prints what it did")]
 
 use std::error::Error;

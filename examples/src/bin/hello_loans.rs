@@ -1,6 +1,6 @@
 //! A stream of blocks through a few buffers that are used again and again: loans.
 //!
-//! What is posted in a scope is borrowed until the scope ends. A loan comes back earlier: when its
+//! Buffers posted in a scope are borrowed until the scope ends. A loan comes back earlier: when its
 //! operation has completed, its element is handed back, to be filled and lent again. Here 100
 //! blocks are written to the peer through two elements: one is in flight while the other is filled.
 #![expect(clippy::print_stdout, reason = "a lesson prints what it did")]

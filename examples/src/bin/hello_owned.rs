@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let completed = left.wait_completed(TIMEOUT).ok_or("no send completed")?;
         completed.result?;
     }
-    // By ticket, here in the reverse order.
+    // Wait by ticket, here in the reverse order.
     for (ticket, word) in receives.into_iter().zip(WORDS).rev() {
         let completed = right.wait(ticket, TIMEOUT)?.ok_or("no message came")?;
         completed.result?;

@@ -1,8 +1,8 @@
 //! Several operations in flight at once, on buffers that are borrowed: a scope.
 //!
-//! A scope has the shape of `std::thread::scope`. What is posted in it borrows its buffers until
-//! the scope ends, and the scope ends when the device is done with all of them, however the closure
-//! ends: by returning, by an error, or by a panic.
+//! A scope has the shape of `std::thread::scope`. An operation posted in it borrows its buffers
+//! until the scope ends, and the scope ends when the device is done with all of them, however the
+//! closure ends: by returning, by an error, or by a panic.
 #![expect(clippy::print_stdout, reason = "a lesson prints what it did")]
 
 use std::error::Error;

@@ -11,14 +11,15 @@ use verbs_channel::verbs_core::{Context, ProtectionDomain};
 use verbs_channel::{Channel, DownReason, Error, ErrorChain, PollStrategy, Result};
 
 fn open() -> Result<ProtectionDomain> {
-    // The first device with an active port. By its name: `Device::by_name("mlx5_0")?.open()?`.
+    // The first device with an active port; one of a given name:
+    // `Device::by_name("mlx5_0")?.open()?`.
     let context = Context::first_active()?;
     println!("using {}", context.device().name());
     Ok(context.alloc_pd()?)
 }
 
 fn accept(pd: &ProtectionDomain, listener: &TcpListener) -> Result<Channel> {
-    let sleeps = PollStrategy::Notify { after: 1000 }; // after so many empty polls
+    let sleeps = PollStrategy::Notify { after: 1000 }; // after this many empty polls
     let prepared = Channel::builder(pd).strategy(sleeps).build()?; // not connected yet
     prepared.accept(listener, Duration::from_secs(60))
 }

@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let notice = scope.post_receive(ScatterElement::empty())?;
         // A plain write first, which has no completion at the peer.
         left.write(note.gather_element(..4)?, remote.slice(100..)?)?;
-        // What was written before an immediate, on the same channel, is there when it arrives.
+        // Writes posted before an immediate, on the same channel, are in place when it arrives.
         let rest = Outgoing::write(note.gather_element(4..)?, remote.slice(104..)?);
         left.run(rest.immediate(100))?;
         Ok::<_, verbs_channel::Error>(notice.spin_poll()?)

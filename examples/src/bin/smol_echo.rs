@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// What a server waits for.
+/// The event that a server waits for.
 enum Next {
     Came(Async<TcpStream>),
     Left,

@@ -27,7 +27,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The device has no room for so many connections, or cannot send such messages.
+    /// The device has no room for the connections, or cannot send such messages.
     pub fn new(options: &Options, device: &Device, events: &CqEvents) -> Result<Self, Failure> {
         let &Options { size, window, .. } = options;
         let asked = Asked { size, window };

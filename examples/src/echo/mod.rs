@@ -51,7 +51,7 @@ pub struct Options {
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
     max_clients: u32,
 
-    /// Server: end when so many clients have come and gone
+    /// Server: end when this many clients have come and gone
     #[arg(long, value_name = "COUNT")]
     clients: Option<u64>,
 

@@ -30,7 +30,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The device has no room for so many clients.
+    /// The device has no room for the clients.
     pub fn new(options: &Options, device: &Device, events: &CqEvents) -> Result<Self, Failure> {
         Ok(Self {
             options: options.clone(),
@@ -93,7 +93,7 @@ impl Server {
         beside(stream, echo(channel, asked, echoed), parted, sleep).await
     }
 
-    /// Whether as many clients as the options ask for have been served.
+    /// Whether the number of clients in the options have been served.
     #[must_use]
     pub fn is_done(&self) -> bool {
         let gone = self.gone.load(Ordering::Relaxed);
@@ -135,9 +135,9 @@ impl Server {
     }
 }
 
-/// Sends back the messages in their order, until the channel fails. As many receives are posted as
-/// the client has messages in flight. An answer is sent from the buffer of its message, which the
-/// buffer of an earlier answer replaces.
+/// Sends back the messages in their order, until the channel fails. One receive is posted for each
+/// message that the client has in flight. An answer is sent from the buffer of its message, which
+/// the buffer of an earlier answer replaces.
 async fn echo(channel: AsyncChannel, asked: Asked, echoed: &Moved) -> Result<(), Failure> {
     let (size, window) = asked.numbers()?;
     let pool = BufferPool::new(channel.pd(), size, 2 * window)?;

@@ -40,12 +40,12 @@ pub enum Step {
     },
     /// Get the value.
     Get {
-        /// Of this key.
+        /// The key to get.
         key: Vec<u8>,
     },
 }
 
-/// What was done, and how long it took.
+/// The operation that was done, and how long it took.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
     puts: u64,

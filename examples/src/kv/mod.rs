@@ -1,4 +1,4 @@
-//! What clients and server of a key-value store share: messages, records, and a load.
+//! Code shared by clients and server of a key-value store: messages, records, and a load.
 
 pub mod load;
 mod protocol;

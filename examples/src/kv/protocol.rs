@@ -84,12 +84,12 @@ pub enum Request<'a> {
     },
     /// Requests where the value is; the client reads it itself.
     Get {
-        /// Of this key.
+        /// The key.
         key: &'a [u8],
     },
     /// Removes a value.
     Delete {
-        /// Of this key.
+        /// The key.
         key: &'a [u8],
     },
     /// Requests the keys, in order.
@@ -206,7 +206,7 @@ pub enum Reply {
     NotFound,
     /// Keys, in order.
     Keys {
-        /// As many keys as fit.
+        /// The keys that fit.
         keys: Vec<Vec<u8>>,
         /// Whether there are more keys after them.
         more: bool,
@@ -358,7 +358,8 @@ mod tests {
                 }
             }
         }
-        // Of lengths that agree: puts with and without a value, gets, deletes, lists, a farewell.
+        // Messages with lengths that agree: puts with and without a value, gets, deletes, lists, a
+        // farewell.
         assert_eq!(read, 2 * 2 + 2 + 2 + 3 + 3);
     }
 

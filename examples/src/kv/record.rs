@@ -16,7 +16,7 @@ pub const CHECKSUM: usize = WORD;
 const LENGTHS: usize = 2 * WORD;
 const HEADER: usize = 3 * WORD;
 
-/// What a reader sees.
+/// A record as a reader sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a reader has an answer to each")]
 pub enum Seen<'a> {
@@ -28,7 +28,7 @@ pub enum Seen<'a> {
     Other,
 }
 
-/// The length of a slot for values of at most so many bytes.
+/// The length of a slot for values of at most `max_value` bytes.
 #[must_use]
 pub const fn slot_len(max_value: usize) -> usize {
     (HEADER + MAX_KEY + max_value).next_multiple_of(WORD)

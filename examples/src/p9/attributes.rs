@@ -58,7 +58,7 @@ pub(super) fn put_file_system(node: &Node, to: &mut Writer<'_>) -> Result<(), Er
     to.put(&short(about.f_namemax))
 }
 
-/// What `Setattr` asks for.
+/// The changes that `Setattr` asks for.
 pub(super) fn changes(request: &Request<'_>) -> Result<Changes, Errno> {
     let &Request::Setattr {
         valid,

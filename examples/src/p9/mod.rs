@@ -9,9 +9,9 @@
 //! is renamed or linked meanwhile. Only files and directories are opened. Whatever is done is done as
 //! the user that runs the server: a client's user names and numbers are ignored.
 //!
-//! Of three crates with a server for this protocol, `p9` and `rs9p` resolve names with `..` and slashes
-//! in them, and have neither read-only trees nor a codec of their own; `jetstream_9p` brings an RPC framework
-//! along.
+//! Three other crates have a server for this protocol: `p9` and `rs9p` resolve names with `..` and
+//! slashes in them, and have neither read-only trees nor a codec of their own; `jetstream_9p`
+//! brings an RPC framework along.
 
 mod attributes;
 mod request;

@@ -1,4 +1,4 @@
-//! What a client asks for: the T-messages that Linux sends, to and from bytes.
+//! Requests of a client: the T-messages that Linux sends, to and from bytes.
 
 use rustix::io::Errno;
 

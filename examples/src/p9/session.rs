@@ -26,7 +26,7 @@ const NO_FID: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Session {
     tree: Arc<Tree>,
-    // What the buffers hold, and what the client has agreed to. Zero until then.
+    // The longest message, which the client has agreed to. Zero until then.
     max_size: u32,
     size: u32,
     fids: HashMap<u32, Fid>,
@@ -38,7 +38,7 @@ struct Fid {
     is_open: bool,
 }
 
-/// What came is no message of this session: there is nothing to answer.
+/// The bytes are no message of this session: there is nothing to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
@@ -70,12 +70,12 @@ impl Session {
 
     /// Does what a message asks for, and writes the answer into `answer`. Returns the answer's length.
     ///
-    /// `answer` has at least as many bytes as the session's messages may have. A request that fails is
-    /// answered with its error.
+    /// `answer` has room for the longest message of the session. A request that fails is answered
+    /// with its error.
     ///
     /// # Errors
     ///
-    /// What came is no message: the connection is of no use any more.
+    /// The bytes are no message: the connection is of no use any more.
     pub fn answer(&mut self, message: &[u8], answer: &mut [u8]) -> Result<usize, Violation> {
         let (size, number, tag) = header(message).ok_or(Violation::Size)?;
         if usize::try_from(size) != Ok(message.len()) {

@@ -224,7 +224,7 @@ impl Tree {
         u64::from(major ^ own_major).rotate_left(52) ^ u64::from(minor ^ own_minor).rotate_left(40)
     }
 
-    /// Puts entries from this offset on into the buffer, as many as fit. Returns their length.
+    /// Puts the entries from this offset on that fit into the buffer. Returns their length.
     pub(super) fn entries(
         &self,
         dir: &Node,

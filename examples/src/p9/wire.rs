@@ -27,7 +27,7 @@ pub struct Text<'a>(pub &'a [u8]);
 #[expect(clippy::exhaustive_structs, reason = "nothing but its bytes")]
 pub struct Data<'a>(pub &'a [u8]);
 
-/// What identifies a file: its kind, a version that changes with its contents, and a number of its own.
+/// Identifies a file: its kind, a version that changes with its contents, and a number of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Qid {

@@ -14,7 +14,7 @@ pub(super) struct Buffers {
     send: MemoryRegion<Vec<u8>>,
     receive: SharedRegion<Vec<u8>>,
     size: usize,
-    /// What comes before a message: the header of a datagram.
+    /// Length of the header before a message in a datagram.
     header: usize,
     page: usize,
 }
@@ -105,7 +105,7 @@ fn fill(page: &mut [u8], mark: bool) {
 }
 
 fn page_size() -> Result<usize, Failure> {
-    // SAFETY: it takes a number and touches no memory.
+    // SAFETY: `sysconf` takes a number and touches no memory.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).context(|| "cannot read the size of a page")
 }

@@ -29,7 +29,7 @@ pub(super) struct Game<'b> {
     posted: u32,
     received: u32,
     sent: u32,
-    /// What must complete before the next send: C's `pending`.
+    /// Operations that must complete before the next send: C's `pending`.
     underway: u64,
 }
 
@@ -172,7 +172,7 @@ impl<'b> Game<'b> {
     }
 }
 
-/// What a completion was about.
+/// Name of the operation that has completed.
 const fn doing(wr_id: u64) -> &'static str {
     match wr_id {
         SEND => "sending",

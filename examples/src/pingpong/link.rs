@@ -36,7 +36,7 @@ impl Link {
                 if is_short(qp.cap().max_inline_data) {
                     request = request.inline();
                 }
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises that the buffers stay until the request completes.
                 unsafe { qp.post_send(&mut request) }
             }
             Self::Datagrams { qp, handle, peer } => {
@@ -45,7 +45,8 @@ impl Link {
                 if is_short(qp.cap().max_inline_data) {
                     request = request.inline();
                 }
-                // SAFETY: the caller's promise, and the handle goes after the queue pair.
+                // SAFETY: the caller promises that the buffers stay until the request completes;
+                // the handle goes after the queue pair.
                 unsafe { qp.post_send(&mut request) }
             }
         }
@@ -61,9 +62,9 @@ impl Link {
         request: &mut ReceiveWorkRequest<'_>,
     ) -> Result<(), PostError> {
         match self {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that the buffers stay until the receive completes.
             Self::Connected(qp) => unsafe { qp.post_receive(request) },
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that the buffers stay until the receive completes.
             Self::Datagrams { qp, .. } => unsafe { qp.post_receive(request) },
         }
     }

@@ -5,7 +5,7 @@ use verbs_core::MaximumTransferUnit;
 
 use crate::Common;
 
-/// What all ping-pongs have.
+/// Options of all ping-pongs.
 #[derive(Args, Clone, Debug)]
 #[group(skip)]
 #[non_exhaustive]
@@ -35,7 +35,7 @@ pub struct Options {
     pub chk: bool,
 }
 
-/// What those over a connection have besides.
+/// Further options of those over a connection.
 #[derive(Args, Clone, Debug)]
 #[group(skip)]
 #[non_exhaustive]

@@ -128,7 +128,7 @@ fn a_copy_whose_sender_or_receiver_is_killed_is_resumed() {
             why.contains("the peer is gone") && why.contains("--resume"),
             "{why}"
         );
-        // What is there stays: it is the beginning of the file.
+        // The part that was copied stays: it is the beginning of the file.
         let kept = fs::read(&part).unwrap();
         assert!(!kept.is_empty() && bytes.starts_with(&kept));
         // The rest would take long here: it is a shorter file with the same beginning.

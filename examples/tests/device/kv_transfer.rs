@@ -13,7 +13,7 @@ use crate::program::Program;
 
 const KV_TRANSFER: &str = env!("CARGO_BIN_EXE_kv_transfer");
 
-/// The pages of a request that ends early are free after so many milliseconds.
+/// The pages of a request that ends early are free after this many milliseconds.
 const FREE_MS: f64 = 1000.0;
 
 /// 128 pages, 512 KiB a request.
@@ -46,7 +46,7 @@ fn number(output: &str, before: &str, after: &str) -> f64 {
     rest.split_once(after).unwrap().0.trim().parse().unwrap()
 }
 
-/// The end of decode, after so many requests: checks what must always hold. Returns its output.
+/// The end of decode, after `requests` requests: checks what must always hold. Returns its output.
 fn ends(decode: Program, requests: u32, early: Range<u32>) -> String {
     let output = decode.succeeds();
     assert!(
@@ -90,7 +90,7 @@ fn half_inside() -> (String, String) {
     (format!("{here},{here}"), format!("{there},{here}"))
 }
 
-/// Waits until so many bytes have left an interface from now on.
+/// Waits until this many bytes have left an interface from now on.
 fn moves(program: &Program, netdev: &str, bytes: u64) {
     let file = format!("/sys/class/net/{netdev}/statistics/tx_bytes");
     let sent = || -> u64 { fs::read_to_string(&file).unwrap().trim().parse().unwrap() };

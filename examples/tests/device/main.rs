@@ -319,7 +319,7 @@ fn kv_client_reports_that_its_server_is_gone() {
     assert_server_is_gone(&client.fails());
 }
 
-/// By the device, whose request fails, or by the connection over which the peers met.
+/// The end shows on the device, whose request fails, or on the connection over which the peers met.
 fn assert_server_is_gone(why: &str) {
     let by_card = why.contains("the peer is gone");
     let by_connection = why.contains("the peer closed the connection");
@@ -330,7 +330,7 @@ fn assert_server_is_gone(why: &str) {
 #[ignore = "needs an RDMA device"]
 fn server_that_dies_before_its_reply_is_detected() {
     let _test = begin!(iwarp lacks "sends that wait for a receive");
-    // Of the clients of the one, another has filled the store before.
+    // Another client has filled the store of one of them before.
     for (client, last) in [(KV_STORE, 3), (ASYNC_KV, 2)] {
         let server = Program::serve(KV_STORE, &[]);
         let common = ["--timeout", "3600"];

@@ -186,7 +186,7 @@ fn a_tree_is_copied_to_a_mount_and_back() {
         return;
     };
     let mount = server.mount();
-    // By several at once, to one directory each.
+    // Several write at once, to one directory each.
     thread::scope(|threads| {
         for part in 0..4 {
             let (server, mount) = (&server, &mount);
@@ -204,7 +204,7 @@ fn a_tree_is_copied_to_a_mount_and_back() {
             });
         }
     });
-    // What else there is.
+    // The remaining operations.
     fs::rename(mount.path("dir-0/file-3"), mount.path("moved")).unwrap();
     fs::hard_link(mount.path("moved"), mount.path("second")).unwrap();
     symlink("/etc/passwd", mount.path("link")).unwrap();

@@ -100,7 +100,7 @@ impl Client {
         self.send(part, &request).await;
     }
 
-    /// Reads the whole file, with as many requests in flight as there may be.
+    /// Reads the whole file, with the allowed number of requests in flight.
     async fn read(&mut self) -> Vec<u8> {
         let mut file = vec![0; LEN];
         let parts = file.chunks_mut(COUNT as usize).zip(0_u16..);
@@ -123,7 +123,7 @@ impl Client {
     }
 }
 
-/// What a process has pinned, in KiB.
+/// Memory that a process has pinned, in KiB.
 fn pinned(process: u32) -> usize {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
@@ -163,7 +163,7 @@ fn a_client_that_is_killed_with_requests_in_flight_leaves_nothing_behind() {
         assert_eq!(child.line.read(), "busy");
         assert!(pinned(process) > before.1);
         child.kill();
-        // What is left is counted after the first, of which the server keeps threads.
+        // Counting starts after the first client, as the server keeps threads from then on.
         let ended = format!("client {number} ");
         server.program.prints(&format!("{ended}is here"));
         server.program.waits_for(|| {

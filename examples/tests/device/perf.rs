@@ -17,7 +17,7 @@ fn measured(words: &[&str]) -> String {
     output
 }
 
-/// Runs it, and asserts that so many operations were measured and none was lost.
+/// Runs it, and asserts that this many operations were measured and none was lost.
 fn measures(words: &str, operations: u64) {
     let words: Vec<&str> = words.split_whitespace().collect();
     let json = measured(&words);

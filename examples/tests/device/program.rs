@@ -122,7 +122,7 @@ impl Program {
         self.printed().contains(this)
     }
 
-    /// What it has printed so far.
+    /// Its output so far.
     pub(crate) fn printed(&self) -> String {
         self.out.text()
     }

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use crate::Options;
 use crate::connection::Connection;
 
-/// Runs the load with so many tasks on the connection of each client.
+/// Runs the load with `tasks` tasks on the connection of each client.
 pub(crate) async fn run(
     options: &Options,
     load: &Load,

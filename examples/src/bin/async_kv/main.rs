@@ -16,8 +16,8 @@ use crate::connection::Connection;
 
 /// Store small values on the server of `kv_store`, and read them from its memory, with async code
 ///
-/// Requests are messages, one after the other; values are read with RDMA reads, as many at the same
-/// time as there are tasks. The server is that of `kv_store`.
+/// Requests are messages, one after the other; values are read with RDMA reads, one at a time for
+/// each task. The server is that of `kv_store`.
 #[derive(Debug, Parser)]
 #[command(name = "async_kv", after_help = EXAMPLES)]
 struct Options {
@@ -48,7 +48,7 @@ enum Command {
         #[command(flatten)]
         load: Load,
 
-        /// How many tasks share the connection of each client; each does as many operations
+        /// How many tasks share the connection of each client; each does that number of operations
         #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
         tasks: u32,
     },
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
 }
 
 impl Options {
-    /// A group for so many connections.
+    /// A group for `connections` connections.
     fn group(&self, connections: u32) -> Result<AsyncGroup, Failure> {
         let device = examples::open(&self.common)?;
         let pd = device.alloc_pd()?;

@@ -1,4 +1,4 @@
-//! What a client does to the server's memory: atomics, a read, a write.
+//! A client's requests on the server's memory: atomics, a read, a write.
 #![expect(unsafe_code, reason = "posts work requests")]
 
 use std::thread;

@@ -34,11 +34,11 @@ struct Options {
     #[command(flatten)]
     common: Common,
 
-    /// Server: wait for so many clients, each thread counts as one
+    /// Server: wait for this many clients, each thread counts as one
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1024))]
     clients: u16,
 
-    /// Client: be so many clients at once, each with its own connection
+    /// Client: be this many clients at once, each with its own connection
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
 

@@ -41,11 +41,11 @@ struct Options {
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     lost_after: u64,
 
-    /// Server: end when so many clients have come and gone
+    /// Server: end when this many clients have come and gone
     #[arg(long, value_name = "COUNT")]
     clients: Option<u64>,
 
-    /// Server: lose one datagram in so many on purpose
+    /// Server: lose one datagram in this many on purpose
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     lose: Option<u64>,
 

@@ -1,4 +1,4 @@
-//! What is in a datagram: the number of the client, that of the datagram, and a pattern.
+//! The contents of a datagram: the number of the client, that of the datagram, and a pattern.
 
 use examples::{Context as _, Failure, Pattern};
 

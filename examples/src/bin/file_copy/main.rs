@@ -79,7 +79,7 @@ fn main() -> ExitCode {
 }
 
 impl Options {
-    /// A channel for so many blocks in flight, not connected yet.
+    /// A channel for `window` blocks in flight, not connected yet.
     fn prepare(&self, pd: &ProtectionDomain, window: u16) -> Result<PreparedChannel, Failure> {
         let prepared = Channel::builder(pd)
             .port_num(self.common.ib_port)

@@ -8,7 +8,7 @@ use verbs_channel::verbs_core::{QueuePairEndpoint, RemoteMemoryRegion};
 const MAX_NAME: usize = 240;
 /// Blocks are within these bounds, in bytes.
 pub(crate) const BLOCK: std::ops::RangeInclusive<u32> = 512..=8 << 20;
-/// And so many of them are in flight.
+/// Blocks that may be in flight.
 pub(crate) const WINDOW: std::ops::RangeInclusive<u16> = 1..=256;
 
 pub(crate) fn hello() -> Hello {

@@ -33,7 +33,7 @@ struct Options {
     #[arg(long, value_name = "DIRECTORY", default_value = ".")]
     dir: PathBuf,
 
-    /// Server: end when so many clients have come and gone
+    /// Server: end when this many clients have come and gone
     #[arg(long, value_name = "COUNT")]
     clients: Option<u64>,
 

@@ -22,7 +22,7 @@ use crate::{Body, Options, file_body};
 /// Clients at the same time.
 const MAX_CLIENTS: u32 = 64;
 
-/// Serves until as many clients as the options ask for have left, or no more connect in time.
+/// Serves until the number of clients in the options have left, or no more connect in time.
 pub(crate) async fn serve(options: &Options) -> Result<(), Failure> {
     let common = &options.common;
     let dir = fs::canonicalize(&options.dir).await;

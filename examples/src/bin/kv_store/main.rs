@@ -26,7 +26,7 @@ struct Options {
     #[command(flatten)]
     common: Common,
 
-    /// Server: end when so many clients have come and gone
+    /// Server: end when this many clients have come and gone
     #[arg(long, value_name = "COUNT")]
     clients: Option<u64>,
 

@@ -42,7 +42,7 @@ struct Server<'o> {
     group: ChannelGroup,
     pool: BufferPool,
     store: Store,
-    // By their number in the group.
+    // Clients by their number in the group.
     clients: HashMap<ChannelId, Client>,
     joined: Receiver<Joined>,
     joining: (Sender<Joined>, u32),
@@ -51,7 +51,7 @@ struct Server<'o> {
     bad: u64,
 }
 
-/// Serves until as many clients as the options ask for have left, or no more connect in time.
+/// Serves until the number of clients in the options have left, or no more connect in time.
 pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
     let common = &options.common;
     let context = examples::open(common)?;

@@ -44,7 +44,7 @@ struct Rail<'o> {
     incoming: Option<IncomingMessages>,
 }
 
-/// What the rails of a request share.
+/// State shared by the rails of a request.
 struct Request<'d> {
     generation: u64,
     options: &'d Options,

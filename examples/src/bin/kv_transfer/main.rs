@@ -30,7 +30,7 @@ struct Options {
     #[command(flatten)]
     common: Common,
 
-    /// Use these RDMA devices, each for a rail; as many on both sides [default: that of -d]
+    /// Use these RDMA devices, each for a rail; the same number on both sides [default: that of -d]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     devices: Vec<String>,
 
@@ -85,7 +85,7 @@ struct Order {
     generation: u64,
     pages: Range<usize>,
     immediate: u32,
-    /// The immediate comes with every so many pages.
+    /// The immediate comes with every `each` pages.
     each: usize,
     timeout: Duration,
 }

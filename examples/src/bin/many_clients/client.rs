@@ -211,7 +211,7 @@ impl Part<'_> {
         self.request(id)
     }
 
-    /// Sends the next requests of a connection, as many as its window permits.
+    /// Sends the next requests of a connection, up to its window.
     fn request(&mut self, id: ChannelId) -> Result<(), Failure> {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Ok(());

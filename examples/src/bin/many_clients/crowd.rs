@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Options;
 
-/// What a process reports, a line each.
+/// Reports of a process, a line each.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
     /// All of its connections are open. It waits for a line before it begins.
@@ -41,7 +41,7 @@ impl Drop for Part {
     }
 }
 
-/// What comes from the process of this number: a report, or why it ended.
+/// A report from the process of this number, or why it ended.
 type Came = (u32, Result<Report, Failure>);
 
 /// Runs all processes, the server being on this host.

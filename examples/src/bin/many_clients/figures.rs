@@ -1,4 +1,4 @@
-//! What the server measures: memory, requests, and the time to join and to leave.
+//! The server's measurements: memory, requests, and the time to join and to leave.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -30,9 +30,9 @@ pub(crate) struct Figures {
 /// Bytes in use.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
-    /// By this process.
+    /// Memory of this process.
     process: u64,
-    /// By all of this machine, kernel included.
+    /// Memory of the whole machine, kernel included.
     machine: u64,
 }
 
@@ -55,7 +55,7 @@ impl Figures {
         })
     }
 
-    /// Records that a client has joined, so that there are so many.
+    /// Records that a client has joined, so that there are `count` clients.
     pub(crate) fn joined(&mut self, took: Duration, count: usize) -> Result<(), Failure> {
         self.joins.push(took);
         if count < self.next {

@@ -1,7 +1,7 @@
 //! Many clients on one shared receive queue and one completion queue.
 //!
-//! Read first: `run`, `take` and `reply` in `server.rs`. What a message looks like is in `plan.rs`, and
-//! how the client starts, slows down and kills its processes is in `crowd.rs`.
+//! Read first: `run`, `take` and `reply` in `server.rs`. `plan.rs` has the messages, and `crowd.rs`
+//! shows how the client starts, slows down and kills its processes.
 
 mod client;
 mod crowd;
@@ -38,7 +38,7 @@ struct Options {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     in_flight: Option<u32>,
 
-    /// Server: end when so many connections have come and gone
+    /// Server: end when this many connections have come and gone
     #[arg(long, value_name = "COUNT")]
     clients: Option<u64>,
 

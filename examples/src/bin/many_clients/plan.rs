@@ -1,4 +1,4 @@
-//! What the two ends agree on: requests, answers and their contents.
+//! The protocol of the two ends: requests, answers and their contents.
 //!
 //! ```text
 //! 0         8         12        16

@@ -43,7 +43,8 @@ struct Server<'o> {
 
 type Joined = Result<ConnectedMember, Failure>;
 
-/// Serves until as many connections as the options ask for have come and gone, or no more come in time.
+/// Serves until the number of connections in the options have come and gone, or no more come in
+/// time.
 pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
     let common = &options.common;
     let context = examples::open(common)?;

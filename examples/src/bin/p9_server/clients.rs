@@ -96,7 +96,7 @@ impl Clients {
     ///
     /// # Errors
     ///
-    /// The failure, if so many have come one after the other that it is no client's.
+    /// Returns the failure if too many have come one after the other to blame the clients.
     pub(crate) async fn failed(&mut self, failure: Failure) -> Result<(), Failure> {
         self.failures += 1;
         if self.failures == MAX_FAILURES {
@@ -118,7 +118,7 @@ impl Clients {
     }
 }
 
-/// So many clients in turn that cannot be accepted end the server.
+/// Number of clients in turn that cannot be accepted before the server ends.
 const MAX_FAILURES: u32 = 20;
 /// How long it then waits for the next client.
 const PAUSE: Duration = Duration::from_millis(100);

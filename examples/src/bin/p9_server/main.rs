@@ -1,7 +1,7 @@
 //! A file server over RDMA that Linux mounts, in safe Rust.
 //!
-//! Read first: `serve` in `rdma.rs`, thirty lines from a message to its answer. What the messages mean is
-//! in `../../p9`.
+//! Read first: `serve` in `rdma.rs`, thirty lines from a message to its answer. The messages are
+//! defined in `../../p9`.
 
 mod clients;
 mod rdma;

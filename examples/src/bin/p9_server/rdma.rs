@@ -1,7 +1,7 @@
 //! Over RDMA: a message is a send, and so is its answer.
 //!
-//! The kernel's client has as many requests in flight as its mount option `rq` permits, and fails when
-//! one finds no receive. So a receive is posted again before its answer is sent.
+//! The mount option `rq` bounds the requests that the kernel's client has in flight; the client
+//! fails when one finds no receive. So a receive is posted again before its answer is sent.
 
 use std::collections::VecDeque;
 use std::iter;

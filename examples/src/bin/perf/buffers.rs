@@ -41,7 +41,7 @@ impl<'m> Buffers<'m> {
         self.slice(self.memory.arrives(conn, number))
     }
 
-    /// What the operation with this number sends, writes or fetches into.
+    /// The buffer that the operation with this number sends, writes or fetches into.
     #[inline]
     pub(crate) fn ours(&self, conn: usize, number: u64) -> Result<OwnedBuffer, Failure> {
         let memory = self.memory;
@@ -74,8 +74,8 @@ impl<'m> Buffers<'m> {
         })
     }
 
-    /// Verifies a connection's message with this number, which has arrived with so many bytes in one of its
-    /// receives. Returns the buffer, for another receive.
+    /// Verifies a connection's message with this number, which has arrived in one of its receives.
+    /// Returns the buffer, for another receive.
     #[inline]
     pub(crate) fn verify_received(
         &self,

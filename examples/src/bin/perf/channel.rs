@@ -23,7 +23,7 @@ struct Channels<'m> {
     group: ChannelGroup,
     ids: Vec<ChannelId>,
     conns: HashMap<ChannelId, usize>,
-    // What a sleep has found.
+    // Result of a sleep.
     found: Option<Found>,
     buffers: Buffers<'m>,
     plan: &'m Plan,

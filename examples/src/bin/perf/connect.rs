@@ -13,7 +13,7 @@ use crate::buffers::Buffers;
 use crate::messages;
 use crate::plan::Plan;
 
-/// What a side sends before it connects.
+/// A side's message before it connects.
 #[derive(Serialize, Deserialize)]
 struct Offer<E> {
     ends: Vec<E>,

@@ -62,7 +62,7 @@ struct Connections<'m> {
     qps: Vec<Qp>,
     // Those of `rdma_cm`, which end when they are dropped.
     _connections: Vec<Option<Connection>>,
-    // By its number, which connection a queue pair is.
+    // The connection of each queue pair, by the queue pair's number.
     conns: HashMap<u32, usize>,
     srq: Option<SharedReceiveQueue>,
     cq: CompletionQueue,
@@ -75,7 +75,7 @@ struct Connections<'m> {
     armed: bool,
 }
 
-/// What a `wr_id` is about: a receive, the connection, and a number.
+/// Parts of a `wr_id`: whether it is a receive's, the connection, and a number.
 const RECEIVE: u64 = 1 << 63;
 const CONN: u32 = 44;
 const NUMBER: u64 = (1 << CONN) - 1;
@@ -372,23 +372,21 @@ fn receive(memory: &Memory, to: Receiver<'_>, conn: usize, number: u64) -> Resul
     let mut element = Sge::from(memory.region.element(start..end)?);
     let wr_id = RECEIVE | (conn as u64) << CONN | number;
     let mut request = ReceiveWorkRequest::new(&mut element).wr_id(wr_id);
-    // The memory is a shared region, which is never borrowed, outlives the queue pairs and the shared
-    // receive queue, and is of their protection domain.
     let posted = match to {
         Receiver::Prepared(qp) => {
-            // SAFETY: as above.
+            // SAFETY: the memory is a shared region, which is never borrowed and outlives its queues.
             unsafe { qp.post_receive(&mut request) }
         }
         Receiver::Own(qp) => {
-            // SAFETY: as above.
+            // SAFETY: the memory is a shared region, which is never borrowed and outlives its queues.
             unsafe { qp.post_receive(&mut request) }
         }
         Receiver::Shared(srq) => {
-            // SAFETY: as above.
+            // SAFETY: the memory is a shared region, which is never borrowed and outlives its queues.
             unsafe { srq.post_receive(&mut request) }
         }
         Receiver::Datagrams(qp) => {
-            // SAFETY: as above.
+            // SAFETY: the memory is a shared region, which is never borrowed and outlives its queues.
             unsafe { qp.post_receive(&mut request) }
         }
     };
@@ -416,7 +414,8 @@ impl Link for Connections<'_> {
                 if !signaled {
                     request = request.unsignaled();
                 }
-                // SAFETY: as in `post_on`, and the handle goes after the queue pair.
+                // SAFETY: the memory is a shared region, which is never borrowed and outlives the
+                // queue pairs; the handle goes after the queue pair.
                 unsafe { qp.post_send(&mut request) }?;
             }
         }
@@ -461,7 +460,7 @@ impl Link for Connections<'_> {
             return Ok(true);
         };
         if !self.armed {
-            // What came before it was armed causes no event: it is polled for first.
+            // Completions from before it was armed cause no event, so poll for them first.
             self.cq.req_notify(false)?;
             self.armed = true;
             return Ok(true);

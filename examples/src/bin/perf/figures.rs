@@ -1,4 +1,4 @@
-//! What was measured, as a table for people or as JSON.
+//! The measurements, as a table for people or as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,14 +16,14 @@ use crate::plan::Plan;
 #[serde(into = "Vec<(u64, u64)>", try_from = "Vec<(u64, u64)>")]
 pub(crate) struct Times(Histogram<u64>);
 
-/// What a side has measured.
+/// The measurements of a side.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Figures {
     operations: u64,
     nanoseconds: u64,
     /// Messages of the peer that did not arrive here.
     lost: u64,
-    /// Of how many ways each time is.
+    /// The times, and how many ways each of them covers.
     times: Option<(Times, u32)>,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Latency<'a> {
         self.number += 1;
     }
 
-    /// What was measured, of operations of which each went so many ways in its time.
+    /// The measurements, if the time of each operation covers `ways` ways.
     pub(crate) fn figures(self, ways: u32) -> Figures {
         Figures {
             times: Some((self.times, ways)),
@@ -164,7 +164,8 @@ impl Figures {
         ])
     }
 
-    /// How many operations took up to so many microseconds, and longer than those before.
+    /// Upper bounds in microseconds, and how many operations took at most that and more than the
+    /// bound before.
     fn histogram(&self) -> Vec<(f64, u64)> {
         let Some((Times(times), ways)) = &self.times else {
             return Vec::new();
@@ -267,7 +268,7 @@ mod tests {
         plan: Plan,
     }
 
-    /// Operations that took so many nanoseconds.
+    /// Figures of operations that took these times in nanoseconds.
     fn figures(took: impl Iterator<Item = u64>, ways: u32) -> Figures {
         let mut times = Times::new().unwrap();
         let mut operations = 0;
@@ -281,7 +282,7 @@ mod tests {
         }
     }
 
-    /// What is recorded of each below 2,048 ns is exact.
+    /// Times below 2,048 ns are recorded exactly.
     #[test]
     fn percentiles_are_those_of_the_samples() {
         let all = figures((1..=1000).rev(), 1);
@@ -299,9 +300,9 @@ mod tests {
         let ("stdev", stdev) = latency[7] else {
             panic!("{latency:?}");
         };
-        // That of 1..=n is the root of (n² - 1) / 12.
+        // The standard deviation of 1..=n is the root of (n² - 1) / 12.
         assert!((stdev - 0.288_674_99).abs() < 1e-8, "{stdev}");
-        // Of a round trip, a way is half.
+        // One way is half of a round trip.
         let halves = figures((1..=1000).map(|half| 2 * half), 2)
             .latency()
             .unwrap();

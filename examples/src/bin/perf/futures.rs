@@ -38,7 +38,7 @@ struct Connection<'m> {
     received: Cell<u64>,
 }
 
-/// What a connection sends with.
+/// The sending half of a connection.
 enum Sender {
     Channel(AsyncChannel),
     Datagrams(AsyncDatagrams, DatagramEndpoint),
@@ -62,7 +62,7 @@ enum Source {
 /// As long as a peer may measure.
 const FOREVER: Duration = Duration::from_secs(2 * 86_400);
 
-/// What the peer has posted, once it is done.
+/// The operations that the peer has posted, once it is done.
 pub(crate) type Theirs = watch::Receiver<Option<Vec<u64>>>;
 
 /// Runs a side on a runtime, until it has ended, the peer is gone, or nothing has happened for too long.
@@ -239,7 +239,7 @@ async fn side(
     Ok(figures)
 }
 
-/// Each connection with as many operations in flight as it may have.
+/// Keeps each connection's allowed number of operations in flight.
 async fn bandwidth(connections: &[Connection<'_>], plan: &Plan) -> Result<Figures, Failure> {
     let times = plan.times_each().then(Times::new).transpose()?;
     let times = times.map(RefCell::new);
@@ -331,8 +331,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Posts until so many were posted or until the deadline, and waits for all. Records how long each was in
-    /// flight, if that is wanted.
+    /// Posts up to this number or until the deadline, and waits for all. Records how long each was
+    /// in flight, if that is wanted.
     async fn window(
         &self,
         limit: u64,

@@ -112,7 +112,7 @@ impl Asker<'_> {
         Ok(latency.figures(1))
     }
 
-    /// As many requests in flight on each connection as there may be.
+    /// Keeps the allowed number of requests in flight on each connection.
     async fn bandwidth(&self) -> Result<Figures, Failure> {
         let plan = self.plan;
         let windows = |limit: u64, deadline: Option<Instant>| {

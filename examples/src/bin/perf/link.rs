@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use examples::Failure;
 
-/// What each connection has done so far.
+/// Progress of each connection.
 #[derive(Debug)]
 pub(crate) struct Counts {
     /// Operations of ours that were posted, and of these, how many have completed.

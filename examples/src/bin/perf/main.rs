@@ -70,7 +70,7 @@ fn main() -> ExitCode {
             let theirs = messages::receive(&frames)?;
             ours.with(theirs)?.print(&plan, options.json)
         } else {
-            // What is wrong with the device is found before a client comes.
+            // Faults of the device are found before a client comes.
             let _device = examples::open(&options.common)?;
             let listener = Listener::bind(options.common.port)?;
             say(format_args!("waiting on TCP port {}", listener.port()))?;

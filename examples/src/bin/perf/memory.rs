@@ -26,7 +26,7 @@ pub(crate) struct Memory {
 
 /// Where a message of the peer has arrived.
 pub(crate) enum Arrived<'b> {
-    /// In the receive of this connection with this number, with so many bytes.
+    /// In a receive: the connection, its number, and the length.
     Receive(usize, u64, usize),
     /// In memory of the library: a block of its pool.
     Block(&'b [u8]),
@@ -35,10 +35,10 @@ pub(crate) enum Arrived<'b> {
 /// A byte that is in no place before something arrives there.
 const STALE: u8 = 0xff;
 
-/// So many datagrams in a row may be lost.
+/// Number of datagrams in a row that may be lost.
 const MOST_LOST: u64 = 1 << 20;
 
-/// What each place is a multiple of.
+/// Each place is a multiple of this.
 const LINE: usize = 64;
 
 impl Memory {
@@ -85,7 +85,7 @@ impl Memory {
                 this.region.write(this.out(conn, place as u64), &bytes)?;
             }
             if plan.op.is_atomic() {
-                // What the first operation finds, unless it is to be wrong.
+                // The value that the first operation finds, unless it is to be wrong.
                 let start = u64::from(plan.corrupt.is_some());
                 let counter = this.arrives(conn, 0);
                 this.region.write(counter, &start.to_ne_bytes())?;
@@ -159,8 +159,8 @@ impl Memory {
         self.plan.op == Op::Write && !self.plan.bandwidth
     }
 
-    /// Verifies the length of a connection's message with this number, and its bytes if that is wanted. What
-    /// is written is verified where no other write can follow it.
+    /// Verifies the length of a connection's message with this number, and its bytes if that is
+    /// wanted. Written bytes are verified where no other write can follow.
     #[inline]
     pub(crate) fn verify_received(
         &self,
@@ -193,8 +193,8 @@ impl Memory {
         }
     }
 
-    /// Verifies what was sent, of which so many messages have arrived before. Of datagrams, some are lost, and some
-    /// are late: others have overtaken them, and they seemed lost.
+    /// Verifies a sent message, after `arrived` others. Some datagrams are lost, and some are late:
+    /// others have overtaken them, and they seemed lost.
     fn verify_send(&self, conn: usize, arrived: u64, bytes: &[u8]) -> Result<(), Failure> {
         if !self.plan.datagrams {
             return is_right(conn, arrived, bytes);
@@ -207,15 +207,15 @@ impl Memory {
         is_right(conn, number, bytes)
     }
 
-    /// The mark of the write with this number has arrived: verifies the one before. Of this one, other bytes
-    /// may be on their way.
+    /// The mark of the write with this number has arrived: verifies the one before. Other bytes of
+    /// this one may be on their way.
     pub(crate) fn verify_before(&self, number: u64) -> Result<(), Failure> {
         let before = number.checked_sub(1);
         before.map_or(Ok(()), |before| self.verify_written(0, before))
     }
 
-    /// Verifies what the peer's writes have left, of so many: the last of those that it polled for, as the
-    /// others were verified when the next one arrived; of others as many as could be in flight.
+    /// Verifies the bytes left by the peer's `posted` writes: the last of those that it polled for,
+    /// as the others were verified when the next one arrived; else those that could be in flight.
     pub(crate) fn verify_left(&self, conn: usize, posted: u64) -> Result<(), Failure> {
         let left = match self.plan.op {
             Op::Write | Op::WriteImm if self.plan.bandwidth => self.out as u64,
@@ -292,9 +292,9 @@ impl Memory {
     }
 }
 
-/// The number of a datagram, of which so many arrived before and so many were lost; and how many are lost then.
-/// If it is none of those that may come now, it should be the next one. While some are lost, one that comes twice
-/// passes for a late one.
+/// The number of a datagram, after `arrived` arrived and `lost` were lost; and how many are lost
+/// then. If it is none of those that may come now, it should be the next one. While some are lost,
+/// one that comes twice passes for a late one.
 fn arrived_as(arrived: u64, lost: u64, is_it: impl Fn(u64) -> bool) -> (u64, u64) {
     let next = arrived + lost;
     if let Some(number) = (next..next + MOST_LOST).find(|number| is_it(*number)) {

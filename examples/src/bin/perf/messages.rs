@@ -1,4 +1,4 @@
-//! What the sides send each other over TCP from the plan on: a message, or why the sender has failed.
+//! Messages between the sides over TCP, from the plan on: data, or why the sender has failed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is measured: the client's options, which the server gets from it.
+//! The plan of a measurement: the client's options, which the server gets from it.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ pub(crate) enum Layer {
     Tcp,
 }
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     /// Measure this operation
@@ -76,7 +76,7 @@ pub(crate) struct Plan {
     #[arg(short = 't', long, value_name = "COUNT", value_parser = value_parser!(u32).range(1..=8192))]
     pub(crate) depth: Option<u32>,
 
-    /// With --bandwidth: as many connections
+    /// With --bandwidth: this many connections
     #[arg(short, long, value_name = "COUNT", default_value_t = 1, value_parser = value_parser!(u32).range(1..=4096))]
     pub(crate) qps: u32,
 
@@ -89,8 +89,9 @@ pub(crate) struct Plan {
     #[arg(long)]
     pub(crate) bidirectional: bool,
 
-    /// Verify every byte at both ends; slow, and not with --h2. With --bandwidth, of --op write and write-imm
-    /// the last operations of each connection, as many as can be in flight: they write over those before
+    /// Verify every byte at both ends; slow, and not with --h2. With --bandwidth, of --op write and
+    /// write-imm only the last operations of each connection that can be in flight: they write over
+    /// those before
     #[arg(short, long)]
     pub(crate) check: bool,
 
@@ -108,8 +109,8 @@ pub(crate) struct Plan {
     #[arg(long)]
     pub(crate) srq: bool,
 
-    /// With --layer stream or tcp: each operation is a request of HTTP/2, with a body of so many bytes, and
-    /// its response
+    /// With --layer stream or tcp: each operation is a request of HTTP/2, with a body of --size
+    /// bytes, and its response
     #[arg(long)]
     pub(crate) h2: bool,
 
@@ -195,7 +196,7 @@ impl Plan {
         if layer.is_stream() && op != Op::Send {
             return misuse(format!("a stream has no --op {op}, only send"));
         }
-        // Whether so many operations can be in flight.
+        // Whether more than one operation can be in flight.
         let has_depth = self.bandwidth && (self.h2 || !layer.is_stream());
         if self.depth.is_some() && !has_depth {
             return misuse(format!(
@@ -264,7 +265,7 @@ impl Plan {
         self.duration.is_none().then(|| self.iters.unwrap_or(1000))
     }
 
-    /// Whether so many operations since `start` are enough.
+    /// Whether `count` operations since `start` are enough.
     pub(crate) fn is_over(&self, count: u64, start: Instant) -> bool {
         match self.duration() {
             Some(duration) => start.elapsed() >= duration,
@@ -326,7 +327,7 @@ impl Plan {
         self.op.is_received() && !self.srq
     }
 
-    /// Fails if a datagram cannot have as many bytes.
+    /// Fails if a message is longer than `max`, the most that a datagram can have.
     pub(crate) fn check_datagram(&self, max: u32) -> Result<(), Failure> {
         let size = self.size;
         if size <= max {

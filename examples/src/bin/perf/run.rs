@@ -13,7 +13,7 @@ use crate::memory::{Memory, mark_of};
 use crate::messages;
 use crate::plan::{Op, Plan};
 
-/// A side has posted so many operations on each connection, and all have completed.
+/// Number of operations that a side has posted on each connection, all of which have completed.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Done {
     pub(crate) posted: Vec<u64>,
@@ -27,9 +27,9 @@ pub(crate) struct Side<'r, L> {
     frames: &'r Frames,
     is_client: bool,
     counts: Counts,
-    // Of each connection, whether its last operation has a completion of its own.
+    // Whether the last operation of each connection has a completion of its own.
     signaled: Vec<bool>,
-    // One of so many has one.
+    // One of this many operations has a completion.
     period: u64,
     patience: Patience<'r>,
 }
@@ -168,7 +168,7 @@ impl<'r, L: Link> Side<'r, L> {
         Ok(())
     }
 
-    /// As many operations in flight as there may be.
+    /// Keeps the allowed number of operations in flight.
     fn bandwidth(&mut self) -> Result<Figures, Failure> {
         self.window(self.plan.warm_up(), None, None)?;
         let mut times = self.plan.times_each().then(Times::new).transpose()?;
@@ -186,8 +186,8 @@ impl<'r, L: Link> Side<'r, L> {
         Ok(Figures::bandwidth(sent, took).timed(times))
     }
 
-    /// Posts until each connection has posted so many, or until the deadline, and waits for all. Records how
-    /// long each was in flight, if that is wanted.
+    /// Posts up to this number on each connection, or until the deadline, and waits for all.
+    /// Records how long each was in flight, if that is wanted.
     fn window(
         &mut self,
         limit: u64,
@@ -266,7 +266,7 @@ impl<'r, L: Link> Side<'r, L> {
         }
     }
 
-    /// Whether the peer has sent over TCP, as seen after so many polls that found nothing. The peer may
+    /// Whether the peer has sent over TCP, looked at once in a number of empty polls. The peer may
     /// measure for as long as it wants.
     #[inline]
     fn peer_is_done(&mut self, idle: &mut u32) -> Result<bool, Failure> {

@@ -109,8 +109,8 @@ async fn side<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     Ok(figures)
 }
 
-/// Each stream with as many bytes as it takes. The time is that until the peer has confirmed that it has read
-/// the last of them: what was written may still be on its way.
+/// Writes to each stream all the bytes it takes. The time ends when the peer has confirmed that it
+/// has read the last of them: written bytes may still be on their way.
 async fn bandwidth<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     ends: &mut [Ends<R, W>],
     plan: &Plan,
@@ -228,7 +228,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Ends<R, W> {
 const MORE: u8 = 0;
 const LAST: u8 = 1;
 
-/// Writes messages until there were so many or the time is over, and at least one.
+/// Writes messages up to their number or until the time is over, and at least one.
 async fn write_all<W: AsyncWrite + Unpin>(
     write: &mut W,
     plan: &Plan,

@@ -35,7 +35,8 @@ pub(crate) fn measure(common: &Common, plan: &Plan, frames: &Frames) -> Result<F
 }
 
 impl Link {
-    /// That of the first GID that is an IPv4 address; if a GID was asked for, of those of its network link.
+    /// The address of the first GID that is an IPv4 address; if a GID was asked for, of those of
+    /// its network link.
     fn of(context: &Context, common: &Common) -> Result<Self, Failure> {
         let ports = match common.ib_port {
             Some(port) => port..=port,

@@ -126,7 +126,7 @@ impl<'o> Client<'o> {
         }
     }
 
-    /// Posts all requests of a run, so many at a time, and waits for them.
+    /// Posts all requests of a run in batches, and waits for them.
     fn transfer(&mut self, run: &Run) -> Result<Duration, Failure> {
         let (pieces, size, pattern) = (self.pieces(), run.size, run.pattern());
         let len = run.len().unwrap_or(0);
@@ -207,7 +207,7 @@ impl Line<'_> {
     }
 }
 
-/// What is to be done, with a pattern of its own each.
+/// The runs, each with a pattern of its own.
 fn runs(options: &Options) -> Vec<Run> {
     let sizes = if options.size.is_empty() {
         &DEFAULT_SIZES

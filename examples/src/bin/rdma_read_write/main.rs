@@ -18,8 +18,8 @@ use server::Server;
 /// Write, read, and send with immediates between two processes, and check every byte at both ends
 ///
 /// The client asks for one run after the other; the server checks what came, and that nothing else
-/// was touched. What is sent lies in pieces, which a list of elements puts together; several
-/// requests are posted at once, and only the last of them is signalled.
+/// was touched. The data lies in pieces, which a list of elements puts together; several requests
+/// are posted at once, and only the last of them is signalled.
 #[derive(Debug, Parser)]
 #[command(name = "rdma_read_write", after_help = EXAMPLES)]
 struct Options {
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// A queue pair of either side, with room for so many requests to send and to receive.
+/// A queue pair of either side, with room for these numbers of requests to send and to receive.
 fn prepare(
     pd: &ProtectionDomain,
     cq: &CompletionQueue,

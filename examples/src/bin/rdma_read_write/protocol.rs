@@ -4,7 +4,7 @@ use examples::{Hello, Pattern};
 use serde::{Deserialize, Serialize};
 use verbs_core::{QueuePairEndpoint, RemoteMemoryRegion, WcOpcode};
 
-/// What memory holds before anything comes to it.
+/// Fills memory before anything is written to it.
 pub(crate) const STALE: u8 = 0xa5;
 
 /// The client's first message: what it needs.
@@ -22,7 +22,7 @@ pub(crate) struct Offer {
     pub(crate) endpoint: QueuePairEndpoint,
 }
 
-/// What the client asks for then.
+/// The client's next request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
     Prepare(Run),
@@ -30,7 +30,7 @@ pub(crate) enum Order {
     Bye,
 }
 
-/// What the server answers, to each order but the last.
+/// The server's answer to each order but the last.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Ready,
@@ -67,7 +67,7 @@ impl Operation {
         }
     }
 
-    /// What the server's receives complete with, if it takes receives.
+    /// Opcode of the server's completed receives, if it takes receives.
     pub(crate) const fn completes_as(self) -> Option<WcOpcode> {
         match self {
             Self::Write | Self::Read => None,

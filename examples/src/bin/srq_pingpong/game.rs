@@ -37,7 +37,7 @@ pub(crate) struct Game<'b> {
     pub(crate) sent: u32,
     /// Sends that were posted: no more than the peer waits for, so that none is in flight at the end.
     pub(crate) begun: u32,
-    /// What must complete before the next send of each queue pair: C's `pending`.
+    /// Operations that must complete before the next send of each queue pair: C's `pending`.
     pub(crate) underway: Vec<u64>,
 }
 
@@ -164,7 +164,7 @@ impl Game<'_> {
     }
 }
 
-/// What a completion was about.
+/// Name of the operation that has completed.
 const fn doing(wr_id: u64) -> &'static str {
     match wr_id & (RECEIVE | SEND) {
         SEND => "sending",

@@ -206,7 +206,7 @@ fn connect(
     }
 }
 
-/// There are as many on the wire however many queue pairs there are: the rest is zeros.
+/// The number on the wire is the same for any number of queue pairs: the rest is zeros.
 fn send_addresses(peer: &Peer, ours: &[Address]) -> Result<(), Failure> {
     let none = std::iter::repeat(&Address::NONE);
     let all = ours.iter().chain(none).take(MAX_QP as usize);

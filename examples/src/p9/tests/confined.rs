@@ -1,4 +1,4 @@
-//! What a client can't reach or change, whatever it asks for.
+//! Files that a client can't reach or change, whatever it asks for.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
