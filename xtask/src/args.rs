@@ -63,7 +63,7 @@ impl Args {
         asked
     }
 
-    /// What to do about missing packages: `--yes`, `--no-install`, or neither.
+    /// The policy on missing packages: `--yes`, `--no-install`, or neither.
     pub(crate) fn policy(&mut self) -> Result<Policy, Error> {
         match (self.flag("--yes"), self.flag("--no-install")) {
             (true, true) => Err(self.usage("`--yes` and `--no-install` contradict each other")),

@@ -1,4 +1,4 @@
-//! What this project needs from the system, beside what soft-RoCE does.
+//! Packages that this project needs, beside those of soft-RoCE.
 
 use std::env;
 use std::fs;
@@ -10,7 +10,7 @@ use soft_roce::packages::{entries, library_dirs};
 
 use crate::process::{succeeds, which};
 
-/// What building the workspace needs.
+/// Packages for building the workspace.
 pub(crate) const BUILD: [Need; 5] = [
     Need::new(
         "a C compiler (cc)",
@@ -44,8 +44,8 @@ pub(crate) const BUILD: [Need; 5] = [
     ),
 ];
 
-/// What the device tests need beside soft-RoCE: C's programs, and tools to break links and count
-/// calls.
+/// Packages for the device tests, beside soft-RoCE: C's programs, and tools to break links and
+/// count calls.
 pub(crate) const DEVICE_TESTS: [Need; 5] = [
     Need::new(
         "ibv_devinfo and ibv_rc_pingpong",

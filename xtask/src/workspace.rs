@@ -165,7 +165,7 @@ fn artifact(line: &str) -> Option<Artifact> {
     })
 }
 
-/// What is in nested objects under these keys.
+/// The value in nested objects under these keys.
 pub(crate) fn at<'a>(json: &'a JsonValue, keys: &[&str]) -> Option<&'a JsonValue> {
     keys.iter().try_fold(json, |json, key| {
         let object: &HashMap<String, JsonValue> = json.get()?;

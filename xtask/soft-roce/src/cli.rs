@@ -69,7 +69,7 @@ as they are; what it writes is lost on exit, except for the results.
 Exit codes of this program: 2 wrong usage, 124 timeout, 125 the guest failed, 126 and 127 the
 command cannot be run.";
 
-/// What was asked for.
+/// The command line, parsed.
 #[derive(Debug, Default)]
 struct Request {
     command: String,
@@ -214,7 +214,7 @@ fn shell(name: &str, options: Options) -> Result<ExitCode, Error> {
     attached(options, vec![shell])
 }
 
-/// What `args` ask for; `None` is help.
+/// The request in `args`; `None` is help.
 fn parse(mut args: Vec<OsString>) -> Result<Option<Request>, Error> {
     let end = args.iter().position(|arg| arg == "--");
     let mut after = end.map(|end| args.split_off(end)).unwrap_or_default();

@@ -104,7 +104,7 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// 1, or 2 guests on one wire, each with one device.
     pub hosts: u8,
-    /// What to do about missing packages.
+    /// The policy on missing packages.
     pub install: Policy,
     /// The guest's kernel: a package, or the start of a version; the distribution's unless set.
     pub kernel: Option<String>,
@@ -177,7 +177,7 @@ impl Options {
     }
 }
 
-/// What to run.
+/// A command to run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Command {
@@ -204,7 +204,7 @@ impl Command {
     }
 }
 
-/// What a run ends with whose time is over, as `timeout` has it.
+/// Exit code of a run whose time is over, as of `timeout`.
 pub(crate) const TIMED_OUT: i32 = 124;
 
 /// Runs `command` where an RDMA device is, with its output shown as it comes.
@@ -222,7 +222,7 @@ pub fn run(options: &Options, command: &Command) -> Result<i32, Error> {
     }
 }
 
-/// What [`run`] needs of the system, to be installed before anything else is done.
+/// Packages that [`run`] needs, to be installed before anything else is done.
 #[must_use]
 pub fn needs(options: &Options) -> Vec<Need> {
     match choose(options) {

@@ -35,9 +35,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Root {
     Already,
-    /// By sudo without a password.
+    /// As root, by sudo without a password.
     Sudo,
-    /// By sudo that asks for one.
+    /// As root, by sudo that asks for a password.
     SudoAsking,
 }
 
@@ -194,7 +194,7 @@ fn wait(
 ) -> Result<i32, Error> {
     let deadline = limit.map(|limit| (Instant::now() + limit, limit));
     let pid = Pid::from_child(&child);
-    // What it has started gets it, too. A process that has just gone needs no signal.
+    // Its children get the signal, too. A process that has just gone needs no signal.
     let send = |signal: Signal| match own_group {
         true => drop(rustix::process::kill_process_group(pid, signal)),
         false => signal_tree(pid.as_raw_pid().cast_unsigned(), signal),
@@ -389,7 +389,7 @@ fn check_nodes(driver: Driver) -> Result<(), Error> {
         let dir = fs::read_dir("/sys/class/infiniband_verbs")
             .into_iter()
             .flatten();
-        // Of these devices: a container need not have those of others.
+        // Names of these devices only: a container need not have those of others.
         let mut names = dir.filter_map(|entry| {
             let entry = entry.ok()?;
             let device = fs::read_to_string(entry.path().join("ibdev")).ok()?;

@@ -26,7 +26,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// How long the reader of the last line has.
 const LAST_LINE: Duration = Duration::from_secs(1);
 
-/// What goes to the start of a line, and clears it.
+/// Goes to the start of a line, and clears it.
 const CLEAR: &str = "\r\x1b[K";
 
 static SCREEN: Screen = Screen {
@@ -68,7 +68,7 @@ impl Progress {
         Self { id }
     }
 
-    /// What the step does now: `3 of 9, NAME`.
+    /// Sets the step's current action: `3 of 9, NAME`.
     pub fn doing(&self, what: &str) {
         let mut steps = SCREEN.lock();
         steps.doing(|step| step.id == self.id, what);
@@ -155,7 +155,7 @@ pub(crate) fn ask_for_bar(command: &mut Command) {
     }
 }
 
-/// What is in cargo's bar: `12/60: syn, quote` in `Building [==>    ] 12/60: syn, quote`.
+/// The text of cargo's bar: `12/60: syn, quote` in `Building [==> ] 12/60: syn, quote`.
 pub(crate) fn cargo_bar(text: &str) -> Option<String> {
     let text = without_escapes(text);
     let (_, what) = text.split_once("] ")?;
@@ -207,7 +207,7 @@ impl Screen {
     }
 }
 
-/// What is at work, the innermost last.
+/// Running steps, the innermost last.
 #[derive(Debug)]
 struct Steps {
     all: Vec<Step>,
@@ -284,7 +284,7 @@ impl Steps {
         }
     }
 
-    /// The line for a terminal of so many columns.
+    /// The line for a terminal of `columns` columns.
     ///
     /// The cursor stays in front of it, so that what another process prints replaces it.
     fn on_terminal(&self, now: Instant, columns: usize) -> Option<String> {

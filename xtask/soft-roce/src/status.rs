@@ -1,4 +1,4 @@
-//! What this machine offers for soft-RoCE and soft-iWARP, and what is missing.
+//! This machine's support for soft-RoCE and soft-iWARP, and the missing parts.
 
 use std::fs;
 use std::path::Path;

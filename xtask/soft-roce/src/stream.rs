@@ -9,7 +9,7 @@ use crate::progress;
 
 pub use crate::process::{End, Limits};
 
-/// What a child prints.
+/// Output of a child.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Text<'a> {
@@ -103,7 +103,7 @@ fn error_lines(pending: &mut Vec<u8>, errors: &mut impl FnMut(&str)) {
     while let Some(end) = pending.iter().position(is_end) {
         let mut is_bar = pending[end] == b'\r';
         let length = match (is_bar, pending.get(end + 1)) {
-            // What comes next decides.
+            // The next bytes decide.
             (true, None) => return,
             (true, Some(b'\n')) => {
                 is_bar = false;
@@ -116,7 +116,7 @@ fn error_lines(pending: &mut Vec<u8>, errors: &mut impl FnMut(&str)) {
         match progress::cargo_bar(&line).filter(|_| is_bar) {
             Some(what) => progress::doing(&what),
             None if is_bar => {}
-            // What cargo clears its bar with.
+            // Cargo clears its bar with this.
             None => errors(line.trim_start_matches("\x1b[K")),
         }
     }

@@ -148,7 +148,7 @@ fn set_up(driver: Driver, netdev: &str) -> Result<(), Error> {
     up.map_err(|errno| refused(driver, &format!("set {netdev} up"), errno))
 }
 
-/// What is there already need not be made.
+/// An object that exists already need not be made.
 fn existing(made: Result<(), Errno>) -> Result<(), Errno> {
     match made {
         Err(Errno::EXIST) => Ok(()),
@@ -235,7 +235,7 @@ fn link_exists(name: &str) -> bool {
     Path::new("/sys/class/net").join(name).exists()
 }
 
-/// What the kernel refused, why, and what to do.
+/// The operation that the kernel refused, the reason, and the remedy.
 fn refused(driver: Driver, what: &str, errno: Errno) -> Error {
     let hint: &str = match errno {
         Errno::PERM | Errno::ACCESS => {

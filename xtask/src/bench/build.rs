@@ -35,7 +35,7 @@ exit $code
 /// Dependencies that take longer, in one of the profiles, have a row of their own.
 const LONG: f64 = 2.0;
 
-/// What each of those is for.
+/// The purpose of each of those.
 const REASONS: [(&str, &str); 20] = [
     (
         "verbs-sys",
@@ -124,13 +124,13 @@ struct Tree {
     dir: PathBuf,
 }
 
-/// What one build took.
+/// The cost of one build.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Build {
     whole: f64,
     /// The time that processors were busy with it.
     processors: f64,
-    /// That of the compiler, for each dependency.
+    /// The compiler's time for each dependency.
     packages: BTreeMap<String, f64>,
 }
 
@@ -167,7 +167,7 @@ impl Tree {
     fn cargo(&self, args: &[&str], label: &str) -> Result<(), Error> {
         let mut command = workspace::cargo(args);
         command.current_dir(&self.dir);
-        // What else is set would make it another build.
+        // These variables would make it another build.
         for variable in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_JOBS"] {
             command.env_remove(variable);
         }

@@ -12,7 +12,7 @@ use crate::process::quietly;
 /// Callgrind runs a program fifty times slower; these take a second.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What one run of a program came to.
+/// The counts of one run of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Counts {
     /// Instructions outside the stand-in for libibverbs.

@@ -25,7 +25,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Of C's operation and ours, in turns. None where the kernel counts no processor time.
+    /// Measures C's operation and ours in turns. None where the kernel counts no processor time.
     pub(super) fn measure(
         operations: [Timed<'_>; 2],
         dir: &Path,

@@ -58,11 +58,11 @@ pub(super) struct Contest {
     pub(super) contenders: Vec<Contender>,
 }
 
-/// What was measured of a contest: of each contender, the figure of each round that it ended well.
+/// The result of a contest: each contender's figure of each round that it ended well.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Outcome {
     figures: Vec<Vec<Option<f64>>>,
-    /// What each contender printed in these rounds.
+    /// Output of each contender in these rounds.
     lines: Vec<Vec<Vec<String>>>,
 }
 
@@ -90,7 +90,7 @@ impl Outcomes {
 }
 
 impl Outcome {
-    /// How much more of something a long run has than a short one, for each of so many operations.
+    /// The difference between a long run and a short one, divided by `operations`.
     pub(super) fn difference(&self, short: usize, long: usize, operations: u64) -> Option<Spread> {
         let pairs = self.figures.get(long)?.iter().zip(self.figures.get(short)?);
         #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
@@ -223,14 +223,14 @@ struct Turn {
     round: usize,
 }
 
-/// What has come of the runs so far.
+/// Results of the runs so far.
 struct Tally<'c> {
     contests: &'c [Contest],
     turns: Vec<Turn>,
     all: Vec<Outcome>,
     failures: Vec<String>,
     ran_on: String,
-    /// What was printed about each device.
+    /// Output about each device.
     devices: Vec<Vec<String>>,
 }
 
@@ -271,7 +271,7 @@ impl<'c> Tally<'c> {
                 let read = self.contests[turn.at].contenders[turn.contender].read;
                 *figure = read(line).filter(|figure| *figure > 0.0).or(*figure);
             }
-            // What a run printed before it failed is no measurement.
+            // The output of a run that failed is no measurement.
             Event::End(Err((_, why))) => {
                 *figure = None;
                 let last = last_of(lines, why).map(|line| format!(": {line}"));
@@ -302,8 +302,8 @@ impl<'c> Tally<'c> {
     }
 }
 
-/// The last line of the program that this failure names. Of a run that failed, all that its programs printed is
-/// there, each below a line with its name.
+/// The last line of the program that this failure names. `lines` has the output of all programs of
+/// a failed run, each below a line with its name.
 fn last_of<'l>(lines: &'l [String], why: &str) -> Option<&'l str> {
     let name = |line: &'l String| line.strip_prefix("--- ");
     let mut rest = lines.iter();

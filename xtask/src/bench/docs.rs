@@ -11,7 +11,7 @@ use crate::error::{Context as _, Error};
 use crate::numbers::thousands;
 use crate::workspace;
 
-/// What makes them new.
+/// The command that updates them.
 pub(super) const COMMAND: &str = "cargo xtask bench --update-docs";
 
 /// A part of a text: between `<!-- figures: NAME … -->` and `<!-- figures end -->`.
@@ -135,7 +135,7 @@ pub(super) fn update(figures: &Figures) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is wrong with the figures in the docs, one line each.
+/// Faults of the figures in the docs, one line each.
 pub(crate) fn complaints() -> Result<Vec<String>, Error> {
     let figures = Figures::read(&Figures::of_docs())?;
     let mut complaints = Vec::new();

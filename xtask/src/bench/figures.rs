@@ -24,7 +24,7 @@ pub(super) struct Group {
     pub(super) name: String,
     /// The command, and the machine.
     pub(super) about: Vec<(String, String)>,
-    /// What was measured, and its numbers.
+    /// Names of the measurements, and their numbers.
     pub(super) rows: Vec<(String, Vec<f64>)>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Figures {
 }
 
 impl Group {
-    /// Of a part that was measured just now.
+    /// Figures of a part that was measured just now.
     pub(super) fn new(name: &str, command: &str, section: &Section, machine: &Machine) -> Self {
         let machine = machine.rows().into_iter();
         let mut about = vec![("command".to_owned(), command.to_owned())];

@@ -1,4 +1,4 @@
-//! What the RDMA devices are, which a figure of real hardware is worth nothing without.
+//! Descriptions of RDMA devices, without which a figure of real hardware is worth nothing.
 
 use super::contest::words;
 
@@ -13,7 +13,8 @@ pub(super) fn command(devinfo: &str, device: &str) -> Vec<String> {
 /// Describes a device, of which the example `devinfo` has printed these lines. `gid` is the index of the GID that
 /// the programs use, unless they choose it.
 ///
-/// The port is the first active one, which the programs use. What a device does not have is left out.
+/// The port is the first active one, which the programs use. Attributes that a device lacks are
+/// left out.
 pub(super) fn describe(lines: &[String], gid: Option<&str>) -> String {
     let pairs = lines.iter().filter_map(|line| line.split_once(':'));
     let pairs = pairs.map(|(name, value)| (name.trim(), value.trim()));
@@ -77,7 +78,7 @@ fn is_gid(name: &str, index: &str) -> bool {
 mod tests {
     use super::{command, describe};
 
-    /// What `devinfo -v` prints of a device with two ports, in short.
+    /// Output of `devinfo -v` for a device with two ports, shortened.
     const DEVICE: &str = "\
 hca_type: MT4129
 hca_id:\tmlx5_0

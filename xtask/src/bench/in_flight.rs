@@ -90,7 +90,7 @@ pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
     Ok(section)
 }
 
-/// How many operations, of which so many are in flight.
+/// How many operations, with `depth` of them in flight.
 const fn count(plan: &Plan, depth: u64) -> u64 {
     plan.scaled(if depth == 1 { 500 } else { depth * 16 })
 }

@@ -23,11 +23,10 @@ that callgrind counts in the loop and in the binding, without the stand-in's; th
 processor, in nanoseconds, with the stand-in's, which is the same in both. Times are medians, with the least \
 and the most in brackets; ratios are those of runs one after the other. Budgets are for x86-64.";
 
-/// Each loop is run twice. What the longer run takes more is the loop's alone: set-up and tear-down
-/// are in both.
+/// Each loop is run twice. The difference is the loop's alone: set-up and tear-down are in both.
 const COUNTS: [u64; 2] = [1_000, 5_000];
 
-/// What was measured, and which operations take more than they may.
+/// The measurements, and the operations that exceed their budget.
 pub(super) struct Measured {
     pub(super) section: Section,
     pub(super) rows: Vec<Row>,
@@ -76,7 +75,7 @@ pub(super) fn measure(plan: &Plan) -> Result<Measured, Error> {
     Ok(Measured { section, rows })
 }
 
-/// What one operation takes.
+/// The cost of one operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Cost {
     pub(super) instructions: f64,

@@ -1,4 +1,4 @@
-//! What was measured on: without it, no figure can be compared with another.
+//! The machine measured on: without it, no figure can be compared with another.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -38,7 +38,7 @@ impl Machine {
         };
         let commit = git(&["rev-parse", "--short=12", "HEAD"]);
         let mut status = vec!["status", "--porcelain", "--untracked-files=no", "--", "."];
-        // What is written from figures changes none.
+        // Files written from figures do not change them.
         let written = docs::files().map(|file| format!(":!{file}"));
         let written: Vec<String> = written.collect();
         status.extend(written.iter().map(|file| &**file));
@@ -142,7 +142,7 @@ impl Ticks {
         if words.next() != Some("cpu") {
             return None;
         }
-        // What guests take is in the first two already.
+        // The first two include the time of guests.
         let ticks: Option<Vec<u64>> = words.take(8).map(|word| word.parse().ok()).collect();
         let ticks = ticks.filter(|ticks| ticks.len() >= 5)?;
         Some(Self {

@@ -12,10 +12,10 @@ pub(super) struct Operation {
     pub(super) budget: Budget,
 }
 
-/// What ours may take.
+/// The budget of our operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Budget {
-    /// At most so many instructions.
+    /// At most this number of instructions.
     Most(f64),
     /// At most a tenth more than another row takes.
     TenthAbove(&'static str),

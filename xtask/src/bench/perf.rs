@@ -7,7 +7,7 @@ use tinyjson::JsonValue;
 
 use super::contest::{Contender, script, words};
 
-/// What one run measures.
+/// The measurement of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The median latency, in microseconds.
@@ -123,8 +123,9 @@ fn perftest_latency(line: &str) -> Option<f64> {
     column(line, 4)
 }
 
-/// Reads `RESULT 64 5000 peak average rate`: bytes, iterations, 2^20 bytes per second to two digits after the
-/// point, and millions of messages per second to six. Of the last two, that with more digits.
+/// Reads `RESULT 64 5000 peak average rate`: bytes, iterations, 2^20 bytes per second to two digits
+/// after the point, and millions of messages per second to six. The one of the last two with more
+/// digits is taken.
 fn perftest_bandwidth(line: &str) -> Option<f64> {
     let [bytes, average, rate] = [0, 3, 4].map(|at| column(line, at));
     let (bytes, average, rate) = (bytes?, average?, rate?);

@@ -32,7 +32,7 @@ struct Case {
     qps: u64,
 }
 
-/// What is compared: latencies, then bandwidths with 1 and with 16 queue pairs.
+/// The comparisons: latencies, then bandwidths with 1 and with 16 queue pairs.
 fn cases(full: bool, is_soft_roce: bool) -> Vec<Case> {
     let all: Vec<u32> = (1..=20).collect();
     let few = [1, 12, 16, 20];
@@ -62,7 +62,7 @@ fn cases(full: bool, is_soft_roce: bool) -> Vec<Case> {
             });
         }
     }
-    // There, long reads of so many queue pairs fail, those of C's program, too.
+    // On soft-RoCE, long reads of 16 queue pairs fail, C's program's, too.
     let fails = |case: &Case| case.op == "read" && case.qps == 16 && case.size >= 1 << 20;
     cases.retain(|case| !(is_soft_roce && fails(case)));
     cases

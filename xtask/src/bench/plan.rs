@@ -1,4 +1,4 @@
-//! What to measure, where, and how often.
+//! The plan of a benchmark: measurements, places and repetitions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ impl Part {
     /// How often programs are run in turns, unless that is given.
     const fn usual_rounds(self, full: bool) -> usize {
         match (self, full) {
-            // Of times on the stand-in.
+            // Rounds for times on the stand-in.
             (Self::Instructions, false) => 5,
             (Self::Instructions, true) => 15,
             (Self::Transfer, false) => 7,
@@ -166,7 +166,7 @@ impl Plan {
         })
     }
 
-    /// What the parts need of the system.
+    /// Packages that the parts need.
     pub(super) fn needs(&self) -> Vec<Need> {
         let has = |part| self.parts.contains(&part);
         let mut needs = packages::BUILD.to_vec();
@@ -267,10 +267,10 @@ impl Plan {
     }
 }
 
-/// At least so many rounds of perftest are behind the ratios in the docs.
+/// The least number of rounds of perftest behind the ratios in the docs.
 pub(super) const DOCUMENTED: usize = 10;
 
-/// What is wrong if one of these devices is not in the folder of all of them.
+/// The complaint if one of these devices is not in the folder of all of them.
 fn missing(all: &Path, names: [&String; 2]) -> Option<String> {
     let name = names.into_iter().find(|name| !all.join(name).exists())?;
     let entries = fs::read_dir(all).into_iter().flatten().flatten();
@@ -285,7 +285,8 @@ fn missing(all: &Path, names: [&String; 2]) -> Option<String> {
     Some(format!("there is no RDMA device `{name}`; {others}"))
 }
 
-/// Two processors, if nothing more is known of the machine of the devices. So many are here.
+/// Two processors, if nothing more is known of the machine of the devices; this machine has
+/// `count`.
 const fn either(place: &Place, count: usize) -> [&'static str; 2] {
     match (place, count) {
         (Place::Devices { .. }, 1) => ["0", "0"],

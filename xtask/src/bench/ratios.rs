@@ -84,7 +84,7 @@ pub(super) fn table(figures: &Figures) -> Result<String, Error> {
     ))
 }
 
-/// What the ratios of perftest to itself mean for the others.
+/// The noise, from the ratios of perftest to itself.
 fn noise(group: &Group) -> String {
     let controls = group
         .rows
@@ -109,7 +109,7 @@ fn noise(group: &Group) -> String {
     }
 }
 
-/// What the table of perftest needs and this run has not measured, if it has measured others.
+/// Rows of the table of perftest that this run has not measured, if it has measured others.
 pub(super) fn unmeasured(run: &Figures) -> Vec<String> {
     let Some(group) = run.group("perftest") else {
         return Vec::new();

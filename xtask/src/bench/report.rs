@@ -7,13 +7,13 @@ use super::machine::Machine;
 use super::table::Table;
 use crate::error::{Context as _, Error};
 
-/// What one part has measured.
+/// The measurements of one part.
 #[derive(Debug, Default)]
 pub(super) struct Section {
     pub(super) title: &'static str,
     /// The command that measures it again.
     pub(super) command: String,
-    /// What was measured and how, in sentences.
+    /// The measurement and its method, in sentences.
     pub(super) about: String,
     /// How often.
     pub(super) rounds: usize,
@@ -22,9 +22,9 @@ pub(super) struct Section {
     pub(super) charts: Vec<(String, String)>,
     /// Runs that went wrong; others may have measured the same.
     pub(super) failures: Vec<String>,
-    /// What could not be measured, and other reasons why the part has failed.
+    /// Failed measurements, and other reasons why the part has failed.
     pub(super) problems: Vec<String>,
-    /// What the docs show of it.
+    /// The figures that the docs show.
     pub(super) figures: Vec<(String, Vec<f64>)>,
     /// The machine of the devices.
     pub(super) ran_on: Option<String>,

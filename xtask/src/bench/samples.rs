@@ -9,7 +9,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Of all `samples`; none of nothing, nor if one is not a finite number.
+    /// Statistics of all `samples`; `None` if there are none, or one is not a finite number.
     pub(super) fn of(mut samples: Vec<f64>) -> Option<Self> {
         if samples.iter().any(|sample| !sample.is_finite()) {
             return None;
@@ -25,8 +25,8 @@ impl Spread {
         })
     }
 
-    /// Of the ratios of pairs that were measured one after the other: what slows the machine down for
-    /// a while slows both of a pair.
+    /// Statistics of the ratios of pairs measured one after the other: a slow phase of the machine
+    /// affects both of a pair.
     pub(super) fn of_ratios(ours: &[f64], theirs: &[f64]) -> Option<Self> {
         let pairs = ours.iter().zip(theirs);
         Self::of(pairs.map(|(ours, theirs)| ours / theirs).collect())

@@ -31,7 +31,7 @@ connecting, over TCP and on other threads, is in neither. Times are medians.";
 const CHANNELS: [u32; 4] = [1, 16, 256, 4096];
 const IN_FLIGHT: [u32; 2] = [64, 64_000];
 
-/// What is counted on the stand-in.
+/// Counts on the stand-in.
 struct Counted {
     of: u32,
     instructions: f64,
@@ -41,7 +41,7 @@ struct Counted {
 /// How many connections a server of `many_clients` has; without `--full` the first three.
 const CLIENTS: [u32; 4] = [16, 64, 256, 1024];
 
-/// At most so many of them are of one process.
+/// Most connections of one process.
 const OF_A_PROCESS: u32 = 250;
 
 /// Measures all of it, but for the operations that were measured just now.
@@ -105,7 +105,7 @@ fn on_the_stand_in(plan: &Plan, known: &[Row]) -> Result<(Vec<Counted>, Vec<Coun
     Ok((completions, joins))
 }
 
-/// How many processes have so many connections, and how many each of them has: all the same.
+/// How many processes share `clients` connections, and how many each of them has: all the same.
 fn divided(clients: u32) -> (u32, u32) {
     let mut processes = clients.div_ceil(OF_A_PROCESS)..=clients;
     let processes = processes.find(|processes| clients.is_multiple_of(*processes));

@@ -26,7 +26,7 @@ struct Case {
     kind: Kind,
     size: u64,
     qps: u64,
-    /// Of requests.
+    /// Requests in flight.
     depth: Option<u64>,
 }
 
@@ -77,7 +77,8 @@ impl Case {
         match self.kind {
             Kind::Latency => plan.scaled(500),
             Kind::Rate => plan.scaled(4000),
-            // Of many connections, each has a quarter of what one has: enough to be in full swing.
+            // Each of many connections has a quarter of a single one's load, which is enough to be
+            // in full swing.
             Kind::Bandwidth => {
                 let bytes = plan.scaled(32 << 20) / self.qps.min(4);
                 (bytes / self.size).max(8)

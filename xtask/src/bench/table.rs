@@ -17,7 +17,7 @@ impl Table {
         }
     }
 
-    /// Adds a row, of as many cells as there are heads.
+    /// Adds a row, with a cell for each head.
     pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.into());
     }

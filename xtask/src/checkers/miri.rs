@@ -33,11 +33,11 @@ enum Model {
     Tree,
 }
 
-/// Some test programs of a package. What Miri cannot run of them is marked where it is defined, with
-/// the reason.
+/// Some test programs of a package. Tests that Miri cannot run are marked where they are defined,
+/// with the reason.
 struct Programs {
     args: &'static [&'static str],
-    /// What the quick part runs of them, as arguments of libtest.
+    /// Arguments of libtest that choose the quick part.
     quick: &'static [&'static str],
 }
 
@@ -182,13 +182,13 @@ fn run(
     filters: &[&str],
 ) -> Result<(), Error> {
     let mut command = miri(model);
-    // What one program cannot run does not keep the others from running.
+    // A failing program does not keep the others from running.
     command.arg("--no-fail-fast").args(programs.args);
     let title = format!("{}: {}", model.title(), programs.args[0]);
     tests(report, &title, command, filters, &[])
 }
 
-/// What breaks a promise is found: else all the rest proves nothing.
+/// Checks that a broken promise is found, as the rest proves nothing otherwise.
 fn caught(report: &mut Report, model: Model) -> Result<(), Error> {
     for test in CAUGHT {
         let step = report.start(test);

@@ -123,7 +123,7 @@ fn run(report: &mut Report, sanitizer: &Sanitizer, filter: Option<&str>) -> Resu
             .env("PROPTEST_CASES", "32")
             // An allocation that is too large fails, as it does without a sanitizer.
             .env("TSAN_OPTIONS", format!("{suppressions}:{MAY_FAIL}"))
-            // What a device may still reach is leaked on purpose.
+            // Memory that a device may still reach is leaked on purpose.
             .env("ASAN_OPTIONS", format!("detect_leaks=0:{MAY_FAIL}"));
         let title = format!("{title}: {}", programs[0]);
         let filters: Vec<&str> = filter.into_iter().collect();

@@ -34,7 +34,7 @@ between them, runs the examples across it, and prints what was moved and how fas
 struct Step {
     /// The description for the reader.
     title: &'static str,
-    /// What its rows show.
+    /// The contents of its rows.
     shows: &'static str,
     /// The example's name.
     program: &'static str,
@@ -51,7 +51,7 @@ struct Step {
     port: u16,
 }
 
-/// What is shown. A later layer adds its own lines here.
+/// The steps of the demo. A later layer adds its own lines here.
 static STEPS: [Step; 13] = [
     Step {
         title: "the device",
@@ -282,7 +282,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 }
 
 impl Step {
-    /// What this step measures, nothing so far.
+    /// The section of this step, empty so far.
     const fn section(&self) -> Section<'static> {
         Section {
             title: self.title,

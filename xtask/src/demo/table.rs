@@ -1,4 +1,4 @@
-//! What the examples measured, as a table for people.
+//! Measurements of the examples, as a table for people.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
@@ -6,7 +6,7 @@ use std::{env, io};
 
 use crate::numbers::{digits, size, thousands};
 
-/// What an example measured.
+/// A measurement of an example.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
     pub(super) operation: String,
@@ -38,7 +38,7 @@ impl Row {
 #[derive(Debug)]
 pub(super) struct Section<'a> {
     pub(super) title: &'a str,
-    /// What its rows show, in a few words.
+    /// The contents of its rows, in a few words.
     pub(super) shows: &'a str,
     pub(super) rows: Vec<Row>,
 }

@@ -80,7 +80,7 @@ pub(super) fn code(text: &str) -> String {
     lines.join("\n")
 }
 
-/// What a statement outside of all types and functions declares, other than a type's members.
+/// The item that a statement outside of all types and functions declares.
 fn of_statement<'t>(statement: &[&'t str]) -> Option<&'t str> {
     let last = || statement.iter().rfind(|token| is_word(token)).copied();
     let called = |pair: &&[&str]| pair[1] == "(" && is_word(pair[0]) && pair[0] != "__attribute__";

@@ -92,7 +92,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is wrong with the pages, one line each. On a machine with other headers than theirs, only that each
+/// Faults of the pages, one line each. On a machine with other headers than theirs, only that each
 /// name has an item or a reason is checked.
 pub(crate) fn complaints() -> Result<Vec<String>, Error> {
     let items = items()?;
@@ -115,7 +115,7 @@ pub(crate) fn complaints() -> Result<Vec<String>, Error> {
     Ok(complaints)
 }
 
-/// What [`complaints`] cannot check here, and why.
+/// Checks that [`complaints`] cannot make here, and why.
 pub(crate) fn unchecked() -> Vec<String> {
     let unchecked = PAGES.iter().filter_map(|page| {
         let Page { library, path, .. } = page;
@@ -280,7 +280,7 @@ mod tests {
         assert!(verbs.names(code).into_iter().eq(expected));
     }
 
-    /// What is not in `verbs_sys` is below a heading that says so.
+    /// Names that are not in `verbs_sys` are below a heading that says so.
     #[test]
     fn groups_of_names_that_verbs_sys_lacks_are_the_last() {
         for page in PAGES {

@@ -20,7 +20,7 @@ impl Group {
     }
 }
 
-/// Of `verbs.h`.
+/// Items of `verbs.h`.
 pub(super) const VERBS: &[Group] = &[
     Group {
         reason: "Arguments and builder methods instead of C's input structures, their masks and flags.",
@@ -381,7 +381,7 @@ pub(super) const NOT_OF_VERBS: &[(&str, &str)] = &[
     ("verbs_devices_ops", "misspelt; nothing has this name"),
 ];
 
-/// Of `rdma_cma.h`.
+/// Items of `rdma_cma.h`.
 pub(super) const MANAGER: &[Group] = &[
     Group {
         reason: "Every id has an event channel of its own, and the types of the steps are its events: \

@@ -116,7 +116,7 @@ fn start(
     missing: &str,
     sink: &mut dyn FnMut(&Job, Event<'_>),
 ) -> Result<(), Error> {
-    // Of this run alone: another one may be under way.
+    // The file is of this run alone: another one may be under way.
     let file = workspace::scratch_dir()?.join(format!("jobs-{}", process::id()));
     let text = plan::write(jobs)?;
     fs::write(&file, text).context(|| format!("cannot write {}", file.display()))?;
@@ -125,7 +125,7 @@ fn start(
         .arg(&file)
         .current_dir(workspace::root());
     let mut output = JobOutput::new(jobs);
-    // What starts soft-RoCE shows that by itself, and may ask for a password.
+    // Starting soft-RoCE has its own progress, and may ask for a password.
     let mut starting = Some(Pause::new());
     let end = stream::run(&mut command, limits, |text| {
         if let Text::Line(line) = text {

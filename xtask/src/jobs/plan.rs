@@ -8,7 +8,7 @@ use crate::stream::Limits;
 /// Something to run where the RDMA devices are.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Job {
-    /// What it is called in reports; unique in its list.
+    /// Name in reports; unique in its list.
     pub(crate) name: String,
     /// The folder it runs in.
     pub(crate) dir: String,
@@ -16,8 +16,8 @@ pub(crate) struct Job {
     pub(crate) env: Vec<String>,
     /// How long it may take.
     pub(crate) limits: Limits,
-    /// What runs: one program; or a server and its clients, which start once it listens on
-    /// `port`. The words `{device}` and `{peer}` stand for the two RDMA devices.
+    /// The programs: one; or a server and its clients, which start once it listens on `port`. The
+    /// words `{device}` and `{peer}` stand for the two RDMA devices.
     pub(crate) commands: Vec<Vec<String>>,
     /// The TCP port that the first command listens on, if there are more commands than one.
     pub(crate) port: u16,

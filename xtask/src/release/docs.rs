@@ -154,7 +154,7 @@ fn contents(folder: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, Error> {
     Ok(found)
 }
 
-/// What was added, removed or written to.
+/// Files that were added, removed or written to.
 fn changed(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<String> {
     let paths = before.keys().chain(after.keys());
     let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);

@@ -1,4 +1,4 @@
-//! What the published crates say of themselves: their manifests and changelogs.
+//! Manifests and changelogs of the published crates.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::process::output;
 use crate::test::report::Report;
 use crate::workspace::{self, at, text};
 
-/// So many releases of Rust there are, at least, from the oldest that is promised to the current one.
+/// The least number of releases of Rust from the oldest that is promised to the current one.
 const SLACK: u32 = 2;
 
 /// The crates that share one version.
@@ -216,7 +216,7 @@ impl Manifest {
     }
 }
 
-/// What a changelog has on the version to be released.
+/// A changelog's entry for the version to be released.
 #[derive(Debug, PartialEq)]
 enum Entry {
     Released,

@@ -106,7 +106,7 @@ fn names<'a>(
     Ok(released)
 }
 
-/// What crates.io has under a name.
+/// The state of a name on crates.io.
 enum Published {
     No,
     Ours,

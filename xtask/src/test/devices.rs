@@ -236,7 +236,7 @@ const CONNECTIONS: [&str; 9] = [
     "quick_start::",
 ];
 
-/// What follows a program's name in reports.
+/// The suffix of a program's name in reports.
 fn on(driver: Driver) -> &'static str {
     match driver {
         Driver::Siw => " on siw",

@@ -31,7 +31,7 @@ const LAYERS: [&str; 8] = [
     "the sender",
 ];
 
-/// What a layer shows of a fault.
+/// A fault as a layer shows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Row {
     fault: String,
@@ -206,7 +206,8 @@ impl Table {
         complaints
     }
 
-    /// Adds what a run has seen. What it has not seen is removed from the places of which it has seen everything.
+    /// Adds the faults that a run has seen, and removes others from the places it has seen
+    /// completely.
     fn update(&mut self, seen: Self, whole: &BTreeSet<String>) {
         for places in self.rows.values_mut() {
             places.retain(|place| !whole.contains(place));

@@ -24,8 +24,8 @@ struct Program {
     sizes: [(u32, u32); 3],
 }
 
-/// What is lost on the two unreliable ones is not sent again: no message is longer than what soft-RoCE
-/// queues. A datagram is one packet.
+/// Messages lost on the two unreliable ones are not sent again: none is longer than soft-RoCE's
+/// queue. A datagram is one packet.
 const PROGRAMS: [Program; 4] = [
     Program {
         name: "rc_pingpong",

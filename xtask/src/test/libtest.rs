@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::stream::End;
 
-/// What one test program, or several one after the other, printed so far.
+/// Output so far of one test program, or of several one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// How many tests passed, those that skipped themselves included.
@@ -23,7 +23,7 @@ pub(crate) struct Tally {
     pub(crate) results: usize,
     /// The test that has started and not ended.
     pub(crate) running: Option<String>,
-    /// What tests have recorded for the guide's table of faults.
+    /// Records of tests for the guide's table of faults.
     pub(crate) faults: BTreeSet<String>,
     /// How many tests have ended one way or another.
     ended: usize,

@@ -45,7 +45,7 @@ verbs-core and of connections, as far as iWARP can.
 To run the device tests on real hardware:
   VERBS_DEVICE=mlx5_0 cargo test -- --ignored";
 
-/// What a run chooses.
+/// The choices of a run.
 #[derive(Debug)]
 pub(crate) struct Choice {
     offline: bool,

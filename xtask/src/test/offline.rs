@@ -18,7 +18,7 @@ const LIMITS: Limits = Limits {
     silence: Duration::from_secs(15 * 60),
 };
 
-/// What is checked beside the tests: formatting, the project's rules, lints.
+/// Checks beside the tests: formatting, the project's rules, lints.
 pub(crate) fn checks(report: &mut Report) -> Result<(), Error> {
     component(report, "rustfmt", "cargo fmt", &["fmt", "--all", "--check"])?;
 

@@ -1,11 +1,11 @@
-//! What a run of tests came to, counted from what really happened.
+//! The result of a run of tests, counted from what really happened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use crate::progress::{self, Progress};
 
-/// So many tests that were skipped for one reason are named in the summary.
+/// Most tests skipped for one reason that the summary names.
 const FEW: usize = 3;
 
 /// The counts, the names behind them, and the exit code.
@@ -18,7 +18,7 @@ pub(crate) struct Report {
     code: Option<u8>,
     /// Whether a missing tool is a failure.
     is_strict: bool,
-    /// What tests have recorded for the guide's table of faults.
+    /// Records of tests for the guide's table of faults.
     pub(super) faults: BTreeSet<String>,
     /// The lines of a report that prints nothing by itself.
     collected: Option<String>,
@@ -125,7 +125,7 @@ impl Report {
         self.skipped.len() + self.printed.len()
     }
 
-    /// What was skipped and why, what failed, and the closing line.
+    /// Skipped tests and why, failed tests, and the closing line.
     ///
     /// Where many were skipped for one reason, their names have been printed before.
     pub(crate) fn summary(&self) -> String {
@@ -165,7 +165,7 @@ pub(crate) struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// What the step does now.
+    /// Sets the step's current action.
     pub(crate) fn doing(&self, what: &str) {
         if let Some(progress) = &self.progress {
             progress.doing(what);

@@ -58,10 +58,10 @@ fn circles_below<'s>(sources: &'s [Source], src: &Path) -> Vec<(&'s Source, Find
     found
 }
 
-/// What a file imports.
+/// The imports of a file.
 struct Module<'s> {
     source: &'s Source,
-    /// By the name it has here: the path as it is written, and whether it is only handed on.
+    /// Imports by their local names: the path as written, and whether it is only handed on.
     imports: BTreeMap<String, (Vec<String>, bool)>,
     /// The modules below that are for tests only.
     tests: Vec<String>,

@@ -64,7 +64,7 @@ fn links(source: &Source, exists: impl Fn(&Path) -> bool) -> Vec<Finding> {
         for link in text.split("](").skip(1) {
             let target = link.split([')', ' ']).next().unwrap_or_default();
             let path = target.split('#').next().unwrap_or_default();
-            // Of a page that rustdoc includes, links to items are rustdoc's to check.
+            // Rustdoc checks the links to items of pages that it includes.
             let is_item = path.starts_with("crate::") && source.path.iter().any(|dir| dir == "src");
             let is_elsewhere = path.contains("://") || path.starts_with("mailto:");
             let is_ours = !path.is_empty() && !is_elsewhere && !is_item;

@@ -22,7 +22,7 @@ pub(super) struct Finding {
     pub(super) line: usize,
     /// The rule's name, as `allow` comments spell it.
     pub(super) rule: &'static str,
-    /// What is wrong.
+    /// The complaint.
     pub(super) message: String,
 }
 
@@ -99,7 +99,7 @@ fn blank(text: &str) -> String {
             rest = &rest[first.len_utf8()..];
         } else {
             let (blanked, after) = rest.split_at(length);
-            // As many bytes as before, so that places in text and code agree.
+            // The number of bytes stays, so that places in text and code agree.
             out.extend(
                 blanked
                     .bytes()

@@ -35,7 +35,7 @@ pub(super) const RESULTS_TAG: &str = "results";
 /// How long the port may take to appear.
 const PORT_WAIT: Duration = Duration::from_secs(10);
 
-/// What init is to do.
+/// Configuration of init.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Config {
     /// Which host this is, from 1, of how many.

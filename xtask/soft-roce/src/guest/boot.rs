@@ -88,7 +88,7 @@ enum BootError {
     Refused(Error),
 }
 
-/// Starts as many guests as are asked for, and waits until their devices are up.
+/// Starts the guests, and waits until their devices are up.
 pub(super) fn boot(
     options: &Options,
     kernel: &mut Kernel,
@@ -105,7 +105,7 @@ pub(super) fn boot(
                 Err(BootError::Refused(error)) => last = error.to_string(),
                 Err(BootError::Lost(why)) => last = why,
             }
-            // What KVM fails at once it fails again, and so does a damaged kernel.
+            // A boot that KVM fails at once fails again, and so does a damaged kernel.
             let again = accel == Accel::Tcg && attempt < ATTEMPTS && kernel.is_intact();
             let next = if again { ", trying again" } else { "" };
             say(&format!(
@@ -220,7 +220,7 @@ fn start(
     let what = || "cannot start QEMU";
     let (port, theirs) = UnixStream::pair().context(what)?;
     let program = helper::own_exe()?;
-    // By way of this program: in a session of its own, the terminal's Ctrl-C does not reach it,
+    // This program starts QEMU in a session of its own: the terminal's Ctrl-C does not reach it,
     // and it dies with us.
     let mut command = process::Command::new(program);
     command.arg(helper::DETACHED).arg(process::id().to_string());

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::error::Error;
 
-/// What a frame carries.
+/// The contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// From the guest: the RDMA devices are up, a job can come.
@@ -124,7 +124,7 @@ impl Decoder {
     }
 }
 
-/// What the guest is to run.
+/// The job that the guest runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) argv: Vec<OsString>,

@@ -106,13 +106,14 @@ pub(super) fn serve(port: &Port) -> Result<(), Error> {
     let status = reap(pid)?;
     kill_the_rest();
     output.wait(port);
-    // What the job wrote to the results folder is on the host before its exit code is.
+    // The job's results have to be on the host before its exit code.
     sync();
     let code = status.exit_status();
     let code = code.or_else(|| status.terminating_signal().map(|signal| 128 + signal));
     port.send(Kind::Exit, &code.unwrap_or(1).to_le_bytes())?;
-    // What was sent may still be in the port, which is lost with this machine. So the host is the bound: once it has
-    // read all of it, once its time limit is over or it is stopped, it goes, and the listener powers off.
+    // Data may still be in the port, which is lost with this machine. So the host is the bound:
+    // once it has read all of it, once its time limit is over or it is stopped, it goes, and the
+    // listener powers off.
     loop {
         thread::park();
     }
@@ -329,7 +330,7 @@ fn reap(job: Pid) -> Result<WaitStatus, Error> {
 
 /// Ends what the job left behind, so that its output comes to an end.
 fn kill_the_rest() {
-    // What is killed may just have started something; what starts faster than that is given up.
+    // A killed process may just have started another; one that starts them faster is given up.
     for _ in 0..10 {
         let programs = programs();
         if programs.is_empty() {

@@ -21,7 +21,7 @@ mod output;
 pub(crate) mod qemu;
 mod session;
 
-/// What a guest needs of the system.
+/// Packages that a guest needs.
 pub(crate) fn needs(driver: Driver) -> [Need; 3] {
     [packages::QEMU, packages::KMOD, packages::provider(driver)]
 }
@@ -64,7 +64,7 @@ pub(crate) fn kernel(options: &Options, freshness: Freshness) -> Result<Kernel, 
     )))
 }
 
-/// What guest number `host` is to run.
+/// The job of guest number `host`.
 fn job(options: &Options, command: &Command, host: u8, results: &Path) -> Job {
     let index = usize::from(host - 1);
     let mut env: Vec<_> = env::vars_os().collect();

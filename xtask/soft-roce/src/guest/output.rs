@@ -1,4 +1,4 @@
-//! What is printed while a job runs, on its way to whoever reads it.
+//! Output of a running job, on its way to the reader.
 
 use std::io::{self, ErrorKind, Read as _, Write};
 use std::os::fd::{AsFd as _, BorrowedFd};

@@ -15,9 +15,9 @@ use crate::wire;
 pub enum Accel {
     /// KVM where it really works, else TCG.
     Auto,
-    /// By the processor.
+    /// Virtualisation by the processor.
     Kvm,
-    /// By emulation.
+    /// Emulation.
     Tcg,
 }
 
@@ -25,7 +25,7 @@ impl Accel {
     /// All of them.
     pub(crate) const ALL: [Self; 3] = [Self::Auto, Self::Kvm, Self::Tcg];
 
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -34,7 +34,7 @@ impl Accel {
         }
     }
 
-    /// What to try, in this order.
+    /// The accelerators to try, in this order.
     pub(super) fn candidates(self) -> &'static [Self] {
         match self {
             Self::Auto if kvm_works() => &[Self::Kvm, Self::Tcg],
@@ -44,7 +44,7 @@ impl Accel {
     }
 }
 
-/// What one guest is started with.
+/// The hardware and files that one guest is started with.
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
     pub(super) host: u8,

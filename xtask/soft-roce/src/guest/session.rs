@@ -112,10 +112,10 @@ struct Session {
     deadline: Option<(Instant, Duration)>,
 }
 
-/// What concerns one guest.
+/// The connection to one guest.
 struct Line {
     host: u8,
-    /// What is still to be sent.
+    /// Bytes still to be sent.
     pending: Vec<u8>,
     /// Whether it has ended.
     over: bool,
@@ -136,7 +136,7 @@ impl Session {
         loop {
             self.wait(end.is_some())?;
             if let Some(code) = self.obey_signals(end.is_some()) {
-                // What has ended with an error says more than the signal.
+                // An error says more than the signal.
                 return end.filter(Result::is_err).unwrap_or(Ok(code));
             }
             self.outputs.check()?;

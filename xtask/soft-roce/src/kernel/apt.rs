@@ -13,7 +13,8 @@ use crate::process;
 use super::cache;
 use super::download::{LIMIT, download};
 
-/// What a kernel may be spread over; what else it depends on is for the boot of real machines.
+/// Packages that a kernel may be spread over; its other dependencies are for the boot of real
+/// machines.
 const PARTS: [&str; 4] = [
     "linux-image-",
     "linux-binary-",
@@ -21,13 +22,13 @@ const PARTS: [&str; 4] = [
     "linux-base-",
 ];
 
-/// What a kernel's headers are spread over; what else they depend on is a compiler.
+/// Packages that a kernel's headers are spread over; their other dependency is a compiler.
 const HEADER_PARTS: [&str; 2] = ["linux-headers-", "linux-kbuild-"];
 
 /// Flavours that lack modules, or are no kernels.
 const UNFIT: [&str; 6] = ["cloud", "-rt-", "dbg", "unsigned", "virtual", "kvm"];
 
-/// What is asked of apt.
+/// A query to apt.
 #[derive(Clone, Debug)]
 pub(super) enum Query {
     /// The newest kernel of this name: a package, or the start of a version; else the default one.
@@ -222,7 +223,7 @@ fn parse(stanza: &str) -> Option<Package> {
     };
     let depends = field("Depends").unwrap_or_default().split(',');
     let depends = depends.filter_map(|alternatives| {
-        // Of `a (>= 1) | b` the first is enough: a kernel's own parts have no alternatives.
+        // The first of `a (>= 1) | b` is enough: a kernel's own parts have no alternatives.
         let name = alternatives.split_whitespace().next()?;
         Some(name.split(':').next().unwrap_or(name).to_owned())
     });

@@ -36,7 +36,7 @@ const PARTS: [&str; 18] = [
     "*/kernel/arch/*/crypto/*",
 ];
 
-/// What a download of one is called while it runs.
+/// The label of a running download.
 const LABEL: &str = "fetching a kernel for the guest";
 
 /// A kernel that could be fetched.
@@ -58,7 +58,7 @@ pub(super) struct Unpacked {
     pub(super) image: PathBuf,
     pub(super) modules: PathBuf,
     pub(super) release: String,
-    /// What it was fetched as; may be newer than what was found first.
+    /// The version fetched, which may be newer than the one found first.
     pub(super) version: String,
     /// Whether these files are ours to keep.
     pub(super) is_copy: bool,
@@ -94,7 +94,7 @@ pub(super) fn find(wanted: Option<&str>) -> Result<Source, Error> {
 }
 
 impl Source {
-    /// What this is, exactly.
+    /// The exact version.
     pub(super) fn version(&self) -> String {
         match self {
             Self::Own(own) => own.version.clone(),

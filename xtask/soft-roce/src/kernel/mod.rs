@@ -46,7 +46,7 @@ const CHECK: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(crate) struct Kernel {
     dir: PathBuf,
-    /// What `uname -r` prints in the guest.
+    /// The output of `uname -r` in the guest.
     pub(crate) release: String,
     /// All its modules.
     pub(crate) modules: PathBuf,
@@ -59,7 +59,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// What QEMU starts.
+    /// The image that QEMU starts.
     pub(crate) fn image(&self) -> PathBuf {
         self.dir.join("image")
     }
@@ -112,13 +112,14 @@ impl Kernel {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        // Of a kernel that no guest has used. One that has ended needs no end.
+        // A check may still run if no guest has used the kernel. Killing one that has ended does
+        // nothing.
         drop(self.check.kill());
         drop(self.check.wait());
     }
 }
 
-/// What to make of the kernel that is in the cache.
+/// The state of the kernel in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freshness {
     /// Use it.

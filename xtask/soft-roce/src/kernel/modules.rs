@@ -10,7 +10,7 @@ use super::unpack;
 use crate::driver::Driver;
 use crate::elf::Elf;
 
-/// What the guest loads, before what these depend on is added, and before its driver.
+/// Modules that the guest loads, without their dependencies and its driver.
 ///
 /// A kernel may have any of them built in. Those that are marked as optional may also not exist.
 const WANTED: [(&str, bool); 12] = [
@@ -30,7 +30,7 @@ const WANTED: [(&str, bool); 12] = [
 
 /// [`WANTED`] and the driver.
 fn wanted(driver: Driver) -> Vec<(&'static str, bool)> {
-    // What the driver asks for by algorithm; no module in newer kernels.
+    // The checksum that the driver asks for by algorithm; no module in newer kernels.
     let checksum = match driver {
         Driver::Rxe => "crc32_generic",
         Driver::Siw => "crc32c_generic",
@@ -75,7 +75,7 @@ impl Tree {
         })
     }
 
-    /// What this kernel does not have and a guest with this driver cannot do without.
+    /// Modules that a guest with this driver requires, and this kernel lacks.
     pub(super) fn missing(&self, driver: Driver) -> Vec<&'static str> {
         let needed = wanted(driver).into_iter().filter(|(_, needed)| *needed);
         let names = needed.map(|(name, _)| name);

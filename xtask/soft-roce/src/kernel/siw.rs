@@ -19,7 +19,7 @@ use super::apt::{Apt, Query};
 use super::modules::Tree;
 use super::{Kernel, cache, check, lock, remove_leftovers, seal};
 
-/// What the folders begin with, before the name of their kernel.
+/// Prefix of the folders' names, before the name of their kernel.
 const PREFIX: &str = "siw-";
 
 /// How long unpacking may take, and building: 10 s each on two idle processors.
@@ -181,7 +181,7 @@ fn unpack_source(tree: &Path) -> Result<PathBuf, Error> {
 
 fn compile(headers: &Path, source: &Path) -> Result<(), Error> {
     let mut make = Command::new("make");
-    // What would change the build, or name another build's jobs.
+    // These would change the build, or name another build's jobs.
     for name in [
         "ARCH",
         "CROSS_COMPILE",

@@ -35,9 +35,9 @@ enum Manager {
 enum Root {
     /// It already is.
     Already,
-    /// By `sudo -n`, without a password.
+    /// As root, by `sudo -n`, without a password.
     Sudo,
-    /// By `sudo`, which asks for a password on the terminal.
+    /// As root, by `sudo`, which asks for a password on the terminal.
     SudoAsking,
 }
 
@@ -191,7 +191,7 @@ impl Manager {
             Root::Sudo => vec!["sudo", "-n"],
             Root::SudoAsking => vec!["sudo"],
         };
-        // By `env`, since sudo keeps not all variables. What they print is read.
+        // `env` sets the language, since sudo does not keep all variables and the output is parsed.
         words.extend(["env", "LC_ALL=C"]);
         if self == Self::Apt {
             words.push("DEBIAN_FRONTEND=noninteractive");

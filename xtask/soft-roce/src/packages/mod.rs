@@ -1,4 +1,4 @@
-//! What is needed from the system: is it there, and how does this distribution call it.
+//! Packages of the system: whether they are installed, and their names in this distribution.
 
 use std::env;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::process::which;
 
 mod install;
 
-/// What to do about a missing package.
+/// The policy on a missing package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Policy {
@@ -22,7 +22,7 @@ pub enum Policy {
     No,
 }
 
-/// What `/etc/os-release` calls the system, and those that it is like.
+/// The names in `/etc/os-release` of the system and of those that it is like.
 pub(crate) fn system_names(os_release: &str) -> impl Iterator<Item = &str> {
     let names = os_release.lines().filter_map(|line| {
         let names = line.strip_prefix("ID=");
@@ -122,7 +122,7 @@ pub const ZSTD: Need = Need::new(
     || which("zstd").is_some(),
 );
 
-/// What building a kernel module needs beside packages that are not installed.
+/// Tools for building a kernel module, beside packages that are not installed.
 pub(crate) const MODULE_TOOLS: [Need; 3] = [
     Need::new(
         "gcc",
@@ -213,7 +213,7 @@ pub fn library_dirs() -> impl Iterator<Item = PathBuf> {
     fixed.map(PathBuf::from).into_iter()
 }
 
-/// What is in a folder; nothing, if it cannot be read.
+/// The entries of a folder; none if it cannot be read.
 pub fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let listed = fs::read_dir(dir).into_iter().flatten();
     listed.filter_map(|entry| Some(entry.ok()?.path()))

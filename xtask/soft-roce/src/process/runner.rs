@@ -32,7 +32,7 @@ pub struct Limits {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum End {
-    /// By itself.
+    /// The process exited.
     Exited(ExitStatus),
     /// Stopped by this program; the text is the limit that it reached.
     Stopped(String),
@@ -165,7 +165,7 @@ fn read(mut input: impl Read + Send + 'static, source: Source, sender: Sender<(S
     });
 }
 
-/// What a command did that [`quietly`] ran.
+/// Result of a command that [`quietly`] ran.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Quiet {

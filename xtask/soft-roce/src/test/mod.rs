@@ -1,8 +1,8 @@
 //! `cargo soft-roce test`: a crate's tests, built by cargo here and run where the devices are.
 //!
-//! What runs, in which folder, with which arguments and which environment, is cargo's decision: it
-//! runs the tests with a runner that only records what it is given. Then all of it runs in one
-//! run of soft-RoCE.
+//! Cargo decides which programs run, in which folder, with which arguments and environment: it runs
+//! the tests with a runner that only records what it is given. Then all of it runs in one run of
+//! soft-RoCE.
 
 mod inside;
 mod list;
@@ -99,7 +99,7 @@ pub(crate) fn run(
         ..options.clone()
     };
     let code = crate::run(&options, &Command::here(words)?)?;
-    // What was stopped may have been for want of a reader.
+    // A program that was stopped may have lacked a reader.
     if !is_chosen && code != TIMED_OUT && code < 128 {
         say("doctests were not run: `cargo test --doc` runs them, without devices");
     }

@@ -198,7 +198,7 @@ fn a_reader_that_reads_nothing_keeps_no_interrupt_from_ending_the_run() {
     let mut child = start(&[], "trap '' INT; echo started; cat /dev/zero");
     let (pid, unread) = (child.id(), child.stdout.take());
     for _ in 0..2 {
-        // By the first one, all that waits on its way is full.
+        // The first one fills all buffers on its way.
         thread::sleep(Duration::from_secs(3));
         signal(&child, Signal::INT);
     }

@@ -19,7 +19,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// That of these values. A logarithmic one shows those above 0 only.
+    /// The axis of these values. A logarithmic one shows those above 0 only.
     pub(super) fn of(scale: Scale, values: impl Iterator<Item = f64>) -> Option<Self> {
         let shown = |value: &f64| value.is_finite() && (scale == Scale::Linear || *value > 0.0);
         let range = values.filter(shown).fold(None, |range, value| {
@@ -66,7 +66,7 @@ impl Axis {
     pub(super) fn ticks(&self) -> Vec<f64> {
         let mut ticks = Vec::new();
         let (mut at, enough) = (self.low, 50);
-        // Of a few powers of ten, more than the powers.
+        // A short logarithmic axis has more marks than the powers of ten.
         let is_short = self.scale == Scale::Log(10.0) && self.high - self.low < 3.0;
         while at <= self.high + self.step * 1e-6 && ticks.len() < enough {
             match self.scale {

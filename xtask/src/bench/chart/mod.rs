@@ -10,7 +10,7 @@ use crate::numbers::digits;
 use axis::Axis;
 use svg::{Anchor, Svg};
 
-/// Of the series, in this order; they differ for colour-blind readers, too.
+/// Colours of the series, in this order; they differ for colour-blind readers, too.
 const COLOURS: [&str; 6] = [
     "#555555", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
 ];
@@ -86,7 +86,7 @@ impl Lines<'_> {
     }
 }
 
-/// One row of bars, of as many values as there are names.
+/// One row of bars, with a value for each name.
 #[derive(Clone, Debug)]
 pub(super) struct Bar {
     pub(super) name: String,
@@ -99,7 +99,7 @@ pub(super) struct Bar {
 #[derive(Debug)]
 pub(super) struct Bars<'a> {
     pub(super) title: &'a str,
-    /// What each row has.
+    /// The names of each row's values.
     pub(super) names: &'a [&'a str],
     pub(super) scale: Scale,
     pub(super) rows: Vec<Bar>,
@@ -150,7 +150,7 @@ impl Bars<'_> {
     }
 }
 
-/// What the colours are, in a line below the title.
+/// The key to the colours, in a line below the title.
 fn legend<'n>(svg: &mut Svg, names: impl Iterator<Item = &'n str>) {
     let mut x = 10.0;
     for (name, colour) in names.zip(COLOURS.iter().cycle()) {

@@ -1,4 +1,4 @@
-//! What libibverbs, by its C name, sees of this machine.
+//! This machine's devices as libibverbs sees them, by its C name.
 //!
 //! ```
 //! assert_eq!(foreign_crate::twice(2), 4);
