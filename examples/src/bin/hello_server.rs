@@ -11,8 +11,7 @@ use verbs_channel::verbs_core::{Context, ProtectionDomain};
 use verbs_channel::{Channel, DownReason, Error, ErrorChain, PollStrategy, Result};
 
 fn open() -> Result<ProtectionDomain> {
-    // The first device with an active port; one of a given name:
-    // `Device::by_name("mlx5_0")?.open()?`.
+    // The first device with an active port. To name one: `Device::by_name("mlx5_0")?.open()?`.
     let context = Context::first_active()?;
     println!("using {}", context.device().name());
     Ok(context.alloc_pd()?)

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! HELLO     the first message of each side: magic, version, block length, depth
-//! DATA      bytes of the stream, at most as many as in the shorter block
+//! DATA      bytes of the stream, at most the length of the shorter block
 //! CREDIT    sent when no data goes that way
 //! FIN       after the last data
 //! FIN_SEEN  answers a FIN: everything before it was read, or can be

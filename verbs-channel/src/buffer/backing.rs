@@ -58,8 +58,7 @@ pub(crate) struct BlockPtr(pub(super) NonNull<Backing>);
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedPtr(NonNull<SharedPool>);
 
-// SAFETY: a `BlockPtr` stands for a `Backing` that it owns while that is free, and a `Backing` is
-// `Send`.
+// SAFETY: a `BlockPtr` owns its `Backing` while that is free, and a `Backing` is `Send`.
 unsafe impl Send for BlockPtr {}
 // SAFETY: by reference it gives access to nothing.
 unsafe impl Sync for BlockPtr {}
@@ -297,8 +296,7 @@ impl Owner {
             }
             shared = part.take_memory();
         }
-        // SAFETY: the backing is in no pool, so it was a box; the caller promises not to use it
-        // again.
+        // SAFETY: in no pool, the backing was a box; the caller promises not to use it again.
         drop(unsafe { Box::from_raw(backing.as_ptr()) });
         shared.into_iter().for_each(Shared::give_back);
     }
@@ -427,8 +425,7 @@ impl SharedPtr {
     unsafe fn return_block(self, index: usize) {
         // SAFETY: the block is not back, so the pool has not been freed.
         let free = NonNull::from(&unsafe { self.0.as_ref() }.free);
-        // SAFETY: the pool is not freed before the block is back; the caller promises that it was
-        // taken.
+        // SAFETY: the pool outlives the block, which the caller promises was taken.
         if unsafe { FreeList::push(free, index) } {
             // SAFETY: this was the last block, and there is no clone.
             unsafe { self.free() };

@@ -7,7 +7,7 @@
 //! ```text
 //! total ─┬─ shares of channel 0: [send, receive]    credits in its `Member`
 //!        ├─ shares of channel 1: [send, receive]
-//!        ├─ …                                       as many as the group can have channels
+//!        ├─ …                                       one for each channel the group can have
 //!        └─ common                                  `Budget`
 //! ```
 //!
