@@ -36,7 +36,7 @@
 //! - Completion queues, plain and extended, which can be resized, with completion channels.
 //! - Queue pairs of RC, UC and UD, plain and extended (`ibv_wr_*`, all of a batch or nothing); all states and attributes.
 //! - Shared receive queues with limits; address handles, from completions too; multicast groups.
-//! - Asynchronous events. Descriptors of channels and contexts work with poll, epoll and blocking calls. What a program
+//! - Asynchronous events. Descriptors of channels and contexts work with poll, epoll and blocking calls. An event that a program
 //!   has got and not acknowledged holds up the end of its object, as in C.
 //!
 //! The limits and manners are those of a [`Profile`].
@@ -144,7 +144,7 @@
 //!
 //! # Thread safety
 //!
-//! That of libibverbs: all functions can be called by any thread.
+//! As in libibverbs, all functions can be called by any thread.
 //!
 //! # Resource cleanup
 //!

@@ -1,4 +1,4 @@
-//! What is in use does not end, and what is wrong is refused.
+//! Objects in use are not destroyed, and wrong arguments are refused.
 
 use std::mem::zeroed;
 use std::ptr;

@@ -2,7 +2,7 @@
 //! cut, with hosts that stop and die, verbs that fail, and devices of both profiles.
 //!
 //! A program that fails prints one line that runs it again, with the packets in a file. `FUZZ_SEED=17` runs one program
-//! of each kind, `FUZZ_ROUNDS=10000` as many as wanted.
+//! of each kind, `FUZZ_ROUNDS=10000` 10,000 of them.
 #![cfg(test)]
 
 mod datagrams;

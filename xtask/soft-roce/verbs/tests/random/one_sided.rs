@@ -137,7 +137,7 @@ fn post(world: &mut World, end: &mut End) {
         number,
         expected,
     });
-    // What comes after a read that is repeated might change what it reads.
+    // Later requests might change the bytes that a repeated read reads.
     while waits && !end.open.is_empty() {
         take(world, end, Some(LONG));
     }

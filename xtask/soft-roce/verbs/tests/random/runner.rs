@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// One of this number of programs runs twice, and has to be the same.
 const AGAIN: u64 = 4;
 
-/// What has happened in all programs: each with its name.
+/// Counts of the events in all programs, by name.
 type Report = Vec<(&'static str, u64)>;
 
 /// Runs programs: `count` of them, unless the environment asks for others.

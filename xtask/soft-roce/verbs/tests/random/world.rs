@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// What may happen at any time.
+/// Events that may happen at any time.
 pub(crate) const TROUBLES: [&str; 8] = [
     "cuts",
     "mended",
