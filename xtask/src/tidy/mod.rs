@@ -32,6 +32,7 @@ The rules, by the names that exceptions use:
   border      no `#[path]` leads into another package
   circle      no files of a library import one another in a circle
   alias       a verb that verbs-core calls is the `doc(alias)` of some item
+  words       docs and comments have none of the phrases in `tidy/prose.rs`
   machine     no path of one machine, no issue by its number
   links       links between the project's files lead somewhere
   from-c      the pages with C's names are those of the code: see `cargo xtask from-c`

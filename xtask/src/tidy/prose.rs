@@ -1,4 +1,4 @@
-//! The rules for what people read: links, commands, and nothing of one machine only.
+//! The rules for what people read: words, links, commands, and nothing of one machine only.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,6 +7,29 @@ use super::source::{Finding, Source};
 /// Folders in which people keep their checkouts: a path in one of them exists on one machine only.
 // tidy: allow(machine): the rule itself
 const CHECKOUTS: [&str; 3] = ["/home/", "/root/", "/work/"];
+
+const SUBJECT: &str = "begin the sentence with its subject";
+const NUMBER: &str = "name the number";
+const GUARANTEE: &str = "name what guarantees it";
+
+/// Phrases that docs and comments avoid, and the remedy. `^` is the beginning of a sentence.
+const PHRASES: [(&str, &str); 15] = [
+    ("^What ", SUBJECT),
+    ("^Of ", SUBJECT),
+    ("^By ", SUBJECT),
+    ("^Nor ", SUBJECT),
+    ("^That of ", SUBJECT),
+    (" so many", NUMBER),
+    ("^So many", NUMBER),
+    (" as many", NUMBER),
+    ("^As many", NUMBER),
+    ("none of both", "say `neither`"),
+    ("SAFETY: ^as ", GUARANTEE),
+    ("SAFETY: ^nor ", GUARANTEE),
+    ("SAFETY: ^the same", GUARANTEE),
+    ("SAFETY: ^it is one", GUARANTEE),
+    ("SAFETY: ^the caller's promise", GUARANTEE),
+];
 
 /// The commands that the README has to offer.
 const README_COMMANDS: [&str; 2] = ["cargo xtask demo", "cargo xtask test"];
@@ -19,6 +42,7 @@ pub(super) fn check(
     exists: impl Fn(&Path) -> bool,
 ) -> Vec<Finding> {
     let mut findings = machine(source);
+    findings.extend(words(source));
     if source.is("md") {
         findings.extend(links(source, exists));
         findings.extend(commands(source, known));
@@ -54,6 +78,36 @@ fn names_an_issue(line: &str) -> bool {
         text.trim_start_matches('#')
             .starts_with(|c: char| c.is_ascii_digit())
     })
+}
+
+/// No phrase of [`PHRASES`] in a page, a doc or a comment. Changelogs keep their words.
+fn words(source: &Source) -> Vec<Finding> {
+    let is_page = source.is("md") && !source.path.ends_with("CHANGELOG.md");
+    let mut findings = Vec::new();
+    let mut code = source.code.lines();
+    for (index, line) in source.text.lines().enumerate() {
+        let code = code.next().unwrap_or_default();
+        let comments = line.match_indices("//").map(|(at, _)| at);
+        let comment = comments.filter(|at| source.is("rs") && code[*at..].trim().is_empty());
+        let Some(at) = comment.min().or(is_page.then_some(0)) else {
+            continue;
+        };
+        let text = line[at..].trim_start_matches(['/', '!', '-', '*', '_', ' ']);
+        let mut text = format!("^{text}");
+        for end in [". ", ": ", "? ", "! "] {
+            text = text.replace(end, &format!("{end}^"));
+        }
+        for (phrase, remedy) in PHRASES.iter().filter(|(phrase, _)| text.contains(phrase)) {
+            let phrase = phrase.replace('^', "");
+            let (line, rule) = (index + 1, "words");
+            findings.push(Finding {
+                line,
+                rule,
+                message: format!("`{}`: {remedy}", phrase.trim()),
+            });
+        }
+    }
+    findings
 }
 
 /// Links to files of the project lead to one.
@@ -178,5 +232,34 @@ mod tests {
         // tidy: allow(machine): a bad sample
         assert_eq!(rules("a.rs", "as Issue #7 says\n"), ["machine"]);
         assert_eq!(rules("a.rs", "an issue of 7 kinds\n"), [""; 0]);
+    }
+
+    #[test]
+    fn phrases_are_found_in_pages_docs_and_comments_only() {
+        for bad in [
+            "/// What was sent.",
+            "//! A sum. Nor is it long.",
+            "// - Of the queue.",
+            "let a = b; // As many as fit.",
+            "/// A queue for so many requests.",
+            "// SAFETY: as above.",
+            "// SAFETY: the caller's promise.",
+        ] {
+            assert_eq!(rules("a.rs", bad), ["words"], "{bad}");
+            assert!(rules("a.toml", bad).is_empty());
+        }
+        assert_eq!(
+            rules("a.md", "By that.\nIt fails: That of a. What\n"),
+            ["words"; 2]
+        );
+        for good in [
+            "let a = \"// What\";",
+            "/// Whatever it has, as it has many.",
+            "// SAFETY: `a` is as long as `b`.",
+        ] {
+            assert!(rules("a.rs", good).is_empty(), "{good}");
+        }
+        assert!(rules("a.md", "# What it is\n").is_empty());
+        assert!(rules("CHANGELOG.md", "What\nSo many\n").is_empty());
     }
 }
