@@ -5,7 +5,7 @@ use std::time::Duration;
 use verbs_core::{
     AccessFlags, AckTimeout, CompletionChannel, CompletionQueue, MaxAckRetries, MaxRnrRetries,
     MaximumTransferUnit, MinRnrTimer, PreparedQueuePair, ProtectionDomain, QueuePair,
-    QueuePairBuilder,
+    QueuePairConfig,
 };
 
 use crate::engine::{EngineLimits, MemberLimits, Shares};
@@ -176,7 +176,7 @@ impl ChannelBuilder {
         /// is left of it where all queue pairs of the device share it.
         ///
         /// Set both to a small number, on both sides, if such a device has many channels: see
-        /// [`QueuePairBuilder::max_dest_rd_atomic`].
+        /// [`QueuePairConfig::max_dest_rd_atomic`].
         max_dest_rd_atomic: option u8,
         /// How long the peer waits when no receive is posted here; code 12, 0.64 ms, unless set.
         min_rnr_timer: plain MinRnrTimer,
@@ -365,7 +365,7 @@ impl ChannelBuilder {
         &self,
         pd: &ProtectionDomain,
         cq: &CompletionQueue,
-    ) -> QueuePairBuilder {
+    ) -> QueuePairConfig {
         QueuePair::builder(pd, cq, cq)
             .max_send_wr(self.max_send_wr)
             .max_recv_wr(self.max_recv_wr)
@@ -385,6 +385,7 @@ impl ChannelBuilder {
             .rnr_retry(self.rnr_retry)
             .sl(self.sl)
             .traffic_class(self.traffic_class)
+            .config()
     }
 
     /// The limits that its channels are created with.

@@ -164,10 +164,10 @@
 //! let qp = unsafe { ibv_create_qp(pd.as_ptr(), &raw mut attr) };
 //! let qp = NonNull::new(qp).ok_or_else(std::io::Error::last_os_error)?;
 //!
-//! let builder = QueuePair::builder(&pd, &cq, &cq);
+//! let config = QueuePair::builder(&pd, &cq, &cq).config();
 //! // Sound: it is an RC queue pair of these parents, and is destroyed by nothing else.
 //! let prepared =
-//!     unsafe { PreparedQueuePair::from_raw(qp, attr.cap, &builder, Destroy::by_verb())? };
+//!     unsafe { PreparedQueuePair::from_raw(qp, attr.cap, &config, Destroy::by_verb())? };
 //! println!("{:?}", prepared.endpoint().to_bytes());
 //! # Ok(())
 //! # }
@@ -288,7 +288,7 @@ pub use completion::{
 pub use context::{Context, fork_init};
 pub use datagram::{
     Attachment, DatagramEndpoint, DatagramEndpointBuilder, DatagramQueuePair,
-    DatagramQueuePairBuilder, Grh, QKey,
+    DatagramQueuePairBuilder, DatagramQueuePairConfig, Grh, QKey,
 };
 pub use destroy::Destroy;
 pub use device::{Device, Guid, NodeType, ParseGuidError, TransportType};
@@ -316,8 +316,8 @@ pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{
     AckTimeout, DataInOrder, DestroyedQueuePair, MaxAckRetries, MaxRnrRetries, MigState,
     MinRnrTimer, OwnReceives, PacketSequenceNumber, PostError, PreparedQueuePair, QpAttr,
-    QpAttrMask, QpCap, QpState, QpType, QueuePair, QueuePairBuilder, QueuePairEndpoint,
-    QueuePairEndpointBuilder, Receives, SharedReceives, WrOpcode,
+    QpAttrMask, QpCap, QpState, QpType, QueuePair, QueuePairBuilder, QueuePairConfig,
+    QueuePairEndpoint, QueuePairEndpointBuilder, Receives, SharedReceives, WrOpcode,
 };
 #[doc(hidden)]
 pub use random::random;

@@ -146,21 +146,6 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    /// The defaults.
-    pub(crate) const fn new() -> Self {
-        Self {
-            port_num: None,
-            gid_index: None,
-            pkey_index: None,
-            sl: 0,
-            src_path_bits: 0,
-            static_rate: 0,
-            traffic_class: 0,
-            flow_label: 0,
-            hop_limit: 64,
-        }
-    }
-
     /// Rejects numbers that their fields cannot hold.
     pub(crate) fn check(&self) -> Result<()> {
         check_range("sl", self.sl.into(), 0, 15)?;

@@ -14,7 +14,6 @@ use verbs_sys::{
 
 use super::CompletionChannel;
 use super::channel::Events;
-use crate::builder_setters;
 use crate::context::Context;
 use crate::destroy::Destroy;
 use crate::error::causes::{self, Call};
@@ -51,16 +50,7 @@ struct Inner {
     context: Context,
 }
 
-/// Builder for a completion queue, from [`CompletionQueue::builder`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build` is called"]
-pub struct CompletionQueueBuilder {
-    context: Context,
-    min_capacity: u32,
-    channel: Option<CompletionChannel>,
-    comp_vector: u32,
-}
-
+#[bon::bon]
 impl CompletionQueue {
     /// Creates a queue with room for at least `min_capacity` completions.
     ///
@@ -77,48 +67,41 @@ impl CompletionQueue {
     ///
     /// The driver may give it more: see [`min_capacity`](Self::min_capacity). An example is on
     /// [`CompletionChannel`].
-    #[doc(alias = "ibv_create_cq")]
-    pub fn builder(context: &Context, min_capacity: u32) -> CompletionQueueBuilder {
-        CompletionQueueBuilder {
-            context: context.clone(),
-            min_capacity,
-            channel: None,
-            comp_vector: 0,
-        }
-    }
-}
-
-impl CompletionQueueBuilder {
-    /// The completion channel that receives an event when a completion arrives in the armed queue;
-    /// none unless set.
-    pub fn channel<'a>(mut self, channel: impl Into<Option<&'a CompletionChannel>>) -> Self {
-        self.channel = channel.into().cloned();
-        self
-    }
-
-    builder_setters! {
+    #[builder(
+        builder_type(doc {
+            /// Builder for a completion queue, from [`CompletionQueue::builder`].
+        }),
+        finish_fn(doc {
+            /// Creates the queue.
+            ///
+            /// # Errors
+            ///
+            /// - [`Error::Limit`] for a capacity above the device's `max_cqe`.
+            /// - [`Error::OutOfRange`] for a capacity of 0, or a `comp_vector` that the device does not have.
+            /// - [`Error::ForeignContext`] for a channel of another context.
+            /// - The errno for anything else.
+        }),
+        derive(Clone, Debug),
+        on(_, setters(doc(default(skip)))),
+    )]
+    #[expect(clippy::needless_lifetimes, reason = "a setter names it")]
+    pub fn new<'a>(
+        #[builder(start_fn)] context: &Context,
+        #[builder(start_fn)] min_capacity: u32,
+        /// The completion channel that receives an event when a completion arrives in the armed queue;
+        /// none unless set.
+        #[builder(
+            required,
+            default = None,
+            with = |value: impl Into<Option<&'a CompletionChannel>>| value.into(),
+            setters(option_fn(vis = ""))
+        )]
+        channel: Option<&'a CompletionChannel>,
         /// The interrupt vector for its events, below
         /// [`num_comp_vectors`](Context::num_comp_vectors); 0 unless set.
-        comp_vector: plain u32,
-    }
-
-    /// Creates the queue.
-    ///
-    /// # Errors
-    ///
-    /// - [`Error::Limit`] for a capacity above the device's `max_cqe`.
-    /// - [`Error::OutOfRange`] for a capacity of 0, or a `comp_vector` that the device does not have.
-    /// - [`Error::ForeignContext`] for a channel of another context.
-    /// - The errno for anything else.
-    #[doc(alias = "ibv_create_cq")]
-    pub fn build(&self) -> Result<CompletionQueue> {
-        let Self {
-            context,
-            min_capacity,
-            channel,
-            comp_vector,
-        } = self;
-        let (min_capacity, comp_vector) = (*min_capacity, *comp_vector);
+        #[builder(default = 0, setters(option_fn(vis = "")))]
+        comp_vector: u32,
+    ) -> Result<Self> {
         let cqe = check_capacity(context, min_capacity)?;
         let vectors = context.num_comp_vectors().max(1);
         if comp_vector >= vectors {
@@ -129,21 +112,14 @@ impl CompletionQueueBuilder {
                 max: u64::from(vectors) - 1,
             });
         }
-        if channel
-            .as_ref()
-            .is_some_and(|channel| !channel.context().is(context))
-        {
+        if channel.is_some_and(|channel| !channel.context().is(context)) {
             return Err(Error::ForeignContext {
                 child: "the completion channel",
             });
         }
-        let events = channel
-            .as_ref()
-            .map(|channel| Arc::new(Events::new(channel)));
+        let events = channel.map(|channel| Arc::new(Events::new(channel)));
         let cq_context = events.as_ref().map_or(ptr::null(), Arc::as_ptr);
-        let comp_channel = channel
-            .as_ref()
-            .map_or(ptr::null_mut(), CompletionChannel::as_ptr);
+        let comp_channel = channel.map_or(ptr::null_mut(), CompletionChannel::as_ptr);
         let vector = c_int::try_from(comp_vector).unwrap_or(c_int::MAX);
         let user = cq_context.cast_mut().cast();
         // SAFETY: the context is open and the channel, if any, alive; `Inner` keeps both, and
@@ -156,7 +132,7 @@ impl CompletionQueueBuilder {
         })?;
         // SAFETY: the object is new, and its parents are kept next to it.
         let handle = unsafe { Handle::new(cq) };
-        Ok(CompletionQueue::new(handle, events, context))
+        Ok(Self::new(handle, events, context))
     }
 }
 

@@ -8,34 +8,103 @@ use verbs_sys::{IBV_QPT_UD, ibv_qp};
 
 use super::attached::Attached;
 use super::{DatagramQueuePair, QKey};
-use crate::builder_setters;
 use crate::completion::CompletionQueue;
 use crate::error::Result;
 use crate::handle::Handle;
 use crate::path::{LocalPath, Route};
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::QpCap;
-use crate::queue_pair::builder::{check_capacities, check_completion_queues, create};
+use crate::queue_pair::create::{check_capacities, check_completion_queues, create};
 
-/// Builder for a queue pair for datagrams, from [`DatagramQueuePair::builder`].
+/// Settings of a queue pair for datagrams, from [`DatagramQueuePair::builder`].
 ///
-/// It is a plain value: it can be kept in a struct and cloned, and any number of queue pairs can be
+/// They are a plain value: it can be kept in a struct, changed and cloned, and any number of queue pairs can be
 /// built from it.
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build` is called"]
+#[derive(bon::Builder, Clone, Debug)]
+#[builder(
+    builder_type(name = DatagramQueuePairBuilder, doc {
+        /// Builder for a queue pair for datagrams, from [`DatagramQueuePair::builder`].
+        ///
+        /// Each setting is optional, and can be set once. To change settings, or to build several queue pairs from
+        /// them, use a [`DatagramQueuePairConfig`], from [`config`](Self::config).
+    }),
+    start_fn(name = with_defaults, vis = ""),
+    finish_fn(name = config, doc {
+        /// The settings, to keep or change them, or to build several queue pairs.
+    }),
+    derive(Clone, Debug),
+    on(_, required),
+    on(_, setters(doc(default(skip)))),
+)]
 #[doc(alias = "ibv_qp_init_attr")]
-pub struct DatagramQueuePairBuilder {
-    pd: ProtectionDomain,
-    send_cq: CompletionQueue,
-    recv_cq: CompletionQueue,
-    max_send_wr: u32,
-    max_recv_wr: u32,
-    max_send_sge: u32,
-    max_recv_sge: u32,
-    max_inline_data: u32,
-    sq_sig_all: bool,
-    route: Route,
-    qkey: Option<QKey>,
+#[non_exhaustive]
+pub struct DatagramQueuePairConfig {
+    /// Protection domain of the queue pair.
+    #[builder(start_fn)]
+    pub pd: ProtectionDomain,
+    /// Completion queue of sends.
+    #[builder(start_fn)]
+    pub send_cq: CompletionQueue,
+    /// Completion queue of receives.
+    #[builder(start_fn)]
+    pub recv_cq: CompletionQueue,
+    /// How many sends the send queue has room for; 16 unless set. The driver may grant more.
+    #[builder(default = 16, setters(option_fn(vis = "")))]
+    pub max_send_wr: u32,
+    /// How many receives the receive queue has room for; 16 unless set. The driver may grant more.
+    #[builder(default = 16, setters(option_fn(vis = "")))]
+    pub max_recv_wr: u32,
+    /// How many elements a send can have; 1 unless set.
+    #[builder(default = 1, setters(option_fn(vis = "")))]
+    pub max_send_sge: u32,
+    /// How many elements a receive can have; 1 unless set.
+    #[builder(default = 1, setters(option_fn(vis = "")))]
+    pub max_recv_sge: u32,
+    /// How many bytes one send can post inline; 0 unless set.
+    #[builder(default = 0, setters(option_fn(vis = "")))]
+    pub max_inline_data: u32,
+    /// Whether every send is signalled, even an `unsignaled` one; `false` unless set.
+    #[builder(default = false, setters(option_fn(vis = "")))]
+    pub sq_sig_all: bool,
+    /// The key that it accepts datagrams with; a random one unless set.
+    #[builder(default = None, with = |value: impl Into<Option<QKey>>| value.into(), setters(option_fn(vis = "")))]
+    pub qkey: Option<QKey>,
+    /// The number of the port; unless set, that of the first ACTIVE one, of those that have a GID if packets
+    /// need one.
+    #[builder(default = None, with = |value: impl Into<Option<u8>>| value.into(), setters(option_fn(vis = "")))]
+    pub port_num: Option<u8>,
+    /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set. On
+    /// InfiniBand, setting it adds a GRH.
+    ///
+    /// The best GID is one of RoCE v2 rather than v1, routable rather than link-local, and of IPv4 rather than
+    /// IPv6. If the peer's GID is of the other kind, and this side has one of that kind, too, it is used in the
+    /// path to the peer.
+    #[builder(default = None, with = |value: impl Into<Option<u8>>| value.into(), setters(option_fn(vis = "")))]
+    pub gid_index: Option<u8>,
+    /// The index of the P_Key in the port's table; that of the first one with full membership unless set.
+    ///
+    /// If the port is a full member of no partition, it is the first P_Key of any. Both sides must be of the
+    /// same partition: in a fabric with several, set it.
+    #[builder(default = None, with = |value: impl Into<Option<u16>>| value.into(), setters(option_fn(vis = "")))]
+    pub pkey_index: Option<u16>,
+    /// The service level, 0 to 15; 0 unless set.
+    #[builder(default = 0, setters(option_fn(vis = "")))]
+    pub sl: u8,
+    /// Which of this side's LIDs to send from, if the port has several; 0 unless set.
+    #[builder(default = 0, setters(option_fn(vis = "")))]
+    pub src_path_bits: u8,
+    /// The highest rate to send at, as a code of `enum ibv_rate`; 0, the port's own, unless set.
+    #[builder(default = 0, setters(option_fn(vis = "")))]
+    pub static_rate: u8,
+    /// The GRH's traffic class, on RoCE v2 four times the DSCP; 0 unless set.
+    #[builder(default = 0, setters(option_fn(vis = "")))]
+    pub traffic_class: u8,
+    /// The GRH's flow label, 20 bits; 0 unless set.
+    #[builder(default = 0, setters(option_fn(vis = "")))]
+    pub flow_label: u32,
+    /// The GRH's hop limit; 64 unless set.
+    #[builder(default = 64, setters(option_fn(vis = "")))]
+    pub hop_limit: u8,
 }
 
 impl DatagramQueuePair {
@@ -52,71 +121,23 @@ impl DatagramQueuePair {
         send_cq: &CompletionQueue,
         recv_cq: &CompletionQueue,
     ) -> DatagramQueuePairBuilder {
-        DatagramQueuePairBuilder {
-            pd: pd.clone(),
-            send_cq: send_cq.clone(),
-            recv_cq: recv_cq.clone(),
-            max_send_wr: 16,
-            max_recv_wr: 16,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-            sq_sig_all: false,
-            route: Route::new(),
-            qkey: None,
-        }
+        DatagramQueuePairConfig::with_defaults(pd.clone(), send_cq.clone(), recv_cq.clone())
     }
 }
 
-impl DatagramQueuePairBuilder {
-    builder_setters! {
-        /// How many sends the send queue has room for; 16 unless set. The driver may grant more.
-        max_send_wr: plain u32,
-        /// How many receives the receive queue has room for; 16 unless set. The driver may grant more.
-        max_recv_wr: plain u32,
-        /// How many elements a send can have; 1 unless set.
-        max_send_sge: plain u32,
-        /// How many elements a receive can have; 1 unless set.
-        max_recv_sge: plain u32,
-        /// How many bytes one send can post inline; 0 unless set.
-        max_inline_data: plain u32,
-        /// Whether every send is signalled, even an `unsignaled` one; `false` unless set.
-        sq_sig_all: plain bool,
-        /// The key that it accepts datagrams with; a random one unless set.
-        qkey: option QKey,
+impl<S: datagram_queue_pair_builder::IsComplete> DatagramQueuePairBuilder<S> {
+    /// Creates a queue pair that can send and receive: in `RTS`.
+    ///
+    /// # Errors
+    ///
+    /// As [`DatagramQueuePairConfig::build`].
+    #[doc(alias = "ibv_create_qp")]
+    pub fn build(self) -> Result<DatagramQueuePair> {
+        self.config().build()
     }
+}
 
-    builder_setters! {
-        in [route.];
-        /// The number of the port; unless set, that of the first ACTIVE one, of those that have a GID if packets
-        /// need one.
-        port_num: option u8,
-        /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set. On
-        /// InfiniBand, setting it adds a GRH.
-        ///
-        /// The best GID is one of RoCE v2 rather than v1, routable rather than link-local, and of IPv4 rather than
-        /// IPv6. If the peer's GID is of the other kind, and this side has one of that kind, too, it is used in the
-        /// path to the peer.
-        gid_index: option u8,
-        /// The index of the P_Key in the port's table; that of the first one with full membership unless set.
-        ///
-        /// If the port is a full member of no partition, it is the first P_Key of any. Both sides must be of the
-        /// same partition: in a fabric with several, set it.
-        pkey_index: option u16,
-        /// The service level, 0 to 15; 0 unless set.
-        sl: plain u8,
-        /// Which of this side's LIDs to send from, if the port has several; 0 unless set.
-        src_path_bits: plain u8,
-        /// The highest rate to send at, as a code of `enum ibv_rate`; 0, the port's own, unless set.
-        static_rate: plain u8,
-        /// The GRH's traffic class, on RoCE v2 four times the DSCP; 0 unless set.
-        traffic_class: plain u8,
-        /// The GRH's flow label, 20 bits; 0 unless set.
-        flow_label: plain u32,
-        /// The GRH's hop limit; 64 unless set.
-        hop_limit: plain u8,
-    }
-
+impl DatagramQueuePairConfig {
     /// Creates a queue pair that can send and receive: in `RTS`.
     ///
     /// Datagrams that arrive before the first receive is posted are dropped.
@@ -157,8 +178,23 @@ impl DatagramQueuePairBuilder {
 
     /// Checks the numbers, and chooses this side's end of the paths.
     pub(super) fn local_path(&self) -> Result<LocalPath> {
-        self.route.check()?;
-        self.route.local(self.pd.context())
+        let route = self.route();
+        route.check()?;
+        route.local(self.pd.context())
+    }
+
+    const fn route(&self) -> Route {
+        Route {
+            port_num: self.port_num,
+            gid_index: self.gid_index,
+            pkey_index: self.pkey_index,
+            sl: self.sl,
+            src_path_bits: self.src_path_bits,
+            static_rate: self.static_rate,
+            traffic_class: self.traffic_class,
+            flow_label: self.flow_label,
+            hop_limit: self.hop_limit,
+        }
     }
 
     /// The parents: protection domain, send and receive queue's CQ, of one context.
@@ -183,7 +219,7 @@ impl DatagramQueuePairBuilder {
             qp,
             cap,
             path,
-            route: self.route,
+            route: self.route(),
             qkey: self.qkey.unwrap_or_else(QKey::random),
             send_cq: self.send_cq.clone(),
             recv_cq: self.recv_cq.clone(),

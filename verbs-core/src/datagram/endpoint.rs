@@ -1,7 +1,6 @@
 //! Endpoints of datagrams: the data that a peer needs to send to a queue pair.
 
 use super::qkey::QKey;
-use crate::builder_setters;
 use crate::error::{ENDPOINT_VERSION, EndpointError};
 use crate::gid::Gid;
 use crate::mtu::MaximumTransferUnit;
@@ -11,82 +10,64 @@ use crate::wire::{check_address, check_version, put, take, version_of, within};
 ///
 /// Send it by any means: as serde data (feature `serde`), or as [`to_bytes`](Self::to_bytes). Both
 /// forms carry a version. Numbers are checked when an endpoint is made or received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(bon::Builder, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[builder(
+    builder_type(doc {
+        /// Builder for a datagram endpoint, from [`DatagramEndpoint::builder`].
+    }),
+    start_fn(doc {
+        /// Starts to build an endpoint from parts that were received in some other protocol.
+        ///
+        /// `qp_num` is the peer's queue pair, 24 bits, and `qkey` its key.
+        ///
+        /// ```
+        /// use verbs_core::{DatagramEndpoint, QKey};
+        ///
+        /// let endpoint = DatagramEndpoint::builder(0x11, QKey::new(0x1111_1111)?).lid(4).build()?;
+        /// let received = DatagramEndpoint::from_bytes(&endpoint.to_bytes())?;
+        /// assert_eq!(received.qp_num(), 0x11);
+        /// # Ok::<(), verbs_core::Error>(())
+        /// ```
+    }),
+    finish_fn(name = unchecked, vis = ""),
+    derive(Clone, Debug),
+    on(_, required),
+    on(_, setters(doc(default(skip)))),
+)]
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize, serde::Deserialize),
     serde(try_from = "Wire", into = "Wire")
 )]
 pub struct DatagramEndpoint {
+    #[builder(start_fn)]
     qp_num: u32,
+    #[builder(start_fn)]
     qkey: QKey,
+    /// The port's LID; 0, none, unless set.
+    #[builder(default = 0, setters(option_fn(vis = "")))]
     lid: u16,
+    /// The port's GID; none unless set.
+    #[builder(default = None, with = |value: impl Into<Option<Gid>>| value.into(), setters(option_fn(vis = "")))]
     gid: Option<Gid>,
+    /// The port's active MTU: the length in bytes of the longest datagram that it can receive;
+    /// 4096 unless set, so that the sender's MTU decides.
+    #[builder(default = MaximumTransferUnit::Mtu4096, setters(option_fn(vis = "")))]
     mtu: MaximumTransferUnit,
 }
 
-/// Builder for a datagram endpoint, from [`DatagramEndpoint::builder`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build` is called"]
-pub struct DatagramEndpointBuilder {
-    qp_num: u32,
-    qkey: QKey,
-    lid: u16,
-    gid: Option<Gid>,
-    mtu: MaximumTransferUnit,
-}
-
-impl DatagramEndpointBuilder {
-    builder_setters! {
-        /// The port's LID; 0, none, unless set.
-        lid: plain u16,
-        /// The port's GID; none unless set.
-        gid: option Gid,
-        /// The port's active MTU: the length in bytes of the longest datagram that it can receive;
-        /// 4096 unless set, so that the sender's MTU decides.
-        mtu: plain MaximumTransferUnit,
-    }
-
+impl<S: datagram_endpoint_builder::IsComplete> DatagramEndpointBuilder<S> {
     /// Checks the numbers, and returns the endpoint.
     ///
     /// # Errors
     ///
     /// [`EndpointError`] if a number is out of its range, or there is neither a LID nor a GID.
-    pub fn build(&self) -> Result<DatagramEndpoint, EndpointError> {
-        DatagramEndpoint {
-            qp_num: self.qp_num,
-            qkey: self.qkey,
-            lid: self.lid,
-            gid: self.gid,
-            mtu: self.mtu,
-        }
-        .checked()
+    pub fn build(self) -> Result<DatagramEndpoint, EndpointError> {
+        self.unchecked().checked()
     }
 }
 
 impl DatagramEndpoint {
-    /// Starts to build an endpoint from parts that were received in some other protocol.
-    ///
-    /// `qp_num` is the peer's queue pair, 24 bits, and `qkey` its key.
-    ///
-    /// ```
-    /// use verbs_core::{DatagramEndpoint, QKey};
-    ///
-    /// let endpoint = DatagramEndpoint::builder(0x11, QKey::new(0x1111_1111)?).lid(4).build()?;
-    /// let received = DatagramEndpoint::from_bytes(&endpoint.to_bytes())?;
-    /// assert_eq!(received.qp_num(), 0x11);
-    /// # Ok::<(), verbs_core::Error>(())
-    /// ```
-    pub const fn builder(qp_num: u32, qkey: QKey) -> DatagramEndpointBuilder {
-        DatagramEndpointBuilder {
-            qp_num,
-            qkey,
-            lid: 0,
-            gid: None,
-            mtu: MaximumTransferUnit::Mtu4096,
-        }
-    }
-
     /// The endpoint of a queue pair of this side: its number and key, its port's LID and GID. Or that of a
     /// multicast group, whose numbers are those of no queue pair and of no port.
     pub(crate) const fn chosen(

@@ -5,26 +5,26 @@ use std::ptr::NonNull;
 
 use verbs_sys::{ibv_qp, ibv_qp_cap};
 
-use super::{DatagramQueuePair, DatagramQueuePairBuilder};
+use super::{DatagramQueuePair, DatagramQueuePairConfig};
 use crate::destroy::Destroy;
 use crate::error::Result;
 use crate::handle::Handle;
 use crate::queue_pair::QpCap;
-use crate::queue_pair::builder::Parents;
+use crate::queue_pair::create::Parents;
 use crate::queue_pair::foreign::check_parents;
 
 impl DatagramQueuePair {
     /// Takes over a queue pair that another library made, such as `mlx5dv_create_qp`, and moves it
     /// to `RTS`, through `RESET`.
     ///
-    /// `builder` has its parents, its `QKey` and the settings of its paths. The builder's capacities
-    /// have no effect: `cap` is what the driver granted. See
+    /// `config` has its parents, its `QKey` and the settings of its paths. The configuration's
+    /// capacities have no effect: `cap` is what the driver granted. See
     /// [objects made by other libraries](crate#objects-made-by-other-libraries).
     ///
     /// # Safety
     ///
-    /// - `qp` is alive, and was made with the builder's protection domain and completion queues, and
-    ///   without a shared receive queue.
+    /// - `qp` is alive, and was made with the configuration's protection domain and completion queues,
+    ///   and without a shared receive queue.
     /// - Its type is UD, or one that is modified and posted to like UD, such as the SRD of
     ///   `efadv_create_qp_ex`, which writes no GRH before a message.
     /// - `cap` has the capacities that the driver granted it.
@@ -38,7 +38,7 @@ impl DatagramQueuePair {
     ///
     /// - [`Error::ForeignContext`](crate::Error::ForeignContext),
     ///   [`Error::ForeignParent`](crate::Error::ForeignParent) if its parents are others.
-    /// - As [`DatagramQueuePairBuilder::build`] for a setting, a port or a GID.
+    /// - As [`DatagramQueuePairConfig::build`] for a setting, a port or a GID.
     ///
     /// In these cases `destroy` is dropped without having been called.
     ///
@@ -47,10 +47,10 @@ impl DatagramQueuePair {
     pub unsafe fn from_raw(
         qp: NonNull<ibv_qp>,
         cap: ibv_qp_cap,
-        builder: &DatagramQueuePairBuilder,
+        config: &DatagramQueuePairConfig,
         destroy: Destroy<ibv_qp>,
     ) -> Result<Self> {
-        let (pd, send_cq, recv_cq) = builder.parents()?;
+        let (pd, send_cq, recv_cq) = config.parents()?;
         let parents = Parents {
             pd,
             send_cq,
@@ -59,9 +59,9 @@ impl DatagramQueuePair {
         };
         // SAFETY: the caller has a living queue pair.
         unsafe { check_parents(qp, &parents) }?;
-        let path = builder.local_path()?;
-        // SAFETY: the caller hands it over, with what destroys it; the builder has its parents.
+        let path = config.local_path()?;
+        // SAFETY: the caller hands it over, with what destroys it; the configuration has its parents.
         let qp = unsafe { Handle::foreign(qp, destroy) };
-        builder.start(qp, QpCap::from_raw(cap), path)
+        config.start(qp, QpCap::from_raw(cap), path)
     }
 }

@@ -13,7 +13,7 @@ use std::fmt;
 
 use verbs_sys::{IBV_QPT_UD, ibv_qp};
 
-pub use builder::DatagramQueuePairBuilder;
+pub use builder::{DatagramQueuePairBuilder, DatagramQueuePairConfig};
 pub use endpoint::{DatagramEndpoint, DatagramEndpointBuilder};
 pub use grh::Grh;
 pub use multicast::Attachment;

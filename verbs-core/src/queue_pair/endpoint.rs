@@ -3,7 +3,6 @@
 use super::choices::Config;
 use super::config::PacketSequenceNumber;
 use super::qp_type::QpType;
-use crate::builder_setters;
 use crate::error::{ENDPOINT_VERSION, EndpointError};
 use crate::gid::Gid;
 use crate::mtu::MaximumTransferUnit;
@@ -16,112 +15,79 @@ use crate::wire::{check_address, check_version, put, take, version_of, within};
 /// forms carry a version. Numbers are checked when an endpoint is made or received.
 ///
 /// The endpoint of this side also has the port, GID and limits that were chosen for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(bon::Builder, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[builder(
+    builder_type(doc {
+        /// Builder for an endpoint, from [`QueuePairEndpoint::builder`].
+    }),
+    start_fn(doc {
+        /// Starts to build an endpoint from parts that were received in some other protocol.
+        ///
+        /// `qp_num` is the peer's queue pair, 24 bits, and `psn` the number of its first packet.
+        ///
+        /// ```
+        /// use verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
+        ///
+        /// let endpoint = QueuePairEndpoint::builder(0x11, PacketSequenceNumber::new(7)?)
+        ///     .lid(4)
+        ///     .build()?;
+        /// assert_eq!(endpoint.qp_num(), 0x11);
+        /// # Ok::<(), verbs_core::Error>(())
+        /// ```
+    }),
+    finish_fn(name = unchecked, vis = ""),
+    derive(Clone, Debug),
+    on(_, required),
+    on(_, setters(doc(default(skip)))),
+)]
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize, serde::Deserialize),
     serde(try_from = "Wire", into = "Wire")
 )]
 pub struct QueuePairEndpoint {
-    qp_type: QpType,
+    #[builder(start_fn)]
     qp_num: u32,
+    #[builder(start_fn)]
     psn: PacketSequenceNumber,
+    /// The queue pair's type; [`QpType::Rc`] unless set.
+    #[builder(default = QpType::Rc, setters(option_fn(vis = "")))]
+    qp_type: QpType,
+    /// The port's LID; 0, none, unless set.
+    #[builder(default = 0, setters(option_fn(vis = "")))]
     lid: u16,
+    /// The port's GID; none unless set.
+    #[builder(default = None, with = |value: impl Into<Option<Gid>>| value.into(), setters(option_fn(vis = "")))]
     gid: Option<Gid>,
+    /// The index of the GID in the port's table; 0 unless set.
+    #[builder(default = 0, setters(option_fn(vis = "")))]
     gid_index: u8,
+    /// The number of the port; 1 unless set.
+    #[builder(default = 1, setters(option_fn(vis = "")))]
     port_num: u8,
+    /// The largest path MTU; 4096 bytes unless set, so that the other side's decides.
+    #[builder(default = MaximumTransferUnit::Mtu4096, setters(option_fn(vis = "")))]
     path_mtu: MaximumTransferUnit,
+    /// How many reads and atomics it has in flight at once; 1 unless set.
+    #[builder(default = 1, setters(option_fn(vis = "")))]
     max_rd_atomic: u8,
+    /// How many reads and atomics of its peer it serves at once; 1 unless set.
+    #[builder(default = 1, setters(option_fn(vis = "")))]
     max_dest_rd_atomic: u8,
 }
 
-/// Builder for an endpoint, from [`QueuePairEndpoint::builder`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build` is called"]
-pub struct QueuePairEndpointBuilder {
-    qp_type: QpType,
-    qp_num: u32,
-    psn: PacketSequenceNumber,
-    lid: u16,
-    gid: Option<Gid>,
-    path_mtu: MaximumTransferUnit,
-    max_rd_atomic: u8,
-    max_dest_rd_atomic: u8,
-    gid_index: u8,
-    port_num: u8,
-}
-
-impl QueuePairEndpointBuilder {
-    builder_setters! {
-        /// The queue pair's type; [`QpType::Rc`] unless set.
-        qp_type: plain QpType,
-        /// The port's LID; 0, none, unless set.
-        lid: plain u16,
-        /// The port's GID; none unless set.
-        gid: option Gid,
-        /// The largest path MTU; 4096 bytes unless set, so that the other side's decides.
-        path_mtu: plain MaximumTransferUnit,
-        /// How many reads and atomics it has in flight at once; 1 unless set.
-        max_rd_atomic: plain u8,
-        /// How many reads and atomics of its peer it serves at once; 1 unless set.
-        max_dest_rd_atomic: plain u8,
-        /// The index of the GID in the port's table; 0 unless set.
-        gid_index: plain u8,
-        /// The number of the port; 1 unless set.
-        port_num: plain u8,
-    }
-
+impl<S: queue_pair_endpoint_builder::IsComplete> QueuePairEndpointBuilder<S> {
     /// Checks the numbers, and returns the endpoint.
     ///
     /// # Errors
     ///
     /// [`EndpointError`] if a number is out of its range, or there is neither a LID nor a GID.
-    pub fn build(&self) -> Result<QueuePairEndpoint, EndpointError> {
-        QueuePairEndpoint {
-            qp_type: self.qp_type,
-            qp_num: self.qp_num,
-            psn: self.psn,
-            lid: self.lid,
-            gid: self.gid,
-            gid_index: self.gid_index,
-            port_num: self.port_num,
-            path_mtu: self.path_mtu,
-            max_rd_atomic: self.max_rd_atomic,
-            max_dest_rd_atomic: self.max_dest_rd_atomic,
-        }
-        .checked()
+    pub fn build(self) -> Result<QueuePairEndpoint, EndpointError> {
+        self.unchecked().checked()
     }
 }
 
 impl QueuePairEndpoint {
-    /// Starts to build an endpoint from parts that were received in some other protocol.
-    ///
-    /// `qp_num` is the peer's queue pair, 24 bits, and `psn` the number of its first packet.
-    ///
-    /// ```
-    /// use verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
-    ///
-    /// let endpoint = QueuePairEndpoint::builder(0x11, PacketSequenceNumber::new(7)?)
-    ///     .lid(4)
-    ///     .build()?;
-    /// assert_eq!(endpoint.qp_num(), 0x11);
-    /// # Ok::<(), verbs_core::Error>(())
-    /// ```
-    pub const fn builder(qp_num: u32, psn: PacketSequenceNumber) -> QueuePairEndpointBuilder {
-        QueuePairEndpointBuilder {
-            qp_type: QpType::Rc,
-            qp_num,
-            psn,
-            lid: 0,
-            gid: None,
-            path_mtu: MaximumTransferUnit::Mtu4096,
-            max_rd_atomic: 1,
-            max_dest_rd_atomic: 1,
-            gid_index: 0,
-            port_num: 1,
-        }
-    }
-
     /// The endpoint of a queue pair of this side.
     pub(super) fn chosen(
         qp_num: u32,

@@ -5,8 +5,8 @@ use std::ptr::{self, NonNull};
 
 use verbs_sys::{ibv_qp, ibv_qp_cap};
 
-use super::builder::Parents;
-use super::{PreparedQueuePair, QpCap, QueuePair, QueuePairBuilder, QueuePairEndpoint, Receives};
+use super::create::Parents;
+use super::{PreparedQueuePair, QpCap, QueuePair, QueuePairConfig, QueuePairEndpoint, Receives};
 use crate::destroy::Destroy;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
@@ -17,15 +17,15 @@ impl<R: Receives> PreparedQueuePair<R> {
     /// Takes over a queue pair that another library made, such as `mlx5dv_create_qp`, and moves it
     /// to `INIT`, through `RESET`.
     ///
-    /// `builder` has its parents, and the settings with which it is connected. The builder's
+    /// `config` has its parents, and the settings with which it is connected. The configuration's
     /// capacities have no effect: `cap` is what the driver granted. See
     /// [objects made by other libraries](crate#objects-made-by-other-libraries).
     ///
     /// # Safety
     ///
-    /// - `qp` is alive, is of the builder's [type](QueuePairBuilder::qp_type), and was made with the
-    ///   builder's protection domain and queues: without a shared receive queue if the builder has
-    ///   none.
+    /// - `qp` is alive, is of the configuration's [type](QueuePairConfig::qp_type), and was made with the
+    ///   configuration's protection domain and queues: without a shared receive queue if the
+    ///   configuration has none.
     /// - `cap` has the capacities that the driver granted it.
     /// - Nothing but `destroy` destroys it. If `destroy` does not do so: once `destroy` has been
     ///   called, the device touches none of the buffers that were posted on it.
@@ -35,9 +35,10 @@ impl<R: Receives> PreparedQueuePair<R> {
     ///
     /// # Errors
     ///
-    /// - [`Error::ForeignContext`] or [`Error::ForeignParent`] if its parents are not the builder's.
+    /// - [`Error::ForeignContext`] or [`Error::ForeignParent`] if its parents are not the
+    ///   configuration's.
     ///   `destroy` is dropped then without having been called.
-    /// - As [`QueuePairBuilder::build`] for a setting, a port or a GID. `destroy` is dropped then
+    /// - As [`QueuePairConfig::build`] for a setting, a port or a GID. `destroy` is dropped then
     ///   without having been called.
     /// - The errno if it cannot be moved to `INIT`. It has been destroyed then.
     #[doc(alias = "mlx5dv_create_qp")]
@@ -45,18 +46,18 @@ impl<R: Receives> PreparedQueuePair<R> {
     pub unsafe fn from_raw(
         qp: NonNull<ibv_qp>,
         cap: ibv_qp_cap,
-        builder: &QueuePairBuilder<R>,
+        config: &QueuePairConfig<R>,
         destroy: Destroy<ibv_qp>,
     ) -> Result<Self> {
-        let parents = builder.parents()?;
+        let parents = config.parents()?;
         // SAFETY: the caller has a living queue pair.
         unsafe { check_parents(qp, &parents) }?;
         let context = parents.pd.context();
-        let config = builder.config(&context.query_device()?)?;
-        let path = config.path(context)?;
-        // SAFETY: the caller hands it over, with what destroys it; the builder has its parents.
+        let chosen = config.chosen(&context.query_device()?)?;
+        let path = chosen.path(context)?;
+        // SAFETY: the caller hands it over, with what destroys it; the configuration has its parents.
         let qp = unsafe { Handle::foreign(qp, destroy) };
-        builder.prepare(qp, QpCap::from_raw(cap), config, path)
+        config.prepare(qp, QpCap::from_raw(cap), chosen, path)
     }
 }
 
@@ -64,7 +65,7 @@ impl<R: Receives> QueuePair<R> {
     /// Takes over a queue pair that is connected already: in `RTS`.
     ///
     /// `local` and `remote` are the endpoints that it was connected with. As for
-    /// [`PreparedQueuePair::from_raw`], `builder` has its parents, and the settings of a later
+    /// [`PreparedQueuePair::from_raw`], `config` has its parents, and the settings of a later
     /// [`reset`](Self::reset).
     ///
     /// # Safety
@@ -82,20 +83,20 @@ impl<R: Receives> QueuePair<R> {
     pub unsafe fn from_raw(
         qp: NonNull<ibv_qp>,
         cap: ibv_qp_cap,
-        builder: &QueuePairBuilder<R>,
+        config: &QueuePairConfig<R>,
         local: &QueuePairEndpoint,
         remote: &QueuePairEndpoint,
         destroy: Destroy<ibv_qp>,
     ) -> Result<Self> {
-        let parents = builder.parents()?;
+        let parents = config.parents()?;
         // SAFETY: the caller has a living queue pair.
         unsafe { check_parents(qp, &parents) }?;
         let context = parents.pd.context();
-        let config = builder.config(&context.query_device()?)?;
-        let path = LocalPath::choose(context, Some(local.port_num()), config.route.gid_index)?;
-        // SAFETY: the caller hands it over, with what destroys it; the builder has its parents.
+        let chosen = config.chosen(&context.query_device()?)?;
+        let path = LocalPath::choose(context, Some(local.port_num()), chosen.route.gid_index)?;
+        // SAFETY: the caller hands it over, with what destroys it; the configuration has its parents.
         let qp = unsafe { Handle::foreign(qp, destroy) };
-        let (qp, receives) = builder.keep(qp, QpCap::from_raw(cap), config);
+        let (qp, receives) = config.keep(qp, QpCap::from_raw(cap), chosen);
         Ok(Self {
             qp,
             receives,

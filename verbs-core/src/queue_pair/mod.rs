@@ -1,7 +1,7 @@
 //! Queue pairs: from a builder, over a handshake, to a connection.
 
 // First: rustdoc lists the methods of a queue pair in the order of the modules.
-pub(crate) mod builder;
+mod builder;
 pub(crate) mod post;
 pub(crate) mod post_chain;
 
@@ -10,6 +10,7 @@ mod attr;
 mod by_manager;
 pub(crate) mod choices;
 pub(crate) mod config;
+pub(crate) mod create;
 mod data_in_order;
 mod depth;
 mod destroyed;
@@ -29,7 +30,7 @@ use std::fmt;
 use verbs_sys::ibv_qp;
 
 pub use attr::{MigState, QpAttr, QpCap};
-pub use builder::QueuePairBuilder;
+pub use builder::{QueuePairBuilder, QueuePairConfig};
 pub use config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 pub use data_in_order::{DataInOrder, WrOpcode};
 pub use destroyed::DestroyedQueuePair;

@@ -15,7 +15,6 @@ use verbs_sys::{
     ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
 };
 
-use crate::builder_setters;
 use crate::context::Context;
 use crate::error::causes::{self, Call};
 use crate::error::{Error, Result};
@@ -59,16 +58,6 @@ struct Inner {
     pd: ProtectionDomain,
 }
 
-/// Builder for a shared receive queue, from [`SharedReceiveQueue::builder`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build` is called"]
-#[doc(alias = "ibv_srq_init_attr")]
-pub struct SharedReceiveQueueBuilder {
-    pd: ProtectionDomain,
-    max_wr: u32,
-    max_sge: u32,
-}
-
 /// The attributes of a shared receive queue, from [`SharedReceiveQueue::query`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_srq_attr")]
@@ -98,6 +87,7 @@ impl SrqAttr {
     }
 }
 
+#[bon::bon]
 impl SharedReceiveQueue {
     /// Creates a queue with room for at least `max_wr` receives of one element.
     ///
@@ -132,40 +122,31 @@ impl SharedReceiveQueue {
     /// # Ok(())
     /// # }
     /// ```
-    #[doc(alias = "ibv_create_srq")]
-    #[doc(alias = "ibv_srq_init_attr")]
-    pub fn builder(pd: &ProtectionDomain) -> SharedReceiveQueueBuilder {
-        SharedReceiveQueueBuilder {
-            pd: pd.clone(),
-            max_wr: 16,
-            max_sge: 1,
-        }
-    }
-}
-
-impl SharedReceiveQueueBuilder {
-    builder_setters! {
+    #[builder(
+        builder_type(doc {
+            /// Builder for a shared receive queue, from [`SharedReceiveQueue::builder`].
+        }),
+        finish_fn(doc {
+            /// Creates the queue.
+            ///
+            /// # Errors
+            ///
+            /// - [`Error::Unsupported`] if the device has no shared receive queues.
+            /// - [`Error::OutOfRange`] if `max_wr` is 0, [`Error::Limit`] for a capacity above the device's limit.
+            /// - The errno for anything else.
+        }),
+        derive(Clone, Debug),
+        on(_, setters(doc(default(skip)))),
+    )]
+    pub fn new(
+        #[builder(start_fn)] pd: &ProtectionDomain,
         /// How many receives the queue has room for; 16 unless set. The driver may grant more.
-        max_wr: plain u32,
+        #[builder(default = 16, setters(option_fn(vis = "")))]
+        max_wr: u32,
         /// How many elements a receive can have; 1 unless set.
-        max_sge: plain u32,
-    }
-
-    /// Creates the queue.
-    ///
-    /// # Errors
-    ///
-    /// - [`Error::Unsupported`] if the device has no shared receive queues.
-    /// - [`Error::OutOfRange`] if `max_wr` is 0, [`Error::Limit`] for a capacity above the device's limit.
-    /// - The errno for anything else.
-    #[doc(alias = "ibv_create_srq")]
-    pub fn build(&self) -> Result<SharedReceiveQueue> {
-        let Self {
-            pd,
-            max_wr,
-            max_sge,
-        } = self;
-        let (max_wr, max_sge) = (*max_wr, *max_sge);
+        #[builder(default = 1, setters(option_fn(vis = "")))]
+        max_sge: u32,
+    ) -> Result<Self> {
         let device = pd.context().query_device()?;
         if device.max_srq() == 0 {
             return Err(Error::Unsupported {
@@ -190,7 +171,7 @@ impl SharedReceiveQueueBuilder {
         })?;
         // SAFETY: the object is new, and its PD is kept next to it.
         let srq = unsafe { Handle::new(srq) };
-        Ok(SharedReceiveQueue::new(srq, init.attr, pd))
+        Ok(Self::new(srq, init.attr, pd))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use fake_libibverbs::{Port, entry, ladder, with};
 use verbs_core::{
     Context, DatagramEndpoint, DatagramQueuePair, Error, Gid, PacketSequenceNumber, QKey,
-    QueuePair, QueuePairBuilder, QueuePairEndpoint,
+    QueuePair, QueuePairConfig, QueuePairEndpoint,
 };
 
 use crate::path::{chosen, down, ports};
@@ -66,16 +66,16 @@ fn path_to_a_peer_starts_at_a_gid_of_the_same_kind() {
         let gid: Gid = peer.parse().unwrap();
         let remote = QueuePairEndpoint::builder(5, psn).gid(gid).build().unwrap();
         let (_, pd, cq) = ladder();
-        let handshake = |builder: QueuePairBuilder| {
+        let handshake = |config: QueuePairConfig| {
             with(|library| library.modified.clear());
-            let qp = builder.build().unwrap().handshake(&remote).unwrap();
+            let qp = config.build().unwrap().handshake(&remote).unwrap();
             let av = with(|library| library.modified[2].0.ah_attr);
             assert_eq!(qp.endpoint().gid_index(), av.grh.sgid_index);
             av.grh.sgid_index
         };
         let builder = || QueuePair::builder(&pd, &cq, &cq);
-        assert_eq!(handshake(builder()), index, "{peer}");
-        assert_eq!(handshake(builder().gid_index(1)), 1, "it was set");
+        assert_eq!(handshake(builder().config()), index, "{peer}");
+        assert_eq!(handshake(builder().gid_index(1).config()), 1, "it was set");
 
         let datagrams = DatagramQueuePair::builder(&pd, &cq, &cq).build().unwrap();
         let remote = DatagramEndpoint::builder(5, QKey::new(7).unwrap())

@@ -439,21 +439,21 @@ fn impossible_settings_are_rejected_before_c_is_called() {
     let (_, pd, cq) = ladder();
     let (_, _, foreign) = ladder();
     let builder = DatagramQueuePair::builder(&pd, &cq, &cq);
-    let error = |builder: verbs_core::DatagramQueuePairBuilder| builder.build().unwrap_err();
+    let error = |config: verbs_core::DatagramQueuePairConfig| config.build().unwrap_err();
     assert_eq!(
-        error(builder.clone().sl(16)).kind(),
+        error(builder.clone().sl(16).config()).kind(),
         ErrorKind::InvalidInput
     );
     assert_eq!(
-        error(builder.clone().max_send_wr(5000)).kind(),
+        error(builder.clone().max_send_wr(5000).config()).kind(),
         ErrorKind::Limit
     );
     assert!(matches!(
-        error(DatagramQueuePair::builder(&pd, &cq, &foreign)),
+        error(DatagramQueuePair::builder(&pd, &cq, &foreign).config()),
         Error::ForeignContext { .. }
     ));
     assert!(matches!(
-        error(builder.clone().max_inline_data(513)),
+        error(builder.clone().max_inline_data(513).config()),
         Error::Limit {
             what: "max_inline_data",
             ..
@@ -461,7 +461,7 @@ fn impossible_settings_are_rejected_before_c_is_called() {
     ));
     assert!(with(|library| library.modified.is_empty()));
     with(|library| library.refuse.push(("ibv_modify_qp", libc::EIO)));
-    assert_eq!(error(builder).to_string(), "ibv_modify_qp failed");
+    assert_eq!(error(builder.config()).to_string(), "ibv_modify_qp failed");
     drop((pd, cq, foreign));
     assert_all_is_well();
 }

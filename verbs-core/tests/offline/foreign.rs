@@ -61,12 +61,14 @@ fn owner() -> (impl Send + Sync + 'static, Arc<AtomicUsize>) {
 fn a_queue_pair_made_in_c_is_driven_as_any_other() {
     let (context, pd, cq) = ladder();
     let (qp, cap) = made_in_c(&pd, &cq);
-    let builder = QueuePair::builder(&pd, &cq, &cq).qp_access_flags(AccessFlags::empty());
+    let config = QueuePair::builder(&pd, &cq, &cq)
+        .qp_access_flags(AccessFlags::empty())
+        .config();
     // SAFETY: it is an RC queue pair of these parents, and is destroyed by nothing else.
     let prepared =
-        unsafe { PreparedQueuePair::from_raw(qp, cap, &builder, Destroy::by_verb()) }.unwrap();
+        unsafe { PreparedQueuePair::from_raw(qp, cap, &config, Destroy::by_verb()) }.unwrap();
     assert_eq!(prepared.as_ptr(), qp.as_ptr());
-    // The granted limits, not the builder's.
+    // The granted limits, not the configuration's.
     assert_eq!(
         (prepared.cap().max_send_wr, prepared.cap().max_recv_wr),
         (5, 6)
@@ -79,7 +81,7 @@ fn a_queue_pair_made_in_c_is_driven_as_any_other() {
     unsafe { qp.post_receive(&mut ReceiveWorkRequest::new(&mut room).wr_id(9)) }.unwrap();
     assert_eq!(posted(), [9]);
     let again = qp.reset().unwrap();
-    drop((pd, cq, builder, context));
+    drop((pd, cq, config, context));
     again.close().unwrap();
     assert_eq!(calls("ibv_destroy_qp"), 1);
     assert_all_is_well();
@@ -119,13 +121,13 @@ fn datagrams_address_handles_and_shared_receives_are_taken_over() {
     let refused = unsafe { PreparedQueuePair::from_raw(qp, cap, &on_srq, Destroy::by_verb()) };
     assert!(matches!(refused, Err(Error::ForeignParent { .. })));
 
-    let builder = DatagramQueuePair::builder(&pd, &cq, &cq);
-    let on_other = DatagramQueuePair::builder(&other, &cq, &cq);
+    let config = DatagramQueuePair::builder(&pd, &cq, &cq).config();
+    let on_other = DatagramQueuePair::builder(&other, &cq, &cq).config();
     // SAFETY: it is rejected.
     let refused = unsafe { DatagramQueuePair::from_raw(qp, cap, &on_other, Destroy::by_verb()) };
     assert!(matches!(refused, Err(Error::ForeignParent { .. })));
     // SAFETY: the library drives it as one for datagrams.
-    let qp = unsafe { DatagramQueuePair::from_raw(qp, cap, &builder, Destroy::by_verb()) };
+    let qp = unsafe { DatagramQueuePair::from_raw(qp, cap, &config, Destroy::by_verb()) };
     let qp = qp.unwrap();
     assert_eq!(qp.query().unwrap().qp_state(), QpState::RTS);
 
@@ -138,7 +140,7 @@ fn datagrams_address_handles_and_shared_receives_are_taken_over() {
     let ah = unsafe { AddressHandle::from_raw(ah, &attr, &pd, Destroy::by_verb()) }.unwrap();
     assert_eq!(ah.attr().as_raw().port_num, 1);
     drop((
-        context, pd, cq, other, srq, qp, ah, builder, on_other, on_srq,
+        context, pd, cq, other, srq, qp, ah, config, on_other, on_srq,
     ));
     assert_all_is_well();
 }
@@ -146,13 +148,13 @@ fn datagrams_address_handles_and_shared_receives_are_taken_over() {
 #[test]
 fn a_connected_queue_pair_is_taken_over() {
     let (context, pd, cq) = ladder();
-    let builder = QueuePair::builder(&pd, &cq, &cq);
-    let endpoint = builder.build().unwrap().endpoint();
+    let config = QueuePair::builder(&pd, &cq, &cq).config();
+    let endpoint = config.build().unwrap().endpoint();
     let (qp, cap) = made_in_c(&pd, &cq);
     let before = with(|library| library.modified.len());
     let destroy = Destroy::by_verb();
     // SAFETY: the library's queue pairs are as good as connected.
-    let qp = unsafe { QueuePair::from_raw(qp, cap, &builder, &endpoint, &endpoint, destroy) };
+    let qp = unsafe { QueuePair::from_raw(qp, cap, &config, &endpoint, &endpoint, destroy) };
     let qp = qp.unwrap();
     assert_eq!(
         with(|library| library.modified.len()),
@@ -164,14 +166,14 @@ fn a_connected_queue_pair_is_taken_over() {
         (&endpoint, &endpoint)
     );
     assert_eq!(qp.max_msg_sz(), 1 << 30);
-    drop((qp, builder, pd, cq, context));
+    drop((qp, config, pd, cq, context));
     assert_all_is_well();
 }
 
 #[test]
 fn a_function_destroys_what_c_has_no_verb_for() {
     let (context, pd, cq) = ladder();
-    let builder = QueuePair::builder(&pd, &cq, &cq);
+    let config = QueuePair::builder(&pd, &cq, &cq).config();
     for fails in [false, true] {
         let (qp, cap) = made_in_c(&pd, &cq);
         let count = Arc::new(AtomicUsize::new(0));
@@ -188,7 +190,7 @@ fn a_function_destroys_what_c_has_no_verb_for() {
             Ok(())
         });
         // SAFETY: it is an RC queue pair of these parents, and is destroyed by nothing else.
-        let prepared = unsafe { PreparedQueuePair::from_raw(qp, cap, &builder, destroy) }.unwrap();
+        let prepared = unsafe { PreparedQueuePair::from_raw(qp, cap, &config, destroy) }.unwrap();
         let closed = prepared.close();
         assert_eq!(count.load(Ordering::Relaxed), 1);
         match closed {
@@ -200,7 +202,7 @@ fn a_function_destroys_what_c_has_no_verb_for() {
             }
         }
     }
-    drop((builder, pd, cq, context));
+    drop((config, pd, cq, context));
     assert_all_is_well();
 }
 
@@ -235,10 +237,10 @@ fn objects_of_other_parents_are_rejected() {
     let other_cq = other_cq.unwrap();
     let refused = |pd: &ProtectionDomain, send_cq: &CompletionQueue, recv_cq: &CompletionQueue| {
         let (owner, drops) = owner();
-        let builder = QueuePair::builder(pd, send_cq, recv_cq);
+        let config = QueuePair::builder(pd, send_cq, recv_cq).config();
         let destroy = Destroy::by_owner(owner);
         // SAFETY: it is rejected.
-        let error = unsafe { PreparedQueuePair::from_raw(qp, cap, &builder, destroy) };
+        let error = unsafe { PreparedQueuePair::from_raw(qp, cap, &config, destroy) };
         assert_eq!(drops.load(Ordering::Relaxed), 1, "`destroy` is dropped");
         error.unwrap_err().to_string()
     };
@@ -396,8 +398,8 @@ fn events_of_a_queue_that_outlives_its_taker_are_acknowledged() {
 fn destroying_a_queue_may_use_its_channel() {
     let (context, ..) = ladder();
     let channel = CompletionChannel::create(&context).unwrap();
-    let other = CompletionQueue::builder(&context, 8).channel(&channel);
-    let owner = other.build().unwrap();
+    let owner = CompletionQueue::builder(&context, 8).channel(&channel);
+    let owner = owner.build().unwrap();
     let owned = taken_over(
         queue_made_in_c(&channel),
         &channel,
@@ -411,7 +413,7 @@ fn destroying_a_queue_may_use_its_channel() {
         }),
     );
     bounded(Duration::from_secs(60), || owned.close()).unwrap();
-    drop((channel, context, other));
+    drop((channel, context));
     assert_all_is_well();
 }
 

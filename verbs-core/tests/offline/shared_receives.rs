@@ -8,7 +8,7 @@ use verbs_core::verbs_sys::{
 };
 use verbs_core::{
     CompletionQueue, Device, Error, ErrorKind, EventElement, EventType, ProtectionDomain,
-    QueuePair, QueuePairBuilder, ReceiveWorkRequest, RequestChain, Sge, SharedReceiveQueue,
+    QueuePair, QueuePairConfig, ReceiveWorkRequest, RequestChain, Sge, SharedReceiveQueue,
     SharedReceives,
 };
 
@@ -19,8 +19,8 @@ fn queue() -> (ProtectionDomain, CompletionQueue, SharedReceiveQueue) {
     (pd, cq, srq)
 }
 
-fn connected(builder: &QueuePairBuilder<SharedReceives>) -> QueuePair<SharedReceives> {
-    let prepared = builder.build().unwrap();
+fn connected(config: &QueuePairConfig<SharedReceives>) -> QueuePair<SharedReceives> {
+    let prepared = config.build().unwrap();
     let endpoint = prepared.endpoint();
     prepared.handshake(&endpoint).unwrap()
 }

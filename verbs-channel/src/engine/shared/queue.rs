@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Waker;
 
 use verbs_core::{
-    Error, ErrorChain, PreparedQueuePair, Process, QueuePair, QueuePairBuilder, SharedReceiveQueue,
+    Error, ErrorChain, PreparedQueuePair, Process, QueuePair, QueuePairConfig, SharedReceiveQueue,
 };
 
 use crate::buffer::OwnedBuffer;
@@ -95,7 +95,7 @@ impl SharedQueue {
     /// It is kept with the claim, and dropped before it.
     pub(crate) fn prepare(
         self: &Arc<Self>,
-        builder: QueuePairBuilder,
+        config: QueuePairConfig,
     ) -> Result<(PreparedQueuePair, Claim)> {
         let srq = self.srq.read().unwrap_or_else(PoisonError::into_inner);
         let Some(srq) = &*srq else {
@@ -105,15 +105,15 @@ impl SharedQueue {
         if lock(&self.claims).ended.len() >= MAX_ENDED {
             return Err(crate::Error::Unpolled(MAX_ENDED));
         }
-        let builder = builder.srq(srq);
-        let mut prepared = builder.build()?;
+        let config = config.srq(srq);
+        let mut prepared = config.build()?;
         // They exist until another number is found, so that the device does not give theirs again.
         let mut unused = Vec::new();
         while self.is_taken(prepared.qp_num()) {
             if unused.len() == MAX_UNUSED {
                 return Err(crate::Error::Unpolled(lock(&self.claims).ended.len()));
             }
-            unused.push(mem::replace(&mut prepared, builder.build()?));
+            unused.push(mem::replace(&mut prepared, config.build()?));
         }
         let claim = Arc::clone(self).claim(prepared.qp_num());
         // SAFETY: an engine posts a receive on a queue pair only with a credit of its receive queue, and
