@@ -30,8 +30,7 @@ const SPARE: usize = 64;
 /// A change that waits for its step.
 pub(super) type Change = Box<dyn FnOnce(&mut State) + Send>;
 
-/// It has no `HashMap`, whose first use on a thread decides the order of all others there: that is left to the program,
-/// on a host, where it comes from the seed.
+/// It has no `HashMap`: the first of a thread decides the order of all, and that comes from the seed on a host only.
 pub(super) struct State {
     pub(super) sides: Vec<Side>,
     /// The cards that have addresses, by GID.
