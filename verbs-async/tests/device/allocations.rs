@@ -10,7 +10,7 @@ use verbs_harness::allocations::{allocations, allocations_of_all};
 use verbs_harness::begin;
 use verbs_harness::child::{Child, role};
 
-use crate::ends::{WAYS, Way, block, buffer, given, narrow_pair, run};
+use super::ends::{WAYS, Way, block, buffer, given, narrow_pair, run};
 
 /// The number of allocations in some rounds of all operations, and of messages that arrive in a window, after
 /// some other rounds.

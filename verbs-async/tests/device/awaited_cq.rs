@@ -15,7 +15,7 @@ use verbs_async::verbs_channel::verbs_core::{
 use verbs_async::{AsyncCq, CqEvents, CqPollState, DeviceEvents};
 use verbs_harness::{begin, context, faults};
 
-use crate::ends::{WAYS, Way, events, run, within};
+use super::ends::{WAYS, Way, events, run, within};
 
 /// Longer than any wait that ends by itself.
 const LATE: Duration = Duration::from_secs(20);

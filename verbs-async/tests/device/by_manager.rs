@@ -21,7 +21,7 @@ use verbs_harness::child::{Child, role};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{Test, begin, peer_name, until};
 
-use crate::ends::{PATIENCE, WAYS, Way, buffer, events, run, within};
+use super::ends::{PATIENCE, WAYS, Way, buffer, events, run, within};
 
 /// The time that has to pass.
 const SOON: Duration = Duration::from_millis(100);

@@ -15,7 +15,7 @@ use verbs_async::verbs_channel::{BufferPool, OwnedBuffer};
 use verbs_async::{AsyncChannel, Error, Operation};
 use verbs_harness::begin;
 
-use crate::ends::{WAYS, Way, block, bytes, given, narrow_pair, run, within};
+use super::ends::{WAYS, Way, block, bytes, given, narrow_pair, run, within};
 
 /// Operations of each task that sends or adds. Tasks that receive do so until the end. With the latter
 /// these are more than 10,000 on the three notifiers.

@@ -7,7 +7,7 @@ use verbs_async::verbs_channel::{BufferPool, DownReason, RejectReason, Transport
 use verbs_async::{Error, Operation};
 use verbs_harness::begin;
 
-use crate::ends::{WAYS, block, narrow_pair, pair, run, within};
+use super::ends::{WAYS, block, narrow_pair, pair, run, within};
 
 /// A short time, and one longer than any wait that ends by itself.
 const SOON: Duration = Duration::from_millis(200);

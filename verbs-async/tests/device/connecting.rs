@@ -16,7 +16,7 @@ use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{begin, context, faults, peer_name};
 
-use crate::ends::{PATIENCE, Way, buffer, events, run};
+use super::ends::{PATIENCE, Way, buffer, events, run};
 
 /// The runtimes with TCP of their own.
 const RUNTIMES: [Way; 2] = [Way::Tokio, Way::AsyncIo];

@@ -7,7 +7,7 @@ use verbs_async::verbs_channel::{BufferPool, Channel};
 use verbs_harness::child::{Child, LimitedGroup, join_group, role, without_descriptors};
 use verbs_harness::{begin, context, faults};
 
-use crate::ends::{Way, events, run};
+use super::ends::{Way, events, run};
 
 fn group(way: Way) -> AsyncGroup {
     let pd = context().alloc_pd().unwrap();

@@ -10,7 +10,7 @@ use verbs_async::verbs_channel::{BufferPool, OwnedBuffer, Queue};
 use verbs_async::{AsyncChannel, AsyncGroup, Error, IncomingMessages, Message};
 use verbs_harness::begin;
 
-use crate::ends::{WAYS, Way, buffer, once_it_waits, pair, run};
+use super::ends::{WAYS, Way, buffer, once_it_waits, pair, run};
 
 struct Met {
     group: AsyncGroup,

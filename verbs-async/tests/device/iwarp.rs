@@ -20,7 +20,7 @@ use verbs_async::{AsyncGroup, Error};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{begin, context, peer_name};
 
-use crate::ends::{PATIENCE, Way, buffer, events, run};
+use super::ends::{PATIENCE, Way, buffer, events, run};
 
 /// Begins a test of iWARP.
 macro_rules! begin_iwarp {

@@ -10,7 +10,7 @@ use verbs_async::verbs_channel::{
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::{begin, context, faults, is_soft};
 
-use crate::ends::{WAYS, Way, buffer, bytes, connect, events, given, pair, run, untimed_pair};
+use super::ends::{WAYS, Way, buffer, bytes, connect, events, given, pair, run, untimed_pair};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -14,7 +14,7 @@ use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin, context, faults, peer_name};
 
-use crate::ends::{WAYS, Way, block, events, run, within};
+use super::ends::{WAYS, Way, block, events, run, within};
 
 const SOON: Duration = Duration::from_millis(300);
 

@@ -5,7 +5,7 @@ use verbs_async::Operation;
 use verbs_async::verbs_channel::{BufferPool, Outgoing, OwnedRequest, Queue};
 use verbs_harness::begin;
 
-use crate::ends::{WAYS, block, narrow_pair, poll_once, run};
+use super::ends::{WAYS, block, narrow_pair, poll_once, run};
 
 /// Awaits operations that succeed, with the numbers from 0 on in their buffers.
 async fn succeed_in_order(operations: Vec<Operation>) {

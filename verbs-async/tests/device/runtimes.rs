@@ -10,7 +10,7 @@ use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, RejectReason, 
 use verbs_async::{AsyncGroup, CqEvents, Error, Operation};
 use verbs_harness::{begin, context};
 
-use crate::ends::{PATIENCE, WAYS, block, events, once_it_waits, run, within};
+use super::ends::{PATIENCE, WAYS, block, events, once_it_waits, run, within};
 
 /// Longer than any wait that ends by itself.
 const LATE: Duration = Duration::from_secs(20);

@@ -14,9 +14,9 @@ use verbs_async::verbs_channel::{self, Datagrams, DownReason};
 use verbs_async::{AsyncDatagrams, CmDatagramListener, Error};
 use verbs_harness::{begin, peer_name};
 
-use crate::attaching;
-use crate::by_manager::pd_to;
-use crate::ends::{PATIENCE, WAYS, Way, buffer, events, run};
+use super::attaching;
+use super::by_manager::pd_to;
+use super::ends::{PATIENCE, WAYS, Way, buffer, events, run};
 
 /// The time that has to pass.
 const SOON: Duration = Duration::from_millis(100);

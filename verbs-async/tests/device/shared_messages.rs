@@ -6,7 +6,7 @@ use verbs_async::AsyncGroup;
 use verbs_async::verbs_channel::{BufferPool, Channel, DownReason};
 use verbs_harness::begin;
 
-use crate::ends::{WAYS, block, events, once_it_waits, run, within};
+use super::ends::{WAYS, block, events, once_it_waits, run, within};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -16,7 +16,7 @@ use verbs_async::{AsyncChannel, Operation};
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{Test, begin, device_name, is_soft, peer_name};
 
-use crate::ends::{PATIENCE, WAYS, Way, alone, block, buffer, connect, run};
+use super::ends::{PATIENCE, WAYS, Way, alone, block, buffer, connect, run};
 
 /// Completions that come without a pause.
 const READY: usize = 40;

@@ -9,7 +9,7 @@ use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, Outgoing};
 use verbs_harness::allocations::allocations;
 use verbs_harness::{begin, context, faults};
 
-use crate::ends::{PATIENCE, WAYS, Way, block, events, given, narrow_pair, run, within};
+use super::ends::{PATIENCE, WAYS, Way, block, events, given, narrow_pair, run, within};
 
 /// A timeout that passes.
 const SOON: Duration = Duration::from_millis(200);

@@ -15,7 +15,7 @@ use verbs_async::{AsyncChannel, AsyncGroup};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{begin, device_name, peer_name};
 
-use crate::ends::{
+use super::ends::{
     WAYS, Way, alone, block, buffer, connect, events, narrow_pair, pair, poll_once, run, within,
 };
 

@@ -14,7 +14,7 @@ use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, Test, begin, context, faults, until};
 
-use crate::ends::{WAYS, Way, block, events, run, within};
+use super::ends::{WAYS, Way, block, events, run, within};
 
 /// A port that is free on a machine that runs nothing else.
 const PORT: u16 = 18602;

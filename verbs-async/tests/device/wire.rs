@@ -10,7 +10,7 @@ use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::wire::Disturbed;
 use verbs_harness::{PATIENCE, begin, device_name, faults, peer_name, wire};
 
-use crate::ends::{WAYS, Way, block, connect, events, run, within};
+use super::ends::{WAYS, Way, block, connect, events, run, within};
 
 /// Both ends, across the wire; the devices retry after `timeout`, six times.
 fn across(way: Way, timeout: AckTimeout) -> [(AsyncGroup, AsyncChannel); 2] {

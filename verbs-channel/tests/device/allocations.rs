@@ -12,7 +12,7 @@ use verbs_channel::{
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin, device_name, peer_name};
 
-use crate::ends::{filled, given, inside, patient, zeros};
+use super::ends::{filled, given, inside, patient, zeros};
 
 /// Asserts that something allocates nothing in this thread.
 fn without<T>(name: &str, what: impl FnOnce() -> T) -> T {

@@ -6,7 +6,7 @@ use verbs_channel::{
 };
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{
+use super::ends::{
     SOON, assert_timed_out, bounded, bytes, failed_send, filled, given, inside, pair, pair_of,
     pattern, stubborn, work_error, works, zeros,
 };

@@ -7,7 +7,7 @@ use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion, ScatterElement,
 use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Queue, RejectReason};
 use verbs_harness::{PATIENCE, begin, faults, unchecked_domain};
 
-use crate::ends::{
+use super::ends::{
     SOON, assert_timed_out, between, bounded, bytes, failed_send, filled, given, here, impatient,
     inside, pair, pair_of, patient, pattern, stubborn, there, work_error, works, zeros,
 };

@@ -9,8 +9,8 @@ use verbs_channel::verbs_core::rdmacm::{Answer, Connector};
 use verbs_channel::{Channel, DownReason, Error};
 use verbs_harness::{PATIENCE, begin};
 
-use crate::by_manager::{Server, pair, pd_to};
-use crate::ends::{bounded, filled, patient, works, zeros};
+use super::by_manager::{Server, pair, pd_to};
+use super::ends::{bounded, filled, patient, works, zeros};
 
 /// An accept returned a channel whose peer leaves, or the failure of this peer alone.
 fn is_of_the_client(accepted: Result<Channel, Error>) {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use verbs_channel::{BufferPool, Channel, ChannelGroup, ChannelId, PoolBuffer, Queue, Ticket};
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{here, meet};
+use super::ends::{here, meet};
 
 fn receive(group: &mut ChannelGroup, id: ChannelId, into: PoolBuffer) -> Ticket {
     let mut channel = group.channel(id).unwrap();

@@ -14,7 +14,7 @@ use verbs_harness::child::{Child, role};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, Test, begin};
 
-use crate::ends::{SOON, bounded, filled, patient, there, works, zeros};
+use super::ends::{SOON, bounded, filled, patient, there, works, zeros};
 
 /// A listener on the device at the other end of the wire, at its IPv4 address.
 pub(crate) struct Server {

@@ -9,7 +9,7 @@ use verbs_channel::{
 };
 use verbs_harness::{PATIENCE, begin, until};
 
-use crate::ends::{NOTHING, bytes, filled, given, pair_of, pattern, works, zeros};
+use super::ends::{NOTHING, bytes, filled, given, pair_of, pattern, works, zeros};
 
 /// Not a number to which a driver rounds.
 const SENDS: usize = 7;

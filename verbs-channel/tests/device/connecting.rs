@@ -15,7 +15,7 @@ use verbs_harness::child::{Child, role};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{SOON, bounded, filled, here, patient, pattern, there, works, zeros};
+use super::ends::{SOON, bounded, filled, here, patient, pattern, there, works, zeros};
 
 fn listener() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

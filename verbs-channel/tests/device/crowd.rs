@@ -11,7 +11,7 @@ use verbs_channel::{
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{here, meet, pattern};
+use super::ends::{here, meet, pattern};
 
 /// Processes, of which the first two are killed, and the channels of each.
 const PARTS: usize = 4;

@@ -9,7 +9,7 @@ use verbs_channel::{
 };
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{
+use super::ends::{
     SOON, between, bounded, bytes, filled, given, here, inside, meet, pair, pair_of, pattern,
     stubborn, there, words, works, zeros,
 };

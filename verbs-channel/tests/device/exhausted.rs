@@ -6,7 +6,7 @@ use verbs_channel::{BufferPool, Channel};
 use verbs_harness::child::{Child, LimitedGroup, join_group, role, without_descriptors};
 use verbs_harness::{PATIENCE, begin, faults};
 
-use crate::ends::here;
+use super::ends::here;
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -8,7 +8,7 @@ use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RawRegion, WcStat
 use verbs_channel::{Error, RegistrationCache, RejectReason, SharedMemory};
 use verbs_harness::{PATIENCE, begin, is_soft, unchecked_domain};
 
-use crate::ends::{bytes, filled, given, here, inside, pair, patient, pattern, work_error};
+use super::ends::{bytes, filled, given, here, inside, pair, patient, pattern, work_error};
 
 const PAGE: usize = 4096;
 const LEN: usize = 16 * PAGE;

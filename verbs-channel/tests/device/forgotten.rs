@@ -10,7 +10,7 @@ use std::mem::forget;
 use verbs_channel::{BufferPool, Channel, DownReason, Error, Outgoing, ScopeError};
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{
+use super::ends::{
     bounded, bytes, filled, given, here, inside, meet, pair, pattern, stubborn, works, zeros,
 };
 

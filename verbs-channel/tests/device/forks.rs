@@ -9,8 +9,8 @@ use verbs_harness::child::{Child, end_the_child, fork, in_the_child, role, wait_
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{filled, here, patient, works, zeros};
-use crate::meeting::{Meeting, connect};
+use super::ends::{filled, here, patient, works, zeros};
+use super::meeting::{Meeting, connect};
 
 /// A pair that met over TCP, so that each end watches the other.
 fn watched() -> (Channel, Channel) {
@@ -143,10 +143,10 @@ fn children_of_a_fork_end_their_copies_and_the_parent_goes_on() {
 #[ignore = "needs an RDMA device"]
 fn a_child_of_a_fork_ends_no_connection_of_the_connection_manager() {
     let test = begin!();
-    let Some(mut server) = crate::by_manager::Server::new(&test) else {
+    let Some(mut server) = super::by_manager::Server::new(&test) else {
         return;
     };
-    let (mut a, mut b) = crate::by_manager::pair(&mut server);
+    let (mut a, mut b) = super::by_manager::pair(&mut server);
     let mut ends = Some((a, b, server));
     in_the_child(fork(), || drop(ends.take()));
     let server;

@@ -4,7 +4,7 @@ use verbs_channel::verbs_core::{GatherElement, MemoryRegion};
 use verbs_channel::{Channel, Error, Outgoing, RejectReason};
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{given, pair_of, works};
+use super::ends::{given, pair_of, works};
 
 /// A list of 32 such elements is 4 GiB long: 0 bytes for a driver that adds up lengths in 32 bits.
 const LONG: usize = 128 << 20;

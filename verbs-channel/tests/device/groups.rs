@@ -13,7 +13,7 @@ use verbs_channel::{
 };
 use verbs_harness::{PATIENCE, begin, until};
 
-use crate::ends::{SOON, Sleeper, bounded, bytes, here, impatient, meet, pattern, stubborn};
+use super::ends::{SOON, Sleeper, bounded, bytes, here, impatient, meet, pattern, stubborn};
 
 fn group_of(pd: &ProtectionDomain, max_channels: u32) -> ChannelGroup {
     let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);

@@ -14,7 +14,7 @@ use verbs_channel::{Channel, DownReason, Error};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{bounded, filled, here, patient, pattern, there, works, zeros};
+use super::ends::{bounded, filled, here, patient, pattern, there, works, zeros};
 
 /// Begins a test of iWARP.
 macro_rules! begin_iwarp {

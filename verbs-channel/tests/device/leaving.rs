@@ -11,8 +11,8 @@ use verbs_channel::{
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin, faults};
 
-use crate::ends::{SOON, bounded, filled, here, patient, pattern, works, zeros};
-use crate::meeting::{Meeting, connect};
+use super::ends::{SOON, bounded, filled, here, patient, pattern, works, zeros};
+use super::meeting::{Meeting, connect};
 
 const ENDED: TransportError = TransportError::Aborted(DownReason::PeerClosed);
 

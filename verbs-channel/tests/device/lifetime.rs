@@ -5,7 +5,7 @@ use verbs_channel::{BufferPool, Channel};
 use verbs_harness::begin;
 use verbs_harness::drops::{drop_in, orders};
 
-use crate::ends::{bounded, here, meet};
+use super::ends::{bounded, here, meet};
 
 #[test]
 #[ignore = "needs an RDMA device"]

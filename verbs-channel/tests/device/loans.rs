@@ -6,7 +6,7 @@ use std::time::Duration;
 use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Queue};
 use verbs_harness::{PATIENCE, begin, until};
 
-use crate::ends::{
+use super::ends::{
     SOON, bounded, filled, given, inside, pair, pattern, stubborn, was_ended, works, zeros,
 };
 

@@ -6,7 +6,7 @@ use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::{Connected, PreparedChannel};
 use verbs_harness::PATIENCE;
 
-use crate::ends::there;
+use super::ends::there;
 
 /// A listener of a server on the device under test, and its address.
 pub(crate) struct Meeting {

@@ -5,7 +5,7 @@ use verbs_channel::{Channel, Error, Incoming, Outgoing, Result, ScopeError};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{NOTHING, bytes, filled, given, pair, pattern, zeros};
+use super::ends::{NOTHING, bytes, filled, given, pair, pattern, zeros};
 
 /// A way to use a channel: how it moves bytes out, and how it gets bytes in.
 struct Way {

@@ -10,7 +10,7 @@ use verbs_channel::verbs_core::{DatagramEndpoint, ProtectionDomain};
 use verbs_channel::{BufferPool, Channel, DatagramListener, Datagrams, Error, PollStrategy};
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{here, there};
+use super::ends::{here, there};
 
 const PEERS: u8 = 8;
 

@@ -9,7 +9,7 @@ use verbs_channel::{
 };
 use verbs_harness::{PATIENCE, begin, until};
 
-use crate::ends::{
+use super::ends::{
     SOON, bounded, bytes, filled, given, impatient, inside, pair, pair_of, pattern, stubborn,
     was_ended, works, zeros,
 };

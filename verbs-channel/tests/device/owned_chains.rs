@@ -10,7 +10,7 @@ use verbs_channel::{
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{bytes, given, pair, pattern};
+use super::ends::{bytes, given, pair, pattern};
 
 const PAGE: usize = 256;
 const PAGES: usize = 16;

@@ -11,7 +11,7 @@ use verbs_channel::{
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin};
 
-use crate::ends::{
+use super::ends::{
     SOON, assert_scope_timed_out, assert_timed_out, bounded, failed_send, filled, here, impatient,
     stubborn, there, work_error, zeros,
 };

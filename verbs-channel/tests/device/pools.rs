@@ -7,7 +7,7 @@ use verbs_channel::verbs_core::ErrorKind;
 use verbs_channel::{BufferPool, Error};
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{bytes, filled, given, here, pair, pattern, works};
+use super::ends::{bytes, filled, given, here, pair, pattern, works};
 
 #[test]
 #[ignore = "needs an RDMA device"]

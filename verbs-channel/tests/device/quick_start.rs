@@ -8,7 +8,7 @@ use verbs_channel::verbs_core::Context;
 use verbs_channel::{BufferPool, Channel};
 use verbs_harness::begin;
 
-use crate::ends::pattern;
+use super::ends::pattern;
 
 type Anything = Box<dyn std::error::Error>;
 

@@ -7,7 +7,7 @@ use verbs_channel::verbs_core::{ScatterElement, WcStatus};
 use verbs_channel::{DownReason, Error, Queue, ScopeError, TransportError};
 use verbs_harness::{PATIENCE, begin, until};
 
-use crate::ends::{
+use super::ends::{
     SOON, assert_scope_ended, assert_scope_timed_out, bounded, bytes, filled, given, impatient,
     inside, pair, pair_of, pattern, stubborn, works, zeros,
 };

@@ -11,8 +11,8 @@ use verbs_channel::{BufferPool, Datagrams, DatagramsBuilder, Error};
 use verbs_harness::pair::Side;
 use verbs_harness::{PATIENCE, Test, begin};
 
-use crate::by_manager::pd_to;
-use crate::ends::{SOON, there};
+use super::by_manager::pd_to;
+use super::ends::{SOON, there};
 
 /// An endpoint and a listener on the device at the other end of the wire, at its IPv4 address.
 fn service(test: &Test) -> Option<(Datagrams, DatagramListener, SocketAddr)> {

@@ -11,7 +11,7 @@ use verbs_channel::{
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{bounded, here, meet, pattern};
+use super::ends::{bounded, here, meet, pattern};
 
 const LEN: usize = 64;
 

@@ -8,7 +8,7 @@ use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::{Channel, PollStrategy, PreparedChannel};
 use verbs_harness::{PATIENCE, begin, until};
 
-use crate::ends::{
+use super::ends::{
     SOON, assert_timed_out, bounded, filled, inside, pair_of, pattern, works, zeros,
 };
 

@@ -11,7 +11,7 @@ use verbs_channel::{
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin, wire};
 
-use crate::ends::{
+use super::ends::{
     SOON, bounded, bytes, given, inside, pair_of, patient, pattern, stubborn, works,
 };
 

@@ -12,7 +12,7 @@ use verbs_channel::verbs_core::{
 use verbs_channel::{Channel, DownReason, Error, PreparedChannel, TransportError};
 use verbs_harness::{PATIENCE, Test, begin, faults, until};
 
-use crate::ends::{
+use super::ends::{
     SOON, assert_scope_timed_out, bounded, failed_send, filled, given, here, patient, pattern,
     stubborn, work_error, zeros,
 };

@@ -5,7 +5,7 @@ use verbs_channel::{Error, Incoming, Outgoing};
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin};
 
-use crate::ends::{bytes, filled, given, pair, pattern, works, zeros};
+use super::ends::{bytes, filled, given, pair, pattern, works, zeros};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -7,7 +7,7 @@ use verbs_channel::{Error, Outgoing};
 use verbs_harness::wire::Disturbed;
 use verbs_harness::{PATIENCE, begin, faults, until, wire};
 
-use crate::ends::{
+use super::ends::{
     SOON, assert_scope_timed_out, assert_timed_out, bounded, bytes, filled, given, impatient, meet,
     pair_of, pattern, retries, stubborn, work_error, works, zeros,
 };

@@ -11,8 +11,8 @@ use verbs_async::{AsyncGroup, ByteStream, StreamError};
 use verbs_harness::child::{Child, role};
 use verbs_harness::{begin, context, faults};
 
+use super::super::ends::{WAYS, Way, events, once_it_waits, run};
 use super::{a_moment, fill, soon, streams};
-use crate::ends::{WAYS, Way, events, once_it_waits, run};
 
 #[track_caller]
 fn is_reset<T: std::fmt::Debug>(result: io::Result<T>) {

@@ -7,8 +7,8 @@ use futures_util::future::join;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_harness::begin;
 
-use crate::ends::{Way, pair, run};
-use crate::stream::{soon, streams};
+use super::super::ends::{Way, pair, run};
+use super::super::stream::{soon, streams};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -10,8 +10,8 @@ use verbs_async::verbs_channel::Channel;
 use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, ReuniteError};
 use verbs_harness::{begin, context};
 
+use super::super::ends::{WAYS, Way, connect, events, meet, narrow_pair, run};
 use super::{BYTES, a_moment, soon, streams};
-use crate::ends::{WAYS, Way, connect, events, meet, narrow_pair, run};
 
 const DEFAULT: (usize, u16) = (16 << 10, 16);
 

@@ -9,8 +9,8 @@ use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, Error, StreamError};
 use verbs_harness::{begin, faults};
 
+use super::super::ends::{Way, buffer, run, untimed_pair, within};
 use super::soon;
-use crate::ends::{Way, buffer, run, untimed_pair, within};
 
 const HELLO: u32 = 1 << 28;
 const DATA: u32 = 2 << 28;

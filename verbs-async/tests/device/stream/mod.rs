@@ -22,7 +22,7 @@ use verbs_async::verbs_channel::{self, Channel};
 use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, Error};
 use verbs_harness::{begin, context};
 
-use crate::ends::{WAYS, Way, events, pair, run};
+use super::ends::{WAYS, Way, events, pair, run};
 
 /// Both ends of a stream, each with this number of blocks of this length.
 pub(super) fn streams(

@@ -27,6 +27,7 @@ pub mod logged;
 #[cfg(feature = "rdmacm")]
 pub mod manager;
 pub mod pair;
+pub mod soft;
 pub mod stacks;
 mod watchdog;
 pub mod wire;

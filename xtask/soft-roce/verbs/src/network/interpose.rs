@@ -2,12 +2,14 @@
 //!
 //! They take the place of the C library's in a program that enters a host. On a thread that has entered one of a network
 //! in virtual time, they are the network's: reading the monotonic clock, sleeping, polling descriptors of this library,
-//! getting random bytes. On all other threads they are the kernel's, by its system calls. They do not allocate, and take
-//! no lock that could be held by the same thread: they run before `main`, in signal handlers, and while threads end.
+//! getting random bytes. On all other threads they are the kernel's, by its system calls, or the C library's clock. They
+//! do not allocate, and take no lock that could be held by the same thread: they run before `main`, in signal handlers,
+//! and while threads end.
 #![expect(unsafe_code, reason = "stands in for functions of the C library")]
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
 use libc::{clockid_t, nfds_t, pollfd, size_t, ssize_t, timespec};
@@ -29,9 +31,39 @@ pub(super) const FUNCTIONS: [*const c_void; 5] = [
 /// The kernel's monotonic clock.
 pub(super) fn kernel_clock() -> Duration {
     let mut now = spec(Duration::ZERO);
-    // SAFETY: the kernel writes to a local.
-    unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut now) };
+    // SAFETY: there is room for it.
+    unsafe { real_clock(libc::CLOCK_MONOTONIC, &raw mut now) };
     duration(&now)
+}
+
+/// The C library's `clock_gettime`, which needs no system call; null before it was looked for, and if there is none.
+static LIBRARY_CLOCK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Looks for the C library's clock: where that is allowed, which it may not be in a signal handler.
+pub(super) fn find_clock() {
+    // SAFETY: the name ends with a zero.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"clock_gettime".as_ptr()) };
+    if found.addr() != (clock_gettime as *const c_void).addr() {
+        LIBRARY_CLOCK.store(found, Ordering::Relaxed);
+    }
+}
+
+/// Reads a clock that is not the network's.
+///
+/// # Safety
+///
+/// There is room for the time.
+unsafe fn real_clock(clock: clockid_t, time: *mut timespec) -> c_int {
+    type Function = unsafe extern "C" fn(clockid_t, *mut timespec) -> c_int;
+    let library = LIBRARY_CLOCK.load(Ordering::Relaxed);
+    if library.is_null() {
+        // SAFETY: the kernel checks the pointer.
+        return int(unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) });
+    }
+    // SAFETY: this is the C library's function of this name, which has this type.
+    let library = unsafe { std::mem::transmute::<*mut c_void, Function>(library) };
+    // SAFETY: the caller has room for the time.
+    unsafe { library(clock, time) }
 }
 
 fn spec(duration: Duration) -> timespec {
@@ -85,8 +117,8 @@ unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_i
         unsafe { time.write(spec(now)) };
         return 0;
     }
-    // SAFETY: the kernel checks the pointer.
-    int(unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) })
+    // SAFETY: the caller has room for it, as the C library's function asks for.
+    unsafe { real_clock(clock, time) }
 }
 
 #[unsafe(no_mangle)]

@@ -64,6 +64,7 @@ impl Network {
 
     /// A network that has other processes' cards, too, if there is UDP.
     fn over(udp: Option<Udp>, clock: Clock, seed: u64) -> Arc<Self> {
+        interpose::find_clock();
         let mut state = State::new(seed, clock.is_virtual());
         state.outbox = udp.as_ref().map(Udp::outbox);
         Arc::new(Self {
