@@ -11,6 +11,7 @@
 //! | [A server](server) | How do I write a server, from nothing, in five steps? |
 //! | [Performance](performance) | What makes a program fast, and what is worth the effort? |
 //! | [Containers](containers) | What does a container or a pod need, and which limits apply? |
+//! | [Testing](testing) | How do I test my program without an RDMA device? |
 //! | [Debugging](debugging) | Where do I look first? |
 //! | [Faults](faults) | How does each fault show on each layer, and within what time? |
 //! | [Troubleshooting](troubleshooting) | What does this error mean, and how do I fix it? |
@@ -65,6 +66,9 @@ pub mod performance {}
 
 #[doc = include_str!("containers.md")]
 pub mod containers {}
+
+#[doc = include_str!("testing.md")]
+pub mod testing {}
 
 #[doc = include_str!("debugging.md")]
 pub mod debugging {}
