@@ -22,6 +22,7 @@ fn device_tests_pass_on_devices_in_software() {
             NOT_PINNED,
         ),
         ("two_processes_connect_by_bytes", ONE_PROCESS),
+        ("two_processes_connect_by_json", ONE_PROCESS),
         ("each_kind_of_request_to_a_dead_peer_ends", ONE_PROCESS),
         (
             "a_peer_killed_under_a_stream_of_writes_ends_the_stream",

@@ -20,10 +20,10 @@ const DEVICES: [&str; 2] = ["soft0", "soft1"];
 const SONAME: &str = "libibverbs.so.1";
 const SEARCH_PATH: &str = "LD_LIBRARY_PATH";
 
-/// What is in `SOFT_ROCE` for a command with these devices.
+/// The value of `SOFT_ROCE` for a command with these devices.
 const NAME: &str = "user";
 
-/// What a Rust library needs of the system.
+/// The libraries of the system that a Rust library needs.
 const LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"];
 
 /// Runs a command with the library in its search path.

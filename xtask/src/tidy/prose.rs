@@ -89,7 +89,7 @@ fn words(source: &Source) -> Vec<Finding> {
         let code = code.next().unwrap_or_default();
         let comments = line.match_indices("//").map(|(at, _)| at);
         let comment = comments.filter(|at| source.is("rs") && code[*at..].trim().is_empty());
-        let Some(at) = comment.min().or(is_page.then_some(0)) else {
+        let Some(at) = comment.min().or_else(|| is_page.then_some(0)) else {
             continue;
         };
         let text = line[at..].trim_start_matches(['/', '!', '-', '*', '_', ' ']);

@@ -33,7 +33,7 @@ fn connect(line: &mut Line) -> End {
     End::connect(side, prepared.build().unwrap(), line)
 }
 
-/// What the other processes do: they give memory, and sleep until the first one has done with it.
+/// The part of the other processes: they give memory, and sleep until the first one has done with it.
 fn serve(line: &mut Line) {
     let end = connect(line);
     end.exchange(line, false, LARGE);

@@ -28,7 +28,7 @@ pub(in crate::network) enum Place {
 }
 
 impl Place {
-    /// What the variable has.
+    /// The value of the variable.
     pub(in crate::network) fn read(text: &str) -> Result<Self, String> {
         match text {
             "process" => Ok(Self::Process),

@@ -1,7 +1,7 @@
 //! A network over UDP: cards of other processes, of this host and of others.
 //!
-//! Each card of this process has an address of its own, and a socket that is bound to UDP port 4791 there. What a card
-//! sends to an address that no card of this process has goes through its socket. What comes is taken by calls that find
+//! Each card of this process has an address of its own, and a socket that is bound to UDP port 4791 there. Packets to
+//! an address that no card of this process has go through it. Those that come are taken by calls that find
 //! nothing to do, and by the thread that runs timers, so that peers are served whatever the program does.
 //!
 //! ```text

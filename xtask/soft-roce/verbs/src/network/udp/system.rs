@@ -271,7 +271,7 @@ pub(super) fn interface_mtu(address: IpAddr) -> Option<u32> {
 ///
 /// The pointer is null, or the address of an interface.
 unsafe fn has_address(name: *const sockaddr, address: IpAddr) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the pointer is null, or the address of an interface, as the caller promises.
     let Some(family) = (unsafe { name.as_ref() }) else {
         return false;
     };
