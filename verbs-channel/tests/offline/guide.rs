@@ -23,7 +23,7 @@ use verbs_harness::chains;
 use crate::fake_device::pd;
 
 /// The files of the guide.
-const FILES: [&str; 13] = [
+const FILES: [&str; 14] = [
     include_str!("../../src/guide/rdma_and_tcp.md"),
     include_str!("../../src/guide/layers.md"),
     include_str!("../../src/guide/memory.md"),
@@ -32,6 +32,7 @@ const FILES: [&str; 13] = [
     include_str!("../../src/guide/performance.md"),
     include_str!("../../src/guide/containers.md"),
     include_str!("../../src/guide/debugging.md"),
+    include_str!("../../src/guide/testing.md"),
     include_str!("../../src/guide/faults.md"),
     include_str!("../../src/guide/from_rust.md"),
     include_str!("../../src/guide/troubleshooting/machine.md"),
