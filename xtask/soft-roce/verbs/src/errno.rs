@@ -1,12 +1,16 @@
 //! C's errno.
 #![expect(unsafe_code, reason = "errno is a variable of the C library")]
 
+use log::Level;
+
+use crate::later;
+
 /// An errno.
 pub(crate) type Errno = i32;
 
 /// The errno that a card refuses with; its reason goes to the log.
 pub(crate) fn refused(refused: soft_nic::Refused) -> Errno {
-    log::debug!("{refused}");
+    later::line(Level::Debug, refused);
     refused.errno.raw()
 }
 

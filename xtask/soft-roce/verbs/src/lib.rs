@@ -161,6 +161,7 @@ mod device;
 mod errno;
 mod event;
 mod fork;
+mod later;
 mod memory;
 mod missing;
 mod network;

@@ -45,11 +45,7 @@ impl Card {
             hash: locked.hash.as_mut(),
             side: self.side,
         });
-        let next = locked.run(self.network.clock.now());
-        drop(state);
-        self.network
-            .service
-            .sleep_no_longer_than(next, &self.network);
+        self.network.run(state);
         result
     }
 

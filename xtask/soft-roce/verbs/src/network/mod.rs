@@ -45,6 +45,8 @@ use service::Service;
 use state::State;
 use udp::Udp;
 
+use crate::later;
+
 /// A network, which its hosts and cards share.
 #[derive(Debug)]
 struct Network {
@@ -81,6 +83,14 @@ impl Network {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Carries packets, runs timers, and delivers events, then unlocks the network.
+    fn run(&self, mut state: MutexGuard<'_, State>) {
+        let next = state.run(self.clock.now());
+        drop(state);
+        later::log();
+        self.service.sleep_no_longer_than(next, self);
+    }
+
     /// Makes a change now, or when the network has done this number of steps.
     fn change(&self, at_step: Option<u64>, change: impl FnOnce(&mut State) + Send + 'static) {
         let mut state = self.lock();
@@ -88,9 +98,7 @@ impl Network {
             Some(step) if step > state.steps => state.later(step, Box::new(change)),
             _ => {
                 change(&mut state);
-                let next = state.run(self.clock.now());
-                drop(state);
-                self.service.sleep_no_longer_than(next, self);
+                self.run(state);
             }
         }
     }
@@ -111,15 +119,15 @@ impl Network {
             for packet in packets {
                 state.take(side, now, packet);
             }
-            let next = state.run(now);
-            drop(state);
-            self.service.sleep_no_longer_than(next, self);
+            self.run(state);
         })
     }
 
     /// Moves virtual time to the next packet or timer, but not beyond `limit`. False if there was none, or if time is
     /// real.
     fn step(&self, limit: Option<Duration>) -> bool {
-        self.clock.is_virtual() && self.lock().step(&self.clock, limit)
+        let moved = self.clock.is_virtual() && self.lock().step(&self.clock, limit);
+        later::log();
+        moved
     }
 }

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::{Network, signals};
+use crate::later;
 
 /// The thread of a network in real time, which lives as long as somebody may sleep.
 #[derive(Debug, Default)]
@@ -30,19 +31,19 @@ impl Service {
     pub(super) fn attend(network: &Arc<Network>) -> Attendance {
         let mut state = network.service.lock();
         state.attendances += 1;
+        let mut failure = None;
         if !state.is_running && !network.clock.is_virtual() {
             let own = Arc::clone(network);
             let name = "soft-verbs".to_owned();
             let thread = thread::Builder::new().name(name);
-            let started = signals::blocked(|| thread.spawn(move || serve(&own)));
-            match started {
-                Ok(_) => state.is_running = true,
-                Err(error) => {
-                    log::error!("soft-verbs runs timers in calls only: no thread: {error}");
-                }
-            }
+            failure = signals::blocked(|| thread.spawn(move || serve(&own))).err();
+            state.is_running = failure.is_none();
         }
         drop(state);
+        // A logger is code of the program: without the lock.
+        if let Some(error) = failure {
+            log::error!("soft-verbs runs timers in calls only: no thread: {error}");
+        }
         Attendance(Arc::clone(network))
     }
 
@@ -89,6 +90,7 @@ fn serve(network: &Network) {
     let (service, clock) = (&network.service, &network.clock);
     loop {
         let next = network.lock().run(clock.now());
+        later::log();
         let mut state = service.lock();
         // A call may have asked for an earlier time since.
         state.until = state.until.into_iter().chain(next).min();

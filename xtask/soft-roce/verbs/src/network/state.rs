@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
+use log::Level;
 use soft_nic::{Nic, Profile, Route};
 
 use super::clock::Clock;
@@ -16,6 +17,7 @@ use super::pcap::Pcap;
 use super::random::Random;
 use super::udp::{Incoming, Outbox};
 use crate::event::Events;
+use crate::later;
 
 /// The latency of a link in virtual time, unless it is set.
 pub(super) const LATENCY: Duration = Duration::from_micros(1);
@@ -197,7 +199,8 @@ impl State {
         if let Some(pcap) = &mut self.pcap
             && let Err(error) = pcap.write(now, route, packet)
         {
-            log::error!("no more packets are written to the file: {error}");
+            let text = format_args!("no more packets are written to the file: {error}");
+            later::line(Level::Error, text);
             self.pcap = None;
         }
         if self.sides[from].is_stopped {

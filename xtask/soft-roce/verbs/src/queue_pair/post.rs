@@ -3,6 +3,7 @@
 
 use std::ffi::c_int;
 
+use log::Level;
 use soft_nic::{
     Bind, Data, DatagramAddress, ReceiveRequest, Refused, RemoteAddress, SendOpcode, SendRequest,
 };
@@ -16,6 +17,7 @@ use crate::abi::request::{
 };
 use crate::address::AddressHandle;
 use crate::errno::{Errno, refused};
+use crate::later;
 use crate::memory::window::binding;
 use crate::network::{Card, Locked};
 use crate::shared_receive::SharedReceives;
@@ -84,7 +86,8 @@ unsafe fn opcode(wr: &ibv_send_wr) -> Result<SendOpcode, Errno> {
         }
         9 => SendOpcode::SendWithInvalidate(key),
         other => {
-            log::warn!("soft-verbs has no work request with opcode {other}");
+            let text = format_args!("soft-verbs has no work request with opcode {other}");
+            later::line(Level::Warn, text);
             return Err(libc::EOPNOTSUPP);
         }
     })

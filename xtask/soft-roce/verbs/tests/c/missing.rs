@@ -1,7 +1,9 @@
 //! A verb that is not there yet fails, and its name is in the log.
 
+use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr;
+use std::time::Duration;
 
 use verbs_core::verbs_sys::*;
 use verbs_harness::logged;
@@ -32,5 +34,23 @@ fn a_verb_that_is_not_there_is_named() {
             "{lines}"
         );
     }
+    ladder.end();
+}
+
+#[test]
+fn a_logger_may_call_verbs() {
+    logged::listen();
+    let ladder = Ladder::new();
+    let context = ladder.context;
+    logged::does(move || unsafe {
+        let pd = ibv_alloc_pd(context);
+        assert_eq!(ibv_dealloc_pd(pd), 0);
+    });
+    let lines = logged::lines().len();
+    verbs_harness::bounded(Duration::from_secs(30), || {
+        let cq = unsafe { ibv_create_cq(context, c_int::MAX, ptr::null_mut(), ptr::null_mut(), 0) };
+        assert!(cq.is_null());
+    });
+    assert_eq!(logged::lines().len(), lines + 1);
     ladder.end();
 }

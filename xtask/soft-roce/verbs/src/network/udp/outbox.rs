@@ -3,8 +3,11 @@
 use std::net::{Ipv6Addr, UdpSocket};
 use std::sync::Arc;
 
+use log::Level;
+
 use super::system::{BATCH, Outgoing, send};
 use crate::errno::Errno;
+use crate::later;
 
 /// Packets that a card sends one after the other, until they are a batch.
 #[derive(Debug)]
@@ -68,10 +71,9 @@ impl Outbox {
         if !self.known.contains(&errno) {
             self.known.push(errno);
             let to = self.packets[place].to;
-            log::error!(
-                "packets are lost: errno {errno} at a send to {}",
-                to.to_canonical()
-            );
+            let to = to.to_canonical();
+            let text = format_args!("packets are lost: errno {errno} at a send to {to}");
+            later::line(Level::Error, text);
         }
     }
 }
