@@ -1,7 +1,10 @@
 //! Listeners and the peers that connect to them: no peer delays another, and every wait is bounded.
 
+use std::future::poll_fn;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::pin::pin;
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
@@ -402,11 +405,12 @@ fn listener_ends_when_the_runtime_of_its_group_does() {
     let (listener, address) = bind();
     let error = accepts.block_on(async {
         let mut listener = Way::Tokio.listen(&group, listener);
-        let accepting = tokio::spawn(async move { listener.accept().await.map(drop) });
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        let mut accepting = pin!(listener.accept());
+        let polled = poll_fn(|cx| Poll::Ready(accepting.as_mut().poll(cx).is_pending()));
+        assert!(polled.await, "nobody has connected");
         watches.shutdown_background();
         let accepted = tokio::time::timeout(LONG, accepting).await;
-        accepted.expect("it is woken").unwrap().unwrap_err()
+        accepted.expect("it is woken").map(drop).unwrap_err()
     });
     assert_eq!(error.down_reason(), Some(DownReason::NotifierFailed));
     drop((TcpStream::connect(address), group));
