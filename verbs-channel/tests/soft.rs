@@ -25,10 +25,6 @@ fn device_tests_pass_on_devices_in_software() {
             "a_pool_above_the_memlock_limit_is_an_error_with_both_sizes",
             NOT_PINNED,
         ),
-        (
-            "messages_that_are_cut_give_their_receives_back",
-            "a message is whole when the post returns, and the group loses the receive of one that came early",
-        ),
         ("by_manager::", NO_MANAGER),
         ("brief_clients::", NO_MANAGER),
         ("iwarp::", NO_MANAGER),
