@@ -127,9 +127,10 @@ pub(super) fn built() -> Result<Vec<Artifact>, Error> {
 fn programs(filter: Option<&str>) -> Result<Vec<Program>, Error> {
     let mut programs = Vec::new();
     for artifact in built()? {
-        // Programs of the examples are built as well, as programs. The programs `soft` run the same tests by
-        // themselves, on devices in software.
-        if !artifact.is_test || artifact.target == "soft" {
+        // Programs of the examples are built as well, as programs. Those that link soft-verbs have devices of their
+        // own: the programs `soft`, which run the device tests by themselves, and the tests of that package.
+        let has_devices = artifact.target == "soft" || artifact.package == "soft-verbs";
+        if !artifact.is_test || has_devices {
             continue;
         }
         let mut list = std::process::Command::new(&artifact.executable);
