@@ -25,6 +25,10 @@ fn device_tests_pass_on_devices_in_software() {
             "a_pool_above_the_memlock_limit_is_an_error_with_both_sizes",
             NOT_PINNED,
         ),
+        (
+            "a_child_of_a_fork_ends_no_connection_of_the_connection_manager",
+            NO_MANAGER,
+        ),
         ("by_manager::", NO_MANAGER),
         ("brief_clients::", NO_MANAGER),
         ("iwarp::", NO_MANAGER),
