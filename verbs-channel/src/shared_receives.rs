@@ -72,8 +72,9 @@ impl ChannelBuilder {
     /// [`stalled_receives`](ChannelGroup::stalled_receives) counts them. They are noticed when the others have used all
     /// of the queue once, so there should be more receives than peers that may stall at once.
     ///
-    /// A message that is cut, since its channel is removed, gives its receive back: removing a channel waits up to 5 ms for
-    /// that, as no verb tells whether it has one. If the driver does not complete it in time, the receive is lost. It is replaced in the same way, and its block returns to the pool when the queue is
+    /// A message that is cut, since its channel is removed, gives its receive back: removing a channel polls for that, for
+    /// about a millisecond if nothing comes, as no verb tells whether it has one. If the driver does not complete it in
+    /// time, the receive is lost. It is replaced in the same way, and its block returns to the pool when the queue is
     /// destroyed. Nothing shows such a loss before later messages complete; so once half of the receives may be lost,
     /// they are replaced, too, and if no channel is left, the queue is, which gives back all of them. If more are lost
     /// than can be replaced, all channels go down with
