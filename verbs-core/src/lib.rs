@@ -235,95 +235,63 @@
 // Where the docs of the crates above link to if this crate's are not beside theirs.
 #![doc(html_root_url = "https://docs.rs/verbs-core/latest")]
 
-mod address_handle;
-mod cap_flags;
+mod codes;
 mod completion;
-mod context;
 mod datagram;
-mod destroy;
 mod device;
-mod device_attr;
-mod errno;
+mod domain;
 mod error;
-mod event;
-mod fd;
+mod ffi;
 #[doc = include_str!("from_c.md")]
 pub mod from_c {}
-mod gid;
-mod gid_table;
-mod handle;
-mod link;
-mod logged;
-mod macros;
 mod memory;
-mod mtu;
-mod names;
 mod path;
-mod pci_address;
-mod port;
-mod process;
-mod protection_domain;
-mod providers;
 mod queue_pair;
-mod random;
 #[cfg(feature = "rdmacm")]
 pub mod rdmacm;
-mod rejected;
-mod removal;
-mod ret;
 mod shared_receive_queue;
-mod thread_domain;
-mod topology;
-mod wire;
 mod work_request;
 
-pub use address_handle::AddressHandle;
-pub use cap_flags::{
-    DeviceCapFlags, DeviceCapFlagsEx, OdpCaps, OdpTransportCaps, PortCapFlags, PortCapFlags2,
+pub use codes::{
+    DeviceCapFlags, DeviceCapFlagsEx, Gid, GidType, LinkLayer, LinkSpeed, LinkWidth,
+    MaximumTransferUnit, OdpCaps, OdpTransportCaps, ParseNameError, PhysState, PortCapFlags,
+    PortCapFlags2, PortState, QpAttrMask, QpState, QpType, WcOpcode, WcStatus,
 };
 pub use completion::{
-    CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqEvent, PollError,
-    PollSlot, PolledCompletions, WcOpcode, WcStatus, WorkCompletion, WorkError, WorkSuccess,
+    CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqEvent, Grh,
+    PollSlot, PolledCompletions, WorkCompletion, WorkError, WorkSuccess,
 };
-pub use context::{Context, fork_init};
 pub use datagram::{
-    Attachment, DatagramEndpoint, DatagramEndpointBuilder, DatagramQueuePair,
-    DatagramQueuePairBuilder, DatagramQueuePairConfig, Grh, QKey,
+    Attachment, DatagramQueuePair, DatagramQueuePairBuilder, DatagramQueuePairConfig,
 };
-pub use destroy::Destroy;
-pub use device::{Device, Guid, NodeType, ParseGuidError, TransportType};
-pub use device_attr::{AtomicCap, DeviceAttr, DeviceAttrEx};
+pub use device::{
+    AsyncEvent, AtomicCap, Context, Device, DeviceAttr, DeviceAttrEx, EventElement, EventType,
+    GidEntry, Guid, NodeType, ParseGuidError, ParsePciAddressError, PciAddress, PortAttr,
+    TransportType, fork_init,
+};
+pub use domain::{ProtectionDomain, ThreadDomain};
 #[doc(hidden)]
 pub use error::ErrorDebug;
-pub use error::{ENDPOINT_VERSION, EndpointError, Error, ErrorChain, ErrorKind, GidPath, Result};
-pub use event::{AsyncEvent, EventElement, EventType};
-pub use gid::{Gid, GidType};
-pub use gid_table::GidEntry;
-pub use link::{LinkLayer, LinkSpeed, LinkWidth, PhysState, PortState};
+pub use error::{
+    ENDPOINT_VERSION, EndpointError, Error, ErrorChain, ErrorKind, GidPath, PollError, PostError,
+    Rejected, Result,
+};
+pub use ffi::Destroy;
+#[doc(hidden)]
+pub use ffi::{Process, random};
 pub use memory::{
     AccessFlags, Buffer, ChainGather, ChainScatter, Chunks, DmabufRegion, Element, Gather,
     GatherElement, HugePages, MemoryRegion, MrAdvice, Part, Plain, RawRegion, RemoteMemoryRegion,
     Scatter, ScatterElement, Sge, SharedElement, SharedRegion,
 };
-pub use mtu::MaximumTransferUnit;
-pub use names::ParseNameError;
-pub use path::AhAttr;
-pub use pci_address::{ParsePciAddressError, PciAddress};
-pub use port::PortAttr;
-#[doc(hidden)]
-pub use process::Process;
-pub use protection_domain::ProtectionDomain;
+pub use path::{AddressHandle, AhAttr, DatagramEndpoint, DatagramEndpointBuilder, QKey};
 pub use queue_pair::{
     AckTimeout, DataInOrder, DestroyedQueuePair, MaxAckRetries, MaxRnrRetries, MigState,
-    MinRnrTimer, OwnReceives, PacketSequenceNumber, PostError, PreparedQueuePair, QpAttr,
-    QpAttrMask, QpCap, QpState, QpType, QueuePair, QueuePairBuilder, QueuePairConfig,
-    QueuePairEndpoint, QueuePairEndpointBuilder, Receives, SharedReceives, WrOpcode,
+    MinRnrTimer, OwnReceives, PacketSequenceNumber, PreparedQueuePair, QpAttr, QpCap, QueuePair,
+    QueuePairBuilder, QueuePairConfig, QueuePairEndpoint, QueuePairEndpointBuilder, Receives,
+    SharedReceives, WrOpcode,
 };
-#[doc(hidden)]
-pub use random::random;
-pub use rejected::Rejected;
 pub use shared_receive_queue::{SharedReceiveQueue, SharedReceiveQueueBuilder, SrqAttr};
-pub use thread_domain::ThreadDomain;
 pub use work_request::{
     AtomicWorkRequest, ChainRequest, DatagramWorkRequest, ReadWorkRequest, ReceiveWorkRequest,
     RequestChain, SendWorkRequest, WorkRequest, WriteWorkRequest,

@@ -25,13 +25,12 @@ use verbs_sys::{
 
 use super::CompletionQueue;
 use super::queue::WeakQueue;
-use crate::context::Context;
-use crate::destroy::Destroy;
+use crate::codes::macros::man;
+use crate::device::Context;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fd::{self, PollFd};
-use crate::handle::Handle;
-use crate::macros::man;
-use crate::ret;
+use crate::ffi::fd::{self, PollFd};
+use crate::ffi::handle::Handle;
+use crate::ffi::{Destroy, ret};
 
 /// A completion channel: it lets a thread wait for completions without polling.
 ///

@@ -2,9 +2,9 @@
 
 use verbs_sys::{IBV_WC_GRH, ibv_wc};
 
-use super::wc_opcode::WcOpcode;
+use super::grh::Grh;
 use super::work_completion::WorkSuccess;
-use crate::datagram::grh::Grh;
+use crate::codes::WcOpcode;
 
 impl WorkSuccess {
     /// The number of the queue pair that sent the datagram. Undefined for anything else.

@@ -14,9 +14,9 @@ use std::ptr;
 
 use verbs_sys::{ibv_poll_cq, ibv_wc};
 
-use super::poll_error::PollError;
 use super::{CompletionQueue, WorkCompletion};
-use crate::macros::man;
+use crate::codes::macros::man;
+use crate::error::PollError;
 
 /// Room for one completion, for [`CompletionQueue::poll`] to fill.
 #[repr(transparent)]

@@ -14,13 +14,12 @@ use verbs_sys::{
 
 use super::CompletionChannel;
 use super::channel::Events;
-use crate::context::Context;
-use crate::destroy::Destroy;
+use crate::codes::macros::man;
+use crate::device::Context;
 use crate::error::causes::{self, Call};
 use crate::error::{Error, ErrorChain, Result};
-use crate::handle::Handle;
-use crate::macros::man;
-use crate::{logged, ret};
+use crate::ffi::handle::Handle;
+use crate::ffi::{Destroy, log, ret};
 
 /// A completion queue (CQ): where the device reports completed work requests.
 ///
@@ -382,7 +381,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         match self.destroy() {
             Ok(()) | Err(Error::OtherProcess { .. }) => {}
-            Err(error) => logged::error(format_args!(
+            Err(error) => log::error(format_args!(
                 "leaked a completion queue: {}",
                 ErrorChain::new(&error)
             )),

@@ -5,10 +5,10 @@ use std::fmt;
 
 use verbs_sys::{IBV_WC_RECV, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc};
 
-use super::wc_opcode::WcOpcode;
-use super::wc_status::{Kind, WcStatus};
+use crate::codes::macros::man;
+use crate::codes::wc_status::Kind;
+use crate::codes::{WcOpcode, WcStatus};
 use crate::error::ErrorDebug;
-use crate::macros::man;
 
 /// A completion: it identifies a work request, and has its outcome.
 #[doc = man!("ibv_poll_cq")]

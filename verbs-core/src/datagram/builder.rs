@@ -6,13 +6,13 @@
 
 use verbs_sys::{IBV_QPT_UD, ibv_qp};
 
-use super::attached::Attached;
-use super::{DatagramQueuePair, QKey};
+use super::DatagramQueuePair;
+use super::attachments::Attached;
 use crate::completion::CompletionQueue;
+use crate::domain::ProtectionDomain;
 use crate::error::Result;
-use crate::handle::Handle;
-use crate::path::{LocalPath, Route};
-use crate::protection_domain::ProtectionDomain;
+use crate::ffi::handle::Handle;
+use crate::path::{LocalPath, QKey, Route};
 use crate::queue_pair::QpCap;
 use crate::queue_pair::create::{check_capacities, check_completion_queues, create};
 

@@ -1,36 +1,28 @@
 //! Datagrams (UD): one queue pair for any number of peers.
 
-mod attached;
+mod attachments;
 pub(crate) mod builder;
-pub(crate) mod endpoint;
-mod foreign;
-pub(crate) mod grh;
+mod from_raw;
 pub(crate) mod multicast;
 mod post;
-pub(crate) mod qkey;
 
 use std::fmt;
 
 use verbs_sys::{IBV_QPT_UD, ibv_qp};
 
 pub use builder::{DatagramQueuePairBuilder, DatagramQueuePairConfig};
-pub use endpoint::{DatagramEndpoint, DatagramEndpointBuilder};
-pub use grh::Grh;
 pub use multicast::Attachment;
-pub use qkey::QKey;
 
-use attached::Attached;
+use attachments::Attached;
 
-use crate::address_handle::AddressHandle;
+use crate::codes::macros::man;
+use crate::codes::{MaximumTransferUnit, QpState};
 use crate::completion::CompletionQueue;
-use crate::error::Result;
-use crate::handle::Handle;
-use crate::macros::man;
-use crate::mtu::MaximumTransferUnit;
-use crate::path::{AhAttr, LocalPath, Route};
-use crate::protection_domain::ProtectionDomain;
-use crate::queue_pair::{PacketSequenceNumber, QpAttr, QpCap, QpState, RawQp};
-use crate::rejected::Rejected;
+use crate::domain::ProtectionDomain;
+use crate::error::{Rejected, Result};
+use crate::ffi::handle::Handle;
+use crate::path::{AddressHandle, AhAttr, DatagramEndpoint, LocalPath, QKey, Route};
+use crate::queue_pair::{PacketSequenceNumber, QpAttr, QpCap, RawQp};
 
 /// A queue pair for datagrams (UD): it sends to any other such queue pair, and receives from any.
 ///
@@ -299,7 +291,7 @@ impl DatagramQueuePair {
     /// # Errors
     ///
     /// The errno. The device may still touch the buffers of posted requests then. `EBUSY` if the queue pair could
-    /// not be detached from a multicast group, which is logged.
+    /// not be detached from a multicast group, which is log.
     #[doc = man!("ibv_destroy_qp")]
     #[doc(alias = "ibv_destroy_qp")]
     pub fn close(self) -> Result<()> {

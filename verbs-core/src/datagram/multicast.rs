@@ -3,11 +3,11 @@
 use std::mem::ManuallyDrop;
 
 use super::DatagramQueuePair;
-use super::attached::log_failure;
+use super::attachments::log_failure;
+use crate::codes::Gid;
+use crate::codes::macros::man;
 use crate::error::Result;
-use crate::gid::Gid;
-use crate::macros::man;
-use crate::ret;
+use crate::ffi::ret;
 
 /// A queue pair's attachment to a multicast group, which ends when this value is dropped.
 ///

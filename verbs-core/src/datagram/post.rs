@@ -10,15 +10,16 @@ use std::ptr;
 use verbs_sys::{ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_wr};
 
 use super::DatagramQueuePair;
-use crate::macros::man;
-use crate::queue_pair::PostError;
-#[cfg(debug_assertions)]
-use crate::queue_pair::domain;
-use crate::queue_pair::part::post_part;
+use crate::codes::macros::man;
+use crate::error::PostError;
+use crate::error::post_error::{Queue, accepted};
 use crate::queue_pair::post::{receive_refused, send_refused};
 use crate::queue_pair::post_chain::receive_chain_refused;
-use crate::queue_pair::post_error::{Queue, accepted};
-use crate::work_request::{DatagramWorkRequest, ReceiveWorkRequest, RequestChain, WorkRequest};
+use crate::work_request::chain::post::post_part;
+#[cfg(debug_assertions)]
+use crate::work_request::{
+    DatagramWorkRequest, ReceiveWorkRequest, RequestChain, WorkRequest, check_domain,
+};
 
 impl DatagramQueuePair {
     /// Posts datagrams: one, or a chain of them.
@@ -99,7 +100,7 @@ impl DatagramQueuePair {
         };
         #[cfg(debug_assertions)]
         // SAFETY: `head` begins these requests.
-        unsafe { domain::check(self.pd(), Queue::Send, head, requests.len()) }?;
+        unsafe { check_domain::check(self.pd(), Queue::Send, head, requests.len()) }?;
         let mut bad: *mut ibv_send_wr = ptr::null_mut();
         // SAFETY: the queue pair is alive, `head` begins a chain of living requests that ends, each
         // with a handle, and the caller keeps their buffers and handles.
@@ -160,7 +161,7 @@ impl DatagramQueuePair {
         };
         #[cfg(debug_assertions)]
         // SAFETY: `head` begins these requests.
-        unsafe { domain::check(self.pd(), Queue::Receive, head, requests.len()) }?;
+        unsafe { check_domain::check(self.pd(), Queue::Receive, head, requests.len()) }?;
         let mut bad: *mut ibv_recv_wr = ptr::null_mut();
         // SAFETY: the queue pair is alive, `head` begins a chain of living requests that ends, and
         // the caller keeps their buffers.

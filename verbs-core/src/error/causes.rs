@@ -7,10 +7,9 @@
 use std::path::Path;
 use std::{fs, io};
 
+use super::errno::{Cause, explained, number};
 use super::{Error, groups, mapping};
-use crate::errno::{Cause, explained, number};
-use crate::gid::{Gid, GidType};
-use crate::link::PortState;
+use crate::codes::{Gid, GidType, PortState};
 
 /// A call that failed, with what is known of it.
 pub(crate) enum Call {
@@ -347,7 +346,7 @@ fn has_cap_ipc_lock() -> bool {
 mod tests {
     use super::*;
     use crate::error::ErrorChain;
-    use crate::ret::from_errno;
+    use crate::ffi::ret::from_errno;
 
     fn memory() -> Memory {
         Memory {

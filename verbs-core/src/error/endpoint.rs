@@ -1,6 +1,6 @@
 //! Errors of a peer's endpoint.
 
-use crate::queue_pair::qp_type::QpType;
+use crate::codes::QpType;
 
 /// The version of the formats of a [`QueuePairEndpoint`](crate::QueuePairEndpoint): its bytes and
 /// its serde data.

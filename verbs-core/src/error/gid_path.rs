@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::gid::Gid;
+use crate::codes::Gid;
 
 /// The two GIDs of a path, for errors: this side's and the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

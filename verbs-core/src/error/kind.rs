@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::errno;
+use super::errno;
 
 /// The kind of an [`Error`](crate::Error), for callers that match on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

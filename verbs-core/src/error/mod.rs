@@ -4,10 +4,14 @@ pub(crate) mod causes;
 mod chain;
 mod debug;
 mod endpoint;
+pub(crate) mod errno;
 mod gid_path;
 mod groups;
 mod kind;
 mod mapping;
+mod poll_error;
+pub(crate) mod post_error;
+mod rejected;
 mod texts;
 
 use std::io;
@@ -19,12 +23,12 @@ pub use endpoint::{ENDPOINT_VERSION, EndpointError};
 pub use gid_path::GidPath;
 pub use kind::ErrorKind;
 pub(crate) use kind::{is_unreachable, kind_of};
+pub use poll_error::PollError;
+pub use post_error::PostError;
+pub use rejected::Rejected;
 use texts::{Found, HugePages, Limit, NoDevice, Range, Why};
 
-use crate::errno;
-use crate::gid::Gid;
-use crate::link::PortState;
-use crate::queue_pair::state::{QpAttrMask, QpState};
+use crate::codes::{Gid, PortState, QpAttrMask, QpState};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -382,11 +386,11 @@ pub enum Error {
 
     /// A post was rejected.
     #[error(transparent)]
-    Post(#[from] crate::PostError),
+    Post(#[from] PostError),
 
     /// The driver cannot poll a completion queue.
     #[error(transparent)]
-    Poll(#[from] crate::PollError),
+    Poll(#[from] PollError),
 
     /// A completion reports a failure.
     #[error(transparent)]

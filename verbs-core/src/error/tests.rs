@@ -2,11 +2,10 @@
 
 use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts};
 
-use super::*;
-use crate::completion::{PollError, WorkError};
-use crate::gid::Gid;
-use crate::queue_pair::{PostError, QpType};
-use crate::rejected::Rejected;
+use super::rejected::Rejected;
+use super::{PollError, PostError, *};
+use crate::codes::{Gid, QpType};
+use crate::completion::WorkError;
 
 #[test]
 fn errors_name_the_limit() {

@@ -2,9 +2,9 @@
 
 use std::{fmt, io};
 
+use super::errno::{found, number};
 use super::gid_path::GidPath;
-use crate::errno::{found, number};
-use crate::queue_pair::state::QpAttrMask;
+use crate::codes::QpAttrMask;
 
 pub(super) struct NoDevice<'a>(pub(super) &'a [String]);
 

@@ -8,7 +8,7 @@ use verbs_sys::{
     IBV_ACCESS_REMOTE_WRITE,
 };
 
-use crate::macros::flags_as_text;
+use crate::codes::macros::flags_as_text;
 
 bitflags::bitflags! {
     /// Access that local requests and the peer's have to a memory region, or through a queue pair.

@@ -6,15 +6,14 @@ use std::ptr::NonNull;
 
 use verbs_sys::{ibv_mr, ibv_reg_dmabuf_mr};
 
+use super::external::Unowned;
 use super::region::{EMPTY, explain};
-use super::unowned::Unowned;
 use super::{AccessFlags, RemoteMemoryRegion};
-use crate::destroy::Destroy;
+use crate::codes::macros::man;
+use crate::domain::ProtectionDomain;
 use crate::error::Result;
-use crate::handle::Handle;
-use crate::macros::man;
-use crate::protection_domain::ProtectionDomain;
-use crate::ret;
+use crate::ffi::handle::Handle;
+use crate::ffi::{Destroy, ret};
 
 /// A memory region (MR) over a dmabuf: memory of a GPU or another device.
 ///
@@ -45,7 +44,7 @@ impl ProtectionDomain {
     /// # Safety
     ///
     /// The following holds from this call until the region no longer exists. That is when
-    /// [`dereg`](DmabufRegion::dereg) has returned `Ok`, or the region was dropped and no error was logged. If
+    /// [`dereg`](DmabufRegion::dereg) has returned `Ok`, or the region was dropped and no error was log. If
     /// the region is leaked, or the driver fails to deregister it, it holds forever.
     ///
     /// - While `keepalive` has not been dropped, the exporter uses the memory for nothing else: it is not

@@ -8,8 +8,8 @@ use std::ptr::{self, NonNull};
 
 use verbs_sys::ibv_sge;
 
-use super::part::{Chunks, Part, Sealed};
 use super::slice::{slice, slice_mut};
+use super::subrange::{Chunks, Part, Sealed};
 use crate::error::{Error, Result};
 
 /// A registered slice to send from: a `&[u8]` with its key.

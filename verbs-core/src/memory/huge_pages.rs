@@ -10,9 +10,9 @@ use std::ptr::{self, NonNull};
 use std::{fmt, fs, io};
 
 use super::Buffer;
-use crate::errno::{io_error, last_errno};
+use crate::error::errno::{io_error, last_errno};
 use crate::error::{Error, Result, causes};
-use crate::logged;
+use crate::ffi::log;
 
 /// A zeroed buffer in huge pages.
 ///
@@ -208,7 +208,7 @@ impl Drop for HugePages {
         let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         if ret != 0 {
             let error = io_error(last_errno());
-            logged::error(format_args!("cannot unmap {self:?}: {error}"));
+            log::error(format_args!("cannot unmap {self:?}: {error}"));
         }
     }
 }

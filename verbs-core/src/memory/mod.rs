@@ -24,37 +24,37 @@ mod region;
 mod shared;
 
 mod access;
-mod advise;
+mod advice;
 mod buffer;
-mod chained;
+mod chain_element;
+mod debug_regions;
 mod dmabuf;
 mod element;
+mod external;
 mod huge_pages;
-mod known;
 mod list;
-mod part;
 mod range;
 mod raw;
 mod remote;
 mod shared_element;
 mod slice;
-mod unowned;
+mod subrange;
 
 pub use access::AccessFlags;
-pub use advise::MrAdvice;
+pub use advice::MrAdvice;
 pub use buffer::{Buffer, Plain};
-pub use chained::{ChainGather, ChainScatter};
+pub use chain_element::{ChainGather, ChainScatter};
 pub use dmabuf::DmabufRegion;
 pub use element::{Element, Gather, GatherElement, Scatter, ScatterElement, Sge};
 pub use huge_pages::HugePages;
-pub use part::{Chunks, Part};
 pub use raw::RawRegion;
 pub use region::MemoryRegion;
 pub use remote::RemoteMemoryRegion;
 pub use shared::SharedRegion;
 pub use shared_element::SharedElement;
+pub use subrange::{Chunks, Part};
 
 #[cfg(debug_assertions)]
-pub(crate) use known::is_of_another;
+pub(crate) use debug_regions::is_of_another;
 pub(crate) use list::{compact, total_len};
 pub(crate) use range::indices;

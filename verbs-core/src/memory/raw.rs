@@ -5,14 +5,14 @@ use std::ptr::NonNull;
 
 use verbs_sys::ibv_mr;
 
+use super::external::Unowned;
 use super::region::{EMPTY, reg_mr_iova};
-use super::unowned::Unowned;
 use super::{AccessFlags, RemoteMemoryRegion};
-use crate::destroy::Destroy;
+use crate::codes::macros::man;
+use crate::domain::ProtectionDomain;
 use crate::error::Result;
-use crate::handle::Handle;
-use crate::macros::man;
-use crate::protection_domain::ProtectionDomain;
+use crate::ffi::Destroy;
+use crate::ffi::handle::Handle;
 
 /// A memory region (MR) over a raw pointer: `mmap`, huge pages, another language's memory.
 ///
@@ -55,7 +55,7 @@ impl ProtectionDomain {
     /// # Safety
     ///
     /// The following holds from this call until the region no longer exists. That is when
-    /// [`dereg`](RawRegion::dereg) has returned `Ok`, or the region was dropped and no error was logged. If
+    /// [`dereg`](RawRegion::dereg) has returned `Ok`, or the region was dropped and no error was log. If
     /// the region is leaked, or the driver fails to deregister it, it holds forever.
     ///
     /// - The memory from `ptr` to `ptr + len` stays mapped while `keepalive` has not been dropped, and

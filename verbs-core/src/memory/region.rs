@@ -14,16 +14,15 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 use verbs_sys::{ibv_mr, ibv_pd, ibv_reg_mr_iova2};
 
 use super::buffer::bytes;
-use super::known::Known;
+use super::debug_regions::Known;
 use super::range::{part, part_of_items};
 use super::{AccessFlags, Buffer, GatherElement, ScatterElement};
+use crate::codes::macros::man;
+use crate::domain::ProtectionDomain;
 use crate::error::causes::{self, Call, Memory};
-use crate::error::{Error, ErrorChain, Result};
-use crate::handle::Handle;
-use crate::macros::man;
-use crate::protection_domain::ProtectionDomain;
-use crate::rejected::Rejected;
-use crate::{logged, ret};
+use crate::error::{Error, ErrorChain, Rejected, Result};
+use crate::ffi::handle::Handle;
+use crate::ffi::{log, ret};
 
 /// A memory region (MR) that only this program and its own work requests access.
 ///
@@ -334,7 +333,7 @@ impl<B: Buffer> Drop for Registration<B> {
             Err(error) => {
                 let len = self.len;
                 let error = ErrorChain::new(&error);
-                logged::error(format_args!(
+                log::error(format_args!(
                     "leaked a memory region and its {len} bytes, which the device may still reach: {error}"
                 ));
             }

@@ -9,10 +9,9 @@ use verbs_sys::ibv_mr;
 
 use super::region::Registration;
 use super::{AccessFlags, Buffer, RemoteMemoryRegion, SharedElement};
-use crate::error::{Error, Result};
-use crate::macros::man;
-use crate::protection_domain::ProtectionDomain;
-use crate::rejected::Rejected;
+use crate::codes::macros::man;
+use crate::domain::ProtectionDomain;
+use crate::error::{Error, Rejected, Result};
 
 /// A memory region (MR) that a peer may read, write and use for atomics.
 ///

@@ -8,9 +8,9 @@ use std::ptr;
 use verbs_sys::ibv_sge;
 
 use super::element::{Sge, element};
-use super::part::{Chunks, Part, Sealed};
+use super::subrange::{Chunks, Part, Sealed};
+use crate::domain::ProtectionDomain;
 use crate::error::{Error, Result};
-use crate::protection_domain::ProtectionDomain;
 
 /// A part of a region whose bytes cannot be borrowed, to send from or receive into.
 ///

@@ -4,11 +4,10 @@ use std::fmt;
 
 use verbs_sys::{ibv_mig_state, ibv_mtu, ibv_qp_attr, ibv_qp_cap, ibv_qp_state};
 
-use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
-use super::state::{QpAttrMask, QpState};
-use crate::macros::{man, open_enum};
+use super::timers::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
+use crate::codes::macros::{man, open_enum};
+use crate::codes::{MaximumTransferUnit, QpAttrMask, QpState};
 use crate::memory::AccessFlags;
-use crate::mtu::MaximumTransferUnit;
 use crate::path::AhAttr;
 
 /// Attributes of a queue pair, to query or to modify, and a mask of those that are set.

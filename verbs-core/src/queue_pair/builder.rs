@@ -2,20 +2,20 @@
 
 use verbs_sys::ibv_qp;
 
-use super::choices::{Config, everything};
-use super::config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 use super::create::{Parents, check_capacities, check_completion_queues, create};
 use super::depth::depth;
 use super::receives::{OwnReceives, Receives, SharedReceives};
-use super::{PreparedQueuePair, Qp, QpCap, QpType, QueuePair};
+use super::settings::{Config, everything};
+use super::timers::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
+use super::{PreparedQueuePair, Qp, QpCap, QueuePair};
+use crate::codes::{MaximumTransferUnit, QpType};
 use crate::completion::CompletionQueue;
-use crate::device_attr::DeviceAttr;
+use crate::device::DeviceAttr;
+use crate::domain::ProtectionDomain;
 use crate::error::{Error, Result};
-use crate::handle::Handle;
+use crate::ffi::handle::Handle;
 use crate::memory::AccessFlags;
-use crate::mtu::MaximumTransferUnit;
 use crate::path::{LocalPath, Route};
-use crate::protection_domain::ProtectionDomain;
 use crate::shared_receive_queue::SharedReceiveQueue;
 
 /// Settings of a queue pair, from [`QueuePair::builder`].

@@ -8,13 +8,12 @@ use verbs_sys::{ibv_create_qp, ibv_qp, ibv_qp_init_attr, ibv_qp_type};
 
 use super::QpCap;
 use crate::completion::CompletionQueue;
-use crate::context::Context;
-use crate::device_attr::DeviceAttr;
+use crate::device::{Context, DeviceAttr};
+use crate::domain::ProtectionDomain;
 use crate::error::causes::{self, Call};
 use crate::error::{Error, Result};
-use crate::handle::Handle;
-use crate::protection_domain::ProtectionDomain;
-use crate::ret;
+use crate::ffi::handle::Handle;
+use crate::ffi::ret;
 use crate::shared_receive_queue::SharedReceiveQueue;
 
 /// The objects a queue pair is made of.

@@ -4,7 +4,7 @@
 use verbs_sys::{ibv_query_qp_data_in_order, ibv_wr_opcode};
 
 use super::QueuePair;
-use crate::macros::{flags_as_text, man, open_enum};
+use crate::codes::macros::{flags_as_text, man, open_enum};
 
 open_enum! {
     /// The opcode of a work request, for [`QueuePair::query_data_in_order`].

@@ -2,16 +2,16 @@
 
 use std::iter;
 
-use log::Level;
+use ::log::Level;
 
 use super::Qp;
 use super::attr::QpAttr;
 use super::endpoint::QueuePairEndpoint;
 use super::raw::RawQp;
-use super::state::QpAttrMask;
-use crate::context::Context;
+use crate::codes::QpAttrMask;
+use crate::device::Context;
 use crate::error::{Error, Result, causes};
-use crate::logged;
+use crate::ffi::log;
 
 /// How many reads and atomics at once: what was asked for, within the device's limit, or the limit.
 pub(super) fn depth(what: &'static str, asked: Option<u8>, max: u32) -> Result<u8> {
@@ -31,7 +31,7 @@ impl Qp {
                 "{self:?} serves {served} reads and atomics at once, and its peer may have {asked} in flight: the \
                  device has no more left for all its queue pairs; set max_rd_atomic on both sides"
             );
-            logged::log(Level::Warn, line);
+            log::log(Level::Warn, line);
         }
         Ok(served)
     }

@@ -1,10 +1,10 @@
 //! Queue pairs that are destroyed before what belonged to them is dropped.
 
-use super::choices::Config;
+use super::settings::Config;
 use super::{OwnReceives, Qp, QueuePair};
 use crate::completion::CompletionQueue;
+use crate::domain::ProtectionDomain;
 use crate::error::Result;
-use crate::protection_domain::ProtectionDomain;
 
 /// The rest of a queue pair after [`QueuePair::destroy`]: memory, and clones of its queues and its domain.
 #[derive(Debug)]

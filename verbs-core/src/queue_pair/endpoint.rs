@@ -1,13 +1,11 @@
 //! Endpoints: the addresses and limits that two queue pairs exchange to connect.
 
-use super::choices::Config;
-use super::config::PacketSequenceNumber;
-use super::qp_type::QpType;
+use super::settings::Config;
+use super::timers::PacketSequenceNumber;
+use crate::codes::{Gid, MaximumTransferUnit, QpType};
 use crate::error::{ENDPOINT_VERSION, EndpointError};
-use crate::gid::Gid;
-use crate::mtu::MaximumTransferUnit;
 use crate::path::LocalPath;
-use crate::wire::{check_address, check_version, put, take, version_of, within};
+use crate::path::wire::{check_address, check_version, put, take, version_of, within};
 
 /// The data that a peer needs to connect to a queue pair.
 ///

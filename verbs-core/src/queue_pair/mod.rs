@@ -7,23 +7,18 @@ pub(crate) mod post_chain;
 
 mod attr;
 #[cfg(feature = "rdmacm")]
-mod by_manager;
-pub(crate) mod choices;
-pub(crate) mod config;
+mod cm;
 pub(crate) mod create;
 mod data_in_order;
 mod depth;
 mod destroyed;
 #[cfg(debug_assertions)]
-pub(crate) mod domain;
 mod endpoint;
-pub(crate) mod foreign;
-pub(crate) mod part;
-pub(crate) mod post_error;
-pub(crate) mod qp_type;
+pub(crate) mod from_raw;
 mod raw;
 mod receives;
-pub(crate) mod state;
+mod settings;
+mod timers;
 
 use std::fmt;
 
@@ -31,27 +26,23 @@ use verbs_sys::ibv_qp;
 
 pub use attr::{MigState, QpAttr, QpCap};
 pub use builder::{QueuePairBuilder, QueuePairConfig};
-pub use config::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 pub use data_in_order::{DataInOrder, WrOpcode};
 pub use destroyed::DestroyedQueuePair;
 pub use endpoint::{QueuePairEndpoint, QueuePairEndpointBuilder};
-pub use post_error::PostError;
-pub use qp_type::QpType;
 pub(crate) use raw::RawQp;
 pub use receives::{OwnReceives, Receives, SharedReceives};
-pub use state::{QpAttrMask, QpState};
+pub use timers::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
 
+use crate::codes::macros::man;
+use crate::codes::{MaximumTransferUnit, QpState, QpType};
 use crate::completion::CompletionQueue;
-use crate::error::{EndpointError, ErrorChain, Result};
-use crate::handle::Handle;
-use crate::logged;
-use crate::macros::man;
-use crate::mtu::MaximumTransferUnit;
+use crate::domain::ProtectionDomain;
+use crate::error::{EndpointError, ErrorChain, Rejected, Result};
+use crate::ffi::handle::Handle;
+use crate::ffi::log;
 use crate::path::LocalPath;
-use crate::protection_domain::ProtectionDomain;
-use crate::rejected::Rejected;
 use crate::shared_receive_queue::SharedReceiveQueue;
-use choices::Config;
+use settings::Config;
 
 /// A queue pair (QP) that is not connected yet: in `INIT`.
 ///
@@ -173,7 +164,7 @@ impl<R> PreparedQueuePair<R> {
                     let back = self.qp.prepare(&self.path);
                     if let Err(error) = back {
                         let (qp, error) = (&self.qp, ErrorChain::new(&error));
-                        logged::error(format_args!("cannot prepare {qp:?} again: {error}"));
+                        log::error(format_args!("cannot prepare {qp:?} again: {error}"));
                     }
                 }
                 Err(Rejected::new(error, self))

@@ -8,14 +8,14 @@ use std::ptr;
 
 use verbs_sys::{ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_wr};
 
-#[cfg(debug_assertions)]
-use super::domain;
-use super::post_error::{PostError, Queue, Reason, accepted, position, reason};
 use super::{OwnReceives, PreparedQueuePair, QpCap, QueuePair, SharedReceives};
-use crate::macros::man;
+use crate::codes::macros::man;
+use crate::error::PostError;
+use crate::error::post_error::{Queue, Reason, accepted, position, reason};
+#[cfg(debug_assertions)]
 use crate::work_request::{
     AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WorkRequest,
-    WriteWorkRequest,
+    WriteWorkRequest, check_domain,
 };
 
 impl<R> QueuePair<R> {
@@ -108,7 +108,7 @@ impl<R> QueuePair<R> {
         };
         #[cfg(debug_assertions)]
         // SAFETY: `head` begins these requests.
-        unsafe { domain::check(self.pd(), Queue::Send, head, requests.len()) }?;
+        unsafe { check_domain::check(self.pd(), Queue::Send, head, requests.len()) }?;
         let mut bad: *mut ibv_send_wr = ptr::null_mut();
         // SAFETY: the queue pair is alive, `head` begins a chain of living requests that ends, and
         // the caller keeps their buffers.
@@ -319,7 +319,7 @@ macro_rules! receives {
                 };
                 #[cfg(debug_assertions)]
                 // SAFETY: `head` begins these requests.
-                unsafe { domain::check(self.pd(), Queue::Receive, head, requests.len()) }?;
+                unsafe { check_domain::check(self.pd(), Queue::Receive, head, requests.len()) }?;
                 let mut bad: *mut ibv_recv_wr = ptr::null_mut();
                 // SAFETY: the queue pair is alive, `head` begins a chain of living requests that
                 // ends, and the caller keeps their buffers.

@@ -9,11 +9,12 @@ use std::ops::{Range, RangeBounds};
 
 use verbs_sys::{ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_wr};
 
-use super::part::{post_part, received, sent};
 use super::post::{receive_refused, send_refused};
-use super::post_error::{PostError, Queue};
 use super::{OwnReceives, PreparedQueuePair, QpCap, QueuePair};
-use crate::macros::man;
+use crate::codes::macros::man;
+use crate::error::PostError;
+use crate::error::post_error::Queue;
+use crate::work_request::chain::post::{post_part, received, sent};
 use crate::work_request::{Block, ChainRequest, ReceiveWorkRequest, RequestChain};
 
 impl<R> QueuePair<R> {

@@ -7,13 +7,13 @@ use std::mem::MaybeUninit;
 use verbs_sys::{ibv_modify_qp, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_type, ibv_query_qp};
 
 use super::attr::QpAttr;
-use super::state::{self, QpAttrMask, QpState};
-use crate::context::Context;
-use crate::errno::number;
+use crate::codes::{QpAttrMask, QpState, qp_state};
+use crate::device::Context;
 use crate::error::causes::{self, Call, PathFacts};
+use crate::error::errno::number;
 use crate::error::{Error, GidPath, Result, is_unreachable};
-use crate::handle::Handle;
-use crate::ret;
+use crate::ffi::handle::Handle;
+use crate::ffi::ret;
 
 /// An `ibv_qp`, its type, and the context it belongs to: for the time of a call.
 #[derive(Clone, Copy)]
@@ -59,7 +59,7 @@ impl RawQp<'_> {
         };
         let changes = attr.mask().contains(QpAttrMask::STATE);
         let to = if changes { attr.qp_state() } else { from };
-        let (missing, extra) = state::diagnose(self.qp_type, from, to, attr.mask());
+        let (missing, extra) = qp_state::diagnose(self.qp_type, from, to, attr.mask());
         let is_complete = missing.is_empty() && extra.is_empty();
         let source = match is_complete.then(|| self.facts(attr)) {
             Some(facts) => causes::with_fact(source, &facts),

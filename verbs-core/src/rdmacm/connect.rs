@@ -13,10 +13,10 @@ use super::id::{Id, failed, given_up, with_a_device, with_a_peer};
 use super::pending::{Pending, sealed};
 use super::private_data::{MAX_REQUEST, Message, PrivateData};
 use super::queue_pair;
-use crate::context::Context;
+use crate::device::Context;
 use crate::error::{Error, Result};
+use crate::ffi::ret;
 use crate::queue_pair::{AckTimeout, PreparedQueuePair, QueuePair, Receives};
-use crate::ret;
 
 /// A new identifier: to connect or to [listen](Self::listen), after its options have been set.
 #[derive(Debug)]

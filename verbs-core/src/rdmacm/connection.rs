@@ -11,11 +11,10 @@ use super::event::CmEventType;
 use super::id::{Id, failed, with_a_device, with_a_peer};
 use super::pending::sealed;
 use super::private_data::PrivateData;
-use crate::context::Context;
+use crate::device::Context;
 use crate::error::Result;
-use crate::fd;
+use crate::ffi::{fd, ret};
 use crate::queue_pair::{OwnReceives, QueuePair};
-use crate::ret;
 
 /// A connected queue pair, and the connection manager's part of the connection.
 #[derive(Debug)]

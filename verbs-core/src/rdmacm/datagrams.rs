@@ -12,11 +12,11 @@ use super::id::{Id, QpParam, failed, with_a_device, with_a_peer};
 use super::listen::{next_request, wait_request};
 use super::pending::{Pending, sealed};
 use super::private_data::{MAX_DATAGRAM_ANSWER, MAX_DATAGRAM_REQUEST, Message, PrivateData};
-use crate::context::Context;
-use crate::datagram::{DatagramEndpoint, DatagramQueuePair, QKey};
+use crate::datagram::DatagramQueuePair;
+use crate::device::Context;
 use crate::error::Result;
-use crate::path::AhAttr;
-use crate::ret;
+use crate::ffi::ret;
+use crate::path::{AhAttr, DatagramEndpoint, QKey};
 
 /// A new identifier for datagrams: to [find](Self::find) a service, to [listen](Self::listen) for peers that
 /// look for one, or to [join](Self::join) a multicast group, after its options have been set.

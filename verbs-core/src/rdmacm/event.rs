@@ -7,11 +7,10 @@ use std::net::SocketAddr;
 use verbs_sys::rdma_cm_event;
 
 use super::private_data::PrivateData;
-use crate::datagram::{DatagramEndpoint, QKey};
-use crate::errno::io_error;
+use crate::codes::macros::open_enum;
 use crate::error::Result;
-use crate::macros::open_enum;
-use crate::path::AhAttr;
+use crate::error::errno::io_error;
+use crate::path::{AhAttr, DatagramEndpoint, QKey};
 
 open_enum! {
     /// Type of an event of the connection manager.

@@ -20,13 +20,11 @@ use verbs_sys::{
 use super::address;
 use super::event::{CmEventType, CmFailure, Event};
 use super::private_data::{MAX_IWARP, Message, PrivateData};
-use crate::context::Context;
+use crate::codes::{QpAttrMask, QpState};
+use crate::device::Context;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fd;
-use crate::logged;
-use crate::process::Process;
-use crate::queue_pair::{QpAttr, QpAttrMask, QpState};
-use crate::ret;
+use crate::ffi::{Process, fd, log, ret};
+use crate::queue_pair::QpAttr;
 
 /// An event channel: the descriptor of one identifier.
 struct EventChannel {
@@ -398,7 +396,7 @@ impl Drop for Id {
         // SAFETY: the identifier is alive, and not used after this.
         let ret = unsafe { rdma_destroy_id(self.as_ptr()) };
         if let Err(error) = ret::minus_one("rdma_destroy_id", ret) {
-            logged::error(format_args!(
+            log::error(format_args!(
                 "leaked an identifier of the connection manager: {error}"
             ));
         }

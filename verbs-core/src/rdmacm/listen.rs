@@ -14,11 +14,10 @@ use super::id::{Id, QpParam, failed, given_up, with_a_device, with_a_peer};
 use super::pending::Pending;
 use super::private_data::{MAX_ANSWER, MAX_REJECTION, Message, PrivateData};
 use super::queue_pair;
-use crate::context::Context;
+use crate::device::Context;
 use crate::error::{Error, Result};
-use crate::fd;
+use crate::ffi::{fd, ret};
 use crate::queue_pair::{PreparedQueuePair, QueuePair, Receives};
-use crate::ret;
 
 /// A listener at an address. Dropping it rejects the requests that have not been taken.
 ///

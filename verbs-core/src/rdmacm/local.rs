@@ -8,9 +8,9 @@ use libc::{freeifaddrs, getifaddrs, ifaddrs};
 
 use super::address;
 use super::connect::Connector;
-use crate::context::Context;
+use crate::device::Context;
 use crate::error::{Error, Result};
-use crate::ret;
+use crate::ffi::ret;
 
 impl Context {
     /// An IP address of this machine that the connection manager uses this device for, with the port 0:

@@ -12,13 +12,12 @@ use super::datagrams::DatagramConnector;
 use super::event::{CmEventType, DatagramPath};
 use super::id::{Id, failed, with_a_device};
 use super::pending::{Pending, sealed};
-use crate::context::Context;
-use crate::datagram::{Attachment, DatagramEndpoint, DatagramQueuePair, QKey};
+use crate::codes::{Gid, MaximumTransferUnit};
+use crate::datagram::{Attachment, DatagramQueuePair};
+use crate::device::Context;
 use crate::error::Result;
-use crate::gid::Gid;
-use crate::mtu::MaximumTransferUnit;
-use crate::path::AhAttr;
-use crate::{logged, ret};
+use crate::ffi::{log, ret};
+use crate::path::{AhAttr, DatagramEndpoint, QKey};
 
 /// The membership of a port in a multicast group. Dropping it leaves the group.
 ///
@@ -238,7 +237,7 @@ impl Drop for Membership {
         // SAFETY: the identifier is alive, and the address a local, the one that was joined.
         let ret = unsafe { rdma_leave_multicast(self.id.as_ptr(), (&raw mut addr).cast()) };
         if let Err(error) = ret::minus_one("rdma_leave_multicast", ret) {
-            logged::error(format_args!(
+            log::error(format_args!(
                 "a port stays in multicast group {}: {error}",
                 self.group.ip()
             ));

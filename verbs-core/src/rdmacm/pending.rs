@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::fd;
+use crate::ffi::fd;
 
 /// A step of connecting that has begun.
 ///

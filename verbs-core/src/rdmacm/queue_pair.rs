@@ -1,8 +1,9 @@
 //! Queue pairs that a connection manager connects.
 
 use super::id::{Id, QpParam};
+use crate::codes::QpState;
 use crate::error::Result;
-use crate::queue_pair::{PreparedQueuePair, QpState, QueuePair, Receives};
+use crate::queue_pair::{PreparedQueuePair, QueuePair, Receives};
 
 /// Puts a queue pair on the identifier's port.
 pub(super) fn init<R: Receives>(id: &mut Id, queue_pair: &mut PreparedQueuePair<R>) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Shared receive queues: receives that many queue pairs take from.
 #![expect(unsafe_code, reason = "owns an `ibv_srq`")]
 
-mod foreign;
+mod from_raw;
 mod post;
 
 use std::ffi::c_int;
@@ -15,13 +15,13 @@ use verbs_sys::{
     ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
 };
 
-use crate::context::Context;
+use crate::codes::macros::man;
+use crate::device::Context;
+use crate::domain::ProtectionDomain;
 use crate::error::causes::{self, Call};
 use crate::error::{Error, Result};
-use crate::handle::Handle;
-use crate::macros::man;
-use crate::protection_domain::ProtectionDomain;
-use crate::ret;
+use crate::ffi::handle::Handle;
+use crate::ffi::ret;
 
 /// A shared receive queue (SRQ): receives for the messages of many queue pairs.
 ///

@@ -10,12 +10,12 @@ use std::ptr;
 use verbs_sys::{ibv_post_srq_recv, ibv_recv_wr};
 
 use super::SharedReceiveQueue;
-use crate::macros::man;
+use crate::codes::macros::man;
+use crate::error::PostError;
+use crate::error::post_error::{Queue, accepted, position, reason};
+use crate::work_request::chain::post::{post_part, received};
 #[cfg(debug_assertions)]
-use crate::queue_pair::domain;
-use crate::queue_pair::part::{post_part, received};
-use crate::queue_pair::post_error::{PostError, Queue, accepted, position, reason};
-use crate::work_request::{Block, ReceiveWorkRequest, RequestChain};
+use crate::work_request::{Block, ReceiveWorkRequest, RequestChain, check_domain};
 
 impl SharedReceiveQueue {
     /// Posts receives: one, or a chain of them.
@@ -66,7 +66,7 @@ impl SharedReceiveQueue {
         };
         #[cfg(debug_assertions)]
         // SAFETY: `head` begins these requests.
-        unsafe { domain::check(self.pd(), Queue::SharedReceive, head, requests.len()) }?;
+        unsafe { check_domain::check(self.pd(), Queue::SharedReceive, head, requests.len()) }?;
         let mut bad: *mut ibv_recv_wr = ptr::null_mut();
         // SAFETY: the queue is alive, `head` begins a chain of living requests that ends, and the
         // caller keeps their buffers.

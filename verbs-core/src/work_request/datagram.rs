@@ -6,10 +6,8 @@ use std::{fmt, slice};
 use verbs_sys::{IBV_WR_SEND, ibv_send_wr__bindgen_ty_2__bindgen_ty_3 as Ud};
 
 use super::{Remote, SIGNALED, WorkRequest, carries_data};
-use crate::address_handle::AddressHandle;
-use crate::datagram::endpoint::DatagramEndpoint;
-use crate::datagram::qkey::QKey;
 use crate::memory::Gather;
+use crate::path::{AddressHandle, DatagramEndpoint, QKey};
 
 /// A datagram to send: its bytes, its path, and the queue pair that it is for.
 ///

@@ -9,7 +9,8 @@
 #![expect(unsafe_code, reason = "sees one kind of request as another")]
 
 mod atomic;
-mod chain;
+pub(crate) mod chain;
+pub(crate) mod check_domain;
 mod datagram;
 mod rdma;
 mod receive;

@@ -1,8 +1,9 @@
 //! Chains of requests that are built once, patched in place, and posted again and again.
 
 mod block;
+mod internal;
 mod kinds;
-mod layered;
+pub(crate) mod post;
 
 use std::fmt;
 use std::marker::PhantomData;

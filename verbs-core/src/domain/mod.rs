@@ -1,0 +1,7 @@
+//! Domains: which objects work together, and which thread may use them.
+
+mod protection_domain;
+mod thread_domain;
+
+pub use protection_domain::ProtectionDomain;
+pub use thread_domain::ThreadDomain;
