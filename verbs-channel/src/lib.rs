@@ -248,14 +248,14 @@
 
 // First: rustdoc lists the methods of a channel in the order of the modules.
 mod connect;
-mod contained;
+mod panics;
 
 mod buffer;
 mod channel;
 mod channel_id;
-mod config;
 pub mod datagram_exchange;
 pub mod datagrams;
+mod duration;
 pub mod engine;
 mod error;
 #[cfg(test)]
@@ -264,18 +264,17 @@ pub mod exchange;
 mod group;
 pub mod guide;
 mod immediates;
-mod readable;
 mod registration_cache;
 mod request;
-mod shared_receives;
 mod waiting;
 
 pub use buffer::{
     BufferPool, OwnedBuffer, PoolBuffer, Shareable, SharedMemory, SharedSlice, TakeWhenFree,
 };
-pub use channel::{Channel, Hold, InGroup, Owned, PollingScope, ScopedPendingWork};
+pub use channel::{
+    Channel, ChannelBuilder, Hold, InGroup, Owned, PollStrategy, PollingScope, ScopedPendingWork,
+};
 pub use channel_id::ChannelId;
-pub use config::{ChannelBuilder, PollStrategy};
 pub use connect::{Connected, CreateChannel, DatagramListener, PreparedChannel, refuse};
 pub use datagrams::{Datagram, DatagramFailure, Datagrams, DatagramsBuilder};
 #[doc(inline)]
@@ -285,7 +284,7 @@ pub use engine::{
 pub use error::{
     CloseError, DownReason, Error, Queue, RejectReason, Result, ScopeError, TransportError,
 };
-pub use group::{ChannelGroup, Preparer};
+pub use group::{ChannelGroup, Preparer, SharedReceivesBuilder};
 pub use immediates::{ImmediateCounter, ImmediateCounters, Reached, Recorded};
 pub use registration_cache::{
     CacheRoom, CachedMemory, RegistrationCache, RegistrationCacheBuilder,
@@ -293,7 +292,6 @@ pub use registration_cache::{
 pub use request::{
     GatherList, Incoming, List, Outgoing, OwnedChain, OwnedRequest, Request, ScatterList,
 };
-pub use shared_receives::SharedReceivesBuilder;
 
 pub use verbs_core;
 pub use verbs_core::{ErrorChain, Rejected};

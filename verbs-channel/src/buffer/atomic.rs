@@ -4,4 +4,4 @@ pub(super) use std::sync::atomic::{AtomicUsize, Ordering, fence};
 pub(super) use std::sync::{Arc, Mutex, MutexGuard};
 
 pub(super) use super::wake::wake;
-pub(super) use crate::contained::discard;
+pub(super) use crate::panics::discard;

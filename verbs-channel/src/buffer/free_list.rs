@@ -9,7 +9,7 @@ use std::sync::PoisonError;
 use std::task::{Context, Poll};
 
 use super::atomic::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, discard, wake};
-use super::waiting::Waiting;
+use super::wait_queue::Waiting;
 
 /// The free items of a pool, by their index.
 ///

@@ -6,7 +6,7 @@ use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 
 use verbs_core::{Error as CoreError, GatherElement, MemoryRegion, ScatterElement, Sge};
 
-use super::backing::{Backing, Owner, SharedPtr};
+use super::block::{Backing, Owner, SharedPtr};
 use super::pd_tag::PdTag;
 use super::shared_part::SharedPart;
 use crate::error::{Error, RejectReason, Result};

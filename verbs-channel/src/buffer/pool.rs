@@ -12,7 +12,7 @@ use verbs_core::{
     Buffer, GatherElement, HugePages, MemoryRegion, ProtectionDomain, ScatterElement,
 };
 
-use super::backing::{Backing, SharedPool, SharedPtr};
+use super::block::{Backing, SharedPool, SharedPtr};
 use super::owned::{OwnedBuffer, within};
 use super::pd_tag::PdTag;
 use crate::error::{Error, Result};

@@ -9,10 +9,10 @@ use verbs_core::{
     Buffer, DmabufRegion, ProtectionDomain, RawRegion, RemoteMemoryRegion, SharedRegion,
 };
 
-use super::backing::{Backing, Owner};
+use super::block::{Backing, Owner};
+use super::notify::Returns;
 use super::owned::{OwnedBuffer, within};
 use super::pd_tag::PdTag;
-use super::returns::Returns;
 use super::shared_part::{Shared, SharedPart};
 use crate::error::Result;
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use verbs_core::{RemoteMemoryRegion, Sge};
 
-use super::backing::{Backing, BlockPtr};
+use super::block::{Backing, BlockPtr};
 use super::free_list::FreeList;
+use super::notify::Returns;
 use super::pd_tag::PdTag;
-use super::returns::Returns;
 
 /// The memory of a region that cannot be borrowed, and free places for its parts.
 pub(crate) struct Shared {

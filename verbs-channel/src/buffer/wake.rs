@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use crate::contained::{log_error, panics};
+use crate::panics::{log_error, panics};
 
 thread_local! {
     /// Whether this thread is in [`wake`].

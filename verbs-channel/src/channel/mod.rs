@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use crate::channel_id::ChannelId;
-use crate::config::{ChannelBuilder, PollStrategy};
 use crate::engine::{Completed, Engine, Transfer, TransferError};
 use crate::error::DownReason;
 use crate::waiting::{Poller, Steps as _};
+pub use builder::{ChannelBuilder, PollStrategy};
 pub use pending::ScopedPendingWork;
 pub use scope::PollingScope;
 
-mod ending;
+pub(crate) mod builder;
+mod close;
 mod operations;
 mod owned;
 mod pending;

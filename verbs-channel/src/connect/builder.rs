@@ -5,8 +5,7 @@ use std::os::unix::net::UnixStream;
 use verbs_core::ProtectionDomain;
 
 use super::prepared::PreparedChannel;
-use crate::channel::Channel;
-use crate::config::ChannelBuilder;
+use crate::channel::{Channel, ChannelBuilder};
 use crate::error::Result;
 use crate::exchange::ExchangeError;
 

@@ -8,11 +8,11 @@ use log::Level;
 
 use super::prepared::{Connected, PreparedChannel};
 use crate::buffer::BufferPool;
-use crate::contained;
 use crate::datagram_exchange::{Acceptor, Answer, Connector, Request, RequestId, Step};
 use crate::datagrams::Datagrams;
 use crate::error::Result;
 use crate::exchange::{self, ExchangeError, Peer};
+use crate::panics;
 
 /// Listens for channels on a datagram endpoint: any number of clients, without TCP.
 ///
@@ -153,7 +153,7 @@ impl DatagramListener {
             return;
         };
         if let Err(error) = send(&mut self.datagrams, &self.pool, &to, &bytes) {
-            contained::log(Level::Debug, format_args!("cannot answer {to:?}: {error}"));
+            panics::log(Level::Debug, format_args!("cannot answer {to:?}: {error}"));
         }
     }
 
@@ -218,7 +218,7 @@ impl DatagramListener {
                 };
                 if let Err(error) = outcome {
                     let from = offer.from();
-                    contained::log(
+                    panics::log(
                         Level::Debug,
                         format_args!("{from:?} is not connected: {error}"),
                     );

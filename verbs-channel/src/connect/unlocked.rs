@@ -39,7 +39,7 @@
 
 use verbs_core::{CompletionQueue, PreparedQueuePair, ProtectionDomain};
 
-use crate::config::ChannelBuilder;
+use crate::channel::ChannelBuilder;
 use crate::error::Result;
 
 /// A queue pair for a channel of its own: in a thread domain, if there are any.

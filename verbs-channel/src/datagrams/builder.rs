@@ -9,7 +9,7 @@ use verbs_core::{
 use super::endpoint::Datagrams;
 use super::engine::DatagramEngine;
 use crate::buffer::BufferPool;
-use crate::config::PollStrategy;
+use crate::channel::PollStrategy;
 use crate::error::{Error, Result};
 
 /// Builder for a datagram endpoint, from [`Datagrams::builder`]. All settings are optional.

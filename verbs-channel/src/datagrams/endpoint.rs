@@ -9,7 +9,7 @@ use super::datagram::Datagram;
 use super::engine::DatagramEngine;
 use super::failure::DatagramFailure;
 use crate::buffer::OwnedBuffer;
-use crate::config::PollStrategy;
+use crate::channel::PollStrategy;
 use crate::error::{DownReason, Error, RejectReason, Result};
 use crate::waiting::{Deadline, Pause, Paused, longest_sleep};
 

@@ -11,8 +11,8 @@ use verbs_core::{
     WorkError,
 };
 
+use super::close::{DatagramEnding, Held, Outgoing};
 use super::datagram::Datagram;
-use super::ending::{DatagramEnding, Held, Outgoing};
 use super::failure::DatagramFailure;
 #[cfg(feature = "rdmacm")]
 use super::groups::Groups;

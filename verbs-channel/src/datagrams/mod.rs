@@ -1,8 +1,8 @@
 //! Datagrams: one endpoint for any number of peers, without connections.
 
 mod builder;
+mod close;
 mod datagram;
-mod ending;
 mod endpoint;
 mod engine;
 mod failure;
@@ -17,8 +17,8 @@ mod restart;
 mod slots;
 
 pub use builder::DatagramsBuilder;
+pub use close::DatagramEnding;
 pub use datagram::Datagram;
-pub use ending::DatagramEnding;
 pub use endpoint::Datagrams;
 pub use engine::DatagramEngine;
 pub use failure::DatagramFailure;

@@ -8,7 +8,7 @@ use verbs_core::DestroyedQueuePair;
 
 use super::leak::Leak;
 use super::peer::{Peer, Watched};
-use crate::contained::{log_error, panics};
+use crate::panics::{log_error, panics};
 
 /// Something that may run code of others.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use std::{fmt, io};
 use verbs_core::Rejected;
 
 use crate::channel_id::ChannelId;
+use crate::duration::Readable;
 use crate::exchange::{ExchangeError, ExchangeFailure};
-use crate::readable::Readable;
 pub use queue::Queue;
 pub use reject_reason::RejectReason;
 use transport::operation;

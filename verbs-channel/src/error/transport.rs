@@ -5,7 +5,7 @@ use std::time::Duration;
 use verbs_core::{EventType, PollError, PostError, WcStatus, WorkError};
 
 use super::queue::Queue;
-use crate::readable::Readable;
+use crate::duration::Readable;
 
 /// Why an operation that was posted did not succeed.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -7,7 +7,7 @@ use std::{fmt, io};
 use verbs_core::{EndpointError, ErrorDebug, TransportType};
 
 use super::limits::{MAX_PRIVATE_DATA, VERSION};
-use crate::readable::Readable;
+use crate::duration::Readable;
 
 /// Why two peers could not connect.
 ///

@@ -4,8 +4,8 @@ pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(super) use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
 
-pub(super) use crate::contained::discard;
-use crate::contained::{log_error, panics};
+pub(super) use crate::panics::discard;
+use crate::panics::{log_error, panics};
 
 /// Wakes a task, in the record of an immediate: a panic of its waker is logged.
 pub(super) fn wake(waker: Waker) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use verbs_core::CompletionChannel;
 
-use crate::config::WaitConfig;
+use crate::channel::builder::WaitConfig;
 use crate::engine::Engine;
 use crate::error::TransportError;
 pub(crate) use abort::Ladder;

@@ -6,7 +6,7 @@ use crossbeam_utils::Backoff;
 use verbs_core::{CompletionChannel, CompletionQueue};
 
 use super::deadline::Deadline;
-use crate::config::PollStrategy;
+use crate::channel::PollStrategy;
 
 /// How often a wait checks whether the device still answers, and the longest sleep.
 const PROBE: Duration = Duration::from_millis(100);

@@ -25,11 +25,11 @@ mod counts;
 #[expect(dead_code, reason = "the models do not use all of it")]
 mod free_list;
 
-#[path = "../../src/buffer/returns.rs"]
-mod returns;
+#[path = "../../src/buffer/notify.rs"]
+mod notify;
 
-#[path = "../../src/buffer/waiting.rs"]
-mod waiting;
+#[path = "../../src/buffer/wait_queue.rs"]
+mod wait_queue;
 mod watches;
 
 /// The atomics and the lock that the list and the counts import: loom's.

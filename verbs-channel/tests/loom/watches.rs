@@ -7,7 +7,7 @@ use loom::sync::{Arc, Notify};
 use loom::thread;
 
 use crate::Sleeper;
-use crate::returns::Returns;
+use crate::notify::Returns;
 
 /// The users, and who waits for their end. The count has no order of its own, as that of an `Arc`.
 struct Used {

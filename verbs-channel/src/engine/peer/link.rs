@@ -13,9 +13,9 @@ use verbs_core::Process;
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
 
-#[cfg(feature = "rdmacm")]
-use crate::contained::panics;
 use crate::error::DownReason;
+#[cfg(feature = "rdmacm")]
+use crate::panics::panics;
 
 /// A descriptor that shows the end of a peer, before it belongs to a channel.
 #[derive(Debug)]

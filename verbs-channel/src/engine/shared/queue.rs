@@ -15,8 +15,8 @@ use verbs_core::{
 };
 
 use crate::buffer::OwnedBuffer;
-use crate::contained::{log_error, panics};
 use crate::error::Result;
+use crate::panics::{log_error, panics};
 
 /// A shared receive queue. Each queue pair on it that this crate has is kept with an `Arc` of this, and
 /// is dropped before that: so the queue is destroyed here.

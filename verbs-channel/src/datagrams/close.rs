@@ -9,8 +9,8 @@ use verbs_core::{AddressHandle, DatagramEndpoint, DatagramQueuePair, Error};
 use super::groups::Groups;
 use super::handles::Handles;
 use crate::buffer::OwnedBuffer;
-use crate::contained::log_error;
 use crate::engine::Leak;
+use crate::panics::log_error;
 
 /// The queue pair of an endpoint that is down, the buffers in flight, and the address handles, from
 /// [`DatagramEngine::take_ending`](super::DatagramEngine::take_ending).

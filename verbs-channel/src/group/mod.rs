@@ -4,6 +4,8 @@
     reason = "passes the contract of the queue on to the caller"
 )]
 
+mod shared_receives;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +13,8 @@ use std::time::Duration;
 use verbs_core::{CompletionChannel, CompletionQueue, ProtectionDomain, Rejected, WorkSuccess};
 
 use crate::buffer::OwnedBuffer;
-use crate::channel::{Channel, InGroup};
+use crate::channel::{Channel, ChannelBuilder, InGroup, PollStrategy};
 use crate::channel_id::ChannelId;
-use crate::config::{ChannelBuilder, PollStrategy};
 use crate::connect::PreparedChannel;
 use crate::engine::{
     Completed, ConnectedMember, Engine, MemberParts, Message, SharedQueue, Ticket, Transfer,
@@ -21,6 +22,7 @@ use crate::engine::{
 };
 use crate::error::{DownReason, Error, Queue, Result};
 use crate::waiting::{Poller, Steps as _};
+pub use shared_receives::SharedReceivesBuilder;
 
 /// Many channels that share one completion queue, one slot table and one poller.
 ///

@@ -1,6 +1,6 @@
 //! Ending a channel: at once, or in order.
 
-use crate::channel::{Channel, Hold};
+use super::{Channel, Hold};
 use crate::error::{CloseError, DownReason};
 use crate::waiting::Ladder as _;
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use verbs_core::{CompletionChannel, CompletionQueue, SharedReceiveQueue};
 
+use super::{ChannelGroup, Preparer};
 use crate::buffer::BufferPool;
-use crate::config::ChannelBuilder;
+use crate::channel::ChannelBuilder;
 use crate::engine::{Engine, Shared, SharedQueue};
 use crate::error::{Error, Result};
-use crate::group::{ChannelGroup, Preparer};
 use crate::waiting::Poller;
 
 /// Builder for groups whose channels share their receives, from
