@@ -87,8 +87,9 @@
 //! # Time
 //!
 //! The default network, and [`Fabric::real_time`], have the system's time. A network of [`Fabric::seeded`] has a virtual one,
-//! which moves to the next packet or timer when a call finds nothing to do (an empty poll, the get of an event), or by
-//! [`Fabric::step`]. On a thread that has entered one of its hosts, the monotonic clock, sleeping, polling a descriptor of
+//! which moves to the next packet or timer when a call finds nothing to do (an empty poll, the get of an event), by
+//! [`Fabric::step`], or by [`Fabric::block_on`] while a future waits. Async code waits for descriptors by a
+//! [`FabricNotifier`]. On a thread that has entered one of its hosts, the monotonic clock, sleeping, polling a descriptor of
 //! this library, and random bytes of the system are the network's, too: this crate has `clock_gettime`, `nanosleep`,
 //! `clock_nanosleep`, `poll` and `getrandom` of its own, which call the kernel on all other threads.
 //!
@@ -172,7 +173,7 @@ mod shared;
 mod shared_receive;
 mod texts;
 
-pub use network::{Fabric, FaultCounts, Host, Link};
+pub use network::{Fabric, FabricNotifier, FaultCounts, Host, Link};
 pub use soft_nic::Profile;
 
 #[doc = include_str!("../README.md")]

@@ -42,7 +42,7 @@ use super::{Clock, FaultCounts, Host, Link, Network, settings};
 /// [`hash`](Self::hash) shows whether two runs were the same.
 #[derive(Clone, Debug)]
 pub struct Fabric {
-    network: Arc<Network>,
+    pub(super) network: Arc<Network>,
     hosts: Arc<Mutex<Vec<Host>>>,
 }
 
@@ -118,7 +118,9 @@ impl Fabric {
         reason = "time has moved, whatever it returns"
     )]
     pub fn step(&self) -> bool {
-        self.network.step(None)
+        let has_moved = self.network.step(None);
+        self.network.notifiers.wake();
+        has_moved
     }
 
     /// Lets virtual time pass, with all that happens meanwhile. Real time passes by itself.
@@ -126,6 +128,7 @@ impl Fabric {
         let end = self.now() + time;
         while self.network.clock.is_virtual() && self.now() < end {
             self.network.step(Some(end));
+            self.network.notifiers.wake();
         }
     }
 

@@ -8,6 +8,7 @@
 #![expect(unsafe_code, reason = "stands in for functions of the C library")]
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
@@ -88,12 +89,37 @@ fn pass(limit: Option<Duration>) {
     let limit = limit.map(|limit| limit.saturating_sub(EPOCH));
     if current::with(|host| Some(host.try_step(limit))) == Some(false) {
         // Another thread has the network, or this one in the function that a signal has interrupted.
-        let brief = spec(Duration::from_micros(50));
-        let none = ptr::null_mut::<timespec>();
-        let clock = libc::CLOCK_MONOTONIC;
-        // SAFETY: the kernel reads a local.
-        unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, 0, &raw const brief, none) };
+        rest();
     }
+}
+
+/// Sleeps for a moment of real time, so that other threads go on.
+pub(super) fn rest() {
+    let brief = spec(Duration::from_micros(50));
+    let none = ptr::null_mut::<timespec>();
+    let clock = libc::CLOCK_MONOTONIC;
+    // SAFETY: the kernel reads a local.
+    unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, 0, &raw const brief, none) };
+}
+
+/// Whether a descriptor is readable, or cannot be polled, which reading it reports. It moves no time.
+pub(super) fn is_readable(descriptor: RawFd) -> bool {
+    let mut entry = pollfd {
+        fd: descriptor,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    real_poll(&raw mut entry, 1, 0) != 0
+}
+
+/// Polls descriptors, by the kernel's time.
+fn real_poll(entries: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
+    let nanos = u64::try_from(millis).map(Duration::from_millis);
+    let mut time = nanos.map(spec);
+    let time = time.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
+    let mask = ptr::null::<libc::sigset_t>();
+    // SAFETY: the kernel checks the pointer to the entries, and has the time by a local.
+    int(unsafe { libc::syscall(libc::SYS_ppoll, entries, count, time, mask, 8_usize) })
 }
 
 /// Lets virtual time pass until then.
@@ -156,16 +182,8 @@ unsafe extern "C" fn clock_nanosleep(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn poll(entries: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
-    let real = |millis: c_int| {
-        let nanos = u64::try_from(millis).map(Duration::from_millis);
-        let mut time = nanos.map(spec);
-        let time = time.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
-        let mask = ptr::null::<libc::sigset_t>();
-        // SAFETY: the kernel checks the pointer to the entries, and has the time by a local.
-        int(unsafe { libc::syscall(libc::SYS_ppoll, entries, count, time, mask, 8_usize) })
-    };
     let Some(start) = now() else {
-        return real(millis);
+        return real_poll(entries, count, millis);
     };
     let is_ours = (0..usize::try_from(count).unwrap_or(0)).all(|index| {
         // SAFETY: the caller has this number of entries.
@@ -173,14 +191,14 @@ unsafe extern "C" fn poll(entries: *mut pollfd, count: nfds_t, millis: c_int) ->
         descriptors::is_open(entry.fd)
     });
     if !is_ours {
-        return real(millis);
+        return real_poll(entries, count, millis);
     }
     let millis = u64::try_from(millis);
     let end = millis
         .ok()
         .map(|millis| start + Duration::from_millis(millis));
     loop {
-        let ready = real(0);
+        let ready = real_poll(entries, count, 0);
         if ready != 0 || now().zip(end).is_some_and(|(now, end)| now >= end) {
             return ready;
         }

@@ -19,6 +19,7 @@ mod hash;
 mod host;
 mod interpose;
 mod link;
+mod notifier;
 mod pcap;
 mod random;
 mod service;
@@ -39,6 +40,8 @@ pub use counts::FaultCounts;
 pub use fabric::Fabric;
 pub use host::Host;
 pub use link::Link;
+pub use notifier::FabricNotifier;
+use notifier::Notifiers;
 use random::Random;
 pub(crate) use service::Attendance;
 use service::Service;
@@ -52,6 +55,7 @@ use crate::later;
 struct Network {
     clock: Clock,
     service: Service,
+    notifiers: Notifiers,
     /// How many numbers programs have asked the system for.
     numbers: AtomicU64,
     seed: u64,
@@ -72,6 +76,7 @@ impl Network {
         Arc::new(Self {
             clock,
             service: Service::default(),
+            notifiers: Notifiers::default(),
             numbers: AtomicU64::new(0),
             seed,
             udp,

@@ -1,10 +1,12 @@
-//! Random programs of verbs-channel between two hosts, on links that lose, repeat, reorder and spoil packets and are
+//! Random programs of verbs-channel and verbs-async between two hosts, on links that lose, repeat, reorder and spoil packets and are
 //! cut, with hosts that stop and die, verbs that fail, and devices of both profiles.
 //!
 //! A program that fails prints one line that runs it again, with the packets in a file. `FUZZ_SEED=17` runs one program
 //! of each kind, `FUZZ_ROUNDS=10000` 10,000 of them.
 #![cfg(test)]
 
+mod alone;
+mod channels;
 mod datagrams;
 mod exchange;
 mod group;
@@ -12,6 +14,8 @@ mod messages;
 mod one_sided;
 mod runner;
 mod scopes;
+mod streams;
+mod tasks;
 mod world;
 
 use runner::programs;
@@ -44,4 +48,14 @@ fn an_exchange_over_datagrams_connects_both_or_fails_in_time() {
 #[test]
 fn messages_of_a_group_come_out_once_in_the_order_of_their_channel() {
     programs("group", 200, group::run);
+}
+
+#[test]
+fn async_operations_end_once_whatever_is_dropped_and_wake_their_tasks() {
+    programs("async_operations", 200, channels::run);
+}
+
+#[test]
+fn streams_read_what_was_written_and_then_its_end() {
+    programs("streams", 200, streams::run);
 }

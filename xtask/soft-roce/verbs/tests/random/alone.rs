@@ -1,0 +1,45 @@
+//! Programs that can start no thread: verbs-async then destroys queue pairs in the calls that end them, and one seed
+//! gives one run.
+#![expect(unsafe_code, reason = "stands in for a function of the C library")]
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+
+thread_local! {
+    static HAS_THREADS: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Runs a program that can start no thread.
+pub(crate) fn alone<T>(run: impl FnOnce() -> T) -> T {
+    let before = HAS_THREADS.replace(false);
+    let ended = run();
+    HAS_THREADS.set(before);
+    ended
+}
+
+type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+type Create = unsafe extern "C" fn(
+    *mut libc::pthread_t,
+    *const libc::pthread_attr_t,
+    Start,
+    *mut c_void,
+) -> c_int;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: Start,
+    argument: *mut c_void,
+) -> c_int {
+    if !HAS_THREADS.get() {
+        return libc::EAGAIN;
+    }
+    // SAFETY: the name ends with a zero.
+    let library = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) };
+    assert!(!library.is_null(), "the C library has it");
+    // SAFETY: this is the C library's function of this name, which has this type.
+    let library = unsafe { std::mem::transmute::<*mut c_void, Create>(library) };
+    // SAFETY: its callers call it as the C library's function, which asks for nothing else.
+    unsafe { library(thread, attributes, start, argument) }
+}
