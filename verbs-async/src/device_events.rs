@@ -12,10 +12,10 @@ use futures_core::Stream;
 use verbs_channel::verbs_core::{self, AsyncEvent, ErrorChain};
 use verbs_channel::{self, DownReason};
 
+use crate::events::watcher::{DeviceListener, Failed, Watch};
 use crate::notifier::ThreadNotifier;
-use crate::sync::{Mutex, MutexGuard};
-use crate::wake::{OnReadable, self_waker};
-use crate::watched::{DeviceListener, Failed, Watch};
+use crate::task::sync::{Mutex, MutexGuard};
+use crate::task::wake::{OnReadable, self_waker};
 use crate::{AsyncCq, AsyncDatagrams, AsyncGroup, CqNotifier, Error, Result};
 
 /// The events of a device, in order (`ibv_get_async_event`).
@@ -198,7 +198,7 @@ impl DeviceEvents {
             (Poll::Pending, state.waker.replace(waker))
         };
         drop(state);
-        crate::wake::drop_guarded(spare);
+        crate::task::wake::drop_guarded(spare);
         polled
     }
 }
@@ -240,7 +240,7 @@ impl Inner {
             state.events.push_back(event);
             wake(state);
             if let Some(lost) = lost {
-                crate::wake::log_error(format_args!(
+                crate::task::wake::log_error(format_args!(
                     "too many device events wait to be taken, dropping the oldest: {lost:?}"
                 ));
             }
@@ -267,7 +267,7 @@ impl Inner {
         self.state.lock().down = Some(reason);
         let watched: Vec<_> = self.listeners().collect();
         if !watched.is_empty() {
-            crate::wake::log_error(format_args!(
+            crate::task::wake::log_error(format_args!(
                 "there are no more events of {}, taking down what they watch: {}",
                 self.context.device().name(),
                 ErrorChain::new(&error)
@@ -304,7 +304,7 @@ impl EventState {
 fn wake(mut state: MutexGuard<'_, EventState>) {
     let waker = state.waker.take();
     drop(state);
-    crate::wake::wake_all(waker);
+    crate::task::wake::wake_all(waker);
 }
 
 impl Stream for DeviceEvents {

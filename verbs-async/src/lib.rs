@@ -241,18 +241,13 @@
 // The nightly toolchain of docs.rs labels what a feature adds.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod blocking;
-mod cached;
 mod channel;
 mod connect;
-mod coop;
 mod cq;
 mod datagrams;
-mod deferred;
-mod destroyed;
 mod device_events;
 mod driver;
-mod elsewhere;
+mod engine;
 mod error;
 #[cfg(test)]
 mod error_chains;
@@ -262,21 +257,14 @@ mod events;
 #[doc = include_str!("from_rust.md")]
 pub mod from_rust {}
 mod group;
-mod incoming;
 pub mod notifier;
-mod operation;
-mod peers;
-mod ring;
-mod shared;
-mod shared_messages;
 mod stream;
-mod sync;
-mod transfer;
-mod wake;
-mod watched;
+mod task;
+mod threads;
 
-pub use cached::cached_slice;
-pub use channel::AsyncChannel;
+pub use channel::{
+    AsyncChannel, AsyncTransfer, Given, IncomingMessages, Message, Operation, OperationResult,
+};
 #[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 pub use connect::{Arrival, Listener};
 #[cfg(any(feature = "tokio", feature = "async-io"))]
@@ -288,14 +276,11 @@ pub use datagrams::AsyncDatagrams;
 pub use device_events::DeviceEvents;
 pub use error::{Error, Result};
 pub use events::CqEvents;
-pub use group::AsyncGroup;
-pub use incoming::{IncomingMessages, Message};
+pub use group::{AsyncGroup, SharedMessages};
 #[doc(inline)]
 pub use notifier::CqNotifier;
-pub use operation::{Given, Operation, OperationResult};
-pub use shared_messages::SharedMessages;
 pub use stream::{ByteStream, OwnedReadHalf, OwnedWriteHalf, ReuniteError, StreamError};
-pub use transfer::AsyncTransfer;
+pub use threads::cached_slice;
 pub use verbs_channel;
 pub use verbs_channel::verbs_core;
 pub use verbs_channel::verbs_core::ErrorChain;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::sync::Mutex;
+use crate::task::sync::Mutex;
 
 /// The pending step of a peer, and its address.
 #[derive(Clone)]

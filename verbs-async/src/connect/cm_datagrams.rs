@@ -20,11 +20,11 @@ use super::message::OwnedMessage;
 use super::resolve::resolve_by;
 use super::steps::ended;
 use super::time::{self, Deadline};
-use crate::blocking;
 use crate::datagrams::AsyncDatagrams;
-use crate::elsewhere::Elsewhere;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
+use crate::threads;
+use crate::threads::drop_on_thread::Elsewhere;
 
 /// Listens for peers that look for a datagram service by `rdma_cm`, in async code. Needs the feature
 /// `rdmacm`.
@@ -218,7 +218,7 @@ impl AsyncDatagrams {
         let timeout = deadline.timeout();
         let explained = |error| exchange_error(explain_service(error, timeout));
         let left = deadline.left().unwrap_or_default();
-        let begun = blocking::run(move || DatagramService::find(address, left, message.get()));
+        let begun = threads::run(move || DatagramService::find(address, left, message.get()));
         let finding = begun.await.map_err(Error::Thread)?.map_err(explained)?;
         let service = ended(self.events(), finding, timeout).await?;
         let private_data = *service.private_data();

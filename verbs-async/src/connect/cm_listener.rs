@@ -9,11 +9,10 @@ use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Listener, Message, Priva
 
 use super::cm_requests::Requests;
 use super::message::OwnedMessage;
-use crate::elsewhere::Elsewhere;
 #[expect(unused_imports, reason = "named in documentation")]
-use crate::error::Error;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::events::CqEvents;
+use crate::threads::drop_on_thread::Elsewhere;
 
 /// Listens for peers that connect by `rdma_cm`, in async code. Needs the feature `rdmacm`.
 ///

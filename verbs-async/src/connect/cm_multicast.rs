@@ -9,9 +9,9 @@ use verbs_channel::verbs_core::DatagramEndpoint;
 use super::failure::exchange_error;
 use super::steps::ended;
 use super::time::{self, Deadline};
-use crate::blocking;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
+use crate::threads;
 
 /// Multicast groups, joined by `rdma_cm`. Needs the feature `rdmacm`.
 ///
@@ -44,7 +44,7 @@ impl AsyncDatagrams {
         let qkey = self.endpoint().qkey();
         let deadline = Deadline::after(timeout, &time::of_events(self.events()));
         let joined = async {
-            let joining = blocking::run(move || join(local, group, qkey)).await;
+            let joining = threads::run(move || join(local, group, qkey)).await;
             let joining = joining.map_err(Error::Thread)?.map_err(exchange_error)?;
             let group = ended(self.events(), joining, timeout).await?;
             let joined = group.call(move |group| joined(group, &pd, port_num));

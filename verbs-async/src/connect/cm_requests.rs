@@ -11,12 +11,12 @@ use verbs_channel::verbs_core::rdmacm::{
 };
 use verbs_channel::verbs_core::{self};
 
-use crate::blocking::{self, Call};
-use crate::elsewhere::Elsewhere;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::notifier::CqNotifier;
-use crate::sync::Mutex;
+use crate::task::sync::Mutex;
+use crate::threads::drop_on_thread::Elsewhere;
+use crate::threads::{self, Call};
 
 /// A listener, and the request that is being taken.
 pub(super) struct Requests<L: Takes> {
@@ -91,7 +91,7 @@ impl<L: Takes> Requests<L> {
                 self.may_have_more = true;
             }
             let listener = Arc::clone(&self.listener);
-            self.taking = Some(blocking::run(move || listener.lock().take()));
+            self.taking = Some(threads::run(move || listener.lock().take()));
         }
     }
 
@@ -103,7 +103,7 @@ impl<L: Takes> Requests<L> {
         }
         let listener = self.listener.into_inner();
         // It is made in any case, so it has no error.
-        let _closed = blocking::run_always(move || drop(listener)).await;
+        let _closed = threads::run_always(move || drop(listener)).await;
     }
 
     pub(super) const fn local_addr(&self) -> Option<SocketAddr> {

@@ -21,8 +21,8 @@ use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
-use crate::sync::Mutex;
-use crate::wake;
+use crate::task::sync::Mutex;
+use crate::task::wake;
 
 /// Accepts clients over datagrams, without TCP, and connects a channel of a group to each.
 ///

@@ -11,11 +11,11 @@ use verbs_channel::verbs_core::DatagramEndpoint;
 
 use super::failure::{check_private_data, exchange_error};
 use super::time::{self, Deadline};
-use crate::blocking;
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
+use crate::threads;
 
 /// Datagrams of an exchange in flight at once. One that finds no buffer is lost, as if by the network.
 const BUFFERS: usize = 4;
@@ -187,6 +187,6 @@ impl Client<'_> {
 /// Memory for datagrams, registered on a helper thread.
 pub(super) async fn pool(datagrams: &AsyncDatagrams, blocks: usize) -> Result<BufferPool> {
     let (pd, len) = (datagrams.pd().clone(), datagrams.max_payload() as usize);
-    let pool = blocking::run(move || BufferPool::new(&pd, len, blocks)).await;
+    let pool = threads::run(move || BufferPool::new(&pd, len, blocks)).await;
     Ok(pool.map_err(Error::Thread)??)
 }

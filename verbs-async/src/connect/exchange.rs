@@ -13,11 +13,10 @@ use verbs_channel::{ConnectedMember, PreparedChannel};
 use super::awaited::Awaited;
 use super::failure::{check_device, exchange_error, tcp, with_peer};
 use crate::channel::AsyncChannel;
-use crate::elsewhere::Elsewhere;
 #[expect(unused_imports, reason = "named in documentation")]
-use crate::error::Error;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
+use crate::threads::drop_on_thread::Elsewhere;
 
 impl AsyncGroup {
     /// Connects a new channel to the peer at the other end of a stream, which does the same.

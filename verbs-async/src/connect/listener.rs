@@ -15,7 +15,7 @@ use super::time::{Deadline, Start};
 use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
-use crate::sync::Mutex;
+use crate::task::sync::Mutex;
 
 /// Accepts peers over TCP or by `rdma_cm`, and connects a channel of a group to each.
 ///

@@ -20,12 +20,12 @@ use super::listener::{Accepting, Listener, Meet};
 use super::resolve::resolve_by;
 use super::steps::{end_elsewhere, ended, explained, watch};
 use super::time::{self, Deadline};
-use crate::blocking;
 use crate::channel::AsyncChannel;
-use crate::elsewhere::Elsewhere;
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
-use crate::sync::Mutex;
+use crate::task::sync::Mutex;
+use crate::threads;
+use crate::threads::drop_on_thread::Elsewhere;
 
 /// A peer that has accepted.
 pub(super) struct Asked {
@@ -295,7 +295,7 @@ impl AsyncGroup {
     ) -> Result<Asked> {
         let (events, timeout) = (&self.shared().events, deadline.timeout());
         let left = deadline.left().unwrap_or_default();
-        let begun = blocking::run(move || Connector::new()?.resolve_addr(address, left)).await;
+        let begun = threads::run(move || Connector::new()?.resolve_addr(address, left)).await;
         let resolving = begun.map_err(Error::Thread)?.map_err(explained(timeout))?;
         let resolved = ended(events, resolving, timeout).await?;
         self.ask_from(prepared, resolved, request, (left, timeout))

@@ -22,11 +22,11 @@ use super::failure::{exchange_error, with_peer};
 use super::manager::Asked;
 use super::steps::ended;
 use super::time::{self, Deadline};
-use crate::blocking;
 use crate::channel::AsyncChannel;
-use crate::elsewhere::Elsewhere;
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
+use crate::threads;
+use crate::threads::drop_on_thread::Elsewhere;
 
 /// How long the kernel waits for an address before it looks again, and how often: an answer on the way may be
 /// lost.
@@ -98,7 +98,7 @@ impl AsyncGroup {
         awaits: &(impl Fn(&'static str, Option<SocketAddr>) + Send + Sync),
     ) -> Result<Elsewhere<ConnectRequest>> {
         let context = self.pd().context().clone();
-        let listener = blocking::run(move || listener(&context, local)).await;
+        let listener = threads::run(move || listener(&context, local)).await;
         let listener = listener.map_err(Error::Thread)?.map_err(exchange_error)?;
         let mut requests = Requests::<Listener>::new(listener, &self.shared().events)?;
         exchange.listens_at(requests.local_addr());
@@ -203,7 +203,7 @@ impl AsyncGroup {
         loop {
             tries += 1;
             let context = self.pd().context().clone();
-            let begun = blocking::run(move || {
+            let begun = threads::run(move || {
                 let (connector, to) = connector(&context, local, to)?;
                 let resolving = connector.resolve_addr(to, AGAIN);
                 resolving.map_err(|error| explain(error, AGAIN))

@@ -5,15 +5,15 @@ use std::{fmt, io};
 
 use super::failure::lookup;
 use super::time::Deadline;
-use crate::blocking;
 use crate::error::{Error, Result};
+use crate::threads;
 
 /// The addresses of a name.
 pub(super) async fn resolve(
     peer: impl ToSocketAddrs + fmt::Debug + Send + 'static,
 ) -> Result<Vec<SocketAddr>> {
     let text = format!("{peer:?}");
-    let resolved = blocking::look_up(move || peer.to_socket_addrs().map(Iterator::collect)).await;
+    let resolved = threads::look_up(move || peer.to_socket_addrs().map(Iterator::collect)).await;
     let resolved = resolved.map_err(Error::Thread)?;
     resolved.map_err(lookup(text))
 }

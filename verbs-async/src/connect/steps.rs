@@ -11,11 +11,11 @@ use verbs_channel::verbs_core;
 use verbs_channel::verbs_core::rdmacm::{Connection, Pending, Step};
 
 use super::failure::exchange_error;
-use crate::blocking;
 use crate::channel::AsyncChannel;
-use crate::elsewhere::Elsewhere;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
+use crate::threads;
+use crate::threads::drop_on_thread::Elsewhere;
 
 /// Has a channel watch its peer through a connection, which is ended on a helper thread.
 pub(super) fn watch(channel: &AsyncChannel, connection: Elsewhere<Connection>) -> Result<()> {
@@ -24,7 +24,7 @@ pub(super) fn watch(channel: &AsyncChannel, connection: Elsewhere<Connection>) -
 
 /// Ends a connection on a helper thread. The driver's lock may be held, as a channel goes down.
 pub(crate) fn end_elsewhere(connection: Connection) {
-    blocking::detach_under_lock(move || drop(connection));
+    threads::detach_under_lock(move || drop(connection));
 }
 
 /// Waits until a step has ended. `timeout` is that of the whole exchange, for its errors.

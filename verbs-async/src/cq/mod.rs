@@ -12,13 +12,13 @@ use verbs_channel::verbs_core::{
     self, AsyncEvent, CompletionQueue, PollSlot, PolledCompletions, Process, WorkCompletion,
 };
 
-use crate::coop;
-use crate::deferred::{self, Defers as _};
 use crate::error::{Error, Result};
+use crate::events::watcher::{DeviceListener, Failed};
 use crate::events::{CqEvents, CqListener};
 use crate::notifier;
-use crate::sync::{Mutex, MutexGuard};
-use crate::watched::{DeviceListener, Failed};
+use crate::task::coop;
+use crate::task::deferred::{self, Defers as _};
+use crate::task::sync::{Mutex, MutexGuard};
 use state::{CqState, Failure, SharedCq, Waiter};
 
 mod state;
@@ -235,7 +235,7 @@ impl SharedCq {
             }
         };
         self.unlock_and_wake(state);
-        crate::wake::drop_guarded(spare);
+        crate::task::wake::drop_guarded(spare);
         if polled.is_ready() {
             coop::count_ready(cx);
             *registration = None;
@@ -270,7 +270,7 @@ impl SharedCq {
             (None, None) => (Poll::Pending, state.set_waker(key, waker)),
         };
         self.unlock_and_wake(state);
-        crate::wake::drop_guarded(spare);
+        crate::task::wake::drop_guarded(spare);
         if polled.is_ready() {
             coop::count_ready(cx);
             *registration = None;
@@ -361,7 +361,7 @@ impl Drop for Registration {
         let mut state = self.shared.state.lock();
         let removed = state.remove_waiter(self.key);
         self.shared.unlock_and_wake(state);
-        crate::wake::drop_guarded(removed);
+        crate::task::wake::drop_guarded(removed);
     }
 }
 

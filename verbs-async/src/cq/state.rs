@@ -10,12 +10,11 @@ use slab::Slab;
 use verbs_channel::DownReason;
 use verbs_channel::verbs_core::{CompletionQueue, PollError, PollSlot, WorkCompletion};
 
-use crate::blocking;
-use crate::deferred::{self, Deferred, Defers};
 use crate::error::Error;
 use crate::events::Subscription;
-use crate::notifier;
-use crate::sync::Mutex;
+use crate::task::deferred::{self, Deferred, Defers};
+use crate::task::sync::Mutex;
+use crate::{notifier, threads};
 
 /// State shared by the clones of a queue.
 pub(super) struct SharedCq {
@@ -301,7 +300,7 @@ impl Defers for CqState {
     }
 
     fn continue_elsewhere(owner: Arc<SharedCq>) -> bool {
-        blocking::try_detach(move || deferred::continue_waking(&owner.state))
+        threads::try_detach(move || deferred::continue_waking(&owner.state))
     }
 }
 

@@ -8,9 +8,9 @@ use verbs_channel::verbs_core::{DatagramEndpoint, ErrorChain, Rejected};
 
 use super::AsyncDatagrams;
 use super::state::Shared;
-use crate::blocking;
 use crate::error::{Error, Result};
-use crate::wake;
+use crate::task::wake;
+use crate::threads;
 
 impl AsyncDatagrams {
     /// Makes the endpoint a member of a group, which `endpoint` stands for. If the future is dropped, its
@@ -21,7 +21,7 @@ impl AsyncDatagrams {
         group: MulticastGroup,
     ) -> Result<()> {
         let shared = Arc::clone(&self.shared);
-        let joined = blocking::run(move || Joined::new(shared, endpoint, group)).await;
+        let joined = threads::run(move || Joined::new(shared, endpoint, group)).await;
         joined.map_err(Error::Thread)??.keep();
         Ok(())
     }
@@ -34,7 +34,7 @@ impl AsyncDatagrams {
         numbers: impl RangeBounds<u64> + Send + 'static,
     ) -> Result<bool> {
         let shared = Arc::clone(&self.shared);
-        let left = blocking::run_always(move || Left(Some(shared.leave(&group, numbers)))).await;
+        let left = threads::run_always(move || Left(Some(shared.leave(&group, numbers)))).await;
         let mut left = left.map_err(Error::Thread)?;
         left.0.take().unwrap_or(Ok(false))
     }
@@ -79,7 +79,7 @@ impl Joined {
             .engine
             .take_groups(&self.endpoint, older);
         if !former.is_empty() {
-            blocking::detach(move || drop(former));
+            threads::detach(move || drop(former));
         }
     }
 }

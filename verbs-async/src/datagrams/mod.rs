@@ -4,13 +4,13 @@
     reason = "takes a clone of the completion queue of an engine"
 )]
 
-mod line;
 #[cfg(feature = "rdmacm")]
 mod memberships;
 mod state;
 #[cfg(test)]
 #[cfg(feature = "rdmacm")]
 mod tests;
+mod wait_queue;
 
 use std::fmt;
 use std::future::{self, Future};
@@ -25,13 +25,12 @@ use verbs_channel::{Datagram, DatagramFailure, DatagramsBuilder, DownReason, Own
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::{RejectReason, TransportError};
 
-use crate::blocking;
-use crate::coop;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
-use crate::sync::Mutex;
-use crate::wake;
-use crate::watched::DeviceListener;
+use crate::events::watcher::DeviceListener;
+use crate::task::sync::Mutex;
+use crate::task::{coop, wake};
+use crate::threads;
 use state::{Awaited, End, Shared, State};
 
 /// A datagram endpoint whose operations are awaited: see
@@ -207,7 +206,7 @@ impl AsyncDatagrams {
         peer: &DatagramEndpoint,
         (pd, attr): (ProtectionDomain, AhAttr),
     ) -> Result<()> {
-        let handle = blocking::run(move || pd.create_ah(&attr)).await?;
+        let handle = threads::run(move || pd.create_ah(&attr)).await?;
         let handle = handle.map_err(|error| Error::Channel(error.into()))?;
         self.add_handle(peer, handle);
         Ok(())
@@ -228,7 +227,7 @@ impl AsyncDatagrams {
         let unused: Vec<_> = state.retired.extract_if(.., is_unused).collect();
         drop(state);
         if !unused.is_empty() {
-            blocking::detach(move || drop(unused));
+            threads::detach(move || drop(unused));
         }
     }
 

@@ -24,18 +24,17 @@ use verbs_channel::verbs_core::{
 };
 use verbs_channel::{BufferPool, DownReason, OwnedBuffer, TransportError};
 
-use super::line::Line;
-use crate::blocking;
-use crate::deferred::{self, Deferred, Defers};
-use crate::destroyed::Destroyed;
+use super::wait_queue::Line;
+use crate::engine::destroying::Destroyed;
 use crate::error::Error;
+use crate::events::watcher::{DeviceListener, Failed};
 #[cfg(feature = "rdmacm")]
-use crate::events::CqEvents;
-use crate::events::{CqListener, Subscription};
+use crate::events::{CqEvents, CqListener, Subscription};
 use crate::notifier;
-use crate::sync::{Mutex, MutexGuard};
-use crate::wake;
-use crate::watched::{DeviceListener, Failed};
+use crate::task::deferred::{self, Deferred, Defers};
+use crate::task::sync::{Mutex, MutexGuard};
+use crate::task::wake;
+use crate::threads;
 
 pub(super) struct Shared {
     pub(super) process: Process,
@@ -212,7 +211,7 @@ impl Defers for State {
     }
 
     fn continue_elsewhere(owner: Arc<Shared>) -> bool {
-        blocking::try_detach(move || deferred::continue_waking(&owner.state))
+        threads::try_detach(move || deferred::continue_waking(&owner.state))
     }
 }
 
@@ -232,7 +231,7 @@ impl Drop for Shared {
         retired.extend(engine.take_retired());
         let retired = mem::take(retired);
         if !retired.is_empty() {
-            blocking::detach(move || drop(retired));
+            threads::detach(move || drop(retired));
         }
     }
 }
@@ -257,7 +256,7 @@ impl End {
     /// Has a helper thread destroy the queue pair, and log an error: the call may block.
     fn destroy(self: &Arc<Self>, ending: DatagramEnding) {
         let end = Arc::clone(self);
-        blocking::detach(move || {
+        threads::detach(move || {
             // A buffer's drop may panic: by then, the queue pair is gone.
             let _panicked = wake::panics(|| {
                 if let Err(leak) = ending.destroy() {

@@ -5,7 +5,7 @@ use std::task::Waker;
 use slab::Slab;
 use verbs_channel::Queue;
 
-use super::ring::Ring;
+use super::source::Ring;
 
 /// The two ends of a backlog. The links are in its operations.
 #[derive(Debug, Default)]

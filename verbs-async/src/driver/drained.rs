@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use verbs_channel::Queue;
 
-use super::ring::Ring;
+use super::source::Ring;
 use super::state::{DrainWaiter, DriverState};
 
 impl<R: Ring> DriverState<R> {

@@ -3,9 +3,9 @@
 use std::task::{Context, Poll, Waker};
 
 use super::Driver;
-use super::ring::{Ring, SharedReceives};
+use super::source::{Ring, SharedReceives};
 use super::state::DriverState;
-use crate::wake;
+use crate::task::wake;
 
 impl<R: SharedReceives> Driver<R> {
     /// Waits for the oldest message: one task at a time. While it is pending, also returns whether receives

@@ -38,20 +38,20 @@ use std::time::{Duration, Instant};
 use verbs_channel::Queue;
 use verbs_channel::verbs_core::Process;
 
-use crate::deferred::{self, Defers as _};
-use crate::sync::{Mutex, MutexGuard};
-use crate::wake;
+use crate::task::deferred::{self, Defers as _};
+use crate::task::sync::{Mutex, MutexGuard};
+use crate::task::wake;
 use state::{DriverState, Wait};
 
 mod backlog;
 mod drained;
-mod line;
+mod fair_queue;
 mod messages;
 mod queueing;
-mod ring;
+mod source;
 mod state;
 
-pub(crate) use ring::{End, Request, Ring, SharedReceives, Started, Submission};
+pub(crate) use source::{End, Request, Ring, SharedReceives, Started, Submission};
 
 /// A ring, and the tasks that wait for it.
 pub(crate) struct Driver<R: Ring> {

@@ -3,8 +3,8 @@
 use verbs_channel::Queue;
 
 use super::backlog::{Backlog, Links, Queued, Stage};
-use super::line::Head;
-use super::ring::{QUEUES, Request as _, Ring, Started, Submission};
+use super::fair_queue::Head;
+use super::source::{QUEUES, Request as _, Ring, Started, Submission};
 use super::state::{DriverState, Wait};
 
 impl<R: Ring> DriverState<R> {

@@ -7,11 +7,11 @@ use slab::Slab;
 use verbs_channel::Queue;
 
 use super::backlog::{Backlog, Queued, Stage};
-use super::line::Line;
-use super::ring::{Request, Ring, Started, Submission};
-use crate::deferred::{Deferred, Defers};
-use crate::sync::{Mutex, MutexGuard};
-use crate::wake;
+use super::fair_queue::Line;
+use super::source::{Request, Ring, Started, Submission};
+use crate::task::deferred::{Deferred, Defers};
+use crate::task::sync::{Mutex, MutexGuard};
+use crate::task::wake;
 
 /// The state behind the lock.
 pub(super) struct DriverState<R: Ring> {

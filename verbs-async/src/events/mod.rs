@@ -11,12 +11,13 @@ use verbs_channel::verbs_core::{self, CompletionChannel, CompletionQueue, Proces
 
 use crate::error::{Error, Result};
 use crate::notifier::{self, CqNotifier, ThreadNotifier};
-use crate::sync::Mutex;
-use crate::wake::{OnReadable, self_waker};
-use crate::watched::Watch;
+use crate::task::sync::Mutex;
+use crate::task::wake::{OnReadable, self_waker};
 use queues::{Queues, take_events};
+use watcher::Watch;
 
 mod queues;
+pub(crate) mod watcher;
 
 /// A completion channel and the notifier that watches it, for one completion queue or many.
 ///

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use crate::sync::Mutex;
+use crate::task::sync::Mutex;
 
 /// The queues of a completion channel by their keys, each with a listener.
 pub(crate) struct Queues<L> {

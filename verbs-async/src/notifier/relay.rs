@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::sync::Mutex;
-use crate::wake;
+use crate::task::sync::Mutex;
+use crate::task::wake;
 
 /// Stands between a reactor and the wakers of its callers.
 ///

@@ -19,8 +19,8 @@ use rustix::io::Errno;
 
 use super::CqNotifier;
 use super::relay::Relay;
-use crate::sync::Mutex;
-use crate::wake;
+use crate::task::sync::Mutex;
+use crate::task::wake;
 
 /// A notifier that uses a thread, which all notifiers of this kind share. It needs no runtime.
 ///

@@ -13,8 +13,8 @@ use std::{io, process, thread};
 
 use parking_lot::Condvar;
 
-use crate::sync::Mutex;
-use crate::wake;
+use crate::task::sync::Mutex;
+use crate::task::wake;
 
 /// A stream, as seen by the background thread.
 pub(super) trait BackgroundStream: Send + Sync + 'static {

@@ -10,7 +10,7 @@ use std::mem;
 use std::ops::{DerefMut, Range};
 
 use super::error::StreamError;
-use super::halves::Halves;
+use super::half::Halves;
 use super::protocol::{Protocol, Received};
 use super::wire::Settings;
 

@@ -60,16 +60,16 @@
 
 mod background;
 mod error;
-mod flow;
 mod half;
-mod halves;
-mod io;
+mod io_loop;
 mod machine;
+mod owned_half;
 mod protocol;
-mod shared;
+mod state;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod traits;
 mod wire;
 
 use std::fmt;
@@ -83,9 +83,9 @@ use verbs_channel::{BufferPool, OwnedBuffer, Queue};
 use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};
 pub use error::StreamError;
-pub use half::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
-use half::{ReadSide, WriteSide};
-use shared::SharedStream;
+pub use owned_half::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
+use owned_half::{ReadSide, WriteSide};
+use state::SharedStream;
 use wire::{HELLO_LEN, SPARE, Settings};
 
 /// The default length of a block in bytes.

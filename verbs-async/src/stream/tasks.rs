@@ -11,9 +11,9 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::background;
-use super::halves::{Half, Halves};
-use crate::sync::Mutex;
-use crate::wake;
+use super::half::{Half, Halves};
+use crate::task::sync::Mutex;
+use crate::task::wake;
 
 /// An event of the operations of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

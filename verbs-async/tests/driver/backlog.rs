@@ -5,9 +5,9 @@ use std::task::{Context, Poll, Waker};
 use verbs_channel::Queue;
 
 use crate::driver::Submission;
+use crate::fixture::{Bench, WakeCounter, bounded};
 use crate::hooks::waker;
 use crate::ring::{End, Ticket};
-use crate::task::{Bench, WakeCounter, bounded};
 
 /// The longest backlog in these tests.
 const BACKLOG: usize = 4;

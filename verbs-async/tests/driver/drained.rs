@@ -3,8 +3,8 @@
 use std::task::{Context, Waker};
 use verbs_channel::Queue;
 
+use crate::fixture::{Bench, WakeCounter};
 use crate::ring::{End, QUEUES};
-use crate::task::{Bench, WakeCounter};
 
 #[test]
 fn drain_waiter_is_woken_when_the_queues_are_empty() {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use verbs_harness::allocations::allocations;
 
+use crate::fixture::{Bench, WakeCounter, bounded};
 use crate::hooks::{Moment, waker};
 use crate::ring::{Buffer, End};
-use crate::task::{Bench, WakeCounter, bounded};
 
 #[test]
 fn outcome_goes_to_its_own_op_and_wakes_no_other() {

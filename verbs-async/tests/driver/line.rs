@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::driver::{Driver, Submission};
+use crate::fixture::{Bench, WakeCounter};
 use crate::ring::{End, FakeDevice, FakeRing, Request, Ticket};
-use crate::task::{Bench, WakeCounter};
 
 /// Channels with queues of 8, one place of which is their own, and this much room in common.
 fn bench(channels: usize, common: usize) -> Bench {

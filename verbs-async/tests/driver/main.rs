@@ -4,24 +4,18 @@
 #![cfg(test)]
 
 mod backlog;
-#[path = "../../src/deferred.rs"]
-#[expect(dead_code, reason = "datagram endpoints use all of it")]
-mod deferred;
 mod drained;
 #[path = "../../src/driver/mod.rs"]
 #[expect(dead_code, reason = "the crate also uses its ring")]
 mod driver;
 mod ends;
+mod fixture;
 mod hooks;
 mod line;
 mod model;
 mod queueing;
 mod ring;
-mod task;
 mod undispatched;
-#[path = "../../src/wake.rs"]
-#[expect(dead_code, reason = "nothing is readable here")]
-mod wake;
 mod wakers;
 
 use verbs_harness::allocations::Counting;
@@ -30,7 +24,15 @@ use verbs_harness::allocations::Counting;
 static ALLOCATOR: Counting = Counting;
 
 /// The modules that the driver imports.
-mod sync {
-    pub(crate) use parking_lot::{Mutex, MutexGuard};
-    pub(crate) use std::sync::Arc;
+#[path = "../../src/task"]
+mod task {
+    #[expect(dead_code, reason = "datagram endpoints use all of it")]
+    pub(crate) mod deferred;
+    #[expect(dead_code, reason = "nothing is readable here")]
+    pub(crate) mod wake;
+
+    pub(crate) mod sync {
+        pub(crate) use parking_lot::{Mutex, MutexGuard};
+        pub(crate) use std::sync::Arc;
+    }
 }

@@ -7,8 +7,8 @@ use proptest::prelude::{Just, Strategy, any};
 use proptest::{collection, prop_oneof, proptest};
 
 use crate::driver::Submission;
+use crate::fixture::{Bench, WakeCounter};
 use crate::ring::{End, Request, Ticket};
-use crate::task::{Bench, WakeCounter};
 
 /// A step of a program. Numbers choose among the objects that exist.
 #[derive(Clone, Debug)]

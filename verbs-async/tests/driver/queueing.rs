@@ -1,8 +1,8 @@
 //! Backlogs: operations that wait for room in their queue.
 
 use crate::driver::Submission;
+use crate::fixture::{Bench, WakeCounter};
 use crate::ring::{End, Request, Ticket};
-use crate::task::{Bench, WakeCounter};
 
 /// A queue with room for one, taken by 0, and this many in its backlog.
 fn backlog_of(behind: usize) -> (Bench, Vec<Submission<Ticket>>) {

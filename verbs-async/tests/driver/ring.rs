@@ -10,9 +10,9 @@ use std::task::{Context, Poll};
 
 use verbs_channel::Queue;
 
-use crate::deferred::LogLine;
 use crate::driver::{self, Driver, Ring, SharedReceives, Started, Submission};
-use crate::sync::{Arc, Mutex, MutexGuard};
+use crate::task::deferred::LogLine;
+use crate::task::sync::{Arc, Mutex, MutexGuard};
 
 /// The queues of a channel.
 pub(crate) const QUEUES: [Queue; 2] = [Queue::Send, Queue::Receive];

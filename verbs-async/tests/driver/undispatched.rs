@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::driver::Submission;
+use crate::fixture::{Bench, WakeCounter};
 use crate::ring::{End, Outcome, Request, Ticket};
-use crate::task::{Bench, WakeCounter};
-use crate::wake;
+use crate::task::wake;
 
 /// The ways to take an outcome.
 const TAKES: [fn(&Bench, Submission<Ticket>); 3] = [

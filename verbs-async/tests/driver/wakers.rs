@@ -9,9 +9,9 @@ use verbs_channel::Queue;
 use verbs_harness::allocations::allocations;
 
 use crate::driver::{Driver, Submission};
+use crate::fixture::{Bench, WakeCounter, bounded};
 use crate::hooks::{Moment, waker};
 use crate::ring::{End, FakeDevice, FakeRing, QUEUES, Request, Ticket, poll};
-use crate::task::{Bench, WakeCounter, bounded};
 
 /// Code that calls the driver when it runs.
 #[derive(Clone)]

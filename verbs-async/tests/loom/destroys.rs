@@ -5,9 +5,9 @@ use std::task::{Context, Waker};
 
 use loom::thread;
 
-use crate::destroyed::{Destroyed, Waiting};
+use crate::destroying::{Destroyed, Waiting};
 use crate::races::{WakeFlag, explore};
-use crate::sync::{Arc, Mutex};
+use crate::task::sync::{Arc, Mutex};
 
 /// Which queue pairs helper threads have destroyed.
 struct Model {

@@ -8,7 +8,7 @@ use loom::thread;
 
 use crate::queues::{Queues, take_events};
 use crate::races::explore;
-use crate::sync::{Arc, Mutex};
+use crate::task::sync::{Arc, Mutex};
 
 /// A completion channel, its edge-triggered notifier, and the listeners of its queues.
 struct Hub {

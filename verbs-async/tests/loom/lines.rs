@@ -6,10 +6,10 @@ use std::task::Waker;
 
 use loom::thread;
 
-use crate::deferred::{Deferred, Defers, wake_after_unlock};
-use crate::line::Line;
 use crate::races::{Delivery, Model, Task, WakeFlag, explore, explore_both};
-use crate::sync::{Arc, Mutex, MutexGuard};
+use crate::task::deferred::{Deferred, Defers, wake_after_unlock};
+use crate::task::sync::{Arc, Mutex, MutexGuard};
+use crate::wait_queue::Line;
 
 /// Channels that share the room for one operation, which one of them has.
 fn short(channels: usize) -> Model {

@@ -6,18 +6,13 @@
 //! must have been woken.
 #![cfg(test)]
 
-#[path = "../../src/deferred.rs"]
-#[expect(dead_code, reason = "datagram endpoints use all of it")]
-mod deferred;
-#[path = "../../src/destroyed.rs"]
-mod destroyed;
+#[path = "../../src/engine/destroying.rs"]
+mod destroying;
 mod destroys;
 #[path = "../../src/driver/mod.rs"]
 #[expect(dead_code, reason = "the models do not use all of it")]
 mod driver;
 mod events;
-#[path = "../../src/datagrams/line.rs"]
-mod line;
 mod lines;
 #[path = "../../src/events/queues.rs"]
 mod queues;
@@ -25,43 +20,51 @@ mod races;
 #[path = "../driver/ring.rs"]
 #[expect(dead_code, reason = "tests of one thread use all of it")]
 mod ring;
+#[path = "../../src/datagrams/wait_queue.rs"]
+mod wait_queue;
 
 /// The modules that the driver imports, with loom's types.
-mod sync {
-    use std::sync::PoisonError;
+#[path = "../../src/task"]
+mod task {
+    #[expect(dead_code, reason = "datagram endpoints use all of it")]
+    pub(crate) mod deferred;
 
-    pub(crate) use loom::sync::{Arc, MutexGuard};
+    pub(crate) mod sync {
+        use std::sync::PoisonError;
 
-    /// As the crate's mutex, which has no poisoning.
-    #[derive(Default)]
-    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+        pub(crate) use loom::sync::{Arc, MutexGuard};
 
-    impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Self {
-            Self(loom::sync::Mutex::new(value))
+        /// As the crate's mutex, which has no poisoning.
+        #[derive(Default)]
+        pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+        impl<T> Mutex<T> {
+            pub(crate) fn new(value: T) -> Self {
+                Self(loom::sync::Mutex::new(value))
+            }
+
+            pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+                self.0.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+        }
+    }
+
+    /// Waking. Wakers of models do not panic, and panics of loom must not be caught.
+    pub(crate) mod wake {
+        use std::task::Waker;
+
+        pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+            wakers.into_iter().for_each(Waker::wake);
         }
 
-        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        pub(crate) const fn log_error(_line: std::fmt::Arguments<'_>) {}
+
+        pub(crate) const fn are_held() -> bool {
+            false
         }
-    }
-}
 
-/// Waking. Wakers of models do not panic, and panics of loom must not be caught.
-mod wake {
-    use std::task::Waker;
-
-    pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
-    pub(crate) const fn log_error(_line: std::fmt::Arguments<'_>) {}
-
-    pub(crate) const fn are_held() -> bool {
-        false
-    }
-
-    pub(crate) fn drop_guarded<T>(what: T) {
-        drop(what);
+        pub(crate) fn drop_guarded<T>(what: T) {
+            drop(what);
+        }
     }
 }

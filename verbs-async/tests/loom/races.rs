@@ -8,7 +8,7 @@ use loom::thread;
 
 use crate::driver::{Driver, Submission};
 use crate::ring::{FakeDevice, FakeRing, Outcome, QUEUES, Request, Ticket, poll};
-use crate::sync::Arc;
+use crate::task::sync::Arc;
 
 /// Explores every schedule with at most this many preemptions: more find nothing new, and take hours.
 pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) {

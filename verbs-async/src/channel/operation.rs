@@ -10,10 +10,10 @@ use std::task::{Context, Poll};
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest, Ticket};
 
-use crate::coop;
 use crate::driver::Submission;
+use crate::engine::SharedEngine;
 use crate::error::Result;
-use crate::shared::SharedEngine;
+use crate::task::coop;
 
 /// An operation that has been posted or queued: a future of its outcome.
 ///
@@ -59,7 +59,7 @@ impl Given for OwnedChain {}
 
 mod sealed {
     use crate::driver::End;
-    use crate::ring::Channels;
+    use crate::engine::channels::Channels;
 
     #[expect(unnameable_types, reason = "seals `Given`")]
     #[expect(private_bounds, reason = "the crate's alone")]

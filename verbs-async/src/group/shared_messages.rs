@@ -8,12 +8,12 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use verbs_channel::{BufferPool, Message, SharedReceivesBuilder, TakeWhenFree};
 
-use crate::coop;
+use super::AsyncGroup;
+use crate::engine::SharedEngine;
+use crate::engine::channels::Channels;
 use crate::error::Result;
 use crate::events::CqEvents;
-use crate::group::AsyncGroup;
-use crate::ring::Channels;
-use crate::shared::SharedEngine;
+use crate::task::coop;
 
 /// The messages that arrive on the channels of a group that share their receives, in the order of
 /// arrival.

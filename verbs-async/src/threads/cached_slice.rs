@@ -6,9 +6,9 @@ use std::task::Poll;
 
 use verbs_channel::{CachedMemory, SharedSlice};
 
-use crate::blocking;
-use crate::coop;
 use crate::error::{Error, Result};
+use crate::task::coop;
+use crate::threads;
 
 /// Takes a slice of the memory of a [`RegistrationCache`](verbs_channel::RegistrationCache), as soon as
 /// there is room. The range counts bytes.
@@ -51,7 +51,7 @@ pub async fn cached_slice(
             Ok(Some(slice)) => return Ok(slice),
             Ok(None) => {
                 let memory = memory.clone();
-                let registers = blocking::run(move || memory.slice(range));
+                let registers = threads::run(move || memory.slice(range));
                 registers.await.map_err(Error::Thread)?
             }
             Err(error) => Err(error),

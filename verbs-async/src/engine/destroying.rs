@@ -4,8 +4,8 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-use crate::sync::Mutex;
-use crate::wake;
+use crate::task::sync::Mutex;
+use crate::task::wake;
 
 /// The channels whose queue pairs helper threads have, and the wakers of the tasks that wait, each for one of
 /// them or for any.

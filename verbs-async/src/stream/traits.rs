@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::ByteStream;
-use super::half::{OwnedReadHalf, OwnedWriteHalf, ReadSide, WriteSide};
+use super::owned_half::{OwnedReadHalf, OwnedWriteHalf, ReadSide, WriteSide};
 
 impl ReadSide {
     fn poll_read_slices(

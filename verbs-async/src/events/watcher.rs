@@ -7,7 +7,7 @@ use verbs_channel::DownReason;
 use verbs_channel::verbs_core::{AsyncEvent, EventElement, EventType, Process};
 
 use crate::error::{Error, Result};
-use crate::sync::Mutex;
+use crate::task::sync::Mutex;
 
 /// The addresses of the objects that are watched.
 static WATCHED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());

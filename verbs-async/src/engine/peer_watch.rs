@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use verbs_channel::verbs_core::ErrorChain;
 
 use crate::notifier::{CqNotifier, copy_of, has_ended};
-use crate::wake::{OnReadable, self_waker};
+use crate::task::wake::{OnReadable, self_waker};
 
 /// The channels whose peers are watched.
 pub(crate) trait Peers: Send + Sync + 'static {
@@ -59,7 +59,7 @@ impl<P: Peers> PeerEvents<P> {
         let error = self.failed.get_or_init(|| error);
         let peers = self.peers.upgrade();
         if peers.is_some_and(|peers| peers.has_channels()) && !has_ended(error) {
-            crate::wake::log_error(format_args!(
+            crate::task::wake::log_error(format_args!(
                 "peers that leave are no longer noticed: {}",
                 ErrorChain::new(error)
             ));

@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 use verbs_channel::OwnedBuffer;
 
 use super::background::{self, BackgroundStream};
-use super::flow::{Remains, Segment, StreamState};
-use super::halves::Half;
+use super::half::Half;
+use super::io_loop::{Remains, Segment, StreamState};
 use super::tasks::{Event, Tasks};
 use super::wire::Settings;
 use crate::channel::AsyncChannel;
-use crate::sync::Mutex;
-use crate::wake;
+use crate::task::sync::Mutex;
+use crate::task::wake;
 
 /// The state that the halves of a stream share. It lingers after both are dropped.
 pub(super) struct SharedStream {
     state: Mutex<StreamState>,
     pub(super) tasks: Tasks,
-    group: Arc<crate::shared::SharedEngine>,
+    group: Arc<crate::engine::SharedEngine>,
     peer_addr: Option<SocketAddr>,
 }
 

@@ -13,13 +13,16 @@
 //!
 //! A release takes the driver's time, which is bounded, and that of users' wakers, loggers and
 //! drops. Those run there, too: a drop wakes tasks, and [wake-ups that a thread has
-//! left](crate::deferred) continue there, some thousands at a time. One that blocks may delay the
+//! left](crate::task::deferred) continue there, some thousands at a time. One that blocks may delay the
 //! destruction of queue pairs, and does so until it returns if each thread runs one.
 //!
 //! A thread is started when none of its pool is idle, and ends after it was idle for [`IDLE`]. Further calls
 //! are queued, first come, first served: 64 concurrent peers that do not answer delay the next handshake
 //! by one address resolution, and no queue pair's destruction. A call that is abandoned in its queue leaves it
 //! at once.
+
+mod cached_slice;
+pub(crate) mod drop_on_thread;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -36,8 +39,9 @@ use std::{process, thread};
 use parking_lot::Condvar;
 use verbs_channel::verbs_core::Process;
 
-use crate::sync::Mutex;
-use crate::wake;
+use crate::task::sync::Mutex;
+use crate::task::wake;
+pub use cached_slice::cached_slice;
 
 /// How many calls can block at the same time: the threads of each pool.
 const CALLING: usize = 64;

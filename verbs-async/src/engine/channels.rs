@@ -11,10 +11,10 @@ use verbs_channel::{
     RejectReason, Ticket,
 };
 
-use crate::deferred::LogLine;
 use crate::driver::{self, End, Ring, SharedReceives, Started};
 use crate::error::{Error, Result};
 use crate::events::Subscription;
+use crate::task::deferred::LogLine;
 
 /// An engine, and the registration for the events of its queue.
 pub(crate) struct Channels {

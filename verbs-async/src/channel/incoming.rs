@@ -13,10 +13,10 @@ use futures_core::Stream;
 use verbs_channel::OwnedBuffer;
 use verbs_channel::verbs_core::{WcOpcode, WorkSuccess};
 
-use crate::channel::AsyncChannel;
+use super::AsyncChannel;
+use super::operation::Operation;
 use crate::error::Result;
-use crate::operation::Operation;
-use crate::sync::Mutex;
+use crate::task::sync::Mutex;
 
 /// The messages that arrive on a channel, in the order of their arrival.
 ///
@@ -236,7 +236,7 @@ impl Window {
             state.posted.push_back(receive);
             let waiter = state.waiter.take();
             drop(state);
-            crate::wake::wake_all(waiter);
+            crate::task::wake::wake_all(waiter);
         }
     }
 
@@ -250,7 +250,7 @@ impl Window {
             None => state.waiter.replace(waker),
         };
         drop(state);
-        crate::wake::drop_guarded(replaced);
+        crate::task::wake::drop_guarded(replaced);
         first
     }
 

@@ -1,5 +1,9 @@
 //! Channels: the operations of one connection.
 
+mod incoming;
+mod operation;
+mod transfer;
+
 use std::fmt;
 use std::future::poll_fn;
 use std::mem;
@@ -17,13 +21,15 @@ use verbs_channel::{
     ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest, Queue, Ticket,
 };
 
-use crate::coop;
 use crate::driver::{Driver, Submission};
+use crate::engine::SharedEngine;
+use crate::engine::channels::Channels;
 use crate::error::{Error, Result};
-use crate::operation::Operation;
-use crate::ring::Channels;
-use crate::shared::SharedEngine;
-use crate::sync::Mutex;
+use crate::task::coop;
+use crate::task::sync::Mutex;
+pub use incoming::{IncomingMessages, Message};
+pub use operation::{Given, Operation, OperationResult};
+pub use transfer::AsyncTransfer;
 
 /// A connected endpoint for async code.
 ///

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::task::Waker;
 
-use crate::sync::{Mutex, MutexGuard};
-use crate::wake::{drop_guarded, log_error, wake_all};
+use super::sync::{Mutex, MutexGuard};
+use super::wake::{drop_guarded, log_error, wake_all};
 
 /// Work deferred until the lock is free: tasks to wake, lines for the log, and garbage of this
 /// type.

@@ -1,5 +1,9 @@
 //! State shared by the channels of a group.
 
+pub(crate) mod channels;
+pub(crate) mod destroying;
+mod peer_watch;
+
 use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::AtomicUsize;
@@ -12,16 +16,16 @@ use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::{AsyncEvent, ErrorChain, ProtectionDomain};
 use verbs_channel::{ChannelId, DownReason, Preparer, Queue, TransportError};
 
-use crate::blocking;
-use crate::coop;
-use crate::destroyed::Destroyed;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
+use crate::events::watcher::{DeviceListener, Failed};
 use crate::events::{CqEvents, CqListener};
 use crate::notifier;
-use crate::peers::{PeerEvents, Peers};
-use crate::ring::{Channels, Destroys};
-use crate::watched::{DeviceListener, Failed};
+use crate::task::coop;
+use crate::threads;
+use channels::{Channels, Destroys};
+use destroying::Destroyed;
+use peer_watch::{PeerEvents, Peers};
 
 /// State shared by the channels of a group.
 pub(crate) struct SharedEngine {
@@ -232,7 +236,7 @@ impl Destroys for SharedEngine {
         // One that has not joined has no place among the channels.
         let channel = (!closing.is_unjoined()).then_some(at);
         destroyed.start(at);
-        blocking::detach(move || {
+        threads::detach(move || {
             let closed = closing.destroy();
             let finish = |ring: &mut Channels| ring.engine.finish_close(closed);
             // It belongs to this engine, so this does not fail.
@@ -244,7 +248,7 @@ impl Destroys for SharedEngine {
     }
 
     fn wake_elsewhere(self: Arc<Self>) -> bool {
-        blocking::try_detach(move || self.driver.continue_waking())
+        threads::try_detach(move || self.driver.continue_waking())
     }
 }
 
@@ -268,7 +272,7 @@ impl CqListener for SharedEngine {
 
     fn on_notifier_failed(&self, error: &io::Error) {
         if self.has_channels() && !notifier::has_ended(error) {
-            crate::wake::log_error(format_args!(
+            crate::task::wake::log_error(format_args!(
                 "the notifier has failed, taking all channels down: {}",
                 ErrorChain::new(error)
             ));

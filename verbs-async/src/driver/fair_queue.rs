@@ -11,7 +11,7 @@
 use verbs_channel::Queue;
 
 use super::backlog::Links;
-use super::ring::QUEUES;
+use super::source::QUEUES;
 
 /// Result of trying the head of a backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use verbs_channel::Queue;
 
-use crate::deferred::LogLine;
+use crate::task::deferred::LogLine;
 
 /// A completion queue and the operations on it, which the driver drives.
 ///

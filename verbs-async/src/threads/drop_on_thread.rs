@@ -4,8 +4,8 @@ use std::ops::Deref;
 
 use verbs_channel::verbs_core::Process;
 
-use crate::blocking;
 use crate::error::{Error, Result};
+use crate::threads;
 
 /// A value that is dropped on a helper thread: on this one only if no thread can be started, and none runs.
 // `None` once it was taken out, which consumes this.
@@ -24,7 +24,7 @@ impl<T: Send + 'static> Elsewhere<T> {
         call: impl FnOnce(T) -> R + Send + 'static,
     ) -> Result<R> {
         let value = self.into_inner();
-        let called = blocking::run(move || call(value)).await;
+        let called = threads::run(move || call(value)).await;
         called.map_err(Error::Thread)
     }
 
@@ -46,7 +46,7 @@ impl<T: Send + 'static> Drop for Elsewhere<T> {
     fn drop(&mut self) {
         let Some(value) = self.0.take() else { return };
         if self.1.is_current() {
-            blocking::detach(move || drop(value));
+            threads::detach(move || drop(value));
         }
     }
 }

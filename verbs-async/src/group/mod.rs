@@ -4,6 +4,9 @@
     reason = "takes a clone of the completion queue of an engine"
 )]
 
+mod shared_messages;
+
+pub use shared_messages::SharedMessages;
 use std::fmt;
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -22,17 +25,17 @@ use verbs_channel::{
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::{ChannelGroup, TransportError};
 
-use crate::blocking;
 use crate::channel::AsyncChannel;
-use crate::destroyed::Destroyed;
 use crate::driver::Driver;
-use crate::elsewhere::Elsewhere;
+use crate::engine::SharedEngine;
+use crate::engine::channels::Channels;
+use crate::engine::destroying::Destroyed;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
-use crate::ring::Channels;
-use crate::shared::SharedEngine;
-use crate::wake;
-use crate::watched::DeviceListener;
+use crate::events::watcher::DeviceListener;
+use crate::task::wake;
+use crate::threads;
+use crate::threads::drop_on_thread::Elsewhere;
 
 /// Async channels that share a completion queue, a completion channel and a notifier.
 ///
@@ -289,7 +292,7 @@ impl AsyncGroup {
         &self,
     ) -> Result<Elsewhere<PreparedChannel<ConnectedMember>>> {
         let preparer = self.shared.preparer.clone();
-        let prepared = blocking::run(move || preparer.prepare()).await;
+        let prepared = threads::run(move || preparer.prepare()).await;
         Ok(Elsewhere::new(prepared.map_err(Error::Thread)??))
     }
 

@@ -14,14 +14,13 @@ use verbs_channel::{Outgoing, OwnedBuffer, Queue};
 
 use super::background;
 use super::error::{Failure, StreamError};
-use super::halves::{Half, Halves};
+use super::half::{Half, Halves};
 use super::machine::{self, Block, Machine, Send, Sent};
 use super::protocol::Protocol;
 use super::tasks::Event;
 use super::wire::{SPARE, Settings};
-use crate::channel::AsyncChannel;
+use crate::channel::{AsyncChannel, Operation};
 use crate::error::Result;
-use crate::operation::Operation;
 
 /// Bytes for the reader.
 pub(super) type Segment = machine::Segment<OwnedBuffer>;

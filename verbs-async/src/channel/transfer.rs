@@ -28,12 +28,12 @@ use verbs_channel::{
     TransferOutcome,
 };
 
-use crate::channel::AsyncChannel;
-use crate::coop;
+use super::AsyncChannel;
 use crate::driver::{Driver, Submission};
+use crate::engine::SharedEngine;
+use crate::engine::channels::{Channels, Outcome};
 use crate::group::AsyncGroup;
-use crate::ring::{Channels, Outcome};
-use crate::shared::SharedEngine;
+use crate::task::coop;
 
 /// A set of operations on owned buffers that ends as a whole, on one channel or on several of a group.
 ///
