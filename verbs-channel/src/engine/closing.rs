@@ -1,7 +1,7 @@
 //! Queue pairs that are destroyed by layers that keep their engine under a lock.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use verbs_core::QueuePair;
 
@@ -20,6 +20,8 @@ pub struct Closing {
     channel: ChannelId,
     qp: QueuePair,
     drain_timeout: Duration,
+    // When the driver first refused one of those that end together.
+    refused_since: Arc<OnceLock<Instant>>,
     // After `qp`, which may be on it.
     shared: Option<Arc<SharedQueue>>,
 }
@@ -37,12 +39,14 @@ impl Closing {
         channel: ChannelId,
         qp: QueuePair,
         drain_timeout: Duration,
+        refused_since: Arc<OnceLock<Instant>>,
         shared: Option<Arc<SharedQueue>>,
     ) -> Self {
         Self {
             channel,
             qp,
             drain_timeout,
+            refused_since,
             shared,
         }
     }
@@ -62,20 +66,23 @@ impl Closing {
 
     /// Destroys the queue pair. The driver may take a while for that. If it refuses to with `EIO`, as for a device
     /// that is being removed, this waits for the [removal](verbs_core::Context::is_removed), for at most the
-    /// [drain timeout](super::Engine::drain_timeout).
+    /// [drain timeout](super::Engine::drain_timeout) after the first refusal of those that the engine has handed out or
+    /// queued at the same time.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> Closed {
         let is_unjoined = self.is_unjoined();
         let qp_num = self.qp.qp_num();
         let context = self.qp.pd().context().clone();
-        let destroyed = match self.qp.close() {
-            Err(error)
-                if context.may_be_removed(&error) && context.wait_removed(self.drain_timeout) =>
-            {
-                Ok(())
+        let mut destroyed = self.qp.close();
+        if let Err(error) = &destroyed
+            && context.may_be_removed(error)
+        {
+            let since = self.refused_since.get_or_init(Instant::now);
+            let left = self.drain_timeout.saturating_sub(since.elapsed());
+            if context.wait_removed(left) {
+                destroyed = Ok(());
             }
-            destroyed => destroyed,
-        };
+        }
         if is_unjoined && let Some(shared) = &self.shared {
             shared.destroyed(qp_num);
         }

@@ -32,7 +32,10 @@ impl Engine {
         let channel = self.member(at).map_or(ChannelId::NONE, |member| member.id);
         let shared = self.shared.as_deref();
         let shared = shared.map(|shared| Arc::clone(&shared.queue));
-        let closing = Closing::new(channel, qp, self.limits.drain_timeout, shared);
+        // One bound for all that end together.
+        let since = self.closings_refused.upgrade().unwrap_or_default();
+        self.closings_refused = Arc::downgrade(&since);
+        let closing = Closing::new(channel, qp, self.limits.drain_timeout, since, shared);
         self.closings.get_or_insert_default().push(closing);
         self.slots.afterwards.is_due = true;
     }

@@ -18,10 +18,13 @@ impl fmt::Display for Leak {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { buffers, error } = self;
         let error = ErrorChain::new(error);
-        write!(
-            f,
-            "leaked {buffers} buffers that the device may still touch: {error}"
-        )
+        match buffers {
+            0 => write!(f, "leaked a queue pair that had no buffers: {error}"),
+            _ => write!(
+                f,
+                "leaked {buffers} buffers that the device may still touch: {error}"
+            ),
+        }
     }
 }
 

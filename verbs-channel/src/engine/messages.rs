@@ -217,7 +217,10 @@ impl Engine {
             } else {
                 let (destroyed, left) = qp.destroy();
                 self.slots.afterwards.push(Afterwards::QueuePair(left));
-                if let Err(error) = destroyed {
+                let device = self.pd.context();
+                if let Err(error) = destroyed
+                    && !(device.may_be_removed(&error) && device.is_removed())
+                {
                     let leak = Leak { buffers: 0, error };
                     self.slots.afterwards.push(Afterwards::Leak(leak));
                 }

@@ -53,6 +53,7 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use verbs_core::{CompletionQueue, Error, PollSlot, Process, ProtectionDomain, WorkSuccess};
@@ -137,6 +138,8 @@ pub struct Engine {
     refused_since: Option<Instant>,
     // Queue pairs to be destroyed by the layer above, if that is deferred.
     closings: Option<Vec<Closing>>,
+    // When the driver first refused one of those that still exist.
+    closings_refused: Weak<OnceLock<Instant>>,
     // Places of members that were removed, some of which may still have outcomes.
     removed: VecDeque<u32>,
     // An operation of which the device may have a part, and which does not have its buffers yet.
@@ -193,6 +196,7 @@ impl Engine {
             refused: Vec::new(),
             refused_since: None,
             closings: None,
+            closings_refused: Weak::new(),
             removed: VecDeque::new(),
             half_posted: None,
             open: 0,

@@ -10,7 +10,9 @@ use fake_libibverbs::with;
 use verbs_channel::{Channel, CloseError, DownReason, Error, Outgoing, TransportError};
 use verbs_harness::logged::{lines, listen};
 
-use crate::fake_device::{DRAIN, LONG, bounded, called, channel_with, refuse, region};
+use crate::driven::group_of;
+use crate::fake_device::{DRAIN, LONG, bounded, called, channel_with, pd, refuse, region};
+use crate::shared_receives::{Shared, connected};
 use crate::stuck::{ROLE, again};
 
 /// The directory of the devices, in one that is removed with it.
@@ -306,5 +308,57 @@ fn layer_that_checks_its_peers_finds_the_removal() {
         assert_eq!(ended.buffer.is_some(), is_removed);
         assert_eq!(engine.destroyed(id).unwrap().is_ok(), is_removed);
         with(|library| library.refuse.clear());
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it reads directories")]
+fn queue_pairs_that_end_together_wait_for_a_removal_once() {
+    let _sysfs = Sysfs::new();
+    let pd = pd();
+    let mut group = group_of(&Channel::builder(&pd).drain_timeout(DRAIN), 8);
+    fails();
+    let ids: Vec<_> = group.channels().collect();
+    let engine = group.engine_mut();
+    engine.defer_closing();
+    let mut end = |at: usize| {
+        engine.destroy(ids[at], DownReason::Closed).unwrap();
+        engine.next_closing().unwrap()
+    };
+    let start = Instant::now();
+    let first = end(0);
+    let rest = [1, 2, 3, 4, 5].map(&mut end);
+    drop(first.destroy());
+    rest.map(|closing| drop(closing.destroy()));
+    let waited = start.elapsed();
+    assert!(waited >= DRAIN && waited < 3 * DRAIN, "{waited:?}");
+    // None is left that it could end with.
+    let start = Instant::now();
+    drop(end(6).destroy());
+    assert!(start.elapsed() >= DRAIN);
+    with(|library| library.refuse.clear());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it reads directories")]
+fn channel_without_buffers_is_not_reported_as_leaked_buffers() {
+    listen();
+    for is_removed in [true, false] {
+        let sysfs = Sysfs::new();
+        let mut shared = Shared::new(4, 4, 1);
+        let (member, _) = connected(&shared.group);
+        fails();
+        if is_removed {
+            sysfs.remove();
+        }
+        let before = lines().len();
+        drop(member);
+        assert!(shared.group.next_message().is_none());
+        let leaked: Vec<_> = lines().split_off(before);
+        let lines = format!("{leaked:?}");
+        assert_eq!(leaked.is_empty(), is_removed, "{lines}");
+        assert!(!lines.contains("leaked 0 buffers"), "{lines}");
+        with(|library| library.refuse.clear());
+        drop(shared);
     }
 }
