@@ -8,9 +8,9 @@ use super::state::DriverState;
 use crate::task::wake;
 
 impl<R: SharedReceives> Driver<R> {
-    /// Waits for the oldest message: one task at a time. While it is pending, also returns whether receives
-    /// are missing for lack of blocks.
-    pub(crate) fn poll_message(&self, cx: &Context<'_>) -> (Poll<R::Message>, bool) {
+    /// Waits for the oldest message: one task at a time. `None` if there are no more. While it is pending, also
+    /// returns whether receives are missing for lack of blocks.
+    pub(crate) fn poll_message(&self, cx: &Context<'_>) -> (Poll<Option<R::Message>>, bool) {
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
         // Before driving, which arms the queue only if a task waits.
@@ -22,12 +22,18 @@ impl<R: SharedReceives> Driver<R> {
                 message = state.ring.next_message();
             }
         }
-        let own = message.is_some().then(|| state.stop_messages()).flatten();
+        let is_ready = message.is_some() || state.ring.has_no_more_messages();
+        let own = is_ready.then(|| state.stop_messages()).flatten();
         let needs_blocks = state.ring.needs_blocks();
         self.unlock(state);
         wake::drop_guarded(replaced);
         wake::drop_guarded(own);
-        (message.map_or(Poll::Pending, Poll::Ready), needs_blocks)
+        let polled = if is_ready {
+            Poll::Ready(message)
+        } else {
+            Poll::Pending
+        };
+        (polled, needs_blocks)
     }
 
     /// No task waits for messages any more.
@@ -53,10 +59,11 @@ impl<R: Ring> DriverState<R> {
 
     /// Whether the task that waits for a message is to be woken.
     fn is_message_due(&self) -> bool {
-        self.message_waker.is_some() && self.ring.has_message()
+        self.message_waker.is_some()
+            && (self.ring.has_message() || self.ring.has_no_more_messages())
     }
 
-    /// Wakes that task if there is a message.
+    /// Wakes that task if there is a message, or there are no more.
     pub(super) fn wake_for_message(&mut self) {
         if self.is_message_due()
             && let Some(waker) = self.stop_messages()

@@ -244,6 +244,8 @@ impl<R: Ring> Driver<R> {
     pub(crate) fn joined(&self) {
         let mut state = self.state.lock();
         state.reserve_waits();
+        // The queue is not armed if that has failed before.
+        state.drive(None);
         self.unlock(state);
     }
 

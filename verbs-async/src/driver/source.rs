@@ -61,6 +61,11 @@ pub(crate) trait Ring {
         false
     }
 
+    /// Whether no message can come any more, as the ring has failed.
+    fn has_no_more_messages(&self) -> bool {
+        false
+    }
+
     /// Whether [`next_failed`](Self::next_failed) returns a channel.
     fn has_failed(&self) -> bool {
         false

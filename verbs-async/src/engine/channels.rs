@@ -267,6 +267,10 @@ impl Ring for Channels {
         self.engine.has_message()
     }
 
+    fn has_no_more_messages(&self) -> bool {
+        self.engine.has_no_more_messages()
+    }
+
     fn has_failed(&self) -> bool {
         self.engine.has_failed()
     }

@@ -40,9 +40,6 @@ pub(crate) struct SharedEngine {
     pub(crate) destroyed: Arc<Destroyed<ChannelId>>,
     // Created with the first channel whose peer is watched.
     pub(crate) peers: OnceLock<Arc<PeerEvents<Self>>>,
-    // Why nothing watches the group any more: its notifier has failed, or the device events have ended that
-    // watch it.
-    pub(crate) unwatched: OnceLock<DownReason>,
 }
 
 impl SharedEngine {
@@ -144,8 +141,7 @@ impl SharedEngine {
 
     /// Why no channel can join, if the group has failed.
     pub(crate) fn failure(&self) -> Option<DownReason> {
-        let failure = self.driver.with_ring(|ring| ring.engine.group_failure());
-        failure.or_else(|| self.unwatched.get().copied())
+        self.driver.with_ring(|ring| ring.engine.group_failure())
     }
 
     /// Waits until the group has failed: for what makes channels that join.
@@ -313,9 +309,8 @@ impl DeviceListener for SharedEngine {
     }
 
     fn on_events_ended(&self, reason: DownReason) {
-        // First: a channel that joins meanwhile is rejected, or goes down.
-        let reason = *self.unwatched.get_or_init(|| reason);
-        self.destroy_all(reason);
+        self.driver
+            .with(None, |ring| ring.engine.fail_group(reason));
         self.destroyed.wake(None);
     }
 }

@@ -110,7 +110,6 @@ impl AsyncGroup {
                 events: events.clone(),
                 destroyed: Arc::new(Destroyed::new()),
                 peers: OnceLock::new(),
-                unwatched: OnceLock::new(),
             }
         });
         // Its listener was not there when they failed.
@@ -225,10 +224,6 @@ impl AsyncGroup {
             return Err((Rejected::new(error, member), false));
         }
         let joined = self.shared.driver.with_ring(|ring| {
-            if let Some(reason) = self.shared.unwatched.get() {
-                let error = verbs_channel::Error::GroupFailed(*reason);
-                return Err((Rejected::new(error, member), false));
-            }
             let engine = &mut ring.engine;
             let at = engine.join(member).map_err(|rejected| {
                 let is_full = matches!(rejected.error(), verbs_channel::Error::GroupFull(_));

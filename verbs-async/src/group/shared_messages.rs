@@ -43,8 +43,7 @@ use crate::task::coop;
 /// let (group, mut messages) = AsyncGroup::with_shared_receives(&receives, 1000, &events)?;
 /// let (left, right) = group.loopback()?;
 /// let mut channels = HashMap::from([(left.id(), left), (right.id(), right)]);
-/// loop {
-///     let message = messages.next().await;
+/// while let Some(message) = messages.next().await {
 ///     match (message.bytes(), message.end()) {
 ///         (Some(bytes), _) => println!("{} bytes of {}", bytes.len(), message.channel),
 ///         (None, Some(reason)) => {
@@ -54,6 +53,7 @@ use crate::task::coop;
 ///         (None, None) => println!("immediate {:?}", message.imm_data()),
 ///     }
 /// }
+/// # Ok(())
 /// # }
 /// ```
 #[must_use = "peers wait if their messages are not taken"]
@@ -100,10 +100,11 @@ impl SharedMessages {
     /// have returned.
     ///
     /// While messages hold all blocks, it waits for one in turn with the other tasks that
-    /// [wait for the pool](BufferPool::take_when_free). Without a channel it waits until one has joined.
+    /// [wait for the pool](BufferPool::take_when_free). Without a channel it waits until one has joined. `None` after
+    /// the ends of all channels of a group that has [failed](AsyncGroup::failure): none can join any more.
     ///
     /// Dropping the future loses no message: the next call returns it.
-    pub async fn next(&mut self) -> Message {
+    pub async fn next(&mut self) -> Option<Message> {
         let Self { shared, pool } = self;
         let mut free = None;
         poll_fn(|cx| Self::poll_next(shared, pool.as_ref(), &mut free, cx)).await
@@ -114,14 +115,18 @@ impl SharedMessages {
         pool: Option<&'p BufferPool>,
         free: &mut Option<TakeWhenFree<'p>>,
         cx: &mut Context<'_>,
-    ) -> Poll<Message> {
+    ) -> Poll<Option<Message>> {
         if shared.must_yield(cx) {
             return Poll::Pending;
         }
         loop {
             let (polled, needs_blocks) = shared.driver.poll_message(cx);
-            if polled.is_ready() {
-                coop::count_ready(cx);
+            if let Poll::Ready(message) = &polled {
+                match message {
+                    Some(_) => coop::count_ready(cx),
+                    // The group may have failed in this poll: wakes what waits to connect.
+                    None => shared.destroyed.wake(None),
+                }
                 return polled;
             }
             // No completion announces a block that is back.

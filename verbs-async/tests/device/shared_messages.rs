@@ -37,9 +37,9 @@ fn eight_channels_share_four_blocks_and_lose_nothing() {
                     // All blocks are here: a thread drops them when the task sleeps.
                     let message = if kept.len() == 4 {
                         let blocks = std::mem::take(&mut kept);
-                        once_it_waits(next, move || drop(blocks)).await
+                        once_it_waits(next, move || drop(blocks)).await.unwrap()
                     } else {
-                        next.await
+                        next.await.unwrap()
                     };
                     let pair = &pairs[usize::from(message.bytes().unwrap()[1])];
                     assert!([pair.0.id(), pair.1.id()].contains(&message.channel));
@@ -54,7 +54,7 @@ fn eight_channels_share_four_blocks_and_lose_nothing() {
             let never = Duration::from_millis(1);
             assert!(within(never, messages.next()).await.is_none());
             pairs[0].0.shut_down();
-            let end = messages.next().await;
+            let end = messages.next().await.unwrap();
             assert_eq!(end.channel, pairs[0].0.id());
             assert_eq!(end.end(), Some(DownReason::Closed));
         });

@@ -302,8 +302,9 @@ fn failed_shared_receives_end_their_channels() {
             .any(&mut reported)
     );
     assert!((before.handle()..after.handle()).any(&mut reported));
-    let end = block_on(messages.next()).end();
+    let end = block_on(messages.next()).unwrap().end();
     assert_eq!(end, Some(DownReason::Event(EventType::SRQ_ERR)));
+    assert!(block_on(messages.next()).is_none(), "none can join");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use verbs_async::verbs_channel::{
     BufferPool, Channel, ChannelId, DownReason, Message, Outgoing, Queue, RejectReason,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error, SharedMessages};
+use verbs_core::EventType;
 use verbs_core::verbs_sys::{IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
 
 use crate::bench::{Bench, Task, announce, done, join, later, now, system_calls};
@@ -66,12 +67,12 @@ fn arrives_at(receive: usize, qp_num: u32, bytes: &[u8]) {
     with(|library| library.done.push_back(message));
 }
 
-fn waits<'m>(messages: &'m mut SharedMessages) -> Task<impl Future<Output = Message> + 'm> {
+fn waits<'m>(messages: &'m mut SharedMessages) -> Task<impl Future<Output = Option<Message>> + 'm> {
     Task::new(messages.next()).waits()
 }
 
 fn taken(messages: &mut SharedMessages) -> Message {
-    now(messages.next())
+    now(messages.next()).unwrap()
 }
 
 #[test]
@@ -93,7 +94,7 @@ fn message_wakes_the_task_that_waits_for_it() {
         shared.arrives(2, 1, b"d");
         announce(&bench);
         assert_eq!(task.was_woken(), 1);
-        assert_eq!(task.ends().bytes(), Some(&b"d"[..]));
+        assert_eq!(task.ends().unwrap().bytes(), Some(&b"d"[..]));
     }
     assert_all_is_well();
 }
@@ -109,7 +110,7 @@ fn message_that_another_task_polls_wakes_the_one_that_waits() {
     done(posted().last().copied());
     send.ends().0.unwrap();
     assert_eq!(task.was_woken(), 1, "no event comes for it any more");
-    assert_eq!(task.ends().bytes(), Some(&b"hi"[..]));
+    assert_eq!(task.ends().unwrap().bytes(), Some(&b"hi"[..]));
     drop(task);
     // And the other way round: the task that waits for messages polls for the other.
     let buffer = shared.group.pd().reg_mr(vec![0_u8; 8]).unwrap();
@@ -203,7 +204,7 @@ fn end_of_a_channel_is_a_message_after_its_others() {
     shared.arrives(0, 1, b"last");
     shared.group.destroy_all(DownReason::PeerLost);
     assert!(task.was_woken() > 0);
-    assert_eq!(task.ends().bytes(), Some(&b"last"[..]));
+    assert_eq!(task.ends().unwrap().bytes(), Some(&b"last"[..]));
     drop(task);
     for channel in [0, 1] {
         let end = taken(&mut messages);
@@ -217,7 +218,7 @@ fn end_of_a_channel_is_a_message_after_its_others() {
     let third = join(&shared.group);
     arrives(1, &third, b"new");
     announce(&bench);
-    assert_eq!(task.ends().channel, third.id());
+    assert_eq!(task.ends().unwrap().channel, third.id());
 }
 
 #[test]
@@ -230,7 +231,7 @@ fn receive_that_the_driver_rejects_ends_all_channels_and_loses_no_block() {
         let mut task = waits(&mut messages);
         with(|library| library.refuse_post = Some((0, libc::EIO, true)));
         drop(message);
-        let end = task.ends();
+        let end = task.ends().unwrap();
         assert!(matches!(end.end(), Some(DownReason::Post(_))));
         drop((task, end));
         assert!(shared.channels.iter().all(AsyncChannel::is_down));
@@ -259,7 +260,7 @@ fn receives_without_memory_wait_for_no_block_and_channels_post_none() {
         let mut task = waits(&mut messages);
         arrives(receive, &channel, b"");
         announce(&bench);
-        assert_eq!(task.ends().channel, channel.id());
+        assert_eq!(task.ends().unwrap().channel, channel.id());
     }
     let (result, buffer) = now(channel.receive(pd.reg_mr(vec![0_u8; 8]).unwrap()));
     let is_rejected = matches!(result, Err(Error::Rejected(RejectReason::SharedReceives)));
@@ -287,7 +288,7 @@ fn messages_of_a_channel_that_never_joins_leave_the_receives_to_the_others() {
     shared.arrives(2, 1, b"x");
     announce(&bench);
     assert_eq!(task.was_woken(), 1);
-    assert_eq!(task.ends().channel, shared.id(1));
+    assert_eq!(task.ends().unwrap().channel, shared.id(1));
 }
 
 #[test]
@@ -357,4 +358,54 @@ fn queue_is_not_armed_for_messages_that_no_task_will_take() {
     announce(&bench);
     assert_eq!(system_calls().0, armed);
     drop(shared);
+}
+
+#[test]
+fn wait_for_a_message_ends_with_a_group_that_fails() {
+    let ways: [fn(&Bench, &AsyncGroup); 3] = [
+        |bench, _| bench.hand.over(),
+        |_, group| group.destroy_all(DownReason::Event(EventType::DEVICE_FATAL)),
+        |_, group| group.destroy_all(DownReason::ReceivesLost),
+    ];
+    for (way, fail) in ways.iter().enumerate() {
+        for with_channels in [false, true] {
+            let bench = Bench::new();
+            let (shared, mut messages) = Shared::new(&bench, 4);
+            let Shared {
+                group, channels, ..
+            } = shared;
+            let channels = with_channels.then_some(channels);
+            later(group.destroyed()).unwrap();
+            let mut task = waits(&mut messages);
+            fail(&bench, &group);
+            let reason = group.failure();
+            assert!(reason.is_some());
+            assert!(task.was_woken() > 0, "{way} {with_channels}");
+            let mut ended = task.ends();
+            drop(task);
+            for channel in channels.iter().flatten() {
+                let end = ended.unwrap();
+                assert_eq!((end.channel, end.end()), (channel.id(), reason));
+                ended = now(messages.next());
+            }
+            assert!(ended.is_none() && now(messages.next()).is_none());
+        }
+    }
+}
+
+#[test]
+fn channel_that_joins_after_a_failed_arming_announces_its_messages() {
+    let bench = Bench::new();
+    let (shared, mut messages) = Shared::new(&bench, 4);
+    drop(shared.channels);
+    later(shared.group.destroyed()).unwrap();
+    with(|library| library.refuse.push(("ibv_req_notify_cq", libc::EIO)));
+    let mut task = waits(&mut messages);
+    let before = system_calls().0;
+    let channel = join(&shared.group);
+    assert_eq!(system_calls().0, before + 1, "it is armed");
+    arrives(0, &channel, b"new");
+    announce(&bench);
+    assert_eq!(task.was_woken(), 1);
+    assert_eq!(task.ends().unwrap().channel, channel.id());
 }

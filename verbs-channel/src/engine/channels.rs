@@ -323,7 +323,8 @@ impl Engine {
     /// Why no channel can [join](Self::join): what all channels share has failed, and all have been taken down. `None`
     /// if it has not.
     ///
-    /// It is the first such reason of [`destroy_all`](Self::destroy_all): a
+    /// It is the first reason of [`fail_group`](Self::fail_group), or the first such reason of
+    /// [`destroy_all`](Self::destroy_all): a
     /// [`CQ_ERR`](verbs_core::EventType::CQ_ERR), [`SRQ_ERR`](verbs_core::EventType::SRQ_ERR) or
     /// [`DEVICE_FATAL`](verbs_core::EventType::DEVICE_FATAL) event, or [lost receives](DownReason::ReceivesLost). Or the
     /// shared receive queue takes no more receives, or does not answer.

@@ -146,6 +146,13 @@ impl Engine {
         shared.is_some_and(|shared| shared.missing() > 0 && shared.failure.is_none())
     }
 
+    /// Whether no message can come any more: the group has [failed](Self::group_failure), and the ends of all its
+    /// channels were returned.
+    #[must_use]
+    pub fn has_no_more_messages(&self) -> bool {
+        self.failure.is_some() && !self.has_message() && !self.awaits_message()
+    }
+
     /// Whether a message can still come: a channel is open, and its end was not reported.
     pub(crate) fn awaits_message(&self) -> bool {
         let mut members = self.members.iter();
@@ -476,8 +483,7 @@ impl Engine {
         }
         if let Err(error) = posted {
             shared.failure = Some(error);
-            self.failure.get_or_insert(DownReason::Post(error));
-            self.destroy_all(DownReason::Post(error));
+            self.fail_group(DownReason::Post(error));
             return None;
         }
         Some(count)

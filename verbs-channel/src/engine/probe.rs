@@ -24,8 +24,7 @@ impl Engine {
             && let Some(error) = self.shared_error()
         {
             let reason = DownReason::Device(error.errno().unwrap_or(0));
-            self.failure.get_or_insert(reason);
-            return self.destroy_all(reason);
+            return self.fail_group(reason);
         }
         let (count, has_shared) = (self.members.len(), self.shared.is_some());
         let (mut queries, mut is_gone, mut closed) = (0, false, false);

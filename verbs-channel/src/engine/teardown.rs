@@ -101,6 +101,14 @@ impl Engine {
         }
     }
 
+    /// [`destroy_all`](Self::destroy_all) for good: no channel can join any more, and this is the reason.
+    ///
+    /// The first reason is kept: see [`group_failure`](Self::group_failure).
+    pub fn fail_group(&mut self, reason: DownReason) {
+        self.failure.get_or_insert(reason);
+        self.destroy_all(reason);
+    }
+
     /// Destroys a queue pair: the device touches its buffers no more. Its operations are
     /// [ended](Self::end_closed) after that. If this is [deferred](Self::defer_closing), the queue pair
     /// is queued for the layer above.

@@ -269,7 +269,8 @@ impl ChannelGroup {
     /// Like [`next_completed`](Self::next_completed), but waits; `None` if `timeout` passes first.
     ///
     /// Without a timeout it waits until an operation has completed. If none is in flight on an owned
-    /// buffer, it returns `None` at once, since nothing would end the wait.
+    /// buffer, it returns `None` at once, since nothing would end the wait. With a timeout it does so only if the group
+    /// has [failed](Self::group_failure).
     #[must_use = "it has the buffer and the outcome"]
     pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
         self.poller.wait_completed(timeout)
@@ -288,6 +289,7 @@ impl ChannelGroup {
     ///
     /// Without a timeout it waits until a message has arrived or a channel has ended. It returns `None` at
     /// once if no message can come: no channel is open whose end was not returned before, or the receives are not
+    /// shared. With a timeout it does so only if the group has [failed](Self::group_failure), or the receives are not
     /// shared.
     #[must_use = "it has the message"]
     pub fn wait_message(&mut self, timeout: Option<Duration>) -> Option<Message> {

@@ -94,8 +94,10 @@ impl Poller {
     /// or if there is no operation to wait for.
     pub(crate) fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
         self.poll_until_ready();
-        // Nothing is started meanwhile: with nothing in flight, only a timeout would end the wait.
-        if !self.engine.has_ready() && (timeout.is_some() || self.engine.owns_any()) {
+        // Nothing is started meanwhile: with nothing in flight, only a timeout would end the wait. After a failure
+        // nothing can be started.
+        let is_open = timeout.is_some() && self.engine.group_failure().is_none();
+        if !self.engine.has_ready() && (is_open || self.engine.owns_any()) {
             self.wait_until(timeout, Engine::has_ready);
         }
         self.engine.take_first_completed()
@@ -122,12 +124,15 @@ impl Poller {
                 return Some(message);
             }
             // Nothing joins meanwhile.
-            let is_endless = deadline.at().is_none() && !self.engine.awaits_message();
+            let is_endless = deadline.at().is_none() && !self.engine.awaits_message()
+                || self.engine.has_no_more_messages();
             if is_late || is_endless || !self.engine.has_shared() {
                 return None;
             }
             is_late = !self.wait_before(deadline, |engine| {
-                engine.has_message() || engine.has_dropped_members()
+                engine.has_message()
+                    || engine.has_dropped_members()
+                    || engine.has_no_more_messages()
             });
         }
     }

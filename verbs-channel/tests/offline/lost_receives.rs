@@ -8,7 +8,7 @@ use verbs_channel::verbs_core::EventType;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_WR_FLUSH_ERR, ibv_wc};
 use verbs_channel::{DownReason, Error};
 
-use crate::fake_device::{bounded, posted, refuse};
+use crate::fake_device::{LONG, bounded, posted, refuse};
 use crate::shared_receives::{Shared, connected, receives};
 
 /// The receives that are posted, in the order of their posts.
@@ -325,6 +325,11 @@ fn failed_group_takes_no_channel_and_says_why() {
         assert_eq!(shared.group.group_failure(), Some(reason));
         let rejected = shared.group.join(member).unwrap_err();
         assert!(matches!(rejected.error(), Error::GroupFailed(of) if *of == reason));
+        // No call waits for what cannot come.
+        let end = bounded(|| shared.group.wait_message(Some(2 * LONG))).unwrap();
+        assert_eq!(end.end(), Some(reason));
+        assert!(bounded(|| shared.group.wait_message(Some(2 * LONG))).is_none());
+        assert!(bounded(|| shared.group.wait_completed(Some(2 * LONG))).is_none());
     }
 }
 

@@ -329,7 +329,9 @@ fn queue_pairs_that_end_together_wait_for_a_removal_once() {
     let first = end(0);
     let rest = [1, 2, 3, 4, 5].map(&mut end);
     drop(first.destroy());
-    rest.map(|closing| drop(closing.destroy()));
+    for closing in rest {
+        drop(closing.destroy());
+    }
     let waited = start.elapsed();
     assert!(waited >= DRAIN && waited < 3 * DRAIN, "{waited:?}");
     // None is left that it could end with.

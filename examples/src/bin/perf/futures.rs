@@ -412,6 +412,7 @@ impl<'c> Inbox<'c> {
             }
             (Source::Shared(messages, channels), _) => {
                 let message = messages.next().await;
+                let message = message.ok_or_else(|| Failure::new("the group has failed"))?;
                 let conn = channels.get(&message.channel).copied();
                 let found = conn.and_then(|conn| self.connections.get(conn));
                 connection = found.unwrap_or(first);
