@@ -259,7 +259,7 @@ pub use codes::{
 };
 pub use completion::{
     CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqEvent, Grh,
-    PollSlot, PolledCompletions, WorkCompletion, WorkError, WorkSuccess,
+    PollSlot, PolledCompletions, WorkCompletion, WorkSuccess,
 };
 pub use datagram::{
     Attachment, DatagramQueuePair, DatagramQueuePairBuilder, DatagramQueuePairConfig,
@@ -274,7 +274,7 @@ pub use domain::{ProtectionDomain, ThreadDomain};
 pub use error::ErrorDebug;
 pub use error::{
     ENDPOINT_VERSION, EndpointError, Error, ErrorChain, ErrorKind, GidPath, PollError, PostError,
-    Rejected, Result,
+    Rejected, Result, WorkError,
 };
 pub use ffi::Destroy;
 #[doc(hidden)]

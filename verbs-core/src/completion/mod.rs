@@ -11,4 +11,4 @@ pub use channel::{CompletionChannel, CqEvent};
 pub use grh::Grh;
 pub use poll::{Completions, PollSlot, PolledCompletions};
 pub use queue::{CompletionQueue, CompletionQueueBuilder};
-pub use work_completion::{WorkCompletion, WorkError, WorkSuccess};
+pub use work_completion::{WorkCompletion, WorkSuccess};

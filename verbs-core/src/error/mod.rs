@@ -2,6 +2,8 @@
 
 pub(crate) mod causes;
 mod chain;
+#[cfg(feature = "rdmacm")]
+mod cm_failure;
 mod debug;
 mod endpoint;
 pub(crate) mod errno;
@@ -13,11 +15,15 @@ mod poll_error;
 pub(crate) mod post_error;
 mod rejected;
 mod texts;
+mod work_error;
 
 use std::io;
 use std::path::PathBuf;
 
+use crate::codes::{Gid, PortState, QpAttrMask, QpState};
 pub use chain::ErrorChain;
+#[cfg(feature = "rdmacm")]
+pub use cm_failure::CmFailure;
 pub use debug::ErrorDebug;
 pub use endpoint::{ENDPOINT_VERSION, EndpointError};
 pub use gid_path::GidPath;
@@ -27,8 +33,7 @@ pub use poll_error::PollError;
 pub use post_error::PostError;
 pub use rejected::Rejected;
 use texts::{Found, HugePages, Limit, NoDevice, Range, Why};
-
-use crate::codes::{Gid, PortState, QpAttrMask, QpState};
+pub use work_error::WorkError;
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -371,7 +376,7 @@ pub enum Error {
         /// The step, such as `resolving the address`.
         step: &'static str,
         /// The event, its status, and what the peer sent with it.
-        failure: Box<crate::rdmacm::CmFailure>,
+        failure: Box<CmFailure>,
     },
 
     /// A step did not end within its timeout.
@@ -394,7 +399,7 @@ pub enum Error {
 
     /// A completion reports a failure.
     #[error(transparent)]
-    Work(#[from] crate::WorkError),
+    Work(#[from] WorkError),
 }
 
 crate::error_debug!(Error {

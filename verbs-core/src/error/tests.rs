@@ -2,10 +2,8 @@
 
 use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts};
 
-use super::rejected::Rejected;
-use super::{PollError, PostError, *};
+use super::*;
 use crate::codes::{Gid, QpType};
-use crate::completion::WorkError;
 
 #[test]
 fn errors_name_the_limit() {
@@ -205,7 +203,7 @@ fn all() -> Vec<Error> {
     all.extend([
         Error::ConnectionManager {
             step: "connecting",
-            failure: Box::new(crate::rdmacm::CmFailure::GONE),
+            failure: Box::new(CmFailure::GONE),
         },
         Error::TimedOut {
             what: "connecting",

@@ -8,13 +8,13 @@ use std::time::Duration;
 use verbs_sys::{RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_PS_TCP, rdma_establish};
 
 use super::connection::{CONNECTING, Confirming, Connected, Connection};
-use super::event::{CmEventType, CmFailure};
 use super::id::{Id, failed, given_up, with_a_device, with_a_peer};
 use super::pending::{Pending, sealed};
-use super::private_data::{MAX_REQUEST, Message, PrivateData};
+use super::private_data::{MAX_REQUEST, Message};
 use super::queue_pair;
+use crate::codes::{CmEventType, PrivateData};
 use crate::device::Context;
-use crate::error::{Error, Result};
+use crate::error::{CmFailure, Error, Result};
 use crate::ffi::ret;
 use crate::queue_pair::{AckTimeout, PreparedQueuePair, QueuePair, Receives};
 

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use verbs_sys::rdma_disconnect;
 
-use super::event::CmEventType;
 use super::id::{Id, failed, with_a_device, with_a_peer};
 use super::pending::sealed;
-use super::private_data::PrivateData;
+use crate::codes::{CmEventType, PrivateData};
 use crate::device::Context;
 use crate::error::Result;
 use crate::ffi::{fd, ret};

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use verbs_sys::{RDMA_PS_UDP, rdma_accept};
 
-use super::event::{CmEventType, DatagramPath};
+use super::event::DatagramPath;
 use super::id::{Id, QpParam, failed, with_a_device, with_a_peer};
 use super::listen::{next_request, wait_request};
 use super::pending::{Pending, sealed};
-use super::private_data::{MAX_DATAGRAM_ANSWER, MAX_DATAGRAM_REQUEST, Message, PrivateData};
+use super::private_data::{MAX_DATAGRAM_ANSWER, MAX_DATAGRAM_REQUEST, Message};
+use crate::codes::{CmEventType, PrivateData};
 use crate::datagram::DatagramQueuePair;
 use crate::device::Context;
 use crate::error::Result;
@@ -170,7 +171,7 @@ impl DatagramConnector {
         timeout: Duration,
         message: impl Into<Message<'m>>,
     ) -> Result<Pending<DatagramService>> {
-        let message = PrivateData::sent(message.into(), MAX_DATAGRAM_REQUEST)?;
+        let message = message.into().encode(MAX_DATAGRAM_REQUEST)?;
         self.id.resolve_addr(addr, timeout)?;
         Ok(Pending::new(Finding {
             id: self.id,
@@ -418,7 +419,7 @@ impl DatagramRequest {
         endpoint: &DatagramEndpoint,
         message: impl Into<Message<'m>>,
     ) -> Result<()> {
-        let data = PrivateData::sent(message.into(), MAX_DATAGRAM_ANSWER)?;
+        let data = message.into().encode(MAX_DATAGRAM_ANSWER)?;
         endpoint.qkey().check_is(QKey::RDMA_UDP)?;
         let qp = QpParam {
             qp_num: endpoint.qp_num(),
@@ -438,7 +439,7 @@ impl DatagramRequest {
     /// message.
     #[doc(alias = "rdma_reject")]
     pub fn reject<'m>(self, message: impl Into<Message<'m>>) -> Result<()> {
-        let data = PrivateData::sent(message.into(), MAX_DATAGRAM_ANSWER)?;
+        let data = message.into().encode(MAX_DATAGRAM_ANSWER)?;
         self.id.reject(&data)
     }
 }

@@ -18,11 +18,11 @@ use verbs_sys::{
 };
 
 use super::address;
-use super::event::{CmEventType, CmFailure, Event};
-use super::private_data::{MAX_IWARP, Message, PrivateData};
-use crate::codes::{QpAttrMask, QpState};
+use super::event::Event;
+use super::private_data::{MAX_IWARP, Message};
+use crate::codes::{CmEventType, PrivateData, QpAttrMask, QpState};
 use crate::device::Context;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{CmFailure, Error, ErrorKind, Result};
 use crate::ffi::{Process, fd, log, ret};
 use crate::queue_pair::QpAttr;
 
@@ -326,7 +326,7 @@ impl Id {
     /// The private data for a message, of which InfiniBand and RoCE have room for `max` bytes.
     pub(super) fn private_data(&self, message: Message<'_>, max: u8) -> Result<PrivateData> {
         let max = if self.is_iwarp() { MAX_IWARP } else { max };
-        PrivateData::sent(message, max)
+        message.encode(max)
     }
 
     fn is_iwarp(&self) -> bool {

@@ -9,11 +9,12 @@ use verbs_sys::rdma_accept;
 
 use super::connect::{Connecting, Connector};
 use super::connection::{Confirming, Connected, Connection};
-use super::event::{CmEventType, Event};
+use super::event::Event;
 use super::id::{Id, QpParam, failed, given_up, with_a_device, with_a_peer};
 use super::pending::Pending;
-use super::private_data::{MAX_ANSWER, MAX_REJECTION, Message, PrivateData};
+use super::private_data::{MAX_ANSWER, MAX_REJECTION, Message};
 use super::queue_pair;
+use crate::codes::{CmEventType, PrivateData};
 use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::ffi::{fd, ret};

@@ -79,11 +79,12 @@ mod pending;
 mod private_data;
 mod queue_pair;
 
+pub use crate::codes::{CmEventType, PrivateData};
+pub use crate::error::CmFailure;
 pub use connect::{AddrResolved, Answer, Connector, Establishing, RouteResolved};
 pub use connection::{Connected, Connection};
 pub use datagrams::{DatagramConnector, DatagramListener, DatagramRequest, DatagramService};
-pub use event::{CmEventType, CmFailure};
 pub use listen::{Accepting, ConnectRequest, Listener};
 pub use multicast::MulticastGroup;
 pub use pending::{Pending, Step};
-pub use private_data::{Message, PrivateData};
+pub use private_data::Message;

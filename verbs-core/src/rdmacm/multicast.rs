@@ -9,10 +9,10 @@ use verbs_sys::{rdma_join_multicast, rdma_leave_multicast};
 
 use super::address;
 use super::datagrams::DatagramConnector;
-use super::event::{CmEventType, DatagramPath};
+use super::event::DatagramPath;
 use super::id::{Id, failed, with_a_device};
 use super::pending::{Pending, sealed};
-use crate::codes::{Gid, MaximumTransferUnit};
+use crate::codes::{CmEventType, Gid, MaximumTransferUnit};
 use crate::datagram::{Attachment, DatagramQueuePair};
 use crate::device::Context;
 use crate::error::Result;

@@ -1,7 +1,6 @@
 //! The bytes that a connection manager carries while it connects.
 
-use std::fmt;
-
+use crate::codes::PrivateData;
 use crate::error::{Error, Result};
 
 /// A message that is sent with a request, an answer or a rejection.
@@ -57,6 +56,27 @@ impl<'m> Message<'m> {
     pub const fn is_raw(&self) -> bool {
         !self.is_framed
     }
+
+    /// The bytes that are sent: at most `max`, with the length if it has one.
+    pub(super) fn encode(self, max: u8) -> Result<PrivateData> {
+        let Self { bytes, is_framed } = self;
+        let room = max.saturating_sub(is_framed.into());
+        let Some(len) = u8::try_from(bytes.len()).ok().filter(|len| *len <= room) else {
+            return Err(Error::Limit {
+                what: "private_data",
+                asked: bytes.len() as u64,
+                max: Some(room.into()),
+            });
+        };
+        let mut this = PrivateData::EMPTY;
+        this.bytes[0] = len;
+        let to = this.bytes.get_mut(is_framed.into()..).unwrap_or_default();
+        if let Some(to) = to.get_mut(..bytes.len()) {
+            to.copy_from_slice(bytes);
+        }
+        this.len = len.saturating_add(is_framed.into());
+        Ok(this)
+    }
 }
 
 impl<'m> From<&'m [u8]> for Message<'m> {
@@ -81,89 +101,9 @@ pub(super) const MAX_REJECTION: u8 = 148;
 pub(super) const MAX_DATAGRAM_REQUEST: u8 = 180;
 pub(super) const MAX_DATAGRAM_ANSWER: u8 = 136;
 
-/// The bytes that a peer sent with its request, its answer or its rejection: see [`Message`].
-///
-/// [`message`](Self::message) is what a peer that uses this crate has sent, and
-/// [`as_bytes`](Self::as_bytes) is what has arrived, with the zeros behind it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[doc(alias = "private_data")]
-pub struct PrivateData {
-    len: u8,
-    bytes: [u8; MAX],
-}
-
-const MAX: usize = u8::MAX as usize;
-
 /// How many bytes iWARP carries. siw adds four of its own to their number, in one byte: with more it
 /// wraps around, and the request gets lost without an error.
 pub(super) const MAX_IWARP: u8 = 251;
-
-impl PrivateData {
-    /// No bytes.
-    pub(super) const EMPTY: Self = Self {
-        len: 0,
-        bytes: [0; MAX],
-    };
-
-    /// The message, if the peer uses this crate, too; `None` if the bytes cannot be one: the peer
-    /// is another program.
-    #[must_use]
-    pub fn message(&self) -> Option<&[u8]> {
-        let (len, rest) = self.as_bytes().split_first()?;
-        rest.get(..usize::from(*len))
-    }
-
-    /// All bytes that have arrived. InfiniBand and RoCE fill the message's room with zeros behind
-    /// the data sent.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
-    }
-
-    /// The bytes at an address of C.
-    ///
-    /// # Safety
-    ///
-    /// - `data` is valid for reads of `len` bytes, or null.
-    #[expect(unsafe_code, reason = "reads an event's bytes")]
-    pub(super) unsafe fn copied(data: *const std::ffi::c_void, len: u8) -> Self {
-        let mut this = Self::EMPTY;
-        if !data.is_null() {
-            let to = this.bytes.as_mut_ptr();
-            // SAFETY: the caller promises `len` bytes at `data`, and `bytes` has room for any `u8`.
-            unsafe { std::ptr::copy_nonoverlapping(data.cast::<u8>(), to, len.into()) };
-            this.len = len;
-        }
-        this
-    }
-
-    /// A message as it is sent, of which at most `max` bytes fit, its length included.
-    pub(super) fn sent(message: Message<'_>, max: u8) -> Result<Self> {
-        let Message { bytes, is_framed } = message;
-        let room = max.saturating_sub(is_framed.into());
-        let Some(len) = u8::try_from(bytes.len()).ok().filter(|len| *len <= room) else {
-            return Err(Error::Limit {
-                what: "private_data",
-                asked: bytes.len() as u64,
-                max: Some(room.into()),
-            });
-        };
-        let mut this = Self::EMPTY;
-        this.bytes[0] = len;
-        let to = this.bytes.get_mut(is_framed.into()..).unwrap_or_default();
-        if let Some(to) = to.get_mut(..bytes.len()) {
-            to.copy_from_slice(bytes);
-        }
-        this.len = len.saturating_add(is_framed.into());
-        Ok(this)
-    }
-}
-
-impl fmt::Debug for PrivateData {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PrivateData({} bytes)", self.len)
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -172,7 +112,7 @@ mod tests {
     #[test]
     fn message_survives_the_zeros_behind_it() {
         for message in [&b""[..], b"x", &[7; 55]] {
-            let mut sent = PrivateData::sent(message.into(), 56).unwrap();
+            let mut sent = Message::from(message).encode(56).unwrap();
             assert_eq!(sent.message(), Some(message));
             assert_eq!(sent.as_bytes().len(), message.len() + 1);
             sent.len = 56;
@@ -182,7 +122,7 @@ mod tests {
 
     #[test]
     fn longer_message_than_fits_is_an_error_with_the_limit() {
-        let sent = |len, max| PrivateData::sent(Message::from(&[0; 300][..len]), max);
+        let sent = |len, max| Message::from(&[0; 300][..len]).encode(max);
         let error = sent(56, 56).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -195,16 +135,16 @@ mod tests {
     #[test]
     fn raw_bytes_are_sent_as_they_are() {
         for bytes in [&[][..], &[0], &[9; 56]] {
-            let sent = PrivateData::sent(Message::raw(bytes), 56).unwrap();
+            let sent = Message::raw(bytes).encode(56).unwrap();
             assert_eq!(sent.as_bytes(), bytes);
         }
-        let error = PrivateData::sent(Message::raw(&[9; 57]), 56).unwrap_err();
+        let error = Message::raw(&[9; 57]).encode(56).unwrap_err();
         assert_eq!(
             error.to_string(),
             "private_data 57 exceeds this device's 56"
         );
-        assert!(PrivateData::sent(Message::raw(&[9; 255]), 255).is_ok());
-        assert!(PrivateData::sent(Message::raw(&[9; 256]), 255).is_err());
+        assert!(Message::raw(&[9; 255]).encode(255).is_ok());
+        assert!(Message::raw(&[9; 256]).encode(255).is_err());
     }
 
     #[test]

@@ -253,7 +253,8 @@ fn items() -> Result<Items, Error> {
             continue;
         }
         let [verbs, manager] = &PAGES;
-        let module = if path.starts_with("verbs-core/src/rdmacm") {
+        let is_event = path.ends_with("codes/cm_event_type.rs");
+        let module = if is_event || path.starts_with("verbs-core/src/rdmacm") {
             manager.module
         } else {
             verbs.module
