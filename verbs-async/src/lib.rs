@@ -280,7 +280,7 @@ pub use group::{AsyncGroup, SharedMessages};
 #[doc(inline)]
 pub use notifier::CqNotifier;
 pub use stream::{ByteStream, OwnedReadHalf, OwnedWriteHalf, ReuniteError, StreamError};
-pub use threads::cached_slice;
+pub use threads::cached_slice::cached_slice;
 pub use verbs_channel;
 pub use verbs_channel::verbs_core;
 pub use verbs_channel::verbs_core::ErrorChain;

@@ -271,9 +271,7 @@ mod waiting;
 pub use buffer::{
     BufferPool, OwnedBuffer, PoolBuffer, Shareable, SharedMemory, SharedSlice, TakeWhenFree,
 };
-pub use channel::{
-    Channel, ChannelBuilder, Hold, InGroup, Owned, PollStrategy, PollingScope, ScopedPendingWork,
-};
+pub use channel::{Channel, ChannelBuilder, Hold, InGroup, Owned, PollingScope, ScopedPendingWork};
 pub use channel_id::ChannelId;
 pub use connect::{Connected, CreateChannel, DatagramListener, PreparedChannel, refuse};
 pub use datagrams::{Datagram, DatagramFailure, Datagrams, DatagramsBuilder};
@@ -292,6 +290,7 @@ pub use registration_cache::{
 pub use request::{
     GatherList, Incoming, List, Outgoing, OwnedChain, OwnedRequest, Request, ScatterList,
 };
+pub use waiting::PollStrategy;
 
 pub use verbs_core;
 pub use verbs_core::{ErrorChain, Rejected};

@@ -32,7 +32,6 @@ use super::AsyncChannel;
 use crate::driver::{Driver, Submission};
 use crate::engine::SharedEngine;
 use crate::engine::channels::{Channels, Outcome};
-use crate::group::AsyncGroup;
 use crate::task::coop;
 
 /// A set of operations on owned buffers that ends as a whole, on one channel or on several of a group.
@@ -108,13 +107,6 @@ struct Begun {
     at: Submission<Ticket>,
 }
 
-impl AsyncGroup {
-    /// An empty set of operations on channels of this group, with room for `operations` of them.
-    pub fn transfer(&self, operations: usize) -> AsyncTransfer {
-        AsyncTransfer::new(self.shared(), operations)
-    }
-}
-
 impl AsyncChannel {
     /// An empty set of operations on this channel, or others of its group, with room for `operations` of
     /// them.
@@ -124,7 +116,7 @@ impl AsyncChannel {
 }
 
 impl AsyncTransfer {
-    fn new(shared: &Arc<SharedEngine>, operations: usize) -> Self {
+    pub(crate) fn new(shared: &Arc<SharedEngine>, operations: usize) -> Self {
         let mut begun = VecDeque::new();
         // As in the set: without it, they get their room when they begin.
         let _has_room = begun.try_reserve_exact(operations);

@@ -48,5 +48,3 @@ pub use cm_listener::{CmListener, CmRequest};
 pub use datagram_listener::{AsyncDatagramListener, DatagramArrival};
 #[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 pub use listener::{Arrival, Listener};
-#[cfg(feature = "rdmacm")]
-pub(crate) use steps::end_elsewhere;

@@ -25,7 +25,7 @@ use verbs_channel::{
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::{ChannelGroup, TransportError};
 
-use crate::channel::AsyncChannel;
+use crate::channel::{AsyncChannel, AsyncTransfer};
 use crate::driver::Driver;
 use crate::engine::SharedEngine;
 use crate::engine::channels::Channels;
@@ -216,7 +216,9 @@ impl AsyncGroup {
         // It may have been connected by a call that blocks. The end of a connection may take seconds, and comes under the
         // lock.
         #[cfg(feature = "rdmacm")]
-        member.dispose_connection_by(crate::connect::end_elsewhere);
+        member.dispose_connection_by(|connection| {
+            threads::detach_under_lock(move || drop(connection));
+        });
         // First: a channel that has joined cannot be given back.
         if member.is_watched()
             && let Err(error) = self.shared.watch_peers()
@@ -380,6 +382,11 @@ impl AsyncGroup {
     pub(crate) fn device_listener(&self) -> Weak<dyn DeviceListener> {
         let shared: Weak<SharedEngine> = Arc::downgrade(&self.shared);
         shared
+    }
+
+    /// An empty set of operations on channels of this group, with room for `operations` of them.
+    pub fn transfer(&self, operations: usize) -> AsyncTransfer {
+        AsyncTransfer::new(&self.shared, operations)
     }
 
     /// The protection domain of the channels: buffers must be registered in it.

@@ -21,7 +21,7 @@
 //! by one address resolution, and no queue pair's destruction. A call that is abandoned in its queue leaves it
 //! at once.
 
-mod cached_slice;
+pub(crate) mod cached_slice;
 pub(crate) mod drop_on_thread;
 
 use std::any::Any;
@@ -41,7 +41,6 @@ use verbs_channel::verbs_core::Process;
 
 use crate::task::sync::Mutex;
 use crate::task::wake;
-pub use cached_slice::cached_slice;
 
 /// How many calls can block at the same time: the threads of each pool.
 const CALLING: usize = 64;

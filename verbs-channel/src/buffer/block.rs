@@ -9,12 +9,11 @@ use std::task::{Context, Poll};
 
 use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement, Sge};
 
+use super::element::{OwnedElement, PdTag};
 use super::free_list::FreeList;
-use super::pd_tag::PdTag;
 // tidy: allow(circle): a part is in a backing, and free backings are kept with the memory
 use super::shared_part::{Shared, SharedPart};
 use crate::error::{RejectReason, Result};
-use crate::request::OwnedElement;
 
 /// The memory of an owned buffer: moved as one pointer, and posted without regard to its kind.
 ///

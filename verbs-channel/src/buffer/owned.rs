@@ -7,10 +7,9 @@ use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use verbs_core::{Error as CoreError, GatherElement, MemoryRegion, ScatterElement, Sge};
 
 use super::block::{Backing, Owner, SharedPtr};
-use super::pd_tag::PdTag;
+use super::element::{OwnedElement, PdTag};
 use super::shared_part::SharedPart;
 use crate::error::{Error, RejectReason, Result};
-use crate::request::OwnedElement;
 
 /// A registered buffer that a channel can own while the device uses it.
 ///

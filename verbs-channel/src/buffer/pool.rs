@@ -13,8 +13,8 @@ use verbs_core::{
 };
 
 use super::block::{Backing, SharedPool, SharedPtr};
+use super::element::PdTag;
 use super::owned::{OwnedBuffer, within};
-use super::pd_tag::PdTag;
 use crate::error::{Error, Result};
 
 /// A pool of registered blocks of one size.

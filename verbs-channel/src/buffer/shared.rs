@@ -10,9 +10,9 @@ use verbs_core::{
 };
 
 use super::block::{Backing, Owner};
+use super::element::PdTag;
 use super::notify::Returns;
 use super::owned::{OwnedBuffer, within};
-use super::pd_tag::PdTag;
 use super::shared_part::{Shared, SharedPart};
 use crate::error::Result;
 

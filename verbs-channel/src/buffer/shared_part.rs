@@ -9,9 +9,9 @@ use std::sync::Arc;
 use verbs_core::{RemoteMemoryRegion, Sge};
 
 use super::block::{Backing, BlockPtr};
+use super::element::PdTag;
 use super::free_list::FreeList;
 use super::notify::Returns;
-use super::pd_tag::PdTag;
 
 /// The memory of a region that cannot be borrowed, and free places for its parts.
 pub(crate) struct Shared {

@@ -12,32 +12,7 @@ use crate::engine::{EngineLimits, MemberLimits, Shares};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::RejectReason;
 use crate::error::{Error, Result};
-
-/// How a wait passes the time between polls that find no completion. Default:
-/// [`SpinThenYield`](Self::SpinThenYield).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PollStrategy {
-    /// Spin: the shortest latency, for a thread with a core of its own.
-    Spin,
-    /// Spin for some microseconds, then yield the processor between polls. A wait takes a whole core if no other
-    /// thread needs it.
-    #[default]
-    SpinThenYield,
-    /// Spin, then yield, for this many polls, then sleep until the completion channel has an event.
-    Notify {
-        /// Empty polls before the first sleep.
-        after: u32,
-    },
-}
-
-/// How operations wait, and how long. Can be changed at any time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WaitConfig {
-    pub(crate) strategy: PollStrategy,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) drain_timeout: Duration,
-}
+use crate::waiting::{PollStrategy, WaitConfig};
 
 /// Builder for channels and groups, from [`Channel::builder`](crate::Channel::builder). All settings
 /// are optional.

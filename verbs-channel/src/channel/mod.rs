@@ -5,12 +5,12 @@ use std::time::Duration;
 use crate::channel_id::ChannelId;
 use crate::engine::{Completed, Engine, Transfer, TransferError};
 use crate::error::DownReason;
-use crate::waiting::{Poller, Steps as _};
-pub use builder::{ChannelBuilder, PollStrategy};
+use crate::waiting::{PollStrategy, Poller, Steps as _};
+pub use builder::ChannelBuilder;
 pub use pending::ScopedPendingWork;
 pub use scope::PollingScope;
 
-pub(crate) mod builder;
+mod builder;
 mod close;
 mod operations;
 mod owned;

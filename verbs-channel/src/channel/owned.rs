@@ -6,10 +6,10 @@ use std::time::Duration;
 use verbs_core::{Rejected, RemoteMemoryRegion, WorkSuccess};
 
 use super::{Channel, Hold};
-use crate::buffer::OwnedBuffer;
+use crate::buffer::{OwnedBuffer, OwnedElement};
 use crate::engine::{Completed, Ticket};
 use crate::error::{RejectReason, Result};
-use crate::request::{Incoming, Outgoing, OwnedChain, OwnedElement, OwnedRequest};
+use crate::request::{Incoming, Outgoing, OwnedChain, OwnedRequest};
 use crate::waiting::Steps as _;
 
 impl<H: Hold> Channel<H> {

@@ -9,8 +9,8 @@ use verbs_core::{
 use super::endpoint::Datagrams;
 use super::engine::DatagramEngine;
 use crate::buffer::BufferPool;
-use crate::channel::PollStrategy;
 use crate::error::{Error, Result};
+use crate::waiting::PollStrategy;
 
 /// Builder for a datagram endpoint, from [`Datagrams::builder`]. All settings are optional.
 ///

@@ -9,8 +9,8 @@ use super::datagram::Datagram;
 use super::engine::DatagramEngine;
 use super::failure::DatagramFailure;
 use crate::buffer::OwnedBuffer;
-use crate::channel::PollStrategy;
 use crate::error::{DownReason, Error, RejectReason, Result};
+use crate::waiting::PollStrategy;
 use crate::waiting::{Deadline, Pause, Paused, longest_sleep};
 
 /// Sends datagrams to any number of peers, and receives from them, without connections.

@@ -18,9 +18,8 @@ use super::failure::DatagramFailure;
 use super::groups::Groups;
 use super::handles::Handles;
 use super::slots::Slots;
-use crate::buffer::{BufferPool, OwnedBuffer, PdTag};
+use crate::buffer::{BufferPool, OwnedBuffer, OwnedElement, PdTag};
 use crate::error::{DownReason, Error, Queue, RejectReason, Result};
-use crate::request::OwnedElement;
 
 /// A datagram endpoint for layers that wait in their own way: [`Datagrams`](super::Datagrams) and
 /// the endpoint of verbs-async are built on it.

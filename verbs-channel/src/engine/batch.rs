@@ -14,10 +14,10 @@ use super::gate::Limits;
 use super::member::NewOperation;
 use super::slots::{BufferOwner, Reservation};
 use super::ticket::{Several, SlotBuffer, Ticket};
-use crate::buffer::PdTag;
+use crate::buffer::{OwnedElement, PdTag};
 use crate::error::RejectReason;
 use crate::request::sealed::Sealed as _;
-use crate::request::{Incoming, Needs, Op, Outgoing, OwnedElement, OwnedRequest};
+use crate::request::{Incoming, Needs, Op, Outgoing, OwnedRequest};
 
 /// The longest chain that is built on the stack.
 const LONG: usize = 32;

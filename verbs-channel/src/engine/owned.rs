@@ -9,10 +9,10 @@ use std::mem::ManuallyDrop;
 use super::Engine;
 use super::slots::{BufferOwner, Id, Reservation};
 use super::ticket::{SlotBuffer, Ticket};
-use crate::buffer::OwnedBuffer;
+use crate::buffer::{OwnedBuffer, OwnedElement};
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, RejectReason};
-use crate::request::{Incoming, Op, Outgoing, OwnedElement, OwnedRequest, Request};
+use crate::request::{Incoming, Op, Outgoing, OwnedRequest, Request};
 
 impl Engine {
     /// Posts a request on a buffer, which is moved to its slot.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use verbs_core::{CompletionChannel, CompletionQueue, ProtectionDomain, Rejected, WorkSuccess};
 
 use crate::buffer::OwnedBuffer;
-use crate::channel::{Channel, ChannelBuilder, InGroup, PollStrategy};
+use crate::channel::{Channel, ChannelBuilder, InGroup};
 use crate::channel_id::ChannelId;
 use crate::connect::PreparedChannel;
 use crate::engine::{
@@ -21,7 +21,7 @@ use crate::engine::{
     TransferError,
 };
 use crate::error::{DownReason, Error, Queue, Result};
-use crate::waiting::{Poller, Steps as _};
+use crate::waiting::{PollStrategy, Poller, Steps as _};
 pub use shared_receives::SharedReceivesBuilder;
 
 /// Many channels that share one completion queue, one slot table and one poller.

@@ -11,6 +11,8 @@ use verbs_core::{
     Element, Gather, GatherElement, ProtectionDomain, Scatter, ScatterElement, Sge, SharedElement,
 };
 
+use crate::buffer::OwnedElement;
+
 /// The elements of one request: a single element, an array, or a vector.
 ///
 /// The elements are [`GatherElement`], [`ScatterElement`] or [`SharedElement`], which borrow
@@ -261,14 +263,6 @@ macro_rules! several {
 }
 
 lists! { GatherElement ScatterElement SharedElement }
-
-/// The element of an owned buffer, which its slot keeps. One of shared memory is rejected before, if
-/// it is to be sent inline.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-pub(crate) struct OwnedElement {
-    pub(crate) sge: Sge,
-}
 
 impl sealed::Sealed for OwnedElement {}
 impl List for OwnedElement {

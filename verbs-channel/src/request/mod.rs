@@ -7,7 +7,6 @@ mod owned;
 mod work;
 
 pub use chain::OwnedChain;
-pub(crate) use list::OwnedElement;
 pub use list::{GatherList, List, ScatterList};
 pub(crate) use needs::{Needs, opcode_flag, opcode_in};
 pub(crate) use owned::Op;

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use verbs_core::CompletionChannel;
 
-use crate::channel::builder::WaitConfig;
 use crate::engine::Engine;
 use crate::error::TransportError;
 pub(crate) use abort::Ladder;
 pub(crate) use deadline::Deadline;
 pub(crate) use guard::AbortOnUnwind;
+pub use pause::PollStrategy;
 pub(crate) use pause::{Pause, Paused, longest_sleep};
 pub(crate) use scope::{EndScope, Leftover, ScopeEnd};
 pub(crate) use wait::Steps;
@@ -28,6 +28,14 @@ mod pause;
 mod scope;
 mod transfer;
 mod wait;
+
+/// How operations wait, and how long. Can be changed at any time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitConfig {
+    pub(crate) strategy: PollStrategy,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) drain_timeout: Duration,
+}
 
 /// An engine, and how its operations are waited for.
 #[derive(Debug)]

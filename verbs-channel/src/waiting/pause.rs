@@ -6,7 +6,24 @@ use crossbeam_utils::Backoff;
 use verbs_core::{CompletionChannel, CompletionQueue};
 
 use super::deadline::Deadline;
-use crate::channel::PollStrategy;
+
+/// How a wait passes the time between polls that find no completion. Default:
+/// [`SpinThenYield`](Self::SpinThenYield).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PollStrategy {
+    /// Spin: the shortest latency, for a thread with a core of its own.
+    Spin,
+    /// Spin for some microseconds, then yield the processor between polls. A wait takes a whole core if no other
+    /// thread needs it.
+    #[default]
+    SpinThenYield,
+    /// Spin, then yield, for this many polls, then sleep until the completion channel has an event.
+    Notify {
+        /// Empty polls before the first sleep.
+        after: u32,
+    },
+}
 
 /// How often a wait checks whether the device still answers, and the longest sleep.
 const PROBE: Duration = Duration::from_millis(100);
