@@ -29,7 +29,8 @@ use crate::engine::destroying::Destroyed;
 use crate::error::Error;
 use crate::events::watcher::{DeviceListener, Failed};
 #[cfg(feature = "rdmacm")]
-use crate::events::{CqEvents, CqListener, Subscription};
+use crate::events::CqEvents;
+use crate::events::{CqListener, Subscription};
 use crate::notifier;
 use crate::task::deferred::{self, Deferred, Defers};
 use crate::task::sync::{Mutex, MutexGuard};
