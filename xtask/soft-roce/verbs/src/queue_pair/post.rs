@@ -47,35 +47,44 @@ pub(super) unsafe fn receiver(
 ///
 /// The request is one that C's `ibv_post_send` takes.
 unsafe fn opcode(wr: &ibv_send_wr) -> Result<SendOpcode, Errno> {
-    // SAFETY: any bytes are valid for numbers.
-    let rdma = unsafe { wr.wr.rdma };
-    let remote = RemoteAddress {
-        address: rdma.remote_addr,
-        rkey: rdma.rkey,
+    // Parts that an opcode does not need may be uninitialized.
+    let remote = || {
+        // SAFETY: requests to write and to read have this part.
+        let rdma = unsafe { wr.wr.rdma };
+        RemoteAddress {
+            address: rdma.remote_addr,
+            rkey: rdma.rkey,
+        }
     };
-    // SAFETY: any bytes are valid for numbers.
-    let atomic = unsafe { wr.wr.atomic };
-    let atomic_remote = RemoteAddress {
-        address: atomic.remote_addr,
-        rkey: atomic.rkey,
+    let atomic = || {
+        // SAFETY: atomics have this part.
+        let atomic = unsafe { wr.wr.atomic };
+        let remote = RemoteAddress {
+            address: atomic.remote_addr,
+            rkey: atomic.rkey,
+        };
+        (remote, atomic.compare_add, atomic.swap)
     };
-    let key = u32::from_ne_bytes(wr.imm_data);
+    let key = || u32::from_ne_bytes(wr.imm_data);
     Ok(match wr.opcode {
-        0 => SendOpcode::Write(remote),
-        1 => SendOpcode::WriteWithImmediate(remote, wr.imm_data),
+        0 => SendOpcode::Write(remote()),
+        1 => SendOpcode::WriteWithImmediate(remote(), wr.imm_data),
         2 => SendOpcode::Send,
         3 => SendOpcode::SendWithImmediate(wr.imm_data),
-        4 => SendOpcode::Read(remote),
-        5 => SendOpcode::CompareSwap {
-            remote: atomic_remote,
-            compare: atomic.compare_add,
-            swap: atomic.swap,
-        },
-        6 => SendOpcode::FetchAdd {
-            remote: atomic_remote,
-            add: atomic.compare_add,
-        },
-        7 => SendOpcode::LocalInvalidate(key),
+        4 => SendOpcode::Read(remote()),
+        5 => {
+            let (remote, compare, swap) = atomic();
+            SendOpcode::CompareSwap {
+                remote,
+                compare,
+                swap,
+            }
+        }
+        6 => {
+            let (remote, add, _) = atomic();
+            SendOpcode::FetchAdd { remote, add }
+        }
+        7 => SendOpcode::LocalInvalidate(key()),
         8 => {
             let bind = &wr.bind_mw;
             // SAFETY: a request to bind has a window that is alive.
@@ -84,7 +93,7 @@ unsafe fn opcode(wr: &ibv_send_wr) -> Result<SendOpcode, Errno> {
             let binding = unsafe { binding(window.rkey, bind.rkey, &bind.bind_info) };
             SendOpcode::BindWindow(binding?)
         }
-        9 => SendOpcode::SendWithInvalidate(key),
+        9 => SendOpcode::SendWithInvalidate(key()),
         other => {
             let text = format_args!("soft-verbs has no work request with opcode {other}");
             later::line(Level::Warn, text);
