@@ -27,9 +27,9 @@ use verbs_channel::{BufferPool, DownReason, OwnedBuffer, TransportError};
 use super::wait_queue::Line;
 use crate::engine::destroying::Destroyed;
 use crate::error::Error;
-use crate::events::watcher::{DeviceListener, Failed};
 #[cfg(feature = "rdmacm")]
 use crate::events::CqEvents;
+use crate::events::watcher::{DeviceListener, Failed};
 use crate::events::{CqListener, Subscription};
 use crate::notifier;
 use crate::task::deferred::{self, Deferred, Defers};

@@ -10,8 +10,6 @@
     reason = "the library's objects live as long as the test, which alone has them"
 )]
 
-#[cfg(miri)]
-mod caught;
 mod chains;
 mod chains_random;
 mod channel;

@@ -1,4 +1,4 @@
-//! `cargo xtask miri`: unit, offline, driver and stream tests under Miri, which sees undefined behaviour.
+//! `cargo xtask miri`: tests and random programs under Miri, which sees undefined behaviour.
 
 use std::ffi::OsString;
 use std::panic::resume_unwind;
@@ -13,9 +13,9 @@ use crate::process::{self, succeeds};
 use crate::test::report::Report;
 
 const HELP: &str = "\
-Runs unit, offline, driver and stream tests of verbs-core, verbs-channel and verbs-async under Miri,
-with Stacked Borrows and with Tree Borrows, and those of soft-nic with the former. The device of these tests reads what is sent and
-writes what is received, so a buffer that is freed, moved or borrowed too early is found.
+Runs unit, offline, driver and stream tests of verbs-core, verbs-channel and verbs-async under Miri, and random programs
+on soft-verbs, with Stacked Borrows and with Tree Borrows; the tests of soft-nic with the former. The devices of these
+tests read what is sent and write what is received, so a buffer that is freed, moved or borrowed too early is found.
 
 Usage: cargo xtask miri [OPTION…] [FILTER]
 
@@ -47,7 +47,7 @@ const CARD: Programs = Programs {
     quick: &[],
 };
 
-const PROGRAMS: [Programs; 3] = [
+const PROGRAMS: [Programs; 4] = [
     Programs {
         args: &["--package=verbs-core", "--lib", "--test=offline"],
         quick: &["memory::", "post::", "receive::"],
@@ -74,9 +74,13 @@ const PROGRAMS: [Programs; 3] = [
         ],
         quick: &[],
     },
+    Programs {
+        args: &["--package=soft-verbs", "--test=random"],
+        quick: &["messages_arrive", "scopes_end"],
+    },
 ];
 
-/// Tests that break a promise on purpose, in verbs-core's offline tests.
+/// Tests that break a promise on purpose, in soft-verbs' tests of networks.
 const CAUGHT: [&str; 3] = [
     "caught::a_buffer_is_freed_while_it_is_posted",
     "caught::a_buffer_is_borrowed_while_it_is_posted",
@@ -193,7 +197,7 @@ fn caught(report: &mut Report, model: Model) -> Result<(), Error> {
     for test in CAUGHT {
         let step = report.start(test);
         let mut command = miri(model);
-        command.args(["--package=verbs-core", "--test=offline", "--"]);
+        command.args(["--package=soft-verbs", "--test=network", "--"]);
         command.args(["--ignored", "--exact", test]);
         let limit = Duration::from_secs(30 * 60);
         let quiet = process::quietly(&mut command, test, limit)?;

@@ -8,7 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::errno::{Errno, last};
 use crate::network::{Card, descriptors};
 
-/// Events that wait to be got. Its eventfd counts them, so that poll and epoll see whether there are any.
+/// Events that wait to be got. Its eventfd is written to for each, and emptied with the last, so that poll and epoll see
+/// whether there are any.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     descriptor: OwnedFd,
@@ -25,7 +26,7 @@ struct Waiting {
 impl EventQueue {
     pub(crate) fn new() -> Result<Self, Errno> {
         // SAFETY: no pointers.
-        let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
+        let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         if descriptor < 0 {
             return Err(last());
         }
@@ -92,7 +93,7 @@ impl EventQueue {
     fn take(&self) -> Option<(u32, usize)> {
         let mut waiting = self.lock();
         let event = waiting.pop_front()?;
-        self.uncount();
+        self.settle(&waiting);
         if let Some(unacknowledged) = event.unacknowledged {
             unacknowledged.add();
         }
@@ -102,18 +103,14 @@ impl EventQueue {
 
     /// Forgets the events of an object that has ended.
     pub(crate) fn forget(&self, object: usize) {
-        self.lock().retain(|event| {
-            let is_other = event.object != object || event.unacknowledged.is_none();
-            if !is_other {
-                self.uncount();
-            }
-            is_other
-        });
+        let mut waiting = self.lock();
+        waiting.retain(|event| event.object != object || event.unacknowledged.is_none());
+        self.settle(&waiting);
     }
 
-    /// Makes the descriptor count one event less. It counts one at least, but a program may have read it.
-    fn uncount(&self) {
-        if self.wait(0) == Ok(true) {
+    /// Empties the descriptor if no event waits. A program may have done so before.
+    fn settle(&self, waiting: &VecDeque<Waiting>) {
+        if waiting.is_empty() && self.wait(0) == Ok(true) {
             let mut count = 0_u64;
             // SAFETY: room for eight bytes.
             unsafe { libc::read(self.descriptor(), (&raw mut count).cast(), 8) };

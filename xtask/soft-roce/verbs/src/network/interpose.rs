@@ -5,6 +5,8 @@
 //! getting random bytes. On all other threads they are the kernel's, by its system calls, or the C library's clock. They
 //! do not allocate, and take no lock that could be held by the same thread: they run before `main`, in signal handlers,
 //! and while threads end.
+//!
+//! Miri has functions of its own in their place, but for `poll`: there, clocks and random bytes are the system's.
 #![expect(unsafe_code, reason = "stands in for functions of the C library")]
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
@@ -42,6 +44,9 @@ static LIBRARY_CLOCK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// Looks for the C library's clock: where that is allowed, which it may not be in a signal handler.
 pub(super) fn find_clock() {
+    if cfg!(miri) {
+        return;
+    }
     // SAFETY: the name ends with a zero.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"clock_gettime".as_ptr()) };
     if found.addr() != (clock_gettime as *const c_void).addr() {
@@ -56,6 +61,10 @@ pub(super) fn find_clock() {
 /// There is room for the time.
 unsafe fn real_clock(clock: clockid_t, time: *mut timespec) -> c_int {
     type Function = unsafe extern "C" fn(clockid_t, *mut timespec) -> c_int;
+    if cfg!(miri) {
+        // SAFETY: the caller has room for the time. The function is Miri's, as this program has none of the name.
+        return unsafe { libc::clock_gettime(clock, time) };
+    }
     let library = LIBRARY_CLOCK.load(Ordering::Relaxed);
     if library.is_null() {
         // SAFETY: the kernel checks the pointer.
@@ -113,6 +122,7 @@ pub(super) fn is_readable(descriptor: RawFd) -> bool {
 }
 
 /// Polls descriptors, by the kernel's time.
+#[cfg(not(miri))]
 fn real_poll(entries: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
     let nanos = u64::try_from(millis).map(Duration::from_millis);
     let mut time = nanos.map(spec);
@@ -120,6 +130,27 @@ fn real_poll(entries: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
     let mask = ptr::null::<libc::sigset_t>();
     // SAFETY: the kernel checks the pointer to the entries, and has the time by a local.
     int(unsafe { libc::syscall(libc::SYS_ppoll, entries, count, time, mask, 8_usize) })
+}
+
+/// The same for Miri, which has sets of descriptors only, and for one descriptor.
+#[cfg(miri)]
+fn real_poll(entry: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
+    assert_eq!(count, 1, "one descriptor is polled at a time");
+    // SAFETY: no pointers.
+    let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    // SAFETY: `poll`'s caller, or this module, has one entry.
+    let entry = unsafe { &mut *entry };
+    let events = (libc::EPOLLIN | libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLET).cast_unsigned();
+    let mut event = libc::epoll_event { events, u64: 0 };
+    // SAFETY: a local.
+    let added = unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, entry.fd, &raw mut event) };
+    assert_eq!(added, 0, "the descriptor is open");
+    // SAFETY: a local, which is one event long.
+    let ready = unsafe { libc::epoll_wait(set, &raw mut event, 1, millis) };
+    entry.revents = if ready == 1 { libc::POLLIN } else { 0 };
+    // SAFETY: the descriptor is this function's own.
+    unsafe { libc::close(set) };
+    ready
 }
 
 /// Lets virtual time pass until then.
@@ -133,7 +164,7 @@ fn int(result: c_long) -> c_int {
     c_int::try_from(result).unwrap_or(-1)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int {
     if clock == libc::CLOCK_MONOTONIC
         && !time.is_null()
@@ -147,7 +178,7 @@ unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_i
     unsafe { real_clock(clock, time) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 unsafe extern "C" fn nanosleep(time: *const timespec, left: *mut timespec) -> c_int {
     // SAFETY: this caller's promises are those of the other function.
     let errno = unsafe { clock_nanosleep(libc::CLOCK_REALTIME, 0, time, left) };
@@ -158,7 +189,7 @@ unsafe extern "C" fn nanosleep(time: *const timespec, left: *mut timespec) -> c_
 }
 
 /// Returns an errno.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 unsafe extern "C" fn clock_nanosleep(
     clock: clockid_t,
     flags: c_int,
@@ -206,7 +237,7 @@ unsafe extern "C" fn poll(entries: *mut pollfd, count: nfds_t, millis: c_int) ->
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 unsafe extern "C" fn getrandom(buffer: *mut c_void, length: size_t, flags: c_uint) -> ssize_t {
     let mut done = 0;
     while done < length

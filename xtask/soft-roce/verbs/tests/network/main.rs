@@ -1,6 +1,8 @@
 //! Networks that a seed decides, and channels on them.
 #![cfg(test)]
 
+#[cfg(miri)]
+mod caught;
 mod ends;
 mod faults;
 mod repeatable;

@@ -51,11 +51,13 @@ fn messages_of_a_group_come_out_once_in_the_order_of_their_channel() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no sets of sets of descriptors")]
 fn async_operations_end_once_whatever_is_dropped_and_wake_their_tasks() {
     programs("async_operations", 200, channels::run);
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no sets of sets of descriptors")]
 fn streams_read_what_was_written_and_then_its_end() {
     programs("streams", 200, streams::run);
 }
