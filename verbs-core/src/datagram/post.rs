@@ -15,11 +15,11 @@ use crate::error::PostError;
 use crate::error::post_error::{Queue, accepted};
 use crate::queue_pair::post::{receive_refused, send_refused};
 use crate::queue_pair::post_chain::receive_chain_refused;
+#[cfg(debug_assertions)]
+use crate::work_request::chain::check_domain;
 use crate::work_request::chain::post::post_part;
 #[cfg(debug_assertions)]
-use crate::work_request::{
-    DatagramWorkRequest, ReceiveWorkRequest, RequestChain, WorkRequest, check_domain,
-};
+use crate::work_request::{DatagramWorkRequest, ReceiveWorkRequest, RequestChain, WorkRequest};
 
 impl DatagramQueuePair {
     /// Posts datagrams: one, or a chain of them.

@@ -13,9 +13,11 @@ use crate::codes::macros::man;
 use crate::error::PostError;
 use crate::error::post_error::{Queue, Reason, accepted, position, reason};
 #[cfg(debug_assertions)]
+use crate::work_request::chain::check_domain;
+#[cfg(debug_assertions)]
 use crate::work_request::{
     AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WorkRequest,
-    WriteWorkRequest, check_domain,
+    WriteWorkRequest,
 };
 
 impl<R> QueuePair<R> {

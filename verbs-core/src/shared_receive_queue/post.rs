@@ -13,9 +13,11 @@ use super::SharedReceiveQueue;
 use crate::codes::macros::man;
 use crate::error::PostError;
 use crate::error::post_error::{Queue, accepted, position, reason};
+#[cfg(debug_assertions)]
+use crate::work_request::chain::check_domain;
 use crate::work_request::chain::post::{post_part, received};
 #[cfg(debug_assertions)]
-use crate::work_request::{Block, ReceiveWorkRequest, RequestChain, check_domain};
+use crate::work_request::{Block, ReceiveWorkRequest, RequestChain};
 
 impl SharedReceiveQueue {
     /// Posts receives: one, or a chain of them.

@@ -10,7 +10,6 @@
 
 mod atomic;
 pub(crate) mod chain;
-pub(crate) mod check_domain;
 mod datagram;
 mod rdma;
 mod receive;

@@ -7,14 +7,14 @@ use std::{mem, ptr};
 
 use verbs_sys::{ibv_recv_wr, ibv_send_wr};
 
+#[cfg(debug_assertions)]
+use super::check_domain;
 use crate::domain::ProtectionDomain;
 use crate::error::PostError;
 use crate::error::post_error::{Queue, Reason, accepted};
 use crate::memory::indices;
 #[cfg(debug_assertions)]
-use crate::work_request::{
-    Block, ChainRequest, ReceiveWorkRequest, RequestChain, WorkRequest, check_domain,
-};
+use crate::work_request::{Block, ChainRequest, ReceiveWorkRequest, RequestChain, WorkRequest};
 
 /// Posts a range of a chain by `post`, which gets the first request and the place for `bad_wr`;
 /// `refused` finds out why it failed.

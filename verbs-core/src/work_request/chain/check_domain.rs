@@ -1,11 +1,11 @@
 //! In debug builds: rejects requests whose memory is registered in another protection domain.
 #![expect(unsafe_code, reason = "reads requests as C does")]
 
-use super::{INLINE, Linked};
 use crate::domain::ProtectionDomain;
 use crate::error::PostError;
 use crate::error::post_error::Queue;
 use crate::memory::is_of_another;
+use crate::work_request::{INLINE, Linked};
 
 /// Checks requests that are about to be posted to a queue of this domain.
 ///
