@@ -1,4 +1,4 @@
-//! The rule for a crate's layers: no circle of files that import one another.
+//! The rule for a crate's layers: no circle of files, or of folders, that import one another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,7 +11,8 @@ const CRATES: [&str; 3] = ["verbs-core", "verbs-channel", "verbs-async"];
 /// A module or an item: its segments from the crate's root.
 type Place = Vec<String>;
 
-/// Every circle of files, at the first of its files.
+/// Every circle in a folder, of its files and of the folders in it, at the first. A circle of files of different folders
+/// is one of folders.
 pub(super) fn circles(sources: &[Source]) -> Vec<(&Source, Finding)> {
     let of_crate = |name: &&str| circles_below(sources, &Path::new(name).join("src"));
     CRATES.iter().flat_map(of_crate).collect()
@@ -29,33 +30,59 @@ fn circles_below<'s>(sources: &'s [Source], src: &Path) -> Vec<(&'s Source, Find
         .flat_map(|(place, module)| module.tests.iter().map(|test| child(place, test)))
         .collect();
     modules.retain(|place, _| !tests.iter().any(|test| place.starts_with(test)));
-    let arrows: BTreeMap<&Place, BTreeSet<&Place>> = modules
+    let arrows: Vec<(&Place, &Place)> = modules
         .iter()
-        .map(|(place, module)| (place, imported(place, module, &modules)))
+        .flat_map(|(place, module)| {
+            let imported = imported(place, module, &modules);
+            imported.into_iter().map(move |to| (place, to))
+        })
         .collect();
-    let reached: BTreeMap<&Place, BTreeSet<&Place>> = arrows
+    let folders = modules
         .keys()
-        .map(|from| (*from, reached(from, &arrows)))
-        .collect();
-    let mut seen = BTreeSet::new();
+        .filter_map(|place| Some(place.split_last()?.1));
+    let folders: BTreeSet<&[String]> = folders.collect();
     let mut found = Vec::new();
-    for (place, from_here) in &reached {
-        let is_mutual = |other: &&&Place| reached[**other].contains(place);
-        let circle: Vec<&Place> = from_here.iter().filter(is_mutual).copied().collect();
-        if circle.len() > 1 && !seen.contains(place) {
-            let names: Vec<String> = circle.iter().map(|place| place.join("::")).collect();
-            let message = format!("these files import one another: {}", names.join(", "));
-            seen.extend(circle);
-            let (line, rule) = (0, "circle");
-            let finding = Finding {
-                line,
-                rule,
-                message,
+    for folder in folders {
+        let mut rooms: BTreeMap<&[String], BTreeSet<&[String]>> = BTreeMap::new();
+        let arrows = arrows
+            .iter()
+            .filter_map(|(from, to)| Some((room(folder, from)?, room(folder, to)?)));
+        for (from, to) in arrows.filter(|(from, to)| from != to) {
+            rooms.entry(from).or_default().insert(to);
+        }
+        let reached: BTreeMap<&[String], BTreeSet<&[String]>> = rooms
+            .keys()
+            .map(|from| (*from, reached(from, &rooms)))
+            .collect();
+        let mut seen = BTreeSet::new();
+        for (place, from_here) in &reached {
+            let is_mutual = |other: &&&[String]| {
+                reached
+                    .get(**other)
+                    .is_some_and(|back| back.contains(place))
             };
-            found.push((modules[*place].source, finding));
+            let circle: Vec<&[String]> = from_here.iter().filter(is_mutual).copied().collect();
+            if circle.len() > 1 && !seen.contains(place) {
+                let names: Vec<String> = circle.iter().map(|place| place.join("::")).collect();
+                let message = format!("these import one another: {}", names.join(", "));
+                seen.extend(circle);
+                let (line, rule) = (0, "circle");
+                let finding = Finding {
+                    line,
+                    rule,
+                    message,
+                };
+                found.push((modules[*place].source, finding));
+            }
         }
     }
     found
+}
+
+/// The file or folder of a folder that a place is in; the folder's own place if it is its `mod.rs`.
+fn room<'p>(folder: &[String], place: &'p Place) -> Option<&'p [String]> {
+    let len = place.len().min(folder.len() + 1);
+    place.starts_with(folder).then(|| &place[..len])
 }
 
 /// The imports of a file.
@@ -145,13 +172,13 @@ fn definer<'m>(
     Some(file)
 }
 
-/// All files that can be reached by imports.
+/// All that can be reached by imports.
 fn reached<'m>(
-    from: &'m Place,
-    arrows: &BTreeMap<&'m Place, BTreeSet<&'m Place>>,
-) -> BTreeSet<&'m Place> {
+    from: &[String],
+    arrows: &BTreeMap<&'m [String], BTreeSet<&'m [String]>>,
+) -> BTreeSet<&'m [String]> {
     let mut reached = BTreeSet::new();
-    let mut next: Vec<&Place> = arrows[from].iter().copied().collect();
+    let mut next: Vec<&[String]> = arrows[from].iter().copied().collect();
     while let Some(place) = next.pop() {
         if reached.insert(place) {
             next.extend(arrows.get(place).into_iter().flatten());
@@ -266,10 +293,21 @@ mod tests {
             ("a/inner.rs", "use crate::b::B;\npub struct A(B);\n"),
             ("b.rs", "use crate::A;\npub struct B(Box<A>);\n"),
         ];
-        assert_eq!(
-            found(&files),
-            ["these files import one another: a::inner, b"]
-        );
+        assert_eq!(found(&files), ["these import one another: a, b"]);
+    }
+
+    /// No file of these imports one that imports it.
+    #[test]
+    fn a_circle_of_folders_is_found() {
+        let files = [
+            ("lib.rs", "mod a;\nmod b;\n"),
+            ("a/mod.rs", "mod upper;\nmod lower;\n"),
+            ("a/upper.rs", "use crate::b::inner::B;\npub struct A(B);\n"),
+            ("a/lower.rs", "pub struct C;\n"),
+            ("b/mod.rs", "pub(crate) mod inner;\n"),
+            ("b/inner.rs", "use crate::a::lower::C;\npub struct B(C);\n"),
+        ];
+        assert_eq!(found(&files), ["these import one another: a, b"]);
     }
 
     #[test]
@@ -300,6 +338,6 @@ mod tests {
             ("a/mod.rs", "mod b;\nuse b::B;\npub struct A(B);\n"),
             ("a/b.rs", "use super::A;\npub struct B(Box<A>);\n"),
         ];
-        assert_eq!(found(&files), ["these files import one another: a, a::b"]);
+        assert_eq!(found(&files), ["these import one another: a, a::b"]);
     }
 }

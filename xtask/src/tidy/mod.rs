@@ -30,7 +30,7 @@ The rules, by the names that exceptions use:
   first-line  a Rust file's first line is a `//!` sentence
   length      no Rust file is longer than 500 lines
   border      no `#[path]` leads into another package
-  circle      no files of a library import one another in a circle
+  circle      no files or folders of a library import one another in a circle
   alias       a verb that verbs-core calls is the `doc(alias)` of some item
   words       docs and comments have none of the phrases in `tidy/prose.rs`
   machine     no path of one machine, no issue by its number
