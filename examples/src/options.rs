@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use verbs_channel::{Channel, ChannelBuilder};
+use verbs_channel::{Channel, ChannelConfig};
 use verbs_core::ProtectionDomain;
 
 use crate::tcp::cannot_connect;
@@ -42,10 +42,12 @@ pub struct Common {
 
 impl Common {
     /// Channels on the port and with the GID that were asked for.
-    pub fn channels(&self, pd: &ProtectionDomain) -> ChannelBuilder {
+    #[must_use]
+    pub fn channels(&self, pd: &ProtectionDomain) -> ChannelConfig {
         Channel::builder(pd)
             .port_num(self.ib_port)
             .gid_index(self.gid_idx)
+            .config()
     }
 
     /// How long the peer may be silent.

@@ -308,11 +308,8 @@ fn group_of(
     pd: &ProtectionDomain,
     in_flight: Option<u32>,
 ) -> Result<ChannelGroup, Box<dyn Error>> {
-    let mut builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
-    if let Some(total) = in_flight {
-        builder = builder.in_flight(total);
-    }
-    let mut group = builder.group(channels)?;
+    let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
+    let mut group = builder.in_flight(in_flight).group(channels)?;
     for _ in 0..channels {
         let member = group.prepare()?;
         let itself = member.endpoint();

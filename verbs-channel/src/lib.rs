@@ -83,7 +83,7 @@
 //! that manage the buffers themselves. [`post_chain_unpolled`](Channel::post_chain_unpolled) posts
 //! chains that such a layer has built.
 //!
-//! The channels of a group can share their receives: [`ChannelBuilder::shared_receives`]. Messages then
+//! The channels of a group can share their receives: [`ChannelConfig::shared_receives`]. Messages then
 //! come out of the group, each with the id of its channel, and the memory for them does not grow with
 //! the number of channels.
 //!
@@ -146,7 +146,7 @@
 //!
 //! Waits and polls check the peers about every 10 ms, also while they keep finding completions, or every 100 ms if the
 //! wait [sleeps](PollStrategy::Notify). When a peer has ended, sends in flight have up to 20 ms more to complete. The death
-//! of a host is noticed within the channel's [`peer_timeout`](ChannelBuilder::peer_timeout), 10 s
+//! of a host is noticed within the channel's [`peer_timeout`](ChannelConfig::peer_timeout), 10 s
 //! unless set.
 //!
 //! - To leave cleanly, [close](Channel::close) the channel, or wait for your sends and drop it: the peer
@@ -271,10 +271,12 @@ mod waiting;
 pub use buffer::{
     BufferPool, OwnedBuffer, PoolBuffer, Shareable, SharedMemory, SharedSlice, TakeWhenFree,
 };
-pub use channel::{Channel, ChannelBuilder, Hold, InGroup, Owned, PollingScope, ScopedPendingWork};
+pub use channel::{
+    Channel, ChannelBuilder, ChannelConfig, Hold, InGroup, Owned, PollingScope, ScopedPendingWork,
+};
 pub use channel_id::ChannelId;
 pub use connect::{Connected, CreateChannel, DatagramListener, PreparedChannel, refuse};
-pub use datagrams::{Datagram, DatagramFailure, Datagrams, DatagramsBuilder};
+pub use datagrams::{Datagram, DatagramFailure, Datagrams, DatagramsBuilder, DatagramsConfig};
 #[doc(inline)]
 pub use engine::{
     Completed, ConnectedMember, Message, Ticket, Transfer, TransferError, TransferOutcome,
@@ -282,7 +284,7 @@ pub use engine::{
 pub use error::{
     CloseError, DownReason, Error, Queue, RejectReason, Result, ScopeError, TransportError,
 };
-pub use group::{ChannelGroup, Preparer, SharedReceivesBuilder};
+pub use group::{ChannelGroup, Preparer, SharedReceivesConfig};
 pub use immediates::{ImmediateCounter, ImmediateCounters, Reached, Recorded};
 pub use registration_cache::{
     CacheRoom, CachedMemory, RegistrationCache, RegistrationCacheBuilder,

@@ -91,7 +91,7 @@
 //!    instead. Then only its sends are flushed.
 //!
 //! A [`SharedReceiveQueue`] holds receives for many queue pairs, so memory for messages is needed
-//! once, not for each peer. A [`QueuePair`] that is [built on one](QueuePairBuilder::srq) has no
+//! once, not for each peer. A [`QueuePair`] that is [built on one](QueuePairConfig::srq) has no
 //! `post_receive`.
 //!
 //! Datagrams need no connection: see [`DatagramQueuePair`].

@@ -83,14 +83,12 @@ impl Options {
         channels: u32,
     ) -> Result<AsyncGroup, Failure> {
         let pd = device.alloc_pd()?;
-        let builder = self
-            .common
-            .channels(&pd)
-            .max_send_wr(MAX_WINDOW)
-            .max_recv_wr(MAX_WINDOW)
-            // A client's first messages may come before the server's receives are posted.
-            .min_rnr_timer(MinRnrTimer::new(1)?);
-        let group = AsyncGroup::new(builder, channels, events);
+        let mut config = self.common.channels(&pd);
+        config.max_send_wr = MAX_WINDOW;
+        config.max_recv_wr = MAX_WINDOW;
+        // A client's first messages may come before the server's receives are posted.
+        config.min_rnr_timer = MinRnrTimer::new(1)?;
+        let group = AsyncGroup::new(config, channels, events);
         let group = group.context(|| format!("cannot have {channels} connections at once"))?;
         group.set_busy_poll(std::time::Duration::from_micros(self.busy_poll));
         Ok(group)

@@ -327,7 +327,7 @@ impl AsyncChannel {
     /// backlog are rejected.
     ///
     /// The operations in flight end when the device has flushed them. If the peer of this channel or another of the group
-    /// is watched, the device has the [drain timeout](verbs_channel::ChannelBuilder::drain_timeout) for that. After it,
+    /// is watched, the device has the [drain timeout](verbs_channel::ChannelConfig::drain_timeout) for that. After it,
     /// the queue pair is destroyed.
     pub fn shut_down(&self) {
         let at = self.at;

@@ -166,7 +166,7 @@ impl AsyncTransfer {
     /// for every eighth post, so the last seven posts may be late. The channels
     /// that still have operations of the set in flight are aborted, with all that is in flight on them: each
     /// queue pair is moved to `ERR`, and destroyed if it is not flushed within the
-    /// [drain timeout](verbs_channel::ChannelBuilder::drain_timeout). So this returns within the
+    /// [drain timeout](verbs_channel::ChannelConfig::drain_timeout). So this returns within the
     /// sum of `timeout`, seven posts, the drain timeout, and the time that `ibv_destroy_qp` takes, on helper
     /// threads. With a timeout of zero it begins none, and aborts those that an earlier call has begun and
     /// that have not completed yet. The other channels of the group are not affected.

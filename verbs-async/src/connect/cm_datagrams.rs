@@ -45,7 +45,7 @@ use crate::threads::drop_on_thread::Elsewhere;
 ///
 /// // or create_tokio, create_async_io
 /// let events = CqEvents::create_thread(pd.context())?;
-/// let datagrams = AsyncDatagrams::create(&Datagrams::builder(&pd).qkey(QKey::RDMA_UDP), &events)?;
+/// let datagrams = AsyncDatagrams::create(Datagrams::builder(&pd).qkey(QKey::RDMA_UDP), &events)?;
 /// let listener = rdmacm::DatagramListener::bind("0.0.0.0:7174".parse()?, 128)?;
 /// let mut listener = CmDatagramListener::new(listener, &events)?;
 /// loop {

@@ -48,7 +48,7 @@ use crate::task::wake;
 /// use verbs_async::verbs_channel::Datagrams;
 /// use verbs_async::{AsyncDatagrams, ErrorChain};
 ///
-/// let datagrams = AsyncDatagrams::create_tokio(&Datagrams::builder(group.pd()))?;
+/// let datagrams = AsyncDatagrams::create_tokio(Datagrams::builder(group.pd()))?;
 /// std::fs::write("/shared/server", datagrams.endpoint().to_bytes())?;
 /// let mut listener = group.listen_over_datagrams_tokio(datagrams, b"welcome").await?;
 /// loop {

@@ -50,7 +50,7 @@ impl AsyncGroup {
     ///     group: &AsyncGroup,
     ///     server: &DatagramEndpoint,
     /// ) -> verbs_async::Result<AsyncChannel> {
-    ///     let datagrams = AsyncDatagrams::create_tokio(&Datagrams::builder(group.pd()))?;
+    ///     let datagrams = AsyncDatagrams::create_tokio(Datagrams::builder(group.pd()))?;
     ///     let timeout = Duration::from_secs(5);
     ///     let connected = group.connect_over_datagrams_tokio(&datagrams, server, timeout, b"");
     ///     let (channel, _) = connected.await?;

@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 use verbs_channel::verbs_core::{
     AddressHandle, AhAttr, DatagramEndpoint, Process, ProtectionDomain, Rejected,
 };
-use verbs_channel::{Datagram, DatagramFailure, DatagramsBuilder, DownReason, OwnedBuffer};
+use verbs_channel::{Datagram, DatagramFailure, DatagramsConfig, DownReason, OwnedBuffer};
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::{RejectReason, TransportError};
 
@@ -49,8 +49,8 @@ use state::{Awaited, End, Shared, State};
 ///
 /// let pd = Context::first_active()?.alloc_pd()?;
 /// // or create_tokio, create_async_io
-/// let left = AsyncDatagrams::create_thread(&Datagrams::builder(&pd))?;
-/// let right = AsyncDatagrams::create_thread(&Datagrams::builder(&pd))?;
+/// let left = AsyncDatagrams::create_thread(Datagrams::builder(&pd))?;
+/// let right = AsyncDatagrams::create_thread(Datagrams::builder(&pd))?;
 ///
 /// let pool = BufferPool::new(&pd, 1024, 16)?;
 /// let hello = pool.take_with(b"hello")?.ok_or("the pool is empty")?;
@@ -83,9 +83,10 @@ impl AsyncDatagrams {
     ///
     /// # Errors
     ///
-    /// Those of [`DatagramsBuilder::build`].
-    pub fn create(builder: &DatagramsBuilder, events: &CqEvents) -> Result<Self> {
-        let engine = builder
+    /// Those of [`DatagramsConfig::build`].
+    pub fn create(config: impl Into<DatagramsConfig>, events: &CqEvents) -> Result<Self> {
+        let config = config.into();
+        let engine = config
             .engine(Some(events.channel()))
             .map_err(Error::Channel)?;
         // SAFETY: the clone is only armed and compared, in `Subscription`.
@@ -96,7 +97,7 @@ impl AsyncDatagrams {
             Shared {
                 process: Process::current(),
                 pool: engine.receive_pool().clone(),
-                pd: builder.pd().clone(),
+                pd: config.pd().clone(),
                 endpoint: engine.endpoint(),
                 #[cfg(feature = "rdmacm")]
                 port_num: engine.port_num(),
@@ -118,8 +119,10 @@ impl AsyncDatagrams {
     ///
     /// Those of [`create`](Self::create) and [`CqEvents::create_tokio`].
     #[cfg(feature = "tokio")]
-    pub fn create_tokio(builder: &DatagramsBuilder) -> Result<Self> {
-        Self::create(builder, &CqEvents::create_tokio(builder.pd().context())?)
+    pub fn create_tokio(config: impl Into<DatagramsConfig>) -> Result<Self> {
+        let config = config.into();
+        let events = CqEvents::create_tokio(config.pd().context())?;
+        Self::create(config, &events)
     }
 
     /// Needs the feature `async-io`. Creates an endpoint with a notifier of async-io, for smol and any
@@ -129,8 +132,10 @@ impl AsyncDatagrams {
     ///
     /// Those of [`create`](Self::create) and [`CqEvents::create_async_io`].
     #[cfg(feature = "async-io")]
-    pub fn create_async_io(builder: &DatagramsBuilder) -> Result<Self> {
-        Self::create(builder, &CqEvents::create_async_io(builder.pd().context())?)
+    pub fn create_async_io(config: impl Into<DatagramsConfig>) -> Result<Self> {
+        let config = config.into();
+        let events = CqEvents::create_async_io(config.pd().context())?;
+        Self::create(config, &events)
     }
 
     /// Creates an endpoint with a thread of this crate, for any executor.
@@ -138,8 +143,10 @@ impl AsyncDatagrams {
     /// # Errors
     ///
     /// Those of [`create`](Self::create) and [`CqEvents::create_thread`].
-    pub fn create_thread(builder: &DatagramsBuilder) -> Result<Self> {
-        Self::create(builder, &CqEvents::create_thread(builder.pd().context())?)
+    pub fn create_thread(config: impl Into<DatagramsConfig>) -> Result<Self> {
+        let config = config.into();
+        let events = CqEvents::create_thread(config.pd().context())?;
+        Self::create(config, &events)
     }
 
     pub(crate) fn device_listener(&self) -> Weak<dyn DeviceListener> {

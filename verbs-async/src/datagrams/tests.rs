@@ -32,7 +32,7 @@ fn check(test: impl FnOnce(&AsyncDatagrams)) {
         let pd = context.alloc_pd().unwrap();
         let events = CqEvents::create_thread(&context).unwrap();
         let builder = Datagrams::builder(&pd).qkey(QKey::RDMA_UDP);
-        test(&AsyncDatagrams::create(&builder, &events).unwrap());
+        test(&AsyncDatagrams::create(builder, &events).unwrap());
     }
     assert!(until(LONG, || alive() == 0));
     fake_librdmacm::assert_all_is_well();

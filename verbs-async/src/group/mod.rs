@@ -20,7 +20,7 @@ use std::time::Duration;
 use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
 use verbs_channel::{
-    ChannelBuilder, ConnectedMember, DownReason, PreparedChannel, Preparer, Rejected,
+    ChannelConfig, ConnectedMember, DownReason, PreparedChannel, Preparer, Rejected,
 };
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::{ChannelGroup, TransportError};
@@ -52,7 +52,7 @@ pub struct AsyncGroup {
 impl AsyncGroup {
     /// Creates a group of at most `max_channels` channels.
     ///
-    /// `channels` are the settings of the channels: a builder, or a reference to one. Its `timeout` and
+    /// `channels` are the settings of the channels: a builder, or a configuration, by value or by reference. Its `timeout` and
     /// `strategy` have no effect here.
     ///
     /// The completion queue raises its events on the completion channel of `events`, which other
@@ -72,9 +72,9 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// Those of [`ChannelBuilder::group`].
+    /// Those of [`ChannelConfig::group`].
     pub fn new(
-        channels: impl Into<ChannelBuilder>,
+        channels: impl Into<ChannelConfig>,
         max_channels: u32,
         events: &CqEvents,
     ) -> Result<Self> {

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
-use verbs_channel::{BufferPool, Message, SharedReceivesBuilder, TakeWhenFree};
+use verbs_channel::{BufferPool, Message, SharedReceivesConfig, TakeWhenFree};
 
 use super::AsyncGroup;
 use crate::engine::SharedEngine;
@@ -65,7 +65,7 @@ pub struct SharedMessages {
 
 impl AsyncGroup {
     /// Creates a group of at most `max_channels` channels that share their receives, and returns their
-    /// messages: see [`ChannelBuilder::shared_receives`] and [`ChannelBuilder::shared_immediates`].
+    /// messages: see [`ChannelConfig::shared_receives`] and [`ChannelConfig::shared_immediates`].
     ///
     /// Its channels do not post receives: [`receive`](crate::AsyncChannel::receive) and
     /// [`incoming`](crate::AsyncChannel::incoming) are rejected with
@@ -73,13 +73,13 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// Those of [`SharedReceivesBuilder::group`].
+    /// Those of [`SharedReceivesConfig::group`].
     ///
-    /// [`ChannelBuilder::shared_receives`]: verbs_channel::ChannelBuilder::shared_receives
-    /// [`ChannelBuilder::shared_immediates`]: verbs_channel::ChannelBuilder::shared_immediates
+    /// [`ChannelConfig::shared_receives`]: verbs_channel::ChannelConfig::shared_receives
+    /// [`ChannelConfig::shared_immediates`]: verbs_channel::ChannelConfig::shared_immediates
     #[doc(alias = "ibv_create_srq")]
     pub fn with_shared_receives(
-        receives: &SharedReceivesBuilder,
+        receives: &SharedReceivesConfig,
         max_channels: u32,
         events: &CqEvents,
     ) -> Result<(Self, SharedMessages)> {

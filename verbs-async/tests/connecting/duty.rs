@@ -199,7 +199,7 @@ fn thread_that_polls_a_datagram_endpoint_leaves_endless_waking_to_helper_threads
         let bench = Bench::new();
         let pd = bench.context.alloc_pd().unwrap();
         let builder = Datagrams::builder(&pd).max_send_wr(4);
-        let datagrams = AsyncDatagrams::create(&builder, &bench.events).unwrap();
+        let datagrams = AsyncDatagrams::create(builder, &bench.events).unwrap();
         let pool = BufferPool::new(&pd, 8, 4).unwrap();
         let gid: Gid = "::ffff:10.0.0.9".parse().unwrap();
         let peer = DatagramEndpoint::builder(0x77, QKey::MAX).gid(gid);

@@ -44,7 +44,7 @@ impl Wire {
         let pd = bench.context.alloc_pd().unwrap();
         let group = AsyncGroup::new(Channel::builder(&pd), max_channels, &bench.events).unwrap();
         let builder = Datagrams::builder(&pd).max_recv_wr(8);
-        let datagrams = AsyncDatagrams::create(&builder, &bench.events).unwrap();
+        let datagrams = AsyncDatagrams::create(builder, &bench.events).unwrap();
         Self {
             bench,
             group,

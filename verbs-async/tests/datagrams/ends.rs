@@ -260,7 +260,7 @@ fn joinable() -> (Bench, ProtectionDomain, AsyncDatagrams) {
         manager.joins = true;
     });
     let builder = Datagrams::builder(&pd).qkey(QKey::RDMA_UDP);
-    let datagrams = AsyncDatagrams::create(&builder, &bench.events).unwrap();
+    let datagrams = AsyncDatagrams::create(builder, &bench.events).unwrap();
     (bench, pd, datagrams)
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn peer() -> DatagramEndpoint {
 pub(crate) fn endpoint(bench: &Bench) -> (ProtectionDomain, AsyncDatagrams) {
     let pd = bench.context.alloc_pd().unwrap();
     let builder = Datagrams::builder(&pd).max_send_wr(1).max_recv_wr(2);
-    let datagrams = AsyncDatagrams::create(&builder, &bench.events).unwrap();
+    let datagrams = AsyncDatagrams::create(builder, &bench.events).unwrap();
     (pd, datagrams)
 }
 
@@ -362,7 +362,7 @@ fn flush_is_ready_when_the_last_block_is_free() {
     let bench = Bench::new();
     let pd = bench.context.alloc_pd().unwrap();
     let builder = Datagrams::builder(&pd).max_send_wr(2);
-    let datagrams = AsyncDatagrams::create(&builder, &bench.events).unwrap();
+    let datagrams = AsyncDatagrams::create(builder, &bench.events).unwrap();
     let pool = BufferPool::new(&pd, 64, 2).unwrap();
     let peer = peer();
     for _ in 0..2 {
@@ -399,7 +399,7 @@ fn endpoint_without_room_is_an_error_and_no_wait() {
     let bench = Bench::new();
     let pd = bench.context.alloc_pd().unwrap();
     let builder = Datagrams::builder(&pd).max_send_wr(0).max_recv_wr(0);
-    let datagrams = AsyncDatagrams::create(&builder, &bench.events).unwrap();
+    let datagrams = AsyncDatagrams::create(builder, &bench.events).unwrap();
     let reason = |error| match error {
         Error::Rejected(reason) => reason,
         error => panic!("{error}"),
@@ -409,6 +409,6 @@ fn endpoint_without_room_is_an_error_and_no_wait() {
     assert_eq!(reason(rejected.into_error()), send);
     let receive = RejectReason::NoCapacity(Queue::Receive);
     assert_eq!(reason(now(datagrams.receive_from()).unwrap_err()), receive);
-    drop((datagrams, builder, pd, bench));
+    drop((datagrams, pd, bench));
     assert_all_ends();
 }

@@ -26,8 +26,8 @@ fn questions_are_answered_in_their_order() {
     let _test = begin!(iwarp lacks "datagrams");
     runtime().block_on(async {
         let [here, there] = domains();
-        let asks = AsyncDatagrams::create_tokio(&Datagrams::builder(&here).max_send_wr(4));
-        let answers = AsyncDatagrams::create_thread(&Datagrams::builder(&there).max_send_wr(4));
+        let asks = AsyncDatagrams::create_tokio(Datagrams::builder(&here).max_send_wr(4));
+        let answers = AsyncDatagrams::create_thread(Datagrams::builder(&there).max_send_wr(4));
         let (asks, answers) = (asks.unwrap(), answers.unwrap());
         let pool = BufferPool::new(&here, 64, 8).unwrap();
         let server = answers.endpoint();
@@ -84,7 +84,7 @@ fn async_client_connects_over_datagrams_to_a_blocking_server() {
     runtime.block_on(async {
         let events = CqEvents::create_tokio(here.context()).unwrap();
         let group = AsyncGroup::new(Channel::builder(&here), 1, &events).unwrap();
-        let datagrams = AsyncDatagrams::create_tokio(&Datagrams::builder(&here)).unwrap();
+        let datagrams = AsyncDatagrams::create_tokio(Datagrams::builder(&here)).unwrap();
         let met = group.connect_over_datagrams_tokio(&datagrams, &server, PATIENCE, b"hello");
         let (channel, data) = met.await.unwrap();
         assert_eq!(data, b"welcome");
@@ -105,7 +105,7 @@ fn sixteen_channels_connect_over_datagrams_at_once() {
             let events = CqEvents::create_tokio(pd.context()).unwrap();
             AsyncGroup::new(Channel::builder(pd), CLIENTS.into(), &events).unwrap()
         });
-        let datagrams = AsyncDatagrams::create_tokio(&Datagrams::builder(&there)).unwrap();
+        let datagrams = AsyncDatagrams::create_tokio(Datagrams::builder(&there)).unwrap();
         let listener = theirs.listen_over_datagrams_tokio(datagrams, b"welcome");
         let mut listener = listener.await.unwrap();
         let server = listener.endpoint();
@@ -127,7 +127,7 @@ fn sixteen_channels_connect_over_datagrams_at_once() {
         let clients = (0..CLIENTS).map(|number| {
             let (ours, here) = (&ours, &here);
             async move {
-                let datagrams = AsyncDatagrams::create_tokio(&Datagrams::builder(here)).unwrap();
+                let datagrams = AsyncDatagrams::create_tokio(Datagrams::builder(here)).unwrap();
                 let data = [number];
                 let met = ours.connect_over_datagrams_tokio(&datagrams, &server, PATIENCE, &data);
                 let (channel, data) = met.await.unwrap();

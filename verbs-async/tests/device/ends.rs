@@ -11,7 +11,7 @@ use verbs_async::verbs_channel::verbs_core::{
     AccessFlags, Context, Device, MemoryRegion, ProtectionDomain, SharedRegion,
 };
 use verbs_async::verbs_channel::{
-    BufferPool, Channel, ChannelBuilder, ConnectedMember, OwnedBuffer, PreparedChannel,
+    BufferPool, Channel, ChannelConfig, ConnectedMember, OwnedBuffer, PreparedChannel,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Operation};
 use verbs_harness::faults::NOT_AT_ONCE;
@@ -59,22 +59,20 @@ pub(crate) fn events(way: Way, context: &Context) -> CqEvents {
 /// A group of two channels, connected to each other, that do not watch each other: the end of one
 /// affects the other by RDMA only.
 pub(crate) fn pair(way: Way) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
-    pair_of(way, |builder| builder)
+    pair_of(way, |_config| ())
 }
 
 /// The same, for a test in which no timeout passes.
 pub(crate) fn untimed_pair(way: Way) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
-    pair_of(way, |builder| builder.drain_timeout(NOT_AT_ONCE))
+    pair_of(way, |config| config.drain_timeout = NOT_AT_ONCE)
 }
 
-fn pair_of(
-    way: Way,
-    set: fn(ChannelBuilder) -> ChannelBuilder,
-) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
+fn pair_of(way: Way, set: fn(&mut ChannelConfig)) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
     let pd = verbs_harness::context().alloc_pd().unwrap();
     let events = events(way, pd.context());
-    let builder = set(Channel::builder(&pd).peer_timeout(None));
-    let group = AsyncGroup::new(builder, 16, &events).unwrap();
+    let mut config = Channel::builder(&pd).peer_timeout(None).config();
+    set(&mut config);
+    let group = AsyncGroup::new(config, 16, &events).unwrap();
     let (left, right) = group.loopback().unwrap();
     (group, left, right)
 }

@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_millis(100);
 
 fn endpoint(way: Way, pd: &ProtectionDomain) -> AsyncDatagrams {
     let builder = Datagrams::builder(pd).qkey(QKey::RDMA_UDP);
-    AsyncDatagrams::create(&builder, &events(way, pd.context())).unwrap()
+    AsyncDatagrams::create(builder, &events(way, pd.context())).unwrap()
 }
 
 #[test]

@@ -157,7 +157,7 @@ fn ends_with(reason: DownReason, watched: (&AsyncCq, &AsyncDatagrams, Operation)
 
 fn endpoint(context: &verbs_core::Context, events: &CqEvents) -> AsyncDatagrams {
     let pd = context.alloc_pd().unwrap();
-    AsyncDatagrams::create(&Datagrams::builder(&pd), events).unwrap()
+    AsyncDatagrams::create(Datagrams::builder(&pd), events).unwrap()
 }
 
 /// Watches things of each kind, has the events end, and watches others after that.

@@ -313,7 +313,7 @@ fn fatal_device_event_ends_datagram_endpoints() {
     let (context, ..) = ladder();
     let pd = context.alloc_pd().unwrap();
     let completions = CqEvents::create_thread(&context).unwrap();
-    let create = || AsyncDatagrams::create(&Datagrams::builder(&pd), &completions).unwrap();
+    let create = || AsyncDatagrams::create(Datagrams::builder(&pd), &completions).unwrap();
     let [first, second, late] = [(); 3].map(|()| create());
     let events = DeviceEvents::create_thread(&context).unwrap();
     let mut cx = Context::from_waker(Waker::noop());
@@ -351,7 +351,7 @@ fn address_that_moves_is_looked_up_before_a_datagram_is_lost() {
     with(|library| library.completes_sends = true);
     let pd = context.alloc_pd().unwrap();
     let completions = CqEvents::create_thread(&context).unwrap();
-    let datagrams = AsyncDatagrams::create(&Datagrams::builder(&pd), &completions).unwrap();
+    let datagrams = AsyncDatagrams::create(Datagrams::builder(&pd), &completions).unwrap();
     let mut events = DeviceEvents::create_thread(&context).unwrap();
     events.watch_datagrams(&datagrams);
     let peer = DatagramEndpoint::builder(0x77, QKey::MAX).gid(Gid::new([1; 16]));

@@ -85,7 +85,7 @@ fn an_awaited_queue_datagrams_and_device_events_are_dropped_in_a_child() {
     let cq = bench.cq();
     let one = Task::new(cq.poll_wr_id(7)).waits();
     let pd = bench.context.alloc_pd().unwrap();
-    let datagrams = AsyncDatagrams::create(&Datagrams::builder(&pd), &bench.events).unwrap();
+    let datagrams = AsyncDatagrams::create(Datagrams::builder(&pd), &bench.events).unwrap();
     let events = DeviceEvents::create_thread(&bench.context).unwrap();
     let mut objects = Some((one, cq, datagrams, events, pd, bench));
     without_the_device(|| drop(objects.take()));

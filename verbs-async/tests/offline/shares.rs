@@ -72,11 +72,7 @@ fn channels_that_wait_for_room_they_share_allocate_no_more_than_those_that_do_no
         let bench = Bench::new();
         let pd = bench.context.alloc_pd().unwrap();
         let builder = Channel::builder(&pd).max_send_wr(4).max_recv_wr(1);
-        let builder = match in_flight {
-            Some(total) => builder.in_flight(total),
-            None => builder,
-        };
-        let group = AsyncGroup::new(builder, CHANNELS, &bench.events).unwrap();
+        let group = AsyncGroup::new(builder.in_flight(in_flight), CHANNELS, &bench.events).unwrap();
         let channels: Vec<_> = (0..CHANNELS).map(|_| join(&group)).collect();
         let buffer = || pd.reg_mr(vec![0_u8; 64]).unwrap().into();
         let count = SENDS * channels.len();

@@ -18,10 +18,10 @@ impl<H: Hold> Channel<H> {
     /// Closes the channel cleanly: lets sends, writes, reads and atomics finish, aborts the receives, and
     /// returns when the device is done with all memory.
     ///
-    /// It waits for the send queue up to the channel's [`timeout`](crate::ChannelBuilder::timeout), or forever
+    /// It waits for the send queue up to the channel's [`timeout`](crate::ChannelConfig::timeout), or forever
     /// without one. Operations that are still in flight are then aborted, as by [`abort`](Self::abort), and the queue
     /// pair is destroyed. So this returns within the sum of the timeout, the
-    /// [`drain_timeout`](crate::ChannelBuilder::drain_timeout) and the time that `ibv_destroy_qp` takes. For a
+    /// [`drain_timeout`](crate::ChannelConfig::drain_timeout) and the time that `ibv_destroy_qp` takes. For a
     /// channel that was connected by `rdma_cm`, add the time that the kernel takes to end the connection: 10 ms on
     /// soft-RoCE, up to 7 s on soft-iWARP.
     ///

@@ -6,7 +6,8 @@ use crate::channel_id::ChannelId;
 use crate::engine::{Completed, Engine, Transfer, TransferError};
 use crate::error::DownReason;
 use crate::waiting::{PollStrategy, Poller, Steps as _};
-pub use builder::ChannelBuilder;
+pub(crate) use builder::channel_builder;
+pub use builder::{ChannelBuilder, ChannelConfig};
 pub use pending::ScopedPendingWork;
 pub use scope::PollingScope;
 
@@ -41,7 +42,7 @@ pub struct Channel<H: Hold = Owned> {
 #[derive(Debug)]
 pub struct Owned {
     poller: Poller,
-    config: ChannelBuilder,
+    config: ChannelConfig,
 }
 
 /// The parameter of a [`Channel`] of a group, which borrows the group: see
@@ -190,14 +191,14 @@ impl Channel {
     }
 
     /// Destroys the queue pair, and returns the settings.
-    pub(crate) fn destroyed(&mut self) -> &ChannelBuilder {
+    pub(crate) fn destroyed(&mut self) -> &ChannelConfig {
         let (poller, at) = self.parts();
         poller.engine.destroy_now(at, DownReason::Closed);
         poller.finish_destroying();
         &self.holder.config
     }
 
-    pub(crate) const fn new(poller: Poller, config: ChannelBuilder) -> Self {
+    pub(crate) const fn new(poller: Poller, config: ChannelConfig) -> Self {
         let holder = Owned { poller, config };
         Self { holder }
     }

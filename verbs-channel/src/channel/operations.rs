@@ -22,13 +22,13 @@ impl<H: Hold> Channel<H> {
     /// Sends a message, and waits until the peer's device has received it.
     ///
     /// To send all of a region: `channel.send(region.gather_element(..)?)`. If the peer has no receive
-    /// posted, the device retries: see [`rnr_retry`](crate::ChannelBuilder::rnr_retry).
+    /// posted, the device retries: see [`rnr_retry`](crate::ChannelConfig::rnr_retry).
     ///
     /// # Errors
     ///
     /// - [`Error::Rejected`]: the request was not posted.
     /// - [`Error::Transport`]: the operation failed, or did not complete within the channel's
-    ///   [`timeout`](crate::ChannelBuilder::timeout). The channel is down after that.
+    ///   [`timeout`](crate::ChannelConfig::timeout). The channel is down after that.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
     pub fn send(&mut self, list: impl GatherList) -> Result<()> {
@@ -52,7 +52,7 @@ impl<H: Hold> Channel<H> {
     /// [immediate data](WorkSuccess::imm_data), and returns the [message](WorkSuccess::message_in) as a
     /// slice of the buffer.
     ///
-    /// Without a [`timeout`](crate::ChannelBuilder::timeout), this waits forever if the peer sends
+    /// Without a [`timeout`](crate::ChannelConfig::timeout), this waits forever if the peer sends
     /// nothing. If the peer sends before this call, its device retries until a receive is posted;
     /// soft-RoCE gives up, by default after about half a second. To have a receive posted earlier, use
     /// [`start_receive`](Self::start_receive) or a scope.

@@ -292,7 +292,7 @@ impl<H: Hold> Channel<H> {
         poller.wait_ticket(at, ticket, timeout)
     }
 
-    /// Waits for an operation up to the channel's [`timeout`](crate::ChannelBuilder::timeout), and
+    /// Waits for an operation up to the channel's [`timeout`](crate::ChannelConfig::timeout), and
     /// returns its success with the buffer.
     ///
     /// ```no_run

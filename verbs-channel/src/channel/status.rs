@@ -38,7 +38,7 @@ impl<H: Hold> Channel<H> {
     }
 
     /// How many more requests fit into this queue, and into the
-    /// [budget](crate::ChannelBuilder::in_flight) of its group.
+    /// [budget](crate::ChannelConfig::in_flight) of its group.
     ///
     /// An operation that has completed frees its credit, but keeps its slot until its outcome is taken.
     /// So a channel may reject requests although it has credits: see [`RejectReason::Untaken`].

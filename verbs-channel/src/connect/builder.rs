@@ -5,7 +5,8 @@ use std::os::unix::net::UnixStream;
 use verbs_core::ProtectionDomain;
 
 use super::prepared::PreparedChannel;
-use crate::channel::{Channel, ChannelBuilder};
+use crate::channel::channel_builder;
+use crate::channel::{Channel, ChannelBuilder, ChannelConfig};
 use crate::error::Result;
 use crate::exchange::ExchangeError;
 
@@ -56,7 +57,7 @@ impl Channel {
     /// ```
     #[doc(alias = "ibv_create_qp")]
     pub fn builder(pd: &ProtectionDomain) -> ChannelBuilder {
-        ChannelBuilder::new(pd.clone())
+        ChannelConfig::with_defaults(pd.clone())
     }
 
     /// Two connected channels in this process, with default settings: for tests and first steps.
@@ -66,7 +67,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// Those of [`ChannelBuilder::build`] and [`PreparedChannel::handshake`].
+    /// Those of [`ChannelConfig::build`] and [`PreparedChannel::handshake`].
     pub fn loopback(pd: &ProtectionDomain) -> Result<(Self, Self)> {
         Self::builder(pd).loopback()
     }
@@ -78,24 +79,44 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// Those of [`ChannelBuilder::build`].
+    /// Those of [`ChannelConfig::build`].
     pub fn reset(&mut self) -> Result<PreparedChannel> {
         PreparedChannel::alone(self.destroyed().clone())
     }
 }
 
-impl ChannelBuilder {
+impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
+    /// Creates a channel: as [`ChannelConfig::build`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ChannelConfig::build`].
+    pub fn build(self) -> Result<PreparedChannel> {
+        self.config().build()
+    }
+
+    /// Creates two channels that are connected to each other: as [`ChannelConfig::loopback`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ChannelConfig::loopback`].
+    pub fn loopback(self) -> Result<(Channel, Channel)> {
+        self.config().loopback()
+    }
+}
+
+impl ChannelConfig {
     /// Creates a channel, which is then ready to be connected.
     ///
     /// # Errors
     ///
     /// - [`Error::Core`](crate::Error::Core) with those of
-    ///   [`QueuePairBuilder::build`](verbs_core::QueuePairBuilder::build) and
+    ///   [`QueuePairConfig::build`](verbs_core::QueuePairConfig::build) and
     ///   [`CompletionQueue::create`](verbs_core::CompletionQueue::create), for example a capacity above
     ///   the device's limit.
     /// - [`Error::Capacity`](crate::Error::Capacity): a completion queue cannot have that many
     ///   entries.
-    /// - [`Error::PeerTimeout`](crate::Error::PeerTimeout): the [`peer_timeout`](Self::peer_timeout) is
+    /// - [`Error::PeerTimeout`](crate::Error::PeerTimeout): the [`peer_timeout`](ChannelConfig::peer_timeout) is
     ///   shorter than 2 s.
     pub fn build(&self) -> Result<PreparedChannel> {
         PreparedChannel::alone(self.clone())

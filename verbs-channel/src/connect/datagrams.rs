@@ -310,7 +310,7 @@ impl<T: Connected> PreparedChannel<T> {
     /// **The channel does not watch its peer**: there is no TCP connection through which to watch
     /// it. The death of the peer is noticed only when this side sends, writes or reads, which then
     /// fails with `RETRY_EXC_ERR`. A channel that only receives never notices it. So set its
-    /// [`timeout`](crate::ChannelBuilder::timeout), and treat a receive that times out as the end
+    /// [`timeout`](crate::ChannelConfig::timeout), and treat a receive that times out as the end
     /// of the peer; or send something to the peer now and then; or pass the channel a descriptor
     /// that ends with the peer, with [`watch_peer`](crate::Channel::watch_peer).
     ///

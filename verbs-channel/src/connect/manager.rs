@@ -29,7 +29,7 @@ use crate::exchange::{ExchangeError, ExchangeFailure};
 /// The address determines the device, and the channel must be of that device. `rdma_cm` chooses the GID, the
 /// path and the packet sequence numbers, and the service level and the traffic class unless the builder has one
 /// other than 0. The other settings are those of the builder, and the peer gets no access beyond
-/// [`qp_access_flags`](crate::ChannelBuilder::qp_access_flags).
+/// [`qp_access_flags`](crate::ChannelConfig::qp_access_flags).
 ///
 /// On iWARP the side that connects must send first: a device may end the connection if the other does.
 ///

@@ -16,7 +16,7 @@ use super::accept::accept;
 use super::deadline::Deadline;
 use super::{tcp, unlocked};
 use crate::buffer::{OwnedBuffer, PdTag};
-use crate::channel::{Channel, ChannelBuilder};
+use crate::channel::{Channel, ChannelConfig};
 use crate::engine::Engine;
 use crate::error::{Error, RejectReason, Result};
 use crate::exchange::{Exchange, ExchangeError, Side};
@@ -113,7 +113,7 @@ pub(crate) mod sealed {
 pub struct Alone {
     cq: CompletionQueue,
     completion_channel: Option<CompletionChannel>,
-    config: ChannelBuilder,
+    config: ChannelConfig,
 }
 
 impl Connected for Channel {}
@@ -154,7 +154,7 @@ impl sealed::Connected for Channel {
 
 impl PreparedChannel {
     /// A new queue pair, on a completion queue of its own.
-    pub(crate) fn alone(mut config: ChannelBuilder) -> Result<Self> {
+    pub(crate) fn alone(mut config: ChannelConfig) -> Result<Self> {
         config.in_flight = None;
         let (cq, completion_channel) = config.queue(1)?;
         let qp = unlocked::queue_pair(&config, &cq)?;
@@ -204,7 +204,7 @@ impl<T: Connected> PreparedChannel<T> {
     ///   has sent.
     /// - For a channel of a group, it is posted when the channel [joins](crate::ChannelGroup::join) it. If
     ///   the peer sends before that, its device sends again: see
-    ///   [`rnr_retry`](ChannelBuilder::rnr_retry).
+    ///   [`rnr_retry`](ChannelConfig::rnr_retry).
     ///
     /// The receives are posted in the order of these calls, and before those that are started later. The
     /// channel has their tickets: [`prepared_receives`](Channel::prepared_receives).
@@ -234,7 +234,7 @@ impl<T: Connected> PreparedChannel<T> {
     /// # Errors
     ///
     /// [`Rejected`], with the buffer: [`RejectReason::Backpressure`] if there are
-    /// [`max_recv_wr`](ChannelBuilder::max_recv_wr) receives already,
+    /// [`max_recv_wr`](ChannelConfig::max_recv_wr) receives already,
     /// [`RejectReason::ElementTooLong`], or [`RejectReason::OtherDomain`].
     #[doc(alias = "ibv_post_recv")]
     pub fn start_receive(

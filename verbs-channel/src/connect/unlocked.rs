@@ -39,12 +39,12 @@
 
 use verbs_core::{CompletionQueue, PreparedQueuePair, ProtectionDomain};
 
-use crate::channel::ChannelBuilder;
+use crate::channel::ChannelConfig;
 use crate::error::Result;
 
 /// A queue pair for a channel of its own: in a thread domain, if there are any.
 pub(super) fn queue_pair(
-    config: &ChannelBuilder,
+    config: &ChannelConfig,
     cq: &CompletionQueue,
 ) -> Result<PreparedQueuePair> {
     if let Some(domain) = parent_domain(&config.pd)

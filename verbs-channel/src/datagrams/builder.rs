@@ -12,94 +12,126 @@ use crate::buffer::BufferPool;
 use crate::error::{Error, Result};
 use crate::waiting::PollStrategy;
 
-/// Builder for a datagram endpoint, from [`Datagrams::builder`]. All settings are optional.
+/// Settings of a datagram endpoint, from [`Datagrams::builder`].
 ///
-/// It is a plain value: it can be kept in a struct and cloned, and any number of endpoints can be
+/// They are a plain value: it can be kept in a struct, changed and cloned, and any number of endpoints can be
 /// built from it.
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build` is called"]
-pub struct DatagramsBuilder {
+#[derive(bon::Builder, Clone, Debug)]
+#[builder(
+    builder_type(name = DatagramsBuilder, doc {
+        /// Builder for a datagram endpoint, from [`Datagrams::builder`].
+        ///
+        /// Each setting is optional, and can be set once; one whose default is computed takes a value or an
+        /// `Option`. To change settings, or to build several endpoints from them, use a [`DatagramsConfig`], from
+        /// [`config`](Self::config).
+    }),
+    start_fn(name = with_defaults, vis = ""),
+    finish_fn(name = config, doc {
+        /// The settings, to keep or change them, or to build several endpoints.
+    }),
+    derive(Clone, Debug),
+    on(_, required),
+    on(_, setters(doc(default(skip)))),
+)]
+#[non_exhaustive]
+pub struct DatagramsConfig {
+    #[builder(start_fn)]
     pd: ProtectionDomain,
-    max_send_wr: u32,
-    max_recv_wr: u32,
-    max_inline_data: u32,
-    max_handles: u32,
-    port_num: Option<u8>,
-    gid_index: Option<u8>,
-    pkey_index: Option<u16>,
-    qkey: Option<QKey>,
-    sl: u8,
-    traffic_class: u8,
-    timeout: Option<Duration>,
-    strategy: PollStrategy,
+    /// How many sends can be in flight at once; 64 unless set.
+    #[builder(default = 64, setters(option_fn(vis = "")))]
+    pub max_send_wr: u32,
+    /// How many buffers there are for received datagrams, whether posted, not taken yet, or still
+    /// in use; 64 unless set.
+    #[builder(default = 64, setters(option_fn(vis = "")))]
+    pub max_recv_wr: u32,
+    /// Datagrams of at most this many bytes are sent inline; 0 unless set. The processor copies
+    /// them into the send queue, so the device does not read their memory. Those of
+    /// [`SharedSlice`](crate::SharedSlice)s are never inline: the processor may not be able to
+    /// read them.
+    #[builder(default = 0, setters(option_fn(vis = "")))]
+    pub max_inline_data: u32,
+    /// How many address handles are kept for later datagrams; 256 unless set. One is created
+    /// for each destination port. If there are more ports, the least recently used handle is
+    /// dropped.
+    #[builder(default = 256, setters(option_fn(vis = "")))]
+    pub max_handles: u32,
+    /// The number of the port; unless set, that of the first ACTIVE one, of those that have a GID if packets
+    /// need one.
+    #[builder(default = None, with = |value: impl Into<Option<u8>>| value.into(), setters(option_fn(vis = "")))]
+    pub port_num: Option<u8>,
+    /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set: of RoCE v2 rather than
+    /// v1, routable rather than link-local, and of IPv4 rather than IPv6.
+    #[builder(default = None, with = |value: impl Into<Option<u8>>| value.into(), setters(option_fn(vis = "")))]
+    pub gid_index: Option<u8>,
+    /// The index of the P_Key in the port's table; that of the first one with full membership unless set.
+    ///
+    /// If the port is a full member of no partition, it is the first P_Key of any. Both sides must be of the
+    /// same partition: in a fabric with several, set it.
+    #[builder(default = None, with = |value: impl Into<Option<u16>>| value.into(), setters(option_fn(vis = "")))]
+    pub pkey_index: Option<u16>,
+    /// Interrupt vector for the events of the completion queue, below
+    /// [`num_comp_vectors`](verbs_core::Context::num_comp_vectors); 0 unless set.
+    #[builder(default = 0, setters(option_fn(vis = "")))]
+    pub comp_vector: u32,
+    /// The key of the datagrams that it accepts; a random one unless set.
+    #[builder(default = None, with = |value: impl Into<Option<QKey>>| value.into(), setters(option_fn(vis = "")))]
+    pub qkey: Option<QKey>,
+    /// The service level, 0 to 15; 0 unless set.
+    #[builder(default = 0, setters(option_fn(vis = "")))]
+    pub sl: u8,
+    /// The GRH's traffic class, on RoCE v2 four times the DSCP; 0 unless set.
+    #[builder(default = 0, setters(option_fn(vis = "")))]
+    pub traffic_class: u8,
+    /// How long [`send_to`](Datagrams::send_to) waits for room; forever unless set. A device
+    /// makes room as it sends, unless it fails.
+    #[builder(default = None, with = |value: impl Into<Option<Duration>>| value.into(), setters(option_fn(vis = "")))]
+    pub timeout: Option<Duration>,
+    /// How a wait passes the time between polls that find no completion; spin, then yield,
+    /// unless set.
+    #[builder(default, setters(option_fn(vis = "")))]
+    pub strategy: PollStrategy,
 }
 
 impl Datagrams {
     /// Starts to build an endpoint. All settings are optional.
     pub fn builder(pd: &ProtectionDomain) -> DatagramsBuilder {
-        DatagramsBuilder::new(pd.clone())
+        DatagramsConfig::with_defaults(pd.clone())
     }
 }
 
-impl DatagramsBuilder {
-    const fn new(pd: ProtectionDomain) -> Self {
-        Self {
-            pd,
-            max_send_wr: 64,
-            max_recv_wr: 64,
-            max_inline_data: 0,
-            max_handles: 256,
-            port_num: None,
-            gid_index: None,
-            pkey_index: None,
-            qkey: None,
-            sl: 0,
-            traffic_class: 0,
-            timeout: None,
-            strategy: PollStrategy::SpinThenYield,
-        }
+impl From<&Self> for DatagramsConfig {
+    fn from(config: &Self) -> Self {
+        config.clone()
+    }
+}
+
+impl<S: datagrams_builder::IsComplete> From<DatagramsBuilder<S>> for DatagramsConfig {
+    fn from(builder: DatagramsBuilder<S>) -> Self {
+        builder.config()
+    }
+}
+
+impl<S: datagrams_builder::IsComplete> DatagramsBuilder<S> {
+    /// Creates the endpoint: as [`DatagramsConfig::build`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`DatagramsConfig::build`].
+    pub fn build(self) -> Result<Datagrams> {
+        self.config().build()
     }
 
-    verbs_core::builder_setters! {
-        /// How many sends can be in flight at once; 64 unless set.
-        max_send_wr: plain u32,
-        /// How many buffers there are for received datagrams, whether posted, not taken yet, or still
-        /// in use; 64 unless set.
-        max_recv_wr: plain u32,
-        /// Datagrams of at most this many bytes are sent inline; 0 unless set. The processor copies
-        /// them into the send queue, so the device does not read their memory. Those of
-        /// [`SharedSlice`](crate::SharedSlice)s are never inline: the processor may not be able to
-        /// read them.
-        max_inline_data: plain u32,
-        /// How many address handles are kept for later datagrams; 256 unless set. One is created
-        /// for each destination port. If there are more ports, the least recently used handle is
-        /// dropped.
-        max_handles: plain u32,
-        /// The number of the port; unless set, that of the first ACTIVE one, of those that have a GID if packets
-        /// need one.
-        port_num: option u8,
-        /// The index of this side's GID (C: `sgid_index`); that of the best GID unless set: of RoCE v2 rather than
-        /// v1, routable rather than link-local, and of IPv4 rather than IPv6.
-        gid_index: option u8,
-        /// The index of the P_Key in the port's table; that of the first one with full membership unless set.
-        ///
-        /// If the port is a full member of no partition, it is the first P_Key of any. Both sides must be of the
-        /// same partition: in a fabric with several, set it.
-        pkey_index: option u16,
-        /// The key of the datagrams that it accepts; a random one unless set.
-        qkey: option QKey,
-        /// The service level, 0 to 15; 0 unless set.
-        sl: plain u8,
-        /// The GRH's traffic class, on RoCE v2 four times the DSCP; 0 unless set.
-        traffic_class: plain u8,
-        /// How long [`send_to`](Datagrams::send_to) waits for room; forever unless set. A device
-        /// makes room as it sends, unless it fails.
-        timeout: option Duration,
-        /// How a wait passes the time between polls that find no completion; spin, then yield,
-        /// unless set.
-        strategy: plain PollStrategy,
+    /// Creates an endpoint that does not wait: as [`DatagramsConfig::engine`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`DatagramsConfig::engine`].
+    pub fn engine(self, events: Option<&CompletionChannel>) -> Result<DatagramEngine> {
+        self.config().engine(events)
     }
+}
 
+impl DatagramsConfig {
     /// The protection domain of the endpoints.
     #[must_use]
     pub const fn pd(&self) -> &ProtectionDomain {
@@ -112,7 +144,7 @@ impl DatagramsBuilder {
     ///
     /// - [`Error::Capacity`]: a completion queue cannot have that many entries.
     /// - [`Error::Core`]: those of
-    ///   [`DatagramQueuePairBuilder::build`](verbs_core::DatagramQueuePairBuilder::build), and of
+    ///   [`DatagramQueuePairConfig::build`](verbs_core::DatagramQueuePairConfig::build), and of
     ///   registering memory for `max_recv_wr` datagrams.
     pub fn build(&self) -> Result<Datagrams> {
         let context = self.pd.context();
@@ -136,6 +168,7 @@ impl DatagramsBuilder {
         let entries = max_send_wr.saturating_add(max_recv_wr).max(1);
         let cq = CompletionQueue::builder(self.pd.context(), entries)
             .channel(channel)
+            .comp_vector(self.comp_vector)
             .build();
         cq.map_err(|error| match error {
             verbs_core::Error::Limit { max: Some(max), .. } => Error::Capacity {

@@ -16,7 +16,7 @@ mod receives;
 mod restart;
 mod slots;
 
-pub use builder::DatagramsBuilder;
+pub use builder::{DatagramsBuilder, DatagramsConfig};
 pub use close::DatagramEnding;
 pub use datagram::Datagram;
 pub use endpoint::Datagrams;

@@ -205,7 +205,7 @@ impl Engine {
     }
 
     /// How many more requests fit into one of the channel's queues, and into the
-    /// [budget](crate::ChannelBuilder::in_flight); 0 if there is no such channel.
+    /// [budget](crate::ChannelConfig::in_flight); 0 if there is no such channel.
     #[must_use]
     pub fn credits(&self, channel: ChannelId, queue: Queue) -> u32 {
         self.place(channel)
@@ -220,7 +220,7 @@ impl Engine {
     }
 
     /// How many requests of one of the channel's queues can be in flight at once: its depth, or what the
-    /// [budget](crate::ChannelBuilder::in_flight) permits; 0 if there is no such channel.
+    /// [budget](crate::ChannelConfig::in_flight) permits; 0 if there is no such channel.
     #[must_use]
     pub fn capacity(&self, channel: ChannelId, queue: Queue) -> u32 {
         let member = self.member_of(channel);
@@ -238,7 +238,7 @@ impl Engine {
 
 /// The budget.
 impl Engine {
-    /// Keeps the common room of the [budget](crate::ChannelBuilder::in_flight) for requests that wait
+    /// Keeps the common room of the [budget](crate::ChannelConfig::in_flight) for requests that wait
     /// for it in a layer above.
     ///
     /// After a call with `true`, a request that its channel's share has no room for is rejected with
@@ -247,7 +247,7 @@ impl Engine {
         self.slots.budget.hold(is_held);
     }
 
-    /// How many requests the [budget](crate::ChannelBuilder::in_flight) has common room for; 0 without
+    /// How many requests the [budget](crate::ChannelConfig::in_flight) has common room for; 0 without
     /// a budget.
     ///
     /// Room that is [held](Self::hold_room) counts. So does that of closed channels whose completions
@@ -311,7 +311,7 @@ impl Engine {
 /// Endings.
 impl Engine {
     /// How long to wait for flushes: see
-    /// [`ChannelBuilder::drain_timeout`](crate::ChannelBuilder::drain_timeout).
+    /// [`ChannelConfig::drain_timeout`](crate::ChannelConfig::drain_timeout).
     #[must_use]
     pub const fn drain_timeout(&self) -> Duration {
         self.limits.drain_timeout

@@ -58,7 +58,7 @@ impl Message {
     }
 }
 
-/// Shared receives: see [`ChannelBuilder::shared_receives`](crate::ChannelBuilder::shared_receives).
+/// Shared receives: see [`ChannelConfig::shared_receives`](crate::ChannelConfig::shared_receives).
 impl Engine {
     /// Shares these receives between the channels, and posts one for each block.
     pub(crate) fn share(&mut self, shared: Shared) -> Result<(), PostError> {
@@ -248,7 +248,7 @@ impl Engine {
     ///
     /// A peer that stalls in the middle of a message has one of them. One is lost if the driver does not complete it
     /// when its queue pair is destroyed. Its block returns to the pool when the shared receive queue is destroyed. They
-    /// are replaced: see [`shared_receives`](crate::ChannelBuilder::shared_receives).
+    /// are replaced: see [`shared_receives`](crate::ChannelConfig::shared_receives).
     #[must_use]
     pub fn stalled_receives(&self) -> usize {
         self.shared.as_deref().map_or(0, Shared::overtaken)

@@ -14,11 +14,11 @@
 //!
 //! Each post takes a slot and credits, and each completion returns the credits, so neither a queue
 //! nor the completion queue can overrun. An operation keeps its slot, and with it its buffer, until
-//! its outcome is taken. With [`in_flight`](crate::ChannelBuilder::in_flight), credits beyond a
+//! its outcome is taken. With [`in_flight`](crate::ChannelConfig::in_flight), credits beyond a
 //! channel's share come from a budget that all channels share.
 //!
 //! The layer above arms the queue and waits for its events itself, on the completion channel that it
-//! passed to [`ChannelBuilder::engine`](crate::ChannelBuilder::engine):
+//! passed to [`ChannelConfig::engine`](crate::ChannelConfig::engine):
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -115,7 +115,7 @@ mod unpolled;
 
 /// A completion queue, the channels on it, and their operations.
 ///
-/// Created by [`ChannelBuilder::engine`](crate::ChannelBuilder::engine). The [module](self) documents
+/// Created by [`ChannelConfig::engine`](crate::ChannelConfig::engine). The [module](self) documents
 /// what it does, and what it leaves to the layer above.
 #[derive(Debug)]
 pub struct Engine {

@@ -124,7 +124,7 @@ pub enum Error {
         "a slice of cached memory, taken while this thread registers or frees some, would wait for a registration: take it before"
     )]
     CacheRecursion,
-    /// The [`peer_timeout`](crate::ChannelBuilder::peer_timeout) is shorter than 2 s: TCP's keepalive cannot
+    /// The [`peer_timeout`](crate::ChannelConfig::peer_timeout) is shorter than 2 s: TCP's keepalive cannot
     /// notice so soon that the peer's host has died.
     #[error(
         "peer_timeout {} is too short, as TCP's keepalive counts in whole seconds: set at least 2 s, or None to watch no peer",

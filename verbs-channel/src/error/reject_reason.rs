@@ -15,7 +15,7 @@ pub enum RejectReason {
     #[error("the {0} queue is full: wait for some of its operations first")]
     Backpressure(Queue),
     /// There is room in the queue, but not in the budget that the channels of a group share: see
-    /// [`in_flight`](crate::ChannelBuilder::in_flight). Wait for operations of any of the channels, and
+    /// [`in_flight`](crate::ChannelConfig::in_flight). Wait for operations of any of the channels, and
     /// try again.
     #[error(
         "the group's in_flight leaves the {0} queue no room: wait for operations of any channel first"
@@ -41,7 +41,7 @@ pub enum RejectReason {
         /// Requests in the batch or chain.
         asked: u32,
         /// The send queue's capacity, `max_send_wr`; or what the group's
-        /// [budget](crate::ChannelBuilder::in_flight) leaves of it.
+        /// [budget](crate::ChannelConfig::in_flight) leaves of it.
         max: u32,
     },
     /// The batch or chain is empty, so nothing would complete.
@@ -143,7 +143,7 @@ pub enum RejectReason {
         /// The local length in bytes.
         len: u64,
     },
-    /// The channel's receives are [shared](crate::ChannelBuilder::shared_receives) with the other
+    /// The channel's receives are [shared](crate::ChannelConfig::shared_receives) with the other
     /// channels of its group: its messages are taken from the group.
     #[error("the receives of this group are shared by its channels: take messages from the group")]
     SharedReceives,

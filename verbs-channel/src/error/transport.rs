@@ -137,7 +137,7 @@ pub enum DownReason {
     Poll(#[source] PollError),
     /// The driver failed within a post, of which the device may have had some requests. Or it rejected a receive
     /// that was posted for the channel: a [prepared](crate::PreparedChannel::start_receive) or a
-    /// [shared](crate::ChannelBuilder::shared_receives) one, or one for [datagrams](crate::Datagrams).
+    /// [shared](crate::ChannelConfig::shared_receives) one, or one for [datagrams](crate::Datagrams).
     #[error("a post failed")]
     Post(#[source] PostError),
     /// An operation on borrowed buffers or of a [`Transfer`](crate::Transfer), or one for which
@@ -168,12 +168,12 @@ pub enum DownReason {
     #[error("the device reports {0:?}")]
     Event(EventType),
     /// Before the channel joined, its peer sent more messages than channels that have not joined can have of the
-    /// [shared receives](crate::ChannelBuilder::shared_receives). They were dropped.
+    /// [shared receives](crate::ChannelConfig::shared_receives). They were dropped.
     #[error(
         "before the channel joined, the messages of its peer took too many of the shared receives"
     )]
     TooManyEarly,
-    /// Queue pairs were destroyed with more of the [shared receives](crate::ChannelBuilder::shared_receives) than the
+    /// Queue pairs were destroyed with more of the [shared receives](crate::ChannelConfig::shared_receives) than the
     /// group can replace: the driver did not complete them.
     #[error(
         "too many shared receives were lost with queue pairs that were destroyed, so a new group has to be created"

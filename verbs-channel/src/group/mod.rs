@@ -13,7 +13,7 @@ use std::time::Duration;
 use verbs_core::{CompletionChannel, CompletionQueue, ProtectionDomain, Rejected, WorkSuccess};
 
 use crate::buffer::OwnedBuffer;
-use crate::channel::{Channel, ChannelBuilder, InGroup};
+use crate::channel::{Channel, ChannelConfig, InGroup};
 use crate::channel_id::ChannelId;
 use crate::connect::PreparedChannel;
 use crate::engine::{
@@ -22,11 +22,11 @@ use crate::engine::{
 };
 use crate::error::{DownReason, Error, Queue, Result};
 use crate::waiting::{PollStrategy, Poller, Steps as _};
-pub use shared_receives::SharedReceivesBuilder;
+pub use shared_receives::SharedReceivesConfig;
 
 /// Many channels that share one completion queue, one slot table and one poller.
 ///
-/// Created by [`ChannelBuilder::group`](crate::ChannelBuilder::group). The cost of a completion does
+/// Created by [`ChannelConfig::group`](crate::ChannelConfig::group). The cost of a completion does
 /// not depend on the number of channels. Results come in the order of completion, so no channel
 /// starves another.
 ///
@@ -141,7 +141,7 @@ pub struct ChannelGroup {
 /// queue alive.
 #[derive(Clone, Debug)]
 pub struct Preparer {
-    config: ChannelBuilder,
+    config: ChannelConfig,
     cq: CompletionQueue,
     // `Some` in a group whose channels share their receives.
     shared: Option<Arc<SharedQueue>>,
@@ -247,7 +247,7 @@ impl ChannelGroup {
 
     /// Waits for an operation on any of the channels, and returns its success with the buffer.
     ///
-    /// It waits up to the group's [`timeout`](crate::ChannelBuilder::timeout), as
+    /// It waits up to the group's [`timeout`](crate::ChannelConfig::timeout), as
     /// [`Channel::wait_success`] does. After a timeout the operation continues.
     ///
     /// # Errors
@@ -277,7 +277,7 @@ impl ChannelGroup {
     }
 
     /// Takes the oldest message of all channels, if their receives are
-    /// [shared](ChannelBuilder::shared_receives). Polls if there is none.
+    /// [shared](ChannelConfig::shared_receives). Polls if there is none.
     ///
     /// `None` means that no message has arrived, and that the completion queue was empty.
     #[must_use = "it has the message"]
@@ -407,7 +407,7 @@ impl fmt::Debug for ChannelGroup {
     }
 }
 
-impl ChannelBuilder {
+impl ChannelConfig {
     /// Creates a group of at most `max_channels` channels, which share a completion queue.
     ///
     /// # Errors

@@ -6,22 +6,57 @@ use verbs_core::{CompletionChannel, CompletionQueue, SharedReceiveQueue};
 
 use super::{ChannelGroup, Preparer};
 use crate::buffer::BufferPool;
-use crate::channel::ChannelBuilder;
+use crate::channel::channel_builder;
+use crate::channel::{ChannelBuilder, ChannelConfig};
 use crate::engine::{Engine, Shared, SharedQueue};
 use crate::error::{Error, Result};
 use crate::waiting::Poller;
 
-/// Builder for groups whose channels share their receives, from
-/// [`ChannelBuilder::shared_receives`] or [`ChannelBuilder::shared_immediates`].
+/// Settings of groups whose channels share their receives, from
+/// [`ChannelConfig::shared_receives`] or [`ChannelConfig::shared_immediates`].
 #[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until one of its last calls"]
-pub struct SharedReceivesBuilder {
-    config: ChannelBuilder,
+#[must_use = "it is only data until `group` or `engine` is called"]
+pub struct SharedReceivesConfig {
+    config: ChannelConfig,
     pool: Option<BufferPool>,
     count: u32,
 }
 
-impl ChannelBuilder {
+impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
+    /// Creates a group of at most `max_channels` channels: as [`ChannelConfig::group`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ChannelConfig::group`].
+    pub fn group(self, max_channels: u32) -> Result<ChannelGroup> {
+        self.config().group(max_channels)
+    }
+
+    /// Creates an [`Engine`], and the handle that prepares its channels: as [`ChannelConfig::engine`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ChannelConfig::engine`].
+    pub fn engine(
+        self,
+        max_channels: u32,
+        events: &CompletionChannel,
+    ) -> Result<(Engine, Preparer)> {
+        self.config().engine(max_channels, events)
+    }
+
+    /// Settings of a group with shared receives: as [`ChannelConfig::shared_receives`].
+    pub fn shared_receives(self, pool: &BufferPool, count: u32) -> SharedReceivesConfig {
+        self.config().shared_receives(pool, count)
+    }
+
+    /// Settings of a group with shared receives without memory: as [`ChannelConfig::shared_immediates`].
+    pub fn shared_immediates(self, count: u32) -> SharedReceivesConfig {
+        self.config().shared_immediates(count)
+    }
+}
+
+impl ChannelConfig {
     /// Starts to build a group whose channels take their receives from one shared receive queue (SRQ).
     ///
     /// The queue has up to `count` blocks of this pool, so the memory for messages does not grow with the
@@ -62,7 +97,7 @@ impl ChannelBuilder {
     /// At most `count` blocks are in the queue, or in messages that were not taken. Messages that
     /// the program has taken hold further blocks of the pool. When the pool has none left, the
     /// queue runs empty. Peers then wait until blocks are returned, for as long as their
-    /// [`rnr_retry`](ChannelBuilder::rnr_retry) permits: forever by default. Calls on the group
+    /// [`rnr_retry`](ChannelConfig::rnr_retry) permits: forever by default. Calls on the group
     /// post returned blocks. A sleeping wait looks for them every millisecond.
     ///
     /// # What a peer can hold
@@ -102,8 +137,8 @@ impl ChannelBuilder {
     /// one receive queue, a program with both kinds of messages needs two groups to keep their receives
     /// apart.
     #[doc(alias = "ibv_create_srq")]
-    pub fn shared_receives(&self, pool: &BufferPool, count: u32) -> SharedReceivesBuilder {
-        SharedReceivesBuilder {
+    pub fn shared_receives(&self, pool: &BufferPool, count: u32) -> SharedReceivesConfig {
+        SharedReceivesConfig {
             config: self.clone(),
             pool: Some(pool.clone()),
             count,
@@ -115,8 +150,8 @@ impl ChannelBuilder {
     /// It is for peers that send only writes with immediate data, and empty messages. Any other
     /// message is an error, and takes its channel down. Otherwise it is like
     /// [`shared_receives`](Self::shared_receives). Drivers for iWARP do not support it.
-    pub fn shared_immediates(&self, count: u32) -> SharedReceivesBuilder {
-        SharedReceivesBuilder {
+    pub fn shared_immediates(&self, count: u32) -> SharedReceivesConfig {
+        SharedReceivesConfig {
             config: self.clone(),
             pool: None,
             count,
@@ -124,7 +159,7 @@ impl ChannelBuilder {
     }
 }
 
-impl SharedReceivesBuilder {
+impl SharedReceivesConfig {
     /// Creates a group of at most `max_channels` channels, and posts a receive for each block of
     /// the pool.
     ///
@@ -145,7 +180,7 @@ impl SharedReceivesBuilder {
         Ok(ChannelGroup::new(poller, preparer))
     }
 
-    /// Creates an [`Engine`], for a layer that waits in its own way: as [`ChannelBuilder::engine`].
+    /// Creates an [`Engine`], for a layer that waits in its own way: as [`ChannelConfig::engine`].
     ///
     /// # Errors
     ///

@@ -118,14 +118,6 @@ pub struct RegistrationCache {
     shared: Arc<Cache>,
 }
 
-/// Builder for a cache of registrations, from [`RegistrationCache::builder`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build` is called"]
-pub struct RegistrationCacheBuilder {
-    pd: ProtectionDomain,
-    limits: Limits,
-}
-
 /// Memory whose used parts a [`RegistrationCache`] registers.
 ///
 /// Cloning is cheap and shares the memory. After the last clone has been dropped, its regions are
@@ -159,21 +151,57 @@ struct Memory {
     cache: Arc<Cache>,
 }
 
+#[bon::bon]
 impl RegistrationCache {
     /// Starts to build a cache, which registers at most `max_bytes` in this protection domain.
-    pub fn builder(pd: &ProtectionDomain, max_bytes: usize) -> RegistrationCacheBuilder {
-        RegistrationCacheBuilder {
-            pd: pd.clone(),
-            limits: Limits {
-                max_bytes,
-                max_regions: 1024,
-                part_len: 64 << 20,
-                slices: 64,
-                timeout: None,
-            },
+    #[builder(
+        builder_type(doc {
+            /// Builder for a cache of registrations, from [`RegistrationCache::builder`].
+        }),
+        finish_fn(doc {
+            /// Builds the cache, which has registered nothing yet.
+        }),
+        derive(Clone, Debug),
+        on(_, required),
+        on(_, setters(doc(default(skip)))),
+    )]
+    #[must_use]
+    pub fn new(
+        #[builder(start_fn)] pd: &ProtectionDomain,
+        #[builder(start_fn)] max_bytes: usize,
+        /// The most regions that are registered at once: 1024 unless set, and at least 1.
+        #[builder(default = 1024, setters(option_fn(vis = "")))]
+        max_regions: usize,
+        /// How many bytes of memory are registered together: 64 MiB unless set, and at least 1.
+        ///
+        /// Memory is divided into parts of this length from its start on; the last may be shorter. It should
+        /// be a multiple of the page size.
+        #[builder(default = 64 << 20, setters(option_fn(vis = "")))]
+        part_len: usize,
+        /// How many slices of each region allocate nothing: 64 unless set. See [`SharedMemory::new`].
+        #[builder(default = 64, setters(option_fn(vis = "")))]
+        slices: usize,
+        /// How long a slice waits for other threads that register the same part, or deregister something to make
+        /// room; without a bound unless set. With [`Duration::ZERO`] it does not wait.
+        ///
+        /// The time that a registration takes in the thread itself has no bound: it is a system call.
+        #[builder(default = None, with = |value: impl Into<Option<Duration>>| value.into(), setters(option_fn(vis = "")))]
+        timeout: Option<Duration>,
+    ) -> Self {
+        let limits = Limits {
+            max_bytes,
+            max_regions: max_regions.max(1),
+            part_len: part_len.max(1),
+            slices,
+            timeout,
+        };
+        Self {
+            shared: Arc::new(Cache::new(pd.clone(), limits)),
         }
     }
+}
 
+impl RegistrationCache {
     /// Adds memory of `len` bytes, of which nothing is registered yet.
     ///
     /// `register` is called for each part that is to be registered. It registers exactly these
@@ -230,47 +258,6 @@ impl RegistrationCache {
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.shared.pd
-    }
-}
-
-impl RegistrationCacheBuilder {
-    /// The most regions that are registered at once: 1024 unless set, and at least 1.
-    pub fn max_regions(mut self, max_regions: usize) -> Self {
-        self.limits.max_regions = max_regions.max(1);
-        self
-    }
-
-    /// How many bytes of memory are registered together: 64 MiB unless set, and at least 1.
-    ///
-    /// Memory is divided into parts of this length from its start on; the last may be shorter. It should
-    /// be a multiple of the page size.
-    pub fn part_len(mut self, part_len: usize) -> Self {
-        self.limits.part_len = part_len.max(1);
-        self
-    }
-
-    /// How many slices of each region allocate nothing: 64 unless set. See [`SharedMemory::new`].
-    pub fn slices(mut self, slices: usize) -> Self {
-        self.limits.slices = slices;
-        self
-    }
-
-    /// How long a slice waits for other threads that register the same part, or deregister something to make
-    /// room; without a bound unless set. With [`Duration::ZERO`] it does not wait.
-    ///
-    /// The time that a registration takes in the thread itself has no bound: it is a system call.
-    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
-        self.limits.timeout = timeout.into();
-        self
-    }
-
-    /// Builds the cache, which has registered nothing yet.
-    #[must_use]
-    pub fn build(self) -> RegistrationCache {
-        let Self { pd, limits } = self;
-        RegistrationCache {
-            shared: Arc::new(Cache::new(pd, limits)),
-        }
     }
 }
 

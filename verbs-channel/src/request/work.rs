@@ -157,7 +157,7 @@ impl<L> Outgoing<L> {
     /// Sends the bytes inline: they are copied during the post.
     ///
     /// The request is rejected if it has more bytes than the channel's
-    /// [`max_inline_data`](crate::ChannelBuilder::max_inline_data), or bytes of a
+    /// [`max_inline_data`](crate::ChannelConfig::max_inline_data), or bytes of a
     /// [`SharedElement`](verbs_core::SharedElement) or a [`SharedSlice`](crate::SharedSlice).
     #[inline]
     #[doc(alias = "IBV_SEND_INLINE")]

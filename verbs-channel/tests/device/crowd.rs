@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 
 use verbs_channel::verbs_core::{AckTimeout, ProtectionDomain};
 use verbs_channel::{
-    BufferPool, Channel, ChannelBuilder, ChannelGroup, ChannelId, DownReason, Message,
+    BufferPool, Channel, ChannelConfig, ChannelGroup, ChannelId, DownReason, Message,
 };
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, begin};
@@ -43,10 +43,10 @@ impl Random {
 
 /// A channel whose requests are sent again for seconds while the shared queue is empty. Soft-RoCE counts
 /// that as retries.
-fn builder(pd: &ProtectionDomain) -> ChannelBuilder {
+fn builder(pd: &ProtectionDomain) -> ChannelConfig {
     let builder = Channel::builder(pd).max_send_wr(2).max_recv_wr(1);
     let ack_timeout = AckTimeout::new(18).unwrap();
-    builder.timeout(PATIENCE).ack_timeout(ack_timeout)
+    builder.timeout(PATIENCE).ack_timeout(ack_timeout).config()
 }
 
 /// The message of this index on a channel of this number: of one packet or of several.

@@ -19,10 +19,11 @@ fn datagrams(pd: &ProtectionDomain) -> Datagrams {
     Datagrams::builder(pd).strategy(strategy).build().unwrap()
 }
 
-fn builder(pd: &ProtectionDomain) -> verbs_channel::ChannelBuilder {
+fn builder(pd: &ProtectionDomain) -> verbs_channel::ChannelConfig {
     Channel::builder(pd)
         .timeout(PATIENCE)
         .strategy(PollStrategy::Notify { after: 10 })
+        .config()
 }
 
 /// A server that passes datagrams on to another, and its answers back, and drops one in four.

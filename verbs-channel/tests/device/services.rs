@@ -7,7 +7,7 @@ use verbs_channel::exchange::ExchangeError;
 use verbs_channel::exchange::rdmacm::refused;
 use verbs_channel::verbs_core::rdmacm::{DatagramListener, Message, PrivateData};
 use verbs_channel::verbs_core::{self, QKey};
-use verbs_channel::{BufferPool, Datagrams, DatagramsBuilder, Error};
+use verbs_channel::{BufferPool, Datagrams, DatagramsConfig, Error};
 use verbs_harness::pair::Side;
 use verbs_harness::{PATIENCE, Test, begin};
 
@@ -27,10 +27,10 @@ fn service(test: &Test) -> Option<(Datagrams, DatagramListener, SocketAddr)> {
     Some((serving.unwrap(), listener, addr))
 }
 
-fn client(addr: SocketAddr) -> (DatagramsBuilder, BufferPool) {
+fn client(addr: SocketAddr) -> (DatagramsConfig, BufferPool) {
     let pd = pd_to(addr);
     (
-        Datagrams::builder(&pd),
+        Datagrams::builder(&pd).config(),
         BufferPool::new(&pd, 64, 4).unwrap(),
     )
 }
@@ -50,8 +50,8 @@ fn endpoints_find_each_other_and_exchange_datagrams() {
         return;
     };
     let peer = thread::spawn(move || {
-        let (builder, pool) = client(addr);
-        let mut asking = builder.build().unwrap();
+        let (config, pool) = client(addr);
+        let mut asking = config.build().unwrap();
         for message in [Message::from(b"please"), Message::raw(b"please")] {
             let found = asking.find_cm(addr, PATIENCE, message);
             let (service, answer) = found.unwrap();
@@ -86,8 +86,8 @@ fn services_that_are_not_found_are_errors_in_time() {
     let Some((serving, mut listener, addr)) = service(&test) else {
         return;
     };
-    let (builder, _) = client(addr);
-    let mut asking = builder.build().unwrap();
+    let (config, _) = client(addr);
+    let mut asking = config.build().unwrap();
     // It never answers. On a slow machine, the time may be over before it is asked.
     let mut time = SOON;
     loop {
@@ -151,9 +151,9 @@ fn service_of_another_device_is_an_error_at_either_side() {
     let Some((serving, mut listener, addr)) = service(&test) else {
         return;
     };
-    let (builder, _) = client(addr);
+    let (config, _) = client(addr);
     let here = verbs_harness::context();
-    if here.device().name() == builder.pd().context().device().name() {
+    if here.device().name() == config.pd().context().device().name() {
         return test.skip("there is one device only");
     }
     let pd = here.alloc_pd().unwrap();
@@ -174,7 +174,7 @@ fn service_of_another_device_is_an_error_at_either_side() {
         serving.answer_cm(request, b"").unwrap();
         let other = asking.join().unwrap();
         let asking = threads.spawn(move || {
-            let failure = builder.build().unwrap().find_cm(addr, PATIENCE, b"");
+            let failure = config.build().unwrap().find_cm(addr, PATIENCE, b"");
             assert!(
                 failure
                     .unwrap_err()

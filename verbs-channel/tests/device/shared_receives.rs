@@ -262,12 +262,11 @@ fn immediates_of_writes_reach_their_channels() {
     let test = begin!(iwarp lacks "immediates");
     let pd = here();
     let pool = BufferPool::new(&pd, LEN, 2).unwrap();
-    let builder = Channel::builder(&pd);
-    for builder in [
-        builder.shared_receives(&pool, 2),
-        builder.shared_immediates(2),
+    for receives in [
+        Channel::builder(&pd).shared_receives(&pool, 2),
+        Channel::builder(&pd).shared_immediates(2),
     ] {
-        let mut group = match builder.group(2) {
+        let mut group = match receives.group(2) {
             Ok(group) => group,
             Err(error) => return test.skip(error),
         };

@@ -4,12 +4,12 @@
 use verbs_channel::datagrams::DatagramEngine;
 use verbs_channel::engine::{Closed, Closing, Engine, Leak};
 use verbs_channel::{
-    BufferPool, CachedMemory, Channel, ChannelBuilder, ChannelGroup, ChannelId, Completed,
-    ConnectedMember, Datagram, DatagramListener, Datagrams, DatagramsBuilder, Error,
-    ImmediateCounter, ImmediateCounters, InGroup, Message, OwnedBuffer, OwnedChain, OwnedRequest,
-    PoolBuffer, PreparedChannel, Preparer, Reached, RegistrationCache, RegistrationCacheBuilder,
-    Rejected, ScopeError, SharedMemory, SharedReceivesBuilder, SharedSlice, TakeWhenFree, Ticket,
-    Transfer, TransferError, TransferOutcome,
+    BufferPool, CachedMemory, Channel, ChannelBuilder, ChannelConfig, ChannelGroup, ChannelId,
+    Completed, ConnectedMember, Datagram, DatagramListener, Datagrams, DatagramsBuilder,
+    DatagramsConfig, Error, ImmediateCounter, ImmediateCounters, InGroup, Message, OwnedBuffer,
+    OwnedChain, OwnedRequest, PoolBuffer, PreparedChannel, Preparer, Reached, RegistrationCache,
+    RegistrationCacheBuilder, Rejected, ScopeError, SharedMemory, SharedReceivesConfig,
+    SharedSlice, TakeWhenFree, Ticket, Transfer, TransferError, TransferOutcome,
 };
 
 /// Fails to compile if a type cannot be moved to another thread, or shared with it.
@@ -24,12 +24,12 @@ macro_rules! are_send_and_sync {
 }
 
 are_send_and_sync! {
-    BufferPool, CachedMemory, Channel, Channel<InGroup<'static>>, ChannelBuilder, ChannelGroup,
+    BufferPool, CachedMemory, Channel, Channel<InGroup<'static>>, ChannelBuilder, ChannelConfig, ChannelGroup,
     ChannelId, Closed, Closing, Completed, ConnectedMember, Datagram, DatagramEngine,
-    DatagramListener, Datagrams, DatagramsBuilder, Engine, Error, ImmediateCounter,
+    DatagramListener, Datagrams, DatagramsBuilder, DatagramsConfig, Engine, Error, ImmediateCounter,
     ImmediateCounters, Leak, Message, OwnedBuffer, OwnedChain, OwnedRequest, PoolBuffer,
     PreparedChannel, PreparedChannel<ConnectedMember>, Preparer, Reached<'static>,
-    RegistrationCache, RegistrationCacheBuilder, Rejected<OwnedChain, Error>, ScopeError<Error>,
-    SharedMemory, SharedReceivesBuilder, SharedSlice, TakeWhenFree<'static>, Ticket, Transfer,
+    RegistrationCache, RegistrationCacheBuilder<'static>, Rejected<OwnedChain, Error>, ScopeError<Error>,
+    SharedMemory, SharedReceivesConfig, SharedSlice, TakeWhenFree<'static>, Ticket, Transfer,
     TransferError, TransferOutcome,
 }

@@ -14,7 +14,8 @@ use crate::fake_device::{forget_the_past, pd, posted, succeeds};
 #[test]
 fn short_datagrams_of_readable_memory_are_sent_inline() {
     let pd = pd();
-    let short = builder(&pd).max_send_wr(8).max_inline_data(64);
+    let mut short = builder(&pd);
+    (short.max_send_wr, short.max_inline_data) = (8, 64);
     let mut datagrams = short.build().unwrap();
     let region = Arc::new(
         pd.reg_shared(vec![7_u8; 64], AccessFlags::LOCAL_WRITE)

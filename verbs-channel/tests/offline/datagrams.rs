@@ -10,7 +10,7 @@ use verbs_channel::verbs_core::{
     DatagramEndpoint, Gid, MaximumTransferUnit, ProtectionDomain, QKey,
 };
 use verbs_channel::{
-    BufferPool, Datagrams, DatagramsBuilder, DownReason, Error, OwnedBuffer, Queue, RejectReason,
+    BufferPool, Datagrams, DatagramsConfig, DownReason, Error, OwnedBuffer, Queue, RejectReason,
 };
 
 use crate::fake_device::{bounded, called, calls, forget_the_past, pd, posted, refuse, succeeds};
@@ -18,8 +18,11 @@ use crate::fake_device::{bounded, called, calls, forget_the_past, pd, posted, re
 const MTU: usize = 1024;
 const HEADER: usize = 40;
 
-pub(crate) fn builder(pd: &ProtectionDomain) -> DatagramsBuilder {
-    Datagrams::builder(pd).max_send_wr(2).max_recv_wr(3)
+pub(crate) fn builder(pd: &ProtectionDomain) -> DatagramsConfig {
+    Datagrams::builder(pd)
+        .max_send_wr(2)
+        .max_recv_wr(3)
+        .config()
 }
 
 pub(crate) fn endpoint() -> (ProtectionDomain, Datagrams) {
@@ -214,10 +217,9 @@ fn buffer_of_another_domain_is_handed_back() {
 #[test]
 fn full_queue_is_backpressure_until_a_datagram_has_left() {
     let (pd, _) = endpoint();
-    let mut datagrams = builder(&pd)
-        .timeout(Duration::from_millis(5))
-        .build()
-        .unwrap();
+    let mut config = builder(&pd);
+    config.timeout = Some(Duration::from_millis(5));
+    let mut datagrams = config.build().unwrap();
     forget_the_past();
     for _ in 0..2 {
         datagrams.send_to(&peer(1), buffer(&pd, b"full")).unwrap();

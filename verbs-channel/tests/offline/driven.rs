@@ -4,7 +4,7 @@ use fake_libibverbs::with;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR};
 use verbs_channel::{
-    Channel, ChannelBuilder, ChannelGroup, ChannelId, CreateChannel as _, DownReason, Error,
+    Channel, ChannelConfig, ChannelGroup, ChannelId, CreateChannel as _, DownReason, Error,
     PollStrategy, Queue, TransportError,
 };
 
@@ -18,14 +18,11 @@ const WHY: DownReason = DownReason::Device(libc::ENODEV);
 
 /// A group of this many channels, with room for four requests in each queue.
 pub(crate) fn group(pd: &ProtectionDomain, channels: u32) -> ChannelGroup {
-    group_of(
-        &Channel::builder(pd).max_send_wr(4).max_recv_wr(4),
-        channels,
-    )
+    group_of(Channel::builder(pd).max_send_wr(4).max_recv_wr(4), channels)
 }
 
-pub(crate) fn group_of(builder: &ChannelBuilder, channels: u32) -> ChannelGroup {
-    let mut group = builder.group(channels).unwrap();
+pub(crate) fn group_of(config: impl Into<ChannelConfig>, channels: u32) -> ChannelGroup {
+    let mut group = config.into().group(channels).unwrap();
     for number in 0..channels as usize {
         let member = group.prepare().unwrap();
         let endpoint = member.endpoint();

@@ -16,7 +16,7 @@ use verbs_channel::verbs_core::{
     WcStatus, WorkError,
 };
 use verbs_channel::{
-    Channel, ChannelBuilder, DownReason, Error, Queue, RejectReason, TransportError,
+    Channel, ChannelConfig, DownReason, Error, Queue, RejectReason, TransportError,
 };
 use verbs_harness::chains;
 
@@ -73,29 +73,31 @@ fn no_memory() -> io::Error {
 fn of_devices() -> Vec<String> {
     let text = |error: Core| format!("{:?}", Error::from(error));
     let open = || Device::by_name("fake0")?.open();
-    let prepare = |settings: fn(ChannelBuilder) -> ChannelBuilder| {
-        let prepared = settings(Channel::builder(&pd())).build().map(drop);
+    let prepare = |set: fn(&mut ChannelConfig)| {
+        let mut config = Channel::builder(&pd()).config();
+        set(&mut config);
+        let prepared = config.build().map(drop);
         format!("{:?}", prepared.unwrap_err())
     };
     let unknown = text(Device::by_name("mlx5_0").unwrap_err());
     with(|library| library.refuse.push(("ibv_open_device", libc::EACCES)));
     let node = text(open().map(drop).unwrap_err());
-    let port = prepare(|builder| builder.port_num(2));
-    let gid = prepare(|builder| builder.gid_index(3));
+    let port = prepare(|config| config.port_num = Some(2));
+    let gid = prepare(|config| config.gid_index = Some(3));
     let gids = with(|library| mem::take(&mut library.ports[0].gids));
-    let no_gid = prepare(|builder| builder);
+    let no_gid = prepare(|_config| ());
     with(|library| library.ports[0].gids = gids);
     with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM)));
-    let memory = prepare(|builder| builder);
+    let memory = prepare(|_config| ());
     with(|library| library.refuse.push(("ibv_create_qp", libc::EAGAIN)));
-    let group = prepare(|builder| builder);
+    let group = prepare(|_config| ());
     with(|library| library.refuse.push(("ibv_create_qp", libc::EINVAL)));
-    let together = prepare(|builder| builder);
+    let together = prepare(|_config| ());
     let (_context, pd, cq) = ladder();
     let builder = QueuePair::builder(&pd, &cq, &cq);
     let limit = text(builder.max_send_wr(100_000).build().unwrap_err());
     with(|library| library.ports[0].attr.state = IBV_PORT_DOWN);
-    let down = prepare(|builder| builder.port_num(1));
+    let down = prepare(|config| config.port_num = Some(1));
     let none = text(Context::first_active().map(drop).unwrap_err());
     with(|library| library.ports[0].attr.state = IBV_PORT_ACTIVE);
     vec![

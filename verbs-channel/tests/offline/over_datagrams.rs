@@ -284,8 +284,8 @@ fn logger_that_panics_fails_no_connection() {
 fn nothing_is_connected_or_left_when_the_time_is_over() {
     let pd = pd();
     let mut datagrams = datagrams(&pd);
-    let builder = Channel::builder(&pd);
-    let prepared = builder.build().unwrap();
+    let config = Channel::builder(&pd).config();
+    let prepared = config.build().unwrap();
     let error = bounded(|| {
         prepared
             .connect_over_datagrams(&mut datagrams, &peer(9), SHORT, b"")
@@ -293,7 +293,7 @@ fn nothing_is_connected_or_left_when_the_time_is_over() {
     });
     assert_eq!(error.to_string(), "the peer did not answer within 60 ms");
     let mut listener = DatagramListener::new(datagrams).unwrap();
-    let prepared = builder.build().unwrap();
+    let prepared = config.build().unwrap();
     let error = bounded(|| {
         prepared
             .accept_over_datagrams(&mut listener, SHORT, b"")
@@ -303,7 +303,7 @@ fn nothing_is_connected_or_left_when_the_time_is_over() {
     let masks = with(|library| library.modified.iter().fold(0, |all, (_, mask)| all | mask));
     // The datagrams' queue pair has no such number.
     assert_eq!(masks & IBV_QP_DEST_QPN.0, 0);
-    drop((listener, builder, pd));
+    drop((listener, config, pd));
     assert_all_is_well();
 }
 
@@ -333,10 +333,10 @@ fn server_is_sent_why_the_client_cannot_connect() {
 #[test]
 fn endpoint_that_fails_ends_the_exchange() {
     let pd = pd();
-    let builder = Channel::builder(&pd);
+    let config = Channel::builder(&pd).config();
     for is_client in [true, false] {
         let mut datagrams = datagrams(&pd);
-        let prepared = builder.build().unwrap();
+        let prepared = config.build().unwrap();
         with(|library| library.poll_answer = Some(-5));
         let error = bounded(|| {
             if is_client {
@@ -351,7 +351,7 @@ fn endpoint_that_fails_ends_the_exchange() {
             panic!("{error}");
         };
     }
-    drop((builder, pd));
+    drop((config, pd));
     assert_all_is_well();
 }
 
@@ -359,9 +359,9 @@ fn endpoint_that_fails_ends_the_exchange() {
 #[cfg_attr(miri, ignore = "two threads that poll take minutes")]
 fn private_data_that_does_not_fit_is_an_error_on_both_sides() {
     let pd = pd();
-    let builder = Channel::builder(&pd);
+    let config = Channel::builder(&pd).config();
     let mut datagrams = datagrams(&pd);
-    let prepared = builder.build().unwrap();
+    let prepared = config.build().unwrap();
     let long = prepared.connect_over_datagrams(&mut datagrams, &peer(9), LONG, &[7; 954]);
     let error = long.unwrap_err();
     let ExchangeError::PrivateDataBeyondMtu { len: 954, max: 953 } = exchange_error(&error) else {
@@ -371,7 +371,7 @@ fn private_data_that_does_not_fit_is_an_error_on_both_sides() {
     let mut listener = DatagramListener::new(datagrams).unwrap();
     let mut client = Client::new(&listener, 256);
     // Nothing is lost to it: the refusal is sent once.
-    let prepared = builder.build().unwrap();
+    let prepared = config.build().unwrap();
     let before = with(|library| library.modified.len());
     let (is_over, library) = (AtomicBool::new(false), lend());
     let error = thread::scope(|scope| {
@@ -410,7 +410,7 @@ fn private_data_that_does_not_fit_is_an_error_on_both_sides() {
         before,
         "no handshake"
     );
-    drop((listener, builder, pd));
+    drop((listener, config, pd));
     assert_all_is_well();
 }
 

@@ -316,7 +316,7 @@ fn layer_that_checks_its_peers_finds_the_removal() {
 fn queue_pairs_that_end_together_wait_for_a_removal_once() {
     let _sysfs = Sysfs::new();
     let pd = pd();
-    let mut group = group_of(&Channel::builder(&pd).drain_timeout(DRAIN), 8);
+    let mut group = group_of(Channel::builder(&pd).drain_timeout(DRAIN), 8);
     fails();
     let ids: Vec<_> = group.channels().collect();
     let engine = group.engine_mut();

@@ -6,22 +6,22 @@ use fake_libibverbs::{assert_all_is_well, with};
 use verbs_channel::verbs_core::{
     AccessFlags, CompletionChannel, RemoteMemoryRegion, SharedElement,
 };
-use verbs_channel::{BufferPool, Channel, ChannelBuilder, Error, Incoming, OwnedBuffer};
+use verbs_channel::{BufferPool, Channel, ChannelConfig, Datagrams, Error, Incoming, OwnedBuffer};
 
 use crate::fake_device::{connected, pd, region, shut_down};
 
 #[test]
-fn one_builder_makes_any_number_of_channels_and_groups() {
+fn one_configuration_makes_any_number_of_channels_and_groups() {
     struct Server {
-        channels: ChannelBuilder,
+        channels: ChannelConfig,
     }
 
     let builder = Channel::builder(&pd()).max_send_wr(2).port_num(1);
     let server = Server {
-        channels: builder.gid_index(None),
+        channels: builder.gid_index(None).config(),
     };
-    for builder in [server.channels.clone(), server.channels] {
-        let mut channel = connected(builder.build().unwrap());
+    for config in [server.channels.clone(), server.channels] {
+        let mut channel = connected(config.build().unwrap());
         let mut start = || channel.start_send(OwnedBuffer::empty());
         let _tickets = [start().unwrap(), start().unwrap()];
         assert!(
@@ -30,7 +30,7 @@ fn one_builder_makes_any_number_of_channels_and_groups() {
         );
         shut_down(&mut channel);
         drop(channel);
-        let mut group = builder.group(2).unwrap();
+        let mut group = config.group(2).unwrap();
         for _ in 0..2 {
             let prepared = group.prepare().unwrap();
             let endpoint = prepared.endpoint();
@@ -45,7 +45,6 @@ fn one_builder_makes_any_number_of_channels_and_groups() {
 fn queue_pair_takes_one_element_although_none_was_asked_for() {
     let builder = Channel::builder(&pd()).max_send_sge(0).max_recv_sge(0);
     let mut channel = connected(builder.build().unwrap());
-    drop(builder);
     let _receive = channel.start_receive(region(&channel)).unwrap();
     let _send = channel.start_send(region(&channel)).unwrap();
     drop(channel);
@@ -55,40 +54,42 @@ fn queue_pair_takes_one_element_although_none_was_asked_for() {
 
 #[test]
 fn completion_queue_that_is_too_long_is_an_error_of_the_settings() {
-    let builder = Channel::builder(&pd());
+    let mut config = Channel::builder(&pd()).config();
     // The device has 4096 entries.
-    drop(builder.group(32).unwrap());
-    let error = builder.group(33).unwrap_err();
+    drop(config.group(32).unwrap());
+    let error = config.group(33).unwrap_err();
     assert_eq!(
         error.to_string(),
         "33 channels of 64 + 64 requests need 4224 completion queue entries, but the device has 4096: \
          lower max_send_wr or max_recv_wr, or the number of channels"
     );
-    let error = builder.group(u32::MAX).unwrap_err();
+    let error = config.group(u32::MAX).unwrap_err();
     assert!(error.to_string().contains(" need 549755813760 "), "{error}");
-    let error = builder.clone().max_recv_wr(4096).build().unwrap_err();
+    config.max_recv_wr = 4096;
+    let error = config.build().unwrap_err();
     assert_eq!(
         error.to_string(),
         "a channel of 64 + 4096 requests needs 4160 completion queue entries, but the device has 4096: \
          lower max_send_wr or max_recv_wr"
     );
-    let error = builder.group(0).unwrap_err();
+    let error = config.group(0).unwrap_err();
     assert_eq!(
         error.to_string(),
         "max_channels 0 is out of range: at least 1 is needed"
     );
-    drop(builder);
+    drop(config);
     assert_all_is_well();
 }
 
 #[test]
 fn peer_timeout_below_two_seconds_is_an_error() {
     let builder = Channel::builder(&pd()).peer_timeout(Duration::from_millis(1999));
-    let events = CompletionChannel::create(builder.pd().context()).unwrap();
+    let mut config = builder.config();
+    let events = CompletionChannel::create(config.pd().context()).unwrap();
     for error in [
-        builder.build().unwrap_err(),
-        builder.group(1).unwrap_err(),
-        builder.engine(1, &events).unwrap_err(),
+        config.build().unwrap_err(),
+        config.group(1).unwrap_err(),
+        config.engine(1, &events).unwrap_err(),
     ] {
         assert!(
             matches!(error, Error::PeerTimeout(timeout) if timeout.as_millis() == 1999),
@@ -96,9 +97,10 @@ fn peer_timeout_below_two_seconds_is_an_error() {
         );
     }
     for timeout in [Some(Duration::from_secs(2)), Some(Duration::MAX), None] {
-        drop(builder.clone().peer_timeout(timeout).build().unwrap());
+        config.peer_timeout = timeout;
+        drop(config.build().unwrap());
     }
-    drop((builder, events));
+    drop((config, events));
     assert_all_is_well();
 }
 
@@ -116,22 +118,22 @@ fn bytes_that_are_longer_than_a_block_are_an_error_with_both_lengths() {
 
 #[test]
 fn group_of_shared_receives_rejects_the_same_settings() {
-    let builder = Channel::builder(&pd());
-    let error = builder.shared_immediates(16).group(64).unwrap_err();
+    let mut config = Channel::builder(&pd()).config();
+    let error = config.shared_immediates(16).group(64).unwrap_err();
     assert_eq!(
         error.to_string(),
         "64 channels of 64 requests, and 16 shared receives, need 4112 completion queue entries, but \
          the device has 4096: lower max_send_wr, or the number of channels or of shared receives"
     );
-    let error = builder.shared_immediates(16).group(0).unwrap_err();
+    let error = config.shared_immediates(16).group(0).unwrap_err();
     assert_eq!(
         error.to_string(),
         "max_channels 0 is out of range: at least 1 is needed"
     );
-    let soon = builder.peer_timeout(Duration::from_secs(1));
-    let error = soon.shared_immediates(16).group(1).unwrap_err();
+    config.peer_timeout = Some(Duration::from_secs(1));
+    let error = config.shared_immediates(16).group(1).unwrap_err();
     assert!(matches!(error, Error::PeerTimeout(_)), "{error}");
-    drop(soon);
+    drop(config);
     assert_all_is_well();
 }
 
@@ -161,20 +163,42 @@ fn depths_of_a_channel_are_those_of_its_builder() {
         library.attr.max_res_rd_atom = 16;
     });
     let pd = pd();
-    let connected = |builder: ChannelBuilder| {
-        let prepared = builder.build()?;
+    let connected = |config: ChannelConfig| {
+        let prepared = config.build()?;
         let endpoint = prepared.endpoint();
         let depths = (endpoint.max_rd_atomic(), endpoint.max_dest_rd_atomic());
         Ok::<_, Error>((depths, prepared.handshake(&endpoint)?))
     };
-    let few = || Channel::builder(&pd).max_rd_atomic(2).max_dest_rd_atomic(3);
+    let few = || {
+        Channel::builder(&pd)
+            .max_rd_atomic(2)
+            .max_dest_rd_atomic(3)
+            .config()
+    };
     let five = [(); 5].map(|()| connected(few()).unwrap());
     assert!(five.iter().all(|(depths, _)| *depths == (2, 3)));
     // One is left: what was set is not changed, and a default is.
     let error = connected(few()).unwrap_err();
     let words = "max_dest_rd_atomic 3 exceeds what is left of this device's max_res_rd_atom 16";
     assert!(format!("{error:?}").contains(words), "{error:?}");
-    drop(connected(Channel::builder(&pd)).unwrap());
+    drop(connected(Channel::builder(&pd).config()).unwrap());
+}
+
+#[test]
+fn completion_vector_is_that_of_the_settings() {
+    let pd = pd();
+    // The device has 3.
+    drop(Channel::builder(&pd).comp_vector(2).build().unwrap());
+    for error in [
+        Channel::builder(&pd).comp_vector(3).build().unwrap_err(),
+        Channel::builder(&pd).comp_vector(3).group(1).unwrap_err(),
+        Datagrams::builder(&pd).comp_vector(3).build().unwrap_err(),
+    ] {
+        let words = "comp_vector 3 is out of range: 0 to 2 are possible";
+        assert_eq!(error.to_string(), words);
+    }
+    drop(pd);
+    assert_all_is_well();
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn accepted(
     guests: &mut [Guest],
     until: u8,
 ) -> (Vec<u8>, Vec<Error>, Duration) {
-    let builder = Channel::builder(&pd());
+    let config = Channel::builder(&pd()).config();
     let (is_over, all_wait) = (AtomicBool::new(false), AtomicBool::new(false));
     let library = lend();
     thread::scope(|scope| {
@@ -157,7 +157,7 @@ fn accepted(
         let start = Instant::now();
         while !numbers.contains(&until) {
             assert!(start.elapsed() < LONG, "it is never accepted");
-            let prepared = builder.build().unwrap();
+            let prepared = config.build().unwrap();
             match bounded(|| prepared.accept_over_datagrams(listener, LONG, b"")) {
                 Ok((_channel, data)) => numbers.push(data[0]),
                 Err(error) => errors.push(error),

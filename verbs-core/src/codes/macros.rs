@@ -207,33 +207,6 @@ macro_rules! serde_by_name {
     };
 }
 
-/// A builder's setters, here and in the crates above. An `option` takes a value or an `Option` of it.
-/// After `in part;` they set fields of the builder's field `part`.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! builder_setters {
-    (in $part:tt; $($(#[$attr:meta])* $name:ident: $kind:ident $type:ty,)*) => {$(
-        $crate::builder_setters! { @$kind $part $(#[$attr])* $name: $type }
-    )*};
-    ($($(#[$attr:meta])* $name:ident: $kind:ident $type:ty,)*) => {$(
-        $crate::builder_setters! { @$kind [] $(#[$attr])* $name: $type }
-    )*};
-    (@plain [$($part:tt)*] $(#[$attr:meta])* $name:ident: $type:ty) => {
-        $(#[$attr])*
-        pub const fn $name(mut self, $name: $type) -> Self {
-            self.$($part)*$name = $name;
-            self
-        }
-    };
-    (@option [$($part:tt)*] $(#[$attr:meta])* $name:ident: $type:ty) => {
-        $(#[$attr])*
-        pub fn $name(mut self, $name: impl Into<Option<$type>>) -> Self {
-            self.$($part)*$name = $name.into();
-            self
-        }
-    };
-}
-
 /// Getters for the fields of a C struct in `self.attr`.
 macro_rules! getters {
     ($($(#[$attr:meta])* $name:ident: $kind:ident $as:tt,)*) => {$(

@@ -226,7 +226,7 @@ impl DatagramQueuePair {
     ///
     /// # Errors
     ///
-    /// Those of [`DatagramQueuePairBuilder::build`] for a port or a GID that is gone, otherwise the errno.
+    /// Those of [`DatagramQueuePairConfig::build`] for a port or a GID that is gone, otherwise the errno.
     /// The error carries the queue pair.
     #[doc(alias = "IBV_QPS_RESET")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]

@@ -146,7 +146,7 @@ impl Context {
     /// The number of the first port that is ACTIVE; `None` if there is none.
     ///
     /// A queue pair prefers a port on which it has an address: see
-    /// [`port_num`](crate::QueuePairBuilder::port_num).
+    /// [`port_num`](crate::QueuePairConfig::port_num).
     ///
     /// # Errors
     ///

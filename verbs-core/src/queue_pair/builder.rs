@@ -176,7 +176,7 @@ pub struct QueuePairConfig<R = OwnReceives> {
 
 impl QueuePair {
     /// Starts to build a queue pair: a reliable connection (RC) unless another
-    /// [type](QueuePairBuilder::qp_type) is set.
+    /// [type](QueuePairConfig::qp_type) is set.
     ///
     /// Sends, writes, reads and atomics complete on `send_cq`, receives on `recv_cq`. Both may be the
     /// same queue.

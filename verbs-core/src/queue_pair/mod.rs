@@ -84,7 +84,7 @@ pub struct PreparedQueuePair<R = OwnReceives> {
     psn: PacketSequenceNumber,
 }
 
-/// A connected queue pair (QP), of type RC unless UC was [chosen](QueuePairBuilder::qp_type): in `RTS`.
+/// A connected queue pair (QP), of type RC unless UC was [chosen](QueuePairConfig::qp_type): in `RTS`.
 ///
 /// Work requests are posted with its `post_*` functions. Their completions come out of its completion
 /// queues. After a failed work request it is in `ERR`: [`reset`](Self::reset) prepares it again.
@@ -96,7 +96,7 @@ pub struct PreparedQueuePair<R = OwnReceives> {
 ///
 /// `R` is where its receives come from: the queue pair's own receive queue ([`OwnReceives`], the
 /// default), or a [`SharedReceiveQueue`](crate::SharedReceiveQueue) ([`SharedReceives`], chosen with
-/// [`QueuePairBuilder::srq`]). A queue pair on a shared receive queue has no `post_receive`.
+/// [`QueuePairConfig::srq`]). A queue pair on a shared receive queue has no `post_receive`.
 #[doc = man!("ibv_create_qp")]
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
@@ -222,7 +222,7 @@ impl<R> PreparedQueuePair<R> {
 
 impl<R> QueuePair<R> {
     /// This side's endpoint: the one that [`PreparedQueuePair::endpoint`] returned, but with a GID of the same kind
-    /// as the peer's if no [`gid_index`](QueuePairBuilder::gid_index) was set, and
+    /// as the peer's if no [`gid_index`](QueuePairConfig::gid_index) was set, and
     /// with the number of reads and atomics that it serves.
     #[must_use]
     pub const fn endpoint(&self) -> &QueuePairEndpoint {
@@ -314,7 +314,7 @@ impl<R> QueuePair<R> {
     ///
     /// # Errors
     ///
-    /// Those of [`QueuePairBuilder::build`] for a port or a GID that no longer exists, otherwise the
+    /// Those of [`QueuePairConfig::build`] for a port or a GID that no longer exists, otherwise the
     /// errno. The error carries the queue pair.
     #[doc(alias = "IBV_QPS_RESET")]
     #[expect(clippy::result_large_err, reason = "gives back what it was called on")]

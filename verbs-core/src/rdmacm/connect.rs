@@ -149,7 +149,7 @@ impl Connector {
     /// [`AckTimeout`]: 4.096 µs × 2^value.
     ///
     /// The queue pair of this side waits as long as its builder's
-    /// [`timeout`](crate::QueuePairBuilder::timeout).
+    /// [`timeout`](crate::QueuePairConfig::timeout).
     ///
     /// # Errors
     ///

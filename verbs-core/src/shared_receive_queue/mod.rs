@@ -25,7 +25,7 @@ use crate::ffi::ret;
 
 /// A shared receive queue (SRQ): receives for the messages of many queue pairs.
 ///
-/// [`QueuePairBuilder::srq`](crate::QueuePairBuilder::srq) makes a queue pair use it. Each message
+/// [`QueuePairConfig::srq`](crate::QueuePairConfig::srq) makes a queue pair use it. Each message
 /// takes the next receive of the queue, whichever queue pair it arrives on. The receive completes on
 /// that queue pair's `recv_cq`, and [`WorkCompletion::qp_num`](crate::WorkCompletion::qp_num) names the
 /// queue pair.

@@ -13,7 +13,7 @@ use examples::{
     Common, Context as _, Failure, Latencies, Listener, Measured, Meter, Progress, run, say,
 };
 use verbs_channel::verbs_core::{Context, MinRnrTimer, WorkSuccess};
-use verbs_channel::{PollStrategy, PreparedChannel};
+use verbs_channel::{Channel, PollStrategy, PreparedChannel};
 use verbs_harness::allocations::Counting;
 
 use crate::echo::Echo;
@@ -73,8 +73,9 @@ fn prepare(options: &Options, context: &Context) -> Result<PreparedChannel, Fail
         PollStrategy::SpinThenYield
     };
     let pd = context.alloc_pd()?;
-    let prepared = common
-        .channels(&pd)
+    let prepared = Channel::builder(&pd)
+        .port_num(common.ib_port)
+        .gid_index(common.gid_idx)
         // A message that arrives before its receive is posted is retried after this time: a
         // blocking receive is often late.
         .min_rnr_timer(MinRnrTimer::new(1)?)

@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::Parser;
 use examples::{Common, Failure, run};
 use verbs_channel::verbs_core::Context;
-use verbs_channel::{Datagrams, DatagramsBuilder, PollStrategy};
+use verbs_channel::{Datagrams, DatagramsConfig, PollStrategy};
 
 /// Send datagrams to a server and back, check every byte, and count those that are lost
 ///
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
 
 impl Options {
     /// The settings of this side's endpoint.
-    fn datagrams(&self, context: &Context) -> Result<DatagramsBuilder, Failure> {
+    fn datagrams(&self, context: &Context) -> Result<DatagramsConfig, Failure> {
         let strategy = if self.events {
             PollStrategy::Notify { after: 0 }
         } else {
@@ -82,7 +82,8 @@ impl Options {
             .max_send_wr(256)
             .max_recv_wr(256)
             .timeout(self.common.limit())
-            .strategy(strategy))
+            .strategy(strategy)
+            .config())
     }
 
     const fn lost_after(&self) -> Duration {

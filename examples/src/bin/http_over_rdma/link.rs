@@ -24,8 +24,8 @@ pub(crate) fn group(
 ) -> Result<AsyncGroup, Failure> {
     let pd = context.alloc_pd()?;
     let events = CqEvents::create_tokio(context)?;
-    let builder = options.common.channels(&pd);
-    Ok(AsyncGroup::new(builder, max_channels, &events)?)
+    let channels = options.common.channels(&pd);
+    Ok(AsyncGroup::new(channels, max_channels, &events)?)
 }
 
 /// Meets the peer at the other end of a TCP connection, which stays open to detect a peer that dies.

@@ -32,8 +32,9 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(common: &Common, context: &Context, host: &str) -> Result<Self, Failure> {
         let pd = context.alloc_pd()?;
-        let prepared = common
-            .channels(&pd)
+        let prepared = Channel::builder(&pd)
+            .port_num(common.ib_port)
+            .gid_index(common.gid_idx)
             .timeout(common.limit())
             .strategy(PollStrategy::Notify { after: 100 })
             .build()?;

@@ -11,7 +11,8 @@ use examples::kv::{HEADER, MAX_KEY, Reply, Request, Values, Welcome};
 use examples::{Context as _, Failure, Listener, say};
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcOpcode};
 use verbs_channel::{
-    BufferPool, ChannelGroup, ChannelId, Completed, ConnectedMember, OwnedBuffer, PollStrategy,
+    BufferPool, Channel, ChannelGroup, ChannelId, Completed, ConnectedMember, OwnedBuffer,
+    PollStrategy,
 };
 
 use crate::Options;
@@ -60,8 +61,9 @@ pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
     let store = Store::new(&pd, options.capacity, max_value)?;
     let blocks = usize::try_from(options.max_clients * (DEPTH + 1))?;
     let pool = BufferPool::new(&pd, HEADER + MAX_KEY + max_value, blocks)?;
-    let group = common
-        .channels(&pd)
+    let group = Channel::builder(&pd)
+        .port_num(common.ib_port)
+        .gid_index(common.gid_idx)
         .max_recv_wr(DEPTH)
         .max_send_wr(DEPTH + 1)
         .timeout(common.limit())

@@ -106,7 +106,8 @@ impl<'o> Decode<'o> {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let rails = devices.iter().map(|device| {
             let (pd, events) = (device.alloc_pd()?, CqEvents::create_tokio(device)?);
-            let channels = options.common.channels(&pd).max_recv_wr(RECEIVES.into());
+            let mut channels = options.common.channels(&pd);
+            channels.max_recv_wr = RECEIVES.into();
             Ok(Rail {
                 name: device.device().name(),
                 group: AsyncGroup::new(channels, 1, &events)?,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use examples::{Context as _, Failure, Meter, Pages, Peer, say};
 use verbs_channel::{
-    Channel, ChannelBuilder, CloseError, Outgoing, OwnedChain, SharedMemory, SharedSlice,
+    Channel, ChannelConfig, CloseError, Outgoing, OwnedChain, SharedMemory, SharedSlice,
 };
 use verbs_core::{AccessFlags, Context, RemoteMemoryRegion};
 
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 struct Rail<'o> {
     number: u8,
     device: &'o Context,
-    channels: ChannelBuilder,
+    channels: ChannelConfig,
     memory: SharedMemory,
     pages: &'o Pages,
     options: &'o Options,
@@ -40,10 +40,12 @@ pub(crate) fn run(options: &Options, devices: &[Context], host: &str) -> Result<
     let depth = CHAINS * options.chain;
     let rails = devices.iter().zip(0..).map(|(device, number)| {
         let (pd, access) = (device.alloc_pd()?, AccessFlags::empty());
+        let mut channels = options.common.channels(&pd);
+        channels.max_send_wr = depth.into();
         Ok(Rail {
             number,
             device,
-            channels: options.common.channels(&pd).max_send_wr(depth.into()),
+            channels,
             memory: pages
                 .memory()
                 .register(&pd, access, usize::from(depth) + 1)?,

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use examples::{Context as _, Failure};
 use verbs_channel::verbs_core::AckTimeout;
 use verbs_channel::{
-    BufferPool, ChannelGroup, ChannelId, Completed, ConnectedMember, OwnedBuffer, PollStrategy,
-    Preparer,
+    BufferPool, Channel, ChannelGroup, ChannelId, Completed, ConnectedMember, OwnedBuffer,
+    PollStrategy, Preparer,
 };
 
 use crate::Options;
@@ -58,8 +58,9 @@ pub(crate) fn run(options: &Options, host: &str, part: u32) -> Result<(), Failur
     // The receives, the requests, a farewell, and one at hand.
     let blocks = usize::try_from(options.connections * (2 * WINDOW + 2))?;
     let pool = BufferPool::new(&pd, usize::try_from(MAX_LEN)?, blocks)?;
-    let group = common
-        .channels(&pd)
+    let group = Channel::builder(&pd)
+        .port_num(common.ib_port)
+        .gid_index(common.gid_idx)
         .max_send_wr(WINDOW + 1)
         .max_recv_wr(WINDOW)
         .ack_timeout(AckTimeout::new(plan::ACK_TIMEOUT)?)

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use examples::{Context as _, Failure, Listener, say};
 use verbs_channel::verbs_core::AckTimeout;
 use verbs_channel::{
-    BufferPool, ChannelGroup, ChannelId, Completed, ConnectedMember, Message, OwnedBuffer,
+    BufferPool, Channel, ChannelGroup, ChannelId, Completed, ConnectedMember, Message, OwnedBuffer,
     PollStrategy, Preparer,
 };
 
@@ -52,16 +52,15 @@ pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
     // Beside the receives: the answers of clients that take theirs late.
     let blocks = options.receives + 2 * WINDOW * options.max_clients;
     let pool = BufferPool::new(&pd, usize::try_from(MAX_LEN)?, usize::try_from(blocks)?)?;
-    let mut channels = common
-        .channels(&pd)
+    let group = Channel::builder(&pd)
+        .port_num(common.ib_port)
+        .gid_index(common.gid_idx)
         .max_send_wr(WINDOW)
+        .in_flight(options.in_flight)
         .ack_timeout(AckTimeout::new(plan::ACK_TIMEOUT)?)
-        .strategy(PollStrategy::Notify { after: 100 });
-    if let Some(total) = options.in_flight {
-        channels = channels.in_flight(total);
-    }
-    let shared = channels.shared_receives(&pool, options.receives);
-    let group = shared.group(options.max_clients)?;
+        .strategy(PollStrategy::Notify { after: 100 })
+        .shared_receives(&pool, options.receives)
+        .group(options.max_clients)?;
     let listener = Listener::bind(common.port)?;
     let (device, port) = (context.device().name(), listener.port());
     say(format_args!(

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use examples::Failure;
 use verbs_channel::{
-    BufferPool, ChannelBuilder, Incoming, Message, Outgoing, OwnedBuffer, OwnedRequest,
-    SharedMemory, SharedReceivesBuilder,
+    BufferPool, ChannelConfig, Incoming, Message, Outgoing, OwnedBuffer, OwnedRequest,
+    SharedMemory, SharedReceivesConfig,
 };
 use verbs_core::RemoteMemoryRegion;
 
@@ -112,9 +112,9 @@ impl<'m> Buffers<'m> {
 
 /// Receives that all connections share.
 pub(crate) fn shared_receives(
-    builder: &ChannelBuilder,
+    builder: &ChannelConfig,
     plan: &Plan,
-) -> Result<SharedReceivesBuilder, Failure> {
+) -> Result<SharedReceivesConfig, Failure> {
     let count = plan.receives().saturating_mul(plan.qps);
     if plan.op == Op::WriteImm {
         return Ok(builder.shared_immediates(count));

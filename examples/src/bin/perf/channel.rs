@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use examples::{Common, Failure, Frames};
 use verbs_channel::{
-    ChannelBuilder, ChannelGroup, ChannelId, Completed, Message, OwnedBuffer, PollStrategy,
+    Channel, ChannelConfig, ChannelGroup, ChannelId, Completed, Message, OwnedBuffer, PollStrategy,
 };
 use verbs_core::{ProtectionDomain, WcOpcode};
 
@@ -50,16 +50,18 @@ pub(crate) fn measure(common: &Common, plan: &Plan, frames: &Frames) -> Result<F
 }
 
 /// The settings of channels.
-pub(crate) fn builder(pd: &ProtectionDomain, plan: &Plan, common: &Common) -> ChannelBuilder {
+pub(crate) fn builder(pd: &ProtectionDomain, plan: &Plan, common: &Common) -> ChannelConfig {
     let strategy = match plan.events {
         true => PollStrategy::Notify { after: 0 },
         false => PollStrategy::Spin,
     };
-    common
-        .channels(pd)
+    Channel::builder(pd)
+        .port_num(common.ib_port)
+        .gid_index(common.gid_idx)
         .max_send_wr(plan.in_flight())
         .max_recv_wr(plan.receives())
         .strategy(strategy)
+        .config()
 }
 
 impl<'m> Channels<'m> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use examples::{Common, Failure, Frames};
-use verbs_channel::{Datagrams, DatagramsBuilder, PollStrategy};
+use verbs_channel::{Datagrams, DatagramsConfig, PollStrategy};
 use verbs_core::{DatagramEndpoint, ProtectionDomain, Rejected};
 
 use crate::buffers::Buffers;
@@ -44,13 +44,14 @@ pub(crate) fn measure(common: &Common, plan: &Plan, frames: &Frames) -> Result<F
 }
 
 /// The settings of endpoints.
-pub(crate) fn builder(pd: &ProtectionDomain, plan: &Plan, common: &Common) -> DatagramsBuilder {
+pub(crate) fn builder(pd: &ProtectionDomain, plan: &Plan, common: &Common) -> DatagramsConfig {
     Datagrams::builder(pd)
         .max_send_wr(plan.in_flight())
         .max_recv_wr(plan.receives())
         .port_num(common.ib_port)
         .gid_index(common.gid_idx)
         .strategy(PollStrategy::Spin)
+        .config()
 }
 
 /// Finds for each endpoint the one that it sends to.

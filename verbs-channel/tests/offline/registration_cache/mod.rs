@@ -6,11 +6,12 @@ mod threads;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use std::{io, iter};
 
 use fake_libibverbs::{assert_all_is_well, with};
 use verbs_channel::verbs_core::{Error as CoreError, ProtectionDomain, RawRegion};
-use verbs_channel::{CachedMemory, Error, RegistrationCache, RegistrationCacheBuilder};
+use verbs_channel::{CachedMemory, Error, RegistrationCache};
 use verbs_harness::allocations::allocations;
 
 use crate::fake_device::{calls, channel, forget_the_past, pd, posted, succeeds};
@@ -35,10 +36,22 @@ fn register(
 }
 
 /// A cache with room for `parts` parts.
-fn cache(pd: &ProtectionDomain, parts: usize) -> RegistrationCacheBuilder {
+fn cache(pd: &ProtectionDomain, parts: usize) -> RegistrationCache {
+    cache_with(pd, parts, 1024, None)
+}
+
+fn cache_with(
+    pd: &ProtectionDomain,
+    parts: usize,
+    max_regions: usize,
+    timeout: Option<Duration>,
+) -> RegistrationCache {
     RegistrationCache::builder(pd, parts * PART)
         .part_len(PART)
         .slices(2)
+        .max_regions(max_regions)
+        .timeout(timeout)
+        .build()
 }
 
 fn memory(cache: &RegistrationCache) -> CachedMemory {
@@ -66,7 +79,7 @@ fn is_full(error: &Error) -> bool {
 #[test]
 fn part_is_registered_at_its_first_use_and_found_at_every_other() {
     let mut channel = channel();
-    let cache = cache(channel.pd(), 100).build();
+    let cache = cache(channel.pd(), 100);
     let pages = pages(&Arc::default());
     let addr = pages.addr();
     let memory = cache.memory(LEN, move |pd, part| register(&pages, pd, part));
@@ -103,8 +116,7 @@ fn part_is_registered_at_its_first_use_and_found_at_every_other() {
 #[test]
 fn least_recently_used_is_evicted_first_when_a_bound_is_reached() {
     let pd = pd();
-    for builder in [cache(&pd, 3), cache(&pd, 100).max_regions(3)] {
-        let cache = builder.build();
+    for cache in [cache(&pd, 3), cache_with(&pd, 100, 3, None)] {
         let [first, second] = [memory(&cache), memory(&cache)];
         touch(&first, 0);
         touch(&second, 0);
@@ -131,7 +143,7 @@ fn least_recently_used_is_evicted_first_when_a_bound_is_reached() {
 #[test]
 fn eviction_makes_room_for_all_of_a_long_range() {
     let pd = pd();
-    let cache = cache(&pd, 3).build();
+    let cache = cache(&pd, 3);
     let memory = memory(&cache);
     [0, 1, 2].iter().for_each(|part| touch(&memory, *part));
     registrations();
@@ -148,7 +160,7 @@ fn eviction_makes_room_for_all_of_a_long_range() {
 #[test]
 fn what_is_in_use_is_not_evicted_and_counts() {
     let mut channel = channel();
-    let cache = cache(channel.pd(), 2).build();
+    let cache = cache(channel.pd(), 2);
     let memory = memory(&cache);
     let ticket = channel.start_receive(memory.slice(..8).unwrap()).unwrap();
     let kept = memory.slice(PART..PART + 8).unwrap();
@@ -176,7 +188,7 @@ fn what_is_in_use_is_not_evicted_and_counts() {
 
 #[test]
 fn range_longer_than_the_bound_is_an_error_for_good() {
-    let cache = cache(&pd(), 2).build();
+    let cache = cache(&pd(), 2);
     let memory = memory(&cache);
     touch(&memory, 0);
     let error = memory.slice(..2 * PART + 1).unwrap_err();
@@ -187,7 +199,7 @@ fn range_longer_than_the_bound_is_an_error_for_good() {
 #[test]
 fn dropped_memory_is_deregistered_at_once_or_with_its_last_slice() {
     let mut channel = channel();
-    let cache = cache(channel.pd(), 2).build();
+    let cache = cache(channel.pd(), 2);
     let freed = Arc::default();
     let pages = pages(&freed);
     let memory = cache.memory(LEN, move |pd, part| register(&pages, pd, part));
@@ -220,7 +232,7 @@ fn dropped_memory_is_deregistered_at_once_or_with_its_last_slice() {
 
 #[test]
 fn dropped_cache_keeps_memory_that_is_in_use() {
-    let cache = cache(&pd(), 2).build();
+    let cache = cache(&pd(), 2);
     let freed = Arc::default();
     let pages = pages(&freed);
     let memory = cache.memory(LEN, move |pd, part| register(&pages, pd, part));
@@ -241,7 +253,7 @@ fn dropped_cache_keeps_memory_that_is_in_use() {
 /// While a registration of memory can be found, nothing else can be at its address.
 #[test]
 fn memory_is_kept_while_it_is_registered_and_not_found_for_other_memory() {
-    let cache = cache(&pd(), 2).build();
+    let cache = cache(&pd(), 2);
     let freed = Arc::default();
     let first = pages(&freed);
     let addr = first.addr();
@@ -266,7 +278,7 @@ fn memory_is_kept_while_it_is_registered_and_not_found_for_other_memory() {
 
 #[test]
 fn registration_without_room_evicts_as_many_bytes_and_is_tried_once_more() {
-    let cache = cache(&pd(), 100).build();
+    let cache = cache(&pd(), 100);
     let memory = memory(&cache);
     let refuse = |errno, times| {
         registrations();
@@ -306,7 +318,7 @@ fn registration_without_room_evicts_as_many_bytes_and_is_tried_once_more() {
 
 #[test]
 fn region_of_another_length_is_an_error() {
-    let cache = cache(&pd(), 100).build();
+    let cache = cache(&pd(), 100);
     let pages = pages(&Arc::default());
     let memory = cache.memory(LEN, move |pd, part| {
         register(&pages, pd, part.start..part.end - 1)
@@ -326,7 +338,7 @@ fn region_of_another_length_is_an_error() {
 
 #[test]
 fn slices_of_what_is_registered_allocate_nothing() {
-    let cache = cache(&pd(), 100).build();
+    let cache = cache(&pd(), 100);
     let memory = memory(&cache);
     [0, 3, 7].iter().for_each(|part| touch(&memory, *part));
     let before = allocations();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fake_libibverbs::{assert_all_is_well, lend};
 use verbs_channel::{CachedMemory, Error, RegistrationCache};
 
-use super::{LEN, PART, cache, memory, pages, register, touch};
+use super::{LEN, PART, cache, cache_with, memory, pages, register, touch};
 
 use crate::fake_device::{bounded, pd};
 use crate::pages::Pages;
@@ -31,7 +31,7 @@ impl Drop for SlowToFree {
 #[test]
 fn threads_that_need_the_same_part_register_it_once_and_evict_one() {
     let pd = pd();
-    let cache = cache(&pd, 3).build();
+    let cache = cache(&pd, 3);
     let pages = pages(&Arc::default());
     let count = Arc::new(AtomicUsize::new(0));
     let memory = cache.memory(LEN, {
@@ -69,7 +69,7 @@ fn threads_that_need_the_same_part_register_it_once_and_evict_one() {
 #[test]
 fn other_parts_are_found_while_one_is_registered_and_waited_for() {
     let pd = pd();
-    let cache = cache(&pd, 100).build();
+    let cache = cache(&pd, 100);
     let pages = pages(&Arc::default());
     let (begins, begun) = mpsc::channel();
     let (end, ends) = mpsc::channel();
@@ -105,7 +105,7 @@ fn other_parts_are_found_while_one_is_registered_and_waited_for() {
 
 #[test]
 fn panic_of_the_registration_leaves_the_cache_as_it_was() {
-    let cache = cache(&pd(), 1).build();
+    let cache = cache(&pd(), 1);
     let pages = pages(&Arc::default());
     let panics = Arc::new(AtomicUsize::new(1));
     let memory = cache.memory(LEN, move |pd, part| {
@@ -130,7 +130,7 @@ fn panic_of_a_keepalive_that_is_evicted_leaves_room() {
             assert!(self.panics.swap(0, Ordering::Relaxed) == 0, "once");
         }
     }
-    let cache = cache(&pd(), 1).build();
+    let cache = cache(&pd(), 1);
     let (pages, panics) = (pages(&Arc::default()), Arc::new(AtomicUsize::new(1)));
     let memory = cache.memory(LEN, move |pd, part| {
         let keepalive = Panics {
@@ -152,7 +152,7 @@ fn caches_and_their_memory_go_to_other_threads() {
     fn is_shared<T: Send + Sync>() {}
     is_shared::<RegistrationCache>();
     is_shared::<CachedMemory>();
-    let cache = cache(&pd(), 1).build();
+    let cache = cache(&pd(), 1);
     let memory = memory(&cache);
     touch(&memory, 0);
     let text = format!("{cache:?} {memory:?}");
@@ -162,7 +162,7 @@ fn caches_and_their_memory_go_to_other_threads() {
 /// Registers part 1 in another thread, which does not end before the test has.
 fn while_part_1_is_registered(timeout: Duration, test: impl FnOnce(&CachedMemory)) {
     let pd = pd();
-    let cache = cache(&pd, 100).timeout(timeout).build();
+    let cache = cache_with(&pd, 100, 1024, Some(timeout));
     let pages = pages(&Arc::default());
     let (begins, begun) = mpsc::channel();
     let (end, ends) = mpsc::channel::<()>();
@@ -214,7 +214,7 @@ fn a_slice_waits_for_room_that_another_thread_makes_until_the_timeout() {
 
     let pd = pd();
     let timeout = Duration::from_millis(30);
-    let cache = cache(&pd, 1).timeout(timeout).build();
+    let cache = cache_with(&pd, 1, 1024, Some(timeout));
     let pages = pages(&Arc::default());
     let (begins, begun) = mpsc::channel();
     let (end, ends) = mpsc::channel::<()>();
@@ -244,7 +244,7 @@ fn a_slice_waits_for_room_that_another_thread_makes_until_the_timeout() {
 #[test]
 fn a_registration_that_would_wait_for_itself_is_an_error_at_once() {
     let pd = pd();
-    let cache = cache(&pd, 100).build();
+    let cache = cache(&pd, 100);
     let pages = pages(&Arc::default());
     let own = Arc::new(Mutex::new(None::<CachedMemory>));
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -274,7 +274,7 @@ fn a_registration_that_would_wait_for_itself_is_an_error_at_once() {
 #[test]
 fn registrations_that_would_wait_for_each_other_are_errors() {
     let pd = pd();
-    let cache = cache(&pd, 100).build();
+    let cache = cache(&pd, 100);
     let pages = pages(&Arc::default());
     let own = Arc::new(Mutex::new(None::<CachedMemory>));
     let (both, errors) = (Barrier::new(2), Arc::new(AtomicUsize::new(0)));

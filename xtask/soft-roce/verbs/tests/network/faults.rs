@@ -7,7 +7,7 @@ use soft_verbs::{Fabric, Profile};
 use verbs_channel::verbs_core::{CompletionQueue, Context, Device, EventType, PollSlot, QueuePair};
 use verbs_channel::{DownReason, Outgoing, OwnedRequest};
 
-use crate::ends::{Result, builder, channels, domain, hosts};
+use crate::ends::{Result, channel_config, channels, domain, hosts};
 
 #[test]
 fn the_call_of_a_verb_that_was_asked_for_fails_and_no_other() {
@@ -15,7 +15,7 @@ fn the_call_of_a_verb_that_was_asked_for_fails_and_no_other() {
     let [a, b] = hosts(&fabric);
     a.refuse_after(1, "ibv_create_qp", libc::ENOMEM);
     for (host, is_ok) in [(&a, true), (&b, true), (&a, false), (&a, true)] {
-        let built = host.enter(|| builder(&domain()).build());
+        let built = host.enter(|| channel_config(&domain()).build());
         assert_eq!(built.is_ok(), is_ok, "{built:?}");
     }
     assert_eq!(fabric.counts().refused, 1);

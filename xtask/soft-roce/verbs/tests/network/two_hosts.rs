@@ -8,7 +8,7 @@ use std::{fs, process};
 use soft_verbs::Fabric;
 use verbs_channel::PollStrategy;
 
-use crate::ends::{Result, builder, channels, domain, hosts};
+use crate::ends::{Result, channel_config, channels, domain, hosts};
 
 #[test]
 fn a_link_that_is_cut_ends_a_send_after_its_retries_in_no_time() -> Result {
@@ -80,9 +80,9 @@ fn a_blocking_wait_for_an_event_moves_virtual_time() -> Result {
     let [a, b] = hosts(&fabric);
     a.enter(|| -> Result {
         let build = || {
-            builder(&domain())
-                .strategy(PollStrategy::Notify { after: 0 })
-                .build()
+            let mut config = channel_config(&domain());
+            config.strategy = PollStrategy::Notify { after: 0 };
+            config.build()
         };
         let (left, right) = (a.enter(build)?, b.enter(build)?);
         let (to_left, to_right) = (left.endpoint(), right.endpoint());

@@ -105,8 +105,9 @@ pub(crate) fn sides(world: &mut World) -> Option<[Side; 2]> {
 
 fn side(world: &mut World, pd: ProtectionDomain) -> Option<Side> {
     let events = world.events(&pd)?;
-    let builder = world.builder(&pd).drain_timeout(Duration::from_millis(50));
-    let group = AsyncGroup::new(builder, CHANNELS, &events.0).ok()?;
+    let mut config = world.builder(&pd);
+    config.drain_timeout = Duration::from_millis(50);
+    let group = AsyncGroup::new(config, CHANNELS, &events.0).ok()?;
     group.set_backlog(6);
     events.1.watch(&group);
     let pool = BufferPool::new(&pd, BLOCK, BLOCKS).ok()?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use soft_verbs::{Fabric, Host, Profile};
 use verbs_channel::verbs_core::{Context, MaxAckRetries, MaximumTransferUnit, ProtectionDomain};
-use verbs_channel::{Channel, ChannelBuilder, PollStrategy};
+use verbs_channel::{Channel, ChannelConfig, PollStrategy};
 
 /// A generator of numbers (`SplitMix64`).
 pub(crate) struct Random(u64);
@@ -177,24 +177,26 @@ impl World {
     }
 
     /// Settings of a channel.
-    pub(crate) fn builder(&mut self, pd: &ProtectionDomain) -> ChannelBuilder {
+    pub(crate) fn builder(&mut self, pd: &ProtectionDomain) -> ChannelConfig {
         let strategy = match self.random.below(3) {
             0 => PollStrategy::Spin,
             1 => PollStrategy::Notify { after: 2 },
             _ => PollStrategy::default(),
         };
-        let builder = Channel::builder(pd).max_send_wr(8).max_recv_wr(8);
-        // Messages of several packets are short.
-        let builder = builder
-            .strategy(strategy)
-            .path_mtu(MaximumTransferUnit::Mtu256);
-        match self.is_gentle {
+        let (retry_cnt, timeout) = match self.is_gentle {
             // For ever.
-            true => builder
-                .retry_cnt(MaxAckRetries::MAX)
-                .timeout(Duration::from_secs(100)),
-            false => builder.timeout(Duration::from_secs(5)),
-        }
+            true => (MaxAckRetries::MAX, Duration::from_secs(100)),
+            false => (MaxAckRetries::default(), Duration::from_secs(5)),
+        };
+        // Messages of several packets are short.
+        Channel::builder(pd)
+            .max_send_wr(8)
+            .max_recv_wr(8)
+            .strategy(strategy)
+            .path_mtu(MaximumTransferUnit::Mtu256)
+            .retry_cnt(retry_cnt)
+            .timeout(timeout)
+            .config()
     }
 
     /// Two connected channels, one on each host; none if a verb fails.
