@@ -189,6 +189,9 @@ fn objects_of_two_contexts_do_not_mix() {
         mine.alloc_pd().unwrap(),
         CompletionQueue::create(&other, 8).unwrap(),
     );
-    let error = QueuePair::builder(&pd, &cq, &cq).build().unwrap_err();
-    assert!(matches!(error, Error::ForeignContext { .. }), "{error}");
+    let own = CompletionQueue::create(&mine, 8).unwrap();
+    for (send_cq, recv_cq) in [(&cq, &own), (&own, &cq)] {
+        let error = QueuePair::builder(&pd, send_cq, recv_cq).build();
+        assert!(matches!(error, Err(Error::ForeignContext { .. })));
+    }
 }

@@ -247,33 +247,6 @@ fn datagram_beyond_the_mtu_is_rejected_before_the_driver_sees_it() {
 }
 
 #[test]
-fn handle_is_needed_until_its_datagram_has_completed() {
-    let qp = built();
-    let peer = qp.endpoint();
-    let ah = qp.address_handle(&peer).unwrap();
-    let mut list = [Sge::new(0x1000, 8, 1)];
-    let mut request = DatagramWorkRequest::to(&mut list, &ah, &peer).wr_id(4);
-    // SAFETY: the library touches no buffer of another's key.
-    unsafe { qp.post_send(&mut request) }.unwrap();
-    drop(ah);
-    let wrong = with(|library| std::mem::take(&mut library.wrong));
-    assert_eq!(wrong.len(), 1, "the library finds a handle that ends early");
-    let ah = qp.address_handle(&peer).unwrap();
-    let mut request = DatagramWorkRequest::to(&mut list, &ah, &peer).wr_id(5);
-    // SAFETY: the library touches no buffer of another's key.
-    unsafe { qp.post_send(&mut request) }.unwrap();
-    for wr_id in [4, 5] {
-        let wc = ibv_wc {
-            wr_id,
-            ..Default::default()
-        };
-        polled(&qp, wc);
-    }
-    drop((ah, qp));
-    assert_all_is_well();
-}
-
-#[test]
 fn received_datagram_is_behind_its_header() {
     let qp = built();
     let mut bytes = vec![0; Grh::LEN + 10];

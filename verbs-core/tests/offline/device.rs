@@ -1,45 +1,7 @@
 //! Devices and capacities: which are found, and the errors with their texts.
 
 use fake_libibverbs::{assert_all_is_well, ladder, with};
-use verbs_core::{
-    CompletionQueue, Context, Device, Error, ErrorKind, Guid, MaxAckRetries, QueuePair,
-};
-
-#[test]
-fn a_device_is_found_by_name_guid_and_index() {
-    let names: Vec<_> = Device::list()
-        .unwrap()
-        .iter()
-        .map(|device| device.name().to_owned())
-        .collect();
-    assert_eq!(names, ["fake0", "fake1"]);
-    let device = Device::by_name("fake1").unwrap();
-    assert_eq!(device.guid(), "5054:00ff:fe00:0001".parse().unwrap());
-    assert_eq!(Device::by_guid(device.guid()).unwrap().name(), "fake1");
-    assert_eq!(
-        Device::by_index(device.index().unwrap()).unwrap().name(),
-        "fake1"
-    );
-    assert_eq!(device.node().to_str(), Some("/dev/infiniband/uverbs-fake1"));
-    drop(device);
-    assert_all_is_well();
-}
-
-#[test]
-fn unknown_device_error_lists_the_devices() {
-    let words = |error: Error| {
-        assert_eq!(error.kind(), ErrorKind::NotFound);
-        error.to_string()
-    };
-    assert_eq!(
-        words(Device::by_name("mlx5_0").unwrap_err()),
-        "no RDMA device has the name \"mlx5_0\"; available: fake0, fake1"
-    );
-    let guid = Guid::new([1; 8]);
-    assert!(words(Device::by_guid(guid).unwrap_err()).contains("has the GUID 0101:0101:0101:0101"));
-    assert!(words(Device::by_index(99).unwrap_err()).contains("has the index 99"));
-    assert_all_is_well();
-}
+use verbs_core::{CompletionQueue, Context, Device, Error, ErrorKind, MaxAckRetries, QueuePair};
 
 #[test]
 fn no_device_error_explains_how_to_get_one() {
@@ -182,18 +144,6 @@ fn numbers_too_large_for_their_field_are_rejected() {
             .build()
             .is_ok()
     );
-}
-
-#[test]
-fn objects_of_two_contexts_do_not_mix() {
-    let (_, pd, cq) = ladder();
-    let (_, _, foreign) = ladder();
-    for (send_cq, recv_cq) in [(&foreign, &cq), (&cq, &foreign)] {
-        let error = QueuePair::builder(&pd, send_cq, recv_cq)
-            .build()
-            .unwrap_err();
-        assert!(matches!(error, Error::ForeignContext { .. }), "{error}");
-    }
 }
 
 #[test]

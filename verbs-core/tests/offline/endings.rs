@@ -172,20 +172,6 @@ fn buffer_that_may_still_be_registered_is_never_released() {
 }
 
 #[test]
-fn region_returns_its_buffer() {
-    let (_, pd, _) = ladder();
-    let buffer = vec![7_u8; 100];
-    let address = buffer.as_ptr();
-    let mut region = pd.reg_mr(buffer).unwrap();
-    region[3] = 9;
-    let buffer = region.dereg().unwrap();
-    assert_eq!(
-        (buffer.as_ptr(), buffer[2], buffer[3], buffer.len()),
-        (address, 7, 9, 100)
-    );
-}
-
-#[test]
 fn a_queue_pair_that_cannot_be_prepared_is_destroyed() {
     let (context, pd, cq) = ladder();
     with(|library| library.closed_state = Some((1, libc::ENODEV)));

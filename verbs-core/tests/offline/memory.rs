@@ -243,16 +243,6 @@ fn a_buffer_is_reached_after_its_region_has_moved() {
 }
 
 #[test]
-fn region_can_borrow_its_buffer() {
-    let (_, pd, _) = ladder();
-    let mut array = [0_u8; 32];
-    let mut region = pd.reg_mr(&mut array).unwrap();
-    region[31] = 5;
-    drop(region);
-    assert_eq!(array[31], 5);
-}
-
-#[test]
 fn elements_are_within_their_region() {
     let (_, pd, _) = ladder();
     let mut region = pd.reg_mr(vec![0_u8; 100]).unwrap();

@@ -8,56 +8,6 @@ use verbs_core::{
 };
 
 #[test]
-fn rejected_transition_names_missing_and_extra_attributes() {
-    let qp = prepared();
-    with(|library| library.closed_state = Some((2, libc::EINVAL)));
-    let attr = QpAttr::new()
-        .with_qp_state(QpState::RTR)
-        .with_dest_qp_num(5)
-        .with_timeout(AckTimeout::default());
-    let error = qp.modify(&attr).unwrap_err();
-    let Error::Transition {
-        from,
-        to,
-        missing,
-        extra,
-        ..
-    } = &error
-    else {
-        panic!("{error}");
-    };
-    assert_eq!((*from, *to), (QpState::INIT, QpState::RTR));
-    assert_eq!(*extra, QpAttrMask::TIMEOUT);
-    let needs = QpAttrMask::AV
-        | QpAttrMask::PATH_MTU
-        | QpAttrMask::RQ_PSN
-        | QpAttrMask::MAX_DEST_RD_ATOMIC
-        | QpAttrMask::MIN_RNR_TIMER;
-    assert_eq!(*missing, needs);
-    let words = error.to_string();
-    assert!(
-        words.starts_with("IBV_QPS_INIT to IBV_QPS_RTR was refused: missing IBV_QP_AV"),
-        "{words}"
-    );
-    assert!(words.ends_with("not allowed IBV_QP_TIMEOUT"), "{words}");
-}
-
-#[test]
-fn transition_that_does_not_exist_is_reported_as_such() {
-    let qp = connected();
-    with(|library| library.closed_state = Some((1, libc::EINVAL)));
-    let error = qp
-        .modify(&QpAttr::new().with_qp_state(QpState::INIT))
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .ends_with("there is no such change of state"),
-        "{error}"
-    );
-}
-
-#[test]
 fn wrong_value_is_not_reported_as_a_wrong_attribute_set() {
     let qp = connected();
     with(|library| library.refuse.push(("ibv_modify_qp", libc::EINVAL)));

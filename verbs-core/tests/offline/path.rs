@@ -138,20 +138,6 @@ fn empty_gid_index_error_lists_the_filled_ones() {
 }
 
 #[test]
-fn unknown_port_error_has_the_number_of_ports() {
-    let (context, pd, cq) = ladder();
-    let words = "port 2 does not exist: fake0 has ports 1 to 1";
-    let error = QueuePair::builder(&pd, &cq, &cq)
-        .port_num(2)
-        .build()
-        .unwrap_err();
-    assert_eq!(error.to_string(), words);
-    assert_eq!(context.query_port(2).unwrap_err().to_string(), words);
-    assert_eq!(context.gid_table(2).unwrap_err().to_string(), words);
-    assert!(context.query_port(0).is_err());
-}
-
-#[test]
 fn path_mtu_above_the_ports_is_an_error_with_the_limit() {
     let (_, pd, cq) = ladder();
     let build = || QueuePair::builder(&pd, &cq, &cq);

@@ -4,10 +4,8 @@ use std::time::Instant;
 use std::{ptr, thread};
 
 use fake_libibverbs::{assert_all_is_well, ladder, lend, with};
-use verbs_core::verbs_sys::{
-    __be32, IBV_WC_RECV, IBV_WC_WITH_IMM, ibv_wc, ibv_wc_opcode, ibv_wc_status,
-};
-use verbs_core::{Error, ErrorKind, PollSlot, WcOpcode, WcStatus, WorkCompletion};
+use verbs_core::verbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
+use verbs_core::{Error, ErrorKind, PollSlot, WcStatus, WorkCompletion};
 use verbs_harness::faults;
 
 fn done(wr_ids: std::ops::Range<u64>) {
@@ -136,23 +134,6 @@ fn a_failure_is_data_and_not_an_error_of_the_poll() {
         (WcStatus::RETRY_EXC_ERR, 0x12)
     );
     assert_eq!(Error::from(error).kind(), ErrorKind::Work);
-}
-
-#[test]
-fn receive_has_its_length_and_the_peers_queue_pair_number() {
-    let (_, _, cq) = ladder();
-    let mut received = ibv_wc {
-        opcode: IBV_WC_RECV,
-        byte_len: 12,
-        wc_flags: IBV_WC_WITH_IMM.0,
-        ..Default::default()
-    };
-    received.__bindgen_anon_1.imm_data = __be32(u32::from_ne_bytes([1, 2, 3, 4]));
-    with(|library| library.done.push_back(received));
-    let mut slots = [const { PollSlot::new() }; 1];
-    let success = cq.poll(&mut slots).unwrap()[0].result().unwrap();
-    assert_eq!((success.opcode(), success.byte_len()), (WcOpcode::RECV, 12));
-    assert_eq!(success.imm_data(), Some(0x0102_0304));
 }
 
 #[test]

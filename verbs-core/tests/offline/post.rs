@@ -85,24 +85,6 @@ fn a_request_that_was_in_a_chain_is_posted_alone() {
 }
 
 #[test]
-fn a_request_is_posted_again_with_another_number() {
-    let qp = connected();
-    let mut list = [Sge::new(0x1000, 8, 5)];
-    let mut request = [SendWorkRequest::new(&mut list).solicited()];
-    for wr_id in [7, 8, 9] {
-        request[0].set_wr_id(wr_id);
-        // SAFETY: the library touches no buffer.
-        unsafe { qp.post_send(&mut request) }.unwrap();
-    }
-    let posted = posted();
-    assert_eq!(wr_ids(&posted), [[7], [8], [9]]);
-    let same = |chain: &Vec<Posted>| {
-        (chain[0].send_flags, chain[0].list.clone()) == (SIGNALED | SOLICITED, vec![(0x1000, 8, 5)])
-    };
-    assert!(posted.iter().all(same), "{posted:?}");
-}
-
-#[test]
 fn empty_elements_are_left_out() {
     let qp = connected();
     let of = |length| Sge::new(0x1000, length, 1);

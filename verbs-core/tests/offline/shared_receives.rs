@@ -1,15 +1,10 @@
 //! Shared receive queues: what the driver sees, and who keeps what alive.
 
-use std::time::Duration;
-
-use fake_libibverbs::{Posted, assert_all_is_well, is_in_flight, ladder, report, with};
-use verbs_core::verbs_sys::{
-    IBV_EVENT_SRQ_LIMIT_REACHED, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, ibv_async_event,
-};
+use fake_libibverbs::{Posted, assert_all_is_well, ladder, with};
+use verbs_core::verbs_sys::{IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR};
 use verbs_core::{
-    CompletionQueue, Device, Error, ErrorKind, EventElement, EventType, ProtectionDomain,
-    QueuePair, QueuePairConfig, ReceiveWorkRequest, RequestChain, Sge, SharedReceiveQueue,
-    SharedReceives,
+    CompletionQueue, Device, Error, ErrorKind, ProtectionDomain, QueuePair, QueuePairConfig,
+    ReceiveWorkRequest, RequestChain, Sge, SharedReceiveQueue, SharedReceives,
 };
 
 fn queue() -> (ProtectionDomain, CompletionQueue, SharedReceiveQueue) {
@@ -138,21 +133,6 @@ fn queue_pair_keeps_the_queue_which_goes_last() {
 }
 
 #[test]
-fn end_of_a_queue_pair_gives_no_receive_back() {
-    let (pd, cq, srq) = queue();
-    let qp = connected(&QueuePair::builder(&pd, &cq, &cq).srq(&srq));
-    let mut list = [Sge::new(1, 1, 1)];
-    // SAFETY: the library touches no buffer.
-    unsafe { srq.post_receive(&mut ReceiveWorkRequest::new(&mut list).wr_id(7)) }.unwrap();
-    qp.to_error().unwrap();
-    let qp = qp.reset().unwrap();
-    qp.close().unwrap();
-    assert!(is_in_flight(7));
-    srq.close().unwrap();
-    assert!(!is_in_flight(7));
-}
-
-#[test]
 fn limit_is_checked_before_the_driver_and_armed_as_often_as_asked() {
     let (_, _, srq) = queue();
     let error = srq.arm_limit(srq.max_wr() + 1).unwrap_err();
@@ -189,18 +169,6 @@ fn resized_queue_has_its_new_room() {
 }
 
 #[test]
-fn query_has_the_armed_limit_and_may_be_unsupported() {
-    let (_, _, srq) = queue();
-    srq.arm_limit(4).unwrap();
-    let attr = srq.query().unwrap();
-    assert_eq!((attr.max_wr(), attr.max_sge()), (10, 2));
-    assert_eq!(attr.srq_limit(), 4);
-    with(|library| library.refuse.push(("ibv_query_srq", libc::EOPNOTSUPP)));
-    let error = srq.query().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-}
-
-#[test]
 fn what_the_device_cannot_hold_is_rejected_before_the_driver() {
     let (_, pd, _) = ladder();
     let error = |max_wr, max_sge| {
@@ -227,20 +195,4 @@ fn queue_of_another_context_is_rejected() {
     let error = QueuePair::builder(&pd, &cq, &cq).srq(&srq).build();
     let error = error.unwrap_err().to_string();
     assert!(error.starts_with("the shared receive queue belongs to another"));
-}
-
-#[test]
-fn event_carries_the_handle_of_its_queue() {
-    let (pd, _, srq) = queue();
-    let mut event = ibv_async_event::default();
-    event.element.srq = srq.as_ptr();
-    report(pd.context(), IBV_EVENT_SRQ_LIMIT_REACHED, event);
-    let soon = Some(Duration::from_secs(1));
-    let event = pd.context().get_async_event(soon).unwrap().unwrap();
-    assert_eq!(event.event_type(), EventType::SRQ_LIMIT_REACHED);
-    let handle = srq.handle();
-    assert_eq!(event.element(), EventElement::Srq { handle });
-    // It is acknowledged: destroying the queue does not wait for it.
-    assert_eq!(with(|library| library.async_acks), 1);
-    srq.close().unwrap();
 }
