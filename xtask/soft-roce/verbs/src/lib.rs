@@ -119,7 +119,7 @@
 //!
 //! - The folders in sysfs and the nodes in `/dev` that a device names do not exist. There is one P_Key, 0xffff, and one
 //!   completion vector.
-//! - `ibv_close_device` with objects that are left fails with `EBUSY`, and a line in the log; C's ends them.
+//! - Objects that are left at `ibv_close_device` can be destroyed later. As in C, its queue pairs are in ERR by then.
 //! - Packets to a multicast group come to all cards of the network, without an announcement by IGMP.
 //! - An address is not looked up: an address handle, or a queue pair in RTR, to nobody is not refused, and its packets are
 //!   lost.

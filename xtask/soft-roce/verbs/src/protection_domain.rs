@@ -45,7 +45,9 @@ unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: the caller has an open context.
     let own = unsafe { Context::of(context) };
     let allocated = own.card.verb("ibv_alloc_pd", |locked| {
-        locked.nic.alloc_pd().map_err(refused)
+        let id = locked.nic.alloc_pd().map_err(refused)?;
+        own.domains(|domains| domains.push(id));
+        Ok(id)
     });
     let made = allocated.map(|id| ProtectionDomain {
         pd: ibv_pd {
@@ -65,7 +67,9 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         if own.handles.load(Ordering::Relaxed) > 0 {
             return Err(libc::EBUSY);
         }
-        locked.nic.dealloc_pd(own.id()).map_err(refused)
+        locked.nic.dealloc_pd(own.id()).map_err(refused)?;
+        context.domains(|domains| domains.retain(|id| *id != own.id()));
+        Ok(())
     });
     // SAFETY: `ibv_alloc_pd` made it, and the caller does not use it again.
     unsafe { context.ended(pd.cast::<ProtectionDomain>(), result) }

@@ -4,6 +4,7 @@ use super::{Domain, DomainId, Nic};
 use crate::completion::{Completion, CompletionQueue, CompletionQueueId};
 use crate::error::{Errno, Refused, Result, busy, full, invalid};
 use crate::memory::{Access, Registered, WindowKind};
+use crate::queue_pair::{AttributeMask, QueuePairAttributes, QueuePairState};
 use crate::request::ReceiveRequest;
 use crate::shared_receive::{ReceiveQueue, SharedReceiveId, SharedReceiveQueue};
 
@@ -45,6 +46,22 @@ impl Nic {
         }
         self.domains.remove(domain.0);
         Ok(())
+    }
+
+    /// Ends what the queue pairs of a domain do: they go to ERR, and serve no peer any more.
+    pub fn end_queue_pairs(&mut self, domain: DomainId) {
+        let ended = QueuePairAttributes {
+            state: QueuePairState::Err,
+            ..QueuePairAttributes::default()
+        };
+        let numbers: Vec<u32> = self.queue_pairs.others.numbers().chain([1]).collect();
+        for number in numbers {
+            let found = self.queue_pair(number);
+            if found.is_some_and(|found| found.options.domain == domain) {
+                // Each state but RESET goes to ERR; in RESET it serves nobody.
+                let _in_reset = self.modify_qp(number, &ended, AttributeMask::STATE);
+            }
+        }
     }
 
     /// Registers memory (`ibv_reg_mr_iova`), which gets the addresses from `iova` on; returns its `lkey`, and

@@ -4,8 +4,10 @@
 use std::ffi::c_int;
 use std::mem::{offset_of, zeroed};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use soft_nic::DomainId;
 
 use super::{port, query};
 use crate::abi::context::{EXTENDED, ibv_context, verbs_context};
@@ -28,6 +30,8 @@ pub(crate) struct Context {
     pub(crate) events: Arc<EventQueue>,
     /// Objects that were made and have not ended.
     objects: AtomicUsize,
+    /// Protection domains among them.
+    domains: Mutex<Vec<DomainId>>,
     _attendance: Attendance,
 }
 
@@ -52,6 +56,11 @@ impl Context {
     /// Completion vectors.
     pub(crate) const fn vectors(&self) -> c_int {
         self.verbs.context.num_comp_vectors
+    }
+
+    /// Changes the list of protection domains.
+    pub(crate) fn domains(&self, change: impl FnOnce(&mut Vec<DomainId>)) {
+        change(&mut self.domains.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Makes an object of C's for what a verb has made; null, with errno, if it was refused.
@@ -130,34 +139,38 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
         card,
         events,
         objects: AtomicUsize::new(0),
+        domains: Mutex::default(),
         _attendance: attendance,
     }));
     made.wrapping_byte_add(offset_of!(verbs_context, context))
         .cast()
 }
 
-/// C's returns 0 and ends the objects that are left, which then are no use to the program: a mistake that this
-/// library shows as `EBUSY`.
+/// Objects that are left serve no peer any more, as in C. There they cannot be destroyed later; here the memory of the
+/// context stays for those that are.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the caller has an open context.
     let own = unsafe { Context::of(context) };
     let closed = own.card.verb("ibv_close_device", |locked| {
-        let left = own.objects.load(Ordering::Relaxed);
-        if left > 0 {
-            log::warn!("ibv_close_device: {left} objects of the context have not been destroyed");
-            return Err(libc::EBUSY);
-        }
+        own.domains(|domains| {
+            let domains = domains.iter();
+            domains.for_each(|domain| locked.nic.end_queue_pairs(*domain));
+        });
         locked
             .events
             .contexts
             .retain(|queue| !Arc::ptr_eq(queue, &own.events));
-        Ok(())
+        Ok(own.objects.load(Ordering::Relaxed))
     });
     match closed {
-        Ok(()) => {
+        Ok(0) => {
             // SAFETY: `ibv_open_device` boxed it, and the caller does not use it again.
             drop(unsafe { Box::from_raw(Context::around(context)) });
+            0
+        }
+        Ok(left) => {
+            log::warn!("ibv_close_device: {left} objects of the context have not been destroyed");
             0
         }
         Err(errno) => fail(errno, -1),

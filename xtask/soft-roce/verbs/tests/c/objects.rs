@@ -5,16 +5,13 @@ use std::ptr;
 
 use verbs_core::verbs_sys::*;
 
-use crate::ladder::{Ladder, errno, ok};
+use crate::ladder::{Ladder, connect, element, errno, ok, post};
 
 #[test]
 fn what_is_in_use_is_busy() {
     let ladder = Ladder::new();
     let Ladder {
-        context,
-        pd,
-        channel,
-        cq,
+        pd, channel, cq, ..
     } = ladder;
     let mut grh_of: ibv_ah_attr = unsafe { zeroed() };
     (grh_of.is_global, grh_of.port_num) = (1, 1);
@@ -33,10 +30,36 @@ fn what_is_in_use_is_busy() {
         libc::EBUSY,
         "a queue"
     );
-    assert_eq!(unsafe { ibv_close_device(context) }, -1);
-    assert_eq!(errno(), libc::EBUSY);
     ok(unsafe { ibv_destroy_qp(qp) });
     ladder.end();
+}
+
+#[test]
+fn a_closed_device_s_objects_serve_no_peer_and_can_be_destroyed() {
+    let (left, other) = (Ladder::new(), Ladder::new());
+    let mut memory = [0; 8];
+    let mr = left.register(&mut memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    let queue_pair = |of: &Ladder| unsafe { ibv_create_qp(of.pd, &mut of.attributes()) };
+    let [served, serves] = [&other, &left].map(queue_pair);
+    connect(served, unsafe { (*serves).qp_num });
+    connect(serves, unsafe { (*served).qp_num });
+    ok(unsafe { ibv_close_device(left.context) });
+    let mut write: ibv_send_wr = unsafe { zeroed() };
+    (write.opcode, write.num_sge) = (IBV_WR_RDMA_WRITE, 1);
+    let mut bytes = [1; 8];
+    let from = other.register(&mut bytes, IBV_ACCESS_LOCAL_WRITE);
+    let mut element = element(from, 8);
+    write.sg_list = &raw mut element;
+    write.wr.rdma.remote_addr = memory.as_ptr().addr() as u64;
+    write.wr.rdma.rkey = unsafe { (*mr).rkey };
+    post(served, &mut write);
+    assert_eq!(other.completion().status, IBV_WC_RETRY_EXC_ERR);
+    assert_eq!(memory, [0; 8]);
+    ok(unsafe { ibv_destroy_qp(serves) });
+    ok(unsafe { ibv_dereg_mr(mr) });
+    ok(unsafe { ibv_destroy_qp(served) });
+    ok(unsafe { ibv_dereg_mr(from) });
+    other.end();
 }
 
 #[test]
