@@ -1,10 +1,14 @@
 //! Breaking the wire between the two devices, and mending it.
+//!
+//! A device in user space has its own wire, in each process: this one spoils what the devices of this process send.
 
 use std::env;
+use std::ffi::{CString, c_char};
 use std::fs;
+use std::mem::transmute;
 use std::process::Command;
 
-use super::{PATIENCE, Test, device_name, peer_name, until};
+use super::{PATIENCE, Test, device_name, is_in_user_space, peer_name, until};
 
 /// Something that is wrong with a network interface until this is dropped.
 pub struct Broken {
@@ -12,8 +16,16 @@ pub struct Broken {
     mend: Vec<String>,
 }
 
-/// The two interfaces, or why there are none that a test may break.
+/// The two interfaces, or why there are none that a test may break; in user space the devices.
 pub fn netdevs(test: &Test) -> Option<[String; 2]> {
+    if is_in_user_space() {
+        return Some([device_name(), peer_name()]);
+    }
+    links(test)
+}
+
+/// The two interfaces, for tests that break the wire of other processes.
+pub fn links(test: &Test) -> Option<[String; 2]> {
     let netdev = |name| env::var(name).ok();
     let netdevs = netdev("VERBS_NETDEV").zip(netdev("VERBS_PEER_NETDEV"));
     let Some((here, there)) = netdevs else {
@@ -25,6 +37,9 @@ pub fn netdevs(test: &Test) -> Option<[String; 2]> {
 
 /// Takes an interface down.
 pub fn down(netdev: &str) -> Broken {
+    if is_in_user_space() {
+        return spoil(netdev, "down", "up");
+    }
     run("ip", &["link", "set", "dev", netdev, "down"]);
     Broken {
         netdev: netdev.to_owned(),
@@ -34,6 +49,9 @@ pub fn down(netdev: &str) -> Broken {
 
 /// Takes the IPv4 address away from an interface, and with it the GIDs that were made of it.
 pub fn without_address(netdev: &str) -> Broken {
+    if is_in_user_space() {
+        return spoil(netdev, "no address", "address");
+    }
     let output = Command::new("ip")
         .args(["-4", "-o", "addr", "show", "dev", netdev])
         .output();
@@ -54,6 +72,9 @@ pub fn without_address(netdev: &str) -> Broken {
 
 /// Makes an interface misbehave, as `tc netem` has it: `loss 100%`.
 pub fn netem(netdev: &str, how: &[&str]) -> Broken {
+    if is_in_user_space() {
+        return spoil(netdev, &how.join(" "), "");
+    }
     let dev = ["qdisc", "replace", "dev", netdev, "root", "netem"];
     run("tc", &[&dev, how].concat());
     Broken {
@@ -103,6 +124,9 @@ impl Disturbed {
 
 /// A counter of both devices.
 fn counted(counter: &str) -> [u64; 2] {
+    if is_in_user_space() {
+        return [peer_name(), device_name()].map(|device| own_wire(&device, "count"));
+    }
     [device_name(), peer_name()].map(|device| {
         let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{counter}");
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -113,6 +137,10 @@ fn counted(counter: &str) -> [u64; 2] {
 impl Broken {
     /// Makes it misbehave in another way: packets under way stay so.
     pub fn change(&self, how: &[&str]) {
+        if is_in_user_space() {
+            own_wire(&self.netdev, &how.join(" "));
+            return;
+        }
         let dev = ["qdisc", "change", "dev", &self.netdev, "root", "netem"];
         run("tc", &[&dev, how].concat());
     }
@@ -120,6 +148,10 @@ impl Broken {
 
 impl Drop for Broken {
     fn drop(&mut self) {
+        if is_in_user_space() {
+            own_wire(&self.netdev, &self.mend[0]);
+            return;
+        }
         let mend: Vec<_> = self.mend.iter().map(String::as_str).collect();
         run(mend[0], &mend[1..]);
         let whole = until(PATIENCE, is_whole);
@@ -141,6 +173,29 @@ fn is_whole() -> bool {
         let has_address = (0..8).any(|index| read(&format!("gids/{index}")).contains("ffff"));
         read("state").contains("ACTIVE") && has_address
     })
+}
+
+/// Does this to what a device in user space sends, until it is mended.
+fn spoil(device: &str, how: &str, mend: &str) -> Broken {
+    own_wire(device, how);
+    Broken {
+        netdev: device.to_owned(),
+        mend: words(&[mend]),
+    }
+}
+
+/// Has the library change the wire of a device in user space; returns how many packets were disturbed there.
+fn own_wire(device: &str, how: &str) -> u64 {
+    type Wire = unsafe extern "C" fn(*const c_char, *const c_char) -> i64;
+    // SAFETY: the name is a string of C's.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"soft_verbs_wire".as_ptr()) };
+    assert!(!found.is_null(), "the libibverbs is not soft-verbs");
+    // SAFETY: soft-verbs has this function of this name, and it is not null.
+    let wire = unsafe { transmute::<*mut libc::c_void, Wire>(found) };
+    let [device, how] = [device, how].map(|text| CString::new(text).unwrap());
+    // SAFETY: both are strings of C's.
+    let count = unsafe { wire(device.as_ptr(), how.as_ptr()) };
+    u64::try_from(count).unwrap_or_else(|_none| panic!("{device:?}: {how:?}"))
 }
 
 fn run(program: &str, args: &[&str]) {

@@ -81,7 +81,9 @@
 //! and runs a program with it that is built already, C's too. Its devices are on loopback addresses unless
 //! `SOFT_VERBS_ADDRESS` is set, and its log goes to the standard error: errors, or from the level that `SOFT_VERBS_LOG`
 //! names on (`warn`, `debug`). Programs that are linked with a provider's library find its private functions
-//! (`IBVERBS_PRIVATE_…`), as stubs. A program finds hardware or the kernel's soft-RoCE if it runs without that, by the
+//! (`IBVERBS_PRIVATE_…`), as stubs. A test of such a program spoils its process's wire by `soft_verbs_wire`, which `dlsym` finds:
+//! the device's name, and words of netem (`loss 5% delay 1ms`), `down`, `up`, `no address`, `address`, or `count`; it returns
+//! how many packets something has happened to, and -1 for words that say nothing. A program finds hardware or the kernel's soft-RoCE if it runs without that, by the
 //! libibverbs of the system.
 //!
 //! # Time

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Network;
 
 /// Packets from one host to another.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Direction {
     pub(super) loss: f64,
     pub(super) duplication: f64,

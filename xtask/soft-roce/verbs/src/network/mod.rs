@@ -29,6 +29,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod udp;
+mod wire;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

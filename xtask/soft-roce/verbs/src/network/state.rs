@@ -16,6 +16,7 @@ use super::link::Direction;
 use super::pcap::Pcap;
 use super::random::Random;
 use super::udp::{Incoming, Outbox};
+use super::wire::Wire;
 use crate::event::Events;
 use crate::later;
 
@@ -66,11 +67,15 @@ pub(super) struct Side {
     pub(super) faults: Faults,
     /// Takes and sends nothing.
     pub(super) is_stopped: bool,
+    /// Faults of its own wire, for packets that it sends to whomever.
+    pub(super) wire: Wire,
 }
 
 #[derive(Debug)]
 struct Packet {
-    to: usize,
+    from: usize,
+    /// A card of this process, or none.
+    to: Option<usize>,
     route: Route,
     bytes: Vec<u8>,
 }
@@ -112,6 +117,7 @@ impl State {
             host,
             faults: Faults::default(),
             is_stopped: false,
+            wire: Wire::default(),
         });
         side
     }
@@ -207,16 +213,13 @@ impl State {
             self.counts.stopped += 1;
             return;
         }
-        if let Some(to) = to {
+        let is_group = route.destination.to_canonical().is_multicast();
+        if to.is_some() || self.outbox.is_some() && !is_group {
             self.carry(from, to, now, route, packet);
-        } else if let Some(outbox) = &mut self.outbox
-            && !route.destination.to_canonical().is_multicast()
-        {
-            outbox.push(from, route.destination, packet);
         } else {
             // A card drops what is for a group that it is not in.
             for to in (0..self.sides.len()).filter(|to| *to != from) {
-                self.carry(from, to, now, route, packet);
+                self.carry(from, Some(to), now, route, packet);
             }
         }
     }
@@ -231,43 +234,61 @@ impl State {
         }
     }
 
-    /// Puts a packet on the link between two cards.
-    fn carry(&mut self, from: usize, to: usize, now: Duration, route: &Route, packet: &mut [u8]) {
-        let ends = (self.sides[from].host, self.sides[to].host);
-        let Some(direction) = self.directions.get(&ends).copied() else {
-            return self.put(now + self.latency, to, route, packet);
+    /// Puts a packet on the link between two cards, or on the way to another process.
+    fn carry(
+        &mut self,
+        from: usize,
+        to: Option<usize>,
+        now: Duration,
+        route: &Route,
+        packet: &mut [u8],
+    ) {
+        let side = &self.sides[from];
+        let direction = match side.wire.direction {
+            Some(direction) => direction,
+            None => {
+                let end = to.map(|to| (side.host, self.sides[to].host));
+                let set = end.and_then(|ends| self.directions.get(&ends));
+                match (set, &mut self.outbox, to) {
+                    (Some(direction), ..) => *direction,
+                    (None, Some(outbox), None) => {
+                        return outbox.push(from, route.destination, packet);
+                    }
+                    _ => return self.put(now + self.latency, from, to, route, packet),
+                }
+            }
         };
         let latency = direction.delay.unwrap_or(self.latency);
+        let before = self.counts;
         if direction.is_cut {
             self.counts.cut += 1;
-            return;
-        }
-        if self.random.happens(direction.loss) {
+        } else if self.random.happens(direction.loss) {
             self.counts.lost += 1;
-            return;
+        } else {
+            let mut at = self.sides[from].wire.after(now, packet.len()) + latency;
+            if self.random.happens(direction.duplication) {
+                self.counts.duplicated += 1;
+                self.put(at, from, to, route, packet);
+                at += self.detour(latency);
+            }
+            if self.random.happens(direction.reordering) {
+                self.counts.reordered += 1;
+                at += self.detour(latency);
+            }
+            let mut spoilt = None;
+            if self.random.happens(direction.corruption) {
+                self.counts.corrupted += 1;
+                let (at, bit) = (self.random.below(packet.len()), self.random.below(8));
+                packet[at] ^= 1 << bit;
+                spoilt = Some((at, bit));
+            }
+            self.put(at, from, to, route, packet);
+            // Others may get it, too.
+            if let Some((at, bit)) = spoilt {
+                packet[at] ^= 1 << bit;
+            }
         }
-        let mut at = now + latency;
-        if self.random.happens(direction.duplication) {
-            self.counts.duplicated += 1;
-            self.put(at, to, route, packet);
-            at += self.detour(latency);
-        }
-        if self.random.happens(direction.reordering) {
-            self.counts.reordered += 1;
-            at += self.detour(latency);
-        }
-        let mut spoilt = None;
-        if self.random.happens(direction.corruption) {
-            self.counts.corrupted += 1;
-            let (at, bit) = (self.random.below(packet.len()), self.random.below(8));
-            packet[at] ^= 1 << bit;
-            spoilt = Some((at, bit));
-        }
-        self.put(at, to, route, packet);
-        // Others may get it, too.
-        if let Some((at, bit)) = spoilt {
-            packet[at] ^= 1 << bit;
-        }
+        self.sides[from].wire.disturbed += u64::from(self.counts != before);
     }
 
     /// Time for some other packets to overtake one.
@@ -276,12 +297,13 @@ impl State {
         latency.max(LATENCY) * times
     }
 
-    fn put(&mut self, at: Duration, to: usize, route: &Route, packet: &[u8]) {
+    fn put(&mut self, at: Duration, from: usize, to: Option<usize>, route: &Route, packet: &[u8]) {
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(packet);
         self.serial += 1;
         let packet = Packet {
+            from,
             to,
             route: *route,
             bytes,
@@ -289,22 +311,28 @@ impl State {
         self.wire.insert((at, self.serial), packet);
     }
 
-    /// Delivers the next packet whose time has come, and returns the card that it was for.
+    /// Delivers the next packet whose time has come, and returns the card that may have to answer.
     fn arrive(&mut self, now: Duration) -> Option<usize> {
         let first = self
             .wire
             .first_entry()
             .filter(|first| first.key().0 <= now)?;
-        let Packet { to, route, bytes } = first.remove();
-        let side = &mut self.sides[to];
-        match side.is_stopped {
-            true => self.counts.stopped += 1,
-            false => side.nic.receive(now, &route, &bytes),
+        let Packet {
+            from,
+            to,
+            route,
+            bytes,
+        } = first.remove();
+        match (to, &mut self.outbox) {
+            (Some(to), _) if self.sides[to].is_stopped => self.counts.stopped += 1,
+            (Some(to), _) => self.sides[to].nic.receive(now, &route, &bytes),
+            (None, Some(outbox)) => outbox.push(from, route.destination, &bytes),
+            (None, None) => {}
         }
         if self.spare.len() < SPARE {
             self.spare.push(bytes);
         }
-        Some(to)
+        Some(to.unwrap_or(from))
     }
 }
 

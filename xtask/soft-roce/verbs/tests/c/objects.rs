@@ -38,7 +38,10 @@ fn what_is_in_use_is_busy() {
 fn a_closed_device_s_objects_serve_no_peer_and_can_be_destroyed() {
     let (left, other) = (Ladder::new(), Ladder::new());
     let mut memory = [0; 8];
-    let mr = left.register(&mut memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    let mr = left.register(
+        &mut memory,
+        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
+    );
     let queue_pair = |of: &Ladder| unsafe { ibv_create_qp(of.pd, &mut of.attributes()) };
     let [served, serves] = [&other, &left].map(queue_pair);
     connect(served, unsafe { (*serves).qp_num });
