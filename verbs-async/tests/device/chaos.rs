@@ -235,7 +235,8 @@ fn no_message_is_lost_or_duplicated() {
 async fn scene(way: Way) -> u64 {
     let (group, left, right) = narrow_pair(way, 16);
     let counter = given(group.pd(), &[0; 8]);
-    let pool = BufferPool::new(group.pd(), 8, 256).unwrap();
+    // A block for each operation: those that were dropped keep theirs while the thread that drives does not run.
+    let pool = BufferPool::new(group.pd(), 8, 8192).unwrap();
     let scene = Arc::new(Scene {
         left,
         right,
