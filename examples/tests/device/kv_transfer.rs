@@ -175,7 +175,7 @@ fn rail_that_is_alone_and_lost_ends_its_request_only() {
 #[ignore = "needs an RDMA device"]
 fn stopped_prefill_writes_nothing_into_pages_that_are_used_again() {
     let test = begin!(alone, iwarp lacks "immediates");
-    let Some([_, there]) = wire::netdevs(&test) else {
+    let Some([_, there]) = wire::links(&test) else {
         return;
     };
     let slow = wire::netem(&there, &SLOW);
@@ -209,7 +209,7 @@ fn stopped_prefill_writes_nothing_into_pages_that_are_used_again() {
 #[ignore = "needs an RDMA device"]
 fn stopped_decode_ends_its_request_and_goes_on() {
     let test = begin!(alone, iwarp lacks "immediates");
-    let Some([_, there]) = wire::netdevs(&test) else {
+    let Some([_, there]) = wire::links(&test) else {
         return;
     };
     let slow = wire::netem(&there, &SLOW);
@@ -229,7 +229,7 @@ fn stopped_decode_ends_its_request_and_goes_on() {
 #[ignore = "needs an RDMA device"]
 fn deadline_in_the_middle_frees_the_pages() {
     let test = begin!(alone, iwarp lacks "immediates");
-    let Some([_, there]) = wire::netdevs(&test) else {
+    let Some([_, there]) = wire::links(&test) else {
         return;
     };
     let slow = wire::netem(&there, &SLOW);
@@ -245,7 +245,7 @@ fn deadline_in_the_middle_frees_the_pages() {
 #[ignore = "needs an RDMA device"]
 fn another_prefill_goes_on_where_one_was_killed() {
     let test = begin!(alone, iwarp lacks "immediates");
-    let Some([_, there]) = wire::netdevs(&test) else {
+    let Some([_, there]) = wire::links(&test) else {
         return;
     };
     let slow = wire::netem(&there, &SLOW);
@@ -276,7 +276,7 @@ fn prefill_reports_that_decode_was_killed() {
 #[ignore = "needs an RDMA device"]
 fn pages_of_a_rail_whose_link_goes_down_go_over_the_other() {
     let test = begin!(alone, iwarp lacks "immediates");
-    let Some([_, there]) = wire::netdevs(&test) else {
+    let Some([_, there]) = wire::links(&test) else {
         return;
     };
     let (here_rails, there_rails) = half_inside();
@@ -297,7 +297,7 @@ fn pages_of_a_rail_whose_link_goes_down_go_over_the_other() {
 #[ignore = "needs an RDMA device"]
 fn packets_that_are_lost_damage_nothing() {
     let test = begin!(alone, iwarp lacks "immediates");
-    let Some([here, there]) = wire::netdevs(&test) else {
+    let Some([here, there]) = wire::links(&test) else {
         return;
     };
     let _lossy = [&here, &there]

@@ -19,7 +19,8 @@ use crate::{
 
 const HELP: &str = "\
 RDMA devices for tests and programs of any crate, on a machine without RDMA hardware: natively
-where the kernel offers rdma_rxe, else in a guest, a virtual machine that runs what was built here.
+where the kernel offers rdma_rxe, else in user space, or in a guest, a virtual machine that runs what was
+built here.
 
 Usage: cargo soft-roce COMMAND [OPTION…]
 
@@ -34,7 +35,7 @@ Usage: cargo soft-roce COMMAND [OPTION…]
   down             remove what `up` made natively
 
   --native         on this machine's kernel (needs root or sudo)
-  --guest          in a virtual machine (needs no root)
+  --guest          in a virtual machine (needs no root): chosen for --driver siw, --hosts 2 and --kernel
   --user           in user space: programs find a libibverbs of this project's, with the devices soft0
                    and soft1, which joins processes over UDP (needs cc; nothing of the kernel, and
                    neither librdmacm nor sysfs knows of them)

@@ -1,10 +1,10 @@
 //! An RDMA device on a machine without RDMA hardware, for tests and programs of any crate.
 //!
 //! Soft-RoCE (`rdma_rxe`) is the kernel's RDMA over ordinary Ethernet. Where this machine's kernel
-//! has it, it is used natively. Elsewhere a command runs in a guest: a virtual machine on a stock
-//! kernel of the distribution that starts in two seconds, needs no root, and sees this machine's
-//! files, read-only, so that programs built here run there. In user space ([`Way::User`]) there is no kernel's device at
-//! all: programs find a libibverbs of this project's, whose cards are in their processes, and join over UDP.
+//! has it, it is used natively. Elsewhere a command runs in user space: programs find a libibverbs of this project's, whose
+//! cards are in their processes, and join over UDP. [Asked](Way::Guest) to, and for what only a kernel has, it runs in a guest:
+//! a virtual machine on a stock kernel of the distribution that starts in two seconds, needs no root, and sees this machine's
+//! files, read-only, so that programs built here run there.
 //!
 //! The program `cargo-soft-roce` is this library's [`cli::main`]; its README is the user's guide.
 //! Task runners call the library:
@@ -81,14 +81,15 @@ pub use start::start;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Way {
-    /// Natively if that works here, else in a guest.
+    /// Natively if that works here, else in user space; in a guest if it is asked for what user space has not: a driver
+    /// other than soft-RoCE, a kernel, two hosts.
     Auto,
     /// On this machine's own kernel.
     Native,
     /// In a virtual machine.
     Guest,
-    /// In the processes themselves, by a libibverbs of this project's: no kernel has a part in it. Never chosen unless
-    /// it is asked for: librdmacm finds no devices there.
+    /// In the processes themselves, by a libibverbs of this project's: no kernel has a part in it, and librdmacm finds no
+    /// devices there.
     User,
 }
 
@@ -143,6 +144,24 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The same with devices of a kernel, if no way is asked for: natively if that works without a question, else in a guest.
+    #[must_use]
+    pub fn of_kernel(&self) -> Self {
+        let is_native = || {
+            let possible = native::possible(self.driver);
+            matches!(possible, Ok(native::Root::Already | native::Root::Sudo))
+        };
+        let way = match self.way {
+            Way::Auto if self.hosts < 2 && is_native() => Way::Native,
+            Way::Auto => Way::Guest,
+            asked => asked,
+        };
+        Self {
+            way,
+            ..self.clone()
+        }
+    }
+
     /// The words that [`cli::main`] takes for these options.
     #[must_use]
     pub fn to_args(&self) -> Vec<OsString> {
@@ -249,15 +268,22 @@ pub fn prepare(options: &Options) -> Result<(), Error> {
     }
 }
 
-/// The way to go: natively if that works without a question, else a guest.
+/// Makes the library of devices in user space, and returns the folder that has it alone, for a search path.
+///
+/// # Errors
+///
+/// If it cannot be built.
+pub fn library(options: &Options) -> Result<PathBuf, Error> {
+    user::prepare(options)
+}
+
+/// The way to go: natively if that works without a question, else in user space, or in a guest for what that has not.
 fn choose(options: &Options) -> Way {
-    match options.way {
-        Way::Auto if options.hosts > 1 => Way::Guest,
-        Way::Auto => match native::possible(options.driver) {
-            Ok(native::Root::Already | native::Root::Sudo) => Way::Native,
-            Ok(native::Root::SudoAsking) | Err(_) => Way::Guest,
-        },
-        asked => asked,
+    let is_for_guests =
+        options.hosts > 1 || options.driver != Driver::Rxe || options.kernel.is_some();
+    match (options.way, options.of_kernel().way) {
+        (Way::Auto, Way::Guest) if !is_for_guests && user::is_possible() => Way::User,
+        (_, way) => way,
     }
 }
 

@@ -8,19 +8,21 @@ use crate::packages;
 use crate::process::{output, which};
 
 use crate::guest::qemu;
-use crate::{Driver, Options, cargo, guest, kernel, native, wire};
+use crate::{Driver, Options, Way, cargo, choose, guest, kernel, native, wire};
 
 /// All of it for the driver of `options`, as text; `name` is what this program is called.
 pub(crate) fn report(name: &str, options: &Options) -> String {
     let driver = options.driver;
-    let (chosen, native) = match native::possible(driver) {
-        Ok(native::Root::Already) => ("natively: this kernel has it".to_owned(), "yes"),
-        Ok(native::Root::Sudo) => ("natively: this kernel has it".to_owned(), "yes, with sudo"),
-        Ok(native::Root::SudoAsking) => (
-            "in a guest: sudo would ask for a password".to_owned(),
-            "yes, with --native: sudo asks for a password",
-        ),
-        Err(why) => (format!("in a guest: {why}"), "no"),
+    let chosen = match choose(options) {
+        Way::Native => "natively",
+        Way::User => "in user space",
+        _ => "in a guest",
+    };
+    let native = match native::possible(driver) {
+        Ok(native::Root::Already) => "yes".to_owned(),
+        Ok(native::Root::Sudo) => "yes, with sudo".to_owned(),
+        Ok(native::Root::SudoAsking) => "yes, with --native: sudo asks for a password".to_owned(),
+        Err(why) => format!("no: {why}"),
     };
     let needs = guest::needs(driver);
     let missing = needs.iter().filter(|need| !need.is_met());

@@ -26,6 +26,11 @@ const NAME: &str = "user";
 /// The libraries of the system that a Rust library needs.
 const LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"];
 
+/// Whether the library's source is where it was when this program was built.
+pub(crate) fn is_possible() -> bool {
+    Path::new(SOURCE).is_dir()
+}
+
 /// Runs a command with the library in its search path.
 pub(crate) fn run(options: &Options, command: &Command) -> Result<i32, Error> {
     if options.hosts > 1 {
@@ -69,7 +74,7 @@ pub(crate) fn prepare(options: &Options) -> Result<PathBuf, Error> {
         ));
     }
     let source = Path::new(SOURCE);
-    if !source.is_dir() {
+    if !is_possible() {
         return Err(Error::new(format!(
             "the source of the library is not at {SOURCE} any more: run this program from a clone of its repository"
         )));

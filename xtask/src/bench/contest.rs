@@ -207,7 +207,7 @@ pub(super) fn hold(
         tally.event(&job.name, end, event);
     };
     match &plan.place {
-        Place::SoftRoce(options) => jobs::run(&jobs, options, &mut sink)?,
+        Place::SoftRoce(options) => jobs::run(&jobs, &options.of_kernel(), &mut sink)?,
         Place::Devices { own, peer } => jobs::run_on(&jobs, own, peer, &mut sink)?,
     }
     drop(progress);

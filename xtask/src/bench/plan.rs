@@ -182,7 +182,7 @@ impl Plan {
         if self.parts.iter().any(|part| part.has_devices()) {
             needs.push(packages::TASKSET);
             if let Place::SoftRoce(options) = &self.place {
-                needs.extend(soft_roce::needs(options));
+                needs.extend(soft_roce::needs(&options.of_kernel()));
             }
         }
         needs

@@ -178,7 +178,7 @@ impl<'a> Conversation<'a> {
     /// Waits until the server listens.
     fn wait_for_server(&mut self) -> Result<Option<(String, u8)>, Error> {
         let port = self.job.port;
-        while !is_listening(port) {
+        while !is_listening(port, self.parts[0].child.id()) {
             if let Some(code) = self.parts[0].look()? {
                 let why = format!("the server ended with {code} before it listened on port {port}");
                 return Ok(Some((why, code.max(1))));
@@ -290,12 +290,15 @@ impl Scratch {
 }
 
 /// Whether a program of this machine listens on the TCP port.
-fn is_listening(port: u16) -> bool {
+/// Whether somebody listens on a port in the network namespace of a process.
+fn is_listening(port: u16, process: u32) -> bool {
     let listens = |table: &str| {
         let text = fs::read_to_string(table).unwrap_or_default();
         text.lines().any(|line| listens_on(line, port))
     };
-    listens("/proc/net/tcp") || listens("/proc/net/tcp6")
+    ["tcp", "tcp6"]
+        .iter()
+        .any(|table| listens(&format!("/proc/{process}/net/{table}")))
 }
 
 /// Reads `  0: 0100007F:4853 00000000:0000 0A …`: number, own end, other end, state.
@@ -313,6 +316,7 @@ mod tests {
     use crate::jobs::plan::Job;
     use crate::stream::Limits;
     use std::net::TcpListener;
+    use std::process;
     use std::time::{Duration, Instant};
 
     fn job(scripts: &[&str], port: u16) -> Job {
@@ -334,9 +338,10 @@ mod tests {
     fn a_listening_port_is_seen_and_a_free_one_is_not() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(is_listening(port));
+        let own = process::id();
+        assert!(is_listening(port, own));
         // No program uses port 1, and none can listen on port 0.
-        assert!(!is_listening(1) && !is_listening(0));
+        assert!(!is_listening(1, own) && !is_listening(0, own));
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! The tests that need an RDMA device: found among all test programs, run on soft-RoCE, and some of
-//! them on a second driver, soft-iWARP, too.
+//! The tests that need an RDMA device, found among all test programs.
+//!
+//! All that can run on devices in user space do so. The others, and a few more, run on soft-RoCE of a kernel, and those
+//! about iWARP on a second driver, soft-iWARP. All of them run on both drivers where a kernel is asked for.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,8 +29,57 @@ const LIMITS: Limits = Limits {
 /// it may kill one of them.
 const TWO_HOSTS: &str = "two_hosts::";
 
+/// Tests that prove something of a kernel, by a part of their names. Others that skip themselves in user space take minutes on
+/// a kernel, and run only where one is asked for.
+const KERNEL: [(&str, &str); 22] = [
+    ("rdmacm::", NO_MANAGER),
+    ("by_manager::", NO_MANAGER),
+    ("brief_clients::", NO_MANAGER),
+    ("services::", NO_MANAGER),
+    ("rdma_cm", NO_MANAGER),
+    ("connection_manager", NO_MANAGER),
+    ("p9_raw::a_client_that_is_killed", NO_MANAGER),
+    ("sysfs", NO_SYSFS),
+    ("a_device_has_its_place_and_its_rate", NO_SYSFS),
+    (
+        "a_device_node_that_may_not_be_opened",
+        "there are no device nodes",
+    ),
+    ("memlock_limit", "memory is not pinned"),
+    ("a_sleep_arms_once_and_takes_one_event", NO_CALLS),
+    ("after_the_busy_poll_time_wakes", NO_CALLS),
+    (
+        "attaching_alone_brings_nothing",
+        "a packet to a group comes to all cards of a process",
+    ),
+    ("unreachable_address_fails", "addresses are not looked up"),
+    ("control_group", "control groups limit nothing"),
+    (TWO_HOSTS, "there is one host"),
+    (IWARP, "it is about iWARP"),
+    // The way through the system's libibverbs and the kernel, in every layer.
+    ("quick_start::", BOTH),
+    ("opcodes::", BOTH),
+    ("one_sided::", BOTH),
+    ("lessons::", BOTH),
+];
+const NO_MANAGER: &str = "there is no librdmacm";
+const NO_SYSFS: &str = "there is no sysfs";
+const NO_CALLS: &str = "arming is no system call, and a tracer sees none";
+/// For tests that run in user space, too.
+const BOTH: &str = "";
+
+/// In the names of tests about iWARP.
+const IWARP: &str = "iwarp";
+
+/// Why a test is run on a kernel, whatever happens in user space.
+fn kernels(test: &str) -> Option<&'static str> {
+    let mut all = KERNEL.iter();
+    all.find(|(part, _)| test.contains(part))
+        .map(|(_, why)| *why)
+}
+
 /// A test program with the tests in it that need a device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Program {
     artifact: Artifact,
     tests: Vec<String>,
@@ -93,10 +144,17 @@ pub(super) fn tests(
     if programs.is_empty() && filter.is_none() {
         report.fail("device tests: there are none", 1);
     }
-    one_host(report, options, &programs)?;
-    two_hosts(report, options, &programs)?;
+    let mut programs = programs;
+    let is_part = options.way == Way::Auto && options.driver == Driver::Rxe;
+    if is_part || options.way == Way::User {
+        programs = user_space(report, options, programs)?;
+    }
+    let kernel = options.of_kernel();
+    let is_here = |test: &str| !is_part || !test.contains(IWARP);
+    one_host(report, &kernel, &kept(programs.clone(), is_here))?;
+    two_hosts(report, &kernel, &programs)?;
     if options.driver == Driver::Rxe {
-        second_driver(report, options, programs)?;
+        second_driver(report, &kernel, programs, is_part)?;
     }
     step.end(
         report,
@@ -127,10 +185,8 @@ pub(super) fn built() -> Result<Vec<Artifact>, Error> {
 fn programs(filter: Option<&str>) -> Result<Vec<Program>, Error> {
     let mut programs = Vec::new();
     for artifact in built()? {
-        // Programs of the examples are built as well, as programs. Those that link soft-verbs have devices of their
-        // own: the programs `soft`, which run the device tests by themselves, and the tests of that package.
-        let has_devices = artifact.target == "soft" || artifact.package == "soft-verbs";
-        if !artifact.is_test || has_devices {
+        // Programs of the examples are built as well, as programs. Those of soft-verbs have devices of their own.
+        if !artifact.is_test || artifact.package == "soft-verbs" {
             continue;
         }
         let mut list = std::process::Command::new(&artifact.executable);
@@ -159,13 +215,46 @@ fn listed(list: &str) -> Vec<String> {
     tests.map(str::to_owned).collect()
 }
 
+/// Runs the tests that can run in user space, and returns those that a kernel has to run; unless it must not, when they are
+/// skipped.
+fn user_space(
+    report: &mut Report,
+    options: &Options,
+    programs: Vec<Program>,
+) -> Result<Vec<Program>, Error> {
+    let mut user = options.clone();
+    user.way = Way::User;
+    let here = |test: &str| kernels(test).is_none_or(|why| why == BOTH);
+    one_host(report, &user, &kept(programs.clone(), here))?;
+    if options.way == Way::User {
+        for program in &programs {
+            for (test, why) in program.tests.iter().map(|test| (test, kernels(test))) {
+                if let Some(why) = why.filter(|why| *why != BOTH) {
+                    report.skip_printed(format!("{} {test}: {why}", program.name()));
+                }
+            }
+        }
+        return Ok(Vec::new());
+    }
+    Ok(kept(programs, |test| kernels(test).is_some()))
+}
+
+/// The programs with those of their tests that are wanted.
+fn kept(mut programs: Vec<Program>, is_wanted: impl Fn(&str) -> bool) -> Vec<Program> {
+    for program in &mut programs {
+        program.tests.retain(|test| is_wanted(test));
+    }
+    programs.retain(|program| !program.tests.is_empty());
+    programs
+}
+
 /// Runs all tests that one machine is enough for, in one run of soft-RoCE.
 fn one_host(report: &mut Report, options: &Options, programs: &[Program]) -> Result<(), Error> {
     let mut jobs = Vec::new();
     let mut expected = BTreeMap::new();
     for program in programs {
         let (_, single): (Vec<&str>, Vec<&str>) = split(&program.tests);
-        let name = program.name() + on(options.driver);
+        let name = program.name() + on(options);
         if !single.is_empty() {
             expected.insert(name.clone(), single.len());
             let args = [&["--exact"], single.as_slice()].concat();
@@ -183,8 +272,8 @@ fn two_hosts(report: &mut Report, options: &Options, programs: &[Program]) -> Re
         let (double, _): (Vec<&str>, Vec<&str>) = split(&program.tests);
         for test in double {
             let name = format!("{} {test}", program.name());
-            if matches!(options.way, Way::Native | Way::User) {
-                report.skip(format!("{name}: one machine only (--native, --user)"));
+            if options.way == Way::Native {
+                report.skip(format!("{name}: one machine only (--native)"));
                 continue;
             }
             let job = program.job(name.clone(), options.driver, &["--exact", test]);
@@ -194,29 +283,31 @@ fn two_hosts(report: &mut Report, options: &Options, programs: &[Program]) -> Re
     Ok(())
 }
 
-/// Runs a part of the tests on soft-iWARP: those of verbs-core, and of the layers above and of the examples what
-/// is about connections. All that may run there do so with `--driver siw`. Takes about two minutes.
+/// Runs a part of the tests on soft-iWARP: only those about it, or those of verbs-core, and of the layers above and of the
+/// examples what is about connections. All that may run there do so with `--driver siw`.
 fn second_driver(
     report: &mut Report,
     options: &Options,
-    programs: Vec<Program>,
+    mut programs: Vec<Program>,
+    only_iwarp: bool,
 ) -> Result<(), Error> {
     let mut options = options.clone();
     options.driver = Driver::Siw;
-    let part = |mut program: Program| {
-        if program.artifact.package != "verbs-core" {
-            let is_in = |test: &str| CONNECTIONS.iter().any(|part| test.starts_with(part));
-            program.tests.retain(|test| is_in(test));
-        }
-        (!program.tests.is_empty()).then_some(program)
-    };
-    let programs: Vec<_> = programs.into_iter().filter_map(part).collect();
+    for program in &mut programs {
+        let is_core = program.artifact.package == "verbs-core";
+        let is_in = |test: &str| CONNECTIONS.iter().any(|part| test.starts_with(part));
+        program.tests.retain(|test| match only_iwarp {
+            true => test.contains(IWARP),
+            false => is_core || is_in(test),
+        });
+    }
+    let programs = kept(programs, |_| true);
     if programs.is_empty() {
         return Ok(());
     }
     if let Err(error) = soft_roce::prepare(&options) {
         for program in programs {
-            let (name, on) = (program.name(), on(options.driver));
+            let (name, on) = (program.name(), on(&options));
             report.skip(format!("{name}{on}: {error}"));
         }
         return Ok(());
@@ -238,9 +329,10 @@ const CONNECTIONS: [&str; 9] = [
 ];
 
 /// The suffix of a program's name in reports.
-fn on(driver: Driver) -> &'static str {
-    match driver {
-        Driver::Siw => " on siw",
+fn on(options: &Options) -> &'static str {
+    match (options.driver, options.way) {
+        (Driver::Siw, _) => " on siw",
+        (_, Way::User) => " in user space",
         _ => "",
     }
 }

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 
+use soft_roce::Way;
+
 use super::report::Report;
 use crate::error::{Context as _, Error};
 use crate::workspace;
@@ -18,6 +20,9 @@ const TWO_HOSTS: &str = "The peer's host dies";
 
 /// Where tests see what no device is needed for.
 const NO_DEVICE: &str = "no device";
+
+/// Where devices in user space see it.
+const USER_SPACE: &str = "user space";
 
 /// The layers, in the order of the table.
 const LAYERS: [&str; 8] = [
@@ -53,10 +58,8 @@ struct Table {
 pub(super) struct Run {
     /// All that need no device.
     pub(super) all_offline: bool,
-    /// All that need a device, on soft-RoCE.
-    pub(super) all_device: bool,
-    /// Those on two machines are among them.
-    pub(super) has_guests: bool,
+    /// All that need a device, there.
+    pub(super) device: Option<Way>,
 }
 
 /// Fails if a test has recorded what the table lacks, or if none has recorded what the table has.
@@ -65,7 +68,7 @@ pub(super) fn check(report: &mut Report, run: &Run) -> Result<(), Error> {
     let table = Table::parse(&read()?);
     let whole = seen.whole(run);
     let complaints = table.complaints(&seen, &whole);
-    if run.all_device && whole.iter().all(|place| place == NO_DEVICE) {
+    if run.device.is_some() && whole.iter().all(|place| place == NO_DEVICE) {
         report.fail(
             format!("{TABLE}: no test on a device has recorded a fault"),
             1,
@@ -75,7 +78,7 @@ pub(super) fn check(report: &mut Report, run: &Run) -> Result<(), Error> {
         report.pass(1);
     }
     for (fault, complaint) in complaints {
-        if fault == TWO_HOSTS && !run.has_guests {
+        if fault == TWO_HOSTS && run.device == Some(Way::Native) {
             report.skip(format!("{TABLE}: {complaint}: one machine only (--native)"));
         } else {
             report.fail(format!("{TABLE}: {complaint}"), 1);
@@ -161,9 +164,16 @@ impl Table {
     /// The places of which a run has seen everything.
     fn whole(&self, run: &Run) -> BTreeSet<String> {
         let places = self.rows.values().flatten();
-        let kernels = places.filter(|place| run.all_device && *place != NO_DEVICE);
+        // A kernel has run a part only unless it was asked for.
+        let is_whole = |place: &str| match run.device {
+            _ if place == NO_DEVICE => run.all_offline,
+            Some(Way::Native | Way::Guest) => place != USER_SPACE,
+            Some(_) => place == USER_SPACE,
+            None => false,
+        };
         let offline = run.all_offline.then(|| NO_DEVICE.to_owned());
-        kernels.cloned().chain(offline).collect()
+        let whole = places.filter(|place| is_whole(place)).cloned();
+        whole.chain(offline).collect()
     }
 
     /// How a run differs from this table, each with its fault.
@@ -330,8 +340,7 @@ Water.
 
     const ALL: Run = Run {
         all_offline: true,
-        all_device: true,
-        has_guests: true,
+        device: Some(Way::Guest),
     };
 
     fn recorded(records: &[&str]) -> Table {
@@ -356,7 +365,7 @@ Water.
         let lacks = "no test saw: Linux 6.1: # Rain: stream: ``a send failed: IBV_WC_WET on QP 0x11: …``: at once";
         assert_eq!(complaints(&records, &ALL), [lacks]);
         let part = Run {
-            all_device: false,
+            device: None,
             ..ALL
         };
         assert_eq!(complaints(&records, &part), [""; 0]);
@@ -366,8 +375,7 @@ Water.
     fn what_the_table_lacks_is_a_complaint_in_any_run() {
         let part = Run {
             all_offline: false,
-            all_device: false,
-            has_guests: true,
+            device: None,
         };
         for lie in [
             "Linux 6.1 | Rain | core | ``damp`` | at once",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use soft_roce::Options;
+use soft_roce::{Options, Way};
 
 use super::devices;
 use super::report::Report;
@@ -51,7 +51,7 @@ const MODES: [&[&str]; 3] = [&[], &["-e"], &["-c"]];
 /// The GID index that C needs as an option. Ours gets the same, or none, and chooses by itself.
 const GID: &[&str] = &["-g", "1"];
 
-/// Runs every combination whose name contains `filter`, in one run of soft-RoCE.
+/// Runs every combination whose name contains `filter`, in user space unless a kernel is asked for.
 pub(super) fn tests(
     report: &mut Report,
     options: &Options,
@@ -62,17 +62,35 @@ pub(super) fn tests(
     if !all().any(|job| wanted(&job.name)) {
         return Ok(());
     }
-    let step = report.start("interop");
-    let before = report.failures();
-    let ran = devices::built().and_then(|examples| {
+    let mut options = options.clone();
+    if options.way == Way::Auto {
+        options.way = Way::User;
+    }
+    let jobs = || {
+        let examples = devices::built()?;
         let mut all = Vec::new();
         for program in &PROGRAMS {
             let ours = workspace::example(&examples, program.name)?;
             let c = format!("ibv_{}", program.name);
             all.extend(jobs(program, &c, &ours.display().to_string()));
         }
-        let mut jobs = all;
-        jobs.retain(|job| wanted(&job.name));
+        all.retain(|job| wanted(&job.name));
+        Ok(all)
+    };
+    step(report, "interop", &options, jobs);
+    Ok(())
+}
+
+/// Runs jobs as one step, and counts each as a test.
+pub(super) fn step(
+    report: &mut Report,
+    title: &str,
+    options: &Options,
+    jobs: impl FnOnce() -> Result<Vec<Job>, Error>,
+) {
+    let step = report.start(title);
+    let before = report.failures();
+    let ran = jobs().and_then(|jobs| {
         jobs::run(&jobs, options, &mut |job, event| match event {
             Event::Start(name) => progress::doing(name),
             Event::Line(line) => report.line(line),
@@ -87,17 +105,10 @@ pub(super) fn tests(
         })
     });
     if let Err(error) = ran {
-        report.fail(format!("interop: {error}"), error.code());
+        report.fail(format!("{title}: {error}"), error.code());
     }
-    step.end(
-        report,
-        if report.failures() == before {
-            "ok"
-        } else {
-            "FAILED"
-        },
-    );
-    Ok(())
+    let is_well = report.failures() == before;
+    step.end(report, if is_well { "ok" } else { "FAILED" });
 }
 
 /// The combinations of a program; `c` and `ours` are the two.

@@ -6,6 +6,7 @@ mod interop;
 pub(crate) mod libtest;
 pub(crate) mod offline;
 pub(crate) mod report;
+mod wire;
 
 use std::ffi::OsString;
 use std::panic::resume_unwind;
@@ -27,16 +28,19 @@ Usage: cargo xtask test [OPTION…] [FILTER]
 
 First what runs anywhere: formatting, the project's rules, lints, unit tests, doctests, docs, and
 a few minutes of Miri where it is installed, and seconds of valgrind.
-Then, on soft-RoCE: the tests that need an RDMA device, those that need two machines, our
-ping-pongs against C's, and the tests of soft-RoCE itself. On soft-iWARP, a second driver: those of
-verbs-core and of connections, as far as iWARP can.
+Then the tests that need an RDMA device, and our ping-pongs against C's, on devices in user space. Then,
+on soft-RoCE of this kernel or of a virtual machine, what only a kernel can prove, and tests on two
+machines; and those about iWARP on soft-iWARP.
+
+With --guest or --native all of it runs on soft-RoCE, those of verbs-core and of connections on soft-iWARP,
+too; and in virtual machines the tests of soft-RoCE itself.
 
   FILTER          only tests whose name contains it
   --offline       only what runs anywhere
   --device        only what needs a device
-  --guest         soft-RoCE in a virtual machine, even if this kernel has it
-  --user          devices in user space: no part of the kernel, and neither librdmacm nor sysfs
-  --native        soft-RoCE of this kernel, or fail
+  --guest         soft-RoCE in a virtual machine for all tests
+  --user          devices in user space for all tests that can run there; the others are skipped
+  --native        soft-RoCE of this kernel for all tests
   --kernel WHICH  the kernel of the virtual machine, as for `cargo xtask soft-roce`
   --update-faults write what the tests have seen of faults to the table in the guide
   --yes           install missing packages without asking
@@ -116,7 +120,7 @@ impl Choice {
         let mut needs = packages::BUILD.to_vec();
         if self.device {
             needs.extend(packages::DEVICE_TESTS);
-            needs.extend(soft_roce::needs(&self.options));
+            needs.extend(soft_roce::needs(&self.options.of_kernel()));
             if self.has_guests() {
                 // Two hosts are two virtual machines, wherever the other tests run.
                 let mut two = self.options.clone();
@@ -158,7 +162,11 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
         } else {
             interop::tests(report, &choice.options, filter)?;
         }
-        if choice.has_guests() {
+        if choice.has_guests() && choice.options.driver == Driver::Rxe {
+            let all = choice.options.way == Way::Guest;
+            wire::tests(report, &choice.options, filter, all);
+        }
+        if choice.options.way == Way::Guest {
             let args = [
                 "--package=cargo-soft-roce",
                 "--features=guest-tests",
@@ -166,14 +174,12 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
             ];
             let (title, filters) = ("soft-RoCE's own tests", filter.as_slice());
             offline::libtest(report, title, &args, filters, false)?;
-        } else {
-            report.skip("soft-RoCE's own tests: no virtual machines (--native, --user)");
         }
     }
     let run = faults::Run {
         all_offline: choice.offline && filter.is_none(),
-        all_device: choice.device && filter.is_none() && choice.options.driver == Driver::Rxe,
-        has_guests: choice.has_guests(),
+        device: (choice.device && filter.is_none() && choice.options.driver == Driver::Rxe)
+            .then_some(choice.options.way),
     };
     if choice.updates_faults {
         faults::update(report, &run)?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use verbs_core::{AckTimeout, MaxAckRetries, MinRnrTimer};
 
-use super::{is_soft, iwarp, kernel};
+use super::{is_in_user_space, is_soft, iwarp, kernel};
 
 /// The sections of the table.
 pub const SOME_PACKETS: &str = "Some packets are lost, reordered, duplicated or damaged";
@@ -146,6 +146,7 @@ pub fn seen(fault: &str, layer: &str, what: &str, within: Within) {
     let version = kernel();
     let mut numbers = version.split('.');
     let place = match (numbers.next(), numbers.next()) {
+        _ if is_in_user_space() => "user space".to_owned(),
         (Some(major), Some(minor)) if has_device => format!("Linux {major}.{minor}"),
         _ => "no device".to_owned(),
     };

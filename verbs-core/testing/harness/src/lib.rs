@@ -27,7 +27,6 @@ pub mod logged;
 #[cfg(feature = "rdmacm")]
 pub mod manager;
 pub mod pair;
-pub mod soft;
 pub mod stacks;
 mod watchdog;
 pub mod wire;
@@ -226,6 +225,11 @@ fn kernel() -> String {
 /// Whether the device is the kernel's software one.
 pub fn is_soft() -> bool {
     env::var_os("SOFT_ROCE").is_some()
+}
+
+/// Whether the device is one in user space, which imitates the kernel's.
+pub fn is_in_user_space() -> bool {
+    env::var_os("SOFT_ROCE").is_some_and(|way| way == "user")
 }
 
 /// Whether this process is root.

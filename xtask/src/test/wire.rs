@@ -1,0 +1,279 @@
+//! The kernel's soft-RoCE at one end of a wire, a card in user space at the other, in a guest: what each sends, the other
+//! understands.
+//!
+//! One end of a pair of links is in a network namespace, as the kernel's soft-RoCE has port 4791 of a whole one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use soft_roce::{Driver, Options, Way};
+
+use super::devices;
+use super::interop::step;
+use super::report::Report;
+use crate::jobs::Job;
+use crate::stream::Limits;
+use crate::workspace;
+
+/// The port that all programs listen on by default.
+const PORT: u16 = 18515;
+
+/// The addresses of the kernel's end, and of the card in user space.
+const ADDRESSES: [&str; 2] = ["10.20.0.1", "10.20.0.2"];
+
+/// Makes the wire.
+const UP: &str = "ip netns add user && ip link add w0 mtu 4200 type veth peer name w1 mtu 4200 netns user && \
+    ip addr add 10.20.0.1/24 dev w0 && ip link set w0 up && \
+    ip -n user addr add 10.20.0.2/24 dev w1 && ip -n user link set w1 up && ip -n user link set lo up && \
+    rdma link add wire0 type rxe netdev w0 && \
+    until grep -q 10.20 /proc/net/fib_trie && \
+        cat /sys/class/infiniband/wire0/ports/1/gids/1 | grep -q ffff:0a14; do sleep 0.1; done";
+
+/// Loses packets in both directions.
+const LOSS: &str = "tc qdisc replace dev w0 root netem loss 1% && \
+    ip netns exec user tc qdisc replace dev w1 root netem loss 1%";
+
+/// A conversation on the wire.
+struct Case {
+    program: &'static str,
+    /// Whether C's program of this name is at the kernel's end.
+    has_c: bool,
+    options: String,
+    /// Options of the client alone.
+    client: &'static str,
+}
+
+/// All conversations; those that are run by default are few, and without loss.
+fn cases(all: bool) -> [Vec<Case>; 2] {
+    let mut cases = Vec::new();
+    let mut add = |program, has_c, options: &str, client| {
+        cases.push(Case {
+            program,
+            has_c,
+            options: options.to_owned(),
+            client,
+        });
+    };
+    // A datagram is one packet, and messages of unreliable queue pairs that a queue of the kernel drops are not sent again.
+    let mut sizes: Vec<(&str, &str)> = vec![("4096", "100")];
+    if all {
+        sizes.extend([("1", "100"), ("65536", "20"), ("1048576", "4")]);
+    }
+    for program in ["rc_pingpong", "uc_pingpong", "srq_pingpong"] {
+        for (size, count) in &sizes {
+            let is_long = program != "rc_pingpong" && size.len() > 5;
+            if !is_long {
+                add(
+                    program,
+                    true,
+                    &format!("-g 1 -c -m 1024 -s {size} -n {count}"),
+                    "",
+                );
+            }
+        }
+    }
+    let mtus: &[&str] = if all {
+        &["256", "512", "2048", "4096"]
+    } else {
+        &["4096"]
+    };
+    for mtu in mtus {
+        add(
+            "rc_pingpong",
+            true,
+            &format!("-g 1 -c -m {mtu} -s 20000 -n 50"),
+            "",
+        );
+    }
+    for size in if all {
+        &["1", "1024", "2048"][..]
+    } else {
+        &["1024"]
+    } {
+        add(
+            "ud_pingpong",
+            true,
+            &format!("-g 1 -c -s {size} -n 100"),
+            "",
+        );
+    }
+    add("rdma_read_write", false, "-s 1 -s 4096 -s 1048576 -n 8", "");
+    add("atomic_counter", false, "-n 100", "");
+    if all {
+        for op in ["send", "write", "write-imm", "read", "cas", "faa"] {
+            let client = match op {
+                "send" => "--op send -s 10000 --check -n 100",
+                "write" => "--op write -s 10000 --check -n 100",
+                "write-imm" => "--op write-imm -s 10000 --check -n 100",
+                "read" => "--op read -s 10000 --check -n 100",
+                "cas" => "--op cas --check -n 100",
+                _ => "--op faa --check -n 100",
+            };
+            add("perf", false, "", client);
+        }
+    }
+    let mut lossy = Vec::new();
+    if all {
+        for (program, options) in [
+            ("rc_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20"),
+            ("srq_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100"),
+        ] {
+            let (options, client) = (options.to_owned(), "");
+            lossy.push(Case {
+                program,
+                has_c: true,
+                options,
+                client,
+            });
+        }
+        let options = "-s 1 -s 4096 -s 65536 -n 8".to_owned();
+        lossy.push(Case {
+            program: "rdma_read_write",
+            has_c: false,
+            options,
+            client: "",
+        });
+        let options = "-n 100".to_owned();
+        lossy.push(Case {
+            program: "atomic_counter",
+            has_c: false,
+            options,
+            client: "",
+        });
+    }
+    [cases, lossy]
+}
+
+/// Runs the conversations whose name contains `filter`: all of them, or a few.
+pub(super) fn tests(report: &mut Report, options: &Options, filter: Option<&str>, all: bool) {
+    let names = || cases(all).into_iter().flatten().map(|case| case.name(true));
+    let wanted = |name: &str| filter.is_none_or(|filter| name.contains(filter));
+    if !names().any(|name| wanted(&name)) {
+        return;
+    }
+    let mut guest = options.clone();
+    (guest.way, guest.driver) = (Way::Guest, Driver::Rxe);
+    step(report, "wire", &guest, || {
+        let mut user = options.clone();
+        (user.way, user.driver) = (Way::User, Driver::Rxe);
+        let library = soft_roce::library(&user)?.display().to_string();
+        let examples = devices::built()?;
+        let mut ours = BTreeMap::new();
+        for case in cases(all).iter().flatten() {
+            let program = workspace::example(&examples, case.program)?;
+            ours.insert(case.program, program.display().to_string());
+        }
+        let shell = |name: &str, script: &str| {
+            job(
+                name.to_owned(),
+                vec![["sh", "-c", script].map(str::to_owned).to_vec()],
+            )
+        };
+        let [plain, lossy] = cases(all);
+        let jobs = |cases: &[Case], how: &str| -> Vec<Job> {
+            let both = cases.iter().flat_map(|case| [(case, true), (case, false)]);
+            let jobs = both.map(|(case, kernel_serves)| {
+                let mut job = case.job(&library, &ours[case.program], kernel_serves);
+                job.name += how;
+                job
+            });
+            jobs.filter(|job| wanted(&job.name)).collect()
+        };
+        let mut run = vec![shell("the wire between a kernel and user space", UP)];
+        run.extend(jobs(&plain, ""));
+        let lossy = jobs(&lossy, ", with loss");
+        if !lossy.is_empty() {
+            run.push(shell("the wire loses packets", LOSS));
+        }
+        run.extend(lossy);
+        Ok(run)
+    });
+}
+
+impl Case {
+    fn name(&self, kernel_serves: bool) -> String {
+        let Self {
+            program,
+            options,
+            client,
+            ..
+        } = self;
+        let (serves, asks) = match kernel_serves {
+            true => ("the kernel", "user space"),
+            false => ("user space", "the kernel"),
+        };
+        let words = format!("wire: {program} {options} {client}");
+        format!("{}, {asks} to {serves}", words.trim_end())
+    }
+
+    fn job(&self, library: &str, ours: &str, kernel_serves: bool) -> Job {
+        let program = if self.has_c {
+            format!("ibv_{}", self.program)
+        } else {
+            ours.to_owned()
+        };
+        let kernel = format!("{program} -d wire0");
+        let path = format!(
+            "LD_LIBRARY_PATH={library} SOFT_VERBS_ADDRESS={}",
+            ADDRESSES[1]
+        );
+        let user = format!("ip netns exec user env {path} {ours} -d soft0");
+        let ends = match kernel_serves {
+            true => [kernel, user],
+            false => [user, kernel],
+        };
+        let address = ADDRESSES[usize::from(!kernel_serves)];
+        let words = |line: String| line.split_whitespace().map(str::to_owned).collect();
+        let [server, client] = ends;
+        let clients = match self.program {
+            "atomic_counter" => "--clients 1",
+            _ => "",
+        };
+        let Self {
+            options,
+            client: more,
+            ..
+        } = self;
+        job(
+            self.name(kernel_serves),
+            vec![
+                words(format!("{server} {options} {clients}")),
+                words(format!("{client} {options} {more} {address}")),
+            ],
+        )
+    }
+}
+
+fn job(name: String, commands: Vec<Vec<String>>) -> Job {
+    Job {
+        name,
+        dir: workspace::root().display().to_string(),
+        env: Vec::new(),
+        limits: Limits {
+            total: Duration::from_secs(120),
+            silence: Duration::from_secs(120),
+        },
+        commands,
+        port: PORT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cases;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_conversation_is_there_once_and_the_few_are_among_all() {
+        let names = |all| -> Vec<String> {
+            let cases = cases(all).into_iter().flatten();
+            cases
+                .flat_map(|case| [case.name(true), case.name(false)])
+                .collect()
+        };
+        let (few, all) = (names(false), names(true));
+        let set: BTreeSet<_> = cases(true)[0].iter().map(|case| case.name(true)).collect();
+        assert_eq!(set.len(), cases(true)[0].len());
+        assert!(few.iter().all(|name| all.contains(name)), "{few:?}");
+    }
+}
