@@ -120,17 +120,6 @@ const BUILD: Limits = Limits {
     silence: Duration::from_secs(60 * 60),
 };
 
-/// Builds the example programs with cargo's profile `profile`.
-pub(crate) fn examples(profile: &str) -> Result<Vec<Artifact>, Error> {
-    build(&[
-        "build",
-        "--package=examples",
-        "--bins",
-        &format!("--profile={profile}"),
-        "--message-format=json-render-diagnostics",
-    ])
-}
-
 /// The file of the example called `name`.
 pub(crate) fn example<'a>(examples: &'a [Artifact], name: &str) -> Result<&'a Path, Error> {
     // The tests of a program are a program of the same name.

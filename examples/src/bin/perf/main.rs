@@ -10,6 +10,7 @@ mod core;
 mod datagrams;
 mod figures;
 mod futures;
+#[cfg(feature = "programs")]
 mod h2;
 mod link;
 mod memory;

@@ -215,6 +215,11 @@ impl Plan {
                     .to_owned(),
             );
         }
+        if self.h2 && cfg!(not(feature = "programs")) {
+            return misuse(
+                "--h2 is not in this perf: build it with the feature programs".to_owned(),
+            );
+        }
         if self.h2 && !layer.is_stream() {
             return misuse(format!("--h2 is for --layer stream and tcp, not {layer}"));
         }

@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use examples::{Common, Failure, Frames, memory};
 use futures_util::future::try_join_all;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, join};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::runtime::Runtime;
 use verbs_async::{AsyncGroup, CqEvents};
 
 use crate::connect;
 use crate::figures::{Figures, Latency};
 use crate::futures::{Theirs, with_peer};
+#[cfg(feature = "programs")]
 use crate::h2;
 use crate::memory::{contents, is_right};
 use crate::messages;
@@ -57,9 +58,12 @@ pub(crate) fn run<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     meet(frames)?;
     let progress = Cell::new(0);
     let is_client = common.host.is_some();
+    #[cfg(feature = "programs")]
     if plan.h2 {
         let streams = streams.into_iter();
-        let streams = streams.map(|(read, write)| join(read, write)).collect();
+        let streams = streams
+            .map(|(read, write)| tokio::io::join(read, write))
+            .collect();
         return with_peer(frames, runtime, Some(&progress), async |theirs| {
             h2::side(streams, plan, frames, is_client, theirs, &progress).await
         });
