@@ -197,7 +197,7 @@ fn each_way_to_measure_is_that_of_its_options() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_rdma_cm_connects_is_measured_in_every_layer() {
+fn connections_by_rdma_cm_are_measured_in_every_layer() {
     let test = begin!(iwarp lacks "endpoints that connect without rdma_cm");
     let Some(host) = ip(&context()) else {
         return test.skip("the device has no IP address");

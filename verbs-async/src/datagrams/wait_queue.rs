@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_woken_as_there_is_something_for() {
+    fn one_waiter_is_woken_for_each_item() {
         let mut lines = Lines::sleeping();
         assert_eq!(lines.woken(0), [0, 0, 0]);
         assert_eq!(lines.woken(1), [1, 0, 0]);

@@ -278,7 +278,7 @@ fn woken_task_that_is_dropped_leaves_the_room_to_others() {
 }
 
 #[test]
-fn what_never_fits_is_an_error_at_once() {
+fn range_longer_than_the_cache_fails_at_once() {
     let _shared = share();
     let cache = cache(1);
     let memory = memory(&cache, || {});

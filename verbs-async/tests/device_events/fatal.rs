@@ -233,7 +233,7 @@ fn events_that_end_with_their_runtime_end_what_they_watch() {
 }
 
 #[test]
-fn what_failed_before_it_is_watched_ends_too() {
+fn queue_that_failed_before_it_is_watched_ends_its_waits() {
     let _shared = share();
     let (context, ..) = ladder();
     let mut events = DeviceEvents::create_thread(&context).unwrap();

@@ -86,7 +86,7 @@ fn failed_arming_aborts_all_ops_in_flight() {
 }
 
 #[test]
-fn what_is_closing_is_dropped_without_the_lock() {
+fn closing_queue_pairs_are_dropped_without_the_lock() {
     bounded(|| {
         let bench = std::sync::Arc::new(Bench::new(4));
         let (dropped, order) = std::sync::mpsc::channel();
@@ -111,7 +111,7 @@ fn what_is_closing_is_dropped_without_the_lock() {
 }
 
 #[test]
-fn what_is_closing_while_a_task_is_woken_does_not_recurse() {
+fn closing_inside_a_wake_up_does_not_recurse() {
     const COUNT: usize = if cfg!(miri) { 100 } else { 60_000 };
     let run = || {
         let bench = std::sync::Arc::new(Bench::new(4));

@@ -73,7 +73,7 @@ fn runtime_that_ends_before_its_channels_logs_nothing() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no epoll sets of such descriptors")]
-fn what_comes_after_the_end_of_a_runtime_says_that_it_has_ended() {
+fn calls_after_the_end_of_a_runtime_say_that_it_has_ended() {
     listen();
     let (runtime, bench) = tokio_bench();
     let handle = runtime.handle().clone();

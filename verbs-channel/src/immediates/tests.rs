@@ -158,7 +158,7 @@ fn a_wait_ends_at_its_deadline() {
 }
 
 #[test]
-fn what_was_written_before_the_immediates_is_visible_after_the_wait() {
+fn writes_before_the_immediates_are_visible_after_the_wait() {
     const EACH: u64 = if cfg!(miri) { 5 } else { 500 };
     let counters = ImmediateCounters::new(1);
     let counter = counters.begin().unwrap();

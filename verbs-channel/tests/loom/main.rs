@@ -242,7 +242,7 @@ fn a_thread_that_does_not_wait_delays_no_task_that_does() {
 }
 
 #[test]
-fn what_a_task_is_given_that_stops_waiting_goes_to_the_next() {
+fn item_for_a_task_that_stops_waiting_goes_to_the_next_task() {
     check(|| {
         let pool = Pool::new(1);
         let item = pool.list.pop().expect("one is free");

@@ -52,7 +52,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-fn what_is_given_back_as_a_task_begins_to_wait_is_not_missed() {
+fn block_returned_as_a_task_begins_to_wait_is_not_missed() {
     check(|| {
         let used = Used::by(1);
         let gives = Used::gives_back(&used);
@@ -62,7 +62,7 @@ fn what_is_given_back_as_a_task_begins_to_wait_is_not_missed() {
 }
 
 #[test]
-fn what_is_given_back_in_parts_is_waited_for() {
+fn task_waits_until_the_last_part_is_returned() {
     check(|| {
         let used = Used::by(2);
         let gives = [Used::gives_back(&used), Used::gives_back(&used)];

@@ -83,7 +83,7 @@ fn failure_of_any_request_fails_the_operation() {
 }
 
 #[test]
-fn what_does_not_pass_the_gate_is_not_posted() {
+fn request_beyond_a_limit_is_not_posted() {
     let mut channel = channel();
     let (mut chain, mut long) = (sends(2), sends(5));
     let mut post = |chain: &mut _, range: std::ops::Range<usize>| {

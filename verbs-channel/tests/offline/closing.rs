@@ -49,7 +49,7 @@ fn receives_that_are_left_are_aborted_and_no_error() {
 }
 
 #[test]
-fn what_does_not_finish_is_ended_after_the_timeout() {
+fn close_ends_unfinished_operations_after_the_timeout() {
     let mut channel = channel();
     channel.set_timeout(Some(TIMEOUT));
     let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();

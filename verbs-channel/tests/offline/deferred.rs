@@ -124,7 +124,7 @@ fn closed_queue_pair_of_another_group_is_handed_back() {
 }
 
 #[test]
-fn what_fails_is_handed_out_and_ends_when_it_is_returned() {
+fn failed_queue_pair_is_handed_out_and_destroyed_when_it_is_returned() {
     let pd = pd();
     for way in 0..4 {
         let mut group = group(&pd, 2);

@@ -249,7 +249,7 @@ fn aborted_chain_counts_those_that_are_known_to_have_succeeded() {
 }
 
 #[test]
-fn what_does_not_pass_the_gate_is_handed_back() {
+fn chain_beyond_a_limit_is_handed_back() {
     let mut channel = channel();
     let (why, back) = start(&mut channel, OwnedChain::default());
     assert_eq!((why, back.len()), (RejectReason::EmptyBatch, 0));

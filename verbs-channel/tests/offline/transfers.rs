@@ -448,7 +448,7 @@ fn other_operations_of_the_channel_keep_their_outcomes() {
 }
 
 #[test]
-fn what_cannot_be_posted_is_rejected_and_not_waited_for() {
+fn operation_that_cannot_be_posted_is_rejected_and_not_waited_for() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 12).unwrap();
     // Outcomes that are not taken have all slots.

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_printed_parses_and_so_do_c_s_names_and_numbers() {
+    fn printed_text_parses_and_so_do_c_s_names_and_numbers() {
         for text in ["RoCE v2", "roce v2", "ROCE_V2", "IBV_GID_TYPE_ROCE_V2", "2"] {
             assert_eq!(text.parse(), Ok(GidType::ROCE_V2), "{text}");
         }

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_invalid_of_a_registration_is_named() {
+    fn registration_error_names_the_invalid_argument() {
         let text = |memory| {
             let error = from_errno("ibv_reg_mr", libc::EINVAL);
             explain(error, &Call::Register(memory)).to_string()

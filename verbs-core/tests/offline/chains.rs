@@ -235,7 +235,7 @@ fn part_that_failed_leaves_the_chain_whole() {
 }
 
 #[test]
-fn one_in_so_many_is_signalled_and_the_last() {
+fn every_nth_request_is_signalled_and_the_last() {
     let qp = connected();
     for (every, expected) in [
         (0, &[9][..]),

@@ -149,7 +149,7 @@ fn a_close_in_a_child_is_an_error_and_the_parent_closes_afterwards() {
 }
 
 #[test]
-fn what_another_library_gave_is_neither_called_nor_dropped_in_a_child() {
+fn child_neither_calls_nor_drops_values_of_another_library() {
     struct Owner(Arc<AtomicUsize>);
     impl Drop for Owner {
         fn drop(&mut self) {

@@ -18,7 +18,7 @@ fn done(wr_ids: std::ops::Range<u64>) {
 }
 
 #[test]
-fn completions_come_in_order_and_as_many_as_fit() {
+fn poll_returns_completions_in_order_and_at_most_one_for_each_slot() {
     let (_, _, cq) = ladder();
     done(0..5);
     let mut slots = [const { PollSlot::new() }; 3];

@@ -169,7 +169,7 @@ fn resized_queue_has_its_new_room() {
 }
 
 #[test]
-fn what_the_device_cannot_hold_is_rejected_before_the_driver() {
+fn queue_beyond_the_device_s_limits_is_rejected_before_the_driver() {
     let (_, pd, _) = ladder();
     let error = |max_wr, max_sge| {
         let builder = SharedReceiveQueue::builder(&pd).max_wr(max_wr);

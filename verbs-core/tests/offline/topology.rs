@@ -257,7 +257,7 @@ fn a_device_whose_node_cannot_be_opened_comes_after_those_that_can() {
 }
 
 #[test]
-fn what_this_machine_does_not_have_is_an_error() {
+fn missing_cpu_node_or_pci_device_is_an_error() {
     let sysfs = Sysfs::new("unknown", &RAILS);
     let pci = "0000:ff:00.0".parse().unwrap();
     for (refused, path) in [

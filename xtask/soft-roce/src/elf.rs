@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_loaded_of_a_program_still_runs() {
+    fn program_reduced_to_its_loaded_segments_still_runs() {
         let bytes = own();
         let loaded = Elf::parse(&bytes).unwrap().loaded();
         assert!(loaded.len() < bytes.len());
@@ -146,7 +146,7 @@ mod tests {
         let output = output.unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(
-            text.contains("what_is_loaded_of_a_program_still_runs"),
+            text.contains("program_reduced_to_its_loaded_segments_still_runs"),
             "{text}"
         );
     }

@@ -117,7 +117,7 @@ hca_id:\tmlx5_0
     }
 
     #[test]
-    fn what_a_device_lacks_is_left_out() {
+    fn values_that_a_device_lacks_are_left_out() {
         let text = "hca_type: \nhca_id: rxe0\nport: 1\nstate: PORT_ACTIVE (4)\nGID[  0]: fe80::1, ib0\n\
                     link_layer: InfiniBand\n";
         assert_eq!(

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_strace_prints_is_added_up() {
+    fn output_of_strace_is_added_up() {
         let client = vec!["program".to_owned(), "-x".to_owned()];
         let contender = Contender {
             name: "try",

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_perftest_prints_is_read() {
+    fn output_of_perftest_is_read() {
         let latency = "RESULT  2       1000          5.61           19.53        5.72     \t       5.80       \t0.48   \t\t6.11    \t\t19.53";
         assert_eq!(perftest_latency(latency), Some(5.72));
         // 60 MB/s: the rate would be wrong by 2 %.
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_perf_prints_is_read() {
+    fn output_of_perf_is_read() {
         let line = r#"{"plan":{"op":"send"},"operations_per_second":3,"megabytes_per_second":1.5,"latency_microseconds":{"median":7.25}}"#;
         assert_eq!(our_latency(line), Some(7.25));
         assert_eq!(

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_docs_show_has_enough_rounds() {
+    fn documented_figures_have_enough_rounds() {
         let usual = plan("--update-docs").unwrap();
         assert_eq!(usual.rounds(Part::Perftest), DOCUMENTED);
         assert_eq!(usual.rounds(Part::Streams), 2);

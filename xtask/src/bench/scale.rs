@@ -253,7 +253,7 @@ mod tests {
     use crate::packages::Policy;
 
     #[test]
-    fn as_many_clients_come_as_the_server_waits_for() {
+    fn number_of_clients_is_that_the_server_waits_for() {
         for clients in CLIENTS.into_iter().chain([1, 250, 1000, 4000]) {
             let (processes, each) = divided(clients);
             assert_eq!(processes * each, clients);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_prints_is_read() {
+    fn output_of_the_server_is_read() {
         let memory = "RESULT 64 connections at once: 36.4 KiB of this process each, 180.4 KiB of this machine";
         assert_eq!(
             (own_memory(memory), machine_memory(memory)),

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn both_move_as_many_bytes() {
+    fn both_contenders_move_the_same_number_of_bytes() {
         let mut args = Args::new("Usage: try", Vec::new()).unwrap();
         let plan = Plan::read(&mut args, Policy::No).unwrap();
         let [c, ours] = &contest(&plan, Path::new("x")).contenders[..] else {

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_build_wrote_is_named() {
+    fn files_written_by_a_build_are_named() {
         let before = [("a", "1"), ("b", "1"), ("c", "1")];
         let after = [("a", "1"), ("b", "2"), ("d", "1")];
         let map = |files: [(&str, &str); 3]| {

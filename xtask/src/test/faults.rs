@@ -372,7 +372,7 @@ Water.
     }
 
     #[test]
-    fn what_the_table_lacks_is_a_complaint_in_any_run() {
+    fn row_missing_from_the_table_is_a_complaint_in_any_run() {
         let part = Run {
             all_offline: false,
             device: None,

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_beside_is_printed_and_counted_with_the_rest() {
+    fn steps_that_ran_beside_are_printed_and_counted_with_the_rest() {
         let mut report = Report::beside();
         report.pass(1);
         let mut other = Report::beside();

@@ -29,6 +29,7 @@ Usage: cargo xtask tidy [OPTION]
 The rules, by the names that exceptions use:
   first-line  a Rust file's first line is a `//!` sentence
   length      no Rust file is longer than 500 lines
+  test-name   no test's name begins with `what_`, or has `as_many_` or `so_many_`
   border      no `#[path]` leads into another package
   circle      no files or folders of a library import one another in a circle
   alias       a verb that verbs-core calls is the `doc(alias)` of some item

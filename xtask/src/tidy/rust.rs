@@ -13,6 +13,7 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
     first_line(source)
         .into_iter()
         .chain(length(source))
+        .chain(test_names(source))
         .collect()
 }
 
@@ -36,6 +37,23 @@ fn length(source: &Source) -> Option<Finding> {
         line: 0,
         rule: "length",
         message: format!("{lines} lines, more than {MAX_LINES}: is there a second concern in it?"),
+    })
+}
+
+/// The name of a test says what is promised, of which subject.
+fn test_names(source: &Source) -> impl Iterator<Item = Finding> {
+    let lines = source.code.lines().enumerate();
+    lines.filter_map(|(index, line)| {
+        let (_, name) = line.split_once("fn ")?;
+        let name = format!("_{name}");
+        let riddles = ["_so_many_", "_as_many_"];
+        let is_riddle =
+            name.starts_with("_what_") || riddles.iter().any(|part| name.contains(part));
+        is_riddle.then(|| Finding {
+            line: index + 1,
+            rule: "test-name",
+            message: "name the subject, and its number".into(),
+        })
     })
 }
 
@@ -165,6 +183,17 @@ mod tests {
         assert_eq!(rules("use a::b;\n"), ["first-line"]);
         assert_eq!(rules("//!\n"), ["first-line"]);
         assert_eq!(rules(&format!("//! A.\n{}", "\n".repeat(500))), ["length"]);
+        for name in [
+            "what_is_lost_comes_back",
+            "one_in_so_many_is_lost",
+            "as_many_are_sent",
+        ] {
+            assert_eq!(rules(&format!("//! A.\nfn {name}() {{}}\n")), ["test-name"]);
+        }
+        assert_eq!(
+            rules("//! A.\nfn what() {}\nfn has_many_parts() {}\n"),
+            [""; 0]
+        );
     }
 
     #[test]

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn invalid_message_is_refused() {
         let bytes = "{\"Have\":{\"bytes\":-1,\"digest\":\"\"}}";
         let offer = "{\"Offer\":{\"name\":\"a\"}}";
         let start = "{\"Start\":{\"from\":0,\"endpoint\":0}}";

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_counts_as_a_minute() {
+    fn latency_beyond_a_minute_counts_as_a_minute() {
         let hours = figures([1, 1 << 60].into_iter(), 1);
         let latency = hours.latency().unwrap();
         let max = latency[5].1;

@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_has_one_operation_in_flight_and_as_many_before_as_are_wanted() {
+    fn latency_has_one_operation_in_flight_and_the_chosen_number_of_warm_up_rounds() {
         let plan = checked("-n 50").unwrap();
         assert_eq!((plan.iters(), plan.warm_up()), (Some(50), 5));
         let plan = checked("--duration 2 --bandwidth").unwrap();

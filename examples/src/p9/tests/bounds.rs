@@ -107,7 +107,7 @@ fn fids_are_bounded_and_end_with_the_version() {
 }
 
 #[test]
-fn what_is_not_there_is_an_error() {
+fn unknown_message_is_answered_with_an_error() {
     let files = Files::new();
     let mut client = files.client();
     client.ask(&Request::Flush { old_tag: 12 }).unwrap();

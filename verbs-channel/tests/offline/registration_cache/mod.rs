@@ -158,7 +158,7 @@ fn eviction_makes_room_for_all_of_a_long_range() {
 }
 
 #[test]
-fn what_is_in_use_is_not_evicted_and_counts() {
+fn registrations_in_use_are_counted_and_never_evicted() {
     let mut channel = channel();
     let cache = cache(channel.pd(), 2);
     let memory = memory(&cache);
@@ -277,7 +277,7 @@ fn memory_is_kept_while_it_is_registered_and_not_found_for_other_memory() {
 }
 
 #[test]
-fn registration_without_room_evicts_as_many_bytes_and_is_tried_once_more() {
+fn registration_without_room_evicts_its_length_and_is_tried_once_more() {
     let cache = cache(&pd(), 100);
     let memory = memory(&cache);
     let refuse = |errno, times| {

@@ -161,7 +161,7 @@ fn ports_are_those_of_tcp_on_iwarp_only() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_a_peer_of_iwarp_rejects_ends_the_connection() {
+fn rejection_by_an_iwarp_peer_ends_the_connection() {
     let test = begin!();
     if !iwarp::is_iwarp() {
         return test.skip("the device has failed completions of what the peer rejects");

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loader_lists_is_found() {
+    fn libraries_listed_by_the_loader_are_found() {
         let listed = "\tlinux-vdso.so.1 (0x00007ffd5f9f2000)\n\
              \tlinux-gate.so.1 =>  (0x00007ffd5f9f2000)\n\
              \tlibgcc_s.so.1 => /lib/x86_64-linux-gnu/libgcc_s.so.1 (0x00007f86)\n\

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_lacks_is_named() {
+    fn modules_that_a_kernel_lacks_are_named() {
         let dir = std::env::temp_dir().join(format!("soft-roce-modules-{}", std::process::id()));
         fs::create_dir_all(dir.join("kernel")).unwrap();
         fs::write(dir.join("kernel/rdma_rxe.ko"), "").unwrap();

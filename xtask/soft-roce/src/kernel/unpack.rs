@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_packed_kernel_has_no_payload() {
+    fn file_that_is_no_packed_kernel_has_no_payload() {
         let whole = image(b"\xfd7zXZ\0 and so on");
         assert!(payload(&whole).is_some());
         assert!(payload(&image(b"something else")).is_none());
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gzip_packed_comes_back() {
+    fn gzip_payload_is_unpacked() {
         let text = "some text\n".repeat(100_000);
         let packed = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0";
         assert_eq!(Format::Gzip.unpack(packed).unwrap(), b"");

@@ -133,7 +133,7 @@ fn keys_of_another_domain_or_an_older_registration_are_no_keys() {
 }
 
 #[test]
-fn what_the_queue_pair_does_not_allow_is_an_invalid_request() {
+fn request_without_the_queue_pair_s_access_is_an_invalid_request() {
     let mut world = World::of(strict(), 1);
     let (qa, qb) = world.pair(Transport::Rc);
     let none = |attributes: &mut soft_nic::QueuePairAttributes| attributes.access = Access::empty();

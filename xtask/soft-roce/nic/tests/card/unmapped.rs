@@ -79,7 +79,7 @@ fn a_read_into_it_is_a_local_protection_error() {
 }
 
 #[test]
-fn what_a_peer_does_to_it_is_a_remote_access_error() {
+fn peer_s_access_to_unmapped_memory_is_a_remote_access_error() {
     type Opcode = fn(RemoteAddress) -> SendOpcode;
     let opcodes: [Opcode; 3] = [SendOpcode::Write, SendOpcode::Read, |remote| {
         SendOpcode::FetchAdd { remote, add: 1 }

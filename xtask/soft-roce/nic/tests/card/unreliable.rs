@@ -129,7 +129,7 @@ fn numbered(number: u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_bad_link_lets_through_is_whole() {
+fn messages_that_pass_a_bad_link_are_whole() {
     for seed in 0..if cfg!(miri) { 2 } else { 200 } {
         let mut world = World::of(Profile::default(), seed);
         world.faults = Faults {

@@ -37,7 +37,7 @@ mod tests {
     use super::Random;
 
     #[test]
-    fn what_never_happens_does_not_and_what_always_does_does() {
+    fn probability_zero_never_happens_and_one_always_does() {
         let mut random = Random::new(1);
         assert!((0..1000).all(|_| !random.happens(0.0) && random.happens(1.0)));
         let times = (0..10_000).filter(|_| random.happens(0.1)).count();

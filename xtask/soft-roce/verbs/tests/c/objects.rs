@@ -8,7 +8,7 @@ use verbs_core::verbs_sys::*;
 use crate::ladder::{Ladder, connect, element, errno, ok, post};
 
 #[test]
-fn what_is_in_use_is_busy() {
+fn destroying_an_object_in_use_is_busy() {
     let ladder = Ladder::new();
     let Ladder {
         pd, channel, cq, ..

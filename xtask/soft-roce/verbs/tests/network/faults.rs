@@ -64,7 +64,7 @@ fn a_queue_that_cannot_be_polled_ends_its_channel() -> Result {
 }
 
 #[test]
-fn what_a_driver_does_not_let_go_of_is_left_alive() -> Result {
+fn object_that_the_driver_refuses_to_destroy_stays_alive() -> Result {
     let fabric = Fabric::seeded(1);
     let [a, _] = hosts(&fabric);
     a.enter(|| -> Result {
