@@ -1,53 +1,9 @@
 //! Requests that must not reach a device: no byte is sent, and the channel still works.
 
-use verbs_channel::verbs_core::{GatherElement, MemoryRegion};
 use verbs_channel::{Channel, Error, Outgoing, RejectReason};
 use verbs_harness::{PATIENCE, begin};
 
-use super::ends::{given, pair_of, works};
-
-/// A list of 32 such elements is 4 GiB long: 0 bytes for a driver that adds up lengths in 32 bits.
-const LONG: usize = 128 << 20;
-
-fn list(region: &MemoryRegion<Vec<u8>>) -> Vec<GatherElement<'_>> {
-    vec![region.gather_element(..).unwrap(); 32]
-}
-
-fn too_long(ended: Result<(), Error>) {
-    let Err(Error::Rejected(RejectReason::MessageTooLong { len, max })) = ended else {
-        panic!("{ended:?}");
-    };
-    assert_eq!(len, 4 << 30);
-    assert!(max > 0);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn list_of_4_gib_is_rejected() {
-    let _test = begin!(iwarp lacks "requests of 32 elements");
-    let (mut a, mut b) = pair_of(|pd| {
-        Channel::builder(pd)
-            .max_send_sge(32)
-            .max_inline_data(64)
-            .timeout(PATIENCE)
-            .build()
-            .unwrap()
-    });
-    let from = a.pd().reg_mr(vec![0_u8; LONG]).unwrap();
-    let there = given(&b, vec![1; 64]);
-    too_long(a.send(list(&from)));
-    too_long(a.write(list(&from), there.remote()));
-    too_long(a.run(Outgoing::send(list(&from)).inline()).map(drop));
-    let batch = [Outgoing::send(list(&from)).inline()];
-    too_long(a.run_batch(batch));
-    let ended = a.scope(|scope| {
-        let reason = scope.post_send(list(&from)).unwrap_err();
-        assert!(matches!(reason, RejectReason::MessageTooLong { .. }));
-        Ok::<_, Error>(())
-    });
-    ended.unwrap();
-    works(&mut a, &mut b, 64);
-}
+use super::ends::{pair_of, works};
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -90,36 +90,6 @@ fn receives_are_posted_with_room_for_the_header_and_the_longest_datagram() {
 }
 
 #[test]
-fn datagram_has_its_sender_and_no_header() {
-    let (pd, mut datagrams) = endpoint();
-    let from = peer(9);
-    let receives = posted();
-    comes(receives[0], &from, b"hello", Some(from.qkey().get()));
-    let datagram = datagrams.try_receive_from().unwrap().unwrap();
-    assert_eq!(&datagram[..], b"hello");
-    let sender = datagram.from();
-    assert_eq!(sender, from, "number, key and address");
-    // It can be answered, with the same buffer.
-    datagrams.send_to(&sender, datagram.into_buffer()).unwrap();
-    let sent = with(|library| library.posted.last().unwrap()[0].clone());
-    assert_eq!(
-        (sent.remote_qpn, sent.remote_qkey),
-        (from.qp_num(), from.qkey().get())
-    );
-    assert_eq!(sent.sent, b"hello");
-    let own_key = datagrams.endpoint().qkey().get();
-    assert_eq!(
-        sent.imm_data,
-        own_key.to_be_bytes(),
-        "so that it can be answered, too"
-    );
-    succeeds(sent.wr_id);
-    assert!(datagrams.flush(None));
-    drop((datagrams, pd));
-    assert_all_is_well();
-}
-
-#[test]
 fn sender_of_another_kind_is_taken_to_have_the_same_key() {
     let (_pd, mut datagrams) = endpoint();
     let receives = posted();

@@ -87,16 +87,6 @@ fn receive_ends_when_the_peer_has_left() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn wait_without_a_timeout_ends_when_the_peer_has_left() {
-    let (mut channel, theirs) = watched();
-    let mut into = region(&channel);
-    drop(theirs);
-    let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
-    assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn peer_that_leaves_during_a_wait_is_noticed() {
     let (mut channel, theirs) = watched();
     let mut into = region(&channel);

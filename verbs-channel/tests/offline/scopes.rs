@@ -153,24 +153,6 @@ fn too_many_untaken_handles_are_not_backpressure() {
 }
 
 #[test]
-fn failure_of_a_dropped_handle_fails_the_scope() {
-    let mut channel = channel();
-    let from = region(&channel);
-    let ended = channel.scope(|scope| {
-        drop(scope.post_send(from.gather_element(..).unwrap())?);
-        ends(posted()[0], IBV_WC_RETRY_EXC_ERR);
-        Ok::<_, Error>(())
-    });
-    let Err(ScopeError::AutoPollError(TransportError::Work { queue, error })) = ended else {
-        panic!("{ended:?}");
-    };
-    assert_eq!(
-        (queue, error.status),
-        (Queue::Send, WcStatus::RETRY_EXC_ERR)
-    );
-}
-
-#[test]
 fn scope_may_end_with_receives_in_flight_if_it_closes_the_connection() {
     let mut channel = channel();
     let (mut first, mut second, from) = (region(&channel), region(&channel), region(&channel));

@@ -1,7 +1,6 @@
 //! Byte streams: bytes in order, whatever both sides do at once.
 
 mod aborts;
-mod asleep;
 mod endings;
 mod lies;
 mod users;
