@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use verbs_channel::Channel;
 use verbs_channel::verbs_core::{AccessFlags, Context, RemoteMemoryRegion};
+use verbs_channel::{Channel, Incoming};
 
 const CLIENTS: u64 = 2;
 const ADDITIONS: u64 = 100;
@@ -63,10 +63,19 @@ fn client(
     let mut before = channel.pd().reg_mr(vec![0_u64])?;
     let mut fetched = Vec::new();
     for _ in 0..ADDITIONS {
-        channel.fetch_and_add(before.scatter_element(..)?, counter, 1)?;
+        channel.run(Incoming::fetch_and_add(
+            before.scatter_element(..)?,
+            counter,
+            1,
+        ))?;
         fetched.push(before[0]);
     }
     // Becomes `id` if it is 0: if no other was elected before.
-    channel.compare_and_swap(before.scatter_element(..)?, elected, 0, id)?;
+    channel.run(Incoming::compare_and_swap(
+        before.scatter_element(..)?,
+        elected,
+        0,
+        id,
+    ))?;
     Ok((fetched, before[0] == 0))
 }

@@ -98,14 +98,6 @@ impl AsyncChannel {
         self.run(Outgoing::send(buffer))
     }
 
-    /// Sends the bytes in the buffer's range with 32 bits of immediate data, which the peer finds
-    /// in its completion.
-    #[doc(alias = "ibv_post_send")]
-    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
-    pub fn send_with_immediate(&self, buffer: impl Into<OwnedBuffer>, imm_data: u32) -> Operation {
-        self.run(Outgoing::send(buffer).immediate(imm_data))
-    }
-
     /// Receives a message into the buffer's range.
     ///
     /// The result has the message's [length](verbs_channel::verbs_core::WorkSuccess::byte_len) and
@@ -135,19 +127,6 @@ impl AsyncChannel {
         self.run(Outgoing::write(buffer, remote))
     }
 
-    /// Writes the buffer's range to the start of `remote`, with 32 bits of immediate data, which
-    /// complete a receive of the peer.
-    #[doc(alias = "ibv_post_send")]
-    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
-    pub fn write_with_immediate(
-        &self,
-        buffer: impl Into<OwnedBuffer>,
-        remote: RemoteMemoryRegion,
-        imm_data: u32,
-    ) -> Operation {
-        self.run(Outgoing::write(buffer, remote).immediate(imm_data))
-    }
-
     /// Reads from the start of `remote` into the buffer's range.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_READ")]
@@ -155,41 +134,8 @@ impl AsyncChannel {
         self.run(Incoming::read(buffer, remote))
     }
 
-    /// Replaces the first 8 bytes of `remote` with `swap` if they are equal to `compare`.
-    ///
-    /// Their previous value is written to the buffer, whose range must be 8 bytes long. Each
-    /// machine uses its own byte order, so both hosts must have the same endianness.
-    #[doc(alias = "ibv_post_send")]
-    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
-    #[doc(alias = "compare_exchange")]
-    pub fn compare_and_swap(
-        &self,
-        before: impl Into<OwnedBuffer>,
-        remote: RemoteMemoryRegion,
-        compare: u64,
-        swap: u64,
-    ) -> Operation {
-        self.run(Incoming::compare_and_swap(before, remote, compare, swap))
-    }
-
-    /// Adds `add` to the first 8 bytes of `remote`, with wrap-around.
-    ///
-    /// Their previous value is written to the buffer, whose range must be 8 bytes long. Each
-    /// machine uses its own byte order, so both hosts must have the same endianness.
-    #[doc(alias = "ibv_post_send")]
-    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
-    #[doc(alias = "fetch_add")]
-    pub fn fetch_and_add(
-        &self,
-        before: impl Into<OwnedBuffer>,
-        remote: RemoteMemoryRegion,
-        add: u64,
-    ) -> Operation {
-        self.run(Incoming::fetch_and_add(before, remote, add))
-    }
-
     /// Begins a request with its options: an [`Outgoing`] or an [`Incoming`] on an [`OwnedBuffer`],
-    /// or an [`OwnedRequest`].
+    /// or an [`OwnedRequest`]. `channel.run(Outgoing::send(buffer).immediate(7))` sends immediate data.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]

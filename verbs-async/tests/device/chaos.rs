@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use verbs_async::verbs_channel::verbs_core::{RemoteMemoryRegion, WorkSuccess};
-use verbs_async::verbs_channel::{BufferPool, OwnedBuffer};
+use verbs_async::verbs_channel::{BufferPool, Incoming, OwnedBuffer};
 use verbs_async::{AsyncChannel, Error, Operation};
 use verbs_harness::begin;
 
@@ -155,9 +155,11 @@ impl Scene {
         for _ in 0..OPERATIONS {
             self.begun.fetch_add(1, Ordering::Relaxed);
             self.begun_additions.fetch_add(1, Ordering::Relaxed);
-            let adding = self
-                .left
-                .fetch_and_add(block(&self.pool, &[0; 8]), self.counter, 1);
+            let adding = self.left.run(Incoming::fetch_and_add(
+                block(&self.pool, &[0; 8]),
+                self.counter,
+                1,
+            ));
             if let Some((added, bytes)) = perhaps(adding, &mut dice).await {
                 added.unwrap();
                 let before = u64::from_ne_bytes(bytes[..].try_into().unwrap());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use futures_util::StreamExt;
-use verbs_async::verbs_channel::{BufferPool, OwnedBuffer, Queue};
+use verbs_async::verbs_channel::{BufferPool, Outgoing, OwnedBuffer, Queue};
 use verbs_async::{AsyncChannel, AsyncGroup, Error, IncomingMessages, Message};
 use verbs_harness::begin;
 
@@ -36,7 +36,10 @@ fn met(way: Way, depth: usize) -> Met {
 impl Met {
     async fn sends(&self, number: u32) {
         let bytes = buffer(self.group.pd(), &number.to_le_bytes());
-        let (sent, _) = self.sender.send_with_immediate(bytes, number).await;
+        let (sent, _) = self
+            .sender
+            .run(Outgoing::send(bytes).immediate(number))
+            .await;
         sent.unwrap();
     }
 
@@ -108,7 +111,7 @@ fn dropped_message_posts_its_buffer_again() {
             let pd = met.group.pd().clone();
             let sending = met
                 .sender
-                .send_with_immediate(buffer(&pd, &4_u32.to_le_bytes()), 4);
+                .run(Outgoing::send(buffer(&pd, &4_u32.to_le_bytes())).immediate(4));
             drop(once_it_waits(met.receives(4), || drop((first, second))).await);
             sending.await.0.unwrap();
         });

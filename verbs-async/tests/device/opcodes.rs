@@ -44,8 +44,9 @@ fn immediates_arrive_with_sends_and_with_writes() {
             let target = given(pd, &[0; 8]);
             let first = right.receive(buffer(pd, &[0; 8]));
             let second = right.receive(buffer(pd, &[9; 8]));
-            let sent = left.send_with_immediate(buffer(pd, b"abc"), 7);
-            let written = left.write_with_immediate(buffer(pd, b"defgh"), target.remote(), 8);
+            let sent = left.run(Outgoing::send(buffer(pd, b"abc")).immediate(7));
+            let written =
+                left.run(Outgoing::write(buffer(pd, b"defgh"), target.remote()).immediate(8));
             sent.await.0.unwrap();
             written.await.0.unwrap();
             let (received, got) = first.await;
@@ -79,12 +80,19 @@ fn reads_writes_and_atomics_change_the_peer_s_memory() {
             read.unwrap();
             assert_eq!(&own[..], [3; 56]);
             for round in 0..5_u64 {
-                let (added, before) = left.fetch_and_add(buffer(pd, &[1; 8]), number, 3).await;
+                let (added, before) = left
+                    .run(Incoming::fetch_and_add(buffer(pd, &[1; 8]), number, 3))
+                    .await;
                 added.unwrap();
                 assert_eq!(&before[..], (3 * round).to_ne_bytes());
             }
             for (compare, now) in [(14_u64, 15_u64), (15, 99)] {
-                let swap = left.compare_and_swap(buffer(pd, &[1; 8]), number, compare, 99);
+                let swap = left.run(Incoming::compare_and_swap(
+                    buffer(pd, &[1; 8]),
+                    number,
+                    compare,
+                    99,
+                ));
                 let (swapped, before) = swap.await;
                 swapped.unwrap();
                 assert_eq!(&before[..], 15_u64.to_ne_bytes(), "{compare}");
@@ -175,8 +183,8 @@ fn rejected_request_returns_its_buffer_and_affects_no_other() {
             let invalid = [
                 left.write(buffer(pd, &[1; 8]), short),
                 left.read(buffer(pd, &[1; 8]), short),
-                left.fetch_and_add(buffer(pd, &[1; 8]), odd, 1),
-                left.compare_and_swap(buffer(pd, &[1; 8]), odd, 0, 1),
+                left.run(Incoming::fetch_and_add(buffer(pd, &[1; 8]), odd, 1)),
+                left.run(Incoming::compare_and_swap(buffer(pd, &[1; 8]), odd, 0, 1)),
             ];
             for (at, operation) in invalid.into_iter().enumerate() {
                 let (result, own) = operation.await;

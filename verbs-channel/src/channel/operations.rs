@@ -35,17 +35,6 @@ impl<H: Hold> Channel<H> {
         self.complete(Outgoing::send(list), None)
     }
 
-    /// [`send`](Self::send) with 32 bits of immediate data, which the peer finds in its completion.
-    ///
-    /// # Errors
-    ///
-    /// As [`send`](Self::send).
-    #[doc(alias = "ibv_post_send")]
-    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
-    pub fn send_with_immediate(&mut self, list: impl GatherList, imm_data: u32) -> Result<()> {
-        self.complete(Outgoing::send(list).immediate(imm_data), None)
-    }
-
     /// Waits for a message from the peer, and receives it.
     ///
     /// The returned [`WorkSuccess`] has the message's [length](WorkSuccess::byte_len) and
@@ -92,7 +81,7 @@ impl<H: Hold> Channel<H> {
     ///
     /// ```no_run
     /// use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
-    /// use verbs_channel::{Channel, Error};
+    /// use verbs_channel::{Channel, Error, Outgoing};
     ///
     /// /// Offers a region, and waits until the peer has written to it.
     /// fn offer(channel: &mut Channel) -> Result<[u8; 16], Error> {
@@ -115,7 +104,8 @@ impl<H: Hold> Channel<H> {
     ///     channel.receive(inbox.scatter_element(..)?)?;
     ///     let remote = RemoteMemoryRegion::from_bytes(&inbox)?;
     ///     let data = channel.pd().reg_mr(data)?;
-    ///     channel.write_with_immediate(data.gather_element(..)?, remote, 0)
+    ///     channel.run(Outgoing::write(data.gather_element(..)?, remote).immediate(0))?;
+    ///     Ok(())
     /// }
     /// ```
     ///
@@ -131,22 +121,6 @@ impl<H: Hold> Channel<H> {
         self.complete(Outgoing::write(list, remote), None)
     }
 
-    /// [`write`](Self::write) with 32 bits of immediate data, which complete a receive of the peer.
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write).
-    #[doc(alias = "ibv_post_send")]
-    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
-    pub fn write_with_immediate(
-        &mut self,
-        list: impl GatherList,
-        remote: RemoteMemoryRegion,
-        imm_data: u32,
-    ) -> Result<()> {
-        self.complete(Outgoing::write(list, remote).immediate(imm_data), None)
-    }
-
     /// Reads from the start of `remote`, and waits until the bytes have arrived.
     ///
     /// The total length of the elements is the number of bytes that it reads.
@@ -160,53 +134,6 @@ impl<H: Hold> Channel<H> {
         self.complete(Incoming::read(list, remote), None)
     }
 
-    /// Replaces the first 8 bytes of `remote` with `swap` if they are equal to `compare`, and waits
-    /// until that has completed.
-    ///
-    /// Their previous value is written to `before`, which must be one element of 8 bytes. Each machine
-    /// uses its own byte order, so both hosts must have the same endianness.
-    ///
-    /// # Errors
-    ///
-    /// As [`send`](Self::send). [`RejectReason::Misaligned`] if `before` is not 8 bytes long, or
-    /// the address of `remote` is not divisible by 8. [`RejectReason::RemoteTooShort`] if `remote`
-    /// has fewer than 8 bytes. [`RejectReason::NoReads`] if the peer serves no atomics.
-    #[doc(alias = "ibv_post_send")]
-    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
-    #[doc(alias = "compare_exchange")]
-    pub fn compare_and_swap(
-        &mut self,
-        before: impl ScatterList,
-        remote: RemoteMemoryRegion,
-        compare: u64,
-        swap: u64,
-    ) -> Result<()> {
-        self.complete(
-            Incoming::compare_and_swap(before, remote, compare, swap),
-            None,
-        )
-    }
-
-    /// Adds `add` to the first 8 bytes of `remote`, with wrap-around, and waits until that has
-    /// completed.
-    ///
-    /// Their previous value is written to `before`, as for [`compare_and_swap`](Self::compare_and_swap).
-    ///
-    /// # Errors
-    ///
-    /// As [`compare_and_swap`](Self::compare_and_swap).
-    #[doc(alias = "ibv_post_send")]
-    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
-    #[doc(alias = "fetch_add")]
-    pub fn fetch_and_add(
-        &mut self,
-        before: impl ScatterList,
-        remote: RemoteMemoryRegion,
-        add: u64,
-    ) -> Result<()> {
-        self.complete(Incoming::fetch_and_add(before, remote, add), None)
-    }
-
     #[inline(always)]
     fn complete(&mut self, request: impl Request, timeout: Option<Duration>) -> Result<()> {
         let (poller, at) = self.parts();
@@ -214,7 +141,7 @@ impl<H: Hold> Channel<H> {
     }
 
     /// Posts a request with its options, an [`Outgoing`] or an [`Incoming`], and waits until it has
-    /// completed.
+    /// completed: `channel.run(Outgoing::send(list).immediate(7))`.
     ///
     /// # Errors
     ///

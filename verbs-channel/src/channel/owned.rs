@@ -87,23 +87,6 @@ impl<H: Hold> Channel<H> {
         }
     }
 
-    /// [`start_send`](Self::start_send) with 32 bits of immediate data, which are in the peer's
-    /// completion.
-    ///
-    /// # Errors
-    ///
-    /// As [`start_send`](Self::start_send).
-    #[doc(alias = "ibv_post_send")]
-    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
-    pub fn start_send_with_immediate(
-        &mut self,
-        buffer: impl Into<OwnedBuffer>,
-        imm_data: u32,
-    ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
-        let request = Outgoing::send(buffer).immediate(imm_data);
-        self.start(request).map_err(buffer_of)
-    }
-
     /// Posts a receive into the buffer's range. The [message](Completed::message) is in
     /// the [`Completed`] operation.
     ///
@@ -146,24 +129,6 @@ impl<H: Hold> Channel<H> {
             .map_err(buffer_of)
     }
 
-    /// [`start_write`](Self::start_write) with 32 bits of immediate data, which complete a receive of
-    /// the peer.
-    ///
-    /// # Errors
-    ///
-    /// As [`start_write`](Self::start_write).
-    #[doc(alias = "ibv_post_send")]
-    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
-    pub fn start_write_with_immediate(
-        &mut self,
-        buffer: impl Into<OwnedBuffer>,
-        remote: RemoteMemoryRegion,
-        imm_data: u32,
-    ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
-        let request = Outgoing::write(buffer, remote).immediate(imm_data);
-        self.start(request).map_err(buffer_of)
-    }
-
     /// Posts a read from the start of `remote` into the buffer's range.
     ///
     /// # Errors
@@ -177,48 +142,6 @@ impl<H: Hold> Channel<H> {
         remote: RemoteMemoryRegion,
     ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
         self.start(Incoming::read(buffer, remote))
-            .map_err(buffer_of)
-    }
-
-    /// Posts a compare-and-swap: replaces the first 8 bytes of `remote` with `swap` if they are
-    /// equal to `compare`.
-    ///
-    /// Their previous value is written to the buffer's range, which must be 8 bytes long.
-    ///
-    /// # Errors
-    ///
-    /// As [`start_write`](Self::start_write), [`RejectReason::Misaligned`] or [`RejectReason::NoReads`].
-    #[doc(alias = "ibv_post_send")]
-    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
-    #[doc(alias = "compare_exchange")]
-    pub fn start_compare_and_swap(
-        &mut self,
-        before: impl Into<OwnedBuffer>,
-        remote: RemoteMemoryRegion,
-        compare: u64,
-        swap: u64,
-    ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
-        let request = Incoming::compare_and_swap(before, remote, compare, swap);
-        self.start(request).map_err(buffer_of)
-    }
-
-    /// Posts a fetch-and-add: adds `add` to the first 8 bytes of `remote`, with wrap-around.
-    ///
-    /// Their previous value is written to the buffer's range, which must be 8 bytes long.
-    ///
-    /// # Errors
-    ///
-    /// As [`start_compare_and_swap`](Self::start_compare_and_swap).
-    #[doc(alias = "ibv_post_send")]
-    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
-    #[doc(alias = "fetch_add")]
-    pub fn start_fetch_and_add(
-        &mut self,
-        before: impl Into<OwnedBuffer>,
-        remote: RemoteMemoryRegion,
-        add: u64,
-    ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
-        self.start(Incoming::fetch_and_add(before, remote, add))
             .map_err(buffer_of)
     }
 

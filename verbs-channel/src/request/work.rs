@@ -201,7 +201,12 @@ impl<L> Incoming<L> {
     /// A compare-and-swap: replaces the first 8 bytes of `remote` with `swap` if they are equal to
     /// `compare`.
     ///
-    /// Their previous value is written to `list`, which must be one element of 8 bytes.
+    /// Their previous value is written to `list`, which must be one element of 8 bytes. Each machine uses its own
+    /// byte order, so both hosts must have the same endianness.
+    ///
+    /// It is rejected with [`RejectReason::Misaligned`] if `list` is not 8 bytes long, or the address of `remote` is
+    /// not divisible by 8; with [`RejectReason::RemoteTooShort`] if `remote` has fewer than 8 bytes; and with
+    /// [`RejectReason::NoReads`] if the peer serves no atomics.
     #[inline]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[doc(alias = "compare_exchange")]
@@ -216,7 +221,8 @@ impl<L> Incoming<L> {
 
     /// A fetch-and-add: adds `add` to the first 8 bytes of `remote`, with wrap-around.
     ///
-    /// Their previous value is written to `list`, which must be one element of 8 bytes.
+    /// Their previous value is written to `list`, as for [`compare_and_swap`](Self::compare_and_swap), and it is
+    /// rejected for the same reasons.
     #[inline]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[doc(alias = "fetch_add")]

@@ -41,8 +41,8 @@ fn each_call_completes_with_and_without_a_timeout() {
 
     let number = given(&b, 5_u64.to_ne_bytes().to_vec());
     let mut before = zeros(&a, 8);
-    a.fetch_and_add(before.scatter_element(..).unwrap(), number.remote(), 1)
-        .unwrap();
+    let add = Incoming::fetch_and_add(before.scatter_element(..).unwrap(), number.remote(), 1);
+    a.run(add).unwrap();
     assert_eq!(before[..], 5_u64.to_ne_bytes());
     a.run_timeout(
         Incoming::fetch_and_add(before.scatter_element(..).unwrap(), number.remote(), 1),
@@ -50,8 +50,9 @@ fn each_call_completes_with_and_without_a_timeout() {
     )
     .unwrap();
     assert_eq!(before[..], 6_u64.to_ne_bytes());
-    a.compare_and_swap(before.scatter_element(..).unwrap(), number.remote(), 7, 1)
-        .unwrap();
+    let swap =
+        Incoming::compare_and_swap(before.scatter_element(..).unwrap(), number.remote(), 7, 1);
+    a.run(swap).unwrap();
     assert_eq!(before[..], 7_u64.to_ne_bytes());
     a.run_timeout(
         Incoming::compare_and_swap(before.scatter_element(..).unwrap(), number.remote(), 1, 9),
@@ -312,12 +313,15 @@ fn invalid_request_is_rejected_before_it_is_posted() {
     let odd = target.remote().slice(4..).unwrap();
     let eight = into.scatter_element(..8).unwrap();
     assert!(matches!(
-        reject_reason(a.fetch_and_add(eight, odd, 1)),
+        reject_reason(a.run(Incoming::fetch_and_add(eight, odd, 1)).map(drop)),
         RejectReason::Misaligned { len: 8, .. }
     ));
     let short = into.scatter_element(..7).unwrap();
     assert!(matches!(
-        reject_reason(a.compare_and_swap(short, target.remote(), 0, 1)),
+        reject_reason(
+            a.run(Incoming::compare_and_swap(short, target.remote(), 0, 1))
+                .map(drop)
+        ),
         RejectReason::Misaligned { len: 7, .. }
     ));
     // More bytes inline than the channel was created for.

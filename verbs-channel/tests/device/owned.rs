@@ -47,7 +47,7 @@ fn every_operation_returns_its_buffer() {
     assert!(received[..100] == sent[..] && received[100..] == [0; 100]);
 
     let receive = b.start_receive(received).unwrap();
-    let send = a.start_send_with_immediate(sent, 99).unwrap();
+    let send = a.start(Outgoing::send(sent).immediate(99)).unwrap();
     let (_, _, buffer) = done(&mut a, send);
     let (len, imm_data, received) = done(&mut b, receive);
     assert_eq!((len, imm_data), (100, Some(99)));
@@ -56,7 +56,9 @@ fn every_operation_returns_its_buffer() {
     let (_, _, buffer) = done(&mut a, write);
     assert!(bytes(&target) == pattern(1, 100));
     let receive = b.start_receive(received).unwrap();
-    let write = a.start_write_with_immediate(buffer, remote, 7).unwrap();
+    let write = a
+        .start(Outgoing::write(buffer, remote).immediate(7))
+        .unwrap();
     let (_, _, mut buffer) = done(&mut a, write);
     assert_eq!(done(&mut b, receive).1, Some(7));
 
@@ -82,18 +84,24 @@ fn atomics_work_on_owned_buffers() {
     before.set_range(16..24).unwrap();
     let value = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
 
-    let add = a.start_fetch_and_add(before, remote, 5).unwrap();
+    let add = a.start(Incoming::fetch_and_add(before, remote, 5)).unwrap();
     let (_, _, before) = done(&mut a, add);
     assert_eq!((value(&before), value(&bytes(&number))), (10, 15));
-    let swap = a.start_compare_and_swap(before, remote, 15, 100).unwrap();
+    let swap = a
+        .start(Incoming::compare_and_swap(before, remote, 15, 100))
+        .unwrap();
     let (_, _, before) = done(&mut a, swap);
     assert_eq!((value(&before), value(&bytes(&number))), (15, 100));
-    let swap = a.start_compare_and_swap(before, remote, 15, 200).unwrap();
+    let swap = a
+        .start(Incoming::compare_and_swap(before, remote, 15, 200))
+        .unwrap();
     let (_, _, mut before) = done(&mut a, swap);
     assert_eq!((value(&before), value(&bytes(&number))), (100, 100));
     before.set_range(..).unwrap();
     assert!(before[..16] == pattern(1, 64)[..16] && before[24..] == pattern(1, 64)[24..]);
-    let rejected = a.start_fetch_and_add(before, remote, 5).unwrap_err();
+    let rejected = a
+        .start(Incoming::fetch_and_add(before, remote, 5))
+        .unwrap_err();
     assert!(matches!(
         *rejected.error(),
         RejectReason::Misaligned { len: 64, .. }
@@ -127,7 +135,7 @@ fn empty_buffers_are_empty_messages() {
     let (mut a, mut b) = pair();
     let receive = b.start_receive(OwnedBuffer::empty()).unwrap();
     let send = a
-        .start_send_with_immediate(OwnedBuffer::empty(), 7)
+        .start(Outgoing::send(OwnedBuffer::empty()).immediate(7))
         .unwrap();
     assert_eq!(done(&mut a, send).2.capacity(), 0);
     let (len, imm_data, empty) = done(&mut b, receive);

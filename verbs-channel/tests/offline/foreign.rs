@@ -291,7 +291,11 @@ fn shared_element_of_another_protection_domain_is_rejected_in_each_way_to_post_i
     is_rejected(channel.send([good, bad]));
     is_rejected(channel.write(vec![bad, good], remote()));
     is_rejected(channel.read([good, bad], remote()));
-    is_rejected(channel.fetch_and_add(bad, remote(), 1));
+    is_rejected(
+        channel
+            .run(Incoming::fetch_and_add(bad, remote(), 1))
+            .map(drop),
+    );
     is_rejected(channel.receive([good, bad]).map(drop));
     is_rejected(channel.run_batch([Outgoing::send([good, good]), Outgoing::send([good, bad])]));
     is_rejected(

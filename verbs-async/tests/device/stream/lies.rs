@@ -4,8 +4,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
-use verbs_async::verbs_channel::OwnedBuffer;
 use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
+use verbs_async::verbs_channel::{Outgoing, OwnedBuffer};
 use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, Error, StreamError};
 use verbs_harness::{begin, faults};
 
@@ -39,7 +39,7 @@ impl Met {
             [] => OwnedBuffer::empty(),
             bytes => buffer(self.group.pd(), bytes),
         };
-        let (sent, _) = soon(self.liar.send_with_immediate(bytes, imm_data)).await;
+        let (sent, _) = soon(self.liar.run(Outgoing::send(bytes).immediate(imm_data))).await;
         sent.unwrap();
     }
 
@@ -124,8 +124,8 @@ fn rdma_write_is_a_protocol_violation() {
         let mut met = Met::new();
         met.sends_hello().await;
         let nowhere = RemoteMemoryRegion::new(0, 0, 0).unwrap();
-        let write = (met.liar).write_with_immediate(OwnedBuffer::empty(), nowhere, DATA);
-        soon(write).await.0.unwrap();
+        let write = Outgoing::write(OwnedBuffer::empty(), nowhere).immediate(DATA);
+        soon(met.liar.run(write)).await.0.unwrap();
         let StreamError::Protocol(why) = met.ends().await else {
             panic!("another error");
         };
@@ -163,7 +163,7 @@ fn a_message_longer_than_a_block_is_an_error() {
         let mut met = Met::new();
         met.sends_hello().await;
         let long = buffer(met.group.pd(), &[1; 65]);
-        let (sent, _) = soon(met.liar.send_with_immediate(long, DATA)).await;
+        let (sent, _) = soon(met.liar.run(Outgoing::send(long).immediate(DATA))).await;
         assert!(sent.is_err());
         let read = soon(met.stream.read(&mut [0; 64])).await.unwrap_err();
         assert_eq!(read.kind(), io::ErrorKind::ConnectionAborted);

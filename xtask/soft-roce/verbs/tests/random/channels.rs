@@ -229,7 +229,7 @@ fn operation(world: &mut World, Side { pool, .. }: &Side, end: &mut End) -> Opti
             let number = end.begun[ADD] + 1;
             let buffer = word(pool, 0)?;
             end.begun[ADD] = number;
-            let add = channel.fetch_and_add(buffer, remote(end, 1), 1);
+            let add = channel.run(Incoming::fetch_and_add(buffer, remote(end, 1), 1));
             (Kind::Add, number, Future::One(add))
         }
         7 => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, SharedRegion};
-use verbs_channel::{Channel, Completed, Ticket};
+use verbs_channel::{Channel, Completed, Incoming, Outgoing, OwnedRequest, Ticket};
 
 use crate::messages::domains;
 use crate::world::World;
@@ -107,15 +107,15 @@ fn post(world: &mut World, end: &mut End) {
         return;
     };
     let number = u64::from_ne_bytes(before[..8.min(length)].try_into().unwrap_or_default());
-    let started = match kind {
+    let request = match kind {
         0 | 1 => {
             state[start..start + length].copy_from_slice(&written);
-            end.channel.start_write(buffer, remote)
+            OwnedRequest::from(Outgoing::write(buffer, remote))
         }
-        2 => end.channel.start_read(buffer, remote),
+        2 => Incoming::read(buffer, remote).into(),
         3 => {
             state[start..start + 8].copy_from_slice(&number.wrapping_add(mark).to_ne_bytes());
-            end.channel.start_fetch_and_add(buffer, remote, mark)
+            Incoming::fetch_and_add(buffer, remote, mark).into()
         }
         _ => {
             // Every other time it compares with something else.
@@ -123,11 +123,12 @@ fn post(world: &mut World, end: &mut End) {
             if compare == number {
                 state[start..start + 8].copy_from_slice(&mark.to_ne_bytes());
             }
-            end.channel
-                .start_compare_and_swap(buffer, remote, compare, mark)
+            Incoming::compare_and_swap(buffer, remote, compare, mark).into()
         }
     };
-    let Ok(ticket) = started else { return };
+    let Ok(ticket) = end.channel.start(request) else {
+        return;
+    };
     end.states.push(state);
     let number = end.states.len() - 1;
     let expected = (kind >= 2).then_some(before);
