@@ -160,10 +160,11 @@ impl Engine {
         };
         let qp_num = qp.qp_num();
         let id = self.add(qp, member.limits.capacities);
-        self.join_shared(qp_num, id);
+        // First: a channel that may not join closes its connection.
         if let Some(member) = self.members.get_mut(id.index()) {
             member.peer = peer;
         }
+        self.join_shared(qp_num, id);
         let receives = mem::take(&mut member.receives);
         if let Err(reason) = self.start_prepared(id, receives) {
             let reason = match reason {

@@ -1,5 +1,7 @@
 //! Shared receives that a queue pair has taken: they come back, or are replaced, and one peer cannot have all.
 
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -196,7 +198,9 @@ fn peer_that_stalls_in_the_middle_of_a_message_leaves_the_others_their_receives(
 #[test]
 fn peer_that_sends_before_its_channel_joins_leaves_receives_to_the_others() {
     let mut shared = Shared::new(16, 8, 1);
-    let (greedy, greedy_qp) = connected(&shared.group);
+    let (mut greedy, greedy_qp) = connected(&shared.group);
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    greedy.watch_peer(ours).unwrap();
     let (modest, modest_qp) = connected(&shared.group);
     receives(left()[0], modest_qp, b"modest");
     assert!(shared.group.next_message().is_none());
@@ -214,6 +218,8 @@ fn peer_that_sends_before_its_channel_joins_leaves_receives_to_the_others() {
         (end.channel, end.end()),
         (id, Some(DownReason::TooManyEarly))
     );
+    theirs.set_nonblocking(true).unwrap();
+    assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "its peer does not know");
     let id = shared.group.join(modest).unwrap();
     let message = shared.next();
     assert_eq!(
