@@ -136,7 +136,7 @@ mod tests {
         ];
         let measured = lines.map(|line| Measured::read(line).unwrap());
         let expected = "
-                                       64 bytes                64 KiB
+                                       64 bytes                 64 KiB
   TCP                                   10.0 µs    1.00x     2.00 GB/s    1.00x   verified
   a read                                5.00 µs    0.50x      500 MB/s    0.25x   verified
 ";

@@ -289,16 +289,17 @@ impl Scratch {
     }
 }
 
-/// Whether a program of this machine listens on the TCP port.
-/// Whether somebody listens on a port in the network namespace of a process.
+/// Whether somebody listens on a port, in the network namespace of this process or of another one.
 fn is_listening(port: u16, process: u32) -> bool {
     let listens = |table: &str| {
         let text = fs::read_to_string(table).unwrap_or_default();
         text.lines().any(|line| listens_on(line, port))
     };
-    ["tcp", "tcp6"]
+    let places = ["self", &process.to_string()].map(|process| format!("/proc/{process}/net"));
+    let mut tables = places
         .iter()
-        .any(|table| listens(&format!("/proc/{process}/net/{table}")))
+        .flat_map(|place| ["tcp", "tcp6"].map(|it| format!("{place}/{it}")));
+    tables.any(|table| listens(&table))
 }
 
 /// Reads `  0: 0100007F:4853 00000000:0000 0A …`: number, own end, other end, state.

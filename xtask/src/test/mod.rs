@@ -41,7 +41,7 @@ too; and in virtual machines the tests of soft-RoCE itself.
   --guest         soft-RoCE in a virtual machine for all tests
   --user          devices in user space for all tests that can run there; the others are skipped
   --native        soft-RoCE of this kernel for all tests
-  --kernel WHICH  the kernel of the virtual machine, as for `cargo xtask soft-roce`
+  --kernel WHICH  the kernel of the virtual machine, as for `cargo xtask soft-roce`, for all tests
   --update-faults write what the tests have seen of faults to the table in the guide
   --yes           install missing packages without asking
   --no-install    fail if packages are missing, and say how to install them
@@ -74,7 +74,8 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
 }
 
 /// `cargo xtask soft-roce test`: only what needs a device, with these `options`.
-pub(crate) fn device(options: Options) -> Result<ExitCode, Error> {
+pub(crate) fn device(mut options: Options) -> Result<ExitCode, Error> {
+    asks_for_guest(&mut options);
     let choice = Choice {
         offline: false,
         device: true,
@@ -89,6 +90,13 @@ pub(crate) fn device(options: Options) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(report.exit_code()))
 }
 
+/// A kernel that is named is to run all tests.
+fn asks_for_guest(options: &mut Options) {
+    if options.kernel.is_some() && options.way == Way::Auto {
+        options.way = Way::Guest;
+    }
+}
+
 impl Choice {
     /// Whether virtual machines may be used.
     fn has_guests(&self) -> bool {
@@ -99,6 +107,7 @@ impl Choice {
         let policy = args.policy()?;
         let mut options = jobs::options(&mut args, policy)?;
         options.kernel = args.value("--kernel")?;
+        asks_for_guest(&mut options);
         let updates_faults = args.flag("--update-faults");
         let (offline, device) = (args.flag("--offline"), args.flag("--device"));
         if offline && device {
