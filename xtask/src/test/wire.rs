@@ -33,115 +33,71 @@ const UP: &str = "ip netns add user && ip link add w0 mtu 4200 type veth peer na
 const LOSS: &str = "tc qdisc replace dev w0 root netem loss 1% && \
     ip netns exec user tc qdisc replace dev w1 root netem loss 1%";
 
-/// A conversation on the wire.
+/// A conversation on the wire: C's program is at the kernel's end if the options begin with `-g`, which it needs.
 struct Case {
     program: &'static str,
-    /// Whether C's program of this name is at the kernel's end.
-    has_c: bool,
-    options: String,
-    /// Options of the client alone.
+    /// The options of both ends.
+    options: &'static str,
+    /// Further ones of the client.
     client: &'static str,
 }
 
-/// All conversations; those that are run by default are few, and without loss.
+/// Those that are run by default; in an emulated kernel each takes a second or two.
+const FEW: [(&str, &str, &str); 7] = [
+    ("rc_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
+    ("rc_pingpong", "-g 1 -c -m 4096 -s 20000 -n 50", ""),
+    ("uc_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
+    ("srq_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
+    ("ud_pingpong", "-g 1 -c -s 1024 -n 100", ""),
+    ("rdma_read_write", "-s 1 -s 4096 -s 1048576 -n 8", ""),
+    ("atomic_counter", "-n 100", ""),
+];
+
+/// The others. A datagram is one packet; messages of unreliable queue pairs are no longer than the kernel's queues.
+const MORE: [(&str, &str, &str); 18] = [
+    ("rc_pingpong", "-g 1 -c -m 1024 -s 1 -n 100", ""),
+    ("rc_pingpong", "-g 1 -c -m 1024 -s 1048576 -n 4", ""),
+    ("rc_pingpong", "-g 1 -c -m 256 -s 20000 -n 50", ""),
+    ("rc_pingpong", "-g 1 -c -m 512 -s 20000 -n 50", ""),
+    ("rc_pingpong", "-g 1 -c -m 2048 -s 20000 -n 50", ""),
+    ("uc_pingpong", "-g 1 -c -m 1024 -s 1 -n 100", ""),
+    ("uc_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20", ""),
+    ("srq_pingpong", "-g 1 -c -m 1024 -s 1 -n 100", ""),
+    ("srq_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20", ""),
+    ("ud_pingpong", "-g 1 -c -s 1 -n 100", ""),
+    ("ud_pingpong", "-g 1 -c -s 2048 -n 100", ""),
+    ("rdma_read_write", "-s 65536 -n 8", ""),
+    ("perf", "", "--op send -s 10000 --check -n 100"),
+    ("perf", "", "--op write -s 10000 --check -n 100"),
+    ("perf", "", "--op write-imm -s 10000 --check -n 100"),
+    ("perf", "", "--op read -s 10000 --check -n 100"),
+    ("perf", "", "--op cas --check -n 100"),
+    ("perf", "", "--op faa --check -n 100"),
+];
+
+/// Those on a wire that loses packets.
+const LOSSY: [(&str, &str, &str); 4] = [
+    ("rc_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20", ""),
+    ("srq_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
+    ("rdma_read_write", "-s 1 -s 4096 -s 65536 -n 8", ""),
+    ("atomic_counter", "-n 100", ""),
+];
+
+/// The conversations without loss, and those with loss.
 fn cases(all: bool) -> [Vec<Case>; 2] {
-    let mut cases = Vec::new();
-    let mut add = |program, has_c, options: &str, client| {
-        cases.push(Case {
+    let (more, lossy) = if all {
+        (&MORE[..], &LOSSY[..])
+    } else {
+        (&[][..], &[][..])
+    };
+    [[&FEW[..], more].concat(), lossy.to_vec()].map(|rows| {
+        let case = |(program, options, client)| Case {
             program,
-            has_c,
-            options: options.to_owned(),
+            options,
             client,
-        });
-    };
-    // A datagram is one packet, and messages of unreliable queue pairs that a queue of the kernel drops are not sent again.
-    let mut sizes: Vec<(&str, &str)> = vec![("4096", "100")];
-    if all {
-        sizes.extend([("1", "100"), ("65536", "20"), ("1048576", "4")]);
-    }
-    for program in ["rc_pingpong", "uc_pingpong", "srq_pingpong"] {
-        for (size, count) in &sizes {
-            let is_long = program != "rc_pingpong" && size.len() > 5;
-            if !is_long {
-                add(
-                    program,
-                    true,
-                    &format!("-g 1 -c -m 1024 -s {size} -n {count}"),
-                    "",
-                );
-            }
-        }
-    }
-    let mtus: &[&str] = if all {
-        &["256", "512", "2048", "4096"]
-    } else {
-        &["4096"]
-    };
-    for mtu in mtus {
-        add(
-            "rc_pingpong",
-            true,
-            &format!("-g 1 -c -m {mtu} -s 20000 -n 50"),
-            "",
-        );
-    }
-    for size in if all {
-        &["1", "1024", "2048"][..]
-    } else {
-        &["1024"]
-    } {
-        add(
-            "ud_pingpong",
-            true,
-            &format!("-g 1 -c -s {size} -n 100"),
-            "",
-        );
-    }
-    add("rdma_read_write", false, "-s 1 -s 4096 -s 1048576 -n 8", "");
-    add("atomic_counter", false, "-n 100", "");
-    if all {
-        for op in ["send", "write", "write-imm", "read", "cas", "faa"] {
-            let client = match op {
-                "send" => "--op send -s 10000 --check -n 100",
-                "write" => "--op write -s 10000 --check -n 100",
-                "write-imm" => "--op write-imm -s 10000 --check -n 100",
-                "read" => "--op read -s 10000 --check -n 100",
-                "cas" => "--op cas --check -n 100",
-                _ => "--op faa --check -n 100",
-            };
-            add("perf", false, "", client);
-        }
-    }
-    let mut lossy = Vec::new();
-    if all {
-        for (program, options) in [
-            ("rc_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20"),
-            ("srq_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100"),
-        ] {
-            let (options, client) = (options.to_owned(), "");
-            lossy.push(Case {
-                program,
-                has_c: true,
-                options,
-                client,
-            });
-        }
-        let options = "-s 1 -s 4096 -s 65536 -n 8".to_owned();
-        lossy.push(Case {
-            program: "rdma_read_write",
-            has_c: false,
-            options,
-            client: "",
-        });
-        let options = "-n 100".to_owned();
-        lossy.push(Case {
-            program: "atomic_counter",
-            has_c: false,
-            options,
-            client: "",
-        });
-    }
-    [cases, lossy]
+        };
+        rows.into_iter().map(case).collect()
+    })
 }
 
 /// Runs the conversations whose name contains `filter`: all of them, or a few.
@@ -207,10 +163,9 @@ impl Case {
     }
 
     fn job(&self, library: &str, ours: &str, kernel_serves: bool) -> Job {
-        let program = if self.has_c {
-            format!("ibv_{}", self.program)
-        } else {
-            ours.to_owned()
+        let program = match self.options.starts_with("-g") {
+            true => format!("ibv_{}", self.program),
+            false => ours.to_owned(),
         };
         let kernel = format!("{program} -d wire0");
         let path = format!(
