@@ -40,7 +40,7 @@ use crate::{AsyncCq, AsyncDatagrams, AsyncGroup, CqNotifier, Error, Result};
 /// use verbs_async::DeviceEvents;
 ///
 /// let mut events = DeviceEvents::create_thread(group.pd().context())?;
-/// events.watch(&group);
+/// events.watch(&group)?;
 /// while let Some(event) = events.next().await {
 ///     println!("{:?}", event?.event_type());
 /// }
@@ -135,8 +135,13 @@ impl DeviceEvents {
     ///
     /// The reason is [`DownReason::Event`](verbs_channel::DownReason::Event), and the operations in
     /// flight end. Without this, a failure that raises an event but no completion may go unnoticed.
-    pub fn watch(&self, group: &AsyncGroup) {
-        self.add(group.device_listener());
+    ///
+    /// # Errors
+    ///
+    /// [`ForeignContext`](verbs_core::Error::ForeignContext): the group belongs to another device context, whose events these are not.
+    pub fn watch(&self, group: &AsyncGroup) -> Result<()> {
+        let context = group.pd().context();
+        self.add("the group", context, group.device_listener())
     }
 
     /// Takes a datagram endpoint down when its device, completion queue or queue pair fails.
@@ -146,23 +151,45 @@ impl DeviceEvents {
     ///
     /// After a [`GID_CHANGE`](verbs_core::EventType::GID_CHANGE), the endpoint looks up the index of its address
     /// again. Without this, the next datagram is lost if the address has moved in the port's table.
-    pub fn watch_datagrams(&self, datagrams: &AsyncDatagrams) {
-        self.add(datagrams.device_listener());
+    ///
+    /// # Errors
+    ///
+    /// [`ForeignContext`](verbs_core::Error::ForeignContext): the endpoint belongs to another device context, whose events these are not.
+    pub fn watch_datagrams(&self, datagrams: &AsyncDatagrams) -> Result<()> {
+        let context = datagrams.pd().context();
+        self.add(
+            "the datagram endpoint",
+            context,
+            datagrams.device_listener(),
+        )
     }
 
     /// Fails the tasks that wait on this queue, when the queue or its device fails.
-    pub fn watch_cq(&self, cq: &AsyncCq) {
-        self.add(cq.device_listener());
+    ///
+    /// # Errors
+    ///
+    /// [`ForeignContext`](verbs_core::Error::ForeignContext): the queue belongs to another device context, whose events these are not.
+    pub fn watch_cq(&self, cq: &AsyncCq) -> Result<()> {
+        let context = cq.cq().context();
+        self.add("the completion queue", context, cq.device_listener())
     }
 
-    fn add(&self, listener: Weak<dyn DeviceListener>) {
+    fn add(
+        &self,
+        child: &'static str,
+        context: &verbs_core::Context,
+        listener: Weak<dyn DeviceListener>,
+    ) -> Result<()> {
+        if !context.is(&self.inner.context) {
+            return Err(verbs_core::Error::ForeignContext { child }.into());
+        }
         let mut state = self.inner.state.lock();
         state.listeners.retain(|other| other.strong_count() > 0);
         let (failed, down) = (state.failed.clone(), state.down);
         state.listeners.push(Weak::clone(&listener));
         drop(state);
         let Some(listener) = listener.upgrade() else {
-            return;
+            return Ok(());
         };
         let since = listener.since();
         for (at, event) in failed {
@@ -173,6 +200,7 @@ impl DeviceEvents {
         if let Some(reason) = down {
             listener.on_events_ended(reason);
         }
+        Ok(())
     }
 
     /// Waits for the next event. `None` after an error: the device is gone, or the notifier has

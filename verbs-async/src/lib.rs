@@ -175,7 +175,7 @@
 //! let group = AsyncGroup::new(Channel::builder(&pd), 100, &CqEvents::create_tokio(pd.context())?)?;
 //! // One for each context. It watches until it is dropped.
 //! let device_events = DeviceEvents::create_tokio(pd.context())?;
-//! device_events.watch(&group);
+//! device_events.watch(&group)?;
 //! # Ok(())
 //! # }
 //! ```

@@ -126,7 +126,7 @@ fn overrun_ends_waits_only_with_device_events() {
             let wired = Wired::on(cq);
             let device_events = is_watched.then(|| DeviceEvents::create_thread(&context).unwrap());
             if let Some(events) = &device_events {
-                events.watch_cq(&wired.cq);
+                events.watch_cq(&wired.cq).unwrap();
             }
             let start = Instant::now();
             for wr_id in 0..count {

@@ -72,7 +72,7 @@ fn fatal_events_end_streams() {
     let events = DeviceEvents::create_thread(&context).unwrap();
     for (fault, event_type) in FATAL {
         let (group, mut stream, qp_num) = stream(&context);
-        events.watch(&group);
+        events.watch(&group).unwrap();
         let (start, mut qp) = (Instant::now(), queue_pair(qp_num));
         report_fatal(&context, event_type, &mut qp);
         let error = block_on(stream.read(&mut [0; 8])).unwrap_err();
@@ -173,9 +173,9 @@ fn end_of_events_is_told(
         (cq, endpoint(context, &completions), waiting(context))
     };
     let watch = |(cq, datagrams, (group, ..)): &Watched| {
-        events.watch_cq(cq);
-        events.watch_datagrams(datagrams);
-        events.watch(group);
+        events.watch_cq(cq).unwrap();
+        events.watch_datagrams(datagrams).unwrap();
+        events.watch(group).unwrap();
     };
     let early = make();
     watch(&early);
@@ -259,10 +259,10 @@ fn queue_that_failed_before_it_is_watched_ends_its_waits() {
     event.element.qp = &raw mut qp;
     reported(IBV_EVENT_QP_FATAL, event);
     for group in [&group, &other] {
-        events.watch(group);
+        events.watch(group).unwrap();
     }
-    events.watch_cq(&cq);
-    events.watch_datagrams(&datagrams);
+    events.watch_cq(&cq).unwrap();
+    events.watch_datagrams(&datagrams).unwrap();
     let overrun = DownReason::Event(EventType::CQ_ERR);
     let fatal = DownReason::Event(EventType::QP_FATAL);
     let ends = |error: Error| error.down_reason();
@@ -290,7 +290,7 @@ fn failure_of_an_earlier_queue_with_the_same_handle_ends_no_other() {
     block_on(events.next()).unwrap().unwrap();
     let after = AsyncCq::create(&completions, 16).unwrap();
     assert_eq!(after.cq().handle(), gone.handle);
-    events.watch_cq(&after);
+    events.watch_cq(&after).unwrap();
     let mut cx = Context::from_waker(Waker::noop());
     assert!(pin!(after.poll_wr_id(1)).poll(&mut cx).is_pending());
 }

@@ -194,7 +194,7 @@ fn fatal_device_event_ends_pending_operations() {
     let (context, ..) = ladder();
     let (group, channels, operations) = waiting(&context);
     let events = DeviceEvents::create_thread(&context).unwrap();
-    events.watch(&group);
+    events.watch(&group).unwrap();
     let start = Instant::now();
     report(&context, IBV_EVENT_PORT_ERR, port_event());
     report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
@@ -216,7 +216,7 @@ fn group_watched_after_a_fatal_event_goes_down_too() {
     report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
     assert_eq!(event_type(block_on(events.next())), EventType::DEVICE_FATAL);
     let (group, _channels, operations) = waiting(&context);
-    events.watch(&group);
+    events.watch(&group).unwrap();
     for operation in operations {
         ended_by(operation, EventType::DEVICE_FATAL);
     }
@@ -228,7 +228,7 @@ fn fatal_queue_pair_event_takes_down_its_channel_only() {
     let (context, ..) = ladder();
     let (group, [left, right], [broken, mut sound]) = waiting(&context);
     let events = DeviceEvents::create_thread(&context).unwrap();
-    events.watch(&group);
+    events.watch(&group).unwrap();
     let mut qp = ibv_qp {
         qp_num: left.endpoint().unwrap().qp_num(),
         ..ibv_qp::default()
@@ -250,7 +250,7 @@ fn events_of_queue_pairs_in_error_take_their_channels_down() {
     let (context, ..) = ladder();
     let (group, channels, operations) = waiting(&context);
     let events = DeviceEvents::create_thread(&context).unwrap();
-    events.watch(&group);
+    events.watch(&group).unwrap();
     let reported = [
         (IBV_EVENT_QP_REQ_ERR, EventType::QP_REQ_ERR),
         (IBV_EVENT_QP_ACCESS_ERR, EventType::QP_ACCESS_ERR),
@@ -284,7 +284,7 @@ fn failed_shared_receives_end_their_channels() {
     let endpoint = member.endpoint();
     let channel = group.join(member.handshake(&endpoint).unwrap()).unwrap();
     let mut events = DeviceEvents::create_thread(&context).unwrap();
-    events.watch(&group);
+    events.watch(&group).unwrap();
     let mut reported = |handle| {
         let mut srq = ibv_srq {
             handle,
@@ -319,7 +319,7 @@ fn fatal_device_event_ends_datagram_endpoints() {
     let mut cx = Context::from_waker(Waker::noop());
     let mut waits = [&first, &second].map(|datagrams| Box::pin(datagrams.receive_from()));
     for (datagrams, wait) in [&first, &second].into_iter().zip(&mut waits) {
-        events.watch_datagrams(datagrams);
+        events.watch_datagrams(datagrams).unwrap();
         assert!(wait.as_mut().poll(&mut cx).is_pending());
     }
     let [first_wait, second_wait] = waits;
@@ -340,7 +340,7 @@ fn fatal_device_event_ends_datagram_endpoints() {
     report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
     let reason = Some(DownReason::Event(EventType::DEVICE_FATAL));
     assert_eq!(block_on(second_wait).unwrap_err().down_reason(), reason);
-    events.watch_datagrams(&late);
+    events.watch_datagrams(&late).unwrap();
     assert_eq!(late.down_reason(), reason);
 }
 
@@ -353,7 +353,7 @@ fn address_that_moves_is_looked_up_before_a_datagram_is_lost() {
     let completions = CqEvents::create_thread(&context).unwrap();
     let datagrams = AsyncDatagrams::create(Datagrams::builder(&pd), &completions).unwrap();
     let mut events = DeviceEvents::create_thread(&context).unwrap();
-    events.watch_datagrams(&datagrams);
+    events.watch_datagrams(&datagrams).unwrap();
     let peer = DatagramEndpoint::builder(0x77, QKey::MAX).gid(Gid::new([1; 16]));
     let peer = peer.build().unwrap();
     let mut send_from = |index| {
@@ -383,7 +383,7 @@ fn queue_overrun_ends_its_waiters() {
     let mut cx = Context::from_waker(Waker::noop());
     let mut waits = cqs.each_ref().map(|cq| Box::pin(cq.poll_wr_id(1)));
     for (cq, wait) in cqs.iter().zip(&mut waits) {
-        events.watch_cq(cq);
+        events.watch_cq(cq).unwrap();
         assert!(wait.as_mut().poll(&mut cx).is_pending());
     }
     let [broken, mut sound] = waits;
@@ -423,4 +423,34 @@ fn untaken_events_are_kept_up_to_a_bound() {
         taken += 1;
     }
     assert_eq!(taken, 64);
+}
+
+#[test]
+fn events_of_another_context_watch_nothing_and_say_so() {
+    let _share = share();
+    let (context, ..) = ladder();
+    // The same device, opened again: its events go to the context that has the object.
+    let other = context.device().open().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let completions = CqEvents::create_thread(&context).unwrap();
+    let group = AsyncGroup::new(Channel::builder(&pd), 1, &completions).unwrap();
+    let datagrams = AsyncDatagrams::create(&Datagrams::builder(&pd), &completions).unwrap();
+    let cq = AsyncCq::create(&completions, 4).unwrap();
+    for (context, watches) in [(&other, false), (&context, true)] {
+        let events = DeviceEvents::create_thread(context).unwrap();
+        for (object, watched) in [
+            ("the group", events.watch(&group)),
+            ("the datagram endpoint", events.watch_datagrams(&datagrams)),
+            ("the completion queue", events.watch_cq(&cq)),
+        ] {
+            assert_eq!(watched.is_ok(), watches);
+            if let Err(error) = watched {
+                let text = error.to_string();
+                assert!(
+                    text.starts_with(&format!("{object} belongs to another device")),
+                    "{text}"
+                );
+            }
+        }
+    }
 }

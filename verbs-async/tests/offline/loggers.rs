@@ -108,7 +108,7 @@ fn device_events_that_end_while_they_watch_something_are_logged() {
         let events = DeviceEvents::new(&bench.context, hand.clone()).unwrap();
         let cq = bench.cq();
         if is_watched {
-            events.watch_cq(&cq);
+            events.watch_cq(&cq).unwrap();
         }
         hand.over();
         let lines = lines();

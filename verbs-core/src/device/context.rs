@@ -236,7 +236,8 @@ impl Context {
     }
 
     /// Whether this and `other` are clones of the same context.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 }

@@ -109,7 +109,7 @@ fn side(world: &mut World, pd: ProtectionDomain) -> Option<Side> {
     config.drain_timeout = Duration::from_millis(50);
     let group = AsyncGroup::new(config, CHANNELS, &events.0).ok()?;
     group.set_backlog(6);
-    events.1.watch(&group);
+    events.1.watch(&group).unwrap();
     let pool = BufferPool::new(&pd, BLOCK, BLOCKS).ok()?;
     Some(Side {
         pd,
