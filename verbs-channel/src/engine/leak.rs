@@ -19,7 +19,7 @@ impl fmt::Display for Leak {
         let Self { buffers, error } = self;
         let error = ErrorChain::new(error);
         match buffers {
-            0 => write!(f, "leaked a queue pair that had no buffers: {error}"),
+            0 => write!(f, "leaked an object without buffers: {error}"),
             _ => write!(
                 f,
                 "leaked {buffers} buffers that the device may still touch: {error}"

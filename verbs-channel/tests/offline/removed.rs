@@ -364,3 +364,15 @@ fn channel_without_buffers_is_not_reported_as_leaked_buffers() {
         drop(shared);
     }
 }
+
+#[test]
+fn receives_without_memory_are_not_reported_as_leaked_buffers() {
+    listen();
+    let group = Channel::builder(&pd()).shared_immediates(4).group(1);
+    refuse("ibv_destroy_srq", 1);
+    drop(group.unwrap());
+    let leaked = lines()
+        .into_iter()
+        .find(|line| line.contains("ibv_destroy_srq"));
+    assert!(leaked.unwrap().contains("leaked an object without buffers"));
+}

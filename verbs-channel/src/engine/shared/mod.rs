@@ -343,7 +343,7 @@ impl Shared {
         for (at, place) in (0..).zip(&mut self.places) {
             if mem::take(&mut place.sequence) > 0 {
                 if rebuilt.is_err() {
-                    buffers += 1;
+                    buffers += usize::from(place.buffer.capacity() > 0);
                     #[expect(clippy::mem_forget, reason = "the device may still write to it")]
                     mem::forget(place.buffer.take());
                     self.bare.push(at);

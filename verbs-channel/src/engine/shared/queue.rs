@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Waker;
 
 use verbs_core::{
-    Error, ErrorChain, PreparedQueuePair, Process, QueuePair, QueuePairConfig, SharedReceiveQueue,
+    Error, PreparedQueuePair, Process, QueuePair, QueuePairConfig, SharedReceiveQueue,
 };
 
 use crate::buffer::OwnedBuffer;
+use crate::engine::Leak;
 use crate::error::Result;
 use crate::panics::{log_error, panics};
 
@@ -354,11 +355,9 @@ impl Drop for SharedQueue {
         if let Err(error) = srq.close()
             && self.process.is_current()
         {
-            let (count, error) = (blocks.len(), ErrorChain::new(&error));
-            log_error(format_args!(
-                "leaked {count} blocks of a shared receive queue, which the device may still write \
-                 to: {error}"
-            ));
+            // Those of receives without memory are empty.
+            let buffers = blocks.iter().filter(|block| block.capacity() > 0).count();
+            log_error(format_args!("{}", Leak { buffers, error }));
             #[expect(clippy::mem_forget, reason = "the device may still write to them")]
             mem::forget(blocks);
         }
