@@ -146,6 +146,13 @@
 //! [`BufferPool::take_when_free`](verbs_channel::BufferPool::take_when_free), a message of
 //! [`SharedMessages::next`].
 //!
+//! # Timeouts
+//!
+//! A future that connects, accepts or joins does nothing before it is first polled, and its timeout counts from then.
+//! So one that is kept before it is awaited ends that much later: put your runtime's timeout at a fixed instant around
+//! it if that matters. The timeout of [`AsyncTransfer::finish_within`] counts from the call, as its operations are in
+//! flight.
+//!
 //! # When the peer leaves
 //!
 //! A channel that was connected over TCP keeps that connection, and

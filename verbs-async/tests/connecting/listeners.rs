@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _}
 use std::pin::pin;
 use std::task::Poll;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_io::Async;
 use fake_libibverbs::{assert_all_is_well, share};
@@ -439,5 +439,26 @@ fn channel_of_a_failed_group_is_not_connected() {
         // Closing all is no failure.
         other.destroy_all(DownReason::Closed);
         assert_eq!(other.failure(), None);
+    });
+}
+
+#[test]
+fn timeout_counts_from_the_first_poll() {
+    let timeout = Duration::from_millis(100);
+    on_both(|way| async move {
+        let (nobody, peer) = bind();
+        drop(nobody);
+        let group = group(&events(), 1);
+        let mut ways = (
+            pin!(group.connect_tokio_within(peer, timeout, b"")),
+            pin!(group.connect_async_io_within(peer, timeout, b"")),
+        );
+        thread::sleep(2 * timeout);
+        let start = Instant::now();
+        let ended = match way {
+            Way::Tokio => ways.0.as_mut().await,
+            Way::AsyncIo => ways.1.as_mut().await,
+        };
+        assert!(ended.is_err() && start.elapsed() >= timeout);
     });
 }
