@@ -191,9 +191,10 @@ impl DeviceEvents {
         let Some(listener) = listener.upgrade() else {
             return Ok(());
         };
-        let since = listener.since();
         for (at, event) in failed {
-            if at >= since || Failed::of(event) == Some(Failed::Device) {
+            if let Some(part) = Failed::of(event)
+                && (part == Failed::Device || at >= listener.since(part))
+            {
                 listener.on_device_event(event);
             }
         }

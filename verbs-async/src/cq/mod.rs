@@ -331,7 +331,7 @@ impl CqListener for SharedCq {
 }
 
 impl DeviceListener for SharedCq {
-    fn since(&self) -> Instant {
+    fn since(&self, _: Failed) -> Instant {
         self.state.lock().subscription.since()
     }
 

@@ -304,7 +304,7 @@ impl CqListener for Shared {
 }
 
 impl DeviceListener for Shared {
-    fn since(&self) -> Instant {
+    fn since(&self, _: Failed) -> Instant {
         self.state.lock().subscription.since()
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct Channels {
     pub(crate) engine: Engine,
     // When busy tasks check the peers next; `None` for at once.
     pub(crate) next_check: Option<Instant>,
+    // When the channel in each place has joined.
+    pub(crate) joined: Vec<Instant>,
     // The owner of the ring.
     pub(crate) owner: Weak<dyn Destroys>,
 }

@@ -278,8 +278,15 @@ impl CqListener for SharedEngine {
 }
 
 impl DeviceListener for SharedEngine {
-    fn since(&self) -> Instant {
-        self.driver.with_ring(|ring| ring.subscription.since())
+    fn since(&self, part: Failed) -> Instant {
+        self.driver.with_ring(|ring| {
+            let channel = match part {
+                Failed::Qp(qp_num) => ring.engine.channel_of(qp_num),
+                _ => None,
+            };
+            let joined = channel.and_then(|at| ring.joined.get(at.index()));
+            joined.copied().unwrap_or_else(|| ring.subscription.since())
+        })
     }
 
     fn on_device_event(&self, event: AsyncEvent) {

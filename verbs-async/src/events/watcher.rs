@@ -44,8 +44,8 @@ impl Drop for Watch {
 
 /// A group, datagram endpoint or queue that fails when a device, or a part of it, does.
 pub(crate) trait DeviceListener: Send + Sync {
-    /// When it was created. A queue that failed before may have had the same handle.
-    fn since(&self) -> Instant;
+    /// Since when it has this part. One that failed before may have had the same handle, or the same number.
+    fn since(&self, part: Failed) -> Instant;
 
     /// Handles an event of the device, or of something on it.
     fn on_device_event(&self, event: AsyncEvent);

@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
@@ -100,6 +100,7 @@ impl AsyncGroup {
                 subscription,
                 engine,
                 next_check: None,
+                joined: Vec::new(),
                 owner: Weak::<SharedEngine>::clone(shared),
             };
             SharedEngine {
@@ -232,6 +233,11 @@ impl AsyncGroup {
                 let will_be_free = is_full && engine.is_closing();
                 (rejected, will_be_free)
             })?;
+            let (now, places) = (Instant::now(), ring.joined.len().max(at.index() + 1));
+            ring.joined.resize(places, now);
+            if let Some(joined) = ring.joined.get_mut(at.index()) {
+                *joined = now;
+            }
             let receives = engine.prepared_receives(at);
             Ok((at, receives, engine.take_rejected_receives()))
         });

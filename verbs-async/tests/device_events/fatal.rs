@@ -294,3 +294,39 @@ fn failure_of_an_earlier_queue_with_the_same_handle_ends_no_other() {
     let mut cx = Context::from_waker(Waker::noop());
     assert!(pin!(after.poll_wr_id(1)).poll(&mut cx).is_pending());
 }
+
+#[test]
+fn failure_of_an_earlier_queue_pair_with_the_same_number_ends_no_other() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    let (group, [gone, _other], operations) = waiting(&context);
+    let mut qp = queue_pair(gone.endpoint().unwrap().qp_num());
+    let qp_num = qp.qp_num;
+    let mut event = ibv_async_event::default();
+    event.element.qp = &raw mut qp;
+    report(&context, IBV_EVENT_QP_FATAL, event);
+    block_on(events.next()).unwrap().unwrap();
+    // The group is older than that, and its next channel has the number.
+    drop((gone, operations));
+    block_on(group.destroyed()).unwrap();
+    with(|library| library.qp_nums.push_back(qp_num));
+    let member = group.prepare().unwrap();
+    let remote = member.endpoint();
+    assert_eq!(remote.qp_num(), qp_num);
+    let channel = group.join(member.handshake(&remote).unwrap()).unwrap();
+    // So has an endpoint.
+    with(|library| library.qp_nums.push_back(qp_num));
+    let completions = CqEvents::create_thread(&context).unwrap();
+    let datagrams = endpoint(&context, &completions);
+    assert_eq!(datagrams.endpoint().qp_num(), qp_num);
+    events.watch(&group).unwrap();
+    events.watch_datagrams(&datagrams).unwrap();
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(!channel.is_down());
+    assert!(pin!(datagrams.receive_from()).poll(&mut cx).is_pending());
+    // A failure of its own does.
+    report(&context, IBV_EVENT_QP_FATAL, event);
+    block_on(events.next()).unwrap().unwrap();
+    assert!(channel.is_down());
+}
