@@ -434,7 +434,7 @@ fn events_of_another_context_watch_nothing_and_say_so() {
     let pd = context.alloc_pd().unwrap();
     let completions = CqEvents::create_thread(&context).unwrap();
     let group = AsyncGroup::new(Channel::builder(&pd), 1, &completions).unwrap();
-    let datagrams = AsyncDatagrams::create(&Datagrams::builder(&pd), &completions).unwrap();
+    let datagrams = AsyncDatagrams::create(Datagrams::builder(&pd), &completions).unwrap();
     let cq = AsyncCq::create(&completions, 4).unwrap();
     for (context, watches) in [(&other, false), (&context, true)] {
         let events = DeviceEvents::create_thread(context).unwrap();
