@@ -4,6 +4,10 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 
 thread_local! {
     static HAS_THREADS: Cell<bool> = const { Cell::new(true) };
@@ -15,6 +19,28 @@ pub(crate) fn alone<T>(run: impl FnOnce() -> T) -> T {
     let ended = run();
     HAS_THREADS.set(before);
     ended
+}
+
+/// The output of a future that a thread wakes, which may be started for it. Virtual time stands still meanwhile.
+pub(crate) fn thread_ends<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let before = HAS_THREADS.replace(true);
+    let (waker, mut future) = (
+        Waker::from(Arc::new(Unpark(thread::current()))),
+        pin!(future),
+    );
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            HAS_THREADS.set(before);
+            return output;
+        }
+        thread::park();
+    }
 }
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;

@@ -1,25 +1,114 @@
-//! Datagrams: each arrives whole, from whom it is, as often as links repeat it, or not at all.
+//! Datagrams, blocking and async: each arrives whole, from whom it is, as often as links repeat it, or not at all.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::DatagramEndpoint;
-use verbs_channel::{BufferPool, Datagrams};
+use verbs_async::{AsyncDatagrams, CqEvents, DeviceEvents};
+use verbs_channel::verbs_core::{DatagramEndpoint, ProtectionDomain};
+use verbs_channel::{BufferPool, Datagram, Datagrams, OwnedBuffer};
 
+use crate::alone::{alone, thread_ends};
 use crate::messages::domains;
+use crate::tasks::LONG;
 use crate::world::{World, bytes};
 
 const BLOCK: usize = 64;
 const BLOCKS: usize = 16;
+/// A wait that ends before most things have happened.
+const SHORT: Duration = Duration::from_millis(1);
 
 /// Where the number of a datagram is.
 const NUMBER: usize = 8;
 
+/// An endpoint, blocking or async.
+enum End {
+    Blocking(Box<Datagrams>),
+    Async {
+        end: AsyncDatagrams,
+        _events: (CqEvents, DeviceEvents),
+    },
+}
+
+impl End {
+    fn new(world: &mut World, pd: &ProtectionDomain) -> Option<Self> {
+        let builder = Datagrams::builder(pd).max_send_wr(8).max_recv_wr(8);
+        if world.random.one_in(2) {
+            return Some(Self::Blocking(Box::new(builder.build().ok()?)));
+        }
+        let events = world.events(pd)?;
+        let datagrams = AsyncDatagrams::create(builder, &events.0).ok()?;
+        events.1.watch_datagrams(&datagrams);
+        Some(Self::Async {
+            end: datagrams,
+            _events: events,
+        })
+    }
+
+    fn endpoint(&self) -> DatagramEndpoint {
+        match self {
+            Self::Blocking(end) => end.endpoint(),
+            Self::Async { end, .. } => end.endpoint(),
+        }
+    }
+
+    /// Returns whether the datagram was posted.
+    fn send(
+        &mut self,
+        world: &World,
+        to: &DatagramEndpoint,
+        buffer: OwnedBuffer,
+        is_first: bool,
+    ) -> Result<bool, String> {
+        let sent = match self {
+            Self::Blocking(end) => {
+                let sent = end.try_send_to(to, buffer);
+                return match sent.map_err(|rejected| rejected.into_parts().0) {
+                    Err(error) if !error.is_backpressure() => Err(error.to_string()),
+                    sent => Ok(sent.is_ok()),
+                };
+            }
+            // A thread makes an address handle.
+            Self::Async { end, .. } if is_first => Some(thread_ends(end.send_to(to, buffer))),
+            Self::Async { end, .. } => world.fabric.block_on(SHORT, end.send_to(to, buffer)),
+        };
+        let sent = sent.map(|sent| sent.map_err(|rejected| rejected.error().to_string()));
+        sent.map_or(Ok(false), |sent| sent.map(|()| true))
+    }
+
+    fn receive(&mut self, world: &World, timeout: Duration) -> Result<Option<Datagram>, String> {
+        match self {
+            Self::Blocking(end) => {
+                let received = end.receive_from(Some(timeout));
+                received.map_err(|error| error.to_string())
+            }
+            Self::Async { end, .. } => {
+                let received = world.fabric.block_on(timeout, end.receive_from());
+                received.transpose().map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    fn close(self, world: &World) -> Result<(), String> {
+        match self {
+            Self::Blocking(end) => end.close().map_err(|error| error.to_string()),
+            Self::Async { end, .. } => {
+                let closed = world.fabric.block_on(LONG, end.close());
+                let closed = closed.expect("it does not wait for datagrams");
+                closed.map_err(|error| error.to_string())
+            }
+        }
+    }
+}
+
 pub(crate) fn run(world: &mut World) {
+    alone(|| run_alone(world));
+}
+
+fn run_alone(world: &mut World) {
     let Some(pds) = domains(world) else { return };
     let made = pds.each_ref().map(|pd| {
-        let datagrams = Datagrams::builder(pd).max_send_wr(8).max_recv_wr(8).build();
-        Some((datagrams.ok()?, BufferPool::new(pd, BLOCK, BLOCKS).ok()?))
+        let end = End::new(world, pd)?;
+        Some((end, BufferPool::new(pd, BLOCK, BLOCKS).ok()?))
     });
     let [Some(a), Some(b)] = made else {
         assert!(!world.is_gentle);
@@ -58,7 +147,7 @@ pub(crate) fn run(world: &mut World) {
     }
     for (end, pool) in ends {
         // It fails if its device has failed.
-        let closed = end.close();
+        let closed = end.close(world);
         assert!(closed.is_ok() || !world.is_gentle, "{closed:?}");
         assert!(pool.available() == BLOCKS || world.leaks, "blocks are lost");
     }
@@ -68,7 +157,7 @@ pub(crate) fn run(world: &mut World) {
 
 fn send(
     world: &World,
-    (end, pool): &mut (Datagrams, BufferPool),
+    (end, pool): &mut (End, BufferPool),
     to: &DatagramEndpoint,
     number: usize,
     length: usize,
@@ -79,26 +168,21 @@ fn send(
     let mut datagram = number.to_le_bytes().to_vec();
     datagram.extend(bytes(number, length));
     let buffer = block.filled(&datagram).expect("it fits");
-    match end.try_send_to(to, buffer) {
-        Ok(()) => true,
-        Err(rejected) => {
-            let is_expected = rejected.error().is_backpressure() || !world.is_gentle;
-            assert!(is_expected, "{rejected:?}");
-            false
-        }
-    }
+    let sent = end.send(world, to, buffer, number == 0);
+    assert!(sent.is_ok() || !world.is_gentle, "{sent:?}");
+    sent == Ok(true)
 }
 
 fn receive(
     world: &mut World,
-    end: &mut Datagrams,
+    end: &mut End,
     from: &DatagramEndpoint,
     which: usize,
     posted: usize,
     received: &mut HashMap<(usize, usize), u32>,
 ) {
-    let timeout = [Duration::ZERO, Duration::from_millis(1)][world.random.below(2)];
-    let datagram = match end.receive_from(Some(timeout)) {
+    let timeout = [Duration::ZERO, SHORT][world.random.below(2)];
+    let datagram = match end.receive(world, timeout) {
         Ok(Some(datagram)) => datagram,
         Ok(None) => return,
         Err(error) => {

@@ -1,18 +1,22 @@
-//! Channels of a group that share their receives: each message comes out once, in the order of its channel, before the
+//! Channels of a group, blocking or async, that share their receives: each message comes out once, in the order of its channel, before the
 //! channel's end.
 
 use std::time::Duration;
 
+use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, DeviceEvents, SharedMessages};
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
-use verbs_channel::{BufferPool, Channel, ChannelGroup, ChannelId, Message};
+use verbs_channel::{
+    BufferPool, Channel, ChannelGroup, ChannelId, Message, Rejected, SharedReceivesConfig,
+};
 
+use crate::alone::alone;
 use crate::messages::domains;
 use crate::world::{World, bytes};
 
 const BLOCK: usize = 32;
 const BLOCKS: usize = 12;
 const CHANNELS: u32 = 3;
-const SHORT: Option<Duration> = Some(Duration::from_millis(1));
+const SHORT: Duration = Duration::from_millis(1);
 
 /// A channel of the other host's, and what came of its messages.
 #[derive(Debug)]
@@ -26,7 +30,84 @@ struct Sender {
     has_ended: bool,
 }
 
+/// The group that receives.
+enum Group {
+    Blocking(Box<ChannelGroup>),
+    Async {
+        messages: SharedMessages,
+        channels: Vec<AsyncChannel>,
+        group: AsyncGroup,
+        _events: (CqEvents, DeviceEvents),
+    },
+}
+
+impl Group {
+    fn new(
+        world: &mut World,
+        pd: &ProtectionDomain,
+        receives: &SharedReceivesConfig,
+    ) -> Option<Self> {
+        if world.random.one_in(2) {
+            return Some(Self::Blocking(Box::new(receives.group(CHANNELS).ok()?)));
+        }
+        let events = world.events(pd)?;
+        let made = AsyncGroup::with_shared_receives(receives, CHANNELS, &events.0);
+        let (group, messages) = made.ok()?;
+        events.1.watch(&group);
+        Some(Self::Async {
+            messages,
+            channels: Vec::new(),
+            group,
+            _events: events,
+        })
+    }
+
+    fn join(
+        &mut self,
+        left: &QueuePairEndpoint,
+    ) -> verbs_async::Result<(ChannelId, QueuePairEndpoint)> {
+        match self {
+            Self::Blocking(group) => {
+                let right = group.prepare()?;
+                let to_right = right.endpoint();
+                let joined = group.join(right.handshake(left)?);
+                Ok((
+                    joined.map_err(|rejected| Rejected::into_parts(rejected).0)?,
+                    to_right,
+                ))
+            }
+            Self::Async {
+                channels, group, ..
+            } => {
+                let right = group.prepare()?;
+                let to_right = right.endpoint();
+                let joined = group.join(right.handshake(left)?);
+                let channel = joined.map_err(|rejected| Rejected::into_parts(rejected).0)?;
+                let id = channel.id();
+                channels.push(channel);
+                Ok((id, to_right))
+            }
+        }
+    }
+
+    fn receive(&mut self, world: &mut World) -> Option<Message> {
+        let waits = world.random.one_in(2);
+        match self {
+            Self::Blocking(group) if waits => group.wait_message(Some(SHORT)),
+            Self::Blocking(group) => group.next_message(),
+            Self::Async { messages, .. } => {
+                let time = if waits { SHORT } else { Duration::ZERO };
+                world.fabric.block_on(time, messages.next()).flatten()
+            }
+        }
+    }
+}
+
 pub(crate) fn run(world: &mut World) {
+    alone(|| run_alone(world));
+}
+
+fn run_alone(world: &mut World) {
     let Some(pds) = domains(world) else { return };
     let pools = pds.each_ref().map(|pd| BufferPool::new(pd, BLOCK, BLOCKS));
     let [Ok(from), Ok(into)] = pools else {
@@ -34,11 +115,11 @@ pub(crate) fn run(world: &mut World) {
         return;
     };
     let receives = world.builder(&pds[1]).shared_receives(&into, 6);
-    let Ok(mut group) = receives.group(CHANNELS) else {
+    let Some(mut group) = Group::new(world, &pds[1], &receives) else {
         assert!(!world.is_gentle);
         return;
     };
-    let mut senders = Vec::new();
+    let (mut senders, mut kept) = (Vec::new(), Vec::new());
     for _ in 0..CHANNELS {
         let joined = join(world, &pds[0], &mut group);
         assert!(joined.is_ok() || !world.is_gentle, "{joined:?}");
@@ -53,7 +134,8 @@ pub(crate) fn run(world: &mut World) {
         match world.random.below(16) {
             0..6 => send(sender, &from),
             6..8 => settle(sender),
-            8..12 => receive(world, &mut group, &mut senders),
+            8..12 => kept.extend(receive(world, &mut group, &mut senders)),
+            13 if !kept.is_empty() => drop(kept.swap_remove(world.random.below(kept.len()))),
             12 => {
                 let own = sender.channel.endpoint().map(QueuePairEndpoint::qp_num);
                 world.trouble(false, [own, None]);
@@ -61,12 +143,13 @@ pub(crate) fn run(world: &mut World) {
             _ => world.pass(),
         }
     }
+    drop(kept);
     // All that were acknowledged come out, for the group's host has lost nothing.
     let start = world.fabric.now();
     let wait = Duration::from_secs(if world.is_gentle { 100 } else { 1 });
     while world.fabric.now() - start < wait && senders.iter().any(is_behind) {
         senders.iter_mut().for_each(settle);
-        (0..4).for_each(|_| receive(world, &mut group, &mut senders));
+        (0..4).for_each(|_| drop(receive(world, &mut group, &mut senders)));
         world.fabric.run_for(Duration::from_millis(10));
     }
     for sender in &senders {
@@ -89,15 +172,11 @@ pub(crate) fn run(world: &mut World) {
 fn join(
     world: &mut World,
     pd: &ProtectionDomain,
-    group: &mut ChannelGroup,
-) -> verbs_channel::Result<Sender> {
-    let (left, right) = (world.builder(pd).build()?, group.prepare()?);
-    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    group: &mut Group,
+) -> verbs_async::Result<Sender> {
+    let left = world.builder(pd).build()?;
+    let (id, to_right) = group.join(&left.endpoint())?;
     let channel = left.handshake(&to_right)?;
-    let id = group.join(right.handshake(&to_left)?).map_err(|rejected| {
-        let (error, _) = rejected.into_parts();
-        error
-    })?;
     Ok(Sender {
         id,
         channel,
@@ -129,12 +208,9 @@ fn settle(sender: &mut Sender) {
     }
 }
 
-fn receive(world: &mut World, group: &mut ChannelGroup, senders: &mut [Sender]) {
-    let message: Option<Message> = match world.random.one_in(2) {
-        true => group.wait_message(SHORT),
-        false => group.next_message(),
-    };
-    let Some(message) = message else { return };
+/// Takes a message, which has a block until it is dropped.
+fn receive(world: &mut World, group: &mut Group, senders: &mut [Sender]) -> Option<Message> {
+    let message = group.receive(world)?;
     let mut senders = senders.iter_mut();
     let sender = senders.find(|sender| sender.id == message.channel);
     let sender = sender.expect("it was joined");
@@ -154,4 +230,5 @@ fn receive(world: &mut World, group: &mut ChannelGroup, senders: &mut [Sender]) 
             sender.has_ended = true;
         }
     }
+    Some(message)
 }
