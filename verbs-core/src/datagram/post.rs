@@ -18,7 +18,6 @@ use crate::queue_pair::post_chain::receive_chain_refused;
 #[cfg(debug_assertions)]
 use crate::work_request::chain::check_domain;
 use crate::work_request::chain::post::post_part;
-#[cfg(debug_assertions)]
 use crate::work_request::{DatagramWorkRequest, ReceiveWorkRequest, RequestChain, WorkRequest};
 
 impl DatagramQueuePair {

@@ -12,7 +12,6 @@ pub(crate) mod create;
 mod data_in_order;
 mod depth;
 mod destroyed;
-#[cfg(debug_assertions)]
 mod endpoint;
 pub(crate) mod from_raw;
 mod raw;

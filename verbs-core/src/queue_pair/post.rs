@@ -14,7 +14,6 @@ use crate::error::PostError;
 use crate::error::post_error::{Queue, Reason, accepted, position, reason};
 #[cfg(debug_assertions)]
 use crate::work_request::chain::check_domain;
-#[cfg(debug_assertions)]
 use crate::work_request::{
     AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WorkRequest,
     WriteWorkRequest,

@@ -16,7 +16,6 @@ use crate::error::post_error::{Queue, accepted, position, reason};
 #[cfg(debug_assertions)]
 use crate::work_request::chain::check_domain;
 use crate::work_request::chain::post::{post_part, received};
-#[cfg(debug_assertions)]
 use crate::work_request::{Block, ReceiveWorkRequest, RequestChain};
 
 impl SharedReceiveQueue {

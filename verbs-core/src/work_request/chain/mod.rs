@@ -1,6 +1,7 @@
 //! Chains of requests that are built once, patched in place, and posted again and again.
 
 mod block;
+#[cfg(debug_assertions)]
 pub(crate) mod check_domain;
 mod internal;
 mod kinds;

@@ -13,7 +13,6 @@ use crate::domain::ProtectionDomain;
 use crate::error::PostError;
 use crate::error::post_error::{Queue, Reason, accepted};
 use crate::memory::indices;
-#[cfg(debug_assertions)]
 use crate::work_request::{Block, ChainRequest, ReceiveWorkRequest, RequestChain, WorkRequest};
 
 /// Posts a range of a chain by `post`, which gets the first request and the place for `bad_wr`;
