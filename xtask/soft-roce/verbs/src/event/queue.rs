@@ -69,7 +69,7 @@ impl EventQueue {
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if there is none, `EINTR` after a signal.
+    /// `EAGAIN` if there is none, `EINTR` after a signal, `EIO` if none can come.
     pub(crate) fn get(&self, card: &Card) -> Result<(u32, usize), Errno> {
         loop {
             if let Some(event) = self.take() {
@@ -78,6 +78,9 @@ impl EventQueue {
             let has_moved = card.idle();
             if let Some(event) = self.take() {
                 return Ok(event);
+            }
+            if card.is_dead() {
+                return Err(libc::EIO);
             }
             // SAFETY: no pointers.
             let flags = unsafe { libc::fcntl(self.descriptor(), libc::F_GETFL) };

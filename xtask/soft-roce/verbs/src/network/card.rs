@@ -78,6 +78,11 @@ impl Card {
         }
     }
 
+    /// Whether its host has died: no event comes any more.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.call(|locked| locked.faults.is_dead)
+    }
+
     /// While somebody may sleep on a descriptor: timers run without a call of the program's, if time is real.
     pub(crate) fn attend(&self) -> Attendance {
         Service::attend(&self.network)

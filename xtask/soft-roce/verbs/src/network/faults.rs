@@ -19,14 +19,15 @@ struct Refusal {
     errno: Errno,
 }
 
-/// The verbs that work on a dead host: those that end something.
-const ENDS: [&str; 6] = [
+/// The verbs that work on a dead host: those that end something, and those that get events that are there.
+const ENDS: [&str; 7] = [
     "ibv_ack_",
     "ibv_close_",
     "ibv_dealloc_",
     "ibv_dereg_",
     "ibv_destroy_",
     "ibv_free_",
+    "ibv_get_",
 ];
 
 impl Faults {

@@ -67,6 +67,34 @@ fn an_armed_queue_makes_its_descriptor_readable_until_the_event_is_got() {
 }
 
 #[test]
+fn a_descriptor_is_readable_while_events_are_left() {
+    let ladder = Ladder::new();
+    let fd = unsafe { (*ladder.channel).fd };
+    set_nonblocking(fd);
+    let qp = ladder.queue_pair();
+    let other = unsafe { ibv_create_cq(ladder.context, 4, ptr::null_mut(), ladder.channel, 0) };
+    let mut init = ladder.attributes();
+    (init.send_cq, init.recv_cq) = (other, other);
+    let beside = unsafe { ibv_create_qp(ladder.pd, &raw mut init) };
+    connect(beside, unsafe { (*beside).qp_num });
+    for (queue, qp) in [(ladder.cq, qp), (other, beside)] {
+        ok(unsafe { ibv_req_notify_cq(queue, 0) });
+        receive(qp);
+        send(qp);
+    }
+    for queue in [ladder.cq, other] {
+        assert!(is_readable(fd, 0));
+        assert_eq!(get(ladder.channel), Some(queue));
+        unsafe { ibv_ack_cq_events(queue, 1) };
+    }
+    assert!(!is_readable(fd, 0));
+    ok(unsafe { ibv_destroy_qp(beside) });
+    ok(unsafe { ibv_destroy_cq(other) });
+    ok(unsafe { ibv_destroy_qp(qp) });
+    ladder.end();
+}
+
+#[test]
 fn a_queue_ends_when_its_events_are_acknowledged() {
     let ladder = Ladder::new();
     let qp = ladder.queue_pair();

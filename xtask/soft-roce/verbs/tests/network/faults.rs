@@ -121,6 +121,12 @@ fn a_dead_host_fails_at_once_and_its_peer_after_its_retries() -> Result {
         assert!(before - start < Duration::from_secs(2));
         assert!(right.receive(into.scatter_element(..)?).is_err());
         assert!(fabric.now() - before < Duration::from_secs(2));
+        let event = right
+            .pd()
+            .context()
+            .get_async_event(Some(Duration::from_secs(1)))?;
+        let event = event.map(|event| event.event_type());
+        assert_eq!(event, Some(EventType::DEVICE_FATAL));
         assert!(b.enter(Context::first_active).is_err());
         // A new host of this name has a device.
         assert!(fabric.host("b").enter(Context::first_active).is_ok());

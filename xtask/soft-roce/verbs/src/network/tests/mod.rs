@@ -87,6 +87,21 @@ fn in_real_time_packets_arrive_at_once_and_steps_do_nothing() {
 }
 
 #[test]
+fn a_timer_does_not_wait_for_a_packet_that_is_on_its_way() {
+    let fabric = Fabric::seeded(1);
+    let hosts = pair(&fabric);
+    let back = fabric.one_way(&hosts[1], &hosts[0]);
+    back.delay(Duration::from_secs(1));
+    post(&hosts, 1);
+    fabric.run_for(Duration::from_millis(900));
+    let repeated = fabric.counts().sent;
+    assert!(
+        repeated > 2,
+        "the send is repeated while its answer comes: {repeated}"
+    );
+}
+
+#[test]
 fn a_link_that_is_cut_loses_all_until_it_is_mended() {
     let fabric = Fabric::seeded(1);
     let hosts = pair(&fabric);
