@@ -62,6 +62,8 @@ pub struct Profile {
     /// Whether regions may have on-demand paging, which to this card is as any other memory. rxe: since Linux
     /// 6.15, not 6.1, where `ON_DEMAND` is `EINVAL`; yes here.
     pub on_demand_paging: bool,
+    /// Whether there are thread domains, and parent domains with them: not on soft-RoCE, but on mlx5.
+    pub thread_domains: bool,
     /// Whether a receive may be posted in RESET. rxe: yes, because its user-space part does not look. 10.3.1:
     /// no.
     pub receives_in_reset: bool,
@@ -126,6 +128,7 @@ impl Default for Profile {
             rounds_up: true,
             holds_slots: false,
             on_demand_paging: true,
+            thread_domains: false,
             receives_in_reset: true,
             retries_seven_for_ever: true,
             local_fault: Status::LOC_QP_OP_ERR,
@@ -174,6 +177,7 @@ impl Profile {
             grh_padding: 0xa5,
             grh_checksum: false,
             is_migrated: true,
+            thread_domains: true,
             ..Self::default()
         }
     }

@@ -32,7 +32,8 @@
 //! # What there is
 //!
 //! - Devices, ports, GID tables: lists, queries, extended ones too.
-//! - Protection domains; memory regions with all access flags, any `iova` and on-demand paging; memory windows.
+//! - Protection domains; thread and parent domains, if the profile has them; memory regions with all access flags, any
+//!   `iova` and on-demand paging, which can be registered anew (the keys change); memory windows.
 //! - Completion queues, plain and extended, which can be resized, with completion channels.
 //! - Queue pairs of RC, UC and UD, plain and extended (`ibv_wr_*`, all of a batch or nothing); all states and attributes.
 //! - Shared receive queues with limits; address handles, from completions too; multicast groups.
@@ -131,7 +132,7 @@
 //!
 //! # What this crate does not do
 //!
-//! Not there yet: thread and parent domains, `ibv_rereg_mr`, importing objects, dmabuf, device memory, XRC, raw packets,
+//! Not there yet: importing objects, dmabuf, device memory, XRC, raw packets,
 //! work queues, flow steering, counters, time stamps, ECE; librdmacm.
 //! A verb that is not there fails with `EOPNOTSUPP`, and a warning in the [`log`] names it.
 //!

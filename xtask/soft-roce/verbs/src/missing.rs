@@ -57,7 +57,6 @@ missing! {
     ibv_unimport_mr -> () = ();
     ibv_unimport_dm -> () = ();
     ibv_reg_dmabuf_mr -> Object = NONE;
-    ibv_rereg_mr -> c_int = -1;
     ibv_resolve_eth_l2_from_gid -> c_int = -1;
     ibv_read_sysfs_file -> c_int = -1;
     ibv_get_sysfs_path -> *const c_char = c"/nonexistent".as_ptr();
@@ -85,11 +84,6 @@ pub(crate) fn fill(verbs: &mut verbs_context) {
         absent!("ibv_create_flow_action_esp" -> object),
     ];
     verbs.modify_qp_rate_limit = absent!("ibv_modify_qp_rate_limit" -> errno);
-    verbs.thread_domains = [
-        absent!("ibv_alloc_parent_domain" -> object),
-        absent!("ibv_dealloc_td" -> errno),
-        absent!("ibv_alloc_td" -> object),
-    ];
     verbs.modify_cq = absent!("ibv_modify_cq" -> errno);
     verbs.post_srq_ops = absent!("ibv_post_srq_ops" -> errno);
     verbs.work_queues = [

@@ -222,6 +222,21 @@ pub(crate) struct ibv_cq_init_attr_ex {
     pub(crate) parent_domain: *mut ibv_pd,
 }
 
+#[repr(C)]
+pub(crate) struct ibv_td_init_attr {
+    pub(crate) comp_mask: u32,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_parent_domain_init_attr {
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) td: *mut c_void,
+    pub(crate) comp_mask: u32,
+    pub(crate) alloc: *mut c_void,
+    pub(crate) free: *mut c_void,
+    pub(crate) pd_context: *mut c_void,
+}
+
 /// C's structure up to the fields that say something here; all later ones are zeros.
 #[repr(C)]
 pub(crate) struct ibv_device_attr_ex {

@@ -268,6 +268,15 @@ fn attributes_are_laid_out_as_in_the_header() {
         flags,
         parent_domain,
     });
+    same!(attributes::ibv_td_init_attr { comp_mask });
+    same!(attributes::ibv_parent_domain_init_attr {
+        pd,
+        td,
+        comp_mask,
+        alloc,
+        free,
+        pd_context,
+    });
     same!(attributes::ibv_device_attr_ex {
         orig_attr, comp_mask, completion_timestamp_mask, hca_core_clock, device_cap_flags_ex, xrc_odp_caps,
         phys_port_cnt_ex,

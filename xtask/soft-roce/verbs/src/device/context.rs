@@ -16,10 +16,10 @@ use crate::completion_queue::{create_cq_ex, poll};
 use crate::errno::{Errno, fail};
 use crate::event::EventQueue;
 use crate::memory::{advise_mr, window};
-use crate::missing;
 use crate::network::{Attendance, Card};
 use crate::queue_pair::{create_qp_ex, post};
 use crate::shared_receive::create_srq_ex;
+use crate::{missing, protection_domain};
 
 /// C's context, and what belongs to it.
 #[repr(C)]
@@ -112,6 +112,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
     let mut verbs: verbs_context = unsafe { zeroed() };
     verbs.sz = size_of::<verbs_context>();
     missing::fill(&mut verbs);
+    verbs.thread_domains = protection_domain::thread_domains();
     verbs.query_port = Some(port::query_port);
     verbs.query_device_ex = Some(query::query_device_ex);
     verbs.query_rt_values = Some(query::query_rt_values);

@@ -11,7 +11,8 @@ use soft_nic::{Access, Registered};
 use crate::abi::object::{ibv_mr, ibv_pd};
 use crate::abi::request::ibv_sge;
 use crate::device::Context;
-use crate::errno::refused;
+use crate::errno::{Errno, fail, refused};
+use crate::network::Locked;
 use crate::protection_domain::ProtectionDomain;
 
 /// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may ignore.
@@ -19,6 +20,56 @@ const OPTIONAL: u32 = 0x3ff << 20;
 
 /// The smallest page of all processors.
 const PAGE: u64 = 4096;
+
+/// C's region, and the arguments of its registration that C's structure does not have.
+#[repr(C)]
+struct MemoryRegion {
+    mr: ibv_mr,
+    iova: u64,
+    access: c_uint,
+}
+
+impl MemoryRegion {
+    /// Registers memory with a card.
+    ///
+    /// # Safety
+    ///
+    /// The domain is alive.
+    unsafe fn new(
+        locked: &mut Locked<'_>,
+        pd: *mut ibv_pd,
+        (addr, length): (*mut c_void, usize),
+        iova: u64,
+        access: c_uint,
+    ) -> Result<Self, Errno> {
+        // SAFETY: the caller has a domain that is alive.
+        let (domain, _) = unsafe { ProtectionDomain::of(pd) };
+        let flags = Access::from_bits(access & !OPTIONAL).ok_or(libc::EINVAL)?;
+        // The kernel asks for the same place within a page, and pins the pages, unless they are fetched on demand.
+        if !(addr.addr() as u64 ^ iova).is_multiple_of(PAGE) {
+            return Err(libc::EINVAL);
+        }
+        if !flags.contains(Access::ON_DEMAND) && !copy::is_mapped(addr.addr(), length) {
+            return Err(libc::EFAULT);
+        }
+        // SAFETY: a program that registers memory leaves it to the device as the man page of `ibv_reg_mr` says,
+        // and the copies notice memory that is not mapped.
+        let memory =
+            unsafe { Registered::with_copies(addr.cast(), length, copy::read, copy::write) };
+        let registered = locked.nic.reg_mr(domain.id(), memory, iova, flags);
+        let (lkey, rkey) = registered.map_err(refused)?;
+        let mr = ibv_mr {
+            context: domain.c_context(),
+            pd,
+            addr,
+            length,
+            handle: lkey,
+            lkey,
+            rkey,
+        };
+        Ok(Self { mr, iova, access })
+    }
+}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_reg_mr_iova2(
@@ -29,31 +80,61 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     // SAFETY: the caller has a domain that is alive.
-    let (domain, context) = unsafe { ProtectionDomain::of(pd) };
-    // SAFETY: a program that registers memory leaves it to the device as the man page of `ibv_reg_mr` says,
-    // and the copies notice memory that is not mapped.
-    let memory = unsafe { Registered::with_copies(addr.cast(), length, copy::read, copy::write) };
-    let keys = context.card.verb("ibv_reg_mr", |locked| {
-        let access = Access::from_bits(access & !OPTIONAL).ok_or(libc::EINVAL)?;
-        // The kernel asks for the same place within a page, and pins the pages, unless they are fetched on demand.
-        if !(addr.addr() as u64 ^ iova).is_multiple_of(PAGE) {
-            return Err(libc::EINVAL);
-        }
-        if !access.contains(Access::ON_DEMAND) && !copy::is_mapped(addr.addr(), length) {
-            return Err(libc::EFAULT);
-        }
-        let registered = locked.nic.reg_mr(domain.id(), memory, iova, access);
-        registered.map_err(refused)
+    let (_, context) = unsafe { ProtectionDomain::of(pd) };
+    let made = context.card.verb("ibv_reg_mr", |locked| {
+        // SAFETY: the caller has a domain that is alive.
+        unsafe { MemoryRegion::new(locked, pd, (addr, length), iova, access) }
     });
-    context.made(keys.map(|(lkey, rkey)| ibv_mr {
-        context: domain.c_context(),
-        pd,
-        addr,
-        length,
-        handle: lkey,
-        lkey,
-        rkey,
-    }))
+    context.made(made).cast()
+}
+
+/// Registers the memory anew, with what the flags name changed, and then ends the registration before: it stays if one of
+/// both is refused. The keys change.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    const TRANSLATION: c_int = 1;
+    const DOMAIN: c_int = 1 << 1;
+    const ACCESS: c_int = 1 << 2;
+    const ERR_INPUT: c_int = -1;
+    const ERR_CMD: c_int = -4;
+    let is_set = |flag| flags & flag != 0;
+    if flags & !(TRANSLATION | DOMAIN | ACCESS) != 0
+        || is_set(TRANSLATION) && (addr.is_null() || length == 0)
+        || is_set(DOMAIN) && pd.is_null()
+    {
+        return fail(libc::EINVAL, ERR_INPUT);
+    }
+    // SAFETY: the caller has a region that is alive, which is the beginning of a `MemoryRegion`, and no other call has it.
+    let own = unsafe { &mut *mr.cast::<MemoryRegion>() };
+    // SAFETY: the context is open as long as the region is alive.
+    let context = unsafe { Context::of(own.mr.context) };
+    let before = ((own.mr.addr, own.mr.length), own.iova);
+    let (memory, iova) = match is_set(TRANSLATION) {
+        true => ((addr, length), addr.expose_provenance() as u64),
+        false => before,
+    };
+    let pd = if is_set(DOMAIN) { pd } else { own.mr.pd };
+    let access = match is_set(ACCESS) {
+        true => access.cast_unsigned(),
+        false => own.access,
+    };
+    let result = context.card.verb("ibv_rereg_mr", |locked| {
+        // SAFETY: the caller has a domain that is alive, and so is the one of a region that is.
+        let new = unsafe { MemoryRegion::new(locked, pd, memory, iova, access) }?;
+        let ended = locked.nic.dereg_mr(own.mr.handle);
+        if ended.is_err() {
+            locked.nic.dereg_mr(new.mr.handle).map_err(refused)?;
+        }
+        ended.map_err(refused).map(|()| *own = new)
+    });
+    result.map_or_else(|errno| fail(errno, ERR_CMD), |()| 0)
 }
 
 #[unsafe(no_mangle)]
@@ -111,5 +192,5 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         locked.nic.dereg_mr(own.handle).map_err(refused)
     });
     // SAFETY: `ibv_reg_mr` made it, and the caller does not use it again.
-    unsafe { context.ended(mr, result) }
+    unsafe { context.ended(mr.cast::<MemoryRegion>(), result) }
 }
