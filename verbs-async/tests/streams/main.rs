@@ -8,5 +8,4 @@ mod asleep;
 #[path = "../offline/bench.rs"]
 #[expect(dead_code, reason = "the offline tests use all of it")]
 mod bench;
-mod fuzz;
 mod streams;
