@@ -5,6 +5,12 @@
 //! library's. So nothing that a test on a real device uses may be in this crate. A verb that is not
 //! defined here is the real one, which does not know these objects: mostly, the program crashes.
 //!
+//! Devices in software (`soft-verbs`) run the device tests and the random programs. This library is for tests that need
+//! more than a device can show, or less: each attribute, flag and address that a verb was given; answers that no device
+//! gives (errnos of either sign, a `bad_wr` that is none of the chain, a completion of nobody); completions at a moment
+//! that the test chooses, or never; InfiniBand ports, holes and changes in the tables of a port, iWARP; broken rules of
+//! C's that a device does not notice.
+//!
 //! A test whose objects go to other threads has them [use its own](lend); or [shares](share) it with
 //! threads that it does not start itself. A thread that modifies or destroys a queue pair uses the
 //! library of that queue pair from then on.
