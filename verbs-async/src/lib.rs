@@ -270,7 +270,8 @@ mod task;
 mod threads;
 
 pub use channel::{
-    AsyncChannel, AsyncTransfer, Given, IncomingMessages, Message, Operation, OperationResult,
+    AsyncChannel, AsyncTransfer, Given, IncomingMessage, IncomingMessages, Operation,
+    OperationResult,
 };
 #[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
 pub use connect::{Arrival, Listener};

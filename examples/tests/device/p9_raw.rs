@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use examples::p9::{Name, Names, Request, Text};
 use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer};
-use verbs_async::{AsyncGroup, CqEvents, IncomingMessages, Message};
+use verbs_async::{AsyncGroup, CqEvents, IncomingMessage, IncomingMessages};
 use verbs_harness::child::{Child, role};
 use verbs_harness::{PATIENCE, begin, context};
 
@@ -89,7 +89,7 @@ impl Client {
         let _success = sent.unwrap();
     }
 
-    async fn answer(&mut self) -> Message {
+    async fn answer(&mut self) -> IncomingMessage {
         self.messages.next().await.unwrap().unwrap()
     }
 

@@ -21,7 +21,7 @@ use crate::task::sync::Mutex;
 /// The messages that arrive on a channel, in the order of their arrival.
 ///
 /// Created by [`AsyncChannel::incoming`]. One receive is posted per buffer, so one message per
-/// buffer can arrive before a task asks for it. The buffer of a [`Message`] is posted again when
+/// buffer can arrive before a task asks for it. The buffer of an [`IncomingMessage`] is posted again when
 /// the message is dropped. [`next`](Self::next) can be cancelled: the next call returns a message
 /// that arrives meanwhile.
 ///
@@ -56,7 +56,7 @@ pub struct IncomingMessages {
 }
 
 /// A received message: its bytes, as a slice. When it is dropped, its buffer is posted again.
-pub struct Message {
+pub struct IncomingMessage {
     window: Arc<Window>,
     success: WorkSuccess,
     buffer: OwnedBuffer,
@@ -152,11 +152,11 @@ impl IncomingMessages {
     ///
     /// Those of the receive: the message was longer than its buffer, the peer is gone, or the
     /// channel is down. No message comes after that.
-    pub async fn next(&mut self) -> Option<Result<Message>> {
+    pub async fn next(&mut self) -> Option<Result<IncomingMessage>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<IncomingMessage>>> {
         if self.ended {
             return Poll::Ready(None);
         }
@@ -179,7 +179,7 @@ impl IncomingMessages {
                 0
             };
             buffer.set_range(..len)?;
-            Ok(Message {
+            Ok(IncomingMessage {
                 window: Arc::clone(&self.window),
                 success,
                 buffer,
@@ -193,7 +193,7 @@ impl IncomingMessages {
     }
 }
 
-impl Message {
+impl IncomingMessage {
     /// The completion of the receive: the immediate data, and whether it is a message or the
     /// notification of a write with immediate.
     #[must_use]
@@ -261,7 +261,7 @@ impl Window {
     }
 }
 
-impl Deref for Message {
+impl Deref for IncomingMessage {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -269,7 +269,7 @@ impl Deref for Message {
     }
 }
 
-impl Drop for Message {
+impl Drop for IncomingMessage {
     fn drop(&mut self) {
         if self.window.channel.driver().is_in_child() {
             return;
@@ -281,7 +281,7 @@ impl Drop for Message {
 }
 
 impl Stream for IncomingMessages {
-    type Item = Result<Message>;
+    type Item = Result<IncomingMessage>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         Self::poll_next(&mut self, cx)
@@ -305,8 +305,10 @@ impl fmt::Debug for IncomingMessages {
     }
 }
 
-impl fmt::Debug for Message {
+impl fmt::Debug for IncomingMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Message").field(&self.success).finish()
+        f.debug_tuple("IncomingMessage")
+            .field(&self.success)
+            .finish()
     }
 }

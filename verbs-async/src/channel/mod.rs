@@ -27,7 +27,7 @@ use crate::engine::channels::Channels;
 use crate::error::{Error, Result};
 use crate::task::coop;
 use crate::task::sync::Mutex;
-pub use incoming::{IncomingMessages, Message};
+pub use incoming::{IncomingMessage, IncomingMessages};
 pub use operation::{Given, Operation, OperationResult};
 pub use transfer::AsyncTransfer;
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use futures_util::StreamExt;
 use verbs_async::verbs_channel::{BufferPool, Outgoing, OwnedBuffer, Queue};
-use verbs_async::{AsyncChannel, AsyncGroup, Error, IncomingMessages, Message};
+use verbs_async::{AsyncChannel, AsyncGroup, Error, IncomingMessage, IncomingMessages};
 use verbs_harness::begin;
 
 use super::ends::{WAYS, Way, buffer, once_it_waits, pair, run};
@@ -43,7 +43,7 @@ impl Met {
         sent.unwrap();
     }
 
-    async fn receives(&mut self, number: u32) -> Message {
+    async fn receives(&mut self, number: u32) -> IncomingMessage {
         let message = self.incoming.next().await.unwrap().unwrap();
         assert_eq!(&message[..], number.to_le_bytes());
         assert_eq!(message.success().imm_data(), Some(number));

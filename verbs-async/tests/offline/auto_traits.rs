@@ -7,8 +7,8 @@ use std::time::Duration;
 use verbs_async::verbs_channel::{CachedMemory, OwnedBuffer, OwnedChain, OwnedRequest};
 use verbs_async::{
     AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, AsyncTransfer, ByteStream, CqEvents,
-    CqPollState, DeviceEvents, Error, IncomingMessages, Message, Operation, OperationResult,
-    OwnedReadHalf, OwnedWriteHalf, SharedMessages, StreamError, cached_slice,
+    CqPollState, DeviceEvents, Error, IncomingMessage, IncomingMessages, Operation,
+    OperationResult, OwnedReadHalf, OwnedWriteHalf, SharedMessages, StreamError, cached_slice,
 };
 
 /// Fails to compile if a type cannot be moved to another thread, or shared with it.
@@ -24,7 +24,7 @@ macro_rules! are_send_and_sync {
 
 are_send_and_sync! {
     AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, AsyncTransfer, ByteStream, CqEvents,
-    CqPollState, DeviceEvents, Error, IncomingMessages, Message, Operation<OwnedBuffer>,
+    CqPollState, DeviceEvents, Error, IncomingMessage, IncomingMessages, Operation<OwnedBuffer>,
     Operation<Vec<OwnedRequest>>, Operation<OwnedChain>, OperationResult<OwnedBuffer>,
     OwnedReadHalf, OwnedWriteHalf, SharedMessages, StreamError,
 }

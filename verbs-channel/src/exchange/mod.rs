@@ -148,6 +148,7 @@ pub struct Exchange {
     clippy::exhaustive_enums,
     reason = "a stream can be written and read, and nothing else"
 )]
+// tidy: allow(unique): its users name it with its module, `exchange`
 pub enum Step<'a> {
     /// Write some of these bytes, and pass their number to [`Exchange::moved`].
     Write(&'a [u8]),

@@ -21,6 +21,7 @@ use crate::queue_pair::{AckTimeout, PreparedQueuePair, QueuePair, Receives};
 /// A new identifier: to connect or to [listen](Self::listen), after its options have been set.
 #[derive(Debug)]
 #[doc(alias = "rdma_cm_id")]
+// tidy: allow(unique): its users name it with its module, `rdmacm`
 pub struct Connector {
     pub(super) id: Id,
 }
@@ -61,6 +62,7 @@ pub struct Requesting {
 #[derive(Debug)]
 #[must_use = "dropping it ends the connection"]
 #[doc(alias = "RDMA_CM_EVENT_CONNECT_RESPONSE")]
+// tidy: allow(unique): its users name it with its module, `rdmacm`
 pub struct Answer {
     id: Id,
     qp_num: u32,

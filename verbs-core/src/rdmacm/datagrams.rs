@@ -315,6 +315,7 @@ impl sealed::Step for DatagramService {
 /// # }
 /// ```
 #[derive(Debug)]
+// tidy: allow(unique): its users name it with its module, `rdmacm`
 pub struct DatagramListener {
     id: Id,
 }

@@ -25,6 +25,7 @@ use crate::queue_pair::{PreparedQueuePair, QueuePair, Receives};
 /// Its descriptor ([`AsFd`]) is readable when there is a request.
 #[derive(Debug)]
 #[doc(alias = "rdma_listen")]
+// tidy: allow(unique): its users name it with its module, `rdmacm`
 pub struct Listener {
     id: Id,
 }

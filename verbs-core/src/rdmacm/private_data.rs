@@ -30,6 +30,7 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "private_data")]
+// tidy: allow(unique): its users name it with its module, `rdmacm`
 pub struct Message<'m> {
     bytes: &'m [u8],
     is_framed: bool,

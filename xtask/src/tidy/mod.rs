@@ -30,6 +30,7 @@ The rules, by the names that exceptions use:
   first-line  a Rust file's first line is a `//!` sentence
   length      no Rust file is longer than 500 lines
   test-name   no test's name begins with `what_`, or has `as_many_` or `so_many_`
+  unique      no two public types of the libraries have one name, but for `Error`
   border      no `#[path]` leads into another package
   circle      no files or folders of a library import one another in a circle
   alias       a verb that verbs-core calls is the `doc(alias)` of some item
@@ -95,6 +96,7 @@ pub(crate) fn complaints() -> Result<Vec<String>, Error> {
         found.extend(findings.into_iter().map(|finding| (source, finding)));
     }
     found.extend(rust::aliases(&sources));
+    found.extend(rust::type_names(&sources));
     found.extend(rust::borders(&sources));
     found.extend(imports::circles(&sources));
     let mut complaints = from_c::complaints()?;

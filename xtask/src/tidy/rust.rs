@@ -57,6 +57,41 @@ fn test_names(source: &Source) -> impl Iterator<Item = Finding> {
     })
 }
 
+/// No two public types of the libraries have one name, but for their errors: a search finds the one that is meant.
+pub(super) fn type_names(sources: &[Source]) -> Vec<(&Source, Finding)> {
+    let mut first = BTreeMap::new();
+    let mut found = Vec::new();
+    for source in sources.iter().filter(|source| is_library(&source.path)) {
+        for (index, line) in source.code.lines().enumerate() {
+            let types = ["pub struct ", "pub enum ", "pub union "];
+            let Some(rest) = types.iter().find_map(|start| line.strip_prefix(start)) else {
+                continue;
+            };
+            let name = rest.split(|c: char| !c.is_alphanumeric()).next();
+            let name = name.unwrap_or_default();
+            let path = first.entry(name).or_insert(&source.path);
+            if name != "Error" && *path != &source.path {
+                let (line, rule) = (index + 1, "unique");
+                let message = format!("`{name}` is also a type of {}", path.display());
+                let finding = Finding {
+                    line,
+                    rule,
+                    message,
+                };
+                found.push((source, finding));
+            }
+        }
+    }
+    found
+}
+
+/// Whether a file is of one of the libraries above verbs-sys, whose types are C's.
+fn is_library(path: &Path) -> bool {
+    let libraries = ["verbs-core/src", "verbs-channel/src", "verbs-async/src"];
+    path.extension().is_some_and(|extension| extension == "rs")
+        && libraries.iter().any(|library| path.starts_with(library))
+}
+
 /// Every C function that `verbs-core` calls is found by its name in the docs' search box.
 pub(super) fn aliases(sources: &[Source]) -> Vec<(&Source, Finding)> {
     let core = || {
@@ -165,7 +200,7 @@ fn calls_in(code: &str) -> impl Iterator<Item = (&str, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{aliases, borders, check};
+    use super::{aliases, borders, check, type_names};
     use crate::tidy::source::Source;
 
     fn rules(text: &str) -> Vec<&'static str> {
@@ -194,6 +229,19 @@ mod tests {
             rules("//! A.\nfn what() {}\nfn has_many_parts() {}\n"),
             [""; 0]
         );
+    }
+
+    #[test]
+    fn public_types_of_the_libraries_have_names_of_their_own() {
+        let text = "//! A.\npub struct Link;\npub enum Error {}\nstruct Own;\n";
+        let found = |paths: [&str; 2]| {
+            let sources = paths.map(|path| Source::new(path, text));
+            let found = type_names(&sources).into_iter();
+            let lines: Vec<usize> = found.map(|(_, finding)| finding.line).collect();
+            lines
+        };
+        assert_eq!(found(["verbs-core/src/a.rs", "verbs-async/src/b.rs"]), [2]);
+        assert_eq!(found(["verbs-core/src/a.rs", "verbs-sys/src/b.rs"]), []);
     }
 
     #[test]

@@ -461,5 +461,5 @@ fn streams_are_send_and_sync() {
     is_free::<super::OwnedReadHalf>();
     is_free::<super::OwnedWriteHalf>();
     is_free::<crate::IncomingMessages>();
-    is_free::<crate::Message>();
+    is_free::<crate::IncomingMessage>();
 }
