@@ -51,9 +51,8 @@
 //! ```
 //!
 //! The feature `tokio` or `async-io` adds support for that runtime: `cargo add verbs-async --features tokio`.
-//! With it, one call connects to a server: `AsyncChannel::connect_tokio`. The docs of
-//! `AsyncChannel::accept_tokio` show both ends of a connection between two processes; the program also needs
-//! `cargo add tokio --features macros,net,rt-multi-thread`. The lesson
+//! One call connects to a server: [`AsyncChannel::connect`]. Its docs show both ends of a connection between two
+//! processes; a program in tokio also needs `cargo add tokio --features macros,net,rt-multi-thread`. The lesson
 //! `hello_async_server` of the examples is a server: a task for each client, and a time limit around each wait.
 //!
 //! # Errors
@@ -128,9 +127,8 @@
 //! | [`AsyncTransfer::finish`], [`finish_within`](AsyncTransfer::finish_within) | Its operations that have begun continue: call either again. |
 //! | an [`AsyncTransfer`] | Operations in the backlog are not posted. The channels with operations in flight are taken down, and the buffers are dropped when the device has released them. |
 //! | connecting or accepting | The channel and the stream are dropped. With `rdma_cm`, a helper thread drops the connection. |
-//! | [connecting over datagrams](AsyncGroup#method.connect_over_datagrams_tokio) | The channel is dropped. The server times out, or has a channel whose peer is gone. |
-//! | [`Listener::accept`](AsyncGroup::listen_tokio), [`AsyncChannel::ready`] | Nothing is lost: the next call continues. |
-//! | [`AsyncDatagramListener::accept`](AsyncGroup#method.listen_over_datagrams_tokio) | Nothing is lost: the next call continues. |
+//! | connecting over datagrams | The channel is dropped. The server times out, or has a channel whose peer is gone. |
+//! | [`Listener::accept`], [`AsyncChannel::ready`] | Nothing is lost: the next call continues. |
 //! | [`BufferPool::take_when_free`](verbs_channel::BufferPool::take_when_free) | If it already had a block, the next waiting task gets it. |
 //! | [`cached_slice`] | A registration that has begun continues, and stays in the cache. |
 //! | [`AsyncDatagrams::send_to`] | The datagram is not posted, and its buffer is dropped. |
@@ -204,13 +202,11 @@
 //!
 //! # Features
 //!
-//! - `tokio`: its notifier, connecting over its TCP streams, and its I/O traits for [`ByteStream`].
-//! - `async-io`: its notifier, and connecting over its TCP streams.
+//! - `tokio`: its notifier, and its I/O traits for [`ByteStream`].
+//! - `async-io`: its notifier.
 //! - `dlopen`: libibverbs is loaded at run time. See this feature of `verbs-core`.
-//! - `rdmacm`: channels connect by `rdma_cm`, at the IP address of an RDMA device, on any executor, with
-//!   `connect_cm`, `accept_cm` and `listen_cm`, or with `connect_cm_raw` and `accept_cm_raw` if the peer does
-//!   not use this crate. `CmListener` is the listener for all of them. iWARP devices can connect only by `rdma_cm`. So
-//!   connecting over TCP uses it for them. Datagram endpoints find each other with `AsyncDatagrams::find_cm` and
+//! - `rdmacm`: channels connect by `rdma_cm`, at the IP address of an RDMA device: to a `Peer::cm`, and with a
+//!   `Bind::Cm`. iWARP devices can connect only by `rdma_cm`. So connecting over TCP uses it for them. Datagram endpoints find each other with `AsyncDatagrams::find_cm` and
 //!   `answer_cm`.
 //!
 //! None is on by default. All can be on at the same time.
@@ -273,12 +269,9 @@ pub use channel::{
     AsyncChannel, AsyncTransfer, Given, IncomingMessage, IncomingMessages, Operation,
     OperationResult,
 };
-#[cfg(any(feature = "tokio", feature = "async-io", feature = "rdmacm"))]
-pub use connect::{Arrival, Listener};
-#[cfg(any(feature = "tokio", feature = "async-io"))]
-pub use connect::{AsyncDatagramListener, DatagramArrival};
+pub use connect::{Arrival, Bind, Listener};
 #[cfg(feature = "rdmacm")]
-pub use connect::{CmDatagramListener, CmDatagramRequest, CmListener, CmRequest};
+pub use connect::{CmDatagramListener, CmDatagramRequest};
 pub use cq::{AsyncCq, CqPollState};
 pub use datagrams::AsyncDatagrams;
 pub use device_events::DeviceEvents;

@@ -160,7 +160,7 @@
 //!   down when the peer disconnects or its process ends, but not when the peer's host dies: give waits a
 //!   timeout. A channel that was connected over TCP on iWARP has both connections, and notices all of these.
 //! - After a [handshake](PreparedChannel::handshake) of your own, or an exchange
-//!   [over datagrams](PreparedChannel::connect_over_datagrams), pass the channel a descriptor to
+//!   [over datagrams](PreparedChannel::connect#over-datagrams), pass the channel a descriptor to
 //!   [watch the peer](Channel::watch_peer). Without one no peer is watched, and receives need a
 //!   timeout.
 //!
@@ -172,7 +172,7 @@
 //! Channels can be connected over datagrams, too, without TCP: a server with one datagram endpoint
 //! accepts any number of clients with a [`DatagramListener`]. The protocol sends lost datagrams
 //! again. Nothing watches the peers of these channels: see
-//! [`connect_over_datagrams`](PreparedChannel::connect_over_datagrams).
+//! [`PreparedChannel::connect`](PreparedChannel::connect#over-datagrams).
 //!
 //! # Errors
 //!
@@ -193,8 +193,7 @@
 //! # Features
 //!
 //! - `dlopen`: libibverbs is loaded at run time. See this feature of [`verbs_core`].
-//! - `rdmacm`: channels connect by `rdma_cm`, at the IP address of an RDMA device, with
-//!   `PreparedChannel::connect_cm` and `accept_cm`, or with `connect_cm_raw` and `accept_cm_raw` if the peer
+//! - `rdmacm`: channels connect by `rdma_cm`, at the IP address of an RDMA device, to a `Peer::cm`, also if the peer
 //!   does not use this crate. iWARP devices can connect only by `rdma_cm`. So `connect` and `accept` over TCP use it for
 //!   them. Datagram endpoints find each other with `Datagrams::find_cm` and `answer_cm`. See this feature of
 //!   [`verbs_core`].
@@ -247,7 +246,7 @@
 #![doc(html_root_url = "https://docs.rs/verbs-channel/latest")]
 
 // First: rustdoc lists the methods of a channel in the order of the modules.
-mod connect;
+pub mod connect;
 mod panics;
 
 mod buffer;
@@ -275,7 +274,9 @@ pub use channel::{
     Channel, ChannelBuilder, ChannelConfig, Hold, InGroup, Owned, PollingScope, ScopedPendingWork,
 };
 pub use channel_id::ChannelId;
-pub use connect::{Connected, CreateChannel, DatagramListener, PreparedChannel, refuse};
+pub use connect::{
+    Accept, Connect, Connected, CreateChannel, DatagramListener, Met, Peer, PreparedChannel,
+};
 pub use datagrams::{Datagram, DatagramFailure, Datagrams, DatagramsBuilder, DatagramsConfig};
 #[doc(inline)]
 pub use engine::{

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Parser;
-use examples::echo::{Client, Options, Server};
+use examples::echo::{Client, Options, Server, socket};
 use examples::{Context as _, Failure, Listener, run, say};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::ctrl_c;
@@ -64,7 +64,8 @@ async fn serve(options: &Options) -> Result<(), Failure> {
             came = listener.accept() => {
                 let (stream, _from) = came.context(|| "cannot accept a client")?;
                 let server = Arc::clone(&server);
-                clients.spawn(async move { server.serve(stream.compat(), sleep).await });
+                let tcp = socket(&stream)?;
+                clients.spawn(async move { server.serve(tcp, stream.compat(), sleep).await });
             }
             Some(ended) = clients.join_next() => ended??,
             () = sleep(options.common.wait()), if clients.is_empty() => {
@@ -97,7 +98,9 @@ async fn client(options: &Options, host: String) -> Result<(), Failure> {
             let connected = timeout(common.limit(), connecting).await;
             let connected = connected.unwrap_or_else(|_late| Err(io::ErrorKind::TimedOut.into()));
             let stream = connected.context(|| common.cannot_connect(&host))?;
-            client.run(number, stream.compat(), sleep).await
+            client
+                .run(number, socket(&stream)?, stream.compat(), sleep)
+                .await
         });
     }
     let mut took = Vec::new();

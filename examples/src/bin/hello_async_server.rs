@@ -5,7 +5,6 @@
 
 use std::{env, error::Error, time::Duration};
 
-use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use verbs_async::verbs_channel::verbs_core::Context;
 use verbs_async::verbs_channel::{BufferPool, Channel, DownReason};
@@ -23,15 +22,17 @@ async fn main() -> Result<()> {
         return Err("arguments: none, or HOST:7472 QUESTION".into());
     }
     let pd = Context::first_active()?.alloc_pd()?;
+    let events = CqEvents::create_tokio(pd.context())?;
     let pool = BufferPool::new(&pd, 4096, 256)?;
     if let [server, question] = &args[..] {
-        let channel = AsyncChannel::connect_tokio_within(&pd, server.as_str(), PATIENCE).await?;
+        let channel = AsyncChannel::connect(&pd, &events, server, PATIENCE)
+            .await?
+            .channel;
         println!("{}", ask(&channel, &pool, question).await?);
         return Ok(channel.close().await?);
     }
-    let events = CqEvents::create_tokio(pd.context())?;
     let group = AsyncGroup::new(Channel::builder(&pd), CLIENTS, &events)?;
-    let mut listener = group.listen_tokio(TcpListener::bind("0.0.0.0:7472").await?);
+    let mut listener = group.listen("0.0.0.0:7472", PATIENCE).await?;
     loop {
         let accepted = listener.accept().await;
         let Ok(arrival) = accepted.inspect_err(|error| eprintln!("{error}")) else {
@@ -41,7 +42,7 @@ async fn main() -> Result<()> {
         let (peer, pool) = (arrival.peer, pool.clone());
         tokio::spawn(async move {
             let served = match arrival.outcome {
-                Ok((channel, _)) => serve(&channel, &pool).await,
+                Ok(met) => serve(&met.channel, &pool).await,
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = served {

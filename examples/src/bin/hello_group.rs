@@ -38,7 +38,7 @@ fn serve(listener: &TcpListener) -> Result<()> {
     let pool = BufferPool::new(&pd, 4, CLIENTS as usize)?;
     for _ in 0..CLIENTS {
         // Only `join` needs `&mut group`: to connect can be left to another thread.
-        let id = group.join(group.prepare()?.accept(listener, TIMEOUT)?)?;
+        let id = group.join(group.prepare()?.accept(listener, TIMEOUT)?.channel)?;
         let block = pool.take().ok_or("the pool is empty")?;
         let _ticket = group.channel(id)?.start_receive(block)?;
     }
@@ -62,7 +62,10 @@ fn serve(listener: &TcpListener) -> Result<()> {
 
 fn ask(server: SocketAddr, number: u32) -> Result<()> {
     let pd = Context::first_active()?.alloc_pd()?;
-    let mut channel = Channel::builder(&pd).build()?.connect(server, TIMEOUT)?;
+    let mut channel = Channel::builder(&pd)
+        .build()?
+        .connect(server, TIMEOUT)?
+        .channel;
     let question = pd.reg_mr(number.to_be_bytes().to_vec())?;
     let mut answer = pd.reg_mr(vec![0_u8; 4])?;
     channel.scope(|scope| {

@@ -10,7 +10,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use verbs_channel::verbs_core::{Context, ProtectionDomain, rdmacm::Listener};
-use verbs_channel::{Channel, PreparedChannel};
+use verbs_channel::{Channel, Peer, PreparedChannel};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -38,7 +38,7 @@ fn listen(address: &str) -> Result<(), Box<dyn Error>> {
     let mut listener = Listener::bind(address.parse()?, 1)?;
     let address = listener.local_addr().ok_or("no address")?;
     println!("listening at {address}");
-    let mut channel = prepared.accept_cm(&mut listener, TIMEOUT)?;
+    let mut channel = prepared.accept(&mut listener, TIMEOUT)?.channel;
 
     let received = channel.wait_completed(Some(TIMEOUT)).ok_or("no message")?;
     received.result?;
@@ -56,7 +56,7 @@ fn connect(address: &str) -> Result<(), Box<dyn Error>> {
     let (pd, mut prepared) = prepare()?;
     prepared.start_receive(pd.reg_mr(vec![0_u8; 4096])?)?;
     // A peer that does not listen yet is tried again until the timeout.
-    let mut channel = prepared.connect_cm(address, TIMEOUT)?;
+    let mut channel = prepared.connect(Peer::cm(address), TIMEOUT)?.channel;
 
     let message = pd.reg_mr(b"hello".to_vec())?;
     channel.send(message.gather_element(..)?)?;

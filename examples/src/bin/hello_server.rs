@@ -20,7 +20,7 @@ fn open() -> Result<ProtectionDomain> {
 fn accept(pd: &ProtectionDomain, listener: &TcpListener) -> Result<Channel> {
     let sleeps = PollStrategy::Notify { after: 1000 }; // after this many empty polls
     let prepared = Channel::builder(pd).strategy(sleeps).build()?; // not connected yet
-    prepared.accept(listener, Duration::from_secs(60))
+    Ok(prepared.accept(listener, Duration::from_secs(60))?.channel)
 }
 
 fn serve(channel: &mut Channel) -> Result<()> {
@@ -47,7 +47,7 @@ fn serve(channel: &mut Channel) -> Result<()> {
 fn ask(pd: &ProtectionDomain, server: &str, question: &str) -> Result<String> {
     let timeout = Duration::from_secs(10);
     let prepared = Channel::builder(pd).timeout(timeout).build()?;
-    let mut channel = prepared.connect(server, timeout)?; // "HOST:7471"
+    let mut channel = prepared.connect(server, timeout)?.channel; // "HOST:7471"
 
     let outbox = pd.reg_mr(question.as_bytes().to_vec())?;
     let mut inbox = pd.reg_mr(vec![0_u8; 4096])?;

@@ -43,7 +43,7 @@ fn serve(listener: &TcpListener) -> Result<u32> {
     let builder = Channel::builder(&pd).shared_receives(&pool, BLOCKS);
     let mut group = builder.group(CLIENTS)?;
     for _ in 0..CLIENTS {
-        group.join(group.prepare()?.accept(listener, TIMEOUT)?)?;
+        group.join(group.prepare()?.accept(listener, TIMEOUT)?.channel)?;
     }
     let (mut sum, mut left) = (0, 0);
     while left < CLIENTS {
@@ -64,7 +64,10 @@ fn serve(listener: &TcpListener) -> Result<u32> {
 
 fn send(server: SocketAddr, number: u32) -> Result<()> {
     let pd = Context::first_active()?.alloc_pd()?;
-    let mut channel = Channel::builder(&pd).build()?.connect(server, TIMEOUT)?;
+    let mut channel = Channel::builder(&pd)
+        .build()?
+        .connect(server, TIMEOUT)?
+        .channel;
     let number = pd.reg_mr(number.to_be_bytes().to_vec())?;
     for _ in 0..MESSAGES {
         // While no block is free, the device tries again.

@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let pd = Context::first_active()?.alloc_pd()?;
     let events = CqEvents::create_tokio(pd.context())?;
     let group = AsyncGroup::new(Channel::builder(&pd), 2, &events)?;
-    // Both ends of a channel become streams. Between hosts: `connect_tokio` and `accept_tokio`.
+    // Both ends of a channel become streams. Between hosts: `connect` and `listen`.
     let (client, server) = group.loopback()?;
     let (client, server) = (client.into_stream()?, server.into_stream()?);
 

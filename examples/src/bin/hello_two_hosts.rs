@@ -40,7 +40,7 @@ fn listen(port: u16) -> Result<(), Box<dyn Error>> {
     prepared.start_receive(pd.reg_mr(vec![0_u8; 4096])?)?;
     let listener = TcpListener::bind(("0.0.0.0", port))?;
     println!("listening on port {}", listener.local_addr()?.port());
-    let mut channel = prepared.accept(&listener, TIMEOUT)?;
+    let mut channel = prepared.accept(&listener, TIMEOUT)?.channel;
 
     let ticket = channel.prepared_receives().pop().ok_or("no receive")?;
     let (received, inbox) = channel.wait_success(ticket)?;
@@ -58,7 +58,7 @@ fn listen(port: u16) -> Result<(), Box<dyn Error>> {
 fn connect(peer: &str) -> Result<(), Box<dyn Error>> {
     let (pd, prepared) = prepare()?;
     // A peer that does not listen yet is tried again until the timeout.
-    let mut channel = prepared.connect(peer, TIMEOUT)?;
+    let mut channel = prepared.connect(peer, TIMEOUT)?.channel;
 
     let question = pd.reg_mr(b"is anybody there?".to_vec())?;
     let mut inbox = pd.reg_mr(vec![0_u8; 4096])?;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use async_signal::{Signal, Signals};
 use clap::Parser;
-use examples::echo::{Client, Options, Server};
+use examples::echo::{Client, Options, Server, socket};
 use examples::silence::first;
 use examples::{Context as _, Failure, Listener, run, say};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -75,7 +75,9 @@ async fn serve(options: &Options) -> Result<(), Failure> {
         };
         let next = first(came, first(left, pressed)).await?;
         match next {
-            Next::Came(stream) => clients.push(server.serve(stream, Timer::after)),
+            Next::Came(stream) => {
+                clients.push(server.serve(socket(&stream)?, stream, Timer::after));
+            }
             Next::Left => {}
             Next::Over => break,
         }
@@ -99,7 +101,9 @@ async fn client(options: &Options, host: &str) -> Result<(), Failure> {
         };
         let stream = first(net::TcpStream::connect((host, port)), late).await;
         let stream = stream.context(|| options.common.cannot_connect(host))?;
-        client.run(number, stream, Timer::after).await
+        client
+            .run(number, socket(&stream)?, stream, Timer::after)
+            .await
     };
     let mut connections: FuturesUnordered<_> = (0..options.connections).map(connection).collect();
     let mut took = Vec::new();

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,7 @@ impl Client {
     }
 
     /// Sends all messages of one connection, the one of this number from 0, over a stream to the
-    /// server: how long each took to come back.
+    /// server, and a clone of its socket: how long each took to come back.
     ///
     /// # Errors
     ///
@@ -52,11 +53,12 @@ impl Client {
     pub async fn run<S: Future>(
         &self,
         number: u32,
+        tcp: TcpStream,
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
         sleep: impl Fn(Duration) -> S,
     ) -> Result<Vec<Duration>, Failure> {
         let answered = Moved::default();
-        let work = self.meet_and_send(number, &mut stream, &answered, &sleep);
+        let work = self.meet_and_send(number, tcp, &mut stream, &answered, &sleep);
         let silence = async { Err(answered.silent(self.options.common.limit(), &sleep).await) };
         let took = first(work, silence).await;
         let took = took.context(|| format!("after {} answers", answered.count()))?;
@@ -68,14 +70,14 @@ impl Client {
     async fn meet_and_send<S: Future>(
         &self,
         number: u32,
-        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+        tcp: TcpStream,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
         answered: &Moved,
         sleep: impl Fn(Duration) -> S,
     ) -> Result<Vec<Duration>, Failure> {
         let own = Plan::encode(Some(self.asked))?;
-        let met = self.group.exchange_unwatched(&mut stream, &own).await;
-        let (channel, theirs) = met.context(|| "cannot connect")?;
-        if Plan::decode(&theirs)?.is_some() {
+        let met = super::meet(&self.group, tcp, &self.options, &own).await?;
+        if Plan::decode(&met.private_data)?.is_some() {
             return Err(Failure::new("the peer is no server"));
         }
         let parted = |parting| {
@@ -84,7 +86,13 @@ impl Client {
                 Parting::Gone => "the server is gone",
             }))
         };
-        beside(stream, self.send(number, channel, answered), parted, sleep).await
+        beside(
+            stream,
+            self.send(number, met.channel, answered),
+            parted,
+            sleep,
+        )
+        .await
     }
 
     /// Keeps a window of messages in flight. The receive for each answer is posted before its

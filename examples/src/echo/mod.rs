@@ -9,12 +9,37 @@ mod server;
 pub use client::Client;
 pub use server::Server;
 
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use verbs_async::verbs_channel::verbs_core::{Context as Device, MinRnrTimer};
-use verbs_async::{AsyncGroup, CqEvents};
+use verbs_async::verbs_channel::{Connect, Met};
+use verbs_async::{AsyncChannel, AsyncGroup, CqEvents};
 
 use crate::{Common, Context as _, Failure, Hello};
+
+/// The socket of a runtime's stream, for the exchange.
+///
+/// # Errors
+///
+/// No descriptor is left.
+pub fn socket(stream: &impl AsFd) -> Result<TcpStream, Failure> {
+    Ok(TcpStream::from(stream.as_fd().try_clone_to_owned()?))
+}
+
+/// Connects a channel over a stream, by which each side notices itself when the other is gone.
+async fn meet(
+    group: &AsyncGroup,
+    tcp: TcpStream,
+    options: &Options,
+    own: &[u8],
+) -> Result<Met<AsyncChannel>, Failure> {
+    let options = Connect::within(options.common.limit()).private_data(own);
+    let met = group.exchange(tcp, options.watch_peer(false)).await;
+    met.context(|| "cannot connect")
+}
 
 /// The longest message, in bytes.
 const MAX_SIZE: u32 = 64 << 20;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use verbs_async::{AsyncChannel, AsyncGroup, CqEvents};
 
 use super::{Asked, Options, Plan};
 use crate::silence::{Moved, Parting, beside, first};
-use crate::{Context as _, Failure, say};
+use crate::{Failure, say};
 
 /// A server and its clients.
 #[derive(Debug)]
@@ -41,19 +42,20 @@ impl Server {
         })
     }
 
-    /// Serves the client at the other end of a stream until it leaves, and prints the outcome.
+    /// Serves the client at the other end of a stream (and of a clone of its socket) until it leaves, and prints the outcome.
     ///
     /// # Errors
     ///
     /// Standard output cannot be written to. The failure of a client is not an error here.
     pub async fn serve<S: Future>(
         &self,
+        tcp: TcpStream,
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
         sleep: impl Fn(Duration) -> S,
     ) -> Result<(), Failure> {
         let number = self.came.fetch_add(1, Ordering::Relaxed) + 1;
         let echoed = Moved::default();
-        let work = self.meet_and_echo(number, &mut stream, &echoed, &sleep);
+        let work = self.meet_and_echo(number, tcp, &mut stream, &echoed, &sleep);
         let silence = async { Err(echoed.silent(self.options.common.limit(), &sleep).await) };
         let ended = first(work, silence).await;
         // The client may be gone: then it needs no message.
@@ -74,23 +76,21 @@ impl Server {
     async fn meet_and_echo<S: Future>(
         &self,
         number: u64,
-        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+        tcp: TcpStream,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
         echoed: &Moved,
         sleep: impl Fn(Duration) -> S,
     ) -> Result<(), Failure> {
-        let met = self
-            .group
-            .exchange_unwatched(&mut stream, &Plan::encode(None)?)
-            .await;
-        let (channel, theirs) = met.context(|| "cannot connect")?;
-        let asked = Plan::decode(&theirs)?;
+        let own = Plan::encode(None)?;
+        let met = super::meet(&self.group, tcp, &self.options, &own).await?;
+        let asked = Plan::decode(&met.private_data)?;
         let asked = asked.ok_or_else(|| Failure::new("the peer is a server, too"))?;
         say(format_args!("client {number} is here"))?;
         let parted = |parting| match parting {
             Parting::Bye => Ok(()),
             Parting::Gone => Err(Failure::new("the peer is gone")),
         };
-        beside(stream, echo(channel, asked, echoed), parted, sleep).await
+        beside(stream, echo(met.channel, asked, echoed), parted, sleep).await
     }
 
     /// Whether the number of clients in the options have been served.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use examples::p9::{Name, Names, Request, Text};
-use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer};
+use verbs_async::verbs_channel::{BufferPool, Channel, Connect, OwnedBuffer, Peer};
 use verbs_async::{AsyncGroup, CqEvents, IncomingMessage, IncomingMessages};
 use verbs_harness::child::{Child, role};
 use verbs_harness::{PATIENCE, begin, context};
@@ -42,8 +42,9 @@ impl Client {
         for block in iter::from_fn(|| pool.take()).take(window) {
             prepared.start_receive(block).unwrap();
         }
-        let connected = group.connect_cm_raw(prepared, addr, PATIENCE, b"").await;
-        let (channel, _) = connected.unwrap();
+        let options = Connect::within(PATIENCE).raw_private_data(b"");
+        let connected = group.connect_prepared(prepared, Peer::cm(addr), options);
+        let channel = connected.await.unwrap().channel;
         let mut client = Self {
             messages: channel.into_incoming(iter::empty::<OwnedBuffer>()),
             pool,

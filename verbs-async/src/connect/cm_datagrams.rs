@@ -2,24 +2,24 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use verbs_channel::exchange::rdmacm::{answered, explain_service, found};
+use verbs_channel::connect::{Attempt, Attempts, HostAddress};
+use verbs_channel::exchange::CmDatagrams;
 use verbs_channel::verbs_core::DatagramEndpoint;
 use verbs_channel::verbs_core::rdmacm::{
     DatagramListener, DatagramRequest, DatagramService, Message, PrivateData,
 };
 
-use super::awaited::Awaited;
+use super::cm::ended;
 use super::cm_requests::Requests;
-use super::failure::{exchange_error, with_peer};
+use super::deadline::Deadline;
+use super::errors::{exchange_error, with_peer};
 use super::message::OwnedMessage;
-use super::resolve::resolve_by;
-use super::steps::ended;
-use super::time::{self, Deadline};
+use super::resolve;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
@@ -186,26 +186,46 @@ impl AsyncDatagrams {
     #[doc(alias = "rdma_connect")]
     pub async fn find_cm<'m>(
         &self,
-        service: impl ToSocketAddrs + fmt::Debug + Send + 'static,
+        service: impl Into<HostAddress>,
         timeout: Duration,
         message: impl Into<Message<'m>>,
     ) -> Result<(DatagramEndpoint, PrivateData)> {
         self.check_is_up()?;
         let message = Arc::new(OwnedMessage::of(message.into()));
-        let deadline = Deadline::after(timeout, &time::of_events(self.events()));
-        let addresses = resolve_by(&deadline, service).await?;
-        let ask = |address| self.ask_cm(address, Arc::clone(&message), &deadline);
-        let ((service, private_data), address) = time::reach(&addresses, &deadline, ask).await?;
-        let (pd, port_num) = (self.pd().clone(), self.port_num());
+        let service = service.into();
+        let deadline = Deadline::after(timeout, self.events());
+        let addresses = resolve(&deadline, service).await?;
+        let mut attempts = Attempts::new(addresses, deadline.begun(), timeout);
+        let ((service, private_data), address) = loop {
+            match attempts.step().map_err(verbs_channel::Error::from)? {
+                Attempt::Pause(until) => deadline.sleep_until(until).await?,
+                Attempt::Try(address, until) => {
+                    let time = until.saturating_duration_since(Instant::now());
+                    let ask = self.ask_cm(address, Arc::clone(&message), (time, timeout));
+                    match deadline.within(time, ask).await? {
+                        Some(Ok(found)) => break (found, address),
+                        Some(Err(Error::Channel(verbs_channel::Error::Exchange(failure)))) => {
+                            attempts.failed(failure.error);
+                        }
+                        Some(Err(error)) => return Err(error),
+                        None => attempts.timed_out(),
+                    }
+                }
+            }
+        };
+        let ours = self.by_manager();
         let found = async {
-            let found = service.call(move |service| found(&service, &pd, port_num));
+            let found = service.call(move |service| ours.found(&service));
             found.await?.map_err(exchange_error)
         };
-        let (endpoint, handle) = deadline
-            .bound(&Awaited::new(address, "answer"), found)
-            .await?;
+        let found = deadline.bound("answer", found).await;
+        let (endpoint, handle) = found.map_err(|error| with_peer(error, Some(address)))?;
         self.add_handle(&endpoint, handle);
         Ok((endpoint, private_data))
+    }
+
+    pub(super) fn by_manager(&self) -> CmDatagrams {
+        CmDatagrams::new(self.pd().clone(), self.port_num(), self.endpoint())
     }
 
     /// Asks at one address.
@@ -213,11 +233,9 @@ impl AsyncDatagrams {
         &self,
         address: SocketAddr,
         message: Arc<OwnedMessage>,
-        deadline: &Deadline,
+        (left, timeout): (Duration, Duration),
     ) -> Result<(Elsewhere<DatagramService>, PrivateData)> {
-        let timeout = deadline.timeout();
-        let explained = |error| exchange_error(explain_service(error, timeout));
-        let left = deadline.left().unwrap_or_default();
+        let explained = |error| exchange_error(CmDatagrams::explain(error, timeout));
         let begun = threads::run(move || DatagramService::find(address, left, message.get()));
         let finding = begun.await.map_err(Error::Thread)?.map_err(explained)?;
         let service = ended(self.events(), finding, timeout).await?;
@@ -241,11 +259,11 @@ impl AsyncDatagrams {
         message: impl Into<Message<'m>>,
     ) -> Result<()> {
         self.check_is_up()?;
-        let (pd, port_num, endpoint) = (self.pd().clone(), self.port_num(), self.endpoint());
+        let ours = self.by_manager();
         let (message, peer) = (OwnedMessage::of(message.into()), request.peer);
         let answered = request
             .request
-            .call(move |request| answered(request, (&pd, port_num, &endpoint), message.get()));
+            .call(move |request| ours.answer(request, message.get()));
         let answered = answered.await?;
         answered.map_err(|error| with_peer(exchange_error(error), peer))
     }

@@ -3,12 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use verbs_channel::exchange::rdmacm::{join, joined};
 use verbs_channel::verbs_core::DatagramEndpoint;
 
-use super::failure::exchange_error;
-use super::steps::ended;
-use super::time::{self, Deadline};
+use super::cm::ended;
+use super::deadline::Deadline;
+use super::errors::exchange_error;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
 use crate::threads;
@@ -40,20 +39,22 @@ impl AsyncDatagrams {
         timeout: Duration,
     ) -> Result<DatagramEndpoint> {
         self.check_is_up()?;
-        let (pd, port_num) = (self.pd().clone(), self.port_num());
-        let qkey = self.endpoint().qkey();
-        let deadline = Deadline::after(timeout, &time::of_events(self.events()));
+        let ours = self.by_manager();
+        let deadline = Deadline::after(timeout, self.events());
         let joined = async {
-            let joining = threads::run(move || join(local, group, qkey)).await;
+            let begins = ours.clone();
+            let joining = threads::run(move || begins.join(local, group)).await;
             let joining = joining.map_err(Error::Thread)?.map_err(exchange_error)?;
             let group = ended(self.events(), joining, timeout).await?;
-            let joined = group.call(move |group| joined(group, &pd, port_num));
+            let joined = group.call(move |group| {
+                let (endpoint, handle) = ours.joined(&group)?;
+                Ok((group, endpoint, handle))
+            });
             let (group, endpoint, handle) = joined.await?.map_err(exchange_error)?;
             self.join(endpoint, group).await?;
             Ok((endpoint, handle))
         };
-        let joined = deadline.share(1, joined).await?;
-        let (endpoint, handle) = joined.unwrap_or_else(|| Err(deadline.timed_out()))?;
+        let (endpoint, handle) = deadline.bound("answer", joined).await?;
         self.add_handle(&endpoint, handle);
         Ok(endpoint)
     }

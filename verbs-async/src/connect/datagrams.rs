@@ -1,16 +1,17 @@
-//! Connecting over datagrams, with the timers of either runtime.
+//! Connecting over datagrams.
 
+use std::future::Future;
 use std::time::{Duration, Instant};
 
-use verbs_channel::BufferPool;
+use verbs_channel::connect::PeerAddr;
 use verbs_channel::datagram_exchange::{Connector, Step};
-#[expect(unused_imports, reason = "named in documentation")]
-use verbs_channel::exchange::ExchangeError;
-use verbs_channel::exchange::Peer;
+use verbs_channel::exchange::PeerEndpoint;
 use verbs_channel::verbs_core::DatagramEndpoint;
+use verbs_channel::{BufferPool, Connect, Met};
 
-use super::failure::{check_private_data, exchange_error};
-use super::time::{self, Deadline};
+use super::deadline::Deadline;
+use super::errors::{check_private_data, exchange_error};
+use super::exchange::Prepared;
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
@@ -24,108 +25,28 @@ const BUFFERS: usize = 4;
 const LEAVING: Duration = Duration::from_millis(100);
 
 impl AsyncGroup {
-    /// Needs the feature `tokio`. Connects over datagrams to the server that has this endpoint, in a
-    /// tokio runtime that has timers. The server
-    /// [listens](Self::listen_over_datagrams_tokio), or is blocking: see
-    /// [`DatagramListener`](verbs_channel::DatagramListener).
-    ///
-    /// Each side sends the other private data, as far as they fit into a datagram: see
-    /// [`datagram_exchange`](verbs_channel::datagram_exchange#length). Returns the channel and the
-    /// peer's private data. Datagrams that are lost are repeated until the timeout. Others that arrive
-    /// meanwhile are dropped, so `datagrams` is for one exchange at a time.
-    ///
-    /// **The channel does not watch its peer**: see
-    /// [`PreparedChannel::connect_over_datagrams`](verbs_channel::PreparedChannel::connect_over_datagrams).
-    /// Bound what waits for the peer by timeouts.
-    ///
-    /// Dropping the future drops the channel.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use verbs_async::verbs_channel::Datagrams;
-    /// # use verbs_async::verbs_channel::verbs_core::DatagramEndpoint;
-    /// # use verbs_async::{AsyncChannel, AsyncDatagrams, AsyncGroup};
-    /// # #[cfg(feature = "tokio")]
-    /// async fn meet(
-    ///     group: &AsyncGroup,
-    ///     server: &DatagramEndpoint,
-    /// ) -> verbs_async::Result<AsyncChannel> {
-    ///     let datagrams = AsyncDatagrams::create_tokio(Datagrams::builder(group.pd()))?;
-    ///     let timeout = Duration::from_secs(5);
-    ///     let connected = group.connect_over_datagrams_tokio(&datagrams, server, timeout, b"");
-    ///     let (channel, _) = connected.await?;
-    ///     Ok(channel)
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Channel`] with an [`ExchangeError`]: the server refused the connection (with its
-    /// reason), did not answer in time, or has restarted. With any other error this side could not
-    /// connect or [join](Self::join), and the server is sent the reason; or `datagrams` is down.
-    #[cfg(feature = "tokio")]
-    pub async fn connect_over_datagrams_tokio(
+    /// Connects to the server that has this endpoint.
+    pub(super) async fn connect_over(
         &self,
-        datagrams: &AsyncDatagrams,
-        server: &DatagramEndpoint,
-        timeout: Duration,
-        private_data: &[u8],
-    ) -> Result<(AsyncChannel, Vec<u8>)> {
-        let deadline = Deadline::after(timeout, &time::tokio());
-        self.connect_over(datagrams, server, timeout, private_data, deadline)
-            .await
-    }
-
-    /// Needs the feature `async-io`. As
-    /// [`connect_over_datagrams_tokio`](Self::connect_over_datagrams_tokio), with async-io, in smol or any
-    /// other executor.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Channel`] with an [`ExchangeError`]: the server refused the connection (with its
-    /// reason), did not answer in time, or has restarted. With any other error this side could not
-    /// connect or [join](Self::join), and the server is sent the reason; or `datagrams` is down.
-    #[cfg(feature = "async-io")]
-    pub async fn connect_over_datagrams_async_io(
-        &self,
-        datagrams: &AsyncDatagrams,
-        server: &DatagramEndpoint,
-        timeout: Duration,
-        private_data: &[u8],
-    ) -> Result<(AsyncChannel, Vec<u8>)> {
-        let deadline = Deadline::after(timeout, &time::async_io());
-        self.connect_over(datagrams, server, timeout, private_data, deadline)
-            .await
-    }
-
-    async fn connect_over(
-        &self,
-        datagrams: &AsyncDatagrams,
-        server: &DatagramEndpoint,
-        timeout: Duration,
-        private_data: &[u8],
-        deadline: Deadline,
-    ) -> Result<(AsyncChannel, Vec<u8>)> {
-        check_private_data(private_data)?;
-        let begun = Instant::now();
-        let late = || deadline.timed_out();
-        let prepared = deadline.share(1, self.prepare_elsewhere()).await?;
-        let prepared = prepared.ok_or_else(late)??;
+        (datagrams, server): (&AsyncDatagrams, DatagramEndpoint),
+        options: &Connect,
+        prepared: impl Future<Output = Result<Prepared>>,
+        deadline: &Deadline,
+    ) -> Result<Met<AsyncChannel>> {
+        check_private_data(options)?;
+        let prepared = deadline.bound("answer", prepared).await?;
         let (max, ours) = (datagrams.max_payload(), prepared.endpoint());
-        let mut connector = Connector::new(server, &ours, private_data, max, begun, timeout)
-            .map_err(exchange_error)?;
-        let pool = deadline.share(1, pool(datagrams, BUFFERS)).await?;
+        let (begun, data) = (deadline.begun(), options.data());
+        let connector = Connector::new(&server, &ours, data, max, begun, options.timeout());
+        let mut connector = connector.map_err(exchange_error)?;
         let client = Client {
             datagrams,
-            pool: pool.ok_or_else(late)??,
-            deadline: &deadline,
+            pool: deadline.bound("answer", pool(datagrams, BUFFERS)).await?,
+            deadline,
         };
         let peer = client.run(&mut connector).await?;
         let handshake = self.handshake_watched(prepared, peer.endpoint, None);
-        let connected = match deadline.share(1, handshake).await? {
-            Some(connected) => connected,
-            None => Err(late()),
-        };
+        let connected = deadline.bound("answer", handshake).await;
         match &connected {
             Ok(_) => connector.ready(),
             Err(error) => connector.refuse(error),
@@ -134,7 +55,8 @@ impl AsyncGroup {
         // The error of the handshake is more precise than that of the exchange.
         let channel = connected?;
         agreed?;
-        Ok((channel, peer.private_data))
+        let server = PeerAddr::Datagram(server);
+        Ok(Met::new(channel, peer.private_data, Some(server)))
     }
 }
 
@@ -147,7 +69,7 @@ struct Client<'a> {
 
 impl Client<'_> {
     /// Runs the exchange until it is done, or over.
-    async fn run(&self, connector: &mut Connector) -> Result<Peer> {
+    async fn run(&self, connector: &mut Connector) -> Result<PeerEndpoint> {
         let server = connector.server();
         let done = loop {
             match connector.step(Instant::now()) {
@@ -175,7 +97,7 @@ impl Client<'_> {
             return Ok(());
         };
         // The last one may leave a little after the deadline.
-        let left = self.deadline.left().unwrap_or(LEAVING);
+        let left = self.deadline.left().max(LEAVING);
         let sent = self.datagrams.send_to(to, block);
         match self.deadline.within(left, sent).await? {
             Some(Err(rejected)) => Err(rejected.into_error()),

@@ -1,204 +1,119 @@
-//! Connecting over a stream: an exchange of endpoints, with the handshake in its middle.
+//! Connecting over a TCP connection: an exchange of endpoints, with the handshake in its middle.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::net::TcpStream;
-use std::os::fd::{AsFd, OwnedFd};
-use std::pin::Pin;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use futures_io::{AsyncRead, AsyncWrite};
-use verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
-use verbs_channel::verbs_core::QueuePairEndpoint;
-use verbs_channel::{ConnectedMember, PreparedChannel};
+use verbs_channel::connect::PeerAddr;
+use verbs_channel::exchange::{Exchange, ExchangeError, Side};
+use verbs_channel::{Connect, ConnectedMember, Met, PreparedChannel};
 
-use super::awaited::Awaited;
-use super::failure::{check_device, exchange_error, tcp, with_peer};
+use super::deadline::{Deadline, late_by};
+use super::errors::{check_device, exchange_error, tcp, with_peer};
+use super::tcp::Socket;
 use crate::channel::AsyncChannel;
-#[expect(unused_imports, reason = "named in documentation")]
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::group::AsyncGroup;
 use crate::threads::drop_on_thread::Elsewhere;
 
-impl AsyncGroup {
-    /// Connects a new channel to the peer at the other end of a stream, which does the same.
-    ///
-    /// Each side sends the other up to [`MAX_PRIVATE_DATA`] bytes. Returns the channel and the
-    /// peer's bytes.
-    ///
-    /// The peer need not be async: [`PreparedChannel::connect`] and other blocking calls use the same
-    /// protocol.
-    ///
-    /// The channel [watches the peer](AsyncChannel::watch_peer) with a duplicate of the stream's
-    /// descriptor. To use the stream afterwards, pass a `&mut` to it, and drop it together with the
-    /// channel: the peer notices that this side has left only when both are closed. If the exchange
-    /// fails, or the future is dropped, close such a stream.
-    ///
-    /// There is no timeout: use your runtime's. Dropping the future drops the channel and the
-    /// stream.
-    ///
-    /// On iWARP one of the two sides connects by `rdma_cm` to an address that the other sent. A server that does not
-    /// trust its clients should use a [`Listener`](crate::Listener) instead, which connects nowhere, or call
-    /// [`exchange_prepared`](Self::exchange_prepared) with a channel that [accepts](PreparedChannel::set_side).
-    ///
-    /// ```no_run
-    /// # use std::net::TcpStream;
-    /// # use verbs_async::{AsyncChannel, AsyncGroup};
-    /// # #[cfg(feature = "async-io")]
-    /// async fn meet(group: &AsyncGroup) -> verbs_async::Result<AsyncChannel> {
-    ///     let stream = async_io::Async::<TcpStream>::connect(([192, 0, 2, 1], 7471)).await?;
-    ///     let (channel, private_data) = group.exchange(stream, b"hello").await?;
-    ///     println!("the peer sent {private_data:?}");
-    ///     Ok(channel)
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Channel`] with an [`ExchangeError`]: the peer refused the connection (with its
-    /// reason), closed the stream, or uses another protocol. With any other error this side could
-    /// not connect or [join](Self::join), and the peer is sent the reason.
-    ///
-    /// [`MAX_PRIVATE_DATA`]: verbs_channel::exchange::MAX_PRIVATE_DATA
-    /// [`PreparedChannel::connect`]: verbs_channel::PreparedChannel::connect
-    pub async fn exchange(
-        &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
-        private_data: &[u8],
-    ) -> Result<(AsyncChannel, Vec<u8>)> {
-        self.exchange_as(Side::Either, stream, private_data, None)
-            .await
+/// A channel to connect.
+pub(super) type Prepared = Elsewhere<PreparedChannel<ConnectedMember>>;
+
+/// The time of an exchange, and whether the peer has shown something.
+pub(super) struct Progress {
+    pub(super) deadline: Deadline,
+    pub(super) has_shown: AtomicBool,
+}
+
+impl Progress {
+    pub(super) const fn new(deadline: Deadline) -> Self {
+        Self {
+            deadline,
+            has_shown: AtomicBool::new(false),
+        }
     }
 
-    /// [`exchange`](Self::exchange) for a side that came to its stream in this way, and may show what it
-    /// awaits.
-    pub(super) async fn exchange_as(
+    /// The output of an exchange, or an error at the deadline.
+    pub(super) async fn bound<T>(
         &self,
-        side: Side,
-        stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
-        private_data: &[u8],
-        awaited: Option<&Awaited>,
-    ) -> Result<(AsyncChannel, Vec<u8>)> {
-        self.meet_watched(stream, private_data, None, (side, awaited))
-            .await
-    }
-
-    /// [`exchange`](Self::exchange) for a channel that this group [prepared](Self::prepare). Its
-    /// [prepared receives](PreparedChannel::start_receive) are posted before the peer may send.
-    ///
-    /// ```no_run
-    /// # use std::net::TcpStream;
-    /// # use verbs_async::{AsyncGroup, Result};
-    /// # use verbs_async::verbs_channel::BufferPool;
-    /// # #[cfg(feature = "async-io")]
-    /// async fn meet(group: &AsyncGroup, pool: &BufferPool) -> Result<()> {
-    ///     let mut prepared = group.prepare()?;
-    ///     while let Some(block) = pool.take() {
-    ///         prepared.start_receive(block)?;
-    ///     }
-    ///     let stream = async_io::Async::<TcpStream>::connect(([192, 0, 2, 1], 7471)).await?;
-    ///     let (channel, _) = group.exchange_prepared(prepared, stream, b"").await?;
-    ///     for receive in channel.prepared_receives() {
-    ///         let (received, block) = receive.await;
-    ///         println!("{:?}", received?.message_in(&block));
-    ///     }
-    ///     Ok(())
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`exchange`](Self::exchange).
-    pub fn exchange_prepared(
-        &self,
-        prepared: PreparedChannel<ConnectedMember>,
-        stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
-        private_data: &[u8],
-    ) -> impl Future<Output = Result<(AsyncChannel, Vec<u8>)>> {
-        let side = prepared.side();
-        // Not in the future: it may never be polled.
-        let prepared = Some(Elsewhere::new(prepared));
-        self.meet_watched(stream, private_data, prepared, (side, None))
-    }
-
-    async fn meet_watched(
-        &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + AsFd,
-        private_data: &[u8],
-        prepared: Option<Elsewhere<PreparedChannel<ConnectedMember>>>,
-        (side, awaited): (Side, Option<&Awaited>),
-    ) -> Result<(AsyncChannel, Vec<u8>)> {
-        let descriptor = stream.as_fd().try_clone_to_owned();
-        let descriptor = descriptor.map_err(|error| tcp("watch the connection to", error))?;
-        // The socket may be of any kind: only its address is used.
-        let socket = TcpStream::from(descriptor);
-        let peer = socket.peer_addr().ok();
+        group: &AsyncGroup,
+        met: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        // The steps of `rdma_cm` have the deadline themselves, and know what the peer has not done.
+        let grace = match group.pd().context().device().needs_rdma_cm() {
+            true => GRACE,
+            false => Duration::ZERO,
+        };
         let met = self
-            .meet_over(
-                stream,
-                private_data,
-                Some(socket),
-                prepared,
-                (side, awaited),
-            )
-            .await;
-        met.map_err(|error| with_peer(error, peer))
+            .deadline
+            .within(self.deadline.left() + grace, met)
+            .await?;
+        met.unwrap_or_else(|| Err(late_by(self.deadline.timeout(), "write")))
+    }
+}
+
+/// How long the helper threads may take to end an exchange whose deadline has passed.
+pub(super) const GRACE: Duration = Duration::from_millis(250);
+
+impl AsyncGroup {
+    /// Connects a channel over a stream that this side came to in this way.
+    pub(super) async fn exchange_over(
+        &self,
+        (stream, side): (TcpStream, Side),
+        options: &Connect,
+        prepared: impl Future<Output = Result<Prepared>>,
+        progress: &Progress,
+    ) -> Result<Met<AsyncChannel>> {
+        let peer = stream.peer_addr().ok();
+        let socket = Socket::new(stream, &self.shared().events);
+        let socket = socket.map_err(|error| tcp("watch the connection to", error))?;
+        let met = self.meet(&socket, side, options, prepared, progress).await;
+        let (channel, private_data) = met.map_err(|error| with_peer(error, peer))?;
+        let peer = peer.map(PeerAddr::Socket);
+        Ok(Met::new(channel, private_data, peer))
     }
 
-    /// [`exchange`](Self::exchange) over a stream that has no descriptor, such as an encrypted one.
-    ///
-    /// The peer is not watched: to watch it, pass a descriptor to
-    /// [`watch_peer`](AsyncChannel::watch_peer). If the peer watches this side, the end of the
-    /// stream is the end of the channel for it. So pass a `&mut` to the stream, and keep the
-    /// stream as long as the channel.
-    ///
-    /// # Errors
-    ///
-    /// As [`exchange`](Self::exchange).
-    pub async fn exchange_unwatched(
+    async fn meet(
         &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin,
-        private_data: &[u8],
+        socket: &Socket,
+        side: Side,
+        options: &Connect,
+        prepared: impl Future<Output = Result<Prepared>>,
+        progress: &Progress,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        self.meet_over(stream, private_data, None, None, (Side::Either, None))
-            .await
-    }
-
-    async fn meet_over(
-        &self,
-        mut stream: impl AsyncRead + AsyncWrite + Unpin,
-        private_data: &[u8],
-        socket: Option<TcpStream>,
-        prepared: Option<Elsewhere<PreparedChannel<ConnectedMember>>>,
-        (side, awaited): (Side, Option<&Awaited>),
-    ) -> Result<(AsyncChannel, Vec<u8>)> {
-        let prepared = match (check_device(self), prepared) {
-            (Err(error), _) => Err(error),
-            (Ok(()), Some(prepared)) => Ok(prepared),
-            (Ok(()), None) => self.prepare_elsewhere().await,
+        let prepared = match check_device(self) {
+            Ok(()) => prepared.await,
+            Err(error) => Err(error),
         };
         let begun = prepared.and_then(|prepared| {
-            let exchange = self.begin(&prepared, private_data, side)?;
+            let exchange = self.begin(&prepared, options, side)?;
             Ok((prepared, exchange))
         });
-        let (prepared, exchange) = match begun {
+        let (prepared, mut exchange) = match begun {
             Ok(begun) => begun,
             Err(error) => {
                 // Best effort: this side's own error is the one to return.
-                drop(run(&mut stream, &mut Exchange::refusing(&error)).await);
+                drop(socket.run(&mut Exchange::refusing(&error)).await);
                 return Err(error);
             }
         };
-        #[cfg(feature = "rdmacm")]
-        if self.pd().context().device().needs_rdma_cm() {
-            return self
-                .meet_by_manager((stream, socket), exchange, prepared, awaited)
-                .await;
+        socket.run(&mut exchange).await.map_err(exchange_error)?;
+        progress.has_shown.store(true, Ordering::Relaxed);
+        let connected = self
+            .connect_met(socket, &mut exchange, options, prepared, progress)
+            .await;
+        match &connected {
+            // The channel has joined: the peer is sent the error if the group is full.
+            Ok(_) => exchange.ready(),
+            Err(error) => exchange.refuse(error),
         }
-        let _ = awaited;
-        // The channel joins before READY is sent: the peer is sent the error if the group is full.
-        let descriptor = socket.map(OwnedFd::from);
-        let handshake =
-            |remote| async move { self.handshake_watched(prepared, remote, descriptor).await };
-        meet(stream, exchange, handshake).await
+        let agreed = socket.run(&mut exchange).await;
+        // The handshake's own error is more specific than that of the exchange.
+        let channel = connected?;
+        agreed.map_err(exchange_error)?;
+        Ok((channel, exchange.into_private_data()))
     }
 
     #[cfg_attr(
@@ -208,67 +123,44 @@ impl AsyncGroup {
     fn begin(
         &self,
         prepared: &PreparedChannel<ConnectedMember>,
-        private_data: &[u8],
+        options: &Connect,
         side: Side,
     ) -> Result<Exchange> {
         #[cfg(feature = "rdmacm")]
         if self.pd().context().device().needs_rdma_cm() {
-            let exchange = Exchange::by_manager(private_data, side);
-            return exchange.map_err(exchange_error);
+            return Exchange::by_manager(options.data(), side).map_err(exchange_error);
         }
         let _ = side;
-        Exchange::new(&prepared.endpoint(), private_data).map_err(exchange_error)
+        Exchange::new(&prepared.endpoint(), options.data()).map_err(exchange_error)
     }
-}
 
-/// Runs an exchange over a stream, with the handshake in its middle. Returns the handshake's
-/// outcome and the peer's private data.
-pub(super) async fn meet<C, H: Future<Output = Result<C>>>(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    mut exchange: Exchange,
-    handshake: impl FnOnce(QueuePairEndpoint) -> H,
-) -> Result<(C, Vec<u8>)> {
-    run(&mut stream, &mut exchange)
-        .await
-        .map_err(exchange_error)?;
-    let peer = exchange.peer().map(|peer| peer.endpoint);
-    let peer = peer.ok_or_else(|| exchange_error(ExchangeError::Over))?;
-    let connected = handshake(peer).await;
-    agreed(stream, exchange, connected).await
-}
-
-/// The end of an exchange, after the handshake.
-pub(super) async fn agreed<C>(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    mut exchange: Exchange,
-    connected: Result<C>,
-) -> Result<(C, Vec<u8>)> {
-    match &connected {
-        Ok(_) => exchange.ready(),
-        Err(error) => exchange.refuse(error),
-    }
-    let agreed = run(&mut stream, &mut exchange).await;
-    // The handshake's own error is more specific than that of the exchange.
-    let connected = connected?;
-    agreed.map_err(exchange_error)?;
-    Ok((connected, exchange.into_private_data()))
-}
-
-pub(super) async fn run(
-    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    exchange: &mut Exchange,
-) -> Result<(), ExchangeError> {
-    while let Some(io) = exchange.io()? {
-        let moved = match io {
-            Io::Write(bytes) => {
-                let written = poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, bytes)).await;
-                // The peer's answer is read next, so a buffering stream has to be flushed.
-                let flushed = poll_fn(|cx| Pin::new(&mut *stream).poll_flush(cx)).await;
-                written.and_then(|count| flushed.map(|()| count))
+    /// Connects to the peer whose first frame has arrived.
+    async fn connect_met(
+        &self,
+        socket: &Socket,
+        exchange: &mut Exchange,
+        options: &Connect,
+        prepared: Prepared,
+        progress: &Progress,
+    ) -> Result<AsyncChannel> {
+        let watches = options.watches_peer();
+        let descriptor = watches.then(|| socket.stream.try_clone()).transpose();
+        let descriptor = descriptor.map_err(|error| tcp("watch the connection to", error))?;
+        let descriptor = descriptor.map(OwnedFd::from);
+        #[cfg(feature = "rdmacm")]
+        if exchange.meeting().is_some() {
+            let met = self
+                .meet_by_manager(socket, exchange, prepared, &progress.deadline)
+                .await;
+            let channel = met?;
+            if let Some(descriptor) = descriptor {
+                channel.watch_peer(descriptor)?;
             }
-            Io::Read(buffer) => poll_fn(|cx| Pin::new(&mut *stream).poll_read(cx, buffer)).await,
-        };
-        exchange.moved(moved);
+            return Ok(channel);
+        }
+        let _ = progress;
+        let remote = exchange.peer().map(|peer| peer.endpoint);
+        let remote = remote.ok_or_else(|| exchange_error(ExchangeError::Over))?;
+        self.handshake_watched(prepared, remote, descriptor).await
     }
-    Ok(())
 }

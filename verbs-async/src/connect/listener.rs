@@ -3,26 +3,47 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
+#[cfg(feature = "rdmacm")]
+use std::net::Ipv6Addr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
-use super::awaited::Awaited;
-use super::failure::tcp;
-use super::time::{Deadline, Start};
+use verbs_channel::connect::{HostAddress, PeerAddr};
+use verbs_channel::exchange::Side;
+#[cfg(feature = "rdmacm")]
+use verbs_channel::verbs_core::rdmacm;
+use verbs_channel::{Connect, ConnectedMember, Met, PreparedChannel};
+
+use super::clients::Clients;
+#[cfg(feature = "rdmacm")]
+use super::cm_requests::Requests;
+use super::deadline::{Deadline, Timer, late_by, no_timer};
+use super::errors::{tcp, with_peer};
+use super::exchange::Progress;
 use crate::channel::AsyncChannel;
+use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
+use crate::events::CqEvents;
 use crate::group::AsyncGroup;
+use crate::notifier::CqNotifier;
 use crate::task::sync::Mutex;
+use crate::threads;
+use crate::threads::drop_on_thread::Elsewhere;
 
-/// Accepts peers over TCP or by `rdma_cm`, and connects a channel of a group to each.
+/// Accepts peers over TCP, by `rdma_cm` or over datagrams, and connects a channel of a group to each.
 ///
-/// Created by [`AsyncGroup::listen_tokio`], [`AsyncGroup::listen_async_io`] and, with the feature `rdmacm`,
-/// `AsyncGroup::listen_cm`. Many exchanges and handshakes run concurrently, each with its own timeout. So a slow or
-/// silent peer delays no other, until [`max_handshakes`](Self::max_handshakes) are in progress. Further peers wait in
-/// the backlog of the underlying listener.
+/// Created by [`AsyncGroup::listen`]. Many exchanges and handshakes run concurrently, each with the timeout of the
+/// [options](Connect), from its connection or request until it has a channel. So a slow or silent peer delays no
+/// other, until [`max_handshakes`](Self::max_handshakes) are in progress. If another peer comes then, one that has
+/// shown nothing for two seconds loses its place: the oldest of the address with the most. Over datagrams,
+/// one that does not confirm within one or two seconds does, clients of the port (GID or LID) with the fewest are
+/// next, and no port takes places that another needs. Further peers wait in the backlog of the underlying listener,
+/// or resend their datagrams until their own deadline. Datagrams with a forged source cost no memory: see
+/// [`datagram_exchange`](verbs_channel::datagram_exchange).
 ///
 /// This makes progress only while a task waits in [`accept`](Self::accept). So spawn a task for
 /// each channel, and call `accept` again.
@@ -35,23 +56,71 @@ use crate::task::sync::Mutex;
 /// use std::time::Duration;
 /// use verbs_async::ErrorChain;
 ///
-/// let listener = tokio::net::TcpListener::bind("0.0.0.0:7471").await?;
-/// let mut listener = group.listen_tokio(listener).handshake_timeout(Duration::from_secs(2));
+/// let mut listener = group.listen("0.0.0.0:7471", Duration::from_secs(2)).await?;
 /// loop {
 ///     let arrival = listener.accept().await?;
 ///     match arrival.outcome {
-///         Ok((channel, private_data)) => {
-///             tokio::spawn(async move { drop((channel, private_data)) });
-///         }
+///         Ok(met) => drop(tokio::spawn(async move { drop(met.channel) })),
 ///         Err(error) => eprintln!("{}: {}", arrival.peer, ErrorChain::new(&error)),
 ///     }
 /// }
 /// # }
 /// ```
 pub struct Listener {
-    timeout: Duration,
+    local_addr: Option<SocketAddr>,
     max_handshakes: usize,
-    state: Mutex<ListenerState>,
+    // Only `poll_accept` uses it, by `&mut`. The lock is there to make it `Sync`.
+    state: Mutex<State>,
+}
+
+/// Where a [`Listener`] listens.
+///
+/// A name, an address, or a [`TcpListener`] of the user's own, which is set to non-blocking mode; a
+/// [`Listener`](rdmacm::Listener) of `rdma_cm`; or a datagram endpoint, whose
+/// [`endpoint`](AsyncDatagrams::endpoint) clients need by any means, and which is for nothing else then.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Bind {
+    /// Over TCP, at this address.
+    Address(HostAddress),
+    /// Over TCP.
+    Tcp(TcpListener),
+    /// By `rdma_cm`. Needs the feature `rdmacm`.
+    #[cfg(feature = "rdmacm")]
+    Cm(rdmacm::Listener),
+    /// Over datagrams, without TCP. The channels do not watch their peers.
+    Datagrams(AsyncDatagrams),
+}
+
+impl From<&str> for Bind {
+    fn from(name: &str) -> Self {
+        Self::Address(name.into())
+    }
+}
+
+impl From<SocketAddr> for Bind {
+    fn from(address: SocketAddr) -> Self {
+        Self::Address(address.into())
+    }
+}
+
+impl From<TcpListener> for Bind {
+    fn from(listener: TcpListener) -> Self {
+        Self::Tcp(listener)
+    }
+}
+
+#[cfg(feature = "rdmacm")]
+impl From<rdmacm::Listener> for Bind {
+    fn from(listener: rdmacm::Listener) -> Self {
+        Self::Cm(listener)
+    }
+}
+
+impl From<AsyncDatagrams> for Bind {
+    fn from(datagrams: AsyncDatagrams) -> Self {
+        Self::Datagrams(datagrams)
+    }
 }
 
 /// A peer that connected to a [`Listener`], and the outcome.
@@ -59,101 +128,168 @@ pub struct Listener {
 #[non_exhaustive]
 pub struct Arrival {
     /// The peer's address.
-    pub peer: SocketAddr,
+    pub peer: PeerAddr,
     /// The channel and the peer's private data, or the error. The error concerns this peer only.
-    pub outcome: Result<(AsyncChannel, Vec<u8>)>,
+    pub outcome: Result<Met<AsyncChannel>>,
 }
 
-/// Runs the exchange with a peer.
-pub(super) type Meet = Box<dyn FnOnce(AsyncGroup, Arc<[u8]>, Awaited) -> Meeting + Send>;
+/// Prepares the channel for a peer, or says why the peer is refused.
+pub(super) type Prepare =
+    Arc<dyn Fn(&AsyncGroup, PeerAddr) -> Result<PreparedChannel<ConnectedMember>> + Send + Sync>;
 
-/// An accepted connection: the function that runs its exchange, and the peer's address.
-pub(super) type Connection = (Meet, SocketAddr);
+/// How channels are made and connected.
+#[derive(Clone)]
+pub(super) struct Terms {
+    pub(super) group: AsyncGroup,
+    pub(super) options: Connect,
+    prepare: Option<Prepare>,
+}
 
-/// The future of the next connection.
-pub(super) type Accepting = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send>>;
-
-/// The exchange with one peer.
-pub(super) type Meeting = Pin<Box<dyn Future<Output = Result<(AsyncChannel, Vec<u8>)>> + Send>>;
-
-// Only `poll_accept` uses it, by `&mut`. The lock is there to make it `Sync`.
-struct ListenerState {
-    group: AsyncGroup,
+struct State {
+    terms: Terms,
     // Polled only while the group has not failed.
     failed: Pin<Box<dyn Future<Output = Error> + Send>>,
-    private_data: Arc<[u8]>,
-    accept: Box<dyn Fn() -> Accepting + Send>,
-    start: Start,
-    // The step that a late peer has not taken.
-    late: &'static str,
-    // A listener of `rdma_cm` only: closes it, and waits until its port is free.
+    source: Source,
+    handshakes: Vec<Handshake>,
+    // Has come while there was no place.
+    waiting: Option<(Caller, SocketAddr)>,
+    timer: Option<Timer>,
+}
+
+enum Source {
+    Tcp(TcpListener, Box<dyn CqNotifier>),
     #[cfg(feature = "rdmacm")]
-    close: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    accepting: Option<Accepting>,
-    handshakes: Vec<Pin<Box<dyn Future<Output = Arrival> + Send>>>,
+    Cm(Requests<rdmacm::Listener>),
+    Datagrams(Box<Clients>),
+}
+
+/// A peer that asks for a channel.
+enum Caller {
+    Tcp(TcpStream),
+    #[cfg(feature = "rdmacm")]
+    Cm(Box<Elsewhere<rdmacm::ConnectRequest>>),
+}
+
+struct Handshake {
+    peer: SocketAddr,
+    begun: Instant,
+    progress: Arc<Progress>,
+    met: Pin<Box<dyn Future<Output = Result<Met<AsyncChannel>>> + Send>>,
+}
+
+impl Terms {
+    /// A channel for this peer.
+    pub(super) async fn prepare(
+        &self,
+        peer: PeerAddr,
+    ) -> Result<Elsewhere<PreparedChannel<ConnectedMember>>> {
+        let Some(prepare) = self.prepare.clone() else {
+            return self.group.prepare_elsewhere().await;
+        };
+        let group = self.group.clone();
+        let prepared = threads::run(move || prepare(&group, peer)).await;
+        Ok(Elsewhere::new(prepared.map_err(Error::Thread)??))
+    }
 }
 
 impl Listener {
-    pub(super) fn new(
-        group: AsyncGroup,
-        start: Start,
-        accept: impl Fn() -> Accepting + Send + 'static,
-    ) -> Self {
-        let state = ListenerState {
-            failed: Box::pin(Arc::clone(group.shared()).failed()),
-            group,
-            private_data: Arc::default(),
-            accept: Box::new(accept),
-            start,
-            late: "write",
+    pub(super) async fn new(group: &AsyncGroup, on: Bind, options: Connect) -> Result<Self> {
+        let events = &group.shared().events;
+        let (source, local_addr) = match on {
+            Bind::Address(address) => {
+                let bound = match address.known() {
+                    Some(addresses) => TcpListener::bind(&addresses[..]),
+                    None => {
+                        let looked_up = threads::look_up(move || {
+                            let addresses = address.resolve()?;
+                            Ok::<_, verbs_channel::Error>(TcpListener::bind(&addresses[..]))
+                        });
+                        looked_up.await.map_err(Error::Thread)??
+                    }
+                };
+                Source::tcp(bound?, events)?
+            }
+            Bind::Tcp(listener) => Source::tcp(listener, events)?,
             #[cfg(feature = "rdmacm")]
-            close: None,
-            accepting: None,
-            handshakes: Vec::new(),
+            Bind::Cm(listener) => {
+                let requests = Requests::new(listener, events)?;
+                let local_addr = requests.local_addr();
+                (Source::Cm(requests), local_addr)
+            }
+            Bind::Datagrams(datagrams) => {
+                let clients = Clients::new(datagrams, &options, events).await?;
+                (Source::Datagrams(Box::new(clients)), None)
+            }
         };
-        Self {
-            timeout: TIMEOUT,
+        let state = State {
+            failed: Box::pin(Arc::clone(group.shared()).failed()),
+            terms: Terms {
+                group: group.clone(),
+                options,
+                prepare: None,
+            },
+            source,
+            handshakes: Vec::new(),
+            waiting: None,
+            timer: None,
+        };
+        Ok(Self {
+            local_addr,
             max_handshakes: MAX_HANDSHAKES,
             state: Mutex::new(state),
-        }
+        })
     }
 
-    /// A listener whose peers are connected by `rdma_cm` as soon as they are known.
-    #[cfg(feature = "rdmacm")]
-    pub(super) fn of_manager(
-        group: AsyncGroup,
-        start: Start,
-        accept: impl Fn() -> Accepting + Send + 'static,
-        close: impl Future<Output = ()> + Send + 'static,
-    ) -> Self {
-        let mut this = Self::new(group, start, accept);
-        let state = this.state.get_mut();
-        state.late = "confirm";
-        state.close = Some(Box::pin(close));
-        this
-    }
-
-    /// Sets the private data that each peer is sent. The default is none.
+    /// The address that it listens at; `None` over datagrams.
     #[must_use]
-    pub fn private_data(mut self, private_data: &[u8]) -> Self {
-        self.state.get_mut().private_data = private_data.into();
-        self
+    pub const fn local_addr(&self) -> Option<SocketAddr> {
+        self.local_addr
     }
 
-    /// Sets the timeout of each peer: from its connection or request until it has a channel. The
-    /// default is 10 seconds.
-    #[must_use]
-    pub const fn handshake_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// Sets how many handshakes can be in progress. The default is 256 and the minimum 1.
+    /// Sets how many handshakes can be in progress. The default and the maximum are 256, and the minimum is 1.
     ///
     /// Each handshake takes a queue pair.
     #[must_use]
     pub fn max_handshakes(mut self, peers: usize) -> Self {
-        self.max_handshakes = peers.max(1);
+        self.max_handshakes = peers.clamp(1, MAX_HANDSHAKES);
+        self
+    }
+
+    /// Sets the function that prepares the channel for each peer, on a helper thread: usually with
+    /// [receives](PreparedChannel::start_receive), which are posted before the peer can send. If it returns an error,
+    /// the peer is refused, and sent the error's text.
+    ///
+    /// ```no_run
+    /// # async fn example(
+    /// #     group: verbs_async::AsyncGroup,
+    /// #     pool: verbs_async::verbs_channel::BufferPool,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let listener = group.listen("0.0.0.0:7471", Duration::from_secs(5)).await?;
+    /// let mut listener = listener.prepare_with(move |group, _peer| {
+    ///     let mut prepared = group.prepare()?;
+    ///     for block in std::iter::from_fn(|| pool.take()).take(8) {
+    ///         prepared.start_receive(block).map_err(|rejected| rejected.into_error())?;
+    ///     }
+    ///     Ok(prepared)
+    /// });
+    /// let channel = listener.accept().await?.outcome?.channel;
+    /// for receive in channel.prepared_receives() {
+    ///     let (received, block) = receive.await;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn prepare_with(
+        mut self,
+        prepare: impl Fn(&AsyncGroup, PeerAddr) -> Result<PreparedChannel<ConnectedMember>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.state.get_mut().terms.prepare = Some(Arc::new(prepare));
         self
     }
 
@@ -161,16 +297,14 @@ impl Listener {
     ///
     /// Dropping the listener does the same, but with `rdma_cm` on a helper thread, without waiting for it.
     pub async fn close(self) {
+        let state = self.state.into_inner();
         #[cfg(feature = "rdmacm")]
-        {
-            let mut state = self.state.into_inner();
-            let close = state.close.take();
-            // It has what `close` closes.
-            drop(state);
-            if let Some(close) = close {
-                close.await;
-            }
+        if let Source::Cm(requests) = state.source {
+            drop((state.handshakes, state.waiting));
+            requests.close().await;
+            return;
         }
+        drop(state);
     }
 
     /// Waits for the next peer whose handshake has completed or failed.
@@ -179,8 +313,8 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// This side cannot accept, for example because no descriptors are left (`EMFILE`). The call
-    /// can be repeated. The error of a single peer is in its [`Arrival`]. After [`Error::Channel`] with
+    /// This side cannot accept, for example because no descriptors are left (`EMFILE`), or the datagram endpoint is
+    /// down. The call can be repeated. The error of a single peer is in its [`Arrival`]. After [`Error::Channel`] with
     /// [`GroupFailed`](verbs_channel::Error::GroupFailed) no peer can be accepted any more: the device, the completion
     /// queue or the notifier of the group has failed.
     pub async fn accept(&mut self) -> Result<Arrival> {
@@ -193,55 +327,197 @@ impl Listener {
     ///
     /// As [`accept`](Self::accept).
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Arrival>> {
-        let (timeout, max_handshakes) = (self.timeout, self.max_handshakes);
+        let max_handshakes = self.max_handshakes;
         let state = self.state.get_mut();
-        let failed = state.group.poll_failed(state.failed.as_mut(), cx);
+        let failed = state.terms.group.poll_failed(state.failed.as_mut(), cx);
         if let Poll::Ready(error) = failed {
             return Poll::Ready(Err(error));
+        }
+        if let Source::Datagrams(clients) = &mut state.source {
+            return clients.poll_accept(&state.terms, max_handshakes, cx);
         }
         if let Some(arrival) = state.poll_handshakes(cx, 0) {
             return Poll::Ready(Ok(arrival));
         }
-        while state.handshakes.len() < max_handshakes {
-            let accepting = state.accepting.get_or_insert_with(|| (state.accept)());
-            let Poll::Ready(accepted) = accepting.as_mut().poll(cx) else {
-                return Poll::Pending;
-            };
-            state.accepting = None;
-            match accepted {
-                Ok(connection) => state.meet(connection, timeout),
-                Err(error) if is_of_one_connection(&error) => continue,
-                Err(error) => return Poll::Ready(Err(tcp("accept", error))),
+        loop {
+            let timeout = state.terms.options.timeout();
+            if let Some(at) = state.first(timeout, |_| true) {
+                return Poll::Ready(Ok(state.late(at, timeout)));
             }
-            if let Some(arrival) = state.poll_handshakes(cx, state.handshakes.len() - 1) {
-                return Poll::Ready(Ok(arrival));
+            if state.waiting.is_none()
+                && let Poll::Ready(come) = state.source.poll_caller(cx)
+            {
+                match come {
+                    Ok(caller) => state.waiting = Some(caller),
+                    Err(error) if is_of_one_connection(&error) => continue,
+                    Err(error) => return Poll::Ready(Err(tcp("accept", error))),
+                }
             }
+            if state.handshakes.len() < max_handshakes {
+                if let Some((caller, peer)) = state.waiting.take() {
+                    state.begin(caller, peer);
+                    if let Some(arrival) = state.poll_handshakes(cx, state.handshakes.len() - 1) {
+                        return Poll::Ready(Ok(arrival));
+                    }
+                    continue;
+                }
+            } else if state.waiting.is_some()
+                && let Some(at) = state.silent()
+            {
+                return Poll::Ready(Ok(state.late(at, SILENCE)));
+            }
+            ready!(state.poll_timer(cx))?;
         }
-        Poll::Pending
     }
 }
 
-impl ListenerState {
-    fn meet(&mut self, (meet, peer): Connection, timeout: Duration) {
-        let deadline = Deadline::after(timeout, &self.start);
-        let awaited = Awaited::new(peer, self.late);
-        let private_data = Arc::clone(&self.private_data);
-        let met = meet(self.group.clone(), private_data, awaited.clone());
-        self.handshakes.push(Box::pin(async move {
-            let outcome = deadline.bound(&awaited, met).await;
-            Arrival { peer, outcome }
-        }));
+impl Source {
+    fn tcp(listener: TcpListener, events: &CqEvents) -> Result<(Self, Option<SocketAddr>)> {
+        listener.set_nonblocking(true)?;
+        let notifier = events.another_notifier(listener.try_clone()?.into())?;
+        let local_addr = listener.local_addr().ok();
+        Ok((Self::Tcp(listener, notifier), local_addr))
+    }
+
+    fn poll_caller(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Caller, SocketAddr)>> {
+        match self {
+            Self::Tcp(listener, notifier) => loop {
+                match listener.accept() {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        ready!(notifier.poll_readable(cx))?;
+                    }
+                    accepted => {
+                        return Poll::Ready(
+                            accepted.map(|(stream, peer)| (Caller::Tcp(stream), peer)),
+                        );
+                    }
+                }
+            },
+            #[cfg(feature = "rdmacm")]
+            Self::Cm(requests) => requests.poll_request(cx).map(|request| {
+                let request = request.map_err(io::Error::from)?;
+                let unknown = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+                let peer = request.peer_addr().unwrap_or(unknown);
+                Ok((Caller::Cm(Box::new(Elsewhere::new(request))), peer))
+            }),
+            Self::Datagrams(_) => Poll::Pending,
+        }
+    }
+}
+
+impl State {
+    fn begin(&mut self, caller: Caller, peer: SocketAddr) {
+        let terms = self.terms.clone();
+        let (timeout, events) = (terms.options.timeout(), &terms.group.shared().events);
+        let progress = Arc::new(Progress::new(Deadline::of_listener(timeout, events)));
+        let shared = Arc::clone(&progress);
+        let met = async move {
+            let prepared = terms.prepare(peer.into());
+            let (group, options) = (&terms.group, &terms.options);
+            match caller {
+                Caller::Tcp(stream) => {
+                    let end = (stream, Side::Accepts);
+                    group.exchange_over(end, options, prepared, &shared).await
+                }
+                #[cfg(feature = "rdmacm")]
+                Caller::Cm(request) => {
+                    let deadline = &shared.deadline;
+                    group.accept_cm(*request, options, prepared, deadline).await
+                }
+            }
+        };
+        self.handshakes.push(Handshake {
+            peer,
+            begun: Instant::now(),
+            progress,
+            met: Box::pin(met),
+        });
     }
 
     /// The first handshake, from this index on, that has completed.
     fn poll_handshakes(&mut self, cx: &mut Context<'_>, from: usize) -> Option<Arrival> {
         for at in from..self.handshakes.len() {
-            if let Poll::Ready(arrival) = self.handshakes[at].as_mut().poll(cx) {
-                drop(self.handshakes.swap_remove(at));
-                return Some(arrival);
+            if let Poll::Ready(outcome) = self.handshakes[at].met.as_mut().poll(cx) {
+                let Handshake { peer, .. } = self.handshakes.swap_remove(at);
+                let outcome = outcome.map_err(|error| with_peer(error, Some(peer)));
+                let peer = peer.into();
+                return Some(Arrival { peer, outcome });
             }
         }
         None
+    }
+
+    /// The oldest of these handshakes, if it has taken this time.
+    fn first(&self, time: Duration, is_one: impl Fn(&Handshake) -> bool) -> Option<usize> {
+        let begun = |at: &usize| self.handshakes[*at].begun;
+        let all = (0..self.handshakes.len()).filter(|at| is_one(&self.handshakes[*at]));
+        all.min_by_key(begun)
+            .filter(|at| begun(at).elapsed() >= time)
+    }
+
+    /// The handshake that loses its place to another peer: the oldest of the address with the most that have
+    /// shown nothing for too long.
+    fn silent(&self) -> Option<usize> {
+        let from = |peer: SocketAddr| {
+            let same = |other: &&Handshake| other.is_silent() && other.peer.ip() == peer.ip();
+            self.handshakes.iter().filter(same).count()
+        };
+        let silent = self.handshakes.iter().filter(|one| one.is_silent());
+        let most = silent.max_by_key(|one| from(one.peer))?.peer.ip();
+        self.first(SILENCE, |one| one.is_silent() && one.peer.ip() == most)
+    }
+
+    /// Ends a handshake that has taken this time.
+    fn late(&mut self, at: usize, after: Duration) -> Arrival {
+        let Handshake { peer, progress, .. } = self.handshakes.swap_remove(at);
+        let has_shown = progress.has_shown.load(Ordering::Relaxed);
+        let needs_rdma_cm = self.terms.group.pd().context().device().needs_rdma_cm();
+        let what = match &self.source {
+            Source::Tcp(..) if has_shown && needs_rdma_cm => "connect",
+            Source::Tcp(..) => "write",
+            _ => "confirm",
+        };
+        Arrival {
+            peer: peer.into(),
+            outcome: Err(with_peer(late_by(after, what), Some(peer))),
+        }
+    }
+
+    /// Waits until the first handshake is late, or silent for too long.
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let timeout = self.terms.options.timeout();
+        let due = self.handshakes.iter().filter_map(|one| {
+            let may_go = self.waiting.is_some() && one.is_silent();
+            let time = if may_go {
+                SILENCE.min(timeout)
+            } else {
+                timeout
+            };
+            one.begun.checked_add(time)
+        });
+        let Some(due) = due.min() else {
+            self.timer = None;
+            return Poll::Pending;
+        };
+        // A timer that is a little early is started anew.
+        let is_set = |timer: &Timer| timer.at().is_some_and(|at| at <= due);
+        if !self.timer.as_ref().is_some_and(is_set) {
+            let time = due.saturating_duration_since(Instant::now());
+            let events = &self.terms.group.shared().events;
+            self.timer = Some(Timer::new(time.max(SHORTEST), events).map_err(no_timer)?);
+        }
+        let Some(timer) = &mut self.timer else {
+            return Poll::Pending;
+        };
+        ready!(timer.poll(cx)).map_err(no_timer)?;
+        self.timer = None;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Handshake {
+    fn is_silent(&self) -> bool {
+        !self.progress.has_shown.load(Ordering::Relaxed)
     }
 }
 
@@ -255,16 +531,19 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
-/// The default timeout of a handshake.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// The most handshakes in progress.
+pub(super) const MAX_HANDSHAKES: usize = 256;
 
-/// The default number of handshakes in progress.
-const MAX_HANDSHAKES: usize = 256;
+/// After which time a peer that has shown nothing may lose its place.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// The shortest timer: so that a timer that is early does not spin.
+pub(super) const SHORTEST: Duration = Duration::from_millis(1);
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listener")
-            .field("timeout", &self.timeout)
+            .field("local_addr", &self.local_addr)
             .field("max_handshakes", &self.max_handshakes)
             .finish_non_exhaustive()
     }

@@ -66,13 +66,11 @@ use state::{Awaited, End, Shared, State};
 ///
 /// # Channels over datagrams
 ///
-/// [`AsyncGroup::connect_over_datagrams_tokio`] and [`AsyncGroup::listen_over_datagrams_tokio`] connect channels
-/// over such an endpoint, without TCP, and so do the functions for async-io. The endpoint cannot be used for
-/// anything else meanwhile. With the timers of another runtime, run the protocol yourself: it has no I/O and no
-/// clock. See [`datagram_exchange`](verbs_channel::datagram_exchange).
+/// [`AsyncGroup::connect`] with `Peer::Datagrams` and [`AsyncGroup::listen`] connect channels over such an endpoint,
+/// without TCP. The endpoint cannot be used for anything else meanwhile.
 ///
-/// [`AsyncGroup::connect_over_datagrams_tokio`]: crate::AsyncGroup#method.connect_over_datagrams_tokio
-/// [`AsyncGroup::listen_over_datagrams_tokio`]: crate::AsyncGroup#method.listen_over_datagrams_tokio
+/// [`AsyncGroup::connect`]: crate::AsyncGroup::connect
+/// [`AsyncGroup::listen`]: crate::AsyncGroup::listen
 #[derive(Clone)]
 pub struct AsyncDatagrams {
     shared: Arc<Shared>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fake_libibverbs::with;
 use fake_librdmacm::{Arrival, alive, arrive};
 use verbs_channel::Datagrams;
-use verbs_channel::exchange::rdmacm;
+use verbs_channel::exchange::CmDatagrams;
 use verbs_channel::verbs_core::rdmacm::MulticastGroup;
 use verbs_channel::verbs_core::verbs_sys::RDMA_CM_EVENT_MULTICAST_ERROR;
 use verbs_channel::verbs_core::{DatagramEndpoint, Device, QKey};
@@ -42,10 +42,11 @@ fn check(test: impl FnOnce(&AsyncDatagrams)) {
 /// A group that the port has joined: the same in each call.
 fn group(datagrams: &AsyncDatagrams) -> (DatagramEndpoint, MulticastGroup) {
     let [local, group] = [[192, 0, 2, 1], [239, 1, 2, 3]].map(IpAddr::from);
-    let joining = rdmacm::join(local, group, datagrams.endpoint().qkey());
+    let (pd, port_num) = (datagrams.pd().clone(), datagrams.port_num());
+    let ours = CmDatagrams::new(pd, port_num, datagrams.endpoint());
+    let joining = ours.join(local, group);
     let group = joining.unwrap().wait(Some(LONG)).unwrap();
-    let joined = rdmacm::joined(group, datagrams.pd(), datagrams.port_num());
-    let (group, endpoint, _handle) = joined.unwrap();
+    let (endpoint, _handle) = ours.joined(&group).unwrap();
     (endpoint, group)
 }
 

@@ -145,10 +145,6 @@ impl SharedEngine {
     }
 
     /// Waits until the group has failed: for what makes channels that join.
-    #[cfg_attr(
-        not(any(feature = "tokio", feature = "async-io", feature = "rdmacm")),
-        expect(dead_code, reason = "nothing listens")
-    )]
     pub(crate) async fn failed(self: Arc<Self>) -> Error {
         let reason = self.when_destroyed(None, || self.failure()).await;
         verbs_channel::Error::GroupFailed(reason).into()

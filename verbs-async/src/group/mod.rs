@@ -345,10 +345,6 @@ impl AsyncGroup {
     }
 
     /// Whether the group has failed, for a listener with this future of [`SharedEngine::failed`].
-    #[cfg_attr(
-        not(any(feature = "tokio", feature = "async-io", feature = "rdmacm")),
-        expect(dead_code, reason = "nothing listens")
-    )]
     pub(crate) fn poll_failed(
         &self,
         failed: Pin<&mut (dyn Future<Output = Error> + Send)>,

@@ -146,8 +146,9 @@ const DEPTH: u16 = 16;
 /// # async fn example(group: verbs_async::AsyncGroup) -> Result<(), Box<dyn std::error::Error>> {
 /// use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 ///
-/// let (channel, _) = group.connect_tokio("server:7471", b"").await?;
-/// let mut stream = channel.into_stream()?;
+/// let timeout = std::time::Duration::from_secs(5);
+/// let met = group.connect("server:7471", timeout).await?;
+/// let mut stream = met.channel.into_stream()?;
 /// stream.write_all(b"how are you?\n").await?;
 /// stream.shutdown().await?;
 /// let mut answers = BufReader::new(stream).lines();

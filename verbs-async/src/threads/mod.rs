@@ -45,7 +45,6 @@ use crate::task::wake;
 /// How many calls can block at the same time: the threads of each pool.
 const CALLING: usize = 64;
 const RELEASING: usize = 32;
-#[cfg(any(feature = "async-io", feature = "rdmacm"))]
 const LOOKUPS: usize = 8;
 
 /// How long a thread waits for another call before it ends.
@@ -60,7 +59,6 @@ pub(crate) fn run<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) 
 }
 
 /// The same for a call that looks up the name of a host: it delays other lookups only.
-#[cfg(any(feature = "async-io", feature = "rdmacm"))]
 pub(crate) fn look_up<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Call<T> {
     run_on(&NAMES, call)
 }
@@ -261,7 +259,6 @@ type Job = Box<dyn FnOnce() + Send>;
 
 static CALLS: Pool = Pool::new(CALLING, start).releasing_on(&RELEASES);
 static RELEASES: Pool = Pool::new(RELEASING, start);
-#[cfg(any(feature = "async-io", feature = "rdmacm"))]
 static NAMES: Pool = Pool::new(LOOKUPS, start).releasing_on(&RELEASES);
 
 fn start(pool: &'static Pool) -> io::Result<()> {

@@ -1,6 +1,9 @@
 //! Channels that are dropped by what the driver calls, and by handshakes that do not complete.
 
 use std::future::Future as _;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
@@ -9,7 +12,6 @@ use std::thread::{self, ThreadId};
 
 use fake_libibverbs::{assert_all_is_well, posted, share, with};
 use tokio::io::AsyncReadExt as _;
-use tokio::net::UnixStream;
 use verbs_async::AsyncChannel;
 
 use crate::bench::{Bench, announce, done};
@@ -93,13 +95,16 @@ fn exchange_that_does_not_complete_destroys_on_a_helper_thread() {
         for (is_prepared, is_cancelled) in
             [(false, false), (false, true), (true, false), (true, true)]
         {
-            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let ours = TcpStream::from(OwnedFd::from(ours));
+            theirs.set_nonblocking(true).unwrap();
+            let mut theirs = tokio::net::UnixStream::from_std(theirs).unwrap();
             let prepared = is_prepared.then(|| group.prepare().unwrap());
             let group = group.clone();
             let exchange = tokio::spawn(async move {
                 match prepared {
-                    Some(prepared) => group.exchange_prepared_tokio(prepared, ours, b"").await,
-                    None => group.exchange_tokio(ours, b"").await,
+                    Some(prepared) => group.exchange_prepared(prepared, ours, LONG).await,
+                    None => group.exchange(ours, LONG).await,
                 }
             });
             // It waits for its peer.
@@ -129,19 +134,11 @@ fn connecting_that_is_never_polled_destroys_on_a_helper_thread() {
         let endpoint = member.endpoint();
         drop(group.handshake(member, &endpoint));
         destroyers.assert_helper();
-        let stream = || UnixStream::pair().unwrap().0;
-        drop(group.exchange_prepared_tokio(prepared(), stream(), b""));
+        let stream = TcpStream::from(OwnedFd::from(UnixStream::pair().unwrap().0));
+        drop(group.exchange_prepared(prepared(), stream, LONG));
         destroyers.assert_helper();
-        let stream = std::os::unix::net::UnixStream::pair().unwrap().0;
-        let stream = async_io::Async::new(stream).unwrap();
-        drop(group.exchange_prepared(prepared(), stream, b""));
+        drop(group.connect_prepared(prepared(), "192.0.2.1:7471", LONG));
         destroyers.assert_helper();
-        #[cfg(feature = "rdmacm")]
-        {
-            let peer = ([192, 0, 2, 1], 7471).into();
-            drop(group.connect_cm_raw(prepared(), peer, LONG, b""));
-            destroyers.assert_helper();
-        }
     });
     wait_for_the_end();
     assert_all_is_well();
@@ -168,6 +165,7 @@ fn channel_that_finds_no_place_is_destroyed_on_a_helper_thread() {
 #[test]
 fn connecting_by_manager_that_is_dropped_destroys_on_a_helper_thread() {
     use fake_librdmacm::{Arrival, alive, arrive};
+    use verbs_async::verbs_channel::Peer;
     use verbs_core::verbs_sys::{RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED};
 
     let _shared = (share(), fake_librdmacm::share());
@@ -178,7 +176,7 @@ fn connecting_by_manager_that_is_dropped_destroys_on_a_helper_thread() {
         let destroyers = Destroyers::new();
         let connecting = {
             let group = group.clone();
-            tokio::spawn(async move { group.connect_cm("192.0.2.1:7471", LONG, b"").await })
+            tokio::spawn(async move { group.connect(Peer::cm("192.0.2.1:7471"), LONG).await })
         };
         let is_called =
             |function| fake_librdmacm::with(|manager| manager.calls.contains(&function));
@@ -213,12 +211,13 @@ fn connecting_by_manager_that_is_dropped_destroys_on_a_helper_thread() {
 #[test]
 fn connection_of_a_channel_that_goes_down_is_ended_on_a_helper_thread() {
     use fake_librdmacm::{Arrival, alive, arrive};
+    use std::time::Instant;
     use verbs_async::AsyncGroup;
-    use verbs_async::verbs_channel::Channel;
-    use verbs_async::verbs_channel::verbs_core::rdmacm::Connector;
+    use verbs_async::verbs_channel::connect::{CmExchange, CmStep};
     use verbs_async::verbs_channel::verbs_core::verbs_sys::{
         RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_ROUTE_RESOLVED,
     };
+    use verbs_async::verbs_channel::{Channel, Connect};
 
     let _shared = share();
     let manager = fake_librdmacm::share();
@@ -227,18 +226,28 @@ fn connection_of_a_channel_that_goes_down_is_ended_on_a_helper_thread() {
     fake_librdmacm::with(|manager| manager.context = pd.context().as_ptr());
     let group = AsyncGroup::new(Channel::builder(&pd), 1, &bench.events).unwrap();
 
-    let peer = ([192, 0, 2, 1], 7471).into();
-    let resolving = Connector::new().unwrap().resolve_addr(peer, LONG).unwrap();
-    arrive(0, Arrival::of(RDMA_CM_EVENT_ADDR_RESOLVED, 0));
-    let resolving = resolving.wait(Some(LONG)).unwrap().resolve_route(LONG);
-    arrive(0, Arrival::of(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
-    let route = resolving.unwrap().wait(Some(LONG)).unwrap();
-    let mut prepared = group.prepare().unwrap();
-    let asked = prepared.request_cm(route, b"").unwrap();
-    arrive(0, Arrival::of(RDMA_CM_EVENT_CONNECT_RESPONSE, 0));
-    let answer = asked.wait(Some(LONG)).unwrap();
-    let (mut member, establishing) = prepared.answered_cm(answer).unwrap();
-    member.watch_connection(establishing.establish().unwrap(), drop);
+    let addr = ([192, 0, 2, 1], 7471).into();
+    let options = Connect::within(LONG).raw_private_data(b"");
+    let prepared = group.prepare().unwrap();
+    let side = CmExchange::connect(prepared, vec![addr], &options, Instant::now());
+    let mut side = side.unwrap();
+    for event in [
+        RDMA_CM_EVENT_ADDR_RESOLVED,
+        RDMA_CM_EVENT_ROUTE_RESOLVED,
+        RDMA_CM_EVENT_CONNECT_RESPONSE,
+    ] {
+        let step = side.step().unwrap();
+        assert!(matches!(step, CmStep::Wait(_)), "{step:?}");
+        arrive(0, Arrival::of(event, 0));
+    }
+    let CmStep::Connected(mut member) = side.step().unwrap() else {
+        panic!("it is not connected");
+    };
+    side.ready();
+    let CmStep::Established(connection) = side.step().unwrap() else {
+        panic!("it is not established");
+    };
+    member.watch_connection(connection, drop);
 
     let channel = group.join(member).unwrap();
     channel.shut_down();

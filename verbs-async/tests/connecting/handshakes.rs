@@ -1,10 +1,9 @@
 //! Handshakes that block because their peers do not answer.
 
-use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread::{self, ThreadId};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::thread;
 use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, share};
@@ -12,15 +11,14 @@ use verbs_async::verbs_channel::{DownReason, OwnedRequest, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, Error, Result};
 
 use crate::gate::{Gate, LONG, block_on, events, group, wait_for_the_end};
+use crate::names;
 
 /// Connects two channels of a group to each other, each by an exchange.
 async fn pair(group: AsyncGroup) -> Result<[AsyncChannel; 2]> {
-    let (left, right) = tokio::net::UnixStream::pair().unwrap();
-    let (left, right) = tokio::join!(
-        group.exchange_tokio(left, b""),
-        group.exchange_tokio(right, b"")
-    );
-    Ok([left?.0, right?.0])
+    let (left, right) = UnixStream::pair().unwrap();
+    let [left, right] = [left, right].map(|end| TcpStream::from(OwnedFd::from(end)));
+    let (left, right) = tokio::join!(group.exchange(left, LONG), group.exchange(right, LONG));
+    Ok([left?.channel, right?.channel])
 }
 
 #[test]
@@ -105,60 +103,21 @@ fn queue_pairs_are_prepared_on_helper_threads() {
     assert_all_is_well();
 }
 
-/// A name that no host has; reports the thread that asks for its addresses.
-#[derive(Debug)]
-struct Name(Sender<ThreadId>);
-
-impl ToSocketAddrs for Name {
-    type Iter = std::iter::Empty<SocketAddr>;
-
-    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
-        self.0.send(thread::current().id()).unwrap();
-        Ok(std::iter::empty())
-    }
-}
-
 #[test]
 fn names_are_resolved_on_helper_threads() {
     let _shared = share();
     block_on(async {
         let group = group(&events(), 1);
-        let (asks, asked_by) = mpsc::channel();
-        let connected = group.connect_async_io(Name(asks.clone()), b"").await;
-        connected.unwrap_err();
         let timeout = Duration::from_secs(1);
-        let connected = group.connect_async_io_within(Name(asks), timeout, b"");
-        connected.await.unwrap_err();
-        let asked_by: Vec<_> = asked_by.into_iter().collect();
+        let connected = group.connect(names::NONE, timeout).await;
+        connected.unwrap_err();
+        group.listen(names::NONE, timeout).await.unwrap_err();
+        let asked_by = names::asked_by();
         assert_eq!(asked_by.len(), 2);
         assert!(!asked_by.contains(&thread::current().id()));
     });
     wait_for_the_end();
     assert_all_is_well();
-}
-
-/// A name whose server does not answer until it is released.
-#[derive(Clone, Debug, Default)]
-struct Unanswered(Arc<(Mutex<bool>, Condvar)>);
-
-impl Unanswered {
-    fn release(&self) {
-        let (is_released, changed) = &*self.0;
-        *is_released.lock().unwrap() = true;
-        changed.notify_all();
-    }
-}
-
-impl ToSocketAddrs for Unanswered {
-    type Iter = std::iter::Empty<SocketAddr>;
-
-    fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
-        let (is_released, changed) = &*self.0;
-        let released = is_released.lock().unwrap();
-        let is_held = |is_released: &mut bool| !*is_released;
-        drop(changed.wait_while(released, is_held).unwrap());
-        Ok(std::iter::empty())
-    }
 }
 
 /// Ends a channel with a receive in flight, and a transfer at its timeout.
@@ -179,14 +138,11 @@ fn names_without_an_answer_hold_up_neither_handshakes_nor_destroys() {
     block_on(async {
         let group = group(&events(), 4);
         let (left, _right) = group.loopback().unwrap();
-        let name = Unanswered::default();
+        let held = names::hold();
         let attempts: Vec<_> = (0..100)
             .map(|_| {
-                let (group, name) = (group.clone(), name.clone());
-                let timeout = Duration::from_millis(50);
-                let attempt =
-                    async move { group.connect_async_io_within(name, timeout, b"").await };
-                tokio::spawn(attempt)
+                let (group, timeout) = (group.clone(), Duration::from_millis(50));
+                tokio::spawn(async move { group.connect(names::NONE, timeout).await })
             })
             .collect();
         for attempt in attempts {
@@ -195,7 +151,7 @@ fn names_without_an_answer_hold_up_neither_handshakes_nor_destroys() {
         ends_in_time(&left).await;
         let pair = tokio::time::timeout(LONG / 4, pair(group.clone())).await;
         drop(pair.expect("the handshake hangs").unwrap());
-        name.release();
+        drop(held);
     });
     wait_for_the_end();
     assert_all_is_well();

@@ -8,44 +8,44 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use async_io::Async;
 use fake_libibverbs::{assert_all_is_well, share};
 use verbs_async::verbs_channel::exchange::ExchangeError;
 use verbs_async::verbs_channel::verbs_core::EventType;
-use verbs_async::verbs_channel::{self, DownReason};
-use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Error, ErrorChain, Listener, Result};
+use verbs_async::verbs_channel::{self, Connect, DownReason, Met};
+use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Error, Result};
 
 use crate::accept;
 use crate::gate::{Gate, LONG, block_on, events, group, wait_for_the_end};
 
+/// Where a group's events come from.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Tokio,
     AsyncIo,
+    Thread,
 }
 
-const WAYS: [Way; 2] = [Way::Tokio, Way::AsyncIo];
-
 impl Way {
-    fn listen(self, group: &AsyncGroup, listener: TcpListener) -> Listener {
-        listener.set_nonblocking(true).unwrap();
-        match self {
-            Self::Tokio => group.listen_tokio(tokio::net::TcpListener::from_std(listener).unwrap()),
-            Self::AsyncIo => group.listen_async_io(Async::new_nonblocking(listener).unwrap()),
-        }
+    fn group(self, max_channels: u32) -> AsyncGroup {
+        let of_thread = events();
+        let context = of_thread.channel().context();
+        let events = match self {
+            Self::Tokio => CqEvents::create_tokio(context).unwrap(),
+            Self::AsyncIo => CqEvents::create_async_io(context).unwrap(),
+            Self::Thread => of_thread,
+        };
+        group(&events, max_channels)
     }
+}
 
-    async fn connect(
-        self,
-        group: AsyncGroup,
-        peer: String,
-        timeout: Duration,
-    ) -> Result<(AsyncChannel, Vec<u8>)> {
-        match self {
-            Self::Tokio => group.connect_tokio_within(peer, timeout, b"guest").await,
-            Self::AsyncIo => group.connect_async_io_within(peer, timeout, b"guest").await,
-        }
-    }
+/// A client that connects with private data.
+async fn connect(
+    group: AsyncGroup,
+    peer: SocketAddr,
+    timeout: Duration,
+) -> Result<Met<AsyncChannel>> {
+    let options = Connect::within(timeout).private_data(b"guest");
+    group.connect(peer, options).await
 }
 
 fn bind() -> (TcpListener, SocketAddr) {
@@ -54,10 +54,10 @@ fn bind() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Runs this on the sockets of both runtimes, and checks that no object is left.
-fn on_both<F: Future<Output = ()>>(test: impl Fn(Way) -> F) {
+/// Runs this with the events of each runtime, and checks that no object is left.
+fn on_all<F: Future<Output = ()>>(test: impl Fn(Way) -> F) {
     let _shared = share();
-    for way in WAYS {
+    for way in [Way::Tokio, Way::AsyncIo, Way::Thread] {
         block_on(test(way));
     }
     wait_for_the_end();
@@ -73,17 +73,15 @@ fn failure(error: &Error) -> &ExchangeError {
 
 #[test]
 fn silent_peers_and_blocked_handshakes_delay_no_other_peer() {
-    on_both(|way| async move {
-        let group = group(&events(), 16);
+    on_all(|way| async move {
+        let group = way.group(16);
         let (listener, address) = bind();
-        let mut listener = way
-            .listen(&group, listener)
-            .handshake_timeout(LONG)
-            .private_data(b"host");
+        let options = Connect::within(LONG).private_data(b"host");
+        let mut listener = group.listen(listener, options).await.unwrap();
         let silent = [(); 5].map(|()| TcpStream::connect(address).unwrap());
         // Both ends of two peers.
         let gate = Gate::handshakes(4);
-        let connect = || tokio::spawn(way.connect(group.clone(), address.to_string(), LONG));
+        let connect = || tokio::spawn(connect(group.clone(), address, LONG));
         let blocked = [connect(), connect()];
         let mut accepted = Vec::new();
         {
@@ -99,15 +97,23 @@ fn silent_peers_and_blocked_handshakes_delay_no_other_peer() {
         }
         let good = connect();
         let arrival = listener.accept().await.unwrap();
-        let (channel, data) = arrival.outcome.unwrap();
-        assert_eq!((&data[..], channel.is_down()), (&b"guest"[..], false));
-        accepted.push(channel);
-        assert_eq!(good.await.unwrap().unwrap().1, b"host");
+        let met = arrival.outcome.unwrap();
+        assert_eq!(met.private_data, b"guest");
+        assert_eq!(
+            (met.channel.is_down(), met.peer),
+            (false, Some(arrival.peer))
+        );
+        accepted.push(met);
+        let met = good.await.unwrap().unwrap();
+        assert_eq!(
+            (&met.private_data[..], met.peer),
+            (&b"host"[..], Some(address.into()))
+        );
         assert!(blocked.iter().all(|peer| !peer.is_finished()));
         gate.release();
         // Exchanges continue only while a task accepts, so the peers are awaited after that.
         for _ in &blocked {
-            accepted.push(listener.accept().await.unwrap().outcome.unwrap().0);
+            accepted.push(listener.accept().await.unwrap().outcome.unwrap());
         }
         for peer in blocked {
             drop(peer.await.unwrap().unwrap());
@@ -118,15 +124,13 @@ fn silent_peers_and_blocked_handshakes_delay_no_other_peer() {
 
 #[test]
 fn each_peer_has_a_timeout_after_which_the_next_is_accepted() {
-    on_both(|way| async move {
-        let group = group(&events(), 4);
+    on_all(|way| async move {
+        let group = way.group(4);
         let (listener, address) = bind();
         let timeout = Duration::from_secs(1);
-        let mut listener = way
-            .listen(&group, listener)
-            .handshake_timeout(timeout)
-            // One at least.
-            .max_handshakes(0);
+        // One at least.
+        let listener = group.listen(listener, timeout).await.unwrap();
+        let mut listener = listener.max_handshakes(0);
         let silent = TcpStream::connect(address).unwrap();
         let peer = silent.local_addr().unwrap();
         let (arrival, good) = {
@@ -137,10 +141,10 @@ fn each_peer_has_a_timeout_after_which_the_next_is_accepted() {
                 arrival = &mut accept => panic!("{arrival:?}"),
                 () = tokio::time::sleep(timeout / 10) => {}
             }
-            let good = tokio::spawn(way.connect(group.clone(), address.to_string(), LONG));
+            let good = tokio::spawn(connect(group.clone(), address, LONG));
             (accept.await.unwrap(), good)
         };
-        assert_eq!(arrival.peer, peer);
+        assert_eq!(arrival.peer, peer.into());
         let late = arrival.outcome.unwrap_err();
         let ExchangeError::TimedOut { after, .. } = failure(&late) else {
             panic!("{late}");
@@ -155,21 +159,21 @@ fn each_peer_has_a_timeout_after_which_the_next_is_accepted() {
 
 #[test]
 fn error_of_one_peer_affects_no_other() {
-    on_both(|way| async move {
+    on_all(|way| async move {
         // One pair, and no more.
-        let group = group(&events(), 2);
+        let group = way.group(2);
         let (listener, address) = bind();
-        let mut listener = way.listen(&group, listener);
+        let mut listener = group.listen(listener, LONG).await.unwrap();
         let mut stranger = TcpStream::connect(address).unwrap();
         stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let arrival = listener.accept().await.unwrap();
-        assert_eq!(arrival.peer, stranger.local_addr().unwrap());
+        assert_eq!(arrival.peer, stranger.local_addr().unwrap().into());
         let error = arrival.outcome.unwrap_err();
         assert!(
             matches!(failure(&error), ExchangeError::NotOurs(_)),
             "{error}"
         );
-        let connect = || tokio::spawn(way.connect(group.clone(), address.to_string(), LONG));
+        let connect = || tokio::spawn(connect(group.clone(), address, LONG));
         let good = connect();
         let _met = listener.accept().await.unwrap().outcome.unwrap();
         let _good = good.await.unwrap().unwrap();
@@ -181,11 +185,11 @@ fn error_of_one_peer_affects_no_other() {
 
 #[test]
 fn connection_lost_before_it_is_accepted_is_skipped() {
-    on_both(|way| async move {
-        let group = group(&events(), 2);
+    on_all(|way| async move {
+        let group = way.group(2);
         let (listener, address) = bind();
-        let mut listener = way.listen(&group, listener);
-        let good = tokio::spawn(way.connect(group.clone(), address.to_string(), LONG));
+        let mut listener = group.listen(listener, LONG).await.unwrap();
+        let good = tokio::spawn(connect(group.clone(), address, LONG));
         accept::fail(&[libc::ECONNABORTED, libc::ECONNRESET]);
         let _met = listener.accept().await.unwrap().outcome.unwrap();
         let _good = good.await.unwrap().unwrap();
@@ -207,16 +211,21 @@ fn peer_name_that_does_not_listen_yet_is_retried() {
         let name = "peer_name_that_does_not_listen_yet_is_retried";
         return println!("SKIPPED {name}: `localhost` has no address here: {error}");
     }
-    on_both(|way| async move {
-        let group = group(&events(), 2);
+    on_all(|way| async move {
+        let group = way.group(2);
         let (listener, address) = bind();
         drop(listener);
         let name = format!("localhost:{}", address.port());
-        let mut connecting = tokio::spawn(way.connect(group.clone(), name, LONG));
+        let client = group.clone();
+        let connecting = async move { client.connect(&name, LONG).await };
+        let mut connecting = tokio::spawn(connecting);
         // The connection is refused meanwhile.
         let early = tokio::time::timeout(Duration::from_millis(50), &mut connecting).await;
         assert!(early.is_err(), "{early:?}");
-        let mut listener = way.listen(&group, TcpListener::bind(address).unwrap());
+        let mut listener = group
+            .listen(TcpListener::bind(address).unwrap(), LONG)
+            .await
+            .unwrap();
         let _met = listener.accept().await.unwrap().outcome.unwrap();
         let _channel = connecting.await.unwrap().unwrap();
     });
@@ -224,14 +233,12 @@ fn peer_name_that_does_not_listen_yet_is_retried() {
 
 #[test]
 fn connecting_times_out_and_names_the_peer() {
-    on_both(|way| async move {
-        let group = group(&events(), 2);
+    on_all(|way| async move {
+        let group = way.group(2);
         let (listener, address) = bind();
         let timeout = Duration::from_millis(100);
         // No task accepts.
-        let silent = way
-            .connect(group.clone(), address.to_string(), timeout)
-            .await;
+        let silent = connect(group.clone(), address, timeout).await;
         let error = silent.unwrap_err();
         assert!(
             matches!(failure(&error), ExchangeError::TimedOut { .. }),
@@ -245,34 +252,19 @@ fn connecting_times_out_and_names_the_peer() {
         );
         drop(listener);
         // No socket listens.
-        let refused = way
-            .connect(group.clone(), address.to_string(), timeout)
-            .await;
+        let refused = connect(group.clone(), address, timeout).await;
         assert_eq!(
             refused.unwrap_err().to_string(),
             format!("nothing listened at {address} for 100 ms: is the server started?")
-        );
-        // The same without a timeout.
-        let refused = match way {
-            Way::Tokio => group.connect_tokio(address, b"guest").await,
-            Way::AsyncIo => group.connect_async_io(address, b"guest").await,
-        };
-        assert_eq!(
-            refused.unwrap_err().to_string(),
-            format!("nothing listens at {address}: is the server started?")
         );
         let pd = group.pd();
-        let refused = match way {
-            Way::Tokio => AsyncChannel::connect_tokio_within(pd, address, timeout).await,
-            Way::AsyncIo => AsyncChannel::connect_async_io_within(pd, address, timeout).await,
-        };
+        let events = CqEvents::create_thread(pd.context()).unwrap();
+        let refused = AsyncChannel::connect(pd, &events, address, timeout).await;
         assert_eq!(
             refused.unwrap_err().to_string(),
             format!("nothing listened at {address} for 100 ms: is the server started?")
         );
-        let nowhere = way
-            .connect(group.clone(), "not a name".to_owned(), LONG)
-            .await;
+        let nowhere = group.connect("not a name", LONG).await;
         let error = nowhere.unwrap_err();
         assert!(
             matches!(failure(&error), ExchangeError::Lookup { .. }),
@@ -280,57 +272,37 @@ fn connecting_times_out_and_names_the_peer() {
         );
         let text = "the peer's address \"not a name\" is not HOST:PORT";
         assert_eq!(error.to_string(), text);
-        let nowhere = match way {
-            Way::Tokio => group.connect_tokio("not a name", b"").await,
-            Way::AsyncIo => group.connect_async_io("not a name", b"").await,
-        };
-        assert_eq!(nowhere.unwrap_err().to_string(), text);
     });
 }
 
 #[test]
 fn private_data_are_checked_before_a_peer_is_connected_to() {
-    on_both(|way| async move {
-        let group = group(&events(), 1);
+    on_all(|way| async move {
+        let group = way.group(1);
         let long = [0; verbs_channel::exchange::MAX_PRIVATE_DATA + 1];
         // No socket listens.
         let (listener, address) = bind();
         drop(listener);
-        let (plain, within) = match way {
-            Way::Tokio => (
-                group.connect_tokio(address, &long).await,
-                group.connect_tokio_within(address, LONG, &long).await,
-            ),
-            Way::AsyncIo => (
-                group.connect_async_io(address, &long).await,
-                group.connect_async_io_within(address, LONG, &long).await,
-            ),
-        };
-        for result in [plain, within] {
-            let error = result.unwrap_err();
-            assert!(
-                matches!(failure(&error), ExchangeError::PrivateData(1025)),
-                "{error}"
-            );
-        }
+        let options = Connect::within(LONG).private_data(&long);
+        let error = group.connect(address, options).await.unwrap_err();
+        assert!(
+            matches!(failure(&error), ExchangeError::PrivateData(1025)),
+            "{error}"
+        );
     });
 }
 
 #[test]
 fn error_of_an_exchange_names_the_peer() {
-    on_both(|way| async move {
-        let group = group(&events(), 1);
+    on_all(|way| async move {
+        let group = way.group(1);
         let (listener, address) = bind();
         let stranger = thread::spawn(move || {
             let (mut stranger, _) = listener.accept().unwrap();
             stranger.write_all(b"220 example.org SMTP\r\n").unwrap();
             stranger
         });
-        let connected = match way {
-            Way::Tokio => group.connect_tokio(address, b"").await,
-            Way::AsyncIo => group.connect_async_io(address, b"").await,
-        };
-        let error = connected.unwrap_err();
+        let error = group.connect(address, LONG).await.unwrap_err();
         assert!(
             matches!(failure(&error), ExchangeError::NotOurs(_)),
             "{error}"
@@ -341,32 +313,36 @@ fn error_of_an_exchange_names_the_peer() {
 }
 
 #[test]
-fn a_tokio_runtime_without_timers_is_an_error() {
-    let _shared = share();
-    let group = group(&events(), 2);
-    let (listener, address) = bind();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()
-        .unwrap();
-    let error = runtime.block_on(async {
-        let connected = group.connect_tokio_within(address, LONG, b"");
-        connected.await.unwrap_err()
+fn peer_that_shows_nothing_loses_its_place_to_one_that_comes() {
+    on_all(|way| async move {
+        let group = way.group(2);
+        let (listener, address) = bind();
+        let listener = group.listen(listener, LONG).await.unwrap();
+        let mut listener = listener.max_handshakes(2);
+        let silent = [(); 3].map(|()| TcpStream::connect(address).unwrap());
+        let good = tokio::spawn(connect(group.clone(), address, LONG));
+        // The oldest two make room for the third, and for the good one.
+        for silent in &silent[..2] {
+            let arrival = listener.accept().await.unwrap();
+            assert_eq!(arrival.peer, silent.local_addr().unwrap().into());
+            let error = arrival.outcome.unwrap_err();
+            assert!(
+                matches!(failure(&error), ExchangeError::TimedOut { .. }),
+                "{error}"
+            );
+        }
+        let met = listener.accept().await.unwrap().outcome.unwrap();
+        good.await.unwrap().unwrap();
+        drop((met, silent));
     });
-    let text = ErrorChain::new(&error).to_string();
-    assert!(text.contains("cannot set a deadline for"), "{text}");
-    let why = "timers are not enabled in this tokio runtime, see Builder::enable_time";
-    assert!(text.contains(why), "{text}");
-    drop((listener, group));
-    assert_all_is_well();
 }
 
 #[test]
 fn listener_that_waits_ends_when_its_group_fails_and_says_why() {
-    on_both(|way| async move {
-        let group = group(&events(), 16);
+    on_all(|way| async move {
+        let group = way.group(16);
         let (listener, address) = bind();
-        let mut listener = way.listen(&group, listener);
+        let mut listener = group.listen(listener, LONG).await.unwrap();
         let reason = DownReason::Event(EventType::CQ_ERR);
         let fails = |error: Error| {
             assert_eq!(error.down_reason(), Some(reason), "{error}");
@@ -404,7 +380,7 @@ fn listener_ends_when_the_runtime_of_its_group_does() {
     let accepts = tokio::runtime::Runtime::new().unwrap();
     let (listener, address) = bind();
     let error = accepts.block_on(async {
-        let mut listener = Way::Tokio.listen(&group, listener);
+        let mut listener = group.listen(listener, LONG).await.unwrap();
         let mut accepting = pin!(listener.accept());
         let polled = poll_fn(|cx| Poll::Ready(accepting.as_mut().poll(cx).is_pending()));
         assert!(polled.await, "nobody has connected");
@@ -420,12 +396,12 @@ fn listener_ends_when_the_runtime_of_its_group_does() {
 
 #[test]
 fn channel_of_a_failed_group_is_not_connected() {
-    on_both(|way| async move {
-        let (failed, other) = (group(&events(), 16), group(&events(), 16));
+    on_all(|way| async move {
+        let [failed, other] = [(); 2].map(|()| way.group(16));
         let (listener, address) = bind();
-        let mut listener = way.listen(&other, listener);
+        let mut listener = other.listen(listener, LONG).await.unwrap();
         failed.destroy_all(DownReason::Event(EventType::DEVICE_FATAL));
-        let connected = tokio::spawn(way.connect(failed.clone(), address.to_string(), LONG));
+        let connected = tokio::spawn(connect(failed.clone(), address, LONG));
         let (connected, arrival) = tokio::join!(connected, listener.accept());
         let reason = Some(DownReason::Event(EventType::DEVICE_FATAL));
         assert_eq!(connected.unwrap().unwrap_err().down_reason(), reason);
@@ -445,20 +421,14 @@ fn channel_of_a_failed_group_is_not_connected() {
 #[test]
 fn timeout_counts_from_the_first_poll() {
     let timeout = Duration::from_millis(100);
-    on_both(|way| async move {
+    on_all(|way| async move {
         let (nobody, peer) = bind();
         drop(nobody);
-        let group = group(&events(), 1);
-        let mut ways = (
-            pin!(group.connect_tokio_within(peer, timeout, b"")),
-            pin!(group.connect_async_io_within(peer, timeout, b"")),
-        );
+        let group = way.group(1);
+        let connecting = group.connect(peer, timeout);
         thread::sleep(2 * timeout);
         let start = Instant::now();
-        let ended = match way {
-            Way::Tokio => ways.0.as_mut().await,
-            Way::AsyncIo => ways.1.as_mut().await,
-        };
+        let ended = connecting.await;
         assert!(ended.is_err() && start.elapsed() >= timeout);
     });
 }

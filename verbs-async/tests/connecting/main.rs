@@ -13,6 +13,7 @@ mod duty;
 mod gate;
 mod handshakes;
 mod listeners;
+mod names;
 #[path = "../offline/transfer_bench.rs"]
 mod transfer_bench;
 mod transfers;

@@ -8,11 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{Posted, announce_last, assert_all_is_well, is_alive, share, with};
+use verbs_async::verbs_channel::connect::PeerAddr;
 use verbs_async::verbs_channel::datagram_exchange::{Acceptor, Answer, Connector, Step};
 use verbs_async::verbs_channel::exchange::ExchangeError;
 use verbs_async::verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
-use verbs_async::verbs_channel::{self, Channel, Datagrams};
-use verbs_async::{AsyncDatagrams, AsyncGroup, DatagramArrival, Error, Result};
+use verbs_async::verbs_channel::{self, Channel, Connect, Datagrams, Met, Peer};
+use verbs_async::{Arrival, AsyncChannel, AsyncDatagrams, AsyncGroup, Error, Result};
 
 use crate::bench::{Bench, done};
 use crate::ends::{Held, destroys};
@@ -172,6 +173,16 @@ fn failure(error: &Error) -> &ExchangeError {
     }
 }
 
+/// Connects to the peer, with private data.
+fn connect<'a>(
+    group: &'a AsyncGroup,
+    datagrams: &'a AsyncDatagrams,
+    timeout: Duration,
+) -> impl Future<Output = Result<Met<AsyncChannel>>> + 'a {
+    let options = Connect::within(timeout).private_data(b"hello");
+    group.connect(Peer::Datagrams(datagrams, peer()), options)
+}
+
 #[test]
 fn connecting_can_be_dropped_anywhere() {
     let _shared = share();
@@ -180,10 +191,9 @@ fn connecting_can_be_dropped_anywhere() {
     for stop in 0..=4 {
         let mut wire = Wire::new(1);
         let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
-        let (server, other) = (peer(), server(b"welcome"));
+        let other = server(b"welcome");
         let destroys = destroys();
-        let mut future =
-            Box::pin(group.connect_over_datagrams_async_io(&datagrams, &server, LONG, b"hello"));
+        let mut future = Box::pin(connect(&group, &datagrams, LONG));
         let connected = wire.run(future.as_mut(), other, |wire| wire.sent < stop);
         assert!(stop == 4 || connected.is_none());
         drop(future);
@@ -202,18 +212,17 @@ fn client_connects_and_is_given_the_private_data() {
     let _shared = share();
     let mut wire = Wire::new(1);
     let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
-    let server_endpoint = peer();
-    let connected =
-        group.connect_over_datagrams_async_io(&datagrams, &server_endpoint, LONG, b"hello");
+    let connected = connect(&group, &datagrams, LONG);
     let mut connected = Box::pin(connected);
-    let (channel, data) = wire
+    let met = wire
         .run(connected.as_mut(), server(b"welcome"), |_| true)
         .unwrap()
         .unwrap();
-    assert_eq!(data, b"welcome");
+    assert_eq!(met.private_data, b"welcome");
+    assert_eq!(met.peer, Some(PeerAddr::Datagram(peer())));
     assert!(wire.sent >= 4, "REQUEST twice, READY and DONE");
     drop(connected);
-    drop((channel, group, datagrams));
+    drop((met, group, datagrams));
     wire.ends();
 }
 
@@ -221,16 +230,13 @@ fn client_connects_and_is_given_the_private_data() {
 fn silent_server_is_asked_again_and_is_a_timeout() {
     let _shared = share();
     let mut wire = Wire::new(1);
-    let (group, datagrams, server) = (wire.group.clone(), wire.datagrams.clone(), peer());
-    let connect = |timeout| {
-        Box::pin(group.connect_over_datagrams_async_io(&datagrams, &server, timeout, b""))
-    };
-    let mut asking = connect(LONG);
+    let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
+    let mut asking = Box::pin(connect(&group, &datagrams, LONG));
     let ended = wire.run(asking.as_mut(), |_| None, |wire| wire.sent < 3);
     assert!(ended.is_none());
     drop(asking);
     let timeout = Duration::from_millis(60);
-    let mut late = connect(timeout);
+    let mut late = Box::pin(connect(&group, &datagrams, timeout));
     let error = wire.run(late.as_mut(), |_| None, |_| true).unwrap();
     let error = error.unwrap_err();
     let ExchangeError::TimedOut { after, .. } = failure(&error) else {
@@ -246,11 +252,10 @@ fn silent_server_is_asked_again_and_is_a_timeout() {
 fn registration_that_takes_too_long_is_a_timeout() {
     let _shared = share();
     let mut wire = Wire::new(1);
-    let (group, datagrams, server) = (wire.group.clone(), wire.datagrams.clone(), peer());
+    let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
     let registers = Held::new(&["ibv_reg_mr"]);
     let timeout = Duration::from_millis(300);
-    let connect = group.connect_over_datagrams_async_io(&datagrams, &server, timeout, b"");
-    let mut connect = Box::pin(connect);
+    let mut connect = Box::pin(connect(&group, &datagrams, timeout));
     let error = wire.run(connect.as_mut(), |_| None, |_| true).unwrap();
     let error = error.unwrap_err();
     let is_late = matches!(failure(&error), ExchangeError::TimedOut { .. });
@@ -268,11 +273,12 @@ fn accepts(
     timeout: Duration,
     other: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
     until: impl FnMut(&Wire) -> bool,
-) -> Option<Result<DatagramArrival>> {
+) -> Option<Result<Arrival>> {
     let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
-    let listening = group.listen_over_datagrams_async_io(datagrams, b"welcome");
+    let options = Connect::within(timeout).private_data(b"welcome");
+    let listening = group.listen(datagrams, options);
     let listener = wire.run(pin!(listening), |_| None, |_| true).unwrap();
-    let mut listener = listener.unwrap().handshake_timeout(timeout);
+    let mut listener = listener.unwrap();
     wire.run(pin!(listener.accept()), other, until)
 }
 
@@ -287,9 +293,11 @@ fn listener_accepts_and_can_be_dropped_anywhere() {
         assert_eq!(arrival.is_some(), stop > 3);
         if let Some(arrival) = arrival {
             let arrival = arrival.unwrap();
-            assert_eq!(arrival.peer.qp_num(), peer().qp_num());
-            let (_channel, data) = arrival.outcome.unwrap();
-            assert_eq!(data, b"guest");
+            let PeerAddr::Datagram(from) = arrival.peer else {
+                panic!("{:?}", arrival.peer);
+            };
+            assert_eq!(from.qp_num(), peer().qp_num());
+            assert_eq!(arrival.outcome.unwrap().private_data, b"guest");
         }
         wire.ends();
     }
@@ -342,7 +350,7 @@ fn handshake_that_fails_is_refused_and_the_listener_goes_on() {
     let _shared = share();
     let mut wire = Wire::new(1);
     let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
-    let listening = group.listen_over_datagrams_async_io(datagrams, b"welcome");
+    let listening = group.listen(datagrams, LONG);
     let listener = wire.run(pin!(listening), |_| None, |_| true).unwrap();
     let mut listener = listener.unwrap();
     with(|library| library.refuse.push(("ibv_create_qp", libc::ENOMEM)));

@@ -10,13 +10,10 @@ use std::time::{Duration, Instant};
 use futures_util::future::{Either, join, select};
 use futures_util::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::exchange::ExchangeError;
-use verbs_async::verbs_channel::exchange::rdmacm::refused;
-use verbs_async::verbs_channel::verbs_core::rdmacm::{
-    Connector, DatagramListener, Listener, Message, PrivateData,
-};
+use verbs_async::verbs_channel::verbs_core::rdmacm::{Connector, DatagramListener, Listener};
 use verbs_async::verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDomain};
-use verbs_async::verbs_channel::{self, BufferPool, Channel, DownReason};
-use verbs_async::{AsyncChannel, AsyncGroup, CmDatagramListener, CmListener, Error};
+use verbs_async::verbs_channel::{self, Channel, Connect, DownReason, Peer};
+use verbs_async::{AsyncChannel, AsyncGroup, CmDatagramListener, Error};
 use verbs_harness::child::{Child, role};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{Test, begin, peer_name, until};
@@ -68,10 +65,6 @@ fn group(way: Way, pd: &ProtectionDomain) -> AsyncGroup {
     AsyncGroup::new(builder, 64, &events(way, pd.context())).unwrap()
 }
 
-fn watched(way: Way, pd: &ProtectionDomain, listener: Listener) -> CmListener {
-    CmListener::new(listener, &events(way, pd.context())).unwrap()
-}
-
 /// A blocking channel whose device fails a send that finds no receive.
 fn hasty(pd: &ProtectionDomain) -> verbs_channel::PreparedChannel {
     let builder = Channel::builder(pd).timeout(PATIENCE);
@@ -80,8 +73,8 @@ fn hasty(pd: &ProtectionDomain) -> verbs_channel::PreparedChannel {
 }
 
 /// Whether these bytes arrived, with zeros behind them but on iWARP.
-fn is_padded(arrived: &PrivateData, sent: &[u8]) -> bool {
-    let padding = arrived.as_bytes().strip_prefix(sent);
+fn is_padded(arrived: &[u8], sent: &[u8]) -> bool {
+    let padding = arrived.strip_prefix(sent);
     padding.is_some_and(|padding| padding.is_empty() == is_iwarp())
 }
 
@@ -102,17 +95,19 @@ fn async_peers_connect_and_streams_work_over_their_channels() {
         };
         run(way, async move {
             let (clients, servers) = (group(way, &pd_to(addr)), group(way, &pd));
-            let listener = watched(way, &pd, listener);
-            let mut listener = servers.listen_cm(listener).private_data(b"theirs");
-            let connecting = clients.connect_cm(addr, PATIENCE, &[7; 49]);
+            let options = Connect::within(PATIENCE).private_data(b"theirs");
+            let mut listener = servers.listen(listener, options).await.unwrap();
+            assert_eq!(listener.local_addr(), Some(addr));
+            let options = Connect::within(PATIENCE).private_data(&[7; 49]);
+            let connecting = clients.connect(Peer::cm(addr), options);
             let (connected, arrival) = join(connecting, listener.accept()).await;
-            let (client, theirs) = connected.unwrap();
-            assert_eq!(theirs, b"theirs");
-            assert_eq!(client.peer_addr(), Some(addr));
-            let (server, ours) = arrival.unwrap().outcome.unwrap();
-            assert_eq!(ours, [7; 49]);
-            let (mut client, mut server) =
-                (client.into_stream().unwrap(), server.into_stream().unwrap());
+            let client = connected.unwrap();
+            assert_eq!(client.private_data, b"theirs");
+            assert_eq!(client.channel.peer_addr(), Some(addr));
+            let server = arrival.unwrap().outcome.unwrap();
+            assert_eq!(server.private_data, [7; 49]);
+            let [mut client, mut server] =
+                [client, server].map(|met| met.channel.into_stream().unwrap());
             client.write_all(&[1; 300_000]).await.unwrap();
             let closing = async {
                 client.flush().await.unwrap();
@@ -135,35 +130,36 @@ fn channels_of_their_own_connect_and_accept_one_after_the_other() {
             return;
         };
         run(way, async move {
-            let mut listener = watched(way, &pd, listener);
-            // None comes, and the listener goes on.
-            let error = AsyncChannel::accept_cm(&pd, &mut listener, SOON).await;
-            assert_eq!(
-                error.unwrap_err().to_string(),
-                "the peer did not connect within 100 ms"
-            );
             let here = pd_to(addr);
             let events = events(way, here.context());
+            let servers = group(way, &pd);
+            let mut listener = servers.listen(listener, PATIENCE).await.unwrap();
+            // None comes, and the listener goes on.
+            assert!(within(SOON, listener.accept()).await.is_none());
             for _ in 0..2 {
-                let connecting = AsyncChannel::connect_cm(&here, &events, addr, PATIENCE);
-                let accepting = AsyncChannel::accept_cm(&pd, &mut listener, PATIENCE);
-                let (client, server) = join(connecting, accepting).await;
-                let mut client = client.unwrap().into_stream().unwrap();
-                let mut server = server.unwrap().into_stream().unwrap();
+                let connecting = AsyncChannel::connect(&here, &events, Peer::cm(addr), PATIENCE);
+                let (client, server) = join(connecting, listener.accept()).await;
+                let server = server.unwrap().outcome;
+                let [mut client, mut server] =
+                    [client, server].map(|met| met.unwrap().channel.into_stream().unwrap());
                 client.write_all(b"marco").await.unwrap();
                 client.close().await.unwrap();
                 let mut read = Vec::new();
                 server.read_to_end(&mut read).await.unwrap();
                 assert_eq!(read, b"marco");
             }
+            listener.close().await;
             if is_iwarp() {
                 return;
             }
             // Its private data is too long for RoCE: this side notices that, and rejects the peer.
-            let (clients, servers) = (group(way, &here), group(way, &pd));
-            let connecting = clients.connect_cm(addr, PATIENCE, b"");
-            let accepting = servers.accept_cm(&mut listener, PATIENCE, &[0; 190]);
-            let (connected, accepted) = join(connecting, accepting).await;
+            let clients = group(way, &here);
+            let listener = Listener::bind(addr, 4).unwrap();
+            let options = Connect::within(PATIENCE).private_data(&[0; 190]);
+            let mut listener = servers.listen(listener, options).await.unwrap();
+            let connecting = clients.connect(Peer::cm(addr), PATIENCE);
+            let (connected, accepted) = join(connecting, listener.accept()).await;
+            let accepted = accepted.unwrap().outcome;
             assert!(connected.is_err());
             let error = exchange(accepted.unwrap_err());
             assert!(
@@ -187,8 +183,10 @@ fn raw_requests_are_accepted_with_receives_that_the_peer_finds() {
         };
         let peer = thread::spawn(move || {
             let prepared = hasty(&pd_to(addr));
-            let (mut channel, theirs) = prepared.connect_cm_raw(addr, PATIENCE, b"ours").unwrap();
-            assert!(is_padded(&theirs, b"theirs"));
+            let options = Connect::within(PATIENCE).raw_private_data(b"ours");
+            let met = prepared.connect(Peer::cm(addr), options).unwrap();
+            assert!(is_padded(&met.private_data, b"theirs"));
+            let mut channel = met.channel;
             let region = channel.pd().reg_mr(b"marco".to_vec()).unwrap();
             channel.send(region.gather_element(..).unwrap()).unwrap();
             let mut into = channel.pd().reg_mr(vec![0; 8]).unwrap();
@@ -200,17 +198,16 @@ fn raw_requests_are_accepted_with_receives_that_the_peer_finds() {
         });
         run(way, async move {
             let servers = group(way, &pd);
-            let mut listener = watched(way, &pd, listener);
-            assert_eq!(listener.local_addr(), Some(addr));
-            let request = listener.request().await.unwrap();
-            assert!(is_padded(request.private_data(), b"ours"));
-            assert_eq!(request.device_name(), peer_name());
-            assert!(request.initiator_depth() > 0 && request.responder_resources() > 0);
-            let mut prepared = servers.prepare().unwrap();
-            let pool = BufferPool::new(&pd, 8, 1).unwrap();
-            prepared.start_receive(pool.take().unwrap()).unwrap();
-            let accepted = servers.accept_cm_raw(prepared, request, PATIENCE, b"theirs");
-            let channel = accepted.await.unwrap();
+            let options = Connect::within(PATIENCE).raw_private_data(b"theirs");
+            let listener = servers.listen(listener, options).await.unwrap();
+            let mut listener = listener.prepare_with(|group, _peer| {
+                let mut prepared = group.prepare()?;
+                prepared.start_receive(buffer(group.pd(), &[0; 8])).unwrap();
+                Ok(prepared)
+            });
+            let met = listener.accept().await.unwrap().outcome.unwrap();
+            assert!(is_padded(&met.private_data, b"ours"));
+            let channel = met.channel;
             let receive = channel.prepared_receives().remove(0);
             let (received, block) = receive.await;
             assert_eq!(received.unwrap().byte_len(), 5);
@@ -234,7 +231,8 @@ fn raw_connects_find_raw_listeners() {
     };
     let peer = thread::spawn(move || {
         let request = listener.request(Some(PATIENCE)).unwrap().unwrap();
-        let mut channel = hasty(&pd).accept_cm_raw(request, PATIENCE, b"ok").unwrap();
+        let options = Connect::within(PATIENCE).raw_private_data(b"ok");
+        let mut channel = hasty(&pd).accept(request, options).unwrap().channel;
         let region = channel.pd().reg_mr(b"marco".to_vec()).unwrap();
         channel.send(region.gather_element(..).unwrap()).unwrap();
         let request = listener.request(Some(PATIENCE)).unwrap().unwrap();
@@ -245,13 +243,14 @@ fn raw_connects_find_raw_listeners() {
         let clients = group(Way::Tokio, &pd);
         let mut prepared = clients.prepare().unwrap();
         prepared.start_receive(buffer(&pd, &[0; 8])).unwrap();
-        let connected = clients.connect_cm_raw(prepared, addr, PATIENCE, b"hi");
-        let (channel, theirs) = connected.await.unwrap();
-        assert!(is_padded(&theirs, b"ok"));
+        let options = Connect::within(PATIENCE).raw_private_data(b"hi");
+        let connected = clients.connect_prepared(prepared, Peer::cm(addr), &options);
+        let met = connected.await.unwrap();
+        assert!(is_padded(&met.private_data, b"ok"));
+        let channel = met.channel;
         let receive = channel.prepared_receives().remove(0);
         assert_eq!(receive.await.0.unwrap().byte_len(), 5);
-        let prepared = clients.prepare().unwrap();
-        let rejected = clients.connect_cm_raw(prepared, addr, PATIENCE, b"hi");
+        let rejected = clients.connect(Peer::cm(addr), &options);
         let error = exchange(rejected.await.unwrap_err());
         assert!(matches!(error, ExchangeError::Manager(_)), "{error:?}");
     });
@@ -270,22 +269,23 @@ fn peers_that_do_not_accept_are_errors_in_time() {
             let clients = group(way, &pd_to(addr));
             // It never accepts.
             let started = Instant::now();
-            let error = clients.connect_cm(addr, SOON, b"").await.unwrap_err();
+            let error = clients.connect(Peer::cm(addr), SOON).await.unwrap_err();
             assert_eq!(
                 error.to_string(),
                 format!("{addr} did not answer within 100 ms")
             );
             assert!(started.elapsed() < PATIENCE / 4);
             // It rejects, with its reason.
-            let mut listener = watched(way, &pd, listener);
+            let servers = group(way, &pd);
+            let listener = servers.listen(listener, PATIENCE).await.unwrap();
+            let mut listener =
+                listener.prepare_with(|_group, _peer| Err(std::io::Error::other("no room").into()));
             let connected = {
-                let connecting = pin!(clients.connect_cm(addr, PATIENCE, b""));
+                let connecting = pin!(clients.connect(Peer::cm(addr), PATIENCE));
                 let rejecting = pin!(async {
-                    let full = std::io::Error::other("no room");
                     loop {
                         // The first may have given up.
-                        let request = listener.request().await.unwrap();
-                        drop(request.reject(Message::raw(&refused(&full))).await);
+                        listener.accept().await.unwrap().outcome.unwrap_err();
                     }
                 });
                 let Either::Left((connected, _)) = select(connecting, rejecting).await;
@@ -294,7 +294,8 @@ fn peers_that_do_not_accept_are_errors_in_time() {
             let text = format!("{addr} refused the connection: \"no room\"");
             assert_eq!(connected.unwrap_err().to_string(), text);
             // Its private data is too long.
-            let error = clients.connect_cm(addr, PATIENCE, &[0; 50]).await;
+            let long = Connect::within(PATIENCE).private_data(&[0; 50]);
+            let error = clients.connect(Peer::cm(addr), long).await;
             let error = exchange(error.unwrap_err());
             assert!(
                 matches!(
@@ -307,7 +308,7 @@ fn peers_that_do_not_accept_are_errors_in_time() {
             drop(listener);
             let ended = async {
                 loop {
-                    let error = clients.connect_cm(addr, SOON, b"").await.unwrap_err();
+                    let error = clients.connect(Peer::cm(addr), SOON).await.unwrap_err();
                     let error = exchange(error);
                     if matches!(error, ExchangeError::NotListening { .. }) {
                         return;
@@ -325,7 +326,7 @@ fn peer_that_is_killed_takes_its_channel_down() {
     if let Some((addr, mut line)) = role() {
         let addr: SocketAddr = addr.parse().unwrap();
         let prepared = Channel::builder(&pd_to(addr)).build().unwrap();
-        let channel = prepared.connect_cm(addr, PATIENCE).unwrap();
+        let channel = prepared.connect(Peer::cm(addr), PATIENCE).unwrap().channel;
         line.write("connected");
         line.is_slow();
         line.read();
@@ -339,9 +340,8 @@ fn peer_that_is_killed_takes_its_channel_down() {
     let mut child = Child::start(&test, &addr.to_string());
     run(Way::Tokio, async move {
         let servers = group(Way::Tokio, &pd);
-        let listener = watched(Way::Tokio, &pd, listener);
-        let mut listener = servers.listen_cm(listener);
-        let (channel, _) = listener.accept().await.unwrap().outcome.unwrap();
+        let mut listener = servers.listen(listener, PATIENCE).await.unwrap();
+        let channel = listener.accept().await.unwrap().outcome.unwrap().channel;
         assert_eq!(child.line.read(), "connected");
         let receive = channel.receive(buffer(&pd, &[0; 8]));
         child.kill();
@@ -373,10 +373,10 @@ fn cancelled_connects_and_accepts_leave_no_descriptor() {
         };
         run(way, async move {
             let (clients, servers) = (group(way, &pd_to(addr)), group(way, &pd));
-            let mut listener = servers.listen_cm(watched(way, &pd, listener));
+            let mut listener = servers.listen(listener, PATIENCE).await.unwrap();
             // The descriptors of timers and of the sets of peers stay.
             let started = Instant::now();
-            let connecting = clients.connect_cm(addr, PATIENCE, b"");
+            let connecting = clients.connect(Peer::cm(addr), PATIENCE);
             let (connected, arrival) = join(connecting, listener.accept()).await;
             drop((connected.unwrap(), arrival.unwrap().outcome.unwrap()));
             let whole = started.elapsed();
@@ -387,7 +387,7 @@ fn cancelled_connects_and_accepts_leave_no_descriptor() {
             let mut connected = 0;
             for at in 0..12 {
                 // From before the first step to after the last.
-                let both = join(clients.connect_cm(addr, PATIENCE, b""), listener.accept());
+                let both = join(clients.connect(Peer::cm(addr), PATIENCE), listener.accept());
                 connected += usize::from(within(whole * at / 8, both).await.is_some());
             }
             println!("{connected} of 12 have connected");
@@ -412,22 +412,12 @@ fn port_of_a_closed_listener_is_free() {
             for at in 0..20 {
                 let bound = listener.take();
                 let bound = bound.unwrap_or_else(|| Listener::bind(addr, 4).expect("it is free"));
-                let mut watched = watched(way, &pd, bound);
-                // Not polled; while a request is being taken; and as that of a group.
-                match at % 3 {
-                    0 => watched.close().await,
-                    1 => {
-                        let never = within(Duration::ZERO, watched.request()).await;
-                        assert!(never.is_none());
-                        watched.close().await;
-                    }
-                    _ => {
-                        let mut listener = servers.listen_cm(watched);
-                        let never = within(Duration::ZERO, listener.accept()).await;
-                        assert!(never.is_none());
-                        listener.close().await;
-                    }
+                let mut listener = servers.listen(bound, PATIENCE).await.unwrap();
+                // Not polled, and while a request is being taken.
+                if at % 2 == 0 {
+                    assert!(within(Duration::ZERO, listener.accept()).await.is_none());
                 }
+                listener.close().await;
                 let datagrams = DatagramListener::bind(addr, 4).expect("it is free");
                 let datagrams = CmDatagramListener::new(datagrams, &events(way, pd.context()));
                 datagrams.unwrap().close().await;

@@ -8,10 +8,10 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use async_io::{Async, Timer};
+use async_io::Timer;
 use verbs_async::verbs_channel::exchange::{ExchangeError, RefusalCode};
 use verbs_async::verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDomain};
-use verbs_async::verbs_channel::{self, BufferPool, Channel, PreparedChannel};
+use verbs_async::verbs_channel::{self, BufferPool, Channel, Connect, PreparedChannel};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{begin, context, faults, peer_name};
@@ -44,25 +44,18 @@ fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-type Connected = Result<(AsyncChannel, Vec<u8>), Error>;
-
-async fn connect(way: Way, group: &AsyncGroup, to: SocketAddr, data: &[u8]) -> Connected {
-    match way {
-        Way::Tokio => group.connect_tokio(to, data).await,
-        _ => group.connect_async_io(to, data).await,
-    }
+async fn connect(group: &AsyncGroup, to: SocketAddr, data: &[u8]) -> Result<Met, Error> {
+    let options = Connect::within(PATIENCE).private_data(data);
+    group.connect(to, options).await
 }
 
-async fn accept(way: Way, group: &AsyncGroup, listener: TcpListener, data: &[u8]) -> Connected {
-    listener.set_nonblocking(true).unwrap();
-    if way == Way::Tokio {
-        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-        group.accept_tokio(&listener, data).await
-    } else {
-        let listener = Async::new_nonblocking(listener).unwrap();
-        group.accept_async_io(&listener, data).await
-    }
+async fn accept(group: &AsyncGroup, listener: TcpListener, data: &[u8]) -> Result<Met, Error> {
+    let options = Connect::within(PATIENCE).private_data(data);
+    let mut listener = group.listen(listener, options).await.unwrap();
+    listener.accept().await.unwrap().outcome
 }
+
+type Met = verbs_channel::Met<AsyncChannel>;
 
 /// The output of a future, unless it takes longer.
 async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
@@ -107,16 +100,16 @@ fn an_async_channel_connects_to_a_blocking_one() {
     for way in RUNTIMES {
         let (listener, address) = listener();
         let peer = thread::spawn(move || {
-            let accepted = blocking().accept_with(&listener, PATIENCE, b"theirs");
-            let (channel, data) = accepted.unwrap();
-            assert_eq!(data, b"ours");
-            echo(channel);
+            let options = Connect::within(PATIENCE).private_data(b"theirs");
+            let met = blocking().accept(&listener, options).unwrap();
+            assert_eq!(met.private_data, b"ours");
+            echo(met.channel);
         });
         run(way, async move {
             let group = group(way, 1);
-            let (channel, data) = connect(way, &group, address, b"ours").await.unwrap();
-            assert_eq!(data, b"theirs");
-            echoed(group.pd(), &channel).await;
+            let met = connect(&group, address, b"ours").await.unwrap();
+            assert_eq!(met.private_data, b"theirs");
+            echoed(group.pd(), &met.channel).await;
         });
         peer.join().unwrap();
     }
@@ -128,14 +121,13 @@ fn a_channel_in_a_group_of_its_own_connects_to_a_blocking_one() {
     let _test = begin!();
     for way in RUNTIMES {
         let (listener, address) = listener();
-        let peer = thread::spawn(move || echo(blocking().accept(&listener, PATIENCE).unwrap()));
+        let peer =
+            thread::spawn(move || echo(blocking().accept(&listener, PATIENCE).unwrap().channel));
         run(way, async move {
             let pd = context().alloc_pd().unwrap();
-            let connected = match way {
-                Way::Tokio => AsyncChannel::connect_tokio(&pd, address).await,
-                _ => AsyncChannel::connect_async_io(&pd, address).await,
-            };
-            echoed(&pd, &connected.unwrap()).await;
+            let events = events(way, pd.context());
+            let connected = AsyncChannel::connect(&pd, &events, address, PATIENCE).await;
+            echoed(&pd, &connected.unwrap().channel).await;
         });
         peer.join().unwrap();
     }
@@ -148,16 +140,16 @@ fn an_async_channel_accepts_a_blocking_one() {
     for way in RUNTIMES {
         let (listener, address) = listener();
         let peer = thread::spawn(move || {
-            let connected = blocking().connect_with(address, PATIENCE, b"theirs");
-            let (channel, data) = connected.unwrap();
-            assert_eq!(data, b"ours");
-            echo(channel);
+            let options = Connect::within(PATIENCE).private_data(b"theirs");
+            let met = blocking().connect(address, options).unwrap();
+            assert_eq!(met.private_data, b"ours");
+            echo(met.channel);
         });
         run(way, async move {
             let group = group(way, 1);
-            let (channel, data) = accept(way, &group, listener, b"ours").await.unwrap();
-            assert_eq!(data, b"theirs");
-            echoed(group.pd(), &channel).await;
+            let met = accept(&group, listener, b"ours").await.unwrap();
+            assert_eq!(met.private_data, b"theirs");
+            echoed(group.pd(), &met.channel).await;
         });
         peer.join().unwrap();
     }
@@ -170,41 +162,21 @@ fn connects_over_a_stream_that_is_used_afterwards() {
     let (listener, address) = listener();
     let peer = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let (channel, _) = blocking().exchange(&stream, PATIENCE, b"").unwrap();
-        echo(channel);
+        echo(blocking().exchange(&stream, PATIENCE).unwrap().channel);
         let mut more = String::new();
         stream.read_to_string(&mut more).unwrap();
         assert_eq!(more, "more");
     });
     run(Way::Tokio, async move {
         let group = group(Way::Tokio, 1);
-        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let (channel, _) = group.exchange_tokio(&mut stream, b"").await.unwrap();
-        echoed(group.pd(), &channel).await;
-        stream.writable().await.unwrap();
-        assert_eq!(stream.try_write(b"more").unwrap(), 4);
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let mut stream = stream.into_std().unwrap();
+        let theirs = stream.try_clone().unwrap();
+        let met = group.exchange(theirs, PATIENCE).await.unwrap();
+        echoed(group.pd(), &met.channel).await;
+        assert_eq!(stream.write(b"more").unwrap(), 4);
     });
     peer.join().unwrap();
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn peer_that_does_not_listen_is_an_error_at_once() {
-    let _test = begin!();
-    for way in RUNTIMES {
-        let (listener, address) = listener();
-        drop(listener);
-        let failed = run(way, async move {
-            let group = group(way, 1);
-            let connected = within(PATIENCE / 4, connect(way, &group, address, b"")).await;
-            connected.expect("it goes on trying").map(drop).unwrap_err()
-        });
-        let ExchangeError::NotListening { source, after } = exchange(failed) else {
-            panic!("another error");
-        };
-        assert_eq!(after, None);
-        assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);
-    }
 }
 
 #[test]
@@ -221,7 +193,7 @@ fn peer_of_another_protocol_is_an_error_at_once() {
         });
         run(way, async move {
             let (group, start) = (group(way, 1), Instant::now());
-            let error = connect(way, &group, address, b"").await.map(drop);
+            let error = connect(&group, address, b"").await.map(drop);
             let error = error.unwrap_err();
             faults::error(faults::INVALID, "async", &error, faults::at_once(start));
             let magic = exchange(error);
@@ -246,15 +218,15 @@ fn abandoned_peer_is_disconnected_and_frees_its_place() {
             stream.read_to_end(&mut received).unwrap();
             let first = if is_iwarp() { 9 } else { 37 };
             assert_eq!(received.len(), 12 + first);
-            echo(blocking().accept(&listener, PATIENCE).unwrap());
+            echo(blocking().accept(&listener, PATIENCE).unwrap().channel);
         });
         run(way, async move {
             let group = group(way, 1);
-            let connecting = connect(way, &group, silent_address, b"");
+            let connecting = connect(&group, silent_address, b"");
             let given_up = within(Duration::from_millis(1500), connecting).await;
             assert!(given_up.is_none());
-            let (channel, _) = connect(way, &group, address, b"").await.unwrap();
-            echoed(group.pd(), &channel).await;
+            let met = connect(&group, address, b"").await.unwrap();
+            echoed(group.pd(), &met.channel).await;
         });
         peer.join().unwrap();
     }
@@ -266,9 +238,8 @@ fn full_group_is_reported_to_the_peer() {
     let _test = begin!();
     for way in RUNTIMES {
         let (listener, address) = listener();
-        let (first, second) = (listener.try_clone().unwrap(), listener);
         let peer = thread::spawn(move || {
-            let channel = blocking().connect(address, PATIENCE).unwrap();
+            let channel = blocking().connect(address, PATIENCE).unwrap().channel;
             let refused = blocking().connect(address, PATIENCE).map(drop);
             echo(channel);
             match refused.unwrap_err() {
@@ -284,8 +255,9 @@ fn full_group_is_reported_to_the_peer() {
         });
         run(way, async move {
             let group = group(way, 1);
-            let (channel, _) = accept(way, &group, first, b"").await.unwrap();
-            let full = accept(way, &group, second, b"").await.map(drop);
+            let mut listener = group.listen(listener, PATIENCE).await.unwrap();
+            let channel = listener.accept().await.unwrap().outcome.unwrap().channel;
+            let full = listener.accept().await.unwrap().outcome.map(drop);
             assert!(
                 matches!(
                     full,
@@ -306,20 +278,18 @@ fn many_connect_at_once() {
     const CHANNELS: u32 = 16;
     let (listener, address) = listener();
     let peers: Vec<_> = (0..CHANNELS)
-        .map(|_| thread::spawn(move || echo(blocking().connect(address, PATIENCE).unwrap())))
+        .map(|_| {
+            thread::spawn(move || echo(blocking().connect(address, PATIENCE).unwrap().channel))
+        })
         .collect();
     run(Way::Tokio, async move {
         let group = group(Way::Tokio, CHANNELS);
-        listener.set_nonblocking(true).unwrap();
-        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        let mut listener = group.listen(listener, PATIENCE).await.unwrap();
         let mut tasks = Vec::new();
         for _ in 0..CHANNELS {
-            let (stream, _) = listener.accept().await.unwrap();
-            let group = group.clone();
-            tasks.push(tokio::spawn(async move {
-                let (channel, _) = group.exchange_tokio(stream, b"").await.unwrap();
-                echoed(group.pd(), &channel).await;
-            }));
+            let channel = listener.accept().await.unwrap().outcome.unwrap().channel;
+            let pd = group.pd().clone();
+            tasks.push(tokio::spawn(async move { echoed(&pd, &channel).await }));
         }
         for task in tasks {
             task.await.unwrap();
@@ -328,35 +298,6 @@ fn many_connect_at_once() {
     for peer in peers {
         peer.join().unwrap();
     }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn connects_over_any_stream() {
-    let _test = begin!();
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    let side = |stream| async move {
-        let group = group(Way::Thread, 1);
-        let stream = Async::new(stream).unwrap();
-        group.exchange(stream, b"").await.unwrap().0
-    };
-    let peer = thread::spawn(move || run(Way::Thread, side(theirs)));
-    let ours = run(Way::Thread, side(ours));
-    let theirs = peer.join().unwrap();
-    drop((ours, theirs));
-    // The end of the stream is reported as `HungUp`.
-    let (left, right) = std::os::unix::net::UnixStream::pair().unwrap();
-    drop(right);
-    let failed = run(Way::Thread, async move {
-        let group = group(Way::Thread, 1);
-        let stream = Async::new(left).unwrap();
-        group.exchange(stream, b"").await.map(drop).unwrap_err()
-    });
-    let is_gone = matches!(
-        exchange(failed),
-        ExchangeError::HungUp { .. } | ExchangeError::Tcp { .. }
-    );
-    assert!(is_gone);
 }
 
 #[test]
@@ -370,26 +311,21 @@ fn listener_accepts_many_peers_despite_a_silent_one() {
         let peers: Vec<_> = (0..PEERS)
             .map(|_| {
                 thread::spawn(move || {
-                    let connected = blocking().connect_with(address, PATIENCE, b"theirs");
-                    let (channel, data) = connected.unwrap();
-                    assert_eq!(data, b"ours");
-                    echo(channel);
+                    let options = Connect::within(PATIENCE).private_data(b"theirs");
+                    let met = blocking().connect(address, options).unwrap();
+                    assert_eq!(met.private_data, b"ours");
+                    echo(met.channel);
                 })
             })
             .collect();
         run(way, async move {
             let group = group(way, PEERS);
-            listener.set_nonblocking(true).unwrap();
-            let listening = if way == Way::Tokio {
-                group.listen_tokio(tokio::net::TcpListener::from_std(listener).unwrap())
-            } else {
-                group.listen_async_io(Async::new_nonblocking(listener).unwrap())
-            };
-            let mut listening = listening.private_data(b"ours").handshake_timeout(PATIENCE);
+            let options = Connect::within(PATIENCE).private_data(b"ours");
+            let mut listening = group.listen(listener, options).await.unwrap();
             for _ in 0..PEERS {
-                let (channel, data) = listening.accept().await.unwrap().outcome.unwrap();
-                assert_eq!(data, b"theirs");
-                echoed(group.pd(), &channel).await;
+                let met = listening.accept().await.unwrap().outcome.unwrap();
+                assert_eq!(met.private_data, b"theirs");
+                echoed(group.pd(), &met.channel).await;
             }
         });
         for peer in peers {
@@ -410,7 +346,11 @@ fn a_peer_that_sends_at_once_finds_the_prepared_receives() {
         // Its device does not try again.
         let prepared = builder.rnr_retry(MaxRnrRetries::new(0).unwrap()).build();
         let peer = thread::spawn(move || {
-            let mut channel = prepared.unwrap().connect(address, PATIENCE).unwrap();
+            let mut channel = prepared
+                .unwrap()
+                .connect(address, PATIENCE)
+                .unwrap()
+                .channel;
             let from = channel.pd().reg_mr(b"marco".to_vec()).unwrap();
             for _ in 0..3 {
                 channel.send(from.gather_element(..).unwrap()).unwrap();
@@ -424,15 +364,8 @@ fn a_peer_that_sends_at_once_finds_the_prepared_receives() {
                 prepared.start_receive(block).unwrap();
             }
             let (stream, _) = listener.accept().unwrap();
-            stream.set_nonblocking(true).unwrap();
-            let met = if way == Way::Tokio {
-                let stream = tokio::net::TcpStream::from_std(stream).unwrap();
-                group.exchange_prepared_tokio(prepared, stream, b"").await
-            } else {
-                let stream = Async::new_nonblocking(stream).unwrap();
-                group.exchange_prepared(prepared, stream, b"").await
-            };
-            let (channel, _) = met.unwrap();
+            let met = group.exchange_prepared(prepared, stream, PATIENCE).await;
+            let channel = met.unwrap().channel;
             let receives = channel.prepared_receives();
             assert_eq!(receives.len(), 3);
             for receive in receives {

@@ -4,7 +4,7 @@ use std::thread;
 
 use futures_util::future::{join, join_all};
 use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain};
-use verbs_async::verbs_channel::{BufferPool, Channel, DatagramListener, Datagrams};
+use verbs_async::verbs_channel::{BufferPool, Channel, Connect, DatagramListener, Datagrams, Peer};
 use verbs_async::{AsyncDatagrams, AsyncGroup, CqEvents};
 use verbs_harness::{PATIENCE, begin, device_name, peer_name};
 
@@ -73,9 +73,10 @@ fn async_client_connects_over_datagrams_to_a_blocking_server() {
     let server = listener.endpoint();
     let serve = thread::spawn(move || {
         let prepared = Channel::builder(&there).timeout(PATIENCE).build().unwrap();
-        let met = prepared.accept_over_datagrams(&mut listener, PATIENCE, b"welcome");
-        let (mut channel, data) = met.unwrap();
-        assert_eq!(data, b"hello");
+        let options = Connect::within(PATIENCE).private_data(b"welcome");
+        let met = prepared.accept(&mut listener, options).unwrap();
+        assert_eq!(met.private_data, b"hello");
+        let mut channel = met.channel;
         let mut inbox = there.reg_mr(vec![0_u8; 64]).unwrap();
         let received = channel.receive(inbox.scatter_element(..).unwrap()).unwrap();
         assert_eq!(received.byte_len(), 5);
@@ -85,9 +86,11 @@ fn async_client_connects_over_datagrams_to_a_blocking_server() {
         let events = CqEvents::create_tokio(here.context()).unwrap();
         let group = AsyncGroup::new(Channel::builder(&here), 1, &events).unwrap();
         let datagrams = AsyncDatagrams::create_tokio(Datagrams::builder(&here)).unwrap();
-        let met = group.connect_over_datagrams_tokio(&datagrams, &server, PATIENCE, b"hello");
-        let (channel, data) = met.await.unwrap();
-        assert_eq!(data, b"welcome");
+        let options = Connect::within(PATIENCE).private_data(b"hello");
+        let met = group.connect(Peer::Datagrams(&datagrams, server), options);
+        let met = met.await.unwrap();
+        assert_eq!(met.private_data, b"welcome");
+        let channel = met.channel;
         let message = here.reg_mr(b"first".to_vec()).unwrap();
         channel.send(message).await.0.unwrap();
     });
@@ -106,14 +109,15 @@ fn sixteen_channels_connect_over_datagrams_at_once() {
             AsyncGroup::new(Channel::builder(pd), CLIENTS.into(), &events).unwrap()
         });
         let datagrams = AsyncDatagrams::create_tokio(Datagrams::builder(&there)).unwrap();
-        let listener = theirs.listen_over_datagrams_tokio(datagrams, b"welcome");
-        let mut listener = listener.await.unwrap();
-        let server = listener.endpoint();
+        let server = datagrams.endpoint();
+        let options = Connect::within(PATIENCE).private_data(b"welcome");
+        let mut listener = theirs.listen(datagrams, options).await.unwrap();
         let serve = async {
             let mut served = Vec::new();
             while served.len() < CLIENTS.into() {
                 let arrival = listener.accept().await.unwrap();
-                let (channel, data) = arrival.outcome.unwrap();
+                let met = arrival.outcome.unwrap();
+                let (channel, data) = (met.channel, met.private_data);
                 let inbox = there.reg_mr(vec![0_u8; 8]).unwrap();
                 served.push(tokio::spawn(async move {
                     let (received, inbox) = channel.receive(inbox).await;
@@ -128,10 +132,11 @@ fn sixteen_channels_connect_over_datagrams_at_once() {
             let (ours, here) = (&ours, &here);
             async move {
                 let datagrams = AsyncDatagrams::create_tokio(Datagrams::builder(here)).unwrap();
-                let data = [number];
-                let met = ours.connect_over_datagrams_tokio(&datagrams, &server, PATIENCE, &data);
-                let (channel, data) = met.await.unwrap();
-                assert_eq!(data, b"welcome");
+                let options = Connect::within(PATIENCE).private_data(&[number]);
+                let met = ours.connect(Peer::Datagrams(&datagrams, server), options);
+                let met = met.await.unwrap();
+                assert_eq!(met.private_data, b"welcome");
+                let channel = met.channel;
                 let message = here.reg_mr(vec![number]).unwrap();
                 channel.send(message).await.0.unwrap();
                 channel

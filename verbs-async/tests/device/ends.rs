@@ -111,7 +111,8 @@ type Prepared = PreparedChannel<ConnectedMember>;
 pub(crate) fn meet(a: Prepared, b: Prepared) -> (ConnectedMember, ConnectedMember) {
     #[cfg(feature = "rdmacm")]
     if verbs_harness::iwarp::is_iwarp() {
-        let sides = a.pair_cm(b, verbs_harness::PATIENCE).unwrap();
+        let sides =
+            verbs_channel::connect::CmExchange::pair(a, b, verbs_harness::PATIENCE).unwrap();
         let [a, b] = [sides.0, sides.1].map(|(mut member, connection)| {
             member.watch_connection(connection, drop);
             member

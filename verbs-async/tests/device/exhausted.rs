@@ -7,7 +7,7 @@ use verbs_async::verbs_channel::{BufferPool, Channel};
 use verbs_harness::child::{Child, LimitedGroup, join_group, role, without_descriptors};
 use verbs_harness::{begin, context, faults};
 
-use super::ends::{Way, events, run};
+use super::ends::{PATIENCE, Way, events, run};
 
 fn group(way: Way) -> AsyncGroup {
     let pd = context().alloc_pd().unwrap();
@@ -47,7 +47,7 @@ fn without_descriptors_connecting_is_an_error_and_a_channel_becomes_a_stream() {
             let address = (Ipv4Addr::LOCALHOST, port.parse().unwrap());
             without_descriptors();
             line.is_ready();
-            let connected = group.connect_async_io(address, b"").await;
+            let connected = group.connect(address, PATIENCE).await;
             line.write(&faults::chain(&connected.map(drop).unwrap_err()));
             line.is_ready();
             drop(left.into_stream().unwrap());

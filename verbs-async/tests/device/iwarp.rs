@@ -7,15 +7,15 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use async_io::{Async, Timer};
+use async_io::Timer;
 use futures_util::future::{Either, select};
-use verbs_async::verbs_channel::exchange::rdmacm::{connector, explain, hello, listener};
+use verbs_async::verbs_channel::connect::{CmExchange, CmStep};
 use verbs_async::verbs_channel::exchange::{Exchange, ExchangeError, Io, Meeting, Side};
-use verbs_async::verbs_channel::verbs_core::rdmacm::Answer;
+use verbs_async::verbs_channel::verbs_core::rdmacm::Listener;
 use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain};
-use verbs_async::verbs_channel::{self, Channel, PreparedChannel};
+use verbs_async::verbs_channel::{self, Channel, Connect};
 use verbs_async::{AsyncGroup, Error};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{begin, context, peer_name};
@@ -82,23 +82,10 @@ impl Peer {
     }
 }
 
-/// The listener's answer to a client with this request.
-fn ask(
-    prepared: &mut PreparedChannel,
-    pd: &ProtectionDomain,
-    at: SocketAddr,
-    request: &[u8],
-) -> Result<Answer, ExchangeError> {
-    let (connector, at) = connector(pd.context(), None, at)?;
-    let patience = Some(PATIENCE);
-    let route = connector
-        .resolve_addr(at, PATIENCE)
-        .and_then(|resolving| resolving.wait(patience))
-        .and_then(|resolved| resolved.resolve_route(PATIENCE))
-        .and_then(|resolving| resolving.wait(patience));
-    let route = route.map_err(|error| explain(error, PATIENCE))?;
-    let answer = prepared.request_cm(route, request)?.wait(patience);
-    answer.map_err(|error| explain(error, PATIENCE))
+/// A listener at an address of the peer's device.
+fn listener() -> Listener {
+    let at = there().context().local_addr().unwrap();
+    Listener::bind(at, 16).unwrap()
 }
 
 /// The output of a future, beside which another task goes on: nothing blocks their thread.
@@ -132,21 +119,32 @@ fn a_stranger_is_rejected_and_the_peer_connects() {
         let meeting = peer.reach();
         let (pd, at) = (there(), meeting.listener.unwrap());
         let prepare = || Channel::builder(&pd).timeout(PATIENCE).build().unwrap();
-        for stranger in [hello(b"another").unwrap(), Vec::new()] {
-            let rejected = ask(&mut prepare(), &pd, at, &stranger).unwrap_err();
-            let text = rejected.to_string();
+        for stranger in [b"VRBC\0\x01\x07another".to_vec(), Vec::new()] {
+            let options = Connect::within(PATIENCE).raw_private_data(&stranger);
+            let rejected = prepare().connect(verbs_channel::Peer::cm(at), options);
+            let text = rejected.unwrap_err().to_string();
             assert!(
                 text.contains("this address is for another connection"),
                 "{text}"
             );
         }
-        let (mut prepared, request) = (prepare(), meeting.request().unwrap());
-        let answer = ask(&mut prepared, &pd, at, &request).unwrap();
-        meeting.check_answer(answer.private_data()).unwrap();
-        let (mut channel, establishing) = prepared.answered_cm(answer).unwrap();
-        channel
-            .watch_connection(establishing.establish().unwrap())
-            .unwrap();
+        let options = Connect::within(PATIENCE);
+        let side = CmExchange::meet(prepare(), &meeting, None, &options, Instant::now());
+        let mut side = side.unwrap();
+        side.meets(Some(at));
+        let mut channel = None;
+        let connection = loop {
+            match side.step().unwrap() {
+                CmStep::Wait(_) => thread::sleep(Duration::from_millis(1)),
+                CmStep::Connected(connected) => {
+                    channel = Some(connected);
+                    side.ready();
+                }
+                CmStep::Established(connection) => break connection,
+            }
+        };
+        let mut channel = channel.unwrap();
+        channel.watch_connection(connection).unwrap();
         peer.exchange.ready();
         peer.run().unwrap();
         let message = pd.reg_mr(b"marco".to_vec()).unwrap();
@@ -157,10 +155,12 @@ fn a_stranger_is_rejected_and_the_peer_connects() {
         let group = group();
         let mut prepared = group.prepare().unwrap();
         prepared.start_receive(buffer(group.pd(), &[0; 8])).unwrap();
-        let stream = Async::new(tcp.accept().unwrap().0).unwrap();
-        let met = beside(group.exchange_prepared(prepared, stream, b"ours")).await;
-        let (channel, data) = met.unwrap();
-        assert_eq!(data, b"theirs");
+        let stream = tcp.accept().unwrap().0;
+        let options = Connect::within(PATIENCE).private_data(b"ours");
+        let met = beside(group.exchange_prepared(prepared, stream, options)).await;
+        let met = met.unwrap();
+        assert_eq!(met.private_data, b"theirs");
+        let channel = met.channel;
         let receive = channel.prepared_receives().pop().unwrap();
         assert_eq!(receive.await.0.unwrap().byte_len(), 5);
     });
@@ -183,9 +183,8 @@ fn a_peer_that_gives_up_in_between_is_an_error_at_once() {
             }
         });
         let error = run(Way::AsyncIo, async move {
-            let tcp = Async::new(tcp).unwrap();
-            let group = group();
-            group.accept_async_io(&tcp, b"").await.unwrap_err()
+            let mut listener = group().listen(tcp, PATIENCE).await.unwrap();
+            listener.accept().await.unwrap().outcome.unwrap_err()
         });
         match of_exchange(&error) {
             ExchangeError::Refused { words, .. } => {
@@ -206,7 +205,7 @@ fn a_listener_that_never_answers_is_an_error_in_time_and_blocks_nothing() {
     let peer = thread::spawn(move || {
         let mut peer = Peer::new(tcp.accept().unwrap().0, Side::Accepts);
         assert!(peer.run().unwrap().listens);
-        let silent = listener(there().context(), None).unwrap();
+        let silent = listener();
         let at = silent.local_addr();
         peer.exchange.listens_at(at);
         drop(peer.run());
@@ -217,7 +216,7 @@ fn a_listener_that_never_answers_is_an_error_in_time_and_blocks_nothing() {
     let error = run(Way::AsyncIo, async move {
         let group = group();
         let second = Duration::from_secs(1);
-        let connecting = group.connect_async_io_within(address, second, b"");
+        let connecting = group.connect(address, second);
         beside(connecting).await.unwrap_err()
     });
     assert!(
@@ -242,8 +241,8 @@ fn a_peer_that_never_connects_is_an_error_in_time_that_names_it() {
         peer.run().unwrap_err();
     });
     let (from, outcome) = run(Way::AsyncIo, async move {
-        let listener = group().listen_async_io(Async::new(tcp).unwrap());
-        let mut listener = listener.handshake_timeout(Duration::from_secs(1));
+        let listener = group().listen(tcp, Duration::from_secs(1)).await;
+        let mut listener = listener.unwrap();
         let arrival = listener.accept().await.unwrap();
         (arrival.peer, arrival.outcome)
     });
@@ -260,7 +259,7 @@ fn the_reason_of_a_peer_that_does_not_listen_any_more_is_returned() {
     let peer = thread::spawn(move || {
         let mut peer = Peer::new(tcp.accept().unwrap().0, Side::Accepts);
         assert!(peer.run().unwrap().listens);
-        let gone = listener(there().context(), None).unwrap();
+        let gone = listener();
         peer.exchange.listens_at(gone.local_addr());
         drop(gone);
         peer.run().unwrap();
@@ -272,7 +271,7 @@ fn the_reason_of_a_peer_that_does_not_listen_any_more_is_returned() {
     });
     let error = run(Way::AsyncIo, async move {
         let group = group();
-        let connecting = group.connect_async_io_within(address, PATIENCE, b"");
+        let connecting = group.connect(address, PATIENCE);
         beside(connecting).await.unwrap_err()
     });
     assert_eq!(
@@ -291,20 +290,21 @@ fn another_program_at_the_address_is_an_error_that_names_it() {
         let mut peer = Peer::new(tcp.accept().unwrap().0, Side::Accepts);
         assert!(peer.run().unwrap().listens);
         let pd = there();
-        let mut other = listener(pd.context(), None).unwrap();
+        let mut other = listener();
         let at = other.local_addr().unwrap();
         peer.exchange.listens_at(Some(at));
         drop(peer.run());
         let prepared = Channel::builder(&pd).build().unwrap();
         let request = other.request(Some(PATIENCE)).unwrap().unwrap();
-        let accepted = prepared.accept_cm_raw(request, PATIENCE, b"");
+        let options = Connect::within(PATIENCE).raw_private_data(b"");
+        let accepted = prepared.accept(request, options);
         peer.exchange.read_ahead();
         drop((peer.run(), accepted));
         at
     });
     let error = run(Way::AsyncIo, async move {
         let group = group();
-        let connecting = group.connect_async_io_within(address, PATIENCE, b"");
+        let connecting = group.connect(address, PATIENCE);
         connecting.await.unwrap_err()
     });
     assert!(

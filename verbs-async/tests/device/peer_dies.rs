@@ -3,13 +3,14 @@
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use async_io::Async;
 use futures_util::future::join_all;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::verbs_core::{
     AccessFlags, AckTimeout, Device, MaxAckRetries, RemoteMemoryRegion, WcStatus,
 };
-use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, RejectReason, TransportError};
+use verbs_async::verbs_channel::{
+    BufferPool, Channel, Connect, DownReason, RejectReason, TransportError,
+};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin, context, faults, peer_name};
@@ -27,7 +28,10 @@ fn be_the_peer(port: &str, mut line: Line) {
     let words = [remote.addr(), u64::from(remote.rkey())].map(u64::to_be_bytes);
     let prepared = Channel::builder(&pd).build().unwrap();
     let address = (Ipv4Addr::LOCALHOST, port.parse().unwrap());
-    let channel = prepared.connect_with(address, PATIENCE, &words.concat());
+    let channel = prepared.connect(
+        address,
+        Connect::within(PATIENCE).private_data(&words.concat()),
+    );
     line.write("here");
     line.is_slow();
     line.read();
@@ -48,8 +52,7 @@ async fn watch(way: Way, stream: TcpStream) -> (AsyncGroup, AsyncChannel) {
     let builder = Channel::builder(&context.alloc_pd().unwrap());
     let builder = builder.drain_timeout(faults::drain_timeout());
     let group = AsyncGroup::new(builder, 1, &events(way, &context)).unwrap();
-    let stream = Async::new(stream).unwrap();
-    let (channel, _) = group.exchange(stream, b"").await.unwrap();
+    let channel = group.exchange(stream, PATIENCE).await.unwrap().channel;
     (group, channel)
 }
 
@@ -138,7 +141,7 @@ fn everything_a_peer_sent_before_it_left_is_received() {
             let context = Device::by_name(&peer_name()).unwrap().open().unwrap();
             let pd = context.alloc_pd().unwrap();
             let prepared = Channel::builder(&pd).build().unwrap();
-            let mut channel = prepared.connect(address, PATIENCE).unwrap();
+            let mut channel = prepared.connect(address, PATIENCE).unwrap().channel;
             for at in 0..MESSAGES {
                 let from = pd.reg_mr(vec![at; 8]).unwrap();
                 channel.send(from.gather_element(..).unwrap()).unwrap();
@@ -221,9 +224,8 @@ async fn meet(way: Way, stream: TcpStream) -> (AsyncGroup, AsyncChannel, RemoteM
         .ack_timeout(AckTimeout::new(12).unwrap())
         .retry_cnt(MaxAckRetries::new(3).unwrap());
     let group = AsyncGroup::new(builder, 1, &events(way, &context)).unwrap();
-    let stream = Async::new(stream).unwrap();
-    let (channel, words) = group.exchange(stream, b"").await.unwrap();
-    (group, channel, remote(&words))
+    let met = group.exchange(stream, PATIENCE).await.unwrap();
+    (group, met.channel, remote(&met.private_data))
 }
 
 /// A peer in a process of its own, and the stream to meet it over.

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::future::{Either, join, select};
 use verbs_async::verbs_channel::exchange::ExchangeError;
-use verbs_async::verbs_channel::exchange::rdmacm::refused;
 use verbs_async::verbs_channel::verbs_core::rdmacm::{DatagramListener, Message};
 use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain, QKey};
 use verbs_async::verbs_channel::{self, Datagrams, DownReason};
@@ -68,10 +67,10 @@ fn endpoints_find_each_other_or_why_not() {
             // It is rejected with a reason, by a listener that has been polled and dropped before.
             drop(select(pin!(listener.request()), pin!(async {})).await);
             let failure = {
-                let full = refused(&std::io::Error::other("no room"));
+                let full = b"VRBC\0\x01\x09\0\x04no room";
                 let rejecting = async {
                     let request = listener.request().await.unwrap();
-                    request.reject(Message::raw(&full)).await.unwrap();
+                    request.reject(Message::raw(full)).await.unwrap();
                 };
                 let (found, ()) = join(asking.find_cm(addr, PATIENCE, b""), rejecting).await;
                 found.unwrap_err().to_string()

@@ -1,13 +1,14 @@
 //! Any task can drive: one that sleeps, does not poll again or was leaked stops no other.
 
 use std::future::pending;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use async_io::Async;
 use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use verbs_async::verbs_channel::{BufferPool, Channel, Queue};
@@ -16,7 +17,8 @@ use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{begin, device_name, peer_name};
 
 use super::ends::{
-    WAYS, Way, alone, block, buffer, connect, events, narrow_pair, pair, poll_once, run, within,
+    PATIENCE, WAYS, Way, alone, block, buffer, connect, events, narrow_pair, pair, poll_once, run,
+    within,
 };
 
 /// Lets others run for a while.
@@ -59,8 +61,8 @@ fn no_wake_up_is_missed_in_thousands_of_rounds() {
     for way in WAYS {
         let side = move |stream, device: String, serves| async move {
             let group = alone(way, &device);
-            let stream = Async::<UnixStream>::new(stream).unwrap();
-            let (channel, _) = group.exchange(stream, b"").await.unwrap();
+            let stream = TcpStream::from(OwnedFd::from(stream));
+            let channel = group.exchange(stream, PATIENCE).await.unwrap().channel;
             rally(&channel, &group, serves).await;
             // The other side may not have polled its last message yet.
             channel

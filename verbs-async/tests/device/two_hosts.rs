@@ -5,7 +5,6 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use async_io::Async;
 use futures_util::future::join_all;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::verbs_core::{AckTimeout, MaxAckRetries, WcStatus};
@@ -46,8 +45,7 @@ async fn meet(way: Way, stream: TcpStream) -> (AsyncGroup, AsyncChannel) {
         .ack_timeout(AckTimeout::new(17).unwrap())
         .retry_cnt(MaxAckRetries::new(4).unwrap());
     let group = AsyncGroup::new(builder, 1, &events(way, &context)).unwrap();
-    let stream = Async::new(stream).unwrap();
-    let (channel, _) = group.exchange(stream, b"").await.unwrap();
+    let channel = group.exchange(stream, PATIENCE).await.unwrap().channel;
     (group, channel)
 }
 
@@ -98,14 +96,13 @@ fn dead_host_ends_a_waiting_receive() {
         let bound = Duration::from_secs(3);
         let builder = Channel::builder(&context.alloc_pd().unwrap()).peer_timeout(bound);
         let group = AsyncGroup::new(builder, 2, &events(Way::Tokio, &context)).unwrap();
-        let (one, two) = (Async::new(one).unwrap(), Async::new(two).unwrap());
         let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
         let mut prepared = group.prepare().unwrap();
         prepared.start_receive(block(&pool, &[0; 8])).unwrap();
-        let met = group.exchange_prepared(prepared, one, b"").await;
-        let (channel, _) = met.unwrap();
+        let met = group.exchange_prepared(prepared, one, PATIENCE).await;
+        let channel = met.unwrap().channel;
         let waits = channel.prepared_receives().pop().unwrap();
-        let (other, _) = group.exchange(two, b"").await.unwrap();
+        let other = group.exchange(two, PATIENCE).await.unwrap().channel;
         let mut stream = has_streams.then(|| other.into_stream().unwrap());
         if !first {
             waits.await.0.unwrap();

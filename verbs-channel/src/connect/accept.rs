@@ -9,8 +9,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 
+use super::attempts::RETRY;
 use super::deadline::Deadline;
-use super::tcp::RETRY;
 use crate::exchange::ExchangeError;
 
 /// Accepts one connection.

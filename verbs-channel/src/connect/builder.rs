@@ -51,7 +51,7 @@ impl Channel {
     ///
     /// let pd = Context::first_active()?.alloc_pd()?;
     /// let prepared = Channel::builder(&pd).timeout(Duration::from_secs(5)).build()?;
-    /// let mut channel = prepared.connect("server:7471", Duration::from_secs(10))?;
+    /// let mut channel = prepared.connect("server:7471", Duration::from_secs(10))?.channel;
     /// # Ok(())
     /// # }
     /// ```
@@ -138,7 +138,12 @@ impl ChannelConfig {
         let (left, right) = (self.build()?, self.build()?);
         #[cfg(feature = "rdmacm")]
         if left.context().device().needs_rdma_cm() {
-            return super::pair::loopback(left, right);
+            let pair = super::cm::CmExchange::pair(left, right, PATIENCE)?;
+            let [left, right] = [pair.0, pair.1].map(|(mut channel, connection)| {
+                channel.watch_connection(connection)?;
+                Ok::<_, crate::error::Error>(channel)
+            });
+            return Ok((left?, right?));
         }
         let (to_left, to_right) = (left.endpoint(), right.endpoint());
         let (mut left, mut right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
@@ -148,3 +153,7 @@ impl ChannelConfig {
         Ok((left, right))
     }
 }
+
+/// How long two channels of one process may take to connect by `rdma_cm`.
+#[cfg(feature = "rdmacm")]
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);

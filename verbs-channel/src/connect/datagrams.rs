@@ -6,19 +6,21 @@ use verbs_core::{DatagramEndpoint, ProtectionDomain, QueuePairEndpoint};
 
 use log::Level;
 
+use super::options::Connect;
+use super::peer::{Met, PeerAddr};
 use super::prepared::{Connected, PreparedChannel};
 use crate::buffer::BufferPool;
 use crate::datagram_exchange::{Acceptor, Answer, Connector, Request, RequestId, Step};
 use crate::datagrams::Datagrams;
 use crate::error::Result;
-use crate::exchange::{self, ExchangeError, Peer};
+use crate::exchange::{self, ExchangeError, PeerEndpoint};
 use crate::panics;
 
 /// Listens for channels on a datagram endpoint: any number of clients, without TCP.
 ///
 /// Clients need its [`endpoint`](Self::endpoint), and call
-/// [`connect_over_datagrams`](PreparedChannel::connect_over_datagrams). Each call of
-/// [`accept_over_datagrams`](PreparedChannel::accept_over_datagrams) connects one of them.
+/// [`connect`](PreparedChannel::connect) with [`Peer::Datagrams`](crate::Peer::Datagrams). Each call of
+/// [`accept`](PreparedChannel::accept) connects one of them.
 ///
 /// It has no thread: datagrams are answered during these calls, and in [`poll`](Self::poll).
 /// Clients that come at other times repeat their messages until their own deadline. At most
@@ -42,8 +44,7 @@ use crate::panics;
 /// let builder = Channel::builder(&pd).timeout(Duration::from_secs(5));
 /// loop {
 ///     let prepared = builder.build()?;
-///     let timeout = Duration::from_secs(60);
-///     let (mut channel, theirs) = prepared.accept_over_datagrams(&mut listener, timeout, b"")?;
+///     let mut channel = prepared.accept(&mut listener, Duration::from_secs(60))?.channel;
 ///     // …
 /// }
 /// # }
@@ -97,9 +98,9 @@ impl DatagramListener {
     /// Answers the datagrams that have arrived, without waiting for others: 256 at most.
     ///
     /// The answer to a new address may take longer, since the kernel looks the address up: see
-    /// [`connect_over_datagrams`](PreparedChannel::connect_over_datagrams).
+    /// [`PreparedChannel::connect`].
     ///
-    /// A server that is busy between two calls of `accept_over_datagrams` can call this, so that a
+    /// A server that is busy between two calls of `accept` can call this, so that a
     /// client that lost its last answer gets it again.
     ///
     /// # Errors
@@ -292,119 +293,60 @@ impl DatagramListener {
     }
 }
 
-impl<T: Connected> PreparedChannel<T> {
-    /// Connects over datagrams to a server with this endpoint, within `timeout`, without TCP. The server
-    /// calls [`accept_over_datagrams`](Self::accept_over_datagrams).
-    ///
-    /// Each side sends the other up to [`MAX_PRIVATE_DATA`](crate::exchange::MAX_PRIVATE_DATA)
-    /// bytes of private data, as far as they fit into one datagram: see
-    /// [`datagram_exchange`](crate::datagram_exchange#length). Returns the channel and the peer's
-    /// private data.
-    ///
-    /// Lost datagrams are sent again. Others that arrive meanwhile are dropped. One step is not limited by
-    /// `timeout`: on RoCE the kernel looks up the peer's address, which takes about a second if no host
-    /// answers.
-    ///
-    /// # The peer
-    ///
-    /// **The channel does not watch its peer**: there is no TCP connection through which to watch
-    /// it. The death of the peer is noticed only when this side sends, writes or reads, which then
-    /// fails with `RETRY_EXC_ERR`. A channel that only receives never notices it. So set its
-    /// [`timeout`](crate::ChannelConfig::timeout), and treat a receive that times out as the end
-    /// of the peer; or send something to the peer now and then; or pass the channel a descriptor
-    /// that ends with the peer, with [`watch_peer`](crate::Channel::watch_peer).
-    ///
-    /// ```no_run
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use std::time::Duration;
-    /// use verbs_channel::verbs_core::{Context, DatagramEndpoint};
-    /// use verbs_channel::{Channel, Datagrams};
-    ///
-    /// let pd = Context::first_active()?.alloc_pd()?;
-    /// let mut datagrams = Datagrams::builder(&pd).build()?;
-    /// let server = DatagramEndpoint::from_bytes(&std::fs::read("/shared/server")?)?;
-    /// let prepared = Channel::builder(&pd).timeout(Duration::from_secs(5)).build()?;
-    /// let timeout = Duration::from_secs(10);
-    /// let (mut channel, theirs) =
-    ///     prepared.connect_over_datagrams(&mut datagrams, &server, timeout, b"")?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// - [`Error::Exchange`](crate::Error::Exchange): the peer refused the connection (with its reason), did not answer in time, has
-    ///   restarted meanwhile, or uses another version of the protocol; or the private data is too long.
-    /// - [`Error::Core`](crate::Error::Core): the queue pair of this side could not be connected (the peer is sent the reason),
-    ///   or there is no path to the server.
-    /// - [`RejectReason::Down`](crate::RejectReason::Down): the datagram endpoint has failed.
-    pub fn connect_over_datagrams(
-        self,
-        datagrams: &mut Datagrams,
-        server: &DatagramEndpoint,
-        timeout: Duration,
-        private_data: &[u8],
-    ) -> Result<(T, Vec<u8>)> {
-        let (max, now) = (datagrams.max_payload(), Instant::now());
-        let ours = self.endpoint();
-        let mut connector = Connector::new(server, &ours, private_data, max, now, timeout)?;
-        let pool = pool(datagrams)?;
-        let peer = run(datagrams, &pool, &mut connector)?;
-        let connected = self.handshake(&peer.endpoint);
-        match &connected {
-            Ok(_) => connector.ready(),
-            Err(error) => connector.refuse(error),
-        }
-        let agreed = run(datagrams, &pool, &mut connector);
-        // The error of the handshake is more precise than that of the exchange.
-        let connected = connected?;
-        agreed?;
-        Ok((connected, peer.private_data))
+/// Connects over datagrams to a server with this endpoint.
+pub(super) fn connect<T: Connected>(
+    prepared: PreparedChannel<T>,
+    datagrams: &mut Datagrams,
+    server: &DatagramEndpoint,
+    options: &Connect,
+) -> Result<Met<T>> {
+    let (max, now) = (datagrams.max_payload(), Instant::now());
+    let (ours, timeout) = (prepared.endpoint(), options.timeout());
+    let mut connector = Connector::new(server, &ours, &options.private_data, max, now, timeout)?;
+    let pool = pool(datagrams)?;
+    let peer = run(datagrams, &pool, &mut connector)?;
+    let connected = prepared.handshake(&peer.endpoint);
+    match &connected {
+        Ok(_) => connector.ready(),
+        Err(error) => connector.refuse(error),
     }
+    let agreed = run(datagrams, &pool, &mut connector);
+    // The error of the handshake is more precise than that of the exchange.
+    let connected = connected?;
+    agreed?;
+    let server = PeerAddr::Datagram(*server);
+    Ok(Met::new(connected, peer.private_data, Some(server)))
+}
 
-    /// Connects over datagrams to the next client that
-    /// [connects](Self::connect_over_datagrams) to this listener, within `timeout`.
-    ///
-    /// Each side sends the other private data, and the channel does not watch its peer: see
-    /// [`connect_over_datagrams`](Self::connect_over_datagrams). If the client's last datagram is
-    /// lost, this takes a quarter of a second longer.
-    ///
-    /// This side's queue pair is connected when a client is ready, and until then it is no client's. While others
-    /// wait, a client has 300 ms of silence to become ready, or 600 ms if it asks again. Then the next one is sent
-    /// the same offer, and the first that is ready is accepted: so a client that never confirms delays another no
-    /// longer. One that becomes ready too late is refused. One that has not received the offer,
-    /// and clients whose turn has not come, wait for the next call. If no other waits, a client that is silent
-    /// for five seconds, or refuses, is an error here.
-    ///
-    /// If every answer to a client was lost, the client may have failed although this side has its
-    /// channel. Then the first request that this side sends to it fails.
-    ///
-    /// # Errors
-    ///
-    /// As [`connect_over_datagrams`](Self::connect_over_datagrams).
-    pub fn accept_over_datagrams(
-        self,
-        listener: &mut DatagramListener,
-        timeout: Duration,
-        private_data: &[u8],
-    ) -> Result<(T, Vec<u8>)> {
-        let deadline = exchange::deadline(Instant::now(), timeout);
-        let ours = self.endpoint();
-        let (request, confirm) = listener.offer(&ours, private_data, deadline, timeout)?;
-        let id = request.id();
-        let connected = match self.handshake(&request.peer().endpoint) {
-            Ok(connected) => connected,
-            Err(error) => return Err(listener.refuse(id, error)),
-        };
-        listener.send(confirm);
-        listener.outcome(id, deadline)?;
-        let _left = listener.datagrams.flush(Some(LEAVING));
-        Ok((connected, request.peer().private_data.clone()))
-    }
+/// Connects over datagrams to the next client of this listener.
+pub(super) fn accept<T: Connected>(
+    prepared: PreparedChannel<T>,
+    listener: &mut DatagramListener,
+    options: &Connect,
+) -> Result<Met<T>> {
+    let timeout = options.timeout();
+    let deadline = exchange::deadline(Instant::now(), timeout);
+    let ours = prepared.endpoint();
+    let (request, confirm) = listener.offer(&ours, &options.private_data, deadline, timeout)?;
+    let id = request.id();
+    let connected = match prepared.handshake(&request.peer().endpoint) {
+        Ok(connected) => connected,
+        Err(error) => return Err(listener.refuse(id, error)),
+    };
+    listener.send(confirm);
+    listener.outcome(id, deadline)?;
+    let _left = listener.datagrams.flush(Some(LEAVING));
+    let private_data = request.peer().private_data.clone();
+    let peer = PeerAddr::Datagram(request.from());
+    Ok(Met::new(connected, private_data, Some(peer)))
 }
 
 /// Runs the client's side until it is done, or over.
-fn run(datagrams: &mut Datagrams, pool: &BufferPool, connector: &mut Connector) -> Result<Peer> {
+fn run(
+    datagrams: &mut Datagrams,
+    pool: &BufferPool,
+    connector: &mut Connector,
+) -> Result<PeerEndpoint> {
     let server = connector.server();
     let done = loop {
         match connector.step(Instant::now()) {

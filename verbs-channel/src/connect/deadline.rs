@@ -14,21 +14,24 @@ pub(crate) struct Deadline {
 impl Deadline {
     /// Deadline of an exchange that begins now.
     pub(crate) fn after(timeout: Duration) -> Self {
-        let at = exchange::deadline(Instant::now(), timeout);
+        Self::since(Instant::now(), timeout)
+    }
+
+    /// Deadline of an exchange that began then.
+    pub(super) fn since(begun: Instant, timeout: Duration) -> Self {
+        let at = exchange::deadline(begun, timeout);
         Self { at, timeout }
+    }
+
+    /// When it passes.
+    #[cfg(feature = "rdmacm")]
+    pub(super) const fn at(self) -> Instant {
+        self.at
     }
 
     /// The timeout that it was computed from.
     pub(super) const fn timeout(self) -> Duration {
         self.timeout
-    }
-
-    /// A deadline after this time, in an exchange with this timeout.
-    #[cfg(feature = "rdmacm")]
-    pub(super) fn sooner(self, time: Duration) -> Self {
-        let Self { timeout, .. } = self;
-        let Self { at, .. } = Self::after(time);
-        Self { at, timeout }
     }
 
     /// An error before this deadline or after it: one that is due to it has the timeout.

@@ -1,26 +1,33 @@
-//! Connecting: builders, prepared channels, and the exchange over TCP or datagrams.
+//! Connecting: over TCP, by `rdma_cm` or over datagrams.
+//!
+//! [`PreparedChannel::connect`] and [`accept`](PreparedChannel::accept) wait until the peer is there. Here are
+//! the values that they take and return, and [`Attempts`] and `CmExchange` for a layer that waits in its own
+//! way; so are [`exchange`](crate::exchange) and [`datagram_exchange`](crate::datagram_exchange).
 
 pub(crate) mod accept;
+mod attempts;
 mod builder;
+#[cfg(feature = "rdmacm")]
+mod cm;
 mod datagrams;
 pub(crate) mod deadline;
-#[cfg(feature = "rdmacm")]
-pub(crate) mod manager;
-#[cfg(feature = "rdmacm")]
-mod meeting;
 mod member;
 #[cfg(feature = "rdmacm")]
 mod multicast;
-#[cfg(feature = "rdmacm")]
-mod pair;
+mod options;
+mod peer;
 mod prepared;
 #[cfg(feature = "rdmacm")]
 mod services;
 pub(crate) mod tcp;
 mod unlocked;
 
+pub use attempts::{Attempt, Attempts};
 pub use builder::CreateChannel;
+#[cfg(feature = "rdmacm")]
+pub use cm::{CmExchange, CmStep};
 pub use datagrams::DatagramListener;
+pub use options::Connect;
+pub use peer::{Accept, Caller, HostAddress, Met, Peer, PeerAddr};
 pub(crate) use prepared::sealed;
 pub use prepared::{Connected, PreparedChannel};
-pub use tcp::refuse;

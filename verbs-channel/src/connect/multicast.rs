@@ -8,7 +8,6 @@ use verbs_core::DatagramEndpoint;
 use crate::datagrams::Datagrams;
 use crate::error::Result;
 use crate::exchange::ExchangeError;
-use crate::exchange::rdmacm::{join, joined};
 
 /// Multicast groups, joined by `rdma_cm`. Needs the feature `rdmacm`.
 ///
@@ -57,12 +56,12 @@ impl Datagrams {
         group: IpAddr,
         timeout: Duration,
     ) -> Result<DatagramEndpoint> {
-        let (pd, port_num) = (self.pd()?, self.port_num());
-        let joining = join(local, group, self.endpoint().qkey())?;
+        let ours = self.by_manager()?;
+        let joining = ours.join(local, group)?;
         let group = joining
             .wait(Some(timeout))
             .map_err(ExchangeError::Manager)?;
-        let (group, endpoint, handle) = joined(group, pd, port_num)?;
+        let (endpoint, handle) = ours.joined(&group)?;
         self.engine_mut().join(endpoint, group)?;
         drop(self.engine_mut().add_handle(&endpoint, handle));
         Ok(endpoint)

@@ -1,17 +1,16 @@
 //! Datagram endpoints that find each other by `rdma_cm`.
 
-use std::fmt;
-use std::net::ToSocketAddrs;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use verbs_core::DatagramEndpoint;
 use verbs_core::rdmacm::{DatagramRequest, DatagramService, Message, PrivateData};
 
-use super::deadline::Deadline;
-use super::manager::{failure, first_of};
+use super::attempts::{Attempt, Attempts};
+use super::peer::HostAddress;
 use crate::datagrams::Datagrams;
 use crate::error::Result;
-use crate::exchange::rdmacm::{answered, explain_service, found};
+use crate::exchange::{CmDatagrams, ExchangeFailure};
 
 /// Finding each other by `rdma_cm`, at the address of an RDMA device and a port. Needs the feature `rdmacm`.
 ///
@@ -56,21 +55,36 @@ impl Datagrams {
     #[doc(alias = "rdma_connect")]
     pub fn find_cm<'m>(
         &mut self,
-        service: impl ToSocketAddrs + fmt::Debug,
+        service: impl Into<HostAddress>,
         timeout: Duration,
         message: impl Into<Message<'m>>,
     ) -> Result<(DatagramEndpoint, PrivateData)> {
-        let (message, deadline) = (message.into(), Deadline::after(timeout));
-        let ask = |address, share| {
-            DatagramService::find(address, share, message)
-                .and_then(|finding| finding.wait(Some(share)))
-                .map_err(|error| explain_service(error, timeout))
+        let (message, begun) = (message.into(), Instant::now());
+        let ours = self.by_manager()?;
+        let mut attempts = Attempts::new(service.into().resolve()?, begun, timeout);
+        let (service, address) = loop {
+            let left = |until: Instant| until.saturating_duration_since(Instant::now());
+            match attempts.step()? {
+                Attempt::Pause(until) => thread::sleep(left(until)),
+                Attempt::Try(address, until) => {
+                    let finding = DatagramService::find(address, left(until), message);
+                    match finding.and_then(|finding| finding.wait(Some(left(until)))) {
+                        Ok(service) => break (service, address),
+                        Err(error) => attempts.failed(CmDatagrams::explain(error, timeout)),
+                    }
+                }
+            }
         };
-        let (service, address) = first_of(service, deadline, ask)?;
-        let found = found(&service, self.pd()?, self.port_num());
-        let (endpoint, handle) = found.map_err(|error| failure(Some(address), error))?;
+        let found = ours.found(&service);
+        let (endpoint, handle) =
+            found.map_err(|error| ExchangeFailure::new(Some(address), error))?;
         drop(self.engine_mut().add_handle(&endpoint, handle));
         Ok((endpoint, *service.private_data()))
+    }
+
+    pub(super) fn by_manager(&self) -> Result<CmDatagrams> {
+        let (port_num, endpoint) = (self.port_num(), self.endpoint());
+        Ok(CmDatagrams::new(self.pd()?.clone(), port_num, endpoint))
     }
 
     /// Answers a peer that looks for this endpoint: with a message of at most 135 bytes, or 136
@@ -111,8 +125,8 @@ impl Datagrams {
         request: DatagramRequest,
         message: impl Into<Message<'m>>,
     ) -> Result<()> {
-        let (peer, pd) = (request.peer_addr(), self.pd()?);
-        let ours = (pd, self.port_num(), &self.endpoint());
-        answered(request, ours, message.into()).map_err(|error| failure(peer, error))
+        let peer = request.peer_addr();
+        let answered = self.by_manager()?.answer(request, message.into());
+        Ok(answered.map_err(|error| ExchangeFailure::new(peer, error))?)
     }
 }

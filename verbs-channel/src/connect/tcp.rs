@@ -1,23 +1,26 @@
 //! Exchanges over a blocking TCP connection, each with one deadline.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
-use std::time::Duration;
-use std::{fmt, thread};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{self, SendFlags};
 
+use super::attempts::{Attempt, Attempts};
 use super::deadline::Deadline;
+use super::peer::HostAddress;
 use crate::error::Result;
 use crate::exchange::{Exchange, ExchangeError, ExchangeFailure, Io};
 
 /// Refuses the peer at the other end of a TCP connection: sends it the reason, and shuts the
 /// connection down.
-///
-/// It is for a server that is full, or does not accept this peer. It takes at most `timeout`. If the
-/// reason cannot be sent, the peer notices only that the connection ended.
-pub fn refuse(stream: &TcpStream, timeout: Duration, why: &(dyn std::error::Error + 'static)) {
+pub(crate) fn refuse(
+    stream: &TcpStream,
+    timeout: Duration,
+    why: &(dyn std::error::Error + 'static),
+) {
     let exchange = Exchange::refusing(why);
     let over = meet(stream, Deadline::after(timeout), exchange, |_| Ok(()));
     // The outcome of an exchange that refuses is always that it is over.
@@ -27,59 +30,36 @@ pub fn refuse(stream: &TcpStream, timeout: Duration, why: &(dyn std::error::Erro
 /// Connects to the first of the peer's addresses that answers. While one of them refuses because the
 /// peer does not listen yet, all are tried again until the deadline.
 pub(crate) fn connect(
-    peer: impl ToSocketAddrs + fmt::Debug,
+    peer: &HostAddress,
     deadline: Deadline,
 ) -> Result<TcpStream, ExchangeFailure> {
-    let late = || ExchangeError::TimedOut {
-        what: "answer",
-        after: Some(deadline.timeout()),
-    };
-    let failure = |(address, source): (SocketAddr, io::Error)| {
-        let what = "connect to";
-        let error = match source.kind() {
-            io::ErrorKind::TimedOut => late(),
-            io::ErrorKind::ConnectionRefused => ExchangeError::NotListening {
-                after: Some(deadline.timeout()),
-                source,
-            },
-            _ => ExchangeError::Tcp { what, source },
-        };
-        ExchangeFailure::new(Some(address), error)
-    };
-    let addresses = peer.to_socket_addrs();
-    let addresses = addresses.map_err(|source| ExchangeError::Lookup {
-        address: format!("{peer:?}"),
-        source,
-    })?;
-    let addresses: Vec<_> = addresses.collect();
-    let mut last = None;
+    let mut attempts = Attempts::until(peer.resolve()?, deadline);
     loop {
-        let mut refused = false;
-        for (address, untried) in addresses.iter().zip((1..=addresses.len()).rev()) {
-            let Some(left) = deadline.left() else {
-                let untried = || ExchangeFailure::new(Some(*address), late());
-                return Err(last.map_or_else(untried, failure));
-            };
-            // An address that does not answer leaves time for the others.
-            let share = left / u32::try_from(untried).unwrap_or(u32::MAX);
-            match TcpStream::connect_timeout(address, share.max(SHORTEST)) {
-                Ok(stream) if !is_to_itself(&stream) => return Ok(stream),
-                Ok(_) => {
-                    refused = true;
-                    last = Some((*address, io::ErrorKind::ConnectionRefused.into()));
-                }
-                Err(error) => {
-                    refused |= error.kind() == io::ErrorKind::ConnectionRefused;
-                    last = Some((*address, error));
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        match attempts.step()? {
+            Attempt::Pause(until) => thread::sleep(left(until)),
+            Attempt::Try(address, until) => {
+                match TcpStream::connect_timeout(&address, left(until).max(SHORTEST)) {
+                    Ok(stream) if !is_to_itself(&stream) => return Ok(stream),
+                    Ok(_) => {
+                        attempts.failed(not_connected(io::ErrorKind::ConnectionRefused.into()));
+                    }
+                    Err(error) => match error.kind() {
+                        io::ErrorKind::TimedOut => attempts.timed_out(),
+                        _ => attempts.failed(not_connected(error)),
+                    },
                 }
             }
         }
-        match last.take() {
-            None => return Err(ExchangeError::NoAddress.into()),
-            Some(error) if !refused => return Err(failure(error)),
-            error => last = error,
-        }
-        thread::sleep(RETRY.min(deadline.left().unwrap_or_default()));
+    }
+}
+
+/// The error of an attempt to connect.
+fn not_connected(source: io::Error) -> ExchangeError {
+    let (after, what) = (None, "connect to");
+    match source.kind() {
+        io::ErrorKind::ConnectionRefused => ExchangeError::NotListening { after, source },
+        _ => ExchangeError::Tcp { what, source },
     }
 }
 
@@ -237,9 +217,6 @@ impl Settings {
     }
 }
 
-/// The pause between two attempts.
-pub(super) const RETRY: Duration = Duration::from_millis(5);
-
 /// The minimum time for an address to answer: a timeout of 0 is an error.
 const SHORTEST: Duration = Duration::from_millis(1);
 
@@ -270,11 +247,11 @@ pub(super) mod tests {
         let not_allowed = SocketAddr::from((Ipv4Addr::BROADCAST, 7));
         let unassigned = SocketAddr::from(([192, 0, 2, 1], 7));
         let addresses = [not_allowed, unassigned, address];
-        let stream = connect(&addresses[..], Deadline::after(3 * SECOND)).unwrap();
+        let stream = connect(&addresses[..].into(), Deadline::after(3 * SECOND)).unwrap();
         assert_eq!(stream.peer_addr().unwrap(), address);
         // Alone, it is not tried again.
         let start = Instant::now();
-        let failure = connect(not_allowed, Deadline::after(3 * SECOND)).unwrap_err();
+        let failure = connect(&not_allowed.into(), Deadline::after(3 * SECOND)).unwrap_err();
         assert!(
             matches!(failure.error, ExchangeError::Tcp { .. }),
             "{failure:?}"
@@ -285,7 +262,7 @@ pub(super) mod tests {
 
     #[test]
     fn address_without_a_port_is_named() {
-        let failure = connect("localhost", Deadline::after(SECOND)).unwrap_err();
+        let failure = connect(&"localhost".into(), Deadline::after(SECOND)).unwrap_err();
         assert_eq!(
             failure.to_string(),
             "the peer's address \"localhost\" is not HOST:PORT"

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use verbs_core::{DatagramEndpoint, QueuePairEndpoint, random};
 
 use super::wire::{self, Message, Session};
-use crate::exchange::{self, ExchangeError, Peer, RefusalCode};
+use crate::exchange::{self, ExchangeError, PeerEndpoint, RefusalCode};
 
 /// The client's side of an exchange over datagrams.
 ///
@@ -21,14 +21,14 @@ use crate::exchange::{self, ExchangeError, Peer, RefusalCode};
 /// ```no_run
 /// use std::time::{Duration, Instant};
 /// use verbs_channel::datagram_exchange::{Connector, Step};
-/// use verbs_channel::exchange::Peer;
+/// use verbs_channel::exchange::PeerEndpoint;
 /// use verbs_channel::{BufferPool, Datagrams};
 ///
 /// fn run(
 ///     connector: &mut Connector,
 ///     datagrams: &mut Datagrams,
 ///     pool: &BufferPool,
-/// ) -> Result<Peer, Box<dyn std::error::Error>> {
+/// ) -> Result<PeerEndpoint, Box<dyn std::error::Error>> {
 ///     let server = connector.server();
 ///     loop {
 ///         match connector.step(Instant::now())? {
@@ -58,7 +58,7 @@ pub struct Connector {
     ours: Vec<u8>,
     cookie: u64,
     max_payload: u16,
-    peer: Option<Peer>,
+    peer: Option<PeerEndpoint>,
     deadline: Instant,
     timeout: Duration,
     /// When the message of this stage is sent next; `None`: now.
@@ -96,7 +96,7 @@ pub enum Step<'a> {
     /// After the first run: do the handshake with the peer's endpoint, then call
     /// [`ready`](Connector::ready) or [`refuse`](Connector::refuse). After the second run both sides are
     /// connected.
-    Done(&'a Peer),
+    Done(&'a PeerEndpoint),
 }
 
 /// The pauses between two messages that are the same: the first, and the longest.

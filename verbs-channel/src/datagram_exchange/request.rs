@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use verbs_core::{DatagramEndpoint, Gid};
 
 use super::wire::{self, Message, Session};
-use crate::exchange::{ExchangeError, Peer};
+use crate::exchange::{ExchangeError, PeerEndpoint};
 
 /// A client that wants to connect, from [`Acceptor::next_request`](super::Acceptor::next_request).
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub struct Request {
     id: RequestId,
     from: DatagramEndpoint,
     max_private_data: usize,
-    peer: Peer,
+    peer: PeerEndpoint,
 }
 
 /// Identifies a request of one [`Acceptor`](super::Acceptor).
@@ -35,7 +35,7 @@ impl Request {
 
     /// The endpoint to connect a queue pair to, and the client's private data.
     #[must_use]
-    pub const fn peer(&self) -> &Peer {
+    pub const fn peer(&self) -> &PeerEndpoint {
         &self.peer
     }
 
@@ -60,7 +60,7 @@ pub(super) struct Exchange {
 #[derive(Debug)]
 pub(super) enum State {
     /// Nothing was done for it yet.
-    Waiting(Peer),
+    Waiting(PeerEndpoint),
     /// The handshake is being done.
     Taken,
     /// ACCEPT was sent: this is it, unless it was withdrawn, and when it was first sent.
@@ -111,7 +111,7 @@ impl Exchange {
         let State::Waiting(peer) = &mut self.state else {
             return None;
         };
-        let peer = Peer {
+        let peer = PeerEndpoint {
             endpoint: peer.endpoint,
             private_data: std::mem::take(&mut peer.private_data),
         };

@@ -5,7 +5,7 @@ use std::error::Error;
 use verbs_core::QueuePairEndpoint;
 
 use crate::exchange::{
-    ExchangeError, ExchangeError::PrivateDataBeyondMtu, MAX_PRIVATE_DATA, Peer, RefusalCode,
+    ExchangeError, ExchangeError::PrivateDataBeyondMtu, MAX_PRIVATE_DATA, PeerEndpoint, RefusalCode,
 };
 use crate::exchange::{peer, reason, refusal};
 
@@ -99,7 +99,7 @@ fn payload(kind: u16, mut rest: &[u8]) -> Option<Message<'_>> {
 }
 
 /// The endpoint and the private data of a REQUEST or an ACCEPT.
-pub(super) fn peer_in(payload: &[u8]) -> Result<Peer, ExchangeError> {
+pub(super) fn peer_in(payload: &[u8]) -> Result<PeerEndpoint, ExchangeError> {
     let max = QueuePairEndpoint::BYTES + MAX_PRIVATE_DATA;
     if payload.len() > max {
         let len = payload.len();

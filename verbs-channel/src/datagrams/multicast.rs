@@ -63,8 +63,7 @@ impl DatagramEngine {
     }
 
     /// Keeps a group to which the queue pair was [attached](Memberships::attach), which `endpoint` stands for
-    /// ([`joined`](crate::exchange::rdmacm::joined) returns both), until the endpoint ends. Returns the number
-    /// of this membership.
+    /// until the endpoint ends. Returns the number of this membership.
     ///
     /// # Errors
     ///

@@ -30,7 +30,7 @@
 //! let events = CompletionChannel::create(pd.context())?;
 //! let (mut engine, preparer) = Channel::builder(&pd).engine(100, &events)?;
 //! let prepared = preparer.prepare()?;
-//! let channel = engine.join(prepared.connect("server:7471", Duration::from_secs(5))?)?;
+//! let channel = engine.join(prepared.connect("server:7471", Duration::from_secs(5))?.channel)?;
 //!
 //! let pool = BufferPool::new(&pd, 4096, 16)?;
 //! let mut request = Outgoing::send(pool.take().ok_or("an empty pool")?).into();

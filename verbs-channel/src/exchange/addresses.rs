@@ -6,8 +6,8 @@ use std::time::Duration;
 use verbs_core::Context;
 use verbs_core::rdmacm::{Connector, Listener};
 
+use super::cm::explain;
 use super::error::ExchangeError;
-use super::rdmacm::explain;
 
 /// A listener for the peer at the other end of a stream: at the stream's own address if that is one of this
 /// device, otherwise at the device's first. The port is any free one.
@@ -16,7 +16,10 @@ use super::rdmacm::explain;
 ///
 /// [`ExchangeError::Manager`], with [`NoLocalAddr`](verbs_core::Error::NoLocalAddr) if the device has no
 /// address.
-pub fn listener(context: &Context, stream: Option<SocketAddr>) -> Result<Listener, ExchangeError> {
+pub(crate) fn listener(
+    context: &Context,
+    stream: Option<SocketAddr>,
+) -> Result<Listener, ExchangeError> {
     let explain = |error| explain(error, Duration::ZERO);
     let at = listens_at(&context.local_addrs().map_err(explain)?, stream);
     let at = match at {
@@ -34,7 +37,7 @@ pub fn listener(context: &Context, stream: Option<SocketAddr>) -> Result<Listene
 /// # Errors
 ///
 /// [`ExchangeError::Manager`].
-pub fn connector(
+pub(crate) fn connector(
     context: &Context,
     stream: Option<SocketAddr>,
     mut listener: SocketAddr,

@@ -200,6 +200,17 @@ impl ExchangeError {
         Self::Tcp { what, source }
     }
 
+    /// Whether the peer may know why a step of `rdma_cm` has failed: not if this side has failed by itself, or
+    /// has waited for as long as it wanted to. Needs the feature `rdmacm`.
+    #[cfg(feature = "rdmacm")]
+    #[must_use]
+    pub const fn may_be_of_peer(&self) -> bool {
+        matches!(
+            self,
+            Self::NotListening { .. } | Self::Manager(verbs_core::Error::ConnectionManager { .. })
+        )
+    }
+
     /// Writes the text, with this name of the peer.
     fn write(&self, f: &mut fmt::Formatter<'_>, peer: &dyn fmt::Display) -> fmt::Result {
         match self {

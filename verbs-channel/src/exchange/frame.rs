@@ -123,7 +123,7 @@ const fn unexpected(got: u16, expected: u16) -> ExchangeError {
 /// A peer's endpoint and its private data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Peer {
+pub struct PeerEndpoint {
     /// The endpoint to connect the queue pair to.
     pub endpoint: QueuePairEndpoint,
     /// At most [`MAX_PRIVATE_DATA`] bytes: do not trust what the peer sent.
@@ -131,10 +131,10 @@ pub struct Peer {
 }
 
 /// Parses the payload of an endpoint's frame.
-pub(crate) fn peer(payload: &[u8]) -> Result<Peer, ExchangeError> {
+pub(crate) fn peer(payload: &[u8]) -> Result<PeerEndpoint, ExchangeError> {
     let split = QueuePairEndpoint::BYTES.min(payload.len());
     let (endpoint, private_data) = payload.split_at(split);
-    Ok(Peer {
+    Ok(PeerEndpoint {
         endpoint: QueuePairEndpoint::from_bytes(endpoint)?,
         private_data: private_data.to_vec(),
     })

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use verbs_core::TransportType;
 use verbs_core::rdmacm::PrivateData;
 
+use super::cm::{hello, private_data};
 use super::error::ExchangeError;
 use super::frame::{ADDRESS, PROPOSED};
-use super::rdmacm::{hello, private_data};
 use super::side::Side;
 
 /// A side's message about itself, from which both decide who listens.
@@ -33,6 +33,18 @@ pub struct Meeting {
 }
 
 impl Meeting {
+    /// Those of two sides that need no stream to agree: the first connects, and the other listens.
+    pub(crate) fn pair() -> [Self; 2] {
+        let (request, answer) = (verbs_core::random(), verbs_core::random());
+        [false, true].map(|listens| Self {
+            listens,
+            listener: None,
+            private_data: Vec::new(),
+            request,
+            answer,
+        })
+    }
+
     /// The private data of the request of `rdma_cm`.
     ///
     /// # Errors

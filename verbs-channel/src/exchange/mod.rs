@@ -40,14 +40,14 @@
 //! connects.
 
 #[cfg(feature = "rdmacm")]
-mod addresses;
+pub(crate) mod addresses;
+#[cfg(feature = "rdmacm")]
+pub(crate) mod cm;
 mod error;
 mod frame;
 mod limits;
 #[cfg(feature = "rdmacm")]
 mod meeting;
-#[cfg(feature = "rdmacm")]
-pub mod rdmacm;
 mod side;
 #[cfg(test)]
 mod tests;
@@ -59,8 +59,10 @@ use std::net::SocketAddr;
 
 use verbs_core::QueuePairEndpoint;
 
+#[cfg(feature = "rdmacm")]
+pub use cm::CmDatagrams;
 pub use error::{ExchangeError, ExchangeFailure, RefusalCode};
-pub use frame::Peer;
+pub use frame::PeerEndpoint;
 use frame::{ENDPOINT, HEADER, LISTENER, PROPOSAL, READY, REFUSED};
 pub(crate) use frame::{peer, reason, refusal};
 pub use limits::MAX_PRIVATE_DATA;
@@ -83,14 +85,14 @@ pub use side::Side;
 ///
 /// ```
 /// use std::io::{Read, Write};
-/// use verbs_channel::exchange::{Exchange, ExchangeError, Peer, Step};
+/// use verbs_channel::exchange::{Exchange, ExchangeError, PeerEndpoint, Step};
 /// # use std::os::unix::net::UnixStream;
 /// # use verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
 ///
 /// fn run(
 ///     exchange: &mut Exchange,
 ///     mut stream: impl Read + Write,
-/// ) -> Result<Peer, ExchangeError> {
+/// ) -> Result<PeerEndpoint, ExchangeError> {
 ///     loop {
 ///         let moved = match exchange.step()? {
 ///             Step::Write(bytes) => stream.write(bytes),
@@ -101,7 +103,7 @@ pub use side::Side;
 ///     }
 /// }
 ///
-/// # fn side(stream: UnixStream, qp_num: u32) -> Result<Peer, Box<dyn std::error::Error + Send + Sync>> {
+/// # fn side(stream: UnixStream, qp_num: u32) -> Result<PeerEndpoint, Box<dyn std::error::Error + Send + Sync>> {
 /// # let psn = PacketSequenceNumber::new(1)?;
 /// # let ours = QueuePairEndpoint::builder(qp_num, psn).lid(1).build()?;
 /// let mut exchange = Exchange::new(&ours, b"private data")?;
@@ -130,7 +132,7 @@ pub struct Exchange {
     received: u16,
     first: u16,
     is_ready: bool,
-    peer: Option<Peer>,
+    peer: Option<PeerEndpoint>,
     /// This side's proposal, and how the two connect, if it connects by `rdma_cm`.
     #[cfg(feature = "rdmacm")]
     proposal: Option<Proposal>,
@@ -155,7 +157,7 @@ pub enum Step<'a> {
     /// Read into this buffer, and pass the number of bytes to [`Exchange::moved`].
     Read(&'a mut [u8]),
     /// The peer's endpoint has arrived; or, after [`Exchange::ready`], the peer is ready, too.
-    Done(&'a Peer),
+    Done(&'a PeerEndpoint),
 }
 
 /// The next I/O of an [`Exchange`] that is not done.
@@ -256,7 +258,7 @@ impl Exchange {
 
     /// The peer and its endpoint, once the endpoint has arrived.
     #[must_use]
-    pub const fn peer(&self) -> Option<&Peer> {
+    pub const fn peer(&self) -> Option<&PeerEndpoint> {
         self.peer.as_ref()
     }
 

@@ -45,7 +45,7 @@ pub use shared_receives::SharedReceivesConfig;
 /// let pool = BufferPool::new(&pd, 4096, 1024)?;
 /// let mut group = Channel::builder(&pd).max_recv_wr(8).group(100)?;
 /// # let listener = std::net::TcpListener::bind("0.0.0.0:7471").unwrap();
-/// let member = group.prepare()?.accept(&listener, Duration::from_secs(5))?;
+/// let member = group.prepare()?.accept(&listener, Duration::from_secs(5))?.channel;
 /// let at = group.join(member)?;
 /// # let block = pool.take().unwrap();
 /// let ticket = group.channel(at)?.start_receive(block)?;
@@ -84,7 +84,7 @@ pub use shared_receives::SharedReceivesConfig;
 ///     loop {
 ///         let prepared = preparer.prepare();
 ///         match prepared.and_then(|channel| channel.accept(&listener, Duration::from_secs(60))) {
-///             Ok(member) => connected.send(member).expect("the server runs"),
+///             Ok(met) => connected.send(met.channel).expect("the server runs"),
 ///             Err(error) => eprintln!("no peer: {}", ErrorChain::new(&error)),
 ///         }
 ///     }

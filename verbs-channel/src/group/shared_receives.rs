@@ -76,7 +76,7 @@ impl ChannelConfig {
     /// let pool = BufferPool::new(&pd, 4096, 512)?;
     /// let mut group = Channel::builder(&pd).shared_receives(&pool, 256).group(1000)?;
     /// # let listener = std::net::TcpListener::bind("0.0.0.0:7471")?;
-    /// let member = group.prepare()?.accept(&listener, Duration::from_secs(5))?;
+    /// let member = group.prepare()?.accept(&listener, Duration::from_secs(5))?.channel;
     /// group.join(member)?;
     /// while let Some(message) = group.wait_message(None) {
     ///     match (message.bytes(), message.end()) {

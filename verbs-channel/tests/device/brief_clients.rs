@@ -2,19 +2,19 @@
 
 use std::net::SocketAddr;
 use std::thread;
+use std::time::{Duration, Instant};
 
+use verbs_channel::connect::{CmExchange, CmStep};
 use verbs_channel::exchange::ExchangeError;
-use verbs_channel::exchange::rdmacm::hello;
-use verbs_channel::verbs_core::rdmacm::{Answer, Connector};
-use verbs_channel::{Channel, DownReason, Error};
+use verbs_channel::{Channel, Connect, DownReason, Error, Met, Peer};
 use verbs_harness::{PATIENCE, begin};
 
 use super::by_manager::{Server, pair, pd_to};
 use super::ends::{bounded, filled, patient, works, zeros};
 
 /// An accept returned a channel whose peer leaves, or the failure of this peer alone.
-fn is_of_the_client(accepted: Result<Channel, Error>) {
-    match accepted {
+fn is_of_the_client(accepted: Result<Met<Channel>, Error>) {
+    match accepted.map(|met| met.channel) {
         Ok(mut channel) => {
             let mut into = zeros(&channel, 64);
             let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
@@ -40,7 +40,7 @@ fn is_of_the_client(accepted: Result<Channel, Error>) {
 fn only_one_accept_fails(server: &mut Server, client: impl FnOnce() + Send) {
     thread::scope(|threads| {
         threads.spawn(client);
-        is_of_the_client(patient(&server.pd).accept_cm(&mut server.listener, PATIENCE));
+        is_of_the_client(patient(&server.pd).accept(&mut server.listener, PATIENCE));
     });
     let (mut client, mut accepted) = pair(server);
     works(&mut client, &mut accepted, 100);
@@ -56,20 +56,24 @@ fn client_that_leaves_at_once_fails_its_own_accept_only() {
     let addr = server.addr;
     for _ in 0..5 {
         only_one_accept_fails(&mut server, move || {
-            drop(patient(&pd_to(addr)).connect_cm(addr, PATIENCE).unwrap());
+            drop(
+                patient(&pd_to(addr))
+                    .connect(Peer::cm(addr), PATIENCE)
+                    .unwrap()
+                    .channel,
+            );
         });
     }
 }
 
-/// The server's answer, which the client does not confirm.
-fn answer(addr: SocketAddr) -> Answer {
-    let mut prepared = patient(&pd_to(addr));
-    let resolving = Connector::new().unwrap().resolve_addr(addr, PATIENCE);
-    let resolved = resolving.unwrap().wait(Some(PATIENCE)).unwrap();
-    let resolving = resolved.resolve_route(PATIENCE).unwrap();
-    let route = resolving.wait(Some(PATIENCE)).unwrap();
-    let asked = prepared.request_cm(route, &hello(b"").unwrap()).unwrap();
-    asked.wait(Some(PATIENCE)).unwrap()
+/// A client that leaves when the server has accepted, and does not confirm.
+fn leaves_unconfirmed(addr: SocketAddr) {
+    let prepared = patient(&pd_to(addr));
+    let options = Connect::within(PATIENCE);
+    let mut exchange = CmExchange::connect(prepared, vec![addr], &options, Instant::now()).unwrap();
+    while let CmStep::Wait(_) = exchange.step().unwrap() {
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
@@ -80,7 +84,7 @@ fn client_that_leaves_before_it_confirms_fails_its_own_accept_only() {
         return;
     };
     let addr = server.addr;
-    only_one_accept_fails(&mut server, move || drop(answer(addr)));
+    only_one_accept_fails(&mut server, move || leaves_unconfirmed(addr));
 }
 
 #[test]
@@ -94,7 +98,10 @@ fn message_of_a_client_that_leaves_at_once_is_delivered() {
     for _ in 0..5 {
         thread::scope(|threads| {
             threads.spawn(move || {
-                let mut client = patient(&pd_to(addr)).connect_cm(addr, PATIENCE).unwrap();
+                let mut client = patient(&pd_to(addr))
+                    .connect(Peer::cm(addr), PATIENCE)
+                    .unwrap()
+                    .channel;
                 let from = filled(&client, 1, 64);
                 // The server may leave before this has completed.
                 drop(client.send(from.gather_element(..).unwrap()));
@@ -102,8 +109,8 @@ fn message_of_a_client_that_leaves_at_once_is_delivered() {
             let mut prepared = patient(&server.pd);
             let into = server.pd.reg_mr(vec![0_u8; 64]).unwrap();
             prepared.start_receive(into).unwrap();
-            let accepted = prepared.accept_cm(&mut server.listener, PATIENCE);
-            let mut channel = accepted.unwrap();
+            let accepted = prepared.accept(&mut server.listener, PATIENCE);
+            let mut channel = accepted.unwrap().channel;
             let received = channel.prepared_receives()[0];
             let (received, _) = bounded(|| channel.wait_success(received)).unwrap();
             assert_eq!(received.byte_len(), 64);

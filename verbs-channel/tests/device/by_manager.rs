@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use verbs_channel::connect::PeerAddr;
 use verbs_channel::exchange::ExchangeError;
-use verbs_channel::exchange::rdmacm::refused;
-use verbs_channel::verbs_core::rdmacm::{Connector, Listener, Message, PrivateData};
+use verbs_channel::verbs_core::rdmacm::{Connector, Listener};
 use verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDomain};
-use verbs_channel::{BufferPool, Channel, DownReason, Error, PreparedChannel};
+use verbs_channel::{BufferPool, Channel, Connect, DownReason, Error, Met, Peer, PreparedChannel};
 use verbs_harness::child::{Child, role};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, Test, begin};
@@ -43,8 +43,9 @@ impl Server {
 
     fn accept(&mut self) -> Channel {
         patient(&self.pd)
-            .accept_cm(&mut self.listener, PATIENCE)
+            .accept(&mut self.listener, PATIENCE)
             .unwrap()
+            .channel
     }
 }
 
@@ -60,8 +61,12 @@ pub(crate) fn pd_to(addr: SocketAddr) -> ProtectionDomain {
 pub(crate) fn pair(server: &mut Server) -> (Channel, Channel) {
     let addr = server.addr;
     thread::scope(|threads| {
-        let client =
-            threads.spawn(move || patient(&pd_to(addr)).connect_cm(addr, PATIENCE).unwrap());
+        let client = threads.spawn(move || {
+            patient(&pd_to(addr))
+                .connect(Peer::cm(addr), PATIENCE)
+                .unwrap()
+                .channel
+        });
         let accepted = server.accept();
         (client.join().unwrap(), accepted)
     })
@@ -91,13 +96,23 @@ fn peers_exchange_private_data_and_messages_both_ways() {
         let client = threads.spawn(move || {
             let prepared = patient(&pd_to(addr));
             let longest = vec![1; longest().0];
-            prepared.connect_cm_with(addr, PATIENCE, &longest).unwrap()
+            prepared
+                .connect(
+                    Peer::cm(addr),
+                    Connect::within(PATIENCE).private_data(&longest),
+                )
+                .unwrap()
         });
         let prepared = patient(&server.pd);
         let longest = vec![2; longest().1];
-        let accepted = prepared.accept_cm_with(&mut server.listener, PATIENCE, &longest);
-        let ((client, answer), (accepted, request)) = (client.join().unwrap(), accepted.unwrap());
-        (client, answer, accepted, request)
+        let accepted = prepared.accept(
+            &mut server.listener,
+            Connect::within(PATIENCE).private_data(&longest),
+        );
+        let (client, accepted) = (client.join().unwrap(), accepted.unwrap());
+        assert_eq!(client.peer, Some(PeerAddr::Socket(addr)));
+        let [answer, request] = [client.private_data, accepted.private_data];
+        (client.channel, answer, accepted.channel, request)
     });
     // Without the zeros behind them.
     assert_eq!(
@@ -120,7 +135,10 @@ fn private_data_that_do_not_fit_are_an_error_with_the_limit() {
     let addr = server.addr;
     let prepared = patient(&pd_to(addr));
     let error = prepared
-        .connect_cm_with(addr, PATIENCE, &vec![1; longest().0 + 1])
+        .connect(
+            Peer::cm(addr),
+            Connect::within(PATIENCE).private_data(&vec![1; longest().0 + 1]),
+        )
         .unwrap_err();
     match exchange_error(error) {
         ExchangeError::PrivateDataBeyondManager { len, max } => {
@@ -140,10 +158,13 @@ fn answer_that_does_not_fit_is_an_error_with_the_limit_and_rejects_the_peer() {
     };
     let addr = server.addr;
     thread::scope(|threads| {
-        let client = threads.spawn(move || patient(&pd_to(addr)).connect_cm(addr, PATIENCE));
+        let client = threads.spawn(move || patient(&pd_to(addr)).connect(Peer::cm(addr), PATIENCE));
         let prepared = patient(&server.pd);
         let beyond = [2; 190];
-        let accepted = prepared.accept_cm_with(&mut server.listener, PATIENCE, &beyond);
+        let accepted = prepared.accept(
+            &mut server.listener,
+            Connect::within(PATIENCE).private_data(&beyond),
+        );
         let error = exchange_error(accepted.unwrap_err());
         let (len, max) = match error {
             ExchangeError::PrivateDataBeyondManager { len, max } => (len, max),
@@ -163,10 +184,10 @@ fn rejected_peer_gets_the_reason() {
     };
     let addr = server.addr;
     thread::scope(|threads| {
-        let client = threads.spawn(move || patient(&pd_to(addr)).connect_cm(addr, PATIENCE));
+        let client = threads.spawn(move || patient(&pd_to(addr)).connect(Peer::cm(addr), PATIENCE));
         let request = server.listener.request(Some(PATIENCE)).unwrap().unwrap();
         let full = io::Error::other("no room for another client");
-        request.reject(Message::raw(&refused(&full))).unwrap();
+        PreparedChannel::refuse(request, PATIENCE, &full);
         let error = client.join().unwrap().unwrap_err();
         let text = format!("{addr} refused the connection: \"no room for another client\"");
         assert_eq!(error.to_string(), text);
@@ -187,15 +208,19 @@ fn address_without_a_listener_is_tried_until_the_deadline() {
     let text = format!("nothing listened at {addr} for ");
     let mut errors = Vec::new();
     let has_asked = [1, 8, 64].into_iter().any(|times| {
-        let connected = patient(&client_pd).connect_cm(addr, SOON * times);
+        let connected = patient(&client_pd).connect(Peer::cm(addr), SOON * times);
         errors.push(connected.unwrap_err().to_string());
         errors[errors.len() - 1].starts_with(&text)
     });
     assert!(has_asked, "{errors:?}");
     // One that listens meanwhile is found, with the same queue pair.
     thread::scope(|threads| {
-        let client =
-            threads.spawn(move || patient(&pd_to(addr)).connect_cm(addr, PATIENCE).unwrap());
+        let client = threads.spawn(move || {
+            patient(&pd_to(addr))
+                .connect(Peer::cm(addr), PATIENCE)
+                .unwrap()
+                .channel
+        });
         thread::sleep(SOON);
         let listener = Listener::bind(addr, 16).unwrap();
         let mut server = Server { pd, listener, addr };
@@ -211,7 +236,9 @@ fn listener_that_never_accepts_ends_at_the_deadline() {
         return;
     };
     let (addr, started) = (server.addr, Instant::now());
-    let error = patient(&pd_to(addr)).connect_cm(addr, SOON).unwrap_err();
+    let error = patient(&pd_to(addr))
+        .connect(Peer::cm(addr), SOON)
+        .unwrap_err();
     // Giving up takes soft-iWARP ten seconds.
     let bound = if is_iwarp() { PATIENCE } else { PATIENCE / 2 };
     assert!(started.elapsed() < bound, "{:?}", started.elapsed());
@@ -221,16 +248,15 @@ fn listener_that_never_accepts_ends_at_the_deadline() {
     );
     // The request is there, but its peer has given up.
     let request = server.listener.request(Some(PATIENCE)).unwrap().unwrap();
-    let late = patient(&server.pd).accept_cm_raw(request, PATIENCE, b"");
+    let late = patient(&server.pd).accept(request, Connect::within(PATIENCE).raw_private_data(b""));
     let error = exchange_error(late.unwrap_err());
     assert!(matches!(error, ExchangeError::Manager(_)), "{error:?}");
-    let alone = patient(&server.pd).accept_cm(&mut server.listener, SOON);
+    let alone = patient(&server.pd).accept(&mut server.listener, SOON);
     let text = "the peer did not connect within 150 ms";
     assert_eq!(alone.unwrap_err().to_string(), text);
     // Without a timeout it only looks.
     let server_pd = server.pd.clone();
-    let looks =
-        bounded(move || patient(&server_pd).accept_cm(&mut server.listener, Duration::ZERO));
+    let looks = bounded(move || patient(&server_pd).accept(&mut server.listener, Duration::ZERO));
     let error = exchange_error(looks.unwrap_err());
     assert!(matches!(error, ExchangeError::TimedOut { .. }), "{error:?}");
 }
@@ -264,7 +290,10 @@ fn everything_sent_is_delivered_before_the_peer_has_left() {
 fn peer_whose_process_is_killed_has_closed() {
     if let Some((addr, mut line)) = role() {
         let addr = addr.parse().unwrap();
-        let channel = patient(&pd_to(addr)).connect_cm(addr, PATIENCE).unwrap();
+        let channel = patient(&pd_to(addr))
+            .connect(Peer::cm(addr), PATIENCE)
+            .unwrap()
+            .channel;
         line.write("connected");
         line.is_slow();
         line.read();
@@ -296,8 +325,8 @@ fn hasty(pd: &ProtectionDomain) -> PreparedChannel {
 }
 
 /// Whether these bytes arrived, with zeros behind them but on iWARP.
-fn is_padded(arrived: PrivateData, sent: &[u8]) -> bool {
-    let padding = arrived.as_bytes().strip_prefix(sent);
+fn is_padded(arrived: &[u8], sent: &[u8]) -> bool {
+    let padding = arrived.strip_prefix(sent);
     padding.is_some_and(|padding| padding.is_empty() == is_iwarp())
 }
 
@@ -325,18 +354,26 @@ fn other_programs_find_prepared_receives_as_soon_as_they_may_send() {
         thread::scope(|threads| {
             let client = threads.spawn(move || {
                 let prepared = ready(&pd_to(addr));
-                let connected = prepared.connect_cm_raw(addr, PATIENCE, b"\x00raw");
-                let (mut client, answer) = connected.unwrap();
-                assert!(is_padded(answer, b"too"));
+                let connected = prepared.connect(
+                    Peer::cm(addr),
+                    Connect::within(PATIENCE).raw_private_data(b"\x00raw"),
+                );
+                let Met {
+                    channel: mut client,
+                    private_data,
+                    ..
+                } = connected.unwrap();
+                assert!(is_padded(&private_data, b"too"));
                 hello(&mut client);
                 client
             });
             let prepared = ready(&server.pd);
             let request = server.listener.request(Some(PATIENCE)).unwrap().unwrap();
-            assert!(is_padded(*request.private_data(), b"\x00raw"));
+            assert!(is_padded(request.private_data().as_bytes(), b"\x00raw"));
             assert!(request.initiator_depth() > 0);
-            let accepted = prepared.accept_cm_raw(request, PATIENCE, b"too");
-            let mut accepted = accepted.unwrap();
+            let accepted =
+                prepared.accept(request, Connect::within(PATIENCE).raw_private_data(b"too"));
+            let mut accepted = accepted.unwrap().channel;
             hello(&mut accepted);
             works(&mut accepted, &mut client.join().unwrap(), 100);
         });
@@ -352,9 +389,13 @@ fn other_programs_are_rejected_where_peers_of_this_crate_are_expected() {
     };
     let addr = server.addr;
     thread::scope(|threads| {
-        let client = threads
-            .spawn(move || patient(&pd_to(addr)).connect_cm_raw(addr, PATIENCE, b"9P2000.L"));
-        let accepted = patient(&server.pd).accept_cm(&mut server.listener, PATIENCE);
+        let client = threads.spawn(move || {
+            patient(&pd_to(addr)).connect(
+                Peer::cm(addr),
+                Connect::within(PATIENCE).raw_private_data(b"9P2000.L"),
+            )
+        });
+        let accepted = patient(&server.pd).accept(&mut server.listener, PATIENCE);
         let error = exchange_error(accepted.unwrap_err());
         assert!(matches!(error, ExchangeError::NotOurs(first) if &first == b"9P20"));
         assert!(client.join().unwrap().is_err(), "it is rejected");
@@ -375,10 +416,17 @@ fn channels_of_a_group_connect_and_notice_their_peers_end() {
     let mut ids = Vec::new();
     for _ in 0..4 {
         let member = thread::scope(|threads| {
-            let client =
-                threads.spawn(move || patient(&pd_to(addr)).connect_cm(addr, PATIENCE).unwrap());
+            let client = threads.spawn(move || {
+                patient(&pd_to(addr))
+                    .connect(Peer::cm(addr), PATIENCE)
+                    .unwrap()
+                    .channel
+            });
             let prepared = group.prepare().unwrap();
-            let member = prepared.accept_cm(&mut server.listener, PATIENCE).unwrap();
+            let member = prepared
+                .accept(&mut server.listener, PATIENCE)
+                .unwrap()
+                .channel;
             clients.push(client.join().unwrap());
             member
         });
@@ -420,7 +468,7 @@ fn channel_of_another_device_than_the_address_is_an_error_that_names_both() {
         return;
     };
     let pd = other.open().unwrap().alloc_pd().unwrap();
-    let error = patient(&pd).connect_cm(server.addr, Duration::from_secs(1));
+    let error = patient(&pd).connect(Peer::cm(server.addr), Duration::from_secs(1));
     let text = format!(
         "{} is connected to by {needed}, and this channel is of {}: open {needed}",
         server.addr,

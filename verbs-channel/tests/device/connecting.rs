@@ -10,7 +10,7 @@ use verbs_channel::verbs_core::{
     AccessFlags, GatherElement, Gid, MaxRnrRetries, PacketSequenceNumber, QueuePairEndpoint,
     RemoteMemoryRegion,
 };
-use verbs_channel::{BufferPool, Channel, Error};
+use verbs_channel::{BufferPool, Channel, Connect, Error, Met};
 use verbs_harness::child::{Child, role};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin};
@@ -40,7 +40,13 @@ fn echo(port: u16) {
         .map(u64::to_be_bytes)
         .concat();
     let address = (Ipv4Addr::LOCALHOST, port);
-    let (mut channel, theirs) = prepared.connect_with(address, PATIENCE, &data).unwrap();
+    let Met {
+        mut channel,
+        private_data: theirs,
+        ..
+    } = prepared
+        .connect(address, Connect::within(PATIENCE).private_data(&data))
+        .unwrap();
     assert_eq!(theirs, b"hello");
     let [message, last] = channel.prepared_receives()[..] else {
         panic!("two receives");
@@ -64,7 +70,13 @@ fn two_processes_connect_and_exchange_messages() {
     let (listener, address) = listener();
     let mut child = Child::start(&test, &address.port().to_string());
     let prepared = patient(&here());
-    let (mut channel, data) = prepared.accept_with(&listener, PATIENCE, b"hello").unwrap();
+    let Met {
+        mut channel,
+        private_data: data,
+        ..
+    } = prepared
+        .accept(&listener, Connect::within(PATIENCE).private_data(b"hello"))
+        .unwrap();
     let mut numbers = data
         .chunks(8)
         .map(|number| u64::from_be_bytes(number.try_into().unwrap()));
@@ -97,15 +109,23 @@ fn first_side_to_connect_waits_for_the_other() {
     let (probe, address) = listener();
     drop(probe);
     thread::scope(|threads| {
-        let connecting = threads.spawn(|| patient(&here()).connect(address, PATIENCE).unwrap());
+        let connecting =
+            threads.spawn(|| patient(&here()).connect(address, PATIENCE).unwrap().channel);
         thread::sleep(SOON);
         let listener = TcpListener::bind(address).unwrap();
-        let mut b = patient(&there()).accept(&listener, PATIENCE).unwrap();
+        let mut b = patient(&there())
+            .accept(&listener, PATIENCE)
+            .unwrap()
+            .channel;
         let mut a = connecting.join().unwrap();
         works(&mut a, &mut b, 1000);
         // The listener still accepts the next peer.
-        let connecting = threads.spawn(|| patient(&here()).connect(address, PATIENCE).unwrap());
-        let mut d = patient(&there()).accept(&listener, PATIENCE).unwrap();
+        let connecting =
+            threads.spawn(|| patient(&here()).connect(address, PATIENCE).unwrap().channel);
+        let mut d = patient(&there())
+            .accept(&listener, PATIENCE)
+            .unwrap()
+            .channel;
         works(&mut connecting.join().unwrap(), &mut d, 1000);
         works(&mut a, &mut b, 1000);
     });
@@ -120,15 +140,26 @@ fn exchange_works_over_a_given_tcp_connection() {
         let ours = threads.spawn(|| {
             let mut stream = TcpStream::connect(address).unwrap();
             let prepared = patient(&here());
-            let connected = prepared.exchange(&stream, PATIENCE, &[1; MAX_PRIVATE_DATA]);
+            let connected = prepared.exchange(
+                &stream,
+                Connect::within(PATIENCE).private_data(&[1; MAX_PRIVATE_DATA]),
+            );
             // The connection can still be used.
             stream.write_all(b"and more").unwrap();
             connected.unwrap()
         });
         let (mut stream, _) = listener.accept().unwrap();
-        let (mut b, data) = patient(&there()).exchange(&stream, PATIENCE, b"").unwrap();
+        let Met {
+            channel: mut b,
+            private_data: data,
+            ..
+        } = patient(&there()).exchange(&stream, PATIENCE).unwrap();
         assert_eq!(data, [1; MAX_PRIVATE_DATA]);
-        let (mut a, data) = ours.join().unwrap();
+        let Met {
+            channel: mut a,
+            private_data: data,
+            ..
+        } = ours.join().unwrap();
         assert!(data.is_empty());
         works(&mut a, &mut b, 1000);
         let mut more = [0; 8];
@@ -145,7 +176,10 @@ fn exchange_works_over_a_given_tcp_connection() {
         TcpStream::connect(address).unwrap(),
         listener.accept().unwrap(),
     );
-    let long = patient(&here()).exchange(&left, PATIENCE, &[0; MAX_PRIVATE_DATA + 1]);
+    let long = patient(&here()).exchange(
+        &left,
+        Connect::within(PATIENCE).private_data(&[0; MAX_PRIVATE_DATA + 1]),
+    );
     assert!(matches!(of_exchange(long), ExchangeError::PrivateData(_)));
 }
 
@@ -301,7 +335,12 @@ fn members_of_a_group_connect_the_same_way() {
     let mut group = Channel::builder(&pd).group(4).unwrap();
     thread::scope(|threads| {
         let peers = threads.spawn(|| {
-            let connect = |_| patient(&there()).connect(address, PATIENCE).unwrap();
+            let connect = |_| {
+                patient(&there())
+                    .connect(address, PATIENCE)
+                    .unwrap()
+                    .channel
+            };
             (0..3).map(connect).collect::<Vec<_>>()
         });
         let mut numbers = Vec::new();
@@ -310,7 +349,8 @@ fn members_of_a_group_connect_the_same_way() {
                 .prepare()
                 .unwrap()
                 .accept(&listener, PATIENCE)
-                .unwrap();
+                .unwrap()
+                .channel;
             numbers.push(group.join(member).unwrap());
         }
         for number in &numbers {
@@ -335,7 +375,11 @@ fn members_of_a_group_connect_the_same_way() {
 fn send_at_once(address: SocketAddr, messages: usize) {
     let builder = Channel::builder(&there()).timeout(PATIENCE);
     let prepared = builder.rnr_retry(MaxRnrRetries::new(0).unwrap()).build();
-    let mut channel = prepared.unwrap().connect(address, PATIENCE).unwrap();
+    let mut channel = prepared
+        .unwrap()
+        .connect(address, PATIENCE)
+        .unwrap()
+        .channel;
     for message in 0..messages {
         let from = filled(&channel, message, 64);
         channel.send(from.gather_element(..).unwrap()).unwrap();
@@ -355,7 +399,7 @@ fn peer_that_sends_at_once_finds_the_prepared_receives() {
             prepared.start_receive(block).unwrap();
         }
         let peer = thread::spawn(move || send_at_once(address, 3));
-        let mut channel = prepared.accept(&listener, PATIENCE).unwrap();
+        let mut channel = prepared.accept(&listener, PATIENCE).unwrap().channel;
         peer.join().unwrap();
         for (message, ticket) in channel.prepared_receives().into_iter().enumerate() {
             let (received, block) = channel.wait_success(ticket).unwrap();

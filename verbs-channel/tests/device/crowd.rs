@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 
 use verbs_channel::verbs_core::{AckTimeout, ProtectionDomain};
 use verbs_channel::{
-    BufferPool, Channel, ChannelConfig, ChannelGroup, ChannelId, DownReason, Message,
+    BufferPool, Channel, ChannelConfig, ChannelGroup, ChannelId, Connect, DownReason, Message, Met,
 };
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, begin};
@@ -82,8 +82,11 @@ fn be_a_part(role: &str, mut line: Line) {
     for number in part * CHANNELS..(part + 1) * CHANNELS {
         let member = group.prepare().unwrap();
         let name = number.to_string();
-        let connected = member.connect_with(address, PATIENCE, name.as_bytes());
-        open.insert(group.join(connected.unwrap().0).unwrap(), number);
+        let connected = member.connect(
+            address,
+            Connect::within(PATIENCE).private_data(name.as_bytes()),
+        );
+        open.insert(group.join(connected.unwrap().channel).unwrap(), number);
     }
     line.is_slow();
     line.read();
@@ -196,7 +199,11 @@ fn channels_that_end_in_every_way_lose_no_receive() {
     let mut parts: Vec<_> = (0..PARTS).map(part).collect();
     for _ in 0..PARTS * CHANNELS {
         let member = crowd.group.prepare().unwrap();
-        let (member, name) = member.accept_with(&listener, PATIENCE, &[]).unwrap();
+        let Met {
+            channel: member,
+            private_data: name,
+            ..
+        } = member.accept(&listener, PATIENCE).unwrap();
         let id = crowd.group.join(member).unwrap();
         let number = String::from_utf8(name).unwrap().parse().unwrap();
         crowd.numbers.insert(id, number);

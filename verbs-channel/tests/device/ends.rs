@@ -86,7 +86,9 @@ pub(crate) fn between(
 pub(crate) fn meet<A: Keeps, B: Keeps>(a: PreparedChannel<A>, b: PreparedChannel<B>) -> (A, B) {
     #[cfg(feature = "rdmacm")]
     if verbs_harness::iwarp::is_iwarp() {
-        let ((mut a, of_a), (mut b, of_b)) = a.pair_cm(b, PATIENCE).unwrap();
+        use verbs_channel::connect::CmExchange;
+
+        let ((mut a, of_a), (mut b, of_b)) = CmExchange::pair(a, b, PATIENCE).unwrap();
         a.keep(of_a);
         b.keep(of_b);
         return (a, b);

@@ -6,11 +6,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use verbs_channel::exchange::rdmacm::{connector, explain, hello, listener};
+use verbs_channel::connect::{CmExchange, CmStep};
 use verbs_channel::exchange::{Exchange, ExchangeError, Io, Meeting, RefusalCode, Side};
-use verbs_channel::verbs_core::rdmacm::{Answer, Message};
+use verbs_channel::verbs_core::rdmacm::Listener;
 use verbs_channel::verbs_core::{PacketSequenceNumber, ProtectionDomain, QueuePairEndpoint};
-use verbs_channel::{Channel, DownReason, Error};
+use verbs_channel::{Channel, Connect, DownReason, Error, Met};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin};
 
@@ -75,20 +75,26 @@ impl Peer {
     }
 }
 
-/// The listener's answer to a client with this request.
-fn ask(at: SocketAddr, request: &[u8]) -> Result<Answer, ExchangeError> {
-    let pd = there();
-    let (connector, at) = connector(pd.context(), None, at)?;
-    let second = Some(PATIENCE);
-    let route = connector
-        .resolve_addr(at, PATIENCE)
-        .and_then(|resolving| resolving.wait(second))
-        .and_then(|resolved| resolved.resolve_route(PATIENCE))
-        .and_then(|resolving| resolving.wait(second));
-    let route = route.map_err(|error| explain(error, PATIENCE))?;
-    let asked = patient(&pd).request_cm(route, request)?;
-    let answer = asked.wait(second);
-    answer.map_err(|error| explain(error, PATIENCE))
+/// The private data of a message of `rdma_cm` that carries these bytes.
+fn hello(data: &[u8]) -> Vec<u8> {
+    let len = u8::try_from(data.len()).unwrap();
+    [b"VRBC\0\x01", &[len][..], data].concat()
+}
+
+/// A listener at an address of the peer's device.
+fn listener() -> Listener {
+    let at = there().context().local_addr().unwrap();
+    Listener::bind(at, 16).unwrap()
+}
+
+/// The error of a stranger that asks with these bytes.
+fn rejected(at: SocketAddr, request: &[u8]) -> ExchangeError {
+    let options = Connect::within(PATIENCE).raw_private_data(request);
+    let error = patient(&there()).connect(verbs_channel::Peer::cm(at), options);
+    match error.unwrap_err() {
+        Error::Exchange(failure) => failure.error,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// The error of a side that accepts, with this timeout, and its peer's address, while the peer does this.
@@ -132,8 +138,8 @@ fn either_side_sends_first_and_each_knows_the_address_over_tcp() {
         let (tcp, address) = tcp_listener();
         thread::scope(|threads| {
             let connecting = threads.spawn(|| patient(&there()).connect(address, PATIENCE));
-            let mut a = patient(&here()).accept(&tcp, PATIENCE).unwrap();
-            let mut b = connecting.join().unwrap().unwrap();
+            let mut a = patient(&here()).accept(&tcp, PATIENCE).unwrap().channel;
+            let mut b = connecting.join().unwrap().unwrap().channel;
             assert_eq!(b.peer_addr(), Some(address));
             assert_eq!(a.peer_addr().unwrap().ip(), address.ip());
             match accepting_sends_first {
@@ -159,9 +165,22 @@ fn two_that_have_accepted_or_connected_a_stream_given_to_them_connect() {
         let ours = TcpStream::connect(address).unwrap();
         let theirs = tcp.accept().unwrap().0;
         thread::scope(|threads| {
-            let b = threads.spawn(|| patient(&there()).exchange(&theirs, PATIENCE, b"theirs"));
-            let (mut a, data) = patient(&here()).exchange(&ours, PATIENCE, b"ours").unwrap();
-            let (mut b, others) = b.join().unwrap().unwrap();
+            let b = threads.spawn(|| {
+                patient(&there())
+                    .exchange(&theirs, Connect::within(PATIENCE).private_data(b"theirs"))
+            });
+            let Met {
+                channel: mut a,
+                private_data: data,
+                ..
+            } = patient(&here())
+                .exchange(&ours, Connect::within(PATIENCE).private_data(b"ours"))
+                .unwrap();
+            let Met {
+                channel: mut b,
+                private_data: others,
+                ..
+            } = b.join().unwrap().unwrap();
             assert_eq!((&data[..], &others[..]), (&b"theirs"[..], &b"ours"[..]));
             works(&mut a, &mut b, 1000);
             works(&mut b, &mut a, 1000);
@@ -179,8 +198,8 @@ fn stranger_is_rejected_and_the_peer_connects() {
             let mut peer = Peer::new(TcpStream::connect(address).unwrap(), Side::Connects);
             let meeting = peer.reach();
             let at = meeting.listener.unwrap();
-            for stranger in [hello(b"another").unwrap(), Vec::new()] {
-                let rejected = ask(at, &stranger).unwrap_err();
+            for stranger in [hello(b"another"), Vec::new()] {
+                let rejected = rejected(at, &stranger);
                 let ExchangeError::Refused { code, words } = rejected else {
                     panic!("{rejected:?}");
                 };
@@ -191,23 +210,28 @@ fn stranger_is_rejected_and_the_peer_connects() {
                 );
             }
             let pd = there();
-            let (connector, at) = connector(pd.context(), None, at).unwrap();
-            let route = connector.resolve_addr(at, PATIENCE).unwrap();
-            let route = route.wait(Some(PATIENCE)).unwrap();
-            let route = route.resolve_route(PATIENCE).unwrap();
-            let route = route.wait(Some(PATIENCE)).unwrap();
-            let mut prepared = patient(&pd);
-            let asked = prepared.request_cm(route, &meeting.request().unwrap());
-            let answer = asked.unwrap().wait(Some(PATIENCE)).unwrap();
-            meeting.check_answer(answer.private_data()).unwrap();
-            let (mut channel, establishing) = prepared.answered_cm(answer).unwrap();
-            let connection = establishing.establish().unwrap();
+            let options = Connect::within(PATIENCE);
+            let side = CmExchange::meet(patient(&pd), &meeting, None, &options, Instant::now());
+            let mut side = side.unwrap();
+            side.meets(Some(at));
+            let mut channel = None;
+            let connection = loop {
+                match side.step().unwrap() {
+                    CmStep::Wait(_) => thread::sleep(Duration::from_millis(1)),
+                    CmStep::Connected(connected) => {
+                        channel = Some(connected);
+                        side.ready();
+                    }
+                    CmStep::Established(connection) => break connection,
+                }
+            };
+            let mut channel = channel.unwrap();
             channel.watch_connection(connection).unwrap();
             peer.exchange.ready();
             peer.run().unwrap();
             (peer, channel)
         });
-        let mut a = patient(&here()).accept(&tcp, PATIENCE).unwrap();
+        let mut a = patient(&here()).accept(&tcp, PATIENCE).unwrap().channel;
         let (_peer, mut b) = peer.join().unwrap();
         works(&mut a, &mut b, 1000);
     });
@@ -255,7 +279,7 @@ fn peer_that_dies_or_gives_the_reason_in_between_is_an_error_at_once() {
     // As it does not listen any more, too.
     let (error, _) = connecting(hour, |mut peer| {
         assert!(peer.run().unwrap().listens);
-        let gone = listener(there().context(), None).unwrap();
+        let gone = listener();
         peer.exchange.listens_at(gone.local_addr());
         drop(gone);
         drop(peer.run());
@@ -272,7 +296,7 @@ fn reason_of_a_peer_that_does_not_listen_any_more_is_returned() {
     let _test = begin_iwarp!();
     let (error, peer) = connecting(PATIENCE, |mut peer| {
         assert!(peer.run().unwrap().listens);
-        let gone = listener(there().context(), None).unwrap();
+        let gone = listener();
         peer.exchange.listens_at(gone.local_addr());
         drop(gone);
         peer.run().unwrap();
@@ -295,7 +319,7 @@ fn listener_that_never_answers_is_an_error_at_the_deadline_with_its_address() {
     let mut at = None;
     let (error, _) = connecting(PATIENCE / 8, |mut peer| {
         assert!(peer.run().unwrap().listens);
-        let silent = listener(there().context(), None).unwrap();
+        let silent = listener();
         at = silent.local_addr();
         peer.exchange.listens_at(at);
         drop(peer.run());
@@ -314,22 +338,21 @@ fn listener_that_never_answers_is_an_error_at_the_deadline_with_its_address() {
 #[ignore = "needs an RDMA device"]
 fn another_program_at_the_listener_s_address_is_an_error_that_names_it() {
     let _test = begin_iwarp!();
-    for answer in [hello(b"another").unwrap(), Vec::new()] {
+    for answer in [hello(b"another"), Vec::new()] {
         let mut at = None;
         let (error, _) = connecting(PATIENCE, |mut peer| {
             assert!(peer.run().unwrap().listens);
             let pd = there();
-            let mut other = listener(pd.context(), None).unwrap();
+            let mut other = listener();
             at = other.local_addr();
             peer.exchange.listens_at(at);
             drop(peer.run());
             let request = other.request(Some(PATIENCE)).unwrap().unwrap();
-            let (channel, accepting) = patient(&pd).join_request_cm(request).unwrap();
-            let confirming = accepting.accept(Message::raw(&answer)).unwrap();
-            let connection = confirming.wait(Some(PATIENCE));
+            let options = Connect::within(PATIENCE).raw_private_data(&answer);
+            let accepted = patient(&pd).accept(request, options);
             peer.exchange.read_ahead();
             drop(peer.run());
-            drop((channel, connection));
+            drop(accepted);
         });
         assert!(
             matches!(of_exchange(&error), ExchangeError::Stranger),
@@ -378,8 +401,8 @@ fn peers_meet_over_ipv6_and_over_the_device_s_own_interface() {
         let address = tcp.local_addr().unwrap();
         thread::scope(|threads| {
             let connecting = threads.spawn(|| patient(&here()).connect(address, PATIENCE));
-            let mut b = patient(&pd).accept(&tcp, PATIENCE).unwrap();
-            let mut a = connecting.join().unwrap().unwrap();
+            let mut b = patient(&pd).accept(&tcp, PATIENCE).unwrap().channel;
+            let mut a = connecting.join().unwrap().unwrap().channel;
             works(&mut a, &mut b, 1000);
         });
     }
@@ -408,8 +431,8 @@ fn everything_sent_arrives_before_the_end_of_a_peer_that_leaves_at_once() {
                 }
             };
             let connecting = threads.spawn(|| prepared(&there()).connect(address, PATIENCE));
-            let accepted = prepared(&here()).accept(&tcp, PATIENCE).unwrap();
-            let connected = connecting.join().unwrap().unwrap();
+            let accepted = prepared(&here()).accept(&tcp, PATIENCE).unwrap().channel;
+            let connected = connecting.join().unwrap().unwrap().channel;
             let (mut stays, goes) = match accepting_leaves {
                 true => (connected, accepted),
                 false => (accepted, connected),

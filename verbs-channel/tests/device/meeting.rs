@@ -23,7 +23,7 @@ impl Meeting {
 
     /// Connects the server's end to the next client.
     pub(crate) fn accept<T: Connected>(&self, prepared: PreparedChannel<T>) -> T {
-        prepared.accept(&self.listener, PATIENCE).unwrap()
+        prepared.accept(&self.listener, PATIENCE).unwrap().channel
     }
 }
 
@@ -32,5 +32,8 @@ pub(crate) fn connect<T: Connected>(
     address: SocketAddr,
     prepare: impl FnOnce(&ProtectionDomain) -> PreparedChannel<T>,
 ) -> T {
-    prepare(&there()).connect(address, PATIENCE).unwrap()
+    prepare(&there())
+        .connect(address, PATIENCE)
+        .unwrap()
+        .channel
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::{DatagramEndpoint, ProtectionDomain};
-use verbs_channel::{BufferPool, Channel, DatagramListener, Datagrams, Error, PollStrategy};
+use verbs_channel::{
+    BufferPool, Channel, Connect, DatagramListener, Datagrams, Error, Met, Peer, PollStrategy,
+};
 use verbs_harness::{PATIENCE, begin};
 
 use super::ends::{here, there};
@@ -88,8 +90,15 @@ fn is_echoed(pd: &ProtectionDomain, server: &DatagramEndpoint, number: u8) {
     let pool = BufferPool::new(pd, 64, 2).unwrap();
     prepared.start_receive(pool.take().unwrap()).unwrap();
     let mut datagrams = datagrams(pd);
-    let met = prepared.connect_over_datagrams(&mut datagrams, server, PATIENCE, &[number]);
-    let (mut channel, data) = met.unwrap();
+    let met = prepared.connect(
+        Peer::Datagrams(&mut datagrams, *server),
+        Connect::within(PATIENCE).private_data(&[number]),
+    );
+    let Met {
+        mut channel,
+        private_data: data,
+        ..
+    } = met.unwrap();
     assert_eq!(data, b"the server");
     let message = pd.reg_mr(vec![number; 40]).unwrap();
     channel.send(message.gather_element(..).unwrap()).unwrap();
@@ -128,8 +137,15 @@ fn eight_peers_connect_over_a_network_that_loses_datagrams() {
             .map(|_| {
                 let mut prepared = builder(&far).build().unwrap();
                 prepared.start_receive(pool.take().unwrap()).unwrap();
-                let met = prepared.accept_over_datagrams(&mut listener, PATIENCE, b"the server");
-                let (channel, data) = met.unwrap();
+                let met = prepared.accept(
+                    &mut listener,
+                    Connect::within(PATIENCE).private_data(b"the server"),
+                );
+                let Met {
+                    channel,
+                    private_data: data,
+                    ..
+                } = met.unwrap();
                 numbers.push(data[0]);
                 (channel, data[0])
             })
@@ -171,8 +187,15 @@ fn channels_of_a_group_are_connected_over_datagrams() {
         for _ in &clients {
             let mut prepared = group.prepare().unwrap();
             prepared.start_receive(pool.take().unwrap()).unwrap();
-            let met = prepared.accept_over_datagrams(&mut listener, PATIENCE, b"the server");
-            let (member, data) = met.unwrap();
+            let met = prepared.accept(
+                &mut listener,
+                Connect::within(PATIENCE).private_data(b"the server"),
+            );
+            let Met {
+                channel: member,
+                private_data: data,
+                ..
+            } = met.unwrap();
             let id = group.join(member).unwrap();
             let mut channel = group.channel(id).unwrap();
             let ticket = channel.prepared_receives().remove(0);
@@ -196,7 +219,10 @@ fn server_that_does_not_answer_is_given_up_in_time() {
     let silent = datagrams(&far);
     let prepared = builder(&near).build().unwrap();
     let soon = Duration::from_millis(100);
-    let met = prepared.connect_over_datagrams(&mut datagrams(&near), &silent.endpoint(), soon, b"");
+    let met = prepared.connect(
+        Peer::Datagrams(&mut datagrams(&near), silent.endpoint()),
+        soon,
+    );
     let error = met.unwrap_err();
     let Error::Exchange(failure) = &error else {
         panic!("{error}");

@@ -29,7 +29,7 @@ fn be_the_peer(port: &str, mut line: Line) {
         .unwrap();
     let remote = region.remote();
     let address = (Ipv4Addr::LOCALHOST, port.parse().unwrap());
-    let channel = impatient(&pd).connect(address, PATIENCE).unwrap();
+    let channel = impatient(&pd).connect(address, PATIENCE).unwrap().channel;
     line.write(&format!(
         "{} {} {}",
         remote.addr(),
@@ -46,7 +46,7 @@ fn meet(test: &Test, build: Build) -> (Child, Channel, RemoteMemoryRegion) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut child = Child::start(test, &port.to_string());
-    let channel = build(&here()).accept(&listener, PATIENCE).unwrap();
+    let channel = build(&here()).accept(&listener, PATIENCE).unwrap().channel;
     let numbers = child.line.read();
     let mut numbers = numbers
         .split(' ')

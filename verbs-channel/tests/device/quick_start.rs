@@ -32,7 +32,10 @@ fn group(listener: &TcpListener) -> Result<Vec<u8>, Anything> {
     let pd = Context::first_active()?.alloc_pd()?;
     let pool = BufferPool::new(&pd, 4096, 1024)?;
     let mut group = Channel::builder(&pd).max_recv_wr(8).group(100)?;
-    let member = group.prepare()?.accept(listener, Duration::from_secs(5))?;
+    let member = group
+        .prepare()?
+        .accept(listener, Duration::from_secs(5))?
+        .channel;
     let at = group.join(member)?;
     let block = pool.take().unwrap();
     let _ticket = group.channel(at)?.start_receive(block)?;
@@ -47,7 +50,7 @@ fn readme(server: (Ipv4Addr, u16), message: Vec<u8>) -> Result<(), Anything> {
     let prepared = Channel::builder(&pd)
         .timeout(Duration::from_secs(5))
         .build()?;
-    let mut channel = prepared.connect(server, Duration::from_secs(10))?;
+    let mut channel = prepared.connect(server, Duration::from_secs(10))?.channel;
     channel.send(message.gather_element(..)?)?;
     Ok(())
 }

@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread;
 
 use verbs_channel::exchange::ExchangeError;
-use verbs_channel::exchange::rdmacm::refused;
 use verbs_channel::verbs_core::rdmacm::{DatagramListener, Message, PrivateData};
 use verbs_channel::verbs_core::{self, QKey};
 use verbs_channel::{BufferPool, Datagrams, DatagramsConfig, Error};
@@ -111,8 +110,8 @@ fn services_that_are_not_found_are_errors_in_time() {
     let rejecting = thread::spawn(move || {
         let mut next = || listener.request(Some(PATIENCE)).unwrap().unwrap();
         // With a reason of this crate, with bytes of another program, and without any.
-        let full = refused(&std::io::Error::other("no room"));
-        next().reject(Message::raw(&full)).unwrap();
+        let full = b"VRBC\0\x01\x09\0\x04no room";
+        next().reject(Message::raw(full)).unwrap();
         next().reject(Message::raw(b"\x01no")).unwrap();
         drop(next());
         // A request that cannot be answered is rejected.

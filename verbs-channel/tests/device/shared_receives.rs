@@ -211,7 +211,7 @@ fn peer_that_closes_is_the_end_of_its_channel() {
     let address = listener.local_addr().unwrap();
     let client = thread::spawn(move || {
         let prepared = Channel::builder(&here()).build().unwrap();
-        let mut channel = prepared.connect(address, PATIENCE).unwrap();
+        let mut channel = prepared.connect(address, PATIENCE).unwrap().channel;
         for number in 0..3 {
             send(&mut channel, pattern(number, LEN));
         }
@@ -220,7 +220,8 @@ fn peer_that_closes_is_the_end_of_its_channel() {
         .prepare()
         .unwrap()
         .accept(&listener, PATIENCE)
-        .unwrap();
+        .unwrap()
+        .channel;
     let id = group.join(member).unwrap();
     for number in 0..3 {
         let message = next(&mut group);

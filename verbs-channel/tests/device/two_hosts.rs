@@ -9,7 +9,7 @@ use verbs_channel::verbs_core::{
     AckTimeout, MaxAckRetries, ProtectionDomain, RemoteMemoryRegion, SharedElement, SharedRegion,
     WcStatus,
 };
-use verbs_channel::{Channel, DownReason, Error, PreparedChannel, TransportError};
+use verbs_channel::{Channel, Connect, DownReason, Error, PreparedChannel, TransportError};
 use verbs_harness::{PATIENCE, Test, begin, faults, until};
 
 use super::ends::{
@@ -45,14 +45,18 @@ fn other(test: &Test, build: Build, data: &[u8]) -> Option<(bool, Channel, Vec<u
     let into = pd.reg_mr(vec![0_u8; LEN]).unwrap();
     prepared.start_receive(into).unwrap();
     let patience = 2 * PATIENCE;
-    let (channel, theirs) = if first {
+    let met = if first {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
-        prepared.accept_with(&listener, patience, data).unwrap()
+        prepared
+            .accept(&listener, Connect::within(patience).private_data(data))
+            .unwrap()
     } else {
         // The other machine may still be booting, and not answer at first.
-        prepared.connect_with((peer, PORT), patience, data).unwrap()
+        prepared
+            .connect((peer, PORT), Connect::within(patience).private_data(data))
+            .unwrap()
     };
-    Some((first, channel, theirs))
+    Some((first, met.channel, met.private_data))
 }
 
 #[test]

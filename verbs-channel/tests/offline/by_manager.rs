@@ -5,21 +5,21 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use fake_librdmacm::{Arrival, arrive, with};
+use verbs_channel::connect::{CmExchange, CmStep};
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::ProtectionDomain;
-use verbs_channel::verbs_core::rdmacm::{Answer, Connection, Connector, Pending};
+use verbs_channel::verbs_core::rdmacm::Connection;
 use verbs_channel::verbs_core::verbs_sys::{
     RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DISCONNECTED,
     RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_UNREACHABLE,
 };
-use verbs_channel::{Channel, PreparedChannel, ScopeError};
+use verbs_channel::{Channel, Connect, PreparedChannel, ScopeError};
 
 use crate::fake_device::{bounded, pd, posted, region, succeeds};
 use crate::peers::CLOSED;
 use crate::peers_over_tcp::tcp;
 
 const SECOND: Duration = Duration::from_secs(1);
-const NOW: Option<Duration> = Some(Duration::ZERO);
 
 /// How long after its socket a peer's connection may end.
 const PEER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,16 +34,31 @@ fn prepared_with(pd: &ProtectionDomain, peer_timeout: Option<Duration>) -> Prepa
     builder.max_send_wr(4).max_recv_wr(4).build().unwrap()
 }
 
-/// Asks for a connection of a channel.
-fn ask(prepared: &mut PreparedChannel) -> Result<Pending<Answer>, ExchangeError> {
+/// One side that connects, raw.
+fn connecting(prepared: PreparedChannel) -> CmExchange<Channel> {
     let addr = "192.0.2.1:7471".parse().unwrap();
-    let connector = Connector::new().unwrap();
-    let resolving = connector.resolve_addr(addr, SECOND).unwrap();
-    arrive(0, Arrival::of(RDMA_CM_EVENT_ADDR_RESOLVED, 0));
-    let resolved = resolving.wait(NOW).unwrap();
-    let resolving = resolved.resolve_route(SECOND).unwrap();
-    arrive(0, Arrival::of(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
-    prepared.request_cm(resolving.wait(NOW).unwrap(), b"")
+    let options = Connect::within(SECOND).raw_private_data(b"");
+    CmExchange::connect(prepared, vec![addr], &options, Instant::now()).unwrap()
+}
+
+/// The same when it has asked for the connection, or its error.
+fn asked(prepared: PreparedChannel) -> Result<CmExchange<Channel>, verbs_channel::Error> {
+    let mut exchange = connecting(prepared);
+    for event in [RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED] {
+        let step = exchange.step()?;
+        assert!(matches!(step, CmStep::Wait(_)), "{step:?}");
+        arrive(0, Arrival::of(event, 0));
+    }
+    let step = exchange.step()?;
+    assert!(matches!(step, CmStep::Wait(_)), "{step:?}");
+    Ok(exchange)
+}
+
+fn of_exchange(error: verbs_channel::Error) -> ExchangeError {
+    match error {
+        verbs_channel::Error::Exchange(failure) => failure.error,
+        other => panic!("{other}"),
+    }
 }
 
 /// A channel, and its connection.
@@ -53,12 +68,16 @@ fn with_a_connection() -> (Channel, Connection) {
 
 /// The same, with this peer timeout.
 pub(crate) fn connected_by_manager(peer_timeout: Option<Duration>) -> (Channel, Connection) {
-    let mut prepared = prepared_with(&pd(), peer_timeout);
-    let asked = ask(&mut prepared).unwrap();
+    let mut exchange = asked(prepared_with(&pd(), peer_timeout)).unwrap();
     arrive(0, Arrival::of(RDMA_CM_EVENT_CONNECT_RESPONSE, 0));
-    let answer = asked.wait(NOW).unwrap();
-    let (channel, establishing) = prepared.answered_cm(answer).unwrap();
-    (channel, establishing.establish().unwrap())
+    let CmStep::Connected(channel) = exchange.step().unwrap() else {
+        panic!("it is not connected");
+    };
+    exchange.ready();
+    let CmStep::Established(connection) = exchange.step().unwrap() else {
+        panic!("it is not established");
+    };
+    (channel, connection)
 }
 
 /// A channel with both, and the peer's end of the socket.
@@ -130,21 +149,19 @@ fn polls_are_cheap_between_the_ends_of_the_socket_and_of_the_connection() {
 #[test]
 fn address_that_nothing_answers_from_is_a_peer_that_did_not_answer() {
     let pd = pd();
-    let mut prepared = prepared(&pd);
     let refused = ("rdma_connect", libc::ETIMEDOUT);
     // A driver connects by TCP in the call, or reports the end of that in an event.
     for in_the_call in [true, false] {
         with(|manager| manager.refuse.extend(in_the_call.then_some(refused)));
-        let error = match ask(&mut prepared) {
+        let error = match asked(prepared(&pd)) {
             Err(error) => error,
-            Ok(asked) => {
+            Ok(mut exchange) => {
                 arrive(0, Arrival::of(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT));
-                let error = asked.wait(NOW).unwrap_err();
-                verbs_channel::exchange::rdmacm::explain(error, SECOND)
+                exchange.step().unwrap_err()
             }
         };
-        let ExchangeError::TimedOut { what, after: None } = error else {
-            panic!("{error:?}");
+        let ExchangeError::TimedOut { what, after: None } = of_exchange(error) else {
+            panic!("another error");
         };
         assert_eq!(what, "answer");
     }
@@ -155,25 +172,21 @@ fn request_whose_port_is_taken_is_made_from_another_port() {
     const TRIES: usize = 8;
     let taken = ("rdma_connect", libc::EADDRINUSE);
     let pd = pd();
-    let mut prepared = prepared(&pd);
     for taken_ports in [0, 1, TRIES - 1, TRIES] {
+        let prepared = prepared(&pd);
         with(|manager| {
             manager.resolves = true;
             manager.refuse.extend(vec![taken; taken_ports]);
             manager.calls.clear();
         });
-        let to = "192.0.2.1:7471".parse().unwrap();
-        let connector = Connector::new().unwrap();
-        let resolved = connector.resolve_addr(to, SECOND).unwrap().wait(NOW);
-        let route = resolved.unwrap().resolve_route(SECOND).unwrap().wait(NOW);
-        let asked = prepared.request_cm_from_any_port(route.unwrap(), b"", SECOND);
+        let step = connecting(prepared).step();
         let calls =
             |name| with(|manager| manager.calls.iter().filter(|call| **call == name).count());
         assert_eq!(calls("rdma_connect"), TRIES.min(taken_ports + 1));
         // Each of the others has an address of its own.
         assert_eq!(calls("rdma_bind_addr"), taken_ports.min(TRIES - 1));
-        match asked {
-            Ok(_asked) => assert!(taken_ports < TRIES),
+        match step.map_err(of_exchange) {
+            Ok(step) => assert!(taken_ports < TRIES && matches!(step, CmStep::Wait(_))),
             Err(ExchangeError::Manager(error)) => {
                 assert_eq!(
                     (taken_ports, error.errno()),
@@ -183,7 +196,6 @@ fn request_whose_port_is_taken_is_made_from_another_port() {
             Err(error) => panic!("{error}"),
         }
     }
-    drop(prepared);
     fake_librdmacm::assert_all_is_well();
 }
 

@@ -253,7 +253,7 @@ fn no_path(why: Errno, local: &str, remote: &str) -> String {
 /// Errors of the connection manager.
 #[cfg(feature = "rdmacm")]
 fn of_manager() -> Vec<Error> {
-    use verbs_channel::exchange::rdmacm::explain;
+    use verbs_channel::exchange::CmDatagrams;
     use verbs_channel::verbs_core::TransportType;
     use verbs_channel::verbs_core::rdmacm::CmFailure;
 
@@ -278,7 +278,7 @@ fn of_manager() -> Vec<Error> {
         (peer, rejected()),
     ];
     let of_steps = of_steps.map(|(peer, error)| {
-        let error = explain(error, Duration::ZERO);
+        let error = CmDatagrams::explain(error, Duration::ZERO);
         ExchangeFailure::new(Some(peer), error).into()
     });
     let of_core = [

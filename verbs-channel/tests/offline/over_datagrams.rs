@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use fake_libibverbs::{Posted, assert_all_is_well, lend, with};
 use verbs_channel::datagram_exchange::{Acceptor, Connector, RequestId, Step};
-use verbs_channel::exchange::{ExchangeError, Peer};
+use verbs_channel::exchange::{ExchangeError, PeerEndpoint};
 use verbs_channel::verbs_core::verbs_sys::{IBV_QP_DEST_QPN, IBV_QP_RQ_PSN};
 use verbs_channel::verbs_core::{PacketSequenceNumber, ProtectionDomain, QueuePairEndpoint};
-use verbs_channel::{Channel, DatagramListener, Datagrams, DownReason, Error, RejectReason};
+use verbs_channel::{
+    Channel, Connect, DatagramListener, Datagrams, DownReason, Error, Met, Peer, RejectReason,
+};
 
 use verbs_harness::logged::{lines, listen, panics};
 
@@ -105,7 +107,7 @@ impl<T: Other> Network<T> {
 struct Server {
     acceptor: Acceptor,
     data: Vec<u8>,
-    request: Option<(RequestId, Peer)>,
+    request: Option<(RequestId, PeerEndpoint)>,
 }
 
 impl Server {
@@ -219,9 +221,17 @@ fn client_connects_to_the_numbers_of_the_server() {
     let network = Network::to(Server::new(b"welcome"));
     let prepared = Channel::builder(&pd).build().unwrap();
     let ours = prepared.endpoint();
-    let connected =
-        bounded(|| prepared.connect_over_datagrams(&mut datagrams, &peer(9), LONG, b"hello"));
-    let (channel, data) = connected.unwrap();
+    let connected = bounded(|| {
+        prepared.connect(
+            Peer::Datagrams(&mut datagrams, peer(9)),
+            Connect::within(LONG).private_data(b"hello"),
+        )
+    });
+    let Met {
+        channel,
+        private_data: data,
+        ..
+    } = connected.unwrap();
     let mut server = network.ends();
     assert_eq!(data, b"welcome");
     assert_eq!(connected_to(), (0x4321, 0x0003_2177));
@@ -248,8 +258,17 @@ fn server_connects_to_the_numbers_of_the_client() {
     let network = Network::to(Client::new(&listener, 1024));
     let prepared = Channel::builder(&pd).build().unwrap();
     let ours = prepared.endpoint();
-    let accepted = bounded(|| prepared.accept_over_datagrams(&mut listener, LONG, b"welcome"));
-    let (channel, data) = accepted.unwrap();
+    let accepted = bounded(|| {
+        prepared.accept(
+            &mut listener,
+            Connect::within(LONG).private_data(b"welcome"),
+        )
+    });
+    let Met {
+        channel,
+        private_data: data,
+        ..
+    } = accepted.unwrap();
     let mut client = network.ends();
     assert_eq!(data, b"hello");
     assert_eq!(connected_to(), (0x4321, 0x0003_2177));
@@ -273,7 +292,12 @@ fn logger_that_panics_fails_no_connection() {
     // The first answer is lost, which is logged.
     refuse("ibv_create_ah", 1);
     panics(true);
-    let accepted = bounded(|| prepared.accept_over_datagrams(&mut listener, LONG, b"welcome"));
+    let accepted = bounded(|| {
+        prepared.accept(
+            &mut listener,
+            Connect::within(LONG).private_data(b"welcome"),
+        )
+    });
     panics(false);
     accepted.unwrap();
     drop(network.ends());
@@ -288,17 +312,13 @@ fn nothing_is_connected_or_left_when_the_time_is_over() {
     let prepared = config.build().unwrap();
     let error = bounded(|| {
         prepared
-            .connect_over_datagrams(&mut datagrams, &peer(9), SHORT, b"")
+            .connect(Peer::Datagrams(&mut datagrams, peer(9)), SHORT)
             .unwrap_err()
     });
     assert_eq!(error.to_string(), "the peer did not answer within 60 ms");
     let mut listener = DatagramListener::new(datagrams).unwrap();
     let prepared = config.build().unwrap();
-    let error = bounded(|| {
-        prepared
-            .accept_over_datagrams(&mut listener, SHORT, b"")
-            .unwrap_err()
-    });
+    let error = bounded(|| prepared.accept(&mut listener, SHORT).unwrap_err());
     assert_eq!(error.to_string(), "the peer did not connect within 60 ms");
     let masks = with(|library| library.modified.iter().fold(0, |all, (_, mask)| all | mask));
     // The datagrams' queue pair has no such number.
@@ -316,7 +336,7 @@ fn server_is_sent_why_the_client_cannot_connect() {
     let prepared = Channel::builder(&pd).build().unwrap();
     refuse("ibv_modify_qp", 1);
     let error = bounded(|| {
-        let connected = prepared.connect_over_datagrams(&mut datagrams, &peer(9), LONG, b"");
+        let connected = prepared.connect(Peer::Datagrams(&mut datagrams, peer(9)), LONG);
         connected.unwrap_err()
     });
     assert!(matches!(error, Error::Core(_)), "{error}");
@@ -340,11 +360,11 @@ fn endpoint_that_fails_ends_the_exchange() {
         with(|library| library.poll_answer = Some(-5));
         let error = bounded(|| {
             if is_client {
-                let met = prepared.connect_over_datagrams(&mut datagrams, &peer(9), LONG, b"");
+                let met = prepared.connect(Peer::Datagrams(&mut datagrams, peer(9)), LONG);
                 return met.unwrap_err();
             }
             let mut listener = DatagramListener::new(datagrams).unwrap();
-            let met = prepared.accept_over_datagrams(&mut listener, LONG, b"");
+            let met = prepared.accept(&mut listener, LONG);
             met.unwrap_err()
         });
         let Error::Rejected(RejectReason::Down(DownReason::Poll(_))) = error else {
@@ -362,7 +382,10 @@ fn private_data_that_does_not_fit_is_an_error_on_both_sides() {
     let config = Channel::builder(&pd).config();
     let mut datagrams = datagrams(&pd);
     let prepared = config.build().unwrap();
-    let long = prepared.connect_over_datagrams(&mut datagrams, &peer(9), LONG, &[7; 954]);
+    let long = prepared.connect(
+        Peer::Datagrams(&mut datagrams, peer(9)),
+        Connect::within(LONG).private_data(&[7; 954]),
+    );
     let error = long.unwrap_err();
     let ExchangeError::PrivateDataBeyondMtu { len: 954, max: 953 } = exchange_error(&error) else {
         panic!("{error}");
@@ -397,7 +420,9 @@ fn private_data_that_does_not_fit_is_an_error_on_both_sides() {
                 thread::yield_now();
             }
         });
-        let met = bounded(|| prepared.accept_over_datagrams(&mut listener, LONG, &[7; 200]));
+        let met = bounded(|| {
+            prepared.accept(&mut listener, Connect::within(LONG).private_data(&[7; 200]))
+        });
         met.unwrap_err()
     });
     let ExchangeError::PrivateDataBeyondMtu { len: 200, max: 195 } = exchange_error(&error) else {
@@ -438,7 +463,7 @@ fn listener_answers_no_more_than_it_has_time_for() {
         })
     };
     let prepared = Channel::builder(&pd).build().unwrap();
-    let ended = bounded(|| prepared.accept_over_datagrams(&mut listener, Duration::ZERO, b""));
+    let ended = bounded(|| prepared.accept(&mut listener, Duration::ZERO));
     assert!(before >= CLIENTS && ended.is_err());
     assert_eq!(answers(), 1);
     listener.poll().unwrap();

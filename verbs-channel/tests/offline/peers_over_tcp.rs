@@ -65,11 +65,11 @@ fn channel_that_was_connected_over_tcp_watches_its_peer() {
         builder.build().unwrap()
     }
     type Meet = fn(&TcpListener, SocketAddr) -> Channel;
-    let connect: Meet = |_, address| prepared().connect(address, LONG).unwrap();
-    let accept: Meet = |listener, _| prepared().accept(listener, LONG).unwrap();
+    let connect: Meet = |_, address| prepared().connect(address, LONG).unwrap().channel;
+    let accept: Meet = |listener, _| prepared().accept(listener, LONG).unwrap().channel;
     let exchange: Meet = |_, address| {
         let stream = TcpStream::connect(address).unwrap();
-        prepared().exchange(&stream, LONG, b"").unwrap().0
+        prepared().exchange(&stream, LONG).unwrap().channel
     };
     for (ours, theirs) in [(connect, accept), (accept, connect), (exchange, accept)] {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -18,8 +18,8 @@ use verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
 use verbs_channel::verbs_core::verbs_sys::IBV_TRANSPORT_IWARP;
 use verbs_channel::verbs_core::{AccessFlags, Error as Core, ErrorKind};
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, DownReason, Error, PreparedChannel, Queue, RejectReason,
-    SharedMemory,
+    BufferPool, Channel, ChannelGroup, Connect, DownReason, Error, PreparedChannel, Queue,
+    RejectReason, SharedMemory,
 };
 
 use crate::fake_device::{called, forget_the_past, pd, posted, refuse, succeeds};
@@ -181,7 +181,7 @@ fn on_iwarp_nothing_connects_over_tcp_without_rdma_cm() {
     // A peer that is connected over TCP already gets the reason, too.
     let (mut stream, theirs) = tcp_pair();
     let (prepared, pool) = on_iwarp();
-    let connected = prepared.exchange(&theirs, LONG, b"");
+    let connected = prepared.exchange(&theirs, LONG);
     needs_rdma_cm(connected.map(|(channel, _)| channel), &pool);
     drop((theirs, pool));
     let mut answer = Vec::new();
@@ -229,7 +229,7 @@ fn on_iwarp_a_peer_over_tcp_gets_the_reason_why_there_is_no_connection() {
             };
             exchanged(theirs, exchange.unwrap()).unwrap_err()
         });
-        let error = prepared.exchange(&ours, 10 * SECOND, b"").unwrap_err();
+        let error = prepared.exchange(&ours, 10 * SECOND).unwrap_err();
         let Error::Exchange(failure) = error else {
             panic!("{error}");
         };
@@ -268,9 +268,7 @@ fn on_iwarp_an_exchange_has_the_side_that_was_set() {
         (Side::Accepts, Side::Accepts),
         (Side::Connects, Side::Either),
     ] {
-        let (mut prepared, pool) = on_iwarp();
-        assert_eq!(prepared.side(), Side::Either);
-        prepared.set_side(ours);
+        let (prepared, pool) = on_iwarp();
         let (stream, other) = tcp_pair();
         let there = thread::spawn(move || {
             let mut exchange = Exchange::by_manager(b"", theirs).unwrap();
@@ -278,7 +276,8 @@ fn on_iwarp_an_exchange_has_the_side_that_was_set() {
             (met, exchange.meeting().map(|meeting| meeting.listens))
         });
         // It ends after that at the latest: the device has no address.
-        prepared.exchange(&stream, 10 * SECOND, b"").unwrap_err();
+        let options = Connect::within(10 * SECOND).side(ours);
+        prepared.exchange(&stream, options).unwrap_err();
         match (ours, there.join().unwrap()) {
             (Side::Accepts, (Err(error), None)) => {
                 let text = error.to_string();

@@ -158,8 +158,8 @@ fn accepted(
         while !numbers.contains(&until) {
             assert!(start.elapsed() < LONG, "it is never accepted");
             let prepared = config.build().unwrap();
-            match bounded(|| prepared.accept_over_datagrams(listener, LONG, b"")) {
-                Ok((_channel, data)) => numbers.push(data[0]),
+            match bounded(|| prepared.accept(&mut *listener, LONG)) {
+                Ok(met) => numbers.push(met.private_data[0]),
                 Err(error) => errors.push(error),
             }
         }

@@ -313,7 +313,7 @@ pub enum Error {
     /// The device is an iWARP device, whose queue pairs cannot be connected by an exchange of
     /// endpoints.
     #[error(
-        "{device} is an iWARP device, which connects by rdma_cm only: switch on the feature `rdmacm`, and connect over TCP or by connect_cm in place of a handshake"
+        "{device} is an iWARP device, which connects by rdma_cm only: switch on the feature `rdmacm`, and connect over TCP or by rdma_cm in place of a handshake"
     )]
     NeedsRdmaCm {
         /// The name of the device.

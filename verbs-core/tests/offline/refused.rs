@@ -160,7 +160,7 @@ fn queue_pair_of_iwarp_is_handed_back_by_a_handshake() {
     let before = with(|library| library.modified.len());
     let rejected = prepared.handshake(&endpoint).unwrap_err();
     let text = "fake0 is an iWARP device, which connects by rdma_cm only: switch on the feature `rdmacm`, \
-                and connect over TCP or by connect_cm in place of a handshake";
+                and connect over TCP or by rdma_cm in place of a handshake";
     assert_eq!(rejected.error().to_string(), text);
     assert_eq!(rejected.error().kind(), ErrorKind::Unsupported);
     assert_eq!(with(|library| library.modified.len()), before);

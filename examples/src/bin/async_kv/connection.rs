@@ -10,11 +10,10 @@ use examples::kv::record::{self, Seen};
 use examples::kv::{HEADER, MAX_KEY, Reply, Request, Values, Welcome};
 use examples::silence::{Moved, first};
 use examples::{Common, Context as _, Failure};
-use tokio::net::TcpStream;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::{sleep, timeout};
 use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
-use verbs_async::verbs_channel::{BufferPool, OwnedBuffer};
+use verbs_async::verbs_channel::{BufferPool, Connect, OwnedBuffer};
 use verbs_async::{AsyncChannel, AsyncGroup};
 
 /// How many values are read at once: the number of buffers for them.
@@ -47,17 +46,11 @@ impl Connection {
     ) -> Result<Self, Failure> {
         let (port, limit) = (common.port, common.limit());
         let meet = async {
-            let stream = TcpStream::connect((host, port)).await?;
-            let welcome = Welcome::encode(None)?;
-            Ok::<_, Failure>(group.exchange_tokio(stream, &welcome).await?)
+            let options = Connect::within(limit).private_data(&Welcome::encode(None)?);
+            Ok::<_, Failure>(group.connect((host, port), options).await?)
         };
-        let met = timeout(limit, meet).await;
-        let met = met.unwrap_or_else(|_late| {
-            let limit = limit.as_secs();
-            let words = format!("no answer in {limit} s (--timeout waits longer)");
-            Err(Failure::new(words))
-        });
-        let (channel, theirs) = met.context(|| common.cannot_connect(host))?;
+        let met = meet.await.context(|| common.cannot_connect(host))?;
+        let (channel, theirs) = (met.channel, met.private_data);
         let values = Welcome::decode(&theirs)?;
         let values = values.ok_or_else(|| Failure::new("the peer is no server"))?;
         let max_value = usize::try_from(values.max_value)?;

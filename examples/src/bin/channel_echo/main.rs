@@ -13,7 +13,7 @@ use examples::{
     Common, Context as _, Failure, Latencies, Listener, Measured, Meter, Progress, run, say,
 };
 use verbs_channel::verbs_core::{Context, MinRnrTimer, WorkSuccess};
-use verbs_channel::{Channel, PollStrategy, PreparedChannel};
+use verbs_channel::{Channel, Connect, PollStrategy, PreparedChannel};
 use verbs_harness::allocations::Counting;
 
 use crate::echo::Echo;
@@ -122,9 +122,10 @@ fn serve(options: &Options) -> Result<(), Failure> {
     say(format_args!("waiting on {device}, TCP port {port}"))?;
     let own = Plan::new(Vec::new()).encode()?;
     let client = listener.accept(common.wait(), common.limit())?;
-    let (channel, theirs) = prepared.exchange(client.stream(), common.limit(), &own)?;
-    let plan = Plan::decode(&theirs)?;
-    let mut echo = Echo::new(channel, usize::try_from(plan.longest())?)?;
+    let options = Connect::within(common.limit()).private_data(&own);
+    let met = prepared.exchange(client.stream(), options)?;
+    let plan = Plan::decode(&met.private_data)?;
+    let mut echo = Echo::new(met.channel, usize::try_from(plan.longest())?)?;
     let mut echoed = 0_u64;
     for run in &plan.runs {
         for index in 0..run.count {
@@ -154,10 +155,11 @@ fn client(options: &Options, host: &str) -> Result<(), Failure> {
     let port_num = prepared.endpoint().port_num();
     examples::check_size(&context, port_num, plan.longest().into())?;
     let server = (host, common.port);
-    let connected = prepared.connect_with(server, common.limit(), &plan.encode()?);
-    let (channel, theirs) = connected.context(|| common.cannot_connect(host))?;
-    drop(Plan::decode(&theirs)?);
-    let mut echo = Echo::new(channel, usize::try_from(plan.longest())?)?;
+    let options = Connect::within(common.limit()).private_data(&plan.encode()?);
+    let met = prepared.connect(server, options);
+    let met = met.context(|| common.cannot_connect(host))?;
+    drop(Plan::decode(&met.private_data)?);
+    let mut echo = Echo::new(met.channel, usize::try_from(plan.longest())?)?;
     say(format_args!(
         "{:<14}{:>10}{:>10}{:>12}{:>12}{:>12}   costs of a message",
         "way", "bytes", "messages", "min us", "median us", "p99 us"

@@ -1,17 +1,18 @@
 //! How both sides get a stream: a device, a group, an exchange over TCP.
 
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use examples::{Context as _, Failure, Hello};
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
-use verbs_async::verbs_channel::verbs_core::Context;
+use tokio::time::sleep;
+use verbs_async::verbs_channel::{Connect, verbs_core::Context};
 use verbs_async::{AsyncGroup, ByteStream, CqEvents};
 
+use crate::Options;
 use crate::patient::Patient;
-use crate::{Options, too_long};
 
 /// A stream with the traits that hyper requires.
 pub(crate) type Io = TokioIo<Patient<ByteStream>>;
@@ -37,12 +38,16 @@ pub(crate) async fn meet(
     let ours = Hello::new("http_over_rdma", 1);
     let limit = options.common.limit();
     let hello = serde_json::to_vec(&ours)?;
-    let met = timeout(limit, group.exchange_tokio(tcp, &hello)).await;
-    let (channel, theirs) = met.map_err(|_over| too_long(options, "to connect"))??;
+    let socket = std::net::TcpStream::from(tcp.as_fd().try_clone_to_owned()?);
+    let met = group.exchange(socket, Connect::within(limit).private_data(&hello));
+    let met = met.await?;
     let theirs: Hello =
-        serde_json::from_slice(&theirs).context(|| "the peer is no http_over_rdma")?;
+        serde_json::from_slice(&met.private_data).context(|| "the peer is no http_over_rdma")?;
     ours.meet(&theirs)?;
-    Ok(TokioIo::new(Patient::new(channel.into_stream()?, limit)))
+    Ok(TokioIo::new(Patient::new(
+        met.channel.into_stream()?,
+        limit,
+    )))
 }
 
 /// How long the stream may take, at most, to detect that its peer has ended.

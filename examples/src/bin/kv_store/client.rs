@@ -9,7 +9,7 @@ use examples::{Common, Context as _, Failure};
 use verbs_channel::verbs_core::{
     Context, GatherElement, MemoryRegion, RemoteMemoryRegion, WorkSuccess,
 };
-use verbs_channel::{Channel, PollStrategy, PollingScope, ScopeError, ScopedPendingWork};
+use verbs_channel::{Channel, Connect, PollStrategy, PollingScope, ScopeError, ScopedPendingWork};
 
 /// How long to wait for a reply before the server is probed.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -39,9 +39,13 @@ impl Connection {
             .strategy(PollStrategy::Notify { after: 100 })
             .build()?;
         let server = (host, common.port);
-        let connected = prepared.connect_with(server, common.limit(), &Welcome::encode(None)?);
-        let (channel, theirs) = connected.context(|| common.cannot_connect(host))?;
-        let values = Welcome::decode(&theirs)?;
+        let welcome = Welcome::encode(None)?;
+        let connected = prepared.connect(
+            server,
+            Connect::within(common.limit()).private_data(&welcome),
+        );
+        let met = connected.context(|| common.cannot_connect(host))?;
+        let values = Welcome::decode(&met.private_data)?;
         let values = values.ok_or_else(|| Failure::new("the peer is no server"))?;
         let max_value = usize::try_from(values.max_value)?;
         let message = HEADER + MAX_KEY + max_value;
@@ -49,7 +53,7 @@ impl Connection {
             outbox: pd.reg_mr(vec![0_u8; message])?,
             inbox: pd.reg_mr(vec![0_u8; message])?,
             slot: pd.reg_mr(vec![0_u8; record::slot_len(max_value)])?,
-            channel,
+            channel: met.channel,
             values,
             limit: common.limit(),
             places: HashMap::new(),

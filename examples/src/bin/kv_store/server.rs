@@ -11,8 +11,8 @@ use examples::kv::{HEADER, MAX_KEY, Reply, Request, Values, Welcome};
 use examples::{Context as _, Failure, Listener, say};
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcOpcode};
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, Completed, ConnectedMember, OwnedBuffer,
-    PollStrategy,
+    BufferPool, Channel, ChannelGroup, ChannelId, Completed, Connect, ConnectedMember, OwnedBuffer,
+    PollStrategy, PreparedChannel,
 };
 
 use crate::Options;
@@ -140,7 +140,7 @@ impl Server<'_> {
                 self.connect(stream)?;
             } else {
                 let full = io::Error::other("the server has as many clients as it may");
-                verbs_channel::refuse(&stream, TICK, &full);
+                PreparedChannel::refuse(&stream, TICK, &full);
             }
         }
         while let Ok((number, connected)) = self.joined.try_recv() {
@@ -164,13 +164,10 @@ impl Server<'_> {
         let sender = self.joining.0.clone();
         self.joining.1 += 1;
         thread::spawn(move || {
-            let connected = member.exchange(&stream, limit, &welcome);
+            let connected = member.exchange(&stream, Connect::within(limit).private_data(&welcome));
             let member = connected
                 .context(|| "cannot connect")
-                .and_then(|connected| {
-                    let (member, theirs) = connected;
-                    Welcome::decode(&theirs).map(|_none| member)
-                });
+                .and_then(|met| Welcome::decode(&met.private_data).map(|_none| met.channel));
             // The channel is closed only when the server ends.
             drop(sender.send((number, member)));
         });

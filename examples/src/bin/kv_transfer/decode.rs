@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout, timeout_at};
 use verbs_async::{AsyncGroup, CqEvents, IncomingMessages};
-use verbs_channel::{BufferPool, ImmediateCounters, OwnedBuffer, Recorded, SharedMemory};
+use verbs_channel::{BufferPool, Connect, ImmediateCounters, OwnedBuffer, Recorded, SharedMemory};
 use verbs_core::{AccessFlags, Context};
 
 use crate::{Cache, ORDER_LEN, Options, Order};
@@ -162,9 +162,10 @@ impl<'o> Decode<'o> {
         };
         let (size, memory) = (self.options.size(), rail.memory.remote());
         let cache = serde_json::to_vec(&Cache { size, memory })?;
-        let (channel, _) = rail.group.exchange_tokio(stream, &cache).await?;
+        let options = Connect::within(self.options.common.limit()).private_data(&cache);
+        let met = rail.group.exchange(stream.into_std()?, options).await?;
         let receives = iter::repeat_with(OwnedBuffer::empty).take(RECEIVES.into());
-        rail.incoming = Some(channel.into_incoming(receives));
+        rail.incoming = Some(met.channel.into_incoming(receives));
         say(format_args!("rail {} is up", rail.name))
     }
 

@@ -91,17 +91,18 @@ impl<'o> Rail<'o> {
     /// Connects to decode, unless that is gone.
     fn connect(&mut self, host: &str) -> Result<Link<'_, 'o>, Failure> {
         let (common, start) = (&self.options.common, Instant::now());
-        let (channel, cache) = loop {
+        let met = loop {
             let peer = Peer::connect(host, common.port, common.limit())?;
             peer.send(&[self.number])?;
             let prepared = self.channels.build()?;
-            match prepared.exchange(peer.stream(), common.limit(), &[]) {
+            match prepared.exchange(peer.stream(), common.limit()) {
                 Ok(connected) => break connected,
                 Err(why) if start.elapsed() >= common.limit() => return Err(why.into()),
                 // The device may have no link now, and decode is in the middle of a request.
                 Err(_) => thread::sleep(PAUSE),
             }
         };
+        let (channel, cache) = (met.channel, met.private_data);
         let cache: Cache = serde_json::from_slice(&cache)?;
         if cache.size != self.options.size() {
             return Err(Failure::new("decode has another number or length of pages"));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use examples::{Context as _, Failure};
 use verbs_channel::verbs_core::AckTimeout;
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, Completed, ConnectedMember, OwnedBuffer,
+    BufferPool, Channel, ChannelGroup, ChannelId, Completed, Connect, ConnectedMember, OwnedBuffer,
     PollStrategy, Preparer,
 };
 
@@ -95,13 +95,10 @@ fn connect(
     let left = Mutex::new(options.connections);
     let common = &options.common;
     let one = || {
-        let connected = preparer.prepare()?.connect_with(
-            (host, common.port),
-            common.limit(),
-            &plan::welcome()?,
-        );
-        let (member, theirs) = connected.context(|| common.cannot_connect(host))?;
-        plan::meet(&theirs).map(|()| member)
+        let options = Connect::within(common.limit()).private_data(&plan::welcome()?);
+        let connected = preparer.prepare()?.connect((host, common.port), options);
+        let met = connected.context(|| common.cannot_connect(host))?;
+        plan::meet(&met.private_data).map(|()| met.channel)
     };
     let take = || {
         let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use examples::{Context as _, Failure, Listener, say};
 use verbs_channel::verbs_core::AckTimeout;
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, Completed, ConnectedMember, Message, OwnedBuffer,
-    PollStrategy, Preparer,
+    BufferPool, Channel, ChannelGroup, ChannelId, Completed, Connect, ConnectedMember, Message,
+    OwnedBuffer, PollStrategy, PreparedChannel, Preparer,
 };
 
 use crate::Options;
@@ -213,7 +213,7 @@ impl Server<'_> {
                 self.connect(stream);
             } else {
                 let full = io::Error::other("the server has as many clients as it may");
-                verbs_channel::refuse(&stream, TICK, &full);
+                PreparedChannel::refuse(&stream, TICK, &full);
             }
         }
         while let Ok(connected) = self.joined.try_recv() {
@@ -234,11 +234,9 @@ impl Server<'_> {
         let limit = self.options.common.limit();
         thread::spawn(move || {
             let connect = || {
-                let (member, theirs) =
-                    preparer
-                        .prepare()?
-                        .exchange(&stream, limit, &plan::welcome()?)?;
-                plan::meet(&theirs).map(|()| member)
+                let options = Connect::within(limit).private_data(&plan::welcome()?);
+                let met = preparer.prepare()?.exchange(&stream, options)?;
+                plan::meet(&met.private_data).map(|()| met.channel)
             };
             // The receiver is closed only when the server ends.
             drop(sender.send(connect().context(|| "cannot connect")));

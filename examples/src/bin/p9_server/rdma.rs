@@ -9,11 +9,12 @@ use std::pin::pin;
 use std::time::Duration;
 
 use examples::{Context as _, Failure, say};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use verbs_async::verbs_channel::verbs_core::rdmacm::Listener;
+use verbs_async::verbs_channel::verbs_core::rdmacm::{ConnectRequest, Listener};
 use verbs_async::verbs_channel::verbs_core::{Context, Device};
-use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, OwnedBuffer};
-use verbs_async::{AsyncChannel, AsyncGroup, CmListener, CmRequest, CqEvents};
+use verbs_async::verbs_channel::{BufferPool, Channel, Connect, DownReason, OwnedBuffer};
+use verbs_async::{AsyncChannel, AsyncGroup, CqEvents};
 
 use crate::Options;
 use crate::clients::{Clients, Service, signals};
@@ -24,26 +25,28 @@ const ANSWERS: usize = 16;
 /// Accepts clients until a signal ends the server.
 pub(crate) async fn accept(options: &Options, mut clients: Clients) -> Result<(), Failure> {
     let listener = Listener::bind(options.listen, BACKLOG);
-    let listener = listener.context(|| format!("cannot listen at {}", options.listen))?;
-    let events = CqEvents::create_tokio(&Context::first_active()?)?;
-    let mut listener = CmListener::new(listener, &events)?;
+    let mut listener = listener.context(|| format!("cannot listen at {}", options.listen))?;
     let addr = listener.local_addr().unwrap_or(options.listen);
     let root = options.root.display();
     say(format_args!("serving {root} over RDMA at {addr}"))?;
     let mut signals = pin!(signals()?);
     loop {
-        let request = tokio::select! {
-            request = listener.request() => request,
+        let mut waits = listener;
+        let waiting = spawn_blocking(move || (waits.request(Some(TICK)), waits));
+        let (request, back) = tokio::select! {
+            waited = waiting => waited?,
             () = &mut signals => return clients.end().await,
         };
+        listener = back;
         let request = match request {
-            Ok(request) => request,
+            Ok(Some(request)) => request,
+            Ok(None) => continue,
             Err(error) => {
                 clients.failed(error.into()).await?;
                 continue;
             }
         };
-        let peer = request.peer_addr();
+        let peer = request.peer_addr().unwrap_or(options.listen);
         if clients.has_room()? {
             let options = options.clone();
             clients.start(peer, move |service| async move {
@@ -62,17 +65,18 @@ pub(crate) async fn accept(options: &Options, mut clients: Clients) -> Result<()
 /// Accepts a client, with a receive for each message that it may send before the first answer.
 async fn connect(
     options: &Options,
-    request: CmRequest,
+    request: ConnectRequest,
 ) -> Result<(AsyncChannel, BufferPool), Failure> {
-    let device = Device::by_name(request.device_name())?.open()?;
+    let device = Device::by_name(&request.device_name())?.open()?;
     let (group, depth) = (group(options, &device)?, usize::try_from(options.depth)?);
     let mut prepared = group.prepare()?;
     let pool = BufferPool::new(group.pd(), options.size(), depth + ANSWERS + 1)?;
     for block in iter::from_fn(|| pool.take()).take(depth) {
         prepared.start_receive(block)?;
     }
-    let accepted = group.accept_cm_raw(prepared, request, options.limit(), b"");
-    Ok((accepted.await?, pool))
+    let raw = Connect::within(options.limit()).raw_private_data(b"");
+    let accepted = group.accept_prepared(prepared, request, raw);
+    Ok((accepted.await?.channel, pool))
 }
 
 /// Answers one message after the other, until the client has left.
@@ -120,6 +124,9 @@ fn group(options: &Options, device: &Context) -> Result<AsyncGroup, Failure> {
         &CqEvents::create_tokio(device)?,
     )?)
 }
+
+/// How long a thread waits for a client at a time: when the server ends, it is awaited.
+const TICK: Duration = Duration::from_millis(100);
 
 /// Clients that may wait to be accepted.
 const BACKLOG: u16 = 128;

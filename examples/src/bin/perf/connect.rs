@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use examples::{Common, Context as _, Failure, Frames};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use verbs_channel::{ConnectedMember, PreparedChannel};
+use verbs_channel::{ConnectedMember, Peer, PreparedChannel};
 use verbs_core::RemoteMemoryRegion;
 use verbs_core::rdmacm::Listener;
 
@@ -97,8 +97,8 @@ pub(crate) fn channels<E: Into<Failure>>(
         |prepared, way| {
             Ok(match way {
                 Way::Known(end) => prepared.handshake(end)?,
-                Way::Accept(listener) => prepared.accept_cm(listener, limit)?,
-                Way::Connect(address) => prepared.connect_cm(address, limit)?,
+                Way::Accept(listener) => prepared.accept(listener, limit)?.channel,
+                Way::Connect(address) => prepared.connect(Peer::cm(address), limit)?.channel,
             })
         },
     )

@@ -11,7 +11,7 @@ use verbs_async::{AsyncGroup, ByteStream, StreamError};
 use verbs_harness::child::{Child, role};
 use verbs_harness::{begin, context, faults};
 
-use super::super::ends::{WAYS, Way, events, once_it_waits, run};
+use super::super::ends::{PATIENCE, WAYS, Way, events, once_it_waits, run};
 use super::{a_moment, fill, soon, streams};
 
 #[track_caller]
@@ -239,8 +239,8 @@ fn waits_to_be_killed(port: &str) {
 
 async fn connected(port: u16) -> (AsyncGroup, ByteStream) {
     let group = group();
-    let (channel, _) = group.connect_tokio(("127.0.0.1", port), b"").await.unwrap();
-    (group, channel.into_stream().unwrap())
+    let met = group.connect(("127.0.0.1", port), PATIENCE).await.unwrap();
+    (group, met.channel.into_stream().unwrap())
 }
 
 fn group() -> AsyncGroup {
@@ -262,10 +262,8 @@ fn writing_to_a_peer_that_was_killed_fails() {
     let port = listener.local_addr().unwrap().port();
     let mut child = Child::start(&test, &port.to_string());
     run(Way::Tokio, async move {
-        listener.set_nonblocking(true).unwrap();
-        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-        let group = group();
-        let (channel, _) = group.accept_tokio(&listener, b"").await.unwrap();
+        let mut listener = group().listen(listener, PATIENCE).await.unwrap();
+        let channel = listener.accept().await.unwrap().outcome.unwrap().channel;
         let mut stream = channel.into_stream().unwrap();
         let mut bytes = [0; 5];
         soon(stream.read_exact(&mut bytes)).await.unwrap();

@@ -12,7 +12,7 @@ use verbs_core::{
 };
 
 use super::{Acceptor, Answer, Connector, RequestId, Step};
-use crate::exchange::{ExchangeError, Peer};
+use crate::exchange::{ExchangeError, PeerEndpoint};
 
 const MTU: u32 = 1024;
 const LIMIT: usize = 4;
@@ -117,7 +117,7 @@ impl Pair {
         (id, bytes)
     }
 
-    fn client_peer(&mut self) -> Peer {
+    fn client_peer(&mut self) -> PeerEndpoint {
         match self.connector.step(self.now).unwrap() {
             Step::Done(peer) => peer.clone(),
             other => panic!("{other:?}"),

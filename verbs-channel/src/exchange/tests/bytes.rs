@@ -6,10 +6,10 @@ use verbs_core::QueuePairEndpoint;
 use verbs_harness::faults;
 
 use super::{ENDPOINT, READY, begin, endpoint, frame, good, of, run};
-use crate::exchange::{ExchangeError, HEADER, Peer};
+use crate::exchange::{ExchangeError, HEADER, PeerEndpoint};
 
 /// Runs the whole exchange with a peer that sends these bytes.
-fn met(theirs: &mut &[u8]) -> Result<Peer, ExchangeError> {
+fn met(theirs: &mut &[u8]) -> Result<PeerEndpoint, ExchangeError> {
     let mut exchange = begin(2, b"");
     let mut ended = run(&mut exchange, theirs, 7).0;
     if ended.is_ok() {

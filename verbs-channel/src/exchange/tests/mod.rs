@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
 
-use super::{Exchange, ExchangeError, MAX_PRIVATE_DATA, Peer, RefusalCode, Step};
+use super::{Exchange, ExchangeError, MAX_PRIVATE_DATA, PeerEndpoint, RefusalCode, Step};
 use crate::connect::deadline::Deadline;
-use crate::connect::{accept, refuse, tcp};
+use crate::connect::{accept, tcp};
 use crate::error::{Error, Result};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ fn run(
     exchange: &mut Exchange,
     theirs: &mut &[u8],
     at_once: usize,
-) -> (Result<Peer, ExchangeError>, Vec<u8>) {
+) -> (Result<PeerEndpoint, ExchangeError>, Vec<u8>) {
     let mut sent = Vec::new();
     loop {
         let moved = match exchange.step() {
@@ -316,7 +316,7 @@ fn over_tcp_the_options_of_the_stream_are_restored() {
     let (listener, address) = listener();
     thread::scope(|threads| {
         let peer = threads.spawn(move || {
-            let mut stream = tcp::connect(address, Deadline::after(SECOND)).unwrap();
+            let mut stream = tcp::connect(&address.into(), Deadline::after(SECOND)).unwrap();
             let (_, theirs) = meet(&stream, SECOND, Ok(())).unwrap();
             stream.write_all(b"and more").unwrap();
             theirs
@@ -431,7 +431,7 @@ fn a_listener_keeps_its_mode() {
 fn connecting_without_a_listener_fails_by_the_deadline() {
     let (listener, address) = listener();
     drop(listener);
-    let failure = tcp::connect(address, Deadline::after(SOON)).unwrap_err();
+    let failure = tcp::connect(&address.into(), Deadline::after(SOON)).unwrap_err();
     let error = &failure.error;
     assert!(
         matches!(error, ExchangeError::NotListening { .. }),
@@ -448,7 +448,7 @@ fn connecting_without_a_listener_fails_by_the_deadline() {
 #[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
 fn refused_peer_receives_the_reason_and_the_end() {
     let why = io::Error::other("no room");
-    let error = against(|stream| refuse(&stream, SECOND, &why), SECOND);
+    let error = against(|stream| tcp::refuse(&stream, SECOND, &why), SECOND);
     assert_eq!(
         error.to_string(),
         "the peer refused the connection: \"no room\""
@@ -458,7 +458,7 @@ fn refused_peer_receives_the_reason_and_the_end() {
     let mut peer = TcpStream::connect(address).unwrap();
     peer.set_read_timeout(Some(5 * SECOND)).unwrap();
     let stream = listener.accept().unwrap().0;
-    refuse(&stream, SECOND, &why);
+    tcp::refuse(&stream, SECOND, &why);
     let mut received = Vec::new();
     peer.read_to_end(&mut received).unwrap();
     assert_eq!(received, frame(1, REFUSED, 9, b"\0\x04no room"));

@@ -1,4 +1,4 @@
-//! The exchange by `rdma_cm`, for layers that run its steps themselves.
+//! The private data of `rdma_cm`'s messages, and the errors of its steps.
 //!
 //! The connection manager does most of what an [`Exchange`](super::Exchange) does: its messages
 //! carry the endpoints and the limits of both queue pairs, and its last one is `READY`. The rest is
@@ -21,12 +21,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use verbs_core::rdmacm::{
-    CmEventType, CmFailure, ConnectRequest, DatagramRequest, DatagramService, Message,
-    MulticastGroup, Pending, PrivateData,
+    CmEventType, CmFailure, DatagramRequest, DatagramService, Message, MulticastGroup, Pending,
+    PrivateData,
 };
 use verbs_core::{AddressHandle, DatagramEndpoint, ProtectionDomain, QKey};
 
-pub use super::addresses::{connector, listener};
 use super::error::{ExchangeError, RefusalCode};
 use super::frame::{MAGIC, begins, reason, refusal};
 use super::limits::VERSION;
@@ -43,7 +42,7 @@ const MAX_IWARP: usize = 251 - HEADER;
 ///
 /// [`ExchangeError::PrivateDataBeyondManager`] for more than 244 bytes. Fewer fit on RoCE: the step that
 /// sends them returns an error then, for [`explain`].
-pub fn hello(private_data: &[u8]) -> Result<Vec<u8>, ExchangeError> {
+pub(crate) fn hello(private_data: &[u8]) -> Result<Vec<u8>, ExchangeError> {
     match private_data.len() {
         ..=MAX_IWARP => Ok(framed(private_data)),
         len => Err(ExchangeError::PrivateDataBeyondManager {
@@ -58,154 +57,153 @@ pub fn hello(private_data: &[u8]) -> Result<Vec<u8>, ExchangeError> {
 /// # Errors
 ///
 /// [`ExchangeError::NotOurs`], [`ExchangeError::Version`] or [`ExchangeError::TooLong`].
-pub fn private_data(come: &PrivateData) -> Result<Vec<u8>, ExchangeError> {
+pub(crate) fn private_data(come: &PrivateData) -> Result<Vec<u8>, ExchangeError> {
     parsed(come.as_bytes()).map(<[u8]>::to_vec)
-}
-
-/// A request of a peer of this protocol, and its private data. Another is rejected, with the reason. That
-/// may block.
-///
-/// # Errors
-///
-/// Those of [`private_data`].
-pub fn checked(request: ConnectRequest) -> Result<(ConnectRequest, Vec<u8>), ExchangeError> {
-    match private_data(request.private_data()) {
-        Ok(theirs) => Ok((request, theirs)),
-        Err(error) => {
-            // Best effort: without it the peer is rejected, too.
-            drop(request.reject(Message::raw(&refused(&error))));
-            Err(error)
-        }
-    }
 }
 
 /// The private data of a rejection that carries the reason: the texts of an error and of its causes, as
 /// far as they fit.
 #[must_use]
-pub fn refused(why: &(dyn Error + 'static)) -> Vec<u8> {
+pub(crate) fn refused(why: &(dyn Error + 'static)) -> Vec<u8> {
     framed(&reason(RefusalCode::HANDSHAKE, why, MAX_REASON))
 }
 
 /// The same for a stranger's request, at a listener for another peer.
 #[must_use]
-pub fn to_stranger() -> Vec<u8> {
+pub(crate) fn to_stranger() -> Vec<u8> {
     refused(&io::Error::other("this address is for another connection"))
 }
 
-/// The path and endpoint for sending from this port to a datagram service. Creating the address
-/// handle may block.
+/// A datagram endpoint and its port, for services and multicast groups of `rdma_cm`. Needs the feature `rdmacm`.
 ///
-/// # Errors
-///
-/// [`ExchangeError::OtherDevice`], also for another port; [`ExchangeError::Manager`].
-pub fn found(
-    service: &DatagramService,
-    pd: &ProtectionDomain,
+/// It is for a layer that waits in its own way: [`Datagrams`](crate::Datagrams) wait themselves.
+#[derive(Clone, Debug)]
+pub struct CmDatagrams {
+    pd: ProtectionDomain,
     port_num: u8,
-) -> Result<(DatagramEndpoint, AddressHandle), ExchangeError> {
-    check_port((service.device_name(), service.port_num()), pd, port_num)?;
-    let endpoint = service.endpoint().map_err(ExchangeError::Manager)?;
-    let handle = pd.create_ah(&service.ah_attr());
-    Ok((endpoint, handle.map_err(ExchangeError::Manager)?))
+    endpoint: DatagramEndpoint,
 }
 
-/// Begins to join a multicast group with the port that has the address `local`, for an endpoint with this key.
-/// It may block for a moment.
-///
-/// # Errors
-///
-/// [`ExchangeError::OtherKey`], [`ExchangeError::Manager`].
-pub fn join(
-    local: IpAddr,
-    group: IpAddr,
-    qkey: QKey,
-) -> Result<Pending<MulticastGroup>, ExchangeError> {
-    if qkey != QKey::RDMA_UDP {
-        return Err(ExchangeError::OtherKey);
+impl CmDatagrams {
+    /// For an endpoint of this domain and port.
+    #[must_use]
+    pub const fn new(pd: ProtectionDomain, port_num: u8, endpoint: DatagramEndpoint) -> Self {
+        Self {
+            pd,
+            port_num,
+            endpoint,
+        }
     }
-    MulticastGroup::join(local, group).map_err(ExchangeError::Manager)
-}
 
-/// A group that was joined for an endpoint on this port, and what is needed to send to it. Creating the address
-/// handle may block.
-///
-/// # Errors
-///
-/// [`ExchangeError::OtherDevice`], also for another port; [`ExchangeError::Manager`].
-pub fn joined(
-    group: MulticastGroup,
-    pd: &ProtectionDomain,
-    port_num: u8,
-) -> Result<(MulticastGroup, DatagramEndpoint, AddressHandle), ExchangeError> {
-    check_port((group.device_name(), group.port_num()), pd, port_num)?;
-    let endpoint = group.endpoint();
-    let handle = pd.create_ah(&group.ah_attr());
-    Ok((group, endpoint, handle.map_err(ExchangeError::Manager)?))
-}
-
-/// Answers a peer that looks for a datagram service, with the domain, the port and the endpoint of the
-/// service. That may block.
-///
-/// # Errors
-///
-/// [`ExchangeError::OtherKey`]; [`ExchangeError::OtherDevice`], also for another port, which the peer is sent;
-/// [as explained](explain_service). The peer is rejected.
-pub fn answered(
-    request: DatagramRequest,
-    (pd, port_num, endpoint): (&ProtectionDomain, u8, &DatagramEndpoint),
-    message: Message<'_>,
-) -> Result<(), ExchangeError> {
-    let wanted = (request.device_name(), request.port_num());
-    if endpoint.qkey() != QKey::RDMA_UDP {
-        return Err(ExchangeError::OtherKey);
+    /// The endpoint of a service, and the path to it from this port. Creating the address handle may block.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::OtherDevice`], also for another port; [`ExchangeError::Manager`].
+    pub fn found(
+        &self,
+        service: &DatagramService,
+    ) -> Result<(DatagramEndpoint, AddressHandle), ExchangeError> {
+        self.check_port((service.device_name(), service.port_num()))?;
+        let endpoint = service.endpoint().map_err(ExchangeError::Manager)?;
+        let handle = self.pd.create_ah(&service.ah_attr());
+        Ok((endpoint, handle.map_err(ExchangeError::Manager)?))
     }
-    if let Err(error) = check_port(wanted, pd, port_num) {
-        let why = framed(&reason(RefusalCode::HANDSHAKE, &error, MAX_SERVICE_REASON));
-        // Best effort: this side's own error is the one to return.
-        drop(request.reject(Message::raw(&why)));
-        return Err(error);
+
+    /// Answers a peer that looks for this endpoint. That may block.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::OtherKey`]; [`ExchangeError::OtherDevice`], also for another port, which the peer is sent;
+    /// [as explained](Self::explain). The peer is rejected.
+    pub fn answer(
+        &self,
+        request: DatagramRequest,
+        message: Message<'_>,
+    ) -> Result<(), ExchangeError> {
+        self.check_key()?;
+        let wanted = (request.device_name(), request.port_num());
+        if let Err(error) = self.check_port(wanted) {
+            let why = framed(&reason(RefusalCode::HANDSHAKE, &error, MAX_SERVICE_REASON));
+            // Best effort: this side's own error is the one to return.
+            drop(request.reject(Message::raw(&why)));
+            return Err(error);
+        }
+        let accepted = request.accept_endpoint(&self.endpoint, message);
+        accepted.map_err(|error| Self::explain(error, Duration::ZERO))
     }
-    let accepted = request.accept_endpoint(endpoint, message);
-    accepted.map_err(|error| explain_service(error, Duration::ZERO))
-}
 
-/// The address decides on the device and the port.
-fn check_port(
-    (device, port): (String, u8),
-    pd: &ProtectionDomain,
-    port_num: u8,
-) -> Result<(), ExchangeError> {
-    let ours = pd.context().device().name().to_owned();
-    let (needed, ours) = match (ours == device, port == port_num) {
-        (true, true) => return Ok(()),
-        (true, false) => (
-            format!("{device}, port {port}"),
-            format!("{ours}, port {port_num}"),
-        ),
-        (false, _) => (device, ours),
-    };
-    Err(ExchangeError::OtherDevice { needed, ours })
-}
+    /// Begins to join a multicast group with the port that has the address `local`. It may block for a moment.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::OtherKey`], [`ExchangeError::Manager`].
+    pub fn join(
+        &self,
+        local: IpAddr,
+        group: IpAddr,
+    ) -> Result<Pending<MulticastGroup>, ExchangeError> {
+        self.check_key()?;
+        MulticastGroup::join(local, group).map_err(ExchangeError::Manager)
+    }
 
-/// [`explain`] for datagrams, whose messages have no header of this protocol.
-#[must_use]
-pub fn explain_service(error: verbs_core::Error, timeout: Duration) -> ExchangeError {
-    match error {
-        verbs_core::Error::Limit {
-            what: "private_data",
-            asked,
-            max: Some(max),
-        } => ExchangeError::PrivateDataBeyondManager {
-            len: usize::try_from(asked).unwrap_or(usize::MAX),
-            max: usize::try_from(max).unwrap_or(usize::MAX),
-        },
-        error => explain(error, timeout),
+    /// The endpoint that stands for a group that was joined, and the path to it. Creating the address handle may
+    /// block.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::OtherDevice`], also for another port; [`ExchangeError::Manager`].
+    pub fn joined(
+        &self,
+        group: &MulticastGroup,
+    ) -> Result<(DatagramEndpoint, AddressHandle), ExchangeError> {
+        self.check_port((group.device_name(), group.port_num()))?;
+        let handle = self.pd.create_ah(&group.ah_attr());
+        Ok((group.endpoint(), handle.map_err(ExchangeError::Manager)?))
+    }
+
+    /// Explains an error of a step of a search with this timeout.
+    #[must_use]
+    pub fn explain(error: verbs_core::Error, timeout: Duration) -> ExchangeError {
+        match error {
+            // These messages have no header of this protocol.
+            verbs_core::Error::Limit {
+                what: "private_data",
+                asked,
+                max: Some(max),
+            } => ExchangeError::PrivateDataBeyondManager {
+                len: usize::try_from(asked).unwrap_or(usize::MAX),
+                max: usize::try_from(max).unwrap_or(usize::MAX),
+            },
+            error => explain(error, timeout),
+        }
+    }
+
+    fn check_key(&self) -> Result<(), ExchangeError> {
+        match self.endpoint.qkey() {
+            QKey::RDMA_UDP => Ok(()),
+            _ => Err(ExchangeError::OtherKey),
+        }
+    }
+
+    /// The address decides on the device and the port.
+    fn check_port(&self, (device, port): (String, u8)) -> Result<(), ExchangeError> {
+        let ours = self.pd.context().device().name().to_owned();
+        let (needed, ours) = match (ours == device, port == self.port_num) {
+            (true, true) => return Ok(()),
+            (true, false) => (
+                format!("{device}, port {port}"),
+                format!("{ours}, port {}", self.port_num),
+            ),
+            (false, _) => (device, ours),
+        };
+        Err(ExchangeError::OtherDevice { needed, ours })
     }
 }
 
 /// Explains an error of a step of `rdma_cm`. `timeout` is that of the whole exchange.
 #[must_use]
-pub fn explain(error: verbs_core::Error, timeout: Duration) -> ExchangeError {
+pub(crate) fn explain(error: verbs_core::Error, timeout: Duration) -> ExchangeError {
     let after = Some(timeout);
     match error {
         verbs_core::Error::TimedOut { .. } => {
@@ -244,7 +242,7 @@ pub fn explain(error: verbs_core::Error, timeout: Duration) -> ExchangeError {
 /// Whether a step has failed because no answer had arrived when the kernel looked again for the address: it may
 /// have been lost, and another try finds it.
 #[must_use]
-pub fn is_unresolved(error: &verbs_core::Error) -> bool {
+pub(crate) fn is_unresolved(error: &verbs_core::Error) -> bool {
     let verbs_core::Error::ConnectionManager { failure, .. } = error else {
         return false;
     };
@@ -280,17 +278,6 @@ fn has_not_answered(error: &verbs_core::Error) -> bool {
         }
         _ => false,
     }
-}
-
-/// Whether the peer may know why a step has failed: not if this side has failed by itself, or has waited for as
-/// long as it wanted to.
-#[must_use]
-pub const fn may_be_of_peer(error: &ExchangeError) -> bool {
-    matches!(
-        error,
-        ExchangeError::NotListening { .. }
-            | ExchangeError::Manager(verbs_core::Error::ConnectionManager { .. })
-    )
 }
 
 fn is_rejection(failure: &CmFailure) -> bool {

@@ -1,0 +1,232 @@
+//! Connecting by `rdma_cm` in async code.
+//!
+//! A call that has an identifier of `rdma_cm` may block, and so may dropping it. So all of these run on the
+//! helper threads. A task waits only for their results, and for the descriptor of a step.
+
+use std::future::{Future, pending, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use verbs_channel::connect::{CmExchange, CmStep, HostAddress, PeerAddr};
+use verbs_channel::exchange::{CmDatagrams, Exchange, ExchangeError};
+use verbs_channel::verbs_core;
+use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Connection, Pending, Step};
+use verbs_channel::{Connect, ConnectedMember, Met, PreparedChannel};
+
+use super::deadline::Deadline;
+use super::errors::{exchange_error, with_peer};
+use super::exchange::{GRACE, Prepared};
+use super::resolve;
+use super::tcp::Socket;
+use crate::channel::AsyncChannel;
+use crate::error::{Error, Result};
+use crate::events::CqEvents;
+use crate::group::AsyncGroup;
+use crate::threads;
+use crate::threads::drop_on_thread::Elsewhere;
+
+type Side = Elsewhere<CmExchange<ConnectedMember>>;
+
+/// How long the side that could not connect waits for the peer's reason: it is on the way if it has one.
+const REASON: Duration = Duration::from_millis(500);
+
+impl AsyncGroup {
+    /// Connects to a peer that accepts by `rdma_cm`.
+    pub(super) async fn connect_cm(
+        &self,
+        peer: HostAddress,
+        options: &Connect,
+        prepared: impl Future<Output = Result<Prepared>>,
+        deadline: &Deadline,
+    ) -> Result<Met<AsyncChannel>> {
+        let addresses = resolve(deadline, peer).await?;
+        let prepared = prepared.await?.into_inner();
+        let side = CmExchange::connect(prepared, addresses, options, deadline.begun());
+        let side = Elsewhere::new(side.map_err(Error::from)?);
+        let met = self.run_cm(side, None, deadline);
+        let met = deadline.within(deadline.left() + GRACE, met).await?;
+        met.unwrap_or_else(|| Err(super::deadline::late_by(deadline.timeout(), "answer")))
+    }
+
+    /// Accepts a peer that asks for a connection.
+    pub(super) async fn accept_cm(
+        &self,
+        request: Elsewhere<ConnectRequest>,
+        options: &Connect,
+        prepared: impl Future<Output = Result<Prepared>>,
+        deadline: &Deadline,
+    ) -> Result<Met<AsyncChannel>> {
+        let prepared = match prepared.await {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                let refused = request.call(move |request| {
+                    PreparedChannel::refuse(request, Duration::ZERO, &error);
+                    error
+                });
+                return Err(refused.await?);
+            }
+        };
+        let (options, begun) = (options.clone(), deadline.begun());
+        let side = request.call(move |request| {
+            CmExchange::accept(prepared.into_inner(), request, &options, begun)
+        });
+        self.run_cm(Elsewhere::new(side.await??), None, deadline)
+            .await
+    }
+
+    /// Connects to the peer of an exchange over TCP, as devices of iWARP need it.
+    pub(super) async fn meet_by_manager(
+        &self,
+        socket: &Socket,
+        exchange: &mut Exchange,
+        prepared: Prepared,
+        deadline: &Deadline,
+    ) -> Result<AsyncChannel> {
+        let meeting = exchange.meeting().cloned();
+        let meeting = meeting.ok_or_else(|| exchange_error(ExchangeError::Over))?;
+        let listens = meeting.listens;
+        let local = socket.stream.local_addr().ok();
+        let (options, begun) = (Connect::within(deadline.timeout()), deadline.begun());
+        let side = prepared
+            .call(move |prepared| CmExchange::meet(prepared, &meeting, local, &options, begun));
+        let side = Elsewhere::new(side.await??);
+        exchange.listens_at(side.listens_at());
+        socket.run(exchange).await.map_err(exchange_error)?;
+        if listens {
+            exchange.read_ahead();
+            let met = self.run_cm(side, Some((socket, exchange)), deadline);
+            return Ok(met.await?.channel);
+        }
+        let listener = exchange.meeting().and_then(|meeting| meeting.listener);
+        let mut side = side.into_inner();
+        side.meets(listener);
+        let met = self.run_cm(Elsewhere::new(side), None, deadline).await;
+        if let Err(Error::Channel(verbs_channel::Error::Exchange(failure))) = &met
+            && failure.error.may_be_of_peer()
+        {
+            exchange.read_ahead();
+            let read = deadline.within(REASON, socket.run(exchange)).await?;
+            if let Some(Err(refused @ ExchangeError::Refused { .. })) = read {
+                // The peer's own reason is more precise.
+                return Err(exchange_error(refused));
+            }
+        }
+        met.map(|met| met.channel)
+            .map_err(|error| with_peer(error, listener))
+    }
+
+    /// Runs one side until its channel has joined, and the peer is connected. If the peer cannot connect, it
+    /// sends the reason over the stream beside.
+    async fn run_cm(
+        &self,
+        mut side: Side,
+        beside: Option<(&Socket, &mut Exchange)>,
+        deadline: &Deadline,
+    ) -> Result<Met<AsyncChannel>> {
+        let mut channel = None;
+        let mut ahead = pin!(async move {
+            match beside {
+                Some((socket, exchange)) => socket.run(exchange).await,
+                None => pending().await,
+            }
+        });
+        let mut is_read = false;
+        loop {
+            let called = side.call(|mut side| (side.step(), side)).await?;
+            side = Elsewhere::new(called.1);
+            match called.0? {
+                CmStep::Wait(until) => {
+                    let mut readable = pin!(ready(&side, until, deadline));
+                    let waited = poll_fn(|cx| {
+                        // If it is no error, it is a READY that came too early: the request is due as before.
+                        if !is_read && let Poll::Ready(read) = ahead.as_mut().poll(cx) {
+                            is_read = true;
+                            if let Err(error) = read {
+                                return Poll::Ready(Err(exchange_error(error)));
+                            }
+                        }
+                        readable.as_mut().poll(cx)
+                    });
+                    waited.await?;
+                }
+                CmStep::Connected(member) => {
+                    let joined = self.join_when_free(Elsewhere::new(member)).await;
+                    let mut inner = side.into_inner();
+                    match joined {
+                        Ok(joined) => {
+                            channel = Some(joined);
+                            inner.ready();
+                            side = Elsewhere::new(inner);
+                        }
+                        Err(error) => {
+                            let (refused, back) = Elsewhere::new(inner)
+                                .call(move |mut side| {
+                                    side.refuse(&error);
+                                    (side, error)
+                                })
+                                .await?;
+                            drop(Elsewhere::new(refused));
+                            return Err(back);
+                        }
+                    }
+                }
+                CmStep::Established(connection) => {
+                    let peer = side.peer_addr().map(PeerAddr::Socket);
+                    let private_data = side.into_inner().into_private_data();
+                    let channel = channel.ok_or_else(|| exchange_error(ExchangeError::Over))?;
+                    channel.watch_connection(connection, end_elsewhere)?;
+                    return Ok(Met::new(channel, private_data, peer));
+                }
+            }
+        }
+    }
+}
+
+/// Waits until a side can go on, or until then.
+async fn ready(side: &Side, until: Instant, deadline: &Deadline) -> Result<()> {
+    let descriptor = side.poll_fd().map(|fd| fd.try_clone_to_owned());
+    let Some(descriptor) = descriptor.transpose()? else {
+        return deadline.sleep_until(until).await;
+    };
+    let notifier = deadline.events().another_notifier(descriptor)?;
+    let time = until.saturating_duration_since(Instant::now());
+    let readable = deadline.within(time, notifier.readable()).await?;
+    Ok(readable.transpose().map(|_late| ())?)
+}
+
+/// Ends a connection on a helper thread. The driver's lock may be held, as a channel goes down.
+pub(super) fn end_elsewhere(connection: Connection) {
+    threads::detach_under_lock(move || drop(connection));
+}
+
+/// Waits until a step of datagrams has ended. `timeout` is that of the whole search, for its errors.
+pub(super) async fn ended<S>(
+    events: &CqEvents,
+    pending: Pending<S>,
+    timeout: Duration,
+) -> Result<Elsewhere<S>>
+where
+    S: Step + Send + 'static,
+    Pending<S>: Send,
+{
+    let descriptor = pending.poll_fd().map(|fd| fd.try_clone_to_owned());
+    let mut pending = Elsewhere::new(pending);
+    let descriptor = descriptor.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))?;
+    let notifier = events.another_notifier(descriptor)?;
+    loop {
+        notifier.readable().await?;
+        let polled = pending.call(|mut pending| {
+            let ended = pending.poll()?;
+            Ok::<_, verbs_core::Error>((ended, pending))
+        });
+        let explained = |error| exchange_error(CmDatagrams::explain(error, timeout));
+        let (ended, rest) = polled.await?.map_err(explained)?;
+        let rest = Elsewhere::new(rest);
+        if let Some(ended) = ended {
+            return Ok(Elsewhere::new(ended));
+        }
+        pending = rest;
+    }
+}

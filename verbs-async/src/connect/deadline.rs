@@ -1,0 +1,157 @@
+//! Deadlines of connecting, which the notifier of a group's events waits for.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use verbs_channel::exchange::ExchangeError;
+
+use super::errors::{exchange_error, tcp};
+use crate::error::{Error, Result};
+use crate::events::CqEvents;
+
+/// A deadline, and the timeout from which it was computed.
+#[derive(Clone, Debug)]
+pub(super) struct Deadline {
+    events: CqEvents,
+    begun: Instant,
+    timeout: Duration,
+    // A listener has one timer for all of its peers.
+    has_timer: bool,
+}
+
+impl Deadline {
+    pub(super) fn after(timeout: Duration, events: &CqEvents) -> Self {
+        Self {
+            events: events.clone(),
+            begun: Instant::now(),
+            timeout,
+            has_timer: true,
+        }
+    }
+
+    /// A deadline after which a listener drops what serves the peer.
+    pub(super) fn of_listener(timeout: Duration, events: &CqEvents) -> Self {
+        Self {
+            has_timer: false,
+            ..Self::after(timeout, events)
+        }
+    }
+
+    /// When the time began.
+    pub(super) const fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    pub(super) const fn events(&self) -> &CqEvents {
+        &self.events
+    }
+
+    pub(super) const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// The time left until the deadline; zero if it has passed.
+    pub(super) fn left(&self) -> Duration {
+        self.timeout.saturating_sub(self.begun.elapsed())
+    }
+
+    /// Sleeps until then.
+    pub(super) async fn sleep_until(&self, until: Instant) -> Result<()> {
+        let time = until.saturating_duration_since(Instant::now());
+        let slept = self.within(time, std::future::pending::<()>()).await;
+        slept.map(|_none| ())
+    }
+
+    /// The output of a future, or `None` if it takes longer than this, whenever the deadline is.
+    pub(super) async fn within<T>(
+        &self,
+        time: Duration,
+        future: impl Future<Output = T>,
+    ) -> Result<Option<T>> {
+        let mut future = pin!(future);
+        let mut timer = None;
+        poll_fn(|cx| {
+            if let Poll::Ready(value) = future.as_mut().poll(cx) {
+                return Poll::Ready(Ok(Some(value)));
+            }
+            if !self.has_timer && time >= self.left() {
+                return Poll::Pending;
+            }
+            let timer = match &mut timer {
+                Some(timer) => timer,
+                none => none.insert(Timer::new(time, &self.events).map_err(no_timer)?),
+            };
+            timer.poll(cx).map_ok(|()| None).map_err(no_timer)
+        })
+        .await
+    }
+
+    /// The output of a future that serves a peer, or an error if it takes longer than the time left.
+    pub(super) async fn bound<T>(
+        &self,
+        late: &'static str,
+        future: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let met = self.within(self.left(), future).await?;
+        met.unwrap_or_else(|| Err(late_by(self.timeout, late)))
+    }
+}
+
+/// The error of a peer that did not do this in time.
+pub(super) fn late_by(timeout: Duration, what: &'static str) -> Error {
+    let after = Some(timeout);
+    exchange_error(ExchangeError::TimedOut { what, after })
+}
+
+/// A timer that a notifier waits for.
+pub(super) struct Timer {
+    at: Option<Instant>,
+    expires: Pin<Box<dyn Future<Output = io::Result<()>> + Send>>,
+}
+
+impl Timer {
+    pub(super) fn new(time: Duration, events: &CqEvents) -> io::Result<Self> {
+        let at = Instant::now().checked_add(time);
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        // A timer of zero would never expire.
+        let time = time.clamp(Duration::from_nanos(1), LONGEST);
+        let once = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: Timespec::try_from(time).unwrap_or_default(),
+        };
+        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &once)?;
+        let notifier = events.another_notifier(timer)?;
+        let expires = Box::pin(async move {
+            while at.is_none_or(|at| Instant::now() < at) {
+                notifier.readable().await?;
+            }
+            Ok(())
+        });
+        Ok(Self { at, expires })
+    }
+
+    /// When it expires; `None` beyond the range of the clock.
+    pub(super) const fn at(&self) -> Option<Instant> {
+        self.at
+    }
+
+    pub(super) fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
+        self.expires.as_mut().poll(cx)
+    }
+}
+
+/// The error of a timer that cannot be started, or has failed.
+pub(super) fn no_timer(source: io::Error) -> Error {
+    tcp("set a deadline for", source)
+}
+
+/// The longest time of a timer.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);

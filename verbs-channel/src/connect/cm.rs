@@ -1,0 +1,828 @@
+//! Connecting by `rdma_cm`: a machine that never waits, and the loop that waits for it in blocking calls.
+
+use std::fmt;
+use std::mem;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use verbs_core::Context;
+use verbs_core::rdmacm::{
+    Accepting, AddrResolved, Answer, ConnectRequest, Connection, Connector, Establishing, Listener,
+    Message, Pending, PrivateData, RouteResolved, Step,
+};
+
+use super::attempts::{Attempt, Attempts};
+use super::deadline::Deadline;
+use super::options::Connect;
+use super::peer::{Met, PeerAddr};
+use super::prepared::{Connected, PreparedChannel};
+use super::tcp;
+use crate::error::{Error, Result};
+use crate::exchange::addresses::{connector, listener};
+use crate::exchange::cm::{
+    explain, hello, is_port_taken, is_unresolved, private_data, refused, to_stranger,
+};
+use crate::exchange::{Exchange, ExchangeError, ExchangeFailure, Meeting};
+
+/// One side of a connection by `rdma_cm`, which never waits for the peer. Needs the feature `rdmacm`.
+///
+/// It is for a layer that waits in its own way; [`PreparedChannel::connect`] and
+/// [`accept`](PreparedChannel::accept) wait themselves. Each call of [`step`](Self::step) goes on as far as
+/// it can. It may block in the kernel for a moment, on iWARP for longer, and so may a drop.
+///
+/// ```no_run
+/// # use std::time::{Duration, Instant};
+/// # use verbs_channel::{Connect, PreparedChannel, Result};
+/// # use verbs_channel::connect::{CmExchange, CmStep};
+/// # fn example(prepared: PreparedChannel, wait: impl Fn(std::os::fd::BorrowedFd<'_>, Instant)) -> Result<()> {
+/// let options = Connect::within(Duration::from_secs(5));
+/// let address = "192.0.2.1:7471".parse().expect("an address");
+/// let mut exchange = CmExchange::connect(prepared, vec![address], &options, Instant::now())?;
+/// let mut connected = None;
+/// loop {
+///     match exchange.step()? {
+///         // Until the descriptor is readable, or this instant.
+///         CmStep::Wait(until) => exchange.poll_fd().map_or((), |fd| wait(fd, until)),
+///         CmStep::Connected(channel) => {
+///             connected = Some(channel);
+///             exchange.ready();
+///         }
+///         CmStep::Established(connection) => {
+///             let mut channel = connected.expect("it was connected before");
+///             channel.watch_connection(connection)?;
+///             // …
+///         }
+///     }
+/// }
+/// # }
+/// ```
+pub struct CmExchange<T: Connected> {
+    stage: Stage<T>,
+    deadline: Deadline,
+    data: Data,
+    peer: Option<SocketAddr>,
+    theirs: Vec<u8>,
+    // The step that a late peer has not taken.
+    late: &'static str,
+}
+
+/// The next step of a [`CmExchange`].
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "there is no other step")]
+pub enum CmStep<T> {
+    /// Call [`step`](CmExchange::step) again when [`poll_fd`](CmExchange::poll_fd) is readable, or at this
+    /// instant.
+    Wait(Instant),
+    /// The queue pair is connected. Call [`ready`](CmExchange::ready), after which the peer may send, or
+    /// [`refuse`](CmExchange::refuse). The [prepared receives](PreparedChannel::start_receive) of a channel that
+    /// is in no group have been posted.
+    Connected(T),
+    /// The peer is connected, too. The connection ends when this is dropped.
+    Established(Connection),
+}
+
+enum Stage<T: Connected> {
+    /// Asks one address after another.
+    Asking(Box<Asking<T>>),
+    Listening(Listener, PreparedChannel<T>),
+    Requested(Box<ConnectRequest>, PreparedChannel<T>),
+    /// Whether it may go on is the caller's decision.
+    Answered(Establishing),
+    Admitted(Accepting),
+    Establishing(Establishing),
+    Accepting(Accepting),
+    Confirming(Pending<Connection>),
+    Over,
+}
+
+/// What the messages of both sides carry.
+enum Data {
+    Framed(Vec<u8>),
+    Raw(Vec<u8>),
+    Meeting(Meeting),
+}
+
+/// The side that connects, until a peer has accepted.
+struct Asking<T: Connected> {
+    prepared: PreparedChannel<T>,
+    attempts: Attempts,
+    wait: Waiting,
+    // Of the attempt.
+    until: Instant,
+    again: Duration,
+    ports: u32,
+    taken: Option<ExchangeError>,
+    // Of an exchange over TCP: the device whose address to connect from, and the stream's.
+    from: Option<(Context, Option<SocketAddr>)>,
+}
+
+enum Waiting {
+    Begin,
+    Address(Pending<AddrResolved>),
+    Route(Pending<RouteResolved>),
+    Answer(Pending<Answer>),
+}
+
+/// How long the kernel waits for an address before it looks again: an answer on the way may be lost.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// From how many ports a request is tried.
+const PORTS: u32 = 8;
+
+/// How many strangers are rejected before the deadline is looked at again.
+const AT_ONCE: usize = 16;
+
+impl Data {
+    fn new(options: &Connect) -> Result<Self, ExchangeError> {
+        Ok(match options.is_raw {
+            true => Self::Raw(options.private_data.clone()),
+            false => Self::Framed(hello(&options.private_data)?),
+        })
+    }
+
+    fn request(&self) -> Result<Vec<u8>, ExchangeError> {
+        match self {
+            Self::Framed(bytes) | Self::Raw(bytes) => Ok(bytes.clone()),
+            Self::Meeting(meeting) => meeting.request(),
+        }
+    }
+
+    fn answer(&self) -> Result<Vec<u8>, ExchangeError> {
+        match self {
+            Self::Meeting(meeting) => meeting.answer(),
+            _ => self.request(),
+        }
+    }
+
+    /// The peer's data in its request or its answer.
+    fn theirs(&self, come: &PrivateData) -> Result<Vec<u8>, ExchangeError> {
+        match self {
+            Self::Framed(_) => private_data(come),
+            Self::Raw(_) => Ok(come.as_bytes().to_vec()),
+            Self::Meeting(_) => Ok(Vec::new()),
+        }
+    }
+}
+
+impl<T: Connected> CmExchange<T> {
+    /// Connects to the first of the peer's addresses that accepts, within the timeout from `begun` on. While one of
+    /// them has no listener yet, all are tried again.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::PrivateDataBeyondManager`].
+    pub fn connect(
+        prepared: PreparedChannel<T>,
+        addresses: Vec<SocketAddr>,
+        options: &Connect,
+        begun: Instant,
+    ) -> Result<Self> {
+        let data = Data::new(options)?;
+        let deadline = Deadline::since(begun, options.timeout());
+        let asking = Asking::new(prepared, addresses, deadline, begun);
+        Ok(Self::new(Stage::Asking(Box::new(asking)), deadline, data))
+    }
+
+    /// Accepts a peer that asks for a connection.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::PrivateDataBeyondManager`].
+    pub fn accept(
+        prepared: PreparedChannel<T>,
+        request: ConnectRequest,
+        options: &Connect,
+        begun: Instant,
+    ) -> Result<Self> {
+        let data = Data::new(options)?;
+        let deadline = Deadline::since(begun, options.timeout());
+        let mut this = Self::new(Stage::Over, deadline, data);
+        this.peer = request.peer_addr();
+        this.late = "confirm";
+        this.stage = Stage::Requested(Box::new(request), prepared);
+        Ok(this)
+    }
+
+    /// Connects to the peer of an [`Exchange`] over a stream with this local address, once that has a
+    /// [`meeting`](Exchange::meeting).
+    ///
+    /// Pass the exchange [where this side listens](Self::listens_at), and run it. Then this side
+    /// [meets](Self::meets) the peer.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::Manager`], with [`NoLocalAddr`](verbs_core::Error::NoLocalAddr) if this side is to listen
+    /// and its device has no address.
+    pub fn meet(
+        prepared: PreparedChannel<T>,
+        meeting: &Meeting,
+        local: Option<SocketAddr>,
+        options: &Connect,
+        begun: Instant,
+    ) -> Result<Self> {
+        let deadline = Deadline::since(begun, options.timeout());
+        let context = prepared.context().clone();
+        let stage = if meeting.listens {
+            Stage::Listening(listener(&context, local)?, prepared)
+        } else {
+            let mut asking = Asking::new(prepared, Vec::new(), deadline, begun);
+            asking.from = Some((context, local));
+            asking.again = AGAIN;
+            Stage::Asking(Box::new(asking))
+        };
+        Ok(Self::new(stage, deadline, Data::Meeting(meeting.clone())))
+    }
+
+    const fn new(stage: Stage<T>, deadline: Deadline, data: Data) -> Self {
+        Self {
+            stage,
+            deadline,
+            data,
+            peer: None,
+            theirs: Vec::new(),
+            late: "answer",
+        }
+    }
+
+    /// The address at which this side of a [`meet`](Self::meet) listens; `None` if the peer does.
+    #[must_use]
+    pub fn listens_at(&self) -> Option<SocketAddr> {
+        match &self.stage {
+            Stage::Listening(listener, _) => listener.local_addr(),
+            _ => None,
+        }
+    }
+
+    /// The peer of a [`meet`](Self::meet) listens there; `None` if this side does.
+    pub fn meets(&mut self, listener: Option<SocketAddr>) {
+        if let Stage::Asking(asking) = &mut self.stage {
+            asking.attempts = Attempts::once(listener, self.deadline);
+        }
+    }
+
+    /// Goes on as far as possible without waiting for the peer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exchange`]: the peer rejected the connection (with its reason), did not answer in time, or
+    /// uses another protocol; its address is that of [another device](ExchangeError::OtherDevice); or [a step of
+    /// `rdma_cm`](ExchangeError::Manager) failed. [`Error::Rejected`] if the driver rejects a prepared receive. The
+    /// exchange is over, and the peer is rejected if it has asked for the connection.
+    pub fn step(&mut self) -> Result<CmStep<T>> {
+        loop {
+            let peer = self.peer;
+            let failed = |error| failure(peer, explain(error, self.deadline.timeout()));
+            match mem::replace(&mut self.stage, Stage::Over) {
+                Stage::Asking(mut asking) => match asking.step(&self.data, self.deadline)? {
+                    Ok((answer, address)) => {
+                        return self.answered(answer, address, asking.prepared);
+                    }
+                    Err(until) => {
+                        self.stage = Stage::Asking(asking);
+                        return Ok(CmStep::Wait(until));
+                    }
+                },
+                Stage::Listening(mut listener, prepared) => {
+                    match self.next_request(&mut listener).map_err(failed)? {
+                        Some(request) => self.stage = Stage::Requested(Box::new(request), prepared),
+                        None => {
+                            self.stage = Stage::Listening(listener, prepared);
+                            return self.wait("connect");
+                        }
+                    }
+                }
+                Stage::Requested(request, prepared) => return self.requested(*request, prepared),
+                Stage::Establishing(establishing) => {
+                    let connection = establishing.establish().map_err(failed)?;
+                    return Ok(CmStep::Established(connection));
+                }
+                Stage::Accepting(accepting) => {
+                    let answer = self.data.answer()?;
+                    let confirming = accepting.accept(Message::raw(&answer)).map_err(failed)?;
+                    self.stage = Stage::Confirming(confirming);
+                }
+                Stage::Confirming(confirming) => {
+                    return match polled(confirming).map_err(failed)? {
+                        Ok(connection) => Ok(CmStep::Established(connection)),
+                        Err(confirming) => {
+                            self.stage = Stage::Confirming(confirming);
+                            self.wait(self.late)
+                        }
+                    };
+                }
+                stage @ (Stage::Answered(_) | Stage::Admitted(_)) => {
+                    self.stage = stage;
+                    return Ok(CmStep::Wait(self.deadline.at()));
+                }
+                Stage::Over => return Err(ExchangeError::Over.into()),
+            }
+        }
+    }
+
+    /// A descriptor that is readable when [`step`](Self::step) can go on; `None` if only time has to pass.
+    #[must_use]
+    pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.stage {
+            Stage::Asking(asking) => match &asking.wait {
+                Waiting::Address(pending) => pending.poll_fd(),
+                Waiting::Route(pending) => pending.poll_fd(),
+                Waiting::Answer(pending) => pending.poll_fd(),
+                Waiting::Begin => None,
+            },
+            Stage::Listening(listener, _) => Some(listener.as_fd()),
+            Stage::Confirming(pending) => pending.poll_fd(),
+            _ => None,
+        }
+    }
+
+    /// Goes on after [`CmStep::Connected`]: the peer may send.
+    pub fn ready(&mut self) {
+        self.stage = match mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Answered(establishing) => Stage::Establishing(establishing),
+            Stage::Admitted(accepting) => Stage::Accepting(accepting),
+            stage => stage,
+        };
+    }
+
+    /// Rejects the peer after [`CmStep::Connected`], in place of [`ready`](Self::ready): a peer that has asked for
+    /// the connection is sent the reason.
+    pub fn refuse(&mut self, why: &(dyn std::error::Error + 'static)) {
+        if let Stage::Admitted(accepting) = mem::replace(&mut self.stage, Stage::Over) {
+            // Best effort: without the reason the peer is rejected, too.
+            drop(accepting.reject(Message::raw(&refused(why))));
+        }
+    }
+
+    /// Data of the peer's request or answer, once it was connected to.
+    #[must_use]
+    pub fn into_private_data(self) -> Vec<u8> {
+        self.theirs
+    }
+
+    /// The peer's address, once it is known.
+    #[must_use]
+    pub const fn peer_addr(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
+    fn wait(&self, what: &'static str) -> Result<CmStep<T>> {
+        match self.deadline.left() {
+            Some(_) => Ok(CmStep::Wait(self.deadline.at())),
+            None => {
+                let after = Some(self.deadline.timeout());
+                Err(failure(self.peer, ExchangeError::TimedOut { what, after }))
+            }
+        }
+    }
+
+    /// A peer has accepted.
+    fn answered(
+        &mut self,
+        answer: Answer,
+        address: SocketAddr,
+        prepared: PreparedChannel<T>,
+    ) -> Result<CmStep<T>> {
+        self.peer = Some(address);
+        // Before the peer can send: dropping the answer ends the connection.
+        let theirs = match &self.data {
+            Data::Meeting(meeting) => meeting.check_answer(answer.private_data()),
+            _ => Ok(()),
+        };
+        let theirs = theirs.and_then(|()| self.data.theirs(answer.private_data()));
+        self.theirs = theirs.map_err(|error| failure(self.peer, error))?;
+        let (qp, rest, receives) = prepared.into_parts();
+        let (qp, establishing) = answer.connect(qp)?;
+        let connected = T::assemble(qp, rest, receives)?;
+        self.stage = Stage::Answered(establishing);
+        Ok(CmStep::Connected(connected))
+    }
+
+    /// A request of the peer at the end of the stream. Others are rejected; after [some](AT_ONCE) the
+    /// deadline is looked at, as strangers may come without end.
+    fn next_request(
+        &self,
+        listener: &mut Listener,
+    ) -> Result<Option<ConnectRequest>, verbs_core::Error> {
+        for _ in 0..AT_ONCE {
+            let Some(request) = listener.poll_request()? else {
+                break;
+            };
+            let come = request.private_data();
+            if matches!(&self.data, Data::Meeting(meeting) if meeting.is_request(come)) {
+                return Ok(Some(request));
+            }
+            // Best effort: without the reason a stranger is rejected, too.
+            drop(request.reject(Message::raw(&to_stranger())));
+        }
+        Ok(None)
+    }
+
+    /// A peer asks for the connection.
+    fn requested(
+        &mut self,
+        request: ConnectRequest,
+        prepared: PreparedChannel<T>,
+    ) -> Result<CmStep<T>> {
+        self.peer = request.peer_addr();
+        let theirs = self.data.theirs(request.private_data());
+        let theirs = theirs.and_then(|theirs| {
+            prepared.check_device(&request.device_name())?;
+            Ok(theirs)
+        });
+        self.theirs = match theirs {
+            Ok(theirs) => theirs,
+            Err(error) => {
+                reject(request, &error);
+                return Err(failure(self.peer, error));
+            }
+        };
+        let (qp, rest, receives) = prepared.into_parts();
+        let joined = request.connect(qp);
+        let explained = |error| failure(self.peer, explain(error, Duration::ZERO));
+        let (qp, accepting) = joined.map_err(explained)?;
+        self.stage = Stage::Admitted(accepting);
+        match T::assemble(qp, rest, receives) {
+            Ok(connected) => Ok(CmStep::Connected(connected)),
+            Err(error) => {
+                self.refuse(&error);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl<T: Connected> Asking<T> {
+    fn new(
+        prepared: PreparedChannel<T>,
+        addresses: Vec<SocketAddr>,
+        deadline: Deadline,
+        begun: Instant,
+    ) -> Self {
+        Self {
+            prepared,
+            attempts: Attempts::new(addresses, begun, deadline.timeout()),
+            wait: Waiting::Begin,
+            until: begun,
+            again: Duration::MAX,
+            ports: 0,
+            taken: None,
+            from: None,
+        }
+    }
+
+    /// The answer of the first address that accepts, or how long to wait.
+    fn step(
+        &mut self,
+        data: &Data,
+        deadline: Deadline,
+    ) -> Result<Result<(Answer, SocketAddr), Instant>> {
+        loop {
+            let address = match self.attempts.current() {
+                Some(address) if !matches!(self.wait, Waiting::Begin) => address,
+                _ => match self.attempts.step()? {
+                    Attempt::Try(address, until) => {
+                        (self.until, self.ports, self.taken) = (until, 1, None);
+                        if let Err(error) = self.begin(address, None) {
+                            self.failed(error);
+                            continue;
+                        }
+                        address
+                    }
+                    Attempt::Pause(until) => return Ok(Err(until)),
+                },
+            };
+            match self.go_on(address, data, deadline.timeout()) {
+                Ok(Some(answer)) => return Ok(Ok((answer, address))),
+                Ok(None) if self.left().is_zero() => {
+                    self.wait = Waiting::Begin;
+                    match self.taken.take() {
+                        Some(taken) => self.attempts.failed(taken),
+                        None => self.attempts.timed_out(),
+                    }
+                }
+                Ok(None) => return Ok(Err(self.until)),
+                Err(error) => self.failed(error),
+            }
+        }
+    }
+
+    fn failed(&mut self, error: ExchangeError) {
+        self.wait = Waiting::Begin;
+        self.attempts.failed(self.taken.take().unwrap_or(error));
+    }
+
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// Looks for the way to an address, from this one if it is known.
+    fn begin(
+        &mut self,
+        address: SocketAddr,
+        from: Option<SocketAddr>,
+    ) -> Result<(), ExchangeError> {
+        let explained = |error| explain(error, Duration::ZERO);
+        let (connector, address) = match (from, &self.from) {
+            (Some(from), _) => {
+                let mut connector = Connector::new().map_err(explained)?;
+                connector.bind(from).map_err(explained)?;
+                (connector, address)
+            }
+            (None, Some((context, local))) => connector(context, *local, address)?,
+            (None, None) => (Connector::new().map_err(explained)?, address),
+        };
+        let resolving = connector.resolve_addr(address, self.again.min(self.left()));
+        self.wait = Waiting::Address(resolving.map_err(explained)?);
+        Ok(())
+    }
+
+    /// Goes on with this address as far as possible.
+    fn go_on(
+        &mut self,
+        address: SocketAddr,
+        data: &Data,
+        timeout: Duration,
+    ) -> Result<Option<Answer>, ExchangeError> {
+        let explained = |error| explain(error, timeout);
+        loop {
+            let left = self.left();
+            self.wait = match mem::replace(&mut self.wait, Waiting::Begin) {
+                Waiting::Address(pending) => match polled(pending) {
+                    Ok(Ok(resolved)) => {
+                        Waiting::Route(resolved.resolve_route(left).map_err(explained)?)
+                    }
+                    Ok(Err(pending)) => {
+                        self.wait = Waiting::Address(pending);
+                        return Ok(None);
+                    }
+                    Err(error) if is_unresolved(&error) && !left.is_zero() => {
+                        self.begin(address, None)?;
+                        continue;
+                    }
+                    Err(error) => return Err(explained(error)),
+                },
+                Waiting::Route(pending) => match polled(pending).map_err(explained)? {
+                    Ok(route) => {
+                        let local = route.local_addr();
+                        match (self.request(route, &data.request()?), local) {
+                            (Ok(pending), _) => Waiting::Answer(pending),
+                            // On iWARP the connection uses a port of TCP, but `rdma_cm` chooses one without regard
+                            // to those in use: on soft-iWARP the request fails then.
+                            (Err(error), Some(mut local))
+                                if is_port_taken(&error) && self.ports < PORTS =>
+                            {
+                                self.ports += 1;
+                                self.taken = Some(error);
+                                local.set_port(0);
+                                self.begin(address, Some(local))?;
+                                continue;
+                            }
+                            (Err(error), _) => {
+                                self.taken = None;
+                                return Err(error);
+                            }
+                        }
+                    }
+                    Err(pending) => {
+                        self.wait = Waiting::Route(pending);
+                        return Ok(None);
+                    }
+                },
+                Waiting::Answer(pending) => {
+                    self.taken = None;
+                    match polled(pending).map_err(explained)? {
+                        Ok(answer) => return Ok(Some(answer)),
+                        Err(pending) => {
+                            self.wait = Waiting::Answer(pending);
+                            return Ok(None);
+                        }
+                    }
+                }
+                Waiting::Begin => return Ok(None),
+            };
+        }
+    }
+
+    /// Asks the peer at the end of a route for a connection.
+    fn request(
+        &mut self,
+        route: RouteResolved,
+        message: &[u8],
+    ) -> Result<Pending<Answer>, ExchangeError> {
+        self.prepared.check_device(&route.device_name())?;
+        let asked = route.request(self.prepared.qp_mut(), Message::raw(message));
+        asked.map_err(|error| explain(error, Duration::ZERO))
+    }
+}
+
+impl<T: Connected> PreparedChannel<T> {
+    /// The address decides on the device.
+    fn check_device(&self, needed: &str) -> Result<(), ExchangeError> {
+        let ours = self.context().device().name();
+        if ours == needed {
+            return Ok(());
+        }
+        Err(ExchangeError::OtherDevice {
+            needed: needed.to_owned(),
+            ours: ours.to_owned(),
+        })
+    }
+}
+
+impl<T: Connected> fmt::Debug for CmExchange<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CmExchange").field(&self.peer).finish()
+    }
+}
+
+/// The result of a step, or the step that has not ended.
+fn polled<S: Step>(mut pending: Pending<S>) -> Result<Result<S, Pending<S>>, verbs_core::Error> {
+    Ok(pending.poll()?.ok_or(pending))
+}
+
+/// The stream beside a connection: if the peer cannot connect, it sends the reason over that.
+type Beside<'a> = (&'a TcpStream, &'a mut Exchange, Deadline);
+
+/// One side, until it has its connection.
+struct Half<T: Connected> {
+    side: CmExchange<T>,
+    connected: Option<T>,
+    connection: Option<Connection>,
+}
+
+impl<T: Connected> Half<T> {
+    const fn new(side: CmExchange<T>) -> Self {
+        Self {
+            side,
+            connected: None,
+            connection: None,
+        }
+    }
+
+    /// Goes on as far as possible; returns until when to wait, unless it has its connection.
+    fn step(&mut self) -> Result<Option<Instant>> {
+        while self.connection.is_none() {
+            match self.side.step()? {
+                CmStep::Wait(until) => return Ok(Some(until)),
+                CmStep::Connected(channel) => {
+                    self.connected = Some(channel);
+                    self.side.ready();
+                }
+                CmStep::Established(connection) => self.connection = Some(connection),
+            }
+        }
+        Ok(None)
+    }
+
+    fn into_ends(self) -> Result<(T, Connection)> {
+        Ok(self
+            .connected
+            .zip(self.connection)
+            .ok_or(ExchangeError::Over)?)
+    }
+}
+
+/// Runs one side until it is connected. Returns the channel and the peer's private data.
+pub(super) fn run<T: Connected>(
+    side: CmExchange<T>,
+    mut beside: Option<Beside<'_>>,
+) -> Result<Met<T>> {
+    let mut half = Half::new(side);
+    while let Some(until) = half.step()? {
+        let stream = beside.as_ref().map(|(stream, ..)| stream.as_fd());
+        if let [_, true] = wait_readable([half.side.poll_fd(), stream], until)?
+            && let Some((stream, exchange, deadline)) = beside.take()
+        {
+            // If it is no error, it is a READY that came too early: the request is due as before.
+            let peer = stream.peer_addr().ok();
+            tcp::run(stream, deadline, exchange).map_err(|error| failure(peer, error))?;
+        }
+    }
+    let peer = half.side.peer_addr().map(PeerAddr::Socket);
+    let private_data = mem::take(&mut half.side.theirs);
+    let (mut channel, connection) = half.into_ends()?;
+    channel.watch_connection(connection)?;
+    Ok(Met {
+        channel,
+        private_data,
+        peer,
+    })
+}
+
+impl<T: Connected> CmExchange<T> {
+    /// Connects two channels of this process to each other, within `timeout`: from an address of the first one's
+    /// device to one of the other's.
+    ///
+    /// The two devices may be the same, as in [`Channel::loopback`](crate::Channel::loopback). A connection ends
+    /// when it is dropped: a channel keeps it if it [watches its peer](crate::Channel::watch_connection) by it.
+    ///
+    /// # Errors
+    ///
+    /// [`verbs_core::Error::NoLocalAddr`] if one of the devices has no address, otherwise as
+    /// [`step`](Self::step).
+    pub fn pair<U: Connected>(
+        one: PreparedChannel<T>,
+        other: PreparedChannel<U>,
+        timeout: Duration,
+    ) -> Result<((T, Connection), (U, Connection))> {
+        let (options, begun) = (Connect::within(timeout), Instant::now());
+        let [connects, listens] = Meeting::pair();
+        let [from, to] = [one.context().local_addr()?, other.context().local_addr()?];
+        let mut one = Half::new(Self::meet(one, &connects, Some(from), &options, begun)?);
+        let other = CmExchange::meet(other, &listens, Some(to), &options, begun)?;
+        let mut other = Half::new(other);
+        one.side.meets(other.side.listens_at());
+        loop {
+            let [until, end] = [one.step()?, other.step()?];
+            let Some(until) = until.into_iter().chain(end).min() else {
+                return Ok((one.into_ends()?, other.into_ends()?));
+            };
+            let _readable = wait_readable([one.side.poll_fd(), other.side.poll_fd()], until)?;
+        }
+    }
+}
+
+/// Connects two channels that have met over TCP, as devices of iWARP need it.
+pub(super) fn meet<T: Connected>(
+    prepared: PreparedChannel<T>,
+    (stream, deadline): (&TcpStream, Deadline),
+    exchange: &mut Exchange,
+    meeting: &Meeting,
+) -> Result<T> {
+    let (local, peer) = (stream.local_addr().ok(), stream.peer_addr().ok());
+    let failed = |error| failure(peer, error);
+    let options = Connect::within(deadline.timeout());
+    let begun = Instant::now();
+    let side = CmExchange::meet(prepared, meeting, local, &options, begun);
+    let mut side = side?;
+    side.deadline = deadline;
+    exchange.listens_at(side.listens_at());
+    tcp::run(stream, deadline, exchange).map_err(failed)?;
+    let listener = exchange.meeting().and_then(|meeting| meeting.listener);
+    side.meets(listener);
+    if meeting.listens {
+        exchange.read_ahead();
+        return Ok(run(side, Some((stream, exchange, deadline)))?.channel);
+    }
+    let met = run(side, None);
+    if let Err(Error::Exchange(failure)) = &met
+        && failure.error.may_be_of_peer()
+    {
+        // The peer's own reason is more precise.
+        let until = Deadline::after(REASON.min(deadline.left().unwrap_or_default()));
+        if let Some(refused) = tcp::refusal(stream, until, exchange) {
+            return Err(failed(refused));
+        }
+    }
+    Ok(met?.channel)
+}
+
+/// How long the side that could not connect waits for the peer's reason: it is on the way if it has one.
+const REASON: Duration = Duration::from_millis(500);
+
+/// Rejects a request, with the reason.
+pub(super) fn reject(request: ConnectRequest, why: &(dyn std::error::Error + 'static)) {
+    // Best effort: without the reason the peer is rejected, too.
+    drop(request.reject(Message::raw(&refused(why))));
+}
+
+/// Private data that are too long are an error before a peer is taken.
+pub(super) fn check(options: &Connect) -> Result<()> {
+    Data::new(options)?;
+    Ok(())
+}
+
+pub(super) fn next_request(listener: &mut Listener, deadline: Deadline) -> Result<ConnectRequest> {
+    let request = listener.request(Some(deadline.left().unwrap_or_default()));
+    let request = request.map_err(|error| explain(error, deadline.timeout()))?;
+    let (what, after) = ("connect", Some(deadline.timeout()));
+    Ok(request.ok_or(ExchangeError::TimedOut { what, after })?)
+}
+
+/// Waits until one of these is readable or has ended, or until then. Returns which are.
+fn wait_readable(
+    sources: [Option<BorrowedFd<'_>>; 2],
+    until: Instant,
+) -> Result<[bool; 2], ExchangeError> {
+    let mut polled = Vec::with_capacity(sources.len());
+    for source in sources.iter().flatten() {
+        polled.push(PollFd::from_borrowed_fd(*source, PollFlags::IN));
+    }
+    let left = Timespec::try_from(until.saturating_duration_since(Instant::now()));
+    match poll(&mut polled, left.ok().as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => {
+            let (what, source) = ("wait for", error.into());
+            return Err(ExchangeError::Tcp { what, source });
+        }
+    }
+    let mut are = polled.iter().map(|polled| !polled.revents().is_empty());
+    Ok(sources.map(|source| source.is_some() && are.next().unwrap_or_default()))
+}
+
+fn failure(peer: Option<SocketAddr>, error: ExchangeError) -> Error {
+    ExchangeFailure::new(peer, error).into()
+}
