@@ -34,7 +34,7 @@ use crate::queue_pair::{PacketSequenceNumber, QpAttr, QpCap, RawQp};
 /// and in any order. Its send succeeds when it has left this side. It is dropped silently if the
 /// receiver has no receive posted, or has another [`QKey`].
 ///
-/// The device writes [`Grh::LEN`] bytes, 40, before each datagram into the receive's buffer: see
+/// The device writes [`Grh::LEN`](crate::Grh::LEN) bytes, 40, before each datagram into the receive's buffer: see
 /// [`post_receive`](Self::post_receive).
 ///
 /// ```no_run

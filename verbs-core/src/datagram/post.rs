@@ -114,7 +114,7 @@ impl DatagramQueuePair {
     ///
     /// The receives of an array, slice or vector are a chain, which is posted with one doorbell. This
     /// function returns at once. Each receive produces a completion on the [`recv_cq`](Self::recv_cq) when a
-    /// datagram is in its buffers, after [`Grh::LEN`](super::Grh::LEN) other bytes. So its
+    /// datagram is in its buffers, after [`Grh::LEN`](crate::Grh::LEN) other bytes. So its
     /// buffers need 40 bytes more than the longest datagram has. If they are too short for a datagram, it
     /// is dropped silently, or the queue pair fails, depending on the driver.
     ///
