@@ -122,7 +122,7 @@ fn fatal_events_of_the_device_destroy_on_helper_threads() {
         check(|bench, peer, channel| {
             let hand = Hand::default();
             let events = DeviceEvents::new(&bench.context, hand.clone()).unwrap();
-            events.watch(peer.group());
+            events.watch(peer.group()).unwrap();
             let mut qp = ibv_qp {
                 qp_num: channel.as_ref().unwrap().endpoint().unwrap().qp_num(),
                 ..Default::default()
