@@ -37,7 +37,7 @@ impl End {
         }
         let events = world.events(pd)?;
         let datagrams = AsyncDatagrams::create(builder, &events.0).ok()?;
-        events.1.watch_datagrams(&datagrams);
+        events.1.watch_datagrams(&datagrams).unwrap();
         Some(Self::Async {
             end: datagrams,
             _events: events,

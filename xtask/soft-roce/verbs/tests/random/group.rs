@@ -53,7 +53,7 @@ impl Group {
         let events = world.events(pd)?;
         let made = AsyncGroup::with_shared_receives(receives, CHANNELS, &events.0);
         let (group, messages) = made.ok()?;
-        events.1.watch(&group);
+        events.1.watch(&group).unwrap();
         Some(Self::Async {
             messages,
             channels: Vec::new(),
