@@ -12,10 +12,11 @@ use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::QueuePairEndpoint;
 use verbs_channel::{BufferPool, Connect, Datagram, Met};
 
+use super::arrival::{Arrival, MAX_HANDSHAKES, SHORTEST, Terms};
 use super::datagrams::pool;
 use super::deadline::{Deadline, Timer, no_timer};
 use super::errors::{check_private_data, exchange_error};
-use super::listener::{Arrival, MAX_HANDSHAKES, SHORTEST, Terms};
+
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::Result;

@@ -18,7 +18,7 @@ use verbs_channel::{Connect, ConnectedMember, Met, PreparedChannel};
 use super::deadline::Deadline;
 use super::errors::{exchange_error, with_peer};
 use super::exchange::{GRACE, Prepared};
-use super::resolve;
+use super::resolve::resolve;
 use super::tcp::Socket;
 use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};

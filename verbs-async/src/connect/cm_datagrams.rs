@@ -19,7 +19,7 @@ use super::cm_requests::Requests;
 use super::deadline::Deadline;
 use super::errors::{exchange_error, with_peer};
 use super::message::OwnedMessage;
-use super::resolve;
+use super::resolve::resolve;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;

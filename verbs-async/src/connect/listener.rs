@@ -12,12 +12,13 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use verbs_channel::connect::{HostAddress, PeerAddr};
+use verbs_channel::connect::PeerAddr;
 use verbs_channel::exchange::Side;
 #[cfg(feature = "rdmacm")]
 use verbs_channel::verbs_core::rdmacm;
 use verbs_channel::{Connect, ConnectedMember, Met, PreparedChannel};
 
+use super::arrival::{Arrival, Bind, MAX_HANDSHAKES, SHORTEST, Terms};
 use super::clients::Clients;
 #[cfg(feature = "rdmacm")]
 use super::cm_requests::Requests;
@@ -25,7 +26,6 @@ use super::deadline::{Deadline, Timer, late_by, no_timer};
 use super::errors::{tcp, with_peer};
 use super::exchange::Progress;
 use crate::channel::AsyncChannel;
-use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::group::AsyncGroup;
@@ -73,78 +73,6 @@ pub struct Listener {
     state: Mutex<State>,
 }
 
-/// Where a [`Listener`] listens.
-///
-/// A name, an address, or a [`TcpListener`] of the user's own, which is set to non-blocking mode; a
-/// [`Listener`](rdmacm::Listener) of `rdma_cm`; or a datagram endpoint, whose
-/// [`endpoint`](AsyncDatagrams::endpoint) clients need by any means, and which is for nothing else then.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Bind {
-    /// Over TCP, at this address.
-    Address(HostAddress),
-    /// Over TCP.
-    Tcp(TcpListener),
-    /// By `rdma_cm`. Needs the feature `rdmacm`.
-    #[cfg(feature = "rdmacm")]
-    Cm(rdmacm::Listener),
-    /// Over datagrams, without TCP. The channels do not watch their peers.
-    Datagrams(AsyncDatagrams),
-}
-
-impl From<&str> for Bind {
-    fn from(name: &str) -> Self {
-        Self::Address(name.into())
-    }
-}
-
-impl From<SocketAddr> for Bind {
-    fn from(address: SocketAddr) -> Self {
-        Self::Address(address.into())
-    }
-}
-
-impl From<TcpListener> for Bind {
-    fn from(listener: TcpListener) -> Self {
-        Self::Tcp(listener)
-    }
-}
-
-#[cfg(feature = "rdmacm")]
-impl From<rdmacm::Listener> for Bind {
-    fn from(listener: rdmacm::Listener) -> Self {
-        Self::Cm(listener)
-    }
-}
-
-impl From<AsyncDatagrams> for Bind {
-    fn from(datagrams: AsyncDatagrams) -> Self {
-        Self::Datagrams(datagrams)
-    }
-}
-
-/// A peer that connected to a [`Listener`], and the outcome.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Arrival {
-    /// The peer's address.
-    pub peer: PeerAddr,
-    /// The channel and the peer's private data, or the error. The error concerns this peer only.
-    pub outcome: Result<Met<AsyncChannel>>,
-}
-
-/// Prepares the channel for a peer, or says why the peer is refused.
-pub(super) type Prepare =
-    Arc<dyn Fn(&AsyncGroup, PeerAddr) -> Result<PreparedChannel<ConnectedMember>> + Send + Sync>;
-
-/// How channels are made and connected.
-#[derive(Clone)]
-pub(super) struct Terms {
-    pub(super) group: AsyncGroup,
-    pub(super) options: Connect,
-    prepare: Option<Prepare>,
-}
-
 struct State {
     terms: Terms,
     // Polled only while the group has not failed.
@@ -175,21 +103,6 @@ struct Handshake {
     begun: Instant,
     progress: Arc<Progress>,
     met: Pin<Box<dyn Future<Output = Result<Met<AsyncChannel>>> + Send>>,
-}
-
-impl Terms {
-    /// A channel for this peer.
-    pub(super) async fn prepare(
-        &self,
-        peer: PeerAddr,
-    ) -> Result<Elsewhere<PreparedChannel<ConnectedMember>>> {
-        let Some(prepare) = self.prepare.clone() else {
-            return self.group.prepare_elsewhere().await;
-        };
-        let group = self.group.clone();
-        let prepared = threads::run(move || prepare(&group, peer)).await;
-        Ok(Elsewhere::new(prepared.map_err(Error::Thread)??))
-    }
 }
 
 impl Listener {
@@ -531,14 +444,8 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
-/// The most handshakes in progress.
-pub(super) const MAX_HANDSHAKES: usize = 256;
-
 /// After which time a peer that has shown nothing may lose its place.
 const SILENCE: Duration = Duration::from_secs(2);
-
-/// The shortest timer: so that a timer that is early does not spin.
-pub(super) const SHORTEST: Duration = Duration::from_millis(1);
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,8 +1,9 @@
 //! Connecting: over TCP, by `rdma_cm` or over datagrams, on any runtime.
 //!
-//! The protocols are those of [`verbs_channel::connect`], so either side can be blocking. What waits here waits for
+//! The protocols are those of [`verbs_channel::connect`], so either side can be blocking. Waits are for
 //! the notifier of the group's [`CqEvents`], so there is nothing that belongs to one runtime.
 
+mod arrival;
 mod clients;
 #[cfg(feature = "rdmacm")]
 mod cm;
@@ -19,6 +20,7 @@ mod exchange;
 mod listener;
 #[cfg(feature = "rdmacm")]
 mod message;
+mod resolve;
 mod tcp;
 
 use std::future::{Future, ready};
@@ -39,16 +41,17 @@ use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::group::AsyncGroup;
-use crate::threads;
 use crate::threads::drop_on_thread::Elsewhere;
+pub use arrival::{Arrival, Bind};
 #[cfg(feature = "rdmacm")]
 use cm::end_elsewhere;
 #[cfg(feature = "rdmacm")]
 pub use cm_datagrams::{CmDatagramListener, CmDatagramRequest};
 use deadline::Deadline;
-use errors::{check, exchange_error, with_peer};
+use errors::{check, with_peer};
 use exchange::{Prepared, Progress};
-pub use listener::{Arrival, Bind, Listener};
+pub use listener::Listener;
+use resolve::resolve;
 
 impl AsyncGroup {
     /// Connects a new channel to a peer that accepts, within the timeout of the [options](Connect): over TCP unless
@@ -351,18 +354,5 @@ async fn dial(address: HostAddress, deadline: &Deadline) -> Result<(TcpStream, S
                 }
             }
         }
-    }
-}
-
-/// The addresses of a name, which is resolved on a helper thread by the deadline.
-async fn resolve(deadline: &Deadline, address: HostAddress) -> Result<Vec<SocketAddr>> {
-    if let Some(addresses) = address.known() {
-        return Ok(addresses);
-    }
-    let late = address.lookup(io::ErrorKind::TimedOut.into());
-    let resolved = threads::look_up(move || address.resolve());
-    match deadline.within(deadline.left(), resolved).await? {
-        Some(resolved) => resolved.map_err(Error::Thread)?.map_err(exchange_error),
-        None => Err(exchange_error(late)),
     }
 }

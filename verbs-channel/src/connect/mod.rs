@@ -9,8 +9,11 @@ mod attempts;
 mod builder;
 #[cfg(feature = "rdmacm")]
 mod cm;
+#[cfg(feature = "rdmacm")]
+mod cm_wait;
 mod datagrams;
 pub(crate) mod deadline;
+mod door;
 mod member;
 #[cfg(feature = "rdmacm")]
 mod multicast;
@@ -27,7 +30,8 @@ pub use builder::CreateChannel;
 #[cfg(feature = "rdmacm")]
 pub use cm::{CmExchange, CmStep};
 pub use datagrams::DatagramListener;
+pub use door::{Accept, Caller};
 pub use options::Connect;
-pub use peer::{Accept, Caller, HostAddress, Met, Peer, PeerAddr};
+pub use peer::{HostAddress, Met, Peer, PeerAddr};
 pub(crate) use prepared::sealed;
 pub use prepared::{Connected, PreparedChannel};

@@ -68,8 +68,7 @@ impl Connect {
     /// exchange. The default is `true`.
     ///
     /// Without it, the TCP connection is the caller's alone, and the channel notices a peer's end only by
-    /// requests that fail. By `rdma_cm` a channel watches its peer always, as its connection is the one to
-    /// watch; over datagrams it never does.
+    /// requests that fail. A channel that was connected by `rdma_cm` watches its peer always, by that connection; over datagrams it never does.
     #[must_use]
     pub const fn watch_peer(mut self, watches: bool) -> Self {
         self.watches = watches;

@@ -2,15 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::net::{
-    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _,
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 
 use verbs_core::DatagramEndpoint;
-#[cfg(feature = "rdmacm")]
-use verbs_core::rdmacm::{ConnectRequest, Listener};
 
-use super::datagrams::DatagramListener;
 use crate::exchange::ExchangeError;
 
 /// The peer to connect to: its address, and the way to it.
@@ -146,72 +141,6 @@ impl From<SocketAddr> for HostAddress {
 impl From<&[SocketAddr]> for HostAddress {
     fn from(addresses: &[SocketAddr]) -> Self {
         Self(Host::Known(addresses.to_vec()))
-    }
-}
-
-/// Where the next peer comes from.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Accept<'a> {
-    /// The next TCP connection.
-    Tcp(&'a TcpListener),
-    /// The next request of `rdma_cm`. Needs the feature `rdmacm`.
-    #[cfg(feature = "rdmacm")]
-    Cm(&'a mut Listener),
-    /// This request of `rdma_cm`. Needs the feature `rdmacm`.
-    #[cfg(feature = "rdmacm")]
-    CmRequest(Box<ConnectRequest>),
-    /// The next client over datagrams.
-    Datagrams(&'a mut DatagramListener),
-}
-
-impl<'a> From<&'a TcpListener> for Accept<'a> {
-    fn from(listener: &'a TcpListener) -> Self {
-        Self::Tcp(listener)
-    }
-}
-
-#[cfg(feature = "rdmacm")]
-impl<'a> From<&'a mut Listener> for Accept<'a> {
-    fn from(listener: &'a mut Listener) -> Self {
-        Self::Cm(listener)
-    }
-}
-
-#[cfg(feature = "rdmacm")]
-impl From<ConnectRequest> for Accept<'_> {
-    fn from(request: ConnectRequest) -> Self {
-        Self::CmRequest(Box::new(request))
-    }
-}
-
-impl<'a> From<&'a mut DatagramListener> for Accept<'a> {
-    fn from(listener: &'a mut DatagramListener) -> Self {
-        Self::Datagrams(listener)
-    }
-}
-
-/// A peer that [is refused](crate::PreparedChannel::refuse).
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Caller<'a> {
-    /// At the other end of this TCP connection.
-    Tcp(&'a TcpStream),
-    /// That asks by `rdma_cm`. Needs the feature `rdmacm`.
-    #[cfg(feature = "rdmacm")]
-    Cm(Box<ConnectRequest>),
-}
-
-impl<'a> From<&'a TcpStream> for Caller<'a> {
-    fn from(stream: &'a TcpStream) -> Self {
-        Self::Tcp(stream)
-    }
-}
-
-#[cfg(feature = "rdmacm")]
-impl From<ConnectRequest> for Caller<'_> {
-    fn from(request: ConnectRequest) -> Self {
-        Self::Cm(Box::new(request))
     }
 }
 
