@@ -9,7 +9,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use verbs_core::rdmacm::{ConnectRequest, Connection, Listener};
 
-use super::cm::{CmExchange, CmStep, Data, failure};
+use super::cm::{CmExchange, CmStep};
+use super::cm_asking::{Data, failure};
 use super::deadline::Deadline;
 use super::options::Connect;
 use super::peer::{Met, PeerAddr};

@@ -10,6 +10,8 @@ mod builder;
 #[cfg(feature = "rdmacm")]
 mod cm;
 #[cfg(feature = "rdmacm")]
+mod cm_asking;
+#[cfg(feature = "rdmacm")]
 mod cm_wait;
 mod datagrams;
 pub(crate) mod deadline;
