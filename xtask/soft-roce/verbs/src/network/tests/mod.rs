@@ -96,7 +96,7 @@ fn a_timer_does_not_wait_for_a_packet_that_is_on_its_way() {
     fabric.run_for(Duration::from_millis(900));
     let repeated = fabric.counts().sent;
     assert!(
-        repeated > 2,
+        repeated > 6,
         "the send is repeated while its answer comes: {repeated}"
     );
 }
