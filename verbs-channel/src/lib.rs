@@ -160,7 +160,7 @@
 //!   down when the peer disconnects or its process ends, but not when the peer's host dies: give waits a
 //!   timeout. A channel that was connected over TCP on iWARP has both connections, and notices all of these.
 //! - After a [handshake](PreparedChannel::handshake) of your own, or an exchange
-//!   [over datagrams](PreparedChannel::connect#over-datagrams), pass the channel a descriptor to
+//!   [over datagrams](PreparedChannel::connect), pass the channel a descriptor to
 //!   [watch the peer](Channel::watch_peer). Without one no peer is watched, and receives need a
 //!   timeout.
 //!
@@ -172,7 +172,7 @@
 //! Channels can be connected over datagrams, too, without TCP: a server with one datagram endpoint
 //! accepts any number of clients with a [`DatagramListener`]. The protocol sends lost datagrams
 //! again. Nothing watches the peers of these channels: see
-//! [`PreparedChannel::connect`](PreparedChannel::connect#over-datagrams).
+//! [`PreparedChannel::connect`].
 //!
 //! # Errors
 //!

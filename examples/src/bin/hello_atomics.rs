@@ -63,19 +63,12 @@ fn client(
     let mut before = channel.pd().reg_mr(vec![0_u64])?;
     let mut fetched = Vec::new();
     for _ in 0..ADDITIONS {
-        channel.run(Incoming::fetch_and_add(
-            before.scatter_element(..)?,
-            counter,
-            1,
-        ))?;
+        let into = before.scatter_element(..)?;
+        channel.run(Incoming::fetch_and_add(into, counter, 1))?;
         fetched.push(before[0]);
     }
     // Becomes `id` if it is 0: if no other was elected before.
-    channel.run(Incoming::compare_and_swap(
-        before.scatter_element(..)?,
-        elected,
-        0,
-        id,
-    ))?;
+    let into = before.scatter_element(..)?;
+    channel.run(Incoming::compare_and_swap(into, elected, 0, id))?;
     Ok((fetched, before[0] == 0))
 }

@@ -102,7 +102,7 @@ impl<H: Hold> Channel<H> {
     /// Watches the peer through this connection of `rdma_cm`: the channel goes down when the connection
     /// ends. Needs the feature `rdmacm`.
     ///
-    /// Channels that were [connected by `rdma_cm`](crate::PreparedChannel::connect#by-rdma_cm) do that already. The
+    /// Channels that were [connected by `rdma_cm`](crate::PreparedChannel::connect) do that already. The
     /// connection is ended when the channel goes down or is dropped.
     ///
     /// # Errors

@@ -58,8 +58,8 @@
 //! MTU of both ports: to 185 bytes with an MTU of 256, and to 441 with 512, 953 with 1024 and 1024
 //! with a longer one.
 //!
-//! [`PreparedChannel::connect`](crate::PreparedChannel::connect#over-datagrams) and
-//! [`accept`](crate::PreparedChannel::accept#over-datagrams) do all of this. A [`Connector`]
+//! [`PreparedChannel::connect`](crate::PreparedChannel::connect) and
+//! [`accept`](crate::PreparedChannel::accept) do all of this. A [`Connector`]
 //! and an [`Acceptor`] are the two sides without I/O and without a clock, for layers that wait in their
 //! own way.
 //!

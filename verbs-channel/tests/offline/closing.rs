@@ -134,7 +134,7 @@ fn stuck_channel_is_not_closed_even_if_nothing_is_in_flight() {
         assert!(
             lines()
                 .iter()
-                .any(|line| line.starts_with("ERROR: leaked a queue pair that had no buffers"))
+                .any(|line| line.starts_with("ERROR: leaked an object without buffers"))
         );
     }
 }

@@ -71,6 +71,8 @@ pub(crate) struct World {
     pub(crate) is_hurt: [bool; 2],
     /// A driver has not let go of something: its memory stays with it.
     pub(crate) leaks: bool,
+    /// The seed decides all that happens: no other thread has a part in it.
+    pub(crate) is_repeatable: bool,
     pub(crate) troubles: [u64; TROUBLES.len()],
 }
 
@@ -103,6 +105,7 @@ impl World {
             is_gentle,
             is_hurt: [false; 2],
             leaks: false,
+            is_repeatable: true,
             troubles: [0; TROUBLES.len()],
         }
     }
