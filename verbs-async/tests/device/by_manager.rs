@@ -291,7 +291,8 @@ fn peers_that_do_not_accept_are_errors_in_time() {
                 let Either::Left((connected, _)) = select(connecting, rejecting).await;
                 connected
             };
-            let text = format!("{addr} refused the connection: \"no room\"");
+            let text =
+                format!("{addr} refused the connection: \"cannot wait for the device: no room\"");
             assert_eq!(connected.unwrap_err().to_string(), text);
             // Its private data is too long.
             let long = Connect::within(PATIENCE).private_data(&[0; 50]);

@@ -4,10 +4,10 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
+use rustix::io::Errno;
 
 use super::attempts::RETRY;
 use super::deadline::Deadline;
@@ -28,17 +28,16 @@ pub(crate) fn accept(
     let tcp = |source| ExchangeError::Tcp { what, source };
     let socket = fstat(listener).map_err(|error| tcp(error.into()))?.st_ino;
     loop {
-        let pause = match accept_now(listener, socket) {
+        match accept_now(listener, socket) {
             Ok(stream) => return Ok(stream),
-            Err(error) => match error.kind() {
-                // None has come, or another thread accepts it.
-                io::ErrorKind::WouldBlock => RETRY,
-                io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => Duration::ZERO,
-                _ => return Err(tcp(error)),
-            },
-        };
+            // None has come, or another thread accepts it.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // The error may be there at once again: a filter of system calls returns `EPERM`, as a firewall does.
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => return Err(tcp(error)),
+        }
         match deadline.left() {
-            Some(left) => thread::sleep(pause.min(left)),
+            Some(left) => thread::sleep(RETRY.min(left)),
             None => {
                 return Err(ExchangeError::TimedOut {
                     what: "connect",
@@ -47,6 +46,29 @@ pub(crate) fn accept(
             }
         }
     }
+}
+
+/// Whether an error of `accept(2)` concerns one connection only, so that accepting can continue: Linux passes on the
+/// network errors of the new connection, and a firewall may forbid it.
+#[must_use]
+pub fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(
+            Errno::CONNABORTED
+                | Errno::CONNRESET
+                | Errno::INTR
+                | Errno::PERM
+                | Errno::PROTO
+                | Errno::NOPROTOOPT
+                | Errno::OPNOTSUPP
+                | Errno::NETDOWN
+                | Errno::NETUNREACH
+                | Errno::HOSTDOWN
+                | Errno::HOSTUNREACH
+                | Errno::NONET
+        )
+    )
 }
 
 /// Accepts a connection if there is one. `socket` is the number of the listener's inode.
@@ -74,11 +96,29 @@ fn accept_now(listener: &TcpListener, socket: u64) -> io::Result<TcpStream> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::time::Duration;
 
     use super::super::tcp::tests::listener;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn errors_of_one_connection_are_told_from_those_of_the_listener() {
+        let is = |error: Errno| is_of_one_connection(&error.into());
+        let of_one = [
+            Errno::CONNABORTED,
+            Errno::CONNRESET,
+            Errno::INTR,
+            Errno::PERM,
+            Errno::PROTO,
+            Errno::NETDOWN,
+            Errno::HOSTUNREACH,
+        ];
+        assert!(of_one.into_iter().all(is));
+        let of_the_listener = [Errno::MFILE, Errno::NOBUFS, Errno::INVAL, Errno::AGAIN];
+        assert!(!of_the_listener.into_iter().any(is));
+    }
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no poll(2)")]

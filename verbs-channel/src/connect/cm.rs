@@ -32,26 +32,25 @@ use crate::{error::Error, exchange::Exchange};
 /// # use std::time::{Duration, Instant};
 /// # use verbs_channel::{Connect, PreparedChannel, Result};
 /// # use verbs_channel::connect::{CmExchange, CmStep};
-/// # fn example(prepared: PreparedChannel, wait: impl Fn(std::os::fd::BorrowedFd<'_>, Instant)) -> Result<()> {
+/// # fn example(prepared: PreparedChannel, wait: impl Fn(Option<std::os::fd::BorrowedFd<'_>>, Instant)) -> Result<()> {
 /// let options = Connect::within(Duration::from_secs(5));
 /// let address = "192.0.2.1:7471".parse().expect("an address");
 /// let mut exchange = CmExchange::connect(prepared, vec![address], &options, Instant::now())?;
 /// let mut connected = None;
-/// loop {
+/// let connection = loop {
 ///     match exchange.step()? {
-///         // Until the descriptor is readable, or this instant.
-///         CmStep::Wait(until) => exchange.poll_fd().map_or((), |fd| wait(fd, until)),
+///         // Until the descriptor is readable, or this instant. If there is none, this sleeps until then.
+///         CmStep::Wait(until) => wait(exchange.poll_fd(), until),
 ///         CmStep::Connected(channel) => {
 ///             connected = Some(channel);
 ///             exchange.ready();
 ///         }
-///         CmStep::Established(connection) => {
-///             let mut channel = connected.expect("it was connected before");
-///             channel.watch_connection(connection)?;
-///             // …
-///         }
+///         CmStep::Established(connection) => break connection,
 ///     }
-/// }
+/// };
+/// let mut channel = connected.expect("it was connected before");
+/// channel.watch_connection(connection)?;
+/// # Ok(())
 /// # }
 /// ```
 pub struct CmExchange<T: Connected> {
@@ -277,7 +276,7 @@ impl<T: Connected> CmExchange<T> {
     }
 
     /// Rejects the peer after [`CmStep::Connected`], in place of [`ready`](Self::ready): a peer that has asked for
-    /// the connection is sent the reason.
+    /// the connection is sent the reason. One that has accepted notices only that the connection ended.
     pub fn refuse(&mut self, why: &(dyn std::error::Error + 'static)) {
         if let Stage::Admitted(accepting) = mem::replace(&mut self.stage, Stage::Over) {
             // Best effort: without the reason the peer is rejected, too.

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use verbs_core::rdmacm::{ConnectRequest, Connection, Listener};
 
 use super::cm::{CmExchange, CmStep};
-use super::cm_asking::{Data, failure};
+use super::cm_asking::failure;
 use super::deadline::Deadline;
 use super::options::Connect;
 use super::peer::{Met, PeerAddr};
@@ -159,12 +159,6 @@ pub(super) fn meet<T: Connected>(
 
 /// How long the side that could not connect waits for the peer's reason: it is on the way if it has one.
 const REASON: Duration = Duration::from_millis(500);
-
-/// Private data that are too long are an error before a peer is taken.
-pub(super) fn check(options: &Connect) -> Result<()> {
-    Data::new(options)?;
-    Ok(())
-}
 
 pub(super) fn next_request(listener: &mut Listener, deadline: Deadline) -> Result<ConnectRequest> {
     let request = listener.request(Some(deadline.left().unwrap_or_default()));

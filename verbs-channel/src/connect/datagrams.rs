@@ -41,9 +41,9 @@ use crate::panics;
 /// std::fs::write("/shared/server", listener.endpoint().to_bytes())?;
 ///
 /// // Without TCP nothing watches the peer: a timeout bounds each wait.
-/// let builder = Channel::builder(&pd).timeout(Duration::from_secs(5));
+/// let config = Channel::builder(&pd).timeout(Duration::from_secs(5)).config();
 /// loop {
-///     let prepared = builder.build()?;
+///     let prepared = config.build()?;
 ///     let mut channel = prepared.accept(&mut listener, Duration::from_secs(60))?.channel;
 ///     // …
 /// }

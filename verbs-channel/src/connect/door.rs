@@ -1,6 +1,6 @@
 //! The ways in which a prepared channel connects.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 #[cfg(feature = "rdmacm")]
@@ -111,9 +111,9 @@ impl<T: Connected> PreparedChannel<T> {
     /// - [`Error::Exchange`](crate::Error::Exchange): the peer refused the connection (with its
     ///   reason), did not answer in time, closed the connection, or uses another protocol; by `rdma_cm` its address
     ///   may be that of [another device](ExchangeError::OtherDevice), or [a step](ExchangeError::Manager) failed.
-    /// - [`Error::Core`](crate::Error::Core): the queue pair of this side could not be connected. The
-    ///   peer is sent the reason. On iWARP without the feature `rdmacm` it is
-    ///   [`NeedsRdmaCm`](verbs_core::Error::NeedsRdmaCm), at once.
+    /// - [`Error::Core`](crate::Error::Core): the queue pair of this side could not be connected. Over TCP and
+    ///   datagrams the peer is sent the reason; by `rdma_cm` it notices only that there is no connection. On iWARP without the
+    ///   feature `rdmacm` it is [`NeedsRdmaCm`](verbs_core::Error::NeedsRdmaCm), at once.
     /// - [`RejectReason::Down`]: the datagram endpoint has failed.
     pub fn connect<'d>(
         self,
@@ -168,8 +168,9 @@ impl<T: Connected> PreparedChannel<T> {
     ///
     /// # By `rdma_cm`
     ///
-    /// With a [`Listener`](verbs_core::rdmacm::Listener) (feature `rdmacm`), this accepts the next request, and
-    /// rejects that of a peer that uses another protocol. With a
+    /// With a [`Listener`](verbs_core::rdmacm::Listener) (feature `rdmacm`), this accepts the next request.
+    /// If that is of a peer that uses another protocol, the peer is rejected, and the call returns the error: the
+    /// next request needs another prepared channel. With a
     /// [`ConnectRequest`](verbs_core::rdmacm::ConnectRequest) it accepts that one, for a server that looks at
     /// requests itself, such as one whose peers do not use this crate:
     ///
@@ -231,7 +232,7 @@ impl<T: Connected> PreparedChannel<T> {
             }
             #[cfg(feature = "rdmacm")]
             Accept::Cm(listener) => {
-                super::cm_wait::check(&options)?;
+                options.check_cm()?;
                 let request = super::cm_wait::next_request(listener, deadline)?;
                 super::cm_wait::run(CmExchange::accept(self, request, &options, begun)?, None)
             }
@@ -297,6 +298,8 @@ impl<T: Connected> PreparedChannel<T> {
         exchange: Exchange,
         options: &Connect,
     ) -> Result<Met<T>> {
+        // The address is not available after the peer has reset the connection.
+        let peer = stream.peer_addr().ok();
         let (mut channel, private_data) = tcp::meet(stream, deadline, exchange, |exchange| {
             #[cfg(feature = "rdmacm")]
             if let Some(meeting) = exchange.meeting().cloned() {
@@ -305,15 +308,18 @@ impl<T: Connected> PreparedChannel<T> {
             let peer = exchange.peer().ok_or(ExchangeError::Over)?;
             self.handshake(&peer.endpoint)
         })?;
-        let peer = stream.peer_addr().ok();
         if options.watches_peer() {
             let watched = stream.try_clone();
             let watched = watched
                 .map_err(|error| ExchangeError::not_watched(error).into())
                 .and_then(|stream| channel.watch(stream));
-            watched.map_err(|error| match error {
-                Error::Exchange(failure) => failure.with_peer(peer).into(),
-                error => error,
+            watched.map_err(|error| {
+                // Best effort, as for an exchange that fails.
+                drop(stream.shutdown(Shutdown::Both));
+                match error {
+                    Error::Exchange(failure) => failure.with_peer(peer).into(),
+                    error => error,
+                }
             })?;
         }
         Ok(Met::new(channel, private_data, peer.map(PeerAddr::Socket)))
@@ -324,8 +330,10 @@ impl PreparedChannel {
     /// Refuses a peer that [connects](Self::connect), and sends it the reason: the peer at the other end of a TCP
     /// connection, which is shut down, or one that asks by `rdma_cm`. It needs no queue pair.
     ///
-    /// It is for a server that is full, or does not accept this peer. It takes at most `timeout`. If the
-    /// reason cannot be sent, the peer notices only that the connection ended.
+    /// It is for a server that is full, or does not accept this peer. Over TCP it takes at most `timeout`. By
+    /// `rdma_cm` the call does not wait for the peer, and `timeout` has no effect; but rejecting the request and
+    /// destroying its identifier may block in the kernel. If the reason cannot be sent, the peer notices only that the
+    /// connection ended.
     ///
     /// ```no_run
     /// # fn example(stream: std::net::TcpStream) {

@@ -27,6 +27,8 @@ mod services;
 pub(crate) mod tcp;
 mod unlocked;
 
+#[doc(hidden)]
+pub use accept::is_of_one_connection;
 pub use attempts::{Attempt, Attempts};
 pub use builder::CreateChannel;
 #[cfg(feature = "rdmacm")]

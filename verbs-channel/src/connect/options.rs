@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "rdmacm")]
+use super::cm_asking::Data;
+#[cfg(feature = "rdmacm")]
+use crate::exchange::ExchangeError;
 use crate::exchange::Side;
 
 /// How to connect: the timeout, and the data for the peer.
@@ -26,7 +30,8 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// To connect within this time, from the call to a channel that can be used.
+    /// To connect within this time, from the call to a channel that can be used. In async code the time begins when
+    /// the future is first polled.
     #[must_use]
     pub const fn within(timeout: Duration) -> Self {
         Self {
@@ -55,8 +60,8 @@ impl Connect {
     /// Sets the bytes that a peer is sent which does not use this crate, in the messages of `rdma_cm`: up to 56
     /// to the side that accepts, 196 to the one that connects, and on iWARP 251 each.
     ///
-    /// The peer's bytes are returned as they come, possibly followed by zeros. It has no effect over TCP and
-    /// datagrams, where each peer uses this crate's protocol.
+    /// The peer's bytes are returned as they come, possibly followed by zeros. Over TCP and datagrams,
+    /// where each peer uses this crate's protocol, it is the same as [`private_data`](Self::private_data).
     #[must_use]
     pub fn raw_private_data(mut self, bytes: &[u8]) -> Self {
         self.private_data = bytes.to_vec();
@@ -88,19 +93,33 @@ impl Connect {
         self
     }
 
+    /// Checks that the messages of `rdma_cm` have room for the private data: to be called before there is a peer.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::PrivateDataBeyondManager`].
+    #[cfg(feature = "rdmacm")]
+    #[doc(hidden)]
+    pub fn check_cm(&self) -> Result<(), ExchangeError> {
+        Data::new(self).map(drop)
+    }
+
     /// The bytes that the peer is sent.
+    #[doc(hidden)]
     #[must_use]
     pub fn data(&self) -> &[u8] {
         &self.private_data
     }
 
     /// Whether the channel [watches its peer](Self::watch_peer).
+    #[doc(hidden)]
     #[must_use]
     pub const fn watches_peer(&self) -> bool {
         self.watches
     }
 
     /// How this side came to the stream of an exchange: see [`side`](Self::side).
+    #[doc(hidden)]
     #[must_use]
     pub const fn stream_side(&self) -> Side {
         self.side

@@ -225,3 +225,17 @@ fn scope_ends_its_operations_although_the_function_that_drops_the_connection_pan
     drop(channel);
     fake_librdmacm::assert_all_is_well();
 }
+
+#[test]
+fn private_data_beyond_the_messages_of_rdma_cm_is_found_before_there_is_a_peer() {
+    let options = |len: usize| Connect::within(SECOND).private_data(&vec![0; len]);
+    options(244).check_cm().unwrap();
+    let error = options(245).check_cm().unwrap_err();
+    assert!(
+        matches!(
+            error,
+            ExchangeError::PrivateDataBeyondManager { len: 245, .. }
+        ),
+        "{error}"
+    );
+}

@@ -5,7 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use verbs_channel::exchange::{Exchange, ExchangeError, Step};
 use verbs_channel::{Channel, DownReason, Error, PreparedChannel, TransportError};
+use verbs_harness::child::{end_the_child, fork, wait_for_the_child, without_descriptors};
 
 use crate::fake_device::{DRAIN, bounded, channel, pd, region};
 use crate::peers::LONG;
@@ -19,6 +21,23 @@ pub(crate) fn tcp() -> (TcpStream, TcpStream, SocketAddr) {
     let ours = TcpStream::connect(address).unwrap();
     let (theirs, _) = listener.accept().unwrap();
     (ours, theirs, address)
+}
+
+fn prepared() -> PreparedChannel {
+    let builder = Channel::builder(&pd()).drain_timeout(DRAIN);
+    builder.build().unwrap()
+}
+
+/// Runs the exchange of a peer that has no device.
+fn run(exchange: &mut Exchange, mut stream: &TcpStream) -> Result<(), ExchangeError> {
+    loop {
+        let moved = match exchange.step()? {
+            Step::Write(bytes) => stream.write(bytes),
+            Step::Read(buffer) => stream.read(buffer),
+            Step::Done(_) => return Ok(()),
+        };
+        exchange.moved(moved);
+    }
 }
 
 #[test]
@@ -60,10 +79,6 @@ fn reset_connection_is_a_peer_that_closed() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
 fn channel_that_was_connected_over_tcp_watches_its_peer() {
-    fn prepared() -> PreparedChannel {
-        let builder = Channel::builder(&pd()).drain_timeout(DRAIN);
-        builder.build().unwrap()
-    }
     type Meet = fn(&TcpListener, SocketAddr) -> Channel;
     let connect: Meet = |_, address| prepared().connect(address, LONG).unwrap().channel;
     let accept: Meet = |listener, _| prepared().accept(listener, LONG).unwrap().channel;
@@ -83,4 +98,47 @@ fn channel_that_was_connected_over_tcp_watches_its_peer() {
         assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
         peer.join().unwrap();
     }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
+fn address_is_known_of_a_peer_that_resets_the_connection_at_once() {
+    let (ours, mut theirs, address) = tcp();
+    let prepared = prepared();
+    let mut exchange = Exchange::new(&prepared.endpoint(), b"").unwrap();
+    let peer = thread::spawn(move || {
+        run(&mut exchange, &theirs).unwrap();
+        // The READY of this side is not read, so that closing resets the connection.
+        assert_eq!(theirs.peek(&mut [0]).unwrap(), 1);
+        exchange.ready();
+        match exchange.step().unwrap() {
+            Step::Write(ready) => theirs.write_all(ready).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    });
+    let met = prepared.exchange(&ours, LONG).unwrap();
+    assert_eq!(met.peer, Some(address.into()));
+    peer.join().unwrap();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri cannot fork")]
+fn stream_is_shut_down_if_the_peer_cannot_be_watched_through_it() {
+    let (mut ours, theirs, _) = tcp();
+    let mut exchange = Exchange::new(&prepared().endpoint(), b"").unwrap();
+    let child = fork();
+    if child == 0 {
+        end_the_child(|| {
+            let prepared = prepared();
+            ours.set_read_timeout(Some(LONG)).unwrap();
+            without_descriptors();
+            let error = prepared.exchange(&ours, LONG).unwrap_err();
+            assert!(matches!(error, Error::Exchange(_)), "{error}");
+            assert_eq!(ours.read(&mut [0]).unwrap(), 0, "it is shut down");
+        });
+    }
+    run(&mut exchange, &theirs).unwrap();
+    exchange.ready();
+    run(&mut exchange, &theirs).unwrap();
+    wait_for_the_child(child);
 }
