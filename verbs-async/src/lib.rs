@@ -12,7 +12,7 @@
 //!   ├─ CqEvents (completion channel + CqNotifier)
 //!   │    ├─► AsyncCq
 //!   │    ├─► SharedMessages
-//!   │    └─► AsyncGroup ── connect, accept ──► AsyncChannel
+//!   │    └─► AsyncGroup ── connect, listen ──► AsyncChannel
 //!   │                                            │  ├─► IncomingMessages
 //!   │                                            │  ├─► AsyncTransfer
 //!   │                                            │  └─► ByteStream
@@ -27,7 +27,7 @@
 //! # Quick start
 //!
 //! This example has both ends in one process and needs no runtime. Usually each end is in its own
-//! process, and they [connect](AsyncGroup::exchange) over TCP.
+//! process, and they [connect](AsyncGroup::connect) over TCP.
 //!
 //! ```no_run
 //! use verbs_async::verbs_channel::{BufferPool, Channel};
@@ -206,7 +206,7 @@
 //! - `async-io`: its notifier.
 //! - `dlopen`: libibverbs is loaded at run time. See this feature of `verbs-core`.
 //! - `rdmacm`: channels connect by `rdma_cm`, at the IP address of an RDMA device: to a `Peer::cm`, and with a
-//!   `Bind::Cm`. iWARP devices can connect only by `rdma_cm`. So connecting over TCP uses it for them. Datagram endpoints find each other with `AsyncDatagrams::find_cm` and
+//!   `Bind::cm`. iWARP devices can connect only by `rdma_cm`. So connecting over TCP uses it for them. Datagram endpoints find each other with `AsyncDatagrams::find_cm` and
 //!   `answer_cm`.
 //!
 //! None is on by default. All can be on at the same time.

@@ -39,7 +39,8 @@ async fn main() -> Result<()> {
             sleep(Duration::from_millis(100)).await; // too many open files, for example
             continue;
         };
-        let (peer, pool) = (arrival.peer, pool.clone());
+        let peer = arrival.peer.map(|peer| peer.to_string());
+        let (peer, pool) = (peer.unwrap_or_default(), pool.clone());
         tokio::spawn(async move {
             let served = match arrival.outcome {
                 Ok(met) => serve(&met.channel, &pool).await,

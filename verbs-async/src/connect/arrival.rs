@@ -1,6 +1,6 @@
 //! Where a listener listens, how it makes channels, and what it returns.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::threads::drop_on_thread::Elsewhere;
 
 /// Where a [`Listener`](crate::Listener) listens.
 ///
-/// A name, an address, or a [`TcpListener`] of the user's own, which is set to non-blocking mode; a
-/// listener of `rdma_cm`; or a datagram endpoint, whose
+/// A name, an address, or a [`TcpListener`] of the user's own, which is set to non-blocking mode; an address
+/// ([`cm`](Self::cm)) or a listener of `rdma_cm`; or a datagram endpoint, whose
 /// [`endpoint`](AsyncDatagrams::endpoint) clients need by any means, and which is for nothing else then.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -31,21 +31,46 @@ pub enum Bind {
     /// With `rdma_cm`. Needs the feature `rdmacm`.
     #[cfg(feature = "rdmacm")]
     Cm(rdmacm::Listener),
+    /// With `rdma_cm`, at this address. Needs the feature `rdmacm`.
+    #[cfg(feature = "rdmacm")]
+    CmAddress(HostAddress),
     /// Over datagrams, without TCP. The channels do not watch their peers.
     Datagrams(AsyncDatagrams),
 }
 
-impl From<&str> for Bind {
-    fn from(name: &str) -> Self {
-        Self::Address(name.into())
+impl Bind {
+    /// An address of an RDMA device at which to listen with `rdma_cm`; the unspecified one for all devices. Needs the
+    /// feature `rdmacm`.
+    #[cfg(feature = "rdmacm")]
+    #[doc(alias = "rdma_listen")]
+    pub fn cm(address: impl Into<HostAddress>) -> Self {
+        Self::CmAddress(address.into())
     }
 }
 
-impl From<SocketAddr> for Bind {
-    fn from(address: SocketAddr) -> Self {
-        Self::Address(address.into())
-    }
+macro_rules! from_address {
+    ($($address:ty),*) => {$(
+        impl From<$address> for Bind {
+            fn from(address: $address) -> Self {
+                Self::Address(address.into())
+            }
+        }
+    )*};
 }
+
+// Everything that a `HostAddress` is made from, as for `Peer`. A blanket impl would overlap the ones below.
+from_address!(
+    HostAddress,
+    &str,
+    &String,
+    String,
+    (&str, u16),
+    (Ipv4Addr, u16),
+    (Ipv6Addr, u16),
+    (IpAddr, u16),
+    SocketAddr,
+    &[SocketAddr]
+);
 
 impl From<TcpListener> for Bind {
     fn from(listener: TcpListener) -> Self {
@@ -70,29 +95,29 @@ impl From<AsyncDatagrams> for Bind {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Arrival {
-    /// The peer's address.
-    pub peer: PeerAddr,
+    /// The peer's address, if it is known.
+    pub peer: Option<PeerAddr>,
     /// The channel and the peer's private data, or the error. The error concerns this peer only.
     pub outcome: Result<Met<AsyncChannel>>,
 }
 
 /// Prepares the channel for a peer, or says why the peer is refused.
 pub(super) type Prepare =
-    Arc<dyn Fn(&AsyncGroup, PeerAddr) -> Result<PreparedChannel<ConnectedMember>> + Send + Sync>;
+    dyn Fn(&AsyncGroup, Option<PeerAddr>) -> Result<PreparedChannel<ConnectedMember>> + Send + Sync;
 
 /// How channels are made and connected.
 #[derive(Clone)]
 pub(super) struct Terms {
     pub(super) group: AsyncGroup,
     pub(super) options: Connect,
-    pub(super) prepare: Option<Prepare>,
+    pub(super) prepare: Option<Arc<Prepare>>,
 }
 
 impl Terms {
     /// A channel for this peer.
     pub(super) async fn prepare(
         &self,
-        peer: PeerAddr,
+        peer: Option<PeerAddr>,
     ) -> Result<Elsewhere<PreparedChannel<ConnectedMember>>> {
         let Some(prepare) = self.prepare.clone() else {
             return self.group.prepare_elsewhere().await;

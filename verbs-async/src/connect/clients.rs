@@ -159,7 +159,7 @@ impl Clients {
                         return Err(exchange_error(error));
                     }
                     let peer = PeerAddr::Datagram(request.from());
-                    let prepared = terms.prepare(peer).await?;
+                    let prepared = terms.prepare(Some(peer)).await?;
                     let ours = prepared.endpoint();
                     let theirs = request.peer().endpoint;
                     let shaken = terms.group.handshake_watched(prepared, theirs, None);
@@ -198,7 +198,7 @@ impl Clients {
             deadline,
             met,
         } = shaken;
-        let (id, peer) = (request.id(), PeerAddr::Datagram(request.from()));
+        let (id, peer) = (request.id(), Some(PeerAddr::Datagram(request.from())));
         let answered = match met {
             Ok((ours, channel)) => {
                 let now = Instant::now();
@@ -243,12 +243,12 @@ impl Clients {
         let Answered {
             request, channel, ..
         } = self.answered.swap_remove(at);
-        let peer = PeerAddr::Datagram(request.from());
+        let peer = Some(PeerAddr::Datagram(request.from()));
         let data = || request.peer().private_data.clone();
         Some(Arrival {
             peer,
             outcome: match outcome {
-                Ok(()) => Ok(Met::new(channel, data(), Some(peer))),
+                Ok(()) => Ok(Met::new(channel, data(), peer)),
                 Err(error) => Err(exchange_error(error)),
             },
         })
@@ -257,10 +257,10 @@ impl Clients {
     /// Waits until the first client that was answered is due.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let (acceptor, now) = (&self.acceptor, Instant::now());
-        let due = self.answered.iter().map(|client| {
-            let left = now + client.deadline.left();
+        let due = self.answered.iter().filter_map(|client| {
+            let end = now.checked_add(client.deadline.left());
             let due = acceptor.due(client.request.id());
-            due.map_or(left, |due| due.min(left))
+            end.into_iter().chain(due).min()
         });
         let Some(due) = due.min() else {
             self.timer = None;

@@ -17,7 +17,7 @@ use verbs_channel::{Connect, ConnectedMember, Met, PreparedChannel};
 
 use super::deadline::Deadline;
 use super::errors::{exchange_error, with_peer};
-use super::exchange::{GRACE, Prepared};
+use super::exchange::{GRACE, Prepared, Progress};
 use super::resolve::resolve;
 use super::tcp::Socket;
 use crate::channel::AsyncChannel;
@@ -39,14 +39,19 @@ impl AsyncGroup {
         peer: HostAddress,
         options: &Connect,
         prepared: impl Future<Output = Result<Prepared>>,
-        deadline: &Deadline,
+        deadline: Deadline,
     ) -> Result<Met<AsyncChannel>> {
-        let addresses = resolve(deadline, peer).await?;
-        let prepared = prepared.await?.into_inner();
+        options.check_cm().map_err(exchange_error)?;
+        let addresses = resolve(&deadline, peer).await?;
+        let prepared = deadline.bound("answer", prepared).await?.into_inner();
+        // The options were checked: an error would drop the channel here.
         let side = CmExchange::connect(prepared, addresses, options, deadline.begun());
         let side = Elsewhere::new(side.map_err(Error::from)?);
-        let met = self.run_cm(side, None, deadline);
-        let met = deadline.within(deadline.left() + GRACE, met).await?;
+        let progress = Progress::new(deadline);
+        let met = self.run_cm(side, None, &progress);
+        let deadline = &progress.deadline;
+        let time = deadline.left().saturating_add(GRACE);
+        let met = deadline.within(time, met).await?;
         met.unwrap_or_else(|| Err(super::deadline::late_by(deadline.timeout(), "answer")))
     }
 
@@ -56,7 +61,7 @@ impl AsyncGroup {
         request: Elsewhere<ConnectRequest>,
         options: &Connect,
         prepared: impl Future<Output = Result<Prepared>>,
-        deadline: &Deadline,
+        progress: &Progress,
     ) -> Result<Met<AsyncChannel>> {
         let prepared = match prepared.await {
             Ok(prepared) => prepared,
@@ -68,11 +73,11 @@ impl AsyncGroup {
                 return Err(refused.await?);
             }
         };
-        let (options, begun) = (options.clone(), deadline.begun());
+        let (options, begun) = (options.clone(), progress.deadline.begun());
         let side = request.call(move |request| {
             CmExchange::accept(prepared.into_inner(), request, &options, begun)
         });
-        self.run_cm(Elsewhere::new(side.await??), None, deadline)
+        self.run_cm(Elsewhere::new(side.await??), None, progress)
             .await
     }
 
@@ -82,8 +87,9 @@ impl AsyncGroup {
         socket: &Socket,
         exchange: &mut Exchange,
         prepared: Prepared,
-        deadline: &Deadline,
+        progress: &Progress,
     ) -> Result<AsyncChannel> {
+        let deadline = &progress.deadline;
         let meeting = exchange.meeting().cloned();
         let meeting = meeting.ok_or_else(|| exchange_error(ExchangeError::Over))?;
         let listens = meeting.listens;
@@ -93,21 +99,23 @@ impl AsyncGroup {
             .call(move |prepared| CmExchange::meet(prepared, &meeting, local, &options, begun));
         let side = Elsewhere::new(side.await??);
         exchange.listens_at(side.listens_at());
+        progress.waits();
         socket.run(exchange).await.map_err(exchange_error)?;
         if listens {
             exchange.read_ahead();
-            let met = self.run_cm(side, Some((socket, exchange)), deadline);
+            let met = self.run_cm(side, Some((socket, exchange)), progress);
             return Ok(met.await?.channel);
         }
         let listener = exchange.meeting().and_then(|meeting| meeting.listener);
         let mut side = side.into_inner();
         side.meets(listener);
-        let met = self.run_cm(Elsewhere::new(side), None, deadline).await;
+        let met = self.run_cm(Elsewhere::new(side), None, progress).await;
         if let Err(Error::Channel(verbs_channel::Error::Exchange(failure))) = &met
             && failure.error.may_be_of_peer()
         {
             exchange.read_ahead();
-            let read = deadline.within(REASON, socket.run(exchange)).await?;
+            let time = REASON.min(deadline.left());
+            let read = deadline.within(time, socket.run(exchange)).await?;
             if let Some(Err(refused @ ExchangeError::Refused { .. })) = read {
                 // The peer's own reason is more precise.
                 return Err(exchange_error(refused));
@@ -123,7 +131,7 @@ impl AsyncGroup {
         &self,
         mut side: Side,
         beside: Option<(&Socket, &mut Exchange)>,
-        deadline: &Deadline,
+        progress: &Progress,
     ) -> Result<Met<AsyncChannel>> {
         let mut channel = None;
         let mut ahead = pin!(async move {
@@ -138,7 +146,8 @@ impl AsyncGroup {
             side = Elsewhere::new(called.1);
             match called.0? {
                 CmStep::Wait(until) => {
-                    let mut readable = pin!(ready(&side, until, deadline));
+                    progress.waits();
+                    let mut readable = pin!(ready(&side, until, &progress.deadline));
                     let waited = poll_fn(|cx| {
                         // If it is no error, it is a READY that came too early: the request is due as before.
                         if !is_read && let Poll::Ready(read) = ahead.as_mut().poll(cx) {
@@ -152,6 +161,7 @@ impl AsyncGroup {
                     waited.await?;
                 }
                 CmStep::Connected(member) => {
+                    progress.peer_has_shown();
                     let joined = self.join_when_free(Elsewhere::new(member)).await;
                     let mut inner = side.into_inner();
                     match joined {

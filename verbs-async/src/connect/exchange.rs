@@ -1,10 +1,9 @@
 //! Connecting over a TCP connection: an exchange of endpoints, with the handshake in its middle.
 
 use std::future::Future;
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_channel::connect::PeerAddr;
 use verbs_channel::exchange::{Exchange, ExchangeError, Side};
@@ -16,23 +15,61 @@ use super::tcp::Socket;
 use crate::channel::AsyncChannel;
 use crate::error::Result;
 use crate::group::AsyncGroup;
+use crate::task::sync::Mutex;
 use crate::threads::drop_on_thread::Elsewhere;
 
 /// A channel to connect.
 pub(super) type Prepared = Elsewhere<PreparedChannel<ConnectedMember>>;
 
-/// The time of an exchange, and whether the peer has shown something.
+/// The time of an exchange, and whether this side waits for the peer.
 pub(super) struct Progress {
     pub(super) deadline: Deadline,
-    pub(super) has_shown: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy)]
+struct State {
+    has_shown: bool,
+    // `None` while this side works: it prepares, or connects its queue pair.
+    waits_since: Option<Instant>,
 }
 
 impl Progress {
     pub(super) const fn new(deadline: Deadline) -> Self {
+        let state = State {
+            has_shown: false,
+            waits_since: None,
+        };
         Self {
             deadline,
-            has_shown: AtomicBool::new(false),
+            state: Mutex::new(state),
         }
+    }
+
+    /// From now on this side waits for the peer, if it did not before.
+    pub(super) fn waits(&self) {
+        self.state
+            .lock()
+            .waits_since
+            .get_or_insert_with(Instant::now);
+    }
+
+    /// The peer has sent its first message, and this side works.
+    pub(super) fn peer_has_shown(&self) {
+        *self.state.lock() = State {
+            has_shown: true,
+            waits_since: None,
+        };
+    }
+
+    /// Whether the peer has sent its first message.
+    pub(super) fn has_shown(&self) -> bool {
+        self.state.lock().has_shown
+    }
+
+    /// Since when this side waits for the peer; `None` while it does not.
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        self.state.lock().waits_since
     }
 
     /// The output of an exchange, or an error at the deadline.
@@ -46,11 +83,21 @@ impl Progress {
             true => GRACE,
             false => Duration::ZERO,
         };
-        let met = self
-            .deadline
-            .within(self.deadline.left() + grace, met)
-            .await?;
+        let time = self.deadline.left().saturating_add(grace);
+        let met = self.deadline.within(time, met).await?;
         met.unwrap_or_else(|| Err(late_by(self.deadline.timeout(), "write")))
+    }
+}
+
+/// Shuts a connection down when it is dropped, so that the peer does not wait: the caller may have a clone.
+struct ShutDown<'a>(Option<&'a TcpStream>);
+
+impl Drop for ShutDown<'_> {
+    fn drop(&mut self) {
+        if let Some(stream) = self.0 {
+            // Best effort: the peer may have closed the connection.
+            drop(stream.shutdown(Shutdown::Both));
+        }
     }
 }
 
@@ -58,7 +105,8 @@ impl Progress {
 pub(super) const GRACE: Duration = Duration::from_millis(250);
 
 impl AsyncGroup {
-    /// Connects a channel over a stream that this side came to in this way.
+    /// Connects a channel over a stream that this side came to in this way. If that fails, or the future is dropped,
+    /// the stream is shut down.
     pub(super) async fn exchange_over(
         &self,
         (stream, side): (TcpStream, Side),
@@ -69,8 +117,10 @@ impl AsyncGroup {
         let peer = stream.peer_addr().ok();
         let socket = Socket::new(stream, &self.shared().events);
         let socket = socket.map_err(|error| tcp("watch the connection to", error))?;
+        let mut unless_agreed = ShutDown(Some(&socket.stream));
         let met = self.meet(&socket, side, options, prepared, progress).await;
         let (channel, private_data) = met.map_err(|error| with_peer(error, peer))?;
+        unless_agreed.0 = None;
         let peer = peer.map(PeerAddr::Socket);
         Ok(Met::new(channel, private_data, peer))
     }
@@ -94,13 +144,15 @@ impl AsyncGroup {
         let (prepared, mut exchange) = match begun {
             Ok(begun) => begun,
             Err(error) => {
+                progress.waits();
                 // Best effort: this side's own error is the one to return.
                 drop(socket.run(&mut Exchange::refusing(&error)).await);
                 return Err(error);
             }
         };
+        progress.waits();
         socket.run(&mut exchange).await.map_err(exchange_error)?;
-        progress.has_shown.store(true, Ordering::Relaxed);
+        progress.peer_has_shown();
         let connected = self
             .connect_met(socket, &mut exchange, options, prepared, progress)
             .await;
@@ -109,6 +161,7 @@ impl AsyncGroup {
             Ok(_) => exchange.ready(),
             Err(error) => exchange.refuse(error),
         }
+        progress.waits();
         let agreed = socket.run(&mut exchange).await;
         // The handshake's own error is more specific than that of the exchange.
         let channel = connected?;
@@ -150,7 +203,7 @@ impl AsyncGroup {
         #[cfg(feature = "rdmacm")]
         if exchange.meeting().is_some() {
             let met = self
-                .meet_by_manager(socket, exchange, prepared, &progress.deadline)
+                .meet_by_manager(socket, exchange, prepared, progress)
                 .await;
             let channel = met?;
             if let Some(descriptor) = descriptor {

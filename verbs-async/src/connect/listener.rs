@@ -1,18 +1,18 @@
 //! Listeners: many peers connect concurrently, and a slow peer does not delay the others.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
-#[cfg(feature = "rdmacm")]
-use std::net::Ipv6Addr;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use verbs_channel::connect::PeerAddr;
+#[cfg(feature = "rdmacm")]
+use verbs_channel::connect::HostAddress;
+use verbs_channel::connect::{PeerAddr, is_of_one_connection};
 use verbs_channel::exchange::Side;
 #[cfg(feature = "rdmacm")]
 use verbs_channel::verbs_core::rdmacm;
@@ -23,7 +23,9 @@ use super::clients::Clients;
 #[cfg(feature = "rdmacm")]
 use super::cm_requests::Requests;
 use super::deadline::{Deadline, Timer, late_by, no_timer};
-use super::errors::{tcp, with_peer};
+#[cfg(feature = "rdmacm")]
+use super::errors::exchange_error;
+use super::errors::{check, check_private_data, tcp, with_peer};
 use super::exchange::Progress;
 use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};
@@ -37,9 +39,10 @@ use crate::threads::drop_on_thread::Elsewhere;
 /// Accepts peers over TCP, by `rdma_cm` or over datagrams, and connects a channel of a group to each.
 ///
 /// Created by [`AsyncGroup::listen`]. Many exchanges and handshakes run concurrently, each with the timeout of the
-/// [options](Connect), from its connection or request until it has a channel. So a slow or silent peer delays no
-/// other, until [`max_handshakes`](Self::max_handshakes) are in progress. If another peer comes then, one that has
-/// shown nothing for two seconds loses its place: the oldest of the address with the most. Over datagrams,
+/// [options](Connect), from when it has a place until it has a channel. So a slow or silent peer delays no
+/// other, until [`max_handshakes`](Self::max_handshakes) are in progress. If another peer comes then, a peer that keeps
+/// this side waiting for two seconds loses its place: the oldest of the address with the most that have sent nothing,
+/// or of the address with the most of all, if that has more than its share of the places. Over datagrams,
 /// one that does not confirm within one or two seconds does, clients of the port (GID or LID) with the fewest are
 /// next, and no port takes places that another needs. Further peers wait in the backlog of the underlying listener,
 /// or resend their datagrams until their own deadline. Datagrams with a forged source cost no memory: see
@@ -54,14 +57,25 @@ use crate::threads::drop_on_thread::Elsewhere;
 /// # #[cfg(feature = "tokio")]
 /// # async fn example(group: verbs_async::AsyncGroup) -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
-/// use verbs_async::ErrorChain;
+/// use verbs_async::{Error, ErrorChain, verbs_channel};
 ///
 /// let mut listener = group.listen("0.0.0.0:7471", Duration::from_secs(2)).await?;
 /// loop {
-///     let arrival = listener.accept().await?;
+///     let arrival = match listener.accept().await {
+///         Ok(arrival) => arrival,
+///         Err(Error::Channel(error @ verbs_channel::Error::GroupFailed(_))) => {
+///             return Err(error.into());
+///         }
+///         Err(error) => {
+///             eprintln!("{}", ErrorChain::new(&error));
+///             // Too many open files, for example.
+///             tokio::time::sleep(Duration::from_millis(100)).await;
+///             continue;
+///         }
+///     };
 ///     match arrival.outcome {
 ///         Ok(met) => drop(tokio::spawn(async move { drop(met.channel) })),
-///         Err(error) => eprintln!("{}: {}", arrival.peer, ErrorChain::new(&error)),
+///         Err(error) => eprintln!("{:?}: {}", arrival.peer, ErrorChain::new(&error)),
 ///     }
 /// }
 /// # }
@@ -80,7 +94,7 @@ struct State {
     source: Source,
     handshakes: Vec<Handshake>,
     // Has come while there was no place.
-    waiting: Option<(Caller, SocketAddr)>,
+    waiting: Option<(Caller, Option<SocketAddr>)>,
     timer: Option<Timer>,
 }
 
@@ -99,16 +113,27 @@ enum Caller {
 }
 
 struct Handshake {
-    peer: SocketAddr,
+    peer: Option<SocketAddr>,
     begun: Instant,
     progress: Arc<Progress>,
     met: Pin<Box<dyn Future<Output = Result<Met<AsyncChannel>>> + Send>>,
 }
 
 impl Listener {
-    pub(super) async fn new(group: &AsyncGroup, on: Bind, options: Connect) -> Result<Self> {
+    pub(super) async fn new(
+        group: &AsyncGroup,
+        on: Elsewhere<Bind>,
+        options: Connect,
+    ) -> Result<Self> {
+        // Otherwise each peer would be refused for this side's mistake.
+        match &*on {
+            Bind::Address(_) | Bind::Tcp(_) => check(group, &options)?,
+            #[cfg(feature = "rdmacm")]
+            Bind::Cm(_) | Bind::CmAddress(_) => options.check_cm().map_err(exchange_error)?,
+            Bind::Datagrams(_) => check_private_data(&options)?,
+        }
         let events = &group.shared().events;
-        let (source, local_addr) = match on {
+        let (source, local_addr) = match on.into_inner() {
             Bind::Address(address) => {
                 let bound = match address.known() {
                     Some(addresses) => TcpListener::bind(&addresses[..]),
@@ -124,10 +149,12 @@ impl Listener {
             }
             Bind::Tcp(listener) => Source::tcp(listener, events)?,
             #[cfg(feature = "rdmacm")]
-            Bind::Cm(listener) => {
-                let requests = Requests::new(listener, events)?;
-                let local_addr = requests.local_addr();
-                (Source::Cm(requests), local_addr)
+            Bind::Cm(listener) => Source::cm(listener, events)?,
+            #[cfg(feature = "rdmacm")]
+            Bind::CmAddress(address) => {
+                let bound = threads::look_up(move || bind_cm(&address).map(Elsewhere::new));
+                let listener = bound.await.map_err(Error::Thread)??;
+                Source::cm(listener.into_inner(), events)?
             }
             Bind::Datagrams(datagrams) => {
                 let clients = Clients::new(datagrams, &options, events).await?;
@@ -197,7 +224,7 @@ impl Listener {
     #[must_use]
     pub fn prepare_with(
         mut self,
-        prepare: impl Fn(&AsyncGroup, PeerAddr) -> Result<PreparedChannel<ConnectedMember>>
+        prepare: impl Fn(&AsyncGroup, Option<PeerAddr>) -> Result<PreparedChannel<ConnectedMember>>
         + Send
         + Sync
         + 'static,
@@ -254,7 +281,7 @@ impl Listener {
         }
         loop {
             let timeout = state.terms.options.timeout();
-            if let Some(at) = state.first(timeout, |_| true) {
+            if let Some(at) = state.overdue(timeout) {
                 return Poll::Ready(Ok(state.late(at, timeout)));
             }
             if state.waiting.is_none()
@@ -275,11 +302,12 @@ impl Listener {
                     continue;
                 }
             } else if state.waiting.is_some()
-                && let Some(at) = state.silent()
+                && let Some((at, since)) = state.loser(max_handshakes)
+                && since.elapsed() >= SILENCE
             {
                 return Poll::Ready(Ok(state.late(at, SILENCE)));
             }
-            ready!(state.poll_timer(cx))?;
+            ready!(state.poll_timer(max_handshakes, cx))?;
         }
     }
 }
@@ -292,7 +320,17 @@ impl Source {
         Ok((Self::Tcp(listener, notifier), local_addr))
     }
 
-    fn poll_caller(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Caller, SocketAddr)>> {
+    #[cfg(feature = "rdmacm")]
+    fn cm(listener: rdmacm::Listener, events: &CqEvents) -> Result<(Self, Option<SocketAddr>)> {
+        let requests = Requests::new(listener, events)?;
+        let local_addr = requests.local_addr();
+        Ok((Self::Cm(requests), local_addr))
+    }
+
+    fn poll_caller(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<(Caller, Option<SocketAddr>)>> {
         match self {
             Self::Tcp(listener, notifier) => loop {
                 match listener.accept() {
@@ -301,7 +339,7 @@ impl Source {
                     }
                     accepted => {
                         return Poll::Ready(
-                            accepted.map(|(stream, peer)| (Caller::Tcp(stream), peer)),
+                            accepted.map(|(stream, peer)| (Caller::Tcp(stream), Some(peer))),
                         );
                     }
                 }
@@ -309,8 +347,7 @@ impl Source {
             #[cfg(feature = "rdmacm")]
             Self::Cm(requests) => requests.poll_request(cx).map(|request| {
                 let request = request.map_err(io::Error::from)?;
-                let unknown = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-                let peer = request.peer_addr().unwrap_or(unknown);
+                let peer = request.peer_addr();
                 Ok((Caller::Cm(Box::new(Elsewhere::new(request))), peer))
             }),
             Self::Datagrams(_) => Poll::Pending,
@@ -319,13 +356,13 @@ impl Source {
 }
 
 impl State {
-    fn begin(&mut self, caller: Caller, peer: SocketAddr) {
+    fn begin(&mut self, caller: Caller, peer: Option<SocketAddr>) {
         let terms = self.terms.clone();
         let (timeout, events) = (terms.options.timeout(), &terms.group.shared().events);
         let progress = Arc::new(Progress::new(Deadline::of_listener(timeout, events)));
         let shared = Arc::clone(&progress);
         let met = async move {
-            let prepared = terms.prepare(peer.into());
+            let prepared = terms.prepare(peer.map(PeerAddr::Socket));
             let (group, options) = (&terms.group, &terms.options);
             match caller {
                 Caller::Tcp(stream) => {
@@ -333,10 +370,7 @@ impl State {
                     group.exchange_over(end, options, prepared, &shared).await
                 }
                 #[cfg(feature = "rdmacm")]
-                Caller::Cm(request) => {
-                    let deadline = &shared.deadline;
-                    group.accept_cm(*request, options, prepared, deadline).await
-                }
+                Caller::Cm(request) => group.accept_cm(*request, options, prepared, &shared).await,
             }
         };
         self.handshakes.push(Handshake {
@@ -352,38 +386,62 @@ impl State {
         for at in from..self.handshakes.len() {
             if let Poll::Ready(outcome) = self.handshakes[at].met.as_mut().poll(cx) {
                 let Handshake { peer, .. } = self.handshakes.swap_remove(at);
-                let outcome = outcome.map_err(|error| with_peer(error, Some(peer)));
-                let peer = peer.into();
+                let outcome = outcome.map_err(|error| with_peer(error, peer));
+                let peer = peer.map(PeerAddr::Socket);
                 return Some(Arrival { peer, outcome });
             }
         }
         None
     }
 
-    /// The oldest of these handshakes, if it has taken this time.
-    fn first(&self, time: Duration, is_one: impl Fn(&Handshake) -> bool) -> Option<usize> {
+    /// The oldest handshake, if it has taken this time.
+    fn overdue(&self, time: Duration) -> Option<usize> {
         let begun = |at: &usize| self.handshakes[*at].begun;
-        let all = (0..self.handshakes.len()).filter(|at| is_one(&self.handshakes[*at]));
-        all.min_by_key(begun)
-            .filter(|at| begun(at).elapsed() >= time)
+        let oldest = (0..self.handshakes.len()).min_by_key(begun);
+        oldest.filter(|at| begun(at).elapsed() >= time)
     }
 
-    /// The handshake that loses its place to another peer: the oldest of the address with the most that have
-    /// shown nothing for too long.
-    fn silent(&self) -> Option<usize> {
-        let from = |peer: SocketAddr| {
-            let same = |other: &&Handshake| other.is_silent() && other.peer.ip() == peer.ip();
-            self.handshakes.iter().filter(same).count()
-        };
-        let silent = self.handshakes.iter().filter(|one| one.is_silent());
-        let most = silent.max_by_key(|one| from(one.peer))?.peer.ip();
-        self.first(SILENCE, |one| one.is_silent() && one.peer.ip() == most)
+    /// The first handshake that loses its place to another peer, and since when this side waits for its peer: the
+    /// oldest of the address with the most that have shown nothing, or of the address with the most of all, if
+    /// those are more than its share.
+    fn loser(&self, max_handshakes: usize) -> Option<(usize, Instant)> {
+        let addresses: BTreeSet<_> = self.handshakes.iter().map(Handshake::ip).collect();
+        // One address more: a peer behind the one that waits may be of another.
+        let share = (max_handshakes / (addresses.len() + 1)).max(1);
+        let silent = self.oldest_of_most(1, |one| !one.progress.has_shown());
+        let any = self.oldest_of_most(share + 1, |_| true);
+        silent
+            .into_iter()
+            .chain(any)
+            .min_by_key(|(_, since)| *since)
+    }
+
+    /// The oldest of the handshakes of this kind in which this side waits for the peer, and since when: among those
+    /// of the address that has the most, if it has at least `least`.
+    fn oldest_of_most(
+        &self,
+        least: usize,
+        is_one: impl Fn(&Handshake) -> bool,
+    ) -> Option<(usize, Instant)> {
+        let mut by_address = BTreeMap::<_, Vec<_>>::new();
+        for (at, one) in self.handshakes.iter().enumerate() {
+            if is_one(one)
+                && let Some(since) = one.progress.waits_since()
+            {
+                let same = by_address.entry(one.ip()).or_default();
+                same.push((one.begun, at, since));
+            }
+        }
+        let most = by_address.into_values().max_by_key(Vec::len)?;
+        let oldest = most.iter().min_by_key(|(begun, ..)| *begun);
+        let (_, at, since) = oldest.filter(|_| most.len() >= least)?;
+        Some((*at, *since))
     }
 
     /// Ends a handshake that has taken this time.
     fn late(&mut self, at: usize, after: Duration) -> Arrival {
         let Handshake { peer, progress, .. } = self.handshakes.swap_remove(at);
-        let has_shown = progress.has_shown.load(Ordering::Relaxed);
+        let has_shown = progress.has_shown();
         let needs_rdma_cm = self.terms.group.pd().context().device().needs_rdma_cm();
         let what = match &self.source {
             Source::Tcp(..) if has_shown && needs_rdma_cm => "connect",
@@ -391,24 +449,20 @@ impl State {
             _ => "confirm",
         };
         Arrival {
-            peer: peer.into(),
-            outcome: Err(with_peer(late_by(after, what), Some(peer))),
+            peer: peer.map(PeerAddr::Socket),
+            outcome: Err(with_peer(late_by(after, what), peer)),
         }
     }
 
-    /// Waits until the first handshake is late, or silent for too long.
-    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+    /// Waits until the first handshake is late, or loses its place.
+    fn poll_timer(&mut self, max_handshakes: usize, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let timeout = self.terms.options.timeout();
-        let due = self.handshakes.iter().filter_map(|one| {
-            let may_go = self.waiting.is_some() && one.is_silent();
-            let time = if may_go {
-                SILENCE.min(timeout)
-            } else {
-                timeout
-            };
-            one.begun.checked_add(time)
-        });
-        let Some(due) = due.min() else {
+        let begun = self.handshakes.iter().map(|one| one.begun).min();
+        let late = begun.and_then(|begun| begun.checked_add(timeout));
+        let is_full = self.waiting.is_some() && self.handshakes.len() >= max_handshakes;
+        let loser = is_full.then(|| self.loser(max_handshakes)).flatten();
+        let loses = loser.and_then(|(_, since)| since.checked_add(SILENCE));
+        let Some(due) = late.into_iter().chain(loses).min() else {
             self.timer = None;
             return Poll::Pending;
         };
@@ -429,22 +483,30 @@ impl State {
 }
 
 impl Handshake {
-    fn is_silent(&self) -> bool {
-        !self.progress.has_shown.load(Ordering::Relaxed)
+    fn ip(&self) -> Option<IpAddr> {
+        self.peer.map(|peer| peer.ip())
     }
 }
 
-/// Whether the error concerns one connection only, and accepting can continue.
-fn is_of_one_connection(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::Interrupted
-    )
+/// Listens at the first of these addresses that is free.
+#[cfg(feature = "rdmacm")]
+fn bind_cm(address: &HostAddress) -> verbs_channel::Result<rdmacm::Listener> {
+    let mut failed = None;
+    for address in address.resolve()? {
+        match rdmacm::Listener::bind(address, BACKLOG) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = Some(error),
+        }
+    }
+    let none = || address.lookup(io::ErrorKind::NotFound.into()).into();
+    Err(failed.map_or_else(none, Into::into))
 }
 
-/// After which time a peer that has shown nothing may lose its place.
+/// How many requests of `rdma_cm` can wait: the same number as std's listeners of TCP.
+#[cfg(feature = "rdmacm")]
+const BACKLOG: u16 = 128;
+
+/// How long this side waits for a peer before that may lose its place to another.
 const SILENCE: Duration = Duration::from_secs(2);
 
 impl fmt::Debug for Listener {

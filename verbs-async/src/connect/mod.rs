@@ -38,7 +38,7 @@ use verbs_channel::{Channel, Connect, ConnectedMember, Met, Peer, PreparedChanne
 
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::events::CqEvents;
 use crate::group::AsyncGroup;
 use crate::threads::drop_on_thread::Elsewhere;
@@ -78,9 +78,10 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// [`Error::Channel`] with an [`ExchangeError`]: the peer refused the connection (with its
+    /// [`Error::Channel`](crate::Error::Channel) with an [`ExchangeError`]: the peer refused the connection (with its
     /// reason), did not answer in time, closed the stream, or uses another protocol. With any other error this side
-    /// could not connect or [join](Self::join), and the peer is sent the reason.
+    /// could not connect or [join](Self::join), and the peer is sent the reason; by `rdma_cm` only if this side
+    /// accepts.
     #[doc(alias = "rdma_connect")]
     pub async fn connect<'d>(
         &self,
@@ -132,8 +133,9 @@ impl AsyncGroup {
         let options = options.into();
         async move {
             let deadline = Deadline::after(options.timeout(), &self.shared().events);
-            let met = self.accept_cm(request, &options, ready(Ok(prepared)), &deadline);
-            deadline.bound("confirm", met).await
+            let progress = Progress::new(deadline);
+            let met = self.accept_cm(request, &options, ready(Ok(prepared)), &progress);
+            progress.deadline.bound("confirm", met).await
         }
     }
 
@@ -155,7 +157,7 @@ impl AsyncGroup {
                 met.map_err(|error| with_peer(error, Some(address)))
             }
             #[cfg(feature = "rdmacm")]
-            Peer::Cm(address) => self.connect_cm(address, options, prepared, &deadline).await,
+            Peer::Cm(address) => self.connect_cm(address, options, prepared, deadline).await,
             Peer::Datagrams(datagrams, server) => {
                 let ends = (datagrams, server);
                 self.connect_over(ends, options, prepared, &deadline).await
@@ -169,15 +171,17 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// It cannot listen there: the address is in use, for example.
+    /// It cannot listen there: the address is in use, for example. Or the private data are too long, or the device
+    /// [needs `rdma_cm`](verbs_channel::verbs_core::Error::NeedsRdmaCm).
     #[doc(alias = "rdma_listen")]
-    pub async fn listen(
+    pub fn listen(
         &self,
         on: impl Into<Bind>,
         options: impl Into<Connect>,
-    ) -> Result<Listener> {
-        let (on, options) = (on.into(), options.into());
-        Listener::new(self, on, options).await
+    ) -> impl Future<Output = Result<Listener>> {
+        // Not in the future: it may never be polled.
+        let (on, options) = (Elsewhere::new(on.into()), options.into());
+        async move { Listener::new(self, on, options).await }
     }
 
     /// Connects a new channel to the peer at the other end of a TCP connection, which does the same, within the
@@ -186,7 +190,8 @@ impl AsyncGroup {
     /// The stream may be of any runtime: `into_std` of tokio's `TcpStream`, for example. It is set to non-blocking
     /// mode. To use it afterwards, pass a clone ([`TcpStream::try_clone`]), and drop the other together with the
     /// channel: the channel [watches the peer](AsyncChannel::watch_peer) through it, and the peer notices that this
-    /// side has left only when all are closed.
+    /// side has left only when all are closed. If the exchange fails, or its future is dropped, the stream is shut
+    /// down.
     ///
     /// Over a stream of another kind, such as an encrypted one, run an [`Exchange`](verbs_channel::exchange::Exchange)
     /// yourself, with a [prepared](Self::prepare) channel and its [`handshake`](Self::handshake).
@@ -263,7 +268,7 @@ impl AsyncGroup {
         let pair = verbs_channel::connect::CmExchange::pair(left, right, Duration::from_secs(10))?;
         let [left, right] = [pair.0, pair.1].map(|(mut member, connection)| {
             member.watch_connection(connection, end_elsewhere);
-            Ok::<_, Error>(self.join(member)?)
+            Ok::<_, crate::Error>(self.join(member)?)
         });
         Ok((left?, right?))
     }
@@ -298,7 +303,7 @@ impl AsyncChannel {
     ///     let pool = BufferPool::new(&pd, 4096, 4)?;
     ///     let timeout = Duration::from_secs(10);
     ///     if let [server, question] = &args[..] {
-    ///         let met = AsyncChannel::connect(&pd, &events, &**server, timeout).await?;
+    ///         let met = AsyncChannel::connect(&pd, &events, server, timeout).await?;
     ///         let channel = met.channel;
     ///         // The receive is posted before the question is sent.
     ///         let answer = channel.receive(pool.take_when_free().await);

@@ -1,7 +1,7 @@
 //! TCP connections on any runtime: nonblocking sockets, which the notifier of a group's events watches.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -24,8 +24,14 @@ impl Socket {
         stream.set_nonblocking(true)?;
         // Without it the exchange is only slower.
         drop(stream.set_nodelay(true));
+        let clone = stream.try_clone();
+        let readable = clone.and_then(|clone| events.another_notifier(clone.into()));
+        let readable = readable.inspect_err(|_| {
+            // The caller may have a clone: the peer must not wait.
+            drop(stream.shutdown(Shutdown::Both));
+        })?;
         Ok(Self {
-            readable: events.another_notifier(stream.try_clone()?.into())?,
+            readable,
             events: events.clone(),
             stream,
         })

@@ -155,8 +155,9 @@ impl AsyncGroup {
         Ok(self.shared.driver.with_ring(moderated)?)
     }
 
-    /// Prepares another channel, to be connected by a [`handshake`](Self::handshake), or over a stream
-    /// by [`exchange_prepared`](Self::exchange_prepared).
+    /// Prepares another channel, to be connected by a [`handshake`](Self::handshake),
+    /// [`connect_prepared`](Self::connect_prepared), `accept_prepared` (feature `rdmacm`), or over a stream by
+    /// [`exchange_prepared`](Self::exchange_prepared).
     ///
     /// Receives can be [started](PreparedChannel::start_receive) on it. They are posted when the channel joins,
     /// before the peer may send, and then are operations of the channel: [`AsyncChannel::prepared_receives`]. If

@@ -9,6 +9,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::thread::{self, ThreadId};
+#[cfg(feature = "rdmacm")]
+use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, posted, share, with};
 use tokio::io::AsyncReadExt as _;
@@ -176,7 +178,8 @@ fn connecting_by_manager_that_is_dropped_destroys_on_a_helper_thread() {
         let destroyers = Destroyers::new();
         let connecting = {
             let group = group.clone();
-            tokio::spawn(async move { group.connect(Peer::cm("192.0.2.1:7471"), LONG).await })
+            let peer = Peer::cm("192.0.2.1:7471");
+            tokio::spawn(async move { group.connect(peer, Duration::MAX).await })
         };
         let is_called =
             |function| fake_librdmacm::with(|manager| manager.calls.contains(&function));
@@ -204,6 +207,46 @@ fn connecting_by_manager_that_is_dropped_destroys_on_a_helper_thread() {
     wait_for_the_end();
     assert_all_is_well();
     fake_librdmacm::assert_all_is_well();
+}
+
+#[cfg(feature = "rdmacm")]
+#[test]
+fn prepared_channel_with_too_long_data_for_the_manager_is_destroyed_on_a_helper_thread() {
+    use verbs_async::verbs_channel::{Connect, Peer};
+
+    let _shared = share();
+    block_on(async {
+        let group = group(&events(), 1);
+        let destroyers = Destroyers::new();
+        let options = Connect::within(LONG).private_data(&[0; 300]);
+        let peer = Peer::cm("192.0.2.1:7471");
+        let connecting = group.connect_prepared(group.prepare().unwrap(), peer, options);
+        connecting.await.unwrap_err();
+        destroyers.assert_helper();
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+#[cfg(feature = "rdmacm")]
+#[test]
+fn listening_that_is_never_polled_destroys_on_a_helper_thread() {
+    use verbs_async::verbs_channel::verbs_core::rdmacm::Listener;
+
+    let _shared = share();
+    let _manager = fake_librdmacm::share();
+    block_on(async {
+        let group = group(&events(), 1);
+        let listener = Listener::bind(([192, 0, 2, 1], 7471).into(), 1).unwrap();
+        drop(group.listen(listener, LONG));
+        while fake_librdmacm::alive() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let destroyers = fake_librdmacm::with(|manager| manager.destroyers.clone());
+        assert!(!destroyers.contains(&thread::current().id()));
+    });
+    wait_for_the_end();
+    assert_all_is_well();
 }
 
 /// It was connected by a call that blocks, so its own end would block, too.

@@ -1,15 +1,20 @@
 //! Listeners and the peers that connect to them: no peer delays another, and every wait is bounded.
 
 use std::future::poll_fn;
-use std::io::Write as _;
+use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::pin::pin;
+use std::sync::Mutex;
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{assert_all_is_well, share};
-use verbs_async::verbs_channel::exchange::ExchangeError;
+#[cfg(feature = "rdmacm")]
+use verbs_async::Bind;
+#[cfg(feature = "rdmacm")]
+use verbs_async::verbs_channel::Peer;
+use verbs_async::verbs_channel::exchange::{Exchange, ExchangeError, Io};
 use verbs_async::verbs_channel::verbs_core::EventType;
 use verbs_async::verbs_channel::{self, Connect, DownReason, Met};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Error, Result};
@@ -64,6 +69,14 @@ fn on_all<F: Future<Output = ()>>(test: impl Fn(Way) -> F) {
     assert_all_is_well();
 }
 
+/// Runs this with the events of one runtime, as it takes seconds, and checks that no object is left.
+fn on_one<F: Future<Output = ()>>(test: impl Fn(Way) -> F) {
+    let _shared = share();
+    block_on(test(Way::Thread));
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
 fn failure(error: &Error) -> &ExchangeError {
     match error {
         Error::Channel(verbs_channel::Error::Exchange(failure)) => &failure.error,
@@ -99,10 +112,7 @@ fn silent_peers_and_blocked_handshakes_delay_no_other_peer() {
         let arrival = listener.accept().await.unwrap();
         let met = arrival.outcome.unwrap();
         assert_eq!(met.private_data, b"guest");
-        assert_eq!(
-            (met.channel.is_down(), met.peer),
-            (false, Some(arrival.peer))
-        );
+        assert_eq!((met.channel.is_down(), met.peer), (false, arrival.peer));
         accepted.push(met);
         let met = good.await.unwrap().unwrap();
         assert_eq!(
@@ -144,7 +154,7 @@ fn each_peer_has_a_timeout_after_which_the_next_is_accepted() {
             let good = tokio::spawn(connect(group.clone(), address, LONG));
             (accept.await.unwrap(), good)
         };
-        assert_eq!(arrival.peer, peer.into());
+        assert_eq!(arrival.peer, Some(peer.into()));
         let late = arrival.outcome.unwrap_err();
         let ExchangeError::TimedOut { after, .. } = failure(&late) else {
             panic!("{late}");
@@ -167,7 +177,7 @@ fn error_of_one_peer_affects_no_other() {
         let mut stranger = TcpStream::connect(address).unwrap();
         stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let arrival = listener.accept().await.unwrap();
-        assert_eq!(arrival.peer, stranger.local_addr().unwrap().into());
+        assert_eq!(arrival.peer, Some(stranger.local_addr().unwrap().into()));
         let error = arrival.outcome.unwrap_err();
         assert!(
             matches!(failure(&error), ExchangeError::NotOurs(_)),
@@ -190,7 +200,12 @@ fn connection_lost_before_it_is_accepted_is_skipped() {
         let (listener, address) = bind();
         let mut listener = group.listen(listener, LONG).await.unwrap();
         let good = tokio::spawn(connect(group.clone(), address, LONG));
-        accept::fail(&[libc::ECONNABORTED, libc::ECONNRESET]);
+        accept::fail(&[
+            libc::ECONNABORTED,
+            libc::ECONNRESET,
+            libc::EPROTO,
+            libc::EHOSTUNREACH,
+        ]);
         let _met = listener.accept().await.unwrap().outcome.unwrap();
         let _good = good.await.unwrap().unwrap();
         assert_eq!(accept::failures_left(), 0);
@@ -289,6 +304,90 @@ fn private_data_are_checked_before_a_peer_is_connected_to() {
             matches!(failure(&error), ExchangeError::PrivateData(1025)),
             "{error}"
         );
+        let options = Connect::within(LONG).private_data(&long);
+        let error = group
+            .listen((Ipv4Addr::LOCALHOST, 0), &options)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(failure(&error), ExchangeError::PrivateData(1025)),
+            "{error}"
+        );
+        #[cfg(feature = "rdmacm")]
+        {
+            let cm = Bind::cm("192.0.2.1:7471");
+            let error = group.listen(cm, &options).await.unwrap_err();
+            assert!(
+                matches!(
+                    failure(&error),
+                    ExchangeError::PrivateDataBeyondManager { .. }
+                ),
+                "{error}"
+            );
+        }
+    });
+}
+
+#[cfg(feature = "rdmacm")]
+#[test]
+fn preparing_for_the_manager_is_bound_by_the_deadline() {
+    on_one(|way| async move {
+        let _manager = fake_librdmacm::share();
+        let group = way.group(1);
+        let gate = Gate::preparations(1);
+        let timeout = Duration::from_millis(100);
+        let error = group.connect(Peer::cm("192.0.2.1:7471"), timeout).await;
+        let error = error.unwrap_err();
+        assert!(
+            matches!(failure(&error), ExchangeError::TimedOut { .. }),
+            "{error}"
+        );
+        gate.release();
+    });
+}
+
+#[cfg(feature = "rdmacm")]
+#[test]
+fn listener_at_an_address_of_the_manager_refuses_a_stranger_without_an_address() {
+    use fake_librdmacm::{Arrival, arrive};
+    use verbs_core::verbs_sys::RDMA_CM_EVENT_CONNECT_REQUEST;
+
+    on_one(|way| async move {
+        let _manager = fake_librdmacm::share();
+        let group = way.group(1);
+        fake_librdmacm::with(|manager| manager.context = group.pd().context().as_ptr());
+        let listening = group.listen(Bind::cm("192.0.2.1:7471"), LONG);
+        let mut listener = listening.await.unwrap();
+        arrive(0, Arrival::of(RDMA_CM_EVENT_CONNECT_REQUEST, 0));
+        let arrival = listener.accept().await.unwrap();
+        assert_eq!(arrival.peer, None);
+        arrival.outcome.unwrap_err();
+        listener.close().await;
+    });
+}
+
+#[test]
+fn stream_is_shut_down_if_its_exchange_fails_or_is_dropped() {
+    on_all(|way| async move {
+        let group = way.group(1);
+        for is_dropped in [false, true] {
+            let (listener, address) = bind();
+            let ours = TcpStream::connect(address).unwrap();
+            let (mut theirs, _) = listener.accept().unwrap();
+            let _clone = ours.try_clone().unwrap();
+            if !is_dropped {
+                theirs.write_all(b"220 example.org SMTP\r\n").unwrap();
+            }
+            let time = if is_dropped { LONG / 100 } else { LONG };
+            let exchange = tokio::time::timeout(time, group.exchange(ours, LONG)).await;
+            assert_eq!(exchange.is_err(), is_dropped);
+            assert!(!matches!(exchange, Ok(Ok(_))));
+            // The peer sees the end.
+            theirs.set_read_timeout(Some(LONG)).unwrap();
+            let ended = theirs.read_to_end(&mut Vec::new());
+            let is_late = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+            assert!(!ended.as_ref().is_err_and(is_late), "{ended:?}");
+        }
     });
 }
 
@@ -324,7 +423,7 @@ fn peer_that_shows_nothing_loses_its_place_to_one_that_comes() {
         // The oldest two make room for the third, and for the good one.
         for silent in &silent[..2] {
             let arrival = listener.accept().await.unwrap();
-            assert_eq!(arrival.peer, silent.local_addr().unwrap().into());
+            assert_eq!(arrival.peer, Some(silent.local_addr().unwrap().into()));
             let error = arrival.outcome.unwrap_err();
             assert!(
                 matches!(failure(&error), ExchangeError::TimedOut { .. }),
@@ -334,6 +433,63 @@ fn peer_that_shows_nothing_loses_its_place_to_one_that_comes() {
         let met = listener.accept().await.unwrap().outcome.unwrap();
         good.await.unwrap().unwrap();
         drop((met, silent));
+    });
+}
+
+#[test]
+fn time_in_which_this_side_prepares_is_not_silence_of_the_peer() {
+    on_one(|way| async move {
+        let group = way.group(4);
+        let (listener, address) = bind();
+        let listener = group.listen(listener, LONG).await.unwrap();
+        // Longer than a peer may be silent while another waits.
+        let pause = Mutex::new(Some(Duration::from_millis(2500)));
+        let listener = listener.prepare_with(move |group, _peer| {
+            let pause = pause.lock().unwrap().take();
+            thread::sleep(pause.unwrap_or_default());
+            group.prepare()
+        });
+        let mut listener = listener.max_handshakes(1);
+        let clients = [(); 2].map(|()| tokio::spawn(connect(group.clone(), address, LONG)));
+        let mut met = Vec::new();
+        for _ in &clients {
+            met.push(listener.accept().await.unwrap().outcome.unwrap());
+        }
+        for client in clients {
+            met.push(client.await.unwrap().unwrap());
+        }
+    });
+}
+
+#[test]
+fn peers_that_never_become_ready_lose_places_beyond_a_share() {
+    on_one(|way| async move {
+        let group = way.group(4);
+        let (listener, address) = bind();
+        let listener = group.listen(listener, LONG).await.unwrap();
+        let mut listener = listener.max_handshakes(2);
+        // They send their endpoints, and nothing more.
+        let endpoint = group.prepare().unwrap().endpoint();
+        let shown = [(); 2].map(|()| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            let mut exchange = Exchange::new(&endpoint, b"").unwrap();
+            while let Some(Io::Write(bytes)) = exchange.io().unwrap() {
+                let written = stream.write(bytes);
+                exchange.moved(written);
+            }
+            stream
+        });
+        let good = tokio::spawn(connect(group.clone(), address, LONG));
+        let arrival = listener.accept().await.unwrap();
+        assert_eq!(arrival.peer, Some(shown[0].local_addr().unwrap().into()));
+        let error = arrival.outcome.unwrap_err();
+        assert!(
+            matches!(failure(&error), ExchangeError::TimedOut { .. }),
+            "{error}"
+        );
+        let met = listener.accept().await.unwrap().outcome.unwrap();
+        good.await.unwrap().unwrap();
+        drop((met, shown));
     });
 }
 

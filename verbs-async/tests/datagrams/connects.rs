@@ -286,14 +286,15 @@ fn accepts(
 fn listener_accepts_and_can_be_dropped_anywhere() {
     let _shared = share();
     // COOKIE, ACCEPT and CONFIRM.
-    for stop in 0..=4 {
+    for (stop, timeout) in (0..=4).flat_map(|stop| [(stop, LONG), (stop, Duration::MAX)]) {
         let mut wire = Wire::new(1);
         let other = client(&wire);
-        let arrival = accepts(&mut wire, LONG, other, |wire| wire.sent < stop || stop > 3);
+        let until = |wire: &Wire| wire.sent < stop || stop > 3;
+        let arrival = accepts(&mut wire, timeout, other, until);
         assert_eq!(arrival.is_some(), stop > 3);
         if let Some(arrival) = arrival {
             let arrival = arrival.unwrap();
-            let PeerAddr::Datagram(from) = arrival.peer else {
+            let Some(PeerAddr::Datagram(from)) = arrival.peer else {
                 panic!("{:?}", arrival.peer);
             };
             assert_eq!(from.qp_num(), peer().qp_num());

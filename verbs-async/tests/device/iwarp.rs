@@ -118,10 +118,12 @@ fn a_stranger_is_rejected_and_the_peer_connects() {
         let mut peer = Peer::new(TcpStream::connect(address).unwrap(), Side::Connects);
         let meeting = peer.reach();
         let (pd, at) = (there(), meeting.listener.unwrap());
-        let prepare = || Channel::builder(&pd).timeout(PATIENCE).build().unwrap();
+        let prepare = |pd| Channel::builder(pd).timeout(PATIENCE).build().unwrap();
+        // The address is one of this device.
+        let here = context().alloc_pd().unwrap();
         for stranger in [b"VRBC\0\x01\x07another".to_vec(), Vec::new()] {
             let options = Connect::within(PATIENCE).raw_private_data(&stranger);
-            let rejected = prepare().connect(verbs_channel::Peer::cm(at), options);
+            let rejected = prepare(&here).connect(verbs_channel::Peer::cm(at), options);
             let text = rejected.unwrap_err().to_string();
             assert!(
                 text.contains("this address is for another connection"),
@@ -129,7 +131,7 @@ fn a_stranger_is_rejected_and_the_peer_connects() {
             );
         }
         let options = Connect::within(PATIENCE);
-        let side = CmExchange::meet(prepare(), &meeting, None, &options, Instant::now());
+        let side = CmExchange::meet(prepare(&pd), &meeting, None, &options, Instant::now());
         let mut side = side.unwrap();
         side.meets(Some(at));
         let mut channel = None;
@@ -244,7 +246,7 @@ fn a_peer_that_never_connects_is_an_error_in_time_that_names_it() {
         let listener = group().listen(tcp, Duration::from_secs(1)).await;
         let mut listener = listener.unwrap();
         let arrival = listener.accept().await.unwrap();
-        (arrival.peer, arrival.outcome)
+        (arrival.peer.unwrap(), arrival.outcome)
     });
     let text = outcome.unwrap_err().to_string();
     assert_eq!(text, format!("{from} did not connect within 1 s"));

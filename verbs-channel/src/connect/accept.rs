@@ -32,7 +32,7 @@ pub(crate) fn accept(
             Ok(stream) => return Ok(stream),
             // None has come, or another thread accepts it.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // The error may be there at once again: a filter of system calls returns `EPERM`, as a firewall does.
+            // The connection that it concerned is gone.
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => return Err(tcp(error)),
         }
@@ -49,7 +49,7 @@ pub(crate) fn accept(
 }
 
 /// Whether an error of `accept(2)` concerns one connection only, so that accepting can continue: Linux passes on the
-/// network errors of the new connection, and a firewall may forbid it.
+/// network errors of the new connection.
 #[must_use]
 pub fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
@@ -58,7 +58,6 @@ pub fn is_of_one_connection(error: &io::Error) -> bool {
             Errno::CONNABORTED
                 | Errno::CONNRESET
                 | Errno::INTR
-                | Errno::PERM
                 | Errno::PROTO
                 | Errno::NOPROTOOPT
                 | Errno::OPNOTSUPP
@@ -110,7 +109,6 @@ mod tests {
             Errno::CONNABORTED,
             Errno::CONNRESET,
             Errno::INTR,
-            Errno::PERM,
             Errno::PROTO,
             Errno::NETDOWN,
             Errno::HOSTUNREACH,

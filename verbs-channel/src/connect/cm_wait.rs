@@ -142,7 +142,11 @@ pub(super) fn meet<T: Connected>(
     side.meets(listener);
     if meeting.listens {
         exchange.read_ahead();
-        return Ok(run(side, Some((stream, exchange, deadline)))?.channel);
+        let met = run(side, Some((stream, exchange, deadline)));
+        return met.map(|met| met.channel).map_err(|error| match error {
+            Error::Exchange(failure) => failure.with_peer(peer).into(),
+            error => error,
+        });
     }
     let met = run(side, None);
     if let Err(Error::Exchange(failure)) = &met

@@ -87,10 +87,10 @@ fn listener() -> Listener {
     Listener::bind(at, 16).unwrap()
 }
 
-/// The error of a stranger that asks with these bytes.
+/// The error of a stranger on the same device that asks with these bytes.
 fn rejected(at: SocketAddr, request: &[u8]) -> ExchangeError {
     let options = Connect::within(PATIENCE).raw_private_data(request);
-    let error = patient(&there()).connect(verbs_channel::Peer::cm(at), options);
+    let error = patient(&here()).connect(verbs_channel::Peer::cm(at), options);
     match error.unwrap_err() {
         Error::Exchange(failure) => failure.error,
         other => panic!("{other:?}"),

@@ -14,12 +14,14 @@ use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, with};
 #[cfg(feature = "rdmacm")]
+use verbs_channel::Connect;
+#[cfg(feature = "rdmacm")]
 use verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
 use verbs_channel::verbs_core::verbs_sys::IBV_TRANSPORT_IWARP;
 use verbs_channel::verbs_core::{AccessFlags, Error as Core, ErrorKind};
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, Connect, DownReason, Error, PreparedChannel, Queue,
-    RejectReason, SharedMemory,
+    BufferPool, Channel, ChannelGroup, DownReason, Error, PreparedChannel, Queue, RejectReason,
+    SharedMemory,
 };
 
 use crate::fake_device::{called, forget_the_past, pd, posted, refuse, succeeds};
