@@ -1,11 +1,13 @@
 //! The requests of a listener of `rdma_cm`, taken on helper threads.
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use verbs_channel::connect::HostAddress;
 use verbs_channel::verbs_core::rdmacm::{
     ConnectRequest, DatagramListener, DatagramRequest, Listener,
 };
@@ -110,3 +112,19 @@ impl<L: Takes> Requests<L> {
         self.local_addr
     }
 }
+
+/// Listens at the first of these addresses that is free.
+pub(super) fn bind(address: &HostAddress) -> verbs_channel::Result<Listener> {
+    let mut failed = None;
+    for address in address.resolve()? {
+        match Listener::bind(address, BACKLOG) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = Some(error),
+        }
+    }
+    let none = || address.lookup(io::ErrorKind::NotFound.into()).into();
+    Err(failed.map_or_else(none, Into::into))
+}
+
+/// How many requests of `rdma_cm` can wait: the same number as std's listeners of TCP.
+const BACKLOG: u16 = 128;

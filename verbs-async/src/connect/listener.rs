@@ -10,8 +10,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "rdmacm")]
-use verbs_channel::connect::HostAddress;
 use verbs_channel::connect::{PeerAddr, is_of_one_connection};
 use verbs_channel::exchange::Side;
 #[cfg(feature = "rdmacm")]
@@ -21,7 +19,7 @@ use verbs_channel::{Connect, ConnectedMember, Met, PreparedChannel};
 use super::arrival::{Arrival, Bind, MAX_HANDSHAKES, SHORTEST, Terms};
 use super::clients::Clients;
 #[cfg(feature = "rdmacm")]
-use super::cm_requests::Requests;
+use super::cm_requests::{Requests, bind};
 use super::deadline::{Deadline, Timer, late_by, no_timer};
 #[cfg(feature = "rdmacm")]
 use super::errors::exchange_error;
@@ -152,7 +150,7 @@ impl Listener {
             Bind::Cm(listener) => Source::cm(listener, events)?,
             #[cfg(feature = "rdmacm")]
             Bind::CmAddress(address) => {
-                let bound = threads::look_up(move || bind_cm(&address).map(Elsewhere::new));
+                let bound = threads::look_up(move || bind(&address).map(Elsewhere::new));
                 let listener = bound.await.map_err(Error::Thread)??;
                 Source::cm(listener.into_inner(), events)?
             }
@@ -487,24 +485,6 @@ impl Handshake {
         self.peer.map(|peer| peer.ip())
     }
 }
-
-/// Listens at the first of these addresses that is free.
-#[cfg(feature = "rdmacm")]
-fn bind_cm(address: &HostAddress) -> verbs_channel::Result<rdmacm::Listener> {
-    let mut failed = None;
-    for address in address.resolve()? {
-        match rdmacm::Listener::bind(address, BACKLOG) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => failed = Some(error),
-        }
-    }
-    let none = || address.lookup(io::ErrorKind::NotFound.into()).into();
-    Err(failed.map_or_else(none, Into::into))
-}
-
-/// How many requests of `rdma_cm` can wait: the same number as std's listeners of TCP.
-#[cfg(feature = "rdmacm")]
-const BACKLOG: u16 = 128;
 
 /// How long this side waits for a peer before that may lose its place to another.
 const SILENCE: Duration = Duration::from_secs(2);

@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::pin::pin;
-use std::sync::Mutex;
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,24 +13,23 @@ use fake_libibverbs::{assert_all_is_well, share};
 use verbs_async::Bind;
 #[cfg(feature = "rdmacm")]
 use verbs_async::verbs_channel::Peer;
-use verbs_async::verbs_channel::exchange::{Exchange, ExchangeError, Io};
+use verbs_async::verbs_channel::exchange::ExchangeError;
 use verbs_async::verbs_channel::verbs_core::EventType;
 use verbs_async::verbs_channel::{self, Connect, DownReason, Met};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Error, Result};
 
-use crate::accept;
 use crate::gate::{Gate, LONG, block_on, events, group, wait_for_the_end};
 
 /// Where a group's events come from.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+pub(crate) enum Way {
     Tokio,
     AsyncIo,
     Thread,
 }
 
 impl Way {
-    fn group(self, max_channels: u32) -> AsyncGroup {
+    pub(crate) fn group(self, max_channels: u32) -> AsyncGroup {
         let of_thread = events();
         let context = of_thread.channel().context();
         let events = match self {
@@ -44,7 +42,7 @@ impl Way {
 }
 
 /// A client that connects with private data.
-async fn connect(
+pub(crate) async fn connect(
     group: AsyncGroup,
     peer: SocketAddr,
     timeout: Duration,
@@ -53,14 +51,14 @@ async fn connect(
     group.connect(peer, options).await
 }
 
-fn bind() -> (TcpListener, SocketAddr) {
+pub(crate) fn bind() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
 }
 
 /// Runs this with the events of each runtime, and checks that no object is left.
-fn on_all<F: Future<Output = ()>>(test: impl Fn(Way) -> F) {
+pub(crate) fn on_all<F: Future<Output = ()>>(test: impl Fn(Way) -> F) {
     let _shared = share();
     for way in [Way::Tokio, Way::AsyncIo, Way::Thread] {
         block_on(test(way));
@@ -70,14 +68,14 @@ fn on_all<F: Future<Output = ()>>(test: impl Fn(Way) -> F) {
 }
 
 /// Runs this with the events of one runtime, as it takes seconds, and checks that no object is left.
-fn on_one<F: Future<Output = ()>>(test: impl Fn(Way) -> F) {
+pub(crate) fn on_one<F: Future<Output = ()>>(test: impl Fn(Way) -> F) {
     let _shared = share();
     block_on(test(Way::Thread));
     wait_for_the_end();
     assert_all_is_well();
 }
 
-fn failure(error: &Error) -> &ExchangeError {
+pub(crate) fn failure(error: &Error) -> &ExchangeError {
     match error {
         Error::Channel(verbs_channel::Error::Exchange(failure)) => &failure.error,
         other => panic!("{other}"),
@@ -190,33 +188,6 @@ fn error_of_one_peer_affects_no_other() {
         let refused = connect();
         listener.accept().await.unwrap().outcome.unwrap_err();
         refused.await.unwrap().unwrap_err();
-    });
-}
-
-#[test]
-fn connection_lost_before_it_is_accepted_is_skipped() {
-    on_all(|way| async move {
-        let group = way.group(2);
-        let (listener, address) = bind();
-        let mut listener = group.listen(listener, LONG).await.unwrap();
-        let good = tokio::spawn(connect(group.clone(), address, LONG));
-        accept::fail(&[
-            libc::ECONNABORTED,
-            libc::ECONNRESET,
-            libc::EPROTO,
-            libc::EHOSTUNREACH,
-        ]);
-        let _met = listener.accept().await.unwrap().outcome.unwrap();
-        let _good = good.await.unwrap().unwrap();
-        assert_eq!(accept::failures_left(), 0);
-        // A local fault is an error, after which the next call goes on.
-        accept::fail(&[libc::EMFILE]);
-        let _late = TcpStream::connect(address).unwrap();
-        let error = listener.accept().await.unwrap_err();
-        let ExchangeError::Tcp { source, .. } = failure(&error) else {
-            panic!("{error}");
-        };
-        assert_eq!(source.raw_os_error(), Some(libc::EMFILE));
     });
 }
 
@@ -408,88 +379,6 @@ fn error_of_an_exchange_names_the_peer() {
         );
         assert!(error.to_string().contains(&address.to_string()), "{error}");
         drop(stranger.join().unwrap());
-    });
-}
-
-#[test]
-fn peer_that_shows_nothing_loses_its_place_to_one_that_comes() {
-    on_all(|way| async move {
-        let group = way.group(2);
-        let (listener, address) = bind();
-        let listener = group.listen(listener, LONG).await.unwrap();
-        let mut listener = listener.max_handshakes(2);
-        let silent = [(); 3].map(|()| TcpStream::connect(address).unwrap());
-        let good = tokio::spawn(connect(group.clone(), address, LONG));
-        // The oldest two make room for the third, and for the good one.
-        for silent in &silent[..2] {
-            let arrival = listener.accept().await.unwrap();
-            assert_eq!(arrival.peer, Some(silent.local_addr().unwrap().into()));
-            let error = arrival.outcome.unwrap_err();
-            assert!(
-                matches!(failure(&error), ExchangeError::TimedOut { .. }),
-                "{error}"
-            );
-        }
-        let met = listener.accept().await.unwrap().outcome.unwrap();
-        good.await.unwrap().unwrap();
-        drop((met, silent));
-    });
-}
-
-#[test]
-fn time_in_which_this_side_prepares_is_not_silence_of_the_peer() {
-    on_one(|way| async move {
-        let group = way.group(4);
-        let (listener, address) = bind();
-        let listener = group.listen(listener, LONG).await.unwrap();
-        // Longer than a peer may be silent while another waits.
-        let pause = Mutex::new(Some(Duration::from_millis(2500)));
-        let listener = listener.prepare_with(move |group, _peer| {
-            let pause = pause.lock().unwrap().take();
-            thread::sleep(pause.unwrap_or_default());
-            group.prepare()
-        });
-        let mut listener = listener.max_handshakes(1);
-        let clients = [(); 2].map(|()| tokio::spawn(connect(group.clone(), address, LONG)));
-        let mut met = Vec::new();
-        for _ in &clients {
-            met.push(listener.accept().await.unwrap().outcome.unwrap());
-        }
-        for client in clients {
-            met.push(client.await.unwrap().unwrap());
-        }
-    });
-}
-
-#[test]
-fn peers_that_never_become_ready_lose_places_beyond_a_share() {
-    on_one(|way| async move {
-        let group = way.group(4);
-        let (listener, address) = bind();
-        let listener = group.listen(listener, LONG).await.unwrap();
-        let mut listener = listener.max_handshakes(2);
-        // They send their endpoints, and nothing more.
-        let endpoint = group.prepare().unwrap().endpoint();
-        let shown = [(); 2].map(|()| {
-            let mut stream = TcpStream::connect(address).unwrap();
-            let mut exchange = Exchange::new(&endpoint, b"").unwrap();
-            while let Some(Io::Write(bytes)) = exchange.io().unwrap() {
-                let written = stream.write(bytes);
-                exchange.moved(written);
-            }
-            stream
-        });
-        let good = tokio::spawn(connect(group.clone(), address, LONG));
-        let arrival = listener.accept().await.unwrap();
-        assert_eq!(arrival.peer, Some(shown[0].local_addr().unwrap().into()));
-        let error = arrival.outcome.unwrap_err();
-        assert!(
-            matches!(failure(&error), ExchangeError::TimedOut { .. }),
-            "{error}"
-        );
-        let met = listener.accept().await.unwrap().outcome.unwrap();
-        good.await.unwrap().unwrap();
-        drop((met, shown));
     });
 }
 

@@ -14,6 +14,7 @@ mod gate;
 mod handshakes;
 mod listeners;
 mod names;
+mod places;
 #[path = "../offline/transfer_bench.rs"]
 mod transfer_bench;
 mod transfers;

@@ -84,6 +84,18 @@ impl Data {
     }
 }
 
+impl Connect {
+    /// Checks that the messages of `rdma_cm` have room for the private data: to be called before there is a peer.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::PrivateDataBeyondManager`].
+    #[doc(hidden)]
+    pub fn check_cm(&self) -> Result<(), ExchangeError> {
+        Data::new(self).map(drop)
+    }
+}
+
 impl<T: Connected> Asking<T> {
     pub(super) fn new(
         prepared: PreparedChannel<T>,

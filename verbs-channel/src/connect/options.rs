@@ -2,10 +2,6 @@
 
 use std::time::Duration;
 
-#[cfg(feature = "rdmacm")]
-use super::cm_asking::Data;
-#[cfg(feature = "rdmacm")]
-use crate::exchange::ExchangeError;
 use crate::exchange::Side;
 
 /// How to connect: the timeout, and the data for the peer.
@@ -91,17 +87,6 @@ impl Connect {
     pub const fn side(mut self, side: Side) -> Self {
         self.side = side;
         self
-    }
-
-    /// Checks that the messages of `rdma_cm` have room for the private data: to be called before there is a peer.
-    ///
-    /// # Errors
-    ///
-    /// [`ExchangeError::PrivateDataBeyondManager`].
-    #[cfg(feature = "rdmacm")]
-    #[doc(hidden)]
-    pub fn check_cm(&self) -> Result<(), ExchangeError> {
-        Data::new(self).map(drop)
     }
 
     /// The bytes that the peer is sent.
