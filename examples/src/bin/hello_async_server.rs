@@ -25,11 +25,9 @@ async fn main() -> Result<()> {
     let events = CqEvents::create_tokio(pd.context())?;
     let pool = BufferPool::new(&pd, 4096, 256)?;
     if let [server, question] = &args[..] {
-        let channel = AsyncChannel::connect(&pd, &events, server, PATIENCE)
-            .await?
-            .channel;
-        println!("{}", ask(&channel, &pool, question).await?);
-        return Ok(channel.close().await?);
+        let met = AsyncChannel::connect(&pd, &events, server, PATIENCE).await?;
+        println!("{}", ask(&met.channel, &pool, question).await?);
+        return Ok(met.channel.close().await?);
     }
     let group = AsyncGroup::new(Channel::builder(&pd), CLIENTS, &events)?;
     let mut listener = group.listen("0.0.0.0:7472", PATIENCE).await?;
