@@ -140,8 +140,9 @@ fn pages_of_aborted_requests_are_used_again_at_once() {
         number(&output, "quiesced after", "ms") < FREE_MS,
         "{output}"
     );
-    let output = ends(decode, 4, 2..3);
-    assert_eq!(output.matches(": aborted with ").count(), 2, "{output}");
+    // One that is done before it would be aborted is not.
+    let output = ends(decode, 4, 1..3);
+    assert!(output.contains(": aborted with "), "{output}");
 }
 
 #[test]

@@ -204,13 +204,18 @@ impl<T: Connected> CmExchange<T> {
             let peer = self.peer;
             let failed = |error| failure(peer, explain(error, self.deadline.timeout()));
             match mem::replace(&mut self.stage, Stage::Over) {
-                Stage::Asking(mut asking) => match asking.step(&self.data, self.deadline)? {
-                    Ok((answer, address)) => {
+                Stage::Asking(mut asking) => match asking.step(&self.data, self.deadline) {
+                    Ok(Ok((answer, address))) => {
                         return self.answered(answer, address, asking.prepared);
                     }
-                    Err(until) => {
+                    Ok(Err(until)) => {
                         self.stage = Stage::Asking(asking);
                         return Ok(CmStep::Wait(until));
+                    }
+                    Err(error) => {
+                        // It ends with this: that may take seconds on iWARP, which must not delay the error.
+                        self.stage = Stage::Asking(asking);
+                        return Err(error);
                     }
                 },
                 Stage::Listening(mut listener, prepared) => {

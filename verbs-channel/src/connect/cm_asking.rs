@@ -30,6 +30,8 @@ pub(super) struct Asking<T: Connected> {
     pub(super) prepared: PreparedChannel<T>,
     pub(super) attempts: Attempts,
     pub(super) wait: Waiting,
+    // The last attempt that had no answer in time.
+    late: Waiting,
     // Limits of the attempt.
     until: Instant,
     pub(super) again: Duration,
@@ -107,6 +109,7 @@ impl<T: Connected> Asking<T> {
             prepared,
             attempts: Attempts::new(addresses, begun, deadline.timeout()),
             wait: Waiting::Begin,
+            late: Waiting::Begin,
             until: begun,
             again: Duration::MAX,
             ports: 0,
@@ -139,7 +142,7 @@ impl<T: Connected> Asking<T> {
             match self.go_on(address, data, deadline.timeout()) {
                 Ok(Some(answer)) => return Ok(Ok((answer, address))),
                 Ok(None) if self.left().is_zero() => {
-                    self.wait = Waiting::Begin;
+                    self.late = mem::replace(&mut self.wait, Waiting::Begin);
                     match self.taken.take() {
                         Some(taken) => self.attempts.failed(taken),
                         None => self.attempts.timed_out(),
