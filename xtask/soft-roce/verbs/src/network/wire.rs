@@ -46,6 +46,10 @@ impl Wire {
             let number = value.trim_end_matches(|c: char| !c.is_ascii_digit());
             let unit = &value[number.len()..];
             let number: f64 = number.parse().ok()?;
+            // Neither negative nor beyond what a clock can add.
+            if !(0.0..=1e6).contains(&number) {
+                return None;
+            }
             match (what, unit) {
                 ("loss", "%") => direction.loss = number / 100.0,
                 ("duplicate", "%") => direction.duplication = number / 100.0,
@@ -54,7 +58,7 @@ impl Wire {
                 ("delay", "ms") => {
                     direction.delay = Some(Duration::from_secs_f64(number / 1000.0));
                 }
-                ("rate", "mbit") if number > 0.0 => rate = Some(number * 1e6),
+                ("rate", "mbit") if number >= 1e-3 => rate = Some(number * 1e6),
                 _ => return None,
             }
         }
@@ -136,7 +140,16 @@ mod tests {
         assert_eq!(direction.delay, Some(Duration::from_micros(1500)));
         assert_eq!(wire.rate, Some(4e8));
         assert!(Wire::read("").unwrap().direction.is_none());
-        for words in ["loss", "loss 5", "delay 1s", "rate 0mbit", "slower 5%"] {
+        let unread = [
+            "loss",
+            "loss 5",
+            "loss -5%",
+            "delay 1s",
+            "delay 1e30ms",
+            "rate 0mbit",
+            "slower 5%",
+        ];
+        for words in unread {
             assert!(Wire::read(words).is_none(), "{words}");
         }
     }
