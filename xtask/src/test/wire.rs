@@ -34,6 +34,7 @@ const LOSS: &str = "tc qdisc replace dev w0 root netem loss 1% && \
     ip netns exec user tc qdisc replace dev w1 root netem loss 1%";
 
 /// A conversation on the wire: C's program is at the kernel's end if the options begin with `-g`, which it needs.
+#[derive(Clone, Copy)]
 struct Case {
     program: &'static str,
     /// The options of both ends.
@@ -43,44 +44,44 @@ struct Case {
 }
 
 /// Those that are run by default; in an emulated kernel each takes a second or two.
-const FEW: [(&str, &str, &str); 7] = [
-    ("rc_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
-    ("rc_pingpong", "-g 1 -c -m 4096 -s 20000 -n 50", ""),
-    ("uc_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
-    ("srq_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
-    ("ud_pingpong", "-g 1 -c -s 1024 -n 100", ""),
-    ("rdma_read_write", "-s 1 -s 4096 -s 1048576 -n 8", ""),
-    ("atomic_counter", "-n 100", ""),
+const FEW: [Case; 7] = [
+    Case::new("rc_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
+    Case::new("rc_pingpong", "-g 1 -c -m 4096 -s 20000 -n 50", ""),
+    Case::new("uc_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
+    Case::new("srq_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
+    Case::new("ud_pingpong", "-g 1 -c -s 1024 -n 100", ""),
+    Case::new("rdma_read_write", "-s 1 -s 4096 -s 1048576 -n 8", ""),
+    Case::new("atomic_counter", "-n 100", ""),
 ];
 
 /// The others. A datagram is one packet; messages of unreliable queue pairs are no longer than the kernel's queues.
-const MORE: [(&str, &str, &str); 18] = [
-    ("rc_pingpong", "-g 1 -c -m 1024 -s 1 -n 100", ""),
-    ("rc_pingpong", "-g 1 -c -m 1024 -s 1048576 -n 4", ""),
-    ("rc_pingpong", "-g 1 -c -m 256 -s 20000 -n 50", ""),
-    ("rc_pingpong", "-g 1 -c -m 512 -s 20000 -n 50", ""),
-    ("rc_pingpong", "-g 1 -c -m 2048 -s 20000 -n 50", ""),
-    ("uc_pingpong", "-g 1 -c -m 1024 -s 1 -n 100", ""),
-    ("uc_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20", ""),
-    ("srq_pingpong", "-g 1 -c -m 1024 -s 1 -n 100", ""),
-    ("srq_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20", ""),
-    ("ud_pingpong", "-g 1 -c -s 1 -n 100", ""),
-    ("ud_pingpong", "-g 1 -c -s 2048 -n 100", ""),
-    ("rdma_read_write", "-s 65536 -n 8", ""),
-    ("perf", "", "--op send -s 10000 --check -n 100"),
-    ("perf", "", "--op write -s 10000 --check -n 100"),
-    ("perf", "", "--op write-imm -s 10000 --check -n 100"),
-    ("perf", "", "--op read -s 10000 --check -n 100"),
-    ("perf", "", "--op cas --check -n 100"),
-    ("perf", "", "--op faa --check -n 100"),
+const MORE: [Case; 18] = [
+    Case::new("rc_pingpong", "-g 1 -c -m 1024 -s 1 -n 100", ""),
+    Case::new("rc_pingpong", "-g 1 -c -m 1024 -s 1048576 -n 4", ""),
+    Case::new("rc_pingpong", "-g 1 -c -m 256 -s 20000 -n 50", ""),
+    Case::new("rc_pingpong", "-g 1 -c -m 512 -s 20000 -n 50", ""),
+    Case::new("rc_pingpong", "-g 1 -c -m 2048 -s 20000 -n 50", ""),
+    Case::new("uc_pingpong", "-g 1 -c -m 1024 -s 1 -n 100", ""),
+    Case::new("uc_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20", ""),
+    Case::new("srq_pingpong", "-g 1 -c -m 1024 -s 1 -n 100", ""),
+    Case::new("srq_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20", ""),
+    Case::new("ud_pingpong", "-g 1 -c -s 1 -n 100", ""),
+    Case::new("ud_pingpong", "-g 1 -c -s 2048 -n 100", ""),
+    Case::new("rdma_read_write", "-s 65536 -n 8", ""),
+    Case::new("perf", "", "--op send -s 10000 --check -n 100"),
+    Case::new("perf", "", "--op write -s 10000 --check -n 100"),
+    Case::new("perf", "", "--op write-imm -s 10000 --check -n 100"),
+    Case::new("perf", "", "--op read -s 10000 --check -n 100"),
+    Case::new("perf", "", "--op cas --check -n 100"),
+    Case::new("perf", "", "--op faa --check -n 100"),
 ];
 
 /// Those on a wire that loses packets.
-const LOSSY: [(&str, &str, &str); 4] = [
-    ("rc_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20", ""),
-    ("srq_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
-    ("rdma_read_write", "-s 1 -s 4096 -s 65536 -n 8", ""),
-    ("atomic_counter", "-n 100", ""),
+const LOSSY: [Case; 4] = [
+    Case::new("rc_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20", ""),
+    Case::new("srq_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
+    Case::new("rdma_read_write", "-s 1 -s 4096 -s 65536 -n 8", ""),
+    Case::new("atomic_counter", "-n 100", ""),
 ];
 
 /// The conversations without loss, and those with loss.
@@ -90,21 +91,14 @@ fn cases(all: bool) -> [Vec<Case>; 2] {
     } else {
         (&[][..], &[][..])
     };
-    [[&FEW[..], more].concat(), lossy.to_vec()].map(|rows| {
-        let case = |(program, options, client)| Case {
-            program,
-            options,
-            client,
-        };
-        rows.into_iter().map(case).collect()
-    })
+    [[&FEW[..], more].concat(), lossy.to_vec()]
 }
 
 /// Runs the conversations whose name contains `filter`: all of them, or a few.
 pub(super) fn tests(report: &mut Report, options: &Options, filter: Option<&str>, all: bool) {
-    let names = || cases(all).into_iter().flatten().map(|case| case.name(true));
+    let mut names = cases(all).into_iter().flatten().flat_map(Case::names);
     let wanted = |name: &str| filter.is_none_or(|filter| name.contains(filter));
-    if !names().any(|name| wanted(&name)) {
+    if !names.any(|name| wanted(&name)) {
         return;
     }
     let mut guest = options.clone();
@@ -147,6 +141,19 @@ pub(super) fn tests(report: &mut Report, options: &Options, filter: Option<&str>
 }
 
 impl Case {
+    const fn new(program: &'static str, options: &'static str, client: &'static str) -> Self {
+        Self {
+            program,
+            options,
+            client,
+        }
+    }
+
+    /// Its names in both directions.
+    fn names(self) -> [String; 2] {
+        [true, false].map(|kernel_serves| self.name(kernel_serves))
+    }
+
     fn name(&self, kernel_serves: bool) -> String {
         let Self {
             program,
@@ -215,16 +222,14 @@ fn job(name: String, commands: Vec<Vec<String>>) -> Job {
 
 #[cfg(test)]
 mod tests {
-    use super::cases;
+    use super::{Case, cases};
     use std::collections::BTreeSet;
 
     #[test]
     fn each_conversation_is_there_once_and_the_few_are_among_all() {
         let names = |all| -> Vec<String> {
             let cases = cases(all).into_iter().flatten();
-            cases
-                .flat_map(|case| [case.name(true), case.name(false)])
-                .collect()
+            cases.flat_map(Case::names).collect()
         };
         let (few, all) = (names(false), names(true));
         let set: BTreeSet<_> = cases(true)[0].iter().map(|case| case.name(true)).collect();
