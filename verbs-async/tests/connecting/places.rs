@@ -6,11 +6,23 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
+use verbs_async::Listener;
 use verbs_async::verbs_channel::exchange::{Exchange, ExchangeError, Io};
 
 use crate::accept;
 use crate::gate::LONG;
 use crate::listeners::{bind, connect, failure, on_all, on_one};
+
+/// The peer at the other end of this stream is the next to arrive, since it was late.
+async fn loses_its_place(listener: &mut Listener, peer: &TcpStream) {
+    let arrival = listener.accept().await.unwrap();
+    assert_eq!(arrival.peer, Some(peer.local_addr().unwrap().into()));
+    let error = arrival.outcome.unwrap_err();
+    assert!(
+        matches!(failure(&error), ExchangeError::TimedOut { .. }),
+        "{error}"
+    );
+}
 
 #[test]
 fn peer_that_shows_nothing_loses_its_place_to_one_that_comes() {
@@ -23,13 +35,7 @@ fn peer_that_shows_nothing_loses_its_place_to_one_that_comes() {
         let good = tokio::spawn(connect(group.clone(), address, LONG));
         // The oldest two make room for the third, and for the good one.
         for silent in &silent[..2] {
-            let arrival = listener.accept().await.unwrap();
-            assert_eq!(arrival.peer, Some(silent.local_addr().unwrap().into()));
-            let error = arrival.outcome.unwrap_err();
-            assert!(
-                matches!(failure(&error), ExchangeError::TimedOut { .. }),
-                "{error}"
-            );
+            loses_its_place(&mut listener, silent).await;
         }
         let met = listener.accept().await.unwrap().outcome.unwrap();
         good.await.unwrap().unwrap();
@@ -81,13 +87,7 @@ fn peers_that_never_become_ready_lose_places_beyond_a_share() {
             stream
         });
         let good = tokio::spawn(connect(group.clone(), address, LONG));
-        let arrival = listener.accept().await.unwrap();
-        assert_eq!(arrival.peer, Some(shown[0].local_addr().unwrap().into()));
-        let error = arrival.outcome.unwrap_err();
-        assert!(
-            matches!(failure(&error), ExchangeError::TimedOut { .. }),
-            "{error}"
-        );
+        loses_its_place(&mut listener, &shown[0]).await;
         let met = listener.accept().await.unwrap().outcome.unwrap();
         good.await.unwrap().unwrap();
         drop((met, shown));

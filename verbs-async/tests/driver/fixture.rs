@@ -1,10 +1,11 @@
 //! Tasks that tests poll by hand, on a driver of their own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+
 use verbs_channel::Queue;
+pub(crate) use verbs_harness::WakeCounter;
 
 use crate::driver::{Driver, Submission};
 use crate::ring::{End, FakeDevice, FakeRing, Outcome, Request, Ticket, poll};
@@ -16,26 +17,6 @@ const LONG: Duration = Duration::from_secs(10);
 pub(crate) struct Bench {
     pub(crate) device: Arc<FakeDevice>,
     pub(crate) driver: Arc<Driver<FakeRing>>,
-}
-
-/// A task that counts how often it is woken.
-#[derive(Default)]
-pub(crate) struct WakeCounter(AtomicUsize);
-
-impl Wake for WakeCounter {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl WakeCounter {
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
-    pub(crate) fn wakes(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 impl Bench {

@@ -163,7 +163,7 @@ impl World {
                 }
             }
             // It yielded to other tasks.
-            Poll::Pending if counter.times() > 0 => self.wait(what),
+            Poll::Pending if counter.wakes() > 0 => self.wait(what),
             Poll::Pending => self.waiters.push(Waiter { what, counter }),
         }
     }
@@ -176,7 +176,7 @@ impl World {
         let of = |wr_id: Option<u64>| {
             let waiters = self.waiters.iter();
             let waiters = waiters.filter(move |waiter| waiter.what.wr_id() == wr_id);
-            let asleep = waiters.clone().filter(|waiter| waiter.counter.times() == 0);
+            let asleep = waiters.clone().filter(|waiter| waiter.counter.wakes() == 0);
             (waiters.count(), asleep.count())
         };
         let mut for_any = 0;

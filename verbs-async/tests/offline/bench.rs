@@ -3,9 +3,8 @@
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use fake_libibverbs::{announce_last, with};
 use verbs_async::{AsyncChannel, AsyncCq, AsyncGroup, CqEvents, CqNotifier};
 use verbs_core::verbs_sys::{IBV_WC_SUCCESS, ibv_wc};
 use verbs_core::{CompletionChannel, CompletionQueue, Device};
+pub(crate) use verbs_harness::WakeCounter;
 
 /// A completion channel, watched by hand.
 pub(crate) struct Bench {
@@ -131,26 +131,6 @@ pub(crate) struct Task<F: ?Sized> {
     future: Pin<Box<F>>,
 }
 
-/// Counts how often it is woken.
-#[derive(Default)]
-pub(crate) struct WakeCounter(AtomicUsize);
-
-impl Wake for WakeCounter {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl WakeCounter {
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
-    pub(crate) fn times(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 impl<F: Future> Task<F> {
     pub(crate) fn new(future: F) -> Self {
         Self {
@@ -165,14 +145,14 @@ impl<F: Future> Task<F> {
         let waker = Waker::from(Arc::clone(&self.counter));
         let mut cx = Context::from_waker(&waker);
         loop {
-            let before = self.counter.times();
+            let before = self.counter.wakes();
             self.woken_before = before;
             let polled = self.future.as_mut().poll(&mut cx);
-            let woken = self.counter.times() - before;
+            let woken = self.counter.wakes() - before;
             if polled.is_ready() || woken == 0 {
                 return polled;
             }
-            self.counter.0.fetch_sub(woken, Ordering::Relaxed);
+            self.counter.forget(woken);
         }
     }
 
@@ -210,7 +190,7 @@ impl<F: Future> Task<F> {
     }
 
     pub(crate) fn was_woken(&self) -> usize {
-        self.counter.times()
+        self.counter.wakes()
     }
 
     /// How often it had been woken when it was polled last.

@@ -35,10 +35,10 @@ fn flush_that_sends_the_rest_is_woken_when_it_has_arrived() {
     arrive(1, CREDIT, b"");
     assert!(flush(&mut stream, &task).is_pending());
     assert_eq!(sends(), [1, 2, 2]);
-    assert_eq!(task.times(), 0);
+    assert_eq!(task.wakes(), 0);
     all_is_sent();
     announce(&bench);
-    assert_eq!(task.times(), 1, "it sleeps on");
+    assert_eq!(task.wakes(), 1, "it sleeps on");
     assert!(flush(&mut stream, &task).is_ready());
 }
 
@@ -57,10 +57,10 @@ fn write_that_sends_earlier_data_is_woken_when_it_has_arrived() {
     arrive(1, CREDIT, b"");
     assert!(write(&mut stream, &[4; 64], &task).is_pending());
     assert_eq!(sends(), [1, 2, 2]);
-    assert_eq!(task.times(), 0);
+    assert_eq!(task.wakes(), 0);
     all_is_sent();
     announce(&bench);
-    assert_eq!(task.times(), 1, "it sleeps on");
+    assert_eq!(task.wakes(), 1, "it sleeps on");
     assert!(write(&mut stream, &[4; 64], &task).is_ready());
 }
 
@@ -77,10 +77,10 @@ fn block_longer_than_the_peers_is_sent_while_its_task_only_reads() {
     arrive(0, HELLO, &hello(32, 8));
     assert!(read(&mut stream, &task).is_pending());
     assert_eq!(sends(), [1, 2], "the first half");
-    assert_eq!(task.times(), 0);
+    assert_eq!(task.wakes(), 0);
     all_is_sent();
     announce(&bench);
-    assert_eq!(task.times(), 1, "the rest is not sent");
+    assert_eq!(task.wakes(), 1, "the rest is not sent");
     assert!(read(&mut stream, &task).is_pending());
     assert_eq!(sends(), [1, 2, 2]);
 }

@@ -137,12 +137,12 @@ fn writing_half_wakes_the_reading_half() {
     assert!(read(&mut from, &reader).is_pending());
     arrive(1, DATA, b"x");
     assert!(flush(&mut to, &writer).is_ready());
-    assert_eq!(reader.times(), 1);
+    assert_eq!(reader.wakes(), 1);
     assert!(read(&mut from, &reader).is_ready());
     // An unknown completion wakes no task.
     assert!(read(&mut from, &reader).is_pending());
     assert!(flush(&mut to, &writer).is_ready());
-    assert_eq!((reader.times(), writer.times()), (1, 0));
+    assert_eq!((reader.wakes(), writer.wakes()), (1, 0));
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn reading_half_wakes_the_writing_half() {
     assert!(write(&mut to, &[3; 64], &writer).is_pending());
     arrive(1, CREDIT, b"");
     assert!(read(&mut from, &reader).is_pending());
-    assert_eq!(writer.times(), 1);
+    assert_eq!(writer.wakes(), 1);
     // Both of its blocks are in flight.
     assert_eq!(sends(), [1, 2, 2]);
     assert!(write(&mut to, &[3; 64], &writer).is_pending());
@@ -337,7 +337,7 @@ fn a_task_that_polls_both_halves_is_woken_at_once() {
     assert!(write(&mut stream, &[3; 64], &task).is_pending());
     arrive(1, CREDIT, b"");
     assert!(read(&mut stream, &task).is_pending());
-    assert_eq!(task.times(), 1);
+    assert_eq!(task.wakes(), 1);
 }
 
 /// Prints half of a stream whenever it is woken. If the stream is locked, its state is missing.
@@ -383,7 +383,7 @@ fn stream_wakes_tasks_of_other_channels_at_once_and_without_its_lock() {
         printed.contains("channel: "),
         "the stream is locked: {printed}"
     );
-    assert_eq!(reader.times(), 0);
+    assert_eq!(reader.wakes(), 0);
 }
 
 /// Waits until the stream's objects are destroyed. Returns the thread that destroyed its queue pair.
@@ -481,7 +481,7 @@ fn task_whose_stream_is_always_ready_yields() {
         (0..if cfg!(miri) { 300 } else { 1000 }).filter(|_| flush(&mut stream, &task).is_pending());
     let turns = turns.count();
     assert!(turns > 3, "{turns}");
-    assert_eq!(task.times(), turns, "it is woken at once");
+    assert_eq!(task.wakes(), turns, "it is woken at once");
     // The data that have arrived, one byte at a time.
     arrive(1, DATA, &[7; 64]);
     let mut left = 64;

@@ -1,7 +1,6 @@
 //! Tasks that wait for a block of a pool, bytes that are copied into blocks, and messages in them.
 
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::thread;
@@ -12,28 +11,13 @@ use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_SUCCESS, ibv_wc,
 };
 use verbs_channel::{BufferPool, Error, PoolBuffer, TakeWhenFree};
+use verbs_harness::WakeCounter;
 
 use crate::fake_device::{channel, forget_the_past, pd, posted};
 
 /// A pool of blocks of 8 bytes.
 fn pool(pd: &ProtectionDomain, count: usize) -> BufferPool {
     BufferPool::new(pd, 8, count).unwrap()
-}
-
-/// Counts how often it is woken.
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Count {
-    fn get(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// Unparks a thread.
@@ -64,7 +48,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 fn blocks_that_come_back_go_to_waiting_tasks_in_their_order() {
     let pool = pool(&pd(), 2);
     let mut taken = [pool.take(), pool.take()];
-    let counts = [(); 3].map(|()| Arc::new(Count::default()));
+    let counts = [(); 3].map(|()| WakeCounter::new());
     let wakers = counts.clone().map(Waker::from);
     let mut waits = [(); 3].map(|()| Box::pin(pool.take_when_free()));
     let mut poll = |at: usize| {
@@ -74,7 +58,7 @@ fn blocks_that_come_back_go_to_waiting_tasks_in_their_order() {
     for at in 0..3 {
         assert!(poll(at).is_pending());
     }
-    let woken = || counts.each_ref().map(|count| count.get());
+    let woken = || counts.each_ref().map(|count| count.wakes());
     taken[0] = None;
     assert_eq!(woken(), [1, 0, 0]);
     assert!(pool.take().is_none(), "the block is the first task's");
@@ -134,7 +118,7 @@ fn a_task_that_stops_waiting_loses_no_block_and_delays_no_task() {
 fn the_last_waker_of_a_task_is_woken() {
     let pool = pool(&pd(), 1);
     let block = pool.take().unwrap();
-    let counts = [(); 2].map(|()| Arc::new(Count::default()));
+    let counts = [(); 2].map(|()| WakeCounter::new());
     let mut wait = pin!(pool.take_when_free());
     for waker in counts.clone().map(Waker::from) {
         assert!(
@@ -145,7 +129,7 @@ fn the_last_waker_of_a_task_is_woken() {
     }
     assert_eq!(Arc::strong_count(&counts[0]), 1, "the old waker is dropped");
     drop(block);
-    assert_eq!(counts.map(|count| count.get()), [0, 1]);
+    assert_eq!(counts.map(|count| count.wakes()), [0, 1]);
 }
 
 #[test]
@@ -266,13 +250,13 @@ fn a_waker_that_panics_stops_no_drop_and_no_other_task() {
     let (first, second) = (pool.take().unwrap(), pool.take().unwrap());
     let (mut broken, mut waits) = (pool.take_when_free(), pool.take_when_free());
     let panics = Waker::from(Arc::new(Panics));
-    let woken = Arc::new(Count::default());
+    let woken = WakeCounter::new();
     let waker = Waker::from(Arc::clone(&woken));
     assert!(poll(&mut broken, &panics).is_pending());
     assert!(poll(&mut waits, &waker).is_pending());
     drop(first);
     drop(second);
-    assert_eq!(woken.get(), 1);
+    assert_eq!(woken.wakes(), 1);
     assert!(poll(&mut broken, Waker::noop()).is_ready());
     assert!(poll(&mut waits, Waker::noop()).is_ready());
     drop((broken, waits));

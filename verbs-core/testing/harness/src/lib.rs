@@ -28,6 +28,7 @@ pub mod logged;
 pub mod manager;
 pub mod pair;
 pub mod stacks;
+mod wake_counter;
 mod watchdog;
 pub mod wire;
 
@@ -42,6 +43,7 @@ use std::time::{Duration, Instant};
 use verbs_core::{CompletionQueue, Context, Device, GidType, PollSlot, WorkCompletion};
 
 pub use domain::unchecked_domain;
+pub use wake_counter::WakeCounter;
 use watchdog::Watchdog;
 pub use watchdog::{bounded, within};
 
