@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::Duration;
 
 use verbs_channel::connect::{HostAddress, PeerAddr};
 #[cfg(feature = "rdmacm")]
@@ -130,6 +129,3 @@ impl Terms {
 
 /// The most handshakes in progress.
 pub(super) const MAX_HANDSHAKES: usize = 256;
-
-/// The shortest timer: so that a timer that is early does not spin.
-pub(super) const SHORTEST: Duration = Duration::from_millis(1);

@@ -10,13 +10,12 @@ use verbs_channel::connect::PeerAddr;
 use verbs_channel::datagram_exchange::{Acceptor, Answer, Request, RequestId};
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::QueuePairEndpoint;
-use verbs_channel::{BufferPool, Connect, Datagram, Met};
+use verbs_channel::{BufferPool, Datagram, Met};
 
-use super::arrival::{Arrival, MAX_HANDSHAKES, SHORTEST, Terms};
+use super::arrival::{Arrival, MAX_HANDSHAKES, Terms};
 use super::datagrams::pool;
-use super::deadline::{Deadline, Timer, no_timer};
-use super::errors::{check_private_data, exchange_error};
-
+use super::deadline::{Deadline, FirstDue};
+use super::errors::exchange_error;
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::Result;
@@ -33,8 +32,8 @@ pub(super) struct Clients {
     sending: Vec<Boxed<()>>,
     handshakes: Vec<Boxed<Shaken>>,
     answered: Vec<Answered>,
-    // When the first of those that were answered is due.
-    timer: Option<(Instant, Timer)>,
+    // For the first of those that were answered.
+    timer: FirstDue,
 }
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -54,12 +53,7 @@ struct Answered {
 }
 
 impl Clients {
-    pub(super) async fn new(
-        datagrams: AsyncDatagrams,
-        options: &Connect,
-        events: &CqEvents,
-    ) -> Result<Self> {
-        check_private_data(options)?;
+    pub(super) async fn new(datagrams: AsyncDatagrams, events: &CqEvents) -> Result<Self> {
         Ok(Self {
             pool: pool(&datagrams, BUFFERS).await?,
             events: events.clone(),
@@ -68,7 +62,7 @@ impl Clients {
             sending: Vec::new(),
             handshakes: Vec::new(),
             answered: Vec::new(),
-            timer: None,
+            timer: FirstDue::default(),
             datagrams,
         })
     }
@@ -262,22 +256,7 @@ impl Clients {
             let due = acceptor.due(client.request.id());
             end.into_iter().chain(due).min()
         });
-        let Some(due) = due.min() else {
-            self.timer = None;
-            return Poll::Pending;
-        };
-        // A timer that is a little early is started anew.
-        let is_set = self.timer.as_ref().is_some_and(|(at, _)| *at <= due);
-        if !is_set {
-            let time = due.saturating_duration_since(now).max(SHORTEST);
-            self.timer = Some((due, Timer::new(time, &self.events).map_err(no_timer)?));
-        }
-        let Some((_, timer)) = &mut self.timer else {
-            return Poll::Pending;
-        };
-        ready!(timer.poll(cx)).map_err(no_timer)?;
-        self.timer = None;
-        Poll::Ready(Ok(()))
+        self.timer.poll(due.min(), &self.events, cx)
     }
 }
 

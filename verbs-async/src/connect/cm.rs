@@ -94,9 +94,9 @@ impl AsyncGroup {
         let meeting = meeting.ok_or_else(|| exchange_error(ExchangeError::Over))?;
         let listens = meeting.listens;
         let local = socket.stream.local_addr().ok();
-        let (options, begun) = (Connect::within(deadline.timeout()), deadline.begun());
+        let (timeout, begun) = (deadline.timeout(), deadline.begun());
         let side = prepared
-            .call(move |prepared| CmExchange::meet(prepared, &meeting, local, &options, begun));
+            .call(move |prepared| CmExchange::meet(prepared, &meeting, local, timeout, begun));
         let side = Elsewhere::new(side.await??);
         exchange.listens_at(side.listens_at());
         progress.waits();

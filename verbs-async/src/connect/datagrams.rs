@@ -10,7 +10,7 @@ use verbs_channel::verbs_core::DatagramEndpoint;
 use verbs_channel::{BufferPool, Connect, Met};
 
 use super::deadline::Deadline;
-use super::errors::{check_private_data, exchange_error};
+use super::errors::exchange_error;
 use super::exchange::Prepared;
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
@@ -33,7 +33,7 @@ impl AsyncGroup {
         prepared: impl Future<Output = Result<Prepared>>,
         deadline: &Deadline,
     ) -> Result<Met<AsyncChannel>> {
-        check_private_data(options)?;
+        options.check().map_err(exchange_error)?;
         let prepared = deadline.bound("answer", prepared).await?;
         let (max, ours) = (datagrams.max_payload(), prepared.endpoint());
         let (begun, data) = (deadline.begun(), options.data());

@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::task::Poll;
+use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
@@ -111,10 +111,7 @@ pub(super) fn late_by(timeout: Duration, what: &'static str) -> Error {
 }
 
 /// A timer that a notifier waits for.
-pub(super) struct Timer {
-    at: Option<Instant>,
-    expires: Pin<Box<dyn Future<Output = io::Result<()>> + Send>>,
-}
+pub(super) struct Timer(Pin<Box<dyn Future<Output = io::Result<()>> + Send>>);
 
 impl Timer {
     pub(super) fn new(time: Duration, events: &CqEvents) -> io::Result<Self> {
@@ -129,22 +126,50 @@ impl Timer {
         };
         timerfd_settime(&timer, TimerfdTimerFlags::empty(), &once)?;
         let notifier = events.another_notifier(timer)?;
-        let expires = Box::pin(async move {
+        Ok(Self(Box::pin(async move {
             while at.is_none_or(|at| Instant::now() < at) {
                 notifier.readable().await?;
             }
             Ok(())
-        });
-        Ok(Self { at, expires })
-    }
-
-    /// When it expires; `None` beyond the range of the clock.
-    pub(super) const fn at(&self) -> Option<Instant> {
-        self.at
+        })))
     }
 
     pub(super) fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
-        self.expires.as_mut().poll(cx)
+        self.0.as_mut().poll(cx)
+    }
+}
+
+/// A timer for the first of many things that are due.
+#[derive(Default)]
+pub(super) struct FirstDue(Option<(Instant, Timer)>);
+
+impl FirstDue {
+    /// Waits until the first is due; pending if there is none.
+    pub(super) fn poll(
+        &mut self,
+        due: Option<Instant>,
+        events: &CqEvents,
+        cx: &mut std::task::Context<'_>,
+    ) -> Poll<Result<()>> {
+        let Some(due) = due else {
+            self.0 = None;
+            return Poll::Pending;
+        };
+        // A timer that is a little early is started anew.
+        let set = self.0.take().filter(|(at, _)| *at <= due);
+        let (_, timer) = self.0.insert(match set {
+            Some(set) => set,
+            None => {
+                let time = due.saturating_duration_since(Instant::now());
+                (
+                    due,
+                    Timer::new(time.max(SHORTEST), events).map_err(no_timer)?,
+                )
+            }
+        });
+        let expired = ready!(timer.poll(cx));
+        self.0 = None;
+        Poll::Ready(expired.map_err(no_timer))
     }
 }
 
@@ -152,6 +177,9 @@ impl Timer {
 pub(super) fn no_timer(source: io::Error) -> Error {
     tcp("set a deadline for", source)
 }
+
+/// The shortest time of a timer that is started anew: so that one that is early does not spin.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The longest time of a timer.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use verbs_channel::Connect;
-use verbs_channel::exchange::{ExchangeError, MAX_PRIVATE_DATA};
+use verbs_channel::exchange::ExchangeError;
 
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
@@ -16,9 +16,7 @@ pub(super) fn exchange_error(error: ExchangeError) -> Error {
 /// Adds the peer's address to an error of an exchange.
 pub(super) fn with_peer(error: Error, peer: Option<SocketAddr>) -> Error {
     match error {
-        Error::Channel(verbs_channel::Error::Exchange(failure)) => {
-            Error::Channel(failure.with_peer(peer).into())
-        }
+        Error::Channel(error) => error.with_peer(peer).into(),
         error => error,
     }
 }
@@ -27,7 +25,7 @@ pub(super) fn with_peer(error: Error, peer: Option<SocketAddr>) -> Error {
 /// iWARP without `rdma_cm`, or private data that is too long.
 pub(super) fn check(group: &AsyncGroup, options: &Connect) -> Result<()> {
     check_device(group)?;
-    check_private_data(options)
+    options.check().map_err(exchange_error)
 }
 
 /// Whether an exchange can connect queue pairs of the group's device.
@@ -36,14 +34,6 @@ pub(super) fn check_device(group: &AsyncGroup) -> Result<()> {
         return Ok(());
     }
     Ok(group.pd().context().device().check_handshake()?)
-}
-
-/// Private data that are too long are an error before a peer is connected to.
-pub(super) fn check_private_data(options: &Connect) -> Result<()> {
-    match options.data().len() {
-        ..=MAX_PRIVATE_DATA => Ok(()),
-        len => Err(exchange_error(ExchangeError::PrivateData(len))),
-    }
 }
 
 pub(super) fn tcp(what: &'static str, source: io::Error) -> Error {

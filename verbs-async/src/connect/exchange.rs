@@ -10,7 +10,7 @@ use verbs_channel::exchange::{Exchange, ExchangeError, Side};
 use verbs_channel::{Connect, ConnectedMember, Met, PreparedChannel};
 
 use super::deadline::{Deadline, late_by};
-use super::errors::{check_device, exchange_error, tcp, with_peer};
+use super::errors::{check_device, exchange_error, tcp};
 use super::tcp::Socket;
 use crate::channel::AsyncChannel;
 use crate::error::Result;
@@ -119,7 +119,7 @@ impl AsyncGroup {
         let socket = socket.map_err(|error| tcp("watch the connection to", error))?;
         let mut unless_agreed = ShutDown(Some(&socket.stream));
         let met = self.meet(&socket, side, options, prepared, progress).await;
-        let (channel, private_data) = met.map_err(|error| with_peer(error, peer))?;
+        let (channel, private_data) = met?;
         unless_agreed.0 = None;
         let peer = peer.map(PeerAddr::Socket);
         Ok(Met::new(channel, private_data, peer))

@@ -16,14 +16,12 @@ use verbs_channel::exchange::Side;
 use verbs_channel::verbs_core::rdmacm;
 use verbs_channel::{Connect, ConnectedMember, Met, PreparedChannel};
 
-use super::arrival::{Arrival, Bind, MAX_HANDSHAKES, SHORTEST, Terms};
+use super::arrival::{Arrival, Bind, MAX_HANDSHAKES, Terms};
 use super::clients::Clients;
 #[cfg(feature = "rdmacm")]
 use super::cm_requests::{Requests, bind};
-use super::deadline::{Deadline, Timer, late_by, no_timer};
-#[cfg(feature = "rdmacm")]
-use super::errors::exchange_error;
-use super::errors::{check, check_private_data, tcp, with_peer};
+use super::deadline::{Deadline, FirstDue, late_by};
+use super::errors::{check, exchange_error, tcp, with_peer};
 use super::exchange::Progress;
 use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};
@@ -93,7 +91,7 @@ struct State {
     handshakes: Vec<Handshake>,
     // Has come while there was no place.
     waiting: Option<(Caller, Option<SocketAddr>)>,
-    timer: Option<Timer>,
+    timer: FirstDue,
 }
 
 enum Source {
@@ -112,7 +110,6 @@ enum Caller {
 
 struct Handshake {
     peer: Option<SocketAddr>,
-    begun: Instant,
     progress: Arc<Progress>,
     met: Pin<Box<dyn Future<Output = Result<Met<AsyncChannel>>> + Send>>,
 }
@@ -128,7 +125,7 @@ impl Listener {
             Bind::Address(_) | Bind::Tcp(_) => check(group, &options)?,
             #[cfg(feature = "rdmacm")]
             Bind::Cm(_) | Bind::CmAddress(_) => options.check_cm().map_err(exchange_error)?,
-            Bind::Datagrams(_) => check_private_data(&options)?,
+            Bind::Datagrams(_) => options.check().map_err(exchange_error)?,
         }
         let events = &group.shared().events;
         let (source, local_addr) = match on.into_inner() {
@@ -155,7 +152,7 @@ impl Listener {
                 Source::cm(listener.into_inner(), events)?
             }
             Bind::Datagrams(datagrams) => {
-                let clients = Clients::new(datagrams, &options, events).await?;
+                let clients = Clients::new(datagrams, events).await?;
                 (Source::Datagrams(Box::new(clients)), None)
             }
         };
@@ -169,7 +166,7 @@ impl Listener {
             source,
             handshakes: Vec::new(),
             waiting: None,
-            timer: None,
+            timer: FirstDue::default(),
         };
         Ok(Self {
             local_addr,
@@ -373,7 +370,6 @@ impl State {
         };
         self.handshakes.push(Handshake {
             peer,
-            begun: Instant::now(),
             progress,
             met: Box::pin(met),
         });
@@ -394,7 +390,7 @@ impl State {
 
     /// The oldest handshake, if it has taken this time.
     fn overdue(&self, time: Duration) -> Option<usize> {
-        let begun = |at: &usize| self.handshakes[*at].begun;
+        let begun = |at: &usize| self.handshakes[*at].begun();
         let oldest = (0..self.handshakes.len()).min_by_key(begun);
         oldest.filter(|at| begun(at).elapsed() >= time)
     }
@@ -427,7 +423,7 @@ impl State {
                 && let Some(since) = one.progress.waits_since()
             {
                 let same = by_address.entry(one.ip()).or_default();
-                same.push((one.begun, at, since));
+                same.push((one.begun(), at, since));
             }
         }
         let most = by_address.into_values().max_by_key(Vec::len)?;
@@ -455,32 +451,22 @@ impl State {
     /// Waits until the first handshake is late, or loses its place.
     fn poll_timer(&mut self, max_handshakes: usize, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let timeout = self.terms.options.timeout();
-        let begun = self.handshakes.iter().map(|one| one.begun).min();
+        let begun = self.handshakes.iter().map(Handshake::begun).min();
         let late = begun.and_then(|begun| begun.checked_add(timeout));
         let is_full = self.waiting.is_some() && self.handshakes.len() >= max_handshakes;
         let loser = is_full.then(|| self.loser(max_handshakes)).flatten();
         let loses = loser.and_then(|(_, since)| since.checked_add(SILENCE));
-        let Some(due) = late.into_iter().chain(loses).min() else {
-            self.timer = None;
-            return Poll::Pending;
-        };
-        // A timer that is a little early is started anew.
-        let is_set = |timer: &Timer| timer.at().is_some_and(|at| at <= due);
-        if !self.timer.as_ref().is_some_and(is_set) {
-            let time = due.saturating_duration_since(Instant::now());
-            let events = &self.terms.group.shared().events;
-            self.timer = Some(Timer::new(time.max(SHORTEST), events).map_err(no_timer)?);
-        }
-        let Some(timer) = &mut self.timer else {
-            return Poll::Pending;
-        };
-        ready!(timer.poll(cx)).map_err(no_timer)?;
-        self.timer = None;
-        Poll::Ready(Ok(()))
+        let due = late.into_iter().chain(loses).min();
+        let events = &self.terms.group.shared().events;
+        self.timer.poll(due, events, cx)
     }
 }
 
 impl Handshake {
+    fn begun(&self) -> Instant {
+        self.progress.deadline.begun()
+    }
+
     fn ip(&self) -> Option<IpAddr> {
         self.peer.map(|peer| peer.ip())
     }

@@ -353,9 +353,12 @@ async fn dial(address: HostAddress, deadline: &Deadline) -> Result<(TcpStream, S
                 let time = until.saturating_duration_since(std::time::Instant::now());
                 let dialled = tcp::dial(address, deadline.events());
                 match deadline.within(time, dialled).await? {
-                    Some(Ok(stream)) => return Ok((stream, address)),
-                    Some(Err(error)) => attempts.failed(error),
                     None => attempts.timed_out(),
+                    Some(dialled) => {
+                        if let Some(stream) = attempts.dialled(dialled) {
+                            return Ok((stream, address));
+                        }
+                    }
                 }
             }
         }

@@ -62,14 +62,7 @@ impl Socket {
 }
 
 /// Connects to an address.
-pub(super) async fn dial(
-    address: SocketAddr,
-    events: &CqEvents,
-) -> Result<TcpStream, ExchangeError> {
-    dialled(address, events).await.map_err(not_connected)
-}
-
-async fn dialled(address: SocketAddr, events: &CqEvents) -> io::Result<TcpStream> {
+pub(super) async fn dial(address: SocketAddr, events: &CqEvents) -> io::Result<TcpStream> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
@@ -83,9 +76,7 @@ async fn dialled(address: SocketAddr, events: &CqEvents) -> io::Result<TcpStream
         }
         connected => connected?,
     }
-    let stream = TcpStream::from(socket);
-    reject_self_connect(stream.local_addr(), stream.peer_addr())?;
-    Ok(stream)
+    Ok(socket.into())
 }
 
 /// Waits until a socket is connected, or has room. An epoll set that holds it is readable then.
@@ -103,44 +94,4 @@ async fn writable(socket: &impl AsFd, events: &CqEvents) -> io::Result<()> {
         notifier.readable().await?;
     }
     Ok(())
-}
-
-/// The error of an attempt to connect.
-pub(super) fn not_connected(source: io::Error) -> ExchangeError {
-    let (after, what) = (None, "connect to");
-    match source.kind() {
-        io::ErrorKind::ConnectionRefused => ExchangeError::NotListening { after, source },
-        _ => ExchangeError::Tcp { what, source },
-    }
-}
-
-/// Rejects a connection to itself.
-///
-/// A connection to a local port on which no process listens may be assigned that very port for its own
-/// end, and then connects to itself (a TCP self-connect).
-fn reject_self_connect(
-    local: io::Result<SocketAddr>,
-    peer: io::Result<SocketAddr>,
-) -> io::Result<()> {
-    match (local, peer) {
-        (Ok(local), Ok(peer)) if local == peer => Err(io::ErrorKind::ConnectionRefused.into()),
-        _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn connection_to_itself_is_refused() {
-        let (here, there) = (([127, 0, 0, 1], 7).into(), ([127, 0, 0, 1], 8).into());
-        reject_self_connect(Ok(here), Ok(there)).unwrap();
-        let refused = reject_self_connect(Ok(here), Ok(here)).unwrap_err();
-        let error = not_connected(refused);
-        assert!(
-            matches!(error, ExchangeError::NotListening { .. }),
-            "{error}"
-        );
-    }
 }

@@ -130,8 +130,7 @@ fn a_stranger_is_rejected_and_the_peer_connects() {
                 "{text}"
             );
         }
-        let options = Connect::within(PATIENCE);
-        let side = CmExchange::meet(prepare(&pd), &meeting, None, &options, Instant::now());
+        let side = CmExchange::meet(prepare(&pd), &meeting, None, PATIENCE, Instant::now());
         let mut side = side.unwrap();
         side.meets(Some(at));
         let mut channel = None;

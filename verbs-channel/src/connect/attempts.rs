@@ -1,6 +1,7 @@
 //! Attempts to reach the first of a peer's addresses that answers.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::deadline::Deadline;
@@ -93,6 +94,21 @@ impl Attempts {
         Ok(Attempt::Try(address, Instant::now() + left / untried))
     }
 
+    /// The TCP connection to the address that is tried; `None` if that has failed.
+    pub fn dialled(&mut self, dialled: io::Result<TcpStream>) -> Option<TcpStream> {
+        let source = match dialled {
+            Ok(stream) if is_to_itself(&stream) => io::ErrorKind::ConnectionRefused.into(),
+            Ok(stream) => return Some(stream),
+            Err(error) => error,
+        };
+        let (after, what) = (None, "connect to");
+        self.failed(match source.kind() {
+            io::ErrorKind::ConnectionRefused => ExchangeError::NotListening { after, source },
+            _ => ExchangeError::Tcp { what, source },
+        });
+        None
+    }
+
     /// The address that is tried has failed.
     pub fn failed(&mut self, error: ExchangeError) {
         let address = self.addresses.get(self.at).copied();
@@ -129,5 +145,48 @@ impl Attempts {
     }
 }
 
+/// Whether the socket is connected to itself. That happens after many attempts to connect to a local
+/// port on which no socket listens: once, the system chooses that port for the connecting end, too.
+fn is_to_itself(stream: &TcpStream) -> bool {
+    match (stream.local_addr(), stream.peer_addr()) {
+        (Ok(local), Ok(peer)) => local == peer,
+        _ => false,
+    }
+}
+
 /// The pause between two attempts.
 pub(super) const RETRY: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "connects up to 100,000 times")]
+    fn connection_to_itself_is_detected() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(!is_to_itself(&stream));
+        drop(listener);
+        // A port of the range from which Linux chooses for connecting sockets.
+        let free = (40_000..50_000_u16).step_by(2).find(|port| {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, *port));
+            listener.is_ok()
+        });
+        let there = (Ipv4Addr::LOCALHOST, free.unwrap());
+        match (0..100_000).find_map(|_| TcpStream::connect(there).ok()) {
+            Some(stream) => {
+                assert!(is_to_itself(&stream));
+                // It is tried again, as where no socket listens.
+                let mut attempts =
+                    Attempts::new(vec![there.into()], Instant::now(), Duration::from_secs(1));
+                assert!(matches!(attempts.step(), Ok(Attempt::Try(..))));
+                assert!(attempts.dialled(Ok(stream)).is_none());
+                assert!(matches!(attempts.step(), Ok(Attempt::Pause(_))));
+            }
+            None => println!("SKIPPED: this system connects no socket to itself"),
+        }
+    }
+}

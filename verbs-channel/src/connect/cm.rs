@@ -55,7 +55,7 @@ use crate::{error::Error, exchange::Exchange};
 /// ```
 pub struct CmExchange<T: Connected> {
     stage: Stage<T>,
-    pub(super) deadline: Deadline,
+    deadline: Deadline,
     data: Data,
     peer: Option<SocketAddr>,
     pub(super) theirs: Vec<u8>,
@@ -110,7 +110,7 @@ impl<T: Connected> CmExchange<T> {
     ) -> Result<Self> {
         let data = Data::new(options)?;
         let deadline = Deadline::since(begun, options.timeout());
-        let asking = Asking::new(prepared, addresses, deadline, begun);
+        let asking = Asking::new(prepared, addresses, deadline);
         Ok(Self::new(Stage::Asking(Box::new(asking)), deadline, data))
     }
 
@@ -148,15 +148,23 @@ impl<T: Connected> CmExchange<T> {
         prepared: PreparedChannel<T>,
         meeting: &Meeting,
         local: Option<SocketAddr>,
-        options: &Connect,
+        timeout: Duration,
         begun: Instant,
     ) -> Result<Self> {
-        let deadline = Deadline::since(begun, options.timeout());
+        Self::meet_before(prepared, meeting, local, Deadline::since(begun, timeout))
+    }
+
+    pub(super) fn meet_before(
+        prepared: PreparedChannel<T>,
+        meeting: &Meeting,
+        local: Option<SocketAddr>,
+        deadline: Deadline,
+    ) -> Result<Self> {
         let context = prepared.context().clone();
         let stage = if meeting.listens {
             Stage::Listening(listener(&context, local)?, prepared)
         } else {
-            let mut asking = Asking::new(prepared, Vec::new(), deadline, begun);
+            let mut asking = Asking::new(prepared, Vec::new(), deadline);
             asking.from = Some((context, local));
             asking.again = AGAIN;
             Stage::Asking(Box::new(asking))

@@ -103,14 +103,13 @@ impl<T: Connected> Asking<T> {
         prepared: PreparedChannel<T>,
         addresses: Vec<SocketAddr>,
         deadline: Deadline,
-        begun: Instant,
     ) -> Self {
         Self {
             prepared,
-            attempts: Attempts::new(addresses, begun, deadline.timeout()),
+            attempts: Attempts::until(addresses, deadline),
             wait: Waiting::Begin,
             late: Waiting::Begin,
-            until: begun,
+            until: deadline.at(),
             again: Duration::MAX,
             ports: 0,
             taken: None,

@@ -12,7 +12,6 @@ use verbs_core::rdmacm::{ConnectRequest, Connection, Listener};
 use super::cm::{CmExchange, CmStep};
 use super::cm_asking::failure;
 use super::deadline::Deadline;
-use super::options::Connect;
 use super::peer::{Met, PeerAddr};
 use super::prepared::{Connected, PreparedChannel};
 use super::tcp;
@@ -105,11 +104,11 @@ impl<T: Connected> CmExchange<T> {
         other: PreparedChannel<U>,
         timeout: Duration,
     ) -> Result<((T, Connection), (U, Connection))> {
-        let (options, begun) = (Connect::within(timeout), Instant::now());
+        let deadline = Deadline::after(timeout);
         let [connects, listens] = Meeting::pair();
         let [from, to] = [one.context().local_addr()?, other.context().local_addr()?];
-        let mut one = Half::new(Self::meet(one, &connects, Some(from), &options, begun)?);
-        let other = CmExchange::meet(other, &listens, Some(to), &options, begun)?;
+        let mut one = Half::new(Self::meet_before(one, &connects, Some(from), deadline)?);
+        let other = CmExchange::meet_before(other, &listens, Some(to), deadline)?;
         let mut other = Half::new(other);
         one.side.meets(other.side.listens_at());
         loop {
@@ -131,11 +130,7 @@ pub(super) fn meet<T: Connected>(
 ) -> Result<T> {
     let (local, peer) = (stream.local_addr().ok(), stream.peer_addr().ok());
     let failed = |error| failure(peer, error);
-    let options = Connect::within(deadline.timeout());
-    let begun = Instant::now();
-    let side = CmExchange::meet(prepared, meeting, local, &options, begun);
-    let mut side = side?;
-    side.deadline = deadline;
+    let mut side = CmExchange::meet_before(prepared, meeting, local, deadline)?;
     exchange.listens_at(side.listens_at());
     tcp::run(stream, deadline, exchange).map_err(failed)?;
     let listener = exchange.meeting().and_then(|meeting| meeting.listener);
@@ -143,10 +138,9 @@ pub(super) fn meet<T: Connected>(
     if meeting.listens {
         exchange.read_ahead();
         let met = run(side, Some((stream, exchange, deadline)));
-        return met.map(|met| met.channel).map_err(|error| match error {
-            Error::Exchange(failure) => failure.with_peer(peer).into(),
-            error => error,
-        });
+        return met
+            .map(|met| met.channel)
+            .map_err(|error| error.with_peer(peer));
     }
     let met = run(side, None);
     if let Err(Error::Exchange(failure)) = &met

@@ -316,10 +316,7 @@ impl<T: Connected> PreparedChannel<T> {
             watched.map_err(|error| {
                 // Best effort, as for an exchange that fails.
                 drop(stream.shutdown(Shutdown::Both));
-                match error {
-                    Error::Exchange(failure) => failure.with_peer(peer).into(),
-                    error => error,
-                }
+                error.with_peer(peer)
             })?;
         }
         Ok(Met::new(channel, private_data, peer.map(PeerAddr::Socket)))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::exchange::Side;
+use crate::exchange::{ExchangeError, Side, check_private_data};
 
 /// How to connect: the timeout, and the data for the peer.
 ///
@@ -44,7 +44,7 @@ impl Connect {
     /// | | most bytes |
     /// |---|---|
     /// | over TCP | [`MAX_PRIVATE_DATA`](crate::exchange::MAX_PRIVATE_DATA) |
-    /// | over datagrams | [as many as a datagram has room for](crate::datagram_exchange#length) |
+    /// | over datagrams | [those for which a datagram has room](crate::datagram_exchange#length) |
     /// | by `rdma_cm` | 49 to the side that accepts, 189 to the one that connects; on iWARP 244 each |
     #[must_use]
     pub fn private_data(mut self, bytes: &[u8]) -> Self {
@@ -87,6 +87,16 @@ impl Connect {
     pub const fn side(mut self, side: Side) -> Self {
         self.side = side;
         self
+    }
+
+    /// Checks the length of the private data, for TCP and datagrams: to be called before there is a peer.
+    ///
+    /// # Errors
+    ///
+    /// [`ExchangeError::PrivateData`].
+    #[doc(hidden)]
+    pub const fn check(&self) -> Result<(), ExchangeError> {
+        check_private_data(self.private_data.as_slice())
     }
 
     /// The bytes that the peer is sent.

@@ -7,7 +7,7 @@ use verbs_core::QueuePairEndpoint;
 use crate::exchange::{
     ExchangeError, ExchangeError::PrivateDataBeyondMtu, MAX_PRIVATE_DATA, PeerEndpoint, RefusalCode,
 };
-use crate::exchange::{peer, reason, refusal};
+use crate::exchange::{check_private_data, peer, reason, refusal};
 
 const MAGIC: [u8; 4] = *b"VRBD";
 const VERSION: u16 = 1;
@@ -210,10 +210,8 @@ const fn room(max_payload: u32, before: usize) -> usize {
 
 /// Checks the length of private data.
 pub(super) fn check(private_data: &[u8], max: usize) -> Result<(), ExchangeError> {
+    check_private_data(private_data)?;
     let len = private_data.len();
-    if len > MAX_PRIVATE_DATA {
-        return Err(ExchangeError::PrivateData(len));
-    }
     if len > max {
         return Err(PrivateDataBeyondMtu { len, max });
     }

@@ -4,6 +4,7 @@ mod queue;
 mod reject_reason;
 mod transport;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -146,6 +147,16 @@ verbs_core::error_debug!(Error {
 });
 
 impl Error {
+    /// Adds the peer's address to an error of an exchange, unless it has one.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_peer(self, peer: Option<SocketAddr>) -> Self {
+        match self {
+            Self::Exchange(failure) => failure.with_peer(peer).into(),
+            error => error,
+        }
+    }
+
     /// Whether the same request can be posted once some operations in flight have completed.
     #[must_use]
     pub const fn is_backpressure(&self) -> bool {

@@ -130,6 +130,14 @@ pub struct PeerEndpoint {
     pub private_data: Vec<u8>,
 }
 
+/// Private data that are too long for a frame are an error before there is one.
+pub(crate) const fn check_private_data(private_data: &[u8]) -> Result<(), ExchangeError> {
+    match private_data.len() {
+        ..=MAX_PRIVATE_DATA => Ok(()),
+        len => Err(ExchangeError::PrivateData(len)),
+    }
+}
+
 /// Parses the payload of an endpoint's frame.
 pub(crate) fn peer(payload: &[u8]) -> Result<PeerEndpoint, ExchangeError> {
     let split = QueuePairEndpoint::BYTES.min(payload.len());

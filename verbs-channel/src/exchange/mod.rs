@@ -64,7 +64,7 @@ pub use cm::CmDatagrams;
 pub use error::{ExchangeError, ExchangeFailure, RefusalCode};
 pub use frame::PeerEndpoint;
 use frame::{ENDPOINT, HEADER, LISTENER, PROPOSAL, READY, REFUSED};
-pub(crate) use frame::{peer, reason, refusal};
+pub(crate) use frame::{check_private_data, peer, reason, refusal};
 pub use limits::MAX_PRIVATE_DATA;
 pub(crate) use limits::deadline;
 #[cfg(feature = "rdmacm")]
@@ -180,9 +180,7 @@ impl Exchange {
     ///
     /// [`ExchangeError::PrivateData`] for more than [`MAX_PRIVATE_DATA`] bytes.
     pub fn new(endpoint: &QueuePairEndpoint, private_data: &[u8]) -> Result<Self, ExchangeError> {
-        if private_data.len() > MAX_PRIVATE_DATA {
-            return Err(ExchangeError::PrivateData(private_data.len()));
-        }
+        check_private_data(private_data)?;
         let out = frame::endpoint(endpoint, private_data);
         Ok(Self::with_output(ENDPOINT, out))
     }
@@ -427,9 +425,7 @@ impl Exchange {
     ///
     /// [`ExchangeError::PrivateData`] for more than [`MAX_PRIVATE_DATA`] bytes.
     pub fn by_manager(private_data: &[u8], side: Side) -> Result<Self, ExchangeError> {
-        if private_data.len() > MAX_PRIVATE_DATA {
-            return Err(ExchangeError::PrivateData(private_data.len()));
-        }
+        check_private_data(private_data)?;
         let proposal = Proposal::new(side);
         let out = frame::proposal(proposal.to_bytes(), private_data);
         let mut exchange = Self::with_output(PROPOSAL, out);

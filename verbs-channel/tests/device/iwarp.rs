@@ -210,8 +210,7 @@ fn stranger_is_rejected_and_the_peer_connects() {
                 );
             }
             let pd = there();
-            let options = Connect::within(PATIENCE);
-            let side = CmExchange::meet(patient(&pd), &meeting, None, &options, Instant::now());
+            let side = CmExchange::meet(patient(&pd), &meeting, None, PATIENCE, Instant::now());
             let mut side = side.unwrap();
             side.meets(Some(at));
             let mut channel = None;
