@@ -381,9 +381,11 @@ impl<T: Connected> CmExchange<T> {
             }
         };
         let (qp, rest, receives) = prepared.into_parts();
-        let joined = request.connect(qp);
-        let explained = |error| failure(self.peer, explain(error, Duration::ZERO));
-        let (qp, accepting) = joined.map_err(explained)?;
+        let (qp, accepting) = request.connect(qp).map_err(|rejected| {
+            let (error, request) = rejected.into_parts();
+            reject(request, &error);
+            failure(self.peer, explain(error, Duration::ZERO))
+        })?;
         self.stage = Stage::Admitted(accepting);
         match T::assemble(qp, rest, receives) {
             Ok(connected) => Ok(CmStep::Connected(connected)),

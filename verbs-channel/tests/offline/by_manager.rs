@@ -8,14 +8,14 @@ use fake_librdmacm::{Arrival, arrive, with};
 use verbs_channel::connect::{CmExchange, CmStep};
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::ProtectionDomain;
-use verbs_channel::verbs_core::rdmacm::Connection;
+use verbs_channel::verbs_core::rdmacm::{Connection, Listener};
 use verbs_channel::verbs_core::verbs_sys::{
-    RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DISCONNECTED,
-    RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_UNREACHABLE,
+    RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE,
+    RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_UNREACHABLE,
 };
 use verbs_channel::{Channel, Connect, PreparedChannel, ScopeError};
 
-use crate::fake_device::{bounded, pd, posted, region, succeeds};
+use crate::fake_device::{bounded, pd, posted, refuse, region, succeeds};
 use crate::peers::CLOSED;
 use crate::peers_over_tcp::tcp;
 
@@ -223,6 +223,24 @@ fn scope_ends_its_operations_although_the_function_that_drops_the_connection_pan
     assert!(matches!(scoped, Err(ScopeError::AutoPollError(_))));
     assert!(channel.is_idle() && fake_libibverbs::in_flight() == 0);
     drop(channel);
+    fake_librdmacm::assert_all_is_well();
+}
+
+#[test]
+fn peer_is_sent_why_the_driver_refused_its_queue_pair() {
+    let prepared = prepared(&pd());
+    let mut listener = Listener::bind("0.0.0.0:0".parse().unwrap(), 1).unwrap();
+    arrive(0, Arrival::of(RDMA_CM_EVENT_CONNECT_REQUEST, 0));
+    let request = listener.poll_request().unwrap().unwrap();
+    let options = Connect::within(SECOND).raw_private_data(b"");
+    let mut exchange = CmExchange::accept(prepared, request, &options, Instant::now()).unwrap();
+    refuse("ibv_modify_qp", 1);
+    of_exchange(exchange.step().unwrap_err());
+    let sent = with(|manager| std::mem::take(&mut manager.rejections));
+    let [sent] = sent.try_into().unwrap();
+    let text = String::from_utf8_lossy(&sent);
+    assert!(text.contains("ibv_modify_qp failed"), "{text}");
+    drop((exchange, listener));
     fake_librdmacm::assert_all_is_well();
 }
 

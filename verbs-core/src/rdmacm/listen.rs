@@ -16,7 +16,7 @@ use super::private_data::{MAX_ANSWER, MAX_REJECTION, Message};
 use super::queue_pair;
 use crate::codes::{CmEventType, PrivateData};
 use crate::device::Context;
-use crate::error::{Error, Result};
+use crate::error::{Error, Rejected, Result};
 use crate::ffi::{fd, ret};
 use crate::queue_pair::{PreparedQueuePair, QueuePair, Receives};
 
@@ -216,14 +216,16 @@ impl ConnectRequest {
     ///
     /// # Errors
     ///
-    /// As [`accept`](Self::accept).
+    /// As [`accept`](Self::accept), with the request, to [reject](Self::reject) the peer with the reason.
+    #[expect(clippy::result_large_err, reason = "gives back what it was called on")]
     pub fn connect<R: Receives>(
         mut self,
         queue_pair: PreparedQueuePair<R>,
-    ) -> Result<(QueuePair<R>, Accepting)> {
-        let (queue_pair, param) = given_up(ACCEPTING, self.connect_with(queue_pair))?;
-        let id = self.id;
-        Ok((queue_pair, Accepting { id, param }))
+    ) -> Result<(QueuePair<R>, Accepting), Rejected<Self>> {
+        match given_up(ACCEPTING, self.connect_with(queue_pair)) {
+            Ok((queue_pair, param)) => Ok((queue_pair, Accepting { id: self.id, param })),
+            Err(error) => Err(Rejected::new(error, self)),
+        }
     }
 
     fn connect_with<R: Receives>(

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::slice;
 use std::thread;
 
 use libc::sockaddr;
@@ -210,7 +211,6 @@ passed_on! {
     rdma_bind_addr(addr: *mut sockaddr);
     rdma_listen(backlog: c_int);
     rdma_establish();
-    rdma_reject(data: *const c_void, len: u8);
     rdma_disconnect();
     rdma_set_option(level: c_int, name: c_int, value: *mut c_void, len: usize);
     rdma_leave_multicast(addr: *mut sockaddr);
@@ -282,3 +282,16 @@ macro_rules! connects {
 }
 
 connects! { rdma_connect rdma_accept }
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_reject(_id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
+    let data = match data.is_null() {
+        true => Vec::new(),
+        // SAFETY: the caller's bytes, this many.
+        false => unsafe { slice::from_raw_parts(data.cast(), usize::from(len)) }.to_vec(),
+    };
+    answer(|manager| {
+        manager.rejections.push(data);
+        manager.called("rdma_reject")
+    })
+}

@@ -49,6 +49,8 @@ pub struct Manager {
     pub calls: Vec<&'static str>,
     /// Parameters of each `rdma_connect` and `rdma_accept`, without the pointer.
     pub params: Vec<rdma_conn_param>,
+    /// Private data of each `rdma_reject`.
+    pub rejections: Vec<Vec<u8>>,
     /// The threads that destroyed identifiers.
     pub destroyers: Vec<ThreadId>,
 
@@ -190,6 +192,7 @@ impl Manager {
             joins: false,
             calls: Vec::new(),
             params: Vec::new(),
+            rejections: Vec::new(),
             destroyers: Vec::new(),
             wrong: Vec::new(),
             channels: Vec::new(),
