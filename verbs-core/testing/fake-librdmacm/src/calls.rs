@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::slice;
 use std::thread;
 
 use libc::sockaddr;
@@ -285,11 +284,10 @@ connects! { rdma_connect rdma_accept }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_reject(_id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
-    let data = match data.is_null() {
-        true => Vec::new(),
-        // SAFETY: the caller's bytes, this many.
-        false => unsafe { slice::from_raw_parts(data.cast(), usize::from(len)) }.to_vec(),
-    };
+    let data = data.cast::<u8>();
+    let len = usize::from(len);
+    // SAFETY: the caller's bytes, this many.
+    let data = (0..len).map(|at| unsafe { data.add(at).read() }).collect();
     answer(|manager| {
         manager.rejections.push(data);
         manager.called("rdma_reject")
