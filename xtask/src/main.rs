@@ -74,7 +74,7 @@ const COMMANDS: [Command; 11] = [
     },
     Command {
         name: "bench",
-        what: "what each layer costs, beside C: a report with plots",
+        what: "what each layer costs, beside C",
         main: bench::main,
     },
     Command {

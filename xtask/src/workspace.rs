@@ -29,11 +29,6 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// The rustc that belongs to that cargo.
-pub(crate) fn rustc() -> Command {
-    Command::new(env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc")))
-}
-
 /// Cargo's target folder.
 pub(crate) fn target_dir() -> Result<PathBuf, Error> {
     let metadata = output(&mut cargo(&["metadata", "--format-version=1", "--no-deps"]))?;

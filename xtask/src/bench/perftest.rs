@@ -1,327 +1,348 @@
-//! Latency and bandwidth of verbs-core beside C's perftest, in pairs of runs.
+//! Latency and bandwidth of verbs-core beside C's perftest, in turns.
 
-use std::path::Path;
+use std::time::Duration;
 
-use super::chart::{Lines, Scale, Series};
-use super::contest::{self, Contender, Contest, Outcome, Place};
-use super::perf::{Kind, Run};
-use super::plan::{Part, Plan};
-use super::report::Section;
-use super::samples::Spread;
-use super::table::{Table, cell, ratio};
+use tinyjson::JsonValue;
+
 use crate::error::Error;
+use crate::jobs::{self, Event, Job};
 use crate::numbers::{digits, size};
+use crate::progress::{self, Progress};
+use crate::stream::Limits;
+use crate::workspace::{self, at};
 
-const ABOUT: &str = "\
-C's `ib_…_lat` and `ib_…_bw` and the example `perf` on verbs-core run in turns, both polled, with the two ends \
-pinned to a processor each. Latencies are medians, in microseconds: half of a round trip of sends and writes, \
-the whole of reads and atomics. Bandwidths are in megabytes per second, of all queue pairs together. Each \
-figure is the median of the rounds, with the least and the most in brackets; a ratio is the median of those of \
-the rounds, here to perftest. With 1 queue pair, perftest runs twice in each round: its ratio to itself shows how much of \
-the others is the machine.";
-
-/// The second run of C's program in a round.
-const CONTROL: usize = 2;
-
-/// A comparison, and where it is shown.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Case {
-    kind: Kind,
-    op: &'static str,
-    size: u64,
-    qps: u64,
+/// Where the programs run.
+pub(super) enum Place {
+    /// The two devices of soft-RoCE.
+    SoftRoce(Box<soft_roce::Options>),
+    /// Devices of this machine; they may be the same.
+    Devices {
+        device: String,
+        peer: String,
+        gid: Option<String>,
+    },
 }
 
-/// The comparisons: latencies, then bandwidths with 1 and with 16 queue pairs.
-fn cases(full: bool, is_soft_roce: bool) -> Vec<Case> {
-    let all: Vec<u32> = (1..=20).collect();
-    let few = [1, 12, 16, 20];
-    let groups = [
-        (Kind::Latency, 1),
-        (Kind::Bandwidth, 1),
-        (Kind::Bandwidth, 16),
-    ];
+/// The programs that take turns: the last shows how far two runs of one program differ.
+const PROGRAMS: [&str; 3] = ["perftest", "verbs-core", "perftest again"];
+
+/// A measurement.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    is_bandwidth: bool,
+    op: &'static str,
+    size: u64,
+}
+
+/// Runs all programs in turns, and prints their figures with the ratios of pairs of runs.
+pub(super) fn measure(place: &Place, rounds: usize) -> Result<(), Error> {
+    println!("building the example perf (the first time takes some minutes)");
+    let json = "--message-format=json-render-diagnostics";
+    let built = workspace::build(&[
+        "build",
+        "--release",
+        "--package=examples",
+        "--bin=perf",
+        json,
+    ])?;
+    let perf = workspace::example(&built, "perf")?.display().to_string();
     let mut cases = Vec::new();
-    for (kind, qps) in groups {
-        let powers = if full { &all[..] } else { &few };
-        let sizes: Vec<u64> = powers.iter().map(|power| 1 << power).collect();
+    for is_bandwidth in [false, true] {
         for op in ["send", "write", "read"] {
-            cases.extend(sizes.iter().map(|size| Case {
-                kind,
+            let sizes = [2, 4096, 65_536, 1 << 20].into_iter();
+            cases.extend(sizes.map(|size| Case {
+                is_bandwidth,
                 op,
-                size: *size,
-                qps,
+                size,
             }));
         }
-        if kind == Kind::Latency {
-            cases.push(Case {
-                kind,
-                op: "atomic",
-                size: 8,
-                qps,
-            });
+    }
+    let mut jobs = vec![job(
+        "machine",
+        vec![words(
+            "sh -c",
+            &[
+                "echo RESULT $(uname -r) $(uname -m), ${SOFT_ROCE:-native} ${SOFT_ROCE_DRIVER:-$0}, $(nproc) processors",
+                "{device}",
+            ],
+        )],
+    )];
+    for (at, case) in cases.iter().enumerate() {
+        for round in 0..rounds {
+            let mut order = [0, 1, 2];
+            // The other way each time: what slows the machine down for a while is no program's.
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            jobs.extend(order.map(|program| {
+                let name = format!("{at} {program} {round}");
+                job(&name, case.commands(program, &perf, place))
+            }));
         }
     }
-    // On soft-RoCE, long reads of 16 queue pairs fail, C's program's, too.
-    let fails = |case: &Case| case.op == "read" && case.qps == 16 && case.size >= 1 << 20;
-    cases.retain(|case| !(is_soft_roce && fails(case)));
-    cases
+    let shown = Progress::of("beside perftest");
+    let mut figures = vec![[const { Vec::new() }; 3]; cases.len()];
+    let (mut done, mut failed) = (0, None);
+    let mut sink = |job: &Job, event: Event<'_>| {
+        let turn: Vec<usize> = job
+            .name
+            .split(' ')
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        match (event, &turn[..]) {
+            (Event::Start(_), [case, program, round]) => {
+                done += 1;
+                let (name, program) = (cases[*case].name(), PROGRAMS[*program]);
+                shown.doing(&format!(
+                    "{done} of {}: {name}, {program}, round {round}",
+                    jobs.len()
+                ));
+            }
+            (Event::Line(line), [case, program, round]) => {
+                if let Some(figure) = cases[*case].read(*program, line) {
+                    figures[*case][*program].push((*round, figure));
+                }
+            }
+            (Event::Line(line), _) => progress::print(line.trim_start_matches("RESULT ")),
+            (Event::End(Err((_, why))), _) => {
+                progress::print(&format!("FAILED: {why}"));
+                failed.get_or_insert_with(|| why.to_owned());
+            }
+            _ => {}
+        }
+    };
+    match place {
+        Place::SoftRoce(options) => jobs::run(&jobs, options, &mut sink)?,
+        Place::Devices { device, peer, .. } => jobs::run_on(&jobs, device, peer, &mut sink)?,
+    }
+    println!(
+        "\n| µs, MB/s | {} | ratio | perftest to itself |\n|---|---:|---:|---:|---:|",
+        PROGRAMS[..2].join(" | ")
+    );
+    for (case, [c, ours, again]) in cases.iter().zip(&figures) {
+        let one = |runs: &[(usize, f64)]| spread(runs.iter().map(|run| run.1).collect(), digits);
+        let ratio = |runs: &[(usize, f64)]| {
+            let pair = |(round, figure): &(usize, f64)| {
+                let (_, first) = c.iter().find(|(other, _)| other == round)?;
+                Some(figure / first)
+            };
+            spread(runs.iter().filter_map(pair).collect(), |ratio| {
+                format!("{ratio:.2}")
+            })
+        };
+        let name = case.name();
+        println!(
+            "| {name} | {} | {} | {} | {} |",
+            one(c),
+            one(ours),
+            ratio(ours),
+            ratio(again)
+        );
+    }
+    failed.map_or(Ok(()), |why| {
+        Err(Error::new(format!("not all was measured: {why}")))
+    })
+}
+
+/// The median, with the least and the most in parentheses.
+fn spread(mut figures: Vec<f64>, text: impl Fn(f64) -> String) -> String {
+    figures.sort_by(f64::total_cmp);
+    let (Some(least), Some(most)) = (figures.first(), figures.last()) else {
+        return "-".to_owned();
+    };
+    let median = f64::midpoint(figures[(figures.len() - 1) / 2], figures[figures.len() / 2]);
+    let [least, median, most] = [*least, median, *most].map(text);
+    format!("{median} ({least} to {most})")
 }
 
 impl Case {
-    /// How many operations on each connection, so that it takes a second or so.
-    fn count(&self, place: &Place) -> u64 {
-        let (bytes, most) = match (place, self.kind) {
-            (Place::SoftRoce(_), Kind::Latency) => (4 << 20, 300),
-            (Place::SoftRoce(_), _) => (16 << 20, 2000),
-            (Place::Devices { .. }, Kind::Latency) => (1 << 30, 10_000),
-            (Place::Devices { .. }, _) => (8 << 30, 50_000),
+    fn name(&self) -> String {
+        let kind = if self.is_bandwidth {
+            "bandwidth"
+        } else {
+            "latency"
+        };
+        format!("{kind}, {}, {}", self.op, size(self.size))
+    }
+
+    /// The server and the client, pinned to a processor each.
+    fn commands(&self, program: usize, perf: &str, place: &Place) -> Vec<Vec<String>> {
+        let Self {
+            is_bandwidth,
+            op,
+            size,
+        } = *self;
+        let (gid, most, fewest) = match place {
+            // Its GID that is an IPv4 address.
+            Place::SoftRoce(_) => (Some("1"), 16 << 20, 300),
+            Place::Devices { gid, .. } => (gid.as_deref(), 1 << 30, 10_000),
         };
         // C's programs require 5.
-        (bytes / self.size).min(most).div_euclid(self.qps).max(5)
-    }
-
-    /// Whether C's program is compared with itself, too.
-    const fn has_control(&self) -> bool {
-        self.qps == 1
-    }
-
-    /// The names of its figures, each with the contender whose ratio to the first it is.
-    fn figures(&self) -> impl Iterator<Item = (String, usize)> {
-        let name = self.name();
-        let control = self
-            .has_control()
-            .then(|| (format!("{name}, control"), CONTROL));
-        [(name, 1)].into_iter().chain(control)
-    }
-
-    fn name(&self) -> String {
-        let Self { kind, op, qps, .. } = self;
-        let size = size(self.size);
-        match kind {
-            Kind::Latency => format!("latency, {op}, {size}"),
-            _ if *qps == 1 => format!("bandwidth, {op}, {size}, 1 queue pair"),
-            _ => format!("bandwidth, {op}, {size}, {qps} queue pairs"),
-        }
-    }
-}
-
-/// Measures all of them.
-pub(super) fn measure(plan: &Plan, program: &Path) -> Result<Section, Error> {
-    let cases = cases(plan.full, plan.is_soft_roce());
-    let processors = plan.processors();
-    let contests: Vec<Contest> = cases
-        .iter()
-        .map(|case| {
-            let run = Run {
-                kind: case.kind,
-                op: case.op,
-                size: case.size,
-                qps: case.qps,
-                count: case.count(&plan.place),
-                depth: Some(case.count(&plan.place).min(128)),
-                processors: &processors,
-                gid: plan.gid.as_deref(),
+        let count = (most / size).clamp(5, fewest);
+        let depth = count.min(128);
+        let ends = [("0", "{device}"), ("1", "{peer}")];
+        let ends = if std::thread::available_parallelism().is_ok_and(|count| count.get() > 1) {
+            ends
+        } else {
+            ends.map(|(_, device)| ("0", device))
+        };
+        let command = |(processor, device): (&str, &str), is_client: bool| {
+            if program == 1 {
+                let gid = gid.map_or_else(String::new, |gid| format!(" -g {gid}"));
+                let mut all = words(
+                    &format!("taskset -c {processor} {perf} -d {device}{gid}"),
+                    &[],
+                );
+                if is_client {
+                    let bandwidth = if is_bandwidth {
+                        format!(" --bandwidth --depth {depth}")
+                    } else {
+                        String::new()
+                    };
+                    all.extend(words(
+                        &format!("--json --op {op} -s {size} -n {count}{bandwidth} 127.0.0.1"),
+                        &[],
+                    ));
+                }
+                return all;
+            }
+            let gid = gid.map_or_else(String::new, |gid| format!(" -x {gid}"));
+            let (kind, depth) = if is_bandwidth {
+                ("bw", format!(" -t {depth}"))
+            } else {
+                ("lat", String::new())
             };
-            let mut contenders = vec![run.perftest(), run.ours("verbs-core", program, &[])];
-            if case.has_control() {
-                let name = "perftest again";
-                contenders.push(Contender {
-                    name,
-                    ..run.perftest()
-                });
-            }
-            let name = case.name();
-            Contest {
-                name,
-                limit: contest::LIMIT,
-                contenders,
-            }
-        })
-        .collect();
-    let rounds = plan.rounds(Part::Perftest);
-    let outcomes = contest::hold(&contests, rounds, plan, "pairs with perftest")?;
-    let mut section = section(&cases, &outcomes.all, rounds);
-    section.about = ABOUT.to_owned();
-    section.command = plan.command(Part::Perftest);
-    let ratios = cases.iter().zip(&outcomes.all);
-    let ratios = ratios.flat_map(|(case, outcome)| {
-        case.figures().filter_map(|(name, contender)| {
-            let ratio = outcome.ratio(contender)?;
-            let numbers = [ratio.least, ratio.median, ratio.most];
-            Some((name, numbers.map(rounded).into()))
-        })
-    });
-    section.figures = ratios.collect();
-    outcomes.note_in(&mut section);
-    Ok(section)
-}
-
-/// To three digits after the point.
-fn rounded(ratio: f64) -> f64 {
-    (ratio * 1e3).round() / 1e3
-}
-
-fn section(cases: &[Case], outcomes: &[Outcome], rounds: usize) -> Section {
-    let mut section = Section {
-        title: "Beside perftest",
-        rounds,
-        ..Section::default()
-    };
-    let groups = [
-        (Kind::Latency, 1, "latency", "Latency, µs"),
-        (
-            Kind::Bandwidth,
-            1,
-            "bandwidth-1",
-            "Bandwidth, MB/s, 1 queue pair",
-        ),
-        (
-            Kind::Bandwidth,
-            16,
-            "bandwidth-16",
-            "Bandwidth, MB/s, 16 queue pairs",
-        ),
-    ];
-    for (kind, qps, file, caption) in groups {
-        let of_group = |case: &Case| (case.kind, case.qps) == (kind, qps);
-        let group: Vec<(&Case, &Outcome)> = cases
-            .iter()
-            .zip(outcomes)
-            .filter(|(case, _)| of_group(case))
-            .collect();
-        let mut table = Table::new(&[
-            "operation",
-            "perftest",
-            "verbs-core",
-            "ratio",
-            "perftest again",
-        ]);
-        for (case, outcome) in &group {
-            table.row([
-                format!("{}, {}", case.op, size(case.size)),
-                cell(outcome.of(0), digits),
-                cell(outcome.of(1), digits),
-                cell(outcome.ratio(1), ratio),
-                cell(outcome.ratio(CONTROL), ratio),
-            ]);
-        }
-        section
-            .tables
-            .push((format!("{caption}, n = {rounds}"), table));
-        let unit = if kind == Kind::Latency { "µs" } else { "MB/s" };
-        let both = ["perftest", "verbs-core"].into_iter().enumerate();
-        let all = both.flat_map(|(at, name)| {
-            let of = move |outcome: &Outcome| outcome.of(at);
-            series(&group, &format!(", {name}"), of)
-        });
-        let chart = lines(caption, (unit, Scale::Log(10.0)), None, all.collect());
-        section.chart(&format!("{file}.svg"), chart);
-        let ratios = series(&group, "", |outcome| outcome.ratio(1));
-        let title = format!("{caption}: ratio to perftest");
-        let chart = lines(&title, ("ratio", Scale::Linear), Some(1.0), ratios);
-        section.chart(&format!("{file}-ratio.svg"), chart);
+            // A filter makes a line of ours of the client's table; the server prints the same table.
+            let rest = if is_client {
+                format!("127.0.0.1 | awk '$1 == {size} {{ print \"RESULT\", $0 }}'")
+            } else {
+                ">/dev/null".to_owned()
+            };
+            let script = format!(
+                "taskset -c {processor} ib_{op}_{kind} -d \"$0\" -n {count} -F{gid} -s {size}{depth} {rest}"
+            );
+            words("bash -o pipefail -c", &[&script, device])
+        };
+        vec![command(ends[0], false), command(ends[1], true)]
     }
-    section
-}
 
-/// The points of each operation that has more than one.
-fn series(
-    group: &[(&Case, &Outcome)],
-    suffix: &str,
-    of: impl Fn(&Outcome) -> Option<Spread>,
-) -> Vec<Series> {
-    let ops = ["send", "write", "read"].into_iter();
-    ops.map(|op| {
-        let points = group.iter().filter(|(case, _)| case.op == op);
-        #[expect(clippy::cast_precision_loss, reason = "at most 2^20")]
-        let points = points.filter_map(|(case, outcome)| Some((case.size as f64, of(outcome)?)));
-        Series {
-            name: format!("{op}{suffix}"),
-            points: points.collect(),
+    /// The figure in a line: microseconds, the median, or megabytes a second.
+    fn read(&self, program: usize, line: &str) -> Option<f64> {
+        if program == 1 {
+            let json: JsonValue = line.parse().ok()?;
+            let keys: &[&str] = if self.is_bandwidth {
+                &["megabytes_per_second"]
+            } else {
+                &["latency_microseconds", "median"]
+            };
+            return at(&json, keys)?.get().copied();
         }
-    })
-    .collect()
+        // Bytes, iterations, then the least, the most and the typical microseconds; or the peak and the average in 2^20 bytes a
+        // second, to two digits after the point, and millions of messages a second, to six.
+        let mut columns = line.strip_prefix("RESULT ")?.split_whitespace();
+        let third: f64 = columns.nth(3)?.parse().ok()?;
+        let fourth: f64 = columns.next()?.parse().ok()?;
+        Some(match self.is_bandwidth {
+            false => fourth,
+            // The one with more digits.
+            true if third * 1e2 > fourth * 1e6 => third * f64::from(1 << 20) / 1e6,
+            #[expect(clippy::cast_precision_loss, reason = "at most 2^20")]
+            true => self.size as f64 * fourth,
+        })
+    }
 }
 
-fn lines(title: &str, y: (&str, Scale), level: Option<f64>, series: Vec<Series>) -> Option<String> {
-    let lines = Lines {
-        title,
-        x: ("bytes of a message", Scale::Log(2.0)),
-        y,
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "at most 2^20"
-        )]
-        name: |bytes| size(bytes as u64),
-        level,
-        series,
-    };
-    lines.svg()
+/// The words of `line`, and more that may have spaces.
+fn words(line: &str, more: &[&str]) -> Vec<String> {
+    line.split(' ')
+        .chain(more.iter().copied())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn job(name: &str, commands: Vec<Vec<String>>) -> Job {
+    let limit = Duration::from_secs(120);
+    Job {
+        name: name.to_owned(),
+        dir: workspace::root().display().to_string(),
+        env: Vec::new(),
+        limits: Limits {
+            total: limit,
+            silence: limit,
+        },
+        commands,
+        port: 18515,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Case, Kind, Outcome, Place, cases, section};
-    use crate::bench::ratios;
+    use super::{Case, Place, spread};
+
+    const LATENCY: Case = Case {
+        is_bandwidth: false,
+        op: "send",
+        size: 2,
+    };
+    const BANDWIDTH: Case = Case {
+        is_bandwidth: true,
+        op: "read",
+        size: 1 << 20,
+    };
 
     #[test]
-    fn each_group_has_all_sizes_and_atomics_have_one() {
-        for (full, count) in [(false, 37), (true, 181)] {
-            let cases = cases(full, false);
-            assert_eq!(cases.len(), count);
-            let of = |size| cases.iter().filter(|case| case.size == size).count();
-            assert_eq!((of(2), of(1 << 20)), (9, 9));
-            assert_eq!(super::cases(full, true).len(), count - 1);
-            let mut names: Vec<String> = cases.iter().map(Case::name).collect();
-            names.sort();
-            names.dedup();
-            assert_eq!(names.len(), cases.len());
-        }
-    }
-
-    #[test]
-    fn the_docs_show_what_is_measured() {
-        let cases = cases(false, true);
-        let names: Vec<String> = cases
-            .iter()
-            .flat_map(Case::figures)
-            .map(|(name, _)| name)
-            .collect();
-        for name in ratios::needed() {
-            assert!(names.contains(&name), "{name}");
-        }
-    }
-
-    #[test]
-    fn long_messages_are_few_and_never_too_few() {
-        let place = Place::SoftRoce(Box::default());
-        for case in cases(true, false) {
-            let count = case.count(&place);
-            assert!((5..=2000).contains(&count), "{case:?}: {count}");
-            assert!(count * case.size * case.qps <= 128 << 20, "{case:?}");
-        }
-    }
-
-    #[test]
-    fn the_tables_have_both_and_their_ratio() {
-        let case = |op| Case {
-            kind: Kind::Latency,
-            op,
-            size: 64,
-            qps: 1,
+    fn both_programs_do_the_same() {
+        let place = Place::Devices {
+            device: "a".into(),
+            peer: "b".into(),
+            gid: Some("3".into()),
         };
-        let pair = Outcome::of_rounds(vec![vec![Some(4.0), Some(4.0)], vec![Some(5.0), Some(6.0)]]);
-        let none = Outcome::of_rounds(vec![vec![None], vec![None]]);
-        let section = section(&[case("send"), case("read")], &[pair, none], 2);
-        let text = section.tables[0].1.markdown();
+        let lines = |program| {
+            let commands = BANDWIDTH.commands(program, "perf", &place);
+            [commands[0].join(" "), commands[1].join(" ")]
+        };
+        let [server, client] = lines(0);
         assert!(
-            text.contains("| send, 64 B | 4.00 | 5.50 (5.00 to 6.00) | 1.38 (1.25 to 1.50) | - |"),
-            "{text}"
+            server.contains("ib_read_bw -d \"$0\" -n 1024 -F -x 3 -s 1048576 -t 128 >"),
+            "{server}"
         );
-        assert!(text.contains("| read, 64 B | - | - | - | - |"), "{text}");
-        let files: Vec<&str> = section.charts.iter().map(|(file, _)| &**file).collect();
-        assert_eq!(files, ["latency.svg", "latency-ratio.svg"]);
+        assert!(client.ends_with(" {peer}"), "{client}");
+        let [server, client] = lines(1);
+        assert!(server.ends_with("perf -d {device} -g 3"), "{server}");
+        let rest = "--op read -s 1048576 -n 1024 --bandwidth --depth 128 127.0.0.1";
+        assert!(client.ends_with(rest), "{client}");
+    }
+
+    #[test]
+    fn output_of_both_is_read() {
+        let latency = "RESULT  2       1000          5.61           19.53        5.72     \t       5.80       \t0.48   \t\t6.11    \t\t19.53";
+        assert_eq!(LATENCY.read(0, latency), Some(5.72));
+        // 60 MB/s: the rate would be wrong by 2 %.
+        let long = "RESULT  1048576    100              57.30              57.22  \t\t   0.000057";
+        let rate = BANDWIDTH.read(2, long).unwrap();
+        assert!((rate - 59.999_5).abs() < 1e-3, "{rate}");
+        // 50 kB/s: the bandwidth would be wrong by 10 %.
+        let short = "RESULT  2          5000             0.05               0.05   \t\t   0.026101";
+        let rate = Case {
+            size: 2,
+            ..BANDWIDTH
+        }
+        .read(0, short)
+        .unwrap();
+        assert!((rate - 0.052_202).abs() < 1e-9, "{rate}");
+        let ours = r#"{"megabytes_per_second":1.5,"latency_microseconds":{"median":7.25}}"#;
+        assert_eq!(
+            (LATENCY.read(1, ours), BANDWIDTH.read(1, ours)),
+            (Some(7.25), Some(1.5))
+        );
+        assert_eq!(LATENCY.read(0, "RESULT 2 1000"), None);
+    }
+
+    #[test]
+    fn a_spread_is_the_median_with_the_least_and_the_most() {
+        let text = |figures: &[f64]| spread(figures.to_vec(), |figure| figure.to_string());
+        assert_eq!(text(&[9.0, 1.0, 2.0]), "2 (1 to 9)");
+        assert_eq!(text(&[4.0, 1.0, 3.0, 9.0]), "3.5 (1 to 9)");
+        assert_eq!(text(&[]), "-");
     }
 }

@@ -12,7 +12,6 @@ use std::process::ExitCode;
 
 use crate::COMMANDS;
 use crate::args::Args;
-use crate::bench;
 use crate::error::{Context as _, Error};
 use crate::from_c;
 use crate::progress::Progress;
@@ -38,7 +37,6 @@ The rules, by the names that exceptions use:
   machine     no path of one machine, no issue by its number
   links       links between the project's files lead somewhere
   from-c      the pages with C's names are those of the code: see `cargo xtask from-c`
-  figures     the docs show the figures of the last run: see `cargo xtask bench --help`
   commands    every `cargo xtask` command in the docs exists; the README has the two main ones
 
 An exception is a comment on the line or the one above (for `length` and `circle`: anywhere in the file):
@@ -100,7 +98,6 @@ pub(crate) fn complaints() -> Result<Vec<String>, Error> {
     found.extend(rust::borders(&sources));
     found.extend(imports::circles(&sources));
     let mut complaints = from_c::complaints()?;
-    complaints.extend(bench::complaints()?);
     if !sources
         .iter()
         .any(|source| source.path.as_os_str() == "README.md")
