@@ -233,7 +233,6 @@
 //! | `engine/member.rs`, `engine/slots/mod.rs` | credits, and a slot |
 //! | `verbs_core::QueuePair::post` | the driver |
 //! | `engine/poll.rs` | the completion queue |
-//! | `engine/held.rs` | polled completions that stay in place for their operations |
 //! | `engine/slots/dispatch.rs` | routes the completion to its slot, returns credits |
 //! | `waiting/wait.rs`, `waiting/pause.rs` | until then: polls, spins, yields or sleeps |
 //! | `waiting/abort.rs`, `engine/teardown.rs` | after the deadline: the ladder |

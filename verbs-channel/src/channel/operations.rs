@@ -137,7 +137,7 @@ impl<H: Hold> Channel<H> {
     #[inline(always)]
     fn complete(&mut self, request: impl Request, timeout: Option<Duration>) -> Result<()> {
         let (poller, at) = self.parts();
-        poller.run_blocking(at, request, timeout)
+        poller.run(at, request, timeout).map(drop)
     }
 
     /// Posts a request with its options, an [`Outgoing`] or an [`Incoming`], and waits until it has

@@ -129,38 +129,40 @@ impl<'scope, 'env, L> ScopedPendingWork<'scope, 'env, L> {
 impl Handle<'_, '_> {
     #[inline(always)]
     fn poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
-        match self.take_success() {
+        match self.poll_success() {
             Some(success) => Some(Ok(success)),
-            None => {
-                self.run_afterwards();
-                self.take_failure().map(Err)
-            }
+            None => self.take_after_poll(),
         }
+    }
+
+    /// Polls for all that have completed, and takes the outcome if it is there.
+    #[inline(never)]
+    fn take_after_poll(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
+        let mut scope = self.scope;
+        if scope.with(|poller| poller.engine.is_pending(self.id)) {
+            scope.poll();
+        }
+        scope.run_afterwards();
+        self.take()
     }
 
     #[inline(always)]
     fn spin_poll(mut self) -> Result<WorkSuccess, TransportError> {
-        loop {
-            if let Some(success) = self.take_success() {
-                return Ok(success);
-            }
-            if !self.wait() {
-                return Err(self.take_failure().unwrap_or(TransportError::Taken));
-            }
+        match self.poll_success() {
+            Some(success) => Ok(success),
+            None => self.wait(),
         }
     }
 
-    /// Waits while the operation is in flight, and aborts it after the channel's timeout. Returns whether it was in
-    /// flight.
+    /// Waits while the operation is in flight, and aborts it after the channel's timeout. Takes the outcome.
     #[inline(never)]
-    fn wait(&self) -> bool {
+    fn wait(&mut self) -> Result<WorkSuccess, TransportError> {
         let mut scope = self.scope;
-        let is_pending = scope.with(|poller| poller.engine.is_pending(self.id));
-        if is_pending {
+        if scope.with(|poller| poller.engine.is_pending(self.id)) {
             scope.wait_or_abort(scope.at, self.id);
         }
         scope.run_afterwards();
-        is_pending
+        self.take().unwrap_or(Err(TransportError::Taken))
     }
 
     #[inline]
@@ -172,40 +174,17 @@ impl Handle<'_, '_> {
         self.take()
     }
 
-    #[inline(never)]
-    fn run_afterwards(&self) {
-        let mut scope = self.scope;
-        scope.run_afterwards();
-    }
-
-    /// Takes the result if it is a success. Polls once if there is none.
-    // Copied in one place only: out of two it would be copied through memory, also where it is not used.
+    /// Polls, and takes the success if it is the first that completed.
     #[inline(always)]
-    fn take_success(&mut self) -> Option<WorkSuccess> {
+    fn poll_success(&mut self) -> Option<WorkSuccess> {
         let (scope, id) = (self.scope, self.id);
-        let success = scope.with(|poller| {
-            let success = if poller.engine.holds(id) {
-                poller.engine.take_held()
-            } else {
-                poller.poll_borrowed(scope.at, id)
-            };
-            success.copied()
-        })?;
+        let success = scope.with(|poller| poller.poll_borrowed(scope.at, id))?;
         // It identifies nothing from now on, however often its slot is used again.
         self.id = Id::NONE;
         Some(success)
     }
 
-    /// Takes the result, if there is one: it is a failure.
-    #[inline(always)]
-    fn take_failure(&mut self) -> Option<TransportError> {
-        let (scope, id) = (self.scope, self.id);
-        let failure = scope.with(|poller| poller.take_failure(scope.at, id).copied())?;
-        self.id = Id::NONE;
-        Some(failure)
-    }
-
-    /// Takes the result, if there is one.
+    /// Takes the outcome out of the operation's slot, if it is there.
     #[inline(never)]
     fn take(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
         let (at, id) = (self.scope.at, self.id);
@@ -219,9 +198,7 @@ impl Drop for Handle<'_, '_> {
     #[inline]
     fn drop(&mut self) {
         let (scope, id) = (self.scope, self.id);
-        if id != Id::NONE {
-            scope.with(|poller| poller.engine.detach(scope.at, id));
-        }
+        scope.with(|poller| poller.engine.detach(scope.at, id));
     }
 }
 

@@ -49,10 +49,6 @@ impl<H: Hold> Channel<H> {
     }
 
     /// How many requests of this queue are in flight.
-    ///
-    /// A poll for one operation may find the completions of others. These operations count as in flight
-    /// until they are polled, or until anything else polls. Their [`credits`](Self::credits) are free at
-    /// once.
     #[must_use]
     pub fn in_flight(&self, queue: Queue) -> u32 {
         let (engine, at) = self.shared();

@@ -6,12 +6,6 @@ use super::{Engine, Id, Member};
 use crate::error::{Queue, TransportError};
 
 impl Engine {
-    /// Takes the outcome of an operation of a scope that has succeeded out of its slot, which is freed.
-    pub(crate) fn take_borrowed_success(&mut self, at: u32, id: Id) -> Option<&WorkSuccess> {
-        let member = self.members.get_mut(at as usize)?;
-        self.slots.take_borrowed_success(&mut member.slots, id)
-    }
-
     /// Detaches a member's operation: its outcome will not be taken.
     #[inline(always)]
     pub(crate) fn detach(&mut self, at: u32, id: Id) {

@@ -213,10 +213,8 @@ impl Engine {
     }
 
     pub(crate) fn credits_at(&self, at: u32, queue: Queue) -> u32 {
-        let Some(member) = self.member(at) else {
-            return 0;
-        };
-        member.credits(queue, &self.slots.budget) + self.held_credits(at, queue)
+        let member = self.member(at);
+        member.map_or(0, |member| member.credits(queue, &self.slots.budget))
     }
 
     /// How many requests of one of the channel's queues can be in flight at once: its depth, or what the

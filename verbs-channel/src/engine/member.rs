@@ -323,11 +323,6 @@ impl Member {
         }
     }
 
-    /// Whether it takes requests, and all that it has in flight is within its share.
-    pub(super) const fn is_up_in_its_share(&self) -> bool {
-        matches!(self.state, MemberState::Up(_)) && !self.slots.has_common()
-    }
-
     /// Whether nothing is in flight on it.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {

@@ -66,7 +66,6 @@ use budget::Budget;
 pub(crate) use budget::Shares;
 
 pub use closing::{Closed, Closing};
-use held::{Held, MAX_POLLED};
 pub use joining::ConnectedMember;
 pub(crate) use joining::{MemberLimits, MemberParts};
 pub use leak::Leak;
@@ -75,7 +74,6 @@ pub(crate) use member::Member;
 pub use messages::Message;
 pub(crate) use peer::Link;
 use peer::Peers;
-pub(crate) use poll::PolledForScope;
 pub(crate) use shared::{Claim, Shared, SharedQueue};
 use slots::Slots;
 pub(crate) use slots::{BufferOwner, Id, Reservation};
@@ -92,7 +90,6 @@ mod channels;
 mod closing;
 mod deferred;
 pub(crate) mod gate;
-mod held;
 mod joining;
 mod leak;
 mod member;
@@ -158,10 +155,8 @@ pub struct Engine {
     pd_tag: PdTag,
     // That its queue pairs belong to.
     process: Process,
-    // Range of `poll_slots` not dispatched yet.
-    held: Held,
-    // Created once: that costs more than a poll. The last is always empty.
-    poll_slots: [PollSlot; MAX_POLLED + 1],
+    // Created once: that costs more than a poll.
+    poll_slots: [PollSlot; MAX_POLLED],
 }
 
 /// How many channels an engine can have, and how long they take to end.
@@ -207,8 +202,7 @@ impl Engine {
             pd_tag: PdTag::of(&pd),
             process: Process::current(),
             pd,
-            held: Held::NONE,
-            poll_slots: [const { PollSlot::new() }; MAX_POLLED + 1],
+            poll_slots: [const { PollSlot::new() }; MAX_POLLED],
         }
     }
 
@@ -240,6 +234,9 @@ impl Engine {
         }
     }
 }
+
+/// How many completions a poll takes at most.
+const MAX_POLLED: usize = 16;
 
 /// Polls that find something before a search ends: more than any queue needs to be emptied.
 pub(crate) const MAX_POLLS: u32 = 1 << 18;

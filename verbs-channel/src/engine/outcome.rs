@@ -2,7 +2,6 @@
 
 use verbs_core::WorkSuccess;
 
-use super::slots::Credits;
 use super::ticket::Outcome;
 use crate::buffer::OwnedBuffer;
 use crate::engine::{Completed, Engine, MAX_POLLS, SlotBuffer, Ticket};
@@ -26,52 +25,24 @@ impl Engine {
 
     #[inline(never)]
     fn poll_slowly(&mut self, ticket: Ticket) -> Result<Option<Outcome>> {
-        let at = ticket.channel.at();
-        if let Some(outcome) = self.poll_several_in_flight(at, ticket) {
-            return Ok(Some(outcome));
-        }
-        self.settle(true);
         if !self.is_done(ticket)? {
             self.drive();
         }
         Ok(self.take_outcome(ticket))
     }
 
-    /// Polls once for an operation on one buffer that is in flight: its outcome, if that is a success
-    /// and all there is.
+    /// Polls once for an operation of this member that is in flight: its outcome, if its success is the
+    /// first that completed.
     #[inline(always)]
     pub(crate) fn poll_in_flight(&mut self, at: u32, ticket: Ticket) -> Option<Completed> {
-        let Ticket { channel, id } = ticket;
-        self.poll_for_owned(
-            channel,
-            at,
-            id,
-            Credits::One,
-            SlotBuffer::take_buffer,
-            |buffer, success| {
-                let outcome = Outcome {
-                    result: Ok(*success),
-                    buffer: Some(buffer),
-                    batch: None,
-                    chain: None,
-                };
-                Completed::new(ticket, outcome)
-            },
-        )
-    }
-
-    /// The same for a batch or a chain.
-    #[inline(always)]
-    pub(crate) fn poll_several_in_flight(&mut self, at: u32, ticket: Ticket) -> Option<Outcome> {
-        let Ticket { channel, id } = ticket;
-        self.poll_for_owned(
-            channel,
-            at,
-            id,
-            Credits::Several,
-            Option::take,
-            |owned, success| Outcome::new(Ok(*success), Some(owned)),
-        )
+        if self.member(at)?.id != ticket.channel {
+            return None;
+        }
+        let (success, owned) = self.poll_for_owned(at, ticket.id)?;
+        Some(Completed::new(
+            ticket,
+            Outcome::new(Ok(success), Some(owned)),
+        ))
     }
 
     /// The queue of an operation whose outcome was not taken.
@@ -95,30 +66,27 @@ impl Engine {
     #[inline(always)]
     pub fn poll_success(&mut self, ticket: Ticket) -> Option<(WorkSuccess, OwnedBuffer)> {
         let at = self.place(ticket.channel)?;
-        let polled = self.poll_for_owned(
-            ticket.channel,
-            at,
-            ticket.id,
-            Credits::One,
-            SlotBuffer::take_buffer,
-            |buffer, success| (*success, buffer),
-        );
-        if polled.is_some() {
-            return polled;
+        if let Some(slot) = self.slots.in_flight(ticket.id) {
+            let Some(SlotBuffer::Buffer(_)) = slot.buffer() else {
+                return None;
+            };
+            if let Some((success, SlotBuffer::Buffer(buffer))) = self.poll_for_owned(at, ticket.id)
+            {
+                return Some((success, buffer));
+            }
         }
         // It may have been dispatched before, or just now.
-        let (success, buffer) = self.take_success(ticket)?;
-        Some((*success, buffer))
+        self.take_success(ticket)
     }
 
     // A function of its own, so that the path of what is polled for stays short.
     #[inline(never)]
-    fn take_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
-        let id = ticket.id;
-        let member = self.members.get_mut(ticket.channel.index())?;
-        let buffer = SlotBuffer::take_buffer(self.slots.succeeded(id)?)?;
-        self.slots.free_completed(&mut member.slots, id);
-        Some((self.slots.last_success(id)?, buffer))
+    fn take_success(&mut self, ticket: Ticket) -> Option<(WorkSuccess, OwnedBuffer)> {
+        let Some(SlotBuffer::Buffer(_)) = self.slots.succeeded(ticket.id) else {
+            return None;
+        };
+        let outcome = self.take_outcome(ticket)?;
+        Some((outcome.result.ok()?, outcome.buffer?))
     }
 
     /// Takes the outcome and the buffer of an operation on any channel, if a poll has found its
@@ -128,7 +96,6 @@ impl Engine {
     ///
     /// As [`poll`](Self::poll).
     pub fn take(&mut self, ticket: Ticket) -> Result<Option<Completed>> {
-        self.settle(true);
         let is_done = self.is_done(ticket)?;
         Ok(is_done.then(|| self.take_completed(ticket)).flatten())
     }
@@ -164,7 +131,7 @@ impl Engine {
     #[must_use]
     #[inline]
     pub fn has_completed(&self) -> bool {
-        self.has_ready() || !self.held.is_empty()
+        self.has_ready()
     }
 
     /// Whether an operation is ready that owns its buffer.
@@ -176,7 +143,6 @@ impl Engine {
     /// If no operation is ready, polls until one is or the queue is empty.
     pub(crate) fn poll_until_ready(&mut self) {
         let mut polls = 0;
-        self.settle(true);
         while !self.has_ready() {
             polls += 1;
             // An empty poll may have ended operations, too: a queue that cannot be polled does.

@@ -1,17 +1,11 @@
 //! Polls: completions reach their operations.
 
-use std::mem;
-
-use verbs_core::{
-    CompletionQueue, PollError, PollSlot, PolledCompletions, WcOpcode, WorkCompletion, WorkSuccess,
-};
+use verbs_core::{PollError, PollSlot, PolledCompletions, WcOpcode, WorkCompletion, WorkSuccess};
 
 use super::Engine;
-use super::held::{Held, MAX_POLLED, success_of};
 use super::member::Member;
 use super::shared::Shared;
-use super::slots::{Credits, Id, Reservation, Slots, shared_place};
-use crate::channel_id::ChannelId;
+use super::slots::{Id, Slots, shared_place};
 use crate::engine::SlotBuffer;
 use crate::error::{DownReason, Queue};
 use crate::request::opcode_in;
@@ -19,12 +13,9 @@ use crate::request::opcode_in;
 impl Engine {
     /// Polls once, and dispatches the completions. Returns how many. The results of operations on
     /// borrowed buffers are stored if `keep_results` is `true`.
-    ///
-    /// Those that are [held](super::held) are dispatched first, and count too.
     #[inline(always)]
     pub(super) fn poll_cq(&mut self, keep_results: bool) -> Result<usize, PollError> {
-        let settled = self.settle(keep_results);
-        let found = poll(&self.cq, &mut self.poll_slots)?;
+        let found = self.cq.poll(&mut self.poll_slots)?;
         dispatch(
             &mut self.members,
             &mut self.slots,
@@ -32,118 +23,52 @@ impl Engine {
             found,
             keep_results,
         );
-        Ok(settled + found.len())
+        Ok(found.len())
     }
 
-    /// Dispatches the completions that are held. Returns how many, those that were taken included.
+    /// Polls one completion for an operation of this member on borrowed buffers. If it is the operation's
+    /// success, the operation ends, and this returns it. Otherwise everything that has completed is
+    /// dispatched.
     #[inline(always)]
-    pub(crate) fn settle(&mut self, keep_results: bool) -> usize {
-        if !self.held.is_open() {
-            return 0;
-        }
-        settle(
-            &mut self.members,
-            &mut self.slots,
-            &mut self.shared,
-            &mut self.held,
-            &self.poll_slots,
-            keep_results,
-        )
-    }
-
-    /// The credits of one of a member's queues that are free once what is held is dispatched: a post that
-    /// needs them does that.
-    pub(super) fn held_credits(&self, at: u32, queue: Queue) -> u32 {
-        if !self.held.is_open() {
-            return 0;
-        }
-        let (_, taken) = self.held.taken(&self.poll_slots).unwrap_or_default();
-        let held = self.held.rest(&self.poll_slots);
-        let all = taken.iter().chain(held.as_slice());
-        all.filter_map(|completion| self.slots.reservation_of(completion.wr_id()))
-            .filter(|reservation| reservation.member == at && reservation.queue == queue)
-            .map(|reservation| u32::from(reservation.credits))
-            .sum()
-    }
-
-    /// Polls once for an operation of a scope that is in flight.
-    ///
-    /// The completions are held if the first is the success of this operation, and dispatched if
-    /// not. A handle that finds its success at the front later takes it without a look at its slot.
-    /// So none are held on a channel that is down: there, operations have ended without a
-    /// completion, and requests of batches have failed. None are held on a channel with common
-    /// slots either, which are not freed in a row.
-    #[inline(always)]
-    pub(crate) fn poll_for_scope(&mut self, at: u32, id: Id) -> PolledForScope {
-        let found = match poll(&self.cq, &mut self.poll_slots) {
-            Ok(found) => found,
-            Err(error) => {
-                self.poll_failed(error);
-                return PolledForScope::Nothing;
+    pub(crate) fn poll_for(&mut self, at: u32, id: Id) -> Option<WorkSuccess> {
+        if self.finds_first(id) {
+            if let Some(member) = self.members.get_mut(at as usize)
+                && let Some(slot) = self.slots.in_flight(id)
+            {
+                let reservation = slot.end(&mut member.slots);
+                member.return_credits(reservation, 1);
+                return self.first_success();
             }
-        };
-        let [first, ..] = found.as_slice() else {
-            return PolledForScope::Nothing;
-        };
-        let member = self.members.get(at as usize);
-        let is_held = success_of(first, id).is_some()
-            && member.is_some_and(Member::is_up_in_its_share)
-            && self.shared.is_none();
-        self.held = Held::all(found.len(), Some(at));
-        if let Some(after) = self.poll_slots.get_mut(self.held.end()) {
-            *after = PollSlot::new();
+            self.dispatch_first();
         }
-        if is_held {
-            return PolledForScope::Held;
-        }
-        PolledForScope::Others(self.settle(true))
+        None
     }
 
-    /// Whether the success of this operation is the first that is held.
+    /// [`poll_for`](Self::poll_for) an operation that owns its buffer, which is returned too. Does not poll if
+    /// the operation is not in flight, or its slot is common.
     #[inline(always)]
-    pub(crate) fn holds(&self, id: Id) -> bool {
-        // Behind the last there is a completion without an id.
-        let front = self.held.front(&self.poll_slots);
-        front.is_some_and(|front| success_of(front, id).is_some())
-    }
-
-    /// Takes the first success that is held, for a handle of a scope. Its slot is freed when the others
-    /// are dispatched.
-    ///
-    /// The operation is in flight, as its outcome was not taken: see
-    /// [`poll_for_scope`](Self::poll_for_scope).
-    #[inline(always)]
-    pub(crate) fn take_held(&mut self) -> Option<&WorkSuccess> {
-        let success = self.held.front(&self.poll_slots)?.success()?;
-        self.held.pop();
-        Some(success)
-    }
-
-    /// Polls one completion for an operation on borrowed buffers that was just posted. If it is its success,
-    /// its slot is freed, and this returns `true`. Otherwise the completion is dispatched.
-    #[inline(always)]
-    pub(crate) fn poll_for(&mut self, reservation: Reservation, id: Id) -> bool {
-        if !self.poll_finds_first(id) {
-            return false;
+    pub(crate) fn poll_for_owned(&mut self, at: u32, id: Id) -> Option<(WorkSuccess, SlotBuffer)> {
+        self.slots.in_flight(id)?;
+        if self.finds_first(id) {
+            if let Some(member) = self.members.get_mut(at as usize)
+                && let Some(mut slot) = self.slots.in_flight(id)
+                && let Some(owned) = slot.take_buffer()
+            {
+                let reservation = slot.end(&mut member.slots);
+                member.return_credits(reservation, 1);
+                return self.first_success().map(|success| (success, owned));
+            }
+            self.dispatch_first();
         }
-        if let Some(member) = self.members.get_mut(reservation.member as usize)
-            && self.slots.free_in_flight(&mut member.slots, id)
-        {
-            member.return_credits(reservation, 1);
-            return true;
-        }
-        self.dispatch_first();
-        false
+        None
     }
 
-    /// Polls one completion. If it is the success of this operation, it becomes the
-    /// [last success](Self::last_success), and this returns `true`. Otherwise it is dispatched.
-    ///
-    /// It is polled to the first slot, so those that are [held](super::held) stay: the first of them was
-    /// taken.
+    /// Polls one completion. Returns whether it is the success of this operation; if not, everything that has
+    /// completed is dispatched.
     #[inline(always)]
-    fn poll_finds_first(&mut self, id: Id) -> bool {
-        let found = match poll_one(&self.cq, &mut self.poll_slots) {
+    fn finds_first(&mut self, id: Id) -> bool {
+        let (one, _others) = self.poll_slots.split_at_mut(1);
+        let found = match self.cq.poll(one) {
             Ok(found) => found,
             Err(error) => {
                 self.poll_failed(error);
@@ -153,18 +78,24 @@ impl Engine {
         let [first] = found.as_slice() else {
             return false;
         };
-        if success_of(first, id).is_some() {
+        if first.wr_id() == id.wr_id() && first.success().is_some() {
             return true;
         }
         self.dispatch_first();
         false
     }
 
-    /// Dispatches the only completion that was found, after those that are held.
+    /// The success that [`finds_first`](Self::finds_first) has found.
+    #[inline(always)]
+    fn first_success(&self) -> Option<WorkSuccess> {
+        let found = PollSlot::completions(&self.poll_slots).as_slice();
+        found.first()?.success().copied()
+    }
+
+    /// Dispatches the only completion that was found, and then all others.
     #[cold]
     #[inline(never)]
     fn dispatch_first(&mut self) {
-        self.settle(true);
         let found = PollSlot::completions(self.poll_slots.get(..1).unwrap_or_default());
         dispatch(
             &mut self.members,
@@ -173,71 +104,7 @@ impl Engine {
             found,
             true,
         );
-    }
-
-    /// [`poll_for`](Self::poll_for) an operation of this channel that owns its buffer, which `take` takes
-    /// out of the slot. Returns the result of `then` for it. Does not poll if the operation is not in
-    /// flight with these credits.
-    #[inline(always)]
-    pub(crate) fn poll_for_owned<B, T>(
-        &mut self,
-        channel: ChannelId,
-        at: u32,
-        id: Id,
-        credits: Credits,
-        take: impl FnOnce(&mut Option<SlotBuffer>) -> Option<B>,
-        then: impl FnOnce(B, &WorkSuccess) -> T,
-    ) -> Option<T> {
-        let member = self.members.get_mut(at as usize)?;
-        if member.id != channel {
-            return None;
-        }
-        // Found once: nothing but a dispatch changes it.
-        let mut slot = self.slots.in_flight(id, credits)?;
-        let is_held;
-        let front = if self.held.is_empty() {
-            let found = match poll(&self.cq, &mut self.poll_slots) {
-                Ok(found) => found,
-                Err(error) => {
-                    self.poll_failed(error);
-                    return None;
-                }
-            };
-            let [first, rest @ ..] = found.as_slice() else {
-                return None;
-            };
-            is_held = !rest.is_empty();
-            if is_held {
-                self.held = Held::all(found.len(), None);
-            }
-            first
-        } else {
-            is_held = true;
-            self.held.front(&self.poll_slots)?
-        };
-        if let Some(success) = success_of(front, id)
-            && let Some(owned) = take(slot.buffer())
-        {
-            if is_held {
-                self.held.pop();
-            }
-            let reservation = slot.end(&mut member.slots);
-            member.return_credits(reservation, 1);
-            return Some(then(owned, success));
-        }
-        if is_held {
-            self.settle(true);
-        } else {
-            self.dispatch_first();
-        }
-        None
-    }
-
-    /// The success that the last poll for an operation has found.
-    #[inline(always)]
-    pub(crate) fn last_success(&self) -> Option<&WorkSuccess> {
-        let found = PollSlot::completions(&self.poll_slots).as_slice();
-        found.first()?.success()
+        self.drive();
     }
 
     /// Polls the queue once, and dispatches the completions. Returns how many.
@@ -263,66 +130,6 @@ impl Engine {
         self.destroy_all(DownReason::Poll(error));
         0
     }
-}
-
-/// Result of a poll for an operation of a scope.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PolledForScope {
-    /// Nothing.
-    Nothing,
-    /// Its success, which is [taken](Engine::take_held) next.
-    Held,
-    /// How many completions were dispatched, its own perhaps among them.
-    Others(usize),
-}
-
-/// Polls into all slots but the last, which is empty.
-#[inline(always)]
-fn poll<'s>(
-    cq: &CompletionQueue,
-    slots: &'s mut [PollSlot; MAX_POLLED + 1],
-) -> Result<PolledCompletions<'s>, PollError> {
-    let (slots, _empty) = slots.split_at_mut(MAX_POLLED);
-    cq.poll(slots)
-}
-
-/// Polls one completion into the first slot.
-#[inline(always)]
-fn poll_one<'s>(
-    cq: &CompletionQueue,
-    slots: &'s mut [PollSlot; MAX_POLLED + 1],
-) -> Result<PolledCompletions<'s>, PollError> {
-    let (first, _rest) = slots.split_at_mut(1);
-    cq.poll(first)
-}
-
-/// Dispatches the completions that are held, and frees the slots of those that were taken. Returns how
-/// many they are.
-#[inline(never)]
-pub(super) fn settle(
-    members: &mut [Member],
-    slots: &mut Slots<WorkSuccess, SlotBuffer>,
-    shared: &mut Option<Box<Shared>>,
-    held: &mut Held,
-    polled: &[PollSlot],
-    keep_results: bool,
-) -> usize {
-    let held = mem::replace(held, Held::NONE);
-    if let Some((at, taken)) = held.taken(polled)
-        && let Some(member) = members.get_mut(at as usize)
-    {
-        let (mut left, wr_id) = (taken.iter(), WorkCompletion::wr_id);
-        // One run, but for batches.
-        while !left.as_slice().is_empty() {
-            let (reservation, count) = slots.free_taken(&mut member.slots, &mut left, wr_id);
-            member.return_credits(reservation, count);
-        }
-    }
-    if !held.is_empty() {
-        let rest = held.rest(polled);
-        dispatch(members, slots, shared, rest, keep_results);
-    }
-    held.count()
 }
 
 /// Dispatches the completions of a poll.

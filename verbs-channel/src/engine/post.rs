@@ -4,13 +4,10 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use verbs_core::{PollSlot, ReceiveWorkRequest, WorkRequest, WorkSuccess};
+use verbs_core::{ReceiveWorkRequest, WorkRequest, WorkSuccess};
 
 use super::gate::Limits;
-use super::held::Held;
 use super::member::{Member, NewOperation};
-use super::poll::settle;
-use super::shared::Shared;
 use super::slots::Slots;
 use super::ticket::SlotBuffer;
 use super::{BufferOwner, Engine, Id, Reservation, Ticket};
@@ -26,14 +23,8 @@ macro_rules! take_operation {
             Some(operation) => operation,
             None if !$makes_room => return Err($engine.rejection($reservation)),
             None => {
-                let id = $crate::engine::post::take_slowly(
-                    $members,
-                    &mut $engine.slots,
-                    &mut $engine.shared,
-                    &mut $engine.held,
-                    &$engine.poll_slots,
-                    $reservation,
-                );
+                let id =
+                    $crate::engine::post::take_slowly($members, &mut $engine.slots, $reservation);
                 let member = $members.get($reservation.member as usize);
                 match member.and_then(|member| member.taken(&mut $engine.slots, id)) {
                     Some(operation) => operation,
@@ -48,8 +39,7 @@ pub(super) use take_operation;
 impl Engine {
     /// Posts a request to a member's send queue, with a completion. If it is posted, `store` may put
     /// the buffer that the operation owns in its place in the slot. Without `MAKES_ROOM`, a channel whose
-    /// share has no room does not look for common room, or at what is held: that is for
-    /// [`start_again`](Self::start_again).
+    /// share has no room does not look for common room: that is for [`start_again`](Self::start_again).
     ///
     /// # Safety
     ///
@@ -215,14 +205,11 @@ impl Engine {
         }
     }
 
-    /// Makes room for an operation that found none: dispatches what is held, or takes common room. The
-    /// next [`take`](super::Member::take) finds it. `false` if there is none.
+    /// Makes common room for an operation that found none in its channel's share. The next
+    /// [`take`](super::Member::take) finds it. `false` if there is none.
     #[cold]
     #[inline(never)]
     pub(super) fn make_room(&mut self, reservation: Reservation) -> bool {
-        if self.settle(true) > 0 {
-            return true;
-        }
         let member = self.members.get_mut(reservation.member as usize);
         member.is_some_and(|member| member.make_room(&mut self.slots, reservation))
     }
@@ -296,27 +283,18 @@ impl Engine {
     }
 }
 
-/// Takes a slot and credits where [`take`](Member::take) found none: those of what is held, or common ones.
-/// Returns the id, or [`Id::NONE`].
+/// Takes a slot and credits where [`take`](Member::take) found none: common ones. Returns the id, or
+/// [`Id::NONE`].
 // Returns few words, and its caller keeps `members`: so what is in registers stays there.
 #[cold]
 #[inline(never)]
 pub(super) fn take_slowly(
     members: &mut [Member],
     slots: &mut Slots<WorkSuccess, SlotBuffer>,
-    shared: &mut Option<Box<Shared>>,
-    held: &mut Held,
-    polled: &[PollSlot],
     reservation: Reservation,
 ) -> Id {
-    settle(members, slots, shared, held, polled, true);
-    let Some(member) = members.get_mut(reservation.member as usize) else {
-        return Id::NONE;
-    };
-    if let Some(operation) = member.take(slots, reservation) {
-        return operation.id;
-    }
-    member.take_common(slots, reservation)
+    let member = members.get_mut(reservation.member as usize);
+    member.map_or(Id::NONE, |member| member.take_common(slots, reservation))
 }
 
 /// Checks the requests of a batch one by one.

@@ -1,6 +1,6 @@
 //! Tickets, and the outcomes that are taken by them.
 
-use std::mem::{self, ManuallyDrop};
+use std::mem;
 use std::slice;
 
 use verbs_core::WorkSuccess;
@@ -170,18 +170,6 @@ impl SlotBuffer {
     /// Leaves the place empty: the operation does not own its buffers.
     #[inline(always)]
     pub(crate) const fn none(_place: &mut Option<Self>) {}
-
-    /// Takes it, if it is one buffer.
-    #[inline(always)]
-    pub(crate) fn take_buffer(place: &mut Option<Self>) -> Option<OwnedBuffer> {
-        let Some(Self::Buffer(buffer)) = place else {
-            return None;
-        };
-        let buffer = buffer.take();
-        // It is empty now: to drop it would be a call.
-        let _empty = ManuallyDrop::new(place.take());
-        Some(buffer)
-    }
 
     /// It is of an operation of which this request is the first that did not succeed; `None` for the last.
     #[cold]

@@ -10,22 +10,19 @@ use verbs_core::WorkSuccess;
 
 use super::guard::AbortOnUnwind;
 use super::{Ladder as _, Poller, Steps as _};
-#[expect(unused_imports, reason = "named in documentation")]
-use crate::engine::Engine;
 use crate::engine::{Id, Reservation, SlotBuffer};
 use crate::error::{Error, Result, TransportError};
 use crate::request::{Request, ScatterList};
 
 impl Poller {
-    /// Posts a request and waits for it. Its success is the [last success](Engine::last_success) if
-    /// this returns `Ok(None)`.
+    /// Posts a request and waits for it.
     #[inline(always)]
-    fn run_to_end<W: Request>(
+    pub(crate) fn run<W: Request>(
         &mut self,
         at: u32,
         request: W,
         timeout: Option<Duration>,
-    ) -> Result<Option<WorkSuccess>> {
+    ) -> Result<WorkSuccess> {
         let (mut list, options) = request.into_parts();
         let guard = AbortOnUnwind;
         // SAFETY: `list` and the memory that it borrows live until this returns. `finish` returns only
@@ -39,33 +36,11 @@ impl Poller {
             )
         };
         let ended = match posted {
-            Ok(posted) => self.finish(Reservation::send(at), posted.id, timeout),
+            Ok(posted) => self.finish(at, posted.id, timeout),
             Err(reason) => Err(self.rejected(reason).into()),
         };
         guard.defuse();
         ended
-    }
-
-    #[inline(always)]
-    pub(crate) fn run<W: Request>(
-        &mut self,
-        at: u32,
-        request: W,
-        timeout: Option<Duration>,
-    ) -> Result<WorkSuccess> {
-        let ended = self.run_to_end(at, request, timeout)?;
-        self.success(ended)
-    }
-
-    /// [`run`](Self::run) without a copy of the success.
-    #[inline(always)]
-    pub(crate) fn run_blocking<W: Request>(
-        &mut self,
-        at: u32,
-        request: W,
-        timeout: Option<Duration>,
-    ) -> Result<()> {
-        self.run_to_end(at, request, timeout).map(drop)
     }
 
     #[inline(always)]
@@ -81,7 +56,7 @@ impl Poller {
         // returns only when the device is done with it.
         let posted = unsafe { self.engine.post_batch_at::<W, N>(reservation, requests) };
         let ended = match posted {
-            Ok(posted) => self.finish(reservation, posted.id, timeout).map(drop),
+            Ok(posted) => self.finish(at, posted.id, timeout).map(drop),
             Err(reason) => Err(self.rejected(reason).into()),
         };
         guard.defuse();
@@ -106,30 +81,22 @@ impl Poller {
             )
         };
         let ended = match posted {
-            Ok(posted) => self.finish(Reservation::receive(at), posted.id, timeout),
+            Ok(posted) => self.finish(at, posted.id, timeout),
             Err(reason) => Err(self.rejected(reason).into()),
         };
         guard.defuse();
-        self.success(ended?)
+        ended
     }
 
     /// Waits for an operation on borrowed buffers, and aborts it after `timeout`, or after the
-    /// channel's own timeout. `None` is the [last success](Engine::last_success).
+    /// channel's own timeout.
     #[inline(always)]
-    fn finish(
-        &mut self,
-        reservation: Reservation,
-        id: Id,
-        timeout: Option<Duration>,
-    ) -> Result<Option<WorkSuccess>> {
-        // Before the poll, whose success is the last one that was polled.
-        self.count(1);
+    fn finish(&mut self, at: u32, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
         // Most operations complete within a poll or two.
-        if self.engine.poll_for(reservation, id) {
-            return Ok(None);
+        match self.poll_borrowed(at, id) {
+            Some(success) => Ok(success),
+            None => self.finish_slowly(at, id, timeout),
         }
-        self.finish_slowly(reservation.member, id, timeout)
-            .map(Some)
     }
 
     #[inline(never)]
@@ -145,16 +112,5 @@ impl Poller {
             Some(Err(error)) => Err(Error::Transport(error)),
             None => Err(Error::Transport(TransportError::CLOSED)),
         }
-    }
-
-    #[inline(always)]
-    fn success(&self, ended: Option<WorkSuccess>) -> Result<WorkSuccess> {
-        let success = match &ended {
-            Some(success) => Some(success),
-            None => self.engine.last_success(),
-        };
-        success
-            .copied()
-            .ok_or(Error::Transport(TransportError::CLOSED))
     }
 }

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use verbs_core::CompletionChannel;
 
 use crate::engine::Engine;
-use crate::error::TransportError;
 pub(crate) use abort::Ladder;
 pub(crate) use deadline::Deadline;
 pub(crate) use guard::AbortOnUnwind;
@@ -51,8 +50,6 @@ pub struct Poller {
     next_check: Option<Instant>,
     // Completions that may be found before the clock is read.
     uncounted: usize,
-    // The last that a handle has taken.
-    failure: Option<TransportError>,
 }
 
 /// How often waits and polls check the peers: that takes a system call.
@@ -75,7 +72,6 @@ impl Poller {
             is_armed: false,
             next_check: None,
             uncounted: BUSY,
-            failure: None,
         }
     }
 

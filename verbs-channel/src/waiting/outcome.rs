@@ -23,10 +23,6 @@ impl Poller {
 
     #[inline(never)]
     fn poll_slowly(&mut self, at: u32, ticket: Ticket) -> Result<Option<Outcome>> {
-        if let Some(outcome) = self.engine.poll_several_in_flight(at, ticket) {
-            return Ok(Some(outcome));
-        }
-        self.engine.settle(true);
         if !self.engine.is_done_on(at, ticket)? && self.engine.drive() == 0 {
             self.found_nothing();
         }
@@ -56,10 +52,6 @@ impl Poller {
         ticket: Ticket,
         timeout: Option<Duration>,
     ) -> Result<Option<Outcome>> {
-        if let Some(outcome) = self.engine.poll_several_in_flight(at, ticket) {
-            return Ok(Some(outcome));
-        }
-        self.engine.settle(true);
         if !self.engine.is_done_on(at, ticket)? && !self.wait_for(ticket.id, timeout) {
             return Ok(None);
         }

@@ -4,7 +4,7 @@ use verbs_core::WorkSuccess;
 
 use super::deadline::Deadline;
 use super::{Ladder, Poller};
-use crate::engine::{Engine, Id, PolledForScope};
+use crate::engine::{Engine, Id};
 use crate::error::{DownReason, Queue, TransportError};
 
 /// How scopes end.
@@ -52,7 +52,6 @@ pub(crate) trait EndScope: Ladder {
     #[cold]
     #[inline(never)]
     fn end_scope_in_child(&mut self, at: u32, receives: Leftover) -> Result<(), TransportError> {
-        self.step(|poller| poller.engine.settle(true));
         self.abort_borrowed(at, DownReason::Closed);
         self.step(|poller| poller.end_scope(at, receives))
     }
@@ -75,10 +74,7 @@ pub(crate) trait EndScope: Ladder {
             let _reported_by_down_reason = self.end_scope_in_child(at, Leftover::Awaited);
             return;
         }
-        let drain_timeout = self.step(|poller| {
-            poller.engine.settle(true);
-            poller.config.drain_timeout
-        });
+        let drain_timeout = self.step(|poller| poller.config.drain_timeout);
         let deadline = Deadline::after(Some(drain_timeout));
         let mut next = self.step(|poller| poller.engine.first(at));
         while let Some(id) = next {
@@ -110,44 +106,21 @@ impl Poller {
     /// Ends a scope whose closure returned `Ok`, if all of its operations have succeeded.
     #[inline(always)]
     pub(crate) fn has_finished(&mut self, at: u32) -> bool {
-        // Outcomes that were taken may still have their slots.
         if !self.engine.is_idle_and_up(at) {
             if self.engine.is_in_child() {
                 return false;
             }
-            let found = match self.engine.settle(false) {
-                0 => self.engine.drive_discarding(),
-                settled => settled,
-            };
+            let found = self.engine.drive_discarding();
             self.count(found);
         }
         self.engine.is_done_and_up(at)
     }
 
-    /// Polls once, if the operation is in flight. Takes its success if it has succeeded by then.
-    #[inline(never)]
-    pub(crate) fn poll_borrowed(&mut self, at: u32, id: Id) -> Option<&WorkSuccess> {
-        let settled = self.engine.settle(true);
-        self.count(settled);
-        if self.engine.is_pending(id) {
-            match self.engine.poll_for_scope(at, id) {
-                PolledForScope::Held => return self.engine.take_held(),
-                PolledForScope::Nothing => self.check_peers_now(),
-                PolledForScope::Others(found) => {
-                    self.count(found);
-                }
-            }
-        }
-        self.engine.take_borrowed_success(at, id)
-    }
-
-    /// Takes the failure of an operation of a scope, if it has failed.
-    // Returns a reference, so that the caller's value is in memory on this path only.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn take_failure(&mut self, at: u32, id: Id) -> Option<&TransportError> {
-        self.failure = self.engine.release(at, id)?.err();
-        self.failure.as_ref()
+    /// Polls for an operation on borrowed buffers: its success, if it is the first that completed.
+    #[inline(always)]
+    pub(crate) fn poll_borrowed(&mut self, at: u32, id: Id) -> Option<WorkSuccess> {
+        self.count(1);
+        self.engine.poll_for(at, id)
     }
 
     /// Takes the untaken outcomes of operations that have all ended. Returns the first failure.

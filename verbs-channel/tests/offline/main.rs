@@ -32,7 +32,6 @@ mod forks;
 mod fuzz;
 mod gate;
 mod guide;
-mod held;
 mod iwarp;
 mod ladder;
 mod lost_polls;

@@ -1,7 +1,5 @@
 //! Dispatch: completions reach their slots, those with the same reservation at once.
 
-use std::slice;
-
 use super::ready::ReadyList;
 use super::slot::SlotOutcome;
 use super::{BufferOwner, Id, MEMBER, Reservation, Slot, SlotList, Slots};
@@ -63,45 +61,6 @@ impl<S: Copy, B> Slots<S, B> {
                 dispatch::<KEEP, _, _, _>(slots, own, ready, reservation, found, wr_id, success)
             }
         }
-    }
-
-    /// Frees the slots of the operations at the front of `taken` that have the same reservation, on the
-    /// channel with these slots. Returns the reservation, and how many they are. If the first is not in
-    /// flight, it is skipped, and the reservation is [`NOTHING`](Reservation::NOTHING).
-    ///
-    /// The slots are still theirs: what takes or ends an operation in another way settles first.
-    #[inline(always)]
-    pub(crate) fn free_taken<C>(
-        &mut self,
-        own: &mut SlotList,
-        taken: &mut slice::Iter<'_, C>,
-        wr_id: impl Fn(&C) -> u64,
-    ) -> (Reservation, usize) {
-        let first = taken.as_slice().first();
-        let first = first.map_or(Id::NONE, |first| Id(wr_id(first)));
-        // Not by `reservation`: what that returns is not compared as one word below.
-        let reservation = match self.slots.get(first.own_index() as usize) {
-            Some(slot) if slot.is_in_flight() => slot.reservation,
-            _ => {
-                taken.next();
-                return (Reservation::NOTHING, 0);
-            }
-        };
-        let (mut top, count) = (own.free, taken.len());
-        while let Some(first) = taken.as_slice().first() {
-            let id = Id(wr_id(first));
-            let Some(slot) = self.slots.get_mut(id.own_index() as usize) else {
-                break;
-            };
-            if slot.reservation != reservation {
-                break;
-            }
-            debug_assert_eq!(slot.id(), id, "the slot of a taken outcome was freed");
-            slot.free(&mut top, id.own_index());
-            taken.next();
-        }
-        own.free = top;
-        (reservation, count - taken.len())
     }
 
     /// Records that a work request has succeeded. Returns the reservation of its operation if that is

@@ -23,7 +23,6 @@
 use super::afterwards::Queued;
 use super::budget::Budget;
 use crate::error::Queue;
-pub(crate) use outcome::Credits;
 use ready::ReadyList;
 pub(crate) use reservation::{BufferOwner, Reservation};
 use slot::{GENERATION, MEMBER, NONE, Slot, SlotOutcome};
@@ -65,11 +64,6 @@ impl SlotList {
     /// Whether an operation on borrowed buffers has an outcome that was not taken.
     pub(crate) const fn has_untaken(&self) -> bool {
         self.untaken > 0
-    }
-
-    /// Whether it has common slots.
-    pub(crate) const fn has_common(&self) -> bool {
-        self.common > 0
     }
 
     /// The outcome of an operation was taken, or will not be.
@@ -197,19 +191,6 @@ impl<S: Copy, B> Slots<S, B> {
         }
     }
 
-    /// Frees the slot of an operation that is in flight, and that nothing else refers to: it has
-    /// succeeded, and its outcome needs no slot. `false` if it is not in flight, or its slot is common.
-    #[inline(always)]
-    pub(crate) fn free_in_flight(&mut self, own: &mut SlotList, id: Id) -> bool {
-        match self.slots.get_mut(id.own_index() as usize) {
-            Some(slot) if slot.stamp == id.0 && slot.is_in_flight() => {
-                slot.free(&mut own.free, id.own_index());
-                true
-            }
-            _ => false,
-        }
-    }
-
     /// Detaches an operation that is in flight: its outcome will not be taken. Its slot is freed when
     /// it succeeds. A failure stays, for the scope to report.
     ///
@@ -246,6 +227,15 @@ impl<S: Copy, B> Slots<S, B> {
         Some(!self.find(id)?.is_in_flight())
     }
 
+    /// The buffer of an operation that has succeeded.
+    pub(crate) fn succeeded(&self, id: Id) -> Option<&B> {
+        let slot = self.find(id)?;
+        let is_success = matches!(slot.outcome, SlotOutcome::Success(_));
+        slot.buffer
+            .as_ref()
+            .filter(|_| is_success && !slot.is_in_flight())
+    }
+
     /// The queue of an operation on buffers of a scope or a call.
     pub(crate) fn borrowed(&self, id: Id) -> Option<Queue> {
         let reservation = self.find(id)?.reservation;
@@ -270,12 +260,6 @@ impl<S: Copy, B> Slots<S, B> {
     pub(crate) fn sent(&self, wr_id: u64) -> Option<(u32, Option<&B>)> {
         let slot = self.find_request(wr_id)?;
         Some((slot.flags, slot.buffer.as_ref()))
-    }
-
-    /// The reservation of the operation that ends with this `wr_id`. It has no credits if the operation is
-    /// not in flight.
-    pub(crate) fn reservation_of(&self, wr_id: u64) -> Option<Reservation> {
-        Some(self.find(Id(wr_id))?.reservation)
     }
 
     /// The place of the buffer of an operation, before this work request of it is its first failure.

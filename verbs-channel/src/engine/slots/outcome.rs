@@ -39,60 +39,18 @@ impl<S: Copy, B> Slots<S, B> {
         self.put_back(own, id);
     }
 
-    /// [`release`](Self::release) for an operation that does not own its buffer, if it has succeeded.
-    pub(crate) fn take_borrowed_success(&mut self, own: &mut SlotList, id: Id) -> Option<&S> {
-        let index = id.index() as usize;
-        let slot = self.slots.get_mut(index)?;
-        if slot.stamp != id.0 || slot.is_in_flight() {
-            return None;
-        }
-        if !matches!(slot.outcome, SlotOutcome::Success(_)) {
-            return None;
-        }
-        own.taken(slot.reservation.owner);
-        if id.is_common() {
-            self.free_common(own, id);
-        } else {
-            slot.free(&mut own.free, id.index());
-        }
-        // It stays there until the slot is used again.
-        match &self.slots.get(index)?.outcome {
-            SlotOutcome::Success(success) => Some(success),
-            SlotOutcome::Nothing | SlotOutcome::Failure(_) => None,
-        }
-    }
-
+    /// The slot of an operation that is in flight, if no request of it has failed, and the slot is not
+    /// common.
     #[inline(always)]
-    fn find_completed(&mut self, id: Id) -> Option<&mut Slot<S, B>> {
+    pub(crate) fn in_flight(&mut self, id: Id) -> Option<InFlight<'_, S, B>> {
         let slot = self.slots.get_mut(id.own_index() as usize)?;
-        (slot.stamp == id.0 && !slot.is_in_flight()).then_some(slot)
-    }
-
-    /// The slot of an operation that is in flight, with one credit or with several, if no request of
-    /// it has failed, and the slot is not common.
-    #[inline(always)]
-    pub(crate) fn in_flight(&mut self, id: Id, credits: Credits) -> Option<InFlight<'_, S, B>> {
-        let slot = self.slots.get_mut(id.own_index() as usize)?;
-        let has_these = match credits {
-            Credits::One => slot.reservation.credits == 1,
-            Credits::Several => slot.reservation.credits > 1,
-        };
         // Its stamp has a mark if a request of its batch has failed.
-        (slot.stamp == id.0 && has_these).then_some(InFlight { slot, id })
+        (slot.stamp == id.0 && slot.is_in_flight()).then_some(InFlight { slot, id })
     }
 
-    /// The place of the buffer of an operation that has succeeded, in a slot that is not common. Once
-    /// it is taken the slot is to be [freed](Self::free_completed).
+    /// Frees the slot of an operation that has completed.
     #[inline(always)]
-    pub(crate) fn succeeded(&mut self, id: Id) -> Option<&mut Option<B>> {
-        let slot = self.find_completed(id)?;
-        matches!(slot.outcome, SlotOutcome::Success(_)).then_some(&mut slot.buffer)
-    }
-
-    /// Frees the slot of an operation that has completed. Its [success](Self::last_success) is still
-    /// there.
-    #[inline(always)]
-    pub(crate) fn free_completed(&mut self, own: &mut SlotList, id: Id) {
+    fn free_completed(&mut self, own: &mut SlotList, id: Id) {
         let slots = &mut *self.slots;
         let Some(slot) = slots.get_mut(id.own_index() as usize) else {
             return;
@@ -101,16 +59,6 @@ impl<S: Copy, B> Slots<S, B> {
             self.ready.unlink(slots, id.own_index());
         }
         self.free(own, id);
-    }
-
-    /// The success of the operation that had this slot last.
-    #[inline]
-    pub(crate) fn last_success(&self, id: Id) -> Option<&S> {
-        let slot = self.slots.get(id.own_index() as usize)?;
-        match &slot.outcome {
-            SlotOutcome::Success(success) => Some(success),
-            SlotOutcome::Nothing | SlotOutcome::Failure(_) => None,
-        }
     }
 
     /// Takes the buffer of an operation that has completed.
@@ -153,13 +101,6 @@ impl<S: Copy, B> Slots<S, B> {
     }
 }
 
-/// How many credits an operation in flight has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Credits {
-    One,
-    Several,
-}
-
 /// The slot of an operation that is in flight.
 pub(crate) struct InFlight<'s, S, B> {
     slot: &'s mut Slot<S, B>,
@@ -167,10 +108,16 @@ pub(crate) struct InFlight<'s, S, B> {
 }
 
 impl<S: Copy, B> InFlight<'_, S, B> {
-    /// The place of the buffer that the operation owns.
+    /// The buffer that the operation owns.
     #[inline(always)]
-    pub(crate) const fn buffer(&mut self) -> &mut Option<B> {
-        &mut self.slot.buffer
+    pub(crate) const fn buffer(&self) -> Option<&B> {
+        self.slot.buffer.as_ref()
+    }
+
+    /// Takes the buffer that the operation owns.
+    #[inline(always)]
+    pub(crate) const fn take_buffer(&mut self) -> Option<B> {
+        self.slot.buffer.take()
     }
 
     /// Ends the operation, whose outcome needs no slot: its reservation. The slot is free.

@@ -105,10 +105,10 @@ impl<B> Table<B> {
     pub(super) fn free_in_flight(&mut self, id: Id) -> bool {
         let own = &mut self.own[self.slots.owner(id.wr_id()).map_or(0, |of| of.0) as usize];
         if !id.is_common() {
-            return self.slots.free_in_flight(own, id);
+            return self.slots.in_flight(id).map(|slot| slot.end(own)).is_some();
         }
         assert!(
-            !self.slots.free_in_flight(own, id),
+            self.slots.in_flight(id).is_none(),
             "it is not its channel's"
         );
         // A request of a batch has failed: it was posted.
