@@ -93,7 +93,8 @@
 //! The handshake of a connection includes a call in which the kernel resolves the peer's address.
 //! On RoCE this call takes about a second if the peer does not answer. So handshakes run on helper
 //! threads of this crate. Up to 64 threads are started when needed; further handshakes are queued, and so are
-//! registrations, which use the same threads.
+//! registrations, which use the same threads. The peers at one address take a quarter of them at most, and so do those
+//! that a datagram endpoint sends to.
 //! Queue pairs are destroyed on threads of their own, up to 32, and host names are looked up on up to 8
 //! more: neither waits for handshakes.
 //!

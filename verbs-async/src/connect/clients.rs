@@ -21,6 +21,7 @@ use crate::datagrams::AsyncDatagrams;
 use crate::error::Result;
 use crate::events::CqEvents;
 use crate::task::wake;
+use crate::threads::Source;
 
 pub(super) struct Clients {
     datagrams: AsyncDatagrams,
@@ -145,6 +146,7 @@ impl Clients {
             let timeout = terms.options.timeout();
             let deadline = Deadline::after(timeout, &self.events);
             let terms = terms.clone();
+            let datagrams = self.datagrams.endpoint().qp_num();
             self.handshakes.push(Box::pin(async move {
                 let (len, max) = (terms.options.data().len(), request.max_private_data());
                 let met = async {
@@ -156,7 +158,10 @@ impl Clients {
                     let prepared = terms.prepare(Some(peer)).await?;
                     let ours = prepared.endpoint();
                     let theirs = request.peer().endpoint;
-                    let shaken = terms.group.handshake_watched(prepared, theirs, None);
+                    let source = Some(Source::Datagrams(datagrams));
+                    let shaken = terms
+                        .group
+                        .handshake_watched(prepared, theirs, None, source);
                     Ok((ours, shaken.await?))
                 };
                 let met = deadline.bound("answer", met).await;

@@ -24,8 +24,8 @@ use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::group::AsyncGroup;
-use crate::threads;
 use crate::threads::drop_on_thread::Elsewhere;
+use crate::threads::{self, Source};
 
 type Side = Elsewhere<CmExchange<ConnectedMember>>;
 
@@ -66,7 +66,7 @@ impl AsyncGroup {
         let prepared = match prepared.await {
             Ok(prepared) => prepared,
             Err(error) => {
-                let refused = request.call(move |request| {
+                let refused = request.call(None, move |request| {
                     PreparedChannel::refuse(request, Duration::ZERO, &error);
                     error
                 });
@@ -74,7 +74,7 @@ impl AsyncGroup {
             }
         };
         let (options, begun) = (options.clone(), progress.deadline.begun());
-        let side = request.call(move |request| {
+        let side = request.call(None, move |request| {
             CmExchange::accept(prepared.into_inner(), request, &options, begun)
         });
         self.run_cm(Elsewhere::new(side.await??), None, progress)
@@ -95,8 +95,9 @@ impl AsyncGroup {
         let listens = meeting.listens;
         let local = socket.stream.local_addr().ok();
         let (timeout, begun) = (deadline.timeout(), deadline.begun());
-        let side = prepared
-            .call(move |prepared| CmExchange::meet(prepared, &meeting, local, timeout, begun));
+        let side = prepared.call(None, move |prepared| {
+            CmExchange::meet(prepared, &meeting, local, timeout, begun)
+        });
         let side = Elsewhere::new(side.await??);
         exchange.listens_at(side.listens_at());
         progress.waits();
@@ -142,7 +143,8 @@ impl AsyncGroup {
         });
         let mut is_read = false;
         loop {
-            let called = side.call(|mut side| (side.step(), side)).await?;
+            let source = side.peer_addr().map(|peer| Source::Peer(peer.ip()));
+            let called = side.call(source, |mut side| (side.step(), side)).await?;
             side = Elsewhere::new(called.1);
             match called.0? {
                 CmStep::Wait(until) => {
@@ -172,7 +174,7 @@ impl AsyncGroup {
                         }
                         Err(error) => {
                             let (refused, back) = Elsewhere::new(inner)
-                                .call(move |mut side| {
+                                .call(None, move |mut side| {
                                     side.refuse(&error);
                                     (side, error)
                                 })
@@ -227,7 +229,7 @@ where
     let notifier = events.another_notifier(descriptor)?;
     loop {
         notifier.readable().await?;
-        let polled = pending.call(|mut pending| {
+        let polled = pending.call(None, |mut pending| {
             let ended = pending.poll()?;
             Ok::<_, verbs_core::Error>((ended, pending))
         });

@@ -148,7 +148,7 @@ impl CmDatagramRequest {
         let message = OwnedMessage::of(message.into());
         let rejected = self
             .request
-            .call(move |request| request.reject(message.get()));
+            .call(None, move |request| request.reject(message.get()));
         Ok(rejected.await?.map_err(verbs_channel::Error::from)?)
     }
 }
@@ -215,7 +215,7 @@ impl AsyncDatagrams {
         };
         let ours = self.by_manager();
         let found = async {
-            let found = service.call(move |service| ours.found(&service));
+            let found = service.call(None, move |service| ours.found(&service));
             found.await?.map_err(exchange_error)
         };
         let found = deadline.bound("answer", found).await;
@@ -263,7 +263,7 @@ impl AsyncDatagrams {
         let (message, peer) = (OwnedMessage::of(message.into()), request.peer);
         let answered = request
             .request
-            .call(move |request| ours.answer(request, message.get()));
+            .call(None, move |request| ours.answer(request, message.get()));
         let answered = answered.await?;
         answered.map_err(|error| with_peer(exchange_error(error), peer))
     }

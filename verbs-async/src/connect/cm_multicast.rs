@@ -46,7 +46,7 @@ impl AsyncDatagrams {
             let joining = threads::run(move || begins.join(local, group)).await;
             let joining = joining.map_err(Error::Thread)?.map_err(exchange_error)?;
             let group = ended(self.events(), joining, timeout).await?;
-            let joined = group.call(move |group| {
+            let joined = group.call(None, move |group| {
                 let (endpoint, handle) = ours.joined(&group)?;
                 Ok((group, endpoint, handle))
             });

@@ -45,7 +45,7 @@ impl AsyncGroup {
             deadline,
         };
         let peer = client.run(&mut connector).await?;
-        let handshake = self.handshake_watched(prepared, peer.endpoint, None);
+        let handshake = self.handshake_watched(prepared, peer.endpoint, None, None);
         let connected = deadline.bound("answer", handshake).await;
         match &connected {
             Ok(_) => connector.ready(),

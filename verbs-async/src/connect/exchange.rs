@@ -16,6 +16,7 @@ use crate::channel::AsyncChannel;
 use crate::error::Result;
 use crate::group::AsyncGroup;
 use crate::task::sync::Mutex;
+use crate::threads::Source;
 use crate::threads::drop_on_thread::Elsewhere;
 
 /// A channel to connect.
@@ -214,6 +215,9 @@ impl AsyncGroup {
         let _ = progress;
         let remote = exchange.peer().map(|peer| peer.endpoint);
         let remote = remote.ok_or_else(|| exchange_error(ExchangeError::Over))?;
-        self.handshake_watched(prepared, remote, descriptor).await
+        let source = socket.stream.peer_addr().ok();
+        let source = source.map(|peer| Source::Peer(peer.ip()));
+        self.handshake_watched(prepared, remote, descriptor, source)
+            .await
     }
 }

@@ -30,7 +30,7 @@ use crate::events::CqEvents;
 use crate::events::watcher::DeviceListener;
 use crate::task::sync::Mutex;
 use crate::task::{coop, wake};
-use crate::threads;
+use crate::threads::{self, Source};
 use state::{Awaited, End, Shared, State};
 
 /// A datagram endpoint whose operations are awaited: see
@@ -211,7 +211,9 @@ impl AsyncDatagrams {
         peer: &DatagramEndpoint,
         (pd, attr): (ProtectionDomain, AhAttr),
     ) -> Result<()> {
-        let handle = threads::run(move || pd.create_ah(&attr)).await?;
+        // The addresses of those who make it send may be forged: no host answers then.
+        let source = Some(Source::Datagrams(self.shared.endpoint.qp_num()));
+        let handle = threads::run_for(source, move || pd.create_ah(&attr)).await?;
         let handle = handle.map_err(|error| Error::Channel(error.into()))?;
         self.add_handle(peer, handle);
         Ok(())

@@ -8,9 +8,10 @@ use verbs_channel::verbs_core::{AsyncEvent, EventElement, EventType, Process};
 
 use crate::error::{Error, Result};
 use crate::task::sync::Mutex;
+use crate::threads::per_process::PerProcess;
 
 /// The addresses of the objects that are watched.
-static WATCHED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+static WATCHED: PerProcess<Mutex<BTreeSet<usize>>> = PerProcess::new(Mutex::default);
 
 /// The exclusive right to watch an object, until it is dropped.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ impl Watch {
     /// [`Error::AlreadyWatched`].
     pub(crate) fn new<T>(object: *const T) -> Result<Self> {
         let address = object.addr();
-        if WATCHED.lock().insert(address) {
+        if WATCHED.get().lock().insert(address) {
             Ok(Self(address, Process::current()))
         } else {
             Err(Error::AlreadyWatched)
@@ -37,7 +38,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         // The child of a fork keeps the object, too.
         if self.1.is_current() {
-            WATCHED.lock().remove(&self.0);
+            WATCHED.get().lock().remove(&self.0);
         }
     }
 }

@@ -34,8 +34,8 @@ use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::events::watcher::DeviceListener;
 use crate::task::wake;
-use crate::threads;
 use crate::threads::drop_on_thread::Elsewhere;
+use crate::threads::{self, Source};
 
 /// Async channels that share a completion queue, a completion channel and a notifier.
 ///
@@ -270,17 +270,19 @@ impl AsyncGroup {
         remote: &QueuePairEndpoint,
     ) -> impl Future<Output = Result<AsyncChannel>> {
         // Not in the future: it may never be polled.
-        self.handshake_watched(Elsewhere::new(member), *remote, None)
+        self.handshake_watched(Elsewhere::new(member), *remote, None, None)
     }
 
-    /// [`handshake`](Self::handshake), and watches the peer through the descriptor if there is one.
+    /// [`handshake`](Self::handshake) with a peer that may be a source of others, and watches the peer through the
+    /// descriptor if there is one.
     pub(crate) async fn handshake_watched(
         &self,
         member: Elsewhere<PreparedChannel<ConnectedMember>>,
         remote: QueuePairEndpoint,
         descriptor: Option<OwnedFd>,
+        source: Option<Source>,
     ) -> Result<AsyncChannel> {
-        let connected = member.call(move |member| {
+        let connected = member.call(source, move |member| {
             let mut connected = member.handshake(&remote)?;
             if let Some(descriptor) = descriptor {
                 connected.watch_peer(descriptor)?;

@@ -12,15 +12,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
-use std::{process, thread};
+use std::thread;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
+use verbs_channel::verbs_core::Process;
 
 use super::CqNotifier;
 use super::relay::Relay;
 use crate::task::sync::Mutex;
 use crate::task::wake;
+use crate::threads::per_process::PerProcess;
 
 /// A notifier that uses a thread, which all notifiers of this kind share. It needs no runtime.
 ///
@@ -89,7 +91,7 @@ impl CqNotifier for ThreadNotifier {
 impl Drop for ThreadNotifier {
     fn drop(&mut self) {
         // The child of a fork shares the parent's epoll set, and would deregister the parent's descriptor.
-        if self.watcher.process == process::id() {
+        if self.watcher.process.is_current() {
             self.watcher.shared.deregister(self.id, &self.entry);
         }
     }
@@ -126,22 +128,21 @@ impl Entry {
 #[derive(Debug)]
 struct Watcher {
     shared: Arc<Shared>,
-    process: u32,
+    process: Process,
     // The thread ends when this is closed: when the last notifier is dropped.
     _open: PipeWriter,
 }
 
-static WATCHER: Mutex<Weak<Watcher>> = Mutex::new(Weak::new());
+static WATCHER: PerProcess<Mutex<Weak<Watcher>>> = PerProcess::new(Mutex::default);
 
 impl Watcher {
     /// The running thread, or a new one.
     fn current() -> io::Result<Arc<Self>> {
-        let mut current = WATCHER.lock();
-        if let Some(watcher) = current.upgrade() {
-            // The child of a fork has its parent's memory, but not its threads.
-            if watcher.process == process::id() && watcher.shared.entries.lock().is_some() {
-                return Ok(watcher);
-            }
+        let mut current = WATCHER.get().lock();
+        if let Some(watcher) = current.upgrade()
+            && watcher.shared.entries.lock().is_some()
+        {
+            return Ok(watcher);
         }
         let watcher = Arc::new(Self::start()?);
         *current = Arc::downgrade(&watcher);
@@ -162,7 +163,7 @@ impl Watcher {
         thread.spawn(move || watch(&watched, &reader))?;
         Ok(Self {
             shared,
-            process: process::id(),
+            process: Process::current(),
             _open: writer,
         })
     }

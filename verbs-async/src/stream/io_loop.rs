@@ -12,7 +12,6 @@ use std::time::Duration;
 use verbs_channel::verbs_core::{WcOpcode, WorkSuccess};
 use verbs_channel::{Outgoing, OwnedBuffer, Queue};
 
-use super::background;
 use super::error::{Failure, StreamError};
 use super::half::{Half, Halves};
 use super::machine::{self, Block, Machine, Send, Sent};
@@ -21,6 +20,7 @@ use super::tasks::Event;
 use super::wire::{SPARE, Settings};
 use crate::channel::{AsyncChannel, Operation};
 use crate::error::Result;
+use crate::threads::Timed;
 
 /// Bytes for the reader.
 pub(super) type Segment = machine::Segment<OwnedBuffer>;
@@ -43,7 +43,7 @@ pub(super) struct StreamState {
     is_urgent: Arc<AtomicBool>,
     pub(super) linger: Duration,
     /// Identifies the stream while it lingers.
-    pub(super) linger_key: Option<background::Key>,
+    pub(super) linger_key: Option<Timed>,
     has_reader: bool,
     has_writer: bool,
 }

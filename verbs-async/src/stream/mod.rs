@@ -45,7 +45,7 @@
 //! is on its way, and brings A a credit. Or A has received it, got at least one credit, and has
 //! used it, as A waits. So A has sent DATA since, which confirms the message. B will receive that
 //! DATA, as a message always finds a receive. B does all this whenever a message arrives, even if
-//! none of its tasks polls the stream: then the background thread (`background.rs`) drives it,
+//! none of its tasks polls the stream: then a helper thread drives it,
 //! milliseconds later. So A waits only while B's reader holds more than half of the depth, which is
 //! a full window: as with TCP, A waits for B to read.
 //!
@@ -58,7 +58,6 @@
 //! was not.
 // tidy: allow(circle): a stream is split into its halves, and made of them again
 
-mod background;
 mod error;
 mod half;
 mod io_loop;

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::OwnedBuffer;
 
-use super::background::{self, BackgroundStream};
 use super::half::Half;
 use super::io_loop::{Remains, Segment, StreamState};
 use super::tasks::{Event, Tasks};
@@ -17,6 +16,7 @@ use super::wire::Settings;
 use crate::channel::AsyncChannel;
 use crate::task::sync::Mutex;
 use crate::task::wake;
+use crate::threads;
 
 /// The state that the halves of a stream share. It lingers after both are dropped.
 pub(super) struct SharedStream {
@@ -138,12 +138,15 @@ impl SharedStream {
         }
     }
 
-    /// Lets the background thread drive the dropped stream, for this time at most.
+    /// Keeps the dropped stream until it is over, for this time at most.
     fn linger(self: &Arc<Self>, linger: Duration) {
-        let stream: Arc<dyn BackgroundStream> = Arc::<Self>::clone(self);
+        let stream = Arc::clone(self);
         let now = Instant::now();
         let until = now.checked_add(linger).unwrap_or_else(|| now + FOREVER);
-        let Some(key) = background::linger(stream, until) else {
+        let Some(key) = threads::at(until, move || stream.abort()) else {
+            wake::log_error(format_args!(
+                "a stream that was dropped is aborted: no helper thread can be started"
+            ));
             self.abort();
             return;
         };
@@ -153,7 +156,7 @@ impl SharedStream {
             state.is_dropped()
         });
         if !is_left {
-            background::release(key);
+            threads::withdraw(key);
         }
     }
 
@@ -187,20 +190,9 @@ impl SharedStream {
             let key = self.run(|state| state.linger_key.take());
             drop(remains);
             if let Some(key) = key {
-                background::release(key);
+                threads::withdraw(key);
             }
         }
-    }
-}
-
-impl BackgroundStream for SharedStream {
-    fn drive(self: Arc<Self>) {
-        self.tasks.background_drive_begins();
-        Self::drive(&self);
-    }
-
-    fn expire(self: Arc<Self>) {
-        self.abort();
     }
 }
 
@@ -219,11 +211,20 @@ impl Wake for Signal {
         let Some(stream) = self.stream.upgrade() else {
             return;
         };
-        if let Some(at) = stream.tasks.on_event(self.event) {
-            let weak: Weak<SharedStream> = Weak::clone(&self.stream);
-            if !background::drive(weak, at) {
+        let Some(at) = stream.tasks.on_event(self.event) else {
+            return;
+        };
+        let weak = Weak::clone(&self.stream);
+        let drives = move || {
+            if let Some(stream) = Weak::upgrade(&weak) {
                 stream.tasks.background_drive_begins();
+                stream.drive();
             }
+        };
+        if threads::at(at, drives).is_none() {
+            // Now and here: what a write has accepted is sent though there is no thread.
+            stream.tasks.background_drive_begins();
+            stream.drive();
         }
     }
 }

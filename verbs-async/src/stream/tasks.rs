@@ -3,17 +3,17 @@
 //! A task that polls one half may find what the other half's task waits for. That task is woken
 //! without a lock of this crate. If the stream is undivided, the caller may hold a lock of its own,
 //! as in `tokio::io::split`. The other task takes that lock when it is polled, and a waker may poll
-//! in place. So the background thread wakes it, unless both are the same task.
+//! in place. So a helper thread wakes it, unless both are the same task.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::background;
 use super::half::{Half, Halves};
 use crate::task::sync::Mutex;
 use crate::task::wake;
+use crate::threads;
 
 /// An event of the operations of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ struct Inner {
     slots: [Slot; 2],
     /// The undivided stream is being polled.
     is_polled: bool,
-    /// When the background thread will drive the stream.
+    /// When a helper thread will drive the stream.
     drive_at: Option<Instant>,
 }
 
@@ -128,7 +128,8 @@ impl Tasks {
             if waker.is_some_and(|waker| due.will_wake(waker)) {
                 wake::wake_all([due]);
             } else {
-                background::wake(due);
+                // On this thread if there is no other: that is better than never.
+                threads::detach(move || wake::wake_all([due]));
             }
         }
     }
@@ -147,7 +148,7 @@ impl Tasks {
         wake::wake_all(wakers.into_iter().flatten());
     }
 
-    /// Handles an event, which the first task to be woken finds. Returns when the background thread
+    /// Handles an event, which the first task to be woken finds. Returns when a helper thread
     /// is to drive the stream, in case no task does.
     pub(super) fn on_event(&self, event: Event) -> Option<Instant> {
         let is_urgent = self.is_urgent.load(Ordering::Relaxed);
@@ -175,7 +176,7 @@ impl Tasks {
         drive_at
     }
 
-    /// The background thread begins to drive the stream.
+    /// A helper thread begins to drive the stream.
     pub(super) fn background_drive_begins(&self) {
         self.inner.lock().drive_at = None;
     }
@@ -207,7 +208,7 @@ impl Inner {
     }
 }
 
-/// The delay after which the background thread drives a stream for which no task waits. A task that
+/// The delay after which a helper thread drives a stream for which no task waits. A task that
 /// is busy with the data it has read often does so earlier.
 const SOON: Duration = Duration::from_millis(2);
 

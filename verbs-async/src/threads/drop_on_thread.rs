@@ -5,7 +5,7 @@ use std::ops::Deref;
 use verbs_channel::verbs_core::Process;
 
 use crate::error::{Error, Result};
-use crate::threads;
+use crate::threads::{self, Source};
 
 /// A value that is dropped on a helper thread: on this one only if no thread can be started, and none runs.
 // `None` once it was taken out, which consumes this.
@@ -17,14 +17,15 @@ impl<T: Send + 'static> Elsewhere<T> {
         Self(Some(value), Process::current())
     }
 
-    /// Makes a call with the value on a helper thread. If the future is dropped, the value, or what the call
-    /// returns, is dropped there.
+    /// Makes a call with the value on a helper thread; for a [`Source`] if that chooses its time. If the future is
+    /// dropped, the value, or what the call returns, is dropped there.
     pub(crate) async fn call<R: Send + 'static>(
         self,
+        source: Option<Source>,
         call: impl FnOnce(T) -> R + Send + 'static,
     ) -> Result<R> {
         let value = self.into_inner();
-        let called = threads::run(move || call(value)).await;
+        let called = threads::run_for(source, move || call(value)).await;
         called.map_err(Error::Thread)
     }
 

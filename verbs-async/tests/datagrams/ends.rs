@@ -3,6 +3,7 @@
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use fake_libibverbs::{posted, share, with};
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_LOC_QP_OP_ERR, ibv_wc};
@@ -58,6 +59,37 @@ fn assert_is_stuck(closed: Result<()>) {
         matches!(error, Error::Transport(TransportError::Stuck)),
         "{error}"
     );
+}
+
+#[test]
+fn peers_without_an_answer_leave_helper_threads_to_other_endpoints() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (flooded, other) = (endpoint(&bench), endpoint(&bench));
+    let held = Held::new(&["ibv_create_ah"]);
+    // One for each helper thread, each at an address of its own.
+    let peers = (0..64).map(|number| {
+        let gid: Gid = format!("::ffff:10.0.1.{number}").parse().unwrap();
+        let peer = DatagramEndpoint::builder(0x77, QKey::MAX).gid(gid);
+        peer.build().unwrap()
+    });
+    let sends: Vec<_> = peers
+        .map(|peer| {
+            let (datagrams, buffer) = (flooded.1.clone(), buffer(&flooded.0));
+            Task::new(async move { datagrams.send_to(&peer, buffer).await }).waits()
+        })
+        .collect();
+    let peer = peer();
+    let theirs = Task::new(other.1.send_to(&peer, buffer(&other.0))).waits();
+    for _ in 0..17 {
+        held.begins("ibv_create_ah");
+    }
+    let more = held.begun.recv_timeout(Duration::from_millis(100));
+    assert!(more.is_err(), "one endpoint has more than its share");
+    with(|library| library.before = None);
+    drop((held, sends, theirs));
+    drop((flooded, other, bench));
+    assert_all_ends();
 }
 
 /// From now on, the threads that destroy queue pairs.

@@ -12,6 +12,9 @@ mod ends;
 mod fixture;
 mod hooks;
 mod line;
+#[path = "../../src/task/sync.rs"]
+#[expect(dead_code, reason = "the driver does not use all of it")]
+mod locks;
 mod model;
 mod queueing;
 mod ring;
@@ -32,7 +35,7 @@ mod task {
     pub(crate) mod wake;
 
     pub(crate) mod sync {
-        pub(crate) use parking_lot::{Mutex, MutexGuard};
+        pub(crate) use crate::locks::{Mutex, MutexGuard};
         pub(crate) use std::sync::Arc;
     }
 }

@@ -1,6 +1,6 @@
-//! Streams on [`fake_libibverbs`], with the thread that drives them when no task does.
+//! Streams on [`fake_libibverbs`], with the threads that drive them when no task does.
 //!
-//! Each test shares its library with that thread, so they take turns.
+//! Each test shares its library with those threads, so they take turns.
 #![cfg(test)]
 #![expect(unsafe_code, reason = "writes to posted memory, as a device does")]
 
@@ -8,4 +8,5 @@ mod asleep;
 #[path = "../offline/bench.rs"]
 #[expect(dead_code, reason = "the offline tests use all of it")]
 mod bench;
+mod no_threads;
 mod streams;

@@ -387,7 +387,7 @@ fn stream_wakes_tasks_of_other_channels_at_once_and_without_its_lock() {
 }
 
 /// Waits until the stream's objects are destroyed. Returns the thread that destroyed its queue pair.
-fn destroyed(what: impl FnOnce()) -> ThreadId {
+pub(crate) fn destroyed(what: impl FnOnce()) -> ThreadId {
     let (destroys, destroyed) = mpsc::channel();
     let destroys = Mutex::new(destroys);
     with(|library| {
@@ -411,7 +411,7 @@ fn destroyed(what: impl FnOnce()) -> ThreadId {
 }
 
 /// Longer than any of these tests takes.
-const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 20 });
+pub(crate) const LONG: Duration = Duration::from_secs(if cfg!(miri) { 600 } else { 20 });
 
 /// Nothing completes: the peer posts no receive.
 #[test]

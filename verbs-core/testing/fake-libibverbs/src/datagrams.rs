@@ -12,6 +12,7 @@ use super::{before, with};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    before("ibv_create_ah", None);
     // SAFETY: the caller has both.
     let (context, attr) = unsafe { ((*pd).context, *attr) };
     let ah = made("ibv_create_ah", &[pd.addr()], |library| {

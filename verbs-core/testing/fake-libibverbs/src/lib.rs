@@ -109,7 +109,7 @@ pub struct Library {
     pub qp_state: Option<ibv_qp_state>,
     /// Called with nothing locked before a queue pair is modified, with the state asked for, or
     /// destroyed, or attached to a multicast group or detached, before memory is registered, before a
-    /// device is opened, and before an address handle is destroyed: such a call takes as long as this does.
+    /// device is opened, and before an address handle is made or destroyed: such a call takes as long as this does.
     pub before: Option<Hook>,
     /// The bytes that a successful request writes, by its `wr_id` and their place; what is there
     /// stays there without it.
