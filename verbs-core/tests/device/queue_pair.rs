@@ -1,9 +1,9 @@
 //! Queue pairs: defaults, every setting, capacities, and handshakes that fail.
 
 use verbs_core::{
-    AccessFlags, AckTimeout, Error, ErrorKind, Gid, LinkLayer, MaxAckRetries, MaxRnrRetries,
-    MaximumTransferUnit, MinRnrTimer, PacketSequenceNumber, QpState, QueuePair, QueuePairEndpoint,
-    ReceiveWorkRequest, SendWorkRequest,
+    AccessFlags, AckTimeout, CompletionQueue, Error, ErrorKind, Gid, LinkLayer, MaxAckRetries,
+    MaxRnrRetries, MaximumTransferUnit, MinRnrTimer, PacketSequenceNumber, QpState, QueuePair,
+    QueuePairEndpoint, ReceiveWorkRequest, SendWorkRequest,
 };
 use verbs_harness::begin;
 use verbs_harness::pair::{End, Pair, Side, works};
@@ -190,14 +190,27 @@ fn capacity_above_the_limit_is_an_error_with_the_limit() {
     let side = Side::here();
     let device = side.context.query_device().unwrap();
     let build = || QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq);
-    let (wr, sge) = (device.max_qp_wr(), device.max_sge());
+    let (wr, sge, cqe) = (device.max_qp_wr(), device.max_sge(), device.max_cqe());
+    let depth = |max: u32| u8::try_from(max + 1).ok().map(|depth| (depth, max));
+    let depths = [
+        depth(device.max_qp_init_rd_atom())
+            .map(|(depth, max)| (build().max_rd_atomic(depth).build(), "max_rd_atomic", max)),
+        depth(device.max_qp_rd_atom()).map(|(depth, max)| {
+            let built = build().max_dest_rd_atomic(depth).build();
+            (built, "max_dest_rd_atomic", max)
+        }),
+    ];
     let refused = [
         (build().max_send_wr(wr + 1).build(), "max_send_wr", wr),
         (build().max_recv_wr(wr + 1).build(), "max_recv_wr", wr),
         (build().max_send_sge(sge + 1).build(), "max_send_sge", sge),
         (build().max_recv_sge(sge + 1).build(), "max_recv_sge", sge),
     ];
-    for (refused, what, max) in refused {
+    let refused = refused.into_iter().chain(depths.into_iter().flatten());
+    let refused = refused.map(|(built, what, max)| (built.map(drop), what, max));
+    let cq = CompletionQueue::create(&side.context, cqe + 1).map(drop);
+    let resized = side.recv_cq.resize(cqe + 1);
+    for (refused, what, max) in refused.chain([(cq, "cqe", cqe), (resized, "cqe", cqe)]) {
         let error = refused.unwrap_err();
         assert_eq!(
             error.to_string(),

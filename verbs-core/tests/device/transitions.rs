@@ -57,12 +57,14 @@ fn after_a_reset_it_connects_again() {
     a.qp.to_error().unwrap();
     b.qp.to_error().unwrap();
     let (mut sides, mut qps) = ([a.side, b.side], [a.qp, b.qp]);
+    let mut psns = Vec::new();
     for _ in 0..5 {
         let numbers = qps.each_ref().map(verbs_core::QueuePair::qp_num);
         let [a, b] = qps.map(|qp| qp.reset().unwrap());
         assert_eq!([a.qp_num(), b.qp_num()], numbers);
         assert_eq!(a.query().unwrap().qp_state(), QpState::INIT);
         let (ea, eb) = (a.endpoint(), b.endpoint());
+        psns.push(ea.psn());
         let (qa, qb) = (a.handshake(&eb).unwrap(), b.handshake(&ea).unwrap());
         let [sa, sb] = sides;
         let (a, b) = (End { qp: qa, side: sa }, End { qp: qb, side: sb });
@@ -70,6 +72,7 @@ fn after_a_reset_it_connects_again() {
         works(&b, &a);
         (sides, qps) = ([a.side, b.side], [a.qp, b.qp]);
     }
+    assert!(psns.iter().any(|psn| *psn != psns[0]), "{psns:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use verbs_core::{
     ReceiveWorkRequest, SendWorkRequest, WcOpcode, WcStatus, WriteWorkRequest,
 };
 use verbs_harness::pair::{Pair, Side, pattern, works};
-use verbs_harness::{PATIENCE, assert_silent, begin, peer_name, until};
+use verbs_harness::{PATIENCE, assert_silent, begin, until};
 
 fn prepared(side: &Side) -> PreparedQueuePair {
     QueuePair::builder(&side.pd, &side.send_cq, &side.recv_cq)
@@ -78,15 +78,4 @@ fn read_is_posted_and_breaks_the_queue_pair() {
         let broken = || pair.a.qp.query().unwrap().qp_state() == QpState::ERR;
         assert!(until(PATIENCE, broken));
     }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn other_type_is_rejected_before_the_device_is_asked() {
-    let _test = begin!(iwarp lacks "unreliable connections");
-    let (here, there) = (Side::here(), Side::new(&peer_name()));
-    let (unreliable, reliable) = (prepared(&here), there.prepared());
-    let rejected = unreliable.handshake(&reliable.endpoint()).unwrap_err();
-    let unreliable = rejected.into_given();
-    assert_eq!(unreliable.query().unwrap().qp_state(), QpState::INIT);
 }

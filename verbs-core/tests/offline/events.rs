@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fake_libibverbs::{connected, ladder, report, with};
+use fake_libibverbs::{connected, report, with};
 use verbs_core::verbs_sys::{
     IBV_EVENT_CLIENT_REREGISTER, IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL,
     IBV_EVENT_GID_CHANGE, IBV_EVENT_LID_CHANGE, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR,
@@ -98,16 +98,6 @@ fn every_event_type_has_its_element() {
         about.len(),
         "each acknowledged once"
     );
-}
-
-#[test]
-fn removed_device_is_an_error() {
-    let (context, ..) = ladder();
-    with(|library| library.refuse.push(("ibv_get_async_event", libc::EIO)));
-    let start = Instant::now();
-    let error = context.get_async_event(None).unwrap_err();
-    assert_eq!(error.errno(), Some(libc::EIO));
-    faults::error(faults::REMOVED, "core", &error, faults::at_once(start));
 }
 
 /// A post writes to memory that is still mapped, and a poll reads it.

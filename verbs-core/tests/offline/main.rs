@@ -11,20 +11,16 @@
 )]
 
 mod chains;
-mod chains_random;
-mod channel;
 mod choices;
 mod datagrams;
 mod device;
 mod domains;
-mod endings;
 mod events;
 mod foreign;
 #[cfg(not(miri))]
 mod forks;
 #[cfg(feature = "rdmacm")]
 mod listening;
-mod logger;
 mod memory;
 mod modify;
 mod moved;
@@ -36,7 +32,6 @@ mod post;
 #[cfg(feature = "rdmacm")]
 mod rdmacm;
 mod receive;
-mod refused;
 mod removed;
 mod shared_receives;
 mod thread_domains;

@@ -1,9 +1,10 @@
 //! Transitions of a queue pair: the attributes that C gets, and the errors.
 
 use fake_libibverbs::{Port, connected, ladder, prepared, with};
+use verbs_core::verbs_sys::IBV_TRANSPORT_IWARP;
 use verbs_core::{
     AckTimeout, Error, ErrorKind, Gid, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit,
-    MinRnrTimer, PacketSequenceNumber, PreparedQueuePair, QpAttr, QpAttrMask, QpState, QueuePair,
+    MinRnrTimer, PacketSequenceNumber, PreparedQueuePair, QpAttr, QpAttrMask, QueuePair,
     QueuePairEndpoint,
 };
 
@@ -256,75 +257,25 @@ fn every_setting_reaches_c() {
 }
 
 #[test]
-fn defaults_are_as_documented() {
-    let (_, pd, cq) = ladder();
-    let qp = QueuePair::builder(&pd, &cq, &cq).build().unwrap();
-    let endpoint = qp.endpoint();
-    drop(qp.handshake(&endpoint).unwrap());
-    let modified = with(|library| std::mem::take(&mut library.modified));
-    let (init, rtr, rts) = (modified[1].0, modified[2].0, modified[3].0);
-    // Everything the device can do: local write, remote write, read and atomics.
-    assert_eq!(init.qp_access_flags, 0b1111);
-    assert_eq!(
-        (rtr.min_rnr_timer, rtr.max_dest_rd_atomic, rtr.path_mtu.0),
-        (12, 16, 3)
-    );
-    assert_eq!((rts.timeout, rts.retry_cnt, rts.rnr_retry), (14, 6, 7));
-    assert_eq!((rts.max_rd_atomic, rtr.ah_attr.grh.hop_limit), (8, 64));
-}
-
-#[test]
-fn endpoints_agree_on_the_smaller_limits() {
-    let mine = prepared();
-    let psn = PacketSequenceNumber::new(9).unwrap();
-    let theirs = QueuePairEndpoint::builder(0x77, psn)
-        .gid(Gid::new([3; 16]))
-        .path_mtu(MaximumTransferUnit::Mtu256)
-        .max_rd_atomic(1)
-        .max_dest_rd_atomic(2)
-        .build()
-        .unwrap();
-    with(|library| library.modified.clear());
-    let qp = mine.handshake(&theirs).unwrap();
-    let modified = with(|library| std::mem::take(&mut library.modified));
-    let (rtr, rts) = (modified[0].0, modified[1].0);
-    assert_eq!((rtr.path_mtu.0, rtr.dest_qp_num, rtr.rq_psn), (1, 0x77, 9));
-    assert_eq!(rts.max_rd_atomic, 2, "no more than the peer serves");
-    assert_eq!(qp.remote_endpoint(), &theirs);
-}
-
-#[test]
-fn reset_prepares_again_with_another_packet_number() {
-    let qp = connected();
-    let (number, before) = (qp.qp_num(), *qp.endpoint());
-    let mut numbers = vec![before.psn()];
-    let mut qp = qp;
-    for _ in 0..4 {
-        with(|library| library.modified.clear());
-        let prepared = qp.reset().unwrap();
-        let states: Vec<_> = with(|library| {
-            library
-                .modified
-                .iter()
-                .map(|(attr, _)| attr.qp_state.0)
-                .collect()
-        });
-        assert_eq!(states, [0, 1]);
-        assert_eq!(prepared.qp_num(), number);
-        let endpoint = prepared.endpoint();
-        numbers.push(endpoint.psn());
-        qp = prepared.handshake(&endpoint).unwrap();
-    }
-    assert!(numbers.iter().any(|psn| *psn != numbers[0]), "{numbers:?}");
-    qp.to_error().unwrap();
-    assert_eq!(qp.query().unwrap().qp_state(), QpState::ERR);
-}
-
-#[test]
 fn query_reports_whether_the_send_queue_drains() {
     let qp = connected();
     for is_draining in [true, false] {
         with(|library| library.sq_draining = is_draining);
         assert_eq!(qp.query().unwrap().sq_draining(), is_draining);
     }
+}
+
+#[test]
+fn queue_pair_of_iwarp_is_handed_back_by_a_handshake() {
+    with(|library| library.transport = IBV_TRANSPORT_IWARP);
+    let prepared = prepared();
+    let endpoint = prepared.endpoint();
+    let before = with(|library| library.modified.len());
+    let rejected = prepared.handshake(&endpoint).unwrap_err();
+    let text = "fake0 is an iWARP device, which connects by rdma_cm only: switch on the feature `rdmacm`, \
+                and connect over TCP or by rdma_cm in place of a handshake";
+    assert_eq!(rejected.error().to_string(), text);
+    assert_eq!(rejected.error().kind(), ErrorKind::Unsupported);
+    assert_eq!(with(|library| library.modified.len()), before);
+    assert_eq!(rejected.into_given().endpoint(), endpoint);
 }

@@ -119,45 +119,6 @@ fn peer_without_the_required_address_is_rejected() {
 }
 
 #[test]
-fn empty_gid_index_error_lists_the_filled_ones() {
-    ports(&[Port::roce(&["fe80::1", "", "::ffff:10.0.0.1"])]);
-    let (_, pd, cq) = ladder();
-    let error = QueuePair::builder(&pd, &cq, &cq)
-        .gid_index(1)
-        .build()
-        .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "GID index 1 of port 1 is empty; the filled ones are [0, 2]"
-    );
-    let qp = QueuePair::builder(&pd, &cq, &cq)
-        .gid_index(0)
-        .build()
-        .unwrap();
-    assert_eq!(qp.endpoint().gid_index(), 0);
-}
-
-#[test]
-fn path_mtu_above_the_ports_is_an_error_with_the_limit() {
-    let (_, pd, cq) = ladder();
-    let build = || QueuePair::builder(&pd, &cq, &cq);
-    let error = build()
-        .path_mtu(MaximumTransferUnit::Mtu4096)
-        .build()
-        .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "path_mtu 4096 is out of range: 256 to 1024 are possible"
-    );
-    assert!(
-        build()
-            .path_mtu(MaximumTransferUnit::Mtu1024)
-            .build()
-            .is_ok()
-    );
-}
-
-#[test]
 fn pkey_index_after_the_ports_table_is_an_error_with_the_last_index() {
     let (_, pd, cq) = ladder();
     let build = |index| QueuePair::builder(&pd, &cq, &cq).pkey_index(index).build();

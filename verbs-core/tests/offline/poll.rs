@@ -1,12 +1,10 @@
 //! Polling: what comes out of whatever the driver returns.
 
-use std::time::Instant;
-use std::{ptr, thread};
+use std::ptr;
 
-use fake_libibverbs::{assert_all_is_well, ladder, lend, with};
+use fake_libibverbs::{ladder, with};
 use verbs_core::verbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use verbs_core::{Error, ErrorKind, PollSlot, WcStatus, WorkCompletion};
-use verbs_harness::faults;
 
 fn done(wr_ids: std::ops::Range<u64>) {
     let of = |wr_id| ibv_wc {
@@ -34,20 +32,6 @@ fn poll_returns_completions_in_order_and_at_most_one_for_each_slot() {
 }
 
 #[test]
-fn a_queue_is_polled_and_dropped_by_any_thread() {
-    let (_, _, cq) = ladder();
-    done(0..1);
-    let ours = lend();
-    let found = thread::spawn(move || {
-        ours();
-        let mut slots = [const { PollSlot::new() }; 2];
-        cq.poll(&mut slots).unwrap().len()
-    });
-    assert_eq!(found.join().unwrap(), 1);
-    assert_all_is_well();
-}
-
-#[test]
 fn moderation_without_driver_support_is_unsupported() {
     let (_, _, cq) = ladder();
     let error = cq.moderate(16, 100).unwrap_err();
@@ -62,26 +46,6 @@ fn polling_without_slots_takes_nothing() {
     assert!(cq.poll(&mut []).unwrap().is_empty());
     let mut slots = [const { PollSlot::new() }];
     assert_eq!(cq.poll(&mut slots).unwrap()[0].wr_id(), 0);
-}
-
-#[test]
-fn a_poll_that_fails_is_an_error_with_the_driver_s_code() {
-    let (_, _, cq) = ladder();
-    let mut slots = [const { PollSlot::new() }; 2];
-    for code in [-1, -2, i32::MIN] {
-        with(|library| library.poll_answer = Some(code));
-        let start = Instant::now();
-        let error = cq.poll(&mut slots).unwrap_err();
-        if code == -2 {
-            faults::error(faults::UNPOLLED, "core", &error, faults::at_once(start));
-        }
-        assert_eq!(error.code(), code);
-        assert!(error.to_string().contains(&code.to_string()), "{error}");
-        // -2 is the driver's own number, not ENOENT.
-        let error = Error::from(error);
-        assert_eq!((error.errno(), error.kind()), (None, ErrorKind::Other));
-    }
-    assert!(cq.poll(&mut slots).unwrap().is_empty());
 }
 
 #[test]

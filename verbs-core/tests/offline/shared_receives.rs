@@ -1,10 +1,9 @@
 //! Shared receive queues: what the driver sees, and who keeps what alive.
 
-use fake_libibverbs::{Posted, assert_all_is_well, ladder, with};
-use verbs_core::verbs_sys::{IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR};
+use fake_libibverbs::{assert_all_is_well, ladder, with};
 use verbs_core::{
     CompletionQueue, Device, Error, ErrorKind, ProtectionDomain, QueuePair, QueuePairConfig,
-    ReceiveWorkRequest, RequestChain, Sge, SharedReceiveQueue, SharedReceives,
+    ReceiveWorkRequest, Sge, SharedReceiveQueue, SharedReceives,
 };
 
 fn queue() -> (ProtectionDomain, CompletionQueue, SharedReceiveQueue) {
@@ -39,33 +38,6 @@ fn many_receives_ring_one_doorbell_and_keep_their_order() {
     assert_eq!(seen, [(5, &vec![(1, 1, 1)]), (6, &vec![])]);
     drop(srq);
     assert_all_is_well();
-}
-
-#[test]
-fn chain_that_was_built_once_is_posted_in_parts_and_resumed() {
-    let (_, _, srq) = queue();
-    let mut chain = RequestChain::receives(12, 1).unwrap();
-    chain.set_wr_ids(20);
-    for (index, addr) in (1..13).enumerate() {
-        chain.set(index, Sge::new(addr, 8, 1)).unwrap();
-    }
-    // SAFETY: the library touches no buffer.
-    unsafe { srq.post_receive_chain(&mut chain, 3..5) }.unwrap();
-    // SAFETY: the library touches no buffer.
-    let error = unsafe { srq.post_receive_chain(&mut chain, ..) }.unwrap_err();
-    assert!(error.is_full());
-    let text = "ibv_post_srq_recv rejected request 9 of the chain: the queue is full (10 requests): \
-                poll completions first";
-    assert_eq!((error.posted(), error.to_string().as_str()), (8, text));
-    // SAFETY: nothing is posted.
-    let error = unsafe { srq.post_receive_chain(&mut chain, 8..13) }.unwrap_err();
-    assert!(error.to_string().contains("a chain of 12"), "{error}");
-    let posted = with(|library| std::mem::take(&mut library.posted));
-    let ids = |chain: &Vec<Posted>| chain.iter().map(|wr| wr.wr_id).collect::<Vec<_>>();
-    let ids: Vec<_> = posted.iter().map(ids).collect();
-    let first: Vec<u64> = (20..28).collect();
-    assert_eq!(ids[..2], [vec![23, 24], first]);
-    drop(srq);
 }
 
 #[test]
@@ -130,42 +102,6 @@ fn queue_pair_keeps_the_queue_which_goes_last() {
     assert!(!fake_libibverbs::is_alive("ibv_create_srq"));
     drop((pd, cq));
     assert_all_is_well();
-}
-
-#[test]
-fn limit_is_checked_before_the_driver_and_armed_as_often_as_asked() {
-    let (_, _, srq) = queue();
-    let error = srq.arm_limit(srq.max_wr() + 1).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    assert_eq!(
-        error.to_string(),
-        "srq_limit 11 is out of range: 0 to 10 are possible"
-    );
-    assert!(with(|library| library.modified_srq.is_empty()));
-    for limit in [srq.max_wr(), 4, 4, 0] {
-        srq.arm_limit(limit).unwrap();
-        let (attr, mask) = with(|library| library.modified_srq.pop().unwrap());
-        assert_eq!((attr.srq_limit, mask), (limit, IBV_SRQ_LIMIT.0));
-    }
-    with(|library| library.refuse.push(("ibv_modify_srq", libc::EINVAL)));
-    assert_eq!(srq.arm_limit(1).unwrap_err().errno(), Some(libc::EINVAL));
-}
-
-#[test]
-fn resized_queue_has_its_new_room() {
-    let (_, _, srq) = queue();
-    srq.resize(3).unwrap();
-    let (attr, mask) = with(|library| library.modified_srq.pop().unwrap());
-    assert_eq!((attr.max_wr, mask), (3, IBV_SRQ_MAX_WR.0));
-    assert_eq!(srq.max_wr(), 3);
-    let mut chain = [const { ReceiveWorkRequest::empty() }; 3];
-    // SAFETY: there are no buffers.
-    unsafe { srq.post_receive(&mut chain) }.unwrap();
-    // The three do not fit into two.
-    assert_eq!(srq.resize(2).unwrap_err().errno(), Some(libc::EINVAL));
-    assert_eq!(srq.max_wr(), 3);
-    assert!(matches!(srq.resize(0), Err(Error::OutOfRange { .. })));
-    assert!(matches!(srq.resize(1001), Err(Error::Limit { .. })));
 }
 
 #[test]

@@ -49,7 +49,12 @@ const CARD: Programs = Programs {
 
 const PROGRAMS: [Programs; 4] = [
     Programs {
-        args: &["--package=verbs-core", "--lib", "--test=offline"],
+        args: &[
+            "--package=verbs-core",
+            "--lib",
+            "--test=offline",
+            "--test=simulated",
+        ],
         quick: &["memory::", "post::", "receive::"],
     },
     Programs {
@@ -61,7 +66,6 @@ const PROGRAMS: [Programs; 4] = [
             "slots::tests::a_",
             "buffers::a_",
             "pool_waits::",
-            "fuzz::",
         ],
     },
     Programs {
