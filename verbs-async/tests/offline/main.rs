@@ -11,7 +11,6 @@ mod closing;
 mod destroys;
 mod ends;
 mod forks;
-mod fuzz;
 mod gate;
 mod groups;
 mod groups_model;

@@ -29,14 +29,12 @@ mod fatal;
 mod foreign;
 #[cfg(not(miri))]
 mod forks;
-mod fuzz;
 mod gate;
 mod guide;
 mod iwarp;
 mod ladder;
 mod lost_polls;
 mod lost_receives;
-mod mixed;
 #[cfg(feature = "rdmacm")]
 mod multicast;
 mod over_datagrams;

@@ -31,7 +31,6 @@
 mod data;
 mod datagrams;
 mod events;
-pub mod faulty;
 mod limits;
 mod memory;
 #[cfg(miri)]
@@ -111,9 +110,6 @@ pub struct Library {
     /// destroyed, or attached to a multicast group or detached, before memory is registered, before a
     /// device is opened, and before an address handle is made or destroyed: such a call takes as long as this does.
     pub before: Option<Hook>,
-    /// The bytes that a successful request writes, by its `wr_id` and their place; what is there
-    /// stays there without it.
-    pub contents: Option<fn(u64, usize) -> u8>,
 
     /// Each doorbell's requests.
     pub posted: Vec<Vec<Posted>>,
@@ -282,7 +278,6 @@ impl Library {
             when_armed: VecDeque::new(),
             qp_state: None,
             before: None,
-            contents: None,
             posted: Vec::new(),
             rooms: Vec::new(),
             armed: Vec::new(),

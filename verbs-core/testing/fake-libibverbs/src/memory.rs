@@ -8,7 +8,7 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use verbs_core::verbs_sys::{IBV_WC_SUCCESS, ibv_mr, ibv_wc};
+use verbs_core::verbs_sys::{ibv_mr, ibv_wc};
 
 use super::data::Posted;
 use super::{Library, with};
@@ -127,30 +127,10 @@ impl Library {
                     earlier.queue == operation.queue && earlier.is_send && !earlier.is_signaled
                 })
                 .collect();
-            let is_success = done.status == IBV_WC_SUCCESS;
-            silent
-                .iter()
-                .for_each(|silent| self.touched_last(silent, is_success, usize::MAX));
+            let silent = silent.iter().filter_map(Operation::touch);
+            self.wrong.extend(silent);
         }
-        let length = match operation.is_send {
-            true => usize::MAX,
-            false => done.byte_len as usize,
-        };
-        self.touched_last(&operation, done.status == IBV_WC_SUCCESS, length);
-    }
-
-    /// The device is done with a request's memory; if it succeeded, at most `length` bytes are
-    /// there.
-    fn touched_last(&mut self, operation: &Operation, is_success: bool, length: usize) {
         self.wrong.extend(operation.touch());
-        if let Some(contents) = self.contents
-            && operation.writes
-            && is_success
-        {
-            let all: usize = operation.parts.iter().map(|(_, length)| length).sum();
-            let bytes = (0..all.min(length)).map(|at| contents(operation.wr_id, at));
-            write(&operation.parts, bytes);
-        }
     }
 
     /// A queue pair is gone or starts anew: the device forgets what was posted to it. Earlier

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use verbs_async::{AsyncChannel, Error, Operation};
 use verbs_channel::verbs_core::{AccessFlags, QueuePairEndpoint, RemoteMemoryRegion, SharedRegion};
-use verbs_channel::{BufferPool, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest};
+use verbs_channel::{
+    BufferPool, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest,
+};
 
 use crate::alone::alone;
 use crate::tasks::{BLOCK, BLOCKS, CHANNELS, LONG, Side, Task, connected, sides};
@@ -83,6 +85,7 @@ enum Kind {
 enum Future {
     One(Operation),
     Batch(Operation<Vec<OwnedRequest>>),
+    Chain(Operation<OwnedChain>),
 }
 
 impl std::future::Future for Future {
@@ -96,6 +99,12 @@ impl std::future::Future for Future {
             Self::Batch(operation) => Pin::new(operation).poll(cx).map(|(result, requests)| {
                 let buffers = requests.into_iter().map(OwnedRequest::into_buffer);
                 (result, buffers.collect())
+            }),
+            Self::Chain(operation) => Pin::new(operation).poll(cx).map(|(result, chain)| {
+                let is_whole = chain.done() == chain.len();
+                assert!(is_whole == result.is_ok() || chain.is_empty());
+                let requests = chain.into_requests().into_iter();
+                (result, requests.map(OwnedRequest::into_buffer).collect())
             }),
         }
     }
@@ -212,11 +221,13 @@ fn operation(world: &mut World, Side { pool, .. }: &Side, end: &mut End) -> Opti
             let sends = [message(pool, number)?, message(pool, number + 1)?];
             let sends = sends.map(|buffer| Outgoing::send(buffer).into());
             end.begun[SEND] += 2;
-            (
-                Kind::Send,
-                number,
-                Future::Batch(channel.batch(sends.into())),
-            )
+            let future = if world.random.one_in(2) {
+                Future::Batch(channel.batch(sends.into()))
+            } else {
+                let chain = OwnedChain::new(sends.into()).expect("only sends");
+                Future::Chain(channel.chain(chain))
+            };
+            (Kind::Send, number, future)
         }
         4 | 5 => {
             let number = end.begun[WRITE] + 1;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, DeviceEvents, SharedMessages};
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, Message, Rejected, SharedReceivesConfig,
+    BufferPool, Channel, ChannelGroup, ChannelId, Message, Rejected, SharedReceivesConfig, Ticket,
 };
 
 use crate::alone::alone;
@@ -27,6 +27,8 @@ struct Sender {
     posted: usize,
     succeeded: usize,
     received: usize,
+    /// Receives for what the group sends.
+    receives: Vec<Ticket>,
     has_ended: bool,
 }
 
@@ -136,6 +138,7 @@ fn run_alone(world: &mut World) {
             6..8 => settle(sender),
             8..12 => kept.extend(receive(world, &mut group, &mut senders)),
             13 if !kept.is_empty() => drop(kept.swap_remove(world.random.below(kept.len()))),
+            14 => answer(world, &pds, &mut group, sender),
             12 => {
                 let own = sender.channel.endpoint().map(QueuePairEndpoint::qp_num);
                 world.trouble(false, [own, None]);
@@ -183,6 +186,7 @@ fn join(
         posted: 0,
         succeeded: 0,
         received: 0,
+        receives: Vec::new(),
         has_ended: false,
     })
 }
@@ -204,7 +208,30 @@ fn send(sender: &mut Sender, pool: &BufferPool) {
 fn settle(sender: &mut Sender) {
     sender.channel.engine_mut().drive();
     while let Some(completed) = sender.channel.next_completed() {
-        sender.succeeded += usize::from(completed.result.is_ok());
+        let is_send = !sender.receives.contains(&completed.ticket);
+        sender.succeeded += usize::from(is_send && completed.result.is_ok());
+    }
+}
+
+/// A blocking group sends something on a channel: the polls of its wait find messages of all channels.
+fn answer(world: &World, pds: &[ProtectionDomain; 2], group: &mut Group, sender: &mut Sender) {
+    let Group::Blocking(group) = group else {
+        return;
+    };
+    let [Ok(into), Ok(from)] = pds.each_ref().map(|pd| pd.reg_mr(vec![0; 8])) else {
+        return;
+    };
+    let Ok(receive) = sender.channel.start_receive(into) else {
+        return;
+    };
+    sender.receives.push(receive);
+    let Ok(mut channel) = group.channel(sender.id) else {
+        return;
+    };
+    if let Ok(sent) = channel.start_send(from) {
+        let sent = channel.wait(sent, Some(SHORT)).expect("it was not taken");
+        let has_failed = sent.is_some_and(|sent| sent.result.is_err());
+        assert!(!has_failed || !world.is_gentle);
     }
 }
 

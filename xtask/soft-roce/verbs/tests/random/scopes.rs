@@ -1,13 +1,14 @@
-//! Scopes on borrowed buffers, at both ends: handles are polled, waited for, dropped and forgotten, and scopes end by
-//! their own, with an error, or in a panic.
+//! Scopes on borrowed buffers, at both ends: handles and loans are polled, waited for, dropped and forgotten, and scopes end
+//! by their own, with an error, or in a panic, perhaps with receives left.
 #![expect(clippy::mem_forget, reason = "handles may be forgotten")]
 
 use std::mem;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use verbs_channel::verbs_core::{GatherElement, ScatterElement, WorkSuccess};
-use verbs_channel::{PollingScope, ScopeError, ScopedPendingWork, TransportError};
+use verbs_channel::{List, Outgoing, PollingScope, ScopeError, ScopedPendingWork, TransportError};
 
 use crate::messages::domains;
 use crate::world::{World, bytes};
@@ -25,9 +26,10 @@ enum Early {
 type Ended = Result<WorkSuccess, TransportError>;
 
 /// The handles that are left, with the numbers of their messages, and the results of those that are not.
-struct Side<'scope, 'env> {
+struct Side<'scope, 'env, L> {
     scope: &'scope PollingScope<'scope, 'env>,
-    handles: Vec<(usize, ScopedPendingWork<'scope, 'env>)>,
+    handles: Vec<(Range<usize>, ScopedPendingWork<'scope, 'env>)>,
+    loans: Vec<(usize, ScopedPendingWork<'scope, 'env, L>)>,
     posted: usize,
     ended: Vec<(usize, bool)>,
 }
@@ -86,10 +88,11 @@ pub(crate) fn run(world: &mut World) {
     }
 }
 
-fn side<'scope, 'env>(scope: &'scope PollingScope<'scope, 'env>) -> Side<'scope, 'env> {
+const fn side<'scope, 'env, L>(scope: &'scope PollingScope<'scope, 'env>) -> Side<'scope, 'env, L> {
     Side {
         scope,
         handles: Vec::new(),
+        loans: Vec::new(),
         posted: 0,
         ended: Vec::new(),
     }
@@ -97,8 +100,8 @@ fn side<'scope, 'env>(scope: &'scope PollingScope<'scope, 'env>) -> Side<'scope,
 
 fn program<'s, 't, 'f, 'r>(
     world: &mut World,
-    mut sends: Side<'s, '_>,
-    mut receives: Side<'t, '_>,
+    mut sends: Side<'s, '_, GatherElement<'f>>,
+    mut receives: Side<'t, '_, ScatterElement<'r>>,
     from: &[GatherElement<'f>],
     mut parts: Vec<ScatterElement<'r>>,
     received: &mut Vec<usize>,
@@ -109,10 +112,13 @@ where
     'r: 't,
 {
     parts.reverse();
+    if !world.is_gentle && world.random.one_in(8) {
+        receives.scope.close_with_receives_left();
+    }
     for _ in 0..world.random.below(60) {
         match world.random.below(12) {
-            0..3 => receive(&mut receives, &mut parts),
-            3..6 => send(&mut sends, from),
+            0..3 => receive(world, &mut receives, &mut parts),
+            3..6 => send(world, &mut sends, from),
             6..8 => take(world, &mut sends),
             8..10 => take(world, &mut receives),
             10 => world.trouble(true, qp_nums),
@@ -124,8 +130,8 @@ where
     let mut tries = if world.is_gentle { 500 } else { 0 };
     while tries > 0 && sends.posted != receives.posted {
         match sends.posted < receives.posted {
-            true => send(&mut sends, from),
-            false => receive(&mut receives, &mut parts),
+            true => send(world, &mut sends, from),
+            false => receive(world, &mut receives, &mut parts),
         }
         take(world, &mut sends);
         take(world, &mut receives);
@@ -146,34 +152,77 @@ where
     }
 }
 
-fn send<'s, 'e, 'f: 's>(side: &mut Side<'s, 'e>, from: &[GatherElement<'f>]) {
-    let Some(element) = from.get(side.posted) else {
+fn send<'s, 'e, 'f: 's>(
+    world: &mut World,
+    side: &mut Side<'s, 'e, GatherElement<'f>>,
+    from: &[GatherElement<'f>],
+) {
+    let at = side.posted;
+    let Some(element) = from.get(at) else {
         return;
     };
-    if let Ok(handle) = side.scope.post_send(*element) {
-        side.handles.push((side.posted, handle));
-        side.posted += 1;
-    }
-}
-
-fn receive<'s, 'e, 'r: 's>(side: &mut Side<'s, 'e>, parts: &mut Vec<ScatterElement<'r>>) {
-    let Some(part) = parts.pop() else { return };
-    match side.scope.try_post_receive(part) {
-        Ok(handle) => {
-            side.handles.push((side.posted, handle));
-            side.posted += 1;
+    match (world.random.below(4), from.get(at + 1)) {
+        (0, _) => {
+            if let Ok(loan) = side.scope.lend(Outgoing::send(*element)) {
+                side.loans.push((at, loan));
+                side.posted += 1;
+            }
         }
-        Err(rejected) => parts.push(rejected.into_given()),
+        (1, Some(next)) if !world.is_gentle => {
+            let batch = [element, next].map(|element| Outgoing::send(*element));
+            if let Ok(handle) = side.scope.post_batch(batch) {
+                side.handles.push((at..at + 2, handle));
+                side.posted += 2;
+            }
+        }
+        _ => {
+            if let Ok(handle) = side.scope.post_send(*element) {
+                side.handles.push((at..at + 1, handle));
+                side.posted += 1;
+            }
+        }
     }
 }
 
-/// Uses a handle in one of all ways.
-fn take(world: &mut World, side: &mut Side<'_, '_>) {
+fn receive<'s, 'e, 'r: 's>(
+    world: &mut World,
+    side: &mut Side<'s, 'e, ScatterElement<'r>>,
+    parts: &mut Vec<ScatterElement<'r>>,
+) {
+    let Some(part) = parts.pop() else { return };
+    let at = side.posted;
+    let rejected = match world.random.one_in(3) {
+        true => match side.scope.try_lend_receive(part) {
+            Ok(loan) => {
+                side.loans.push((at, loan));
+                None
+            }
+            Err(rejected) => Some(rejected),
+        },
+        false => match side.scope.try_post_receive(part) {
+            Ok(handle) => {
+                side.handles.push((at..at + 1, handle));
+                None
+            }
+            Err(rejected) => Some(rejected),
+        },
+    };
+    match rejected {
+        None => side.posted += 1,
+        Some(rejected) => parts.push(rejected.into_given()),
+    }
+}
+
+/// Uses a handle or a loan in one of all ways.
+fn take<L: List>(world: &mut World, side: &mut Side<'_, '_, L>) {
+    if !side.loans.is_empty() && world.random.one_in(3) {
+        return take_loan(world, side);
+    }
     if side.handles.is_empty() {
         return;
     }
     let at = world.random.below(side.handles.len());
-    let (number, mut handle) = side.handles.swap_remove(at);
+    let (numbers, mut handle) = side.handles.swap_remove(at);
     let ended: Option<Ended> = match world.random.below(10) {
         0 => return drop(handle),
         1 => return mem::forget(handle),
@@ -182,10 +231,33 @@ fn take(world: &mut World, side: &mut Side<'_, '_>) {
             side.scope.poll();
             None
         }
+        4 if !world.is_gentle && world.random.one_in(8) => {
+            let is_ok = handle.spin_poll().is_ok();
+            return side.ended.extend(numbers.map(|number| (number, is_ok)));
+        }
         _ => handle.poll(),
     };
     match ended {
-        Some(ended) => side.ended.push((number, ended.is_ok())),
-        None => side.handles.push((number, handle)),
+        Some(ended) => {
+            let ended = numbers.map(|number| (number, ended.is_ok()));
+            side.ended.extend(ended);
+        }
+        None => side.handles.push((numbers, handle)),
+    }
+}
+
+fn take_loan<L: List>(world: &mut World, side: &mut Side<'_, '_, L>) {
+    let at = world.random.below(side.loans.len());
+    let (number, loan) = side.loans.swap_remove(at);
+    let ended = match world.random.below(10) {
+        0 => return drop(loan),
+        1 => return mem::forget(loan),
+        2 => loan.wait_timeout(Duration::from_millis(1)),
+        3 if !world.is_gentle && world.random.one_in(8) => Ok(loan.spin_poll()),
+        _ => loan.poll(),
+    };
+    match ended {
+        Ok((ended, _element)) => side.ended.push((number, ended.is_ok())),
+        Err(loan) => side.loans.push((number, loan)),
     }
 }

@@ -107,6 +107,8 @@ fn side(world: &mut World, pd: ProtectionDomain) -> Option<Side> {
     let events = world.events(&pd)?;
     let mut config = world.builder(&pd);
     config.drain_timeout = Duration::from_millis(50);
+    // Room for eight of each queue of each channel, or less, which the channels share.
+    config.in_flight = world.random.one_in(2).then_some(12);
     let group = AsyncGroup::new(config, CHANNELS, &events.0).ok()?;
     group.set_backlog(6);
     events.1.watch(&group).unwrap();
