@@ -84,31 +84,6 @@ async fn polled(mut times: u32) {
     .await;
 }
 
-#[test]
-#[cfg_attr(
-    miri,
-    ignore = "tokio checks the clock after 61 turns of 64 operations"
-)]
-fn tokio_timers_run_beside_a_task_that_is_always_ready() {
-    bounded(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .unwrap();
-        let bench = Bench::new();
-        let peer = Peer::new(&bench);
-        let tasks = tokio::task::LocalSet::new();
-        runtime.block_on(tasks.run_until(async {
-            let flood = tokio::task::spawn_local(async move { floods(&peer).await });
-            for _ in 0..3 {
-                tokio::time::sleep(TICK).await;
-            }
-            flood.abort();
-            assert!(flood.await.unwrap_err().is_cancelled());
-        }));
-    });
-}
-
 /// Waits this often for what tokio's driver reports, and returns the most that `work` grew in one wait.
 async fn longest_wait_for_the_driver(work: &Cell<u32>) -> u32 {
     let (near, far) = tokio::net::UnixStream::pair().unwrap();

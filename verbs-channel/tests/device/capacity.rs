@@ -4,10 +4,9 @@ use std::collections::VecDeque;
 
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::{
-    BufferPool, Channel, Error, Incoming, Outgoing, PreparedChannel, Queue, RejectReason,
-    ScopedPendingWork,
+    Channel, Error, Incoming, Outgoing, PreparedChannel, Queue, RejectReason, ScopedPendingWork,
 };
-use verbs_harness::{PATIENCE, begin, until};
+use verbs_harness::{PATIENCE, begin};
 
 use super::ends::{NOTHING, bytes, filled, given, pair_of, pattern, works, zeros};
 
@@ -104,38 +103,6 @@ fn all_queues_can_be_filled_completely_many_times() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn untaken_results_hold_their_slots() {
-    let _test = begin!();
-    let (mut a, mut b) = pair_of(small);
-    let target = given(&b, vec![0_u8; 8]);
-    let pool = BufferPool::new(a.pd(), 8, 64).unwrap();
-    for _ in 0..10 {
-        let mut tickets = Vec::new();
-        let rejected = loop {
-            match a.start_write(pool.take().unwrap(), target.remote()) {
-                Ok(ticket) => tickets.push(ticket),
-                Err(rejected) if rejected.error().is_backpressure() => {
-                    // A completed operation returns its credit, and keeps its buffer.
-                    drop(rejected);
-                    a.scope(|scope| Ok::<_, ()>(scope.poll())).unwrap();
-                }
-                Err(rejected) => break rejected,
-            }
-        };
-        assert_eq!(*rejected.error(), RejectReason::Untaken);
-        drop(rejected);
-        assert_eq!(tickets.len(), SENDS + RECEIVES);
-        assert_eq!(pool.available(), 64 - tickets.len());
-        for _ in &tickets {
-            a.wait_completed(Some(PATIENCE)).unwrap().result.unwrap();
-        }
-        assert_eq!(pool.available(), 64);
-    }
-    works(&mut a, &mut b, 10);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn many_more_requests_than_fit_complete() {
     let _test = begin!();
     let (mut a, b) = pair_of(small);
@@ -176,78 +143,4 @@ fn many_more_requests_than_fit_complete() {
         target.remote(),
     ))
     .unwrap();
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn handles_hold_their_slots_until_their_results_are_taken() {
-    let _test = begin!();
-    let (mut a, mut b) = pair_of(small);
-    let from = filled(&a, 1, 8);
-    let target = given(&b, vec![0_u8; 8]);
-    for _ in 0..2 {
-        let ended = a.scope(|scope| {
-            let write = Outgoing::write(from.gather_element(..)?, target.remote());
-            // Also waits until the device has room.
-            let post = || {
-                let mut posted = None;
-                assert!(until(PATIENCE, || {
-                    match scope.post(write) {
-                        Err(full) if full.is_backpressure() => drop(scope.poll()),
-                        other => posted = Some(other),
-                    }
-                    posted.is_some()
-                }));
-                posted.unwrap()
-            };
-            let mut posted = VecDeque::new();
-            let reason = loop {
-                match post() {
-                    Ok(work) => posted.push_back(work),
-                    Err(reason) => break reason,
-                }
-            };
-            assert_eq!(reason, RejectReason::Untaken);
-            assert_eq!(posted.len(), SENDS + RECEIVES);
-            // Taking one result makes room for one more request, and so does dropping a handle.
-            posted.pop_front().unwrap().spin_poll()?;
-            posted.push_back(post()?);
-            drop(posted.pop_front());
-            drop(post()?);
-            Ok::<_, Error>(())
-        });
-        ended.unwrap();
-    }
-    works(&mut a, &mut b, 10);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn detached_operation_frees_its_slot_when_it_succeeds() {
-    let _test = begin!();
-    let (mut a, b) = pair_of(small);
-    let count = 500;
-    let from = filled(&a, 4, count * 8);
-    let target = given(&b, vec![0; count * 8]);
-    let ended = a.scope(|scope| {
-        for (chunk, at) in from.gather_element(..)?.chunks(8)?.zip(0_u64..) {
-            let mut work = Outgoing::write(chunk, target.remote().slice(at * 8..)?);
-            let posted = until(PATIENCE, || match scope.try_post(work) {
-                Ok(pending) => {
-                    drop(pending);
-                    true
-                }
-                Err(rejected) => {
-                    assert!(rejected.error().is_backpressure(), "{rejected}");
-                    work = rejected.into_given();
-                    scope.poll();
-                    false
-                }
-            });
-            assert!(posted, "number {at} has no place");
-        }
-        Ok::<_, Error>(())
-    });
-    ended.unwrap();
-    assert!(bytes(&target) == pattern(4, count * 8));
 }

@@ -51,7 +51,7 @@ const STRATEGIES: [PollStrategy; 3] = [
 /// A way to wait for a receive that only the end of the peer completes.
 type Way = fn(&mut Channel, MemoryRegion<Vec<u8>>) -> TransportError;
 
-const WAYS: [(&str, Way); 7] = [
+const WAYS: [(&str, Way); 11] = [
     ("receive", |channel, mut into| {
         match channel.receive(into.scatter_element(..).unwrap()) {
             Err(Error::Transport(error)) => error,
@@ -102,6 +102,47 @@ const WAYS: [(&str, Way); 7] = [
                 return ended.result.unwrap_err();
             }
         }
+    }),
+    ("poll", |channel, into| {
+        let ticket = channel.start_receive(into).unwrap();
+        loop {
+            if let Some(ended) = channel.poll(ticket).unwrap() {
+                return ended.result.unwrap_err();
+            }
+        }
+    }),
+    ("wait_timeout", |channel, mut into| {
+        let ended = channel.scope(|scope| {
+            let work = scope.post_receive(into.scatter_element(..).unwrap());
+            Ok::<_, ()>(
+                work.unwrap()
+                    .wait_timeout(10 * PATIENCE)
+                    .unwrap()
+                    .unwrap_err(),
+            )
+        });
+        ended.unwrap()
+    }),
+    ("a handle's poll", |channel, mut into| {
+        let ended = channel.scope(|scope| {
+            let work = scope.post_receive(into.scatter_element(..).unwrap());
+            let mut work = work.unwrap();
+            loop {
+                if let Some(result) = work.poll() {
+                    return Ok::<_, ()>(result.unwrap_err());
+                }
+            }
+        });
+        ended.unwrap()
+    }),
+    ("a scope's poll", |channel, mut into| {
+        let ended = channel.scope(|scope| {
+            let work = scope.post_receive(into.scatter_element(..).unwrap());
+            let mut work = work.unwrap();
+            while scope.poll() == 0 {}
+            Ok::<_, ()>(work.poll().unwrap().unwrap_err())
+        });
+        ended.unwrap()
     }),
 ];
 

@@ -29,7 +29,6 @@ mod exhausted;
 mod foreign;
 mod forgotten;
 mod forks;
-mod gate;
 mod groups;
 #[cfg(feature = "rdmacm")]
 mod iwarp;

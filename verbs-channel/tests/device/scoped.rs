@@ -14,42 +14,6 @@ use super::ends::{
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn many_operations_in_flight_return_their_results_in_any_order() {
-    let _test = begin!();
-    let (mut a, mut b) = pair();
-    let from = filled(&a, 1, 16 * 1000);
-    let mut into = zeros(&b, 16 * 1000);
-    let lengths = b.scope(|theirs| {
-        let chunks = into.scatter_element(..)?.chunks_mut(1000)?;
-        let mut receives = Vec::new();
-        for chunk in chunks {
-            receives.push(theirs.post_receive(chunk)?);
-        }
-        a.scope(|ours| {
-            for (index, chunk) in from.gather_element(..)?.chunks(1000)?.enumerate() {
-                let mut work = ours.post_send(chunk)?;
-                // Some handles are waited for, some polled, some dropped.
-                match index % 3 {
-                    0 => drop(work.spin_poll()?),
-                    1 => drop(work.poll().transpose()?),
-                    _ => drop(work),
-                }
-            }
-            Ok::<_, Error>(())
-        })
-        .unwrap();
-        let lengths = receives
-            .into_iter()
-            .rev()
-            .map(|work| work.spin_poll().map(|done| done.byte_len()));
-        Ok::<_, Error>(lengths.collect::<Result<Vec<_>, _>>()?)
-    });
-    assert_eq!(lengths.unwrap(), [1000; 16]);
-    assert!(into[..] == from[..]);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn reads_writes_and_receives_mix() {
     let _test = begin!();
     let (mut a, mut b) = pair();
@@ -366,4 +330,40 @@ fn reader_with_a_window_of_receives_ends_with_the_stream() {
     sender.unwrap();
     assert!(into[..MESSAGES * 100] == from[..]);
     assert_eq!(b.down_reason(), Some(DownReason::Closed));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn many_operations_in_flight_return_their_results_in_any_order() {
+    let _test = begin!();
+    let (mut a, mut b) = pair();
+    let from = filled(&a, 1, 16 * 1000);
+    let mut into = zeros(&b, 16 * 1000);
+    let lengths = b.scope(|theirs| {
+        let chunks = into.scatter_element(..)?.chunks_mut(1000)?;
+        let mut receives = Vec::new();
+        for chunk in chunks {
+            receives.push(theirs.post_receive(chunk)?);
+        }
+        a.scope(|ours| {
+            for (index, chunk) in from.gather_element(..)?.chunks(1000)?.enumerate() {
+                let mut work = ours.post_send(chunk)?;
+                // Some handles are waited for, some polled, some dropped.
+                match index % 3 {
+                    0 => drop(work.spin_poll()?),
+                    1 => drop(work.poll().transpose()?),
+                    _ => drop(work),
+                }
+            }
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+        let lengths = receives
+            .into_iter()
+            .rev()
+            .map(|work| work.spin_poll().map(|done| done.byte_len()));
+        Ok::<_, Error>(lengths.collect::<Result<Vec<_>, _>>()?)
+    });
+    assert_eq!(lengths.unwrap(), [1000; 16]);
+    assert!(into[..] == from[..]);
 }

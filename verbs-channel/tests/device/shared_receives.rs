@@ -6,7 +6,6 @@ use std::time::Duration;
 use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Message, Outgoing, PollStrategy,
-    RejectReason,
 };
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin};
@@ -232,29 +231,6 @@ fn peer_that_closes_is_the_end_of_its_channel() {
     client.join().unwrap();
     group.remove(id).unwrap();
     assert!(bounded(|| group.wait_message(None)).is_none());
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn message_longer_than_a_block_ends_its_channel_only() {
-    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
-    let pd = here();
-    let pool = BufferPool::new(&pd, LEN, 4).unwrap();
-    let mut group = group(&pd, &pool, 4);
-    let (goes, mut long) = join(&mut group);
-    let (stays, mut short) = join(&mut group);
-    let from = pd.reg_mr(vec![0_u8; LEN + 1]).unwrap();
-    long.send(from.gather_element(..).unwrap()).unwrap_err();
-    let end = next(&mut group);
-    assert_eq!(end.channel, goes);
-    assert!(matches!(end.end(), Some(DownReason::Work { .. })));
-    for number in 0..8 {
-        send(&mut short, pattern(number, LEN));
-        assert_eq!(next(&mut group).channel, stays);
-    }
-    let mut member = group.channel(stays).unwrap();
-    let rejected = member.start_receive(pd.reg_mr(vec![0; 8]).unwrap());
-    assert_eq!(*rejected.unwrap_err().error(), RejectReason::SharedReceives);
 }
 
 #[test]

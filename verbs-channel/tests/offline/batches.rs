@@ -4,14 +4,14 @@ use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WcStatus};
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, Queue,
-    RejectReason, TransportError,
+    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedRequest, Queue, RejectReason,
+    TransportError,
 };
 use verbs_harness::logged::{lines, listen};
 
 use crate::fake_device::{
     LONG, called, channel, channel_with, connected, ends, flushes, forget_the_past, pd, posted,
-    refuse, region, succeeds,
+    refuse, succeeds,
 };
 
 fn remote() -> RemoteMemoryRegion {
@@ -66,38 +66,6 @@ fn a_batch_is_one_doorbell_one_completion_and_one_ticket() {
 }
 
 #[test]
-fn batch_is_returned_unchanged_and_can_be_started_again() {
-    let mut channel = channel();
-    let mut buffer = OwnedBuffer::from(region(&channel));
-    buffer.set_range(8..16).unwrap();
-    let mut works: Vec<OwnedRequest> = vec![
-        Outgoing::write(region(&channel), remote()).inline().into(),
-        Incoming::fetch_and_add(buffer, remote(), 5).fence().into(),
-        Outgoing::send(OwnedBuffer::empty()).immediate(7).into(),
-    ];
-    let mut first = Vec::new();
-    for round in 0..3 {
-        forget_the_past();
-        let at = works.as_ptr();
-        let ticket = channel.start_batch(works).unwrap();
-        let mut chain = with(|library| library.posted[0].clone());
-        succeeds(chain[2].wr_id);
-        chain.iter_mut().for_each(|posted| posted.wr_id = 0);
-        if round == 0 {
-            let seen = |index: usize| (chain[index].opcode, chain[index].send_flags);
-            assert_eq!((seen(0), seen(1), seen(2)), ((0, 8), (6, 1), (3, 2)));
-            assert_eq!((chain[1].list[0].1, chain[1].compare_add), (8, 5));
-            assert_eq!((&chain[2].list[..], chain[2].imm_data[3]), (&[][..], 7));
-            first = chain;
-        } else {
-            assert_eq!(chain, first);
-        }
-        works = channel.wait(ticket, None).unwrap().unwrap().batch.unwrap();
-        assert_eq!(works.as_ptr(), at, "nothing is copied");
-    }
-}
-
-#[test]
 fn a_batch_that_fails_in_its_middle_ends_when_its_last_is_flushed() {
     let mut channel = channel_with(LONG);
     let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
@@ -123,31 +91,6 @@ fn a_batch_that_fails_in_its_middle_ends_when_its_last_is_flushed() {
         })
     );
     assert!(channel.is_idle());
-}
-
-#[test]
-fn destroying_a_channel_returns_its_batch_whole() {
-    let mut channel = channel();
-    let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
-    let ticket = channel.start_batch(sends(&pool, 3)).unwrap();
-    channel.engine_mut().destroy_all(DownReason::Closed);
-    let ended = channel.poll(ticket).unwrap().unwrap();
-    assert!(ended.result.is_err());
-    assert_eq!(
-        (ended.batch.as_ref().map_or(0, Vec::len), pool.available()),
-        (3, 1)
-    );
-    // An untaken result is dropped with the channel, after its queue pair.
-    drop(ended.batch);
-    let mut channel = crate::fake_device::channel();
-    let works = vec![OwnedRequest::from(Outgoing::send(region(&channel)))];
-    let _ticket = channel.start_batch(works).unwrap();
-    forget_the_past();
-    drop(channel);
-    assert_eq!(
-        crate::fake_device::calls()[..2],
-        ["ibv_destroy_qp", "ibv_dereg_mr"]
-    );
 }
 
 #[test]

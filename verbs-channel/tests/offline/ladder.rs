@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use fake_libibverbs::with;
-use verbs_channel::verbs_core::WcStatus;
-use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS};
+use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR};
 use verbs_channel::{DownReason, Error, Outgoing, Queue, ScopeError, TransportError};
 
 use crate::fake_device::{
@@ -156,93 +155,6 @@ fn unknown_completions_are_ignored() {
 }
 
 #[test]
-fn a_batch_is_one_doorbell_and_one_completion() {
-    let mut channel = channel();
-    let from = region(&channel);
-    let batch = [Outgoing::send(from.gather_element(..).unwrap()); 4];
-    for _ in 0..if cfg!(miri) { 10 } else { 100 } {
-        crate::fake_device::forget_the_past();
-        let ended = channel.scope(|scope| {
-            let mut batch = scope.post_batch(batch).unwrap();
-            let signaled = with(|library| {
-                assert_eq!(library.posted.len(), 1, "doorbells");
-                let flags = library.posted[0].iter().map(|posted| posted.send_flags & 2);
-                flags.collect::<Vec<_>>()
-            });
-            assert_eq!(signaled, [0, 0, 0, 2]);
-            // The queue is full until the last request has completed.
-            assert!(
-                scope
-                    .post_send(from.gather_element(..).unwrap())
-                    .unwrap_err()
-                    .is_backpressure()
-            );
-            assert!(batch.poll().is_none());
-            ends(posted()[3], IBV_WC_SUCCESS);
-            batch.poll().unwrap().unwrap();
-            Ok::<_, ()>(())
-        });
-        ended.unwrap();
-    }
-}
-
-#[test]
-fn a_batch_that_fails_in_its_middle_ends_when_its_last_is_flushed() {
-    let mut channel = channel();
-    let from = region(&channel);
-    let batch = [Outgoing::send(from.gather_element(..).unwrap()); 4];
-    let ended = channel.scope(|scope| {
-        let mut batch = scope.post_batch(batch).unwrap();
-        let numbers = posted();
-        ends(numbers[1], IBV_WC_REM_ACCESS_ERR);
-        assert!(batch.poll().is_none(), "the device still has the rest");
-        flushes(numbers[2]);
-        assert!(batch.poll().is_none(), "the device still has the rest");
-        flushes(numbers[3]);
-        Ok::<_, ()>(batch.poll().unwrap().unwrap_err())
-    });
-    let TransportError::Work { error, .. } = ended.unwrap() else {
-        panic!("no work error");
-    };
-    assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
-    assert_eq!(
-        channel.down_reason(),
-        Some(DownReason::Work {
-            queue: Queue::Send,
-            error
-        })
-    );
-}
-
-#[test]
-fn detached_operation_takes_no_slot_once_it_has_succeeded() {
-    let mut channel = channel();
-    let from = region(&channel);
-    let ended = channel.scope(|scope| {
-        let element = from.gather_element(..).unwrap();
-        let mut held = scope.post_send(element).unwrap();
-        let held_wr_id = posted()[0];
-        // Far more than there are slots.
-        for round in 0..100 {
-            crate::fake_device::forget_the_past();
-            drop(scope.post_send(element).unwrap());
-            if round % 2 == 0 {
-                drop(scope.post_send(element).unwrap());
-            }
-            posted().into_iter().for_each(succeeds);
-            assert!(scope.poll() > 0);
-        }
-        // All operations but one have completed, and that one is not detached.
-        assert!(held.poll().is_none());
-        succeeds(held_wr_id);
-        held.poll().unwrap().unwrap();
-        Ok::<_, ()>(())
-    });
-    ended.unwrap();
-    assert!(channel.is_idle());
-}
-
-#[test]
 fn operation_that_succeeds_as_its_scope_ends_does_not_fail_it() {
     let mut channel = channel();
     let from = region(&channel);
@@ -259,30 +171,4 @@ fn operation_that_succeeds_as_its_scope_ends_does_not_fail_it() {
         panic!("{ended:?}");
     };
     assert_eq!(error, timed_out(Duration::from_millis(20)));
-}
-
-#[test]
-fn detached_operation_that_fails_fails_its_scope() {
-    let mut channel = channel();
-    let from = region(&channel);
-    let ended = channel.scope(|scope| {
-        let element = from.gather_element(..).unwrap();
-        for _ in 0..4 {
-            drop(scope.post_send(element).unwrap());
-        }
-        let numbers = posted();
-        succeeds(numbers[0]);
-        ends(numbers[1], IBV_WC_REM_ACCESS_ERR);
-        flushes(numbers[2]);
-        assert_eq!(scope.poll(), 3);
-        assert!(scope.post_send(element).is_err(), "it is down");
-        // The last is in flight: the scope waits for it.
-        flushes(numbers[3]);
-        Ok::<_, ()>(())
-    });
-    let Err(ScopeError::AutoPollError(TransportError::Work { error, .. })) = ended else {
-        panic!("{ended:?}");
-    };
-    assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
-    assert!(channel.is_idle());
 }

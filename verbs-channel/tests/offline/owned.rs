@@ -234,39 +234,6 @@ fn rejected_request_is_handed_back_with_its_options() {
 }
 
 #[test]
-fn empty_buffer_is_an_empty_message() {
-    let mut channel = channel();
-    let works: [fn() -> OwnedRequest; 4] = [
-        || Outgoing::send(OwnedBuffer::empty()).immediate(7).into(),
-        || Outgoing::write(OwnedBuffer::default(), remote()).into(),
-        || Incoming::read(OwnedBuffer::empty(), remote()).into(),
-        || OwnedRequest::receive(OwnedBuffer::empty()),
-    ];
-    for work in works {
-        let (seen, buffer) = run(&mut channel, work());
-        assert_eq!(seen.list, []);
-        assert_eq!((buffer.capacity(), &buffer[..]), (0, &[][..]));
-    }
-    let mut empty = OwnedBuffer::empty();
-    assert!(empty.set_range(..1).is_err());
-    empty.set_range(..).unwrap();
-    empty.fill(1);
-    let add = Incoming::fetch_and_add(empty, remote(), 1);
-    let rejected = channel.start(add).unwrap_err();
-    assert!(matches!(
-        *rejected.error(),
-        RejectReason::Misaligned { len: 0, .. }
-    ));
-    let empty = rejected
-        .into_given()
-        .into_buffer()
-        .into_region()
-        .unwrap_err();
-    assert!(empty.into_block().is_err());
-    assert_eq!(posted().len(), 1);
-}
-
-#[test]
 fn batch_longer_than_any_reservation_is_handed_back() {
     let mut channel = channel();
     forget_the_past();

@@ -4,12 +4,10 @@ use std::sync::Arc;
 
 use fake_libibverbs::{Posted, with};
 use verbs_channel::verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
-use verbs_channel::verbs_core::{
-    AccessFlags, ProtectionDomain, RemoteMemoryRegion, SharedRegion, WcStatus,
-};
+use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
-    BufferPool, Channel, Completed, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain,
-    OwnedRequest, Queue, RejectReason, SharedMemory, Ticket, TransportError,
+    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest,
+    Queue, RejectReason, SharedMemory, Ticket, TransportError,
 };
 use verbs_harness::logged::{lines, listen};
 
@@ -191,36 +189,6 @@ fn replaced_request_is_posted_and_the_previous_one_is_returned() {
     let ticket = channel.start_chain(chain).unwrap();
     assert_eq!(last_post(), post);
     assert_eq!(finish(&mut channel, ticket).into_requests().len(), 3);
-}
-
-#[test]
-fn request_that_failed_is_named() {
-    for failed in 0..4 {
-        let mut channel = channel();
-        let pool = BufferPool::new(channel.pd(), 64, 6).unwrap();
-        let mut chain = sends(&pool, 6);
-        chain.set_range(1..5).unwrap();
-        let ticket = channel.start_chain(chain).unwrap();
-        let ids = posted();
-        ends(ids[failed], IBV_WC_REM_ACCESS_ERR);
-        for &later in &ids[failed + 1..] {
-            assert!(channel.poll(ticket).unwrap().is_none(), "it is in flight");
-            assert_eq!(pool.available(), 0);
-            flushes(later);
-        }
-        let Completed { result, chain, .. } = channel.poll(ticket).unwrap().unwrap();
-        let TransportError::Work { error, .. } = result.unwrap_err() else {
-            panic!("no work error");
-        };
-        let chain = chain.unwrap();
-        assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
-        assert_eq!((chain.done(), chain.range()), (failed, 1..5));
-        assert!(channel.is_down());
-        let (down, chain) = start(&mut channel, chain);
-        assert!(matches!(down, RejectReason::Down(_)));
-        drop(chain);
-        assert_eq!(pool.available(), 6);
-    }
 }
 
 #[test]

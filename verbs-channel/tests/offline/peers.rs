@@ -4,15 +4,11 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::MemoryRegion;
-use verbs_channel::{
-    Channel, ChannelGroup, ChannelId, DownReason, Error, Queue, RejectReason, ScopeError,
-    TransportError,
-};
+use verbs_channel::{Channel, ChannelGroup, ChannelId, DownReason, Error, Queue, TransportError};
 
 use crate::fake_device::{
-    DRAIN, bounded, called, channel, connected, flushes, forget_the_past, pd, posted, region,
-    shut_down, succeeds,
+    DRAIN, bounded, channel, connected, flushes, forget_the_past, pd, posted, region, shut_down,
+    succeeds,
 };
 
 pub(crate) const CLOSED: DownReason = DownReason::PeerClosed;
@@ -69,24 +65,6 @@ fn join(group: &mut ChannelGroup) -> (UnixStream, UnixStream) {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn receive_ends_when_the_peer_has_left() {
-    let (mut channel, theirs) = watched();
-    let mut into = region(&channel);
-    drop(theirs);
-    let ended = bounded(|| channel.receive_timeout(into.scatter_element(..).unwrap(), LONG));
-    assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
-    assert_eq!(channel.down_reason(), Some(CLOSED));
-    let rejected = channel.receive(into.scatter_element(..).unwrap());
-    assert!(
-        matches!(rejected, Err(Error::Rejected(RejectReason::Down(CLOSED)))),
-        "{rejected:?}"
-    );
-    let kind = io::Error::from(rejected.unwrap_err()).kind();
-    assert_eq!(kind, io::ErrorKind::ConnectionReset);
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
 fn peer_that_leaves_during_a_wait_is_noticed() {
     let (mut channel, theirs) = watched();
     let mut into = region(&channel);
@@ -97,122 +75,6 @@ fn peer_that_leaves_during_a_wait_is_noticed() {
     let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
     assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
     leaving.join().unwrap();
-}
-
-/// Ways to wait for an operation, or only to poll, without any timeout.
-type Way = fn(&mut Channel, MemoryRegion<Vec<u8>>) -> TransportError;
-
-const WAYS: [(&str, Way); 9] = [
-    ("wait", |channel, into| {
-        let ticket = channel.start_receive(into).unwrap();
-        let ended = channel.wait(ticket, None).unwrap().unwrap();
-        assert!(ended.buffer.is_some());
-        ended.result.unwrap_err()
-    }),
-    ("wait_completed", |channel, into| {
-        let _ticket = channel.start_receive(into).unwrap();
-        channel.wait_completed(None).unwrap().result.unwrap_err()
-    }),
-    ("poll", |channel, into| {
-        let ticket = channel.start_receive(into).unwrap();
-        loop {
-            if let Some(ended) = channel.poll(ticket).unwrap() {
-                return ended.result.unwrap_err();
-            }
-        }
-    }),
-    ("next_completed", |channel, into| {
-        let _ticket = channel.start_receive(into).unwrap();
-        loop {
-            if let Some(ended) = channel.next_completed() {
-                return ended.result.unwrap_err();
-            }
-        }
-    }),
-    ("a scope's end", |channel, mut into| {
-        let ended = channel.scope(|scope| {
-            drop(
-                scope
-                    .post_receive(into.scatter_element(..).unwrap())
-                    .unwrap(),
-            );
-            Ok::<_, ()>(())
-        });
-        match ended {
-            Err(ScopeError::AutoPollError(error)) => error,
-            other => panic!("{other:?}"),
-        }
-    }),
-    ("spin_poll", |channel, mut into| {
-        let ended = channel.scope(|scope| {
-            let work = scope.post_receive(into.scatter_element(..).unwrap());
-            Ok::<_, ()>(work.unwrap().spin_poll().unwrap_err())
-        });
-        ended.unwrap()
-    }),
-    ("wait_timeout", |channel, mut into| {
-        let ended = channel.scope(|scope| {
-            let work = scope.post_receive(into.scatter_element(..).unwrap());
-            Ok::<_, ()>(work.unwrap().wait_timeout(LONG).unwrap().unwrap_err())
-        });
-        ended.unwrap()
-    }),
-    ("a handle's poll", |channel, mut into| {
-        let ended = channel.scope(|scope| {
-            let work = scope.post_receive(into.scatter_element(..).unwrap());
-            let mut work = work.unwrap();
-            loop {
-                if let Some(result) = work.poll() {
-                    return Ok::<_, ()>(result.unwrap_err());
-                }
-            }
-        });
-        ended.unwrap()
-    }),
-    ("a scope's poll", |channel, mut into| {
-        let ended = channel.scope(|scope| {
-            let work = scope.post_receive(into.scatter_element(..).unwrap());
-            let mut work = work.unwrap();
-            // Until the queue pair is moved to ERROR, and for some time after that.
-            while !called("ibv_modify_qp") {
-                let _count = scope.poll();
-            }
-            flushes(posted()[0]);
-            while scope.poll() == 0 {}
-            Ok::<_, ()>(work.poll().unwrap().unwrap_err())
-        });
-        ended.unwrap()
-    }),
-];
-
-#[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn every_wait_and_poll_notices_that_the_peer_has_left() {
-    for (name, way) in WAYS {
-        let (mut channel, theirs) = watched();
-        let into = region(&channel);
-        drop(theirs);
-        let error = bounded(|| way(&mut channel, into));
-        assert_eq!(error, ENDED, "{name}");
-        assert_eq!(channel.down_reason(), Some(CLOSED), "{name}");
-    }
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn messages_of_the_peer_are_delivered_before_its_end() {
-    let (mut channel, theirs) = watched();
-    for _ in 0..4 {
-        let _ticket = channel.start_receive(region(&channel)).unwrap();
-    }
-    let ids = posted();
-    // More completions than the first poll finds.
-    ids[..3].iter().copied().for_each(succeeds);
-    drop(theirs);
-    let ended = bounded(|| [(); 4].map(|()| channel.wait_completed(None).unwrap().result));
-    let [first, second, third, last] = ended;
-    first.and(second).and(third).unwrap();
-    assert_eq!(last.unwrap_err(), ENDED);
 }
 
 #[test]
@@ -229,33 +91,6 @@ fn messages_that_arrive_while_the_channel_goes_down_are_delivered() {
         let ended = bounded(|| channel.wait(ticket, None)).unwrap().unwrap();
         ended.result.unwrap();
     }
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn sends_in_flight_may_complete_after_the_peer_has_left() {
-    let (mut channel, theirs) = watched();
-    let receive = channel.start_receive(region(&channel)).unwrap();
-    let send = channel.start_send(region(&channel)).unwrap();
-    drop(theirs);
-    // This poll notices the end.
-    assert!(channel.next_completed().is_none());
-    assert!(!called("ibv_modify_qp"), "it did not wait for the send");
-    succeeds(posted()[1]);
-    let sent = bounded(|| channel.wait(send, None)).unwrap().unwrap();
-    sent.result.unwrap();
-    let received = bounded(|| channel.wait(receive, None)).unwrap().unwrap();
-    assert_eq!(received.result.unwrap_err(), ENDED);
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll sets")]
-fn sends_in_flight_that_do_not_complete_are_aborted() {
-    let (mut channel, theirs) = watched();
-    drop(theirs);
-    let from = region(&channel);
-    let ended = bounded(|| channel.send(from.gather_element(..).unwrap()));
-    assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
 }
 
 #[test]

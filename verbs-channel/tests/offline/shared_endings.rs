@@ -69,21 +69,6 @@ fn message_longer_than_a_block_ends_its_channel_and_the_block_is_posted_again() 
 }
 
 #[test]
-fn channel_that_ends_leaves_its_blocks_to_the_others() {
-    let mut shared = Shared::new(4, 4, 2);
-    shared.arrives(0, 0);
-    shared.group.remove(shared.channels[0].0).unwrap();
-    assert_eq!(posted().len(), 4);
-    assert!(posted()[1..].iter().all(|wr_id| is_in_flight(*wr_id)));
-    // Messages it had received are still delivered.
-    assert_eq!(shared.next().channel, shared.channels[0].0);
-    for receive in 1..4 {
-        shared.arrives(receive, 1);
-        assert_eq!(shared.next().channel, shared.channels[1].0);
-    }
-}
-
-#[test]
 fn queue_pair_is_in_error_and_its_messages_polled_before_it_is_destroyed() {
     let mut shared = Shared::new(4, 4, 1);
     forget_the_past();

@@ -152,31 +152,6 @@ fn queue_and_messages_that_were_not_taken_have_no_more_blocks_than_asked_for() {
 }
 
 #[test]
-fn slow_consumer_leaves_the_queue_empty_until_it_drops_a_message() {
-    let mut shared = Shared::new(4, 4, 1);
-    (0..4).for_each(|receive| shared.arrives(receive, 0));
-    let mut kept: Vec<_> = (0..4).map(|_| shared.next()).collect();
-    assert!(shared.group.next_message().is_none());
-    assert_eq!(posted().len(), 4, "there is no block");
-    assert!(shared.group.engine_mut().needs_blocks());
-    assert_eq!(kept[3].bytes(), Some(&[3, 0][..]));
-    kept.truncate(1);
-    assert!(shared.group.next_message().is_none());
-    assert_eq!(doorbells(), [4, 3]);
-    drop(kept);
-    assert!(!shared.group.engine_mut().refill());
-    assert_eq!(doorbells(), [4, 3, 1]);
-    assert_eq!(
-        shared
-            .group
-            .channel(shared.channels[0].0)
-            .unwrap()
-            .down_reason(),
-        None
-    );
-}
-
-#[test]
 fn block_that_another_thread_drops_is_posted_during_a_wait() {
     for strategy in [
         PollStrategy::SpinThenYield,
