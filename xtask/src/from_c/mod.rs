@@ -1,8 +1,6 @@
 //! `cargo xtask from-c`: pages for those who come from C, with every name of its headers.
 
-mod header;
 mod items;
-mod reasons;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -17,7 +15,6 @@ use crate::process::output;
 use crate::progress::Progress;
 use crate::workspace;
 use items::Items;
-use reasons::Group;
 
 const HELP: &str = "\
 Writes the pages of verbs-core's docs that have, for each name of libibverbs' and librdmacm's
@@ -34,16 +31,14 @@ struct Page {
     library: &'static str,
     header: &'static str,
     path: &'static str,
-    /// How most of its names begin. A name that begins so is one of the page even if the header does not
-    /// declare it but uses it.
-    prefixes: [&'static str; 2],
+    /// How its names begin.
+    prefixes: &'static [&'static str],
     /// The public module of the types that it has.
     module: &'static str,
     /// How objects are passed to C.
     passing: &'static str,
-    groups: &'static [Group],
-    /// The names that are nobody's to use, and why.
-    left_out: &'static [(&'static str, &'static str)],
+    /// Reasons why names have no Rust name: see there.
+    reasons: &'static str,
 }
 
 const PAGES: [Page; 2] = [
@@ -51,23 +46,74 @@ const PAGES: [Page; 2] = [
         library: "libibverbs",
         header: "infiniband/verbs.h",
         path: "verbs-core/src/from_c.md",
-        prefixes: ["ibv_", "IBV_"],
+        prefixes: &[
+            "ibv_",
+            "IBV_",
+            "verbs_context",
+            "verbs_get_",
+            "verbs_provider_",
+            "IB_",
+            "ETHERNET_",
+            "mbps_",
+            "mult_",
+            "vext_",
+        ],
         module: "crate",
         passing: "the pointer of an object is its `as_ptr()`, that of a region its `as_mr_ptr()`",
-        groups: reasons::VERBS,
-        left_out: reasons::NOT_OF_VERBS,
+        reasons: include_str!("libibverbs.txt"),
     },
     Page {
         library: "librdmacm",
         header: "rdma/rdma_cma.h",
         path: "verbs-core/src/rdmacm/from_c.md",
-        prefixes: ["rdma_", "RDMA_"],
+        prefixes: &["rdma_", "RDMA_", "RAI_"],
         module: "crate::rdmacm",
         passing: "the identifiers of these types cannot be passed to them",
-        groups: reasons::MANAGER,
-        left_out: reasons::NOT_OF_MANAGER,
+        reasons: include_str!("librdmacm.txt"),
     },
 ];
+
+/// The guard of a header, and a part of names.
+const LEFT_OUT: [&str; 2] = ["RDMA_CMA_H", "verbs_provider_"];
+
+/// Why names have no Rust name.
+struct Group<'t> {
+    reason: &'t str,
+    /// Whether `verbs_sys` has the names.
+    is_in_sys: bool,
+    patterns: Vec<&'t str>,
+}
+
+impl<'t> Group<'t> {
+    /// The groups in a text: a line with a reason, and indented lines with patterns.
+    fn all(text: &'t str) -> Vec<Self> {
+        let (mut groups, mut is_in_sys) = (Vec::<Self>::new(), true);
+        for line in text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        {
+            match (line.strip_prefix("    "), groups.last_mut()) {
+                (Some(patterns), Some(group)) => group.patterns.extend(patterns.split(' ')),
+                _ if line == "[not in verbs_sys]" => is_in_sys = false,
+                (_, _) => groups.push(Self {
+                    reason: line,
+                    is_in_sys,
+                    patterns: Vec::new(),
+                }),
+            }
+        }
+        groups
+    }
+
+    fn fits(&self, name: &str) -> bool {
+        self.patterns
+            .iter()
+            .any(|pattern| match pattern.strip_suffix('*') {
+                Some(start) => name.starts_with(start),
+                None => name == *pattern,
+            })
+    }
+}
 
 /// Runs the subcommand.
 pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
@@ -81,13 +127,8 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
     drop(shown);
     for page in PAGES {
         let text = page.text(&page.version()?, &items)?;
-        let before = fs::read_to_string(page.file()).unwrap_or_default();
         fs::write(page.file(), text).context(|| format!("cannot write {}", page.path))?;
         println!("from-c: {}", page.path);
-        // A pattern may fit a name that is of another group.
-        for (name, reason) in page.added(&before)? {
-            println!("from-c: new: {name}: {reason}");
-        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -152,35 +193,28 @@ impl Page {
         fs::read_to_string(&path).context(|| format!("cannot read {}", path.display()))
     }
 
-    /// The names that a page did not have `before` and that a pattern gives a reason.
-    fn added(&self, before: &str) -> Result<Vec<(String, &'static str)>, Error> {
-        let code = header::code(&self.header()?);
-        let names = self.names(&code).into_iter();
-        let new = names.filter(|name| !before.contains(&format!("`{name}`")));
-        let reason = |name: &str| {
-            let group = self.groups.iter().find(|group| group.fits(name))?;
-            Some((name.to_owned(), group.reason))
-        };
-        Ok(new.filter_map(reason).collect())
-    }
-
     fn text(&self, version: &str, items: &Items) -> Result<String, Error> {
-        let code = header::code(&self.header()?);
-        self.page(&self.names(&code), &self.origin(version), items)
+        let header = self.header()?;
+        self.page(
+            &self.names(&without_comments(&header)),
+            &self.origin(version),
+            items,
+        )
     }
 
-    /// The names in the code of the header: all that it declares, but for those that are left out, and those
-    /// with its prefixes that it uses.
+    /// The names in the code of the header.
     fn names<'c>(&self, code: &'c str) -> BTreeSet<&'c str> {
-        let has_prefix = |name: &&str| self.prefixes.iter().any(|prefix| name.starts_with(prefix));
-        let mut names = header::declared(code);
-        names.extend(header::words(code).filter(has_prefix));
-        names.retain(|name| !self.left_out.iter().any(|(left_out, _)| left_out == name));
-        names
+        let words = code.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let is_ours = |name: &&str| self.prefixes.iter().any(|prefix| name.starts_with(prefix));
+        words
+            .filter(is_ours)
+            .filter(|name| !LEFT_OUT.contains(name))
+            .collect()
     }
 
     /// The page for these names.
     fn page(&self, names: &BTreeSet<&str>, origin: &str, items: &Items) -> Result<String, Error> {
+        let groups = Group::all(self.reasons);
         let (mut table, mut others) = (String::new(), BTreeMap::<usize, Vec<&str>>::new());
         let mut unknown = Vec::new();
         for name in names {
@@ -188,7 +222,7 @@ impl Page {
             let links: Vec<String> = paths.filter_map(|path| self.link(name, path)).collect();
             if !links.is_empty() {
                 writeln!(table, "| `{name}` | {} |", links.join(", ")).ok();
-            } else if let Some(group) = self.groups.iter().position(|group| group.fits(name)) {
+            } else if let Some(group) = groups.iter().position(|group| group.fits(name)) {
                 others.entry(group).or_default().push(name);
             } else {
                 unknown.push(*name);
@@ -197,7 +231,8 @@ impl Page {
         if !unknown.is_empty() {
             return Err(Error::new(format!(
                 "names of {origin} that are nothing's `doc(alias)`, and have no reason in \
-                 xtask/src/from_c/reasons.rs: {}",
+                 xtask/src/from_c/{}.txt: {}",
+                self.library,
                 unknown.join(", ")
             )));
         }
@@ -211,7 +246,7 @@ impl Page {
         );
         let mut is_in_sys = true;
         for (group, names) in others {
-            let Some(group) = self.groups.get(group) else {
+            let Some(group) = groups.get(group) else {
                 continue;
             };
             if is_in_sys && !group.is_in_sys {
@@ -245,6 +280,17 @@ impl Page {
     }
 }
 
+/// A header without its comments.
+fn without_comments(text: &str) -> String {
+    let mut parts = text.split("/*");
+    let mut code = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        code += part.split_once("*/").map_or("", |(_, code)| code);
+    }
+    let lines = code.lines().filter_map(|line| line.split("//").next());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// The C names of all items of verbs-core.
 fn items() -> Result<Items, Error> {
     let mut items = Items::new();
@@ -271,22 +317,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_declared_and_those_with_a_prefix() {
+    fn names_are_those_with_a_prefix_outside_of_comments() {
         let [verbs, manager] = PAGES;
-        let code = "#ifndef RDMA_CMA_H\n#define RDMA_CMA_H\n#define RAI_NEW 1\n\
-                    int rdma_open(struct ibv_x *x, struct rdma_y *y);\nint unlike(void);\n#endif\n";
-        let expected = ["RAI_NEW", "rdma_open", "rdma_y", "unlike"];
-        assert!(manager.names(code).into_iter().eq(expected));
-        let expected = ["RAI_NEW", "RDMA_CMA_H", "ibv_x", "rdma_open", "unlike"];
-        assert!(verbs.names(code).into_iter().eq(expected));
+        let header = "#ifndef RDMA_CMA_H\n#define RAI_NEW 1 /* rdma_no */ // ibv_no\n\
+                      int rdma_open(struct ibv_x *x, struct rdma_y *y); /* rdma_no\n */ int unlike(void);\n";
+        let code = without_comments(header);
+        assert!(
+            manager
+                .names(&code)
+                .into_iter()
+                .eq(["RAI_NEW", "rdma_open", "rdma_y"])
+        );
+        assert!(verbs.names(&code).into_iter().eq(["ibv_x"]));
     }
 
-    /// Names that are not in `verbs_sys` are below a heading that says so.
     #[test]
-    fn groups_of_names_that_verbs_sys_lacks_are_the_last() {
-        for page in PAGES {
-            assert!(page.groups.is_sorted_by_key(|group| !group.is_in_sys));
-        }
+    fn patterns_fit_whole_names_or_their_beginnings() {
+        let groups =
+            Group::all("# A\nb\n    ibv_mw*\n    ibv_dm x\n[not in verbs_sys]\nc\n    y\n");
+        let fits = |name| groups.iter().position(|group| group.fits(name));
+        assert_eq!(
+            ["ibv_mw", "ibv_mw_bind", "ibv_dm", "x"].map(fits),
+            [Some(0); 4]
+        );
+        assert_eq!(["ibv_dm_mask", "ibv_m"].map(fits), [None; 2]);
+        assert_eq!(fits("y"), Some(1));
+        assert!(groups[0].is_in_sys && !groups[1].is_in_sys);
     }
 
     #[test]
