@@ -1,11 +1,11 @@
 //! The project's task runner: demo, test, soft-roce and the checks.
 #![expect(clippy::print_stdout, reason = "a program for people: it prints")]
 
-use std::env;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-mod args;
+use clap::{CommandFactory as _, Parser};
+
 mod bench;
 mod check;
 mod checkers;
@@ -23,106 +23,80 @@ use soft_roce::{error, process, progress, stream};
 
 use error::Error;
 
-/// One subcommand.
-struct Command {
-    name: &'static str,
-    what: &'static str,
-    main: fn(Vec<OsString>) -> Result<ExitCode, Error>,
+/// The project's task runner.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask", max_term_width = 110)]
+enum Task {
+    Demo(demo::Args),
+    Test(test::Args),
+    /// RDMA devices without RDMA hardware: up, down, status, test, run, shell
+    #[command(disable_help_flag = true)]
+    SoftRoce {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// The quick look before a commit: formatting, rules, lints
+    ///
+    /// Where clippy is not installed, it checks that everything compiles.
+    Check(packages::Install),
+    Tidy(tidy::Args),
+    /// Writes the pages of verbs-core's docs with every name of C's headers
+    ///
+    /// They have the Rust name of each, or why there is none. `cargo xtask tidy` checks that they are those of the
+    /// code, on a machine with the same version of the headers.
+    FromC,
+    Miri(checkers::miri::Args),
+    Sanitize(checkers::sanitize::Args),
+    Bench(bench::Args),
+    Release(release::Args),
+    /// All that continuous integration runs
+    ///
+    /// `test`; each library with each of its features alone; `cargo deny` where it is installed; and, where there is a
+    /// nightly toolchain, `miri` and `sanitize`.
+    Ci(test::Args),
+    #[command(hide = true, name = jobs::COMMAND)]
+    RunJobs {
+        plan: String,
+    },
 }
-
-/// All of them, in the order of the help page.
-const COMMANDS: [Command; 11] = [
-    Command {
-        name: "demo",
-        what: "the main job: two processes move bytes over soft-RoCE and verify them",
-        main: demo::main,
-    },
-    Command {
-        name: "test",
-        what: "all tests, lints and checks; first those that need no device",
-        main: test::main,
-    },
-    Command {
-        name: "soft-roce",
-        what: "RDMA devices without RDMA hardware: up, down, status, test, run, shell",
-        main: soft_roce_as_here,
-    },
-    Command {
-        name: "check",
-        what: "the quick look before a commit: formatting, rules, lints",
-        main: check::check,
-    },
-    Command {
-        name: "tidy",
-        what: "the project's own rules, those that clippy can't see",
-        main: tidy::main,
-    },
-    Command {
-        name: "from-c",
-        what: "writes the pages of verbs-core's docs with every name of C's headers",
-        main: from_c::main,
-    },
-    Command {
-        name: "miri",
-        what: "tests under Miri, with Stacked and Tree Borrows",
-        main: checkers::miri::main,
-    },
-    Command {
-        name: "sanitize",
-        what: "tests under ThreadSanitizer and AddressSanitizer",
-        main: checkers::sanitize::main,
-    },
-    Command {
-        name: "bench",
-        what: "what each layer costs, beside C",
-        main: bench::main,
-    },
-    Command {
-        name: "release",
-        what: "whether everything is ready to be published",
-        main: release::main,
-    },
-    Command {
-        name: "ci",
-        what: "what continuous integration runs",
-        main: check::ci,
-    },
-];
 
 fn main() -> ExitCode {
     soft_roce::start();
-    let mut args = env::args_os().skip(1);
-    let command = args.next();
-    let result = dispatch(command, args.collect());
+    let result = run(Task::parse());
     result.unwrap_or_else(|error| {
         progress::print_last(format!("error: {error}"));
         error.exit_code()
     })
 }
 
-fn dispatch(command: Option<OsString>, args: Vec<OsString>) -> Result<ExitCode, Error> {
-    let name = command.unwrap_or_default();
-    let name = name.to_string_lossy();
-    if matches!(&*name, "" | "help" | "--help" | "-h") {
-        println!("{}", help());
-        return Ok(ExitCode::SUCCESS);
+fn run(task: Task) -> Result<ExitCode, Error> {
+    if !matches!(task, Task::SoftRoce { .. } | Task::RunJobs { .. }) {
+        // That one listens for signals by itself: it has a virtual machine to end.
+        process::end_children_on_signals()?;
     }
-    if let Some(command) = COMMANDS.iter().find(|command| command.name == name) {
-        if command.name != "soft-roce" {
-            // That one listens for signals by itself: it has a virtual machine to end.
-            process::end_children_on_signals()?;
-        }
-        return (command.main)(args);
+    match task {
+        Task::Demo(args) => demo::main(args),
+        Task::Test(args) => test::main(args),
+        Task::SoftRoce { args } => soft_roce_as_here(args),
+        Task::Check(install) => check::check(install),
+        Task::Tidy(args) => tidy::main(args),
+        Task::FromC => from_c::main(),
+        Task::Miri(args) => checkers::miri::main(args),
+        Task::Sanitize(args) => checkers::sanitize::main(args),
+        Task::Bench(args) => bench::main(args),
+        Task::Release(args) => release::main(args),
+        Task::Ci(args) => check::ci(args),
+        Task::RunJobs { plan } => jobs::run_inside(&plan).map(ExitCode::from),
     }
-    match args.first() {
-        Some(plan) if name == jobs::COMMAND => {
-            jobs::run_inside(&plan.to_string_lossy()).map(ExitCode::from)
-        }
-        _ => Err(Error::usage(format!(
-            "there is no command `{name}`\n\n{}",
-            help()
-        ))),
-    }
+}
+
+/// The names of all commands.
+fn commands() -> Vec<String> {
+    let task = Task::command();
+    let names = task
+        .get_subcommands()
+        .map(|command| command.get_name().to_owned());
+    names.collect()
 }
 
 /// As `cargo soft-roce` has it, but that `test` is this workspace's own.
@@ -143,33 +117,33 @@ fn of_own_test(args: &[OsString]) -> Result<Option<soft_roce::Options>, Error> {
     }
 }
 
-fn help() -> String {
-    let mut text =
-        String::from("The project's task runner.\n\nUsage: cargo xtask COMMAND [OPTION…]\n\n");
-    for Command { name, what, .. } in &COMMANDS {
-        text.push_str(&format!("  {name:<10}  {what}\n"));
-    }
-    text + "\n`cargo xtask COMMAND --help` has the details."
-}
-
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
 
-    use super::{COMMANDS, dispatch, help, of_own_test};
+    use clap::{CommandFactory as _, Parser as _};
+
+    use super::{Task, of_own_test};
 
     #[test]
-    fn help_names_every_command() {
-        for command in &COMMANDS {
-            assert!(help().contains(command.name));
+    fn options_are_well_defined_and_contradictions_are_errors() {
+        Task::command().debug_assert();
+        let is_taken = |line: &str| Task::try_parse_from(line.split(' ')).is_ok();
+        assert!(
+            is_taken("xtask test --guest --yes name") && is_taken("xtask soft-roce run --help")
+        );
+        for line in [
+            "xtask dmeo",
+            "xtask demo --yes --no-install",
+            "xtask demo --guest --user",
+            "xtask test --offline --device",
+            "xtask bench --only nothing",
+            "xtask bench --rounds 0",
+            "xtask bench --peer a",
+            "xtask release",
+        ] {
+            assert!(!is_taken(line), "{line}");
         }
-    }
-
-    #[test]
-    fn an_unknown_command_is_an_error_that_shows_the_known() {
-        let error = dispatch(Some("dmeo".into()), vec![]).unwrap_err();
-        assert!(error.to_string().contains("demo"), "{error}");
-        assert_eq!(error.code(), 2);
     }
 
     #[test]

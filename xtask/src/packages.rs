@@ -10,6 +10,27 @@ use soft_roce::packages::{entries, library_dirs};
 
 use crate::process::{succeeds, which};
 
+/// Whether to install what is missing.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Install {
+    /// Install missing packages without asking
+    #[arg(long, conflicts_with = "no_install")]
+    yes: bool,
+    /// Fail if packages are missing, and say how to install them
+    #[arg(long)]
+    no_install: bool,
+}
+
+impl Install {
+    pub(crate) const fn policy(self) -> Policy {
+        match (self.yes, self.no_install) {
+            (true, _) => Policy::Yes,
+            (_, true) => Policy::No,
+            _ => Policy::Ask,
+        }
+    }
+}
+
 /// Packages for building the workspace.
 pub(crate) const BUILD: [Need; 5] = [
     Need::new(

@@ -1,10 +1,8 @@
 //! `cargo xtask release --dry-run`: the tools that have to be content before the crates are published.
 
-use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use crate::args::Args;
 use crate::checkers;
 use crate::error::Error;
 use crate::packages;
@@ -13,18 +11,22 @@ use crate::test::offline::{self, step};
 use crate::test::report::Report;
 use crate::workspace;
 
-const HELP: &str = "\
-Checks that everything is ready to be published. It publishes nothing.
-
-Usage: cargo xtask release --dry-run [OPTION…]
-
-Licences, sources and advisories of dependencies; changes that break users, since the last tag; packages that build by
-themselves; the oldest Rust and the oldest dependencies that are promised; documentation as on docs.rs; another processor.
-A tool that is not installed is skipped by name, with the command that installs it.
-
-  --strict        what a missing tool skips is a failure
-  --yes           install missing packages without asking
-  --no-install    fail if packages are missing, and say how to install them";
+/// Whether everything is ready to be published
+///
+/// Licences, sources and advisories of dependencies; changes that break users, since the last tag; packages that build by
+/// themselves; the oldest Rust and the oldest dependencies that are promised; documentation as on docs.rs; another
+/// processor. A tool that is not installed is skipped by name, with the command that installs it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only check: `cargo publish --workspace` publishes
+    #[arg(long, required = true)]
+    dry_run: bool,
+    /// A tool that is not installed is a failure
+    #[arg(long)]
+    strict: bool,
+    #[command(flatten)]
+    install: packages::Install,
+}
 
 /// A processor of another kind, and its C headers, as Debian has them.
 const OTHER: [&str; 2] = [
@@ -44,23 +46,12 @@ const PUBLISHED: [&str; 7] = [
 ];
 
 /// Runs the subcommand.
-pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
-    let mut args = Args::new(HELP, args)?;
-    if args.help() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    if !args.flag("--dry-run") {
-        return Err(
-            args.usage("`cargo publish --workspace` publishes; this only checks, with `--dry-run`")
-        );
-    }
-    let policy = args.policy()?;
-    let mut report = match args.flag("--strict") {
+pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
+    packages::ensure(&packages::BUILD, args.install.policy())?;
+    let mut report = match args.strict {
         true => Report::strict(),
         false => Report::default(),
     };
-    args.finish()?;
-    packages::ensure(&packages::BUILD, policy)?;
     all(&mut report)?;
     println!("{}", report.summary());
     Ok(ExitCode::from(report.exit_code()))

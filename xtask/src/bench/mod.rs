@@ -3,64 +3,60 @@
 mod instructions;
 mod perftest;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::args::Args;
 use crate::error::Error;
 use crate::jobs;
 use crate::packages;
 use perftest::Place;
 
-const HELP: &str = "\
-Measures what each layer costs, beside the same work in C, and prints a table of each part.
+/// Costs of each layer beside the same work in C: a table of each part
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only this part
+    #[arg(long)]
+    only: Option<Part>,
+    /// Pairs of runs with perftest
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Perftest on this RDMA device of this host; both ends are on it
+    #[arg(long, conflicts_with = "Place")]
+    device: Option<String>,
+    /// The second end is on this device, of the same host
+    #[arg(long, requires = "device")]
+    peer: Option<String>,
+    /// The index of the GID
+    #[arg(long, requires = "device")]
+    gid_index: Option<String>,
+    #[command(flatten)]
+    place: jobs::Place,
+    #[command(flatten)]
+    install: packages::Install,
+}
 
-Usage: cargo xtask bench [OPTION…]
-
-The parts:
-  instructions    instructions and allocations of each operation of verbs-core, verbs-channel and verbs-async, on a
-                  stand-in for libibverbs that completes every request at once; its own instructions are not counted.
-                  It fails if a budget is exceeded (`benches/budgets.txt` of each crate)
-  perftest        latency and bandwidth of the example `perf` on verbs-core, in turns with C's perftest, on soft-RoCE or
-                  on a device
-
-  --only PART     only this part
-  --rounds N      pairs of runs with perftest [default: 5]
-  --device NAME   perftest on this RDMA device of this host; both ends are on it
-  --peer NAME     with --device: the second end is on this device, of the same host
-  --gid-index N   with --device: use this GID
-  --guest         soft-RoCE in a virtual machine, even if this kernel has it
-  --native        soft-RoCE of this kernel, or fail
-  --yes           install missing packages without asking
-  --no-install    fail if packages are missing, and say how to install them";
+#[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
+enum Part {
+    /// Instructions and allocations of each operation of the libraries, on a stand-in for libibverbs that completes every
+    /// request at once; its own instructions are not counted. Fails if a budget is exceeded (`benches/budgets.txt` of each
+    /// crate)
+    Instructions,
+    /// Latency and bandwidth of the example `perf` on verbs-core, in turns with C's perftest
+    Perftest,
+}
 
 /// Runs the subcommand.
-pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
-    let mut args = Args::new(HELP, args)?;
-    if args.help() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let policy = args.policy()?;
-    let only = args.value("--only")?;
-    let has = |part| only.as_deref().is_none_or(|only| only == part);
-    let (instructions, perftest) = (has("instructions"), has("perftest"));
-    if !(instructions || perftest) {
-        return Err(args.usage("the parts are `instructions` and `perftest`"));
-    }
-    let rounds = args.value("--rounds")?.unwrap_or_else(|| "5".to_owned());
-    let rounds = rounds.parse().ok().filter(|rounds| *rounds > 0);
-    let rounds = rounds.ok_or_else(|| args.usage("--rounds takes a number"))?;
-    let (device, peer) = (args.value("--device")?, args.value("--peer")?);
-    let gid = args.value("--gid-index")?;
-    let place = match device {
+pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
+    let policy = args.install.policy();
+    let has = |part| args.only.is_none_or(|only| only == part);
+    let (instructions, perftest) = (has(Part::Instructions), has(Part::Perftest));
+    let place = match args.device {
         Some(device) => Place::Devices {
-            peer: peer.unwrap_or_else(|| device.clone()),
+            peer: args.peer.unwrap_or_else(|| device.clone()),
             device,
-            gid,
+            gid: args.gid_index,
         },
-        None => Place::SoftRoce(Box::new(jobs::options(&mut args, policy)?.of_kernel())),
+        None => Place::SoftRoce(Box::new(args.place.options(policy).of_kernel())),
     };
-    args.finish()?;
     let mut needs = packages::BUILD.to_vec();
     if instructions {
         needs.push(packages::VALGRIND);
@@ -77,7 +73,7 @@ pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
         false => Vec::new(),
     };
     if perftest {
-        perftest::measure(&place, rounds)?;
+        perftest::measure(&place, args.rounds.into())?;
     }
     match over.is_empty() {
         true => Ok(ExitCode::SUCCESS),

@@ -1,30 +1,32 @@
 //! `cargo xtask miri`: tests and random programs under Miri, which sees undefined behaviour.
 
-use std::ffi::OsString;
 use std::panic::resume_unwind;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use super::{PINNED, checker, has_source, tests};
-use crate::args::Args;
 use crate::error::Error;
 use crate::packages;
 use crate::process::{self, succeeds};
 use crate::test::report::Report;
 
-const HELP: &str = "\
-Runs unit, offline, driver and stream tests of verbs-core, verbs-channel and verbs-async under Miri, and random programs
-on soft-verbs, with Stacked Borrows and with Tree Borrows; the tests of soft-nic with the former. The devices of these
-tests read what is sent and write what is received, so a buffer that is freed, moved or borrowed too early is found.
-
-Usage: cargo xtask miri [OPTION…] [FILTER]
-
-  FILTER          only tests whose name contains it
-  --quick         a part that takes a few minutes, with Stacked Borrows only
-  --yes           install missing packages without asking
-  --no-install    fail if packages are missing, and say how to install them
-
-Needs a nightly toolchain: rustup toolchain install nightly-2026-05-20 --component miri,rust-src";
+/// Tests under Miri, with Stacked and Tree Borrows
+///
+/// Unit, offline, driver and stream tests of verbs-core, verbs-channel and verbs-async, and random programs on soft-verbs,
+/// with Stacked Borrows and with Tree Borrows; the tests of soft-nic with the former. The devices of these tests read what is
+/// sent and write what is received, so a buffer that is freed, moved or borrowed too early is found.
+///
+/// Needs a nightly toolchain: rustup toolchain install nightly-2026-05-20 --component miri,rust-src
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A part that takes a few minutes, with Stacked Borrows only
+    #[arg(long)]
+    quick: bool,
+    /// Only tests whose name contains it
+    filter: Option<String>,
+    #[command(flatten)]
+    install: packages::Install,
+}
 
 /// A model of which pointers may be used when.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -92,20 +94,12 @@ const CAUGHT: [&str; 3] = [
 ];
 
 /// Runs the subcommand.
-pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
-    let mut args = Args::new(HELP, args)?;
-    if args.help() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let is_quick = args.flag("--quick");
-    let policy = args.policy()?;
-    let filter = args.positional();
-    args.finish()?;
-    packages::ensure(&packages::BUILD, policy)?;
+pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
+    packages::ensure(&packages::BUILD, args.install.policy())?;
     let mut report = Report::strict();
-    match is_quick {
+    match args.quick {
         true => quick(&mut report)?,
-        false => all(&mut report, filter.as_deref())?,
+        false => all(&mut report, args.filter.as_deref())?,
     }
     println!("{}", report.summary());
     Ok(ExitCode::from(report.exit_code()))

@@ -2,30 +2,33 @@
 //! threads and addresses.
 
 use std::env::consts::ARCH;
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use super::{LeftOut, PINNED, checker, has_source, tests};
-use crate::args::Args;
 use crate::error::Error;
 use crate::packages;
 use crate::test::report::Report;
 use crate::workspace;
 
-const HELP: &str = "\
-Runs unit, offline, driver, stream and notifier tests under ThreadSanitizer, which sees data races, and
-AddressSanitizer, which sees memory that is used after its end. False reports are suppressed by
-name in xtask/src/checkers/thread-suppressions.txt.
-
-Usage: cargo xtask sanitize [OPTION…] [FILTER]
-
-  FILTER          only tests whose name contains it
-  --thread        only ThreadSanitizer
-  --address       only AddressSanitizer
-  --yes           install missing packages without asking
-  --no-install    fail if packages are missing, and say how to install them
-
-Needs a nightly toolchain: rustup toolchain install nightly-2026-05-20 --component rust-src";
+/// Tests under `ThreadSanitizer` and `AddressSanitizer`
+///
+/// Unit, offline, driver, stream and notifier tests. The former sees data races, the latter memory that is used after its
+/// end. False reports are suppressed by name in xtask/src/checkers/thread-suppressions.txt.
+///
+/// Needs a nightly toolchain: rustup toolchain install nightly-2026-05-20 --component rust-src
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only `ThreadSanitizer`
+    #[arg(long)]
+    thread: bool,
+    /// Only `AddressSanitizer`
+    #[arg(long)]
+    address: bool,
+    /// Only tests whose name contains it
+    filter: Option<String>,
+    #[command(flatten)]
+    install: packages::Install,
+}
 
 const PROGRAMS: [&[&str]; 3] = [
     &["--package=verbs-core", "--lib", "--test=offline"],
@@ -69,16 +72,14 @@ const ADDRESS: Sanitizer = Sanitizer {
 };
 
 /// Runs the subcommand.
-pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
-    let mut args = Args::new(HELP, args)?;
-    if args.help() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let (thread, address) = (args.flag("--thread"), args.flag("--address"));
-    let policy = args.policy()?;
-    let filter = args.positional();
-    args.finish()?;
-    packages::ensure(&packages::BUILD, policy)?;
+pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
+    let Args {
+        thread,
+        address,
+        filter,
+        install,
+    } = args;
+    packages::ensure(&packages::BUILD, install.policy())?;
     let mut report = Report::strict();
     let both = thread == address;
     let chosen = [(both || thread, THREAD), (both || address, ADDRESS)];

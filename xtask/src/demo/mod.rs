@@ -2,13 +2,11 @@
 
 mod table;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use soft_roce::Way;
 
-use crate::args::Args;
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
 use crate::packages;
@@ -17,19 +15,17 @@ use crate::stream::Limits;
 use crate::workspace;
 use table::{Measured, Row};
 
-const HELP: &str = "\
-Two processes move bytes over RDMA and verify them, in every layer.
-
-Usage: cargo xtask demo [OPTION…]
-
-Installs what is missing, builds the example `perf`, and prints latency and bandwidth of each layer beside those of
-TCP. The devices are cards in user space, unless this kernel has soft-RoCE and root needs no password.
-
-  --guest         soft-RoCE in a virtual machine, whose emulated processor is slow
-  --native        soft-RoCE of this kernel, or fail
-  --user          cards in user space, even if this kernel has soft-RoCE
-  --yes           install missing packages without asking
-  --no-install    fail if packages are missing, and say how to install them";
+/// The main job: two processes move bytes over RDMA in every layer, and verify them
+///
+/// Installs what is missing, builds the example `perf`, and prints latency and bandwidth of each layer beside those of TCP.
+/// The devices are cards in user space, unless this kernel has soft-RoCE and root needs no password.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    place: jobs::Place,
+    #[command(flatten)]
+    install: packages::Install,
+}
 
 /// The rows, each with the layer and the operation of `perf`; those of TCP are what the others are compared with.
 static ROWS: [Row; 8] = [
@@ -50,14 +46,9 @@ const MODES: [&[&str]; 2] = [&["--size", "64"], &["--size", "65536", "--bandwidt
 const PORT: u16 = 18515;
 
 /// Runs the subcommand.
-pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
-    let mut args = Args::new(HELP, args)?;
-    if args.help() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let policy = args.policy()?;
-    let options = jobs::options(&mut args, policy)?;
-    args.finish()?;
+pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
+    let policy = args.install.policy();
+    let options = args.place.options(policy);
     let needs = [&packages::BUILD[..], &soft_roce::needs(&options)].concat();
     packages::ensure(&needs, policy)?;
 

@@ -3,25 +3,16 @@
 mod items;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::args::Args;
 use crate::error::{Context as _, Error};
 use crate::process::output;
 use crate::progress::Progress;
 use crate::workspace;
 use items::Items;
-
-const HELP: &str = "\
-Writes the pages of verbs-core's docs that have, for each name of libibverbs' and librdmacm's
-headers, its Rust name, or why there is none. `cargo xtask tidy` checks that they are those of
-the code, on a machine with the same version of the headers.
-
-Usage: cargo xtask from-c";
 
 /// On a narrow screen, two columns of long names would be broken within the names.
 const NARROW: &str = "\n<style>@media (max-width: 700px) { .docblock table :is(td, th) { display: block } }</style>\n";
@@ -116,12 +107,7 @@ impl<'t> Group<'t> {
 }
 
 /// Runs the subcommand.
-pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
-    let mut args = Args::new(HELP, args)?;
-    if args.help() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    args.finish()?;
+pub(crate) fn main() -> Result<ExitCode, Error> {
     let shown = Progress::of("from-c");
     let items = items()?;
     drop(shown);

@@ -13,7 +13,6 @@ use soft_roce::{Options, Way};
 pub(crate) use inside::main as run_inside;
 pub(crate) use plan::Job;
 
-use crate::args::Args;
 use crate::error::{Context as _, Error};
 use crate::packages::Policy;
 use crate::progress::{self, Pause};
@@ -30,21 +29,33 @@ const END: &str = "##end ";
 /// Lines of programs that are meant for us are shown, whatever else they print: results, and JSON.
 const OWN_LINES: [&str; 2] = ["RESULT ", "{"];
 
-/// Takes `--native`, `--guest` and `--user` from the command line.
-pub(crate) fn options(args: &mut Args, install: Policy) -> Result<Options, Error> {
-    let mut options = Options::default();
-    options.install = install;
-    let ways = [
-        ("--native", Way::Native),
-        ("--guest", Way::Guest),
-        ("--user", Way::User),
-    ];
-    let mut asked = ways.into_iter().filter(|(flag, _)| args.flag(flag));
-    options.way = asked.next().map_or(Way::Auto, |(_, way)| way);
-    if asked.next().is_some() {
-        return Err(args.usage("`--native`, `--guest` and `--user` contradict each other"));
+/// Where the devices are, unless the fastest place that will do is right.
+#[derive(Clone, Copy, Debug, clap::Args)]
+#[group(multiple = false)]
+pub(crate) struct Place {
+    /// Soft-RoCE in a virtual machine, whose processor may be emulated
+    #[arg(long)]
+    guest: bool,
+    /// Soft-RoCE of this kernel, or fail
+    #[arg(long)]
+    native: bool,
+    /// Cards in user space, whatever this kernel has
+    #[arg(long)]
+    user: bool,
+}
+
+impl Place {
+    pub(crate) fn options(self, install: Policy) -> Options {
+        let mut options = Options::default();
+        options.install = install;
+        options.way = match self {
+            Self { guest: true, .. } => Way::Guest,
+            Self { native: true, .. } => Way::Native,
+            Self { user: true, .. } => Way::User,
+            _ => Way::Auto,
+        };
+        options
     }
-    Ok(options)
 }
 
 /// The events of the jobs while they run.

@@ -8,46 +8,49 @@ pub(crate) mod offline;
 pub(crate) mod report;
 mod wire;
 
-use std::ffi::OsString;
 use std::panic::resume_unwind;
 use std::process::ExitCode;
 
 use soft_roce::{Driver, Options, Way};
 
-use crate::args::Args;
 use crate::checkers::miri;
 use crate::error::Error;
 use crate::jobs;
 use crate::packages;
 use report::Report;
 
-const HELP: &str = "\
-Runs all tests, lints and checks of the project.
-
-Usage: cargo xtask test [OPTION…] [FILTER]
-
-First what runs anywhere: formatting, the project's rules, lints, unit tests, doctests, docs, and
-a few minutes of Miri where it is installed, and seconds of valgrind.
-Then the tests that need an RDMA device, and our ping-pongs against C's, on devices in user space. Then,
-on soft-RoCE of this kernel or of a virtual machine, what only a kernel can prove, and tests on two
-machines; and those about iWARP on soft-iWARP.
-
-With --guest or --native all of it runs on soft-RoCE, those of verbs-core and of connections on soft-iWARP,
-too; and in virtual machines the tests of soft-RoCE itself.
-
-  FILTER          only tests whose name contains it
-  --offline       only what runs anywhere
-  --device        only what needs a device
-  --guest         soft-RoCE in a virtual machine for all tests
-  --user          devices in user space for all tests that can run there; the others are skipped
-  --native        soft-RoCE of this kernel for all tests
-  --kernel WHICH  the kernel of the virtual machine, as for `cargo xtask soft-roce`, for all tests
-  --update-faults write what the tests have seen of faults to the table in the guide
-  --yes           install missing packages without asking
-  --no-install    fail if packages are missing, and say how to install them
-
-To run the device tests on real hardware:
-  VERBS_DEVICE=mlx5_0 cargo test -- --ignored";
+/// All tests, lints and checks
+///
+/// First what runs anywhere: formatting, the project's rules, lints, unit tests, doctests, docs, a few minutes of Miri where
+/// it is installed, and seconds of valgrind. Then the tests that need an RDMA device, and our ping-pongs against C's, on
+/// devices in user space. Then, on soft-RoCE of this kernel or of a virtual machine, what only a kernel can prove, and tests
+/// on two machines; and those about iWARP on soft-iWARP.
+///
+/// With --guest or --native all of it runs on soft-RoCE, those of verbs-core and of connections on soft-iWARP, too; and in
+/// virtual machines the tests of soft-RoCE itself.
+///
+/// To run the device tests on real hardware: `VERBS_DEVICE=mlx5_0 cargo test -- --ignored`
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only tests whose name contains it
+    filter: Option<String>,
+    /// Only what runs anywhere
+    #[arg(long, conflicts_with = "device")]
+    offline: bool,
+    /// Only what needs a device
+    #[arg(long)]
+    device: bool,
+    #[command(flatten)]
+    place: jobs::Place,
+    /// The kernel of the virtual machine, as for `cargo xtask soft-roce`, for all tests
+    #[arg(long)]
+    kernel: Option<String>,
+    /// Write what the tests have seen of faults to the table in the guide
+    #[arg(long)]
+    update_faults: bool,
+    #[command(flatten)]
+    install: packages::Install,
+}
 
 /// The choices of a run.
 #[derive(Debug)]
@@ -60,17 +63,8 @@ pub(crate) struct Choice {
 }
 
 /// Runs the subcommand.
-pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
-    let mut args = Args::new(HELP, args)?;
-    if args.help() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let choice = Choice::from_args(args)?;
-    choice.install_needs()?;
-    let mut report = Report::default();
-    run(&mut report, &choice)?;
-    println!("{}", report.summary());
-    Ok(ExitCode::from(report.exit_code()))
+pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
+    args.choice().main()
 }
 
 /// `cargo xtask soft-roce test`: only what needs a device, with these `options`.
@@ -83,11 +77,7 @@ pub(crate) fn device(mut options: Options) -> Result<ExitCode, Error> {
         updates_faults: false,
         options,
     };
-    choice.install_needs()?;
-    let mut report = Report::default();
-    run(&mut report, &choice)?;
-    println!("{}", report.summary());
-    Ok(ExitCode::from(report.exit_code()))
+    choice.main()
 }
 
 /// A kernel that is named is to run all tests.
@@ -97,31 +87,33 @@ fn asks_for_guest(options: &mut Options) {
     }
 }
 
+impl Args {
+    pub(crate) fn choice(self) -> Choice {
+        let mut options = self.place.options(self.install.policy());
+        options.kernel = self.kernel;
+        asks_for_guest(&mut options);
+        Choice {
+            offline: !self.device,
+            device: !self.offline,
+            filter: self.filter,
+            updates_faults: self.update_faults,
+            options,
+        }
+    }
+}
+
 impl Choice {
     /// Whether virtual machines may be used.
     fn has_guests(&self) -> bool {
         !matches!(self.options.way, Way::Native | Way::User)
     }
 
-    pub(crate) fn from_args(mut args: Args) -> Result<Self, Error> {
-        let policy = args.policy()?;
-        let mut options = jobs::options(&mut args, policy)?;
-        options.kernel = args.value("--kernel")?;
-        asks_for_guest(&mut options);
-        let updates_faults = args.flag("--update-faults");
-        let (offline, device) = (args.flag("--offline"), args.flag("--device"));
-        if offline && device {
-            return Err(args.usage("`--offline` and `--device` leave nothing to run"));
-        }
-        let filter = args.positional();
-        args.finish()?;
-        Ok(Self {
-            offline: !device,
-            device: !offline,
-            filter,
-            updates_faults,
-            options,
-        })
+    fn main(&self) -> Result<ExitCode, Error> {
+        self.install_needs()?;
+        let mut report = Report::default();
+        run(&mut report, self)?;
+        println!("{}", report.summary());
+        Ok(ExitCode::from(report.exit_code()))
     }
 
     /// Installs what the tests need of the system's packages, before anything is built.

@@ -6,25 +6,25 @@ mod prose;
 mod rust;
 mod source;
 
-use std::ffi::OsString;
 use std::fs;
 use std::process::ExitCode;
 
-use crate::COMMANDS;
-use crate::args::Args;
 use crate::error::{Context as _, Error};
 use crate::from_c;
 use crate::progress::Progress;
 use crate::workspace;
 use source::{Finding, Source};
 
-const HELP: &str = "\
-Checks the project's own rules, those that clippy can't see.
+/// The project's own rules, those that clippy can't see
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = RULES, after_help = RULES)]
+pub(crate) struct Args {
+    /// Print how much unsafe code is in which file, and check nothing
+    #[arg(long)]
+    r#unsafe: bool,
+}
 
-Usage: cargo xtask tidy [OPTION]
-
-  --unsafe   print how much unsafe code is in which file, and check nothing
-
+const RULES: &str = "\
 The rules, by the names that exceptions use:
   first-line  a Rust file's first line is a `//!` sentence
   length      no Rust file is longer than 500 lines
@@ -42,18 +42,11 @@ The rules, by the names that exceptions use:
 An exception is a comment on the line or the one above (for `length` and `circle`: anywhere in the file):
   // tidy: allow(RULE): REASON";
 
-/// The text files that the rules are for.
 const TEXTS: [&str; 9] = ["rs", "md", "toml", "yml", "c", "h", "map", "sh", "stderr"];
 
 /// Runs the subcommand.
-pub(crate) fn main(args: Vec<OsString>) -> Result<ExitCode, Error> {
-    let mut args = Args::new(HELP, args)?;
-    if args.help() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let ledger = args.flag("--unsafe");
-    args.finish()?;
-    if ledger {
+pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
+    if args.r#unsafe {
         print!("{}", ledger::table(&sources()?));
         return Ok(ExitCode::SUCCESS);
     }
@@ -83,7 +76,7 @@ pub(crate) fn report(complaints: &[String]) -> String {
 /// Everything in the project that breaks a rule, one line each.
 pub(crate) fn complaints() -> Result<Vec<String>, Error> {
     let sources = sources()?;
-    let commands: Vec<&str> = COMMANDS.iter().map(|command| command.name).collect();
+    let commands = crate::commands();
     let exists = |path: &std::path::Path| workspace::root().join(path).exists();
     let mut found: Vec<(&Source, Finding)> = Vec::new();
     for source in &sources {
