@@ -80,7 +80,7 @@ const MORE: [Case; 18] = [
 const LOSSY: [Case; 4] = [
     Case::new("rc_pingpong", "-g 1 -c -m 1024 -s 65536 -n 20", ""),
     Case::new("srq_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
-    Case::new("rdma_read_write", "-s 1 -s 4096 -s 65536 -n 8", ""),
+    Case::new("rdma_read_write", "-s 1 -s 4096 -s 1048576 -n 8", ""),
     Case::new("atomic_counter", "-n 100", ""),
 ];
 

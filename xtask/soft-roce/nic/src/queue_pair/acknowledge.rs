@@ -74,6 +74,7 @@ impl QueuePair {
             self.requester.unacked = reached;
             self.requester.skip_acknowledged();
             self.requester.restore_retries(&self.attributes);
+            self.requester.halvings = self.requester.halvings.saturating_sub(1);
             self.requester.ack_deadline = match self.requester.unacked == self.requester.sent {
                 true => None,
                 false => answer_due(&self.attributes, card),
@@ -208,6 +209,15 @@ impl QueuePair {
             self.requester.retries_left -= 1;
         }
         card.counters.retries += 1;
+        // Packets may only wait at a peer that is slow. If all of them were repeated each time, the one that is missing
+        // would wait behind more and more that are not: fewer go again, and after a timeout one.
+        let most = card.profile.max_unacknowledged.checked_ilog2();
+        let halvings = if is_late {
+            u32::MAX
+        } else {
+            self.requester.halvings + 1
+        };
+        self.requester.halvings = halvings.min(most.unwrap_or(0));
         self.requester.is_retrying = true;
         self.requester.rewind();
         self.requester.ack_deadline = answer_due(&self.attributes, card);

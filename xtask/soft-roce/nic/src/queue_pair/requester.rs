@@ -97,8 +97,8 @@ impl QueuePair {
         let body = body.filter(|body| has(transport, body));
         let body = body.ok_or(Status::LOC_QP_OP_ERR)?;
         let unacked = psn.since(requester.unacked);
-        let has_to_wait = transport == Transport::Rc
-            && unacked >= i32::from(card.profile.max_unacknowledged)
+        let window = i32::from(card.profile.max_unacknowledged >> requester.halvings);
+        let has_to_wait = transport == Transport::Rc && unacked >= window
             || entry.is_read_or_atomic()
                 && requester.outstanding >= self.attributes.max_rd_atomic.into();
         if has_to_wait {
@@ -109,7 +109,7 @@ impl QueuePair {
             false => 0,
         };
         let mut header = self.header(card, self.requester.next, body, psn);
-        header.wants_ack = self.wants_ack(card, unacked, ends);
+        header.wants_ack = self.wants_ack(card, unacked + 1 >= window, ends);
         header.write(length, packet);
         let entry = &self.requester.queue[self.requester.next];
         let copied = entry.copy(&card.memory, self.options.domain, skip, length, packet);
@@ -151,17 +151,16 @@ impl QueuePair {
         header
     }
 
-    /// Whether a packet asks for an acknowledgement, `unacked` being unacknowledged before it: the last of
-    /// a message, one after some others, and one after which none may be sent.
-    fn wants_ack(&mut self, card: &Card, unacked: i32, ends: bool) -> bool {
+    /// Whether a packet asks for an acknowledgement: the last of a message, one after some others, and one after which
+    /// none may be sent.
+    fn wants_ack(&mut self, card: &Card, fills_window: bool, ends: bool) -> bool {
         if self.options.transport != Transport::Rc {
             return false;
         }
         let profile = &card.profile;
         self.requester.unrequested += 1;
-        let wants_ack = ends
-            || self.requester.unrequested >= profile.packets_per_ack
-            || unacked + 1 >= i32::from(profile.max_unacknowledged);
+        let wants_ack =
+            ends || self.requester.unrequested >= profile.packets_per_ack || fills_window;
         if wants_ack {
             self.requester.unrequested = 0;
         }

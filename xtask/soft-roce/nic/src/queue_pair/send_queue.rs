@@ -36,6 +36,8 @@ pub(super) struct Requester {
     pub(super) rnr_retries_left: u8,
     /// Whether it went back, and nothing was acknowledged since.
     pub(super) is_retrying: bool,
+    /// How often the number of packets that may be unacknowledged is halved.
+    pub(super) halvings: u32,
     pub(super) ack_deadline: Option<Duration>,
     /// Until when the peer has asked to wait.
     pub(super) rnr_until: Option<Duration>,

@@ -1,5 +1,6 @@
 //! Timeouts, retries, and receivers that are not ready (9.7.5, 9.7.6, 9.9.2).
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::link::{ALL, World, pattern};
@@ -182,4 +183,65 @@ fn retries_are_counted_anew_for_each_loss() {
     }
     let expected: Vec<_> = (0..5).map(|number| (number, Status::SUCCESS)).collect();
     assert_eq!(world.a.statuses(), expected);
+}
+
+/// Writes of 256 KiB to a peer that needs a millisecond for each packet, with 1% of loss in both directions: their
+/// statuses, and the most packets that have waited at the peer.
+fn writes_to_a_slow_peer(seed: u64) -> (Vec<(u64, Status)>, usize) {
+    const SERVICE: Duration = Duration::from_millis(1);
+    let profile = Profile {
+        retries_seven_for_ever: false,
+        ..Profile::default()
+    };
+    let mut world = World::of(profile, seed);
+    let (qa, _) = world.pair(Transport::Rc);
+    let size = 256 << 10;
+    let (local, remote) = (world.a.filled(&pattern(size)), world.b.buffer(size, ALL));
+    for number in 0..4 {
+        let write = SendOpcode::Write(remote.remote(0));
+        world.a.post(qa, number, write, &[local.element()]);
+    }
+    let (mut waiting, mut most, mut packet) = (VecDeque::new(), 0, Vec::new());
+    let (mut now, mut served_at) = (Duration::ZERO, Duration::ZERO);
+    let mut statuses = Vec::new();
+    while statuses.len() < 4 {
+        while let Some(route) = world.a.nic.transmit(now, &mut packet) {
+            if !world.random().is_multiple_of(100) {
+                if waiting.is_empty() {
+                    served_at = now + SERVICE;
+                }
+                waiting.push_back((route, packet.clone()));
+            }
+        }
+        most = most.max(waiting.len());
+        let timer = world.a.nic.next_timer().unwrap_or(Duration::MAX);
+        if served_at <= timer
+            && let Some((route, request)) = waiting.pop_front()
+        {
+            now = now.max(served_at);
+            served_at = now + SERVICE;
+            world.b.nic.receive(now, &route, &request);
+            while let Some(route) = world.b.nic.transmit(now, &mut packet) {
+                if !world.random().is_multiple_of(100) {
+                    world.a.nic.receive(now, &route, &packet);
+                }
+            }
+        } else {
+            now = now.max(timer);
+            world.a.nic.expire(now);
+        }
+        statuses.extend(world.a.statuses());
+    }
+    (statuses, most)
+}
+
+#[test]
+fn retries_do_not_pile_up_at_a_peer_that_is_slow() {
+    for seed in 0..10 {
+        let (statuses, most) = writes_to_a_slow_peer(seed);
+        let succeeded = (0..4).map(|number| (number, Status::SUCCESS));
+        assert_eq!(statuses, succeeded.collect::<Vec<_>>(), "seed {seed}");
+        // All that may be unacknowledged, twice.
+        assert!(most <= 256, "seed {seed}: {most}");
+    }
 }
