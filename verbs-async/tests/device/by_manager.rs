@@ -1,7 +1,6 @@
 //! Connecting by `rdma_cm`, on every notifier: to async and blocking peers, to other programs, and to none.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::thread;
@@ -14,7 +13,6 @@ use verbs_async::verbs_channel::verbs_core::rdmacm::{Connector, DatagramListener
 use verbs_async::verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDomain};
 use verbs_async::verbs_channel::{self, Channel, Connect, DownReason, Peer};
 use verbs_async::{AsyncChannel, AsyncGroup, CmDatagramListener, Error};
-use verbs_harness::child::{Child, role};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{Test, begin, peer_name, until};
 
@@ -319,45 +317,6 @@ fn peers_that_do_not_accept_are_errors_in_time() {
             within(PATIENCE / 4, ended).await.expect("it listens");
         });
     }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn peer_that_is_killed_takes_its_channel_down() {
-    if let Some((addr, mut line)) = role() {
-        let addr: SocketAddr = addr.parse().unwrap();
-        let prepared = Channel::builder(&pd_to(addr)).build().unwrap();
-        let channel = prepared.connect(Peer::cm(addr), PATIENCE).unwrap().channel;
-        line.write("connected");
-        line.is_slow();
-        line.read();
-        drop(channel);
-        return;
-    }
-    let test = begin!();
-    let Some(Server { pd, listener, addr }) = Server::new(&test) else {
-        return;
-    };
-    let mut child = Child::start(&test, &addr.to_string());
-    run(Way::Tokio, async move {
-        let servers = group(Way::Tokio, &pd);
-        let mut listener = servers.listen(listener, PATIENCE).await.unwrap();
-        let channel = listener.accept().await.unwrap().outcome.unwrap().channel;
-        assert_eq!(child.line.read(), "connected");
-        let receive = channel.receive(buffer(&pd, &[0; 8]));
-        child.kill();
-        let (received, _) = receive.await;
-        let error = received.unwrap_err();
-        assert_eq!(
-            channel.down_reason(),
-            Some(DownReason::PeerClosed),
-            "{error:?}"
-        );
-        assert_eq!(
-            std::io::Error::from(error).kind(),
-            ErrorKind::ConnectionReset
-        );
-    });
 }
 
 fn open_descriptors() -> usize {

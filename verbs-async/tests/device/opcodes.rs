@@ -4,34 +4,12 @@ use std::time::Instant;
 
 use verbs_async::verbs_channel::verbs_core::{RemoteMemoryRegion, WcStatus};
 use verbs_async::verbs_channel::{
-    Channel, DownReason, Incoming, Outgoing, OwnedChain, OwnedRequest, Queue, RejectReason,
-    TransportError,
+    Channel, DownReason, Incoming, Outgoing, OwnedChain, OwnedRequest, RejectReason, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::{begin, context, faults, is_soft};
 
 use super::ends::{WAYS, Way, buffer, bytes, connect, events, given, pair, run, untimed_pair};
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn sends_arrive() {
-    let _test = begin!();
-    for way in WAYS {
-        run(way, async move {
-            let (group, left, right) = pair(way);
-            let pd = group.pd();
-            for round in 0..100_u8 {
-                let receive = right.receive(buffer(pd, &[0; 8]));
-                let (sent, bytes) = left.send(buffer(pd, &[round; 5])).await;
-                sent.unwrap();
-                assert_eq!(&bytes[..], &[round; 5]);
-                let (received, bytes) = receive.await;
-                assert_eq!(received.unwrap().byte_len(), 5);
-                assert_eq!(&bytes[..5], &[round; 5]);
-            }
-        });
-    }
-}
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -165,61 +143,6 @@ fn inline_fenced_and_batched_requests_complete() {
             let one = left.run(Outgoing::write(buffer(pd, &[7; 8]), remote).inline());
             one.await.0.unwrap();
             assert_eq!(&bytes(&target)[..8], [7; 8]);
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn rejected_request_returns_its_buffer_and_affects_no_other() {
-    let _test = begin!();
-    for way in WAYS {
-        run(way, async move {
-            let (group, left, right) = pair(way);
-            let pd = group.pd();
-            let target = given(pd, &[0; 16]);
-            let short = target.remote().slice(..4).unwrap();
-            let odd = target.remote().slice(4..12).unwrap();
-            let invalid = [
-                left.write(buffer(pd, &[1; 8]), short),
-                left.read(buffer(pd, &[1; 8]), short),
-                left.run(Incoming::fetch_and_add(buffer(pd, &[1; 8]), odd, 1)),
-                left.run(Incoming::compare_and_swap(buffer(pd, &[1; 8]), odd, 0, 1)),
-            ];
-            for (at, operation) in invalid.into_iter().enumerate() {
-                let (result, own) = operation.await;
-                match result {
-                    Err(Error::Rejected(RejectReason::RemoteTooShort { .. })) if at < 2 => (),
-                    Err(Error::Rejected(
-                        RejectReason::Misaligned { .. } | RejectReason::Post(_),
-                    )) if at > 1 => {}
-                    other => panic!("{at}: {other:?}"),
-                }
-                assert_eq!(&own[..], [1; 8]);
-            }
-            let (result, works) = left.batch(Vec::new()).await;
-            assert!(matches!(
-                result,
-                Err(Error::Rejected(RejectReason::EmptyBatch))
-            ));
-            assert!(works.is_empty());
-            let receive = OwnedRequest::receive(buffer(pd, &[1; 8]));
-            let (result, works) = left.batch(vec![receive]).await;
-            let is_rejected = matches!(result, Err(Error::Rejected(RejectReason::ReceiveInBatch)));
-            assert!(is_rejected, "{result:?}");
-            assert_eq!(&works[0].buffer()[..], [1; 8]);
-            let many = left.credits(Queue::Send) as usize + 1;
-            let sends = (0..many).map(|_| Outgoing::send(buffer(pd, &[1; 8])).into());
-            let (result, works) = left.batch(sends.collect()).await;
-            let is_rejected = matches!(
-                result,
-                Err(Error::Rejected(RejectReason::BatchTooLong { .. }))
-            );
-            assert!(is_rejected && works.len() == many, "{result:?}");
-            // None of them took room or took the channel down.
-            let receive = right.receive(buffer(pd, &[0; 8]));
-            left.send(buffer(pd, b"well")).await.0.unwrap();
-            assert_eq!(&receive.await.1[..4], b"well");
         });
     }
 }

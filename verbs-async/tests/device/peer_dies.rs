@@ -5,12 +5,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
-use verbs_async::verbs_channel::verbs_core::{
-    AccessFlags, AckTimeout, Device, MaxAckRetries, RemoteMemoryRegion, WcStatus,
-};
-use verbs_async::verbs_channel::{
-    BufferPool, Channel, Connect, DownReason, RejectReason, TransportError,
-};
+use verbs_async::verbs_channel::verbs_core::Device;
+use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, RejectReason, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin, context, faults, peer_name};
@@ -19,30 +15,17 @@ use super::ends::{WAYS, Way, block, events, run, within};
 
 const SOON: Duration = Duration::from_millis(300);
 
-/// The peer: sends its region's address and key, and does nothing more until it is killed.
+/// The peer: does nothing until it is killed.
 fn be_the_peer(port: &str, mut line: Line) {
     let context = Device::by_name(&peer_name()).unwrap().open().unwrap();
     let pd = context.alloc_pd().unwrap();
-    let region = pd.reg_shared(vec![5_u8; 64], AccessFlags::REMOTE).unwrap();
-    let remote = region.remote();
-    let words = [remote.addr(), u64::from(remote.rkey())].map(u64::to_be_bytes);
     let prepared = Channel::builder(&pd).build().unwrap();
     let address = (Ipv4Addr::LOCALHOST, port.parse().unwrap());
-    let channel = prepared.connect(
-        address,
-        Connect::within(PATIENCE).private_data(&words.concat()),
-    );
+    let channel = prepared.connect(address, PATIENCE);
     line.write("here");
     line.is_slow();
     line.read();
     drop(channel);
-}
-
-/// A peer's region, from the address and key that it sent.
-fn remote(words: &[u8]) -> RemoteMemoryRegion {
-    let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
-    let rkey = u32::try_from(number(&words[8..])).unwrap();
-    RemoteMemoryRegion::new(number(&words[..8]), 64, rkey).unwrap()
 }
 
 /// A channel that watches its peer.
@@ -101,30 +84,6 @@ fn receives_end_when_the_peer_is_killed() {
             assert!(left, "{error:?}");
             drop(own);
             assert_eq!(pool.available(), pool.capacity());
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn channel_goes_down_when_its_peer_is_killed_and_no_task_waits() {
-    if let Some((port, line)) = role() {
-        return be_the_peer(&port, line);
-    }
-    let test = begin!();
-    for way in WAYS {
-        let (mut child, stream) = start(&test);
-        run(way, async move {
-            let (_group, channel) = watch(way, stream).await;
-            child.line.read();
-            child.kill();
-            let is_down = async {
-                while !channel.is_down() {
-                    within(Duration::from_millis(5), std::future::pending::<()>()).await;
-                }
-            };
-            within(PATIENCE, is_down).await.expect("it stays up");
-            assert_eq!(channel.down_reason(), Some(DownReason::PeerClosed));
         });
     }
 }
@@ -216,16 +175,13 @@ fn stream_reads_what_arrived_then_the_peers_end() {
     }
 }
 
-/// A channel whose device reports a dead peer after about 100 ms, and the peer's region.
-async fn meet(way: Way, stream: TcpStream) -> (AsyncGroup, AsyncChannel, RemoteMemoryRegion) {
+/// A channel that does not watch its peer.
+async fn meet(way: Way, stream: TcpStream) -> (AsyncGroup, AsyncChannel) {
     let context = context();
-    let builder = Channel::builder(&context.alloc_pd().unwrap())
-        .peer_timeout(None)
-        .ack_timeout(AckTimeout::new(12).unwrap())
-        .retry_cnt(MaxAckRetries::new(3).unwrap());
+    let builder = Channel::builder(&context.alloc_pd().unwrap()).peer_timeout(None);
     let group = AsyncGroup::new(builder, 1, &events(way, &context)).unwrap();
     let met = group.exchange(stream, PATIENCE).await.unwrap();
-    (group, met.channel, remote(&met.private_data))
+    (group, met.channel)
 }
 
 /// A peer in a process of its own, and the stream to meet it over.
@@ -246,7 +202,7 @@ fn unwatched_receives_wait_until_the_channel_is_closed() {
     for way in WAYS {
         let (mut child, stream) = start(&test);
         run(way, async move {
-            let (group, channel, _) = meet(way, stream).await;
+            let (group, channel) = meet(way, stream).await;
             child.line.read();
             let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
             let mut receiving = channel.receive(block(&pool, &[1; 8]));
@@ -268,59 +224,6 @@ fn unwatched_receives_wait_until_the_channel_is_closed() {
             );
             assert!(is_closed, "{result:?}");
             drop(own);
-            assert_eq!(pool.available(), pool.capacity());
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn unwatched_sends_fail_by_the_transports_timeout() {
-    if let Some((port, line)) = role() {
-        return be_the_peer(&port, line);
-    }
-    let test = begin!(iwarp lacks "retries");
-    for way in WAYS {
-        let (mut child, stream) = start(&test);
-        run(way, async move {
-            let (group, channel, remote) = meet(way, stream).await;
-            child.line.read();
-            let pool = BufferPool::new(group.pd(), 64, 256).unwrap();
-            let own = || block(&pool, &[1; 64]);
-            // It works while the peer lives.
-            let (read, bytes) = channel.read(own(), remote).await;
-            read.unwrap();
-            assert_eq!(bytes[..], [5; 64]);
-            drop(bytes);
-            let receiving = channel.receive(own());
-            child.kill();
-            // In flight and in the backlog.
-            let operations: Vec<_> = (0..40)
-                .flat_map(|_| [channel.write(own(), remote), channel.send(own())])
-                .collect();
-            let ended = within(PATIENCE, join_all(operations)).await;
-            let mut first = None;
-            for (result, buffer) in ended.expect("some wait forever") {
-                assert_eq!(buffer.len(), 64);
-                match result {
-                    Err(Error::Transport(TransportError::Work { queue, error })) => {
-                        first.get_or_insert((queue, error));
-                    }
-                    Err(Error::Transport(TransportError::Aborted(_))) => (),
-                    Err(Error::Rejected(RejectReason::Down(_))) => (),
-                    other => panic!("{other:?}"),
-                }
-            }
-            let (queue, error) = first.expect("the device reports the reason");
-            assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
-            assert_eq!(
-                channel.down_reason(),
-                Some(DownReason::Work { queue, error })
-            );
-            // The receive ends with the others.
-            let (result, _) = within(PATIENCE, receiving).await.expect("it waits on");
-            assert!(matches!(result, Err(Error::Transport(_))), "{result:?}");
-            assert!(matches!(channel.close().await, Err(Error::Down(_))));
             assert_eq!(pool.available(), pool.capacity());
         });
     }

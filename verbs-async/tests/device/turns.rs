@@ -183,62 +183,6 @@ fn leaked_operations_stop_no_other() {
     }
 }
 
-#[test]
-#[ignore = "needs an RDMA device"]
-fn an_operation_that_timed_out_is_awaited_again() {
-    let _test = begin!();
-    for way in WAYS {
-        run(way, async move {
-            let (group, left, right) = pair(way);
-            let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
-            let soon = Duration::from_millis(50);
-            let mut receiving = right.receive(block(&pool, &[0; 8]));
-            for _ in 0..3 {
-                let timed_out = if way == Way::Tokio {
-                    tokio::time::timeout(soon, &mut receiving).await.is_err()
-                } else {
-                    within(soon, &mut receiving).await.is_none()
-                };
-                assert!(timed_out);
-            }
-            left.send(block(&pool, b"late")).await.0.unwrap();
-            let (received, bytes) = receiving.await;
-            assert_eq!(received.unwrap().byte_len(), 4);
-            assert_eq!(&bytes[..4], b"late");
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn an_operation_that_timed_out_and_is_dropped_returns_its_block() {
-    let _test = begin!();
-    for way in WAYS {
-        run(way, async move {
-            let (group, left, right) = pair(way);
-            let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
-            let soon = Duration::from_millis(50);
-            let given_up = within(soon, right.receive(block(&pool, &[0; 8]))).await;
-            assert!(given_up.is_none());
-            // It is still in flight.
-            assert_eq!(pool.available(), 3);
-            left.send(block(&pool, b"lost")).await.0.unwrap();
-            // It is returned with the message, although no task waits.
-            let back = async {
-                while pool.available() < 4 {
-                    within(Duration::from_millis(1), pending::<()>()).await;
-                }
-            };
-            within(Duration::from_secs(20), back)
-                .await
-                .expect("the block is kept");
-            let receiving = right.receive(block(&pool, &[0; 8]));
-            left.send(block(&pool, b"next")).await.0.unwrap();
-            assert_eq!(&receiving.await.1[..4], b"next");
-        });
-    }
-}
-
 /// Sends and receives on a pair of channels, as long as it is polled, and counts the round trips.
 async fn round_trips(group: AsyncGroup, trips: Arc<AtomicU32>) {
     let (left, right) = group.loopback().unwrap();

@@ -10,8 +10,8 @@ use verbs_channel::{
 use verbs_harness::{PATIENCE, begin};
 
 use super::ends::{
-    SOON, between, bounded, bytes, filled, given, here, inside, meet, pair, pair_of, pattern,
-    stubborn, there, words, works, zeros,
+    SOON, between, bounded, filled, given, here, inside, meet, pair, pair_of, pattern, stubborn,
+    there, words, works, zeros,
 };
 
 /// The operations in flight when a scope fails.
@@ -171,26 +171,6 @@ fn failed_scope_does_not_wait_for_receives() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn failed_scope_whose_operations_complete_in_time_leaves_the_channel_up() {
-    let _test = begin!();
-    let (mut a, mut b) = pair();
-    let from = filled(&a, 1, 50_000);
-    let target = given(&b, vec![0; 50_000]);
-    let ended = a.scope(|scope| {
-        for _ in 0..4 {
-            let element = from.gather_element(..).unwrap();
-            drop(scope.post_write(element, target.remote()).unwrap());
-        }
-        Err::<(), _>("no more")
-    });
-    assert!(matches!(ended, Err(ScopeError::ClosureError("no more"))));
-    assert!(!a.is_down());
-    assert!(bytes(&target) == from[..]);
-    works(&mut a, &mut b, 100);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn dropping_a_channel_with_owned_buffers_in_flight_does_not_wait() {
     let _test = begin!();
     for round in 0..10 {
@@ -299,30 +279,6 @@ fn channel_that_failed_can_be_reset() {
     let to_be_b = stubborn(a.pd());
     let (mut a, mut b) = meet(to_be_a, to_be_b);
     works(&mut a, &mut b, 1000);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn errors_have_the_operation_and_the_reason_and_convert_to_io_errors() {
-    let _test = begin!();
-    let (mut a, _b) = inside(stubborn);
-    let mut into = zeros(&a, 8);
-    let error = a
-        .receive_timeout(into.scatter_element(..).unwrap(), SOON)
-        .unwrap_err();
-    assert!(
-        matches!(&error, verbs_channel::Error::Transport(TransportError::Aborted(why)) if why.is_timed_out())
-    );
-    let error = std::io::Error::from(error);
-    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
-    let refused = a.receive(into.scatter_element(..).unwrap()).unwrap_err();
-    let down = "the channel is down: a receive did not complete within 150 ms, after which a new channel has \
-         to be prepared";
-    assert_eq!(words(&refused), down);
-    assert_eq!(
-        std::io::Error::from(refused).kind(),
-        std::io::ErrorKind::ConnectionAborted
-    );
 }
 
 #[test]

@@ -7,12 +7,10 @@
 
 use std::mem::forget;
 
-use verbs_channel::{BufferPool, Channel, DownReason, Error, Outgoing, ScopeError};
+use verbs_channel::{BufferPool, Channel, Error, Outgoing};
 use verbs_harness::{PATIENCE, begin};
 
-use super::ends::{
-    bounded, bytes, filled, given, here, inside, meet, pair, pattern, stubborn, works, zeros,
-};
+use super::ends::{filled, given, here, meet, pair, pattern, works, zeros};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -41,53 +39,6 @@ fn scope_waits_for_a_leaked_handle() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn scope_waits_for_a_leaked_batch() {
-    let _test = begin!();
-    let (mut a, b) = pair();
-    let from = filled(&a, 1, 1000);
-    let target = given(&b, vec![0_u8; 1000]);
-    let ended = a.scope(|scope| {
-        let write = Outgoing::write(from.gather_element(..)?, target.remote());
-        forget(scope.post_batch([write; 6])?);
-        Ok::<_, Error>(())
-    });
-    ended.unwrap();
-    assert!(bytes(&target) == from[..]);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn failed_scope_ends_operations_of_leaked_handles() {
-    let _test = begin!(iwarp lacks "sends that wait for a receive");
-    let (mut a, _b) = inside(stubborn);
-    let mut into = zeros(&a, 200);
-    let ended = bounded(|| {
-        a.scope(|scope| {
-            let (first, second) = into.scatter_element(..).unwrap().split_at_mut(100).unwrap();
-            forget(scope.post_receive(first).unwrap());
-            forget(scope.post_send(second.into_gather()).unwrap());
-            Err::<(), _>(())
-        })
-    });
-    assert!(matches!(ended, Err(ScopeError::ClosureError(()))));
-    assert_eq!(a.down_reason(), Some(DownReason::Abandoned));
-    into.fill(1);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn leaked_element_affects_no_operation() {
-    let _test = begin!();
-    let (mut a, mut b) = pair();
-    let mut into = zeros(&b, 64);
-    forget(into.scatter_element(..).unwrap());
-    let _ticket = into.gather_element(..).unwrap();
-    into.fill(3);
-    works(&mut a, &mut b, 10);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn buffer_of_a_lost_ticket_is_found_or_dropped_with_the_channel() {
     let _test = begin!();
     let (mut a, mut b) = pair();
@@ -104,24 +55,6 @@ fn buffer_of_a_lost_ticket_is_found_or_dropped_with_the_channel() {
     assert_eq!(pool.available(), 2);
     drop(b);
     assert_eq!(pool.available(), 4);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn leaked_results_and_blocks_affect_no_others() {
-    let _test = begin!();
-    let (mut a, mut b) = pair();
-    let pool = BufferPool::new(b.pd(), 64, 3).unwrap();
-    forget(pool.take().unwrap());
-    let ticket = b.start_receive(pool.take().unwrap()).unwrap();
-    let from = filled(&a, 1, 64);
-    a.send(from.gather_element(..).unwrap()).unwrap();
-    forget(b.wait(ticket, Some(PATIENCE)).unwrap().expect("in time"));
-    assert_eq!(pool.available(), 1);
-    b.abort();
-    forget(b.start_receive(pool.take().unwrap()).unwrap_err());
-    assert_eq!(pool.available(), 0);
-    assert!(pool.take().is_none());
 }
 
 #[test]

@@ -1,17 +1,12 @@
 //! Owned buffers: moved in, and returned with the result, in any order.
 
-use std::time::Duration;
-
-use verbs_channel::verbs_core::WcStatus;
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedBuffer, Queue, RejectReason, Ticket,
-    TransportError,
+    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedBuffer, RejectReason, Ticket,
 };
-use verbs_harness::{PATIENCE, begin, until};
+use verbs_harness::{PATIENCE, begin};
 
 use super::ends::{
-    SOON, bounded, bytes, filled, given, impatient, inside, pair, pair_of, pattern, stubborn,
-    was_ended, works, zeros,
+    bounded, bytes, filled, given, inside, pair, pattern, stubborn, was_ended, works, zeros,
 };
 
 /// The result of an operation that must succeed.
@@ -128,98 +123,6 @@ fn empty_buffers_are_empty_messages() {
     drop(done(&mut a, read));
     assert!(bytes(&target) == pattern(1, 8));
     works(&mut a, &mut b, 10);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn shut_down_returns_all_buffers_without_waiting() {
-    let _test = begin!(iwarp lacks "sends that wait for a receive");
-    // The device never completes these by itself.
-    let (mut a, _b) = inside(stubborn);
-    for seed in 0..3 {
-        let _ticket = a.start_receive(filled(&a, seed, 64)).unwrap();
-        let _ticket = a.start_send(filled(&a, seed, 64)).unwrap();
-    }
-    assert_eq!((a.credits(Queue::Send), a.is_idle()), (61, false));
-    let id = a.id();
-    a.engine_mut().shut_down(id, DownReason::Closed).unwrap();
-    assert_eq!(a.down_reason(), Some(DownReason::Closed));
-    for _ in 0..6 {
-        let ended = bounded(|| a.wait_completed(Some(PATIENCE))).unwrap();
-        let error = ended.result.unwrap_err();
-        assert!(was_ended(&error, DownReason::Closed), "{error:?}");
-        assert_eq!(ended.buffer.unwrap().len(), 64);
-    }
-    assert_eq!((a.credits(Queue::Send), a.is_idle()), (64, true));
-    assert!(a.endpoint().is_some(), "its queue pair still exists");
-}
-
-fn works_one(a: &mut Channel, len: usize) {
-    let from = filled(a, 1, len);
-    a.send(from.gather_element(..).unwrap()).unwrap();
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_wait_that_times_out_leaves_the_operation_to_go_on() {
-    let _test = begin!();
-    let (mut a, mut b) = pair();
-    let ticket = b.start_receive(zeros(&b, 64)).unwrap();
-    for timeout in [Duration::ZERO, SOON] {
-        assert!(bounded(|| b.wait(ticket, Some(timeout))).unwrap().is_none());
-    }
-    assert!(!b.is_down());
-    works_one(&mut a, 64);
-    assert!(until(PATIENCE, || b
-        .poll(ticket)
-        .is_ok_and(|done| done.is_some())));
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn failed_operation_returns_its_buffer() {
-    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
-    let (mut a, b) = pair_of(impatient);
-    let receive = a.start_receive(zeros(&a, 64)).unwrap();
-    drop(b);
-    let send = a.start_send(filled(&a, 1, 64)).unwrap();
-    let failed = bounded(|| a.wait(send, Some(PATIENCE))).unwrap().unwrap();
-    let Err(TransportError::Work { queue, error }) = failed.result else {
-        panic!("{failed:?}");
-    };
-    let down = DownReason::Work { queue, error };
-    assert_eq!(queue, Queue::Send);
-    assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
-    assert!(failed.buffer.unwrap()[..] == pattern(1, 64));
-    // The other operations are flushed, and end for the same reason.
-    let flushed = bounded(|| a.wait(receive, Some(PATIENCE)))
-        .unwrap()
-        .unwrap();
-    let error = flushed.result.unwrap_err();
-    assert!(was_ended(&error, down), "{error:?}");
-    assert!(flushed.buffer.is_some());
-    let rejected = a.start_send(filled(&a, 2, 64)).unwrap_err();
-    assert_eq!(*rejected.error(), RejectReason::Down(down));
-    assert!(rejected.into_given()[..] == pattern(2, 64));
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn abort_returns_all_buffers() {
-    let _test = begin!(iwarp lacks "sends that wait for a receive");
-    let (mut a, _b) = inside(stubborn);
-    let tickets = [
-        a.start_send(filled(&a, 1, 64)).unwrap(),
-        a.start_receive(filled(&a, 2, 64)).unwrap(),
-        a.start_send(filled(&a, 3, 64)).unwrap(),
-    ];
-    bounded(|| a.abort());
-    for (ticket, seed) in tickets.into_iter().zip(1..) {
-        let ended = a.poll(ticket).unwrap().expect("it has ended");
-        let error = ended.result.unwrap_err();
-        assert!(was_ended(&error, DownReason::Closed), "{error:?}");
-        assert!(ended.buffer.unwrap()[..] == pattern(seed, 64));
-    }
 }
 
 #[test]

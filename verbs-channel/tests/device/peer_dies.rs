@@ -5,15 +5,13 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
 use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, WcStatus};
-use verbs_channel::{
-    Channel, DownReason, Error, Outgoing, PreparedChannel, ScopeError, TransportError,
-};
+use verbs_channel::{Channel, Error, Outgoing, PreparedChannel, ScopeError, TransportError};
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin};
 
 use super::ends::{
-    SOON, assert_scope_timed_out, assert_timed_out, bounded, failed_send, filled, here, impatient,
-    stubborn, there, work_error, zeros,
+    SOON, assert_timed_out, bounded, failed_send, filled, here, impatient, stubborn, there,
+    work_error, zeros,
 };
 
 /// The length of the peer's region.
@@ -85,29 +83,6 @@ fn with_only_receives_posted_the_deadline_ends_the_wait() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn scope_of_receives_from_a_dead_peer_ends_at_the_channels_deadline() {
-    if let Some((port, line)) = role() {
-        return be_the_peer(&port, line);
-    }
-    let test = begin!(iwarp lacks "connections that outlive the peer");
-    let (mut child, mut channel, _) = meet(&test, impatient);
-    channel.set_timeout(Some(2 * SOON));
-    let mut into = zeros(&channel, 64 * 8);
-    let ended = bounded(|| {
-        channel.scope(|scope| {
-            for chunk in into.scatter_element(..).unwrap().chunks_mut(64).unwrap() {
-                drop(scope.post_receive(chunk).unwrap());
-            }
-            child.kill();
-            Ok::<_, ()>(())
-        })
-    });
-    assert_scope_timed_out(ended, &channel, 2 * SOON);
-    into.fill(1);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn send_to_a_dead_peer_fails_by_the_devices_timeout() {
     if let Some((port, line)) = role() {
         return be_the_peer(&port, line);
@@ -132,41 +107,6 @@ fn send_to_a_dead_peer_fails_by_the_devices_timeout() {
         assert_eq!(error.status, WcStatus::RETRY_EXC_ERR, "{kind}");
         assert_eq!(channel.down_reason(), Some(failed_send(error)));
     }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn send_on_a_device_that_retries_forever_is_aborted_at_the_deadline() {
-    if let Some((port, line)) = role() {
-        return be_the_peer(&port, line);
-    }
-    let test = begin!(iwarp lacks "connections that outlive the peer");
-    let (mut child, mut channel, remote) = meet(&test, stubborn);
-    child.kill();
-    let from = filled(&channel, 1, 64);
-    let result = bounded(|| {
-        channel.run_timeout(
-            Outgoing::write(from.gather_element(..).unwrap(), remote),
-            2 * SOON,
-        )
-    });
-    assert_timed_out(result, &channel);
-    // And in a scope whose closure fails, by the drain timeout.
-    let (mut child, mut channel, remote) = meet(&test, stubborn);
-    child.kill();
-    let own = filled(&channel, 1, 64);
-    let ended = bounded(|| {
-        channel.scope(|scope| {
-            drop(
-                scope
-                    .post_write(own.gather_element(..).unwrap(), remote)
-                    .unwrap(),
-            );
-            Err::<(), _>(())
-        })
-    });
-    assert!(matches!(ended, Err(ScopeError::ClosureError(()))));
-    assert_eq!(channel.down_reason(), Some(DownReason::Abandoned));
 }
 
 #[test]

@@ -129,6 +129,18 @@ fn in_each_way(make: &dyn Fn() -> Channel, expected: Expected, ways: &[Way<'_>])
     }
 }
 
+/// The reason why a post in a scope is rejected.
+macro_rules! in_scope {
+    ($channel:ident, $scope:ident => $posted:expr) => {{
+        let mut found = None;
+        let _aborted = $channel.scope(|$scope| {
+            found = $posted;
+            Ok::<_, ()>(())
+        });
+        found
+    }};
+}
+
 /// Each way to post a request on borrowed elements; in a batch beside two that fit.
 fn borrowed<W: Request + Clone>(
     make: &dyn Fn() -> Channel,
@@ -154,38 +166,22 @@ fn borrowed<W: Request + Clone>(
             ("run_batch, last", &|channel| {
                 reject_reason(channel.run_batch(batch(2)))
             }),
-            ("post", &|channel| {
-                let mut found = None;
-                let _aborted = channel.scope(|scope| {
-                    found = scope.post(work()).err();
-                    Ok::<_, ()>(())
-                });
-                found
-            }),
-            ("try_post", &|channel| {
-                let mut found = None;
-                let _aborted = channel.scope(|scope| {
-                    found = rejected(scope.try_post(work()));
-                    Ok::<_, ()>(())
-                });
-                found
-            }),
-            ("lend", &|channel| {
-                let mut found = None;
-                let _aborted = channel.scope(|scope| {
-                    found = scope.lend(work()).err();
-                    Ok::<_, ()>(())
-                });
-                found
-            }),
-            ("try_lend", &|channel| {
-                let mut found = None;
-                let _aborted = channel.scope(|scope| {
-                    found = rejected(scope.try_lend(work()));
-                    Ok::<_, ()>(())
-                });
-                found
-            }),
+            (
+                "post",
+                &|channel| in_scope!(channel, scope => scope.post(work()).err()),
+            ),
+            (
+                "try_post",
+                &|channel| in_scope!(channel, scope => rejected(scope.try_post(work()))),
+            ),
+            (
+                "lend",
+                &|channel| in_scope!(channel, scope => scope.lend(work()).err()),
+            ),
+            (
+                "try_lend",
+                &|channel| in_scope!(channel, scope => rejected(scope.try_lend(work()))),
+            ),
             ("post_batch", &|channel| {
                 let mut found = None;
                 let _aborted = channel.manual_scope(|scope| {
@@ -194,14 +190,10 @@ fn borrowed<W: Request + Clone>(
                 });
                 found
             }),
-            ("try_post_batch", &|channel| {
-                let mut found = None;
-                let _aborted = channel.scope(|scope| {
-                    found = rejected(scope.try_post_batch(batch(2)));
-                    Ok::<_, ()>(())
-                });
-                found
-            }),
+            (
+                "try_post_batch",
+                &|channel| in_scope!(channel, scope => rejected(scope.try_post_batch(batch(2)))),
+            ),
             ("post_unpolled", &|channel| {
                 // SAFETY: the memory outlives the channel.
                 rejected(unsafe { channel.post_unpolled(work()) })
@@ -218,38 +210,22 @@ fn receives<L: ScatterList + Clone>(make: &dyn Fn() -> Channel, list: &L, expect
         expected,
         &[
             ("receive", &|channel| reject_reason(channel.receive(list()))),
-            ("post_receive", &|channel| {
-                let mut found = None;
-                let _aborted = channel.scope(|scope| {
-                    found = scope.post_receive(list()).err();
-                    Ok::<_, ()>(())
-                });
-                found
-            }),
-            ("try_post_receive", &|channel| {
-                let mut found = None;
-                let _aborted = channel.scope(|scope| {
-                    found = rejected(scope.try_post_receive(list()));
-                    Ok::<_, ()>(())
-                });
-                found
-            }),
-            ("lend_receive", &|channel| {
-                let mut found = None;
-                let _aborted = channel.scope(|scope| {
-                    found = scope.lend_receive(list()).err();
-                    Ok::<_, ()>(())
-                });
-                found
-            }),
-            ("try_lend_receive", &|channel| {
-                let mut found = None;
-                let _aborted = channel.scope(|scope| {
-                    found = rejected(scope.try_lend_receive(list()));
-                    Ok::<_, ()>(())
-                });
-                found
-            }),
+            (
+                "post_receive",
+                &|channel| in_scope!(channel, scope => scope.post_receive(list()).err()),
+            ),
+            (
+                "try_post_receive",
+                &|channel| in_scope!(channel, scope => rejected(scope.try_post_receive(list()))),
+            ),
+            (
+                "lend_receive",
+                &|channel| in_scope!(channel, scope => scope.lend_receive(list()).err()),
+            ),
+            (
+                "try_lend_receive",
+                &|channel| in_scope!(channel, scope => rejected(scope.try_lend_receive(list()))),
+            ),
             ("post_receive_unpolled", &|channel| {
                 // SAFETY: the memory outlives the channel.
                 rejected(unsafe { channel.post_receive_unpolled(list()) })

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use verbs_core::{AccessFlags, Buffer, Error, QpState, QueuePair};
+use verbs_core::{AccessFlags, Buffer, Error, ErrorKind, QpState, QueuePair};
 
 use super::{connected, ladder, on_host, prepared};
 
@@ -108,5 +108,19 @@ fn failed_reset_returns_the_queue_pair() {
         assert_eq!(refused.error().to_string(), "ibv_query_port failed");
         let prepared = refused.into_given().reset().unwrap();
         assert_eq!(prepared.qp_num(), number);
+    });
+}
+
+#[test]
+fn queue_that_the_driver_does_not_resize_keeps_its_size() {
+    on_host(0, |host| {
+        let (_context, _pd, cq) = ladder();
+        let before = cq.min_capacity();
+        host.refuse("ibv_resize_cq", libc::ENOSYS);
+        let error = cq.resize(before + 1).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert_eq!(cq.min_capacity(), before);
+        cq.resize(before + 1).unwrap();
+        assert!(cq.min_capacity() > before);
     });
 }

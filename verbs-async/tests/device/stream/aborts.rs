@@ -1,17 +1,15 @@
 //! Streams that end early: dropped, with their process, or after the other side has ended.
 
 use std::io;
-use std::net::TcpListener;
 use std::time::Instant;
 
 use futures_util::future::join;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::Channel;
-use verbs_async::{AsyncGroup, ByteStream, StreamError};
-use verbs_harness::child::{Child, role};
+use verbs_async::{AsyncGroup, StreamError};
 use verbs_harness::{begin, context, faults};
 
-use super::super::ends::{PATIENCE, WAYS, Way, events, once_it_waits, run};
+use super::super::ends::{WAYS, events, once_it_waits, run};
 use super::{a_moment, fill, soon, streams};
 
 #[track_caller]
@@ -112,30 +110,6 @@ fn a_drop_before_anything_was_written_is_an_end() {
     }
 }
 
-/// The stream was shut down, so its data are read; but data that it did not read are lost.
-#[test]
-#[ignore = "needs an RDMA device"]
-fn shutting_down_fails_after_the_peer_was_dropped_without_reading() {
-    let _test = begin!(iwarp lacks "the immediates that streams need");
-    for way in WAYS {
-        run(way, async move {
-            let (_group, mut left, mut right) = streams(way, (64, 4), (64, 4));
-            soon(right.write_all(b"you need not read this"))
-                .await
-                .unwrap();
-            soon(right.flush()).await.unwrap();
-            soon(left.write_all(b"bye")).await.unwrap();
-            soon(left.close()).await.unwrap();
-            drop(left);
-            let mut text = String::new();
-            soon(right.read_to_string(&mut text)).await.unwrap();
-            assert_eq!(text, "bye");
-            is_reset(soon(right.close()).await);
-            assert!(soon(right.write(b"x")).await.is_err());
-        });
-    }
-}
-
 #[test]
 #[ignore = "needs an RDMA device"]
 fn abort_is_an_error_for_the_writing_peer() {
@@ -225,66 +199,4 @@ fn stream_outlives_its_group_handle() {
             a_moment().await;
         });
     }
-}
-
-/// The child's half: it sends a message and waits to be killed.
-fn waits_to_be_killed(port: &str) {
-    let port: u16 = port.parse().unwrap();
-    run(Way::Tokio, async move {
-        let (_group, mut stream) = connected(port).await;
-        stream.write_all(b"hello").await.unwrap();
-        std::future::pending::<()>().await;
-    });
-}
-
-async fn connected(port: u16) -> (AsyncGroup, ByteStream) {
-    let group = group();
-    let met = group.connect(("127.0.0.1", port), PATIENCE).await.unwrap();
-    (group, met.channel.into_stream().unwrap())
-}
-
-fn group() -> AsyncGroup {
-    let pd = context().alloc_pd().unwrap();
-    let events = events(Way::Tokio, pd.context());
-    // The device detects a dead peer soon: it is not watched.
-    let builder = Channel::builder(&pd).peer_timeout(None);
-    AsyncGroup::new(builder, 2, &events).unwrap()
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn writing_to_a_peer_that_was_killed_fails() {
-    if let Some((port, _line)) = role() {
-        return waits_to_be_killed(&port);
-    }
-    let test = begin!(iwarp lacks "the immediates that streams need");
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let mut child = Child::start(&test, &port.to_string());
-    run(Way::Tokio, async move {
-        let mut listener = group().listen(listener, PATIENCE).await.unwrap();
-        let channel = listener.accept().await.unwrap().outcome.unwrap().channel;
-        let mut stream = channel.into_stream().unwrap();
-        let mut bytes = [0; 5];
-        soon(stream.read_exact(&mut bytes)).await.unwrap();
-        child.kill();
-        // It is detected by a failed send, or by the end of the TCP connection.
-        let ended = async {
-            loop {
-                stream.write_all(b"are you there?").await?;
-                stream.flush().await?;
-            }
-        };
-        let written: io::Result<()> = soon(ended).await;
-        let kinds = [
-            io::ErrorKind::ConnectionReset,
-            io::ErrorKind::ConnectionAborted,
-        ];
-        let error = written.unwrap_err();
-        assert!(kinds.contains(&error.kind()), "{error:?}");
-        let read = soon(stream.read(&mut bytes)).await.unwrap_err();
-        assert!(kinds.contains(&read.kind()), "{read:?}");
-        assert!(stream.is_down());
-        assert!(soon(stream.close()).await.is_err());
-    });
 }

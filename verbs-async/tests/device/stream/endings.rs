@@ -10,42 +10,11 @@ use verbs_async::verbs_channel::Channel;
 use verbs_async::{AsyncChannel, AsyncGroup, ByteStream, ReuniteError};
 use verbs_harness::{begin, context};
 
-use super::super::ends::{WAYS, Way, connect, events, meet, narrow_pair, run};
+use super::super::ends::{WAYS, Way, connect, events, meet, run};
 use super::{BYTES, a_moment, soon, streams};
 
 const DEFAULT: (usize, u16) = (16 << 10, 16);
 
-/// Writes `count` bytes, `at_once` at a time, flushes, and reads the same number.
-async fn exchange(mut stream: ByteStream, count: usize, at_once: usize) -> ByteStream {
-    for bytes in BYTES[..count].chunks(at_once) {
-        stream.write_all(bytes).await.unwrap();
-    }
-    stream.flush().await.unwrap();
-    let mut bytes = vec![0; count];
-    stream.read_exact(&mut bytes).await.unwrap();
-    assert!(bytes == BYTES[..count]);
-    stream
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn both_sides_write_small_and_flush_before_either_reads() {
-    let _test = begin!(iwarp lacks "the immediates that streams need");
-    for way in WAYS {
-        for (count, at_once) in [(17, 1), (64 << 10, 64)] {
-            run(way, async move {
-                let (_group, left, right) = streams(way, DEFAULT, DEFAULT);
-                let (left, right) = (
-                    exchange(left, count, at_once),
-                    exchange(right, count, at_once),
-                );
-                soon(join(left, right)).await;
-            });
-        }
-    }
-}
-
-/// The peer's task does something else all the time.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn small_writes_and_end_are_confirmed_while_the_peer_polls_nothing() {
@@ -64,30 +33,6 @@ fn small_writes_and_end_are_confirmed_while_the_peer_polls_nothing() {
             soon(right.read_to_end(&mut bytes)).await.unwrap();
             assert_eq!(bytes, [b'x'; 100]);
         });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn drop_loses_nothing_with_a_short_send_queue() {
-    let _test = begin!(iwarp lacks "the immediates that streams need");
-    for way in WAYS {
-        for shut in [false, true] {
-            run(way, async move {
-                let (_group, left, right) = narrow_pair(way, 8);
-                let mut left = left.into_stream_with(300, 4).unwrap();
-                let mut right = right.into_stream_with(300, 4).unwrap();
-                soon(left.write_all(&BYTES[..1500])).await.unwrap();
-                if shut {
-                    // The drop did not wait.
-                    assert!(super::poll_once(left.close()).is_pending());
-                }
-                drop(left);
-                let mut bytes = Vec::new();
-                soon(right.read_to_end(&mut bytes)).await.unwrap();
-                assert!(bytes == BYTES[..1500], "{} bytes", bytes.len());
-            });
-        }
     }
 }
 
@@ -251,25 +196,6 @@ fn owned_halves_read_write_and_reunite() {
             let mut from_left = from_left;
             soon(from_left.read_to_string(&mut text)).await.unwrap();
             assert_eq!(text, "still there");
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn dropped_reading_half_does_not_block_the_peer() {
-    let _test = begin!(iwarp lacks "the immediates that streams need");
-    for way in WAYS {
-        run(way, async move {
-            let (_group, left, mut right) = streams(way, (512, 2), (512, 2));
-            let (from_right, mut to_right) = left.into_split();
-            drop(from_right);
-            soon(right.write_all(&BYTES[..100_000])).await.unwrap();
-            soon(to_right.write_all(b"go on")).await.unwrap();
-            let mut bytes = [0; 5];
-            soon(right.read_exact(&mut bytes)).await.unwrap();
-            let error = soon(right.close()).await.unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         });
     }
 }

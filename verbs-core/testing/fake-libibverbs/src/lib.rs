@@ -5,11 +5,21 @@
 //! library's. So nothing that a test on a real device uses may be in this crate. A verb that is not
 //! defined here is the real one, which does not know these objects: mostly, the program crashes.
 //!
-//! Devices in software (`soft-verbs`) run the device tests and the random programs. This library is for tests that need
-//! more than a device can show, or less: each attribute, flag and address that a verb was given; answers that no device
-//! gives (errnos of either sign, a `bad_wr` that is none of the chain, a completion of nobody); completions at a moment
-//! that the test chooses, or never; InfiniBand ports, holes and changes in the tables of a port, iWARP; broken rules of
-//! C's that a device does not notice.
+//! Devices in software (`soft-verbs`) run the device tests, the random programs, and tests of verbs that fail
+//! (`verbs-core/tests/simulated`). This library has only what no device can show, or no network can be asked for:
+//!
+//! | part | what is left, and why |
+//! |---|---|
+//! | `data` | each request as the driver saw it; completions of any request at any moment, of nobody, or never; a post that fails and may have taken all of its chain, or names a request of another |
+//! | `memory` | the device reads and writes what is posted whenever a test asks for it, for Miri and the sanitizers |
+//! | `limits` | requests beyond the granted limits, which many drivers take, are broken rules |
+//! | `objects` | attributes as a verb was given them, the order of the verbs, a verb that blocks until the test lets it go ([`Library::before`]), queue pair numbers that are given again |
+//! | `queries` | InfiniBand and iWARP, several ports, and tables of GIDs and P_Keys that change |
+//! | `events` | events of every type, and of queues that have just ended |
+//! | `datagrams` | paths by LID, and multicast groups that a driver does not leave |
+//! | `thread_domains` | a device that gets them while a test runs |
+//! | `threads` | one library for each thread, so that tests run beside one another |
+//! | `miri` | functions of C's that Miri does not have |
 //!
 //! A test whose objects go to other threads has them [use its own](lend); or [shares](share) it with
 //! threads that it does not start itself. A thread that modifies or destroys a queue pair uses the
@@ -51,7 +61,7 @@ use verbs_core::verbs_sys::{
     IBV_ATOMIC_HCA, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
     IBV_PORT_ACTIVE, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP, ibv_ah_attr, ibv_async_event,
     ibv_comp_channel, ibv_cq, ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_qp_attr,
-    ibv_qp_state, ibv_srq_attr, ibv_transport_type, ibv_wc,
+    ibv_qp_state, ibv_transport_type, ibv_wc,
 };
 use verbs_core::{
     CompletionQueue, Context, Device, Gid, PreparedQueuePair, ProtectionDomain, QueuePair,
@@ -123,16 +133,12 @@ pub struct Library {
     pub paths: Vec<ibv_ah_attr>,
     /// Each change of a queue pair that was asked for.
     pub modified: Vec<(ibv_qp_attr, u32)>,
-    /// Each change of a shared receive queue that was asked for.
-    pub modified_srq: Vec<(ibv_srq_attr, u32)>,
     /// The verbs that make or end something, in the order of their calls.
     pub calls: Vec<&'static str>,
     /// Each advice about memory.
     pub advised: Vec<Advice>,
     /// The answer to a query of the order of data, for its flags.
     pub data_in_order: fn(flags: u32) -> c_int,
-    /// Each registration's `iova`.
-    pub iovas: Vec<u64>,
     /// Device events that were acknowledged.
     pub async_acks: usize,
     /// The completion queues in the order they were made; events that were taken, and acknowledged.
@@ -283,11 +289,9 @@ impl Library {
             armed: Vec::new(),
             qp_types: Vec::new(),
             modified: Vec::new(),
-            modified_srq: Vec::new(),
             calls: Vec::new(),
             advised: Vec::new(),
             data_in_order: |_| 0,
-            iovas: Vec::new(),
             async_acks: 0,
             wrong: Vec::new(),
             live: Vec::new(),

@@ -108,18 +108,6 @@ impl Library {
         });
     }
 
-    /// A shared receive queue was resized, if `max_wr` receives have room for what is posted.
-    pub(super) fn resized(&mut self, srq: *mut ibv_srq, max_wr: u32) -> Result<(), c_int> {
-        if self.in_queue(srq.addr()) > max_wr as usize {
-            return Err(libc::EINVAL);
-        }
-        let mut limits = self.limits.iter_mut();
-        if let Some(limits) = limits.find(|limits| limits.queue == srq.addr()) {
-            limits.cap.max_recv_wr = max_wr;
-        }
-        Ok(())
-    }
-
     /// The capacity of a shared receive queue, and its elements in a receive.
     pub(super) fn shared_cap(&self, srq: *mut ibv_srq) -> (u32, u32) {
         let mut limits = self.limits.iter();

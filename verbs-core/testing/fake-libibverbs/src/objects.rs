@@ -7,10 +7,9 @@ use std::thread;
 use std::time::Instant;
 
 use verbs_core::verbs_sys::{
-    IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_UD, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR,
-    ibv_advise_mr_advice, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd,
-    ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_sge, ibv_srq, ibv_srq_attr,
-    ibv_srq_init_attr, ibv_wr_opcode, verbs_context,
+    IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_UD, ibv_advise_mr_advice, ibv_comp_channel,
+    ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+    ibv_qp_init_attr, ibv_sge, ibv_srq, ibv_srq_init_attr, ibv_wr_opcode, verbs_context,
 };
 
 use super::data::{free, poll_cq, post_recv, post_send, post_srq_recv, req_notify_cq};
@@ -117,12 +116,11 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,
-    iova: u64,
+    _iova: u64,
     _access: c_uint,
 ) -> *mut ibv_mr {
     before("ibv_reg_mr", None);
     let mr = made("ibv_reg_mr", &[pd.addr()], |library| {
-        library.iovas.push(iova);
         let (lkey, rkey) = (library.number(), library.number());
         Ok(ibv_mr {
             // SAFETY: the caller has it from `ibv_alloc_pd`.
@@ -262,16 +260,6 @@ unsafe extern "C" fn ibv_create_cq(
 /// As rxe does: one less than a power of two.
 fn round_up(cqe: c_int) -> c_int {
     (cqe.cast_unsigned() + 1).next_power_of_two().cast_signed() - 1
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    answer(|library| {
-        library.called("ibv_resize_cq")?;
-        // SAFETY: the caller has it from `ibv_create_cq`.
-        unsafe { (*cq).cqe = round_up(cqe) };
-        Ok(())
-    })
 }
 
 #[unsafe(no_mangle)]
@@ -436,45 +424,6 @@ unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_att
         with(|library| library.granted_shared(srq, init.attr));
     }
     srq
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_modify_srq(
-    srq: *mut ibv_srq,
-    attr: *mut ibv_srq_attr,
-    mask: c_int,
-) -> c_int {
-    // SAFETY: the caller's struct.
-    let attr = unsafe { *attr };
-    let mask = mask.cast_unsigned();
-    answer(|library| {
-        library.modified_srq.push((attr, mask));
-        library.called("ibv_modify_srq")?;
-        match mask & IBV_SRQ_MAX_WR.0 {
-            0 => Ok(()),
-            _ => library.resized(srq, attr.max_wr),
-        }
-    })
-}
-
-/// It grants more than it was asked for, as rxe does.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    answer(|library| {
-        library.called("ibv_query_srq")?;
-        let (max_wr, max_sge) = library.shared_cap(srq);
-        let limits = library.modified_srq.iter().rev();
-        let mut limits = limits.filter(|(_, mask)| mask & IBV_SRQ_LIMIT.0 != 0);
-        let srq_limit = limits.next().map_or(0, |(attr, _)| attr.srq_limit);
-        let granted = ibv_srq_attr {
-            max_wr,
-            max_sge,
-            srq_limit,
-        };
-        // SAFETY: the caller has room for it.
-        unsafe { *attr = granted };
-        Ok(())
-    })
 }
 
 #[unsafe(no_mangle)]
