@@ -194,6 +194,16 @@ fn block_goes_to_the_task_that_waited_first() {
     assert_eq!(task.was_woken(), 1);
     assert!(task.poll().is_pending());
     assert_eq!(posted().len(), 2);
+    drop(task);
+    // The messages wait first: the block is posted, and not handed on.
+    shared.arrives(1, 0, b"y");
+    let message = taken(&mut messages);
+    let mut task = waits(&mut messages);
+    let sender = Task::new(shared.pool.take_when_free()).waits();
+    drop(message);
+    assert_eq!((task.was_woken(), sender.was_woken()), (1, 0));
+    assert!(task.poll().is_pending());
+    assert_eq!((posted().len(), sender.was_woken()), (3, 0));
 }
 
 #[test]

@@ -4,39 +4,10 @@ use fake_libibverbs::{assert_all_is_well, is_in_flight};
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_LOC_LEN_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR,
 };
-use verbs_channel::{DownReason, TransportError};
+use verbs_channel::DownReason;
 
 use crate::fake_device::{calls, forget_the_past, posted, refuse};
 use crate::shared_receives::{Shared, connected, fails};
-
-#[test]
-fn end_of_a_channel_comes_once_and_after_its_messages() {
-    let mut shared = Shared::new(8, 8, 2);
-    let (id, _) = shared.channels[1];
-    shared.arrives(0, 1);
-    shared.arrives(1, 0);
-    let engine = shared.group.engine_mut();
-    engine.shut_down(id, DownReason::PeerClosed).unwrap();
-    // It was received before the queue pair was in ERROR.
-    shared.arrives(2, 1);
-    for channel in [1, 0, 1] {
-        let message = shared.next();
-        assert_eq!(message.channel, shared.channels[channel].0);
-        assert!(message.bytes().is_some());
-    }
-    let end = shared.next();
-    assert_eq!((end.channel, end.end()), (id, Some(DownReason::PeerClosed)));
-    assert_eq!(
-        end.result.unwrap_err(),
-        TransportError::Aborted(DownReason::PeerClosed)
-    );
-    assert!(shared.group.next_message().is_none());
-    shared.group.remove(id).unwrap();
-    assert!(shared.group.next_message().is_none(), "it was reported");
-    // The end of a channel that is removed is no news.
-    shared.group.remove(shared.channels[0].0).unwrap();
-    assert!(shared.group.next_message().is_none());
-}
 
 #[test]
 fn failed_send_ends_its_channel_only() {
@@ -74,30 +45,6 @@ fn queue_pair_is_in_error_and_its_messages_polled_before_it_is_destroyed() {
     forget_the_past();
     shared.group.remove(shared.channels[0].0).unwrap();
     assert_eq!(calls(), ["ibv_modify_qp", "ibv_destroy_qp"]);
-}
-
-#[test]
-fn dropped_group_returns_all_blocks_to_the_pool() {
-    let Shared {
-        mut group,
-        pool,
-        pd,
-        channels,
-    } = {
-        let shared = Shared::new(8, 6, 2);
-        shared.arrives(0, 0);
-        shared.arrives(1, 1);
-        shared
-    };
-    let message = group.next_message().unwrap();
-    assert_eq!(message.channel, channels[0].0);
-    assert_eq!(pool.available(), 2);
-    drop(group);
-    assert_eq!(pool.available(), 7);
-    drop((message, pd));
-    assert_eq!(pool.available(), 8);
-    drop(pool);
-    assert_all_is_well();
 }
 
 #[test]

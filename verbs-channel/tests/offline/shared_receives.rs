@@ -103,21 +103,6 @@ fn doorbells() -> Vec<usize> {
 }
 
 #[test]
-fn messages_reach_their_channels_in_the_order_of_arrival() {
-    let mut shared = Shared::new(8, 8, 3);
-    for (receive, channel) in [(0, 2), (1, 0), (2, 2), (3, 1)] {
-        shared.arrives(receive, channel);
-    }
-    for (receive, channel) in [(0, 2), (1, 0), (2, 2), (3, 1)] {
-        let message = shared.next();
-        assert_eq!(message.channel, shared.channels[usize::from(channel)].0);
-        assert_eq!(message.bytes(), Some(&[receive, channel][..]));
-        assert_eq!((message.imm_data(), message.end()), (None, None));
-    }
-    assert!(shared.group.next_message().is_none());
-}
-
-#[test]
 fn many_receives_are_posted_with_one_doorbell() {
     let mut shared = Shared::new(64, 40, 1);
     assert_eq!(doorbells(), [16, 16, 8]);

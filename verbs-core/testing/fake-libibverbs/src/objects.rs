@@ -9,7 +9,8 @@ use std::time::Instant;
 use verbs_core::verbs_sys::{
     IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_UD, ibv_advise_mr_advice, ibv_comp_channel,
     ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
-    ibv_qp_init_attr, ibv_sge, ibv_srq, ibv_srq_init_attr, ibv_wr_opcode, verbs_context,
+    ibv_qp_init_attr, ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wr_opcode,
+    verbs_context,
 };
 
 use super::data::{free, poll_cq, post_recv, post_send, post_srq_recv, req_notify_cq};
@@ -424,6 +425,23 @@ unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_att
         with(|library| library.granted_shared(srq, init.attr));
     }
     srq
+}
+
+/// It grants more than it was asked for, as rxe does.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    answer(|library| {
+        library.called("ibv_query_srq")?;
+        let (max_wr, max_sge) = library.shared_cap(srq);
+        let granted = ibv_srq_attr {
+            max_wr,
+            max_sge,
+            srq_limit: 0,
+        };
+        // SAFETY: the caller has room for it.
+        unsafe { *attr = granted };
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
