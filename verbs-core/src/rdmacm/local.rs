@@ -1,7 +1,7 @@
 //! The addresses of this machine by which the connection manager finds a device.
 #![expect(unsafe_code, reason = "calls `getifaddrs`")]
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::ptr::{self, NonNull};
 
 use libc::{freeifaddrs, getifaddrs, ifaddrs};
@@ -44,6 +44,16 @@ impl Context {
 
     fn addrs(&self) -> Result<impl Iterator<Item = Result<SocketAddr>>> {
         let mut addrs = interface_addrs()?;
+        // Those of a network that an interface has as a whole, such as 127.0.0.0/8, are not in its list.
+        for port in 1..=self.query_device()?.phys_port_cnt() {
+            let gids = self.gid_table(port)?.into_iter().map(|entry| entry.gid());
+            for ip in gids.filter_map(|gid| Ipv6Addr::from(gid).to_ipv4_mapped()) {
+                let addr = SocketAddr::from((ip, 0));
+                if !addrs.contains(&addr) {
+                    addrs.push(addr);
+                }
+            }
+        }
         addrs.sort_by_key(|addr| (addr.is_ipv6(), is_of_one_link(addr)));
         let is_on = |addr| {
             let mut connector = Connector::new()?;

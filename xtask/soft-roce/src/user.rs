@@ -3,6 +3,8 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command as Process};
 
@@ -18,6 +20,8 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/verbs");
 const DEVICES: [&str; 2] = ["soft0", "soft1"];
 
 const SONAME: &str = "libibverbs.so.1";
+/// The same file is this one, too, so that a process has one card.
+const MANAGER: &str = "librdmacm.so.1";
 const SEARCH_PATH: &str = "LD_LIBRARY_PATH";
 
 /// The value of `SOFT_ROCE` for a command with these devices.
@@ -131,7 +135,14 @@ fn link(source: &Path, archive: &Path, library: &Path) -> Result<(), Error> {
     let _gone = fs::remove_file(&script);
     linked?;
     let file = library.join(SONAME);
-    fs::rename(&new, &file).context(|| format!("cannot make {}", file.display()))
+    fs::rename(&new, &file).context(|| format!("cannot make {}", file.display()))?;
+    let manager = library.join(MANAGER);
+    match symlink(SONAME, &manager) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(error).context(|| format!("cannot make {}", manager.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The version that rdma-core's libraries call each other by: that of the library that is installed, which its providers

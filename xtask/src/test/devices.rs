@@ -31,14 +31,9 @@ const TWO_HOSTS: &str = "two_hosts::";
 
 /// Tests that prove something of a kernel, by a part of their names. Others that skip themselves in user space take minutes on
 /// a kernel, and run only where one is asked for.
-const KERNEL: [(&str, &str); 22] = [
-    ("rdmacm::", NO_MANAGER),
-    ("by_manager::", NO_MANAGER),
-    ("brief_clients::", NO_MANAGER),
-    ("services::", NO_MANAGER),
-    ("rdma_cm", NO_MANAGER),
-    ("connection_manager", NO_MANAGER),
-    ("p9_raw::a_client_that_is_killed", NO_MANAGER),
+const KERNEL: [(&str, &str); 20] = [
+    ("peer_whose_process_is_killed", KILLED),
+    ("p9_raw::a_client_that_is_killed", KILLED),
     ("sysfs", NO_SYSFS),
     ("a_device_has_its_place_and_its_rate", NO_SYSFS),
     (
@@ -61,8 +56,12 @@ const KERNEL: [(&str, &str); 22] = [
     ("opcodes::", BOTH),
     ("one_sided::", BOTH),
     ("lessons::", BOTH),
+    // The same of librdmacm.
+    ("rdmacm::connect::", BOTH),
+    ("rdmacm::programs::", BOTH),
+    ("hello_rdma_cm", BOTH),
 ];
-const NO_MANAGER: &str = "there is no librdmacm";
+const KILLED: &str = "nobody tells the peers of a process that is killed";
 const NO_SYSFS: &str = "there is no sysfs";
 const NO_CALLS: &str = "arming is no system call, and a tracer sees none";
 /// For tests that run in user space, too.

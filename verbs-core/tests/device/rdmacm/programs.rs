@@ -1,6 +1,6 @@
 //! Other programs at the other end: those of librdmacm, each both ways round.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 
 use verbs_core::rdmacm::{
@@ -12,7 +12,7 @@ use verbs_core::{
     SendWorkRequest, WorkSuccess, WriteWorkRequest,
 };
 use verbs_harness::pair::{End, Side};
-use verbs_harness::{PATIENCE, Test, begin, peer_name, until, wait_for};
+use verbs_harness::{PATIENCE, Test, begin, is_in_user_space, peer_name, until, wait_for};
 
 use super::{Server, route};
 
@@ -50,9 +50,13 @@ impl Drop for Program {
     }
 }
 
-/// An address at which nothing listens.
+/// An address at which nothing listens, and a program can: in user space, it has cards of its own.
 fn free(test: &Test) -> Option<SocketAddr> {
-    Server::new(test, &peer_name()).map(|server| server.addr)
+    let mut addr = Server::new(test, &peer_name())?.addr;
+    if is_in_user_space() {
+        addr.set_ip(Ipv4Addr::LOCALHOST.into());
+    }
+    Some(addr)
 }
 
 /// Connects with what `prepare` makes, as soon as the program listens.
@@ -368,6 +372,10 @@ fn udaddy_is_client_and_server() {
     receive_datagrams(&side);
     program.succeeds();
 
+    let Some(Server { mut addr, .. }) = Server::new(&test, &peer_name()) else {
+        return;
+    };
+    addr.set_port(7174);
     let mut listener = DatagramListener::bind(addr, 1).unwrap();
     let program = Program::start("udaddy", &format!("-s {}", addr.ip()));
     let side = Side::new(&peer_name());

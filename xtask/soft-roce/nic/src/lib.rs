@@ -103,6 +103,7 @@
 //! | 10.5 multicast | `multicast` |
 //! | 10.6 memory: keys, access; windows | `memory`, `memory/window` |
 //! | 10.10, 11.6 completions and events | `completion`, `event` |
+//! | 13.5 management datagrams of queue pair 1 | `nic/management` |
 //! | 11.2, 11.4 verbs | `nic`: `objects`, `queue_pairs`; `request` |
 //!
 //! Where the kernel's rxe differs from it, the [`Profile`] says which one is followed, field by field. Without a
@@ -164,7 +165,7 @@ pub use completion::{CompletedOpcode, Completion, CompletionQueueId, Status};
 pub use error::{Errno, Refused};
 pub use event::Event;
 pub use memory::{Access, Registered, WindowKind};
-pub use nic::{DomainId, Nic};
+pub use nic::{DomainId, ManagementDatagram, Nic};
 pub use packet::{Psn, Route, Transport};
 pub use profile::Profile;
 pub use queue_pair::{AttributeMask, QueuePairAttributes, QueuePairOptions, QueuePairState};

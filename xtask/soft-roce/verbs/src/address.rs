@@ -239,13 +239,21 @@ unsafe fn change_group(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_attach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
     // SAFETY: the promises of this function's caller are those of the other's.
     unsafe { change_group("ibv_attach_mcast", qp, gid, Nic::attach_mcast) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_detach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
     // SAFETY: the promises of this function's caller are those of the other's.
     unsafe { change_group("ibv_detach_mcast", qp, gid, Nic::detach_mcast) }
 }

@@ -1,7 +1,7 @@
-//! libibverbs on network cards in software, for tests on machines that have no RDMA device.
+//! libibverbs and librdmacm on network cards in software, for tests on machines that have no RDMA device.
 //!
 //! It is for tests of programs that use libibverbs, whichever binding they use: the `ibv_*` functions of this crate
-//! take the place of the shared library's in a program that links it. They are thin: the card is
+//! take the place of the shared library's in a program that links it, and so do the `rdma_*` functions. They are thin: the card is
 //! [`soft_nic`], whose page says how it follows the specification and the kernel's soft-RoCE. A program that wants a
 //! card without libibverbs uses that crate.
 //!
@@ -37,6 +37,9 @@
 //! - Completion queues, plain and extended, which can be resized, with completion channels.
 //! - Queue pairs of RC, UC and UD, plain and extended (`ibv_wr_*`, all of a batch or nothing); all states and attributes.
 //! - Shared receive queues with limits; address handles, from completions too; multicast groups.
+//! - librdmacm, with the messages of the specification: connections, datagram services, multicast groups, and the
+//!   functions that make queue pairs and endpoints. An address is one of a card's; 0.0.0.0 is any, and 127.0.0.1 finds the
+//!   process that listens at the port, or is this one.
 //! - Asynchronous events. Descriptors of channels and contexts work with poll, epoll and blocking calls. An event that a program
 //!   has got and not acknowledged holds up the end of its object, as in C.
 //!
@@ -78,8 +81,8 @@
 //!
 //! # As a shared library
 //!
-//! `cargo soft-roce run --user -- CMD` builds this crate as a `libibverbs.so.1` with the versions of rdma-core's symbols,
-//! and runs a program with it that is built already, C's too. Its devices are on loopback addresses unless
+//! `cargo soft-roce run --user -- CMD` builds this crate as a `libibverbs.so.1`, and `librdmacm.so.1`, with the versions of
+//! rdma-core's symbols, and runs a program with it that is built already, C's too. Its devices are on loopback addresses unless
 //! `SOFT_VERBS_ADDRESS` is set, and its log goes to the standard error: errors, or from the level that `SOFT_VERBS_LOG`
 //! names on (`warn`, `debug`). Programs that are linked with a provider's library find its private functions
 //! (`IBVERBS_PRIVATE_…`), as stubs. A test of such a program spoils its process's wire by `soft_verbs_wire`, which `dlsym` finds:
@@ -124,6 +127,7 @@
 //!   completion vector.
 //! - Objects that are left at `ibv_close_device` can be destroyed later. As in C, its queue pairs are in ERR by then.
 //! - Packets to a multicast group come to all cards of the network, without an announcement by IGMP.
+//! - Nobody ends the connections of a process that is killed: with `rdma_cm`, the kernel tells its peers.
 //! - An address is not looked up: an address handle, or a queue pair in RTR, to nobody is not refused, and its packets are
 //!   lost.
 //! - A child of `fork` has a copy of the network with nobody else in it, and no thread for timers. It must not use objects of
@@ -133,7 +137,8 @@
 //! # What this crate does not do
 //!
 //! Not there yet: importing objects, dmabuf, device memory, XRC, raw packets,
-//! work queues, flow steering, counters, time stamps, ECE; librdmacm.
+//! work queues, flow steering, counters, time stamps, ECE; of librdmacm, sockets (`rsocket`), XRC, and the events
+//! `ADDR_CHANGE`, `DEVICE_REMOVAL` and `TIMEWAIT_EXIT`.
 //! A verb that is not there fails with `EOPNOTSUPP`, and a warning in the [`log`] names it.
 //!
 //! # Features
@@ -172,6 +177,7 @@ mod network;
 mod private;
 mod protection_domain;
 mod queue_pair;
+mod rdmacm;
 mod shared;
 mod shared_receive;
 mod texts;

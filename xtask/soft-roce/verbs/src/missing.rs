@@ -49,6 +49,10 @@ type Object = *mut c_void;
 const NONE: Object = ptr::null_mut();
 
 missing! {
+    rdma_create_srq_ex -> c_int = -1;
+    rdma_get_remote_ece -> c_int = -1;
+    rdma_reject_ece -> c_int = -1;
+    rdma_set_local_ece -> c_int = -1;
     ibv_import_device -> Object = NONE;
     ibv_import_pd -> Object = NONE;
     ibv_import_mr -> Object = NONE;

@@ -53,7 +53,7 @@ impl ProtectionDomain {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: the caller has an open context.
     let own = unsafe { Context::of(context) };
     let allocated = own.card.verb("ibv_alloc_pd", |locked| {
@@ -73,7 +73,7 @@ unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: the caller has a domain that is alive.
     let (own, context) = unsafe { ProtectionDomain::of(pd) };
     let result = context.card.verb("ibv_dealloc_pd", |locked| {

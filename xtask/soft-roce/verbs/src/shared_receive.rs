@@ -41,7 +41,10 @@ impl SharedReceives {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+pub(crate) unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
     // SAFETY: the caller has a domain that is alive.
     let (domain, context) = unsafe { ProtectionDomain::of(pd) };
     // SAFETY: the caller has it.
@@ -163,7 +166,7 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: the caller has a queue that is alive.
     let (own, context) = unsafe { SharedReceives::of(srq) };
     let result = context.card.verb("ibv_destroy_srq", |locked| {

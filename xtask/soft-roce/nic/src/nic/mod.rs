@@ -1,5 +1,7 @@
-//! The card: packets, the time and events; its verbs are in [objects](objects) and [queue_pairs](queue_pairs).
+//! The card: packets, the time and events; its verbs are in [objects](objects) and [queue_pairs](queue_pairs),
+//! its management datagrams in [management](management).
 
+mod management;
 mod objects;
 mod queue_pairs;
 
@@ -20,6 +22,7 @@ use crate::pool::Pool;
 use crate::profile::Profile;
 use crate::queue_pair::{QueuePair, QueuePairState};
 
+pub use management::ManagementDatagram;
 use queue_pairs::NO_QUEUE_PAIR;
 
 /// The first number of a queue pair; those below are the specification's, and rxe's begin here, too.
@@ -33,7 +36,10 @@ pub struct DomainId(pub u32);
 #[derive(Debug)]
 pub struct Nic {
     card: Card,
-    queue_pairs: QueuePairs,
+    queue_pairs: Pool<Box<QueuePair>>,
+    /// Management datagrams that have come, and those to be sent.
+    management: VecDeque<(Route, ManagementDatagram)>,
+    outgoing: VecDeque<(Route, ManagementDatagram)>,
     domains: Pool<Domain>,
     groups: Groups,
     /// Queue pairs that may have a packet to send.
@@ -42,14 +48,6 @@ pub struct Nic {
     timers: BinaryHeap<Reverse<(Duration, u32)>>,
     random: Random,
     is_port_up: bool,
-}
-
-/// The queue pairs of a card, by their numbers.
-#[derive(Debug)]
-struct QueuePairs {
-    others: Pool<Box<QueuePair>>,
-    /// Queue pair 1.
-    general_services: Option<Box<QueuePair>>,
 }
 
 /// A protection domain.
@@ -76,10 +74,9 @@ impl Nic {
                 counters: Counters::default(),
                 reserved_rd_atomic: 0,
             },
-            queue_pairs: QueuePairs {
-                others: Pool::new(FIRST_QUEUE_PAIR),
-                general_services: None,
-            },
+            queue_pairs: Pool::new(FIRST_QUEUE_PAIR),
+            management: VecDeque::new(),
+            outgoing: VecDeque::new(),
             domains: Pool::new(0),
             groups: Groups::default(),
             ready: VecDeque::new(),
@@ -193,22 +190,31 @@ impl Nic {
     pub fn transmit(&mut self, now: Duration, buffer: &mut Vec<u8>) -> Option<Route> {
         self.advance_to(now);
         loop {
-            let number = *self.ready.front()?;
             buffer.clear();
-            let found = self.queue_pairs.get_mut(number);
-            let route = found.and_then(|queue_pair| {
-                let route = queue_pair.transmit(&mut self.card, buffer);
-                queue_pair.is_ready = route.is_some();
-                route
-            });
-            let Some(route) = route else {
-                self.ready.pop_front();
-                self.schedule(number);
-                continue;
+            let route = match self.outgoing.pop_front() {
+                Some((route, datagram)) => {
+                    management::header(&mut self.random).write(datagram.len(), buffer);
+                    buffer.extend(datagram);
+                    route
+                }
+                None => {
+                    let number = *self.ready.front()?;
+                    let found = self.queue_pairs.get_mut(number);
+                    let route = found.and_then(|queue_pair| {
+                        let route = queue_pair.transmit(&mut self.card, buffer);
+                        queue_pair.is_ready = route.is_some();
+                        route
+                    });
+                    match route {
+                        // Each queue pair in its turn.
+                        Some(_) => self.ready.rotate_left(1),
+                        None => drop(self.ready.pop_front()),
+                    }
+                    self.schedule(number);
+                    let Some(route) = route else { continue };
+                    route
+                }
             };
-            // Each queue pair in its turn.
-            self.ready.rotate_left(1);
-            self.schedule(number);
             seal(&route, buffer);
             self.card.counters.sent += 1;
             let is_own = self.card.gids.contains(route.destination);
@@ -278,10 +284,12 @@ impl Nic {
                 };
                 self.hand_over(number, route, &header, payload);
             }
-        } else if self.card.gids.contains(route.destination) {
-            self.hand_over(header.queue_pair, route, &header, payload);
-        } else {
+        } else if !self.card.gids.contains(route.destination) {
             self.card.counters.malformed += 1;
+        } else if header.queue_pair == management::QUEUE_PAIR {
+            self.manage(route, &header, payload);
+        } else {
+            self.hand_over(header.queue_pair, route, &header, payload);
         }
     }
 
@@ -326,25 +334,6 @@ impl Nic {
     }
 
     fn queue_pair(&self, number: u32) -> Option<&QueuePair> {
-        self.queue_pairs.get(number)
-    }
-}
-
-impl QueuePairs {
-    fn get(&self, number: u32) -> Option<&QueuePair> {
-        match number {
-            1 => self.general_services.as_deref(),
-            _ => self.others.get(number).map(|queue_pair| &**queue_pair),
-        }
-    }
-
-    fn get_mut(&mut self, number: u32) -> Option<&mut QueuePair> {
-        match number {
-            1 => self.general_services.as_deref_mut(),
-            _ => self
-                .others
-                .get_mut(number)
-                .map(|queue_pair| &mut **queue_pair),
-        }
+        self.queue_pairs.get(number).map(|queue_pair| &**queue_pair)
     }
 }

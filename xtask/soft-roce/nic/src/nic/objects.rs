@@ -54,7 +54,7 @@ impl Nic {
             state: QueuePairState::Err,
             ..QueuePairAttributes::default()
         };
-        let numbers: Vec<u32> = self.queue_pairs.others.numbers().chain([1]).collect();
+        let numbers: Vec<u32> = self.queue_pairs.numbers().collect();
         for number in numbers {
             let found = self.queue_pair(number);
             if found.is_some_and(|found| found.options.domain == domain) {

@@ -21,8 +21,7 @@ impl Nic {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for capacities that the device has not, `ENOMEM` if there are `max_queue_pairs`, `EBUSY` for a
-    /// second queue pair 1.
+    /// `EINVAL` for capacities that the device has not, `ENOMEM` if there are `max_queue_pairs`.
     pub fn create_qp(&mut self, options: &QueuePairOptions) -> Result<u32> {
         self.domains.get(options.domain.0).ok_or(NO_DOMAIN)?;
         for cq in [options.send_cq, options.recv_cq] {
@@ -38,20 +37,11 @@ impl Nic {
                 .ok_or(NO_SHARED_RECEIVES)?;
         }
         let options = options.fitted(&self.card.profile)?;
-        let number = if options.is_general_services {
-            if self.queue_pairs.general_services.is_some() {
-                return Err(busy("queue pair 1 exists"));
-            }
-            let made = QueuePair::new(1, options, &self.card.profile);
-            self.queue_pairs.general_services = Some(Box::new(made));
-            1
-        } else {
-            let max = self.card.profile.max_queue_pairs;
-            let made = self.queue_pairs.others.insert(max, |number| {
-                Box::new(QueuePair::new(number, options, &self.card.profile))
-            });
-            made.ok_or(full("the card has no room for another queue pair"))?
-        };
+        let max = self.card.profile.max_queue_pairs;
+        let made = self.queue_pairs.insert(max, |number| {
+            Box::new(QueuePair::new(number, options, &self.card.profile))
+        });
+        let number = made.ok_or(full("the card has no room for another queue pair"))?;
         self.used(options.domain, 1);
         self.count_users(&options, 1);
         Ok(number)
@@ -160,10 +150,7 @@ impl Nic {
         }
         let options = queue_pair.options;
         self.card.reserved_rd_atomic -= u32::from(queue_pair.attributes.max_dest_rd_atomic);
-        match number {
-            1 => self.queue_pairs.general_services = None,
-            _ => drop(self.queue_pairs.others.remove(number)),
-        }
+        drop(self.queue_pairs.remove(number));
         self.ready.retain(|ready| *ready != number);
         self.card.memory.invalidate_all_of(number);
         self.used(options.domain, -1);

@@ -39,8 +39,6 @@ pub struct QueuePairOptions {
     pub max_inline_data: u32,
     /// Whether all sends are signaled.
     pub all_signaled: bool,
-    /// Whether it is queue pair 1, for the connection manager's datagrams; there is one.
-    pub is_general_services: bool,
 }
 
 impl QueuePairOptions {
@@ -59,7 +57,6 @@ impl QueuePairOptions {
             max_recv_sge: 4,
             max_inline_data: 0,
             all_signaled: false,
-            is_general_services: false,
         }
     }
 
@@ -73,9 +70,6 @@ impl QueuePairOptions {
         }
         if self.max_inline_data > profile.max_inline_data {
             return Err(invalid("more inline data than the device takes"));
-        }
-        if self.is_general_services && self.transport != Transport::Ud {
-            return Err(invalid("queue pair 1 is one for datagrams"));
         }
         self.max_send_wr = profile.capacity(self.max_send_wr);
         self.max_recv_wr = profile.capacity(self.max_recv_wr);

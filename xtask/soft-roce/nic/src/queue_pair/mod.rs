@@ -122,7 +122,7 @@ impl QueuePair {
         }
         match header.deth {
             None => self.attributes.path.destination == route.source,
-            Some(deth) => deth.qkey == self.own_qkey(),
+            Some(deth) => deth.qkey == self.attributes.qkey,
         }
     }
 
@@ -156,14 +156,6 @@ impl QueuePair {
         }
         self.requester_expired(card);
         self.settle(card);
-    }
-
-    /// The `Q_Key` of datagrams to this queue pair: one for all that are queue pair 1 (10.2.5).
-    const fn own_qkey(&self) -> u32 {
-        match self.number {
-            1 => 0x8001_0000,
-            _ => self.attributes.qkey,
-        }
     }
 
     /// A completion of this queue pair was polled, which frees slots.

@@ -141,7 +141,11 @@ impl QueuePair {
         if let (Transport::Ud, Some(to)) = (transport, entry.to) {
             // 10.2.5: the highest bit stands for the own key.
             let is_own = to.qkey >> 31 == 1;
-            let qkey = if is_own { self.own_qkey() } else { to.qkey };
+            let qkey = if is_own {
+                self.attributes.qkey
+            } else {
+                to.qkey
+            };
             header.queue_pair = to.queue_pair;
             header.deth = Some(Deth {
                 qkey,

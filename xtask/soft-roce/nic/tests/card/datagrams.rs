@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::link::{ALL, Host, World, pattern};
 use soft_nic::{
-    AddressVector, Data, DatagramAddress, Element, Errno, Profile, Psn, QueuePairState, SendOpcode,
-    SendRequest, Status, Transport,
+    AddressVector, Data, DatagramAddress, Element, Errno, Profile, Psn, QueuePairState, Route,
+    SendOpcode, SendRequest, Status, Transport,
 };
 
 const QKEY: u32 = 0x1111_1111;
@@ -213,37 +213,24 @@ fn groups_are_for_datagrams_and_keep_their_members() {
 }
 
 #[test]
-fn queue_pair_1_is_there_once_with_a_q_key_that_all_know() {
+fn management_datagrams_come_to_queue_pair_1_with_the_q_key_that_all_know() {
     let mut world = World::new();
-    let mut options = world.b.options(Transport::Ud);
-    options.is_general_services = true;
-    assert_eq!(world.b.nic.create_qp(&options).unwrap(), 1);
-    assert_eq!(
-        world.b.nic.create_qp(&options).unwrap_err().errno,
-        Errno::EBUSY
-    );
-    let path = AddressVector::to(world.a.gid);
-    world
-        .b
-        .nic
-        .connect(1, path, Psn::new(1), 0x8001_0000, Psn::new(1))
-        .unwrap();
-    let mut options = world.a.options(Transport::Ud);
-    options.is_general_services = true;
-    let sender = world.a.nic.create_qp(&options).unwrap();
-    let (path, psn) = (AddressVector::to(world.b.gid), Psn::new(1));
-    world.a.nic.connect(sender, path, psn, 0, psn).unwrap();
     let other = datagram_pair(&mut world.a);
-    let received = world.b.buffer(300, ALL);
-    world.b.post_receive(1, 4, &[received.element()]);
-    let to = |qkey| (world.b.gid, 1, qkey);
-    let (wrong, right) = (to(QKEY), to(0x8001_0000));
+    let wrong = (world.b.gid, 1, QKEY);
     send(&mut world.a, other, wrong, SendOpcode::Send, &[]);
     world.run();
-    assert_eq!(world.b.statuses(), []);
-    send(&mut world.a, sender, right, SendOpcode::Send, &[]);
+    assert_eq!(world.b.nic.poll_management(), None);
+    let route = Route::new(world.a.gid, world.b.gid);
+    for number in 0..300 {
+        world.a.nic.send_management(route, [number as u8; 256]);
+    }
     world.run();
-    assert_eq!(world.b.statuses(), [(4, Status::SUCCESS)]);
+    // Further ones are dropped.
+    for number in 0..256 {
+        let (came, datagram) = world.b.nic.poll_management().unwrap();
+        assert_eq!((came.source, datagram), (world.a.gid, [number as u8; 256]));
+    }
+    assert_eq!(world.b.nic.poll_management(), None);
 }
 
 #[test]

@@ -84,7 +84,6 @@ impl Program {
             shared_receives: shared.then_some(SharedReceiveId(call.third >> 1 & 1)),
             max_send_wr: call.third >> 4 & 7,
             max_recv_wr: call.third >> 8 & 7,
-            is_general_services: call.second & 7 == 7,
             recv_cq: CompletionQueueId(call.third >> 3 & 1),
             ..QueuePairOptions::new(
                 transport[usize::from(call.second % 3)],

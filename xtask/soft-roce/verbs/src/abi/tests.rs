@@ -2,7 +2,7 @@
 
 use std::mem::{offset_of, size_of};
 
-use super::{attributes, context, extended, object, request};
+use super::{attributes, connection, context, extended, object, request};
 
 /// Compares a structure's size, and the offsets of its fields.
 macro_rules! same {
@@ -436,5 +436,61 @@ fn extended_objects_are_laid_out_as_in_the_header() {
         wr_start,
         wr_complete,
         wr_abort,
+    });
+}
+
+#[test]
+fn structures_of_librdmacm_are_laid_out_as_in_the_header() {
+    same!(connection::rdma_event_channel { fd });
+    same!(connection::rdma_route {
+        path_rec,
+        num_paths
+    });
+    same!(connection::rdma_cm_id {
+        verbs,
+        channel,
+        context,
+        qp,
+        route,
+        ps,
+        port_num,
+        event,
+        send_cq_channel,
+        send_cq,
+        recv_cq_channel,
+        recv_cq,
+        srq,
+        pd,
+        qp_type,
+    });
+    same!(connection::rdma_conn_param {
+        private_data,
+        private_data_len,
+        responder_resources,
+        initiator_depth,
+        flow_control,
+        retry_count,
+        rnr_retry_count,
+        srq,
+        qp_num,
+    });
+    same!(connection::rdma_ud_param {
+        private_data,
+        private_data_len,
+        ah_attr,
+        qp_num,
+        qkey,
+    });
+    same!(connection::rdma_cm_event {
+        id,
+        listen_id,
+        event,
+        status,
+        param,
+    });
+    same!(connection::rdma_cm_join_mc_attr_ex {
+        comp_mask,
+        join_flags,
+        addr,
     });
 }

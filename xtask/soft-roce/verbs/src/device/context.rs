@@ -93,7 +93,7 @@ impl Context {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     let card = device.cast::<Card>().cast_const();
     // SAFETY: the caller has the device from a list, which has a share of the card.
     unsafe { Arc::increment_strong_count(card) };
@@ -150,7 +150,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
 /// Objects that are left serve no peer any more, as in C. There they cannot be destroyed later; here the memory of the
 /// context stays for those that are.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the caller has an open context.
     let own = unsafe { Context::of(context) };
     let closed = own.card.verb("ibv_close_device", |locked| {

@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::Arc;
 
-pub(crate) use context::Context;
+pub(crate) use context::{Context, ibv_close_device, ibv_open_device};
 pub(crate) use port::mtu;
 
 use crate::abi::object::ibv_device;

@@ -21,10 +21,10 @@ unsafe extern "C" fn ibv_get_async_event(
     let own = unsafe { Context::of(context) };
     let got = own.card.verb("ibv_get_async_event", |_| Ok(()));
     match got.and_then(|()| own.events.get(&own.card)) {
-        Ok((event_type, object)) => {
+        Ok(announced) => {
             let got = ibv_async_event {
-                element: ptr::with_exposed_provenance_mut(object),
-                event_type,
+                element: ptr::with_exposed_provenance_mut(announced.object),
+                event_type: announced.event,
             };
             // SAFETY: the caller has room for it.
             unsafe { event.write(got) };

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use super::EventQueue;
+use super::{Announced, EventQueue};
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_comp_channel, ibv_cq};
 use crate::completion_queue::CompletionQueue;
@@ -44,7 +44,9 @@ impl Channel {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
+    context: *mut ibv_context,
+) -> *mut ibv_comp_channel {
     // SAFETY: the caller has an open context.
     let own = unsafe { Context::of(context) };
     let events = own
@@ -62,7 +64,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: the caller has a channel that is alive.
     let own = unsafe { Channel::of(channel) };
     // SAFETY: the context is open as long as the channel is alive.
@@ -90,7 +92,7 @@ unsafe extern "C" fn ibv_get_cq_event(
     let context = unsafe { Context::of(own.channel.context) };
     let got = context.card.verb("ibv_get_cq_event", |_| Ok(()));
     match got.and_then(|()| own.events.get(&context.card)) {
-        Ok((_, object)) => {
+        Ok(Announced { object, .. }) => {
             let queue = ptr::with_exposed_provenance_mut::<ibv_cq>(object);
             // SAFETY: the event is not acknowledged yet, so the queue is alive.
             let its_context = unsafe { (*queue).cq_context };

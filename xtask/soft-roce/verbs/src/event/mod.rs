@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use soft_nic::Event;
 
-pub(crate) use queue::{EventQueue, Unacknowledged};
+pub(crate) use queue::{Announced, Event as Waiting, EventQueue, Unacknowledged};
 
 /// Where the events of an object go.
 #[derive(Clone, Debug)]
@@ -23,7 +23,8 @@ pub(crate) struct Sink {
 impl Sink {
     /// Forgets events of an object that has ended.
     pub(crate) fn close(self) {
-        self.queue.forget(self.object);
+        let (object, queue) = (self.object, self.queue);
+        drop(queue.split_off(|event| event.object == object && event.unacknowledged.is_some()));
     }
 }
 
@@ -58,16 +59,22 @@ impl Events {
             Event::SharedReceiveLimitReached(srq) => (&self.shared_receives, srq.0),
             Event::PortActive | Event::PortError | Event::GidChange | Event::DeviceFatal => {
                 for queue in &self.contexts {
-                    queue.push(code(event), PORT, None);
+                    queue.push(Announced {
+                        event: code(event),
+                        object: PORT,
+                        unacknowledged: None,
+                    });
                 }
                 return;
             }
         };
         // An event may be older than the end of its object.
         if let Some(sink) = sinks.get(&number) {
-            let unacknowledged = Arc::clone(&sink.unacknowledged);
-            sink.queue
-                .push(code(event), sink.object, Some(unacknowledged));
+            sink.queue.push(Announced {
+                event: code(event),
+                object: sink.object,
+                unacknowledged: Some(Arc::clone(&sink.unacknowledged)),
+            });
         }
     }
 }

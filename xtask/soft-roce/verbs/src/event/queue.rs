@@ -11,19 +11,35 @@ use crate::network::{Card, descriptors};
 /// Events that wait to be got. Its eventfd is written to for each, and emptied with the last, so that poll and epoll see
 /// whether there are any.
 #[derive(Debug)]
-pub(crate) struct EventQueue {
+pub(crate) struct EventQueue<T = Announced> {
     descriptor: OwnedFd,
-    waiting: Mutex<VecDeque<Waiting>>,
+    waiting: Mutex<VecDeque<T>>,
 }
 
+/// An event in a queue.
+pub(crate) trait Event {
+    /// A program gets it: it may have to be acknowledged.
+    fn got(&self);
+}
+
+/// An event of a verb's object.
 #[derive(Debug)]
-struct Waiting {
-    event: u32,
-    object: usize,
-    unacknowledged: Option<Arc<Unacknowledged>>,
+pub(crate) struct Announced {
+    /// C's number.
+    pub(crate) event: u32,
+    pub(crate) object: usize,
+    pub(crate) unacknowledged: Option<Arc<Unacknowledged>>,
 }
 
-impl EventQueue {
+impl Event for Announced {
+    fn got(&self) {
+        if let Some(unacknowledged) = &self.unacknowledged {
+            unacknowledged.add();
+        }
+    }
+}
+
+impl<T: Event> EventQueue<T> {
     pub(crate) fn new() -> Result<Self, Errno> {
         // SAFETY: no pointers.
         let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -42,35 +58,25 @@ impl EventQueue {
         self.descriptor.as_raw_fd()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn push(
-        &self,
-        event: u32,
-        object: usize,
-        unacknowledged: Option<Arc<Unacknowledged>>,
-    ) {
+    pub(crate) fn push(&self, event: T) {
         let mut waiting = self.lock();
-        waiting.push_back(Waiting {
-            event,
-            object,
-            unacknowledged,
-        });
+        waiting.push_back(event);
         let one = 1_u64;
         // SAFETY: eight bytes of this frame.
         unsafe { libc::write(self.descriptor(), (&raw const one).cast(), 8) };
         drop(waiting);
     }
 
-    /// Takes the oldest event: C's number, and its object, which then has one more to be acknowledged.
-    /// Waits for one, unless the program has made the descriptor non-blocking.
+    /// Takes the oldest event. Waits for one, unless the program has made the descriptor non-blocking.
     ///
     /// # Errors
     ///
     /// `EAGAIN` if there is none, `EINTR` after a signal, `EIO` if none can come.
-    pub(crate) fn get(&self, card: &Card) -> Result<(u32, usize), Errno> {
+    pub(crate) fn get(&self, card: &Card) -> Result<T, Errno> {
         loop {
             if let Some(event) = self.take() {
                 return Ok(event);
@@ -94,26 +100,26 @@ impl EventQueue {
         }
     }
 
-    fn take(&self) -> Option<(u32, usize)> {
+    fn take(&self) -> Option<T> {
         let mut waiting = self.lock();
         let event = waiting.pop_front()?;
         self.settle(&waiting);
-        if let Some(unacknowledged) = event.unacknowledged {
-            unacknowledged.add();
-        }
+        event.got();
         drop(waiting);
-        Some((event.event, event.object))
+        Some(event)
     }
 
-    /// Forgets the events of an object that has ended.
-    pub(crate) fn forget(&self, object: usize) {
+    /// Takes the events that are these, without their being got.
+    pub(crate) fn split_off(&self, is_one: impl Fn(&T) -> bool) -> Vec<T> {
         let mut waiting = self.lock();
-        waiting.retain(|event| event.object != object || event.unacknowledged.is_none());
+        let (split, left) = waiting.drain(..).partition(is_one);
+        *waiting = left;
         self.settle(&waiting);
+        VecDeque::into(split)
     }
 
     /// Empties the descriptor if no event waits. A program may have done so before.
-    fn settle(&self, waiting: &VecDeque<Waiting>) {
+    fn settle(&self, waiting: &VecDeque<T>) {
         if waiting.is_empty() && self.wait(0) == Ok(true) {
             let mut count = 0_u64;
             // SAFETY: room for eight bytes.
@@ -136,9 +142,9 @@ impl EventQueue {
     }
 }
 
-impl Drop for EventQueue {
+impl<T> Drop for EventQueue<T> {
     fn drop(&mut self) {
-        descriptors::closed(self.descriptor());
+        descriptors::closed(self.descriptor.as_raw_fd());
     }
 }
 
@@ -154,7 +160,7 @@ impl Unacknowledged {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self) {
+    pub(crate) fn add(&self) {
         *self.lock() += 1;
     }
 

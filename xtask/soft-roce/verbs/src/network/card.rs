@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use soft_nic::{Completion, CompletionQueueId, Nic};
 
@@ -11,6 +12,7 @@ use super::{Attendance, Network, Service};
 use crate::device::Device;
 use crate::errno::Errno;
 use crate::event::Events;
+use crate::rdmacm::Manager;
 
 /// A card of a host. C's `ibv_device` is at its beginning.
 #[repr(C)]
@@ -59,6 +61,29 @@ impl Card {
             locked.fault(verb)?;
             call(locked)
         })
+    }
+
+    /// Calls the network's connection manager, then carries packets. No code of the program's may run in `call`.
+    pub(crate) fn manage<T>(&self, call: impl FnOnce(&mut Manager, Duration) -> T) -> T {
+        let mut state = self.network.lock();
+        let result = call(&mut state.manager, self.network.clock.now());
+        self.network.run(state);
+        result
+    }
+
+    /// The number of its host.
+    pub(crate) fn host(&self) -> usize {
+        self.network.lock().sides[self.side].host
+    }
+
+    /// Its place among the cards of its network.
+    pub(crate) const fn side(&self) -> usize {
+        self.side
+    }
+
+    /// Whether cards of other processes can be reached.
+    pub(crate) fn has_neighbours(&self) -> bool {
+        self.network.udp.is_some()
     }
 
     /// The program has nothing to do: virtual time moves to the next packet or timer, and packets that have come from

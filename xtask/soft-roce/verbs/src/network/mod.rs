@@ -43,7 +43,7 @@ pub use host::Host;
 pub use link::Link;
 pub use notifier::FabricNotifier;
 use notifier::Notifiers;
-use random::Random;
+pub(crate) use random::Random;
 pub(crate) use service::Attendance;
 use service::Service;
 use state::State;

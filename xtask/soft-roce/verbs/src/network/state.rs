@@ -17,8 +17,10 @@ use super::pcap::Pcap;
 use super::random::Random;
 use super::udp::{Incoming, Outbox};
 use super::wire::Wire;
+use crate::device::mtu;
 use crate::event::Events;
 use crate::later;
+use crate::rdmacm::Manager;
 
 /// The latency of a link in virtual time, unless it is set.
 pub(super) const LATENCY: Duration = Duration::from_micros(1);
@@ -56,6 +58,7 @@ pub(super) struct State {
     packet: Vec<u8>,
     /// Memory of packets that have arrived.
     spare: Vec<Vec<u8>>,
+    pub(super) manager: Manager,
 }
 
 /// A card, what C gets its events from, and the host that it is in.
@@ -99,11 +102,17 @@ impl State {
             counts: FaultCounts::default(),
             packet: Vec::new(),
             spare: Vec::new(),
+            manager: Manager::new(!seed),
         }
     }
 
     /// Adds a card with these addresses to a host.
     pub(super) fn add(&mut self, host: usize, gids: &[Ipv6Addr], profile: Profile) -> usize {
+        self.manager.add(
+            host,
+            gids,
+            u8::try_from(mtu(profile.max_mtu)).unwrap_or(u8::MAX),
+        );
         let mut nic = Nic::new(profile, self.random.number());
         let side = self.sides.len();
         for (index, gid) in (0..).zip(gids.iter().copied()) {
@@ -139,6 +148,8 @@ impl State {
                 side.nic.expire(now);
             }
         }
+        self.manager.expire(now);
+        self.hand_over();
         (0..self.sides.len()).for_each(|side| self.send(side, now));
         while let Some(to) = self.arrive(now) {
             // A card sends its answers before it takes the next packet.
@@ -184,16 +195,31 @@ impl State {
         let running = self.sides.iter().filter(|side| !side.is_stopped);
         let timers = running.filter_map(|side| side.nic.next_timer());
         let packet = self.wire.first_key_value().map(|((at, _), _)| *at);
-        timers.chain(packet).min()
+        let manager = self.manager.next_timer();
+        timers.chain(packet).chain(manager).min()
     }
 
     /// Sends all packets that a card has.
     fn send(&mut self, from: usize, now: Duration) {
         let mut packet = std::mem::take(&mut self.packet);
-        while let Some(route) = self.sides[from].nic.transmit(now, &mut packet) {
-            self.sent(from, now, &route, &mut packet);
+        loop {
+            while let Some(route) = self.sides[from].nic.transmit(now, &mut packet) {
+                self.sent(from, now, &route, &mut packet);
+            }
+            let Some((route, datagram)) = self.sides[from].nic.poll_management() else {
+                break;
+            };
+            self.manager.receive(from, now, &route, datagram);
+            self.hand_over();
         }
         self.packet = packet;
+    }
+
+    /// Gives cards what the connection manager sends.
+    fn hand_over(&mut self) {
+        for (side, route, datagram) in self.manager.outgoing.drain(..) {
+            self.sides[side].nic.send_management(route, datagram);
+        }
     }
 
     fn sent(&mut self, from: usize, now: Duration, route: &Route, packet: &mut [u8]) {

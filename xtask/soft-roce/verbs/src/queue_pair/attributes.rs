@@ -14,7 +14,11 @@ use crate::device::mtu;
 use crate::errno::{Errno, refused};
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
     // SAFETY: the caller has a queue pair that is alive.
     let (own, context) = unsafe { QueuePair::of(qp) };
     // SAFETY: the caller has it.

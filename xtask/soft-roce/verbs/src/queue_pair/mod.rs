@@ -22,6 +22,7 @@ use crate::errno::{Errno, refused};
 use crate::event::{Sink, Unacknowledged};
 use crate::protection_domain::ProtectionDomain;
 use crate::shared_receive::SharedReceives;
+pub(crate) use attributes::ibv_modify_qp;
 use extended::Batch;
 pub(crate) use extended::create_qp_ex;
 
@@ -163,7 +164,10 @@ unsafe fn create(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
     // SAFETY: the caller has it.
     let init = unsafe { &mut *init };
     // SAFETY: the promises of this function's caller are those of the other's.
@@ -171,7 +175,7 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: the caller has a queue pair that is alive.
     let (own, context) = unsafe { QueuePair::of(qp) };
     let result = context.card.verb("ibv_destroy_qp", |locked| {

@@ -3,6 +3,7 @@
 
 #[cfg(miri)]
 mod caught;
+mod connecting;
 mod ends;
 mod faults;
 mod repeatable;

@@ -1,0 +1,429 @@
+//! librdmacm's functions, as far as they are those of the kernel.
+#![expect(unsafe_code, reason = "C's functions and pointers")]
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use libc::sockaddr;
+
+use super::events::Param;
+use super::id::{Channel, Id, bytes, from_c};
+use super::manager::{QKEY, Space, is_any};
+use super::taking::rdma_ack_cm_event;
+use super::{programs, registry};
+use crate::abi::attributes::ibv_qp_attr;
+use crate::abi::connection::{rdma_cm_id, rdma_conn_param, rdma_event_channel};
+use crate::address::ah_attr;
+use crate::errno::{Errno, fail};
+
+/// The answer of most functions.
+pub(super) fn answer(result: Result<(), Errno>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(errno) => fail(errno, -1),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    Channel::create().unwrap_or_else(|errno| fail(errno, ptr::null_mut()))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    // SAFETY: `Channel::new` boxed it, and the caller does not use it again.
+    drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn rdma_create_id(
+    channel: *mut rdma_event_channel,
+    id: *mut *mut rdma_cm_id,
+    context: *mut c_void,
+    space: u32,
+) -> c_int {
+    let space = match space {
+        0x106 => Ok(Space::Connections),
+        0x111 => Ok(Space::Datagrams),
+        _ => Err(libc::EPROTONOSUPPORT),
+    };
+    let waits = channel.is_null();
+    let created = space.and_then(|space| {
+        let channel = if waits { Channel::create()? } else { channel };
+        // SAFETY: the caller's channel is alive, or this one is new.
+        let made = unsafe { Id::create(channel, context, space, waits) };
+        if waits && made.is_err() {
+            // SAFETY: it was made a moment ago, and nobody has it.
+            unsafe { rdma_destroy_event_channel(channel) };
+        }
+        made
+    });
+    answer(created.map(|created| {
+        // SAFETY: the caller has room for it.
+        unsafe { id.write(created) };
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    own.card().manage(|manager, _| manager.destroy(own.number));
+    let waits = own.waits;
+    // SAFETY: the identifier is alive.
+    let &rdma_cm_id { channel, event, .. } = unsafe { &*id };
+    if waits && !event.is_null() {
+        // SAFETY: the identifier has it from `rdma_get_cm_event`.
+        unsafe { rdma_ack_cm_event(event) };
+    }
+    own.unacknowledged.wait();
+    // SAFETY: `Id::made` boxed it, and the caller does not use it again.
+    drop(unsafe { Box::from_raw(id.cast::<Id>()) });
+    if waits {
+        // SAFETY: it was the identifier's own.
+        unsafe { rdma_destroy_event_channel(channel) };
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_migrate_id(
+    id: *mut rdma_cm_id,
+    channel: *mut rdma_event_channel,
+) -> c_int {
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    if own.waits || channel.is_null() {
+        return fail(libc::EOPNOTSUPP, -1);
+    }
+    // SAFETY: the caller has a channel that is alive.
+    let events = &unsafe { Channel::of(channel) }.events;
+    answer(own.card().verb("rdma_migrate_id", |_| Ok(())).map(|()| {
+        own.card()
+            .manage(|manager, _| manager.migrate(own.number, events));
+        own.unacknowledged.wait();
+        // SAFETY: the caller's identifier, of which nobody takes events now.
+        unsafe { (*id).channel = channel };
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    // SAFETY: the caller has an address.
+    let address = unsafe { from_c(addr) }.ok_or(libc::EINVAL);
+    answer(address.and_then(|address| {
+        own.card().verb("rdma_bind_addr", |_| Ok(()))?;
+        own.card()
+            .manage(|manager, _| manager.bind(own.number, address))?;
+        own.refresh()
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    from: *mut sockaddr,
+    to: *mut sockaddr,
+    _timeout: c_int,
+) -> c_int {
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    // SAFETY: the caller has an address, or none.
+    let from = unsafe { from_c(from) };
+    // SAFETY: the caller has an address.
+    let to = unsafe { from_c(to) }.ok_or(libc::EINVAL);
+    let resolved = to.and_then(|to| {
+        own.card().verb("rdma_resolve_addr", |_| Ok(()))?;
+        let space = own.with(|endpoint| endpoint.space)?;
+        let has_neighbours = own.card().has_neighbours();
+        let looks = is_any(to.ip()) && has_neighbours;
+        let found = looks.then(|| registry::find(space, to.port())).flatten();
+        own.card().manage(|manager, _| {
+            if let Some(from) = from {
+                manager.bind(own.number, from)?;
+            }
+            manager.resolve(own.number, to, found, has_neighbours)
+        })
+    });
+    // SAFETY: the identifier is alive.
+    unsafe { programs::complete(id, resolved) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> c_int {
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    let checked = own.card().verb("rdma_resolve_route", |_| Ok(()));
+    let resolved = checked.and_then(|()| {
+        own.card()
+            .manage(|manager, _| manager.resolve_route(own.number))
+    });
+    // SAFETY: the identifier is alive.
+    unsafe { programs::complete(id, resolved) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    answer(own.card().verb("rdma_listen", |_| Ok(())).and_then(|()| {
+        let backlog = u32::try_from(backlog).unwrap_or(0);
+        let at = own
+            .card()
+            .manage(|manager, _| manager.listen(own.number, backlog))?;
+        let space = own.with(|endpoint| endpoint.space)?;
+        if own.card().has_neighbours() {
+            let gid = own
+                .card()
+                .verb("rdma_listen", |locked| Ok(locked.nic.gid(0)))?;
+            let mut at = at;
+            if let (true, Some(gid)) = (is_any(at.ip()), gid) {
+                at.set_ip(gid.to_canonical());
+            }
+            own.lock().announced = registry::announce(space, at);
+        }
+        own.refresh()
+    }))
+}
+
+/// C's parameters, with the data of the message; a queue pair of the identifier's has the number. No parameters, and
+/// depths of 255, are the most that the device has.
+///
+/// # Safety
+///
+/// The identifier is alive, and the parameters and their data are there, unless the pointer is null.
+unsafe fn param(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> (Param, Vec<u8>) {
+    // RDMA_MAX_RESP_RES and RDMA_MAX_INIT_DEPTH.
+    const MOST: u8 = 255;
+    // SAFETY: the caller's identifier is alive.
+    let own = unsafe { Id::of(id) };
+    let of_device = own.card().verb("rdma_init_qp_attr", |locked| {
+        Ok(locked.nic.profile().max_qp_rd_atom)
+    });
+    let max = of_device.unwrap_or(0);
+    let most = |depth: u8| if depth == MOST { max } else { depth };
+    let mut data = Vec::new();
+    let mut filled = Param {
+        serves: max,
+        asks: max,
+        retry_count: 7,
+        rnr_retry: 7,
+        ..Param::NONE
+    };
+    // SAFETY: the caller has them, or null.
+    if let Some(param) = unsafe { param.as_ref() } {
+        // SAFETY: the caller has the data.
+        data = unsafe { bytes(param.private_data, param.private_data_len) };
+        filled = Param {
+            qp_num: param.qp_num,
+            serves: most(param.responder_resources),
+            asks: most(param.initiator_depth),
+            retry_count: param.retry_count.min(7),
+            rnr_retry: param.rnr_retry_count.min(7),
+            has_srq: param.srq != 0,
+            has_flow_control: param.flow_control != 0,
+        };
+    }
+    // SAFETY: the identifier is alive.
+    if let Some(qp_num) = unsafe { programs::qp_num(id) } {
+        filled.qp_num = qp_num;
+    }
+    (filled, data)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, with: *mut rdma_conn_param) -> c_int {
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    // SAFETY: the caller has the parameters.
+    let (param, data) = unsafe { param(id, with) };
+    let checked = own.card().verb("rdma_connect", |_| Ok(()));
+    let asked = checked.and_then(|()| {
+        own.card()
+            .manage(|manager, now| manager.connect(own.number, now, param, &data))
+    });
+    // SAFETY: the identifier is alive.
+    unsafe { programs::complete(id, asked) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, with: *mut rdma_conn_param) -> c_int {
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    // SAFETY: the caller has the parameters.
+    let (mut param, data) = unsafe { param(id, with) };
+    let checked = own.card().verb("rdma_accept", |_| Ok(()));
+    let accepted = checked.and_then(|()| {
+        let space = own.with(|endpoint| {
+            let own = &mut endpoint.own;
+            (own.serves, own.asks) = (own.serves.min(param.serves), own.asks.min(param.asks));
+            if with.is_null() {
+                (param.serves, param.asks) = (own.serves, own.asks);
+            }
+            endpoint.space
+        })?;
+        if space == Space::Connections {
+            // SAFETY: the identifier is alive.
+            unsafe { programs::to_rts(id) }?;
+        }
+        own.card()
+            .manage(|manager, now| manager.accept(own.number, now, param, &data))?;
+        Ok(space)
+    });
+    match accepted {
+        // A datagram service waits for nobody.
+        Ok(Space::Datagrams) => 0,
+        // SAFETY: the identifier is alive.
+        accepted => unsafe { programs::complete(id, accepted.map(drop)) },
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    let checked = own.card().verb("rdma_establish", |_| Ok(()));
+    answer(checked.and_then(|()| {
+        own.card()
+            .manage(|manager, _| manager.establish(own.number))
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    // SAFETY: the caller has the data.
+    let data = unsafe { bytes(data, len) };
+    let checked = own.card().verb("rdma_reject", |_| Ok(()));
+    answer(checked.and_then(|()| {
+        own.card()
+            .manage(|manager, _| manager.reject(own.number, &data))
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    // SAFETY: the identifier is alive.
+    let _errored = unsafe { programs::to_err(id) };
+    let checked = own.card().verb("rdma_disconnect", |_| Ok(()));
+    let asked = checked.and_then(|()| {
+        own.card()
+            .manage(|manager, now| manager.disconnect(own.number, now))
+    });
+    // SAFETY: the identifier is alive.
+    unsafe { programs::complete(id, asked) }
+}
+
+/// Nothing has to be told: a queue pair in RTR receives.
+#[unsafe(no_mangle)]
+const extern "C" fn rdma_notify(_id: *mut rdma_cm_id, _event: u32) -> c_int {
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_set_option(
+    id: *mut rdma_cm_id,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    len: usize,
+) -> c_int {
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    let number = match len {
+        // SAFETY: the caller's value has this length.
+        1 => i32::from(unsafe { value.cast::<u8>().read() }),
+        // SAFETY: the caller's value has this length.
+        4 => unsafe { value.cast::<i32>().read_unaligned() },
+        _ => return fail(libc::EINVAL, -1),
+    };
+    let byte = u8::try_from(number & 0xff).unwrap_or(0);
+    answer(
+        own.card()
+            .verb("rdma_set_option", |_| Ok(()))
+            .and_then(|()| {
+                own.with(|endpoint| {
+                    let is_bound = endpoint.local.is_some();
+                    let options = &mut endpoint.options;
+                    match (level, option) {
+                        (0, 0) => options.traffic_class = byte,
+                        (0, 1) if !is_bound => options.is_address_shared = number != 0,
+                        (0, 2) if !is_bound => options.is_v6_only = number != 0,
+                        (0, 3) if byte < 32 => options.ack_timeout = byte,
+                        (0, 1..=3) => return Err(libc::EINVAL),
+                        _ => return Err(libc::ENOSYS),
+                    }
+                    Ok(())
+                })?
+            }),
+    )
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn rdma_init_qp_attr(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    const INIT: u32 = 1;
+    const RTR: u32 = 2;
+    const RTS: u32 = 3;
+    // IBV_ACCESS_REMOTE_WRITE; and of READ and ATOMIC, too.
+    const WRITES: u32 = 2;
+    const READS: u32 = 4 | 8;
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    // SAFETY: the caller has it.
+    let attr = unsafe { &mut *attr };
+    let of = own.card().verb("rdma_init_qp_attr", |_| Ok(()));
+    let of = of.and_then(|()| {
+        own.card().manage(|manager, _| {
+            let space = manager.endpoint(own.number)?.space;
+            manager.source_index(own.number)?;
+            Ok((space, manager.attributes(own.number)?))
+        })
+    });
+    let (space, of) = match of {
+        Ok(of) => of,
+        Err(errno) => return fail(errno, -1),
+    };
+    (attr.port_num, attr.pkey_index) = (1, 0);
+    // IBV_QP_STATE, and the attributes that belong to it.
+    let set = match (space, attr.qp_state) {
+        (Space::Datagrams, INIT) => {
+            attr.qkey = QKEY;
+            1 << 4 | 1 << 5 | 1 << 6
+        }
+        (Space::Datagrams, RTR) => 0,
+        (Space::Datagrams, RTS) => {
+            attr.sq_psn = of.sq_psn;
+            1 << 16
+        }
+        (Space::Connections, INIT) => {
+            attr.qp_access_flags = WRITES | READS;
+            1 << 3 | 1 << 4 | 1 << 5
+        }
+        (Space::Connections, RTR) => {
+            attr.ah_attr = ah_attr(&of.path);
+            attr.path_mtu = u32::from(of.mtu);
+            (attr.dest_qp_num, attr.rq_psn) = (of.qp_num, of.rq_psn);
+            (attr.max_dest_rd_atomic, attr.min_rnr_timer) = (of.serves, 0);
+            1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20
+        }
+        (Space::Connections, RTS) => {
+            (attr.timeout, attr.retry_cnt) = (of.timeout, of.retry_count);
+            (attr.rnr_retry, attr.sq_psn) = (of.rnr_retry, of.sq_psn);
+            attr.max_rd_atomic = of.asks;
+            1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16
+        }
+        _ => return fail(libc::EINVAL, -1),
+    };
+    // SAFETY: the caller has room for it.
+    unsafe { mask.write(1 | set) };
+    0
+}

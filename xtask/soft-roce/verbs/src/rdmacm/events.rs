@@ -1,0 +1,97 @@
+//! Events of the connection manager: how they wait, and C's form of them.
+
+use std::sync::Arc;
+
+use soft_nic::AddressVector;
+
+use crate::event::{Unacknowledged, Waiting};
+
+/// C's numbers (`rdma_cm_event_type`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub(crate) enum EventKind {
+    AddressResolved = 0,
+    AddressError = 1,
+    RouteResolved = 2,
+    ConnectRequest = 4,
+    ConnectResponse = 5,
+    Unreachable = 7,
+    Rejected = 8,
+    Established = 9,
+    Disconnected = 10,
+    MulticastJoin = 12,
+}
+
+/// The parameters that two sides tell each other: in requests, answers, and the events for them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Param {
+    pub(crate) qp_num: u32,
+    /// Reads and atomics at once of the peer's (`responder_resources`), and of this side's (`initiator_depth`).
+    pub(crate) serves: u8,
+    pub(crate) asks: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) has_srq: bool,
+    pub(crate) has_flow_control: bool,
+}
+
+impl Param {
+    pub(crate) const NONE: Self = Self {
+        qp_num: 0,
+        serves: 0,
+        asks: 0,
+        retry_count: 0,
+        rnr_retry: 0,
+        has_srq: false,
+        has_flow_control: false,
+    };
+}
+
+/// An event that has arrived.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    /// The endpoint that it is about.
+    pub(crate) number: u32,
+    /// The listener that a peer asks.
+    pub(crate) listener: Option<u32>,
+    pub(crate) kind: EventKind,
+    pub(crate) status: i32,
+    pub(crate) param: Param,
+    /// For datagrams: the path to the peer or the group, its queue pair's number and its `Q_Key`.
+    pub(crate) datagrams: Option<(AddressVector, u32, u32)>,
+    pub(crate) data: Vec<u8>,
+    /// The pointer that the program passed with the call that this answers.
+    pub(crate) context: usize,
+    pub(crate) unacknowledged: Arc<Unacknowledged>,
+}
+
+impl Arrived {
+    pub(crate) const fn new(
+        number: u32,
+        kind: EventKind,
+        status: i32,
+        unacknowledged: Arc<Unacknowledged>,
+    ) -> Self {
+        Self {
+            number,
+            listener: None,
+            kind,
+            status,
+            param: Param::NONE,
+            datagrams: None,
+            data: Vec::new(),
+            context: 0,
+            unacknowledged,
+        }
+    }
+
+    pub(crate) const fn is_request(&self) -> bool {
+        self.listener.is_some()
+    }
+}
+
+impl Waiting for Arrived {
+    fn got(&self) {
+        self.unacknowledged.add();
+    }
+}

@@ -1,0 +1,77 @@
+//! Multicast groups.
+#![expect(unsafe_code, reason = "C's functions and pointers")]
+
+use std::ffi::{c_int, c_void};
+use std::net::Ipv6Addr;
+
+use libc::sockaddr;
+
+use super::calls::answer;
+use super::id::{Id, from_c};
+use super::{manager, programs};
+use crate::abi::attributes::ibv_gid;
+use crate::abi::connection::{rdma_cm_id, rdma_cm_join_mc_attr_ex};
+use crate::address::ibv_detach_mcast;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_join_multicast(
+    id: *mut rdma_cm_id,
+    addr: *mut sockaddr,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    // SAFETY: the caller has an address.
+    let group = unsafe { from_c(addr) }.ok_or(libc::EINVAL);
+    let joined = group.and_then(|group| {
+        own.card().verb("rdma_join_multicast", |_| Ok(()))?;
+        own.refresh()?;
+        own.lock().memberships.push((group.ip(), false));
+        let context = context.expose_provenance();
+        own.card()
+            .manage(|manager, _| manager.join(own.number, group.ip(), context))
+    });
+    // SAFETY: the identifier is alive.
+    unsafe { programs::complete(id, joined) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_join_multicast_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut rdma_cm_join_mc_attr_ex,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller has it.
+    let addr = unsafe { (*attr).addr };
+    // SAFETY: the promises of this function's caller are those of the other's.
+    unsafe { rdma_join_multicast(id, addr, context) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    // SAFETY: the caller has an identifier that is alive.
+    let own = unsafe { Id::of(id) };
+    // SAFETY: the caller has an address.
+    let group = unsafe { from_c(addr) }.ok_or(libc::EINVAL);
+    answer(group.and_then(|group| {
+        let mut state = own.lock();
+        let place = state
+            .memberships
+            .iter()
+            .position(|(of, _)| *of == group.ip());
+        let (_, is_attached) = state.memberships.remove(place.ok_or(libc::EADDRNOTAVAIL)?);
+        drop(state);
+        let gid = group_gid(manager::gid(group.ip()));
+        // SAFETY: the identifier is alive.
+        let qp = unsafe { (*id).qp };
+        if is_attached && !qp.is_null() {
+            // SAFETY: the queue pair of an identifier is alive.
+            unsafe { ibv_detach_mcast(qp, &raw const gid, 0) };
+        }
+        Ok(())
+    }))
+}
+
+pub(super) const fn group_gid(gid: Ipv6Addr) -> ibv_gid {
+    ibv_gid { raw: gid.octets() }
+}

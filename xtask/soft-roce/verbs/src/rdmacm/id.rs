@@ -1,0 +1,351 @@
+//! Identifiers and channels as C has them.
+#![expect(unsafe_code, reason = "C's functions and pointers")]
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::mem::{size_of, zeroed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::net::UnixDatagram;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+
+use super::events::Arrived;
+use super::manager::{Endpoint, Sink, Space};
+use crate::abi::attributes::ibv_qp_init_attr;
+use crate::abi::connection::{rdma_cm_id, rdma_event_channel};
+use crate::abi::context::ibv_context;
+use crate::abi::object::ibv_pd;
+use crate::device::{ibv_close_device, ibv_open_device};
+use crate::errno::{Errno, last};
+use crate::event::{EventQueue, Unacknowledged};
+use crate::network::{Attendance, Card, Host};
+use crate::protection_domain::{ibv_alloc_pd, ibv_dealloc_pd};
+
+/// C's channel, and its events.
+#[repr(C)]
+pub(super) struct Channel {
+    channel: rdma_event_channel,
+    pub(super) events: Arc<EventQueue<Arrived>>,
+    pub(super) host: Host,
+    /// Messages are repeated, and peers answered, while the program sleeps.
+    _attendance: Attendance,
+}
+
+impl Channel {
+    /// # Errors
+    ///
+    /// `ENODEV` if there is no device, as if the kernel had no connection manager; the errno of a descriptor.
+    pub(super) fn create() -> Result<*mut rdma_event_channel, Errno> {
+        let host = Host::current();
+        let card = host.cards().first().ok_or(libc::ENODEV)?;
+        card.verb("rdma_create_event_channel", |_| Ok(()))?;
+        let events = EventQueue::new()?;
+        let channel = rdma_event_channel {
+            fd: events.descriptor(),
+        };
+        Ok(Box::into_raw(Box::new(Self {
+            channel,
+            events: Arc::new(events),
+            _attendance: card.attend(),
+            host,
+        }))
+        .cast())
+    }
+
+    /// The channel that a program has as C's.
+    ///
+    /// # Safety
+    ///
+    /// It came from `create`, and is alive.
+    pub(super) unsafe fn of<'a>(channel: *mut rdma_event_channel) -> &'a Self {
+        // SAFETY: the caller's channel is the beginning of a `Channel`.
+        unsafe { &*channel.cast::<Self>() }
+    }
+
+    /// Some card of its host, which leads to the network.
+    pub(super) fn card(&self) -> &Arc<Card> {
+        &self.host.cards()[0]
+    }
+}
+
+/// C's identifier, and what belongs to it.
+#[repr(C)]
+pub(super) struct Id {
+    cm: UnsafeCell<rdma_cm_id>,
+    pub(super) number: u32,
+    pub(super) host: Host,
+    pub(super) unacknowledged: Arc<Unacknowledged>,
+    /// Made without a channel: calls wait for their event.
+    pub(super) waits: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    opened: Option<Arc<Opened>>,
+    /// Groups that were joined, and whether the identifier's queue pair was attached.
+    pub(super) memberships: Vec<(IpAddr, bool)>,
+    pub(super) announced: Option<UnixDatagram>,
+    /// The domain and the queue pairs of the requests that a listener takes.
+    pub(super) for_requests: Option<(usize, ibv_qp_init_attr)>,
+}
+
+impl Id {
+    /// Makes an identifier for a program's calls.
+    ///
+    /// # Safety
+    ///
+    /// The channel is alive.
+    pub(super) unsafe fn create(
+        channel: *mut rdma_event_channel,
+        context: *mut c_void,
+        space: Space,
+        waits: bool,
+    ) -> Result<*mut rdma_cm_id, Errno> {
+        // SAFETY: the caller's channel is alive.
+        let of = unsafe { Channel::of(channel) };
+        of.card().verb("rdma_create_id", |_| Ok(()))?;
+        let unacknowledged = Arc::<Unacknowledged>::default();
+        let sink = Sink {
+            queue: Arc::clone(&of.events),
+            unacknowledged: Arc::clone(&unacknowledged),
+        };
+        let host = of.card().host();
+        let number = of
+            .card()
+            .manage(|manager, _| manager.create(host, space, 0, sink));
+        let id = Self::made(channel, context, space, number, unacknowledged, waits);
+        // SAFETY: it was made a moment ago.
+        let own = unsafe { Self::of(id) };
+        own.with(|endpoint| endpoint.id = id.expose_provenance())?;
+        Ok(id)
+    }
+
+    /// C's form of an endpoint of the manager's.
+    pub(super) fn made(
+        channel: *mut rdma_event_channel,
+        context: *mut c_void,
+        space: Space,
+        number: u32,
+        unacknowledged: Arc<Unacknowledged>,
+        waits: bool,
+    ) -> *mut rdma_cm_id {
+        const IBV_QPT_RC: u32 = 2;
+        const IBV_QPT_UD: u32 = 4;
+        // SAFETY: zeros are valid for numbers, pointers and addresses.
+        let mut cm: rdma_cm_id = unsafe { zeroed() };
+        (cm.channel, cm.context, cm.ps) = (channel, context, space as u32);
+        cm.qp_type = if space == Space::Connections {
+            IBV_QPT_RC
+        } else {
+            IBV_QPT_UD
+        };
+        // SAFETY: the callers' channels are alive.
+        let host = unsafe { Channel::of(channel) }.host.clone();
+        Box::into_raw(Box::new(Self {
+            cm: UnsafeCell::new(cm),
+            number,
+            host,
+            unacknowledged,
+            waits,
+            state: Mutex::default(),
+        }))
+        .cast()
+    }
+
+    /// The identifier that a program has as C's.
+    ///
+    /// # Safety
+    ///
+    /// It came from `made`, and is alive.
+    pub(super) unsafe fn of<'a>(id: *mut rdma_cm_id) -> &'a Self {
+        // SAFETY: the caller's identifier is the beginning of an `Id`.
+        unsafe { &*id.cast::<Self>() }
+    }
+
+    /// C's part of it.
+    pub(super) const fn as_ptr(&self) -> *mut rdma_cm_id {
+        self.cm.get()
+    }
+
+    pub(super) fn card(&self) -> &Arc<Card> {
+        &self.host.cards()[0]
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at, or changes, its endpoint.
+    pub(super) fn with<T>(&self, look: impl FnOnce(&mut Endpoint) -> T) -> Result<T, Errno> {
+        self.card()
+            .manage(|manager, _| manager.endpoint(self.number).map(look))
+    }
+
+    /// Shows a program the addresses and the device that its endpoint has.
+    pub(super) fn refresh(&self) -> Result<(), Errno> {
+        let (side, local, remote) = self.with(|it| (it.side, it.local, it.remote))?;
+        let id = self.as_ptr();
+        if let Some(local) = local {
+            // SAFETY: the identifier is alive, and its events are taken by one thread.
+            unsafe { (*id).route.source = to_c(local) };
+        }
+        if let Some(remote) = remote {
+            // SAFETY: the identifier is alive, and its events are taken by one thread.
+            unsafe { (*id).route.destination = to_c(remote) };
+        }
+        let Some(side) = side else { return Ok(()) };
+        let mut state = self.lock();
+        if state.opened.is_some() {
+            return Ok(());
+        }
+        let mut cards = self.host.cards().iter();
+        let card = cards.find(|card| card.side() == side).ok_or(libc::ENODEV)?;
+        let opened = Opened::shared(card)?;
+        let (context, pd) = (opened.context, opened.pd);
+        state.opened = Some(opened);
+        drop(state);
+        // SAFETY: the identifier is alive, and has had no device.
+        unsafe { (*id).verbs = context };
+        // SAFETY: the identifier is alive, and has had no device.
+        unsafe { (*id).pd = pd };
+        // SAFETY: the identifier is alive, and has had no device.
+        unsafe { (*id).port_num = 1 };
+        Ok(())
+    }
+}
+
+/// The context of a card that all identifiers of the process have, and its domain.
+pub(super) struct Opened {
+    pub(super) context: *mut ibv_context,
+    pd: *mut ibv_pd,
+}
+
+// SAFETY: contexts and domains can be used by any thread.
+unsafe impl Send for Opened {}
+// SAFETY: contexts and domains can be used by any thread.
+unsafe impl Sync for Opened {}
+
+impl Opened {
+    pub(super) fn shared(card: &Arc<Card>) -> Result<Arc<Self>, Errno> {
+        static ALL: Mutex<Vec<(usize, Weak<Opened>)>> = Mutex::new(Vec::new());
+        let all = || ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = Arc::as_ptr(card).addr();
+        let found = all()
+            .iter()
+            .find_map(|(of, opened)| (*of == key).then(|| opened.upgrade())?);
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        // SAFETY: the device is alive, as its card is.
+        let context = unsafe { ibv_open_device(Arc::as_ptr(card).cast_mut().cast()) };
+        if context.is_null() {
+            return Err(last());
+        }
+        // SAFETY: it was opened a moment ago.
+        let pd = unsafe { ibv_alloc_pd(context) };
+        let opened = Arc::new(Self { context, pd });
+        if pd.is_null() {
+            return Err(last());
+        }
+        let mut all = all();
+        all.retain(|(_, opened)| opened.strong_count() > 0);
+        all.push((key, Arc::downgrade(&opened)));
+        Ok(opened)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if !self.pd.is_null() {
+            // Objects that a program has left on it go with the context.
+            // SAFETY: no identifier has it any more.
+            let _left = unsafe { ibv_dealloc_pd(self.pd) };
+        }
+        // SAFETY: no identifier has it any more.
+        let _closed = unsafe { ibv_close_device(self.context) };
+    }
+}
+
+/// The address that C has.
+///
+/// # Safety
+///
+/// It is null, or an address of its family's length.
+pub(super) unsafe fn from_c(address: *const sockaddr) -> Option<SocketAddr> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's address has a family.
+    match c_int::from(unsafe { (*address).sa_family }) {
+        libc::AF_INET => {
+            // SAFETY: the caller's address has the length of its family.
+            let v4 = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Some((ip, u16::from_be(v4.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the caller's address has the length of its family.
+            let v6 = unsafe { address.cast::<sockaddr_in6>().read_unaligned() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            Some((ip, u16::from_be(v6.sin6_port)).into())
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn to_c(address: SocketAddr) -> sockaddr_storage {
+    // SAFETY: zeros are an address of no family.
+    let mut storage: sockaddr_storage = unsafe { zeroed() };
+    let place: *mut sockaddr_storage = &raw mut storage;
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            // SAFETY: zeros are valid for it.
+            let mut v4: sockaddr_in = unsafe { zeroed() };
+            v4.sin_family = family(libc::AF_INET);
+            v4.sin_port = address.port().to_be();
+            v4.sin_addr.s_addr = u32::from(ip).to_be();
+            // SAFETY: the storage has room for every address.
+            unsafe { place.cast::<sockaddr_in>().write(v4) };
+        }
+        IpAddr::V6(ip) => {
+            // SAFETY: zeros are valid for it.
+            let mut v6: sockaddr_in6 = unsafe { zeroed() };
+            v6.sin6_family = family(libc::AF_INET6);
+            v6.sin6_port = address.port().to_be();
+            v6.sin6_addr.s6_addr = ip.octets();
+            // SAFETY: the storage has room for every address.
+            unsafe { place.cast::<sockaddr_in6>().write(v6) };
+        }
+    }
+    storage
+}
+
+fn family(number: c_int) -> libc::sa_family_t {
+    libc::sa_family_t::try_from(number).unwrap_or_default()
+}
+
+/// The length of an address of C's.
+pub(super) const fn length(address: SocketAddr) -> usize {
+    match address {
+        SocketAddr::V4(_) => size_of::<sockaddr_in>(),
+        SocketAddr::V6(_) => size_of::<sockaddr_in6>(),
+    }
+}
+
+/// Bytes of the caller's.
+///
+/// # Safety
+///
+/// There are this many, unless the pointer is null.
+pub(super) unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
+    if data.is_null() {
+        return Vec::new();
+    }
+    let mut bytes = vec![0; usize::from(len)];
+    // SAFETY: the caller has this many bytes, and the vector is new.
+    unsafe { ptr::copy_nonoverlapping(data.cast(), bytes.as_mut_ptr(), bytes.len()) };
+    bytes
+}

@@ -1,0 +1,272 @@
+//! Messages of peers.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use soft_nic::{ManagementDatagram, Route};
+
+use super::outgoing::service_reply;
+use super::{
+    Endpoint, FOUND, Manager, NO_SERVICE, Options, Peer, Sink, Space, Stage, UNSUPPORTED, is_any,
+    response_timeout,
+};
+use crate::errno::Errno;
+use crate::rdmacm::events::{Arrived, EventKind, Param};
+use crate::rdmacm::message::{Addresses, Kind, Message};
+
+impl Manager {
+    /// Takes a datagram that has come to a card.
+    pub(crate) fn receive(
+        &mut self,
+        side: usize,
+        now: Duration,
+        route: &Route,
+        datagram: ManagementDatagram,
+    ) {
+        let Some(message) = Message::parse(datagram) else {
+            return;
+        };
+        // Messages that fit no endpoint are dropped.
+        let _dropped = match message.kind {
+            Kind::Request | Kind::ServiceRequest => self.asked(side, route, &message),
+            Kind::DisconnectRequest => self.left(side, route, &message),
+            kind => {
+                let number = self.answered_by(route, &message);
+                number.and_then(|number| self.answered(number, now, kind, &message))
+            }
+        };
+    }
+
+    /// The endpoint that a peer's message is an answer to.
+    fn answered_by(&self, route: &Route, message: &Message) -> Result<u32, Errno> {
+        let place = if message.kind == Kind::ServiceReply {
+            0
+        } else {
+            4
+        };
+        let number = message.u32(place);
+        let is_peer = |endpoint: &Endpoint| endpoint.peer.gid == route.source;
+        let named = self.endpoints.get(&number).filter(|it| is_peer(it));
+        if named.is_some() {
+            return Ok(number);
+        }
+        // One that gave up before it had an answer knows its own number only.
+        let gave_up = message.kind == Kind::Rejection && number == 0;
+        let mut all = self.endpoints.iter();
+        let found = all.find(|(_, it)| gave_up && it.is_of(route.source, message.u32(0)));
+        found.map(|(number, _)| *number).ok_or(libc::ENOENT)
+    }
+
+    fn answered(
+        &mut self,
+        number: u32,
+        now: Duration,
+        kind: Kind,
+        message: &Message,
+    ) -> Result<(), Errno> {
+        let endpoint = self.endpoint(number)?;
+        let data = message.private_data().to_vec();
+        match (kind, endpoint.stage) {
+            (Kind::Reply, Stage::Requesting) => {
+                let [asks, serves] = message.bytes(24);
+                endpoint.peer.number = message.u32(0);
+                endpoint.peer.qp_num = message.u24(12);
+                endpoint.peer.psn = message.u24(20);
+                endpoint.own.rnr_retry = message.byte(27) >> 5;
+                (endpoint.own.serves, endpoint.own.asks) = (serves, asks);
+                let param = Param {
+                    qp_num: endpoint.peer.qp_num,
+                    has_srq: message.byte(27) & 0x10 != 0,
+                    ..endpoint.own
+                };
+                (endpoint.stage, endpoint.repeat) = (Stage::Answered, None);
+                endpoint.sent = None;
+                self.announce_with(number, EventKind::ConnectResponse, 0, |event| {
+                    (event.param, event.data) = (param, data);
+                })
+            }
+            // The answer to a reply was lost.
+            (Kind::Reply, Stage::Established) => {
+                let ready = endpoint.message(number, Kind::Ready);
+                self.tell(number, ready);
+                Ok(())
+            }
+            (Kind::Ready, Stage::Replied) => {
+                (endpoint.stage, endpoint.repeat) = (Stage::Established, None);
+                self.announce(number, EventKind::Established, 0)
+            }
+            (Kind::Receipt, Stage::Requesting | Stage::Replied) => {
+                let later = now + response_timeout(message.byte(9) >> 3);
+                if let Some(repeat) = &mut endpoint.repeat {
+                    repeat.at = repeat.at.max(later);
+                }
+                Ok(())
+            }
+            (
+                Kind::Rejection,
+                Stage::Requesting | Stage::Requested | Stage::Answered | Stage::Replied,
+            ) => {
+                (endpoint.stage, endpoint.repeat) = (Stage::Over, None);
+                let reason = i32::from(u16::from_be_bytes(message.bytes(10)));
+                self.announce_with(number, EventKind::Rejected, reason, |event| {
+                    event.data = data;
+                })
+            }
+            (Kind::DisconnectReply, Stage::Leaving) => {
+                (endpoint.stage, endpoint.repeat) = (Stage::Over, None);
+                self.announce(number, EventKind::Disconnected, 0)
+            }
+            (Kind::ServiceReply, Stage::Requesting) => {
+                endpoint.repeat = None;
+                let status = message.byte(4);
+                if status != FOUND {
+                    endpoint.stage = Stage::Over;
+                    let fill = |event: &mut Arrived| event.data = data;
+                    let status = i32::from(status);
+                    return self.announce_with(number, EventKind::Unreachable, status, fill);
+                }
+                endpoint.stage = Stage::Established;
+                let (qp_num, qkey) = (message.u24(8), message.u32(20));
+                let path = self.path(number)?;
+                self.announce_with(number, EventKind::Established, 0, |event| {
+                    event.datagrams = Some((path, qp_num, qkey));
+                    event.data = data;
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A peer asks for a connection, or a datagram service.
+    fn asked(&mut self, side: usize, route: &Route, message: &Message) -> Result<(), Errno> {
+        let mut all = self.endpoints.iter();
+        let known = all.find(|(_, it)| it.is_of(route.source, message.u32(0)));
+        if let Some((number, endpoint)) = known {
+            // It asks again: the answer was lost, or has not been given yet.
+            let (number, sent) = (*number, endpoint.sent.clone());
+            sent.into_iter().for_each(|sent| self.tell(number, sent));
+            return Ok(());
+        }
+        let (space, back) = match message.kind {
+            Kind::Request => (Space::Connections, Kind::Rejection),
+            _ => (Space::Datagrams, Kind::ServiceReply),
+        };
+        let service = message.u64(8);
+        let mut peer = Peer {
+            gid: route.source,
+            number: message.u32(0),
+            transaction: message.transaction(),
+            ..Peer::NONE
+        };
+        let port = u16::try_from(service & 0xffff).unwrap_or(0);
+        let addresses = Addresses::parse(message.private_data()).ok_or(libc::EINVAL)?;
+        let is_wanted = service >> 16 == space as u64;
+        let listener = is_wanted
+            .then(|| self.listener(side, space, addresses.destination, port))
+            .flatten();
+        let Some(listener) = listener else {
+            let answer = match back {
+                Kind::Rejection => Message::new(back, peer.transaction)
+                    .set_u32(4, peer.number)
+                    .set(10, &NO_SERVICE.to_be_bytes()),
+                _ => service_reply(&peer, UNSUPPORTED),
+            };
+            let back = Route::new(route.destination, route.source);
+            self.outgoing.push((side, back, answer.datagram()));
+            return Ok(());
+        };
+        let mut own = Param::NONE;
+        if space == Space::Connections {
+            let [asks, serves] = [message.byte(35), message.byte(39)];
+            own = Param {
+                qp_num: message.u24(32),
+                serves,
+                asks,
+                retry_count: message.byte(47) & 7,
+                rnr_retry: message.byte(50) & 7,
+                has_srq: message.byte(51) & 8 != 0,
+                has_flow_control: message.byte(43) & 1 != 0,
+            };
+            (peer.qp_num, peer.psn) = (own.qp_num, message.u24(44));
+            peer.mtu = message.byte(50) >> 4;
+        }
+        let of = self.endpoint(listener)?;
+        let Stage::Listening { backlog, waiting } = &mut of.stage else {
+            return Err(libc::EINVAL);
+        };
+        if *waiting >= *backlog {
+            // The peer asks again.
+            return Ok(());
+        }
+        *waiting += 1;
+        let (host, options, sink) = (of.host, of.options, of.sink.clone());
+        let announced = Arc::clone(&sink.unacknowledged);
+        let queue = Arc::clone(&sink.queue);
+        let own_sink = Sink {
+            unacknowledged: Arc::default(),
+            ..sink
+        };
+        let number = self.create(host, space, 0, own_sink);
+        let endpoint = self.endpoint(number)?;
+        endpoint.listener = Some(listener);
+        endpoint.side = Some(side);
+        endpoint.local = Some(SocketAddr::new(route.destination.to_canonical(), port));
+        endpoint.remote = Some(addresses.source);
+        (endpoint.stage, endpoint.options) = (Stage::Requested, options);
+        (endpoint.peer, endpoint.own) = (peer, own);
+        let mut event = Arrived::new(number, EventKind::ConnectRequest, 0, announced);
+        event.listener = Some(listener);
+        event.param = own;
+        event.data = message.private_data()[Addresses::SIZE..].to_vec();
+        queue.push(event);
+        Ok(())
+    }
+
+    /// The listener for an address of a card: one of exactly this address before others.
+    fn listener(&self, side: usize, space: Space, to: IpAddr, port: u16) -> Option<u32> {
+        let host = self.cards[side].host;
+        let listens = |local: SocketAddr, options: &Options| {
+            let ip = local.ip();
+            let is_of_family = ip.is_ipv4() == to.is_ipv4() || ip.is_ipv6() && !options.is_v6_only;
+            local.port() == port && (ip == to || is_any(ip) && is_of_family)
+        };
+        let all = self.endpoints.iter().filter(|(_, it)| {
+            let is_here = it.is_listening() && (it.host, it.space) == (host, space);
+            is_here && it.local.is_some_and(|local| listens(local, &it.options))
+        });
+        let best = all.max_by_key(|(_, it)| it.local.is_some_and(|local| local.ip() == to));
+        best.map(|(number, _)| *number)
+    }
+
+    /// A peer ends the connection; the answer is sent when this side's program ends it, too.
+    fn left(&mut self, side: usize, route: &Route, message: &Message) -> Result<(), Errno> {
+        let number = message.u32(4);
+        let of_peer = |it: &&mut Endpoint| it.is_of(route.source, message.u32(0));
+        let Some(endpoint) = self.endpoints.get_mut(&number).filter(of_peer) else {
+            let back = Route::new(route.destination, route.source);
+            let answer = Message::new(Kind::DisconnectReply, message.transaction())
+                .set_u32(0, number)
+                .set_u32(4, message.u32(0));
+            self.outgoing.push((side, back, answer.datagram()));
+            return Ok(());
+        };
+        match endpoint.stage {
+            Stage::Established | Stage::Replied | Stage::Answered => {
+                (endpoint.stage, endpoint.repeat) = (Stage::Left, None);
+                self.announce(number, EventKind::Disconnected, 0)
+            }
+            Stage::Leaving | Stage::Over => {
+                let was_leaving = endpoint.stage == Stage::Leaving;
+                (endpoint.stage, endpoint.repeat) = (Stage::Over, None);
+                let answer = endpoint.message(number, Kind::DisconnectReply);
+                self.tell(number, answer);
+                match was_leaving {
+                    true => self.announce(number, EventKind::Disconnected, 0),
+                    false => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! The machine of the connection manager (volume 1, 12.9): no I/O, no clock. Numbers of endpoints are the messages'
+//! communication identifiers.
+
+mod addresses;
+mod incoming;
+mod outgoing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use soft_nic::{AddressVector, ManagementDatagram, Route};
+
+use super::events::{Arrived, EventKind, Param};
+use super::message::{Kind, Message};
+use crate::errno::Errno;
+use crate::event::{EventQueue, Unacknowledged};
+use crate::network::Random;
+
+/// A message is repeated after 4.096 µs · 2^20, this number of times; the kernel's `cma.c` does the same.
+const RESPONSE_TIMEOUT: u8 = 20;
+const RETRIES: u8 = 15;
+
+/// The local acknowledgement timeout of the kernel's paths on RoCE, unless a program sets another.
+pub(in crate::rdmacm) const ACK_TIMEOUT: u8 = 19;
+
+/// The `Q_Key` of datagram services.
+pub(in crate::rdmacm) const QKEY: u32 = 0x0123_4567;
+
+const FIRST_EPHEMERAL: u16 = 32_768;
+
+/// Reasons of rejections (12.6.7.2).
+const TIMEOUT: u16 = 4;
+const NO_SERVICE: u16 = 8;
+const CONSUMER: u16 = 28;
+
+/// Statuses of a service's reply (12.11.2.1).
+const FOUND: u8 = 0;
+const UNSUPPORTED: u8 = 1;
+const REJECTED: u8 = 2;
+
+/// The purpose of an endpoint, as a number of port spaces.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(in crate::rdmacm) enum Space {
+    Connections = 0x106,
+    Datagrams = 0x111,
+}
+
+/// Endpoints of all hosts of a network.
+#[derive(Debug)]
+pub(crate) struct Manager {
+    cards: Vec<Card>,
+    endpoints: BTreeMap<u32, Endpoint>,
+    random: Random,
+    /// Messages to be sent, and by which card.
+    pub(crate) outgoing: Vec<(usize, Route, ManagementDatagram)>,
+}
+
+#[derive(Debug)]
+struct Card {
+    host: usize,
+    gids: Vec<Ipv6Addr>,
+    mtu: u8,
+}
+
+/// Where the events of an endpoint go.
+#[derive(Clone, Debug)]
+pub(in crate::rdmacm) struct Sink {
+    pub(in crate::rdmacm) queue: Arc<EventQueue<Arrived>>,
+    pub(in crate::rdmacm) unacknowledged: Arc<Unacknowledged>,
+}
+
+/// An identifier of a program's, or the request of a peer that no program has taken yet.
+#[derive(Debug)]
+pub(in crate::rdmacm) struct Endpoint {
+    host: usize,
+    pub(in crate::rdmacm) space: Space,
+    /// Address of the identifier, as a program knows it; 0 if no program does.
+    pub(in crate::rdmacm) id: usize,
+    pub(in crate::rdmacm) sink: Sink,
+    /// The listener that a peer has asked.
+    listener: Option<u32>,
+    pub(in crate::rdmacm) side: Option<usize>,
+    pub(in crate::rdmacm) local: Option<SocketAddr>,
+    pub(in crate::rdmacm) remote: Option<SocketAddr>,
+    pub(in crate::rdmacm) options: Options,
+    stage: Stage,
+    peer: Peer,
+    pub(in crate::rdmacm) own: Param,
+    psn: u32,
+    /// The message whose answer is missing, or that answers a repeated one.
+    sent: Option<Message>,
+    repeat: Option<Repeat>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rdmacm) struct Options {
+    pub(in crate::rdmacm) is_address_shared: bool,
+    pub(in crate::rdmacm) is_v6_only: bool,
+    pub(in crate::rdmacm) traffic_class: u8,
+    pub(in crate::rdmacm) ack_timeout: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Repeat {
+    at: Duration,
+    left: u8,
+}
+
+/// The peer, as it has described itself.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    gid: Ipv6Addr,
+    number: u32,
+    transaction: u64,
+    qp_num: u32,
+    psn: u32,
+    mtu: u8,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Stage {
+    Idle,
+    Bound,
+    Resolved,
+    Listening {
+        backlog: u32,
+        waiting: u32,
+    },
+    /// A request was sent.
+    Requesting,
+    /// A request has come.
+    Requested,
+    /// The peer has accepted.
+    Answered,
+    /// The peer was accepted.
+    Replied,
+    Established,
+    /// The peer was told that the connection ends.
+    Leaving,
+    /// The peer has said so.
+    Left,
+    Over,
+}
+
+/// The attributes that a queue pair needs for its next states.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rdmacm) struct Attributes {
+    pub(in crate::rdmacm) path: AddressVector,
+    pub(in crate::rdmacm) mtu: u8,
+    pub(in crate::rdmacm) qp_num: u32,
+    pub(in crate::rdmacm) rq_psn: u32,
+    pub(in crate::rdmacm) sq_psn: u32,
+    pub(in crate::rdmacm) serves: u8,
+    pub(in crate::rdmacm) asks: u8,
+    pub(in crate::rdmacm) timeout: u8,
+    pub(in crate::rdmacm) retry_count: u8,
+    pub(in crate::rdmacm) rnr_retry: u8,
+}
+
+pub(in crate::rdmacm) const fn gid(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
+
+/// Whether it stands for any card of this machine: 0.0.0.0, 127.0.0.1, and the same of IPv6.
+pub(in crate::rdmacm) fn is_any(ip: IpAddr) -> bool {
+    let local = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    ip.is_unspecified() || local.contains(&ip)
+}
+
+/// A number of a card in messages: the end of its GID.
+fn guid(local: Option<SocketAddr>) -> [u8; 8] {
+    let gid = local.map_or(Ipv6Addr::UNSPECIFIED, |local| gid(local.ip()));
+    let [.., a, b, c, d, e, f, g, h] = gid.octets();
+    [a, b, c, d, e, f, g, h]
+}
+
+impl Manager {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self {
+            cards: Vec::new(),
+            endpoints: BTreeMap::new(),
+            random: Random::new(seed),
+            outgoing: Vec::new(),
+        }
+    }
+
+    /// Cards are told in their order. `mtu` is C's number.
+    pub(crate) fn add(&mut self, host: usize, gids: &[Ipv6Addr], mtu: u8) {
+        self.cards.push(Card {
+            host,
+            gids: gids.to_vec(),
+            mtu,
+        });
+    }
+
+    fn number(&mut self) -> u32 {
+        loop {
+            let number = (self.random.number() >> 32) as u32;
+            if number != 0 && !self.endpoints.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+
+    pub(in crate::rdmacm) fn create(
+        &mut self,
+        host: usize,
+        space: Space,
+        id: usize,
+        sink: Sink,
+    ) -> u32 {
+        let number = self.number();
+        let endpoint = Endpoint::new(host, space, id, sink);
+        self.endpoints.insert(number, endpoint);
+        number
+    }
+
+    pub(in crate::rdmacm) fn endpoint(&mut self, number: u32) -> Result<&mut Endpoint, Errno> {
+        self.endpoints.get_mut(&number).ok_or(libc::EINVAL)
+    }
+
+    /// A program has taken a peer's request from its listener's queue.
+    pub(in crate::rdmacm) fn taken(&mut self, listener: u32) {
+        if let Some(endpoint) = self.endpoints.get_mut(&listener)
+            && let Stage::Listening { waiting, .. } = &mut endpoint.stage
+        {
+            *waiting = waiting.saturating_sub(1);
+        }
+    }
+    /// Moves an endpoint's events, those to come and those that wait.
+    pub(in crate::rdmacm) fn migrate(&mut self, number: u32, to: &Arc<EventQueue<Arrived>>) {
+        if let Some(endpoint) = self.endpoints.get_mut(&number) {
+            let from = std::mem::replace(&mut endpoint.sink.queue, Arc::clone(to));
+            for event in from.split_off(|event| event.number == number && !event.is_request()) {
+                to.push(event);
+            }
+        }
+    }
+
+    /// The attributes for the queue pair of a connection; its own random numbers are chosen with them.
+    pub(in crate::rdmacm) fn attributes(&mut self, number: u32) -> Result<Attributes, Errno> {
+        let psn = (self.random.number() >> 40) as u32;
+        let endpoint = self.endpoint(number)?;
+        if endpoint.stage == Stage::Requested && endpoint.psn == 0 {
+            endpoint.psn = psn.max(1);
+        }
+        let Endpoint {
+            peer,
+            own,
+            psn,
+            options,
+            ..
+        } = *endpoint;
+        Ok(Attributes {
+            path: self.path(number)?,
+            mtu: peer.mtu,
+            qp_num: peer.qp_num,
+            rq_psn: peer.psn,
+            sq_psn: psn,
+            serves: own.serves,
+            asks: own.asks,
+            timeout: options.ack_timeout,
+            retry_count: own.retry_count,
+            rnr_retry: own.rnr_retry,
+        })
+    }
+
+    /// The path to the peer.
+    fn path(&mut self, number: u32) -> Result<AddressVector, Errno> {
+        let endpoint = self.endpoint(number)?;
+        let (class, to) = (endpoint.options.traffic_class, endpoint.peer.gid);
+        Ok(AddressVector {
+            source_index: self.source_index(number)?,
+            traffic_class: class,
+            hop_limit: 64,
+            ..AddressVector::to(to)
+        })
+    }
+
+    /// The entry of the GID table that has the endpoint's address.
+    pub(in crate::rdmacm) fn source_index(&mut self, number: u32) -> Result<u8, Errno> {
+        let endpoint = self.endpoint(number)?;
+        let (Some(side), Some(local)) = (endpoint.side, endpoint.local) else {
+            return Err(libc::ENODEV);
+        };
+        let gids = &self.cards[side].gids;
+        let index = gids.iter().position(|it| *it == gid(local.ip()));
+        Ok(index
+            .and_then(|index| u8::try_from(index).ok())
+            .unwrap_or(0))
+    }
+
+    /// Joins a multicast group, at once: packets to a group come to all cards.
+    pub(in crate::rdmacm) fn join(
+        &mut self,
+        number: u32,
+        group: IpAddr,
+        context: usize,
+    ) -> Result<(), Errno> {
+        const GROUP: u32 = 0xff_ffff;
+        if !group.is_multicast() || self.endpoint(number)?.side.is_none() {
+            return Err(libc::EINVAL);
+        }
+        let path = AddressVector {
+            source_index: self.source_index(number)?,
+            ..AddressVector::to(gid(group))
+        };
+        self.announce_with(number, EventKind::MulticastJoin, 0, |event| {
+            event.datagrams = Some((path, GROUP, QKEY));
+            event.context = context;
+        })
+    }
+
+    /// When [`expire`](Self::expire) has to be called.
+    pub(crate) fn next_timer(&self) -> Option<Duration> {
+        let repeats = self.endpoints.values().filter_map(|it| it.repeat);
+        repeats.map(|repeat| repeat.at).min()
+    }
+
+    /// Repeats messages that were not answered, and gives up.
+    pub(crate) fn expire(&mut self, now: Duration) {
+        let is_due = |it: &Endpoint| it.repeat.is_some_and(|repeat| repeat.at <= now);
+        let due = self.endpoints.iter().filter(|(_, it)| is_due(it));
+        for number in due.map(|(number, _)| *number).collect::<Vec<_>>() {
+            let Ok(endpoint) = self.endpoint(number) else {
+                continue;
+            };
+            let (repeat, sent) = (endpoint.repeat.take(), endpoint.sent.clone());
+            if let (Some(Repeat { left: 1.., .. }), Some(message)) = (repeat, sent) {
+                let left = repeat.map_or(0, |repeat| repeat.left - 1);
+                endpoint.repeat = Some(Repeat {
+                    at: now + response_timeout(RESPONSE_TIMEOUT),
+                    left,
+                });
+                self.tell(number, message);
+                continue;
+            }
+            let kind = match endpoint.stage {
+                Stage::Leaving => EventKind::Disconnected,
+                _ => EventKind::Unreachable,
+            };
+            endpoint.stage = Stage::Over;
+            let _gone = self.announce(number, kind, -libc::ETIMEDOUT);
+        }
+    }
+
+    fn announce(&mut self, number: u32, kind: EventKind, status: i32) -> Result<(), Errno> {
+        self.announce_with(number, kind, status, |_| {})
+    }
+
+    fn announce_with(
+        &mut self,
+        number: u32,
+        kind: EventKind,
+        status: i32,
+        fill: impl FnOnce(&mut Arrived),
+    ) -> Result<(), Errno> {
+        let endpoint = self.endpoint(number)?;
+        let unacknowledged = Arc::clone(&endpoint.sink.unacknowledged);
+        let mut event = Arrived::new(number, kind, status, unacknowledged);
+        fill(&mut event);
+        endpoint.sink.queue.push(event);
+        Ok(())
+    }
+}
+
+impl Endpoint {
+    const fn new(host: usize, space: Space, id: usize, sink: Sink) -> Self {
+        Self {
+            host,
+            space,
+            id,
+            sink,
+            listener: None,
+            side: None,
+            local: None,
+            remote: None,
+            options: Options {
+                is_address_shared: false,
+                is_v6_only: false,
+                traffic_class: 0,
+                ack_timeout: ACK_TIMEOUT,
+            },
+            stage: Stage::Idle,
+            peer: Peer::NONE,
+            own: Param::NONE,
+            psn: 0,
+            sent: None,
+            repeat: None,
+        }
+    }
+
+    const fn is_listening(&self) -> bool {
+        matches!(self.stage, Stage::Listening { .. })
+    }
+
+    /// Whether it is the peer of an endpoint with this number, of the card with this GID.
+    fn is_of(&self, gid: Ipv6Addr, number: u32) -> bool {
+        (self.peer.gid, self.peer.number) == (gid, number) && number != 0
+    }
+
+    /// A message to the peer with both numbers.
+    fn message(&self, number: u32, kind: Kind) -> Message {
+        let message = Message::new(kind, self.peer.transaction)
+            .set_u32(0, number)
+            .set_u32(4, self.peer.number);
+        match kind {
+            Kind::DisconnectRequest => message.set_u24(8, self.peer.qp_num),
+            _ => message,
+        }
+    }
+}
+
+impl Peer {
+    const NONE: Self = Self {
+        gid: Ipv6Addr::UNSPECIFIED,
+        number: 0,
+        transaction: 0,
+        qp_num: 0,
+        psn: 0,
+        mtu: 0,
+    };
+}
+
+/// 4.096 µs · 2^code.
+fn response_timeout(code: u8) -> Duration {
+    Duration::from_nanos(4096 << code.min(31))
+}
