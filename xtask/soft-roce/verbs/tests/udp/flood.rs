@@ -1,16 +1,17 @@
 //! Packets of strangers.
 
-use std::fs;
 use std::net::{Ipv6Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use soft_nic::Route;
+use soft_nic::packet::icrc;
 use verbs_harness::begin;
 use verbs_harness::child::{Child, role};
 use verbs_harness::pair::{End, Side};
 
-use crate::over_udp;
+use crate::{memory, over_udp};
 
 #[test]
 fn a_flood_of_garbage_and_of_forged_packets_neither_harms_nor_is_remembered() {
@@ -26,12 +27,21 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Memory of this process, in KiB.
-fn memory() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let number = line.and_then(|line| line.split_whitespace().next());
-    number.unwrap().parse().unwrap()
+/// A packet for a queue pair with a right CRC, and with a PSN far from those of `base`: long ago, or not yet.
+fn sealed(route: &Route, number: u32, base: u32, random: u64) -> Vec<u8> {
+    let [opcode, length, is_ahead, low, high, ..] = random.to_le_bytes();
+    let distance = (1 << 20) + u32::from(u16::from_le_bytes([low, high]));
+    let psn = match is_ahead & 1 {
+        0 => base.wrapping_sub(distance),
+        _ => base.wrapping_add(distance),
+    };
+    let mut packet = vec![opcode % 0x15, 0, 0xff, 0xff];
+    packet.extend(number.to_be_bytes());
+    packet.extend((psn & 0xff_ffff | 1 << 31).to_be_bytes());
+    packet.resize(packet.len() + 4 * usize::from(length), low);
+    let crc = icrc(route, &packet);
+    packet.extend(crc.to_le_bytes());
+    packet
 }
 
 #[test]
@@ -42,8 +52,9 @@ fn flood() {
     let prepared = side.prepared();
     let number = prepared.endpoint().qp_num();
     let gid = Ipv6Addr::from(prepared.endpoint().gid().unwrap().raw());
+    let psn = prepared.endpoint().psn().get();
     if let Some((_, mut line)) = role() {
-        line.write(&gid.to_string());
+        line.write(&format!("{gid} {psn}"));
         let end = End::connect(side, prepared, &mut line);
         for _ in 0..20 {
             end.exchange(&mut line, false, 50_000);
@@ -51,12 +62,18 @@ fn flood() {
         return;
     }
     let mut child = Child::start(&test, "peer");
-    let peers: Ipv6Addr = child.line.read().parse().unwrap();
+    let text = child.line.read();
+    let (peers, peers_psn) = text.split_once(' ').unwrap();
+    let (peers, peers_psn): (Ipv6Addr, u32) = (peers.parse().unwrap(), peers_psn.parse().unwrap());
     let end = End::connect(side, prepared, &mut child.line);
     // At another port of the peer's address, and at one of a stranger.
     let [forger, stranger] = [peers.to_ipv4_mapped().unwrap(), [127, 0, 99, 99].into()]
         .map(|address| UdpSocket::bind((address, 0)).unwrap());
     let target = (gid.to_ipv4_mapped().unwrap(), 4791);
+    let route = Route {
+        source_port: forger.local_addr().unwrap().port(),
+        ..Route::new(peers, gid)
+    };
     let (is_over, sent, before) = (AtomicBool::new(false), AtomicU64::new(0), memory());
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -80,6 +97,11 @@ fn flood() {
                     socket.send_to(&packet[..length], target).unwrap();
                     sent.fetch_add(1, Ordering::Relaxed);
                 }
+                // Answers are to what this side has sent.
+                let is_answer = (0xd..=0x12).contains(&(bytes[0] % 0x15));
+                let base = if is_answer { psn } else { peers_psn };
+                let packet = sealed(&route, number, base, state);
+                forger.send_to(&packet, target).unwrap();
             }
         });
         // Whatever happens.

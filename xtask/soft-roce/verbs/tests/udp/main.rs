@@ -4,6 +4,7 @@
 mod flood;
 mod processes;
 
+use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 
@@ -28,4 +29,12 @@ fn over_udp(name: &str) {
         "{text}{}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// Memory of this process, in KiB.
+fn memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.unwrap().parse().unwrap()
 }
