@@ -33,7 +33,7 @@ const UP: &str = "ip netns add user && ip link add w0 mtu 4200 type veth peer na
 const LOSS: &str = "tc qdisc replace dev w0 root netem loss 1% && \
     ip netns exec user tc qdisc replace dev w1 root netem loss 1%";
 
-/// A conversation on the wire: C's program is at the kernel's end if the options begin with `-g`, which it needs.
+/// A conversation on the wire: one of the programs is C's if the options begin with `-g`, which it needs.
 #[derive(Clone, Copy)]
 struct Case {
     program: &'static str,
@@ -41,6 +41,13 @@ struct Case {
     options: &'static str,
     /// Further ones of the client.
     client: &'static str,
+}
+
+/// Who serves in a conversation, and where C's program is, if one of them is.
+#[derive(Clone, Copy)]
+struct Roles {
+    kernel_serves: bool,
+    c_in_user_space: bool,
 }
 
 /// Those that are run by default; in an emulated kernel each takes a second or two.
@@ -94,9 +101,34 @@ fn cases(all: bool) -> [Vec<Case>; 2] {
     [[&FEW[..], more].concat(), lossy.to_vec()]
 }
 
+/// Each conversation with all roles; without `all`, C's program in user space is only a client.
+fn played(cases: &[Case], all: bool) -> impl Iterator<Item = (Case, Roles)> {
+    let roles = [(true, false), (false, false), (true, true), (false, true)];
+    let roles = roles.map(|(kernel_serves, c_in_user_space)| Roles {
+        kernel_serves,
+        c_in_user_space,
+    });
+    let wanted = move |case: &Case, roles: &Roles| {
+        !roles.c_in_user_space || case.has_c() && (all || roles.kernel_serves)
+    };
+    let played = cases
+        .iter()
+        .flat_map(move |case| roles.map(|roles| (*case, roles)));
+    played.filter(move |(case, roles)| wanted(case, roles))
+}
+
+/// The names of all conversations.
+fn names(all: bool) -> impl Iterator<Item = String> {
+    let cases = cases(all).into_iter();
+    cases.flat_map(move |cases| {
+        let played = played(&cases, all).map(|(case, roles)| case.name(roles));
+        played.collect::<Vec<_>>()
+    })
+}
+
 /// Runs the conversations whose name contains `filter`: all of them, or a few.
 pub(super) fn tests(report: &mut Report, options: &Options, filter: Option<&str>, all: bool) {
-    let mut names = cases(all).into_iter().flatten().flat_map(Case::names);
+    let mut names = names(all);
     let wanted = |name: &str| filter.is_none_or(|filter| name.contains(filter));
     if !names.any(|name| wanted(&name)) {
         return;
@@ -121,9 +153,8 @@ pub(super) fn tests(report: &mut Report, options: &Options, filter: Option<&str>
         };
         let [plain, lossy] = cases(all);
         let jobs = |cases: &[Case], how: &str| -> Vec<Job> {
-            let both = cases.iter().flat_map(|case| [(case, true), (case, false)]);
-            let jobs = both.map(|(case, kernel_serves)| {
-                let mut job = case.job(&library, &ours[case.program], kernel_serves);
+            let jobs = played(cases, all).map(|(case, roles)| {
+                let mut job = case.job(&library, &ours[case.program], roles);
                 job.name += how;
                 job
             });
@@ -149,37 +180,44 @@ impl Case {
         }
     }
 
-    /// Its names in both directions.
-    fn names(self) -> [String; 2] {
-        [true, false].map(|kernel_serves| self.name(kernel_serves))
+    /// Whether one of the programs is C's.
+    fn has_c(&self) -> bool {
+        self.options.starts_with("-g")
     }
 
-    fn name(&self, kernel_serves: bool) -> String {
+    fn name(&self, roles: Roles) -> String {
         let Self {
             program,
             options,
             client,
             ..
         } = self;
-        let (serves, asks) = match kernel_serves {
+        let (serves, asks) = match roles.kernel_serves {
             true => ("the kernel", "user space"),
             false => ("user space", "the kernel"),
         };
         let words = format!("wire: {program} {options} {client}");
-        format!("{}, {asks} to {serves}", words.trim_end())
+        let c = match roles.c_in_user_space {
+            true => ", C in user space",
+            false => "",
+        };
+        format!("{}, {asks} to {serves}{c}", words.trim_end())
     }
 
-    fn job(&self, library: &str, ours: &str, kernel_serves: bool) -> Job {
-        let program = match self.options.starts_with("-g") {
-            true => format!("ibv_{}", self.program),
-            false => ours.to_owned(),
+    fn job(&self, library: &str, ours: &str, roles: Roles) -> Job {
+        let kernel_serves = roles.kernel_serves;
+        let c = format!("ibv_{}", self.program);
+        let [in_kernel, in_user_space] = match (self.has_c(), roles.c_in_user_space) {
+            (true, false) => [&c, ours],
+            (true, true) => [ours, &c],
+            (false, _) => [ours, ours],
         };
-        let kernel = format!("{program} -d wire0");
+        let kernel = format!("{in_kernel} -d wire0");
         let path = format!(
             "LD_LIBRARY_PATH={library} SOFT_VERBS_ADDRESS={}",
             ADDRESSES[1]
         );
-        let user = format!("ip netns exec user env {path} {ours} -d soft0");
+        let user = format!("ip netns exec user env {path} {in_user_space} -d soft0");
         let ends = match kernel_serves {
             true => [kernel, user],
             false => [user, kernel],
@@ -197,7 +235,7 @@ impl Case {
             ..
         } = self;
         job(
-            self.name(kernel_serves),
+            self.name(roles),
             vec![
                 words(format!("{server} {options} {clients}")),
                 words(format!("{client} {options} {more} {address}")),
@@ -222,18 +260,17 @@ fn job(name: String, commands: Vec<Vec<String>>) -> Job {
 
 #[cfg(test)]
 mod tests {
-    use super::{Case, cases};
+    use super::{cases, names, played};
     use std::collections::BTreeSet;
 
     #[test]
     fn each_conversation_is_there_once_and_the_few_are_among_all() {
-        let names = |all| -> Vec<String> {
-            let cases = cases(all).into_iter().flatten();
-            cases.flat_map(Case::names).collect()
-        };
-        let (few, all) = (names(false), names(true));
-        let set: BTreeSet<_> = cases(true)[0].iter().map(|case| case.name(true)).collect();
-        assert_eq!(set.len(), cases(true)[0].len());
+        let [few, all] = [false, true].map(|all| names(all).collect::<Vec<_>>());
+        let [plain, _] = cases(true);
+        let played = || played(&plain, true).map(|(case, roles)| case.name(roles));
+        assert_eq!(played().collect::<BTreeSet<_>>().len(), played().count());
         assert!(few.iter().all(|name| all.contains(name)), "{few:?}");
+        let c_serves = "user space, C in user space";
+        assert!(all.iter().any(|name| name.ends_with(c_serves)), "{all:?}");
     }
 }
