@@ -4,7 +4,7 @@
 //! about iWARP on a second driver, soft-iWARP. All of them run on both drivers where a kernel is asked for.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use soft_roce::{Driver, Options, Way};
 
@@ -224,7 +224,13 @@ fn user_space(
     let mut user = options.clone();
     user.way = Way::User;
     let here = |test: &str| kernels(test).is_none_or(|why| why == BOTH);
+    let start = Instant::now();
     one_host(report, &user, &kept(programs.clone(), here))?;
+    let time = start.elapsed().as_secs_f64();
+    report.line(&format!(
+        "tests on devices in user space: {time:.1} s; the slowest:"
+    ));
+    report.slowest(10);
     if options.way == Way::User {
         for program in &programs {
             for (test, why) in program.tests.iter().map(|test| (test, kernels(test))) {

@@ -25,6 +25,8 @@ pub(crate) struct Tally {
     pub(crate) running: Option<String>,
     /// Records of tests for the guide's table of faults.
     pub(crate) faults: BTreeSet<String>,
+    /// Tests that printed how long they took, in milliseconds.
+    pub(crate) took: Vec<(u64, String)>,
     /// How many tests have ended one way or another.
     ended: usize,
     in_successes: bool,
@@ -44,6 +46,12 @@ impl Tally {
             self.started += usize::from(!self.in_successes);
         }
         let skipped = line.strip_prefix("SKIPPED ");
+        let took = line.strip_prefix("TOOK ");
+        let took = took.and_then(|took| took.split_once(" ms "));
+        if let Some((time, test)) = took {
+            let time = time.parse().ok();
+            self.took.extend(time.map(|time| (time, test.to_owned())));
+        }
         if let Some(skipped) = skipped {
             self.skipped.push(skipped.to_owned());
         } else if let Some(fault) = line.strip_prefix("FAULT ") {

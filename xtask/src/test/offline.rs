@@ -143,6 +143,7 @@ pub(super) fn waits(report: &mut Report) -> Result<(), Error> {
 pub(crate) fn count(report: &mut Report, name: &str, tally: &Tally, code: u8) {
     report.pass(tally.passed.saturating_sub(tally.skipped.len()));
     report.faults.extend(tally.faults.iter().cloned());
+    report.took.extend(tally.took.iter().cloned());
     for skipped in &tally.skipped {
         report.skip_printed(skipped.clone());
     }

@@ -20,6 +20,8 @@ pub(crate) struct Report {
     is_strict: bool,
     /// Records of tests for the guide's table of faults.
     pub(super) faults: BTreeSet<String>,
+    /// Tests on devices, and how many milliseconds each took.
+    pub(super) took: Vec<(u64, String)>,
     /// The lines of a report that prints nothing by itself.
     collected: Option<String>,
 }
@@ -74,6 +76,15 @@ impl Report {
             name,
             start: Instant::now(),
             progress: self.collected.is_none().then(|| Progress::of(name)),
+        }
+    }
+
+    /// Prints the tests that took the longest.
+    pub(super) fn slowest(&mut self, count: usize) {
+        let mut took = std::mem::take(&mut self.took);
+        took.sort_unstable_by(|a, b| b.cmp(a));
+        for (time, test) in took.iter().take(count) {
+            self.line(&format!("    {time:>6} ms {test}"));
         }
     }
 

@@ -85,6 +85,7 @@ macro_rules! begin {
 /// A test that runs.
 pub struct Test {
     name: String,
+    start: Instant,
     _turn: Turn,
     _watchdog: Watchdog,
 }
@@ -123,6 +124,7 @@ impl Test {
         Self {
             _watchdog: Watchdog::new(name.clone(), LIMIT),
             name,
+            start: Instant::now(),
             _turn: turn,
         }
     }
@@ -154,6 +156,7 @@ impl Test {
 impl Drop for Test {
     /// Leaks are only logged: a test that logs one without intending to has failed.
     fn drop(&mut self) {
+        println!("TOOK {} ms {}", self.start.elapsed().as_millis(), self.name);
         let leaks = LEAKS.take();
         assert!(leaks.is_empty() || thread::panicking(), "{leaks:?}");
     }
