@@ -250,11 +250,14 @@ impl State {
         }
     }
 
-    /// Gives a card a packet that has come from another process.
-    pub(super) fn take(&mut self, to: usize, now: Duration, packet: &Incoming) {
-        let nic = &mut self.sides[to].nic;
-        if let Some(gid) = nic.gid(0) {
-            nic.receive(now, &packet.route(gid), packet.bytes());
+    /// Gives a card packets that have come from another process.
+    pub(super) fn take(&mut self, to: usize, now: Duration, message: &Incoming) {
+        let Some(gid) = self.sides[to].nic.gid(0) else {
+            return;
+        };
+        for packet in message.packets() {
+            let route = message.route(gid);
+            self.sides[to].nic.receive(now, &route, packet);
             // It sends its answers before it takes the next packet.
             self.send(to, now);
         }

@@ -14,6 +14,7 @@ mod address;
 mod outbox;
 mod system;
 
+use std::array;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
@@ -29,7 +30,7 @@ use soft_nic::{Profile, Route};
 
 use super::random::Random;
 pub(super) use system::Incoming;
-use system::{BATCH, interface_mtu, prepare, receive, wait};
+use system::{BATCH, has_segments, interface_mtu, prepare, receive, wait};
 
 /// While a program polls this often between two looks of the thread, the thread leaves packets to it.
 const BUSY: u32 = 16;
@@ -84,7 +85,7 @@ impl Udp {
         let wake = wake().map_err(|error| format!("no pair of sockets: {error}"))?;
         let udp = Self {
             sockets: bound.into_iter().map(|(_, socket)| socket).collect(),
-            inbox: Mutex::new(Box::new([const { Incoming::empty() }; BATCH])),
+            inbox: Mutex::new(Box::new(array::from_fn(|_| Incoming::empty()))),
             wake,
             looks: AtomicU32::new(0),
         };
@@ -92,7 +93,8 @@ impl Udp {
     }
 
     pub(super) fn outbox(&self) -> Outbox {
-        Outbox::new(Arc::clone(&self.sockets))
+        let has_segments = self.sockets.iter().all(has_segments);
+        Outbox::new(Arc::clone(&self.sockets), has_segments)
     }
 
     /// A call of the program has nothing else to do.
@@ -100,8 +102,8 @@ impl Udp {
         self.looks.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes packets that have come, at most a batch for each card, and has them delivered: the card, by its place, and
-    /// its packets. Returns false if there were none, or if another thread takes them.
+    /// Takes messages that have come, at most a batch for each card, and has them delivered: the card, by its place, and
+    /// its messages. Returns false if there were none, or if another thread takes them.
     pub(super) fn receive(&self, mut deliver: impl FnMut(usize, &[Incoming])) -> bool {
         let mut inbox = match self.inbox.try_lock() {
             Ok(inbox) => inbox,

@@ -10,16 +10,19 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr;
 use std::time::Duration;
 
-use libc::{iovec, mmsghdr, pollfd, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use libc::{cmsghdr, iovec, mmsghdr, pollfd, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use soft_nic::packet::ROCE_PORT;
 
 use crate::errno::{Errno, last};
 
-/// Packets of one system call.
+/// Messages of one system call; the kernel may make several packets of one, and one of several.
 pub(super) const BATCH: usize = 32;
 
 /// Room for one packet: the largest has 4096 bytes of payload, and 52 of headers, padding and checksum.
-const LARGEST: usize = 4224;
+pub(super) const LARGEST: usize = 4224;
+
+/// Room for all that a message may have.
+const ROOM: usize = 1 << 16;
 
 /// How long a send may wait for room on its way out of this host; then the packet is lost.
 const LONGEST_SEND: Duration = Duration::from_millis(10);
@@ -27,34 +30,76 @@ const LONGEST_SEND: Duration = Duration::from_millis(10);
 /// Memory that a socket asks the kernel for, in each direction.
 const BUFFER: c_int = 4 << 20;
 
-/// A packet that has come, with the address that it names as its sender's.
+/// Packets that have come together, with the address that they name as their sender's.
 pub(in crate::network) struct Incoming {
     pub(super) source: Ipv6Addr,
     pub(super) source_port: u16,
+    /// Bytes of each packet but the last, and of all.
+    each: usize,
     length: usize,
-    bytes: [u8; LARGEST],
+    bytes: Box<[u8]>,
 }
 
-/// A packet for the card at an address.
+/// Packets for the card at an address: bytes of each but the last, and of all.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) to: Ipv6Addr,
-    pub(super) bytes: Vec<u8>,
+    pub(super) each: usize,
+    pub(super) length: usize,
 }
 
 impl Incoming {
-    pub(super) const fn empty() -> Self {
+    pub(super) fn empty() -> Self {
         Self {
             source: Ipv6Addr::UNSPECIFIED,
             source_port: 0,
+            each: 0,
             length: 0,
-            bytes: [0; LARGEST],
+            bytes: vec![0; ROOM].into_boxed_slice(),
         }
     }
 
-    /// All that UDP carried; nothing if it was longer than any packet.
-    pub(in crate::network) fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.length).unwrap_or_default()
+    /// All that UDP carried, of each packet; none that is longer than any packet of RoCE.
+    pub(in crate::network) fn packets(&self) -> impl Iterator<Item = &[u8]> {
+        let bytes = self.bytes.get(..self.length).unwrap_or_default();
+        let packets = bytes.chunks(self.each.max(1));
+        packets.filter(|packet| packet.len() <= LARGEST)
+    }
+}
+
+/// A word of control data beside a message, as C's macros lay it out: the length of its packets.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Control {
+    head: cmsghdr,
+    value: [u8; 8],
+}
+
+impl Control {
+    fn none() -> Self {
+        // SAFETY: zeros are valid for numbers.
+        unsafe { zeroed() }
+    }
+
+    /// Has the kernel make packets of `each` bytes.
+    fn parting(each: usize) -> Self {
+        let mut control = Self::none();
+        let length = u16::try_from(each).unwrap_or(0).to_ne_bytes();
+        control.head = cmsghdr {
+            cmsg_len: size_of::<cmsghdr>() + length.len(),
+            cmsg_level: libc::SOL_UDP,
+            cmsg_type: libc::UDP_SEGMENT,
+        };
+        control.value[..length.len()].copy_from_slice(&length);
+        control
+    }
+
+    /// How long the packets are that the kernel has put together, if it has.
+    fn parts(&self) -> Option<usize> {
+        let [a, b, c, d, ..] = self.value;
+        let is_it = (self.head.cmsg_level, self.head.cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO);
+        let length = is_it.then(|| u32::from_ne_bytes([a, b, c, d]));
+        length.and_then(|length| usize::try_from(length).ok())
     }
 }
 
@@ -143,47 +188,77 @@ fn headers<const N: usize>(
     })
 }
 
-/// Takes packets that have come, without waiting; returns how many.
+/// Takes messages that have come, without waiting; returns how many.
 pub(super) fn receive(socket: &UdpSocket, room: &mut [Incoming; BATCH]) -> usize {
     let mut names = [(Name::none(), Name::LENGTH); BATCH];
-    let mut pieces = room.each_mut().map(|packet| iovec {
-        iov_base: packet.bytes.as_mut_ptr().cast(),
-        iov_len: LARGEST,
+    let mut pieces = room.each_mut().map(|message| iovec {
+        iov_base: message.bytes.as_mut_ptr().cast(),
+        iov_len: ROOM,
     });
+    let mut controls = [Control::none(); BATCH];
     let mut headers = headers(&mut names, &mut pieces);
+    for (header, control) in headers.iter_mut().zip(&mut controls) {
+        add(header, control);
+    }
     let (fd, none) = (socket.as_raw_fd(), ptr::null_mut());
     let batch = c_uint::try_from(BATCH).unwrap_or(0);
-    // SAFETY: each header has an address and memory of this frame and of `room`, with their lengths.
+    // SAFETY: each header has an address, memory and control data of this frame and of `room`, with their lengths.
     let count =
         unsafe { libc::recvmmsg(fd, headers.as_mut_ptr(), batch, libc::MSG_DONTWAIT, none) };
     let count = usize::try_from(count).unwrap_or(0);
-    for ((packet, header), (name, _)) in room.iter_mut().zip(&headers).zip(&names).take(count) {
-        let is_whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
-        packet.length = if is_whole { header.msg_len as usize } else { 0 };
-        (packet.source, packet.source_port) = name.read();
+    let parts = headers.iter().zip(&names).zip(&controls).take(count);
+    for (message, ((header, (name, _)), control)) in room.iter_mut().zip(parts) {
+        message.length = header.msg_len as usize;
+        message.each = control.parts().unwrap_or(message.length);
+        (message.source, message.source_port) = name.read();
     }
     count
 }
 
-/// Sends packets, at most a batch; returns how many, of which there is at least one.
-pub(super) fn send(socket: &UdpSocket, packets: &[Outgoing]) -> Result<usize, Errno> {
-    let count = packets.len().min(BATCH);
+/// Lets a message have control data.
+fn add(message: &mut mmsghdr, control: &mut Control) {
+    message.msg_hdr.msg_control = ptr::from_mut(control).cast();
+    message.msg_hdr.msg_controllen = size_of::<Control>();
+}
+
+/// Sends messages whose bytes are one after the other, at most a batch; returns how many, of which there is at least one.
+pub(super) fn send(
+    socket: &UdpSocket,
+    messages: &[Outgoing],
+    mut bytes: &[u8],
+) -> Result<usize, Errno> {
+    let count = messages.len().min(BATCH);
     let mut names = [(Name::none(), 0); BATCH];
     let mut pieces = [iovec {
         iov_base: ptr::null_mut(),
         iov_len: 0,
     }; BATCH];
-    for ((packet, name), piece) in packets.iter().zip(&mut names).zip(&mut pieces) {
-        *name = Name::of(packet.to);
-        piece.iov_base = packet.bytes.as_ptr().cast_mut().cast();
-        piece.iov_len = packet.bytes.len();
+    for ((message, name), piece) in messages.iter().zip(&mut names).zip(&mut pieces) {
+        let (own, others) = bytes.split_at(message.length);
+        *name = Name::of(message.to);
+        piece.iov_base = own.as_ptr().cast_mut().cast();
+        piece.iov_len = own.len();
+        bytes = others;
     }
+    let mut controls = [Control::none(); BATCH];
     let mut headers = headers(&mut names, &mut pieces);
+    let parts = headers.iter_mut().zip(&mut controls);
+    for (message, (header, control)) in messages.iter().zip(parts) {
+        if message.length > message.each {
+            *control = Control::parting(message.each);
+            add(header, control);
+        }
+    }
     let (fd, batch) = (socket.as_raw_fd(), c_uint::try_from(count).unwrap_or(0));
-    // SAFETY: the first `count` headers have addresses of this frame and bytes of `packets`, with their lengths; the
-    // kernel only reads the bytes.
+    // SAFETY: the first `count` headers have addresses and control data of this frame and parts of `bytes`, with their
+    // lengths; the kernel only reads the bytes.
     let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), batch, 0) };
     usize::try_from(sent).map_err(|_negative| last())
+}
+
+/// Whether the kernel makes packets of what is longer, since Linux 4.18; then it may also put together those that come.
+pub(super) fn has_segments(socket: &UdpSocket) -> bool {
+    set(socket, libc::SOL_UDP, libc::UDP_GRO, 1) && set(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0)
 }
 
 /// Prepares a socket for packets: they are never fragmented, and a send waits only briefly. Returns how much memory the
