@@ -5,7 +5,7 @@ mod table;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use soft_roce::Way;
+use soft_roce::{Options, Way};
 
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
@@ -23,6 +23,9 @@ use table::{Measured, Row};
 pub(crate) struct Args {
     #[command(flatten)]
     place: jobs::Place,
+    /// The same on soft-RoCE in a virtual machine afterwards
+    #[arg(long, conflicts_with = "guest")]
+    beside_guest: bool,
     #[command(flatten)]
     install: packages::Install,
 }
@@ -48,8 +51,14 @@ const PORT: u16 = 18515;
 /// Runs the subcommand.
 pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
     let policy = args.install.policy();
-    let options = args.place.options(policy);
-    let needs = [&packages::BUILD[..], &soft_roce::needs(&options)].concat();
+    let mut places = vec![args.place.options(policy)];
+    if args.beside_guest {
+        let mut guest = places[0].clone();
+        guest.way = Way::Guest;
+        places.push(guest);
+    }
+    let mut needs = packages::BUILD.to_vec();
+    needs.extend(places.iter().flat_map(soft_roce::needs));
     packages::ensure(&needs, policy)?;
 
     println!("building `perf` of the examples (the first time takes a minute or two)");
@@ -62,19 +71,29 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
         "--message-format=json-render-diagnostics",
     ])?;
     let perf = workspace::example(&examples, "perf")?;
-    let perf = perf.display().to_string();
+    for options in &places {
+        let measured = measure(&perf.display().to_string(), options)?;
+        println!("\n{}", table::table(&ROWS, &measured, table::has_colour()));
+    }
+    println!("two processes, one reliable connection; every byte was verified at both ends");
+    println!("next: examples/README.md has lessons to copy, README.md a quick start");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The figures of all rows on these devices.
+fn measure(perf: &str, options: &Options) -> Result<Vec<Measured>, Error> {
     let count = match options.way {
         Way::Guest => "200",
         _ => "2000",
     };
     let jobs: Vec<Job> = ROWS
         .iter()
-        .flat_map(|row| MODES.map(|mode| row.job(&perf, mode, count)))
+        .flat_map(|row| MODES.map(|mode| row.job(perf, mode, count)))
         .collect();
     let mut measured: Vec<Measured> = Vec::new();
     let mut failures = Vec::new();
     let mut running: Option<Progress> = None;
-    jobs::run(&jobs, &options, &mut |_, event| match event {
+    jobs::run(&jobs, options, &mut |_, event| match event {
         Event::Start(name) => running = Some(Progress::of(name)),
         Event::Line(line) => match Measured::read(line) {
             Some(figures) => measured.push(figures),
@@ -96,10 +115,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
         let message = format!("{} of {} printed figures", measured.len(), jobs.len());
         return Err(Error::new(message));
     }
-    println!("\n{}", table::table(&ROWS, &measured, table::has_colour()));
-    println!("two processes, one reliable connection; every byte was verified at both ends");
-    println!("next: examples/README.md has lessons to copy, README.md a quick start");
-    Ok(ExitCode::SUCCESS)
+    Ok(measured)
 }
 
 impl Row {
