@@ -140,7 +140,7 @@
 //! | an [`AsyncChannel`] | Its queue pair is destroyed on a helper thread, and then its operations in flight are aborted. |
 //!
 //! A leaked future never releases its buffer, slot or block. It delays no other operation of a
-//! channel. A turn that it waited for is lost to others: a wake-up on [`AsyncDatagrams`], the
+//! channel. A turn that it waited for is lost to others: the
 //! completion of [`AsyncCq::poll_wr_id`], a block of
 //! [`BufferPool::take_when_free`](verbs_channel::BufferPool::take_when_free), a message of
 //! [`SharedMessages::next`].

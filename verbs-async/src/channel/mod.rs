@@ -15,15 +15,16 @@ use std::task::{Context, Poll};
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::TransportError;
 #[cfg(feature = "rdmacm")]
+use verbs_channel::engine::Engine;
+#[cfg(feature = "rdmacm")]
 use verbs_channel::verbs_core::rdmacm::Connection;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
 use verbs_channel::{
     ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest, Queue, Ticket,
 };
 
-use crate::driver::{Driver, Submission};
+use crate::driver::{Driver, Request, Submission};
 use crate::engine::SharedEngine;
-use crate::engine::channels::Channels;
 use crate::error::{Error, Result};
 use crate::task::coop;
 use crate::task::sync::Mutex;
@@ -149,7 +150,9 @@ impl AsyncChannel {
     /// It waits in the backlog until there is room for all of them.
     #[doc(alias = "ibv_post_send")]
     pub fn batch(&self, requests: Vec<OwnedRequest>) -> Operation<Vec<OwnedRequest>> {
-        let submission = self.driver().start(self.at, requests, self.backlog);
+        let submission = self
+            .driver()
+            .start_any(self.at, Request::Batch(requests), self.backlog);
         Operation::new(Arc::clone(&self.shared), submission)
     }
 
@@ -174,7 +177,9 @@ impl AsyncChannel {
     /// ```
     #[doc(alias = "ibv_post_send")]
     pub fn chain(&self, chain: OwnedChain) -> Operation<OwnedChain> {
-        let submission = self.driver().start(self.at, Some(chain), self.backlog);
+        let submission = self
+            .driver()
+            .start_any(self.at, Request::Chain(chain), self.backlog);
         Operation::new(Arc::clone(&self.shared), submission)
     }
 
@@ -277,9 +282,9 @@ impl AsyncChannel {
     /// the queue pair is destroyed.
     pub fn shut_down(&self) {
         let at = self.at;
-        self.driver().with(Some(at), |ring| {
+        self.driver().with(Some(at), |engine| {
             // The channel has its place until this value is dropped, so this does not fail.
-            let _shut_down = ring.engine.shut_down(at, DownReason::Closed);
+            let _shut_down = engine.shut_down(at, DownReason::Closed);
         });
     }
 
@@ -296,10 +301,7 @@ impl AsyncChannel {
     pub fn watch_peer(&self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let descriptor = descriptor.into();
         self.shared.watch_peers()?;
-        let watched = (self.driver()).with_ring(|ring| ring.engine.watch_peer(self.at, descriptor));
-        // One that is not needed is closed now: its peer may wait for that.
-        self.driver().settle();
-        Ok(watched?)
+        Ok((self.driver()).with_engine(|engine| engine.watch_peer(self.at, descriptor))?)
     }
 
     /// Watches the peer through a connection of `rdma_cm`, which is ended on a helper thread.
@@ -313,12 +315,8 @@ impl AsyncChannel {
             dispose(connection);
             return Err(error.into());
         }
-        let watch =
-            |ring: &mut Channels| ring.engine.watch_connection(self.at, connection, dispose);
-        let watched = self.driver().with_ring(watch);
-        // As for a descriptor.
-        self.driver().settle();
-        Ok(watched?)
+        let watch = |engine: &mut Engine| engine.watch_connection(self.at, connection, dispose);
+        Ok(self.driver().with_engine(watch)?)
     }
 
     /// The peer's address, if the channel was connected over TCP or `rdma_cm`.
@@ -327,7 +325,7 @@ impl AsyncChannel {
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.driver()
-            .with_ring(|ring| ring.engine.peer_addr(self.at))
+            .with_engine(|engine| engine.peer_addr(self.at))
     }
 
     /// Whether the channel takes no more operations.
@@ -340,7 +338,7 @@ impl AsyncChannel {
     #[must_use]
     pub fn down_reason(&self) -> Option<DownReason> {
         self.driver()
-            .with_ring(|ring| ring.engine.down_reason(self.at))
+            .with_engine(|engine| engine.down_reason(self.at))
     }
 
     /// The number of operations that this queue has room for. Operations beyond that wait in the
@@ -348,13 +346,13 @@ impl AsyncChannel {
     #[must_use]
     pub fn credits(&self, queue: Queue) -> u32 {
         self.driver()
-            .with_ring(|ring| ring.engine.credits(self.at, queue))
+            .with_engine(|engine| engine.credits(self.at, queue))
     }
 
     /// The number of operations that this queue holds, with or without room for them now.
     pub(crate) fn capacity(&self, queue: Queue) -> u32 {
         self.driver()
-            .with_ring(|ring| ring.engine.capacity(self.at, queue))
+            .with_engine(|engine| engine.capacity(self.at, queue))
     }
 
     /// The id of the channel in its group. The operations and outcomes of an
@@ -375,14 +373,14 @@ impl AsyncChannel {
     #[must_use]
     pub fn endpoint(&self) -> Option<QueuePairEndpoint> {
         self.driver()
-            .with_ring(|ring| ring.engine.endpoint(self.at).copied())
+            .with_engine(|engine| engine.endpoint(self.at).copied())
     }
 
     pub(crate) const fn group(&self) -> &Arc<SharedEngine> {
         &self.shared
     }
 
-    pub(crate) fn driver(&self) -> &Driver<Channels> {
+    pub(crate) fn driver(&self) -> &Driver {
         &self.shared.driver
     }
 }

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest, Ticket};
 
@@ -36,7 +37,7 @@ use crate::task::coop;
 pub struct Operation<T: Given = OwnedBuffer> {
     shared: Arc<SharedEngine>,
     // `None` once the outcome has been taken.
-    at: Option<Submission<Ticket>>,
+    at: Option<Submission>,
     given: PhantomData<fn() -> T>,
 }
 
@@ -58,17 +59,25 @@ impl Given for Vec<OwnedRequest> {}
 impl Given for OwnedChain {}
 
 mod sealed {
-    use crate::driver::End;
-    use crate::engine::channels::Channels;
+    use verbs_channel::Ticket;
+    use verbs_channel::engine::Engine;
+
+    use crate::driver;
 
     #[expect(unnameable_types, reason = "seals `Given`")]
     #[expect(private_bounds, reason = "the crate's alone")]
-    pub trait Given {
+    pub trait Given: Sized {
         /// The result, and what was given.
-        type Outcome: End<Channels>;
+        type Outcome: From<driver::Outcome>;
 
         /// The result alone.
         type Result;
+
+        /// Takes the outcome if the operation has completed. Polls once at most. It may return `None` for any
+        /// operation, whose outcome is then taken by [`Driver::wait`](driver::Driver::wait).
+        fn poll(engine: &mut Engine, ticket: Ticket) -> Option<Self::Outcome> {
+            driver::Outcome::poll(engine, ticket).map(Self::Outcome::from)
+        }
 
         /// Drops what was given.
         fn result(outcome: Self::Outcome) -> Self::Result;
@@ -78,6 +87,12 @@ mod sealed {
 impl sealed::Given for OwnedBuffer {
     type Outcome = (Result<WorkSuccess>, Self);
     type Result = Result<WorkSuccess>;
+
+    #[inline(always)]
+    fn poll(engine: &mut Engine, ticket: Ticket) -> Option<Self::Outcome> {
+        let (success, buffer) = engine.poll_success(ticket)?;
+        Some((Ok(success), buffer))
+    }
 
     fn result((result, _buffer): Self::Outcome) -> Self::Result {
         result
@@ -121,7 +136,7 @@ impl<T: Given> Operation<T> {
     }
 
     #[inline(always)]
-    pub(crate) const fn new(shared: Arc<SharedEngine>, submission: Submission<Ticket>) -> Self {
+    pub(crate) const fn new(shared: Arc<SharedEngine>, submission: Submission) -> Self {
         Self {
             shared,
             at: Some(submission),
@@ -148,12 +163,12 @@ impl<T: Given> Operation<T> {
         }
         let at = self.at.as_ref();
         let at = at.expect("an operation is not polled again after it was ready");
-        if let Some(taken) = self.shared.driver.take::<T::Outcome>(at) {
+        if let Some(taken) = self.shared.driver.take(at, T::poll) {
             self.at = None;
             if IS_COUNTED {
                 coop::count_ready(cx);
             }
-            return Poll::Ready(taken.into());
+            return Poll::Ready(taken);
         }
         // In a place of its own: what is taken above would be in memory, too, if both had one.
         let mut slowly = Poll::Pending;
@@ -193,7 +208,7 @@ impl<T: Given> Drop for Operation<T> {
 // A function of its own, so that dropping a completed operation stays inline.
 #[cold]
 #[inline(never)]
-fn abandon(shared: &SharedEngine, at: Submission<Ticket>) {
+fn abandon(shared: &SharedEngine, at: Submission) {
     shared.driver.abandon(at);
 }
 

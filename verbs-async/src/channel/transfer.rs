@@ -22,16 +22,15 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
-use verbs_channel::engine::{Failure, TransferEntries};
+use verbs_channel::engine::{Engine, Failure, TransferEntries};
 use verbs_channel::{
-    ChannelId, DownReason, OwnedRequest, Queue, RejectReason, Ticket, Transfer, TransferError,
+    ChannelId, DownReason, OwnedRequest, Queue, RejectReason, Transfer, TransferError,
     TransferOutcome,
 };
 
 use super::AsyncChannel;
-use crate::driver::{Driver, Submission};
+use crate::driver::{Driver, Outcome, Submission};
 use crate::engine::SharedEngine;
-use crate::engine::channels::{Channels, Outcome};
 use crate::task::coop;
 
 /// A set of operations on owned buffers that ends as a whole, on one channel or on several of a group.
@@ -104,7 +103,7 @@ struct Begun {
     index: usize,
     channel: ChannelId,
     queue: Queue,
-    at: Submission<Ticket>,
+    at: Submission,
 }
 
 impl AsyncChannel {
@@ -189,7 +188,7 @@ impl AsyncTransfer {
             }
             if let Some(after) = self.late {
                 self.abort(after);
-                let drain_timeout = self.driver().with_ring(|ring| ring.engine.drain_timeout());
+                let drain_timeout = self.driver().with_engine(|engine| engine.drain_timeout());
                 let now = Instant::now();
                 if !self.is_finished() && !self.ended_within(now, drain_timeout, &sleep).await {
                     self.destroy(after);
@@ -352,8 +351,8 @@ impl AsyncTransfer {
         for index in self.next..self.set.len() {
             let mut entries = TransferEntries::of(&mut self.set);
             if let Some((channel, mut request)) = entries.begin(index) {
-                let down = |ring: &mut Channels| ring.engine.down_reason(channel);
-                let down = self.shared.driver.with_ring(down);
+                let down = |engine: &mut Engine| engine.down_reason(channel);
+                let down = self.shared.driver.with_engine(down);
                 let reason = down.map_or(RejectReason::TimedOut, RejectReason::Down);
                 let buffer = mem::take(request.buffer_mut());
                 entries.end(index, Err(Failure::Rejected(reason)), buffer);
@@ -368,11 +367,11 @@ impl AsyncTransfer {
             channel, queue, at, ..
         } in &self.begun
         {
-            let is_up = |ring: &mut Channels| ring.engine.down_reason(channel).is_none();
-            if driver.is_posted(&at) && driver.with_ring(is_up) {
-                driver.with(Some(channel), |ring| {
+            let is_up = |engine: &mut Engine| engine.down_reason(channel).is_none();
+            if driver.is_posted(&at) && driver.with_engine(is_up) {
+                driver.with(Some(channel), |engine| {
                     // It is one of this engine: an operation is in flight on it.
-                    let _shut_down = ring.engine.shut_down(channel, reason(queue));
+                    let _shut_down = engine.shut_down(channel, reason(queue));
                 });
             }
         }
@@ -381,15 +380,15 @@ impl AsyncTransfer {
     /// The third step: helper threads destroy the queue pairs of what was not flushed.
     fn destroy(&self, after: Duration) {
         for &Begun { channel, queue, .. } in &self.begun {
-            let is_open = |ring: &mut Channels| ring.engine.endpoint(channel).is_some();
-            if self.driver().with_ring(is_open) {
+            let is_open = |engine: &mut Engine| engine.endpoint(channel).is_some();
+            if self.driver().with_engine(is_open) {
                 self.shared
                     .end(channel, DownReason::TimedOut { queue, after });
             }
         }
     }
 
-    fn driver(&self) -> &Driver<Channels> {
+    fn driver(&self) -> &Driver {
         &self.shared.driver
     }
 }

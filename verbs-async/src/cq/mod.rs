@@ -17,8 +17,7 @@ use crate::events::watcher::{DeviceListener, Failed};
 use crate::events::{CqEvents, CqListener};
 use crate::notifier;
 use crate::task::coop;
-use crate::task::deferred::{self, Defers as _};
-use crate::task::sync::{Mutex, MutexGuard};
+use crate::task::deferred::Lock;
 use state::{CqState, Failure, SharedCq, Waiter};
 
 mod state;
@@ -135,7 +134,7 @@ impl AsyncCq {
         let shared = Arc::new_cyclic(|shared: &Weak<SharedCq>| {
             subscription.listen(Weak::<SharedCq>::clone(shared));
             let state = CqState::new(cq.clone(), subscription, Weak::clone(shared));
-            let state = Mutex::new(state);
+            let state = Lock::new(state);
             SharedCq { state, cq }
         });
         Ok(Self { shared })
@@ -234,7 +233,7 @@ impl SharedCq {
                 (Poll::Pending, state.set_waker(key, waker))
             }
         };
-        self.unlock_and_wake(state);
+        drop(state);
         crate::task::wake::drop_guarded(spare);
         if polled.is_ready() {
             coop::count_ready(cx);
@@ -269,7 +268,7 @@ impl SharedCq {
             (None, Some(failure)) => (Poll::Ready(Err(failure.into())), Some(waker)),
             (None, None) => (Poll::Pending, state.set_waker(key, waker)),
         };
-        self.unlock_and_wake(state);
+        drop(state);
         crate::task::wake::drop_guarded(spare);
         if polled.is_ready() {
             coop::count_ready(cx);
@@ -299,13 +298,6 @@ impl SharedCq {
             }
         }
     }
-
-    /// Unlocks, and wakes the tasks whose wake-ups were deferred.
-    fn unlock_and_wake(&self, state: MutexGuard<'_, CqState>) {
-        if state.is_due() {
-            deferred::wake_after_unlock(&self.state, state);
-        }
-    }
 }
 
 impl CqListener for SharedCq {
@@ -320,13 +312,11 @@ impl CqListener for SharedCq {
                 .iter()
                 .all(|(_, waiter)| !waiter.is_sleeping())
         });
-        self.unlock_and_wake(state);
     }
 
     fn on_notifier_failed(&self, error: &io::Error) {
         let mut state = self.state.lock();
         state.fail(Failure::Io(Arc::new(notifier::copy_of(error))));
-        self.unlock_and_wake(state);
     }
 }
 
@@ -349,7 +339,6 @@ impl DeviceListener for SharedCq {
     fn on_events_ended(&self, reason: DownReason) {
         let mut state = self.state.lock();
         state.fail(Failure::Down(reason));
-        self.unlock_and_wake(state);
     }
 }
 
@@ -360,7 +349,7 @@ impl Drop for Registration {
         }
         let mut state = self.shared.state.lock();
         let removed = state.remove_waiter(self.key);
-        self.shared.unlock_and_wake(state);
+        drop(state);
         crate::task::wake::drop_guarded(removed);
     }
 }

@@ -12,13 +12,12 @@ use verbs_channel::verbs_core::{CompletionQueue, PollError, PollSlot, WorkComple
 
 use crate::error::Error;
 use crate::events::Subscription;
-use crate::task::deferred::{self, Deferred, Defers};
-use crate::task::sync::Mutex;
+use crate::task::deferred::{Deferred, Defers, Lock, Owner};
 use crate::{notifier, threads};
 
 /// State shared by the clones of a queue.
 pub(super) struct SharedCq {
-    pub(super) state: Mutex<CqState>,
+    pub(super) state: Lock<CqState>,
     pub(super) cq: CompletionQueue,
 }
 
@@ -285,7 +284,7 @@ impl CqState {
 
 impl Defers for CqState {
     type Garbage = Infallible;
-    type Owner = Arc<SharedCq>;
+    type Ending = Infallible;
 
     fn deferred(&mut self) -> &mut Deferred<Infallible> {
         &mut self.deferred
@@ -295,12 +294,21 @@ impl Defers for CqState {
         self.deferred.is_due()
     }
 
-    fn owner(&self) -> Option<Arc<SharedCq>> {
-        self.owner.upgrade()
+    fn defer_due(&mut self) {}
+
+    fn owner(&self) -> Option<Arc<dyn Owner>> {
+        let owner: Arc<dyn Owner> = self.owner.upgrade()?;
+        Some(owner)
+    }
+}
+
+impl Owner for SharedCq {
+    fn run_due(&self) {
+        self.state.run_due();
     }
 
-    fn continue_elsewhere(owner: Arc<SharedCq>) -> bool {
-        threads::try_detach(move || deferred::continue_waking(&owner.state))
+    fn settle_elsewhere(self: Arc<Self>) -> bool {
+        threads::try_detach(move || self.state.settle())
     }
 }
 

@@ -118,7 +118,7 @@ impl Shared {
         let changing = self.changes.lock();
         let memberships = self.state.lock().engine.memberships()?;
         let attached = memberships.attach(&group);
-        // Before `unlock`: the queue pair can be destroyed then, if the endpoint has gone down.
+        // Before the state is unlocked: the queue pair can be destroyed then, if the endpoint has gone down.
         drop(memberships);
         let mut state = self.state.lock();
         let added = match attached {
@@ -126,7 +126,7 @@ impl Shared {
             Err(error) => Err(Rejected::new(error, group)),
         };
         drop(changing);
-        self.unlock(state);
+        drop(state);
         Ok(added?)
     }
 
@@ -146,7 +146,7 @@ impl Shared {
         if !state.engine.has_group(endpoint) {
             let memberships = state.engine.memberships();
             drop(state);
-            // They are dropped before `unlock`, as above.
+            // They are dropped before the state is unlocked again, as above.
             detached = memberships.and_then(|memberships| memberships.detach(group));
             state = self.state.lock();
         }
@@ -159,7 +159,7 @@ impl Shared {
             taken.into_iter().map(|(_, group)| group).collect()
         };
         drop(changing);
-        self.unlock(state);
+        drop(state);
         drop(groups);
         Ok(detached.map(|()| true)?)
     }

@@ -28,6 +28,8 @@ use verbs_channel::{RejectReason, TransportError};
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::events::watcher::DeviceListener;
+use crate::task::deferred::Lock;
+#[cfg(feature = "rdmacm")]
 use crate::task::sync::Mutex;
 use crate::task::{coop, wake};
 use crate::threads::{self, Source};
@@ -38,7 +40,8 @@ use state::{Awaited, End, Shared, State};
 ///
 /// Cloning is cheap and shares the endpoint. Any number of tasks can send and receive at once.
 /// Polling any of their futures polls the completion queue for all of them. An event wakes only
-/// tasks that can continue, those that have waited longest first. While no task waits, nothing is
+/// tasks that can continue, those that have waited longest first. If one does not come within some milliseconds, such
+/// as a future that is kept and not polled, the next is woken, too. While no task waits, nothing is
 /// received beyond the capacity of the posted receives, and no sent buffer is released.
 ///
 /// ```no_run
@@ -92,6 +95,7 @@ impl AsyncDatagrams {
         let subscription = events.subscribe(&cq)?;
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
             subscription.listen(Weak::<Shared>::clone(shared));
+            let end = End::new();
             Shared {
                 process: Process::current(),
                 pool: engine.receive_pool().clone(),
@@ -102,8 +106,13 @@ impl AsyncDatagrams {
                 #[cfg(feature = "rdmacm")]
                 events: events.clone(),
                 max_payload: engine.max_payload(),
-                state: Mutex::new(State::new(subscription, engine, Weak::clone(shared))),
-                end: End::new(),
+                state: Lock::new(State::new(
+                    subscription,
+                    engine,
+                    Arc::clone(&end),
+                    Weak::clone(shared),
+                )),
+                end,
                 #[cfg(feature = "rdmacm")]
                 changes: Mutex::new(()),
             }
@@ -300,7 +309,7 @@ impl AsyncDatagrams {
             let block = self.shared.pool.take_when_free().await;
             let mut state = self.shared.state.lock();
             let rejected = state.engine.receive_into(block);
-            self.shared.unlock(state);
+            drop(state);
             if rejected.is_some() {
                 // Kept until this has returned: the pool would give it here again.
                 return;
@@ -321,9 +330,7 @@ impl AsyncDatagrams {
     pub fn take_failed(&self) -> Option<DatagramFailure> {
         let mut state = self.shared.state.lock();
         state.drive();
-        let failed = state.engine.take_failed();
-        self.shared.unlock(state);
-        failed
+        state.engine.take_failed()
     }
 
     /// Why it has failed; `None` while it works.
@@ -356,11 +363,7 @@ impl AsyncDatagrams {
     /// error is logged. **The device may still access this memory**, and the buffers in flight have been leaked.
     #[doc(alias = "ibv_destroy_qp")]
     pub async fn close(&self) -> Result<()> {
-        {
-            let mut state = self.shared.state.lock();
-            state.engine.fail(DownReason::Closed);
-            self.shared.unlock(state);
-        }
+        self.shared.state.lock().engine.fail(DownReason::Closed);
         Ok(self.shared.end.wait().await?)
     }
 
@@ -449,7 +452,7 @@ impl Waiter {
                 (replaced, None)
             }
         };
-        self.shared.unlock(state);
+        drop(state);
         wake::drop_guarded(spare);
         wake::drop_guarded(own);
         found.map_or(Poll::Pending, Poll::Ready)
@@ -461,7 +464,7 @@ impl Drop for Waiter {
         if self.key.is_some() && !self.shared.is_in_child() {
             let mut state = self.shared.state.lock();
             let waker = state.leave(self.what, self.key.take());
-            self.shared.unlock(state);
+            drop(state);
             wake::drop_guarded(waker);
         }
     }

@@ -16,7 +16,7 @@ use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use verbs_channel::datagrams::{DatagramEnding, DatagramEngine};
 use verbs_channel::verbs_core::{
@@ -32,14 +32,15 @@ use crate::events::CqEvents;
 use crate::events::watcher::{DeviceListener, Failed};
 use crate::events::{CqListener, Subscription};
 use crate::notifier;
-use crate::task::deferred::{self, Deferred, Defers};
-use crate::task::sync::{Mutex, MutexGuard};
+use crate::task::deferred::{Deferred, Defers, Lock, Owner};
+#[cfg(feature = "rdmacm")]
+use crate::task::sync::Mutex;
 use crate::task::wake;
 use crate::threads;
 
 pub(super) struct Shared {
     pub(super) process: Process,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Lock<State>,
     /// Pool of the receives' blocks.
     pub(super) pool: BufferPool,
     pub(super) pd: ProtectionDomain,
@@ -61,6 +62,13 @@ pub(super) struct State {
     subscription: Subscription,
     pub(super) engine: DatagramEngine,
     is_armed: bool,
+    /// The queue was not empty when it was polled last. Whoever unlocks goes on, and a helper thread after that.
+    is_behind: bool,
+    /// The queue pair that has ended, until it is destroyed without the lock.
+    ending: Option<EndOnDrop>,
+    end: Arc<End>,
+    /// Tasks behind those that were woken are woken at a time, unless they come.
+    hands_on: bool,
     lines: [Line; 3],
     // For when the lock is free: wake-ups, and the buffers of what has left.
     deferred: Deferred<OwnedBuffer>,
@@ -85,12 +93,17 @@ impl State {
     pub(super) fn new(
         subscription: Subscription,
         engine: DatagramEngine,
+        end: Arc<End>,
         owner: Weak<Shared>,
     ) -> Self {
         Self {
             subscription,
             engine,
             is_armed: false,
+            is_behind: false,
+            ending: None,
+            end,
+            hands_on: false,
             lines: Default::default(),
             deferred: Deferred::new(),
             retired: Vec::new(),
@@ -133,17 +146,18 @@ impl State {
         self.line(what).leave(key?)
     }
 
-    /// Polls until the queue is empty, and wakes whom there is something for.
+    /// Polls until the queue is empty, a limited number of times: receives that are posted again may be filled at
+    /// once. Wakes whom there is something for.
     pub(super) fn drive(&mut self) {
-        // No more than what is in flight.
-        while !self.engine.drive() {}
+        self.is_behind = !self.engine.drive();
         self.settle();
     }
 
     /// Arms the queue if tasks sleep, and polls once more.
     pub(super) fn arm(&mut self) {
         let has_sleepers = self.lines.iter().any(|line| !line.is_empty());
-        if self.is_armed || !has_sleepers || self.engine.down_reason().is_some() {
+        let is_over = self.engine.down_reason().is_some();
+        if self.is_armed || self.is_behind || !has_sleepers || is_over {
             return;
         }
         match self.subscription.arm() {
@@ -162,6 +176,52 @@ impl State {
             let line = &mut self.lines[what as usize];
             self.deferred.extend(line.wake(available));
         }
+        if self.ending.is_none()
+            && let Some(ending) = self.engine.take_ending()
+        {
+            let (end, ending) = (Arc::clone(&self.end), Some(ending));
+            self.ending = Some(EndOnDrop { end, ending });
+        }
+        self.hand_on();
+    }
+
+    /// Has those woken that sleep behind tasks which were woken for something and do not come.
+    fn hand_on(&mut self) {
+        let is_late = |what: &Awaited| {
+            let line = &self.lines[*what as usize];
+            line.has_woken() && !line.is_empty() && self.available(*what) > 0
+        };
+        if self.hands_on || !AWAITED.iter().any(is_late) {
+            return;
+        }
+        let owner = Weak::clone(&self.owner);
+        let hands_on = move || {
+            if let Some(shared) = owner.upgrade() {
+                let mut state = shared.state.lock();
+                state.hands_on = false;
+                state.lines.iter_mut().for_each(Line::forget_woken);
+            }
+        };
+        let at = Instant::now() + HAND_ON;
+        self.hands_on = threads::at(at, hands_on).is_some();
+    }
+}
+
+/// How long a task that was woken may take before the next is woken, too.
+const HAND_ON: Duration = Duration::from_millis(10);
+
+/// A queue pair that is to be destroyed: a helper thread does so when this is dropped.
+pub(super) struct EndOnDrop {
+    end: Arc<End>,
+    // `None` once it was handed to the thread.
+    ending: Option<DatagramEnding>,
+}
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        if let Some(ending) = self.ending.take() {
+            self.end.destroy(ending);
+        }
     }
 }
 
@@ -170,49 +230,50 @@ impl Shared {
     pub(super) fn is_in_child(&self) -> bool {
         !self.process.is_current()
     }
-
-    /// Unlocks after doing what is due.
-    pub(super) fn unlock<'a>(&'a self, mut state: MutexGuard<'a, State>) {
-        if let Some(ending) = state.engine.take_ending() {
-            // First: users' code, which runs when what has left is released, may wait for it.
-            drop(state);
-            self.end.destroy(ending);
-            state = self.state.lock();
-        }
-        state.settle();
-        if state.is_due() {
-            deferred::wake_after_unlock(&self.state, state);
-        }
-    }
 }
 
 impl Defers for State {
     type Garbage = OwnedBuffer;
-    type Owner = Arc<Shared>;
+    type Ending = EndOnDrop;
 
     fn deferred(&mut self) -> &mut Deferred<OwnedBuffer> {
         &mut self.deferred
     }
 
+    fn before_unlock(&mut self) {
+        self.settle();
+    }
+
     fn is_due(&self) -> bool {
-        self.deferred.is_due()
+        self.deferred.is_due() || self.is_behind || self.ending.is_some()
     }
 
     /// Also wakes those who wait until all has been dropped.
-    fn defer_due<'a>(
-        _lock: &'a Mutex<Self>,
-        mut state: MutexGuard<'a, Self>,
-    ) -> MutexGuard<'a, Self> {
-        state.settle();
-        state
+    fn defer_due(&mut self) {
+        if self.is_behind {
+            self.drive();
+            self.arm();
+        }
+        self.settle();
     }
 
-    fn owner(&self) -> Option<Arc<Shared>> {
-        self.owner.upgrade()
+    fn take_ending(&mut self) -> Option<EndOnDrop> {
+        self.ending.take()
     }
 
-    fn continue_elsewhere(owner: Arc<Shared>) -> bool {
-        threads::try_detach(move || deferred::continue_waking(&owner.state))
+    fn owner(&self) -> Option<Arc<dyn Owner>> {
+        let owner: Arc<dyn Owner> = self.owner.upgrade()?;
+        Some(owner)
+    }
+}
+
+impl Owner for Shared {
+    fn run_due(&self) {
+        self.state.run_due();
+    }
+
+    fn settle_elsewhere(self: Arc<Self>) -> bool {
+        threads::try_detach(move || self.state.settle())
     }
 }
 
@@ -223,9 +284,13 @@ impl Drop for Shared {
             return;
         }
         let State {
-            engine, retired, ..
+            engine,
+            retired,
+            ending,
+            ..
         } = self.state.get_mut();
         engine.fail(DownReason::Closed);
+        drop(ending.take());
         if let Some(ending) = engine.take_ending() {
             self.end.destroy(ending);
         }
@@ -287,7 +352,6 @@ impl CqListener for Shared {
         state.is_armed = false;
         state.drive();
         state.arm();
-        self.unlock(state);
     }
 
     fn on_notifier_failed(&self, error: &io::Error) {
@@ -299,7 +363,6 @@ impl CqListener for Shared {
             )));
         }
         state.engine.fail(DownReason::NotifierFailed);
-        self.unlock(state);
     }
 }
 
@@ -323,13 +386,11 @@ impl DeviceListener for Shared {
         if has_failed {
             state.engine.fail(DownReason::Event(event.event_type()));
         }
-        self.unlock(state);
     }
 
     fn on_events_ended(&self, reason: DownReason) {
         let mut state = self.state.lock();
         state.engine.fail(reason);
-        self.unlock(state);
     }
 }
 

@@ -23,6 +23,16 @@ impl Line {
         self.sleeping.is_empty()
     }
 
+    /// Whether a task was woken, and has neither been polled nor dropped since.
+    pub(super) const fn has_woken(&self) -> bool {
+        self.woken > 0
+    }
+
+    /// Tasks that were woken, and have neither been polled nor dropped since, may not come for long.
+    pub(super) const fn forget_woken(&mut self) {
+        self.woken = 0;
+    }
+
     /// The wakers of at most `available` tasks, without those that are woken already.
     #[must_use = "they are woken without the lock"]
     pub(super) fn wake(&mut self, available: usize) -> impl Iterator<Item = Waker> {
@@ -52,7 +62,7 @@ impl Line {
             }
             // It was woken.
             Err(at) => {
-                self.woken -= 1;
+                self.woken = self.woken.saturating_sub(1);
                 self.sleeping.insert(at, (key, waker));
                 None
             }
@@ -64,7 +74,7 @@ impl Line {
         match self.place(key) {
             Ok(at) => self.sleeping.remove(at).map(|(_, waker)| waker),
             Err(_) => {
-                self.woken -= 1;
+                self.woken = self.woken.saturating_sub(1);
                 None
             }
         }

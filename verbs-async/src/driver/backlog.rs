@@ -3,9 +3,9 @@
 use std::task::Waker;
 
 use slab::Slab;
-use verbs_channel::Queue;
+use verbs_channel::{ChannelId, Queue, Ticket};
 
-use super::source::Ring;
+use super::request::{Outcome, Request};
 
 /// The two ends of a backlog. The links are in its operations.
 #[derive(Debug, Default)]
@@ -27,21 +27,21 @@ pub(super) struct RoomWaiters {
 }
 
 /// An operation that was queued, and whose outcome has not been taken.
-pub(super) struct Queued<R: Ring> {
-    pub(super) channel: R::Channel,
+pub(super) struct Queued {
+    pub(super) channel: ChannelId,
     pub(super) queue: Queue,
-    pub(super) stage: Stage<R>,
+    pub(super) stage: Stage,
     pub(super) waker: Option<Waker>,
 }
 
 /// The stage of a queued operation.
-pub(super) enum Stage<R: Ring> {
+pub(super) enum Stage {
     /// It is in the backlog.
-    Waiting(R::Request, Links),
+    Waiting(Request, Links),
     /// It was posted from the backlog.
-    Posted(R::Ticket),
+    Posted(Ticket),
     /// It was not posted, and will not be.
-    Rejected(R::Outcome),
+    Rejected(Outcome),
 }
 
 /// The neighbours in a backlog, or in the line.

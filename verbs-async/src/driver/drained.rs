@@ -2,19 +2,18 @@
 
 use std::task::Waker;
 
-use verbs_channel::Queue;
+use verbs_channel::{ChannelId, Queue};
 
-use super::source::Ring;
 use super::state::{DrainWaiter, DriverState};
 
-impl<R: Ring> DriverState<R> {
+impl DriverState {
     /// Wakes the task with this key when these queues of the channel are drained, and for no others of
     /// it. Returns its previous waker, for the caller to drop.
     pub(super) fn add_drain_waiter(
         &mut self,
         index: usize,
         key: &mut Option<usize>,
-        waiter: DrainWaiter<R>,
+        waiter: DrainWaiter,
     ) -> Option<Waker> {
         let waiters = &mut self.channel(index).drain_waiters;
         let key = *key.get_or_insert_with(|| waiters.insert(None));
@@ -44,10 +43,16 @@ impl<R: Ring> DriverState<R> {
     }
 
     /// Whether these queues of a channel and their backlogs are empty.
-    pub(super) fn is_empty(&mut self, channel: R::Channel, queues: &[Queue]) -> bool {
-        queues.iter().all(|&queue| {
-            !self.has_backlog(R::index(channel), queue) && self.ring.is_idle(channel, queue)
-        })
+    pub(super) fn is_empty(&mut self, channel: ChannelId, queues: &[Queue]) -> bool {
+        queues
+            .iter()
+            .all(|&queue| !self.has_backlog(channel.index(), queue) && self.is_idle(channel, queue))
+    }
+
+    /// Whether nothing is in flight in this queue of a channel, or the channel is down.
+    fn is_idle(&self, channel: ChannelId, queue: Queue) -> bool {
+        // Nobody waits for the operations of a channel that is down: the device may never flush them.
+        self.engine.down_reason(channel).is_some() || self.engine.in_flight(channel, queue) == 0
     }
 
     /// Wakes the tasks that wait until this channel is drained, if it is.
@@ -70,7 +75,7 @@ impl<R: Ring> DriverState<R> {
     }
 
     /// The channel and queues that the task with this key waits for.
-    fn drained_by(&self, index: usize, key: usize) -> Option<(R::Channel, &'static [Queue])> {
+    fn drained_by(&self, index: usize, key: usize) -> Option<(ChannelId, &'static [Queue])> {
         let waiter = self.channels.get(index)?.drain_waiters.get(key)?;
         waiter
             .as_ref()

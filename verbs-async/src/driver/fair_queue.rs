@@ -5,13 +5,13 @@
 //! if its next operation finds none. So a channel with a long backlog delays the others by one
 //! operation each.
 //!
-//! While there is a line, the ring holds the shared room back, and none overtakes it. A request
+//! While there is a line, the engine holds the shared room back, and none overtakes it. A request
 //! that finds room in its own channel's share is posted at once.
 
 use verbs_channel::Queue;
 
 use super::backlog::Links;
-use super::source::QUEUES;
+use super::request::QUEUES;
 
 /// Result of trying the head of a backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,55 +19,59 @@
 //! task waits, there is nothing else to do.
 //!
 //! *Invariant:* while the lock is free and some task waits, the queue is armed or an event is on its way, and all
-//! polled completions have been dispatched, or will be: by a thread that [holds wake-ups back](wake::hold), or
-//! that has used the ring [otherwise](Driver::with_ring), when it [settles](Driver::settle). Whoever takes the
+//! polled completions have been dispatched, or will be by the thread that unlocks: see
+//! [`deferred`](crate::task::deferred). Whoever takes the
 //! outcome of such an operation before does for it what dispatching does.
-//!
-//! *Invariant:* a task that is woken may drive in place, and find more tasks to wake. It leaves
-//! them to the thread that has woken it, and what is to be destroyed to the thread that is handing such on. So
-//! nothing recurses, and a waker that does long work delays others: see
-//! [`wake_after_unlock`](deferred::wake_after_unlock).
 //!
 //! *Invariant:* under the lock, no waker is cloned, woken or dropped, no outcome is dropped,
 //! nothing is destroyed or logged, and no notifier is called.
 
 use std::hint;
+use std::sync::Weak;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use verbs_channel::Queue;
+use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::Process;
+use verbs_channel::{ChannelId, Message, OwnedRequest, Queue, RejectReason, Ticket};
 
-use crate::task::deferred::{self, Defers as _};
-use crate::task::sync::{Mutex, MutexGuard};
+use crate::events::Subscription;
+use crate::task::deferred::{Lock, Locked};
+use crate::task::sync::MutexGuard;
 use crate::task::wake;
-use state::{DriverState, Wait};
+use state::Wait;
 
 mod backlog;
 mod drained;
 mod fair_queue;
-mod messages;
 mod queueing;
-mod source;
+mod request;
 mod state;
 
-pub(crate) use source::{End, Request, Ring, SharedReceives, Started, Submission};
+pub(crate) use request::{Outcome, Request, Submission};
+pub(crate) use state::{DriverState, Owner};
 
-/// A ring, and the tasks that wait for it.
-pub(crate) struct Driver<R: Ring> {
+/// An engine, and the tasks that wait for it.
+pub(crate) struct Driver {
     process: Process,
-    state: Mutex<DriverState<R>>,
+    state: Lock<DriverState>,
 }
 
-impl<R: Ring> Driver<R> {
-    pub(crate) fn new(ring: R) -> Self {
+impl Driver {
+    pub(crate) fn new(engine: Engine, subscription: Subscription, owner: Weak<dyn Owner>) -> Self {
         Self {
             process: Process::current(),
-            state: Mutex::new(DriverState::new(ring)),
+            state: Lock::new(DriverState::new(engine, subscription, owner)),
         }
     }
 
-    /// Whether this is the child of a fork. There, what is dropped must not use the ring, which is the parent's,
+    /// The state, which is unlocked, and whose tasks are woken, when this is dropped. Changes that free capacity
+    /// are to be made [`with`](Self::with) the engine instead.
+    pub(crate) fn state(&self) -> &Lock<DriverState> {
+        &self.state
+    }
+
+    /// Whether this is the child of a fork. There, what is dropped must not use the engine, which is the parent's,
     /// nor its lock, which a thread may have that is not there.
     pub(crate) fn is_in_child(&self) -> bool {
         !self.process.is_current()
@@ -82,30 +86,65 @@ impl<R: Ring> Driver<R> {
     #[inline(always)]
     pub(crate) fn start(
         &self,
-        channel: R::Channel,
-        request: impl Request<R>,
+        channel: ChannelId,
+        mut request: OwnedRequest,
         backlog: usize,
-    ) -> Submission<R::Ticket> {
-        let mut state = self.state.lock();
-        let submission = state.start(channel, request, backlog);
-        if let Submission::Queued(_) = submission {
-            self.unlock(state);
-        }
+    ) -> Submission {
+        let mut state = self.state.lock_only();
+        let reason = if state.queued_or_draining > 0
+            && state.has_backlog(channel.index(), request.queue())
+        {
+            None
+        } else {
+            match state.engine.start(channel, &mut request) {
+                // Nothing becomes due by that.
+                Ok(ticket) => return Submission::Posted(ticket),
+                Err(reason) => Some(reason),
+            }
+        };
+        self.start_slowly(state, channel, Request::One(request), (backlog, reason))
+    }
+
+    /// The same for any kind of request.
+    pub(crate) fn start_any(
+        &self,
+        channel: ChannelId,
+        request: Request,
+        backlog: usize,
+    ) -> Submission {
+        self.start_slowly(self.state.lock_only(), channel, request, (backlog, None))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn start_slowly<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, DriverState>,
+        channel: ChannelId,
+        request: Request,
+        (backlog, reason): (usize, Option<RejectReason>),
+    ) -> Submission {
+        let submission = state.start(channel, request, backlog, reason);
+        self.state.unlock(state);
         submission
     }
 
     /// Takes the output of an operation if it has completed. Polls once at most.
     #[inline(always)]
-    pub(crate) fn take<E: End<R>>(&self, submission: &Submission<R::Ticket>) -> Option<E::Taken> {
+    pub(crate) fn take<T>(
+        &self,
+        submission: &Submission,
+        poll: impl FnOnce(&mut Engine, Ticket) -> Option<T>,
+    ) -> Option<T> {
         let Submission::Posted(ticket) = *submission else {
             return None;
         };
-        let mut state = self.state.lock();
-        let taken = E::poll(&mut state.ring, ticket);
+        let mut state = self.state.lock_only();
+        let taken = poll(&mut state.engine, ticket);
         if taken.is_some() {
             self.unlock_after_take(state, ticket);
         } else {
-            self.unlock(state);
+            self.state.unlock(state);
         }
         taken
     }
@@ -113,11 +152,7 @@ impl<R: Ring> Driver<R> {
     /// The outcome of an operation that [`take`](Self::take) did not return. Its task is woken when
     /// it has completed.
     #[inline(never)]
-    pub(crate) fn wait(
-        &self,
-        submission: &Submission<R::Ticket>,
-        cx: &mut Context<'_>,
-    ) -> Poll<R::Outcome> {
+    pub(crate) fn wait(&self, submission: &Submission, cx: &mut Context<'_>) -> Poll<Outcome> {
         let (submission, waker) = (*submission, cx.waker().clone());
         let mut state = self.state.lock();
         let mut outcome = state.outcome(submission);
@@ -132,76 +167,69 @@ impl<R: Ring> Driver<R> {
             None => state.set_waker(submission, waker),
             Some(_) => Some(Wait::Task(waker)),
         };
-        self.unlock(state);
+        drop(state);
         wake::drop_guarded(replaced);
         outcome.map_or(Poll::Pending, Poll::Ready)
     }
 
     /// Takes the outcome of an operation if its completion is there. Its task is not woken later.
-    pub(crate) fn poll_outcome(&self, submission: &Submission<R::Ticket>) -> Option<R::Outcome> {
+    pub(crate) fn poll_outcome(&self, submission: &Submission) -> Option<Outcome> {
         let mut state = self.state.lock();
         let mut outcome = state.outcome(*submission);
         if outcome.is_none() {
             state.dispatch_until(Some(*submission));
             outcome = state.outcome(*submission);
         }
-        self.unlock(state);
+        drop(state);
         outcome
     }
 
     /// Whether an operation has been posted.
-    pub(crate) fn is_posted(&self, submission: &Submission<R::Ticket>) -> bool {
+    pub(crate) fn is_posted(&self, submission: &Submission) -> bool {
         self.state.lock().posted(*submission).is_some()
     }
 
     /// Rejects an operation that is in its backlog, as if that had been full. Others go on.
-    pub(crate) fn withdraw(&self, submission: &Submission<R::Ticket>) {
-        let mut state = self.state.lock();
-        state.withdraw(*submission);
-        self.unlock(state);
+    pub(crate) fn withdraw(&self, submission: &Submission) {
+        self.state.lock().withdraw(*submission);
     }
 
     /// Abandons an operation: no task will take its outcome.
     ///
     /// A queued operation is removed from the backlog. One in flight stays there, with its buffers.
-    pub(crate) fn abandon(&self, submission: Submission<R::Ticket>) {
+    pub(crate) fn abandon(&self, submission: Submission) {
         if self.is_in_child() {
             return;
         }
-        let mut state = self.state.lock();
-        state.abandon(submission);
-        self.unlock(state);
+        self.state.lock().abandon(submission);
     }
 
-    /// The ring's queue had an event, and is not armed any more.
+    /// The queue had an event, and is not armed any more.
     pub(crate) fn on_event(&self) {
         let mut state = self.state.lock();
         state.armed = false;
         state.drive(None);
-        self.unlock(state);
     }
 
-    /// Changes the ring in a way that may free capacity of one channel, or of all.
+    /// Changes the engine in a way that may free capacity of one channel, or of all.
     pub(crate) fn with<T>(
         &self,
-        channel: Option<R::Channel>,
-        change: impl FnOnce(&mut R) -> T,
+        channel: Option<ChannelId>,
+        change: impl FnOnce(&mut Engine) -> T,
     ) -> T {
         let mut state = self.state.lock();
-        let value = change(&mut state.ring);
+        let value = change(&mut state.engine);
         match channel {
-            Some(channel) => state.on_capacity_freed(R::index(channel)),
+            Some(channel) => state.on_capacity_freed(channel.index()),
             None => (0..state.channels()).for_each(|index| state.on_capacity_freed(index)),
         }
         state.drive(None);
-        self.unlock(state);
         value
     }
 
-    /// Uses the ring without freeing capacity or completing operations. If that takes a channel down,
-    /// [`settle`](Self::settle) is to follow.
-    pub(crate) fn with_ring<T>(&self, f: impl FnOnce(&mut R) -> T) -> T {
-        f(&mut self.state.lock().ring)
+    /// Uses the engine without freeing capacity or completing operations.
+    pub(crate) fn with_engine<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> T {
+        f(&mut self.state.lock().engine)
     }
 
     /// Waits until the backlog of a channel's queue is shorter than `backlog`.
@@ -209,7 +237,7 @@ impl<R: Ring> Driver<R> {
     /// A task that waits has a key, to be passed to [`cancel_room`](Self::cancel_room).
     pub(crate) fn poll_room(
         &self,
-        channel: R::Channel,
+        channel: ChannelId,
         queue: Queue,
         backlog: usize,
         key: &mut Option<usize>,
@@ -217,48 +245,35 @@ impl<R: Ring> Driver<R> {
     ) -> Poll<()> {
         let waker = cx.waker().clone();
         let mut state = self.state.lock();
-        let queued = state.backlog_of(R::index(channel), queue);
+        let queued = state.backlog_of(channel.index(), queue);
         let (polled, replaced) = if queued.len() < backlog {
             (Poll::Ready(()), Some(waker))
         } else {
             (Poll::Pending, queued.add_room_waiter(key, backlog, waker))
         };
-        self.unlock(state);
+        drop(state);
         wake::drop_guarded(replaced);
         polled
     }
 
     /// Stops the wait for room that has this key.
-    pub(crate) fn cancel_room(&self, channel: R::Channel, queue: Queue, key: usize) {
+    pub(crate) fn cancel_room(&self, channel: ChannelId, queue: Queue, key: usize) {
         if self.is_in_child() {
             return;
         }
         let mut state = self.state.lock();
-        let waker = state.backlog_of(R::index(channel), queue).cancel_room(key);
-        self.unlock(state);
+        let waker = state.backlog_of(channel.index(), queue).cancel_room(key);
+        drop(state);
         wake::drop_guarded(waker);
     }
 
-    /// A channel has joined the ring: there is room for the tasks that wait for operations in its slots.
+    /// A channel has joined: there is room for the tasks that wait for operations in its slots.
     /// If the channel is down already, what it had is ended.
     pub(crate) fn joined(&self) {
         let mut state = self.state.lock();
         state.reserve_waits();
         // The queue is not armed if that has failed before.
         state.drive(None);
-        self.unlock(state);
-    }
-
-    /// Continues with what another thread has left, on a helper thread.
-    pub(crate) fn continue_waking(&self) {
-        deferred::continue_waking(&self.state);
-    }
-
-    /// Does what became due while wake-ups were [held back](wake::hold) on this thread, or in
-    /// [`with_ring`](Self::with_ring).
-    pub(crate) fn settle(&self) {
-        let state = self.state.lock();
-        self.unlock(state);
     }
 
     /// Waits until these queues of a channel and their backlogs are empty. Any number of tasks can
@@ -267,7 +282,7 @@ impl<R: Ring> Driver<R> {
     /// A task that waits has a key, to be passed to [`cancel_drained`](Self::cancel_drained).
     pub(crate) fn poll_drained(
         &self,
-        channel: R::Channel,
+        channel: ChannelId,
         queues: &'static [Queue],
         key: &mut Option<usize>,
         cx: &mut Context<'_>,
@@ -279,31 +294,31 @@ impl<R: Ring> Driver<R> {
         } else {
             // Before driving, which arms the queue only if a task waits.
             let waiter = (waker, channel, queues);
-            let replaced = state.add_drain_waiter(R::index(channel), key, waiter);
+            let replaced = state.add_drain_waiter(channel.index(), key, waiter);
             state.drive(None);
             replaced
         };
         let (drained, own) = if state.is_empty(channel, queues) {
             let own = key.take();
-            let own = own.and_then(|key| state.stop_draining(R::index(channel), key));
+            let own = own.and_then(|key| state.stop_draining(channel.index(), key));
             (Poll::Ready(()), own)
         } else {
             (Poll::Pending, None)
         };
-        self.unlock(state);
+        drop(state);
         wake::drop_guarded(replaced);
         wake::drop_guarded(own);
         drained
     }
 
     /// Stops the wait for empty queues that has this key.
-    pub(crate) fn cancel_drained(&self, channel: R::Channel, key: usize) {
+    pub(crate) fn cancel_drained(&self, channel: ChannelId, key: usize) {
         if self.is_in_child() {
             return;
         }
         let mut state = self.state.lock();
-        let waker = state.stop_draining(R::index(channel), key);
-        self.unlock(state);
+        let waker = state.stop_draining(channel.index(), key);
+        drop(state);
         wake::drop_guarded(waker);
     }
 
@@ -312,9 +327,9 @@ impl<R: Ring> Driver<R> {
     #[cold]
     fn poll_busily<'a>(
         &'a self,
-        mut state: MutexGuard<'a, DriverState<R>>,
-        submission: Submission<R::Ticket>,
-    ) -> (MutexGuard<'a, DriverState<R>>, Option<R::Outcome>) {
+        mut state: Locked<'a, DriverState>,
+        submission: Submission,
+    ) -> (Locked<'a, DriverState>, Option<Outcome>) {
         let start = Instant::now();
         loop {
             state.dispatch_until(Some(submission));
@@ -322,7 +337,7 @@ impl<R: Ring> Driver<R> {
             if outcome.is_some() || start.elapsed() >= state.busy_poll {
                 return (state, outcome);
             }
-            self.unlock(state);
+            drop(state);
             hint::spin_loop();
             state = self.state.lock();
         }
@@ -330,9 +345,9 @@ impl<R: Ring> Driver<R> {
 
     /// Unlocks after an outcome was taken from a slot.
     #[inline(always)]
-    fn unlock_after_take(&self, state: MutexGuard<'_, DriverState<R>>, ticket: R::Ticket) {
+    fn unlock_after_take(&self, state: MutexGuard<'_, DriverState>, ticket: Ticket) {
         // If no task waited, nothing else is due.
-        let has_deferred = state.ring.has_deferred();
+        let has_deferred = state.engine.has_deferred();
         if has_deferred || state.waiters > 0 && state.is_due_after_take(ticket) {
             self.finish_take(state, ticket);
         }
@@ -341,27 +356,47 @@ impl<R: Ring> Driver<R> {
     // Cold, though it is not when tasks wait: so what was taken stays in registers where none does.
     #[cold]
     #[inline(never)]
-    fn finish_take<'a>(&'a self, mut state: MutexGuard<'a, DriverState<R>>, ticket: R::Ticket) {
+    fn finish_take<'a>(&'a self, mut state: MutexGuard<'a, DriverState>, ticket: Ticket) {
         let wait = state.stop_waiting(ticket);
-        state.on_capacity_freed(R::index(R::channel(ticket)));
-        self.unlock(state);
+        state.on_capacity_freed(ticket.channel().index());
+        self.state.unlock(state);
         wake::drop_guarded(wait);
     }
 
-    /// Unlocks after doing what is due.
-    #[inline(always)]
-    fn unlock<'a>(&'a self, state: MutexGuard<'a, DriverState<R>>) {
-        if state.is_due() {
-            self.unlock_and_wake(state);
+    /// Waits for the oldest message of receives that channels share: one task at a time. `None` if there are no
+    /// more. While it is pending, also returns whether receives are missing for lack of blocks.
+    pub(crate) fn poll_message(&self, cx: &Context<'_>) -> (Poll<Option<Message>>, bool) {
+        let waker = cx.waker().clone();
+        let mut state = self.state.lock();
+        // Before driving, which arms the queue only if a task waits.
+        let replaced = state.wait_for_message(waker);
+        let mut message = state.next_message();
+        if message.is_none() {
+            state.drive(None);
+            if state.engine.has_message() {
+                message = state.next_message();
+            }
         }
+        let is_ready = message.is_some() || state.engine.has_no_more_messages();
+        let own = is_ready.then(|| state.stop_messages()).flatten();
+        let needs_blocks = state.engine.needs_blocks();
+        drop(state);
+        wake::drop_guarded(replaced);
+        wake::drop_guarded(own);
+        let polled = if is_ready {
+            Poll::Ready(message)
+        } else {
+            Poll::Pending
+        };
+        (polled, needs_blocks)
     }
 
-    #[inline(never)]
-    fn unlock_and_wake<'a>(&'a self, state: MutexGuard<'a, DriverState<R>>) {
-        if wake::are_held() {
-            // It stays due: the next thread that unlocks does it, or this one in `settle`.
+    /// No task waits for messages any more.
+    pub(crate) fn stop_messages(&self) {
+        if self.is_in_child() {
             return;
         }
-        deferred::wake_after_unlock(&self.state, state);
+        let waker = self.state.lock().stop_messages();
+        wake::drop_guarded(waker);
     }
 }

@@ -1,21 +1,16 @@
 //! Queueing: a request for a full queue waits in the backlog, and is posted when there is room.
 
-use verbs_channel::Queue;
+use verbs_channel::{ChannelId, Queue, RejectReason};
 
 use super::backlog::{Backlog, Links, Queued, Stage};
 use super::fair_queue::Head;
-use super::source::{QUEUES, Request as _, Ring, Started, Submission};
+use super::request::{QUEUES, Request, Started, Submission};
 use super::state::{DriverState, Wait};
 
-impl<R: Ring> DriverState<R> {
+impl DriverState {
     /// Appends a request to its backlog.
-    pub(super) fn enqueue(
-        &mut self,
-        channel: R::Channel,
-        queue: Queue,
-        request: R::Request,
-    ) -> usize {
-        let index = R::index(channel);
+    pub(super) fn enqueue(&mut self, channel: ChannelId, queue: Queue, request: Request) -> usize {
+        let index = channel.index();
         let (prev, next) = (self.backlog_of(index, queue).tail, None);
         let key = self.queued.insert(Queued {
             channel,
@@ -78,12 +73,8 @@ impl<R: Ring> DriverState<R> {
             return None;
         };
         let links = *links;
-        let mut started = request.post(&mut self.ring, channel);
-        if let Started::RoomMade = started {
-            started = request.post(&mut self.ring, channel);
-        }
-        let left = match started {
-            Started::RoomMade | Started::Full => return Some(Head::Full),
+        let left = match request.start(&mut self.engine, channel) {
+            Started::Full => return Some(Head::Full),
             Started::Short => return Some(Head::Short),
             Started::Posted(ticket) => {
                 head.stage = Stage::Posted(ticket);
@@ -102,24 +93,24 @@ impl<R: Ring> DriverState<R> {
                 Head::Rejected
             }
         };
-        self.dequeue(R::index(channel), queue, links);
+        self.dequeue(channel.index(), queue, links);
         Some(left)
     }
 
     /// Rejects an operation that is in its backlog.
-    pub(super) fn withdraw(&mut self, submission: Submission<R::Ticket>) {
+    pub(super) fn withdraw(&mut self, submission: Submission) {
         let Submission::Queued(key) = submission else {
             return;
         };
         let Some(op) = self.queued.get_mut(key) else {
             return;
         };
-        let (index, queue) = (R::index(op.channel), op.queue);
+        let (index, queue) = (op.channel.index(), op.queue);
         let Stage::Waiting(request, links) = &mut op.stage else {
             return;
         };
         let links = *links;
-        op.stage = Stage::Rejected(request.rejected(R::full(queue)));
+        op.stage = Stage::Rejected(request.rejected(RejectReason::Backpressure(queue)));
         self.deferred.extend(op.waker.take());
         self.dequeue(index, queue, links);
         // It may have been the head, and the next may have room.
@@ -170,29 +161,29 @@ impl<R: Ring> DriverState<R> {
 }
 
 /// The line for the room that all channels share.
-impl<R: Ring> DriverState<R> {
+impl DriverState {
     /// Puts a channel's queue at the end of the line, unless it is in it.
     pub(super) fn join_line(&mut self, index: usize, queue: Queue) {
         self.line.push(index, queue);
-        self.ring.hold_room(true);
+        self.engine.hold_room(true);
     }
 
     /// Takes a channel's queue out of the line, if it is in it.
     pub(super) fn leave_line(&mut self, index: usize, queue: Queue) {
         if self.line.remove(index, queue) {
-            self.ring.hold_room(!self.line.is_empty());
+            self.engine.hold_room(!self.line.is_empty());
         }
     }
 
     /// Posts for the first in the line while there is room.
     #[cold]
     pub(super) fn advance_line(&mut self) {
-        while self.ring.has_common_room()
+        while self.engine.common_room() > 0
             && let Some((index, queue)) = self.line.first()
         {
-            self.ring.hold_room(false);
+            self.engine.hold_room(false);
             let head = self.post_head_of(index, queue);
-            self.ring.hold_room(!self.line.is_empty());
+            self.engine.hold_room(!self.line.is_empty());
             match head {
                 Some(Head::Short) => return,
                 // The next joins the line again if it is short, too.

@@ -1,21 +1,30 @@
 //! The state of a driver, behind its lock.
 
+use std::sync::{Arc, Weak};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slab::Slab;
-use verbs_channel::Queue;
+use verbs_channel::engine::{Closing, Engine};
+use verbs_channel::verbs_core::ErrorChain;
+use verbs_channel::{ChannelId, DownReason, Message, Queue, RejectReason, Ticket};
 
 use super::backlog::{Backlog, Queued, Stage};
 use super::fair_queue::Line;
-use super::source::{Request, Ring, Started, Submission};
-use crate::task::deferred::{Deferred, Defers};
-use crate::task::sync::{Mutex, MutexGuard};
-use crate::task::wake;
+use super::request::{Outcome, Request, Started, Submission};
+use crate::events::Subscription;
+use crate::task::deferred::{self, Deferred, Defers};
 
 /// The state behind the lock.
-pub(super) struct DriverState<R: Ring> {
-    pub(super) ring: R,
+pub(crate) struct DriverState {
+    // First: the registration is dropped before the queue.
+    pub(crate) subscription: Subscription,
+    pub(crate) engine: Engine,
+    // When busy tasks check the peers next; `None` for at once.
+    pub(crate) next_check: Option<Instant>,
+    // When the channel in each place has joined.
+    pub(crate) joined: Vec<Instant>,
+    owner: Weak<dyn Owner>,
     // How many need an event: sleeping tasks, queued operations, and abandoned ones in flight.
     pub(super) waiters: usize,
     // The part of `waiters` that is queued operations, and tasks that wait until a channel is
@@ -26,39 +35,62 @@ pub(super) struct DriverState<R: Ring> {
     pub(super) message_waker: Option<Waker>,
     // Indexed by slot: who waits for the operation.
     waits: Vec<Option<Wait>>,
-    pub(super) queued: Slab<Queued<R>>,
-    pub(super) channels: Vec<Channel<R>>,
+    pub(super) queued: Slab<Queued>,
+    pub(super) channels: Vec<ChannelQueues>,
     // The queues whose heads wait for the room that all channels share.
     pub(super) line: Line,
     // How long an operation polls before its task sleeps.
     pub(super) busy_poll: Duration,
     // For when the lock is free.
-    pub(super) deferred: Deferred<Garbage<R>>,
-    // A thread hands on what is to be destroyed: also what is added meanwhile.
-    is_closing: bool,
+    pub(super) deferred: Deferred<Garbage>,
+}
+
+/// The owner of a driver.
+pub(crate) trait Owner: deferred::Owner {
+    /// Has a helper thread destroy a queue pair.
+    fn destroy_elsewhere(self: Arc<Self>, closing: Closing);
+}
+
+/// A queue pair that is to be destroyed: a helper thread does so when this is dropped.
+pub(crate) struct DestroyOnDrop {
+    owner: Weak<dyn Owner>,
+    // `None` once it was handed to the thread.
+    closing: Option<Closing>,
+}
+
+impl Drop for DestroyOnDrop {
+    fn drop(&mut self) {
+        if let (Some(closing), Some(owner)) = (self.closing.take(), self.owner.upgrade()) {
+            owner.destroy_elsewhere(closing);
+        }
+    }
 }
 
 /// Who waits for an operation in flight.
-pub(super) enum Wait {
+pub(crate) enum Wait {
     Task(Waker),
     /// No task: its outcome is to be dropped.
     Abandoned,
 }
 
 /// The backlogs of a channel, and the tasks that wait until its queues are drained.
-pub(super) struct Channel<R: Ring> {
+pub(super) struct ChannelQueues {
     pub(super) backlogs: [Backlog; 2],
     // Waiters by key: `None` after it was woken, until its future is polled again or dropped.
-    pub(super) drain_waiters: Slab<Option<DrainWaiter<R>>>,
+    pub(super) drain_waiters: Slab<Option<DrainWaiter>>,
 }
 
 /// The waker of a task that waits until these queues of this channel are drained.
-pub(super) type DrainWaiter<R> = (Waker, <R as Ring>::Channel, &'static [Queue]);
+pub(super) type DrainWaiter = (Waker, ChannelId, &'static [Queue]);
 
-impl<R: Ring> DriverState<R> {
-    pub(super) const fn new(ring: R) -> Self {
+impl DriverState {
+    pub(super) fn new(engine: Engine, subscription: Subscription, owner: Weak<dyn Owner>) -> Self {
         Self {
-            ring,
+            subscription,
+            engine,
+            next_check: None,
+            joined: Vec::new(),
+            owner,
             waiters: 0,
             queued_or_draining: 0,
             armed: false,
@@ -69,59 +101,34 @@ impl<R: Ring> DriverState<R> {
             line: Line::new(),
             busy_poll: Duration::ZERO,
             deferred: Deferred::new(),
-            is_closing: false,
         }
     }
 
-    /// Posts, queues or rejects a request. If it is posted, nothing becomes due by that.
-    #[inline(always)]
-    pub(super) fn start<W: Request<R>>(
+    /// Posts, queues or rejects a request, which is the only one or was not posted at once for this reason.
+    pub(super) fn start(
         &mut self,
-        channel: R::Channel,
-        mut request: W,
+        channel: ChannelId,
+        mut request: Request,
         backlog: usize,
-    ) -> Submission<R::Ticket> {
-        let started = if self.queued_or_draining > 0
-            && self.has_backlog(R::index(channel), request.queue())
-        {
-            Started::Full
-        } else {
-            request.post(&mut self.ring, channel)
+        reason: Option<RejectReason>,
+    ) -> Submission {
+        let queue = request.queue();
+        let engine = &mut self.engine;
+        let started = match reason {
+            Some(reason) => request.not_posted(engine, channel, reason),
+            None if self.has_backlog(channel.index(), queue) => Started::Full,
+            None => request.start(&mut self.engine, channel),
         };
-        match started {
-            Started::Posted(ticket) => Submission::Posted(ticket),
-            started => Submission::Queued(self.not_posted(channel, request, backlog, started)),
-        }
-    }
-
-    /// Tries again, queues or rejects a request that was not posted. Returns its key.
-    // Takes the request by value and returns a number: passing it by reference would put it in
-    // memory on the usual path too.
-    #[cold]
-    #[inline(never)]
-    fn not_posted<W: Request<R>>(
-        &mut self,
-        channel: R::Channel,
-        mut request: W,
-        backlog: usize,
-        mut started: Started<R>,
-    ) -> usize {
-        if let Started::RoomMade = started {
-            self.reserve_waits();
-            started = request.post(&mut self.ring, channel);
-        }
         let stage = match started {
-            Started::Posted(ticket) => Stage::Posted(ticket),
-            Started::RoomMade | Started::Full => {
-                return self.queue(channel, request, backlog, false);
-            }
+            Started::Posted(ticket) => return Submission::Posted(ticket),
+            Started::Full => return self.queue(channel, request, backlog, false),
             Started::Short => return self.queue(channel, request, backlog, true),
             Started::Rejected(reason) => Stage::Rejected(request.rejected(reason)),
         };
-        let key = self.insert(channel, request.queue(), stage);
+        let rejected = self.insert(channel, queue, stage);
         // If the post took the channel down, what waits for its queues is rejected, too.
-        self.on_capacity_freed(R::index(channel));
-        key
+        self.on_capacity_freed(channel.index());
+        rejected
     }
 
     pub(super) fn has_backlog(&self, index: usize, queue: Queue) -> bool {
@@ -131,64 +138,80 @@ impl<R: Ring> DriverState<R> {
 
     /// Appends a request to its backlog, or rejects it if the backlog is full. If it `is_short` of the
     /// room that the channels share, it is the head.
-    fn queue<W: Request<R>>(
+    fn queue(
         &mut self,
-        channel: R::Channel,
-        mut request: W,
+        channel: ChannelId,
+        mut request: Request,
         backlog: usize,
         is_short: bool,
-    ) -> usize {
+    ) -> Submission {
         let queue = request.queue();
-        if self.backlog_of(R::index(channel), queue).len() >= backlog {
-            let stage = Stage::Rejected(request.rejected(R::full(queue)));
+        if self.backlog_of(channel.index(), queue).len() >= backlog {
+            let stage = Stage::Rejected(request.rejected(RejectReason::Backpressure(queue)));
             return self.insert(channel, queue, stage);
         }
-        let key = self.enqueue(channel, queue, request.into());
+        let key = self.enqueue(channel, queue, request);
         if is_short {
-            self.join_line(R::index(channel), queue);
+            self.join_line(channel.index(), queue);
         }
         // The queue has to be armed for the completion that makes room, which may be there already.
         self.drive(None);
-        key
+        Submission::Queued(key)
     }
 
     /// Inserts an operation that is not in the backlog.
-    fn insert(&mut self, channel: R::Channel, queue: Queue, stage: Stage<R>) -> usize {
-        self.queued.insert(Queued {
+    fn insert(&mut self, channel: ChannelId, queue: Queue, stage: Stage) -> Submission {
+        Submission::Queued(self.queued.insert(Queued {
             channel,
             queue,
             stage,
             waker: None,
-        })
+        }))
     }
 
     /// Whether there is something to do now that the outcome of this operation was taken.
     #[inline]
-    pub(super) fn is_due_after_take(&self, ticket: R::Ticket) -> bool {
-        let waits = self.waits.get(R::slot(ticket));
+    pub(super) fn is_due_after_take(&self, ticket: Ticket) -> bool {
+        let waits = self.waits.get(ticket.slot());
         self.queued_or_draining > 0 || waits.is_some_and(Option::is_some) || self.is_due()
     }
 
     /// Drives: see the module. It may return early when `own` has completed. If the queue was armed
     /// for others, an event announces what is left.
-    pub(super) fn drive(&mut self, own: Option<Submission<R::Ticket>>) {
+    pub(super) fn drive(&mut self, own: Option<Submission>) {
         let has_waiters = |state: &Self| own.is_some() || state.waiters > 0;
         if !has_waiters(self) || self.dispatch_until(own) || self.armed || !has_waiters(self) {
             return;
         }
-        match self.ring.arm() {
-            Ok(()) => self.armed = true,
-            Err(line) => line.into_iter().for_each(|line| self.deferred.log(line)),
-        }
+        self.arm();
         self.dispatch_until(own);
     }
 
+    /// Arms the queue: the next completion raises an event. If that fails, all operations are aborted, at once or
+    /// when their queue pairs have been destroyed.
+    #[cold]
+    fn arm(&mut self) {
+        let Err(error) = self.subscription.arm() else {
+            self.armed = true;
+            return;
+        };
+        // Operations of channels that are being closed wait, too.
+        let is_up = |at| self.engine.down_reason(at).is_none();
+        if self.engine.channels().any(is_up) {
+            let error = ErrorChain::new(&error);
+            self.deferred.log(Box::new(format!(
+                "cannot arm the completion queue, taking all channels down: {error}"
+            )));
+        }
+        self.engine.destroy_all(DownReason::NotifierFailed);
+    }
+
     /// Polls until the queue is empty, or until `own` has completed, which returns `true`.
-    pub(super) fn dispatch_until(&mut self, own: Option<Submission<R::Ticket>>) -> bool {
-        let own = own.and_then(|own| self.posted(own)).map(R::slot);
-        while let Some(completed) = self.ring.next_completed() {
+    pub(super) fn dispatch_until(&mut self, own: Option<Submission>) -> bool {
+        let own = own.and_then(|own| self.posted(own)).map(|own| own.slot());
+        while let Some(completed) = self.engine.next_ticket() {
             self.dispatch(completed);
-            if own == Some(R::slot(completed)) {
+            if own == Some(completed.slot()) {
                 return true;
             }
         }
@@ -197,7 +220,7 @@ impl<R: Ring> DriverState<R> {
     }
 
     /// The ticket of an operation, if it was posted.
-    pub(super) fn posted(&self, submission: Submission<R::Ticket>) -> Option<R::Ticket> {
+    pub(super) fn posted(&self, submission: Submission) -> Option<Ticket> {
         match submission {
             Submission::Posted(ticket) => Some(ticket),
             Submission::Queued(key) => match self.queued.get(key)?.stage {
@@ -209,8 +232,8 @@ impl<R: Ring> DriverState<R> {
 
     /// Dispatches what has been polled already, without another poll.
     pub(super) fn dispatch_polled(&mut self) {
-        while self.ring.has_completed()
-            && let Some(completed) = self.ring.next_completed()
+        while self.engine.has_completed()
+            && let Some(completed) = self.engine.next_ticket()
         {
             self.dispatch(completed);
         }
@@ -219,24 +242,24 @@ impl<R: Ring> DriverState<R> {
 
     /// Ends what waits for room on channels that have gone down without a completed operation.
     fn end_failed(&mut self) {
-        while let Some(channel) = self.ring.next_failed() {
-            self.on_capacity_freed(R::index(channel));
+        while let Some(channel) = self.engine.next_failed() {
+            self.on_capacity_freed(channel.index());
         }
     }
 
     /// Wakes the task that waits for a completed operation, and posts what waits for its room.
-    fn dispatch(&mut self, completed: R::Ticket) {
+    fn dispatch(&mut self, completed: Ticket) {
         match self.stop_waiting(completed) {
             Some(Wait::Task(waker)) => self.deferred.wake(waker),
             Some(Wait::Abandoned) => {
-                let outcome = self.ring.take(completed);
+                let outcome = Outcome::take(&mut self.engine, completed);
                 self.deferred
                     .garbage()
                     .extend(outcome.map(Garbage::Outcome));
             }
             None => {}
         }
-        self.on_capacity_freed(R::index(R::channel(completed)));
+        self.on_capacity_freed(completed.channel().index());
     }
 
     /// An operation of the channel has left its queue or its backlog.
@@ -252,7 +275,7 @@ impl<R: Ring> DriverState<R> {
     }
 
     /// Takes the outcome of an operation, if it is known.
-    pub(super) fn outcome(&mut self, submission: Submission<R::Ticket>) -> Option<R::Outcome> {
+    pub(super) fn outcome(&mut self, submission: Submission) -> Option<Outcome> {
         let key = match submission {
             Submission::Posted(ticket) => return self.take(ticket),
             Submission::Queued(key) => key,
@@ -270,21 +293,17 @@ impl<R: Ring> DriverState<R> {
 
     /// Takes the outcome of an operation that was posted, if it is known. If another thread has polled it, and not
     /// dispatched it yet, this does what that would.
-    fn take(&mut self, ticket: R::Ticket) -> Option<R::Outcome> {
-        let outcome = self.ring.take(ticket)?;
+    fn take(&mut self, ticket: Ticket) -> Option<Outcome> {
+        let outcome = Outcome::take(&mut self.engine, ticket)?;
         let wait = self.stop_waiting(ticket);
         self.deferred.garbage().extend(wait.map(Garbage::Wait));
-        self.on_capacity_freed(R::index(R::channel(ticket)));
+        self.on_capacity_freed(ticket.channel().index());
         Some(outcome)
     }
 
     /// Wakes the task when the operation has completed. Returns what was replaced, for the caller
     /// to drop.
-    pub(super) fn set_waker(
-        &mut self,
-        submission: Submission<R::Ticket>,
-        waker: Waker,
-    ) -> Option<Wait> {
+    pub(super) fn set_waker(&mut self, submission: Submission, waker: Waker) -> Option<Wait> {
         let ticket = match submission {
             Submission::Posted(ticket) => ticket,
             Submission::Queued(key) => match self.queued.get_mut(key)? {
@@ -298,19 +317,19 @@ impl<R: Ring> DriverState<R> {
         self.wait(ticket, Wait::Task(waker))
     }
 
-    /// Makes room for the tasks of operations in all slots of the ring.
+    /// Makes room for the tasks of operations in all slots of the engine.
     pub(super) fn reserve_waits(&mut self) {
-        let slots = self.ring.slots();
+        let slots = self.engine.slots();
         if slots > self.waits.len() {
             self.waits.resize_with(slots, || None);
         }
     }
 
-    pub(super) fn wait(&mut self, ticket: R::Ticket, wait: Wait) -> Option<Wait> {
-        let slot = R::slot(ticket);
+    pub(super) fn wait(&mut self, ticket: Ticket, wait: Wait) -> Option<Wait> {
+        let slot = ticket.slot();
         if slot >= self.waits.len() {
             // Shared slots may have been added since.
-            let len = self.ring.slots().max(slot + 1);
+            let len = self.engine.slots().max(slot + 1);
             self.waits.resize_with(len, || None);
         }
         let replaced = self.waits[slot].replace(wait);
@@ -318,14 +337,14 @@ impl<R: Ring> DriverState<R> {
         replaced
     }
 
-    pub(super) fn stop_waiting(&mut self, ticket: R::Ticket) -> Option<Wait> {
-        let wait = self.waits.get_mut(R::slot(ticket))?.take()?;
+    pub(super) fn stop_waiting(&mut self, ticket: Ticket) -> Option<Wait> {
+        let wait = self.waits.get_mut(ticket.slot())?.take()?;
         self.waiters -= 1;
         Some(wait)
     }
 
     /// Abandons an operation: no task will take its outcome.
-    pub(super) fn abandon(&mut self, submission: Submission<R::Ticket>) {
+    pub(super) fn abandon(&mut self, submission: Submission) {
         let ticket = match submission {
             Submission::Posted(ticket) => ticket,
             Submission::Queued(key) => {
@@ -336,7 +355,7 @@ impl<R: Ring> DriverState<R> {
                 match op.stage {
                     Stage::Posted(ticket) => ticket,
                     Stage::Waiting(request, links) => {
-                        let index = R::index(op.channel);
+                        let index = op.channel.index();
                         self.dequeue(index, op.queue, links);
                         // It may have been the head, and the next may have room.
                         self.on_capacity_freed(index);
@@ -367,9 +386,9 @@ impl<R: Ring> DriverState<R> {
         self.channels.len()
     }
 
-    pub(super) fn channel(&mut self, index: usize) -> &mut Channel<R> {
+    pub(super) fn channel(&mut self, index: usize) -> &mut ChannelQueues {
         if index >= self.channels.len() {
-            self.channels.resize_with(index + 1, || Channel {
+            self.channels.resize_with(index + 1, || ChannelQueues {
                 backlogs: [Backlog::default(), Backlog::default()],
                 drain_waiters: Slab::new(),
             });
@@ -379,63 +398,95 @@ impl<R: Ring> DriverState<R> {
     }
 }
 
-impl<R: Ring> Defers for DriverState<R> {
-    type Garbage = Garbage<R>;
-    type Owner = R::Owner;
+/// The messages of receives that channels share.
+impl DriverState {
+    /// The oldest message. Polls if there is none, and posts the blocks that are free.
+    pub(super) fn next_message(&mut self) -> Option<Message> {
+        let message = self.engine.next_message();
+        if message.is_none() {
+            self.engine.refill();
+        }
+        message
+    }
 
-    fn deferred(&mut self) -> &mut Deferred<Garbage<R>> {
+    /// Whether there is something to do for the shared receives.
+    // Not inlined: the path without waiters stays short.
+    #[cold]
+    #[inline(never)]
+    fn has_news(&self) -> bool {
+        self.is_message_due() || self.engine.has_failed()
+    }
+
+    /// Whether the task that waits for a message is to be woken.
+    fn is_message_due(&self) -> bool {
+        self.message_waker.is_some()
+            && (self.engine.has_message() || self.engine.has_no_more_messages())
+    }
+
+    /// Wakes that task if there is a message, or there are no more.
+    fn wake_for_message(&mut self) {
+        if self.is_message_due()
+            && let Some(waker) = self.stop_messages()
+        {
+            self.deferred.wake(waker);
+        }
+    }
+
+    pub(super) fn wait_for_message(&mut self, waker: Waker) -> Option<Waker> {
+        let replaced = self.message_waker.replace(waker);
+        self.waiters += usize::from(replaced.is_none());
+        replaced
+    }
+
+    pub(super) fn stop_messages(&mut self) -> Option<Waker> {
+        let waker = self.message_waker.take()?;
+        self.waiters -= 1;
+        Some(waker)
+    }
+}
+
+impl Defers for DriverState {
+    type Garbage = Garbage;
+    type Ending = DestroyOnDrop;
+
+    fn deferred(&mut self) -> &mut Deferred<Garbage> {
         &mut self.deferred
     }
 
     #[inline]
     fn is_due(&self) -> bool {
-        let has_undispatched = self.waiters > 0 && (self.ring.has_completed() || self.has_news());
-        has_undispatched || self.deferred.is_due() || self.ring.has_deferred()
+        let has_undispatched = self.waiters > 0 && (self.engine.has_completed() || self.has_news());
+        has_undispatched || self.deferred.is_due() || self.engine.has_deferred()
     }
 
-    fn defer_due<'a>(
-        lock: &'a Mutex<Self>,
-        mut state: MutexGuard<'a, Self>,
-    ) -> MutexGuard<'a, Self> {
-        if state.waiters > 0 {
-            state.dispatch_polled();
-            state.wake_for_message();
+    fn defer_due(&mut self) {
+        if self.waiters > 0 {
+            self.dispatch_polled();
+            self.wake_for_message();
         }
-        while let Some(line) = state.ring.next_log_line() {
-            state.deferred.log(line);
+        while let Some(leak) = self.engine.next_leak() {
+            self.deferred.log(Box::new(leak));
         }
-        while !state.is_closing
-            && let Some(closing) = state.ring.next_closing()
-        {
-            if !state.deferred.is_waking() {
-                state.deferred.garbage().push(Garbage::Closing(closing));
-                continue;
-            }
-            // Users' code runs, which may wait for this. If no helper thread can be started, it is destroyed here,
-            // and what that takes down is left to this loop.
-            state.is_closing = true;
-            drop(state);
-            wake::drop_guarded(closing);
-            state = lock.lock();
-            state.is_closing = false;
-        }
-        state
     }
 
-    fn owner(&self) -> Option<R::Owner> {
-        self.ring.owner()
+    fn take_ending(&mut self) -> Option<DestroyOnDrop> {
+        let closing = self.engine.next_closing()?;
+        Some(DestroyOnDrop {
+            owner: Weak::clone(&self.owner),
+            closing: Some(closing),
+        })
     }
 
-    fn continue_elsewhere(owner: R::Owner) -> bool {
-        R::continue_elsewhere(owner)
+    fn owner(&self) -> Option<Arc<dyn deferred::Owner>> {
+        let owner: Arc<dyn deferred::Owner> = self.owner.upgrade()?;
+        Some(owner)
     }
 }
 
 /// Values to drop after unlocking.
 #[expect(dead_code, reason = "only dropped")]
-pub(super) enum Garbage<R: Ring> {
-    Request(R::Request),
-    Outcome(R::Outcome),
+pub(crate) enum Garbage {
+    Request(Request),
+    Outcome(Outcome),
     Wait(Wait),
-    Closing(R::Closing),
 }

@@ -1,6 +1,5 @@
 //! State shared by the channels of a group.
 
-pub(crate) mod channels;
 pub(crate) mod destroying;
 mod peer_watch;
 
@@ -11,19 +10,18 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use verbs_channel::engine::Closing;
+use verbs_channel::engine::{Closing, Engine};
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::{AsyncEvent, ErrorChain, ProtectionDomain};
 use verbs_channel::{ChannelId, DownReason, Preparer, Queue, TransportError};
 
-use crate::driver::Driver;
+use crate::driver::{self, Driver};
 use crate::error::{Error, Result};
 use crate::events::watcher::{DeviceListener, Failed};
 use crate::events::{CqEvents, CqListener};
 use crate::notifier;
-use crate::task::coop;
+use crate::task::{coop, deferred};
 use crate::threads;
-use channels::{Channels, Destroys};
 use destroying::Destroyed;
 use peer_watch::{PeerEvents, Peers};
 
@@ -31,7 +29,7 @@ use peer_watch::{PeerEvents, Peers};
 pub(crate) struct SharedEngine {
     // The backlog of channels that join.
     pub(crate) backlog: AtomicUsize,
-    pub(crate) driver: Driver<Channels>,
+    pub(crate) driver: Driver,
     // Not behind the driver's lock: preparing a channel would delay the others.
     pub(crate) preparer: Preparer,
     pub(crate) pd: ProtectionDomain,
@@ -60,9 +58,9 @@ impl SharedEngine {
         if let Some(peers) = self.peers.get() {
             return Ok(peers.check().map_err(not_watched)?);
         }
-        let descriptor = self.driver.with_ring(|ring| {
-            let is_watched = ring.engine.peer_timeout().is_some();
-            is_watched.then(|| ring.engine.peers_fd())
+        let descriptor = self.driver.with_engine(|engine| {
+            let is_watched = engine.peer_timeout().is_some();
+            is_watched.then(|| engine.peers_fd())
         });
         let Some(descriptor) = descriptor else {
             return Ok(());
@@ -93,13 +91,12 @@ impl SharedEngine {
             return;
         }
         let now = Instant::now();
-        let is_due = self.driver.with_ring(|ring| {
-            let is_due = ring.next_check.is_none_or(|next| now >= next);
-            if is_due {
-                ring.next_check = now.checked_add(CHECK);
-            }
-            is_due
-        });
+        let mut state = self.driver.state().lock();
+        let is_due = state.next_check.is_none_or(|next| now >= next);
+        if is_due {
+            state.next_check = now.checked_add(CHECK);
+        }
+        drop(state);
         if is_due {
             self.check_peers();
         }
@@ -111,9 +108,9 @@ impl SharedEngine {
         if self.driver.is_in_child() {
             return;
         }
-        self.driver.with(Some(at), |ring| {
+        self.driver.with(Some(at), |engine| {
             // The channel may have been removed before.
-            let _ended = ring.engine.destroy(at, reason);
+            let _ended = engine.destroy(at, reason);
         });
     }
 
@@ -122,17 +119,17 @@ impl SharedEngine {
         if self.driver.is_in_child() {
             return;
         }
-        self.driver.with(Some(at), |ring| {
+        self.driver.with(Some(at), |engine| {
             // It has its place until now, so this does not fail.
-            let _removed = ring.engine.remove(at);
+            let _removed = engine.remove(at);
         });
     }
 
     /// [`end`](Self::end) for all channels that are open.
     pub(crate) fn destroy_all(&self, reason: DownReason) {
-        let failure = self.driver.with(None, |ring| {
-            ring.engine.destroy_all(reason);
-            ring.engine.group_failure()
+        let failure = self.driver.with(None, |engine| {
+            engine.destroy_all(reason);
+            engine.group_failure()
         });
         if failure.is_some() {
             self.destroyed.wake(None);
@@ -141,7 +138,7 @@ impl SharedEngine {
 
     /// Why no channel can join, if the group has failed.
     pub(crate) fn failure(&self) -> Option<DownReason> {
-        self.driver.with_ring(|ring| ring.engine.group_failure())
+        self.driver.with_engine(|engine| engine.group_failure())
     }
 
     /// Waits until the group has failed: for what makes channels that join.
@@ -153,7 +150,7 @@ impl SharedEngine {
     /// Waits until the device is done with the memory of a channel that was [ended](Self::end).
     pub(crate) async fn until_destroyed(&self, at: ChannelId) -> Result<()> {
         let destroyed = || {
-            let destroyed = self.driver.with_ring(|ring| ring.engine.destroyed(at))?;
+            let destroyed = self.driver.with_engine(|engine| engine.destroyed(at))?;
             (!self.destroyed.is_pending(Some(&at))).then_some(destroyed)
         };
         let destroyed = self.when_destroyed(Some(at), destroyed).await;
@@ -163,9 +160,9 @@ impl SharedEngine {
     /// Waits until no queue pair is being destroyed.
     pub(crate) async fn until_all_destroyed(&self) -> Result<()> {
         let is_stuck = || {
-            let is_closing = self.driver.with_ring(|ring| ring.engine.is_closing());
+            let is_closing = self.driver.with_engine(|engine| engine.is_closing());
             let is_over = !is_closing && !self.destroyed.is_pending(None);
-            is_over.then(|| self.driver.with_ring(|ring| ring.engine.has_stuck()))
+            is_over.then(|| self.driver.with_engine(|engine| engine.has_stuck()))
         };
         match self.when_destroyed(None, is_stuck).await {
             true => Err(TransportError::Stuck.into()),
@@ -200,7 +197,7 @@ const CHECK: Duration = Duration::from_millis(10);
 
 /// Waits in [`SharedEngine::drained`] until it is dropped.
 struct DrainWait<'a> {
-    driver: &'a Driver<Channels>,
+    driver: &'a Driver,
     at: ChannelId,
     key: Option<usize>,
 }
@@ -219,7 +216,7 @@ impl Drop for DrainWait<'_> {
     }
 }
 
-impl Destroys for SharedEngine {
+impl driver::Owner for SharedEngine {
     fn destroy_elsewhere(self: Arc<Self>, closing: Closing) {
         if self.driver.is_in_child() {
             return;
@@ -230,7 +227,7 @@ impl Destroys for SharedEngine {
         destroyed.start(at);
         threads::detach(move || {
             let closed = closing.destroy();
-            let finish = |ring: &mut Channels| ring.engine.finish_close(closed);
+            let finish = |engine: &mut Engine| engine.finish_close(closed);
             // It belongs to this engine, so this does not fail.
             let _finished = self.driver.with(channel, finish);
             // First: who waits may close the device next.
@@ -238,9 +235,15 @@ impl Destroys for SharedEngine {
             destroyed.finish(&at);
         });
     }
+}
 
-    fn wake_elsewhere(self: Arc<Self>) -> bool {
-        threads::try_detach(move || self.driver.continue_waking())
+impl deferred::Owner for SharedEngine {
+    fn run_due(&self) {
+        self.driver.state().run_due();
+    }
+
+    fn settle_elsewhere(self: Arc<Self>) -> bool {
+        threads::try_detach(move || self.driver.state().settle())
     }
 }
 
@@ -248,12 +251,12 @@ impl Peers for SharedEngine {
     fn has_channels(&self) -> bool {
         // Those whose queue pairs are being destroyed have ended.
         self.driver
-            .with_ring(|ring| ring.engine.channels().next().is_some())
+            .with_engine(|engine| engine.channels().next().is_some())
     }
 
     fn check_peers(&self) {
         self.driver
-            .with(None, |ring| ring.engine.check_peers(Instant::now()));
+            .with(None, |engine| engine.check_peers(Instant::now()));
     }
 }
 
@@ -275,14 +278,15 @@ impl CqListener for SharedEngine {
 
 impl DeviceListener for SharedEngine {
     fn since(&self, part: Failed) -> Instant {
-        self.driver.with_ring(|ring| {
-            let channel = match part {
-                Failed::Qp(qp_num) => ring.engine.channel_of(qp_num),
-                _ => None,
-            };
-            let joined = channel.and_then(|at| ring.joined.get(at.index()));
-            joined.copied().unwrap_or_else(|| ring.subscription.since())
-        })
+        let state = self.driver.state().lock();
+        let channel = match part {
+            Failed::Qp(qp_num) => state.engine.channel_of(qp_num),
+            _ => None,
+        };
+        let joined = channel.and_then(|at| state.joined.get(at.index()));
+        joined
+            .copied()
+            .unwrap_or_else(|| state.subscription.since())
     }
 
     fn on_device_event(&self, event: AsyncEvent) {
@@ -292,18 +296,15 @@ impl DeviceListener for SharedEngine {
         let reason = DownReason::Event(event.event_type());
         let is_of_all = match failed {
             Failed::Qp(qp_num) => {
-                let channel = self.driver.with_ring(|ring| ring.engine.channel_of(qp_num));
+                let channel = self.driver.with_engine(|engine| engine.channel_of(qp_num));
                 channel.into_iter().for_each(|at| self.end(at, reason));
                 false
             }
             Failed::Device => true,
-            Failed::Cq(handle) => {
-                let cq = |ring: &mut Channels| ring.subscription.cq().handle();
-                self.driver.with_ring(cq) == handle
-            }
+            Failed::Cq(handle) => self.driver.state().lock().subscription.cq().handle() == handle,
             Failed::Srq(handle) => {
-                let srq = |ring: &mut Channels| ring.engine.shared_handle();
-                self.driver.with_ring(srq) == Some(handle)
+                let srq = |engine: &mut Engine| engine.shared_handle();
+                self.driver.with_engine(srq) == Some(handle)
             }
         };
         if is_of_all {
@@ -312,8 +313,7 @@ impl DeviceListener for SharedEngine {
     }
 
     fn on_events_ended(&self, reason: DownReason) {
-        self.driver
-            .with(None, |ring| ring.engine.fail_group(reason));
+        self.driver.with(None, |engine| engine.fail_group(reason));
         self.destroyed.wake(None);
     }
 }

@@ -28,7 +28,6 @@ use verbs_channel::{ChannelGroup, TransportError};
 use crate::channel::{AsyncChannel, AsyncTransfer};
 use crate::driver::Driver;
 use crate::engine::SharedEngine;
-use crate::engine::channels::Channels;
 use crate::engine::destroying::Destroyed;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
@@ -96,16 +95,9 @@ impl AsyncGroup {
         let subscription = events.subscribe(&cq)?;
         let shared = Arc::new_cyclic(|shared: &Weak<SharedEngine>| {
             subscription.listen(Weak::<SharedEngine>::clone(shared));
-            let ring = Channels {
-                subscription,
-                engine,
-                next_check: None,
-                joined: Vec::new(),
-                owner: Weak::<SharedEngine>::clone(shared),
-            };
             SharedEngine {
                 backlog: AtomicUsize::new(BACKLOG),
-                driver: Driver::new(ring),
+                driver: Driver::new(engine, subscription, Weak::<SharedEngine>::clone(shared)),
                 preparer,
                 pd,
                 events: events.clone(),
@@ -151,8 +143,8 @@ impl AsyncGroup {
     /// [`CompletionQueue::moderate`]: verbs_channel::verbs_core::CompletionQueue::moderate
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate(&self, cq_count: u16, cq_period: u16) -> Result<()> {
-        let moderated = |ring: &mut Channels| ring.subscription.cq().moderate(cq_count, cq_period);
-        Ok(self.shared.driver.with_ring(moderated)?)
+        let state = self.shared.driver.state().lock();
+        Ok(state.subscription.cq().moderate(cq_count, cq_period)?)
     }
 
     /// Prepares another channel, to be connected by a [`handshake`](Self::handshake),
@@ -227,21 +219,21 @@ impl AsyncGroup {
         {
             return Err((Rejected::new(error, member), false));
         }
-        let joined = self.shared.driver.with_ring(|ring| {
-            let engine = &mut ring.engine;
-            let at = engine.join(member).map_err(|rejected| {
+        let mut state = self.shared.driver.state().lock();
+        let joined = match state.engine.join(member) {
+            Err(rejected) => {
                 let is_full = matches!(rejected.error(), verbs_channel::Error::GroupFull(_));
-                let will_be_free = is_full && engine.is_closing();
-                (rejected, will_be_free)
-            })?;
-            let (now, places) = (Instant::now(), ring.joined.len().max(at.index() + 1));
-            ring.joined.resize(places, now);
-            if let Some(joined) = ring.joined.get_mut(at.index()) {
-                *joined = now;
+                Err((rejected, is_full && state.engine.is_closing()))
             }
-            let receives = engine.prepared_receives(at);
-            Ok((at, receives, engine.take_rejected_receives()))
-        });
+            Ok(at) => {
+                let (now, places) = (Instant::now(), state.joined.len().max(at.index() + 1));
+                state.joined.resize(places, now);
+                state.joined[at.index()] = now;
+                let receives = state.engine.prepared_receives(at);
+                Ok((at, receives, state.engine.take_rejected_receives()))
+            }
+        };
+        drop(state);
         // If its receives could not be posted, it is down already.
         self.shared.driver.joined();
         let (at, receives, rejected) = joined?;

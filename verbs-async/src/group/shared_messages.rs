@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
+use verbs_channel::engine::Engine;
 use verbs_channel::{BufferPool, Message, SharedReceivesConfig, TakeWhenFree};
 
 use super::AsyncGroup;
 use crate::engine::SharedEngine;
-use crate::engine::channels::Channels;
 use crate::error::Result;
 use crate::events::CqEvents;
 use crate::task::coop;
@@ -89,8 +89,8 @@ impl AsyncGroup {
         let shared = Arc::clone(group.shared());
         let dropped = Dropped(Arc::downgrade(&shared));
         let waker = Waker::from(Arc::new(dropped));
-        let listen = |ring: &mut Channels| ring.engine.wake_when_members_drop(waker);
-        shared.driver.with_ring(listen);
+        let listen = |engine: &mut Engine| engine.wake_when_members_drop(waker);
+        shared.driver.with_engine(listen);
         Ok((group, SharedMessages { shared, pool }))
     }
 }
@@ -139,10 +139,8 @@ impl SharedMessages {
                 return Poll::Pending;
             };
             *free = None;
-            let refill = |ring: &mut Channels| ring.engine.refill_with(block);
-            drop(shared.driver.with_ring(refill));
-            // If the driver has rejected it, all channels are down.
-            shared.driver.settle();
+            let refill = |engine: &mut Engine| engine.refill_with(block);
+            drop(shared.driver.with_engine(refill));
         }
     }
 }
@@ -155,12 +153,11 @@ impl Wake for Dropped {
         let Some(shared) = self.0.upgrade() else {
             return;
         };
-        shared.driver.with_ring(|ring| {
-            ring.engine.forget_dropped_members();
+        shared.driver.with_engine(|engine| {
+            engine.forget_dropped_members();
             // Its messages may have had all receives: then none comes, for which the task would be polled.
-            ring.engine.refill();
+            engine.refill();
         });
-        shared.driver.settle();
     }
 }
 

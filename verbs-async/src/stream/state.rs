@@ -15,7 +15,7 @@ use super::tasks::{Event, Tasks};
 use super::wire::Settings;
 use crate::channel::AsyncChannel;
 use crate::task::sync::Mutex;
-use crate::task::wake;
+use crate::task::{deferred, wake};
 use crate::threads;
 
 /// The state that the halves of a stream share. It lingers after both are dropped.
@@ -66,13 +66,7 @@ impl SharedStream {
     /// Uses the state. Then wakes, without the lock, tasks of other operations that were found
     /// completed.
     pub(super) fn run<T>(&self, f: impl FnOnce(&mut StreamState) -> T) -> T {
-        let held = wake::hold();
-        let mut state = self.state.lock();
-        let value = f(&mut state);
-        drop(state);
-        drop(held);
-        self.group.driver.settle();
-        value
+        deferred::hold(|| f(&mut self.state.lock()))
     }
 
     /// Polls for the task of one half.

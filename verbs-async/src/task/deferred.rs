@@ -1,9 +1,19 @@
 //! Deferred actions: wake-ups, log lines and drops that wait until a lock is free.
+//!
+//! A [`Lock`] has a state under which tasks wait. Whoever unlocks it runs what has become due, on its own thread and
+//! without the lock: users' code that blocks or panics there delays nobody who unlocks on another thread.
+//!
+//! *Invariant:* users' code that a thread runs here may come back to this or to another lock. All that is due then is
+//! left to the end of the outermost call on this thread, so nothing recurses, and after some [`TURNS`] to a helper
+//! thread. Only an [`Ending`](Defers::Ending) is not left: the user's code may wait for that.
 
+use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::task::Waker;
 
-use super::sync::{Mutex, MutexGuard};
+use super::sync::{Mutex, MutexGuard, thread_local};
 use super::wake::{drop_guarded, log_error, wake_all};
 
 /// Work deferred until the lock is free: tasks to wake, lines for the log, and garbage of this
@@ -12,12 +22,8 @@ pub(crate) struct Deferred<T> {
     actions: Vec<Action>,
     // Dropped one by one: two panics at once would abort the process.
     garbage: Vec<T>,
-    // Some of it was taken, and is being dropped.
-    is_dropping: bool,
-    // A thread runs the actions: it also runs those that are added meanwhile.
-    is_waking: bool,
-    // A helper thread will run what another has left.
-    is_handed_on: bool,
+    // How many were taken, and are being dropped.
+    dropping: usize,
 }
 
 /// A deferred action.
@@ -33,23 +39,36 @@ pub(crate) type LogLine = Box<dyn fmt::Display + Send>;
 pub(crate) trait Defers: Sized {
     /// Values to drop after unlocking.
     type Garbage;
-    /// Keeps the lock for a helper thread.
-    type Owner;
+    /// An object that has ended, such as a queue pair: its drop has a helper thread destroy it.
+    type Ending;
 
     fn deferred(&mut self) -> &mut Deferred<Self::Garbage>;
 
-    /// Whether there is something to do before the lock is free.
+    /// Is called before each check of whether something is due.
+    fn before_unlock(&mut self) {}
+
+    /// Whether there is something to do once the lock is free.
     fn is_due(&self) -> bool;
 
-    /// Defers what has become due. It may unlock meanwhile.
-    fn defer_due<'a>(_lock: &'a Mutex<Self>, state: MutexGuard<'a, Self>) -> MutexGuard<'a, Self> {
-        state
+    /// Defers what has become due.
+    fn defer_due(&mut self);
+
+    /// Takes something that has ended.
+    fn take_ending(&mut self) -> Option<Self::Ending> {
+        None
     }
 
-    fn owner(&self) -> Option<Self::Owner>;
+    /// The owner of the lock; `None` as it is dropped.
+    fn owner(&self) -> Option<Arc<dyn Owner>>;
+}
 
-    /// Has a helper thread call [`continue_waking`], without the lock. Returns whether one will.
-    fn continue_elsewhere(owner: Self::Owner) -> bool;
+/// The owner of a [`Lock`].
+pub(crate) trait Owner: Send + Sync {
+    /// Calls [`Lock::run_due`].
+    fn run_due(&self);
+
+    /// Has a helper thread call [`Lock::settle`]. Returns whether one will.
+    fn settle_elsewhere(self: Arc<Self>) -> bool;
 }
 
 impl<T> Deferred<T> {
@@ -57,9 +76,7 @@ impl<T> Deferred<T> {
         Self {
             actions: Vec::new(),
             garbage: Vec::new(),
-            is_dropping: false,
-            is_waking: false,
-            is_handed_on: false,
+            dropping: 0,
         }
     }
 
@@ -82,145 +99,264 @@ impl<T> Deferred<T> {
 
     /// Whether all garbage has been dropped.
     pub(crate) const fn is_dropped(&self) -> bool {
-        self.garbage.is_empty() && !self.is_dropping
+        self.garbage.is_empty() && self.dropping == 0
     }
 
-    /// Whether there is something that no thread is running.
     #[inline]
     pub(crate) const fn is_due(&self) -> bool {
-        let is_empty = self.actions.is_empty() && self.garbage.is_empty();
-        !is_empty && !self.is_waking
-    }
-
-    /// Whether a thread runs the actions, and drops the garbage.
-    #[inline]
-    pub(crate) const fn is_waking(&self) -> bool {
-        self.is_waking
+        !(self.actions.is_empty() && self.garbage.is_empty())
     }
 }
 
-/// Unlocks, runs the deferred actions, and drops the garbage.
-///
-/// A task that is woken may come back here in place, and defer more. Those actions are left to the
-/// first thread. So nothing recurses, however many tasks are woken.
-///
-/// That thread runs what there is now, and about [`MOST`] actions and drops that are added meanwhile. It leaves
-/// the rest to a helper thread. If none can be started, it continues until there are none.
-pub(crate) fn wake_after_unlock<'a, S: Defers>(lock: &'a Mutex<S>, state: MutexGuard<'a, S>) {
-    take_turns(lock, state, MOST);
+/// A state, and the lock that it is behind.
+pub(crate) struct Lock<S>(Mutex<S>);
+
+/// A state that is locked. Everything that is due is done when this is dropped.
+pub(crate) struct Locked<'a, S: Defers> {
+    lock: &'a Lock<S>,
+    // `None` only while it is dropped.
+    state: Option<MutexGuard<'a, S>>,
 }
 
-/// Continues with what another thread has left, on a helper thread.
-pub(crate) fn continue_waking<S: Defers>(lock: &Mutex<S>) {
-    let mut state = lock.lock();
-    state.deferred().is_handed_on = false;
-    if state.is_due() {
-        take_turns(lock, state, MOST_ELSEWHERE);
+impl<S: Defers> Lock<S> {
+    pub(crate) fn new(state: S) -> Self {
+        Self(Mutex::new(state))
     }
-}
 
-fn take_turns<'a, S: Defers>(lock: &'a Mutex<S>, mut state: MutexGuard<'a, S>, most: usize) {
-    while let Some(mut left) = wake_some(lock, state, most) {
-        if !left.is_due() || left.deferred().is_handed_on {
+    #[inline(always)]
+    pub(crate) fn lock(&self) -> Locked<'_, S> {
+        Locked {
+            lock: self,
+            state: Some(self.0.lock()),
+        }
+    }
+
+    /// The state for what makes nothing due, or ends with [`unlock`](Self::unlock).
+    #[inline(always)]
+    pub(crate) fn lock_only(&self) -> MutexGuard<'_, S> {
+        self.0.lock()
+    }
+
+    /// Unlocks, and does what is due.
+    #[inline(always)]
+    pub(crate) fn unlock<'a>(&'a self, mut state: MutexGuard<'a, S>) {
+        state.before_unlock();
+        if state.is_due() {
+            self.unlock_and_run(state);
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut S {
+        self.0.get_mut()
+    }
+
+    /// Does what is due.
+    pub(crate) fn settle(&self) {
+        self.unlock(self.0.lock());
+    }
+
+    /// Runs what is due, for [`Owner::run_due`].
+    pub(crate) fn run_due(&self) {
+        self.run(self.0.lock());
+    }
+
+    #[inline(never)]
+    fn unlock_and_run<'a>(&'a self, state: MutexGuard<'a, S>) {
+        match Outermost::begin() {
+            Some(_outermost) => self.run(state),
+            None => self.leave(state),
+        }
+    }
+
+    /// Leaves what is due to the outermost call on this thread, but for what has ended.
+    fn leave<'a>(&'a self, mut state: MutexGuard<'a, S>) {
+        while MAY_END.with(Cell::get)
+            && let Some(ending) = state.take_ending()
+        {
+            drop(state);
+            end(ending);
+            state = self.0.lock();
+        }
+        if !state.is_due() {
             return;
         }
-        let owner = left.owner();
-        left.deferred().is_handed_on = owner.is_some();
-        // The helper thread may come before this returns.
-        drop(left);
-        if owner.is_some_and(S::continue_elsewhere) {
-            return;
-        }
-        state = lock.lock();
-        state.deferred().is_handed_on = false;
-    }
-}
-
-/// Unlocks, and runs what there is now, unless a helper thread will, and about `most` actions and drops that are
-/// added meanwhile. Returns the lock if something may be left.
-///
-/// Actions are run in batches. So their vector keeps its capacity, and waking allocates nothing.
-fn wake_some<'a, S: Defers>(
-    lock: &'a Mutex<S>,
-    state: MutexGuard<'a, S>,
-    most: usize,
-) -> Option<MutexGuard<'a, S>> {
-    let mut state = S::defer_due(lock, state);
-    let deferred = state.deferred();
-    if deferred.is_waking {
-        return None;
-    }
-    let own = match deferred.is_handed_on {
-        true => 0,
-        false => deferred.actions.len() + deferred.garbage.len(),
-    };
-    let mut left = most + own;
-    loop {
-        let deferred = state.deferred();
-        let mut batch = [const { None }; BATCH];
-        let mut count = deferred.actions.len().min(BATCH);
-        for (place, action) in batch.iter_mut().zip(deferred.actions.drain(..count)) {
-            *place = Some(action);
-        }
-        let garbage = deferred.garbage.pop();
-        deferred.is_dropping = garbage.is_some();
-        deferred.is_waking = count > 0 || garbage.is_some();
-        if !deferred.is_waking {
-            return None;
-        }
+        let owner = state.owner();
         drop(state);
-        let wakers = batch
-            .into_iter()
-            .flatten()
-            .filter_map(|action| match action {
-                Action::Wake(waker) => Some(waker),
-                Action::Log(line) => {
-                    log_error(format_args!("{line}"));
-                    None
-                }
-            });
-        wake_all(wakers);
-        state = match garbage {
-            Some(first) => drop_some(lock, first, &mut count),
-            None => lock.lock(),
-        };
-        state.deferred().is_dropping = false;
-        state = S::defer_due(lock, state);
-        left = left.saturating_sub(count);
-        if left == 0 {
-            state.deferred().is_waking = false;
-            return Some(state);
+        match owner {
+            Some(owner) => leave(owner),
+            // Nobody else comes.
+            None => self.run(self.0.lock()),
+        }
+    }
+
+    /// Unlocks, runs what is due now, and about [`MOST`] actions and drops that are added meanwhile. It leaves the rest.
+    ///
+    /// Actions are run in batches. So their vector keeps its capacity, and waking allocates nothing.
+    fn run<'a>(&'a self, mut state: MutexGuard<'a, S>) {
+        state.defer_due();
+        let deferred = state.deferred();
+        let mut left = MOST + deferred.actions.len() + deferred.garbage.len();
+        loop {
+            if let Some(ending) = state.take_ending() {
+                drop(state);
+                end(ending);
+                state = self.0.lock();
+                state.defer_due();
+                continue;
+            }
+            if left == 0 {
+                return self.leave(state);
+            }
+            let deferred = state.deferred();
+            let mut batch = [const { None }; BATCH];
+            let count = deferred.actions.len().min(BATCH);
+            for (place, action) in batch.iter_mut().zip(deferred.actions.drain(..count)) {
+                *place = Some(action);
+            }
+            let garbage = deferred.garbage.pop();
+            let dropping = usize::from(garbage.is_some());
+            if count + dropping > 0 {
+                deferred.dropping += dropping;
+                drop(state);
+                users_code(|| {
+                    run(batch);
+                    drop_guarded(garbage);
+                });
+                state = self.0.lock();
+                state.deferred().dropping -= dropping;
+            } else if !state.is_due() {
+                return;
+            }
+            state.defer_due();
+            left = left.saturating_sub(count.max(1));
         }
     }
 }
 
-/// Drops garbage, and counts it.
-#[cold]
-fn drop_some<'a, S: Defers>(
-    lock: &'a Mutex<S>,
-    first: S::Garbage,
-    count: &mut usize,
-) -> MutexGuard<'a, S> {
-    let mut garbage = first;
-    for _ in 1..BATCH {
-        drop_guarded(garbage);
-        *count += 1;
-        let mut state = lock.lock();
-        match state.deferred().garbage.pop() {
-            Some(next) => garbage = next,
-            None => return state,
-        }
+impl<S: Defers> Deref for Locked<'_, S> {
+    type Target = S;
+
+    #[inline(always)]
+    fn deref(&self) -> &S {
+        self.state.as_ref().expect(IS_THERE)
     }
-    drop_guarded(garbage);
-    *count += 1;
-    lock.lock()
 }
 
-/// How many actions are run before the lock is taken again, and how much garbage is dropped after them.
+impl<S: Defers> DerefMut for Locked<'_, S> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut S {
+        self.state.as_mut().expect(IS_THERE)
+    }
+}
+
+impl<S: Defers> Drop for Locked<'_, S> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(state) = self.state.take() {
+            self.lock.unlock(state);
+        }
+    }
+}
+
+const IS_THERE: &str = "it is locked until it is dropped";
+
+fn run(batch: [Option<Action>; BATCH]) {
+    let wakers = batch
+        .into_iter()
+        .flatten()
+        .filter_map(|action| match action {
+            Action::Wake(waker) => Some(waker),
+            Action::Log(line) => {
+                log_error(format_args!("{line}"));
+                None
+            }
+        });
+    wake_all(wakers);
+}
+
+thread_local! {
+    // The owners of what this thread has left, while it runs actions or holds them back.
+    static LEFT: RefCell<Option<Vec<Arc<dyn Owner>>>> = const { RefCell::new(None) };
+    // Whether what has ended is taken though other actions are left: it runs users' code, and holds no lock.
+    static MAY_END: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls a function that has a lock of its caller's: what it makes due is done after it.
+pub(crate) fn hold<T>(f: impl FnOnce() -> T) -> T {
+    let _outermost = Outermost::begin();
+    with_ends(false, f)
+}
+
+fn users_code(f: impl FnOnce()) {
+    with_ends(true, f);
+}
+
+/// Drops what has ended. If there is no helper thread for it, that destroys it here, and comes back.
+fn end<T>(ending: T) {
+    with_ends(false, || drop_guarded(ending));
+}
+
+fn with_ends<T>(may_end: bool, f: impl FnOnce() -> T) -> T {
+    struct Restores(bool);
+    impl Drop for Restores {
+        fn drop(&mut self) {
+            MAY_END.with(|now| now.set(self.0));
+        }
+    }
+    let _restores = Restores(MAY_END.with(|now| now.replace(may_end)));
+    f()
+}
+
+fn leave(owner: Arc<dyn Owner>) {
+    let is_known = |left: &[Arc<dyn Owner>]| left.iter().any(|other| Arc::ptr_eq(other, &owner));
+    match with_left(|left| left.as_deref().is_some_and(is_known)) {
+        Some(true) => {}
+        Some(false) => drop(with_left(|left| left.get_or_insert_default().push(owner))),
+        None => owner.run_due(),
+    }
+}
+
+/// `None` as the thread ends.
+fn with_left<T>(f: impl FnOnce(&mut Option<Vec<Arc<dyn Owner>>>) -> T) -> Option<T> {
+    LEFT.try_with(|left| f(&mut left.borrow_mut())).ok()
+}
+
+/// The outermost call on this thread that runs actions, or holds them back. The rest is done when it is dropped.
+struct Outermost;
+
+impl Outermost {
+    fn begin() -> Option<Self> {
+        let is_first = with_left(|left| match left {
+            Some(_) => false,
+            None => {
+                *left = Some(Vec::new());
+                true
+            }
+        });
+        // Not `then_some`: one that is dropped ends the outermost call.
+        is_first.unwrap_or(true).then(|| Self)
+    }
+}
+
+impl Drop for Outermost {
+    fn drop(&mut self) {
+        let mut turns = 0;
+        while let Some(Some(owner)) = with_left(|left| left.as_mut()?.pop()) {
+            turns += 1;
+            if turns > TURNS && Arc::clone(&owner).settle_elsewhere() {
+                continue;
+            }
+            owner.run_due();
+        }
+        drop(with_left(Option::take));
+    }
+}
+
+/// How many actions are run before the lock is taken again.
 const BATCH: usize = 16;
 
-/// How many actions that are added meanwhile a thread runs, if it came for something else.
+/// How many actions that are added meanwhile are run at once.
 const MOST: usize = 64;
 
-/// How many a helper thread runs before others get their turn.
-const MOST_ELSEWHERE: usize = 64 * MOST;
+/// How often a thread goes on with what it has left.
+const TURNS: usize = 4;

@@ -8,6 +8,7 @@ use std::sync::{self, PoisonError};
 use std::time::Duration;
 
 pub(crate) use std::sync::MutexGuard;
+pub(crate) use std::thread_local;
 
 #[derive(Default)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);

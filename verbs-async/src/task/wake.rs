@@ -1,6 +1,5 @@
 //! Wakers, drops and log lines: all of it happens without a lock, and panics are contained.
 
-use std::cell::Cell;
 use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,36 +19,6 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
             "the wakers of {panicked} tasks panicked, and these tasks may sleep on: a waker must work on any \
              thread, see the documentation of verbs_async::notifier"
         ));
-    }
-}
-
-thread_local! {
-    static HELD: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Until this is dropped, drivers wake no task on this thread: the actions stay due.
-///
-/// For code that uses a driver under a lock of its own. It calls the driver's `settle` after
-/// unlocking.
-#[must_use]
-pub(crate) struct Held {
-    before: bool,
-}
-
-/// Holds wake-ups back on this thread.
-pub(crate) fn hold() -> Held {
-    let before = HELD.replace(true);
-    Held { before }
-}
-
-/// Whether wake-ups are held back on this thread.
-pub(crate) fn are_held() -> bool {
-    HELD.get()
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        HELD.set(self.before);
     }
 }
 

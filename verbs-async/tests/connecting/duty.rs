@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use verbs_async::verbs_channel::verbs_core::{DatagramEndpoint, Gid, QKey};
 use verbs_async::verbs_channel::{BufferPool, Channel, Datagrams};
 use verbs_async::{AsyncDatagrams, AsyncGroup, Operation};
 
-use crate::bench::{Bench, bounded, done, join, later};
+use crate::bench::{Bench, announce, bounded, done, join, later};
 use crate::gate::{LONG, wait_for_the_end};
 
 /// Waits for something else whenever it is woken, on the thread that wakes it. That is there at once, and is found
@@ -220,6 +220,61 @@ fn thread_that_polls_a_datagram_endpoint_leaves_endless_waking_to_helper_threads
             assert!(poll(receive.as_mut(), Waker::noop()).is_pending());
         };
         Endless::new(begins, found).is_left_to_helper_threads(|| true);
+    });
+    wait_for_the_end();
+    assert_all_is_well();
+}
+
+/// Calls a function when it is woken.
+struct Calls<F>(F);
+
+impl<F: Fn() + Send + Sync + 'static> Wake for Calls<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+#[test]
+fn waker_that_blocks_delays_no_task_that_another_thread_wakes() {
+    let _shared = share();
+    bounded(|| {
+        let bench = Bench::new();
+        let pd = bench.context.alloc_pd().unwrap();
+        let builder = Channel::builder(&pd).max_send_wr(4).max_recv_wr(1);
+        let group = AsyncGroup::new(builder, 1, &bench.events).unwrap();
+        let channel = join(&group);
+        let memory = BufferPool::new(&pd, 8, 3).unwrap();
+        let begins = || {
+            let send = channel.send(memory.take().unwrap());
+            (send, posted())
+        };
+        let ((mut first, first_id), (mut second, second_id)) = (begins(), begins());
+        let (begun, blocks) = mpsc::channel();
+        let (wakes, woken) = mpsc::channel();
+        let woken = Mutex::new(woken);
+        let waker = Waker::from(Arc::new(Calls(move || {
+            begun.send(()).unwrap();
+            // Until the task of the second is woken.
+            let woken = woken.lock().unwrap().recv_timeout(LONG / 2);
+            if woken.is_ok() {
+                begun.send(()).unwrap();
+            }
+        })));
+        assert!(poll(Pin::new(&mut first), &waker).is_pending());
+        let waker = Waker::from(Arc::new(Calls(move || wakes.send(()).unwrap())));
+        assert!(poll(Pin::new(&mut second), &waker).is_pending());
+        done([first_id]);
+        thread::scope(|scope| {
+            scope.spawn(|| announce(&bench));
+            blocks.recv_timeout(LONG).unwrap();
+            done([second_id]);
+            // Finds it.
+            let mut third = begins().0;
+            assert!(poll(Pin::new(&mut third), Waker::noop()).is_pending());
+            blocks.recv_timeout(LONG).expect("the second is not woken");
+        });
+        assert!(poll(Pin::new(&mut first), Waker::noop()).is_ready());
+        assert!(poll(Pin::new(&mut second), Waker::noop()).is_ready());
     });
     wait_for_the_end();
     assert_all_is_well();

@@ -7,7 +7,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fake_libibverbs::{assert_all_is_well, deliver, is_all_ended, posted, share, with};
+use fake_libibverbs::{
+    announce_last, assert_all_is_well, deliver, is_all_ended, posted, share, with,
+};
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_GRH, IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc,
 };
@@ -281,6 +283,70 @@ fn task_that_was_woken_and_is_not_polled_delays_no_other_of_its_own() {
     announce(&bench);
     assert_eq!(woken.was_woken(), 2);
     woken.ends().unwrap();
+}
+
+#[test]
+fn task_that_was_woken_and_does_not_come_hands_its_turn_on() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let kept = Task::new(datagrams.receive_from()).waits();
+    let mut others = [(); 2].map(|()| Task::new(datagrams.receive_from()).waits());
+    comes(posted()[0], b"one");
+    announce(&bench);
+    assert_eq!((kept.was_woken(), others[0].was_woken()), (1, 0));
+    assert!(until(LONG, || others[0].was_woken() > 0), "it sleeps on");
+    // The second does not come, either.
+    assert!(until(LONG, || others[1].was_woken() > 0), "it sleeps on");
+    assert_eq!(&others[1].ends().unwrap()[..], b"one");
+    drop((kept, others));
+    drop((datagrams, pd, bench));
+    assert_all_ends();
+}
+
+#[test]
+fn poll_returns_on_time_while_completions_keep_coming() {
+    let _shared = share();
+    let bench = Bench::new();
+    let (pd, datagrams) = endpoint(&bench);
+    let lasts = Duration::from_secs(2);
+    let (begun, floods) = (Instant::now(), Arc::new(Mutex::new(false)));
+    let has_begun = Arc::clone(&floods);
+    let flood = thread::spawn(move || {
+        while begun.elapsed() < lasts {
+            with(|library| {
+                let left = 10_000_usize.saturating_sub(library.done.len());
+                let unknown = ibv_wc {
+                    wr_id: u64::MAX,
+                    ..Default::default()
+                };
+                library.done.extend((0..left).map(|_| unknown));
+            });
+            *has_begun.lock().unwrap() = true;
+        }
+    });
+    while !*floods.lock().unwrap() {
+        thread::yield_now();
+    }
+    let mut task = Task::new(datagrams.receive_from()).waits();
+    assert!(
+        begun.elapsed() < lasts / 2,
+        "the poll lasts as long as the flood"
+    );
+    flood.join().unwrap();
+    // A helper thread goes on until the queue is armed. Completions that came after that have raised an event.
+    let is_over = || {
+        if system_calls().0 > 0 && announce_last() {
+            bench.hand.readable();
+        }
+        with(|library| library.done.is_empty())
+    };
+    assert!(until(LONG, is_over), "the rest is left");
+    comes(posted()[0], b"hello");
+    assert_eq!(&sends(task.future()).unwrap()[..], b"hello");
+    drop(task);
+    drop((datagrams, pd, bench));
+    assert_all_ends();
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::task::{Context, Waker};
 use loom::thread;
 
 use crate::destroying::{Destroyed, Waiting};
-use crate::races::{WakeFlag, explore};
 use crate::task::sync::{Arc, Mutex};
+use crate::{WakeFlag, explore};
 
 /// Which queue pairs helper threads have destroyed.
 struct Model {

@@ -6,8 +6,8 @@ use std::io;
 
 use loom::thread;
 
+use crate::explore;
 use crate::queues::{Queues, take_events};
-use crate::races::explore;
 use crate::task::sync::{Arc, Mutex};
 
 /// A completion channel, its edge-triggered notifier, and the listeners of its queues.

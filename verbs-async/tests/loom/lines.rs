@@ -6,101 +6,14 @@ use std::task::Waker;
 
 use loom::thread;
 
-use crate::races::{Delivery, Model, Task, WakeFlag, explore, explore_both};
-use crate::task::deferred::{Deferred, Defers, wake_after_unlock};
-use crate::task::sync::{Arc, Mutex, MutexGuard};
+use crate::task::deferred::{Deferred, Defers, Lock, Owner};
+use crate::task::sync::Arc;
 use crate::wait_queue::Line;
-
-/// Channels that share the room for one operation, which one of them has.
-fn short(channels: usize) -> Model {
-    let model = Model::with_shares(channels, 8, 0, 1);
-    model.start_on(0, 1).abandon();
-    model
-}
-
-#[test]
-fn queue_that_joins_the_line_as_room_comes_back_is_posted_and_woken() {
-    explore_both(|delivery| {
-        let model = short(2);
-        let device = model.completes(&[1], delivery);
-        let mut second = model.start_on(1, 2);
-        second.poll();
-        device.join().unwrap();
-        assert!(model.device.has(2), "it was left in line");
-        model.complete(&[2], delivery);
-        Task::have_ended([&mut second]);
-    });
-}
-
-#[test]
-fn queues_that_join_the_line_together_are_posted_one_after_the_other() {
-    explore_both(|delivery| {
-        let model = short(3);
-        let joins = {
-            let model = model.clone();
-            thread::spawn(move || {
-                let mut second = model.start_on(1, 2);
-                second.poll();
-                second
-            })
-        };
-        let mut third = model.start_on(2, 3);
-        third.poll();
-        model.complete(&[1], delivery);
-        let mut second = joins.join().unwrap();
-        let (next, last) = match model.device.has(2) {
-            true => (2, 3),
-            false => (3, 2),
-        };
-        assert!(model.device.has(next) && !model.device.has(last));
-        model.complete(&[next], delivery);
-        assert!(model.device.has(last), "it was left in line");
-        model.complete(&[last], delivery);
-        Task::have_ended([&mut second, &mut third]);
-    });
-}
-
-#[test]
-fn first_in_line_that_is_dropped_as_room_comes_back_lets_the_next_be_posted() {
-    explore_both(|delivery| {
-        let model = short(3);
-        let second = model.start_on(1, 2);
-        let mut third = model.start_on(2, 3);
-        let device = model.completes(&[1], delivery);
-        let leaves = thread::spawn(move || second.abandon());
-        third.poll();
-        leaves.join().unwrap();
-        device.join().unwrap();
-        // It may have been posted before it was dropped.
-        if model.device.has(2) {
-            model.complete(&[2], delivery);
-        }
-        assert!(model.device.has(3), "it was left in line");
-        model.complete(&[3], delivery);
-        Task::have_ended([&mut third]);
-    });
-}
-
-#[test]
-fn first_in_line_that_is_dropped_leaves_its_room_to_the_next() {
-    explore(|| {
-        let model = Model::with_shares(3, 8, 0, 2);
-        model.start_on(0, 1).abandon();
-        // It needs both places: the next needs one.
-        let second = model.start_batch_on(1, 2, 2);
-        let mut third = model.start_on(2, 3);
-        let leaves = thread::spawn(move || second.abandon());
-        third.poll();
-        leaves.join().unwrap();
-        assert!(model.device.has(3), "it was left in line");
-        model.complete(&[3], Delivery::AtOnce);
-        Task::have_ended([&mut third]);
-    });
-}
+use crate::{WakeFlag, explore};
 
 /// Places, and the line of tasks that wait for one: as a datagram endpoint has them.
 struct Room {
-    state: Mutex<State>,
+    state: Lock<State>,
 }
 
 struct State {
@@ -111,22 +24,29 @@ struct State {
 
 impl Defers for State {
     type Garbage = Infallible;
-    type Owner = Infallible;
+    type Ending = Infallible;
 
     fn deferred(&mut self) -> &mut Deferred<Infallible> {
         &mut self.deferred
+    }
+
+    fn before_unlock(&mut self) {
+        let Self {
+            free,
+            line,
+            deferred,
+        } = self;
+        deferred.extend(line.wake(*free));
     }
 
     fn is_due(&self) -> bool {
         self.deferred.is_due()
     }
 
-    fn owner(&self) -> Option<Infallible> {
-        None
-    }
+    fn defer_due(&mut self) {}
 
-    fn continue_elsewhere(owner: Infallible) -> bool {
-        match owner {}
+    fn owner(&self) -> Option<std::sync::Arc<dyn Owner>> {
+        None
     }
 }
 
@@ -141,7 +61,7 @@ struct Taker {
 
 impl Room {
     fn full() -> Arc<Self> {
-        let state = Mutex::new(State {
+        let state = Lock::new(State {
             free: 0,
             line: Line::default(),
             deferred: Deferred::new(),
@@ -151,24 +71,12 @@ impl Room {
 
     /// Gives back a place.
     fn give(&self) {
-        let mut state = self.state.lock();
-        state.free += 1;
-        self.unlock(state);
+        self.state.lock().free += 1;
     }
 
     fn gives(this: &Arc<Self>) -> thread::JoinHandle<()> {
         let room = Arc::clone(this);
         thread::spawn(move || room.give())
-    }
-
-    fn unlock<'a>(&'a self, mut state: MutexGuard<'a, State>) {
-        let State {
-            free,
-            line,
-            deferred,
-        } = &mut *state;
-        deferred.extend(line.wake(*free));
-        wake_after_unlock(&self.state, state);
     }
 
     fn taker(this: &Arc<Self>) -> Taker {
@@ -198,7 +106,7 @@ impl Taker {
         } else {
             state.line.sleep(&mut self.key, waker)
         };
-        self.room.unlock(state);
+        drop(state);
         drop(replaced);
     }
 
@@ -222,7 +130,7 @@ impl Drop for Taker {
         if let Some(key) = self.key.take() {
             let mut state = self.room.state.lock();
             let waker = state.line.leave(key);
-            self.room.unlock(state);
+            drop(state);
             drop(waker);
         }
     }

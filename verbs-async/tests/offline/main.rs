@@ -15,7 +15,6 @@ mod gate;
 mod groups;
 mod groups_model;
 mod guide;
-#[path = "../driver/hooks.rs"]
 mod hooks;
 mod loggers;
 mod peers;

@@ -12,7 +12,7 @@ use crate::test::report::Report;
 
 /// Tests under Miri, with Stacked and Tree Borrows
 ///
-/// Unit, offline, driver and stream tests of verbs-core, verbs-channel and verbs-async, and random programs on soft-verbs,
+/// Unit, offline and stream tests of verbs-core, verbs-channel and verbs-async, and random programs on soft-verbs,
 /// with Stacked Borrows and with Tree Borrows; the tests of soft-nic with the former. The devices of these tests read what is
 /// sent and write what is received, so a buffer that is freed, moved or borrowed too early is found.
 ///
@@ -75,7 +75,6 @@ const PROGRAMS: [Programs; 4] = [
             "--package=verbs-async",
             "--lib",
             "--test=offline",
-            "--test=driver",
             "--test=streams",
         ],
         quick: &[],

@@ -1,4 +1,4 @@
-//! `cargo xtask sanitize`: unit, offline, driver, stream and notifier tests under the sanitizers for
+//! `cargo xtask sanitize`: unit, offline, stream and notifier tests under the sanitizers for
 //! threads and addresses.
 
 use std::env::consts::ARCH;
@@ -12,7 +12,7 @@ use crate::workspace;
 
 /// Tests under `ThreadSanitizer` and `AddressSanitizer`
 ///
-/// Unit, offline, driver, stream and notifier tests. The former sees data races, the latter memory that is used after its
+/// Unit, offline, stream and notifier tests. The former sees data races, the latter memory that is used after its
 /// end. False reports are suppressed by name in xtask/src/checkers/thread-suppressions.txt.
 ///
 /// Needs a nightly toolchain: rustup toolchain install nightly-2026-05-20 --component rust-src
@@ -37,7 +37,6 @@ const PROGRAMS: [&[&str]; 3] = [
         "--package=verbs-async",
         "--lib",
         "--test=offline",
-        "--test=driver",
         "--test=streams",
         "--test=connecting",
         "--test=notifiers",
