@@ -1,6 +1,6 @@
 //! A completion queue that is awaited by code that posts with `verbs_core`.
 
-use std::future::{Future as _, poll_fn};
+use std::future::Future as _;
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::thread;
@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use verbs_async::verbs_channel::verbs_core::{
     PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest, Sge, WcOpcode, WorkCompletion,
 };
-use verbs_async::{AsyncCq, CqEvents, CqPollState, DeviceEvents};
+use verbs_async::{AsyncCq, CqEvents, DeviceEvents};
 use verbs_harness::{begin, context, faults};
 
 use super::ends::{WAYS, Way, events, run, within};
@@ -166,123 +166,6 @@ fn each_of_thousands_of_events_wakes_the_task_that_sleeps() {
                 completion.unwrap().result().unwrap();
                 assert_eq!(wired.any(1).await, [2 * round + 1]);
             }
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn each_of_many_tasks_gets_its_own_completion() {
-    let _test = begin!(iwarp lacks "receives without an element");
-    for way in WAYS {
-        run(way, async move {
-            let wired = Wired::new(&events(way, &context()));
-            let waiters = (0..64).rev().map(|wr_id| {
-                let waiting = wired.cq.poll_wr_id(wr_id);
-                async move { (wr_id, waiting.await.unwrap().wr_id()) }
-            });
-            let mut waiters = Box::pin(join_all(waiters));
-            assert!(waiters.as_mut().poll(&mut noop()).is_pending());
-            for wr_id in 0..32 {
-                wired.receive(wr_id);
-                wired.send(32 + wr_id);
-            }
-            let found = within(LATE, waiters).await.expect("some sleep on");
-            assert!(found.iter().all(|(wanted, got)| wanted == got), "{found:?}");
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn waiters_for_one_wr_id_get_one_completion_each() {
-    let _test = begin!(iwarp lacks "receives without an element");
-    for way in WAYS {
-        run(way, async move {
-            let wired = Wired::new(&events(way, &context()));
-            let mut waiters: Vec<_> = (0..6).map(|_| Box::pin(wired.cq.poll_wr_id(7))).collect();
-            for waiter in &mut waiters {
-                assert!(waiter.as_mut().poll(&mut noop()).is_pending());
-            }
-            // The first, the last and one between are dropped.
-            for gone in [5, 3, 0] {
-                drop(waiters.remove(gone));
-            }
-            for _ in 0..2 {
-                wired.receive(7);
-                wired.send(7);
-            }
-            let found = within(LATE, join_all(waiters))
-                .await
-                .expect("some sleep on");
-            assert!(
-                found
-                    .iter()
-                    .all(|found| found.as_ref().unwrap().wr_id() == 7)
-            );
-            // One is left for the next call.
-            assert_eq!(wired.any(1).await, [7]);
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn dropped_future_loses_no_completion() {
-    let _test = begin!(iwarp lacks "receives without an element");
-    for way in WAYS {
-        run(way, async move {
-            let wired = Wired::new(&events(way, &context()));
-            for round in 0..50_u64 {
-                wired.receive(1);
-                let mut waiters = [1, 2].map(|wr_id| Box::pin(wired.cq.poll_wr_id(wr_id)));
-                for waiter in &mut waiters {
-                    assert!(waiter.as_mut().poll(&mut noop()).is_pending());
-                }
-                let mut slots = [const { PollSlot::new() }; 1];
-                let mut any = Box::pin(wired.cq.poll(&mut slots));
-                // Waits for any completion; there is none yet.
-                assert!(any.as_mut().poll(&mut noop()).is_pending());
-                wired.send(2);
-                if round % 2 == 0 {
-                    // It may have been delivered to them by now.
-                    within(Duration::from_millis(1), std::future::pending::<()>()).await;
-                }
-                drop(any);
-                drop(waiters);
-                assert_eq!(wired.any(2).await, [1, 2]);
-            }
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn poll_completions_works_in_a_custom_future() {
-    let _test = begin!(iwarp lacks "receives without an element");
-    for way in WAYS {
-        run(way, async move {
-            let wired = Wired::new(&events(way, &context()));
-            let mut state = CqPollState::default();
-            let mut slots = [const { PollSlot::new() }; 3];
-            let (mut found, mut posted) = (Vec::new(), 0);
-            while found.len() < 60 {
-                let polled = poll_fn(|cx| {
-                    let polled = wired.cq.poll_completions(cx, &mut state, &mut slots);
-                    if polled.is_pending() && posted < 30 {
-                        wired.receive(posted);
-                        wired.send(30 + posted);
-                        posted += 1;
-                    }
-                    polled
-                });
-                let count = within(LATE, polled).await.expect("nothing comes").unwrap();
-                assert!(count > 0);
-                let completions = PollSlot::completions(&slots[..count]);
-                found.extend(completions.iter().map(WorkCompletion::wr_id));
-            }
-            found.sort_unstable();
-            assert!(found.into_iter().eq(0..60));
         });
     }
 }

@@ -1,14 +1,12 @@
 //! Batches: one doorbell, one completion, one handle.
 
 use verbs_channel::verbs_core::{GatherElement, MemoryRegion, RemoteMemoryRegion, WcStatus};
-use verbs_channel::{
-    BufferPool, Channel, Error, Incoming, Outgoing, OwnedRequest, Queue, RejectReason, ScopeError,
-};
+use verbs_channel::{BufferPool, Error, Incoming, Outgoing, OwnedRequest, Queue, ScopeError};
 use verbs_harness::{PATIENCE, begin};
 
 use super::ends::{
-    SOON, assert_timed_out, bounded, bytes, failed_send, filled, given, inside, pair, pair_of,
-    pattern, stubborn, work_error, works, zeros,
+    SOON, assert_timed_out, bounded, bytes, failed_send, filled, given, inside, pair, pattern,
+    stubborn, work_error, zeros,
 };
 
 /// Eight writes of 100 bytes, from and to consecutive places.
@@ -250,43 +248,4 @@ fn owned_batches_longer_than_those_on_the_stack_complete() {
         ),
         (64, 64)
     );
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn batch_takes_a_credit_for_each_request() {
-    let _test = begin!();
-    let (mut a, mut b) = pair_of(|pd| {
-        Channel::builder(pd)
-            .max_send_wr(12)
-            .max_recv_wr(4)
-            .timeout(PATIENCE)
-            .build()
-            .unwrap()
-    });
-    let from = filled(&a, 1, 1600);
-    let target = given(&b, vec![0_u8; 1600]);
-    for _ in 0..100 {
-        let ended = a.scope(|scope| {
-            let first = scope.post_batch(eight(&from, target.remote()))?;
-            let second = scope.try_post_batch(eight(&from, target.remote()));
-            let rejected = second.unwrap_err();
-            assert!(rejected.error().is_backpressure());
-            first.spin_poll()?;
-            let again = scope.post_batch(rejected.into_given())?;
-            again.spin_poll()?;
-            Ok::<_, Error>(())
-        });
-        ended.unwrap();
-    }
-    let chunk = from.gather_element(..100).unwrap();
-    let long = [Outgoing::write(chunk, target.remote()); 13];
-    let error = a.run_batch(long).unwrap_err();
-    let too_long = RejectReason::BatchTooLong { asked: 13, max: 12 };
-    assert!(
-        matches!(error, Error::Rejected(reason) if reason == too_long),
-        "{error}"
-    );
-    assert!(!error.is_backpressure());
-    works(&mut a, &mut b, 10);
 }

@@ -5,11 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use verbs_channel::exchange::{Exchange, ExchangeError, MAX_PRIVATE_DATA, RefusalCode, Step};
-use verbs_channel::verbs_core::{
-    AccessFlags, GatherElement, Gid, MaxRnrRetries, PacketSequenceNumber, QueuePairEndpoint,
-    RemoteMemoryRegion,
-};
+use verbs_channel::exchange::{ExchangeError, MAX_PRIVATE_DATA};
+use verbs_channel::verbs_core::{AccessFlags, GatherElement, MaxRnrRetries, RemoteMemoryRegion};
 use verbs_channel::{BufferPool, Channel, Connect, Error, Met};
 use verbs_harness::child::{Child, role};
 use verbs_harness::iwarp::is_iwarp;
@@ -255,75 +252,6 @@ fn other_protocols_are_distinguished_from_failures() {
         ),
         "{kind}"
     );
-}
-
-/// Runs an exchange for a peer that has no device.
-fn run(exchange: &mut Exchange, stream: &mut TcpStream) -> Result<(), ExchangeError> {
-    loop {
-        let moved = match exchange.step()? {
-            Step::Write(bytes) => stream.write(bytes),
-            Step::Read(buffer) => stream.read(buffer),
-            Step::Done(_) => return Ok(()),
-        };
-        exchange.moved(moved);
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn peer_is_sent_why_a_side_cannot_connect() {
-    let _test = begin!(iwarp lacks "endpoints that lead nowhere");
-    let (listener, address) = listener();
-    let prepared = patient(&here());
-    // A valid endpoint that does not exist in this network.
-    let psn = PacketSequenceNumber::new(1).unwrap();
-    let theirs = QueuePairEndpoint::builder(77, psn);
-    let theirs = if prepared.endpoint().gid().is_some() {
-        theirs.lid(1).build()
-    } else {
-        theirs.gid(Gid::new([0x20; 16])).build()
-    };
-    thread::scope(|threads| {
-        let peer = threads.spawn(|| {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut exchange = Exchange::new(&theirs.unwrap(), b"").unwrap();
-            run(&mut exchange, &mut stream).unwrap();
-            exchange.ready();
-            run(&mut exchange, &mut stream).unwrap_err()
-        });
-        let failed = bounded(|| prepared.connect(address, PATIENCE)).unwrap_err();
-        assert!(matches!(failed, Error::Core(_)), "{failed:?}");
-        match peer.join().unwrap() {
-            ExchangeError::Refused { code, words } => {
-                assert_eq!(code, RefusalCode::HANDSHAKE);
-                assert!(words.starts_with(&failed.to_string()), "{words}");
-            }
-            other => panic!("{other}"),
-        }
-    });
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn missing_peer_is_an_error_in_time() {
-    let _test = begin!();
-    let (listener, address) = listener();
-    let missing = bounded(|| patient(&here()).accept(&listener, SOON));
-    assert!(matches!(
-        of_exchange(missing),
-        ExchangeError::TimedOut { .. }
-    ));
-    drop(listener);
-    let refused = bounded(|| patient(&here()).connect(address, SOON));
-    assert!(matches!(
-        of_exchange(refused),
-        ExchangeError::NotListening { .. }
-    ));
-    let zero = bounded(|| patient(&here()).connect(address, Duration::ZERO));
-    assert!(matches!(of_exchange(zero), ExchangeError::TimedOut { .. }));
-    let no_address: &[SocketAddr] = &[];
-    let nowhere = patient(&here()).connect(no_address, SOON);
-    assert!(matches!(of_exchange(nowhere), ExchangeError::NoAddress));
 }
 
 #[test]

@@ -56,34 +56,6 @@ fn send(channel: &mut Channel, bytes: Vec<u8>) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn sixty_four_channels_share_one_queue() {
-    let _test = begin!();
-    let pd = here();
-    let mut group = group_of(&pd, 64);
-    let pool = BufferPool::new(&pd, 64, 64 * 4).unwrap();
-    let mut peers: Vec<_> = (0..64).map(|_| join(&mut group, impatient)).collect();
-    let last = peers.last().unwrap().0;
-    assert_eq!((group.len(), last.index()), (64, 63));
-    for round in 0..3 {
-        for (number, _) in &peers {
-            let _ticket = receive(&mut group, *number, pool.take().unwrap());
-        }
-        for (number, peer) in peers.iter_mut().rev() {
-            send(peer, pattern(number.index() + 64 * round, 64));
-        }
-        // In the order of completion, which is that of the sends.
-        for (number, _) in peers.iter().rev() {
-            let completed = group.wait_completed(Some(PATIENCE)).unwrap();
-            assert_eq!(completed.channel, *number);
-            completed.result.unwrap();
-            assert!(completed.buffer.unwrap()[..] == pattern(number.index() + 64 * round, 64));
-        }
-    }
-    assert_eq!(pool.available(), 64 * 4);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn channel_rejected_by_a_full_group_joins_later() {
     let _test = begin!();
     let pd = here();

@@ -1,10 +1,10 @@
 //! Ends of channels, and of groups, that share their receives: no block is lost.
 
 use fake_libibverbs::{assert_all_is_well, is_in_flight};
+use verbs_channel::DownReason;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_LOC_LEN_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR,
 };
-use verbs_channel::DownReason;
 
 use crate::fake_device::{calls, forget_the_past, posted, refuse};
 use crate::shared_receives::{Shared, connected, fails};
