@@ -226,19 +226,19 @@
 //! | file | step |
 //! |---|---|
 //! | `channel/operations.rs` | the call |
-//! | `request/work.rs` | the request as plain values |
+//! | `request/work.rs`, `request/op.rs`, `request/list.rs` | the request as plain values |
 //! | `waiting/blocking.rs` | keeps the borrow until the operation has ended |
-//! | `engine/post.rs` | the post, in four steps: |
+//! | `engine/submit/mod.rs` | the post, in four steps: |
 //! | `engine/gate.rs` | is it within the limits of the queue pair and the port? |
-//! | `engine/member.rs`, `engine/slots/mod.rs` | credits, and a slot |
+//! | `engine/credits.rs`, `engine/slots/mod.rs` | credits, and a slot |
 //! | `verbs_core::QueuePair::post` | the driver |
 //! | `engine/poll.rs` | the completion queue |
-//! | `engine/slots/dispatch.rs` | routes the completion to its slot, returns credits |
+//! | `engine/slots/dispatch.rs` | routes other completions to their slots, returns credits |
 //! | `waiting/wait.rs`, `waiting/pause.rs` | until then: polls, spins, yields or sleeps |
 //! | `waiting/abort.rs`, `engine/teardown.rs` | after the deadline: the ladder |
 //!
-//! An owned buffer goes the same way through `channel/owned.rs` and `engine/owned.rs`, and its
-//! outcome is taken in `engine/outcome.rs`. `verbs-async` begins at `engine/owned.rs`.
+//! An owned buffer goes the same way through `channel/owned.rs` and `engine/submit/owned.rs`, and its
+//! outcome is taken in `engine/outcome.rs`. `verbs-async` begins at `engine/submit/owned.rs`.
 // The nightly toolchain of docs.rs labels what a feature adds.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Where the docs of the crates above link to if this crate's are not beside theirs.

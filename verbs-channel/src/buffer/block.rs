@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement, Sge};
 
-use super::element::{OwnedElement, PdTag};
+use super::element::PdTag;
 use super::free_list::FreeList;
 // tidy: allow(circle): a part is in a backing, and free backings are kept with the memory
 use super::shared_part::{Shared, SharedPart};
@@ -21,7 +21,7 @@ use crate::error::{RejectReason, Result};
 /// is free.
 pub(crate) struct Backing {
     /// The range as an element.
-    element: OwnedElement,
+    element: Sge,
     /// Where the element can be posted: nowhere if the range is too long to be one.
     pd: PdTag,
     range: Range<usize>,
@@ -108,9 +108,8 @@ impl Backing {
     }
 
     fn new(memory: Memory) -> Self {
-        let sge = Sge::new(1, 0, 0);
         let mut this = Self {
-            element: OwnedElement { sge },
+            element: Sge::new(1, 0, 0),
             pd: PdTag::NONE,
             range: 0..0,
             memory,
@@ -121,24 +120,17 @@ impl Backing {
 
     /// The range as an element, to be posted to a queue pair of this protection domain; inline or not.
     #[inline(always)]
-    pub(crate) fn element(
-        &self,
-        pd: PdTag,
-        is_inline: impl FnOnce() -> bool,
-    ) -> Result<OwnedElement, RejectReason> {
+    pub(crate) fn element(&self, pd: PdTag, is_inline: bool) -> Result<Sge, RejectReason> {
         // One comparison for all that is in order, but for shared memory, whose tag has a mark.
         if self.pd != pd {
-            self.check(pd, is_inline())?;
+            self.check(pd, is_inline)?;
         }
         Ok(self.element)
     }
 
     /// The range as an element, inline or not, and the protection domain that it can be posted in.
     #[inline(always)]
-    pub(crate) fn element_and_domain(
-        &self,
-        is_inline: bool,
-    ) -> Result<(OwnedElement, PdTag), RejectReason> {
+    pub(crate) fn element_and_domain(&self, is_inline: bool) -> Result<(Sge, PdTag), RejectReason> {
         let pd = self.pd.not_shared();
         if self.pd != pd || pd == PdTag::NONE {
             self.check(pd, is_inline)?;
@@ -185,7 +177,7 @@ impl Backing {
     /// Sets the range, which must be within the memory.
     pub(crate) fn set_range(&mut self, range: Range<usize>) {
         match self.memory.part(range.clone()) {
-            Some((sge, pd)) => (self.element.sge, self.pd) = (sge, pd),
+            Some((sge, pd)) => (self.element, self.pd) = (sge, pd),
             None => self.pd = PdTag::NONE,
         }
         self.range = range;

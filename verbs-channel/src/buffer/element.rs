@@ -1,14 +1,6 @@
-//! The element of an owned buffer, and the tag of its protection domain.
+//! The tag of a protection domain.
 
-use verbs_core::{ProtectionDomain, Sge};
-
-/// The element of an owned buffer, which its slot keeps. One of shared memory is rejected before, if
-/// it is to be sent inline.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-pub(crate) struct OwnedElement {
-    pub(crate) sge: Sge,
-}
+use verbs_core::ProtectionDomain;
 
 /// Identifies a protection domain that exists, and its parent domains, whose queue pairs its regions work
 /// with; or none, which no queue pair is of.

@@ -12,7 +12,7 @@ mod shared_part;
 mod wait_queue;
 mod wake;
 
-pub(crate) use element::{OwnedElement, PdTag};
+pub(crate) use element::PdTag;
 pub(crate) use notify::{Returns, Watch};
 pub use owned::OwnedBuffer;
 pub(crate) use owned::{bounds, within};

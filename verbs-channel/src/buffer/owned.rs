@@ -7,7 +7,7 @@ use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use verbs_core::{Error as CoreError, GatherElement, MemoryRegion, ScatterElement, Sge};
 
 use super::block::{Backing, Owner, SharedPtr};
-use super::element::{OwnedElement, PdTag};
+use super::element::PdTag;
 use super::shared_part::SharedPart;
 use crate::error::{Error, RejectReason, Result};
 
@@ -107,11 +107,7 @@ impl OwnedBuffer {
 
     /// The range as an element, to be posted in this protection domain.
     #[inline(always)]
-    pub(crate) fn element(
-        &self,
-        pd: PdTag,
-        is_inline: impl FnOnce() -> bool,
-    ) -> Result<OwnedElement, RejectReason> {
+    pub(crate) fn element(&self, pd: PdTag, is_inline: bool) -> Result<Sge, RejectReason> {
         match &self.backing {
             None => Ok(NOTHING),
             Some(backing) => backing.element(pd, is_inline),
@@ -124,7 +120,7 @@ impl OwnedBuffer {
     pub(crate) fn element_and_domain(
         &self,
         is_inline: bool,
-    ) -> Result<(OwnedElement, Option<PdTag>), RejectReason> {
+    ) -> Result<(Sge, Option<PdTag>), RejectReason> {
         let Some(backing) = &self.backing else {
             return Ok((NOTHING, None));
         };
@@ -134,9 +130,7 @@ impl OwnedBuffer {
 }
 
 /// No memory: as of an empty slice.
-const NOTHING: OwnedElement = OwnedElement {
-    sge: Sge::new(1, 0, 0),
-};
+const NOTHING: Sge = Sge::new(1, 0, 0);
 
 /// A range of something with this length, in numbers. It may end past the end of that.
 #[inline]

@@ -15,8 +15,7 @@ use crate::engine::Ticket;
 use crate::error::Error;
 use crate::error::RejectReason;
 use crate::error::{Result, ScopeError};
-use crate::request::{GatherList, ScatterList};
-use crate::request::{Incoming, Outgoing, Request};
+use crate::request::{GatherList, Incoming, Op, Outgoing, Request, ScatterList};
 
 impl<H: Hold> Channel<H> {
     /// Sends a message, and waits until the peer's device has received it.
@@ -31,8 +30,9 @@ impl<H: Hold> Channel<H> {
     ///   [`timeout`](crate::ChannelConfig::timeout). The channel is down after that.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
+    #[inline]
     pub fn send(&mut self, list: impl GatherList) -> Result<()> {
-        self.complete(Outgoing::send(list), None)
+        self.run(Outgoing::send(list)).map(drop)
     }
 
     /// Waits for a message from the peer, and receives it.
@@ -52,7 +52,7 @@ impl<H: Hold> Channel<H> {
     #[doc(alias = "ibv_post_recv")]
     pub fn receive(&mut self, list: impl ScatterList) -> Result<WorkSuccess> {
         let (poller, at) = self.parts();
-        poller.run_receive(at, list, None)
+        poller.run(at, list, Op::RECEIVE, None)
     }
 
     /// [`receive`](Self::receive) with its own timeout instead of the channel's.
@@ -71,7 +71,7 @@ impl<H: Hold> Channel<H> {
         timeout: Duration,
     ) -> Result<WorkSuccess> {
         let (poller, at) = self.parts();
-        poller.run_receive(at, list, Some(timeout))
+        poller.run(at, list, Op::RECEIVE, Some(timeout))
     }
 
     /// Writes to the start of `remote`, and waits until the peer's device has received the bytes.
@@ -117,8 +117,9 @@ impl<H: Hold> Channel<H> {
     /// `remote`.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
+    #[inline]
     pub fn write(&mut self, list: impl GatherList, remote: RemoteMemoryRegion) -> Result<()> {
-        self.complete(Outgoing::write(list, remote), None)
+        self.run(Outgoing::write(list, remote)).map(drop)
     }
 
     /// Reads from the start of `remote`, and waits until the bytes have arrived.
@@ -130,14 +131,9 @@ impl<H: Hold> Channel<H> {
     /// As [`write`](Self::write); [`RejectReason::NoReads`] if the peer serves no reads.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_READ")]
+    #[inline]
     pub fn read(&mut self, list: impl ScatterList, remote: RemoteMemoryRegion) -> Result<()> {
-        self.complete(Incoming::read(list, remote), None)
-    }
-
-    #[inline(always)]
-    fn complete(&mut self, request: impl Request, timeout: Option<Duration>) -> Result<()> {
-        let (poller, at) = self.parts();
-        poller.run(at, request, timeout).map(drop)
+        self.run(Incoming::read(list, remote)).map(drop)
     }
 
     /// Posts a request with its options, an [`Outgoing`] or an [`Incoming`], and waits until it has
@@ -147,9 +143,11 @@ impl<H: Hold> Channel<H> {
     ///
     /// As [`send`](Self::send).
     #[doc(alias = "ibv_post_send")]
+    #[inline(always)]
     pub fn run(&mut self, request: impl Request) -> Result<WorkSuccess> {
         let (poller, at) = self.parts();
-        poller.run(at, request, None)
+        let (list, op) = request.into_parts();
+        poller.run(at, list, op, None)
     }
 
     /// [`run`](Self::run) with its own timeout instead of the channel's.
@@ -162,7 +160,8 @@ impl<H: Hold> Channel<H> {
     #[doc(alias = "ibv_post_send")]
     pub fn run_timeout(&mut self, request: impl Request, timeout: Duration) -> Result<WorkSuccess> {
         let (poller, at) = self.parts();
-        poller.run(at, request, Some(timeout))
+        let (list, op) = request.into_parts();
+        poller.run(at, list, op, Some(timeout))
     }
 
     /// Posts a batch with one doorbell and one completion, and waits until it has completed.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use verbs_core::{Rejected, RemoteMemoryRegion, WorkSuccess};
 
 use super::{Channel, Hold};
-use crate::buffer::{OwnedBuffer, OwnedElement};
+use crate::buffer::OwnedBuffer;
 use crate::engine::{Completed, Ticket};
 use crate::error::{RejectReason, Result};
 use crate::request::{Incoming, Outgoing, OwnedChain, OwnedRequest};
@@ -73,11 +73,10 @@ impl<H: Hold> Channel<H> {
         &mut self,
         buffer: impl Into<OwnedBuffer>,
     ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
-        let Outgoing { list, options } = Outgoing::send(buffer);
+        let Outgoing { list, op } = Outgoing::send(buffer);
         let mut buffer = list.into();
         let (poller, at) = self.parts();
-        let engine = &mut poller.engine;
-        match engine.start_as::<Outgoing<OwnedElement>>(at, &mut buffer, options) {
+        match poller.engine.start_op_at(at, &mut buffer, op) {
             Ok(ticket) => {
                 // It is in its slot.
                 let _empty = ManuallyDrop::new(buffer);

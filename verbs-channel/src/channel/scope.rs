@@ -12,9 +12,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use verbs_core::{Rejected, RemoteMemoryRegion};
 
 use super::pending::ScopedPendingWork;
-use crate::engine::{Engine, Id, Reservation, SlotBuffer};
-use crate::error::{RejectReason, ScopeError, TransportError};
-use crate::request::{GatherList, Incoming, Outgoing, Request, ScatterList};
+use crate::engine::{Engine, Id, Reservation};
+use crate::error::{Queue, RejectReason, ScopeError, TransportError};
+use crate::request::{GatherList, Incoming, List, Op, Outgoing, Request, ScatterList};
 use crate::waiting::{AbortOnUnwind, EndScope as _, Leftover, Poller, ScopeEnd, Steps};
 
 /// Posts requests on borrowed buffers: see [`Channel::scope`](crate::Channel::scope).
@@ -159,7 +159,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         mut list: L,
     ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
-        let id = self.receive(&mut list)?;
+        let id = self.submit(&mut list, Op::RECEIVE)?;
         Ok(ScopedPendingWork::new(self, id, ()))
     }
 
@@ -174,8 +174,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         request: W,
     ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
-        let (mut list, options) = request.into_parts();
-        let id = self.submit::<W>(&mut list, options)?;
+        let (mut list, op) = request.into_parts();
+        let id = self.submit(&mut list, op)?;
         Ok(ScopedPendingWork::new(self, id, ()))
     }
 
@@ -208,10 +208,10 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         request: W,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<W, RejectReason>> {
-        let (mut list, options) = request.into_parts();
-        match self.submit::<W>(&mut list, options) {
+        let (mut list, op) = request.into_parts();
+        match self.submit(&mut list, op) {
             Ok(id) => Ok(ScopedPendingWork::new(self, id, ())),
-            Err(reason) => Err(Rejected::new(reason, W::from_parts(list, options))),
+            Err(reason) => Err(Rejected::new(reason, W::from_parts(list, op))),
         }
     }
 
@@ -225,7 +225,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         mut list: L,
     ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L, RejectReason>> {
-        match self.receive(&mut list) {
+        match self.submit(&mut list, Op::RECEIVE) {
             Ok(id) => Ok(ScopedPendingWork::new(self, id, ())),
             Err(reason) => Err(Rejected::new(reason, list)),
         }
@@ -257,8 +257,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         request: W,
     ) -> Result<ScopedPendingWork<'scope, 'env, W::List>, RejectReason> {
-        let (mut list, options) = request.into_parts();
-        let id = self.submit::<W>(&mut list, options)?;
+        let (mut list, op) = request.into_parts();
+        let id = self.submit(&mut list, op)?;
         Ok(ScopedPendingWork::new(self, id, list))
     }
 
@@ -272,7 +272,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         mut list: L,
     ) -> Result<ScopedPendingWork<'scope, 'env, L>, RejectReason> {
-        let id = self.receive(&mut list)?;
+        let id = self.submit(&mut list, Op::RECEIVE)?;
         Ok(ScopedPendingWork::new(self, id, list))
     }
 
@@ -286,10 +286,10 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         request: W,
     ) -> Result<ScopedPendingWork<'scope, 'env, W::List>, Rejected<W, RejectReason>> {
-        let (mut list, options) = request.into_parts();
-        match self.submit::<W>(&mut list, options) {
+        let (mut list, op) = request.into_parts();
+        match self.submit(&mut list, op) {
             Ok(id) => Ok(ScopedPendingWork::new(self, id, list)),
-            Err(reason) => Err(Rejected::new(reason, W::from_parts(list, options))),
+            Err(reason) => Err(Rejected::new(reason, W::from_parts(list, op))),
         }
     }
 
@@ -303,7 +303,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         mut list: L,
     ) -> Result<ScopedPendingWork<'scope, 'env, L>, Rejected<L, RejectReason>> {
-        match self.receive(&mut list) {
+        match self.submit(&mut list, Op::RECEIVE) {
             Ok(id) => Ok(ScopedPendingWork::new(self, id, list)),
             Err(reason) => Err(Rejected::new(reason, list)),
         }
@@ -379,21 +379,15 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     }
 
     #[inline(always)]
-    fn submit<W: Request + 'scope>(
-        &'scope self,
-        list: &mut W::List,
-        options: W::Options,
-    ) -> Result<Id, RejectReason> {
-        let reservation = Reservation::send(self.at);
+    fn submit<L: List + 'scope>(&'scope self, list: &mut L, op: Op) -> Result<Id, RejectReason> {
+        let reservation = Reservation::new(self.at, op.queue());
         // SAFETY: a post calls no code from outside, and the reference is not used after it.
         let engine = unsafe { self.engine() };
         // SAFETY: the elements borrow their memory for `'scope`, which `scope` ends only after the
         // operation has ended, even if the closure fails or panics. A scatter element was moved
         // here, so it is not used elsewhere; a handle returns it only after the
         // operation has ended.
-        let posted =
-            unsafe { engine.post_at::<W, true>(reservation, list, options, SlotBuffer::none) };
-        match posted {
+        match unsafe { engine.post_list(reservation, list, op) } {
             Ok(posted) => Ok(posted.id),
             Err(reason) => Err(self.rejected(reason)),
         }
@@ -404,30 +398,13 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         requests: &mut [W; N],
     ) -> Result<Id, RejectReason> {
-        let reservation = Reservation::send(self.at).times(N)?;
+        let reservation = Reservation::new(self.at, Queue::Send).times(N)?;
         // SAFETY: a post calls no code from outside, and the reference is not used after it.
         let engine = unsafe { self.engine() };
         // SAFETY: the elements borrow their memory for `'scope`, which `scope` ends only after the
         // operation has ended, even if the closure fails or panics. A scatter element was moved
         // here, so it is not used elsewhere before that.
         let posted = unsafe { engine.post_batch_at::<W, N>(reservation, requests) };
-        match posted {
-            Ok(posted) => Ok(posted.id),
-            Err(reason) => Err(self.rejected(reason)),
-        }
-    }
-
-    #[inline(always)]
-    fn receive<L: ScatterList + 'scope>(&'scope self, list: &mut L) -> Result<Id, RejectReason> {
-        let reservation = Reservation::receive(self.at);
-        // SAFETY: a post calls no code from outside, and the reference is not used after it.
-        let engine = unsafe { self.engine() };
-        // SAFETY: the elements borrow their memory for `'scope`, which `scope` ends only after the
-        // operation has ended, even if the closure fails or panics. A scatter element was moved
-        // here, so it is not used elsewhere; a handle returns it only after the
-        // operation has ended.
-        let posted =
-            unsafe { engine.post_receive_at::<_, true>(reservation, list, SlotBuffer::none) };
         match posted {
             Ok(posted) => Ok(posted.id),
             Err(reason) => Err(self.rejected(reason)),

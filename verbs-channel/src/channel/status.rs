@@ -53,7 +53,7 @@ impl<H: Hold> Channel<H> {
     pub fn in_flight(&self, queue: Queue) -> u32 {
         let (engine, at) = self.shared();
         let member = engine.member(at);
-        member.map_or(0, |member| member.in_flight(queue))
+        member.map_or(0, |member| member.credits.in_flight(queue))
     }
 
     /// Whether nothing is in flight.

@@ -237,7 +237,7 @@ impl<T: Connected> PreparedChannel<T> {
         buffer: impl Into<OwnedBuffer>,
     ) -> Result<(), Rejected<OwnedBuffer, RejectReason>> {
         let buffer = buffer.into();
-        if let Err(reason) = buffer.element(PdTag::of(self.qp.pd()), || false) {
+        if let Err(reason) = buffer.element(PdTag::of(self.qp.pd()), false) {
             return Err(Rejected::new(reason, buffer));
         }
         if self.receives.len() >= T::max_recv_wr(&self.rest) as usize {

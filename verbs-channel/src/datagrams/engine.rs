@@ -18,7 +18,7 @@ use super::failure::DatagramFailure;
 use super::groups::Groups;
 use super::handles::Handles;
 use super::slots::Slots;
-use crate::buffer::{BufferPool, OwnedBuffer, OwnedElement, PdTag};
+use crate::buffer::{BufferPool, OwnedBuffer, PdTag};
 use crate::error::{DownReason, Error, Queue, RejectReason, Result};
 
 /// A datagram endpoint for layers that wait in their own way: [`Datagrams`](super::Datagrams) and
@@ -253,16 +253,13 @@ impl DatagramEngine {
 
     /// The part of a buffer that is sent, and whether it is sent inline.
     fn element(&self, buffer: &OwnedBuffer) -> Result<(Sge, bool), RejectReason> {
-        match buffer.element(self.pd_tag, || true) {
-            Ok(OwnedElement { sge }) => {
+        match buffer.element(self.pd_tag, true) {
+            Ok(sge) => {
                 let inline = 1..=u64::from(self.max_inline_data);
                 Ok((sge, inline.contains(&sge.length().into())))
             }
             // The processor may not be able to read it.
-            Err(RejectReason::SharedInline) => {
-                let element = buffer.element(self.pd_tag, || false)?;
-                Ok((element.sge, false))
-            }
+            Err(RejectReason::SharedInline) => Ok((buffer.element(self.pd_tag, false)?, false)),
             Err(reason) => Err(reason),
         }
     }
@@ -403,9 +400,8 @@ impl DatagramEngine {
         if let Some(header) = block.get_mut(..Grh::LEN) {
             header.fill(0);
         }
-        let mut element = match block.element(self.pd_tag, || false) {
-            Ok(element) => element.sge,
-            Err(_) => return Some(block),
+        let Ok(mut element) = block.element(self.pd_tag, false) else {
+            return Some(block);
         };
         let wr_id = match self.receives.put(block) {
             Ok(wr_id) => wr_id,

@@ -2,7 +2,7 @@
 
 use verbs_core::WorkSuccess;
 
-use super::{Engine, Id, Member};
+use super::{Engine, Id};
 use crate::error::{Queue, TransportError};
 
 impl Engine {
@@ -17,7 +17,7 @@ impl Engine {
     #[inline(never)]
     fn detach_completed(&mut self, at: u32, id: Id) {
         if let Some(member) = self.members.get_mut(at as usize) {
-            self.slots.detach_completed(&mut member.slots, id);
+            self.slots.detach_completed(&mut member.credits.slots, id);
         }
     }
 
@@ -33,7 +33,7 @@ impl Engine {
             self.slots.owner(id.wr_id()).is_none_or(|(of, _)| of == at),
             "the slot goes back to its channel"
         );
-        self.slots.release(&mut member.slots, id)
+        self.slots.release(&mut member.credits.slots, id)
     }
 
     /// Whether an operation is in flight.
@@ -44,7 +44,7 @@ impl Engine {
 
     /// The first operation in a member's list; [`after`](Self::after) is the next.
     pub(crate) fn first(&self, at: u32) -> Option<Id> {
-        self.slots.first(&self.member(at)?.slots)
+        self.slots.first(&self.member(at)?.credits.slots)
     }
 
     pub(crate) fn after(&self, id: Id) -> Option<Id> {
@@ -69,13 +69,14 @@ impl Engine {
     /// Whether a member has borrowed buffers in flight.
     pub(crate) fn has_borrowed_in_flight(&self, at: u32) -> bool {
         let member = self.member(at);
-        member.is_some_and(|member| self.slots.has_borrowed_in_flight(&member.slots))
+        member.is_some_and(|member| self.slots.has_borrowed_in_flight(&member.credits.slots))
     }
 
     /// Whether nothing is in flight on a member.
     #[inline]
     pub(crate) fn is_idle_at(&self, at: u32) -> bool {
-        self.member(at).is_none_or(Member::is_idle)
+        self.member(at)
+            .is_none_or(|member| member.credits.is_idle())
     }
 
     /// [`is_idle_and_up`](Self::is_idle_and_up), and no operation on borrowed buffers has an outcome that
@@ -83,13 +84,13 @@ impl Engine {
     #[inline]
     pub(crate) fn is_done_and_up(&self, at: u32) -> bool {
         let member = self.member(at);
-        self.is_idle_and_up(at) && member.is_some_and(|member| !member.slots.has_untaken())
+        self.is_idle_and_up(at) && member.is_some_and(|member| !member.credits.slots.has_untaken())
     }
 
     /// Whether nothing is in flight on a member, and nothing has failed.
     #[inline]
     pub(crate) fn is_idle_and_up(&self, at: u32) -> bool {
         let member = self.member(at);
-        member.is_some_and(|member| member.is_idle() && member.down().is_none())
+        member.is_some_and(|member| member.credits.is_idle() && member.down().is_none())
     }
 }

@@ -214,7 +214,7 @@ impl Engine {
 
     pub(crate) fn credits_at(&self, at: u32, queue: Queue) -> u32 {
         let member = self.member(at);
-        member.map_or(0, |member| member.credits(queue, &self.slots.budget))
+        member.map_or(0, |member| member.credits.free(queue, &self.slots.budget))
     }
 
     /// How many requests of one of the channel's queues can be in flight at once: its depth, or what the
@@ -222,7 +222,9 @@ impl Engine {
     #[must_use]
     pub fn capacity(&self, channel: ChannelId, queue: Queue) -> u32 {
         let member = self.member_of(channel);
-        member.map_or(0, |member| member.capacity(queue, &self.slots.budget))
+        member.map_or(0, |member| {
+            member.credits.capacity(queue, &self.slots.budget)
+        })
     }
 
     /// How many requests of one of the channel's queues are in flight; 0 if there is no such channel: as
@@ -230,7 +232,7 @@ impl Engine {
     #[must_use]
     pub fn in_flight(&self, channel: ChannelId, queue: Queue) -> u32 {
         self.member_of(channel)
-            .map_or(0, |member| member.in_flight(queue))
+            .map_or(0, |member| member.credits.in_flight(queue))
     }
 }
 

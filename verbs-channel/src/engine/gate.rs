@@ -6,8 +6,8 @@
 
 use verbs_core::QueuePair;
 
-use crate::error::RejectReason;
-use crate::request::{List, Needs};
+use crate::error::{Queue, RejectReason};
+use crate::request::Needs;
 
 /// The limits of a queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -61,35 +61,39 @@ impl Limits {
         }
     }
 
-    /// Checks one request for the send queue with these needs.
+    /// Checks one request for this queue with these needs.
     #[inline(always)]
-    pub(crate) fn check(&self, needs: &Needs) -> Result<(), RejectReason> {
-        if self.admit(needs) {
+    pub(crate) fn check(&self, queue: Queue, needs: &Needs) -> Result<(), RejectReason> {
+        let is_admitted = match queue {
+            Queue::Send => self.admit(needs),
+            Queue::Receive => self.admit_receive(needs),
+        };
+        if is_admitted {
             return Ok(());
         }
-        let Needs {
-            len,
-            elements,
-            is_shared,
-            is_read,
-            ..
-        } = *needs;
-        let is_inline = needs.is_inline();
-        // Each by itself: the whole would be in memory for this, where all is admitted, too.
-        Err(self.reject_reason(len, elements, is_inline, is_shared, is_read))
+        // A copy: the whole would be in memory for this, where all is admitted, too.
+        Err(self.reject_reason(queue, &needs.clone()))
     }
 
     /// Why a request with these needs does not pass.
     #[cold]
     #[inline(never)]
-    fn reject_reason(
-        &self,
-        len: u64,
-        count: usize,
-        is_inline: bool,
-        is_shared: bool,
-        is_read: bool,
-    ) -> RejectReason {
+    fn reject_reason(&self, queue: Queue, needs: &Needs) -> RejectReason {
+        let Needs {
+            len,
+            elements: count,
+            is_shared,
+            is_read,
+            ..
+        } = *needs;
+        let is_inline = needs.is_inline();
+        if queue == Queue::Receive {
+            let max = self.max_recv_sge;
+            return match u32::try_from(len) {
+                Ok(_) => RejectReason::TooManyElements { count, max },
+                Err(_) => RejectReason::ReceiveTooLong { len },
+            };
+        }
         if is_read && self.max_rd_atomic == 0 {
             return RejectReason::NoReads;
         }
@@ -108,18 +112,11 @@ impl Limits {
         RejectReason::TooManyElements { count, max }
     }
 
-    /// Checks a receive. It may have room for more than the port can send, but not for 4 GiB.
+    /// Whether a receive with these needs passes. It may have room for more than the port can send, but not for
+    /// 4 GiB.
     #[inline(always)]
-    pub(crate) fn check_receive<L: List>(&self, list: &L) -> Result<(), RejectReason> {
-        let (len, count) = (list.total_len(), list.count());
-        let max = self.max_recv_sge;
-        if len > u32::MAX.into() {
-            return Err(RejectReason::ReceiveTooLong { len });
-        }
-        if are_too_many(count, max) {
-            return Err(RejectReason::TooManyElements { count, max });
-        }
-        Ok(())
+    fn admit_receive(&self, needs: &Needs) -> bool {
+        needs.len <= u32::MAX.into() && !are_too_many(needs.elements, self.max_recv_sge)
     }
 }
 

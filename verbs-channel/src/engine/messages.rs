@@ -459,7 +459,7 @@ impl Engine {
                 break;
             };
             // Blocks are elements: their pool was cut into them.
-            *element = buffer.element(self.pd_tag, || false).ok()?.sge;
+            *element = buffer.element(self.pd_tag, false).ok()?;
             *place = taken;
             count += 1;
         }

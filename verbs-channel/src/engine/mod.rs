@@ -82,12 +82,11 @@ pub(crate) use ticket::{Outcome, SlotBuffer};
 pub use transfer::{Failure, Transfer, TransferEntries, TransferError, TransferOutcome};
 
 mod afterwards;
-mod batch;
 mod borrowed;
 pub(crate) mod budget;
-mod chain;
 mod channels;
 mod closing;
+mod credits;
 mod deferred;
 pub(crate) mod gate;
 mod joining;
@@ -95,20 +94,18 @@ mod leak;
 mod member;
 mod messages;
 mod outcome;
-mod owned;
 mod peer;
 mod peers;
 mod places;
 mod poll;
-mod post;
 mod probe;
 mod refused;
 mod shared;
 mod slots;
+mod submit;
 mod teardown;
 mod ticket;
 mod transfer;
-mod unpolled;
 
 /// A completion queue, the channels on it, and their operations.
 ///
@@ -228,7 +225,9 @@ impl Engine {
             // It is unknown how far it came.
             SlotBuffer::stopped_at(owned, Some(0));
         }
-        let ended = self.slots.fail(&mut member.slots, id.wr_id(), error);
+        let ended = self
+            .slots
+            .fail(&mut member.credits.slots, id.wr_id(), error);
         if let Some(reservation) = ended {
             member.settle(&mut self.slots.budget, reservation);
         }

@@ -155,7 +155,7 @@ impl Engine {
     /// Whether an operation on an owned buffer is in flight, or has an outcome that was not taken.
     pub(crate) fn owns_any(&self) -> bool {
         let mut members = self.members.iter();
-        members.any(|member| self.slots.owns_any(&member.slots))
+        members.any(|member| self.slots.owns_any(&member.credits.slots))
     }
 
     #[inline(always)]

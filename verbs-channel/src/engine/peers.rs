@@ -195,14 +195,14 @@ impl Engine {
             // Channels that are still to be flushed are found again.
             Stage::Sending(..) if member.down().is_some() => {}
             Stage::Sending(reason, _) => {
-                let is_sending = member.in_flight(Queue::Send) > 0;
+                let is_sending = member.credits.in_flight(Queue::Send) > 0;
                 if (is_sending || member.peer.is_connected()) && !is_over {
                     member.peer.stage = Some(stage);
                 } else {
                     self.shut_down_at(at, reason);
                 }
             }
-            Stage::Flushing(_) if member.is_idle() => {}
+            Stage::Flushing(_) if member.credits.is_idle() => {}
             Stage::Flushing(_) if !is_over => member.peer.stage = Some(stage),
             Stage::Flushing(_) => self.destroy_at(at, DownReason::PeerClosed),
         }

@@ -5,6 +5,7 @@ use std::mem;
 use verbs_core::QueuePair;
 
 use super::Engine;
+use super::credits::Credits;
 use super::member::Member;
 use super::slots::SlotList;
 use crate::channel_id::ChannelId;
@@ -23,8 +24,8 @@ impl Engine {
             && let Some(place) = self.members.get_mut(at as usize)
         {
             let id = ChannelId::new(at);
-            let slots = mem::replace(&mut place.slots, SlotList::new());
-            *place = Member::new(id, slots, qp, max, share, peer);
+            let slots = mem::replace(&mut place.credits.slots, SlotList::new());
+            *place = Member::new(id, qp, Credits::new(slots, max, share), peer);
             return id;
         }
         let id = ChannelId::new(u32::try_from(self.members.len()).unwrap_or(u32::MAX));
@@ -32,7 +33,7 @@ impl Engine {
         self.slots.grow(&mut slots, send.saturating_add(recv));
         slots.allow_common(max[0] - send + max[1] - recv);
         self.members
-            .push(Member::new(id, slots, qp, max, share, peer));
+            .push(Member::new(id, qp, Credits::new(slots, max, share), peer));
         id
     }
 
@@ -43,7 +44,7 @@ impl Engine {
         for _ in 0..self.removed.len().min(4) {
             let at = self.removed.pop_front()?;
             let member = self.members.get(at as usize)?;
-            if self.slots.first(&member.slots).is_none() && !member.is_closing() {
+            if self.slots.first(&member.credits.slots).is_none() && !member.is_closing() {
                 return Some(at);
             }
             self.removed.push_back(at);
@@ -55,9 +56,9 @@ impl Engine {
     pub(super) fn reserve_at(&mut self, at: u32, results: u32) {
         if let Some(member) = self.members.get_mut(at as usize) {
             match self.limits.shares {
-                None => self.slots.grow(&mut member.slots, results),
+                None => self.slots.grow(&mut member.credits.slots, results),
                 // Common slots are added when they are needed.
-                Some(_) => member.slots.allow_common(results),
+                Some(_) => member.credits.slots.allow_common(results),
             }
         }
     }

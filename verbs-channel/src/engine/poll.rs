@@ -31,16 +31,36 @@ impl Engine {
     /// dispatched.
     #[inline(always)]
     pub(crate) fn poll_for(&mut self, at: u32, id: Id) -> Option<WorkSuccess> {
-        if self.finds_first(id) {
-            if let Some(member) = self.members.get_mut(at as usize)
-                && let Some(slot) = self.slots.in_flight(id)
-            {
-                let reservation = slot.end(&mut member.slots);
-                member.return_credits(reservation, 1);
-                return self.first_success();
-            }
-            self.dispatch_first();
+        let success = self.poll_one(id)?;
+        if let Some(member) = self.members.get_mut(at as usize)
+            && let Some(slot) = self.slots.in_flight(id)
+        {
+            let reservation = slot.end(&mut member.credits.slots);
+            member.credits.return_credits(reservation, 1);
+            return Some(success);
         }
+        self.dispatch_first();
+        None
+    }
+
+    /// Polls one completion. Returns it if it is the success of this operation; if not, everything that has
+    /// completed is dispatched.
+    #[inline(always)]
+    fn poll_one(&mut self, id: Id) -> Option<WorkSuccess> {
+        let (one, _others) = self.poll_slots.split_at_mut(1);
+        let found = match self.cq.poll(one) {
+            Ok(found) => found,
+            Err(error) => return self.poll_failed(error),
+        };
+        let [first] = found.as_slice() else {
+            return None;
+        };
+        if first.wr_id() == id.wr_id()
+            && let Some(success) = first.success()
+        {
+            return Some(*success);
+        }
+        self.dispatch_first();
         None
     }
 
@@ -48,48 +68,26 @@ impl Engine {
     /// the operation is not in flight, or its slot is common.
     #[inline(always)]
     pub(crate) fn poll_for_owned(&mut self, at: u32, id: Id) -> Option<(WorkSuccess, SlotBuffer)> {
-        self.slots.in_flight(id)?;
-        if self.finds_first(id) {
-            if let Some(member) = self.members.get_mut(at as usize)
-                && let Some(mut slot) = self.slots.in_flight(id)
-                && let Some(owned) = slot.take_buffer()
-            {
-                let reservation = slot.end(&mut member.slots);
-                member.return_credits(reservation, 1);
-                return self.first_success().map(|success| (success, owned));
-            }
-            self.dispatch_first();
-        }
-        None
-    }
-
-    /// Polls one completion. Returns whether it is the success of this operation; if not, everything that has
-    /// completed is dispatched.
-    #[inline(always)]
-    fn finds_first(&mut self, id: Id) -> bool {
+        let mut slot = self.slots.in_flight(id)?;
         let (one, _others) = self.poll_slots.split_at_mut(1);
         let found = match self.cq.poll(one) {
             Ok(found) => found,
-            Err(error) => {
-                self.poll_failed(error);
-                return false;
-            }
+            Err(error) => return self.poll_failed(error),
         };
         let [first] = found.as_slice() else {
-            return false;
+            return None;
         };
-        if first.wr_id() == id.wr_id() && first.success().is_some() {
-            return true;
+        if first.wr_id() == id.wr_id()
+            && let Some(success) = first.success()
+            && let Some(member) = self.members.get_mut(at as usize)
+            && let Some(owned) = slot.take_buffer()
+        {
+            let reservation = slot.end(&mut member.credits.slots);
+            member.credits.return_credits(reservation, 1);
+            return Some((*success, owned));
         }
         self.dispatch_first();
-        false
-    }
-
-    /// The success that [`finds_first`](Self::finds_first) has found.
-    #[inline(always)]
-    fn first_success(&self) -> Option<WorkSuccess> {
-        let found = PollSlot::completions(&self.poll_slots).as_slice();
-        found.first()?.success().copied()
+        None
     }
 
     /// Dispatches the only completion that was found, and then all others.
@@ -114,21 +112,21 @@ impl Engine {
     #[inline(always)]
     pub fn drive(&mut self) -> usize {
         self.poll_cq(true)
-            .unwrap_or_else(|error| self.poll_failed(error))
+            .unwrap_or_else(|error| self.poll_failed(error).unwrap_or(0))
     }
 
     /// The same at the end of a scope: the results of its operations cannot be taken any more.
     #[inline(always)]
     pub(crate) fn drive_discarding(&mut self) -> usize {
         self.poll_cq(false)
-            .unwrap_or_else(|error| self.poll_failed(error))
+            .unwrap_or_else(|error| self.poll_failed(error).unwrap_or(0))
     }
 
     #[cold]
     #[inline(never)]
-    fn poll_failed(&mut self, error: PollError) -> usize {
+    fn poll_failed<T>(&mut self, error: PollError) -> Option<T> {
         self.destroy_all(DownReason::Poll(error));
-        0
+        None
     }
 }
 
@@ -149,14 +147,14 @@ fn dispatch(
             && let Some(member) = members.get_mut(reservation.member as usize)
         {
             count = slots.dispatch_successes(
-                &mut member.slots,
+                &mut member.credits.slots,
                 reservation,
                 left,
                 keep_results,
                 WorkCompletion::wr_id,
                 WorkCompletion::success,
             );
-            member.return_credits(reservation, count);
+            member.credits.return_credits(reservation, count);
         }
         left = match left.get(count..) {
             Some(left) if count > 0 => left,
@@ -202,7 +200,7 @@ fn dispatch_one(
         return;
     };
     let ended = match completion.result() {
-        Ok(success) => slots.succeed(&mut member.slots, wr_id, success),
+        Ok(success) => slots.succeed(&mut member.credits.slots, wr_id, success),
         Err(error) => {
             let error = match queue {
                 Queue::Receive => error.for_opcode(WcOpcode::RECV),
@@ -218,7 +216,7 @@ fn dispatch_one(
             if let Some(owned) = slots.buffer_before_failure(wr_id) {
                 SlotBuffer::stopped_at(owned, Id::place_of(wr_id));
             }
-            slots.fail(&mut member.slots, wr_id, failure)
+            slots.fail(&mut member.credits.slots, wr_id, failure)
         }
     };
     if let Some(reservation) = ended {

@@ -38,7 +38,7 @@ impl Engine {
             };
             let answer = match member.qp() {
                 // With shared receives, one that waits for messages has nothing in flight.
-                Some(qp) if !member.is_idle() || has_shared && member.down().is_none() => {
+                Some(qp) if !member.credits.is_idle() || has_shared && member.down().is_none() => {
                     qp.query()
                 }
                 _ => {

@@ -158,10 +158,10 @@ impl Engine {
             self.open -= 1;
             if destroyed.is_ok() {
                 self.undrained += 1;
-                self.slots.budget.undrain(member.common());
+                self.slots.budget.undrain(member.credits.common());
             } else {
                 self.stuck += 1;
-                self.slots.budget.lose(member.common());
+                self.slots.budget.lose(member.credits.common());
             }
             member.closed(destroyed);
         }
@@ -218,7 +218,7 @@ impl Engine {
             return;
         };
         let outcome_without_completion = member.outcome_without_completion();
-        let mut next = self.slots.first(&member.slots);
+        let mut next = self.slots.first(&member.credits.slots);
         while let Some(id) = next {
             self.fail(at, id, outcome_without_completion);
             next = self.slots.after(id);

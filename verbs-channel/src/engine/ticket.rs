@@ -138,8 +138,8 @@ impl Outcome {
         };
         match owned {
             Some(SlotBuffer::Buffer(buffer)) => outcome.buffer = Some(buffer),
-            Some(SlotBuffer::Several(Several::Batch(batch))) => outcome.batch = Some(batch),
-            Some(SlotBuffer::Several(Several::Chain(chain))) => outcome.chain = Some(chain),
+            Some(SlotBuffer::Batch(batch)) => outcome.batch = Some(batch),
+            Some(SlotBuffer::Chain(chain)) => outcome.chain = Some(chain),
             None => {}
         }
         outcome
@@ -150,31 +150,18 @@ impl Outcome {
 const _: () = assert!(size_of::<Option<OwnedChain>>() == size_of::<usize>());
 
 /// The buffer, the batch or the chain that an operation owns: in its slot.
-// With a tag of its own: one that hides in the vector's capacity takes longer to look at.
 #[derive(Debug)]
-#[repr(u8)]
 pub(crate) enum SlotBuffer {
     Buffer(OwnedBuffer),
-    // Apart: a match of more arms is a jump.
-    Several(Several),
-}
-
-/// The buffers that an operation of several requests owns.
-#[derive(Debug)]
-pub(crate) enum Several {
     Batch(Vec<OwnedRequest>),
     Chain(OwnedChain),
 }
 
 impl SlotBuffer {
-    /// Leaves the place empty: the operation does not own its buffers.
-    #[inline(always)]
-    pub(crate) const fn none(_place: &mut Option<Self>) {}
-
     /// It is of an operation of which this request is the first that did not succeed; `None` for the last.
     #[cold]
     pub(super) fn stopped_at(place: &mut Option<Self>, at: Option<usize>) {
-        if let Some(Self::Several(Several::Chain(chain))) = place {
+        if let Some(Self::Chain(chain)) = place {
             chain.stopped_at(at);
         }
     }
@@ -183,14 +170,12 @@ impl SlotBuffer {
     /// others if it may be any of them; `None` if this is one buffer.
     #[cold]
     pub(super) fn flags(&self, at: Option<usize>) -> Option<u32> {
-        let Self::Several(several) = self else {
-            return None;
-        };
-        let requests = match (several, at) {
-            (Several::Chain(chain), at) => chain.in_flight(at).map(slice::from_ref),
-            (Several::Batch(requests), None) => requests.last().map(slice::from_ref),
+        let requests = match (self, at) {
+            (Self::Buffer(_), _) => return None,
+            (Self::Chain(chain), at) => chain.in_flight(at).map(slice::from_ref),
+            (Self::Batch(requests), None) => requests.last().map(slice::from_ref),
             // All but the last have the same `wr_id`.
-            (Several::Batch(requests), Some(_)) => requests.split_last().map(|(_, others)| others),
+            (Self::Batch(requests), Some(_)) => requests.split_last().map(|(_, others)| others),
         };
         let flags = requests.unwrap_or_default().iter();
         Some(flags.fold(0, |all, request| all | request.op.flags()))
@@ -201,8 +186,8 @@ impl SlotBuffer {
     pub(crate) fn leak(self) -> usize {
         let count = match &self {
             Self::Buffer(_) => 1,
-            Self::Several(Several::Batch(requests)) => requests.len(),
-            Self::Several(Several::Chain(chain)) => chain.len(),
+            Self::Batch(requests) => requests.len(),
+            Self::Chain(chain) => chain.len(),
         };
         mem::forget(self);
         count

@@ -196,11 +196,6 @@ impl RejectReason {
         matches!(self, Self::Backpressure(_) | Self::Budget(_))
     }
 
-    /// Whether it is a lack of room or of slots.
-    pub(crate) const fn is_for_room(&self) -> bool {
-        self.is_backpressure() || matches!(self, Self::Untaken)
-    }
-
     /// Why the channel is down, if the request was rejected because of that: see
     /// [`Error::down_reason`](crate::Error::down_reason).
     #[must_use]

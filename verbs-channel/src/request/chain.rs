@@ -1,17 +1,15 @@
 //! Chains of requests on owned buffers, which are built once and started again and again.
-#![expect(unsafe_code, reason = "builds requests of elements")]
 
 use std::fmt;
-use std::iter;
-use std::mem;
+use std::mem::{self, MaybeUninit};
 use std::ops::{Range, RangeBounds};
+use std::{iter, slice};
 
 use verbs_core::{Rejected, RequestChain, WorkRequest};
 
-use super::needs::Needs;
-use super::owned::{Op, OwnedRequest};
-use super::work::sealed::Sealed as _;
-use super::work::{Incoming, Outgoing};
+use super::op::Needs;
+use super::owned::OwnedRequest;
+use super::work::Outgoing;
 use crate::buffer::{OwnedBuffer, PdTag, within};
 use crate::error::{RejectReason, Result};
 
@@ -271,7 +269,7 @@ impl OwnedChain {
     pub(crate) fn check_domain(&self, pd: PdTag) -> Result<(), RejectReason> {
         let requests = self.inner.requests.get(self.range()).unwrap_or_default();
         requests.iter().try_for_each(|request| {
-            let element = request.buffer.element(pd, || request.op.is_inline());
+            let element = request.buffer.element(pd, request.op.is_inline());
             element.map(drop)
         })
     }
@@ -326,22 +324,13 @@ impl Built {
     /// Puts a request in its place, unless that fails.
     #[inline]
     fn put(&mut self, index: usize, request: &OwnedRequest) -> Result<(), RejectReason> {
-        let is_inline = request.op.is_inline();
-        let (mut element, domain) = request.buffer.element_and_domain(is_inline)?;
-        let put = |built: WorkRequest<'_>| self.chain.put_request(index, &built);
-        let is_put = match request.op {
-            Op::Outgoing(options) => {
-                Outgoing::add_needs(&element, options, &mut self.needs);
-                // SAFETY: a single element is not a wide list.
-                unsafe { Outgoing::request(&mut element, options, 0, false, put)? }
-            }
-            Op::Incoming(options) => {
-                Incoming::add_needs(&element, options, &mut self.needs);
-                // SAFETY: a single element is not a wide list.
-                unsafe { Incoming::request(&mut element, options, 0, false, put)? }
-            }
-            Op::Receive => return Err(RejectReason::ReceiveInBatch),
-        };
+        let (mut element, domain) = request.buffer.element_and_domain(request.op.is_inline())?;
+        let elements = slice::from_mut(&mut element);
+        let needs = request.op.needs(elements, false);
+        let mut place = MaybeUninit::uninit();
+        let built = request.op.build(elements, 0, &mut place)?;
+        self.needs.add(&needs);
+        let is_put = self.chain.put_request(index, built);
         if !is_put {
             let len = self.chain.len();
             return Err(RejectReason::NoRequest { index, len });

@@ -1,22 +1,20 @@
 //! Lists of elements: the memory of a request.
+#![expect(unsafe_code, reason = "sees elements as the driver does")]
 
-#![expect(
-    unsafe_code,
-    reason = "puts shared elements side by side for the driver"
-)]
-
-use std::slice;
+use std::{ptr, slice};
 
 use verbs_core::{
     Element, Gather, GatherElement, ProtectionDomain, Scatter, ScatterElement, Sge, SharedElement,
 };
 
-use crate::buffer::OwnedElement;
+use crate::error::RejectReason;
 
 /// The elements of one request: a single element, an array, or a vector.
 ///
 /// The elements are [`GatherElement`], [`ScatterElement`] or [`SharedElement`], which borrow
 /// registered memory. A raw [`Sge`] borrows nothing, so it is not accepted.
+///
+/// A list of [`SharedElement`]s has 32 elements at most, the empty ones included.
 ///
 /// # Elements of another protection domain
 ///
@@ -46,62 +44,6 @@ use crate::buffer::OwnedElement;
 pub trait List: sealed::Sealed {
     /// The type of the elements that the driver gets.
     type Element: Element;
-
-    /// Whether its elements have their protection domain, and are to be put
-    /// [side by side](Self::put_side_by_side).
-    #[doc(hidden)]
-    const IS_WIDE: bool;
-
-    /// Whether a peer or another thread may write to the memory while it is sent, or this processor
-    /// cannot read it.
-    #[doc(hidden)]
-    fn is_shared(&self) -> bool;
-
-    /// Whether all elements may be posted to a queue pair of this protection domain.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn is_of(&self, _pd: &ProtectionDomain) -> bool {
-        true
-    }
-
-    /// Has [`elements`](Self::elements) return the elements of a wide list, until it is
-    /// [restored](Self::restore).
-    ///
-    /// # Safety
-    ///
-    /// - All elements are [of](Self::is_of) one protection domain.
-    /// - Nothing but `elements` is called meanwhile.
-    #[doc(hidden)]
-    #[inline(always)]
-    unsafe fn put_side_by_side(&mut self) {}
-
-    /// Makes it a list again, of elements of this protection domain.
-    ///
-    /// # Safety
-    ///
-    /// - The elements have been put [side by side](Self::put_side_by_side), and were of this protection
-    ///   domain.
-    #[doc(hidden)]
-    #[inline(always)]
-    unsafe fn restore(&mut self, _pd: &ProtectionDomain) {}
-
-    /// The elements, for the driver.
-    ///
-    /// # Safety
-    ///
-    /// - If it is [wide](Self::IS_WIDE), they have been put [side by side](Self::put_side_by_side).
-    /// - Only the elements themselves are written to the slice, in any order: an [`Sge`] of other
-    ///   memory is no element of this list.
-    #[doc(hidden)]
-    unsafe fn elements(&mut self) -> &mut [Self::Element];
-
-    /// The length of all elements, in bytes.
-    #[doc(hidden)]
-    fn total_len(&self) -> u64;
-
-    /// How many elements are not empty; 1 for a single element.
-    #[doc(hidden)]
-    fn count(&self) -> usize;
 }
 
 /// The elements of a request that sends from them: any [`List`] of such elements.
@@ -121,171 +63,131 @@ pub trait ScatterList: List<Element: Scatter> {}
 impl<L: List<Element: Gather>> GatherList for L {}
 impl<L: List<Element: Scatter>> ScatterList for L {}
 
-mod sealed {
+/// Room for the elements of a list that have their protection domain, which the driver does not get.
+#[derive(Clone, Copy, Debug)]
+#[expect(unnameable_types, reason = "is named in a sealed trait")]
+pub struct Place(Option<[Sge; MOST_SHARED]>);
+
+/// The most elements of a list that have their protection domain.
+const MOST_SHARED: usize = 32;
+
+impl Place {
+    pub(crate) const fn new() -> Self {
+        Self(None)
+    }
+}
+
+pub(crate) mod sealed {
+    use verbs_core::{Element, ProtectionDomain, Sge};
+
+    use super::Place;
+    use crate::error::RejectReason;
+
     #[expect(unnameable_types, reason = "seals `List`")]
-    pub trait Sealed {}
+    pub trait Sealed {
+        /// Whether a peer or another thread may write to the memory while it is sent, or this processor
+        /// cannot read it.
+        const IS_SHARED: bool;
+
+        /// The elements as the driver gets them: in `place`, if those of the list have their protection
+        /// domain. One of another domain than `pd` is rejected.
+        fn sges<'l>(
+            &'l mut self,
+            pd: &ProtectionDomain,
+            place: &'l mut Place,
+        ) -> Result<&'l mut [Sge], RejectReason>;
+    }
+
+    /// An element of a list.
+    #[expect(unnameable_types, reason = "seals `List`")]
+    pub trait Member: Sized {
+        type Element: Element;
+        const IS_SHARED: bool;
+
+        /// As [`Sealed::sges`].
+        fn sges<'l>(
+            list: &'l mut [Self],
+            pd: &ProtectionDomain,
+            place: &'l mut Place,
+        ) -> Result<&'l mut [Sge], RejectReason>;
+    }
 }
 
+/// The lists of one type of element.
 macro_rules! lists {
-    ($($element:ident)*) => {$(
-        impl sealed::Sealed for $element<'_> {}
-        impl List for $element<'_> {
-            single!($element);
+    ($element:ident as $narrow:ty, $is_shared:literal, $sges:expr) => {
+        impl sealed::Member for $element<'_> {
+            type Element = $narrow;
+            const IS_SHARED: bool = $is_shared;
 
             #[inline(always)]
-            fn total_len(&self) -> u64 {
-                self.length().into()
+            fn sges<'l>(
+                list: &'l mut [Self],
+                pd: &ProtectionDomain,
+                place: &'l mut Place,
+            ) -> Result<&'l mut [Sge], RejectReason> {
+                $sges(list, pd, place)
             }
+        }
+
+        lists!([] $element<'_>, Self, slice::from_mut);
+    };
+    ([$($generics:tt)*] $list:ty, $member:ty, $as_slice:expr) => {
+        impl<$($generics)*> List for $list {
+            type Element = <$member as sealed::Member>::Element;
+        }
+
+        impl<$($generics)*> sealed::Sealed for $list {
+            const IS_SHARED: bool = <$member as sealed::Member>::IS_SHARED;
 
             #[inline(always)]
-            fn count(&self) -> usize {
-                1
+            fn sges<'l>(
+                &'l mut self,
+                pd: &ProtectionDomain,
+                place: &'l mut Place,
+            ) -> Result<&'l mut [Sge], RejectReason> {
+                <$member as sealed::Member>::sges($as_slice(self), pd, place)
             }
         }
-
-        impl<const N: usize> sealed::Sealed for [$element<'_>; N] {}
-        impl<'a, const N: usize> List for [$element<'a>; N] {
-            several!($element 'a);
-        }
-
-        impl sealed::Sealed for Vec<$element<'_>> {}
-        impl<'a> List for Vec<$element<'a>> {
-            several!($element 'a);
-        }
-    )*};
-}
-
-/// A list of one element.
-macro_rules! single {
-    (SharedElement) => {
-        type Element = Sge;
-        const IS_WIDE: bool = true;
-
-        #[inline(always)]
-        fn is_shared(&self) -> bool {
-            true
-        }
-
-        #[inline]
-        fn is_of(&self, pd: &ProtectionDomain) -> bool {
-            SharedElement::is_of(self, pd)
-        }
-
-        #[inline]
-        unsafe fn elements(&mut self) -> &mut [Sge] {
-            // SAFETY: `self` is a list of one element; the caller promises to write only this
-            // element to it.
-            unsafe { SharedElement::side_by_side(slice::from_mut(self)) }
-        }
-    };
-    ($element:ident) => {
-        type Element = Self;
-        narrow!();
-
-        #[inline]
-        unsafe fn elements(&mut self) -> &mut [Self] {
-            slice::from_mut(self)
-        }
     };
 }
 
-macro_rules! narrow {
-    () => {
-        const IS_WIDE: bool = false;
+lists!(GatherElement as Self, false, |list, _, _| Ok(as_sges(list)));
+lists!(ScatterElement as Self, false, |list, _, _| Ok(as_sges(
+    list
+)));
+lists!(SharedElement as Sge, true, copy);
+lists!([E: sealed::Member, const N: usize] [E; N], E, <[E; N]>::as_mut_slice);
+lists!([E: sealed::Member] Vec<E>, E, Vec::as_mut_slice);
 
-        #[inline(always)]
-        fn is_shared(&self) -> bool {
-            false
-        }
-    };
+/// Elements as the driver gets them. A request writes nothing but their order to the slice.
+#[inline(always)]
+fn as_sges<E: Element>(elements: &mut [E]) -> &mut [Sge] {
+    const { assert!(size_of::<E>() == size_of::<Sge>() && align_of::<E>() == align_of::<Sge>()) };
+    let all = ptr::from_mut(elements) as *mut [Sge];
+    // SAFETY: an `Element` is `repr(transparent)` over an `ibv_sge`, as an `Sge` is, and the slice stays
+    // borrowed. Only this crate gets it, and writes nothing but the same elements, in another order.
+    unsafe { &mut *all }
 }
 
-/// A list of several elements.
-macro_rules! several {
-    (SharedElement $lifetime:lifetime) => {
-        type Element = Sge;
-        const IS_WIDE: bool = true;
-
-        #[inline(always)]
-        fn is_shared(&self) -> bool {
-            true
-        }
-
-        #[inline]
-        fn is_of(&self, pd: &ProtectionDomain) -> bool {
-            self.iter().all(|element| element.is_of(pd))
-        }
-
-        #[inline]
-        unsafe fn put_side_by_side(&mut self) {
-            // SAFETY: the caller promises that all elements are of one domain, and that `restore`
-            // follows.
-            unsafe { SharedElement::squeeze(self) };
-        }
-
-        #[inline]
-        unsafe fn restore(&mut self, pd: &ProtectionDomain) {
-            // SAFETY: the caller promises that the list was squeezed, and its elements are of `pd`.
-            unsafe { SharedElement::restore(self, pd) };
-        }
-
-        #[inline]
-        unsafe fn elements(&mut self) -> &mut [Sge] {
-            // SAFETY: the caller promises that the list was squeezed, or has at most one element.
-            unsafe { SharedElement::side_by_side(self) }
-        }
-
-        several!();
+/// Copies elements that have their protection domain.
+#[inline]
+fn copy<'p>(
+    elements: &[SharedElement<'_>],
+    pd: &ProtectionDomain,
+    place: &'p mut Place,
+) -> Result<&'p mut [Sge], RejectReason> {
+    let count = elements.len();
+    let copies = place.0.insert([Sge::new(1, 0, 0); MOST_SHARED]);
+    let Some(copies) = copies.get_mut(..count) else {
+        let max = u32::try_from(MOST_SHARED).unwrap_or(u32::MAX);
+        return Err(RejectReason::TooManyElements { count, max });
     };
-    ($element:ident $lifetime:lifetime) => {
-        type Element = $element<$lifetime>;
-        narrow!();
-
-        #[inline]
-        unsafe fn elements(&mut self) -> &mut [$element<$lifetime>] {
-            self
+    for (copy, element) in copies.iter_mut().zip(elements) {
+        if !element.is_of(pd) {
+            return Err(RejectReason::OtherDomain);
         }
-
-        several!();
-    };
-    () => {
-        #[inline(always)]
-        fn total_len(&self) -> u64 {
-            self.iter().map(|element| u64::from(element.length())).sum()
-        }
-
-        #[inline(always)]
-        fn count(&self) -> usize {
-            let full = self.iter().filter(|element| element.length() > 0);
-            full.count()
-        }
-    };
-}
-
-lists! { GatherElement ScatterElement SharedElement }
-
-impl sealed::Sealed for OwnedElement {}
-impl List for OwnedElement {
-    type Element = Sge;
-    const IS_WIDE: bool = false;
-
-    #[inline(always)]
-    fn is_shared(&self) -> bool {
-        false
+        *copy = Sge::from(*element);
     }
-
-    #[inline]
-    unsafe fn elements(&mut self) -> &mut [Sge] {
-        slice::from_mut(&mut self.sge)
-    }
-
-    #[inline(always)]
-    fn total_len(&self) -> u64 {
-        self.sge.length().into()
-    }
-
-    #[inline(always)]
-    fn count(&self) -> usize {
-        1
-    }
+    Ok(copies)
 }

@@ -2,14 +2,13 @@
 
 mod chain;
 mod list;
-mod needs;
+mod op;
 mod owned;
 mod work;
 
 pub use chain::OwnedChain;
 pub use list::{GatherList, List, ScatterList};
-pub(crate) use needs::{Needs, opcode_flag, opcode_in};
-pub(crate) use owned::Op;
+pub(crate) use list::{Place, sealed::Sealed};
+pub(crate) use op::{Needs, Op, opcode_flag, opcode_in};
 pub use owned::OwnedRequest;
-pub(crate) use work::sealed;
 pub use work::{Incoming, Outgoing, Request};

@@ -1,6 +1,7 @@
 //! Requests on owned buffers.
 
-use super::work::{Incoming, Outgoing, ReadOptions, SendOptions};
+use super::op::Op;
+use super::work::{Incoming, Outgoing};
 use crate::buffer::OwnedBuffer;
 use crate::error::Queue;
 
@@ -26,51 +27,20 @@ pub struct OwnedRequest {
     pub(crate) op: Op,
 }
 
-/// The opcode of a request on an owned buffer, and its options.
-// With a tag of its own: one that hides in the options takes longer to look at.
-#[derive(Clone, Copy, Debug)]
-#[repr(u8)]
-pub(crate) enum Op {
-    Outgoing(SendOptions),
-    Incoming(ReadOptions),
-    Receive,
-}
-
-impl Op {
-    pub(crate) const fn is_inline(self) -> bool {
-        match self {
-            Self::Outgoing(options) => options.is_inline(),
-            Self::Incoming(_) | Self::Receive => false,
-        }
-    }
-
-    /// Its flags, and that of its opcode; a receive has none.
-    pub(crate) const fn flags(self) -> u32 {
-        match self {
-            Self::Outgoing(options) => options.flags(),
-            Self::Incoming(options) => options.flags(),
-            Self::Receive => 0,
-        }
-    }
-}
-
 impl OwnedRequest {
     /// A receive into the buffer's range.
     #[doc(alias = "ibv_post_recv")]
     pub fn receive(buffer: impl Into<OwnedBuffer>) -> Self {
         Self {
             buffer: buffer.into(),
-            op: Op::Receive,
+            op: Op::RECEIVE,
         }
     }
 
     /// The queue that it is posted to.
     #[must_use]
     pub const fn queue(&self) -> Queue {
-        match self.op {
-            Op::Outgoing(_) | Op::Incoming(_) => Queue::Send,
-            Op::Receive => Queue::Receive,
-        }
+        self.op.queue()
     }
 
     /// The request's buffer.
@@ -97,7 +67,7 @@ impl<B: Into<OwnedBuffer>> From<Outgoing<B>> for OwnedRequest {
     fn from(request: Outgoing<B>) -> Self {
         Self {
             buffer: request.list.into(),
-            op: Op::Outgoing(request.options),
+            op: request.op,
         }
     }
 }
@@ -107,7 +77,7 @@ impl<B: Into<OwnedBuffer>> From<Incoming<B>> for OwnedRequest {
     fn from(request: Incoming<B>) -> Self {
         Self {
             buffer: request.list.into(),
-            op: Op::Incoming(request.options),
+            op: request.op,
         }
     }
 }

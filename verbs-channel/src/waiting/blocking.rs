@@ -10,31 +10,25 @@ use verbs_core::WorkSuccess;
 
 use super::guard::AbortOnUnwind;
 use super::{Ladder as _, Poller, Steps as _};
-use crate::engine::{Id, Reservation, SlotBuffer};
-use crate::error::{Error, Result, TransportError};
-use crate::request::{Request, ScatterList};
+use crate::engine::{Id, Reservation};
+use crate::error::{Error, Queue, Result, TransportError};
+use crate::request::{List, Op, Request};
 
 impl Poller {
     /// Posts a request and waits for it.
     #[inline(always)]
-    pub(crate) fn run<W: Request>(
+    pub(crate) fn run<L: List>(
         &mut self,
         at: u32,
-        request: W,
+        mut list: L,
+        op: Op,
         timeout: Option<Duration>,
     ) -> Result<WorkSuccess> {
-        let (mut list, options) = request.into_parts();
         let guard = AbortOnUnwind;
+        let reservation = Reservation::new(at, op.queue());
         // SAFETY: `list` and the memory that it borrows live until this returns. `finish` returns only
         // when the device is done with that memory. If this panics, the process is aborted.
-        let posted = unsafe {
-            self.engine.post_at::<W, true>(
-                Reservation::send(at),
-                &mut list,
-                options,
-                SlotBuffer::none,
-            )
-        };
+        let posted = unsafe { self.engine.post_list(reservation, &mut list, op) };
         let ended = match posted {
             Ok(posted) => self.finish(at, posted.id, timeout),
             Err(reason) => Err(self.rejected(reason).into()),
@@ -50,38 +44,13 @@ impl Poller {
         requests: &mut [W; N],
         timeout: Option<Duration>,
     ) -> Result<()> {
-        let reservation = Reservation::send(at).times(N)?;
+        let reservation = Reservation::new(at, Queue::Send).times(N)?;
         let guard = AbortOnUnwind;
         // SAFETY: `requests` and the memory that they borrow live until this returns. `finish`
         // returns only when the device is done with it.
         let posted = unsafe { self.engine.post_batch_at::<W, N>(reservation, requests) };
         let ended = match posted {
             Ok(posted) => self.finish(at, posted.id, timeout).map(drop),
-            Err(reason) => Err(self.rejected(reason).into()),
-        };
-        guard.defuse();
-        ended
-    }
-
-    #[inline(always)]
-    pub(crate) fn run_receive<L: ScatterList>(
-        &mut self,
-        at: u32,
-        mut list: L,
-        timeout: Option<Duration>,
-    ) -> Result<WorkSuccess> {
-        let guard = AbortOnUnwind;
-        // SAFETY: `list` and the memory that it borrows live until this returns. `finish` returns
-        // only when the device is done with it.
-        let posted = unsafe {
-            self.engine.post_receive_at::<_, true>(
-                Reservation::receive(at),
-                &mut list,
-                SlotBuffer::none,
-            )
-        };
-        let ended = match posted {
-            Ok(posted) => self.finish(at, posted.id, timeout),
             Err(reason) => Err(self.rejected(reason).into()),
         };
         guard.defuse();

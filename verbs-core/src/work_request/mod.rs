@@ -114,6 +114,14 @@ impl<'l> WorkRequest<'l> {
         self.wr.wr_id = wr_id;
     }
 
+    /// Sets the ID in its completion and C's flags, for a layer above that keeps these.
+    #[doc(hidden)]
+    #[inline]
+    pub const fn set_options(&mut self, wr_id: u64, send_flags: u32) {
+        self.wr.wr_id = wr_id;
+        self.wr.send_flags = send_flags;
+    }
+
     /// The bytes in its list.
     #[inline]
     pub(crate) fn total_len(&self) -> u64 {

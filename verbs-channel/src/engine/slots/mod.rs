@@ -153,19 +153,20 @@ impl<S: Copy, B> Slots<S, B> {
         len
     }
 
-    /// Takes a free slot of the channel. Returns its id and the places of its flags and of its buffer, which is
-    /// empty; `None` if no slot is free.
+    /// Takes a free slot of the channel for a request with these flags; `None` if no slot is free.
     #[inline(always)]
     pub(crate) fn take(
         &mut self,
         own: &mut SlotList,
         reservation: Reservation,
-    ) -> Option<(Id, &mut u32, &mut Option<B>)> {
+        flags: u32,
+    ) -> Option<Id> {
         let slot = self.slots.get_mut(own.free as usize)?;
         own.free = slot.next;
         slot.stamp = slot.stamp.wrapping_add(GENERATION);
         slot.reservation = reservation;
-        Some((Id(slot.stamp), &mut slot.flags, &mut slot.buffer))
+        slot.flags = flags;
+        Some(Id(slot.stamp))
     }
 
     /// Frees a slot that is not in `ready`.
@@ -174,13 +175,6 @@ impl<S: Copy, B> Slots<S, B> {
         if let Some(slot) = self.slots.get_mut(id.index() as usize) {
             slot.free(&mut own.free, id.index());
         }
-    }
-
-    /// The places of an operation's flags, and of the buffer that it owns.
-    #[inline(always)]
-    pub(crate) fn places_in(&mut self, id: Id) -> Option<(&mut u32, &mut Option<B>)> {
-        let slot = self.slots.get_mut(id.index() as usize)?;
-        Some((&mut slot.flags, &mut slot.buffer))
     }
 
     /// Stores the buffer that an operation owns.

@@ -60,27 +60,17 @@ impl Reservation {
     /// The reservation of a free slot.
     pub(crate) const NOTHING: Self = Self {
         credits: 0,
-        ..Self::send(0)
+        ..Self::new(0, Queue::Send)
     };
 
-    /// For one work request in the send queue, with borrowed buffers.
-    #[inline]
-    pub(crate) const fn send(member: u32) -> Self {
+    /// For one work request, with borrowed buffers.
+    #[inline(always)]
+    pub(crate) const fn new(member: u32, queue: Queue) -> Self {
         Self {
             member,
             credits: 1,
-            queue: Queue::Send,
-            owner: BufferOwner::Borrowed,
-        }
-    }
-
-    /// For a receive, with borrowed buffers.
-    #[inline]
-    pub(crate) const fn receive(member: u32) -> Self {
-        let queue = Queue::Receive;
-        Self {
             queue,
-            ..Self::send(member)
+            owner: BufferOwner::Borrowed,
         }
     }
 

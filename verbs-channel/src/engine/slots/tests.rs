@@ -83,11 +83,11 @@ pub(super) fn table_with_common<B>(capacity: u32, common: u32) -> Table<B> {
 impl<B> Table<B> {
     pub(super) fn take(&mut self, reservation: Reservation) -> Option<Id> {
         let own = &mut self.own[reservation.member as usize];
-        if let Some((id, ..)) = self.slots.take(own, reservation) {
+        if let Some(id) = self.slots.take(own, reservation, 0) {
             return Some(id);
         }
         let is_lent = self.slots.lend_common(own);
-        let taken = self.slots.take(own, reservation).map(|(id, ..)| id);
+        let taken = self.slots.take(own, reservation, 0);
         assert_eq!(taken.map(Id::is_common), is_lent.then_some(true));
         taken
     }

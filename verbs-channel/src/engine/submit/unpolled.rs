@@ -3,10 +3,10 @@
 
 use verbs_core::Rejected;
 
-use super::{BufferOwner, Engine, Reservation, SlotBuffer, Ticket};
 use crate::channel_id::ChannelId;
+use crate::engine::{BufferOwner, Engine, Reservation, Ticket};
 use crate::error::{DownReason, RejectReason};
-use crate::request::{Request, ScatterList};
+use crate::request::{List, Op, Request, ScatterList};
 
 impl Engine {
     /// Posts a request whose buffers the caller manages: as
@@ -26,11 +26,8 @@ impl Engine {
         channel: ChannelId,
         request: W,
     ) -> Result<Ticket, Rejected<W, RejectReason>> {
-        match self.place(channel) {
-            // SAFETY: the caller promises that the buffers stay until the operation is done.
-            Some(at) => unsafe { self.post_unpolled_at(at, request) },
-            None => Err(Rejected::new(RejectReason::GONE, request)),
-        }
+        // SAFETY: the caller promises that the buffers stay until the operation has ended.
+        unsafe { self.post_unpolled_at(self.place_or_none(channel), request) }
     }
 
     /// Posts a receive whose buffers the caller manages: as
@@ -50,11 +47,8 @@ impl Engine {
         channel: ChannelId,
         list: L,
     ) -> Result<Ticket, Rejected<L, RejectReason>> {
-        match self.place(channel) {
-            // SAFETY: the caller promises that the buffers stay until the receive is done.
-            Some(at) => unsafe { self.post_receive_unpolled_at(at, list) },
-            None => Err(Rejected::new(RejectReason::GONE, list)),
-        }
+        // SAFETY: the caller promises that the buffers stay until the operation has ended.
+        unsafe { self.post_receive_unpolled_at(self.place_or_none(channel), list) }
     }
 
     /// # Safety
@@ -65,17 +59,10 @@ impl Engine {
         at: u32,
         request: W,
     ) -> Result<Ticket, Rejected<W, RejectReason>> {
-        let (mut list, options) = request.into_parts();
-        let reservation = Reservation::send(at).owned_by(BufferOwner::Caller);
-        // SAFETY: the caller promises that the buffers stay until the operation is done.
-        match unsafe { self.post_at::<W, true>(reservation, &mut list, options, SlotBuffer::none) }
-        {
-            Ok(ticket) => Ok(ticket),
-            Err(reason) => match self.end_half_unpolled(at, reason) {
-                Some(ticket) => Ok(ticket),
-                None => Err(Rejected::new(reason, W::from_parts(list, options))),
-            },
-        }
+        let (mut list, op) = request.into_parts();
+        // SAFETY: the caller promises that the buffers stay until the operation has ended.
+        let posted = unsafe { self.post_list_unpolled(at, &mut list, op) };
+        posted.map_err(|reason| Rejected::new(reason, W::from_parts(list, op)))
     }
 
     /// # Safety
@@ -86,15 +73,24 @@ impl Engine {
         at: u32,
         mut list: L,
     ) -> Result<Ticket, Rejected<L, RejectReason>> {
-        let reservation = Reservation::receive(at).owned_by(BufferOwner::Caller);
-        // SAFETY: the caller promises that the buffers stay until the receive is done.
-        match unsafe { self.post_receive_at::<_, true>(reservation, &mut list, SlotBuffer::none) } {
-            Ok(ticket) => Ok(ticket),
-            Err(reason) => match self.end_half_unpolled(at, reason) {
-                Some(ticket) => Ok(ticket),
-                None => Err(Rejected::new(reason, list)),
-            },
-        }
+        // SAFETY: the caller promises that the buffers stay until the operation has ended.
+        let posted = unsafe { self.post_list_unpolled(at, &mut list, Op::RECEIVE) };
+        posted.map_err(|reason| Rejected::new(reason, list))
+    }
+
+    /// # Safety
+    ///
+    /// As [`post_unpolled`](Self::post_unpolled).
+    unsafe fn post_list_unpolled<L: List>(
+        &mut self,
+        at: u32,
+        list: &mut L,
+        op: Op,
+    ) -> Result<Ticket, RejectReason> {
+        let reservation = Reservation::new(at, op.queue()).owned_by(BufferOwner::Caller);
+        // SAFETY: the caller promises that the buffers stay until the operation has ended.
+        let posted = unsafe { self.post_list(reservation, list, op) };
+        posted.or_else(|reason| self.end_half_unpolled(at, reason).ok_or(reason))
     }
 
     /// Ends an operation of which the device may have a part, and whose buffers the caller keeps:

@@ -6,15 +6,12 @@ use std::ops::{Range, RangeBounds};
 use verbs_core::verbs_sys::{IBV_SEND_INLINE, ibv_send_wr};
 use verbs_core::{ChainRequest, Rejected, RequestChain, WcOpcode};
 
-use super::gate::Limits;
-use super::member::NewOperation;
-use super::post::take_operation;
-use super::slots::NEXT;
-use super::ticket::Several;
-use super::{BufferOwner, Engine, Reservation, SlotBuffer, Ticket};
 use crate::buffer::bounds;
 use crate::channel_id::ChannelId;
-use crate::error::RejectReason;
+use crate::engine::gate::Limits;
+use crate::engine::slots::NEXT;
+use crate::engine::{BufferOwner, Engine, Reservation, SlotBuffer, Ticket};
+use crate::error::{Queue, RejectReason};
 use crate::request::{Needs, OwnedChain, opcode_flag};
 
 impl Engine {
@@ -69,18 +66,13 @@ impl Engine {
         match self.post_owned(at, &mut chain) {
             Ok(ticket) => {
                 chain.posted();
-                let chain = SlotBuffer::Several(Several::Chain(chain));
-                self.slots.store_buffer(ticket.id, chain);
+                self.slots.store_buffer(ticket.id, SlotBuffer::Chain(chain));
                 Ok(ticket)
             }
-            Err(reason) => {
-                match self.end_half_posted(at, reason, SlotBuffer::Several(Several::Chain(chain))) {
-                    Some(SlotBuffer::Several(Several::Chain(chain))) => {
-                        Err(Rejected::new(reason, chain))
-                    }
-                    _ => Err(Rejected::new(reason, OwnedChain::default())),
-                }
-            }
+            Err(reason) => match self.end_half_posted(at, reason, SlotBuffer::Chain(chain)) {
+                Some(SlotBuffer::Chain(chain)) => Err(Rejected::new(reason, chain)),
+                _ => Err(Rejected::new(reason, OwnedChain::default())),
+            },
         }
     }
 
@@ -124,22 +116,19 @@ impl Engine {
         if part.is_empty() {
             return Err(RejectReason::EmptyBatch);
         }
-        let reservation = Reservation::send(at).times(part.len())?.owned_by(owner);
-        let members = &mut *self.members;
-        let Some(member) = members.get_mut(at as usize) else {
+        let reservation = Reservation::new(at, Queue::Send)
+            .times(part.len())?
+            .owned_by(owner);
+        let Some(member) = self.members.get_mut(at as usize) else {
             return Err(RejectReason::GONE);
         };
         let channel = member.id;
-        let NewOperation {
-            qp,
-            id,
-            flags: kept,
-            ..
-        } = take_operation!(self, members, member, reservation, true);
-        *kept = flags;
+        let Some((id, qp)) = member.take(&mut self.slots, reservation, flags) else {
+            return Err(self.rejection(reservation));
+        };
         chain.number(part.clone(), id.member_wr_id(), NEXT, id.wr_id());
-        // SAFETY: the caller promises that the buffers stay until the slot is done; when the last
-        // of a chain is done, so are the others.
+        // SAFETY: the caller promises that the buffers stay until the operation has ended; when the last
+        // of a chain has, so have the others.
         match unsafe { qp.post_chain(chain, part) } {
             Ok(()) => Ok(Ticket { channel, id }),
             Err(error) => Err(self.rejected(reservation, id, RejectReason::Post(error))),
@@ -161,14 +150,15 @@ fn check<R: ChainRequest<Wr = ibv_send_wr>>(
         };
         let of_opcode = opcode_flag(opcode);
         flags |= of_opcode;
-        limits.check(&Needs {
+        let needs = Needs {
             len,
             elements,
             // Not in the chain: the caller has checked it.
             is_shared: false,
             is_read: !matches!(opcode, WcOpcode::SEND | WcOpcode::RDMA_WRITE),
             flags: of_opcode | if is_inline { IBV_SEND_INLINE.0 } else { 0 },
-        })?;
+        };
+        limits.check(Queue::Send, &needs)?;
     }
     Ok(flags)
 }

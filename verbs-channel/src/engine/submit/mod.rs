@@ -1,0 +1,235 @@
+//! Posts: the gate, an entry with its credits, and the driver.
+#![expect(unsafe_code, reason = "hands buffers to the device")]
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use verbs_core::{ReceiveWorkRequest, Sge, WorkRequest};
+
+use super::{BufferOwner, Engine, Id, Reservation, Ticket};
+use crate::error::{DownReason, Queue, RejectReason};
+use crate::request::{List, Needs, Op, Place, Request, Sealed as _};
+
+mod chain;
+mod owned;
+mod unpolled;
+
+impl Engine {
+    /// Posts a request over these elements to a member's queue, with a completion.
+    ///
+    /// # Safety
+    ///
+    /// - The buffers that the elements name stay as
+    ///   [`QueuePair::post`](verbs_core::QueuePair::post) wants them until the operation has ended, which it
+    ///   has when its completion is polled, or the queue pair destroyed.
+    #[inline(always)]
+    pub(crate) unsafe fn post_at(
+        &mut self,
+        reservation: Reservation,
+        elements: &mut [Sge],
+        is_shared: bool,
+        op: Op,
+    ) -> Result<Ticket, RejectReason> {
+        let Some(member) = self.members.get_mut(reservation.member as usize) else {
+            return Err(RejectReason::GONE);
+        };
+        let needs = op.needs(elements, is_shared);
+        member.limits.check(reservation.queue, &needs)?;
+        let channel = member.id;
+        let Some((id, qp)) = member.take(&mut self.slots, reservation, needs.flags) else {
+            return Err(self.rejection(reservation));
+        };
+        let ticket = Ticket { channel, id };
+        let mut place = MaybeUninit::uninit();
+        let reason = match reservation.queue {
+            Queue::Send => match op.build(elements, id.wr_id(), &mut place) {
+                Ok(request) => {
+                    request.set_options(id.wr_id(), op.signaled());
+                    // SAFETY: the caller promises that the buffers stay until the operation has ended.
+                    match unsafe { qp.post(request) } {
+                        Ok(()) => return Ok(ticket),
+                        Err(error) => RejectReason::Post(error),
+                    }
+                }
+                Err(reason) => reason,
+            },
+            Queue::Receive => {
+                let request = ReceiveWorkRequest::new(elements).wr_id(id.wr_id());
+                // SAFETY: the caller promises that the buffers stay until the operation has ended. A queue
+                // pair on a shared receive queue has no credits for receives.
+                match unsafe { qp.post_receive(&mut [request]) } {
+                    Ok(()) => return Ok(ticket),
+                    Err(error) => RejectReason::Post(error),
+                }
+            }
+        };
+        Err(self.rejected(reservation, id, reason))
+    }
+
+    /// [`post_at`](Self::post_at) with a list of elements.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`post_at`](Self::post_at).
+    #[inline(always)]
+    pub(crate) unsafe fn post_list<L: List>(
+        &mut self,
+        reservation: Reservation,
+        list: &mut L,
+        op: Op,
+    ) -> Result<Ticket, RejectReason> {
+        let mut place = Place::new();
+        let elements = list.sges(&self.pd, &mut place)?;
+        // SAFETY: the caller promises that the buffers stay until the operation has ended.
+        unsafe { self.post_at(reservation, elements, L::IS_SHARED, op) }
+    }
+
+    /// Posts a batch to a member's send queue: one doorbell, and a completion for the last only.
+    /// The reservation is for `N` requests.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`post_at`](Self::post_at).
+    #[inline]
+    pub(crate) unsafe fn post_batch_at<W: Request, const N: usize>(
+        &mut self,
+        reservation: Reservation,
+        requests: &mut [W; N],
+    ) -> Result<Ticket, RejectReason> {
+        const { assert!(N > 0, "a batch has requests in it") };
+        let Some(member) = self.members.get_mut(reservation.member as usize) else {
+            return Err(RejectReason::GONE);
+        };
+        let (pd, limits) = (&self.pd, &member.limits);
+        let needs_of = |request: &mut W| {
+            let (list, op) = request.parts();
+            let mut place = Place::new();
+            let elements = list.sges(pd, &mut place)?;
+            Ok::<_, RejectReason>(op.needs(elements, W::List::IS_SHARED))
+        };
+        // All at once: one by one takes twice as long.
+        let mut all = Needs::default();
+        for request in requests.iter_mut() {
+            all.add(&needs_of(request)?);
+        }
+        if limits.check(Queue::Send, &all).is_err() {
+            for request in requests.iter_mut() {
+                limits.check(Queue::Send, &needs_of(request)?)?;
+            }
+        }
+        let channel = member.id;
+        let Some((id, qp)) = member.take(&mut self.slots, reservation, all.flags) else {
+            return Err(self.rejection(reservation));
+        };
+        let mut places = [const { Place::new() }; N];
+        let mut built = [const { MaybeUninit::uninit() }; N];
+        let requests = requests
+            .iter_mut()
+            .zip(&mut places)
+            .map(|(request, place)| {
+                let (list, op) = request.parts();
+                Ok((list.sges(pd, place)?, op))
+            });
+        let posted = match build(requests, &mut built, id) {
+            // SAFETY: the caller promises that the buffers stay until the operation has ended; when the last of
+            // a batch has, so have the others.
+            Ok(requests) => unsafe { qp.post(requests) }.map_err(RejectReason::Post),
+            Err(reason) => Err(reason),
+        };
+        match posted {
+            Ok(()) => Ok(Ticket { channel, id }),
+            Err(reason) => Err(self.rejected(reservation, id, reason)),
+        }
+    }
+
+    /// The reason why an operation got no slot and no credits.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn rejection(&mut self, reservation: Reservation) -> RejectReason {
+        let Some(member) = self.members.get(reservation.member as usize) else {
+            return RejectReason::GONE;
+        };
+        let (queue, credits) = (reservation.queue, u32::from(reservation.credits));
+        let max = member.credits.capacity(queue, &self.slots.budget);
+        let free = member.credits.max(queue) - member.credits.in_flight(queue);
+        match member.down() {
+            Some(reason) => RejectReason::Down(reason),
+            None if reservation.queue == Queue::Receive && self.shared.is_some() => {
+                RejectReason::SharedReceives
+            }
+            None if max == 0 => RejectReason::NoCapacity(queue),
+            None if credits > max => RejectReason::BatchTooLong {
+                asked: credits,
+                max,
+            },
+            None if credits > free => RejectReason::Backpressure(queue),
+            None if credits > member.credits.free(queue, &self.slots.budget) => {
+                RejectReason::Budget(queue)
+            }
+            None => RejectReason::Untaken,
+        }
+    }
+
+    /// Frees the slot and the credits of a rejected operation.
+    ///
+    /// If the device has, or may have, a part of it, no completion shows when it is done with that:
+    /// then only destroying the queue pair makes the buffers safe to return.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn rejected(
+        &mut self,
+        reservation: Reservation,
+        id: Id,
+        reason: RejectReason,
+    ) -> RejectReason {
+        match reason {
+            // The caller has the buffers, and ends it: see `end_half_posted`.
+            RejectReason::Post(error)
+                if error.posted() > 0
+                    && matches!(reservation.owner, BufferOwner::Slot | BufferOwner::Caller) =>
+            {
+                self.half_posted = Some(id);
+            }
+            RejectReason::Post(error) if error.posted() > 0 => {
+                self.destroy_now(reservation.member, DownReason::Post(error));
+                // If the device has refused that, `end_half_borrowed` does it.
+                if self.release(reservation.member, id).is_none() {
+                    self.half_posted = Some(id);
+                }
+            }
+            _ => self.not_posted(reservation, id),
+        }
+        reason
+    }
+
+    /// Frees the slot and the credits of an operation of which the device has nothing.
+    fn not_posted(&mut self, reservation: Reservation, id: Id) {
+        if let Some(member) = self.members.get_mut(reservation.member as usize) {
+            self.slots.cancel(&mut member.credits.slots, id);
+            member.settle(&mut self.slots.budget, reservation);
+        }
+    }
+}
+
+/// Builds requests in the places that they are posted from, of which there are enough. Only the last has a
+/// completion.
+#[inline(always)]
+fn build<'p, 'l, 'o>(
+    requests: impl Iterator<Item = Result<(&'l mut [Sge], &'o Op), RejectReason>>,
+    places: &'p mut [MaybeUninit<WorkRequest<'l>>],
+    id: Id,
+) -> Result<&'p mut [WorkRequest<'l>], RejectReason> {
+    let (mut count, mut last_op) = (0, None);
+    for (request, place) in requests.zip(places.iter_mut()) {
+        let (elements, op) = request?;
+        op.build(elements, id.member_wr_id(), place)?;
+        (count, last_op) = (count + 1, Some(op));
+    }
+    let built = ptr::from_mut(places.get_mut(..count).unwrap_or_default());
+    // SAFETY: the loop has written to these places, which are borrowed.
+    let built = unsafe { &mut *(built as *mut [WorkRequest<'l>]) };
+    if let (Some(last), Some(op)) = (built.last_mut(), last_op) {
+        last.set_options(id.wr_id(), op.signaled());
+    }
+    Ok(built)
+}

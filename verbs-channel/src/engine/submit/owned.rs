@@ -1,0 +1,159 @@
+//! Posts of requests on owned buffers, which go into their slots.
+#![expect(
+    unsafe_code,
+    reason = "hands buffers to the device that the slot keeps"
+)]
+
+use std::mem::MaybeUninit;
+use std::slice;
+
+use verbs_core::{Rejected, Sge, WorkRequest};
+
+use super::build;
+use crate::buffer::OwnedBuffer;
+use crate::channel_id::ChannelId;
+use crate::engine::{BufferOwner, Engine, Id, Reservation, SlotBuffer, Ticket};
+use crate::error::{DownReason, Queue, RejectReason};
+use crate::request::{Op, OwnedRequest};
+
+/// The longest batch that is built on the stack.
+const LONG: usize = 32;
+
+impl Engine {
+    /// Posts a request on a buffer, which is moved to its slot.
+    #[inline(always)]
+    pub(crate) fn start_at(
+        &mut self,
+        at: u32,
+        request: &mut OwnedRequest,
+    ) -> Result<Ticket, RejectReason> {
+        self.start_op_at(at, &mut request.buffer, request.op)
+    }
+
+    /// The same by its parts.
+    #[inline(always)]
+    pub(crate) fn start_op_at(
+        &mut self,
+        at: u32,
+        buffer: &mut OwnedBuffer,
+        op: Op,
+    ) -> Result<Ticket, RejectReason> {
+        let reservation = Reservation::new(at, op.queue()).owned_by(BufferOwner::Slot);
+        let mut element = buffer.element(self.pd_tag, op.is_inline())?;
+        let elements = slice::from_mut(&mut element);
+        // SAFETY: the slot keeps the buffer until the operation has ended, and leaks it if the queue pair
+        // cannot be destroyed; moving the buffer does not move its bytes.
+        match unsafe { self.post_at(reservation, elements, false, op) } {
+            Ok(ticket) => {
+                let owned = SlotBuffer::Buffer(buffer.take());
+                self.slots.store_buffer(ticket.id, owned);
+                Ok(ticket)
+            }
+            Err(reason) => {
+                let owned = SlotBuffer::Buffer(buffer.take());
+                if let Some(SlotBuffer::Buffer(given)) = self.end_half_posted(at, reason, owned) {
+                    *buffer = given;
+                }
+                Err(reason)
+            }
+        }
+    }
+
+    /// Posts a batch, which goes into its slot.
+    pub(crate) fn start_batch_at(
+        &mut self,
+        at: u32,
+        requests: Vec<OwnedRequest>,
+    ) -> Result<Ticket, Rejected<Vec<OwnedRequest>, RejectReason>> {
+        let posted = match requests.len() {
+            0 => Err(RejectReason::EmptyBatch),
+            len if len <= LONG => {
+                let mut elements = [const { MaybeUninit::uninit() }; LONG];
+                let mut built = [const { MaybeUninit::uninit() }; LONG];
+                self.post_requests(at, &requests, &mut elements, &mut built)
+            }
+            len => {
+                let (mut elements, mut built) = (Vec::new(), Vec::new());
+                elements.resize_with(len, MaybeUninit::uninit);
+                built.resize_with(len, MaybeUninit::uninit);
+                self.post_requests(at, &requests, &mut elements, &mut built)
+            }
+        };
+        let owned = SlotBuffer::Batch(requests);
+        match posted {
+            Ok(ticket) => {
+                self.slots.store_buffer(ticket.id, owned);
+                Ok(ticket)
+            }
+            Err(reason) => match self.end_half_posted(at, reason, owned) {
+                Some(SlotBuffer::Batch(requests)) => Err(Rejected::new(reason, requests)),
+                _ => Err(Rejected::new(reason, Vec::new())),
+            },
+        }
+    }
+
+    /// Posts a batch to a member's send queue: one doorbell, and a completion for the last only. There is a
+    /// place for each request.
+    #[inline]
+    fn post_requests<'l>(
+        &mut self,
+        at: u32,
+        requests: &[OwnedRequest],
+        elements: &'l mut [MaybeUninit<Sge>],
+        built: &mut [MaybeUninit<WorkRequest<'l>>],
+    ) -> Result<Ticket, RejectReason> {
+        let reservation = Reservation::new(at, Queue::Send)
+            .times(requests.len())?
+            .owned_by(BufferOwner::Slot);
+        let Some(member) = self.members.get_mut(at as usize) else {
+            return Err(RejectReason::GONE);
+        };
+        // The flags are in the buffer.
+        let (channel, pd, limits) = (member.id, self.pd_tag, member.limits);
+        let Some((id, qp)) = member.take(&mut self.slots, reservation, 0) else {
+            return Err(self.rejection(reservation));
+        };
+        let requests = requests.iter().zip(elements).map(|(request, place)| {
+            let OwnedRequest { buffer, op } = request;
+            let elements = slice::from_mut(place.write(buffer.element(pd, op.is_inline())?));
+            limits.check(Queue::Send, &op.needs(elements, false))?;
+            Ok((elements, op))
+        });
+        let posted = match build(requests, built, id) {
+            // SAFETY: the slot keeps the buffers until the last request has ended, and so all have, and leaks
+            // them if the queue pair cannot be destroyed; moving a buffer does not move its bytes.
+            Ok(requests) => unsafe { qp.post(requests) }.map_err(RejectReason::Post),
+            Err(reason) => Err(reason),
+        };
+        match posted {
+            Ok(()) => Ok(Ticket { channel, id }),
+            Err(reason) => Err(self.rejected(reservation, id, reason)),
+        }
+    }
+
+    /// Ends an operation of which the device may have a part, and that was to own its buffers:
+    /// destroys the queue pair, and returns them; or leaks them, if the driver fails to destroy it.
+    pub(crate) fn end_half_posted(
+        &mut self,
+        at: u32,
+        reason: RejectReason,
+        buffer: SlotBuffer,
+    ) -> Option<SlotBuffer> {
+        let (Some(id), RejectReason::Post(error)) = (self.half_posted.take(), reason) else {
+            return Some(buffer);
+        };
+        self.slots.store_buffer(id, buffer);
+        self.destroy_now(at, DownReason::Post(error));
+        let buffer = self.slots.take_buffer(id);
+        let _aborted = self.release(at, id);
+        buffer
+    }
+
+    /// Names an operation of a channel.
+    #[inline]
+    pub(crate) fn ticket(&self, at: u32, id: Id) -> Ticket {
+        let member = self.members.get(at as usize);
+        let channel = member.map_or(ChannelId::NONE, |member| member.id);
+        Ticket { channel, id }
+    }
+}
