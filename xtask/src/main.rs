@@ -54,10 +54,6 @@ enum Task {
     /// `test`; each library with each of its features alone; `cargo deny` where it is installed; and, where there is a
     /// nightly toolchain, `miri` and `sanitize`.
     Ci(test::Args),
-    #[command(hide = true, name = jobs::COMMAND)]
-    RunJobs {
-        plan: String,
-    },
 }
 
 fn main() -> ExitCode {
@@ -70,7 +66,7 @@ fn main() -> ExitCode {
 }
 
 fn run(task: Task) -> Result<ExitCode, Error> {
-    if !matches!(task, Task::SoftRoce { .. } | Task::RunJobs { .. }) {
+    if !matches!(task, Task::SoftRoce { .. }) {
         // That one listens for signals by itself: it has a virtual machine to end.
         process::end_children_on_signals()?;
     }
@@ -86,7 +82,6 @@ fn run(task: Task) -> Result<ExitCode, Error> {
         Task::Bench(args) => bench::main(args),
         Task::Release(args) => release::main(args),
         Task::Ci(args) => check::ci(args),
-        Task::RunJobs { plan } => jobs::run_inside(&plan).map(ExitCode::from),
     }
 }
 

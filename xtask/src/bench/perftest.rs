@@ -8,7 +8,6 @@ use crate::error::Error;
 use crate::jobs::{self, Event, Job};
 use crate::numbers::{digits, size};
 use crate::progress::{self, Progress};
-use crate::stream::Limits;
 use crate::workspace::{self, at};
 
 /// Where the programs run.
@@ -261,18 +260,7 @@ fn words(line: &str, more: &[&str]) -> Vec<String> {
 }
 
 fn job(name: &str, commands: Vec<Vec<String>>) -> Job {
-    let limit = Duration::from_secs(120);
-    Job {
-        name: name.to_owned(),
-        dir: workspace::root().display().to_string(),
-        env: Vec::new(),
-        limits: Limits {
-            total: limit,
-            silence: limit,
-        },
-        commands,
-        port: 18515,
-    }
+    Job::new(name.to_owned(), Duration::from_secs(120), commands)
 }
 
 #[cfg(test)]

@@ -165,7 +165,7 @@ mod tests {
     fn checkers_toolchain_is_the_one_that_is_installed_by_the_docs() {
         let files = [
             "CONTRIBUTING.md",
-            ".github/workflows/ci.yml",
+            ".github/workflows/nightly.yml",
             "xtask/src/checkers/miri.rs",
             "xtask/src/checkers/sanitize.rs",
         ];

@@ -11,7 +11,6 @@ use crate::error::Error;
 use crate::jobs::{self, Event, Job};
 use crate::packages;
 use crate::progress::{self, Progress};
-use crate::stream::Limits;
 use crate::workspace;
 use table::{Measured, Row};
 
@@ -44,9 +43,6 @@ static ROWS: [Row; 8] = [
 
 /// The options for a latency, and for a bandwidth.
 const MODES: [&[&str]; 2] = [&["--size", "64"], &["--size", "65536", "--bandwidth"]];
-
-/// The TCP port at which the programs meet.
-const PORT: u16 = 18515;
 
 /// Runs the subcommand.
 pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
@@ -128,17 +124,12 @@ impl Row {
             let words = std::iter::once(perf).chain(args.iter().copied());
             words.map(str::to_owned).collect()
         };
-        Job {
-            name: format!("{name}, {}", mode.join(" ")),
-            dir: workspace::root().display().to_string(),
-            env: Vec::new(),
-            limits: Limits {
-                total: Duration::from_secs(300),
-                silence: Duration::from_secs(300),
-            },
-            commands: vec![words(&server), words(&client)],
-            port: PORT,
-        }
+        let name = format!("{name}, {}", mode.join(" "));
+        Job::new(
+            name,
+            Duration::from_secs(300),
+            vec![words(&server), words(&client)],
+        )
     }
 }
 

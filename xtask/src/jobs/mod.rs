@@ -1,17 +1,11 @@
 //! Jobs that need RDMA devices: passed in one list to one run of soft-RoCE, and reported line by
 //! line as they run.
 
-mod inside;
-mod plan;
-
 use std::fs;
 use std::process::{self, Command};
 use std::time::Duration;
 
 use soft_roce::{Options, Way};
-
-pub(crate) use inside::main as run_inside;
-pub(crate) use plan::Job;
 
 use crate::error::{Context as _, Error};
 use crate::packages::Policy;
@@ -19,15 +13,78 @@ use crate::progress::{self, Pause};
 use crate::stream::{self, Limits, Text};
 use crate::workspace;
 
-/// The hidden subcommand that runs a list of jobs inside.
-pub(crate) const COMMAND: &str = "run-jobs";
+/// The program that runs jobs.
+const RUNNER: &str = include_str!("run.sh");
+
+/// Something to run where the RDMA devices are.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    /// Name in reports; unique in its list.
+    pub(crate) name: String,
+    /// The folder it runs in.
+    pub(crate) dir: String,
+    /// Variables added to its environment, as `NAME=VALUE`.
+    pub(crate) env: Vec<String>,
+    /// How long it may take.
+    pub(crate) limit: Duration,
+    /// The programs: one; or a server and its clients, which start once it listens on [`PORT`]. The words
+    /// `{device}` and `{peer}` stand for the two RDMA devices.
+    pub(crate) commands: Vec<Vec<String>>,
+}
+
+/// The TCP port on which our programs and C's listen unless another one is chosen.
+const PORT: u16 = 18515;
+
+impl Job {
+    /// Programs that run in the workspace's folder.
+    pub(crate) fn new(name: String, limit: Duration, commands: Vec<Vec<String>>) -> Self {
+        let dir = workspace::root().display().to_string();
+        let env = Vec::new();
+        Self {
+            name,
+            dir,
+            env,
+            limit,
+            commands,
+        }
+    }
+
+    /// The line that runs it.
+    fn line(&self) -> String {
+        let kind = if self.commands.len() == 1 {
+            "one"
+        } else {
+            "talk"
+        };
+        let mut line = format!(
+            "{kind} {} {} {PORT}",
+            quoted(&self.name),
+            self.limit.as_secs().max(1)
+        );
+        for command in &self.commands {
+            let mut text = format!("cd {} && exec env", quoted(&self.dir));
+            for word in self.env.iter().chain(command) {
+                text += &match word.as_str() {
+                    "{device}" => " \"$VERBS_DEVICE\"".to_owned(),
+                    "{peer}" => " \"$VERBS_PEER_DEVICE\"".to_owned(),
+                    word => format!(" {}", quoted(word)),
+                };
+            }
+            line += &format!(" {}", quoted(&text));
+        }
+        line
+    }
+}
+
+/// A word as the shell takes it.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
 
 /// A job begins; its name follows.
 const START: &str = "##start ";
 /// A job has ended; its exit code and its name follow, and what went wrong.
 const END: &str = "##end ";
-/// Lines of programs that are meant for us are shown, whatever else they print: results, and JSON.
-const OWN_LINES: [&str; 2] = ["RESULT ", "{"];
 
 /// Where the devices are, unless the fastest place that will do is right.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -86,7 +143,7 @@ pub(crate) fn run(
     let own = soft_roce::own_exe()?;
     let mut command = Command::new(&own);
     command.args(["soft-roce", "run"]).args(inner.to_args());
-    command.arg("--").arg(&own);
+    command.args(["--", "bash"]);
     let limits = Limits {
         total: total + AROUND,
         silence,
@@ -104,7 +161,7 @@ pub(crate) fn run_on(
     sink: &mut dyn FnMut(&Job, Event<'_>),
 ) -> Result<(), Error> {
     let (total, silence) = limits(jobs);
-    let mut command = Command::new(soft_roce::own_exe()?);
+    let mut command = Command::new("bash");
     let devices = [("VERBS_DEVICE", device), ("VERBS_PEER_DEVICE", peer)];
     command.envs(devices);
     let limits = Limits { total, silence };
@@ -114,8 +171,8 @@ pub(crate) fn run_on(
 /// How long `jobs` may take, and how long they may print nothing. Each job has its own limit inside; these
 /// are for what may go wrong around them.
 fn limits(jobs: &[Job]) -> (Duration, Duration) {
-    let total = jobs.iter().map(|job| job.limits.total).sum::<Duration>() + AROUND;
-    let silence = jobs.iter().map(|job| job.limits.silence).max();
+    let total = jobs.iter().map(|job| job.limit).sum::<Duration>() + AROUND;
+    let silence = jobs.iter().map(|job| job.limit).max();
     (total, silence.unwrap_or_default() + AROUND)
 }
 
@@ -129,12 +186,10 @@ fn start(
 ) -> Result<(), Error> {
     // The file is of this run alone: another one may be under way.
     let file = workspace::scratch_dir()?.join(format!("jobs-{}", process::id()));
-    let text = plan::write(jobs)?;
+    let lines: Vec<String> = jobs.iter().map(Job::line).collect();
+    let text = format!("{RUNNER}{}\nexit $code\n", lines.join("\n"));
     fs::write(&file, text).context(|| format!("cannot write {}", file.display()))?;
-    command
-        .arg(COMMAND)
-        .arg(&file)
-        .current_dir(workspace::root());
+    command.arg(&file).current_dir(workspace::root());
     let mut output = JobOutput::new(jobs);
     // Starting soft-RoCE has its own progress, and may ask for a password.
     let mut starting = Some(Pause::new());
@@ -224,22 +279,14 @@ impl<'a> JobOutput<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Event, Job, JobOutput};
+    use super::{Event, Job, JobOutput, start};
     use crate::stream::Limits;
-    use std::time::Duration;
+    use std::net::TcpListener;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
 
     fn jobs() -> Vec<Job> {
-        let job = |name: &str| Job {
-            name: name.into(),
-            dir: String::new(),
-            env: vec![],
-            limits: Limits {
-                total: Duration::ZERO,
-                silence: Duration::ZERO,
-            },
-            commands: vec![],
-            port: 0,
-        };
+        let job = |name: &str| Job::new(name.into(), Duration::ZERO, vec![]);
         vec![job("a"), job("b c"), job("d")]
     }
 
@@ -298,5 +345,63 @@ mod tests {
             "d failed 125: was not run: it died",
         ];
         assert_eq!(seen, expected);
+    }
+
+    /// How jobs of these scripts end, and the lines that they print.
+    fn ran(scripts: &[&str]) -> (Result<(), (u8, String)>, Vec<String>) {
+        let words = |script: &&str| ["bash", "-c", script, "{device}"].map(str::to_owned).into();
+        let mut job = Job::new(
+            "it's one".into(),
+            Duration::from_secs(1),
+            scripts.iter().map(words).collect(),
+        );
+        job.env.push("WORD=b 'c".into());
+        let limits = Limits {
+            total: Duration::from_secs(60),
+            silence: Duration::from_secs(60),
+        };
+        let mut command = Command::new("bash");
+        command.env("VERBS_DEVICE", "rxe 0");
+        let (mut end, mut lines) = (Ok(()), Vec::new());
+        start(
+            &[job],
+            command,
+            limits,
+            "nothing",
+            &mut |_, event| match event {
+                Event::Line(line) => lines.push(line.to_owned()),
+                Event::End(Err((code, why))) => end = Err((code, why.to_owned())),
+                _ => {}
+            },
+        )
+        .unwrap();
+        (end, lines)
+    }
+
+    #[test]
+    fn jobs_get_words_as_they_are_and_end_with_the_first_failure_or_at_their_limit() {
+        let (end, lines) = ran(&["echo \"$WORD, $0\"; printf open; exit 7"]);
+        assert_eq!(lines, ["b 'c, rxe 0", "open"]);
+        assert_eq!(end, Err((7, "ended with 7".into())));
+        assert_eq!(ran(&["true"]).0, Ok(()));
+        assert_eq!(ran(&["sleep 50"]).0.unwrap_err().0, 124);
+        let (early, _) = ran(&["exit 0", "exit 0"]);
+        assert!(early.unwrap_err().1.contains("before it listened"));
+        let never = ran(&["sleep 50", "exit 0"]).0.unwrap_err();
+        assert!(
+            never.0 == 124 && never.1.contains("did not listen"),
+            "{never:?}"
+        );
+        let Ok(_listener) = TcpListener::bind(("127.0.0.1", super::PORT)) else {
+            return;
+        };
+        let start = Instant::now();
+        let (end, lines) = ran(&["echo RESULT 1; echo 2", "echo '{}'", "sleep 0.1"]);
+        assert_eq!((end, &*lines.join(" ")), (Ok(()), "RESULT 1 {}"));
+        let (end, lines) = ran(&["echo bound; sleep 50", "exit 9"]);
+        assert_eq!(end, Err((9, "command 2 ended with 9".into())));
+        assert!(lines.contains(&"bound".to_owned()), "{lines:?}");
+        assert_eq!(ran(&["sleep 50", "exit 0"]).0.unwrap_err().0, 124);
+        assert!(start.elapsed() < Duration::from_secs(40));
     }
 }

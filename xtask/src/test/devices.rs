@@ -15,15 +15,10 @@ use crate::error::Error;
 use crate::jobs::{self, Event, Job};
 use crate::process;
 use crate::progress;
-use crate::stream::Limits;
 use crate::workspace::{self, Artifact};
 
-/// A test program may take this long in all, and no test in it longer than the silence, which finds one
-/// that hangs. An emulated machine beside other work needs three times as long as alone.
-const LIMITS: Limits = Limits {
-    total: Duration::from_secs(15 * 60),
-    silence: Duration::from_secs(120),
-};
+/// A test program may take this long in all. An emulated machine beside other work needs three times as long as alone.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// Tests in modules of this name run on two machines at once, each test in a run of its own:
 /// it may kill one of them.
@@ -117,9 +112,8 @@ impl Program {
                 format!("CARGO_PKG_VERSION={version}"),
             ],
             dir: dir.to_string(),
-            limits: LIMITS,
+            limit: LIMIT,
             commands: vec![std::iter::once(program).chain(words).collect()],
-            port: 0,
         }
     }
 }

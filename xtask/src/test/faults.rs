@@ -1,7 +1,6 @@
 //! The guide's table of faults: its rows are what the tests of a run have recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::fs;
 
 use soft_roce::Way;
@@ -23,18 +22,6 @@ const NO_DEVICE: &str = "no device";
 
 /// Where devices in user space see it.
 const USER_SPACE: &str = "user space";
-
-/// The layers, in the order of the table.
-const LAYERS: [&str; 8] = [
-    "core",
-    "channel",
-    "async",
-    "async with `DeviceEvents`",
-    "stream",
-    "stream with `DeviceEvents`",
-    "the receiver",
-    "the sender",
-];
 
 /// A fault as a layer shows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,21 +72,6 @@ pub(super) fn check(report: &mut Report, run: &Run) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Writes to the table what the tests have recorded.
-pub(super) fn update(report: &mut Report, run: &Run) -> Result<(), Error> {
-    if report.failures() > 0 {
-        report.line(&format!("{TABLE} stays as it is: tests have failed"));
-        return Ok(());
-    }
-    let seen = Table::recorded(&report.faults)?;
-    let text = read()?;
-    let mut table = Table::parse(&text);
-    let whole = seen.whole(run);
-    table.update(seen, &whole);
-    let text = table.render(&text);
-    fs::write(workspace::root().join(TABLE), text).context(|| format!("cannot write {TABLE}"))
 }
 
 fn read() -> Result<String, Error> {
@@ -215,82 +187,6 @@ impl Table {
         }
         complaints
     }
-
-    /// Adds the faults that a run has seen, and removes others from the places it has seen
-    /// completely.
-    fn update(&mut self, seen: Self, whole: &BTreeSet<String>) {
-        for places in self.rows.values_mut() {
-            places.retain(|place| !whole.contains(place));
-        }
-        for (row, places) in seen.rows {
-            self.rows.entry(row).or_default().extend(places);
-        }
-        self.rows.retain(|_, places| !places.is_empty());
-        let is_seen = |status: &str| seen.words.iter().any(|(seen, _)| seen == status);
-        let rows = &self.rows;
-        let is_used = |status: &str| rows.keys().any(|row| row.what.contains(status));
-        (self.words).retain(|(status, _)| is_used(status) && !is_seen(status));
-        self.words.extend(seen.words);
-    }
-
-    /// The text of the chapter with these rows: each section's are in place of those that it has.
-    fn render(&self, text: &str) -> String {
-        let mut rendered = String::new();
-        let (mut fault, mut is_within) = ("", false);
-        for line in text.lines() {
-            fault = line.strip_prefix("# ").unwrap_or(fault);
-            let was_within = is_within;
-            is_within = line.starts_with('|') && !fault.is_empty();
-            if !is_within {
-                writeln!(rendered, "{line}").ok();
-            } else if !was_within {
-                rendered.push_str(&self.section(fault));
-            }
-        }
-        rendered
-    }
-
-    fn section(&self, fault: &str) -> String {
-        if fault == STATUSES {
-            let words = self.words.iter();
-            let rows = words.map(|(status, words)| format!("| `{status}` | {words} |\n"));
-            return "| status | its words |\n|---|---|\n".to_owned() + &rows.collect::<String>();
-        }
-        // Layers that show the same are in one row.
-        let mut rows: Vec<(Vec<usize>, &Row, String)> = Vec::new();
-        for (row, places) in &self.rows {
-            if row.fault != fault {
-                continue;
-            }
-            let layer = LAYERS.iter().position(|layer| *layer == row.layer);
-            let layer = layer.unwrap_or(LAYERS.len());
-            let places: Vec<_> = places.iter().map(String::as_str).collect();
-            let places = places.join(", ");
-            let same = rows.iter_mut().find(|(_, other, seen)| {
-                (&other.what, &other.within, &**seen) == (&row.what, &row.within, &*places)
-            });
-            match same {
-                Some((layers, ..)) => layers.push(layer),
-                None => rows.push((vec![layer], row, places)),
-            }
-        }
-        for (layers, ..) in &mut rows {
-            layers.sort_unstable();
-        }
-        rows.sort();
-        let mut table =
-            "| layer | what is seen | within | seen on |\n|---|---|---|---|\n".to_owned();
-        for (layers, row, places) in rows {
-            let layers: Vec<_> = layers
-                .iter()
-                .filter_map(|layer| LAYERS.get(*layer))
-                .copied()
-                .collect();
-            let (layers, Row { what, within, .. }) = (layers.join(", "), row);
-            writeln!(table, "| {layers} | {what} | {within} | {places} |").ok();
-        }
-        table
-    }
 }
 
 /// A text without the words of its status, and the status with its words.
@@ -393,39 +289,11 @@ Water.
         assert_eq!(complaints(&[other], &part), [""; 0]);
     }
 
-    #[test]
-    fn update_writes_what_was_seen_and_keeps_what_other_kernels_show() {
-        let mut table = Table::parse(TEXT);
-        let seen = recorded(&RECORDS);
-        let whole = seen.whole(&ALL);
-        table.update(seen, &whole);
-        assert_eq!(table.render(TEXT), TEXT);
-
-        let seen = recorded(&["Linux 6.1 | Rain | channel | ``damp`` | at once"]);
-        let part = Run {
-            all_offline: false,
-            ..ALL
-        };
-        let whole = seen.whole(&part);
-        table.update(seen, &whole);
-        let rows = "\
-| core | ``IBV_WC_WET on QP 0x11: …`` | at once | Linux 6.12 |
-| channel | ``damp`` | at once | Linux 6.1 |
-| stream | nothing | the deadline | no device |
-";
-        let text = table.render(TEXT);
-        assert!(text.contains(rows), "{text}");
-    }
-
-    /// Each fault has a row of each layer, and the rows are as they are written.
+    /// Each fault has a row of each layer.
     #[test]
     fn table_in_the_guide_is_complete() {
         let text = read().unwrap();
         let table = Table::parse(&text);
-        assert!(
-            table.render(&text) == text,
-            "{TABLE}: --update-faults would change it"
-        );
         let faults = text.lines().filter_map(|line| line.strip_prefix("# "));
         for fault in faults.filter(|fault| *fault != STATUSES) {
             let layers: &[&str] = match fault {

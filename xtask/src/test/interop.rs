@@ -9,11 +9,7 @@ use super::report::Report;
 use crate::error::Error;
 use crate::jobs::{self, Event, Job};
 use crate::progress;
-use crate::stream::Limits;
 use crate::workspace;
-
-/// The port that both programs listen on by default.
-const PORT: u16 = 18515;
 
 /// A program of ours, which C's is named after; message sizes, and how many of each are enough to show
 /// that nothing is lost: an emulated kernel moves 40 MB/s.
@@ -162,17 +158,7 @@ impl Case<'_> {
         let server = self.command(server, "{device}", our_gid(self.ours_serves));
         let mut client = self.command(client, self.peer, our_gid(!self.ours_serves));
         client.push("127.0.0.1".into());
-        Job {
-            name: self.name(),
-            dir: workspace::root().display().to_string(),
-            env: Vec::new(),
-            limits: Limits {
-                total: Duration::from_secs(180),
-                silence: Duration::from_secs(180),
-            },
-            commands: vec![server, client],
-            port: PORT,
-        }
+        Job::new(self.name(), Duration::from_secs(180), vec![server, client])
     }
 
     fn command(&self, program: &str, device: &str, gid: &[&str]) -> Vec<String> {

@@ -45,9 +45,6 @@ pub(crate) struct Args {
     /// The kernel of the virtual machine, as for `cargo xtask soft-roce`, for all tests
     #[arg(long)]
     kernel: Option<String>,
-    /// Write what the tests have seen of faults to the table in the guide
-    #[arg(long)]
-    update_faults: bool,
     #[command(flatten)]
     install: packages::Install,
 }
@@ -58,7 +55,6 @@ pub(crate) struct Choice {
     offline: bool,
     device: bool,
     filter: Option<String>,
-    updates_faults: bool,
     options: Options,
 }
 
@@ -74,7 +70,6 @@ pub(crate) fn device(mut options: Options) -> Result<ExitCode, Error> {
         offline: false,
         device: true,
         filter: None,
-        updates_faults: false,
         options,
     };
     choice.main()
@@ -96,7 +91,6 @@ impl Args {
             offline: !self.device,
             device: !self.offline,
             filter: self.filter,
-            updates_faults: self.update_faults,
             options,
         }
     }
@@ -182,9 +176,6 @@ pub(crate) fn run(report: &mut Report, choice: &Choice) -> Result<(), Error> {
         device: (choice.device && filter.is_none() && choice.options.driver == Driver::Rxe)
             .then_some(choice.options.way),
     };
-    if choice.updates_faults {
-        faults::update(report, &run)?;
-    }
     faults::check(report, &run)?;
     if let Some(filter) = filter.filter(|_| report.is_empty()) {
         return Err(Error::new(format!("no test has `{filter}` in its name")));

@@ -12,11 +12,7 @@ use super::devices;
 use super::interop::step;
 use super::report::Report;
 use crate::jobs::Job;
-use crate::stream::Limits;
 use crate::workspace;
-
-/// The port that all programs listen on by default.
-const PORT: u16 = 18515;
 
 /// The addresses of the kernel's end, and of the card in user space.
 const ADDRESSES: [&str; 2] = ["10.20.0.1", "10.20.0.2"];
@@ -245,17 +241,7 @@ impl Case {
 }
 
 fn job(name: String, commands: Vec<Vec<String>>) -> Job {
-    Job {
-        name,
-        dir: workspace::root().display().to_string(),
-        env: Vec::new(),
-        limits: Limits {
-            total: Duration::from_secs(120),
-            silence: Duration::from_secs(120),
-        },
-        commands,
-        port: PORT,
-    }
+    Job::new(name, Duration::from_secs(120), commands)
 }
 
 #[cfg(test)]

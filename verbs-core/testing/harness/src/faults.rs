@@ -1,8 +1,7 @@
 //! Records of the faults that tests see: the guide's table of faults is made of them.
 //!
 //! A test that causes a fault records what the user sees of it on a layer, and since when. It fails if the time is
-//! longer than its limit. `cargo xtask test` compares the records of all tests with the table, and writes them to it
-//! with `--update-faults`.
+//! longer than its limit. `cargo xtask test` compares the records of all tests with the table.
 #![expect(missing_docs, reason = "the texts of the table describe themselves")]
 
 use std::error::Error;
