@@ -40,7 +40,7 @@ pub(super) fn measure(place: &Place, rounds: usize) -> Result<(), Error> {
     let built = workspace::build(&[
         "build",
         "--release",
-        "--package=examples",
+        "--package=programs",
         "--bin=perf",
         json,
     ])?;

@@ -60,7 +60,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
     println!("building `perf` of the examples (the first time takes a minute or two)");
     let examples = workspace::build(&[
         "build",
-        "--package=examples",
+        "--package=programs",
         "--bin=perf",
         "--no-default-features",
         "--release",

@@ -27,6 +27,7 @@ pub mod logged;
 #[cfg(feature = "rdmacm")]
 pub mod manager;
 pub mod pair;
+pub mod program;
 pub mod stacks;
 mod wake_counter;
 mod watchdog;

@@ -1,0 +1,181 @@
+//! Prefill: a thread for each rail, which writes the pages that decode asks for.
+
+use std::panic::resume_unwind;
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use programs::{Context as _, Failure, Meter, Pages, Peer, say};
+use verbs_channel::{
+    Channel, ChannelConfig, CloseError, Outgoing, OwnedChain, SharedMemory, SharedSlice,
+};
+use verbs_core::{AccessFlags, Context, RemoteMemoryRegion};
+
+use crate::{Cache, ORDER_LEN, Options, Order};
+
+/// Chains in flight on a rail.
+const CHAINS: u16 = 4;
+/// The pause between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(10);
+
+struct Rail<'o> {
+    number: u8,
+    device: &'o Context,
+    channels: ChannelConfig,
+    memory: SharedMemory,
+    pages: &'o Pages,
+    options: &'o Options,
+    pages_written: u64,
+}
+
+/// A rail that is connected.
+struct Link<'r, 'o> {
+    rail: &'r mut Rail<'o>,
+    channel: Channel,
+    theirs: RemoteMemoryRegion,
+    idle: Vec<OwnedChain>,
+}
+
+pub(crate) fn run(options: &Options, devices: &[Context], host: &str) -> Result<(), Failure> {
+    let pages = &Pages::new(options.memory, options.size())?;
+    let depth = CHAINS * options.chain;
+    let rails = devices.iter().zip(0..).map(|(device, number)| {
+        let (pd, access) = (device.alloc_pd()?, AccessFlags::empty());
+        let mut channels = options.common.channels(&pd);
+        channels.max_send_wr = depth.into();
+        Ok(Rail {
+            number,
+            device,
+            channels,
+            memory: pages
+                .memory()
+                .register(&pd, access, usize::from(depth) + 1)?,
+            pages,
+            options,
+            pages_written: 0,
+        })
+    });
+    let rails: Vec<Rail<'_>> = rails.collect::<Result<_, Failure>>()?;
+    thread::scope(|scope| {
+        let threads = rails.into_iter().map(|rail| scope.spawn(|| rail.run(host)));
+        let threads: Vec<_> = threads.collect();
+        let ended = threads.into_iter().map(ScopedJoinHandle::join);
+        let ended = ended.map(|ended| ended.unwrap_or_else(|panic| resume_unwind(panic)));
+        // A rail that was down when decode took its leave has found nothing to connect to.
+        ended.reduce(Result::or).unwrap_or(Ok(()))
+    })
+}
+
+impl<'o> Rail<'o> {
+    /// Connects, again and again, and writes what decode asks for, until it takes its leave.
+    fn run(mut self, host: &str) -> Result<(), Failure> {
+        let (name, mut meter) = (self.device.device().name(), Meter::new());
+        loop {
+            let mut link = self.connect(host)?;
+            let (ended, start) = (link.serve(&mut meter), Instant::now());
+            // To ERR, and drained: or destroyed, after which the device is done with the pages, too.
+            link.channel.abort();
+            if let Err(stuck @ CloseError::Stuck) = link.channel.close() {
+                return Err(stuck).context(|| format!("{name} never lets go of the pages"));
+            }
+            let (took, count) = (start.elapsed().as_secs_f64() * 1e3, self.pages_written);
+            let Err(why) = ended else {
+                let costs = meter.costs(count);
+                return say(format_args!(
+                    "{name}: {count} pages written: {costs} a page"
+                ));
+            };
+            say(format_args!("{name}: {why}: quiesced after {took:.1} ms"))?;
+        }
+    }
+
+    /// Connects to decode, unless that is gone.
+    fn connect(&mut self, host: &str) -> Result<Link<'_, 'o>, Failure> {
+        let (common, start) = (&self.options.common, Instant::now());
+        let met = loop {
+            let peer = Peer::connect(host, common.port, common.limit())?;
+            peer.send(&[self.number])?;
+            let prepared = self.channels.build()?;
+            match prepared.exchange(peer.stream(), common.limit()) {
+                Ok(connected) => break connected,
+                Err(why) if start.elapsed() >= common.limit() => return Err(why.into()),
+                // The device may have no link now, and decode is in the middle of a request.
+                Err(_) => thread::sleep(PAUSE),
+            }
+        };
+        let (channel, cache) = (met.channel, met.private_data);
+        let cache: Cache = serde_json::from_slice(&cache)?;
+        if cache.size != self.options.size() {
+            return Err(Failure::new("decode has another number or length of pages"));
+        }
+        // Each of their requests is replaced before it is posted.
+        let idle = (0..CHAINS).map(|_| OwnedChain::blank(self.options.chain));
+        Ok(Link {
+            rail: self,
+            channel,
+            theirs: cache.memory,
+            idle: idle.collect(),
+        })
+    }
+}
+
+impl Link<'_, '_> {
+    /// Carries out orders until there is none.
+    fn serve(&mut self, meter: &mut Meter) -> Result<(), Failure> {
+        let mut inbox = self.channel.pd().reg_mr(vec![0_u8; ORDER_LEN])?;
+        loop {
+            // The wait has no bound but decode's leaving.
+            let received = self.channel.receive(inbox.scatter_element(..)?)?;
+            let message = received.message_in(&inbox).unwrap_or_default();
+            let Some(order) = serde_json::from_slice::<Option<Order>>(message)? else {
+                return Ok(());
+            };
+            if order.pages.end > self.rail.options.pages {
+                return Err(Failure::new("decode asks for pages that are not there"));
+            }
+            meter.measure(|| self.write(&order))?;
+        }
+    }
+
+    /// Writes the pages of an order. Allocates nothing: chains differ by places and immediates only.
+    fn write(&mut self, order: &Order) -> Result<(), Failure> {
+        let (start, mut pages) = (Instant::now(), order.pages.clone());
+        while !pages.is_empty() || self.idle.len() < usize::from(CHAINS) {
+            if let Some(mut chain) = self.idle.pop_if(|_| !pages.is_empty()) {
+                let requests = chain.len().min(pages.len());
+                for (at, page) in pages.by_ref().take(requests).enumerate() {
+                    drop(chain.set(at, self.page(page, order)?)?);
+                }
+                chain.set_range(..requests)?;
+                let _completed_below = self.channel.start_chain(chain)?;
+                let every = self.rail.options.lose_every.unwrap_or(u64::MAX);
+                if self.rail.number == 0 && order.generation.is_multiple_of(every) {
+                    return Err(Failure::new("lost, as --lose-every asks"));
+                }
+            } else {
+                let left = order.timeout.saturating_sub(start.elapsed());
+                let completed = self.channel.wait_completed(Some(left));
+                let completed = completed.ok_or_else(|| Failure::new("the deadline has passed"))?;
+                let written = completed.chain.as_ref().map_or(0, OwnedChain::done);
+                self.rail.pages_written += written as u64;
+                self.idle.extend(completed.chain);
+                completed.result?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a page of the order's generation, and the write that brings it to its place.
+    fn page(&self, page: usize, order: &Order) -> Result<Outgoing<SharedSlice>, Failure> {
+        let rail = &*self.rail;
+        rail.pages.stamp(page, order.generation);
+        let place = rail.options.place(page, order.generation);
+        let place = rail.pages.bounds(place);
+        let theirs = self.theirs.slice(place.start as u64..place.end as u64)?;
+        let write = Outgoing::write(rail.memory.slice(rail.pages.bounds(page))?, theirs);
+        let is_announced = (page + 1 - order.pages.start).is_multiple_of(order.each);
+        match is_announced {
+            true => Ok(write.immediate(order.immediate)),
+            false => Ok(write),
+        }
+    }
+}
