@@ -262,8 +262,9 @@ impl Manager {
             path: self.path(number)?,
             mtu: peer.mtu,
             qp_num: peer.qp_num,
-            rq_psn: peer.psn,
-            sq_psn: psn,
+            // 12.7.31: a side says how the other shall begin.
+            rq_psn: psn,
+            sq_psn: peer.psn,
             serves: own.serves,
             asks: own.asks,
             timeout: options.ack_timeout,
