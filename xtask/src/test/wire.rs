@@ -1,6 +1,8 @@
 //! The kernel's soft-RoCE at one end of a wire, a card in user space at the other, in a guest: what each sends, the other
 //! understands.
 //!
+//! The connection manager is the kernel's at one end, too.
+//!
 //! One end of a pair of links is in a network namespace, as the kernel's soft-RoCE has port 4791 of a whole one.
 
 use std::collections::BTreeMap;
@@ -47,7 +49,7 @@ struct Roles {
 }
 
 /// Those that are run by default; in an emulated kernel each takes a second or two.
-const FEW: [Case; 7] = [
+const FEW: [Case; 8] = [
     Case::new("rc_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
     Case::new("rc_pingpong", "-g 1 -c -m 4096 -s 20000 -n 50", ""),
     Case::new("uc_pingpong", "-g 1 -c -m 1024 -s 4096 -n 100", ""),
@@ -55,6 +57,7 @@ const FEW: [Case; 7] = [
     Case::new("ud_pingpong", "-g 1 -c -s 1024 -n 100", ""),
     Case::new("rdma_read_write", "-s 1 -s 4096 -s 1048576 -n 8", ""),
     Case::new("atomic_counter", "-n 100", ""),
+    Case::new("perf", "--cm", "--op send -s 10000 --check -n 100"),
 ];
 
 /// The others. A datagram is one packet; messages of unreliable queue pairs are no longer than the kernel's queues.
@@ -87,6 +90,14 @@ const LOSSY: [Case; 4] = [
     Case::new("atomic_counter", "-n 100", ""),
 ];
 
+/// Programs of rdma-core that connect by `rdma_cm`: the server's command, and the client's without the address.
+const MANAGED: [(&str, &str); 4] = [
+    ("rping -s -C 10", "rping -c -V -C 10 -a"),
+    ("ucmatose", "ucmatose -s"),
+    ("udaddy", "udaddy -s"),
+    ("rdma_server", "rdma_client -s"),
+];
+
 /// The conversations without loss, and those with loss.
 fn cases(all: bool) -> [Vec<Case>; 2] {
     let (more, lossy) = if all {
@@ -113,13 +124,42 @@ fn played(cases: &[Case], all: bool) -> impl Iterator<Item = (Case, Roles)> {
     played.filter(move |(case, roles)| wanted(case, roles))
 }
 
+/// The conversations by `rdma_cm`, by their names: the client tries again until the server listens.
+fn managed(library: &str) -> impl Iterator<Item = Job> {
+    let both = MANAGED.into_iter().flat_map(|it| [(it, true), (it, false)]);
+    both.map(move |((serves, asks), kernel_serves)| {
+        let user = format!(
+            "ip netns exec user env LD_LIBRARY_PATH={library} SOFT_VERBS_ADDRESS={}",
+            ADDRESSES[1]
+        );
+        let (server, client, address, ends) = match kernel_serves {
+            true => ("", &*user, ADDRESSES[0], "user space to the kernel"),
+            false => (&*user, "", ADDRESSES[1], "the kernel to user space"),
+        };
+        let program = asks.split(' ').next().unwrap_or(asks);
+        let script = format!(
+            "{server} {serves} & until sleep 1; {client} {asks} {address}; do kill -0 $! || exit 1; done; wait $!"
+        );
+        shell(&format!("wire: {program}, {ends}"), &script)
+    })
+}
+
+/// A job of one script.
+fn shell(name: &str, script: &str) -> Job {
+    job(
+        name.to_owned(),
+        vec![["sh", "-c", script].map(str::to_owned).to_vec()],
+    )
+}
+
 /// The names of all conversations.
 fn names(all: bool) -> impl Iterator<Item = String> {
     let cases = cases(all).into_iter();
-    cases.flat_map(move |cases| {
+    let managed = managed("").map(|job| job.name);
+    managed.chain(cases.flat_map(move |cases| {
         let played = played(&cases, all).map(|(case, roles)| case.name(roles));
         played.collect::<Vec<_>>()
-    })
+    }))
 }
 
 /// Runs the conversations whose name contains `filter`: all of them, or a few.
@@ -141,12 +181,6 @@ pub(super) fn tests(report: &mut Report, options: &Options, filter: Option<&str>
             let program = workspace::example(&examples, case.program)?;
             ours.insert(case.program, program.display().to_string());
         }
-        let shell = |name: &str, script: &str| {
-            job(
-                name.to_owned(),
-                vec![["sh", "-c", script].map(str::to_owned).to_vec()],
-            )
-        };
         let [plain, lossy] = cases(all);
         let jobs = |cases: &[Case], how: &str| -> Vec<Job> {
             let jobs = played(cases, all).map(|(case, roles)| {
@@ -157,6 +191,7 @@ pub(super) fn tests(report: &mut Report, options: &Options, filter: Option<&str>
             jobs.filter(|job| wanted(&job.name)).collect()
         };
         let mut run = vec![shell("the wire between a kernel and user space", UP)];
+        run.extend(managed(&library).filter(|job| wanted(&job.name)));
         run.extend(jobs(&plain, ""));
         let lossy = jobs(&lossy, ", with loss");
         if !lossy.is_empty() {
