@@ -98,6 +98,14 @@
 //! Queue pairs are destroyed on threads of their own, up to 32, and host names are looked up on up to 8
 //! more: neither waits for handshakes.
 //!
+//! Calls that are not futures make their calls of the driver on the thread that calls them:
+//! [`AsyncGroup::new`] and [`prepare`](AsyncGroup::prepare) create objects,
+//! [`into_stream`](AsyncChannel::into_stream) registers memory, and [`shut_down`](AsyncChannel::shut_down) moves a queue
+//! pair to `ERR`, while other channels of its group wait. So does the drop of the last of a group, its channels and its
+//! events, which destroys the completion queue and closes the device. On most devices each takes microseconds to
+//! milliseconds. Where the driver is slower, make such a call with `spawn_blocking` of your runtime, and connect with
+//! [`AsyncGroup::connect`] or a [`Listener`], which prepare on helper threads.
+//!
 //! # Cooperative scheduling
 //!
 //! A task whose operations are always ready would keep its executor from running timers and other
@@ -244,6 +252,10 @@
 //! [`from_rust`](https://docs.rs/verbs-async/latest/verbs_async/from_rust/).
 // The nightly toolchain of docs.rs labels what a feature adds.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(feature = "rdmacm"),
+    expect(dead_code, reason = "only connections by `rdma_cm` use all of it")
+)]
 
 mod channel;
 mod connect;

@@ -29,7 +29,6 @@ use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::events::watcher::DeviceListener;
 use crate::task::deferred::Lock;
-#[cfg(feature = "rdmacm")]
 use crate::task::sync::Mutex;
 use crate::task::{coop, wake};
 use crate::threads::{self, Source};
@@ -101,9 +100,7 @@ impl AsyncDatagrams {
                 pool: engine.receive_pool().clone(),
                 pd: config.pd().clone(),
                 endpoint: engine.endpoint(),
-                #[cfg(feature = "rdmacm")]
                 port_num: engine.port_num(),
-                #[cfg(feature = "rdmacm")]
                 events: events.clone(),
                 max_payload: engine.max_payload(),
                 state: Lock::new(State::new(
@@ -113,7 +110,6 @@ impl AsyncDatagrams {
                     Weak::clone(shared),
                 )),
                 end,
-                #[cfg(feature = "rdmacm")]
                 changes: Mutex::new(()),
             }
         });
@@ -253,7 +249,6 @@ impl AsyncDatagrams {
     }
 
     /// An error if it has failed or was closed.
-    #[cfg(feature = "rdmacm")]
     pub(crate) fn check_is_up(&self) -> Result<()> {
         match self.down_reason() {
             Some(reason) => Err(verbs_channel::RejectReason::Down(reason).into()),
@@ -261,12 +256,10 @@ impl AsyncDatagrams {
         }
     }
 
-    #[cfg(feature = "rdmacm")]
     pub(crate) fn port_num(&self) -> u8 {
         self.shared.port_num
     }
 
-    #[cfg(feature = "rdmacm")]
     pub(crate) fn events(&self) -> &CqEvents {
         &self.shared.events
     }

@@ -27,13 +27,11 @@ use verbs_channel::{BufferPool, DownReason, OwnedBuffer, TransportError};
 use super::wait_queue::Line;
 use crate::engine::destroying::Destroyed;
 use crate::error::Error;
-#[cfg(feature = "rdmacm")]
 use crate::events::CqEvents;
 use crate::events::watcher::{DeviceListener, Failed};
 use crate::events::{CqListener, Subscription};
 use crate::notifier;
 use crate::task::deferred::{Deferred, Defers, Lock, Owner};
-#[cfg(feature = "rdmacm")]
 use crate::task::sync::Mutex;
 use crate::task::wake;
 use crate::threads;
@@ -46,14 +44,11 @@ pub(super) struct Shared {
     pub(super) pd: ProtectionDomain,
     pub(super) endpoint: DatagramEndpoint,
     pub(super) max_payload: u32,
-    #[cfg(feature = "rdmacm")]
     pub(super) port_num: u8,
-    #[cfg(feature = "rdmacm")]
     pub(super) events: CqEvents,
     pub(super) end: Arc<End>,
     /// Held by a helper thread while it attaches or detaches the queue pair, and no longer. It is taken before
     /// the state's.
-    #[cfg(feature = "rdmacm")]
     pub(super) changes: Mutex<()>,
 }
 

@@ -21,11 +21,8 @@
 
 use std::cell::Cell;
 use std::task::Context;
-#[cfg(feature = "tokio")]
-use std::{future::Future as _, pin::pin};
 
-#[cfg(feature = "tokio")]
-use tokio::task::{coop, yield_now};
+use runtime::{must_yield as runtime_must_yield, spend as spend_runtime_budget, yield_to_others};
 
 /// How many polls may be ready before a yield: some ten microseconds, and half the budget of a tokio task.
 const BUDGET: u32 = 64;
@@ -51,19 +48,6 @@ pub(crate) fn count_ready(cx: &Context<'_>) {
     BUDGET_LEFT.set(if spend_runtime_budget(cx) { left } else { 0 });
 }
 
-/// Spends one unit of the tokio task's budget. `false` if that was used up before.
-#[cfg(feature = "tokio")]
-#[inline(always)]
-fn spend_runtime_budget(cx: &Context<'_>) -> bool {
-    let polled = coop::poll_proceed(&mut Context::from_waker(cx.waker()));
-    polled.map(|unit| unit.made_progress()).is_ready()
-}
-
-#[cfg(not(feature = "tokio"))]
-const fn spend_runtime_budget(_cx: &Context<'_>) -> bool {
-    true
-}
-
 /// Whether this poll yields, now that a budget is used up.
 #[cold]
 #[inline(never)]
@@ -84,21 +68,50 @@ fn yields(cx: &Context<'_>) -> bool {
     true
 }
 
-/// Whether the budget of the tokio task that runs here is used up.
-#[inline(always)]
-fn runtime_must_yield() -> bool {
-    #[cfg(feature = "tokio")]
-    return !coop::has_budget_remaining();
-    #[cfg(not(feature = "tokio"))]
-    false
+/// The budget of the tokio task that runs here.
+#[cfg(feature = "tokio")]
+mod runtime {
+    use std::future::Future as _;
+    use std::pin::pin;
+    use std::task::Context;
+
+    use tokio::task::{coop, yield_now};
+
+    /// Spends one unit. `false` if the budget was used up before.
+    #[inline(always)]
+    pub(super) fn spend(cx: &Context<'_>) -> bool {
+        let polled = coop::poll_proceed(&mut Context::from_waker(cx.waker()));
+        polled.map(|unit| unit.made_progress()).is_ready()
+    }
+
+    /// Whether it is used up.
+    #[inline(always)]
+    pub(super) fn must_yield() -> bool {
+        !coop::has_budget_remaining()
+    }
+
+    /// Wakes the task after other tasks and tokio's driver have run.
+    pub(super) fn yield_to_others(cx: &Context<'_>) {
+        let _pending = pin!(yield_now()).poll(&mut Context::from_waker(cx.waker()));
+    }
 }
 
-/// Wakes the task, in tokio after other tasks and its driver have run.
-fn yield_to_others(cx: &Context<'_>) {
-    #[cfg(feature = "tokio")]
-    let _pending = pin!(yield_now()).poll(&mut Context::from_waker(cx.waker()));
-    #[cfg(not(feature = "tokio"))]
-    cx.waker().wake_by_ref();
+/// Without tokio no task has such a budget.
+#[cfg(not(feature = "tokio"))]
+mod runtime {
+    use std::task::Context;
+
+    pub(super) const fn spend(_cx: &Context<'_>) -> bool {
+        true
+    }
+
+    pub(super) const fn must_yield() -> bool {
+        false
+    }
+
+    pub(super) fn yield_to_others(cx: &Context<'_>) {
+        cx.waker().wake_by_ref();
+    }
 }
 
 /// One of two random values.
@@ -201,6 +214,8 @@ mod tests {
     #[cfg(feature = "tokio")]
     #[test]
     fn each_ready_poll_spends_one_unit_of_a_tokio_task() {
+        use tokio::task::coop;
+
         let tokio_left = || {
             let unit = || coop::poll_proceed(&mut Context::from_waker(Waker::noop()));
             let units = std::iter::repeat_with(|| unit().map(|unit| unit.made_progress()));

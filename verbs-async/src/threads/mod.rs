@@ -76,12 +76,10 @@ pub(crate) fn look_up<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
 
 /// Makes a call that releases something on a helper thread. It is made in any case: also if the future is
 /// dropped, and on this thread if no other can be started, and none runs.
-#[cfg(feature = "rdmacm")]
 pub(crate) fn run_always<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Call<T> {
     run_always_on(RELEASES.get(), call)
 }
 
-#[cfg(any(feature = "rdmacm", test))]
 fn run_always_on<T: Send + 'static>(
     pool: &'static Pool,
     call: impl FnOnce() -> T + Send + 'static,
@@ -116,12 +114,10 @@ pub(crate) fn withdraw(timed: Timed) {
 
 /// As [`detach`], for callers that hold a lock: if no thread can be started, and none runs, the call is made with the
 /// next one that releases something.
-#[cfg(feature = "rdmacm")]
 pub(crate) fn detach_under_lock(call: impl FnOnce() + Send + 'static) {
     detach_under_lock_on(RELEASES.get(), call);
 }
 
-#[cfg(any(feature = "rdmacm", test))]
 fn detach_under_lock_on(pool: &'static Pool, call: impl FnOnce() + Send + 'static) {
     if let Err((_error, job)) = pool.submit(None, guarded(call)) {
         pool.leave(job);

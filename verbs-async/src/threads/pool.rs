@@ -121,7 +121,6 @@ impl Pool {
     }
 
     /// Keeps a job for which there was no thread.
-    #[cfg(any(feature = "rdmacm", test))]
     pub(super) fn leave(&self, job: Job) {
         let mut state = self.state.lock();
         let number = state.number();
