@@ -137,7 +137,7 @@ fn answers(client: Program, question: &str) {
 fn the_lesson_of_rdma_cm_runs_in_two_processes() {
     let test = begin!();
     let context = Context::first_active().unwrap();
-    let Some(ip) = verbs_harness::ip(&context) else {
+    let Some(ip) = verbs_harness::ip_of_another_process(&context) else {
         test.skip("the device has no IP address");
         return;
     };

@@ -3,7 +3,7 @@
 use std::thread;
 
 use serde_json::{Value, json};
-use verbs_harness::{begin, context, ip};
+use verbs_harness::{begin, context, ip_of_another_process};
 
 use crate::PERF;
 use verbs_harness::program::Program;
@@ -199,7 +199,7 @@ fn each_way_to_measure_is_that_of_its_options() {
 #[ignore = "needs an RDMA device"]
 fn connections_by_rdma_cm_are_measured_in_every_layer() {
     let test = begin!(iwarp lacks "endpoints that connect without rdma_cm");
-    let Some(host) = ip(&context()) else {
+    let Some(host) = ip_of_another_process(&context()) else {
         return test.skip("the device has no IP address");
     };
     let host = host.to_string();

@@ -210,6 +210,15 @@ pub fn ip(context: &Context) -> Option<IpAddr> {
     v4.next().map(IpAddr::from)
 }
 
+/// The address by which the connection manager of this process finds a listener of another on this machine: that of a
+/// device, which they share but in user space.
+pub fn ip_of_another_process(context: &Context) -> Option<IpAddr> {
+    match is_in_user_space() {
+        true => Some(Ipv4Addr::LOCALHOST.into()),
+        false => ip(context),
+    }
+}
+
 /// The device under test, opened.
 pub fn context() -> Context {
     Device::by_name(&device_name()).unwrap().open().unwrap()

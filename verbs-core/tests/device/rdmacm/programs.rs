@@ -1,6 +1,6 @@
 //! Other programs at the other end: those of librdmacm, each both ways round.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
 use verbs_core::rdmacm::{
@@ -12,7 +12,7 @@ use verbs_core::{
     SendWorkRequest, WorkSuccess, WriteWorkRequest,
 };
 use verbs_harness::pair::{End, Side};
-use verbs_harness::{PATIENCE, Test, begin, is_in_user_space, peer_name, until, wait_for};
+use verbs_harness::{PATIENCE, Test, begin, ip_of_another_process, peer_name, until, wait_for};
 
 use super::{Server, route};
 
@@ -52,10 +52,8 @@ impl Drop for Program {
 
 /// An address at which nothing listens, and a program can: in user space, it has cards of its own.
 fn free(test: &Test) -> Option<SocketAddr> {
-    let mut addr = Server::new(test, &peer_name())?.addr;
-    if is_in_user_space() {
-        addr.set_ip(Ipv4Addr::LOCALHOST.into());
-    }
+    let Server { side, mut addr, .. } = Server::new(test, &peer_name())?;
+    addr.set_ip(ip_of_another_process(&side.context)?);
     Some(addr)
 }
 

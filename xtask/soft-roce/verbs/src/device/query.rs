@@ -31,6 +31,9 @@ const CAPABILITIES: u32 = CURR_QP_STATE_MOD
 /// `IBV_ATOMIC_HCA`: atomic among the operations of one device.
 const ATOMIC_HCA: u32 = 1;
 
+/// No vendor's: the kernel's soft-RoCE has it.
+const RXE_VENDOR: u32 = 0xff_ffff;
+
 fn int(number: impl TryInto<c_int>) -> c_int {
     number.try_into().unwrap_or(c_int::MAX)
 }
@@ -41,6 +44,7 @@ fn attributes(profile: &Profile, guid: u64) -> ibv_device_attr {
     ibv_device_attr {
         node_guid: guid,
         sys_image_guid: guid,
+        vendor_id: RXE_VENDOR,
         max_mr_size: u64::MAX,
         page_size_cap: 0xffff_f000,
         max_qp: int(profile.max_queue_pairs),
