@@ -221,14 +221,15 @@ fn management_datagrams_come_to_queue_pair_1_with_the_q_key_that_all_know() {
     world.run();
     assert_eq!(world.b.nic.poll_management(), None);
     let route = Route::new(world.a.gid, world.b.gid);
-    for number in 0..300 {
-        world.a.nic.send_management(route, [number as u8; 256]);
+    for number in 0..300_u16 {
+        let datagram = [number.to_le_bytes()[0]; 256];
+        world.a.nic.send_management(route, datagram);
     }
     world.run();
     // Further ones are dropped.
-    for number in 0..256 {
+    for number in 0..=u8::MAX {
         let (came, datagram) = world.b.nic.poll_management().unwrap();
-        assert_eq!((came.source, datagram), (world.a.gid, [number as u8; 256]));
+        assert_eq!((came.source, datagram), (world.a.gid, [number; 256]));
     }
     assert_eq!(world.b.nic.poll_management(), None);
 }
