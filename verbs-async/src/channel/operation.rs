@@ -161,14 +161,20 @@ impl<T: Given> Operation<T> {
         if IS_COUNTED && self.shared.must_yield(cx) {
             return Poll::Pending;
         }
-        let at = self.at.as_ref();
+        let at = self.at;
         let at = at.expect("an operation is not polled again after it was ready");
-        if let Some(taken) = self.shared.driver.take(at, T::poll) {
-            self.at = None;
-            if IS_COUNTED {
-                coop::count_ready(cx);
+        if let Submission::Posted(ticket) = at {
+            let driver = &self.shared.driver;
+            let mut state = driver.state().lock_only();
+            if let Some(taken) = T::poll(&mut state.engine, ticket) {
+                driver.unlock_after_take(state, ticket);
+                self.at = None;
+                if IS_COUNTED {
+                    coop::count_ready(cx);
+                }
+                return Poll::Ready(taken);
             }
-            return Poll::Ready(taken);
+            driver.state().unlock(state);
         }
         // In a place of its own: what is taken above would be in memory, too, if both had one.
         let mut slowly = Poll::Pending;

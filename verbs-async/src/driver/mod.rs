@@ -129,28 +129,7 @@ impl Driver {
         submission
     }
 
-    /// Takes the output of an operation if it has completed. Polls once at most.
-    #[inline(always)]
-    pub(crate) fn take<T>(
-        &self,
-        submission: &Submission,
-        poll: impl FnOnce(&mut Engine, Ticket) -> Option<T>,
-    ) -> Option<T> {
-        let Submission::Posted(ticket) = *submission else {
-            return None;
-        };
-        let mut state = self.state.lock_only();
-        let taken = poll(&mut state.engine, ticket);
-        if taken.is_some() {
-            self.unlock_after_take(state, ticket);
-        } else {
-            self.state.unlock(state);
-        }
-        taken
-    }
-
-    /// The outcome of an operation that [`take`](Self::take) did not return. Its task is woken when
-    /// it has completed.
+    /// The outcome of an operation. Its task is woken when it has completed.
     #[inline(never)]
     pub(crate) fn wait(&self, submission: &Submission, cx: &mut Context<'_>) -> Poll<Outcome> {
         let (submission, waker) = (*submission, cx.waker().clone());
@@ -345,7 +324,7 @@ impl Driver {
 
     /// Unlocks after an outcome was taken from a slot.
     #[inline(always)]
-    fn unlock_after_take(&self, state: MutexGuard<'_, DriverState>, ticket: Ticket) {
+    pub(crate) fn unlock_after_take(&self, state: MutexGuard<'_, DriverState>, ticket: Ticket) {
         // If no task waited, nothing else is due.
         let has_deferred = state.engine.has_deferred();
         if has_deferred || state.waiters > 0 && state.is_due_after_take(ticket) {
