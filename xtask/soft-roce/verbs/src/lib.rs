@@ -90,6 +90,10 @@
 //! how many packets something has happened to, and -1 for words that say nothing. A program finds hardware or the kernel's soft-RoCE if it runs without that, by the
 //! libibverbs of the system.
 //!
+//! Seen with it: `ibv_devinfo`, the four ping-pongs, `rping`, `ucmatose`, `udaddy`, `rdma_client` and `rdma_server`, perftest, and rdma-core 44's own
+//! tests in Python (`cargo soft-roce run --user -- python3 tests/run_tests.py`): 84 of the 85 that pass on soft-RoCE of Linux
+//! 6.1 pass here. The other one wants a receive in RESET to be refused.
+//!
 //! # Time
 //!
 //! The default network, and [`Fabric::real_time`], have the system's time. A network of [`Fabric::seeded`] has a virtual one,

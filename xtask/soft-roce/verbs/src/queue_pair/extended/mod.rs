@@ -83,11 +83,14 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     const MASK_PD: u32 = 1;
+    const MASK_CREATE_FLAGS: u32 = 1 << 2;
     const MASK_SEND_OPERATIONS: u32 = 1 << 6;
     // SAFETY: the caller has it.
     let given = unsafe { &mut *init };
     let is_extended = given.comp_mask & MASK_SEND_OPERATIONS != 0;
-    if given.comp_mask & !(MASK_PD | MASK_SEND_OPERATIONS) != 0
+    let has_flags = given.comp_mask & MASK_CREATE_FLAGS != 0 && given.create_flags != 0;
+    if given.comp_mask & !(MASK_PD | MASK_CREATE_FLAGS | MASK_SEND_OPERATIONS) != 0
+        || has_flags
         || is_extended && given.send_ops_flags & !OPERATIONS != 0
     {
         return fail(libc::EOPNOTSUPP, ptr::null_mut());
