@@ -191,32 +191,32 @@ impl<S: Defers> Lock<S> {
 
     /// Unlocks, runs what is due now, and about [`MOST`] actions and drops that are added meanwhile. It leaves the rest.
     ///
-    /// Actions are run in batches. So their vector keeps its capacity, and waking allocates nothing.
+    /// Actions are run in batches. So their vector keeps its capacity, and waking allocates nothing. A batch is taken
+    /// before what has ended, which another thread may come back from: each thread runs its own.
     fn run<'a>(&'a self, mut state: MutexGuard<'a, S>) {
         state.defer_due();
         let deferred = state.deferred();
         let mut left = MOST + deferred.actions.len() + deferred.garbage.len();
         loop {
-            if let Some(ending) = state.take_ending() {
+            let deferred = state.deferred();
+            let mut batch = [const { None }; BATCH];
+            let count = deferred.actions.len().min(BATCH).min(left);
+            for (place, action) in batch.iter_mut().zip(deferred.actions.drain(..count)) {
+                *place = Some(action);
+            }
+            let garbage = deferred.garbage.pop_if(|_| left > 0);
+            let dropping = usize::from(garbage.is_some());
+            deferred.dropping += dropping;
+            while let Some(ending) = state.take_ending() {
                 drop(state);
                 end(ending);
                 state = self.0.lock();
                 state.defer_due();
-                continue;
             }
             if left == 0 {
                 return self.leave(state);
             }
-            let deferred = state.deferred();
-            let mut batch = [const { None }; BATCH];
-            let count = deferred.actions.len().min(BATCH);
-            for (place, action) in batch.iter_mut().zip(deferred.actions.drain(..count)) {
-                *place = Some(action);
-            }
-            let garbage = deferred.garbage.pop();
-            let dropping = usize::from(garbage.is_some());
             if count + dropping > 0 {
-                deferred.dropping += dropping;
                 drop(state);
                 users_code(|| {
                     run(batch);
