@@ -28,11 +28,19 @@ impl<T> PerProcess<T> {
     pub(crate) fn get(&'static self) -> &'static T {
         let mut at = self;
         loop {
-            let own = at.own.get_or_init(|| (Process::current(), (at.make)()));
-            match own {
-                (process, value) if process.is_current() => return value,
-                _ => at = at.next.get_or_init(|| Box::new(Self::new(at.make))),
+            let Some((process, value)) = at.own.get() else {
+                // Made before it is set: a child that is forked meanwhile would wait for this for ever.
+                let _other_was_first = at.own.set((Process::current(), (at.make)()));
+                continue;
+            };
+            if process.is_current() {
+                return value;
             }
+            let Some(next) = at.next.get() else {
+                let _other_was_first = at.next.set(Box::new(Self::new(at.make)));
+                continue;
+            };
+            at = next;
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::abi::attributes::ibv_qp_attr;
 use crate::abi::connection::{rdma_cm_id, rdma_conn_param, rdma_event_channel};
 use crate::address::ah_attr;
 use crate::errno::{Errno, fail};
+use crate::network::Host;
 
 /// The answer of most functions.
 pub(super) fn answer(result: Result<(), Errno>) -> c_int {
@@ -26,7 +27,7 @@ pub(super) fn answer(result: Result<(), Errno>) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    Channel::create().unwrap_or_else(|errno| fail(errno, ptr::null_mut()))
+    Channel::create(Host::current()).unwrap_or_else(|errno| fail(errno, ptr::null_mut()))
 }
 
 #[unsafe(no_mangle)]
@@ -49,7 +50,11 @@ pub(super) unsafe extern "C" fn rdma_create_id(
     };
     let waits = channel.is_null();
     let created = space.and_then(|space| {
-        let channel = if waits { Channel::create()? } else { channel };
+        let channel = if waits {
+            Channel::create(Host::current())?
+        } else {
+            channel
+        };
         // SAFETY: the caller's channel is alive, or this one is new.
         let made = unsafe { Id::create(channel, context, space, waits) };
         if waits && made.is_err() {
@@ -141,7 +146,9 @@ pub(super) unsafe extern "C" fn rdma_resolve_addr(
         let looks = is_any(to.ip()) && has_neighbours;
         let found = looks.then(|| registry::find(space, to.port())).flatten();
         own.card().manage(|manager, _| {
-            if let Some(from) = from {
+            if let Some(from) = from
+                && !manager.is_bound(own.number)
+            {
                 manager.bind(own.number, from)?;
             }
             manager.resolve(own.number, to, found, has_neighbours)
@@ -273,8 +280,16 @@ unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, with: *mut rdma_conn_param
         Ok(space)
     });
     match accepted {
-        // A datagram service waits for nobody.
-        Ok(Space::Datagrams) => 0,
+        // A datagram service waits for nobody; its event would hold up the end of the listener.
+        Ok(Space::Datagrams) => {
+            // SAFETY: the identifier is alive.
+            let event = std::mem::replace(unsafe { &mut (*id).event }, ptr::null_mut());
+            if own.waits && !event.is_null() {
+                // SAFETY: the identifier had it from `rdma_get_cm_event`.
+                unsafe { rdma_ack_cm_event(event) };
+            }
+            0
+        }
         // SAFETY: the identifier is alive.
         accepted => unsafe { programs::complete(id, accepted.map(drop)) },
     }

@@ -29,6 +29,8 @@ pub(super) struct Channel {
     channel: rdma_event_channel,
     pub(super) events: Arc<EventQueue<Arrived>>,
     pub(super) host: Host,
+    /// Contexts of its identifiers: all of them have the same one, also one after another.
+    opened: Mutex<Vec<Arc<Opened>>>,
     /// Messages are repeated, and peers answered, while the program sleeps.
     _attendance: Attendance,
 }
@@ -37,8 +39,7 @@ impl Channel {
     /// # Errors
     ///
     /// `ENODEV` if there is no device, as if the kernel had no connection manager; the errno of a descriptor.
-    pub(super) fn create() -> Result<*mut rdma_event_channel, Errno> {
-        let host = Host::current();
+    pub(super) fn create(host: Host) -> Result<*mut rdma_event_channel, Errno> {
         let card = host.cards().first().ok_or(libc::ENODEV)?;
         card.verb("rdma_create_event_channel", |_| Ok(()))?;
         let events = EventQueue::new()?;
@@ -48,6 +49,7 @@ impl Channel {
         Ok(Box::into_raw(Box::new(Self {
             channel,
             events: Arc::new(events),
+            opened: Mutex::default(),
             _attendance: card.attend(),
             host,
         }))
@@ -123,8 +125,38 @@ impl Id {
         Ok(id)
     }
 
+    /// Makes an identifier for the request of a peer, whose events go to this channel from then on.
+    ///
+    /// # Safety
+    ///
+    /// The channel is alive.
+    pub(super) unsafe fn asked(
+        channel: *mut rdma_event_channel,
+        context: *mut c_void,
+        number: u32,
+        waits: bool,
+    ) -> Result<*mut rdma_cm_id, Errno> {
+        // SAFETY: the caller's channel is alive.
+        let of = unsafe { Channel::of(channel) };
+        of.card().manage(|manager, _| {
+            let endpoint = manager.endpoint(number)?;
+            let unacknowledged = Arc::clone(&endpoint.sink.unacknowledged);
+            let made = Self::made(
+                channel,
+                context,
+                endpoint.space,
+                number,
+                unacknowledged,
+                waits,
+            );
+            endpoint.id = made.expose_provenance();
+            manager.migrate(number, &of.events);
+            Ok(made)
+        })
+    }
+
     /// C's form of an endpoint of the manager's.
-    pub(super) fn made(
+    fn made(
         channel: *mut rdma_event_channel,
         context: *mut c_void,
         space: Space,
@@ -163,6 +195,14 @@ impl Id {
     pub(super) unsafe fn of<'a>(id: *mut rdma_cm_id) -> &'a Self {
         // SAFETY: the caller's identifier is the beginning of an `Id`.
         unsafe { &*id.cast::<Self>() }
+    }
+
+    pub(super) fn space(&self) -> Space {
+        // SAFETY: the field does not change.
+        match unsafe { (*self.as_ptr()).ps } {
+            ps if ps == Space::Datagrams as u32 => Space::Datagrams,
+            _ => Space::Connections,
+        }
     }
 
     /// C's part of it.
@@ -205,6 +245,19 @@ impl Id {
         let card = cards.find(|card| card.side() == side).ok_or(libc::ENODEV)?;
         let opened = Opened::shared(card)?;
         let (context, pd) = (opened.context, opened.pd);
+        // SAFETY: the identifier is alive.
+        let channel = unsafe { (*id).channel };
+        // SAFETY: the channel of an identifier is alive.
+        let channel = unsafe { Channel::of(channel) };
+        let kept = || {
+            channel
+                .opened
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        if !kept().iter().any(|kept| Arc::ptr_eq(kept, &opened)) {
+            kept().push(Arc::clone(&opened));
+        }
         state.opened = Some(opened);
         drop(state);
         // SAFETY: the identifier is alive, and has had no device.
@@ -251,6 +304,13 @@ impl Opened {
             return Err(last());
         }
         let mut all = all();
+        // Another thread may have been first.
+        let found = all
+            .iter()
+            .find_map(|(of, opened)| (*of == key).then(|| opened.upgrade())?);
+        if let Some(found) = found {
+            return Ok(found);
+        }
         all.retain(|(_, opened)| opened.strong_count() > 0);
         all.push((key, Arc::downgrade(&opened)));
         Ok(opened)

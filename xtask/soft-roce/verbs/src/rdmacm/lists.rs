@@ -166,8 +166,12 @@ unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_contex
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    let len = Host::current().cards().len() + 1;
-    // SAFETY: `rdma_get_devices` made a box of this length, on the same host.
+    let mut len = 1;
+    // SAFETY: a null is at the end of the list, which this has not come to yet.
+    while unsafe { !list.wrapping_add(len - 1).read().is_null() } {
+        len += 1;
+    }
+    // SAFETY: `rdma_get_devices` made a box of this length.
     drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, len)) });
 }
 

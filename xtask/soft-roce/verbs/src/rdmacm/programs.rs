@@ -241,6 +241,13 @@ unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
+    // SAFETY: the caller's identifier is alive.
+    let &rdma_cm_id { qp, verbs, .. } = unsafe { &*id };
+    // SAFETY: the caller's domain is alive, or null.
+    let of = unsafe { pd.as_ref() }.map(|pd| pd.context);
+    if !qp.is_null() || of.is_some_and(|of| of != verbs) {
+        return fail(libc::EINVAL, -1);
+    }
     // SAFETY: the caller has it.
     let init = unsafe { &mut *init };
     // SAFETY: the caller has them.
@@ -416,6 +423,10 @@ unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, init: *mut c_void) -
     let init = init.cast::<crate::abi::attributes::ibv_qp_init_attr_ex>();
     // SAFETY: the caller has it.
     let own = unsafe { &*init };
+    // The domain alone.
+    if own.comp_mask & !1 != 0 {
+        return fail(libc::EOPNOTSUPP, -1);
+    }
     let pd = if own.comp_mask & 1 != 0 {
         own.pd
     } else {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use soft_nic::AddressVector;
 
+use super::calls::{rdma_destroy_event_channel, rdma_destroy_id};
 use super::events::{Arrived, EventKind};
 use super::groups::group_gid;
 use super::id::{Channel, Id};
@@ -45,6 +46,7 @@ pub(super) unsafe extern "C" fn rdma_get_cm_event(
             Err(errno) => return fail(errno, -1),
         };
         let unacknowledged = Arc::clone(&arrived.unacknowledged);
+        let (number, is_request) = (arrived.number, arrived.is_request());
         // SAFETY: the channel is alive, and the event is one of it.
         match unsafe { made(channel, arrived) } {
             Ok(made) => {
@@ -52,8 +54,15 @@ pub(super) unsafe extern "C" fn rdma_get_cm_event(
                 unsafe { event.write(made) };
                 return 0;
             }
-            // Its identifier has ended since.
-            Err(_) => unacknowledged.acknowledge(1),
+            Err(errno) => {
+                unacknowledged.acknowledge(1);
+                if is_request {
+                    // It is rejected.
+                    own.card().manage(|manager, _| manager.destroy(number));
+                    return fail(errno, -1);
+                }
+                // Its identifier has ended since.
+            }
         }
     }
 }
@@ -69,37 +78,48 @@ unsafe fn made(
 ) -> Result<*mut rdma_cm_event, Errno> {
     // SAFETY: the caller's channel is alive.
     let card = unsafe { Channel::of(channel) }.card();
-    let (mut id, space) =
-        card.manage(|manager, _| manager.endpoint(arrived.number).map(|it| (it.id, it.space)))?;
     let mut listen_id = ptr::null_mut::<rdma_cm_id>();
-    if let Some(listener) = arrived.listener {
-        let address = card.manage(|manager, _| {
-            manager.taken(listener);
-            manager.endpoint(listener).map(|it| it.id)
-        })?;
-        listen_id = ptr::with_exposed_provenance_mut(address);
-        // SAFETY: a listener ends only when its events are acknowledged.
-        let context = unsafe { (*listen_id).context };
-        let own = card.manage(|manager, _| {
-            let endpoint = manager.endpoint(arrived.number);
-            endpoint.map(|it| Arc::clone(&it.sink.unacknowledged))
-        })?;
-        // SAFETY: a listener ends only when its events are acknowledged.
-        let waits = unsafe { Id::of(listen_id) }.waits;
-        let channel = if waits { Channel::create()? } else { channel };
-        // SAFETY: it is alive, or was made a moment ago.
-        let events = &unsafe { Channel::of(channel) }.events;
-        card.manage(|manager, _| manager.migrate(arrived.number, events));
-        let made = Id::made(channel, context, space, arrived.number, own, waits);
-        id = made.expose_provenance();
-        // SAFETY: it was made a moment ago.
-        unsafe { Id::of(made) }.with(|endpoint| endpoint.id = id)?;
+    let id = match arrived.listener {
+        None => card.manage(|manager, _| manager.endpoint(arrived.number).map(|it| it.id))?,
+        Some(listener) => {
+            let address = card.manage(|manager, _| {
+                manager.taken(listener);
+                manager.endpoint(listener).map(|it| it.id)
+            })?;
+            listen_id = ptr::with_exposed_provenance_mut(address);
+            // SAFETY: a listener ends only when its events are acknowledged.
+            let context = unsafe { (*listen_id).context };
+            // SAFETY: a listener ends only when its events are acknowledged.
+            let listens = unsafe { Id::of(listen_id) };
+            let own = match listens.waits {
+                true => Channel::create(listens.host.clone())?,
+                false => channel,
+            };
+            // SAFETY: it is alive, or was made a moment ago.
+            let made = unsafe { Id::asked(own, context, arrived.number, listens.waits) };
+            if made.is_err() && listens.waits {
+                // SAFETY: nobody has it.
+                unsafe { rdma_destroy_event_channel(own) };
+            }
+            made?.expose_provenance()
+        }
+    };
+    if id == 0 {
+        // Its request has not been taken, or is being taken by another thread.
+        return Err(libc::ENOENT);
     }
     let id = ptr::with_exposed_provenance_mut::<rdma_cm_id>(id);
     // SAFETY: an identifier ends only when its events are acknowledged.
     let own = unsafe { Id::of(id) };
+    let space = own.space();
+    if let Err(errno) = own.refresh() {
+        if arrived.is_request() {
+            // SAFETY: no program has it.
+            unsafe { rdma_destroy_id(id) };
+        }
+        return Err(errno);
+    }
     let (mut kind, mut status) = (arrived.kind as u32, arrived.status);
-    own.refresh()?;
     // SAFETY: the identifier is alive.
     let qp = unsafe { (*id).qp };
     match arrived.kind {

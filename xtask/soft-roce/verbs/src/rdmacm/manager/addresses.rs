@@ -37,6 +37,11 @@ impl Manager {
         Ok(())
     }
 
+    pub(in crate::rdmacm) fn is_bound(&self, number: u32) -> bool {
+        let endpoint = self.endpoints.get(&number);
+        endpoint.is_some_and(|it| it.local.is_some())
+    }
+
     /// Whether another endpoint of the host that `conflicts` has an address that overlaps.
     fn is_taken(
         &self,

@@ -1,6 +1,6 @@
 //! Messages of peers.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,9 @@ use super::{
 use crate::errno::Errno;
 use crate::rdmacm::events::{Arrived, EventKind, Param};
 use crate::rdmacm::message::{Addresses, Kind, Message};
+
+/// A peer that asks for more time gets 69 s at most, as the kernel's asks for.
+const MOST_PATIENT: u8 = 24;
 
 impl Manager {
     /// Takes a datagram that has come to a card.
@@ -46,7 +49,16 @@ impl Manager {
             4
         };
         let number = message.u32(place);
-        let is_peer = |endpoint: &Endpoint| endpoint.peer.gid == route.source;
+        let is_peer = |endpoint: &Endpoint| {
+            let Peer { gid, number, .. } = endpoint.peer;
+            let space = match message.kind {
+                Kind::ServiceReply => Space::Datagrams,
+                _ => Space::Connections,
+            };
+            // Of its service it knows no number.
+            let is_number = number == 0 || number == message.u32(0) || space == Space::Datagrams;
+            (endpoint.space, gid) == (space, route.source) && is_number
+        };
         let named = self.endpoints.get(&number).filter(|it| is_peer(it));
         if named.is_some() {
             return Ok(number);
@@ -97,9 +109,12 @@ impl Manager {
                 self.announce(number, EventKind::Established, 0)
             }
             (Kind::Receipt, Stage::Requesting | Stage::Replied) => {
-                let later = now + response_timeout(message.byte(9) >> 3);
-                if let Some(repeat) = &mut endpoint.repeat {
-                    repeat.at = repeat.at.max(later);
+                let code = (message.byte(9) >> 3).min(MOST_PATIENT);
+                if let Some(repeat) = &mut endpoint.repeat
+                    && !repeat.is_late
+                {
+                    repeat.at = repeat.at.max(now + response_timeout(code));
+                    repeat.is_late = true;
                 }
                 Ok(())
             }
@@ -163,7 +178,7 @@ impl Manager {
         let addresses = Addresses::parse(message.private_data()).ok_or(libc::EINVAL)?;
         let is_wanted = service >> 16 == space as u64;
         let listener = is_wanted
-            .then(|| self.listener(side, space, addresses.destination, port))
+            .then(|| self.listener(side, route.source, space, (addresses.destination, port)))
             .flatten();
         let Some(listener) = listener else {
             let answer = match back {
@@ -224,12 +239,22 @@ impl Manager {
     }
 
     /// The listener for an address of a card: one of exactly this address before others.
-    fn listener(&self, side: usize, space: Space, to: IpAddr, port: u16) -> Option<u32> {
+    fn listener(
+        &self,
+        side: usize,
+        from: Ipv6Addr,
+        space: Space,
+        (to, port): (IpAddr, u16),
+    ) -> Option<u32> {
         let host = self.cards[side].host;
+        let mut cards = self.cards.iter();
+        let is_own = cards.any(|card| card.host == host && card.gids.contains(&from));
+        let is_from_here = is_own || from.to_canonical().is_loopback();
         let listens = |local: SocketAddr, options: &Options| {
             let ip = local.ip();
             let is_of_family = ip.is_ipv4() == to.is_ipv4() || ip.is_ipv6() && !options.is_v6_only;
-            local.port() == port && (ip == to || is_any(ip) && is_of_family)
+            let is_near = !ip.is_loopback() || is_from_here;
+            local.port() == port && is_near && (ip == to || is_any(ip) && is_of_family)
         };
         let all = self.endpoints.iter().filter(|(_, it)| {
             let is_here = it.is_listening() && (it.host, it.space) == (host, space);
@@ -252,8 +277,12 @@ impl Manager {
             return Ok(());
         };
         match endpoint.stage {
-            Stage::Established | Stage::Replied | Stage::Answered => {
+            stage @ (Stage::Established | Stage::Replied | Stage::Answered) => {
                 (endpoint.stage, endpoint.repeat) = (Stage::Left, None);
+                if stage == Stage::Replied {
+                    // Its last message was lost, or is late.
+                    self.announce(number, EventKind::Established, 0)?;
+                }
                 self.announce(number, EventKind::Disconnected, 0)
             }
             Stage::Leaving | Stage::Over => {

@@ -55,6 +55,8 @@ pub(crate) struct Manager {
     cards: Vec<Card>,
     endpoints: BTreeMap<u32, Endpoint>,
     random: Random,
+    /// Nothing is due before.
+    earliest: Option<Duration>,
     /// Messages to be sent, and by which card.
     pub(crate) outgoing: Vec<(usize, Route, ManagementDatagram)>,
 }
@@ -108,6 +110,8 @@ pub(in crate::rdmacm) struct Options {
 struct Repeat {
     at: Duration,
     left: u8,
+    /// The peer has asked for more time, which it can do once.
+    is_late: bool,
 }
 
 /// The peer, as it has described itself.
@@ -187,6 +191,7 @@ impl Manager {
             cards: Vec::new(),
             endpoints: BTreeMap::new(),
             random: Random::new(seed),
+            earliest: None,
             outgoing: Vec::new(),
         }
     }
@@ -236,11 +241,20 @@ impl Manager {
     }
     /// Moves an endpoint's events, those to come and those that wait.
     pub(in crate::rdmacm) fn migrate(&mut self, number: u32, to: &Arc<EventQueue<Arrived>>) {
-        if let Some(endpoint) = self.endpoints.get_mut(&number) {
-            let from = std::mem::replace(&mut endpoint.sink.queue, Arc::clone(to));
-            for event in from.split_off(|event| event.number == number && !event.is_request()) {
-                to.push(event);
+        let Some(endpoint) = self.endpoints.get_mut(&number) else {
+            return;
+        };
+        let from = std::mem::replace(&mut endpoint.sink.queue, Arc::clone(to));
+        let mut moved = vec![number];
+        // Requests that nobody has taken go with their listener.
+        for (child, endpoint) in &mut self.endpoints {
+            if endpoint.listener == Some(number) && endpoint.id == 0 {
+                endpoint.sink.queue = Arc::clone(to);
+                moved.push(*child);
             }
+        }
+        for event in from.split_off(|event| moved.contains(&event.number)) {
+            to.push(event);
         }
     }
 
@@ -320,13 +334,15 @@ impl Manager {
     }
 
     /// When [`expire`](Self::expire) has to be called.
-    pub(crate) fn next_timer(&self) -> Option<Duration> {
-        let repeats = self.endpoints.values().filter_map(|it| it.repeat);
-        repeats.map(|repeat| repeat.at).min()
+    pub(crate) const fn next_timer(&self) -> Option<Duration> {
+        self.earliest
     }
 
     /// Repeats messages that were not answered, and gives up.
     pub(crate) fn expire(&mut self, now: Duration) {
+        if self.earliest.is_none_or(|at| at > now) {
+            return;
+        }
         let is_due = |it: &Endpoint| it.repeat.is_some_and(|repeat| repeat.at <= now);
         let due = self.endpoints.iter().filter(|(_, it)| is_due(it));
         for number in due.map(|(number, _)| *number).collect::<Vec<_>>() {
@@ -339,6 +355,7 @@ impl Manager {
                 endpoint.repeat = Some(Repeat {
                     at: now + response_timeout(RESPONSE_TIMEOUT),
                     left,
+                    is_late: repeat.is_some_and(|repeat| repeat.is_late),
                 });
                 self.tell(number, message);
                 continue;
@@ -350,6 +367,8 @@ impl Manager {
             endpoint.stage = Stage::Over;
             let _gone = self.announce(number, kind, -libc::ETIMEDOUT);
         }
+        let repeats = self.endpoints.values().filter_map(|it| it.repeat);
+        self.earliest = repeats.map(|repeat| repeat.at).min();
     }
 
     fn announce(&mut self, number: u32, kind: EventKind, status: i32) -> Result<(), Errno> {

@@ -201,10 +201,13 @@ impl Manager {
     pub(super) fn ask(&mut self, number: u32, now: Duration, message: Message) {
         if let Some(endpoint) = self.endpoints.get_mut(&number) {
             endpoint.sent = Some(message.clone());
+            let at = now + response_timeout(RESPONSE_TIMEOUT);
             endpoint.repeat = Some(Repeat {
-                at: now + response_timeout(RESPONSE_TIMEOUT),
+                at,
                 left: RETRIES,
+                is_late: false,
             });
+            self.earliest = Some(self.earliest.map_or(at, |earliest| earliest.min(at)));
         }
         self.tell(number, message);
     }
