@@ -145,9 +145,9 @@ impl<L> Incoming<L> {
     /// Their previous value is written to `list`, which must be one element of 8 bytes. Each machine uses its own
     /// byte order, so both hosts must have the same endianness.
     ///
-    /// It is rejected with [`RejectReason::Misaligned`] if `list` is not 8 bytes long, or the address of `remote` is
-    /// not divisible by 8; with [`RejectReason::RemoteTooShort`] if `remote` has fewer than 8 bytes; and with
-    /// [`RejectReason::NoReads`] if the peer serves no atomics.
+    /// It is rejected with [`RejectReason::Misaligned`](crate::RejectReason::Misaligned) if `list` is not 8 bytes long, or the address of `remote` is
+    /// not divisible by 8; with [`RejectReason::RemoteTooShort`](crate::RejectReason::RemoteTooShort) if `remote` has fewer than 8 bytes; and with
+    /// [`RejectReason::NoReads`](crate::RejectReason::NoReads) if the peer serves no atomics.
     #[inline]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[doc(alias = "compare_exchange")]

@@ -55,7 +55,7 @@ impl Manager {
                 Kind::ServiceReply => Space::Datagrams,
                 _ => Space::Connections,
             };
-            // Of its service it knows no number.
+            // A service has none.
             let is_number = number == 0 || number == message.u32(0) || space == Space::Datagrams;
             (endpoint.space, gid) == (space, route.source) && is_number
         };
