@@ -316,6 +316,46 @@ fn shared_element_of_another_protection_domain_is_rejected_in_each_way_to_post_i
     assert!(posted().is_empty() && channel.is_idle() && !channel.is_down());
 }
 
+#[test]
+fn list_of_more_than_32_shared_elements_is_rejected_and_handed_back() {
+    let pd = pd();
+    with(|library| library.attr.max_sge = 64);
+    let builder = Channel::builder(&pd).max_send_sge(64).max_recv_sge(64);
+    let mut channel = connected(builder.drain_timeout(DRAIN).build().unwrap());
+    let region = shared(&pd);
+    let list = |count| vec![region.element(..8).unwrap(); count];
+    let reason = RejectReason::TooManyElements { count: 33, max: 32 };
+    channel
+        .scope(|scope| {
+            let mut with_empty = list(32);
+            with_empty.push(region.element(..0).unwrap());
+            for given in [list(33), with_empty] {
+                let text = format!("{given:?}");
+                let sent = scope.try_lend(Outgoing::send(given)).err().unwrap();
+                assert_eq!(*sent.error(), reason);
+                let given = sent.into_given().into_list();
+                assert_eq!(format!("{given:?}"), text);
+                let received = scope.try_lend_receive(given).err().unwrap();
+                assert_eq!(*received.error(), reason);
+                let given = received.into_given();
+                assert_eq!(format!("{given:?}"), text);
+                let batch = [list(1), given].map(Outgoing::send);
+                let sent = scope.try_post_batch(batch).err().unwrap();
+                assert_eq!(*sent.error(), reason);
+                let [_, last] = sent.into_given();
+                assert_eq!(format!("{:?}", last.into_list()), text);
+            }
+            assert!(posted().is_empty());
+            let loan = scope.lend(Outgoing::send(list(32))).unwrap();
+            succeeds(posted()[0]);
+            let (sent, given) = loan.spin_poll();
+            assert_eq!(given.len(), 32);
+            sent.map(drop)
+        })
+        .unwrap();
+    assert!(channel.is_idle() && !channel.is_down());
+}
+
 /// The driver gets elements side by side, and the list is as it was afterwards.
 #[test]
 fn lists_of_shared_elements_are_posted_and_can_be_lent_again() {
