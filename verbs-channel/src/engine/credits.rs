@@ -53,15 +53,14 @@ impl Credits {
         flags: u32,
     ) -> Option<Id> {
         let left = &mut self.left[reservation.queue as usize];
-        let credits = u32::from(reservation.credits);
-        // Subtracted before they are compared: the overflow shows that there were too few.
-        let is_too_few;
-        (*left, is_too_few) = left.overflowing_sub(credits);
-        if !is_too_few && let Some(id) = slots.take(&mut self.slots, reservation, flags) {
-            return Some(id);
+        // Not `checked_sub`, which compares first: the overflow shows that there were too few.
+        let (rest, is_too_few) = left.overflowing_sub(reservation.credits.into());
+        if is_too_few {
+            return None;
         }
-        *left = left.wrapping_add(credits);
-        None
+        let id = slots.take(&mut self.slots, reservation, flags)?;
+        *left = rest;
+        Some(id)
     }
 
     /// Takes what its share lacks from the room that all channels share, and a common slot.

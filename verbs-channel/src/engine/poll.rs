@@ -1,11 +1,11 @@
 //! Polls: completions reach their operations.
 
-use verbs_core::{PollError, PollSlot, PolledCompletions, WcOpcode, WorkCompletion, WorkSuccess};
+use verbs_core::{PollError, PollSlot, WcOpcode, WorkCompletion, WorkSuccess};
 
 use super::Engine;
 use super::member::Member;
 use super::shared::Shared;
-use super::slots::{Id, Slots, shared_place};
+use super::slots::{Id, InFlight, Slots, shared_place};
 use crate::engine::SlotBuffer;
 use crate::error::{DownReason, Queue};
 use crate::request::opcode_in;
@@ -15,59 +15,39 @@ impl Engine {
     /// borrowed buffers are stored if `keep_results` is `true`.
     #[inline(always)]
     pub(super) fn poll_cq(&mut self, keep_results: bool) -> Result<usize, PollError> {
-        let found = self.cq.poll(&mut self.poll_slots)?;
-        dispatch(
-            &mut self.members,
-            &mut self.slots,
-            &mut self.shared,
-            found,
-            keep_results,
-        );
-        Ok(found.len())
+        let found = self.cq.poll(&mut self.poll_slots)?.len();
+        self.dispatch(found, keep_results);
+        Ok(found)
     }
 
-    /// Polls one completion for an operation of this member on borrowed buffers. If it is the operation's
-    /// success, the operation ends, and this returns it. Otherwise everything that has completed is
-    /// dispatched.
+    /// Polls one completion for an operation of this member that is in flight, and whose slot is not common. If it
+    /// is the operation's success, the operation ends, and this returns it. Otherwise everything that has completed
+    /// is dispatched.
     #[inline(always)]
     pub(crate) fn poll_for(&mut self, at: u32, id: Id) -> Option<WorkSuccess> {
-        let success = self.poll_one(id)?;
-        if let Some(member) = self.members.get_mut(at as usize)
-            && let Some(slot) = self.slots.in_flight(id)
-        {
-            let reservation = slot.end(&mut member.credits.slots);
-            member.credits.return_credits(reservation, 1);
-            return Some(success);
-        }
-        self.dispatch_first();
-        None
+        let (success, ()) = self.poll_one(at, id, |_| Some(()))?;
+        Some(success)
     }
 
-    /// Polls one completion. Returns it if it is the success of this operation; if not, everything that has
-    /// completed is dispatched.
-    #[inline(always)]
-    fn poll_one(&mut self, id: Id) -> Option<WorkSuccess> {
-        let (one, _others) = self.poll_slots.split_at_mut(1);
-        let found = match self.cq.poll(one) {
-            Ok(found) => found,
-            Err(error) => return self.poll_failed(error),
-        };
-        let [first] = found.as_slice() else {
-            return None;
-        };
-        if first.wr_id() == id.wr_id()
-            && let Some(success) = first.success()
-        {
-            return Some(*success);
-        }
-        self.dispatch_first();
-        None
-    }
-
-    /// [`poll_for`](Self::poll_for) an operation that owns its buffer, which is returned too. Does not poll if
-    /// the operation is not in flight, or its slot is common.
+    /// [`poll_for`](Self::poll_for) an operation that owns its buffer, which is returned too.
+    #[expect(
+        clippy::redundant_closure_for_method_calls,
+        reason = "the method itself is for one lifetime"
+    )]
     #[inline(always)]
     pub(crate) fn poll_for_owned(&mut self, at: u32, id: Id) -> Option<(WorkSuccess, SlotBuffer)> {
+        self.poll_one(at, id, |slot| slot.take_buffer())
+    }
+
+    /// [`poll_for`](Self::poll_for) an operation, and takes something out of its slot.
+    #[inline(always)]
+    fn poll_one<T>(
+        &mut self,
+        at: u32,
+        id: Id,
+        take: impl FnOnce(&mut InFlight<'_, WorkSuccess, SlotBuffer>) -> Option<T>,
+    ) -> Option<(WorkSuccess, T)> {
+        let member = self.members.get_mut(at as usize)?;
         let mut slot = self.slots.in_flight(id)?;
         let (one, _others) = self.poll_slots.split_at_mut(1);
         let found = match self.cq.poll(one) {
@@ -79,12 +59,11 @@ impl Engine {
         };
         if first.wr_id() == id.wr_id()
             && let Some(success) = first.success()
-            && let Some(member) = self.members.get_mut(at as usize)
-            && let Some(owned) = slot.take_buffer()
+            && let Some(taken) = take(&mut slot)
         {
             let reservation = slot.end(&mut member.credits.slots);
             member.credits.return_credits(reservation, 1);
-            return Some((*success, owned));
+            return Some((*success, taken));
         }
         self.dispatch_first();
         None
@@ -94,14 +73,7 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn dispatch_first(&mut self) {
-        let found = PollSlot::completions(self.poll_slots.get(..1).unwrap_or_default());
-        dispatch(
-            &mut self.members,
-            &mut self.slots,
-            &mut self.shared,
-            found,
-            true,
-        );
+        self.dispatch(1, true);
         self.drive();
     }
 
@@ -128,41 +100,35 @@ impl Engine {
         self.destroy_all(DownReason::Poll(error));
         None
     }
-}
 
-/// Dispatches the completions of a poll.
-// Not inlined: there it has too few registers.
-#[inline(never)]
-fn dispatch(
-    members: &mut [Member],
-    slots: &mut Slots<WorkSuccess, SlotBuffer>,
-    shared: &mut Option<Box<Shared>>,
-    found: PolledCompletions<'_>,
-    keep_results: bool,
-) {
-    let mut left = found.as_slice();
-    while let Some((first, rest)) = left.split_first() {
-        let mut count = 0;
-        if let Some(reservation) = slots.reservation(first.wr_id())
-            && let Some(member) = members.get_mut(reservation.member as usize)
-        {
-            count = slots.dispatch_successes(
-                &mut member.credits.slots,
-                reservation,
-                left,
-                keep_results,
-                WorkCompletion::wr_id,
-                WorkCompletion::success,
-            );
-            member.credits.return_credits(reservation, count);
-        }
-        left = match left.get(count..) {
-            Some(left) if count > 0 => left,
-            _ => {
-                dispatch_one(members, slots, shared, first);
-                rest
+    /// Dispatches the completions in the first `found` poll slots.
+    // Not inlined: there it has too few registers.
+    #[inline(never)]
+    fn dispatch(&mut self, found: usize, keep_results: bool) {
+        let found = self.poll_slots.get(..found).unwrap_or_default();
+        let mut left = PollSlot::completions(found).as_slice();
+        while let Some((first, others)) = left.split_first() {
+            let mut rest = left;
+            if let Some(&reservation) = self.slots.reservation(first.wr_id())
+                && let Some(member) = self.members.get_mut(reservation.member as usize)
+            {
+                rest = self.slots.dispatch_successes(
+                    &mut member.credits.slots,
+                    reservation,
+                    left,
+                    keep_results,
+                    WorkCompletion::wr_id,
+                    WorkCompletion::success,
+                );
+                let count = left.len() - rest.len();
+                member.credits.return_credits(reservation, count);
             }
-        };
+            if rest.len() == left.len() {
+                dispatch_one(&mut self.members, &mut self.slots, &mut self.shared, first);
+                rest = others;
+            }
+            left = rest;
+        }
     }
 }
 

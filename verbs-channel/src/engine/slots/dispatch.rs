@@ -14,52 +14,42 @@ const READY: u8 = 2;
 impl<S: Copy, B> Slots<S, B> {
     /// The reservation of the operation that this `wr_id` may belong to, if that is in flight.
     #[inline(always)]
-    pub(crate) fn reservation(&self, wr_id: u64) -> Option<Reservation> {
+    pub(crate) fn reservation(&self, wr_id: u64) -> Option<&Reservation> {
         let slot = self.slots.get(Id(wr_id).own_index() as usize)?;
-        slot.is_in_flight().then_some(slot.reservation)
+        slot.is_in_flight().then_some(&slot.reservation)
     }
 
     /// Dispatches the successes at the front of `found` whose operations have this reservation, on the
-    /// channel with these slots. Returns how many. Results that cannot be taken are not stored: those of
+    /// channel with these slots. Returns the others. Results that cannot be taken are not stored: those of
     /// detached operations, and, if `keep_results` is false, of all borrowed ones.
     ///
     /// It stops at a completion that is no success, at an unknown `wr_id`, and at a batch of which a
     /// request has failed: see [`succeed`](Self::succeed).
     #[inline(always)]
-    pub(crate) fn dispatch_successes<C>(
+    pub(crate) fn dispatch_successes<'c, C>(
         &mut self,
         own: &mut SlotList,
         reservation: Reservation,
-        found: &[C],
+        found: &'c [C],
         keep_results: bool,
         wr_id: impl Fn(&C) -> u64,
         success: impl Fn(&C) -> Option<&S>,
-    ) -> usize {
+    ) -> &'c [C] {
         let slots = &mut *self.slots;
         let ready = &mut self.ready;
-        match reservation.owner {
-            BufferOwner::Slot => {
-                dispatch::<READY, _, _, _>(slots, own, ready, reservation, found, wr_id, success)
+        let word = reservation.word();
+        let owner = reservation.owner;
+        let is_borrowed = owner == BufferOwner::Borrowed;
+        if owner == BufferOwner::Slot {
+            dispatch::<READY, _, _, _>(slots, own, ready, word, found, wr_id, success)
+        } else if owner == BufferOwner::Detached || is_borrowed && !keep_results {
+            dispatch::<FREE, _, _, _>(slots, own, ready, word, found, wr_id, success)
+        } else {
+            let rest = dispatch::<KEEP, _, _, _>(slots, own, ready, word, found, wr_id, success);
+            if is_borrowed {
+                own.untaken += u32::try_from(found.len() - rest.len()).unwrap_or(0);
             }
-            BufferOwner::Borrowed if keep_results => {
-                let count = dispatch::<KEEP, _, _, _>(
-                    slots,
-                    own,
-                    ready,
-                    reservation,
-                    found,
-                    wr_id,
-                    success,
-                );
-                own.untaken += u32::try_from(count).unwrap_or(0);
-                count
-            }
-            BufferOwner::Borrowed | BufferOwner::Detached => {
-                dispatch::<FREE, _, _, _>(slots, own, ready, reservation, found, wr_id, success)
-            }
-            BufferOwner::Claimed | BufferOwner::Caller => {
-                dispatch::<KEEP, _, _, _>(slots, own, ready, reservation, found, wr_id, success)
-            }
+            rest
         }
     }
 
@@ -132,39 +122,39 @@ impl<S: Copy, B> Slots<S, B> {
     }
 }
 
-/// Dispatches the successes at the front of `found`. Returns how many.
+/// Dispatches the successes at the front of `found`. Returns the others.
 #[inline(always)]
-fn dispatch<const THEN: u8, S: Copy, B, C>(
+fn dispatch<'c, const THEN: u8, S: Copy, B, C>(
     slots: &mut [Slot<S, B>],
     own: &mut SlotList,
     ready: &mut ReadyList,
-    reservation: Reservation,
-    found: &[C],
+    word: u64,
+    found: &'c [C],
     wr_id: impl Fn(&C) -> u64,
     success: impl Fn(&C) -> Option<&S>,
-) -> usize {
+) -> &'c [C] {
     let mut last = ready.last();
     let mut top = own.free;
-    let mut left = found.iter();
-    while let Some(completion) = left.as_slice().first() {
+    // Not by a slice's iterator: that computes its end first, and how many are left at last.
+    let mut left = found;
+    while let Some(completion) = left.first() {
         let wr_id = wr_id(completion);
         let id = Id(wr_id);
         let Some(slot) = slots.get_mut(id.own_index() as usize) else {
             break;
         };
-        if slot.stamp != wr_id || slot.reservation != reservation {
+        if slot.stamp != wr_id || slot.reservation.word() != word {
             break;
         }
         let Some(success) = success(completion) else {
             break;
         };
-        left.next();
         if THEN == FREE {
             slot.free(&mut top, id.own_index());
-            continue;
+        } else {
+            slot.outcome = SlotOutcome::Success(*success);
+            slot.reservation.credits = 0;
         }
-        slot.outcome = SlotOutcome::Success(*success);
-        slot.reservation.credits = 0;
         if THEN == READY {
             slot.prev = last;
             match slots.get_mut(last as usize) {
@@ -173,11 +163,12 @@ fn dispatch<const THEN: u8, S: Copy, B, C>(
             }
             last = id.own_index();
         }
+        left = left.get(1..).unwrap_or_default();
     }
     match THEN {
         FREE => own.free = top,
         READY => ready.end(slots, last),
         _ => {}
     }
-    found.len() - left.len()
+    left
 }

@@ -23,6 +23,7 @@
 use super::afterwards::Queued;
 use super::budget::Budget;
 use crate::error::Queue;
+pub(crate) use outcome::InFlight;
 use ready::ReadyList;
 pub(crate) use reservation::{BufferOwner, Reservation};
 use slot::{GENERATION, MEMBER, NONE, Slot, SlotOutcome};

@@ -25,7 +25,7 @@ impl BufferOwner {
 }
 
 /// The room that an operation holds while it is in flight.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Reservation {
     /// Places in its queue.
@@ -38,19 +38,10 @@ pub(crate) struct Reservation {
     pub(crate) member: u32,
 }
 
-impl PartialEq for Reservation {
-    #[inline]
-    fn eq(&self, other: &Self) -> bool {
-        self.word() == other.word()
-    }
-}
-
-impl Eq for Reservation {}
-
 impl Reservation {
-    /// All of it in one word, as it stands in memory: derived, equality would look at each field.
+    /// All of it in one word, as it stands in memory: derived equality looks at each field.
     #[inline]
-    const fn word(self) -> u64 {
+    pub(super) const fn word(self) -> u64 {
         self.credits as u64
             | (self.queue as u64) << 16
             | (self.owner as u64) << 24

@@ -104,7 +104,7 @@ impl Id {
 pub(super) struct Slot<S, B> {
     /// The `wr_id` of its operation, with a mark if a request of it has failed.
     pub(super) stamp: u64,
-    /// Without credits once the operation has completed, and in a free slot.
+    /// Without credits once the operation has completed. A free slot has any: its stamp is no operation's.
     pub(super) reservation: Reservation,
     /// The next free slot of the channel, or the next free common one; or the next ready one.
     pub(super) next: u32,
@@ -177,7 +177,6 @@ impl<S, B> Slot<S, B> {
     pub(super) const fn free(&mut self, top: &mut u32, index: u32) {
         debug_assert!(self.stamp & (MEMBER | GENERATION) == GENERATION);
         self.stamp = self.stamp.wrapping_add(GENERATION);
-        self.reservation.credits = 0;
         self.next = *top;
         *top = index;
     }

@@ -149,12 +149,13 @@ impl<B> Table<B> {
         keep_results: bool,
         success: impl Fn(&u64) -> Option<&()>,
     ) -> Option<(Reservation, usize, &'c [u64])> {
-        let reservation = self.slots.reservation(*found.first()?)?;
+        let reservation = *self.slots.reservation(*found.first()?)?;
         let own = &mut self.own[reservation.member as usize];
         let slots = &mut self.slots;
-        let count =
+        let rest =
             slots.dispatch_successes(own, reservation, found, keep_results, |id| *id, success);
-        (count > 0).then(|| (reservation, count, &found[count..]))
+        let count = found.len() - rest.len();
+        (count > 0).then_some((reservation, count, rest))
     }
 }
 
