@@ -89,20 +89,29 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_dev
     Box::into_raw(list).cast()
 }
 
+/// The box of a list that ends with a null.
+///
+/// # Safety
+///
+/// The list is a box of this crate's, and the caller does not use it again.
+pub(crate) unsafe fn boxed_list<T>(list: *mut *mut T) -> Box<[*mut T]> {
+    let mut len = 1;
+    // SAFETY: a null is at the end of the list, which this has not come to yet.
+    while unsafe { !list.wrapping_add(len - 1).read().is_null() } {
+        len += 1;
+    }
+    // SAFETY: the caller's box has this length.
+    unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, len)) }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     if list.is_null() {
         return;
     }
-    let mut devices = 0;
-    // SAFETY: a null is at the end of the list, which this has not come to yet.
-    while unsafe { !list.wrapping_add(devices).read().is_null() } {
-        devices += 1;
-    }
-    let list = ptr::slice_from_raw_parts_mut(list, devices + 1);
-    // SAFETY: `ibv_get_device_list` made a box of this length, which the caller does not use again.
-    let list = unsafe { Box::from_raw(list) };
-    for device in &list[..devices] {
+    // SAFETY: `ibv_get_device_list` made it, and the caller does not use it again.
+    let list = unsafe { boxed_list(list) };
+    for device in list.iter().filter(|device| !device.is_null()) {
         // SAFETY: each device is a share of its card, which `ibv_get_device_list` made.
         drop(unsafe { Arc::from_raw(device.cast::<Card>()) });
     }

@@ -71,6 +71,19 @@ impl Card {
         result
     }
 
+    /// The same for a function of librdmacm, which may have to fail with an errno.
+    pub(crate) fn manage_verb<T>(
+        &self,
+        verb: &'static str,
+        call: impl FnOnce(&mut Manager, Duration) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let mut state = self.network.lock();
+        let checked = state.sides[self.side].faults.meet(verb);
+        let result = checked.and_then(|()| call(&mut state.manager, self.network.clock.now()));
+        self.network.run(state);
+        result
+    }
+
     /// The number of its host.
     pub(crate) fn host(&self) -> usize {
         self.network.lock().sides[self.side].host

@@ -9,6 +9,7 @@ use libc::sockaddr;
 use super::events::Param;
 use super::id::{Channel, Id, bytes, from_c};
 use super::manager::{QKEY, Space, is_any};
+use super::programs::{INIT, RTR, RTS};
 use super::taking::rdma_ack_cm_event;
 use super::{programs, registry};
 use crate::abi::attributes::ibv_qp_attr;
@@ -32,7 +33,7 @@ extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: `Channel::new` boxed it, and the caller does not use it again.
+    // SAFETY: `Channel::create` boxed it, and the caller does not use it again.
     drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
 }
 
@@ -43,11 +44,7 @@ pub(super) unsafe extern "C" fn rdma_create_id(
     context: *mut c_void,
     space: u32,
 ) -> c_int {
-    let space = match space {
-        0x106 => Ok(Space::Connections),
-        0x111 => Ok(Space::Datagrams),
-        _ => Err(libc::EPROTONOSUPPORT),
-    };
+    let space = Space::from_number(space).ok_or(libc::EPROTONOSUPPORT);
     let waits = channel.is_null();
     let created = space.and_then(|space| {
         let channel = if waits {
@@ -103,9 +100,11 @@ unsafe extern "C" fn rdma_migrate_id(
     }
     // SAFETY: the caller has a channel that is alive.
     let events = &unsafe { Channel::of(channel) }.events;
-    answer(own.card().verb("rdma_migrate_id", |_| Ok(())).map(|()| {
-        own.card()
-            .manage(|manager, _| manager.migrate(own.number, events));
+    let migrated = own.call("rdma_migrate_id", |manager, _| {
+        manager.migrate(own.number, events);
+        Ok(())
+    });
+    answer(migrated.map(|()| {
         own.unacknowledged.wait();
         // SAFETY: the caller's identifier, of which nobody takes events now.
         unsafe { (*id).channel = channel };
@@ -119,9 +118,9 @@ pub(super) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut s
     // SAFETY: the caller has an address.
     let address = unsafe { from_c(addr) }.ok_or(libc::EINVAL);
     answer(address.and_then(|address| {
-        own.card().verb("rdma_bind_addr", |_| Ok(()))?;
-        own.card()
-            .manage(|manager, _| manager.bind(own.number, address))?;
+        own.call("rdma_bind_addr", |manager, _| {
+            manager.bind(own.number, address)
+        })?;
         own.refresh()
     }))
 }
@@ -140,18 +139,16 @@ pub(super) unsafe extern "C" fn rdma_resolve_addr(
     // SAFETY: the caller has an address.
     let to = unsafe { from_c(to) }.ok_or(libc::EINVAL);
     let resolved = to.and_then(|to| {
-        own.card().verb("rdma_resolve_addr", |_| Ok(()))?;
-        let space = own.with(|endpoint| endpoint.space)?;
         let has_neighbours = own.card().has_neighbours();
         let looks = is_any(to.ip()) && has_neighbours;
-        let found = looks.then(|| registry::find(space, to.port())).flatten();
-        own.card().manage(|manager, _| {
+        let found = looks.then(|| registry::find(own.space(), to.port()));
+        own.call("rdma_resolve_addr", |manager, _| {
             if let Some(from) = from
                 && !manager.is_bound(own.number)
             {
                 manager.bind(own.number, from)?;
             }
-            manager.resolve(own.number, to, found, has_neighbours)
+            manager.resolve(own.number, to, found.flatten(), has_neighbours)
         })
     });
     // SAFETY: the identifier is alive.
@@ -162,10 +159,8 @@ pub(super) unsafe extern "C" fn rdma_resolve_addr(
 pub(super) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
-    let checked = own.card().verb("rdma_resolve_route", |_| Ok(()));
-    let resolved = checked.and_then(|()| {
-        own.card()
-            .manage(|manager, _| manager.resolve_route(own.number))
+    let resolved = own.call("rdma_resolve_route", |manager, _| {
+        manager.resolve_route(own.number)
     });
     // SAFETY: the identifier is alive.
     unsafe { programs::complete(id, resolved) }
@@ -175,21 +170,17 @@ pub(super) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout
 unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
-    answer(own.card().verb("rdma_listen", |_| Ok(())).and_then(|()| {
-        let backlog = u32::try_from(backlog).unwrap_or(0);
-        let at = own
-            .card()
-            .manage(|manager, _| manager.listen(own.number, backlog))?;
-        let space = own.with(|endpoint| endpoint.space)?;
+    let backlog = u32::try_from(backlog).unwrap_or(0);
+    let listens = own.call("rdma_listen", |manager, _| {
+        manager.listen(own.number, backlog)
+    });
+    answer(listens.and_then(|mut at| {
         if own.card().has_neighbours() {
-            let gid = own
-                .card()
-                .verb("rdma_listen", |locked| Ok(locked.nic.gid(0)))?;
-            let mut at = at;
+            let gid = own.card().call(|locked| locked.nic.gid(0));
             if let (true, Some(gid)) = (is_any(at.ip()), gid) {
                 at.set_ip(gid.to_canonical());
             }
-            own.lock().announced = registry::announce(space, at);
+            own.lock().announced = registry::announce(own.space(), at);
         }
         own.refresh()
     }))
@@ -206,10 +197,9 @@ unsafe fn param(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> (Param, V
     const MOST: u8 = 255;
     // SAFETY: the caller's identifier is alive.
     let own = unsafe { Id::of(id) };
-    let of_device = own.card().verb("rdma_init_qp_attr", |locked| {
-        Ok(locked.nic.profile().max_qp_rd_atom)
-    });
-    let max = of_device.unwrap_or(0);
+    let max = own
+        .card()
+        .call(|locked| locked.nic.profile().max_qp_rd_atom);
     let most = |depth: u8| if depth == MOST { max } else { depth };
     let mut data = Vec::new();
     let mut filled = Param {
@@ -246,10 +236,8 @@ unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, with: *mut rdma_conn_para
     let own = unsafe { Id::of(id) };
     // SAFETY: the caller has the parameters.
     let (param, data) = unsafe { param(id, with) };
-    let checked = own.card().verb("rdma_connect", |_| Ok(()));
-    let asked = checked.and_then(|()| {
-        own.card()
-            .manage(|manager, now| manager.connect(own.number, now, param, &data))
+    let asked = own.call("rdma_connect", |manager, now| {
+        manager.connect(own.number, now, param, &data)
     });
     // SAFETY: the identifier is alive.
     unsafe { programs::complete(id, asked) }
@@ -261,49 +249,42 @@ unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, with: *mut rdma_conn_param
     let own = unsafe { Id::of(id) };
     // SAFETY: the caller has the parameters.
     let (mut param, data) = unsafe { param(id, with) };
-    let checked = own.card().verb("rdma_accept", |_| Ok(()));
-    let accepted = checked.and_then(|()| {
-        let space = own.with(|endpoint| {
-            let own = &mut endpoint.own;
-            (own.serves, own.asks) = (own.serves.min(param.serves), own.asks.min(param.asks));
-            if with.is_null() {
-                (param.serves, param.asks) = (own.serves, own.asks);
-            }
-            endpoint.space
-        })?;
-        if space == Space::Connections {
+    let accepted = own.call("rdma_accept", |manager, _| {
+        let own = &mut manager.endpoint(own.number)?.own;
+        (own.serves, own.asks) = (own.serves.min(param.serves), own.asks.min(param.asks));
+        if with.is_null() {
+            (param.serves, param.asks) = (own.serves, own.asks);
+        }
+        Ok(())
+    });
+    let is_connection = own.space() == Space::Connections;
+    let accepted = accepted.and_then(|()| {
+        if is_connection {
             // SAFETY: the identifier is alive.
             unsafe { programs::to_rts(id) }?;
         }
         own.card()
-            .manage(|manager, now| manager.accept(own.number, now, param, &data))?;
-        Ok(space)
+            .manage(|manager, now| manager.accept(own.number, now, param, &data))
     });
-    match accepted {
-        // A datagram service waits for nobody; its event would hold up the end of the listener.
-        Ok(Space::Datagrams) => {
-            // SAFETY: the identifier is alive.
-            let event = std::mem::replace(unsafe { &mut (*id).event }, ptr::null_mut());
-            if own.waits && !event.is_null() {
-                // SAFETY: the identifier had it from `rdma_get_cm_event`.
-                unsafe { rdma_ack_cm_event(event) };
-            }
-            0
-        }
+    if is_connection || accepted.is_err() {
         // SAFETY: the identifier is alive.
-        accepted => unsafe { programs::complete(id, accepted.map(drop)) },
+        return unsafe { programs::complete(id, accepted) };
     }
+    // A datagram service waits for nobody; its event would hold up the end of the listener.
+    // SAFETY: the identifier is alive.
+    let event = std::mem::replace(unsafe { &mut (*id).event }, ptr::null_mut());
+    if own.waits && !event.is_null() {
+        // SAFETY: the identifier had it from `rdma_get_cm_event`.
+        unsafe { rdma_ack_cm_event(event) };
+    }
+    0
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
-    let checked = own.card().verb("rdma_establish", |_| Ok(()));
-    answer(checked.and_then(|()| {
-        own.card()
-            .manage(|manager, _| manager.establish(own.number))
-    }))
+    answer(own.call("rdma_establish", |manager, _| manager.establish(own.number)))
 }
 
 #[unsafe(no_mangle)]
@@ -312,10 +293,8 @@ unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: 
     let own = unsafe { Id::of(id) };
     // SAFETY: the caller has the data.
     let data = unsafe { bytes(data, len) };
-    let checked = own.card().verb("rdma_reject", |_| Ok(()));
-    answer(checked.and_then(|()| {
-        own.card()
-            .manage(|manager, _| manager.reject(own.number, &data))
+    answer(own.call("rdma_reject", |manager, _| {
+        manager.reject(own.number, &data)
     }))
 }
 
@@ -325,10 +304,8 @@ unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     let own = unsafe { Id::of(id) };
     // SAFETY: the identifier is alive.
     let _errored = unsafe { programs::to_err(id) };
-    let checked = own.card().verb("rdma_disconnect", |_| Ok(()));
-    let asked = checked.and_then(|()| {
-        own.card()
-            .manage(|manager, now| manager.disconnect(own.number, now))
+    let asked = own.call("rdma_disconnect", |manager, now| {
+        manager.disconnect(own.number, now)
     });
     // SAFETY: the identifier is alive.
     unsafe { programs::complete(id, asked) }
@@ -358,25 +335,20 @@ unsafe extern "C" fn rdma_set_option(
         _ => return fail(libc::EINVAL, -1),
     };
     let byte = u8::try_from(number & 0xff).unwrap_or(0);
-    answer(
-        own.card()
-            .verb("rdma_set_option", |_| Ok(()))
-            .and_then(|()| {
-                own.with(|endpoint| {
-                    let is_bound = endpoint.local.is_some();
-                    let options = &mut endpoint.options;
-                    match (level, option) {
-                        (0, 0) => options.traffic_class = byte,
-                        (0, 1) if !is_bound => options.is_address_shared = number != 0,
-                        (0, 2) if !is_bound => options.is_v6_only = number != 0,
-                        (0, 3) if byte < 32 => options.ack_timeout = byte,
-                        (0, 1..=3) => return Err(libc::EINVAL),
-                        _ => return Err(libc::ENOSYS),
-                    }
-                    Ok(())
-                })?
-            }),
-    )
+    answer(own.call("rdma_set_option", |manager, _| {
+        let endpoint = manager.endpoint(own.number)?;
+        let is_bound = endpoint.local.is_some();
+        let options = &mut endpoint.options;
+        match (level, option) {
+            (0, 0) => options.traffic_class = byte,
+            (0, 1) if !is_bound => options.is_address_shared = number != 0,
+            (0, 2) if !is_bound => options.is_v6_only = number != 0,
+            (0, 3) if byte < 32 => options.ack_timeout = byte,
+            (0, 1..=3) => return Err(libc::EINVAL),
+            _ => return Err(libc::ENOSYS),
+        }
+        Ok(())
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -385,9 +357,6 @@ pub(super) unsafe extern "C" fn rdma_init_qp_attr(
     attr: *mut ibv_qp_attr,
     mask: *mut c_int,
 ) -> c_int {
-    const INIT: u32 = 1;
-    const RTR: u32 = 2;
-    const RTS: u32 = 3;
     // IBV_ACCESS_REMOTE_WRITE; and of READ and ATOMIC, too.
     const WRITES: u32 = 2;
     const READS: u32 = 4 | 8;
@@ -395,21 +364,16 @@ pub(super) unsafe extern "C" fn rdma_init_qp_attr(
     let own = unsafe { Id::of(id) };
     // SAFETY: the caller has it.
     let attr = unsafe { &mut *attr };
-    let of = own.card().verb("rdma_init_qp_attr", |_| Ok(()));
-    let of = of.and_then(|()| {
-        own.card().manage(|manager, _| {
-            let space = manager.endpoint(own.number)?.space;
-            manager.source_index(own.number)?;
-            Ok((space, manager.attributes(own.number)?))
-        })
+    let of = own.call("rdma_init_qp_attr", |manager, _| {
+        manager.attributes(own.number)
     });
-    let (space, of) = match of {
+    let of = match of {
         Ok(of) => of,
         Err(errno) => return fail(errno, -1),
     };
     (attr.port_num, attr.pkey_index) = (1, 0);
     // IBV_QP_STATE, and the attributes that belong to it.
-    let set = match (space, attr.qp_state) {
+    let set = match (own.space(), attr.qp_state) {
         (Space::Datagrams, INIT) => {
             attr.qkey = QKEY;
             1 << 4 | 1 << 5 | 1 << 6

@@ -24,12 +24,12 @@ unsafe extern "C" fn rdma_join_multicast(
     // SAFETY: the caller has an address.
     let group = unsafe { from_c(addr) }.ok_or(libc::EINVAL);
     let joined = group.and_then(|group| {
-        own.card().verb("rdma_join_multicast", |_| Ok(()))?;
         own.refresh()?;
         own.lock().memberships.push((group.ip(), false));
         let context = context.expose_provenance();
-        own.card()
-            .manage(|manager, _| manager.join(own.number, group.ip(), context))
+        own.call("rdma_join_multicast", |manager, _| {
+            manager.join(own.number, group.ip(), context)
+        })
     });
     // SAFETY: the identifier is alive.
     unsafe { programs::complete(id, joined) }

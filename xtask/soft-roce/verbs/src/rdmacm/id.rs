@@ -8,11 +8,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::net::UnixDatagram;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
 use super::events::Arrived;
-use super::manager::{Endpoint, Sink, Space};
+use super::manager::{Manager, Sink, Space};
 use crate::abi::attributes::ibv_qp_init_attr;
 use crate::abi::connection::{rdma_cm_id, rdma_event_channel};
 use crate::abi::context::ibv_context;
@@ -108,21 +109,18 @@ impl Id {
     ) -> Result<*mut rdma_cm_id, Errno> {
         // SAFETY: the caller's channel is alive.
         let of = unsafe { Channel::of(channel) };
-        of.card().verb("rdma_create_id", |_| Ok(()))?;
         let unacknowledged = Arc::<Unacknowledged>::default();
         let sink = Sink {
             queue: Arc::clone(&of.events),
             unacknowledged: Arc::clone(&unacknowledged),
         };
         let host = of.card().host();
-        let number = of
-            .card()
-            .manage(|manager, _| manager.create(host, space, 0, sink));
-        let id = Self::made(channel, context, space, number, unacknowledged, waits);
-        // SAFETY: it was made a moment ago.
-        let own = unsafe { Self::of(id) };
-        own.with(|endpoint| endpoint.id = id.expose_provenance())?;
-        Ok(id)
+        of.card().manage_verb("rdma_create_id", |manager, _| {
+            let number = manager.create(host, space, sink);
+            let made = Self::made(channel, context, space, number, unacknowledged, waits);
+            manager.endpoint(number)?.id = made.expose_provenance();
+            Ok(made)
+        })
     }
 
     /// Makes an identifier for the request of a peer, whose events go to this channel from then on.
@@ -164,16 +162,10 @@ impl Id {
         unacknowledged: Arc<Unacknowledged>,
         waits: bool,
     ) -> *mut rdma_cm_id {
-        const IBV_QPT_RC: u32 = 2;
-        const IBV_QPT_UD: u32 = 4;
         // SAFETY: zeros are valid for numbers, pointers and addresses.
         let mut cm: rdma_cm_id = unsafe { zeroed() };
         (cm.channel, cm.context, cm.ps) = (channel, context, space as u32);
-        cm.qp_type = if space == Space::Connections {
-            IBV_QPT_RC
-        } else {
-            IBV_QPT_UD
-        };
+        cm.qp_type = space.qp_type();
         // SAFETY: the callers' channels are alive.
         let host = unsafe { Channel::of(channel) }.host.clone();
         Box::into_raw(Box::new(Self {
@@ -199,10 +191,8 @@ impl Id {
 
     pub(super) fn space(&self) -> Space {
         // SAFETY: the field does not change.
-        match unsafe { (*self.as_ptr()).ps } {
-            ps if ps == Space::Datagrams as u32 => Space::Datagrams,
-            _ => Space::Connections,
-        }
+        let ps = unsafe { (*self.as_ptr()).ps };
+        Space::from_number(ps).unwrap_or(Space::Connections)
     }
 
     /// C's part of it.
@@ -218,15 +208,21 @@ impl Id {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at, or changes, its endpoint.
-    pub(super) fn with<T>(&self, look: impl FnOnce(&mut Endpoint) -> T) -> Result<T, Errno> {
-        self.card()
-            .manage(|manager, _| manager.endpoint(self.number).map(look))
+    /// Calls the connection manager, unless a test wants this function of librdmacm to fail.
+    pub(super) fn call<T>(
+        &self,
+        function: &'static str,
+        call: impl FnOnce(&mut Manager, Duration) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        self.card().manage_verb(function, call)
     }
 
     /// Shows a program the addresses and the device that its endpoint has.
     pub(super) fn refresh(&self) -> Result<(), Errno> {
-        let (side, local, remote) = self.with(|it| (it.side, it.local, it.remote))?;
+        let (side, local, remote) = self.card().manage(|manager, _| {
+            let endpoint = manager.endpoint(self.number);
+            endpoint.map(|it| (it.side, it.local, it.remote))
+        })?;
         let id = self.as_ptr();
         if let Some(local) = local {
             // SAFETY: the identifier is alive, and its events are taken by one thread.
@@ -249,15 +245,12 @@ impl Id {
         let channel = unsafe { (*id).channel };
         // SAFETY: the channel of an identifier is alive.
         let channel = unsafe { Channel::of(channel) };
-        let kept = || {
-            channel
-                .opened
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
-        if !kept().iter().any(|kept| Arc::ptr_eq(kept, &opened)) {
-            kept().push(Arc::clone(&opened));
+        let kept = channel.opened.lock();
+        let mut kept = kept.unwrap_or_else(PoisonError::into_inner);
+        if !kept.iter().any(|kept| Arc::ptr_eq(kept, &opened)) {
+            kept.push(Arc::clone(&opened));
         }
+        drop(kept);
         state.opened = Some(opened);
         drop(state);
         // SAFETY: the identifier is alive, and has had no device.
@@ -286,9 +279,11 @@ impl Opened {
         static ALL: Mutex<Vec<(usize, Weak<Opened>)>> = Mutex::new(Vec::new());
         let all = || ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Arc::as_ptr(card).addr();
-        let found = all()
-            .iter()
-            .find_map(|(of, opened)| (*of == key).then(|| opened.upgrade())?);
+        let find = |all: &[(usize, Weak<Self>)]| {
+            let mut all = all.iter();
+            all.find_map(|(of, opened)| (*of == key).then(|| opened.upgrade())?)
+        };
+        let found = find(&all());
         if let Some(found) = found {
             return Ok(found);
         }
@@ -305,10 +300,7 @@ impl Opened {
         }
         let mut all = all();
         // Another thread may have been first.
-        let found = all
-            .iter()
-            .find_map(|(of, opened)| (*of == key).then(|| opened.upgrade())?);
-        if let Some(found) = found {
+        if let Some(found) = find(&all) {
             return Ok(found);
         }
         all.retain(|(_, opened)| opened.strong_count() > 0);

@@ -10,27 +10,29 @@ use std::sync::Arc;
 use libc::sockaddr_storage;
 
 use super::id::{Opened, from_c, length, to_c};
-use super::programs::UD;
+use super::manager::Space;
 use crate::abi::connection::{rdma_addrinfo, rdma_cm_id};
 use crate::abi::context::ibv_context;
+use crate::device::boxed_list;
 use crate::errno::{Errno, fail};
 use crate::network::Host;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: the caller has an identifier that is alive.
-    let address = unsafe { &raw const (*id).route.source };
-    // SAFETY: it is an address, or zeros.
-    let address = unsafe { from_c(address.cast()) };
-    address.map_or(0, |address| address.port().to_be())
+    port(unsafe { &(*id).route.source })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: the caller has an identifier that is alive.
-    let address = unsafe { &raw const (*id).route.destination };
+    port(unsafe { &(*id).route.destination })
+}
+
+/// The port of an address, in the order of the network; 0 if there is no address yet.
+fn port(address: &sockaddr_storage) -> u16 {
     // SAFETY: it is an address, or zeros.
-    let address = unsafe { from_c(address.cast()) };
+    let address = unsafe { from_c(ptr::from_ref(address).cast()) };
     address.map_or(0, |address| address.port().to_be())
 }
 
@@ -52,8 +54,8 @@ unsafe extern "C" fn rdma_getaddrinfo(
     hints: *const rdma_addrinfo,
     found: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    const TCP: c_int = 0x106;
-    const UDP: c_int = 0x111;
+    const TCP: c_int = Space::Connections as c_int;
+    const UDP: c_int = Space::Datagrams as c_int;
     // SAFETY: the caller has them, or null.
     let hints = unsafe { hints.as_ref() };
     let flags = hints.map_or(0, |hints| hints.ai_flags);
@@ -64,14 +66,18 @@ unsafe extern "C" fn rdma_getaddrinfo(
     info.ai_port_space = hints.map_or(0, |hints| hints.ai_port_space);
     info.ai_qp_type = hints.map_or(0, |hints| hints.ai_qp_type);
     if info.ai_port_space == 0 {
-        info.ai_port_space = if info.ai_qp_type == UD.cast_signed() {
+        info.ai_port_space = if info.ai_qp_type == Space::Datagrams.qp_type().cast_signed() {
             UDP
         } else {
             TCP
         };
     }
     if info.ai_qp_type == 0 {
-        info.ai_qp_type = if info.ai_port_space == UDP { 4 } else { 2 };
+        let space = u32::try_from(info.ai_port_space).ok();
+        let space = space
+            .and_then(Space::from_number)
+            .unwrap_or(Space::Connections);
+        info.ai_qp_type = space.qp_type().cast_signed();
     }
     let mut named = None;
     if !node.is_null() || !service.is_null() {
@@ -166,13 +172,8 @@ unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_contex
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    let mut len = 1;
-    // SAFETY: a null is at the end of the list, which this has not come to yet.
-    while unsafe { !list.wrapping_add(len - 1).read().is_null() } {
-        len += 1;
-    }
-    // SAFETY: `rdma_get_devices` made a box of this length.
-    drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, len)) });
+    // SAFETY: `rdma_get_devices` made it, and the caller does not use it again.
+    drop(unsafe { boxed_list(list) });
 }
 
 #[unsafe(no_mangle)]

@@ -118,7 +118,7 @@ impl Message {
         self.set(at, &number.to_be_bytes())
     }
 
-    /// Puts in private data; false if it does not fit.
+    /// Puts in private data; `None` if it does not fit.
     pub(super) fn set_private_data(self, data: &[u8]) -> Option<Self> {
         let (at, room) = self.kind.room();
         (data.len() <= room).then(|| self.set(at, data))

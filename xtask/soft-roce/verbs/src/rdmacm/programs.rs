@@ -12,6 +12,7 @@ use super::calls::{
 use super::events::EventKind;
 use super::id::Id;
 use super::lists::PASSIVE;
+use super::manager::Space;
 use super::taking::{rdma_ack_cm_event, rdma_get_cm_event};
 use crate::abi::attributes::{ibv_qp_attr, ibv_qp_init_attr, ibv_srq_init_attr};
 use crate::abi::connection::{rdma_addrinfo, rdma_cm_event, rdma_cm_id};
@@ -24,11 +25,10 @@ use crate::queue_pair::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
 use crate::shared_receive::{ibv_create_srq, ibv_destroy_srq};
 
 const STATE: c_int = 1;
-const INIT: u32 = 1;
-const RTR: u32 = 2;
-const RTS: u32 = 3;
+pub(super) const INIT: u32 = 1;
+pub(super) const RTR: u32 = 2;
+pub(super) const RTS: u32 = 3;
 const ERR: u32 = 6;
-pub(super) const UD: u32 = 4;
 
 /// Waits for the event of a call that was made, if the identifier has no channel of the program's.
 ///
@@ -223,7 +223,7 @@ unsafe fn create_qp(
         return Err(last());
     }
     own.pd = pd;
-    let states: &[u32] = if init.qp_type == UD {
+    let states: &[u32] = if init.qp_type == Space::Datagrams.qp_type() {
         &[INIT, RTR, RTS]
     } else {
         &[INIT]
@@ -321,34 +321,27 @@ unsafe extern "C" fn rdma_create_ep(
     let is_passive = info.ai_flags & PASSIVE != 0;
     // SAFETY: it was made a moment ago.
     let own = unsafe { Id::of(made) };
-    let steps: [&dyn Fn() -> c_int; 3] = [
-        &|| match is_passive {
-            // SAFETY: the identifier is alive, and so is the address.
-            true => unsafe { rdma_bind_addr(made, info.ai_src_addr) },
-            // SAFETY: the identifier is alive, and so are the addresses.
-            false => unsafe { rdma_resolve_addr(made, info.ai_src_addr, info.ai_dst_addr, WAIT) },
-        },
-        &|| match is_passive {
-            true => 0,
-            // SAFETY: the identifier is alive.
-            false => unsafe { rdma_resolve_route(made, WAIT) },
-        },
-        &|| {
-            if init.is_null() {
-                return 0;
-            }
-            // SAFETY: the caller has it.
-            let init = unsafe { &mut *init };
-            init.qp_type = info.ai_qp_type.cast_unsigned();
-            if is_passive {
-                own.lock().for_requests = Some((pd.expose_provenance(), *init));
-                return 0;
-            }
+    let mut failed = match is_passive {
+        // SAFETY: the identifier is alive, and so is the address.
+        true => unsafe { rdma_bind_addr(made, info.ai_src_addr) },
+        // SAFETY: the identifier is alive, and so are the addresses.
+        false => unsafe { rdma_resolve_addr(made, info.ai_src_addr, info.ai_dst_addr, WAIT) },
+    };
+    if failed == 0 && !is_passive {
+        // SAFETY: the identifier is alive.
+        failed = unsafe { rdma_resolve_route(made, WAIT) };
+    }
+    // SAFETY: the caller has it, or null.
+    if let (0, Some(init)) = (failed, unsafe { init.as_mut() }) {
+        init.qp_type = info.ai_qp_type.cast_unsigned();
+        if is_passive {
+            own.lock().for_requests = Some((pd.expose_provenance(), *init));
+        } else {
             // SAFETY: the identifier is alive, and the caller has the rest.
-            unsafe { rdma_create_qp(made, pd, init) }
-        },
-    ];
-    if steps.iter().any(|step| step() != 0) {
+            failed = unsafe { rdma_create_qp(made, pd, init) };
+        }
+    }
+    if failed != 0 {
         let errno = last();
         // SAFETY: nobody has it.
         unsafe { rdma_destroy_ep(made) };

@@ -43,18 +43,13 @@ impl Manager {
 
     /// The endpoint that a peer's message is an answer to.
     fn answered_by(&self, route: &Route, message: &Message) -> Result<u32, Errno> {
-        let place = if message.kind == Kind::ServiceReply {
-            0
-        } else {
-            4
+        let (space, place) = match message.kind {
+            Kind::ServiceReply => (Space::Datagrams, 0),
+            _ => (Space::Connections, 4),
         };
         let number = message.u32(place);
         let is_peer = |endpoint: &Endpoint| {
             let Peer { gid, number, .. } = endpoint.peer;
-            let space = match message.kind {
-                Kind::ServiceReply => Space::Datagrams,
-                _ => Space::Connections,
-            };
             // A service has none.
             let is_number = number == 0 || number == message.u32(0) || space == Space::Datagrams;
             (endpoint.space, gid) == (space, route.source) && is_number
@@ -163,9 +158,9 @@ impl Manager {
             sent.into_iter().for_each(|sent| self.tell(number, sent));
             return Ok(());
         }
-        let (space, back) = match message.kind {
-            Kind::Request => (Space::Connections, Kind::Rejection),
-            _ => (Space::Datagrams, Kind::ServiceReply),
+        let space = match message.kind {
+            Kind::Request => Space::Connections,
+            _ => Space::Datagrams,
         };
         let service = message.u64(8);
         let mut peer = Peer {
@@ -181,11 +176,11 @@ impl Manager {
             .then(|| self.listener(side, route.source, space, (addresses.destination, port)))
             .flatten();
         let Some(listener) = listener else {
-            let answer = match back {
-                Kind::Rejection => Message::new(back, peer.transaction)
+            let answer = match space {
+                Space::Connections => Message::new(Kind::Rejection, peer.transaction)
                     .set_u32(4, peer.number)
                     .set(10, &NO_SERVICE.to_be_bytes()),
-                _ => service_reply(&peer, UNSUPPORTED),
+                Space::Datagrams => service_reply(&peer, UNSUPPORTED),
             };
             let back = Route::new(route.destination, route.source);
             self.outgoing.push((side, back, answer.datagram()));
@@ -222,14 +217,15 @@ impl Manager {
             unacknowledged: Arc::default(),
             ..sink
         };
-        let number = self.create(host, space, 0, own_sink);
+        let number = self.create(host, space, own_sink);
+        let psn = self.psn();
         let endpoint = self.endpoint(number)?;
         endpoint.listener = Some(listener);
         endpoint.side = Some(side);
         endpoint.local = Some(SocketAddr::new(route.destination.to_canonical(), port));
         endpoint.remote = Some(addresses.source);
         (endpoint.stage, endpoint.options) = (Stage::Requested, options);
-        (endpoint.peer, endpoint.own) = (peer, own);
+        (endpoint.peer, endpoint.own, endpoint.psn) = (peer, own, psn);
         let mut event = Arrived::new(number, EventKind::ConnectRequest, 0, announced);
         event.listener = Some(listener);
         event.param = own;

@@ -25,7 +25,7 @@ const RESPONSE_TIMEOUT: u8 = 20;
 const RETRIES: u8 = 15;
 
 /// The local acknowledgement timeout of the kernel's paths on RoCE, unless a program sets another.
-pub(in crate::rdmacm) const ACK_TIMEOUT: u8 = 19;
+const ACK_TIMEOUT: u8 = 19;
 
 /// The `Q_Key` of datagram services.
 pub(in crate::rdmacm) const QKEY: u32 = 0x0123_4567;
@@ -47,6 +47,21 @@ const REJECTED: u8 = 2;
 pub(in crate::rdmacm) enum Space {
     Connections = 0x106,
     Datagrams = 0x111,
+}
+
+impl Space {
+    pub(in crate::rdmacm) fn from_number(number: u32) -> Option<Self> {
+        let mut all = [Self::Connections, Self::Datagrams].into_iter();
+        all.find(|space| *space as u32 == number)
+    }
+
+    /// C's number of its queue pairs' type: `IBV_QPT_RC` or `IBV_QPT_UD`.
+    pub(in crate::rdmacm) const fn qp_type(self) -> u32 {
+        match self {
+            Self::Connections => 2,
+            Self::Datagrams => 4,
+        }
+    }
 }
 
 /// Endpoints of all hosts of a network.
@@ -214,15 +229,15 @@ impl Manager {
         }
     }
 
-    pub(in crate::rdmacm) fn create(
-        &mut self,
-        host: usize,
-        space: Space,
-        id: usize,
-        sink: Sink,
-    ) -> u32 {
+    /// A packet sequence number to begin with.
+    const fn psn(&mut self) -> u32 {
+        (self.random.number() >> 40) as u32
+    }
+
+    /// Makes an endpoint that no program knows yet.
+    pub(in crate::rdmacm) fn create(&mut self, host: usize, space: Space, sink: Sink) -> u32 {
         let number = self.number();
-        let endpoint = Endpoint::new(host, space, id, sink);
+        let endpoint = Endpoint::new(host, space, sink);
         self.endpoints.insert(number, endpoint);
         number
     }
@@ -239,6 +254,7 @@ impl Manager {
             *waiting = waiting.saturating_sub(1);
         }
     }
+
     /// Moves an endpoint's events, those to come and those that wait.
     pub(in crate::rdmacm) fn migrate(&mut self, number: u32, to: &Arc<EventQueue<Arrived>>) {
         let Some(endpoint) = self.endpoints.get_mut(&number) else {
@@ -258,20 +274,15 @@ impl Manager {
         }
     }
 
-    /// The attributes for the queue pair of a connection; its own random numbers are chosen with them.
+    /// The attributes for the queue pair of a connection.
     pub(in crate::rdmacm) fn attributes(&mut self, number: u32) -> Result<Attributes, Errno> {
-        let psn = (self.random.number() >> 40) as u32;
-        let endpoint = self.endpoint(number)?;
-        if endpoint.stage == Stage::Requested && endpoint.psn == 0 {
-            endpoint.psn = psn.max(1);
-        }
         let Endpoint {
             peer,
             own,
             psn,
             options,
             ..
-        } = *endpoint;
+        } = *self.endpoint(number)?;
         Ok(Attributes {
             path: self.path(number)?,
             mtu: peer.mtu,
@@ -300,7 +311,7 @@ impl Manager {
     }
 
     /// The entry of the GID table that has the endpoint's address.
-    pub(in crate::rdmacm) fn source_index(&mut self, number: u32) -> Result<u8, Errno> {
+    fn source_index(&mut self, number: u32) -> Result<u8, Errno> {
         let endpoint = self.endpoint(number)?;
         let (Some(side), Some(local)) = (endpoint.side, endpoint.local) else {
             return Err(libc::ENODEV);
@@ -349,13 +360,13 @@ impl Manager {
             let Ok(endpoint) = self.endpoint(number) else {
                 continue;
             };
-            let (repeat, sent) = (endpoint.repeat.take(), endpoint.sent.clone());
-            if let (Some(Repeat { left: 1.., .. }), Some(message)) = (repeat, sent) {
-                let left = repeat.map_or(0, |repeat| repeat.left - 1);
+            if let (Some(repeat @ Repeat { left: 1.., .. }), Some(message)) =
+                (endpoint.repeat.take(), endpoint.sent.clone())
+            {
                 endpoint.repeat = Some(Repeat {
                     at: now + response_timeout(RESPONSE_TIMEOUT),
-                    left,
-                    is_late: repeat.is_some_and(|repeat| repeat.is_late),
+                    left: repeat.left - 1,
+                    ..repeat
                 });
                 self.tell(number, message);
                 continue;
@@ -392,11 +403,11 @@ impl Manager {
 }
 
 impl Endpoint {
-    const fn new(host: usize, space: Space, id: usize, sink: Sink) -> Self {
+    const fn new(host: usize, space: Space, sink: Sink) -> Self {
         Self {
             host,
             space,
-            id,
+            id: 0,
             sink,
             listener: None,
             side: None,

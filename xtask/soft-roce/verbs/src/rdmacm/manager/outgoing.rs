@@ -27,7 +27,7 @@ impl Manager {
         param: Param,
         data: &[u8],
     ) -> Result<(), Errno> {
-        let (transaction, psn) = (self.random.number(), (self.random.number() >> 40) as u32);
+        let (transaction, psn) = (self.random.number(), self.psn());
         let endpoint = self.endpoint(number)?;
         let (Stage::Resolved, Some(side), Some(local), Some(remote)) = (
             endpoint.stage,
@@ -87,7 +87,6 @@ impl Manager {
         param: Param,
         data: &[u8],
     ) -> Result<(), Errno> {
-        let psn = (self.random.number() >> 40) as u32;
         let endpoint = self.endpoint(number)?;
         if endpoint.stage != Stage::Requested {
             return Err(libc::EINVAL);
@@ -102,10 +101,6 @@ impl Manager {
             rnr_retry: asked.rnr_retry,
             ..param
         };
-        // A queue pair that is in RTR knows it already.
-        if endpoint.psn == 0 {
-            endpoint.psn = psn;
-        }
         let message = endpoint
             .message(number, Kind::Reply)
             .set_u24(12, param.qp_num)
@@ -188,12 +183,8 @@ impl Manager {
         let untaken: Vec<u32> = self.endpoints.iter().filter_map(of_listener).collect();
         untaken.into_iter().for_each(|child| self.destroy(child));
         if let Some(endpoint) = self.endpoints.remove(&number) {
-            drop(
-                endpoint
-                    .sink
-                    .queue
-                    .split_off(|event| event.number == number),
-            );
+            let queue = endpoint.sink.queue;
+            drop(queue.split_off(|event| event.number == number));
         }
     }
 

@@ -27,7 +27,7 @@ fn messages_of_any_bytes_neither_panic_nor_make_more_than_the_backlog() {
         };
         let mut numbers = vec![0];
         for space in [Space::Connections, Space::Datagrams] {
-            let listener = manager.create(0, space, 0, sink());
+            let listener = manager.create(0, space, sink());
             manager.bind(listener, ([0, 0, 0, 0], 7).into()).unwrap();
             manager.listen(listener, BACKLOG).unwrap();
             numbers.push(listener);
