@@ -1,5 +1,6 @@
 //! Instructions and allocations of each operation, counted by callgrind, beside the same loop in C.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -51,6 +52,8 @@ pub(super) fn measure() -> Result<Vec<String>, Error> {
     println!("\n| operation | C | here | budget | allocations |\n|---|---:|---:|---:|---:|");
     let shown = Progress::of("instructions");
     let mut rows: Vec<Row> = Vec::new();
+    // Several operations have the same twin in C.
+    let mut twins: BTreeMap<String, Counts> = BTreeMap::new();
     for ((package, _), program) in BENCHES.iter().zip(&programs) {
         let path = workspace::root().join(package).join("benches/budgets.txt");
         let text =
@@ -60,7 +63,11 @@ pub(super) fn measure() -> Result<Vec<String>, Error> {
             let [name, twin, budget] = [(); 3].map(|()| words.next().unwrap_or_default());
             let words = words.collect::<Vec<_>>().join(" ");
             shown.doing(name);
-            let c = cost(&reference, &dir, twin)?;
+            let c = match twins.get(twin) {
+                Some(counted) => *counted,
+                None => cost(&reference, &dir, twin)?,
+            };
+            twins.insert(twin.to_owned(), c);
             let ours = cost(program, &dir, name)?;
             let (limit, may_allocate) = limits(budget, &rows)
                 .ok_or_else(|| Error::new(format!("{}: a budget in {line}", path.display())))?;
