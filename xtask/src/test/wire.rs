@@ -128,10 +128,7 @@ fn played(cases: &[Case], all: bool) -> impl Iterator<Item = (Case, Roles)> {
 fn managed(library: &str) -> impl Iterator<Item = Job> {
     let both = MANAGED.into_iter().flat_map(|it| [(it, true), (it, false)]);
     both.map(move |((serves, asks), kernel_serves)| {
-        let user = format!(
-            "ip netns exec user env LD_LIBRARY_PATH={library} SOFT_VERBS_ADDRESS={}",
-            ADDRESSES[1]
-        );
+        let user = in_user_space(library);
         let (server, client, address, ends) = match kernel_serves {
             true => ("", &*user, ADDRESSES[0], "user space to the kernel"),
             false => (&*user, "", ADDRESSES[1], "the kernel to user space"),
@@ -142,6 +139,12 @@ fn managed(library: &str) -> impl Iterator<Item = Job> {
         );
         shell(&format!("wire: {program}, {ends}"), &script)
     })
+}
+
+/// The words before a command that runs at the end in user space.
+fn in_user_space(library: &str) -> String {
+    let address = ADDRESSES[1];
+    format!("ip netns exec user env LD_LIBRARY_PATH={library} SOFT_VERBS_ADDRESS={address}")
 }
 
 /// A job of one script.
@@ -238,17 +241,13 @@ impl Case {
     fn job(&self, library: &str, ours: &str, roles: Roles) -> Job {
         let kernel_serves = roles.kernel_serves;
         let c = format!("ibv_{}", self.program);
-        let [in_kernel, in_user_space] = match (self.has_c(), roles.c_in_user_space) {
+        let [in_kernel, program] = match (self.has_c(), roles.c_in_user_space) {
             (true, false) => [&c, ours],
             (true, true) => [ours, &c],
             (false, _) => [ours, ours],
         };
         let kernel = format!("{in_kernel} -d wire0");
-        let path = format!(
-            "LD_LIBRARY_PATH={library} SOFT_VERBS_ADDRESS={}",
-            ADDRESSES[1]
-        );
-        let user = format!("ip netns exec user env {path} {in_user_space} -d soft0");
+        let user = format!("{} {program} -d soft0", in_user_space(library));
         let ends = match kernel_serves {
             true => [kernel, user],
             false => [user, kernel],
