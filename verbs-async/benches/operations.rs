@@ -16,7 +16,8 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use verbs_async::verbs_channel::verbs_core::{self, CompletionChannel};
+use verbs_async::verbs_channel::verbs_core;
+use verbs_async::verbs_channel::verbs_core::completion::CompletionChannel;
 use verbs_async::verbs_channel::{Channel, Outgoing, OwnedBuffer, OwnedRequest};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier};
 

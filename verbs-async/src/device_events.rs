@@ -9,7 +9,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
-use verbs_channel::verbs_core::{self, AsyncEvent, ErrorChain};
+use verbs_channel::verbs_core;
+use verbs_channel::verbs_core::device::AsyncEvent;
+use verbs_channel::verbs_core::error::ErrorChain;
 use verbs_channel::{self, DownReason};
 
 use crate::events::watcher::{DeviceListener, Failed, Watch};
@@ -149,7 +151,7 @@ impl DeviceEvents {
     /// The reason is [`DownReason::Event`](verbs_channel::DownReason::Event), and the operations that wait
     /// end. Without this, they may wait forever.
     ///
-    /// After a [`GID_CHANGE`](verbs_core::EventType::GID_CHANGE), the endpoint looks up the index of its address
+    /// After a [`GID_CHANGE`](verbs_core::device::EventType::GID_CHANGE), the endpoint looks up the index of its address
     /// again. Without this, the next datagram is lost if the address has moved in the port's table.
     ///
     /// # Errors

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use verbs_channel::verbs_core::{self, PollError};
+use verbs_channel::verbs_core;
+use verbs_channel::verbs_core::error::PollError;
 use verbs_channel::{DownReason, RejectReason, Rejected, TransportError};
 
 /// `Result` with this crate's [`Error`].

@@ -4,7 +4,8 @@
 
 use std::io;
 
-use verbs_channel::verbs_core::{self, PollError, WorkError};
+use verbs_channel::verbs_core;
+use verbs_channel::verbs_core::__private::{poll_error, work_error};
 use verbs_channel::{DownReason, Queue, RejectReason, TransportError};
 use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts};
 
@@ -13,7 +14,7 @@ use crate::stream::StreamError;
 
 const DOWN: DownReason = DownReason::Work {
     queue: Queue::Receive,
-    error: WorkError::example(),
+    error: work_error(),
 };
 
 fn errors() -> Vec<Error> {
@@ -29,7 +30,7 @@ fn errors() -> Vec<Error> {
         Error::ForeignChannel,
         Error::AlreadyAwaited,
         Error::Down(DOWN),
-        Error::Poll(PollError::example()),
+        Error::Poll(poll_error()),
         Error::Io(cause()),
         Error::Thread(cause()),
         Error::Channel(verbs_channel::Error::Core(core)),

@@ -297,7 +297,7 @@ pub use stream::{ByteStream, OwnedReadHalf, OwnedWriteHalf, ReuniteError, Stream
 pub use threads::cached_slice::cached_slice;
 pub use verbs_channel;
 pub use verbs_channel::verbs_core;
-pub use verbs_channel::verbs_core::ErrorChain;
+pub use verbs_channel::verbs_core::error::ErrorChain;
 
 /// The README's example is compiled with the doctests.
 #[doc = include_str!("../README.md")]

@@ -11,9 +11,9 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::{array, process};
 
+use verbs_channel::verbs_core::error::Rejected;
 use verbs_channel::verbs_core::{
-    AccessFlags, Context, GatherElement, MemoryRegion, ProtectionDomain, Rejected,
-    RemoteMemoryRegion,
+    AccessFlags, Context, GatherElement, MemoryRegion, ProtectionDomain, RemoteMemoryRegion,
 };
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest,

@@ -5,7 +5,9 @@
 use std::io;
 use std::time::Duration;
 
-use verbs_core::{EndpointError, EventType, PollError, PostError, TransportType, WorkError};
+use verbs_core::__private::{poll_error, post_errors, work_error};
+use verbs_core::device::{EventType, TransportType};
+use verbs_core::error::EndpointError;
 use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts};
 
 use crate::channel_id::ChannelId;
@@ -18,13 +20,13 @@ fn reasons() -> Vec<DownReason> {
     let mut all = vec![
         DownReason::Work {
             queue: Queue::Send,
-            error: WorkError::example(),
+            error: work_error(),
         },
         DownReason::Work {
             queue: Queue::Receive,
-            error: WorkError::example(),
+            error: work_error(),
         },
-        DownReason::Poll(PollError::example()),
+        DownReason::Poll(poll_error()),
         DownReason::TimedOut {
             queue: Queue::Receive,
             after: Duration::from_secs(1),
@@ -40,7 +42,7 @@ fn reasons() -> Vec<DownReason> {
         DownReason::NotifierFailed,
         DownReason::Closed,
     ];
-    all.extend(PostError::examples().map(DownReason::Post));
+    all.extend(post_errors().map(DownReason::Post));
     all
 }
 
@@ -67,7 +69,7 @@ fn transport_errors() -> Vec<TransportError> {
     let mut all = vec![
         TransportError::Work {
             queue: Queue::Send,
-            error: WorkError::example(),
+            error: work_error(),
         },
         TransportError::Stuck,
         TransportError::Taken,
@@ -113,7 +115,7 @@ fn reject_reasons() -> Vec<RejectReason> {
         RejectReason::SharedReceives,
         RejectReason::NoRequest { index: 3, len: 2 },
     ];
-    all.extend(PostError::examples().map(RejectReason::Post));
+    all.extend(post_errors().map(RejectReason::Post));
     all.extend(reasons().into_iter().map(RejectReason::Down));
     all
 }

@@ -63,7 +63,7 @@
 //! | moved in, and returned with the outcome | [`start_send`](Channel::start_send), [`start`](Channel::start) … | operations that outlive the function, servers |
 //!
 //! Memory of a GPU, of huge pages or of `mmap` can be used in both ways. It is registered as a
-//! [`DmabufRegion`](verbs_core::DmabufRegion) or a [`RawRegion`](verbs_core::RawRegion), which
+//! [`DmabufRegion`](verbs_core::memory::DmabufRegion) or a [`RawRegion`](verbs_core::memory::RawRegion), which
 //! needs `unsafe` once. The region's elements are borrowed; the slices of a [`SharedMemory`] are
 //! owned. A [`RegistrationCache`] registers parts of such memory when they are used, and limits how
 //! much is registered.
@@ -295,7 +295,7 @@ pub use request::{
 pub use waiting::PollStrategy;
 
 pub use verbs_core;
-pub use verbs_core::{ErrorChain, Rejected};
+pub use verbs_core::error::{ErrorChain, Rejected};
 
 /// The README's example is compiled with the doctests.
 #[doc = include_str!("../README.md")]

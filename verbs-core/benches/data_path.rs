@@ -13,10 +13,12 @@ use std::error::Error;
 use std::fmt::Display;
 use std::{array, process, slice};
 
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::shared_receive_queue::SharedReceiveQueue;
+use verbs_core::work_request::{DatagramWorkRequest, RequestChain};
 use verbs_core::{
-    CompletionQueue, Context, DatagramQueuePair, DatagramWorkRequest, GatherElement, MemoryRegion,
-    PollSlot, QueuePair, ReceiveWorkRequest, RemoteMemoryRegion, RequestChain, SendWorkRequest,
-    SharedReceiveQueue,
+    CompletionQueue, Context, GatherElement, MemoryRegion, PollSlot, QueuePair, ReceiveWorkRequest,
+    RemoteMemoryRegion, SendWorkRequest,
 };
 
 const MESSAGE: usize = 64;

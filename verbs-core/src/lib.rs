@@ -77,41 +77,42 @@
 //! 1. An *element* is a registered slice with its key: [`MemoryRegion::gather_element`] to send from,
 //!    [`MemoryRegion::scatter_element`] to receive into, [`SharedRegion::element`] for both.
 //! 2. A *work request* is a value on the stack: [`SendWorkRequest`], [`WriteWorkRequest`],
-//!    [`ReadWorkRequest`], [`AtomicWorkRequest`], [`ReceiveWorkRequest`]. It can be kept and posted
-//!    again. A [`RequestChain`] owns many requests of one kind: it is built once, patched in place, and
-//!    posted whole or in parts.
+//!    [`ReadWorkRequest`], [`AtomicWorkRequest`](work_request::AtomicWorkRequest), [`ReceiveWorkRequest`]. It can be
+//!    kept and posted again. A [`RequestChain`](work_request::RequestChain) owns many requests of one kind: it is
+//!    built once, patched in place, and posted whole or in parts.
 //! 3. A *post* hands a request, or a chain of requests, to the device: [`QueuePair::post_send`] and
 //!    similar functions for one kind, [`QueuePair::post`] for a chain of several kinds, or
 //!    [`QueuePair::post_chain`] for a chain that was built once. From then on the device may use the
 //!    buffers.
 //! 4. A *completion* comes out of [`CompletionQueue::poll`] and gives the buffers back.
 //!    [`poll`](CompletionQueue::poll) succeeds even if a request failed; [`result`](WorkCompletion::result) returns the
-//!    failure. The queue pair of such a request is then in [`ERR`](QpState::ERR), and everything else that was posted on
-//!    it completes as flushed. After a failed send, a queue pair that is not RC may be in [`SQE`](QpState::SQE)
-//!    instead. Then only its sends are flushed.
+//!    failure. The queue pair of such a request is then in [`ERR`](codes::QpState::ERR), and everything else that was
+//!    posted on it completes as flushed. After a failed send, a queue pair that is not RC may be in
+//!    [`SQE`](codes::QpState::SQE) instead. Then only its sends are flushed.
 //!
-//! A [`SharedReceiveQueue`] holds receives for many queue pairs, so memory for messages is needed
-//! once, not for each peer. A [`QueuePair`] that is [built on one](QueuePairConfig::srq) has no
-//! `post_receive`.
+//! A [`SharedReceiveQueue`](shared_receive_queue::SharedReceiveQueue) holds receives for many queue pairs, so
+//! memory for messages is needed once, not for each peer. A [`QueuePair`] that is [built on
+//! one](queue_pair::QueuePairConfig::srq) has no `post_receive`.
 //!
-//! Datagrams need no connection: see [`DatagramQueuePair`].
+//! Datagrams need no connection: see [`DatagramQueuePair`](datagram::DatagramQueuePair).
 //!
 //! # What this crate does not do
 //!
-//! It does not count requests in flight. Posting to a full queue fails ([`PostError::is_full`]), and a
-//! completion queue that overruns is unusable. It does not keep a buffer for as long as the device uses
-//! it, wait for an operation, or exchange endpoints with a peer: the layers above do.
+//! It does not count requests in flight. Posting to a full queue fails
+//! ([`PostError::is_full`](error::PostError::is_full)), and a completion queue that overruns is unusable. It does
+//! not keep a buffer for as long as the device uses it, wait for an operation, or exchange endpoints with a peer:
+//! the layers above do.
 //!
 //! | feature of verbs | here |
 //! |---|---|
-//! | reliable and unreliable connections (RC, UC) | [`QpType`] |
-//! | datagrams (UD), multicast | [`DatagramQueuePair`] |
-//! | shared receive queues | [`SharedReceiveQueue`] |
+//! | reliable and unreliable connections (RC, UC) | [`QpType`](codes::QpType) |
+//! | datagrams (UD), multicast | [`DatagramQueuePair`](datagram::DatagramQueuePair) |
+//! | shared receive queues | [`SharedReceiveQueue`](shared_receive_queue::SharedReceiveQueue) |
 //! | on-demand paging (ODP) | [`AccessFlags::ON_DEMAND`], [`ProtectionDomain::advise_mr`] |
 //! | memory of GPUs (dmabuf) | [`ProtectionDomain::reg_dmabuf_mr`] |
-//! | thread domains, parent domains | [`ThreadDomain`] |
-//! | atomic compare-and-swap and fetch-and-add of 8 bytes | [`AtomicWorkRequest`] |
-//! | SRD of EFA | a queue pair that `efadv` has made: [`DatagramQueuePair::from_raw`] |
+//! | thread domains, parent domains | [`ThreadDomain`](domain::ThreadDomain) |
+//! | atomic compare-and-swap and fetch-and-add of 8 bytes | [`AtomicWorkRequest`](work_request::AtomicWorkRequest) |
+//! | SRD of EFA | a queue pair that `efadv` has made: [`DatagramQueuePair::from_raw`](datagram::DatagramQueuePair::from_raw) |
 //! | XRC, DC | no |
 //! | memory windows, invalidation of keys, device memory | no |
 //! | timestamps, extended completion queues, `ibv_wr_*` | no |
@@ -128,10 +129,10 @@
 //!
 //! 1. Create the parents with this crate, or take over existing ones with `from_raw`.
 //! 2. Make the object in C.
-//! 3. Take it over, and choose with [`Destroy`] how it is destroyed. [`by_verb`](Destroy::by_verb) is
-//!    right for nearly all objects, since those of providers are destroyed by the verbs of libibverbs,
-//!    too. [`by`](Destroy::by) calls a function, and [`by_owner`](Destroy::by_owner) leaves the object
-//!    to another owner.
+//! 3. Take it over, and choose with [`Destroy`](ffi::Destroy) how it is destroyed. [`by_verb`](ffi::Destroy::by_verb)
+//!    is right for nearly all objects, since those of providers are destroyed by the verbs of libibverbs, too.
+//!    [`by`](ffi::Destroy::by) calls a function, and [`by_owner`](ffi::Destroy::by_owner) leaves the object to another
+//!    owner.
 //!
 //! A mistake that can be detected, such as an object of another context, is an error. The contract under *Safety*
 //! covers the rest. This queue pair is made in C, and then used like any other:
@@ -140,7 +141,8 @@
 //! use std::ptr::NonNull;
 //!
 //! use verbs_core::verbs_sys::{IBV_QPT_RC, ibv_create_qp, ibv_qp_cap, ibv_qp_init_attr};
-//! use verbs_core::{CompletionQueue, Context, Destroy, PreparedQueuePair, QueuePair};
+//! use verbs_core::{CompletionQueue, Context, PreparedQueuePair, QueuePair};
+//! use verbs_core::ffi::Destroy;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let context = Context::first_active()?;
@@ -180,10 +182,11 @@
 //!   call that an older library lacks returns [`Error::Unsupported`].
 //! - `rdmacm`: the module `rdmacm`, to connect queue pairs by IP address and port, as storage protocols do and iWARP
 //!   requires. It needs librdmacm and its headers.
-//! - `serde`: `Serialize` and `Deserialize` for what peers exchange ([`QueuePairEndpoint`], [`DatagramEndpoint`],
-//!   [`RemoteMemoryRegion`]), for attributes ([`DeviceAttr`], [`PortAttr`], [`GidEntry`]) and for the types that
-//!   mirror C enums. Deserialized values are checked. In human-readable formats, the enums, [`AccessFlags`], [`Gid`]
-//!   and [`Guid`] are text, as their `Display` prints it.
+//! - `serde`: `Serialize` and `Deserialize` for what peers exchange ([`QueuePairEndpoint`],
+//!   [`DatagramEndpoint`](path::DatagramEndpoint), [`RemoteMemoryRegion`]), for attributes
+//!   ([`DeviceAttr`](device::DeviceAttr), [`PortAttr`](device::PortAttr), [`GidEntry`](device::GidEntry)) and for the
+//!   types that mirror C enums. Deserialized values are checked. In human-readable formats, the enums,
+//!   [`AccessFlags`], [`Gid`](codes::Gid) and [`Guid`](device::Guid) are text, as their `Display` prints it.
 //!
 //! # Requirements
 //!
@@ -197,8 +200,8 @@
 //! for multi-threaded access", `ibv_alloc_td(3)`). Several threads may post and poll at once; the
 //! driver serialises them.
 //!
-//! Queue pairs and shared receive queues in a [`ThreadDomain`] are the exception: the driver does not lock
-//! them. Putting objects in one is `unsafe`: the caller promises that one thread at a time uses them.
+//! Queue pairs and shared receive queues in a [`ThreadDomain`](domain::ThreadDomain) are the exception: the driver
+//! does not lock them. Putting objects in one is `unsafe`: the caller promises that one thread at a time uses them.
 //!
 //! # Resource cleanup
 //!
@@ -216,7 +219,7 @@
 //!
 //! Everything else is for the parent only. A child must not post, poll, or call other methods of the parent's
 //! objects: queues are memory that both have, so a poll takes the parent's completions. It must not access
-//! registered buffers after [`fork_init`], either. A child that needs RDMA opens the device again.
+//! registered buffers after [`fork_init`](device::fork_init), either. A child that needs RDMA opens the device again.
 //!
 //! The child has copies of all descriptors, until it ends or executes another program (they are
 //! close-on-exec), even if it drops the objects. As long as it has them, the kernel ends nothing of what the parent
@@ -235,69 +238,62 @@
 // Where the docs of the crates above link to if this crate's are not beside theirs.
 #![doc(html_root_url = "https://docs.rs/verbs-core/latest")]
 
-mod codes;
-mod completion;
-mod datagram;
-mod device;
-mod domain;
-mod error;
-mod ffi;
+pub mod codes;
+pub mod completion;
+pub mod datagram;
+pub mod device;
+pub mod domain;
+pub mod error;
+pub mod ffi;
 #[doc = include_str!("from_c.md")]
 pub mod from_c {}
-mod memory;
-mod path;
-mod queue_pair;
+pub mod memory;
+pub mod path;
+pub mod queue_pair;
 #[cfg(feature = "rdmacm")]
 pub mod rdmacm;
-mod shared_receive_queue;
-mod work_request;
+pub mod shared_receive_queue;
+pub mod work_request;
 
-pub use codes::{
-    DeviceCapFlags, DeviceCapFlagsEx, Gid, GidType, LinkLayer, LinkSpeed, LinkWidth,
-    MaximumTransferUnit, OdpCaps, OdpTransportCaps, ParseNameError, PhysState, PortCapFlags,
-    PortCapFlags2, PortState, QpAttrMask, QpState, QpType, WcOpcode, WcStatus,
-};
-pub use completion::{
-    CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqEvent, Grh,
-    PollSlot, PolledCompletions, WorkCompletion, WorkSuccess,
-};
-pub use datagram::{
-    Attachment, DatagramQueuePair, DatagramQueuePairBuilder, DatagramQueuePairConfig,
-};
-pub use device::{
-    AsyncEvent, AtomicCap, Context, Device, DeviceAttr, DeviceAttrEx, EventElement, EventType,
-    GidEntry, Guid, NodeType, ParseGuidError, ParsePciAddressError, PciAddress, PortAttr,
-    TransportType, fork_init,
-};
-pub use domain::{ProtectionDomain, ThreadDomain};
-#[doc(hidden)]
-pub use error::ErrorDebug;
-pub use error::{
-    ENDPOINT_VERSION, EndpointError, Error, ErrorChain, ErrorKind, GidPath, PollError, PostError,
-    Rejected, Result, WorkError,
-};
-pub use ffi::Destroy;
-#[doc(hidden)]
-pub use ffi::{Process, random};
+#[doc(inline)]
+pub use codes::MaximumTransferUnit;
+#[doc(inline)]
+pub use completion::{CompletionQueue, PollSlot, PolledCompletions, WorkCompletion, WorkSuccess};
+#[doc(inline)]
+pub use device::{Context, Device};
+#[doc(inline)]
+pub use domain::ProtectionDomain;
+#[doc(inline)]
+pub use error::{Error, Result, WorkError};
+#[doc(inline)]
 pub use memory::{
-    AccessFlags, Buffer, ChainGather, ChainScatter, Chunks, DmabufRegion, Element, Gather,
-    GatherElement, HugePages, MemoryRegion, MrAdvice, Part, Plain, RawRegion, RemoteMemoryRegion,
-    Scatter, ScatterElement, Sge, SharedElement, SharedRegion,
+    AccessFlags, GatherElement, MemoryRegion, RemoteMemoryRegion, ScatterElement, SharedRegion,
 };
-pub use path::{AddressHandle, AhAttr, DatagramEndpoint, DatagramEndpointBuilder, QKey};
+#[doc(inline)]
 pub use queue_pair::{
-    AckTimeout, DataInOrder, DestroyedQueuePair, MaxAckRetries, MaxRnrRetries, MigState,
-    MinRnrTimer, OwnReceives, PacketSequenceNumber, PreparedQueuePair, QpAttr, QpCap, QueuePair,
-    QueuePairBuilder, QueuePairConfig, QueuePairEndpoint, QueuePairEndpointBuilder, Receives,
-    SharedReceives, WrOpcode,
+    AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber, PreparedQueuePair,
+    QueuePair, QueuePairEndpoint,
 };
-pub use shared_receive_queue::{SharedReceiveQueue, SharedReceiveQueueBuilder, SrqAttr};
-pub use work_request::{
-    AtomicWorkRequest, ChainRequest, DatagramWorkRequest, ReadWorkRequest, ReceiveWorkRequest,
-    RequestChain, SendWorkRequest, WorkRequest, WriteWorkRequest,
-};
+#[doc(inline)]
+pub use work_request::{ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WriteWorkRequest};
 
 pub use verbs_sys;
+
+/// Not part of this crate's API: it is for the layers above, of the same version, and may change in any release.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::domain::protection_domain::tag;
+    pub use crate::error::debug::ErrorDebug;
+    #[cfg(feature = "rdmacm")]
+    pub use crate::error::examples::cm_failures;
+    pub use crate::error::examples::{poll_error, post_errors, work_error};
+    pub use crate::ffi::process::Process;
+    pub use crate::ffi::random::random;
+    pub use crate::queue_pair::post::assume_own_receives;
+    pub use crate::work_request::chain::internal::{
+        needs, number, of_any, put_request, set_options,
+    };
+}
 
 /// The README's example is compiled with the doctests.
 #[doc = include_str!("../README.md")]

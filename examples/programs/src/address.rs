@@ -6,7 +6,9 @@
 
 use std::fmt;
 
-use verbs_core::{DatagramEndpoint, Gid, PacketSequenceNumber, QKey, QpType, QueuePairEndpoint};
+use verbs_core::codes::{Gid, QpType};
+use verbs_core::path::{DatagramEndpoint, QKey};
+use verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
 
 /// The address of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 
+use verbs_core::codes::{Gid, GidType, PhysState};
 use verbs_core::verbs_sys as c;
-use verbs_core::{Gid, GidType, PhysState};
 
 macro_rules! flags {
     ($($doc:literal $name:ident: $prefix:literal $($flag:ident)*;)*) => {$(

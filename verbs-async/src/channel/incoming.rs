@@ -11,7 +11,8 @@ use std::task::{Context, Poll, Waker};
 
 use futures_core::Stream;
 use verbs_channel::OwnedBuffer;
-use verbs_channel::verbs_core::{WcOpcode, WorkSuccess};
+use verbs_channel::verbs_core::WorkSuccess;
+use verbs_channel::verbs_core::codes::WcOpcode;
 
 use super::AsyncChannel;
 use super::operation::Operation;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::connect::{Attempt, Attempts, HostAddress};
 use verbs_channel::exchange::CmDatagrams;
-use verbs_channel::verbs_core::DatagramEndpoint;
+use verbs_channel::verbs_core::path::DatagramEndpoint;
 use verbs_channel::verbs_core::rdmacm::{
     DatagramListener, DatagramRequest, DatagramService, Message, PrivateData,
 };
@@ -29,7 +29,7 @@ use crate::threads::drop_on_thread::Elsewhere;
 /// Listens for peers that look for a datagram service by `rdma_cm`, in async code. Needs the feature
 /// `rdmacm`.
 ///
-/// Its endpoint has the key [`QKey::RDMA_UDP`](verbs_channel::verbs_core::QKey::RDMA_UDP), and answers each
+/// Its endpoint has the key [`QKey::RDMA_UDP`](verbs_channel::verbs_core::path::QKey::RDMA_UDP), and answers each
 /// request with [`AsyncDatagrams::answer_cm`].
 ///
 /// Dropping it rejects the peers that wait. To bind its port again, [`close`](Self::close) it first. The endpoint
@@ -40,7 +40,8 @@ use crate::threads::drop_on_thread::Elsewhere;
 /// #     pd: verbs_async::verbs_core::ProtectionDomain,
 /// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// use verbs_async::verbs_channel::Datagrams;
-/// use verbs_async::verbs_core::{QKey, rdmacm};
+/// use verbs_async::verbs_core::rdmacm;
+/// use verbs_async::verbs_core::path::QKey;
 /// use verbs_async::{AsyncDatagrams, CmDatagramListener, CqEvents};
 ///
 /// // or create_tokio, create_async_io

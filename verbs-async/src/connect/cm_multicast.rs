@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::DatagramEndpoint;
+use verbs_channel::verbs_core::path::DatagramEndpoint;
 
 use super::cm::ended;
 use super::deadline::Deadline;
@@ -15,7 +15,7 @@ use crate::threads;
 /// Multicast groups, joined by `rdma_cm`. Needs the feature `rdmacm`.
 ///
 /// The endpoints of all members have the key
-/// [`QKey::RDMA_UDP`](verbs_channel::verbs_core::QKey::RDMA_UDP). Other members may be programs that do not use
+/// [`QKey::RDMA_UDP`](verbs_channel::verbs_core::path::QKey::RDMA_UDP). Other members may be programs that do not use
 /// this crate. iWARP has no datagrams.
 impl AsyncDatagrams {
     /// Joins a multicast group, within `timeout`, with the port of the RDMA device that has the address `local`:

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use verbs_channel::connect::PeerAddr;
 use verbs_channel::datagram_exchange::{Connector, Step};
 use verbs_channel::exchange::PeerEndpoint;
-use verbs_channel::verbs_core::DatagramEndpoint;
+use verbs_channel::verbs_core::path::DatagramEndpoint;
 use verbs_channel::{BufferPool, Connect, Met};
 
 use super::deadline::Deadline;

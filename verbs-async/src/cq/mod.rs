@@ -8,8 +8,10 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use verbs_channel::DownReason;
+use verbs_channel::verbs_core::__private::Process;
+use verbs_channel::verbs_core::device::AsyncEvent;
 use verbs_channel::verbs_core::{
-    self, AsyncEvent, CompletionQueue, PollSlot, PolledCompletions, Process, WorkCompletion,
+    self, CompletionQueue, PollSlot, PolledCompletions, WorkCompletion,
 };
 
 use crate::error::{Error, Result};

@@ -8,7 +8,8 @@ use std::task::Waker;
 
 use slab::Slab;
 use verbs_channel::DownReason;
-use verbs_channel::verbs_core::{CompletionQueue, PollError, PollSlot, WorkCompletion};
+use verbs_channel::verbs_core::error::PollError;
+use verbs_channel::verbs_core::{CompletionQueue, PollSlot, WorkCompletion};
 
 use crate::error::Error;
 use crate::events::Subscription;

@@ -3,8 +3,9 @@
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
+use verbs_channel::verbs_core::error::{ErrorChain, Rejected};
+use verbs_channel::verbs_core::path::DatagramEndpoint;
 use verbs_channel::verbs_core::rdmacm::MulticastGroup;
-use verbs_channel::verbs_core::{DatagramEndpoint, ErrorChain, Rejected};
 
 use super::AsyncDatagrams;
 use super::state::Shared;

@@ -18,9 +18,10 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
-use verbs_channel::verbs_core::{
-    AddressHandle, AhAttr, DatagramEndpoint, Process, ProtectionDomain, Rejected,
-};
+use verbs_channel::verbs_core::__private::Process;
+use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::verbs_core::error::Rejected;
+use verbs_channel::verbs_core::path::{AddressHandle, AhAttr, DatagramEndpoint};
 use verbs_channel::{Datagram, DatagramFailure, DatagramsConfig, DownReason, OwnedBuffer};
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::{RejectReason, TransportError};

@@ -19,9 +19,11 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use verbs_channel::datagrams::{DatagramEnding, DatagramEngine};
-use verbs_channel::verbs_core::{
-    AddressHandle, AsyncEvent, DatagramEndpoint, ErrorChain, EventType, Process, ProtectionDomain,
-};
+use verbs_channel::verbs_core::__private::Process;
+use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::verbs_core::device::{AsyncEvent, EventType};
+use verbs_channel::verbs_core::error::ErrorChain;
+use verbs_channel::verbs_core::path::{AddressHandle, DatagramEndpoint};
 use verbs_channel::{BufferPool, DownReason, OwnedBuffer, TransportError};
 
 use super::wait_queue::Line;

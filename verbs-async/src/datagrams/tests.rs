@@ -8,9 +8,10 @@ use fake_libibverbs::with;
 use fake_librdmacm::{Arrival, alive, arrive};
 use verbs_channel::Datagrams;
 use verbs_channel::exchange::CmDatagrams;
+use verbs_channel::verbs_core::Device;
+use verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 use verbs_channel::verbs_core::rdmacm::MulticastGroup;
 use verbs_channel::verbs_core::verbs_sys::RDMA_CM_EVENT_MULTICAST_ERROR;
-use verbs_channel::verbs_core::{DatagramEndpoint, Device, QKey};
 use verbs_harness::until;
 
 use super::AsyncDatagrams;

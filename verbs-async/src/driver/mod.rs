@@ -32,7 +32,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use verbs_channel::engine::Engine;
-use verbs_channel::verbs_core::Process;
+use verbs_channel::verbs_core::__private::Process;
 use verbs_channel::{ChannelId, Message, OwnedRequest, Queue, RejectReason, Ticket};
 
 use crate::events::Subscription;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use slab::Slab;
 use verbs_channel::engine::{Closing, Engine};
-use verbs_channel::verbs_core::ErrorChain;
+use verbs_channel::verbs_core::error::ErrorChain;
 use verbs_channel::{ChannelId, DownReason, Message, Queue, RejectReason, Ticket};
 
 use super::backlog::{Backlog, Queued, Stage};

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::engine::{Closing, Engine};
 use verbs_channel::exchange::ExchangeError;
-use verbs_channel::verbs_core::{AsyncEvent, ErrorChain, ProtectionDomain};
+use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::verbs_core::device::AsyncEvent;
+use verbs_channel::verbs_core::error::ErrorChain;
 use verbs_channel::{ChannelId, DownReason, Preparer, Queue, TransportError};
 
 use crate::driver::{self, Driver};

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 
-use verbs_channel::verbs_core::ErrorChain;
+use verbs_channel::verbs_core::error::ErrorChain;
 
 use crate::notifier::{CqNotifier, copy_of, has_ended};
 use crate::task::wake::{OnReadable, self_waker};

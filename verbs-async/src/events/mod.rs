@@ -7,7 +7,9 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use verbs_channel::verbs_core::{self, CompletionChannel, CompletionQueue, Process};
+use verbs_channel::verbs_core::__private::Process;
+use verbs_channel::verbs_core::completion::CompletionChannel;
+use verbs_channel::verbs_core::{self, CompletionQueue};
 
 use crate::error::{Error, Result};
 use crate::notifier::{self, CqNotifier, ThreadNotifier};

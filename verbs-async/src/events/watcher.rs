@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use verbs_channel::DownReason;
-use verbs_channel::verbs_core::{AsyncEvent, EventElement, EventType, Process};
+use verbs_channel::verbs_core::__private::Process;
+use verbs_channel::verbs_core::device::{AsyncEvent, EventElement, EventType};
 
 use crate::error::{Error, Result};
 use crate::task::sync::Mutex;

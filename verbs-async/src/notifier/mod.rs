@@ -57,7 +57,8 @@
 //! use std::{io, time::Duration};
 //!
 //! use rustix::event::{PollFd, PollFlags, Timespec, poll};
-//! use verbs_async::verbs_core::{self, CompletionChannel};
+//! use verbs_async::verbs_core;
+//! use verbs_async::verbs_core::completion::CompletionChannel;
 //! use verbs_async::{AsyncCq, CqEvents, CqNotifier};
 //!
 //! struct OwnLoop {
@@ -168,7 +169,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use verbs_channel::verbs_core::ErrorChain;
+use verbs_channel::verbs_core::error::ErrorChain;
 
 #[cfg(feature = "async-io")]
 pub use self::async_io::AsyncIoNotifier;
@@ -198,7 +199,7 @@ pub(crate) fn copy_of(error: &io::Error) -> io::Error {
 }
 
 /// Reports when a descriptor is readable, such as that of a
-/// [`CompletionChannel`](verbs_channel::verbs_core::CompletionChannel).
+/// [`CompletionChannel`](verbs_channel::verbs_core::completion::CompletionChannel).
 ///
 /// The [module's documentation](self) lists the rules for implementations.
 pub trait CqNotifier: Send + Sync {

@@ -3,7 +3,7 @@
 use std::mem;
 use std::ops::Deref;
 
-use verbs_channel::verbs_core::Process;
+use verbs_channel::verbs_core::__private::Process;
 
 /// A registration that is dropped only in the process that made it. In the child of a fork, that would
 /// deregister the parent's.

@@ -16,7 +16,7 @@ use std::thread;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use verbs_channel::verbs_core::Process;
+use verbs_channel::verbs_core::__private::Process;
 
 use super::CqNotifier;
 use super::relay::Relay;

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{WcOpcode, WorkSuccess};
+use verbs_channel::verbs_core::WorkSuccess;
+use verbs_channel::verbs_core::codes::WcOpcode;
 use verbs_channel::{Outgoing, OwnedBuffer, Queue};
 
 use super::error::{Failure, StreamError};

@@ -76,7 +76,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{Error as CoreError, TransportType};
+use verbs_channel::verbs_core::Error as CoreError;
+use verbs_channel::verbs_core::device::TransportType;
 use verbs_channel::{BufferPool, OwnedBuffer, Queue};
 
 use crate::channel::AsyncChannel;

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use verbs_channel::verbs_core::Process;
+use verbs_channel::verbs_core::__private::Process;
 
 use crate::error::{Error, Result};
 use crate::threads::{self, Source};

@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use verbs_channel::verbs_core::Process;
+use verbs_channel::verbs_core::__private::Process;
 
 use crate::task::sync::Mutex;
 use crate::task::wake;

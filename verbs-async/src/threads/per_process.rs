@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use verbs_channel::verbs_core::Process;
+use verbs_channel::verbs_core::__private::Process;
 
 /// A value that all threads of a process share. The child of a fork makes a new one.
 ///

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Instant;
 
 use fake_libibverbs::{assert_all_is_well, share, with};
-use verbs_async::verbs_channel::verbs_core::{DatagramEndpoint, Gid, QKey};
+use verbs_async::verbs_channel::verbs_core::codes::Gid;
+use verbs_async::verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 use verbs_async::verbs_channel::{BufferPool, Channel, Datagrams};
 use verbs_async::{AsyncDatagrams, AsyncGroup, Operation};
 

@@ -14,7 +14,7 @@ use verbs_async::Bind;
 #[cfg(feature = "rdmacm")]
 use verbs_async::verbs_channel::Peer;
 use verbs_async::verbs_channel::exchange::ExchangeError;
-use verbs_async::verbs_channel::verbs_core::EventType;
+use verbs_async::verbs_channel::verbs_core::device::EventType;
 use verbs_async::verbs_channel::{self, Connect, DownReason, Met};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Error, Result};
 

@@ -6,8 +6,9 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use fake_libibverbs::{posted, share, with};
+use verbs_async::verbs_channel::verbs_core::codes::Gid;
+use verbs_async::verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_LOC_QP_OP_ERR, ibv_wc};
-use verbs_async::verbs_channel::verbs_core::{DatagramEndpoint, Gid, QKey};
 use verbs_async::verbs_channel::{BufferPool, DownReason, TransportError};
 #[cfg(feature = "rdmacm")]
 use verbs_async::{

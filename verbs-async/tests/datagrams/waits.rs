@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 use fake_libibverbs::{
     announce_last, assert_all_is_well, deliver, is_all_ended, posted, share, with,
 };
+use verbs_async::verbs_channel::verbs_core::ProtectionDomain;
+use verbs_async::verbs_channel::verbs_core::codes::Gid;
+use verbs_async::verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_GRH, IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc,
 };
-use verbs_async::verbs_channel::verbs_core::{DatagramEndpoint, Gid, ProtectionDomain, QKey};
 use verbs_async::verbs_channel::{
     BufferPool, Datagrams, DownReason, OwnedBuffer, Queue, RejectReason,
 };

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use verbs_async::verbs_channel::verbs_core::codes::WcOpcode;
+use verbs_async::verbs_channel::verbs_core::memory::Sge;
 use verbs_async::verbs_channel::verbs_core::{
-    PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest, Sge, WcOpcode, WorkCompletion,
+    PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest, WorkCompletion,
 };
 use verbs_async::{AsyncCq, CqEvents, DeviceEvents};
 use verbs_harness::{begin, context, faults};

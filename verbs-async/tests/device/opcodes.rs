@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use verbs_async::verbs_channel::verbs_core::{RemoteMemoryRegion, WcStatus};
+use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
+use verbs_async::verbs_channel::verbs_core::codes::WcStatus;
 use verbs_async::verbs_channel::{
     Channel, DownReason, Incoming, Outgoing, OwnedChain, OwnedRequest, RejectReason, TransportError,
 };

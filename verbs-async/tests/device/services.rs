@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use futures_util::future::{Either, join, select};
 use verbs_async::verbs_channel::exchange::ExchangeError;
+use verbs_async::verbs_channel::verbs_core::path::QKey;
 use verbs_async::verbs_channel::verbs_core::rdmacm::{DatagramListener, Message};
-use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain, QKey};
+use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain};
 use verbs_async::verbs_channel::{self, Datagrams, DownReason};
 use verbs_async::{AsyncDatagrams, CmDatagramListener, Error};
 use verbs_harness::{begin, peer_name};

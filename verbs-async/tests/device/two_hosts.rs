@@ -7,7 +7,8 @@ use std::{fs, thread};
 
 use futures_util::future::join_all;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
-use verbs_async::verbs_channel::verbs_core::{AckTimeout, MaxAckRetries, WcStatus};
+use verbs_async::verbs_channel::verbs_core::codes::WcStatus;
+use verbs_async::verbs_channel::verbs_core::{AckTimeout, MaxAckRetries};
 use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::iwarp::is_iwarp;

@@ -13,7 +13,7 @@ use verbs_async::{
     AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, ByteStream, CqEvents, DeviceEvents, Error,
     Operation,
 };
-use verbs_core::EventType;
+use verbs_core::device::EventType;
 use verbs_core::verbs_sys::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_FATAL,
     ibv_async_event, ibv_cq, ibv_event_type, ibv_qp,

@@ -20,12 +20,15 @@ use verbs_async::{
     AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, CqEvents, DeviceEvents, Error, Operation,
     Result,
 };
+use verbs_core::codes::Gid;
+use verbs_core::device::{AsyncEvent, EventType};
+use verbs_core::path::{DatagramEndpoint, QKey};
+use verbs_core::shared_receive_queue::SharedReceiveQueue;
 use verbs_core::verbs_sys::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_GID_CHANGE, IBV_EVENT_PORT_ACTIVE,
     IBV_EVENT_PORT_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR,
     IBV_EVENT_SRQ_ERR, ibv_async_event, ibv_qp, ibv_srq,
 };
-use verbs_core::{AsyncEvent, DatagramEndpoint, EventType, Gid, QKey, SharedReceiveQueue};
 use verbs_harness::faults;
 
 /// The layer of channels whose group is watched.

@@ -2,7 +2,8 @@
 
 use fake_libibverbs::assert_all_is_well;
 use verbs_async::{AsyncCq, CqEvents, DeviceEvents, Error};
-use verbs_core::{CompletionChannel, CompletionQueue};
+use verbs_core::CompletionQueue;
+use verbs_core::completion::CompletionChannel;
 
 use crate::bench::{Bench, Hand, Task, done, system_calls};
 

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use fake_libibverbs::{announce_last, with};
 use verbs_async::{AsyncChannel, AsyncCq, AsyncGroup, CqEvents, CqNotifier};
+use verbs_core::completion::CompletionChannel;
 use verbs_core::verbs_sys::{IBV_WC_SUCCESS, ibv_wc};
-use verbs_core::{CompletionChannel, CompletionQueue, Device};
+use verbs_core::{CompletionQueue, Device};
 pub(crate) use verbs_harness::WakeCounter;
 
 /// A completion channel, watched by hand.

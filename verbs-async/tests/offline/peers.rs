@@ -13,8 +13,10 @@ use verbs_async::verbs_channel::{
     BufferPool, Channel, DownReason, Outgoing, OwnedBuffer, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier, Error};
+use verbs_core::completion::CompletionChannel;
+use verbs_core::error::ErrorChain;
 use verbs_core::verbs_sys::{IBV_WC_RETRY_EXC_ERR, ibv_wc};
-use verbs_core::{CompletionChannel, Device, ErrorChain, ProtectionDomain};
+use verbs_core::{Device, ProtectionDomain};
 use verbs_harness::logged::{lines, listen};
 
 use crate::bench::{Hand, Task, done, join, later};

@@ -8,7 +8,7 @@ use verbs_async::verbs_channel::{
     BufferPool, Channel, ChannelId, DownReason, Message, Outgoing, Queue, RejectReason,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Error, SharedMessages};
-use verbs_core::EventType;
+use verbs_core::device::EventType;
 use verbs_core::verbs_sys::{IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
 
 use crate::bench::{Bench, Task, announce, done, join, later, now, system_calls};

@@ -7,7 +7,8 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::task::{Context, Poll};
 
-use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement, Sge};
+use verbs_core::memory::Sge;
+use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement};
 
 use super::element::PdTag;
 use super::free_list::FreeList;

@@ -22,6 +22,6 @@ impl PdTag {
     }
 
     pub(crate) fn of(pd: &ProtectionDomain) -> Self {
-        Self(pd.tag())
+        Self(verbs_core::__private::tag(pd))
     }
 }

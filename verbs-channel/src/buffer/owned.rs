@@ -4,7 +4,8 @@ use std::fmt;
 use std::mem;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 
-use verbs_core::{Error as CoreError, GatherElement, MemoryRegion, ScatterElement, Sge};
+use verbs_core::memory::Sge;
+use verbs_core::{Error as CoreError, GatherElement, MemoryRegion, ScatterElement};
 
 use super::block::{Backing, Owner, SharedPtr};
 use super::element::PdTag;

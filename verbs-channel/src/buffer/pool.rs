@@ -8,9 +8,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use verbs_core::{
-    Buffer, GatherElement, HugePages, MemoryRegion, ProtectionDomain, ScatterElement,
-};
+use verbs_core::memory::{Buffer, HugePages};
+use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement};
 
 use super::block::{Backing, SharedPool, SharedPtr};
 use super::element::PdTag;

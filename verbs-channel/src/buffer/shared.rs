@@ -5,9 +5,8 @@ use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use verbs_core::{
-    Buffer, DmabufRegion, ProtectionDomain, RawRegion, RemoteMemoryRegion, SharedRegion,
-};
+use verbs_core::memory::{Buffer, DmabufRegion, RawRegion};
+use verbs_core::{ProtectionDomain, RemoteMemoryRegion, SharedRegion};
 
 use super::block::{Backing, Owner};
 use super::element::PdTag;

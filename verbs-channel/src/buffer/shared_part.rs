@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use verbs_core::{RemoteMemoryRegion, Sge};
+use verbs_core::RemoteMemoryRegion;
+use verbs_core::memory::Sge;
 
 use super::block::{Backing, BlockPtr};
 use super::element::PdTag;

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use verbs_core::completion::CompletionChannel;
+use verbs_core::queue_pair::QueuePairConfig;
 use verbs_core::{
-    AccessFlags, AckTimeout, CompletionChannel, CompletionQueue, MaxAckRetries, MaxRnrRetries,
-    MaximumTransferUnit, MinRnrTimer, PreparedQueuePair, ProtectionDomain, QueuePair,
-    QueuePairConfig,
+    AccessFlags, AckTimeout, CompletionQueue, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit,
+    MinRnrTimer, PreparedQueuePair, ProtectionDomain, QueuePair,
 };
 
 use crate::engine::{EngineLimits, MemberLimits, Shares};

@@ -4,8 +4,10 @@
 use std::ops::RangeBounds;
 use std::time::Duration;
 
+use verbs_core::error::Rejected;
 use verbs_core::verbs_sys::ibv_send_wr;
-use verbs_core::{ChainRequest, Rejected, RemoteMemoryRegion, RequestChain, WorkSuccess};
+use verbs_core::work_request::{ChainRequest, RequestChain};
+use verbs_core::{RemoteMemoryRegion, WorkSuccess};
 
 use crate::buffer::bounds;
 use crate::channel::scope::{self, PollingScope};

@@ -3,7 +3,8 @@
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
-use verbs_core::{Rejected, RemoteMemoryRegion, WorkSuccess};
+use verbs_core::error::Rejected;
+use verbs_core::{RemoteMemoryRegion, WorkSuccess};
 
 use super::{Channel, Hold};
 use crate::buffer::OwnedBuffer;

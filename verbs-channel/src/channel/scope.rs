@@ -9,7 +9,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use verbs_core::{Rejected, RemoteMemoryRegion};
+use verbs_core::RemoteMemoryRegion;
+use verbs_core::error::Rejected;
 
 use super::pending::ScopedPendingWork;
 use crate::engine::{Engine, Id, Reservation};

@@ -8,9 +8,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use verbs_core::completion::CompletionChannel;
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
-use verbs_core::{CompletionChannel, CompletionQueue, ProtectionDomain, QueuePairEndpoint};
+use verbs_core::{CompletionQueue, ProtectionDomain, QueuePairEndpoint};
 
 use crate::channel::{Channel, Hold};
 use crate::channel_id::ChannelId;

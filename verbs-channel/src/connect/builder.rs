@@ -111,7 +111,7 @@ impl ChannelConfig {
     /// # Errors
     ///
     /// - [`Error::Core`](crate::Error::Core) with those of
-    ///   [`QueuePairConfig::build`](verbs_core::QueuePairConfig::build) and
+    ///   [`QueuePairConfig::build`](verbs_core::queue_pair::QueuePairConfig::build) and
     ///   [`CompletionQueue::create`](verbs_core::CompletionQueue::create), for example a capacity above
     ///   the device's limit.
     /// - [`Error::Capacity`](crate::Error::Capacity): a completion queue cannot have that many

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use verbs_core::{DatagramEndpoint, ProtectionDomain, QueuePairEndpoint};
+use verbs_core::path::DatagramEndpoint;
+use verbs_core::{ProtectionDomain, QueuePairEndpoint};
 
 use log::Level;
 

@@ -93,7 +93,8 @@ impl<T: Connected> PreparedChannel<T> {
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
-    /// use verbs_channel::verbs_core::{Context, DatagramEndpoint};
+    /// use verbs_channel::verbs_core::Context;
+    /// use verbs_channel::verbs_core::path::DatagramEndpoint;
     /// use verbs_channel::{Channel, Datagrams, Peer};
     ///
     /// let pd = Context::first_active()?.alloc_pd()?;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use verbs_core::DatagramEndpoint;
+use verbs_core::path::DatagramEndpoint;
 
 use crate::datagrams::Datagrams;
 use crate::error::Result;
@@ -11,7 +11,7 @@ use crate::exchange::ExchangeError;
 
 /// Multicast groups, joined by `rdma_cm`. Needs the feature `rdmacm`.
 ///
-/// The endpoints of all members have the key [`QKey::RDMA_UDP`](verbs_core::QKey::RDMA_UDP). Other members may
+/// The endpoints of all members have the key [`QKey::RDMA_UDP`](verbs_core::path::QKey::RDMA_UDP). Other members may
 /// be programs that do not use this crate. iWARP has no datagrams.
 impl Datagrams {
     /// Joins a multicast group, within `timeout`, with the port of the RDMA device that has the address `local`:
@@ -27,7 +27,8 @@ impl Datagrams {
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
-    /// use verbs_channel::verbs_core::{Context, QKey};
+    /// use verbs_channel::verbs_core::Context;
+    /// use verbs_channel::verbs_core::path::QKey;
     /// use verbs_channel::{BufferPool, Datagrams};
     ///
     /// let pd = Context::first_active()?.alloc_pd()?;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 
-use verbs_core::DatagramEndpoint;
+use verbs_core::path::DatagramEndpoint;
 
 use crate::exchange::ExchangeError;
 

@@ -3,12 +3,11 @@
 use std::fmt;
 use std::net::TcpStream;
 
+use verbs_core::completion::CompletionChannel;
+use verbs_core::error::Rejected;
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
-use verbs_core::{
-    CompletionChannel, CompletionQueue, Context, PreparedQueuePair, QueuePair, QueuePairEndpoint,
-    Rejected,
-};
+use verbs_core::{CompletionQueue, Context, PreparedQueuePair, QueuePair, QueuePairEndpoint};
 
 use super::unlocked;
 use crate::buffer::{OwnedBuffer, PdTag};

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use verbs_core::DatagramEndpoint;
+use verbs_core::path::DatagramEndpoint;
 use verbs_core::rdmacm::{DatagramRequest, DatagramService, Message, PrivateData};
 
 use super::attempts::{Attempt, Attempts};
@@ -14,7 +14,7 @@ use crate::exchange::{CmDatagrams, ExchangeFailure};
 
 /// Finding each other by `rdma_cm`, at the address of an RDMA device and a port. Needs the feature `rdmacm`.
 ///
-/// A service is an endpoint with the key [`QKey::RDMA_UDP`](verbs_core::QKey::RDMA_UDP) and a
+/// A service is an endpoint with the key [`QKey::RDMA_UDP`](verbs_core::path::QKey::RDMA_UDP) and a
 /// [`DatagramListener`](verbs_core::rdmacm::DatagramListener), whose requests it answers. It may be a program
 /// that does not use this crate. iWARP has no datagrams.
 impl Datagrams {
@@ -97,7 +97,8 @@ impl Datagrams {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
     /// use verbs_channel::Datagrams;
-    /// use verbs_channel::verbs_core::{Context, QKey, rdmacm};
+    /// use verbs_channel::verbs_core::{Context, rdmacm};
+    /// use verbs_channel::verbs_core::path::QKey;
     ///
     /// let pd = Context::first_active()?.alloc_pd()?;
     /// let mut datagrams = Datagrams::builder(&pd).qkey(QKey::RDMA_UDP).build()?;

@@ -4,7 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use verbs_core::{DatagramEndpoint, Gid, QueuePairEndpoint, random};
+use verbs_core::__private::random;
+use verbs_core::QueuePairEndpoint;
+use verbs_core::codes::Gid;
+use verbs_core::path::DatagramEndpoint;
 
 use super::cookie::Cookies;
 use super::request::{Exchange, Request, RequestId, SILENCE, State, silent, source};
@@ -25,7 +28,8 @@ use crate::exchange::{ExchangeError, RefusalCode};
 /// ```
 /// use std::time::{Duration, Instant};
 /// use verbs_channel::datagram_exchange::{Acceptor, Connector, Step};
-/// # use verbs_channel::verbs_core::{DatagramEndpoint, PacketSequenceNumber, QKey, QueuePairEndpoint};
+/// # use verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
+/// # use verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 /// # let psn = PacketSequenceNumber::new(1)?;
 /// # let [theirs, ours] = [3, 4].map(|qp_num| QueuePairEndpoint::builder(qp_num, psn).lid(1).build());
 /// # let [client, server] =

@@ -3,7 +3,9 @@
 use std::mem;
 use std::time::{Duration, Instant};
 
-use verbs_core::{DatagramEndpoint, QueuePairEndpoint, random};
+use verbs_core::__private::random;
+use verbs_core::QueuePairEndpoint;
+use verbs_core::path::DatagramEndpoint;
 
 use super::wire::{self, Message, Session};
 use crate::exchange::{self, ExchangeError, PeerEndpoint, RefusalCode};

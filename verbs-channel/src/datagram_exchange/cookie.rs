@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::time::{Duration, Instant};
 
-use verbs_core::DatagramEndpoint;
+use verbs_core::path::DatagramEndpoint;
 
 /// How long a cookie is valid, at least; at most twice as long.
 const LIFE: Duration = Duration::from_secs(10);
@@ -19,7 +19,10 @@ pub(super) struct Cookies {
 impl Cookies {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            secret: [verbs_core::random(), verbs_core::random()],
+            secret: [
+                verbs_core::__private::random(),
+                verbs_core::__private::random(),
+            ],
             since: now,
         }
     }

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use verbs_core::{DatagramEndpoint, Gid};
+use verbs_core::codes::Gid;
+use verbs_core::path::DatagramEndpoint;
 
 use super::wire::{self, Message, Session};
 use crate::exchange::{ExchangeError, PeerEndpoint};

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use verbs_core::{
-    CompletionChannel, CompletionQueue, DatagramQueuePair, Grh, ProtectionDomain, QKey,
-};
+use verbs_core::completion::{CompletionChannel, Grh};
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::path::QKey;
+use verbs_core::{CompletionQueue, ProtectionDomain};
 
 use super::endpoint::Datagrams;
 use super::engine::DatagramEngine;
@@ -144,7 +145,7 @@ impl DatagramsConfig {
     ///
     /// - [`Error::Capacity`]: a completion queue cannot have that many entries.
     /// - [`Error::Core`]: those of
-    ///   [`DatagramQueuePairConfig::build`](verbs_core::DatagramQueuePairConfig::build), and of
+    ///   [`DatagramQueuePairConfig::build`](verbs_core::datagram::DatagramQueuePairConfig::build), and of
     ///   registering memory for `max_recv_wr` datagrams.
     pub fn build(&self) -> Result<Datagrams> {
         let context = self.pd.context();

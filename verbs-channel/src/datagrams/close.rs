@@ -3,7 +3,9 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use verbs_core::{AddressHandle, DatagramEndpoint, DatagramQueuePair, Error};
+use verbs_core::Error;
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::path::{AddressHandle, DatagramEndpoint};
 
 #[cfg(feature = "rdmacm")]
 use super::groups::Groups;

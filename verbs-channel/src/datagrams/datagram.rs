@@ -2,7 +2,10 @@
 
 use std::ops::Deref;
 
-use verbs_core::{DatagramEndpoint, Grh, QKey, WcOpcode, WorkSuccess};
+use verbs_core::WorkSuccess;
+use verbs_core::codes::WcOpcode;
+use verbs_core::completion::Grh;
+use verbs_core::path::{DatagramEndpoint, QKey};
 
 use crate::buffer::OwnedBuffer;
 

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use verbs_core::{CompletionChannel, DatagramEndpoint, ProtectionDomain, Rejected};
+use verbs_core::ProtectionDomain;
+use verbs_core::completion::CompletionChannel;
+use verbs_core::error::Rejected;
+use verbs_core::path::DatagramEndpoint;
 
 use super::datagram::Datagram;
 use super::engine::DatagramEngine;
@@ -228,7 +231,7 @@ impl Datagrams {
     /// Forgets all address handles, as [`forget`](Self::forget) does for one peer.
     ///
     /// Call it if you read the events of the device, and it reports a
-    /// [`GID_CHANGE`](verbs_core::EventType::GID_CHANGE): this side's address may have another index now. Without
+    /// [`GID_CHANGE`](verbs_core::device::EventType::GID_CHANGE): this side's address may have another index now. Without
     /// that, the endpoint finds out while it waits, or by the failure of a datagram.
     pub fn forget_all(&mut self) {
         self.engine.forget_all();

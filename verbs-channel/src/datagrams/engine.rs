@@ -5,10 +5,15 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
+use verbs_core::codes::WcOpcode;
+use verbs_core::completion::Grh;
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::error::Rejected;
+use verbs_core::memory::Sge;
+use verbs_core::path::{AddressHandle, DatagramEndpoint};
+use verbs_core::work_request::DatagramWorkRequest;
 use verbs_core::{
-    AddressHandle, CompletionQueue, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, Grh,
-    PollSlot, ProtectionDomain, ReceiveWorkRequest, Rejected, Sge, WcOpcode, WorkCompletion,
-    WorkError,
+    CompletionQueue, PollSlot, ProtectionDomain, ReceiveWorkRequest, WorkCompletion, WorkError,
 };
 
 use super::close::{DatagramEnding, Held, Outgoing};

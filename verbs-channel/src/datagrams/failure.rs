@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use verbs_core::{DatagramEndpoint, Gid, WorkError};
+use verbs_core::WorkError;
+use verbs_core::codes::Gid;
+use verbs_core::path::DatagramEndpoint;
 
 /// A datagram that failed after it was posted, from [`Datagrams::take_failed`](super::Datagrams::take_failed).
 ///

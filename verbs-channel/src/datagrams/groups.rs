@@ -2,7 +2,7 @@
 
 use std::ops::RangeBounds;
 
-use verbs_core::DatagramEndpoint;
+use verbs_core::path::DatagramEndpoint;
 use verbs_core::rdmacm::MulticastGroup;
 
 use crate::error::Result;

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use verbs_core::{AddressHandle, DatagramEndpoint, Gid};
+use verbs_core::codes::Gid;
+use verbs_core::path::{AddressHandle, DatagramEndpoint};
 
 /// The address handles to the ports that were sent to last.
 ///

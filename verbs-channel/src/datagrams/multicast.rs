@@ -3,8 +3,10 @@
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::error::Rejected;
+use verbs_core::path::DatagramEndpoint;
 use verbs_core::rdmacm::MulticastGroup;
-use verbs_core::{DatagramEndpoint, DatagramQueuePair, Rejected};
 
 use super::engine::DatagramEngine;
 use crate::error::{Error, Result};

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use verbs_core::{AddressHandle, AhAttr, DatagramEndpoint, DatagramQueuePair, ProtectionDomain};
+use verbs_core::ProtectionDomain;
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::path::{AddressHandle, AhAttr, DatagramEndpoint};
 
 use super::engine::DatagramEngine;
 use crate::error::Result;

@@ -4,7 +4,10 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use verbs_core::{AddressHandle, DatagramQueuePair, Error, Gid, PollSlot, QpState, WcStatus};
+use verbs_core::codes::{Gid, QpState, WcStatus};
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::path::AddressHandle;
+use verbs_core::{Error, PollSlot};
 
 use super::engine::{DatagramEngine, POLLS};
 use super::failure::{DatagramFailure, GidChange};
@@ -22,7 +25,7 @@ impl DatagramEngine {
     /// [retired](Self::take_retired) ones.
     ///
     /// A layer that reads the device's events calls this after a
-    /// [`GID_CHANGE`](verbs_core::EventType::GID_CHANGE).
+    /// [`GID_CHANGE`](verbs_core::device::EventType::GID_CHANGE).
     pub fn forget_all(&mut self) {
         self.retired.extend(self.handles.take_if(|_, _| true));
     }

@@ -4,7 +4,7 @@
 //! engine: a scope, by a thread-local of its thread. So the engine calls none of them: it queues what does, and the
 //! layer that holds the engine runs that between two borrows.
 
-use verbs_core::DestroyedQueuePair;
+use verbs_core::queue_pair::DestroyedQueuePair;
 
 use super::leak::Leak;
 use super::peer::{Peer, Watched};

@@ -8,9 +8,10 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use verbs_core::error::Rejected;
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
-use verbs_core::{CompletionQueue, ProtectionDomain, QueuePair, QueuePairEndpoint, Rejected};
+use verbs_core::{CompletionQueue, ProtectionDomain, QueuePair, QueuePairEndpoint};
 
 #[cfg(feature = "rdmacm")]
 use super::Link;
@@ -325,8 +326,8 @@ impl Engine {
     ///
     /// It is the first reason of [`fail_group`](Self::fail_group), or the first such reason of
     /// [`destroy_all`](Self::destroy_all): a
-    /// [`CQ_ERR`](verbs_core::EventType::CQ_ERR), [`SRQ_ERR`](verbs_core::EventType::SRQ_ERR) or
-    /// [`DEVICE_FATAL`](verbs_core::EventType::DEVICE_FATAL) event, or [lost receives](DownReason::ReceivesLost). Or the
+    /// [`CQ_ERR`](verbs_core::device::EventType::CQ_ERR), [`SRQ_ERR`](verbs_core::device::EventType::SRQ_ERR) or
+    /// [`DEVICE_FATAL`](verbs_core::device::EventType::DEVICE_FATAL) event, or [lost receives](DownReason::ReceivesLost). Or the
     /// shared receive queue takes no more receives, or does not answer.
     #[must_use]
     pub const fn group_failure(&self) -> Option<DownReason> {

@@ -4,9 +4,10 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use verbs_core::QueuePair;
+use verbs_core::error::Rejected;
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
-use verbs_core::{QueuePair, Rejected};
 
 use super::{Claim, Engine, Link, Ticket};
 use crate::buffer::OwnedBuffer;

@@ -3,7 +3,8 @@
 use std::fmt::{self, Write as _};
 use std::process;
 
-use verbs_core::{Error, ErrorChain};
+use verbs_core::Error;
+use verbs_core::error::ErrorChain;
 
 /// A report of buffers that had to be leaked, because the driver failed to destroy their queue pair.
 ///

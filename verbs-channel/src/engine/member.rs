@@ -3,7 +3,8 @@
 use std::mem;
 use std::time::Instant;
 
-use verbs_core::{QueuePair, WcStatus, WorkError};
+use verbs_core::codes::WcStatus;
+use verbs_core::{QueuePair, WorkError};
 
 use super::afterwards::Queued;
 use super::budget::Budget;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::{iter, thread};
 
-use verbs_core::{PollError, PostError, QueuePair, ReceiveWorkRequest, Sge, WorkSuccess};
+use verbs_core::error::{PollError, PostError};
+use verbs_core::{QueuePair, ReceiveWorkRequest, WorkSuccess, memory::Sge};
 
 use super::shared::{Arrived, Shared};
 use super::slots::shared_wr_id;
@@ -112,7 +113,7 @@ impl Engine {
         self.shared.as_deref()?.pool()
     }
 
-    /// The [handle](verbs_core::SharedReceiveQueue::handle) of the shared receive queue, as in device events;
+    /// The [handle](verbs_core::shared_receive_queue::SharedReceiveQueue::handle) of the shared receive queue, as in device events;
     /// `None` if the receives are not shared.
     #[must_use]
     pub fn shared_handle(&self) -> Option<u32> {

@@ -23,7 +23,8 @@
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::{Duration, Instant};
-//! use verbs_channel::verbs_core::{CompletionChannel, Context};
+//! use verbs_channel::verbs_core::Context;
+//! use verbs_channel::verbs_core::completion::CompletionChannel;
 //! use verbs_channel::{BufferPool, Channel, Outgoing};
 //!
 //! let pd = Context::first_active()?.alloc_pd()?;
@@ -56,7 +57,8 @@ use std::collections::VecDeque;
 use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use verbs_core::{CompletionQueue, Error, PollSlot, Process, ProtectionDomain, WorkSuccess};
+use verbs_core::__private::Process;
+use verbs_core::{CompletionQueue, Error, PollSlot, ProtectionDomain, WorkSuccess};
 
 use crate::buffer::{OwnedBuffer, PdTag};
 use crate::channel_id::ChannelId;

@@ -1,6 +1,8 @@
 //! Polls: completions reach their operations.
 
-use verbs_core::{PollError, PollSlot, WcOpcode, WorkCompletion, WorkSuccess};
+use verbs_core::codes::WcOpcode;
+use verbs_core::error::PollError;
+use verbs_core::{PollSlot, WorkCompletion, WorkSuccess};
 
 use super::Engine;
 use super::member::Member;

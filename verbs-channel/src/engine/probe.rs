@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use verbs_core::{Error, QpState};
+use verbs_core::Error;
+use verbs_core::codes::QpState;
 
 use super::Engine;
 use crate::error::DownReason;

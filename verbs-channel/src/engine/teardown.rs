@@ -11,7 +11,8 @@
 //! borrowed buffers in flight: the process is aborted
 //! ```
 
-use verbs_core::{Error, PollError, QueuePair};
+use verbs_core::error::PollError;
+use verbs_core::{Error, QueuePair};
 
 use super::leak::{Leak, abort_with};
 use super::{Afterwards, Closing, Engine, Member, SlotBuffer};

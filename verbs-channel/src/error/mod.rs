@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use std::{fmt, io};
 
-use verbs_core::Rejected;
+use verbs_core::error::Rejected;
 
 use crate::channel_id::ChannelId;
 use crate::duration::Readable;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use verbs_core::{EventType, PollError, PostError, WcStatus, WorkError};
+use verbs_core::WorkError;
+use verbs_core::codes::WcStatus;
+use verbs_core::device::EventType;
+use verbs_core::error::{PollError, PostError};
 
 use super::queue::Queue;
 use crate::duration::Readable;
@@ -247,7 +250,7 @@ mod tests {
     use super::*;
 
     fn text(queue: Queue, status: WcStatus) -> String {
-        let mut error = WorkError::example();
+        let mut error = verbs_core::__private::work_error();
         error.status = status;
         let down = DownReason::Work { queue, error }.to_string();
         assert_eq!(TransportError::Work { queue, error }.to_string(), down);

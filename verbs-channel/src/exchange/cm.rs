@@ -20,11 +20,12 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use verbs_core::ProtectionDomain;
+use verbs_core::path::{AddressHandle, DatagramEndpoint, QKey};
 use verbs_core::rdmacm::{
     CmEventType, CmFailure, DatagramRequest, DatagramService, Message, MulticastGroup, Pending,
     PrivateData,
 };
-use verbs_core::{AddressHandle, DatagramEndpoint, ProtectionDomain, QKey};
 
 use super::error::{ExchangeError, RefusalCode};
 use super::frame::{MAGIC, begins, reason, refusal};

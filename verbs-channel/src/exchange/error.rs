@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use std::{fmt, io};
 
-use verbs_core::{EndpointError, ErrorDebug, TransportType};
+use verbs_core::__private::ErrorDebug;
+use verbs_core::device::TransportType;
+use verbs_core::error::EndpointError;
 
 use super::limits::{MAX_PRIVATE_DATA, VERSION};
 use crate::duration::Readable;
@@ -104,7 +106,7 @@ pub enum ExchangeError {
         /// The name of the device of the channel.
         ours: String,
     },
-    /// Over `rdma_cm`, datagrams carry the key [`QKey::RDMA_UDP`](verbs_core::QKey::RDMA_UDP), and this
+    /// Over `rdma_cm`, datagrams carry the key [`QKey::RDMA_UDP`](verbs_core::path::QKey::RDMA_UDP), and this
     /// endpoint has another.
     OtherKey,
     /// The peer's endpoint is invalid.

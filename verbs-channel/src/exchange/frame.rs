@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-use verbs_core::{QueuePairEndpoint, TransportType};
+use verbs_core::QueuePairEndpoint;
+use verbs_core::device::TransportType;
 
 use super::error::{ExchangeError, RefusalCode};
 use super::limits::{MAX_PRIVATE_DATA, VERSION};
@@ -187,7 +188,7 @@ mod tests {
         /// Its text includes its source, as that of many applications' errors does.
         #[derive(Debug, thiserror::Error)]
         #[error("no place: {0}")]
-        struct Repeats(#[source] verbs_core::EndpointError);
+        struct Repeats(#[source] verbs_core::error::EndpointError);
 
         let shown = |why: &dyn Error| {
             let frame = refused(RefusalCode::HANDSHAKE, why);
@@ -195,10 +196,10 @@ mod tests {
         };
         let cause = "this side's port is addressed by LID and the peer gave none";
         assert_eq!(
-            shown(&Repeats(verbs_core::EndpointError::NoLid)),
+            shown(&Repeats(verbs_core::error::EndpointError::NoLid)),
             format!("the peer refused the connection: \"no place: {cause}\"")
         );
-        let own = ExchangeError::Endpoint(verbs_core::EndpointError::NoLid);
+        let own = ExchangeError::Endpoint(verbs_core::error::EndpointError::NoLid);
         assert_eq!(
             shown(&own),
             format!(

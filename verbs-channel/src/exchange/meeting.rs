@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use verbs_core::TransportType;
+use verbs_core::device::TransportType;
 use verbs_core::rdmacm::PrivateData;
 
 use super::cm::{hello, private_data};
@@ -35,7 +35,10 @@ pub struct Meeting {
 impl Meeting {
     /// Those of two sides that need no stream to agree: the first connects, and the other listens.
     pub(crate) fn pair() -> [Self; 2] {
-        let (request, answer) = (verbs_core::random(), verbs_core::random());
+        let (request, answer) = (
+            verbs_core::__private::random(),
+            verbs_core::__private::random(),
+        );
         [false, true].map(|listens| Self {
             listens,
             listener: None,
@@ -82,7 +85,7 @@ impl Meeting {
 
 impl Proposal {
     pub(super) fn new(side: Side) -> Self {
-        let nonce = verbs_core::random();
+        let nonce = verbs_core::__private::random();
         Self { side, nonce }
     }
 

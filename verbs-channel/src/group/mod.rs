@@ -10,7 +10,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use verbs_core::{CompletionChannel, CompletionQueue, ProtectionDomain, Rejected, WorkSuccess};
+use verbs_core::completion::CompletionChannel;
+use verbs_core::error::Rejected;
+use verbs_core::{CompletionQueue, ProtectionDomain, WorkSuccess};
 
 use crate::buffer::OwnedBuffer;
 use crate::channel::{Channel, ChannelConfig, InGroup};

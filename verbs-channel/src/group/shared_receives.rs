@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use verbs_core::{CompletionChannel, CompletionQueue, SharedReceiveQueue};
+use verbs_core::CompletionQueue;
+use verbs_core::completion::CompletionChannel;
+use verbs_core::shared_receive_queue::SharedReceiveQueue;
 
 use super::{ChannelGroup, Preparer};
 use crate::buffer::BufferPool;

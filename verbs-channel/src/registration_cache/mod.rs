@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use verbs_core::{Process, ProtectionDomain};
+use verbs_core::__private::Process;
+use verbs_core::ProtectionDomain;
 
 use crate::buffer::{Returns, Shareable, SharedMemory, SharedSlice, Watch, within};
 use crate::error::Result;

@@ -5,7 +5,9 @@ use std::mem::{self, MaybeUninit};
 use std::ops::{Range, RangeBounds};
 use std::{iter, slice};
 
-use verbs_core::{Rejected, RequestChain, WorkRequest};
+use verbs_core::__private::{of_any, put_request};
+use verbs_core::error::Rejected;
+use verbs_core::work_request::{RequestChain, WorkRequest};
 
 use super::op::Needs;
 use super::owned::OwnedRequest;
@@ -304,7 +306,7 @@ impl Built {
             return Ok(None);
         }
         // Before any memory is allocated for them.
-        let chain = (len <= OwnedChain::MAX_LEN).then(|| RequestChain::of_any(len));
+        let chain = (len <= OwnedChain::MAX_LEN).then(|| of_any(len));
         let Some(Ok(chain)) = chain else {
             let asked = u32::try_from(len).unwrap_or(u32::MAX);
             let max = u16::MAX.into();
@@ -330,7 +332,7 @@ impl Built {
         let mut place = MaybeUninit::uninit();
         let built = request.op.build(elements, 0, &mut place)?;
         self.needs.add(&needs);
-        let is_put = self.chain.put_request(index, built);
+        let is_put = put_request(&mut self.chain, index, built);
         if !is_put {
             let len = self.chain.len();
             return Err(RejectReason::NoRequest { index, len });

@@ -3,9 +3,8 @@
 
 use std::{ptr, slice};
 
-use verbs_core::{
-    Element, Gather, GatherElement, ProtectionDomain, Scatter, ScatterElement, Sge, SharedElement,
-};
+use verbs_core::memory::{Element, Gather, Scatter, Sge, SharedElement};
+use verbs_core::{GatherElement, ProtectionDomain, ScatterElement};
 
 use crate::error::RejectReason;
 
@@ -24,15 +23,15 @@ use crate::error::RejectReason;
 ///
 /// Other elements are the 16 bytes that the driver gets, and do not contain their domain. If that is not
 /// the channel's, a debug build rejects the request with [`RejectReason::Post`](crate::RejectReason::Post).
-/// In a release build the request fails with [`LOC_PROT_ERR`](verbs_core::WcStatus::LOC_PROT_ERR), on
-/// soft-RoCE with [`LOC_QP_OP_ERR`](verbs_core::WcStatus::LOC_QP_OP_ERR), and the channel is down. No other
+/// In a release build the request fails with [`LOC_PROT_ERR`](verbs_core::codes::WcStatus::LOC_PROT_ERR), on
+/// soft-RoCE with [`LOC_QP_OP_ERR`](verbs_core::codes::WcStatus::LOC_QP_OP_ERR), and the channel is down. No other
 /// memory is accessed by mistake:
 ///
 /// - On the same device, keys are unique, and the device checks their domain.
 /// - On another device, the same key may belong to a region of the channel's domain. But a device accepts
 ///   a key only with an address within the key's own region. A region that contains the address is
 ///   either memory of this program at the same address, so these are the element's own bytes. Or it is a
-///   [`DmabufRegion`](verbs_core::DmabufRegion) or a [`RawRegion`](verbs_core::RawRegion) with addresses
+///   [`DmabufRegion`](verbs_core::memory::DmabufRegion) or a [`RawRegion`](verbs_core::memory::RawRegion) with addresses
 ///   of its own, which the device may write to at any moment anyway.
 ///
 /// There is one known exception, on another device and in a release build: a region of borrowed memory
@@ -78,7 +77,8 @@ impl Place {
 }
 
 pub(crate) mod sealed {
-    use verbs_core::{Element, ProtectionDomain, Sge};
+    use verbs_core::ProtectionDomain;
+    use verbs_core::memory::{Element, Sge};
 
     use super::Place;
     use crate::error::RejectReason;

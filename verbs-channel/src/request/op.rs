@@ -2,11 +2,12 @@
 
 use std::mem::MaybeUninit;
 
+use verbs_core::__private::set_options;
+use verbs_core::codes::WcOpcode;
+use verbs_core::memory::Sge;
 use verbs_core::verbs_sys::{IBV_SEND_INLINE, IBV_SEND_SIGNALED};
-use verbs_core::{
-    AtomicWorkRequest, ReadWorkRequest, RemoteMemoryRegion, SendWorkRequest, Sge, WcOpcode,
-    WorkRequest, WriteWorkRequest,
-};
+use verbs_core::work_request::{AtomicWorkRequest, WorkRequest};
+use verbs_core::{ReadWorkRequest, RemoteMemoryRegion, SendWorkRequest, WriteWorkRequest};
 
 use crate::error::{Queue, RejectReason};
 
@@ -157,7 +158,7 @@ impl Op {
             }
             (Kind::Receive, _) => return Err(RejectReason::ReceiveInBatch),
         };
-        request.set_options(wr_id, self.unsignaled());
+        set_options(request, wr_id, self.unsignaled());
         Ok(request)
     }
 }

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use verbs_core::CompletionChannel;
+use verbs_core::completion::CompletionChannel;
 
 use crate::engine::Engine;
 pub(crate) use abort::Ladder;

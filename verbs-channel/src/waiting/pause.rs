@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::Backoff;
-use verbs_core::{CompletionChannel, CompletionQueue};
+use verbs_core::CompletionQueue;
+use verbs_core::completion::CompletionChannel;
 
 use super::deadline::Deadline;
 

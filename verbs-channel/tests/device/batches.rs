@@ -1,6 +1,7 @@
 //! Batches: one doorbell, one completion, one handle.
 
-use verbs_channel::verbs_core::{GatherElement, MemoryRegion, RemoteMemoryRegion, WcStatus};
+use verbs_channel::verbs_core::codes::WcStatus;
+use verbs_channel::verbs_core::{GatherElement, MemoryRegion, RemoteMemoryRegion};
 use verbs_channel::{BufferPool, Error, Incoming, Outgoing, OwnedRequest, Queue, ScopeError};
 use verbs_harness::{PATIENCE, begin};
 

@@ -3,7 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion, ScatterElement, WcStatus};
+use verbs_channel::verbs_core::codes::WcStatus;
+use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion, ScatterElement};
 use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Queue, RejectReason};
 use verbs_harness::{PATIENCE, begin, faults};
 

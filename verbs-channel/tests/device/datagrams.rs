@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{Device, ProtectionDomain, Rejected};
+use verbs_channel::verbs_core::error::Rejected;
+use verbs_channel::verbs_core::{Device, ProtectionDomain};
 use verbs_channel::{
     BufferPool, Channel, Datagrams, Error, OwnedBuffer, PollStrategy, RejectReason, verbs_core,
 };

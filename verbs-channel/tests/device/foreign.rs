@@ -4,7 +4,9 @@
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RawRegion, WcStatus};
+use verbs_channel::verbs_core::codes::WcStatus;
+use verbs_channel::verbs_core::memory::RawRegion;
+use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain};
 use verbs_channel::{Error, RegistrationCache, RejectReason, SharedMemory};
 use verbs_harness::{PATIENCE, begin, is_soft, unchecked_domain};
 

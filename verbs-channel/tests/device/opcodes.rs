@@ -1,6 +1,7 @@
 //! Every opcode in every way: blocking, in scopes, lent, owned, in batches.
 
-use verbs_channel::verbs_core::{GatherElement, RemoteMemoryRegion, ScatterElement, WcOpcode};
+use verbs_channel::verbs_core::codes::WcOpcode;
+use verbs_channel::verbs_core::{GatherElement, RemoteMemoryRegion, ScatterElement};
 use verbs_channel::{Channel, Error, Incoming, Outgoing, Result, ScopeError};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin};

@@ -6,7 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use verbs_channel::exchange::ExchangeError;
-use verbs_channel::verbs_core::{DatagramEndpoint, ProtectionDomain};
+use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::verbs_core::path::DatagramEndpoint;
 use verbs_channel::{
     BufferPool, Channel, Connect, DatagramListener, Datagrams, Error, Met, Peer, PollStrategy,
 };

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use verbs_channel::verbs_core::{RemoteMemoryRegion, SharedRegion, WcStatus};
+use verbs_channel::verbs_core::codes::WcStatus;
+use verbs_channel::verbs_core::{RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
     BufferPool, Channel, Completed, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest,
     SharedMemory, TransportError,

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, WcStatus};
+use verbs_channel::verbs_core::codes::WcStatus;
+use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion};
 use verbs_channel::{Channel, Error, Outgoing, PreparedChannel, ScopeError, TransportError};
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin};

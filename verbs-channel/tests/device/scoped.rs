@@ -2,7 +2,8 @@
 
 use std::thread;
 
-use verbs_channel::verbs_core::{ScatterElement, WcStatus};
+use verbs_channel::verbs_core::ScatterElement;
+use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::{DownReason, Error, Queue, ScopeError, TransportError};
 use verbs_harness::{PATIENCE, begin, until};
 

@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread;
 
 use verbs_channel::exchange::ExchangeError;
+use verbs_channel::verbs_core;
+use verbs_channel::verbs_core::path::QKey;
 use verbs_channel::verbs_core::rdmacm::{DatagramListener, Message, PrivateData};
-use verbs_channel::verbs_core::{self, QKey};
 use verbs_channel::{BufferPool, Datagrams, DatagramsConfig, Error};
 use verbs_harness::pair::Side;
 use verbs_harness::{PATIENCE, Test, begin};

@@ -5,9 +5,10 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
+use verbs_channel::verbs_core::codes::WcStatus;
+use verbs_channel::verbs_core::memory::SharedElement;
 use verbs_channel::verbs_core::{
-    AckTimeout, MaxAckRetries, ProtectionDomain, RemoteMemoryRegion, SharedElement, SharedRegion,
-    WcStatus,
+    AckTimeout, MaxAckRetries, ProtectionDomain, RemoteMemoryRegion, SharedRegion,
 };
 use verbs_channel::{Channel, Connect, DownReason, Error, PreparedChannel, TransportError};
 use verbs_harness::{PATIENCE, Test, begin, faults, until};

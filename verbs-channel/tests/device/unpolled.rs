@@ -1,6 +1,7 @@
 //! Unpolled posts, whose buffers the caller manages.
 
-use verbs_channel::verbs_core::{RequestChain, WcOpcode};
+use verbs_channel::verbs_core::codes::WcOpcode;
+use verbs_channel::verbs_core::work_request::RequestChain;
 use verbs_channel::{Error, Incoming, Outgoing};
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use verbs_channel::verbs_core::WcStatus;
+use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::{Error, Outgoing};
 use verbs_harness::wire::Disturbed;
 use verbs_harness::{PATIENCE, begin, faults, until, wire};

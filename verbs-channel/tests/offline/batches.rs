@@ -1,8 +1,9 @@
 //! Batches of owned buffers: no buffer is released before the whole batch has completed.
 
 use fake_libibverbs::with;
+use verbs_channel::verbs_core::RemoteMemoryRegion;
+use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
-use verbs_channel::verbs_core::{RemoteMemoryRegion, WcStatus};
 use verbs_channel::{
     BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedRequest, Queue, RejectReason,
     TransportError,

@@ -1,10 +1,11 @@
 //! Chains that were built once, on a channel: one operation, whose buffers the caller manages.
 
 use fake_libibverbs::with;
+use verbs_channel::verbs_core::codes::WcStatus;
+use verbs_channel::verbs_core::memory::Sge;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
-use verbs_channel::verbs_core::{
-    RemoteMemoryRegion, RequestChain, SendWorkRequest, Sge, WcStatus, WriteWorkRequest,
-};
+use verbs_channel::verbs_core::work_request::RequestChain;
+use verbs_channel::verbs_core::{RemoteMemoryRegion, SendWorkRequest, WriteWorkRequest};
 use verbs_channel::{DownReason, Queue, RejectReason, TransportError};
 use verbs_harness::logged::listen;
 

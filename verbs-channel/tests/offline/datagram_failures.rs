@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use fake_libibverbs::{Port, assert_all_is_well, with};
+use verbs_channel::verbs_core::Error as CoreError;
+use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_QPS_ERR, IBV_QPS_RESET, IBV_QPS_RTS, IBV_QPS_SQE, IBV_WC_LOC_QP_OP_ERR, IBV_WC_WR_FLUSH_ERR,
 };
-use verbs_channel::verbs_core::{Error as CoreError, WcStatus};
 use verbs_channel::{BufferPool, Datagrams, DownReason, Error, RejectReason};
 
 use crate::datagrams::{buffer, comes, endpoint, peer, refused};

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use fake_libibverbs::{Port, assert_all_is_well, deliver, is_posted, with};
+use verbs_channel::verbs_core::codes::Gid;
+use verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 use verbs_channel::verbs_core::verbs_sys::{
     __be32, IBV_WC_GRH, IBV_WC_RECV, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, ibv_wc,
 };
-use verbs_channel::verbs_core::{
-    DatagramEndpoint, Gid, MaximumTransferUnit, ProtectionDomain, QKey,
-};
+use verbs_channel::verbs_core::{MaximumTransferUnit, ProtectionDomain};
 use verbs_channel::{
     BufferPool, Datagrams, DatagramsConfig, DownReason, Error, OwnedBuffer, Queue, RejectReason,
 };

@@ -8,9 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fake_libibverbs::with;
-use verbs_channel::verbs_core::{
-    AccessFlags, DmabufRegion, ProtectionDomain, RawRegion, RemoteMemoryRegion, SharedRegion,
-};
+use verbs_channel::verbs_core::memory::{DmabufRegion, RawRegion};
+use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
     BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
     Rejected, SharedMemory, TransportError,

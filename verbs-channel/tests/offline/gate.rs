@@ -7,9 +7,10 @@
 use std::time::Duration;
 
 use fake_libibverbs::with;
+use verbs_channel::verbs_core::memory::SharedElement;
 use verbs_channel::verbs_core::{
     AccessFlags, GatherElement, MemoryRegion, ProtectionDomain, QueuePairEndpoint,
-    RemoteMemoryRegion, SharedElement, SharedRegion,
+    RemoteMemoryRegion, SharedRegion,
 };
 use verbs_channel::{
     BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, PreparedChannel,

@@ -10,11 +10,10 @@ use std::time::Duration;
 use fake_libibverbs::{ladder, with};
 use rustix::io::Errno;
 use verbs_channel::exchange::{ExchangeError, ExchangeFailure, RefusalCode};
+use verbs_channel::verbs_core::codes::{QpType, WcOpcode, WcStatus};
+use verbs_channel::verbs_core::error::EndpointError;
 use verbs_channel::verbs_core::verbs_sys::{IBV_PORT_ACTIVE, IBV_PORT_DOWN};
-use verbs_channel::verbs_core::{
-    Context, Device, EndpointError, Error as Core, PostError, QpType, QueuePair, WcOpcode,
-    WcStatus, WorkError,
-};
+use verbs_channel::verbs_core::{Context, Device, Error as Core, QueuePair, WorkError};
 use verbs_channel::{
     Channel, ChannelConfig, DownReason, Error, Queue, RejectReason, TransportError,
 };
@@ -151,8 +150,8 @@ fn of_core() -> Vec<Core> {
             len: 64,
         },
         Core::RemoteAccess,
-        PostError::examples()[0].into(),
-        PostError::examples()[5].into(),
+        verbs_core::__private::post_errors()[0].into(),
+        verbs_core::__private::post_errors()[5].into(),
         work_error(WcStatus::WR_FLUSH_ERR).into(),
         work_error(WcStatus::LOC_PROT_ERR).into(),
     ]
@@ -254,11 +253,10 @@ fn no_path(why: Errno, local: &str, remote: &str) -> String {
 #[cfg(feature = "rdmacm")]
 fn of_manager() -> Vec<Error> {
     use verbs_channel::exchange::CmDatagrams;
-    use verbs_channel::verbs_core::TransportType;
-    use verbs_channel::verbs_core::rdmacm::CmFailure;
+    use verbs_channel::verbs_core::device::TransportType;
 
     let peer = SocketAddr::from(([10, 0, 0, 2], 7471));
-    let [unresolved, rejected, ..] = CmFailure::examples();
+    let [unresolved, rejected, ..] = verbs_core::__private::cm_failures();
     let rejected = || {
         let failure = Box::new(rejected);
         let step = "connecting";
@@ -330,7 +328,7 @@ fn of_manager() -> Vec<Error> {
 }
 
 fn work_error(status: WcStatus) -> WorkError {
-    let mut error = WorkError::example();
+    let mut error = verbs_core::__private::work_error();
     (error.status, error.qp_num, error.vendor_err) = (status, 0x11, 0);
     error
 }

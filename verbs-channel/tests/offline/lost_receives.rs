@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fake_libibverbs::{Library, assert_all_is_well, is_in_flight, with};
-use verbs_channel::verbs_core::EventType;
+use verbs_channel::verbs_core::device::EventType;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_WR_FLUSH_ERR, ibv_wc};
 use verbs_channel::{DownReason, Error};
 

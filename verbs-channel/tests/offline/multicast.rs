@@ -5,8 +5,9 @@ use std::time::Duration;
 use fake_libibverbs::assert_all_is_well;
 use fake_librdmacm::{Arrival, alive, arrive, with};
 use verbs_channel::Datagrams;
+use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 use verbs_channel::verbs_core::verbs_sys::RDMA_CM_EVENT_MULTICAST_ERROR;
-use verbs_channel::verbs_core::{DatagramEndpoint, ProtectionDomain, QKey};
 
 use crate::fake_device::{called, forget_the_past, pd};
 

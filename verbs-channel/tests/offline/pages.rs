@@ -5,7 +5,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use verbs_channel::verbs_core::{AccessFlags, Error, ProtectionDomain, RawRegion};
+use verbs_channel::verbs_core::memory::RawRegion;
+use verbs_channel::verbs_core::{AccessFlags, Error, ProtectionDomain};
 
 /// Memory that is freed when this is dropped, which is counted.
 pub(crate) struct Pages {

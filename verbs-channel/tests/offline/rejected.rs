@@ -1,7 +1,7 @@
 //! Posts that the driver rejects: no request is lost, and no buffer is released too early.
 
 use fake_libibverbs::with;
-use verbs_channel::verbs_core::ErrorKind;
+use verbs_channel::verbs_core::error::ErrorKind;
 use verbs_channel::{BufferPool, DownReason, Error, Outgoing, RejectReason};
 
 use crate::fake_device::{called, channel, pd, posted, region, succeeds};

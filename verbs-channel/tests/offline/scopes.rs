@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use fake_libibverbs::with;
-use verbs_channel::verbs_core::WcStatus;
+use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_QPS_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_SUCCESS, ibv_wc,
 };

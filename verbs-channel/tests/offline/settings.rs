@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, with};
-use verbs_channel::verbs_core::{
-    AccessFlags, CompletionChannel, RemoteMemoryRegion, SharedElement,
-};
+use verbs_channel::verbs_core::completion::CompletionChannel;
+use verbs_channel::verbs_core::memory::SharedElement;
+use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
 use verbs_channel::{BufferPool, Channel, ChannelConfig, Datagrams, Error, Incoming, OwnedBuffer};
 
 use crate::fake_device::{connected, pd, region, shut_down};

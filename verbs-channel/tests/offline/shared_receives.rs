@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::with;
+use verbs_channel::verbs_core::error::ErrorKind;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
     ibv_wc, ibv_wc_status,
 };
-use verbs_channel::verbs_core::{Error as CoreError, ErrorKind, ProtectionDomain};
+use verbs_channel::verbs_core::{Error as CoreError, ProtectionDomain};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, ConnectedMember, DownReason, Error, Message,
     PollStrategy, PoolBuffer, RejectReason,

@@ -9,8 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use fake_libibverbs::{forget_requests, with};
+use verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
-use verbs_channel::verbs_core::{RemoteMemoryRegion, RequestChain};
+use verbs_channel::verbs_core::work_request::RequestChain;
 use verbs_channel::{
     BufferPool, Channel, DownReason, Error, Incoming, Outgoing, OwnedRequest, RejectReason,
     TransportError,

@@ -4,7 +4,8 @@ use std::mem;
 use std::time::Duration;
 
 use verbs_channel::engine::Engine;
-use verbs_channel::verbs_core::{CompletionChannel, ProtectionDomain};
+use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::verbs_core::completion::CompletionChannel;
 use verbs_channel::{
     BufferPool, Channel, ChannelId, CreateChannel as _, DownReason, Error, OwnedRequest,
     PollStrategy, Queue, RejectReason,

@@ -1,7 +1,9 @@
 //! A channel's queue pair is in a thread domain of its own, if the device has any.
 
 use fake_libibverbs::{assert_all_is_well, posted, with};
-use verbs_channel::verbs_core::{CompletionChannel, ErrorKind, ProtectionDomain};
+use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::verbs_core::completion::CompletionChannel;
+use verbs_channel::verbs_core::error::ErrorKind;
 use verbs_channel::{BufferPool, Channel, CreateChannel as _, Error};
 
 use crate::driven::group;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fake_libibverbs::{lend, with};
 use verbs_channel::datagram_exchange::{Connector, Step};
 use verbs_channel::exchange::ExchangeError;
-use verbs_channel::verbs_core::DatagramEndpoint;
+use verbs_channel::verbs_core::path::DatagramEndpoint;
 use verbs_channel::{Channel, DatagramListener, Datagrams, Error};
 
 use crate::datagrams::{comes, peer};

@@ -1,7 +1,7 @@
 //! The elements of a list cannot become ones of other memory.
 
 use verbs_channel::List;
-use verbs_channel::verbs_core::Sge;
+use verbs_channel::verbs_core::memory::Sge;
 
 fn broken<L: List<Element = Sge>>(list: &mut L, other: Sge) {
     list.elements()[0] = other;

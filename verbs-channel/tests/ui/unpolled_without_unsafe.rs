@@ -1,6 +1,7 @@
 //! Managing the buffers oneself takes `unsafe`.
 
-use verbs_channel::verbs_core::{MemoryRegion, RequestChain, SendWorkRequest};
+use verbs_channel::verbs_core::{MemoryRegion, SendWorkRequest};
+use verbs_channel::verbs_core::work_request::RequestChain;
 use verbs_channel::{Channel, Outgoing};
 
 fn broken(channel: &mut Channel, region: MemoryRegion<Vec<u8>>) {

@@ -31,7 +31,7 @@ bitflags::bitflags! {
     ///
     /// The flags print and parse as C's names without their prefix: `RC_RNR_NAK_GEN | XRC`.
     ///
-    /// [`DeviceAttr::device_cap_flags`]: crate::DeviceAttr::device_cap_flags
+    /// [`DeviceAttr::device_cap_flags`]: crate::device::DeviceAttr::device_cap_flags
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[doc(alias = "ibv_device_cap_flags")]
     pub struct DeviceCapFlags: u32 {
@@ -115,7 +115,7 @@ bitflags::bitflags! {
 
 bitflags::bitflags! {
     /// Further capabilities of a device, from
-    /// [`DeviceAttrEx::device_cap_flags_ex`](crate::DeviceAttrEx::device_cap_flags_ex).
+    /// [`DeviceAttrEx::device_cap_flags_ex`](crate::device::DeviceAttrEx::device_cap_flags_ex).
     ///
     /// The flags print and parse as C's names without their prefix:
     /// `RAW_SCATTER_FCS | ATOMIC_WRITE`.
@@ -144,7 +144,7 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// Capabilities of a port, from [`PortAttr::port_cap_flags`](crate::PortAttr::port_cap_flags).
+    /// Capabilities of a port, from [`PortAttr::port_cap_flags`](crate::device::PortAttr::port_cap_flags).
     /// Most are InfiniBand's.
     ///
     /// The flags print and parse as C's names without their prefix: `CM_SUP | IP_BASED_GIDS`.
@@ -187,7 +187,7 @@ bitflags::bitflags! {
         /// Lanes of 14 Gbit/s and more.
         #[doc(alias = "IBV_PORT_EXTENDED_SPEEDS_SUP")]
         const EXTENDED_SPEEDS_SUP = IBV_PORT_EXTENDED_SPEEDS_SUP.0;
-        /// There are more flags: [`port_cap_flags2`](crate::PortAttr::port_cap_flags2).
+        /// There are more flags: [`port_cap_flags2`](crate::device::PortAttr::port_cap_flags2).
         #[doc(alias = "IBV_PORT_CAP_MASK2_SUP")]
         const CAP_MASK2_SUP = IBV_PORT_CAP_MASK2_SUP.0;
         /// A communication manager runs on this port.
@@ -231,7 +231,7 @@ bitflags::bitflags! {
 
 bitflags::bitflags! {
     /// Further capabilities of a port, from
-    /// [`PortAttr::port_cap_flags2`](crate::PortAttr::port_cap_flags2). All are InfiniBand's.
+    /// [`PortAttr::port_cap_flags2`](crate::device::PortAttr::port_cap_flags2). All are InfiniBand's.
     ///
     /// The flags print and parse as C's names without their prefix:
     /// `LINK_WIDTH_2X_SUP | LINK_SPEED_HDR_SUP`.
@@ -267,7 +267,7 @@ bitflags::bitflags! {
 
 bitflags::bitflags! {
     /// Whether a device can fault pages in instead of having them pinned (on-demand paging), from
-    /// [`DeviceAttrEx::odp_caps`](crate::DeviceAttrEx::odp_caps).
+    /// [`DeviceAttrEx::odp_caps`](crate::device::DeviceAttrEx::odp_caps).
     ///
     /// The flags print and parse as C's names without their prefix: `SUPPORT | SUPPORT_IMPLICIT`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -287,7 +287,7 @@ bitflags::bitflags! {
 
 bitflags::bitflags! {
     /// Which requests of a transport may name memory that is paged on demand, from
-    /// [`DeviceAttrEx::rc_odp_caps`](crate::DeviceAttrEx::rc_odp_caps) and similar functions.
+    /// [`DeviceAttrEx::rc_odp_caps`](crate::device::DeviceAttrEx::rc_odp_caps) and similar functions.
     ///
     /// The flags print and parse as C's names without their prefix: `SUPPORT_SEND | SUPPORT_RECV`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -14,7 +14,7 @@ use super::macros::open_enum;
 /// It prints and parses as an IPv6 address. On RoCE it is one: an IPv4 address as `::ffff:192.0.2.1`.
 ///
 /// ```
-/// let gid: verbs_core::Gid = "fe80::5054:ff:fe12:3456".parse()?;
+/// let gid: verbs_core::codes::Gid = "fe80::5054:ff:fe12:3456".parse()?;
 /// assert!(gid.is_link_local());
 /// # Ok::<(), std::net::AddrParseError>(())
 /// ```

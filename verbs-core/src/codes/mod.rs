@@ -2,14 +2,14 @@
 
 pub(crate) mod cap_flags;
 #[cfg(feature = "rdmacm")]
-mod cm_event_type;
+pub(crate) mod cm_event_type;
 mod gid;
 mod link;
 pub(crate) mod macros;
 mod mtu;
 pub(crate) mod names;
 #[cfg(feature = "rdmacm")]
-mod private_data;
+pub(crate) mod private_data;
 pub(crate) mod qp_state;
 mod qp_type;
 mod wc_opcode;
@@ -18,14 +18,10 @@ pub(crate) mod wc_status;
 pub use cap_flags::{
     DeviceCapFlags, DeviceCapFlagsEx, OdpCaps, OdpTransportCaps, PortCapFlags, PortCapFlags2,
 };
-#[cfg(feature = "rdmacm")]
-pub use cm_event_type::CmEventType;
 pub use gid::{Gid, GidType};
 pub use link::{LinkLayer, LinkSpeed, LinkWidth, PhysState, PortState};
 pub use mtu::MaximumTransferUnit;
 pub use names::ParseNameError;
-#[cfg(feature = "rdmacm")]
-pub use private_data::PrivateData;
 pub use qp_state::{QpAttrMask, QpState};
 pub use qp_type::QpType;
 pub use wc_opcode::WcOpcode;

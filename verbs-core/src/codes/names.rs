@@ -103,10 +103,11 @@ pub(crate) mod serde {
 
 #[cfg(test)]
 mod tests {
-    use crate::{
-        AccessFlags, EventType, GidType, LinkLayer, LinkSpeed, LinkWidth, NodeType, PortState,
-        QpState, TransportType, WcOpcode, WcStatus,
+    use crate::codes::{
+        GidType, LinkLayer, LinkSpeed, LinkWidth, PortState, QpState, WcOpcode, WcStatus,
     };
+    use crate::device::{EventType, NodeType, TransportType};
+    use crate::memory::AccessFlags;
 
     #[test]
     fn names_print_without_prefix_and_unknown_values_as_numbers() {

@@ -28,7 +28,7 @@ open_enum! {
 }
 
 bitflags::bitflags! {
-    /// A set of attributes of a queue pair: which fields of a [`QpAttr`](crate::QpAttr) are set.
+    /// A set of attributes of a queue pair: which fields of a [`QpAttr`](crate::queue_pair::QpAttr) are set.
     ///
     /// See [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html).
     #[derive(Clone, Copy, PartialEq, Eq, Hash)]

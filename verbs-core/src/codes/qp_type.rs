@@ -6,7 +6,7 @@ use verbs_sys::{IBV_QPT_RC, IBV_QPT_UC, ibv_qp_type};
 
 /// The type of a connected queue pair. Both ends have the same type.
 ///
-/// Queue pairs for datagrams have a type of their own: [`DatagramQueuePair`](crate::DatagramQueuePair).
+/// Queue pairs for datagrams have a type of their own: [`DatagramQueuePair`](crate::datagram::DatagramQueuePair).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[doc(alias = "ibv_qp_type")]

@@ -42,7 +42,8 @@ use crate::ffi::{Destroy, ret};
 ///
 /// ```no_run
 /// # fn main() -> verbs_core::Result<()> {
-/// # use verbs_core::{CompletionChannel, CompletionQueue, Context, PollSlot};
+/// # use verbs_core::{CompletionQueue, Context, PollSlot};
+/// # use verbs_core::completion::CompletionChannel;
 /// # use std::time::Duration;
 /// # let context = Context::first_active()?;
 /// let channel = CompletionChannel::create(&context)?;

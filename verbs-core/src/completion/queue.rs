@@ -260,7 +260,7 @@ impl CompletionQueue {
     ///
     /// Zero for both, the default, turns this off. With a count and no period, the last completions
     /// of a burst may never cause an event. The device's limits are in
-    /// [`cq_mod_caps`](crate::DeviceAttrEx::cq_mod_caps).
+    /// [`cq_mod_caps`](crate::device::DeviceAttrEx::cq_mod_caps).
     ///
     /// # Errors
     ///
@@ -314,7 +314,7 @@ impl CompletionQueue {
         self.inner.events.as_ref().map(|events| events.channel())
     }
 
-    /// The kernel's number for the queue, as in [`EventElement::Cq`](crate::EventElement::Cq).
+    /// The kernel's number for the queue, as in [`EventElement::Cq`](crate::device::EventElement::Cq).
     #[must_use]
     pub fn handle(&self) -> u32 {
         // SAFETY: the queue is alive, and the field is not changed.

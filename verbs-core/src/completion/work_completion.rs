@@ -112,7 +112,7 @@ impl WorkSuccess {
     }
 
     /// How many bytes arrived, for a receive, a read or an atomic. Undefined for sends and writes. For a
-    /// datagram, it counts the [`Grh::LEN`](crate::Grh::LEN) bytes before it, too.
+    /// datagram, it counts the [`Grh::LEN`](crate::completion::Grh::LEN) bytes before it, too.
     ///
     /// If the peer's write with immediate completed the receive, the bytes are where the peer wrote
     /// them, not in the buffers of the receive. If the peer may write, check the
@@ -200,6 +200,7 @@ impl fmt::Debug for WorkSuccess {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::examples::work_error;
     use verbs_sys::{
         __be32, IBV_WC_RDMA_READ, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, ibv_wc_status,
     };
@@ -289,7 +290,7 @@ mod tests {
 
     #[test]
     fn text_follows_the_opcode_where_it_is_known() {
-        let mut error = WorkError::example();
+        let mut error = work_error();
         error.status = WcStatus::REM_INV_REQ_ERR;
         assert!(error.to_string().contains(": for a send, check"), "{error}");
         let error = error.for_opcode(WcOpcode::RDMA_WRITE);

@@ -34,15 +34,15 @@ use crate::queue_pair::{PacketSequenceNumber, QpAttr, QpCap, RawQp};
 /// and in any order. Its send succeeds when it has left this side. It is dropped silently if the
 /// receiver has no receive posted, or has another [`QKey`].
 ///
-/// The device writes [`Grh::LEN`](crate::Grh::LEN) bytes, 40, before each datagram into the receive's buffer: see
+/// The device writes [`Grh::LEN`](crate::completion::Grh::LEN) bytes, 40, before each datagram into the receive's buffer: see
 /// [`post_receive`](Self::post_receive).
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use verbs_core::{
-///     CompletionQueue, Context, DatagramQueuePair, DatagramWorkRequest, Grh, PollSlot,
-///     ReceiveWorkRequest,
-/// };
+/// use verbs_core::{CompletionQueue, Context, PollSlot, ReceiveWorkRequest};
+/// use verbs_core::completion::Grh;
+/// use verbs_core::datagram::DatagramQueuePair;
+/// use verbs_core::work_request::DatagramWorkRequest;
 ///
 /// let context = Context::first_active()?;
 /// let pd = context.alloc_pd()?;
@@ -209,7 +209,7 @@ impl DatagramQueuePair {
     }
 
     /// Moves it to `ERR`: everything that is posted completes with
-    /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
+    /// [`WR_FLUSH_ERR`](crate::codes::WcStatus::WR_FLUSH_ERR).
     ///
     /// # Errors
     ///

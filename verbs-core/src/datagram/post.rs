@@ -46,20 +46,20 @@ impl DatagramQueuePair {
     /// - No code writes to its memory while the request holds it, and no `&mut` to it is live. This
     ///   rule concerns a [`MemoryRegion`](crate::MemoryRegion) only: the memory of other regions is
     ///   never borrowed.
-    /// - Its [`AddressHandle`](crate::AddressHandle) belongs to this queue pair's protection domain. It
+    /// - Its [`AddressHandle`](crate::path::AddressHandle) belongs to this queue pair's protection domain. It
     ///   is not destroyed until the request has completed, or the queue pair is destroyed or reset, even
     ///   if the request is inline. (mlx4, mlx5 and hns copy the path when the request is posted.
     ///   soft-RoCE, efa, irdma and `bnxt_re` put the handle's number into the request, and read the path
     ///   when they send. If another handle has that number by then, the datagram goes to that handle's
     ///   port. `ibv_post_send(3)` permits both.)
     /// - If it is inline: its elements have at most
-    ///   [`max_inline_data`](crate::QpCap::max_inline_data) bytes together, as granted in
+    ///   [`max_inline_data`](crate::queue_pair::QpCap::max_inline_data) bytes together, as granted in
     ///   [`cap`](Self::cap), this processor can read them, and no thread and no peer writes to them
     ///   during this call: as for [`QueuePair::post`](crate::QueuePair::post).
     ///
     /// For the queue pair:
     ///
-    /// - During this call no other thread moves it to [`RESET`](crate::QpState::RESET), by
+    /// - During this call no other thread moves it to [`RESET`](crate::codes::QpState::RESET), by
     ///   [`modify`](Self::modify) or by other means.
     /// - Its completion queue does not belong to a higher layer, as for
     ///   [`QueuePair::post`](crate::QueuePair::post).
@@ -114,7 +114,7 @@ impl DatagramQueuePair {
     ///
     /// The receives of an array, slice or vector are a chain, which is posted with one doorbell. This
     /// function returns at once. Each receive produces a completion on the [`recv_cq`](Self::recv_cq) when a
-    /// datagram is in its buffers, after [`Grh::LEN`](crate::Grh::LEN) other bytes. So its
+    /// datagram is in its buffers, after [`Grh::LEN`](crate::completion::Grh::LEN) other bytes. So its
     /// buffers need 40 bytes more than the longest datagram has. If they are too short for a datagram, it
     /// is dropped silently, or the queue pair fails, depending on the driver.
     ///
@@ -135,7 +135,7 @@ impl DatagramQueuePair {
     ///
     /// For the queue pair:
     ///
-    /// - During this call no other thread moves it to [`RESET`](crate::QpState::RESET), by
+    /// - During this call no other thread moves it to [`RESET`](crate::codes::QpState::RESET), by
     ///   [`modify`](Self::modify) or by other means.
     /// - Its completion queue does not belong to a higher layer, as for
     ///   [`QueuePair::post`](crate::QueuePair::post).
@@ -171,7 +171,7 @@ impl DatagramQueuePair {
         Err(receive_refused(self.cap, ret, &mut bad, requests))
     }
 
-    /// Posts receives of a [`RequestChain`](crate::RequestChain): all of them (`..`), or a part
+    /// Posts receives of a [`RequestChain`]: all of them (`..`), or a part
     /// (`start..end`).
     ///
     /// They are posted in their order, with one doorbell. An empty range posts nothing. When this has

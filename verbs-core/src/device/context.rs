@@ -146,7 +146,7 @@ impl Context {
     /// The number of the first port that is ACTIVE; `None` if there is none.
     ///
     /// A queue pair prefers a port on which it has an address: see
-    /// [`port_num`](crate::QueuePairConfig::port_num).
+    /// [`port_num`](crate::queue_pair::QueuePairConfig::port_num).
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl Context {
 
     /// How many interrupt vectors the device has for the events of completion queues.
     ///
-    /// See [`CompletionQueueBuilder::comp_vector`](crate::CompletionQueueBuilder::comp_vector).
+    /// See [`CompletionQueueBuilder::comp_vector`](crate::completion::CompletionQueueBuilder::comp_vector).
     #[must_use]
     pub fn num_comp_vectors(&self) -> u32 {
         // SAFETY: the handle keeps the context, and the field is not changed.

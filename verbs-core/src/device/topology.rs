@@ -58,7 +58,7 @@ impl Device {
     /// The speed of the link of a port, all lanes together, in Mbit/s: 100000 for 100 Gbit/s.
     ///
     /// `None` for a port that does not exist. It is read from sysfs, so the device need not be open;
-    /// [`PortAttr::active_rate`](crate::PortAttr::active_rate) is the same for an open one.
+    /// [`PortAttr::active_rate`](crate::device::PortAttr::active_rate) is the same for an open one.
     #[must_use]
     pub fn port_rate(&self, port: u8) -> Option<u32> {
         self.place().rate(&port.to_string())

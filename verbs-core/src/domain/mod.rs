@@ -1,6 +1,6 @@
 //! Domains: which objects work together, and which thread may use them.
 
-mod protection_domain;
+pub(crate) mod protection_domain;
 mod thread_domain;
 
 pub use protection_domain::ProtectionDomain;

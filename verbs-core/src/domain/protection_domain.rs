@@ -141,14 +141,6 @@ impl ProtectionDomain {
         }
     }
 
-    /// A number that two domains share if [`is`](Self::is) holds of them, and that no other domain has while
-    /// one of them exists.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn tag(&self) -> usize {
-        self.root().as_ptr().addr()
-    }
-
     /// Whether all domains are known whose regions work with the queue pairs of this one. Those that another
     /// library made are not.
     #[cfg(debug_assertions)]
@@ -222,4 +214,11 @@ impl ProtectionDomain {
         drop((parts, context));
         closed
     }
+}
+
+/// A number that two domains share if [`is`](ProtectionDomain::is) holds of them, and that no other domain
+/// has while one of them exists.
+#[must_use]
+pub fn tag(pd: &ProtectionDomain) -> usize {
+    pd.root().as_ptr().addr()
 }

@@ -10,7 +10,8 @@ use std::fmt;
 /// at the end.
 ///
 /// ```
-/// use verbs_core::{EndpointError, Error, ErrorChain};
+/// use verbs_core::Error;
+/// use verbs_core::error::{EndpointError, ErrorChain};
 ///
 /// let error = Error::Endpoint(EndpointError::NoGid);
 /// assert_eq!(error.to_string(), "the peer's endpoint is not usable");

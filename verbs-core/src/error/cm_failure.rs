@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use super::errno::io_error;
-use crate::codes::{CmEventType, PrivateData};
+use crate::codes::cm_event_type::CmEventType;
+use crate::codes::private_data::PrivateData;
 
 /// Why a step of the connection manager has failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,14 +42,6 @@ impl CmFailure {
 
     /// The peer has given up.
     pub(crate) const GONE: Self = Self::new(CmEventType::DISCONNECTED, 0, PrivateData::EMPTY);
-
-    /// Those of the guide, for the tests of the crates above: the address is of no RDMA device, and no
-    /// program listens.
-    #[doc(hidden)]
-    #[must_use]
-    pub const fn examples() -> [Self; 2] {
-        [Self::no_device(None), Self::REFUSED]
-    }
 
     /// The event that ended the step.
     #[must_use]

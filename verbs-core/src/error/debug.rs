@@ -9,7 +9,6 @@ use super::chain::ErrorChain;
 ///
 /// A `main` that returns an error prints its `Debug`: `Error: no RDMA device found: … [NoDevice]`.
 /// Implemented by [`error_debug!`](crate::error_debug), here and in the crates above.
-#[doc(hidden)]
 pub trait ErrorDebug: Error + Sized + 'static {
     /// Writes the name of the variant, with that of the error in it: `Rejected(Down(PeerClosed))`.
     ///
@@ -50,7 +49,7 @@ macro_rules! error_debug {
                     f.write_str(stringify!($variant))?;
                     $(
                         f.write_str("(")?;
-                        $crate::ErrorDebug::write_variant($inner, f)?;
+                        $crate::__private::ErrorDebug::write_variant($inner, f)?;
                         f.write_str(")")?;
                     )?
                     Ok(())
@@ -62,7 +61,7 @@ macro_rules! error_debug {
         $crate::error_debug!(@ $error |_this, f| f.write_str(stringify!($error)));
     };
     (@ $error:ident |$this:ident, $f:ident| $body:expr) => {
-        impl $crate::ErrorDebug for $error {
+        impl $crate::__private::ErrorDebug for $error {
             fn write_variant(&self, $f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
                 let $this = self;
                 $body
@@ -71,7 +70,7 @@ macro_rules! error_debug {
 
         impl ::std::fmt::Debug for $error {
             fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
-                $crate::ErrorDebug::write_debug(self, f)
+                $crate::__private::ErrorDebug::write_debug(self, f)
             }
         }
     };

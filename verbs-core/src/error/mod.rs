@@ -3,10 +3,11 @@
 pub(crate) mod causes;
 mod chain;
 #[cfg(feature = "rdmacm")]
-mod cm_failure;
-mod debug;
+pub(crate) mod cm_failure;
+pub(crate) mod debug;
 mod endpoint;
 pub(crate) mod errno;
+pub(crate) mod examples;
 mod gid_path;
 mod groups;
 mod kind;
@@ -22,9 +23,7 @@ use std::path::PathBuf;
 
 use crate::codes::{Gid, PortState, QpAttrMask, QpState};
 pub use chain::ErrorChain;
-#[cfg(feature = "rdmacm")]
-pub use cm_failure::CmFailure;
-pub use debug::ErrorDebug;
+pub(crate) use debug::ErrorDebug;
 pub use endpoint::{ENDPOINT_VERSION, EndpointError};
 pub use gid_path::GidPath;
 pub use kind::ErrorKind;
@@ -47,7 +46,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// [`io::Error`].
 ///
 /// A failed completion is not an error of the verb that polled it. It is data: see
-/// [`WorkError`](crate::WorkError).
+/// [`WorkError`].
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -376,7 +375,7 @@ pub enum Error {
         /// The step, such as `resolving the address`.
         step: &'static str,
         /// The event, its status, and what the peer sent with it.
-        failure: Box<CmFailure>,
+        failure: Box<cm_failure::CmFailure>,
     },
 
     /// A step did not end within its timeout.

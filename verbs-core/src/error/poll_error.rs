@@ -17,13 +17,6 @@ impl PollError {
         Self { code }
     }
 
-    /// For the tests of this crate and of those above.
-    #[doc(hidden)]
-    #[must_use]
-    pub const fn example() -> Self {
-        Self { code: -2 }
-    }
-
     /// The driver's own code; negative, and not an errno.
     #[must_use]
     pub const fn code(&self) -> i32 {

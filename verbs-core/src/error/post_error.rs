@@ -11,7 +11,8 @@ use super::{ErrorKind, kind_of};
 /// posted again:
 ///
 /// ```no_run
-/// use verbs_core::{PollSlot, PostError, QueuePair, SendWorkRequest};
+/// use verbs_core::{PollSlot, QueuePair, SendWorkRequest};
+/// use verbs_core::error::PostError;
 ///
 /// /// # Safety
 /// ///
@@ -89,33 +90,6 @@ impl PostError {
     #[cold]
     pub(crate) fn other_domain(queue: Queue, at: usize) -> Self {
         Self::new(queue, 0, 0, (at as u64 + 1, 0, Reason::OtherDomain))
-    }
-
-    /// One of each reason, for the tests of this crate and of those above.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn examples() -> [Self; 7] {
-        let of = |reason| Self::new(Queue::Send, 1, libc::EINVAL, (3, 2, reason));
-        // Exhaustive: a reason that is new does not compile until it is listed here.
-        match Reason::Full {
-            Reason::Full
-            | Reason::Inline
-            | Reason::Elements
-            | Reason::TooLong
-            | Reason::NoRequest
-            | Reason::OtherDomain
-            | Reason::Unknown => {}
-        }
-        [
-            Reason::Full,
-            Reason::Inline,
-            Reason::Elements,
-            Reason::TooLong,
-            Reason::NoRequest,
-            Reason::OtherDomain,
-            Reason::Unknown,
-        ]
-        .map(of)
     }
 
     /// How many requests, counted from the first, the device has or may have.

@@ -2,6 +2,7 @@
 
 use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts};
 
+use super::examples::{poll_error, post_errors, work_error};
 use super::*;
 use crate::codes::{Gid, QpType};
 
@@ -115,7 +116,7 @@ fn all() -> Vec<Error> {
         Error::NoGid { port: 1 },
         Error::GidRemoved {
             port: 1,
-            gid: crate::Gid::new([1; 16]),
+            gid: crate::codes::Gid::new([1; 16]),
         },
         Error::PkeyRemoved {
             port: 1,
@@ -196,14 +197,14 @@ fn all() -> Vec<Error> {
             child: "the queue pair",
             parent: "protection domain",
         },
-        Error::Poll(PollError::example()),
-        Error::Work(WorkError::example()),
+        Error::Poll(poll_error()),
+        Error::Work(work_error()),
     ];
     #[cfg(feature = "rdmacm")]
     all.extend([
         Error::ConnectionManager {
             step: "connecting",
-            failure: Box::new(CmFailure::GONE),
+            failure: Box::new(cm_failure::CmFailure::GONE),
         },
         Error::TimedOut {
             what: "connecting",
@@ -213,7 +214,7 @@ fn all() -> Vec<Error> {
             device: "siw0".into(),
         },
     ]);
-    all.extend(PostError::examples().map(Error::Post));
+    all.extend(post_errors().map(Error::Post));
     all.extend(endpoint.map(Error::Endpoint));
     all
 }
@@ -298,12 +299,12 @@ fn no_error_repeats_its_source() {
         let io = io::Error::from(Error::from(refused));
         assert_eq!(parts(&io), alone);
     }
-    assert_repeats_nothing(&crate::ParseGuidError);
-    assert_debug_is_text(&crate::ParseGuidError);
+    assert_repeats_nothing(&crate::device::ParseGuidError);
+    assert_debug_is_text(&crate::device::ParseGuidError);
     assert_debug_is_text(&"x".parse::<PortState>().unwrap_err());
-    assert_debug_is_text(&PollError::example());
-    assert_debug_is_text(&WorkError::example());
-    for error in PostError::examples() {
+    assert_debug_is_text(&poll_error());
+    assert_debug_is_text(&work_error());
+    for error in post_errors() {
         assert_debug_is_text(&error);
     }
 }

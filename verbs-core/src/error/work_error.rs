@@ -11,9 +11,9 @@ use crate::codes::{WcOpcode, WcStatus};
 /// The `Display` is the status, its meaning and what to do about it: for requests of its kind if that was
 /// [set](Self::for_opcode). A failed completion does not contain the opcode: only the `wr_id` identifies the request.
 ///
-/// The queue pair is now in [`ERR`](crate::QpState::ERR): all other requests that were posted on it
+/// The queue pair is now in [`ERR`](crate::codes::QpState::ERR): all other requests that were posted on it
 /// are flushed. A failed send on an unreliable connection, or of a datagram, may move it to
-/// [`SQE`](crate::QpState::SQE) instead: then only its sends are flushed.
+/// [`SQE`](crate::codes::QpState::SQE) instead: then only its sends are flushed.
 ///
 /// `Debug` is the same text, with the `wr_id` in brackets.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -39,19 +39,6 @@ impl WorkError {
     pub const fn for_opcode(self, opcode: WcOpcode) -> Self {
         let kind = Kind::of(opcode);
         Self { kind, ..self }
-    }
-
-    /// For the tests of this crate and of those above.
-    #[doc(hidden)]
-    #[must_use]
-    pub const fn example() -> Self {
-        Self {
-            status: WcStatus::RETRY_EXC_ERR,
-            vendor_err: 0x81,
-            wr_id: 2,
-            qp_num: 3,
-            kind: Kind::Any,
-        }
     }
 }
 

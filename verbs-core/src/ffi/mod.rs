@@ -9,5 +9,5 @@ pub(crate) mod random;
 pub(crate) mod ret;
 
 pub use destroy::Destroy;
-pub use process::Process;
-pub use random::random;
+pub(crate) use process::Process;
+pub(crate) use random::random;

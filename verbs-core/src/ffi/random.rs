@@ -7,7 +7,6 @@ use std::hash::{BuildHasher as _, RandomState};
 ///
 /// It comes from the C library's `getrandom`, so that a simulated network which stands in for that function decides
 /// all numbers. The layers above use it, too; programs have better ways.
-#[doc(hidden)]
 #[must_use]
 pub fn random() -> u64 {
     let mut bytes = [0; 8];

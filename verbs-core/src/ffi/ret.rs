@@ -69,7 +69,7 @@ pub(crate) fn from_errno(verb: &'static str, errno: c_int) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ErrorKind;
+    use crate::error::ErrorKind;
 
     #[test]
     fn a_missing_library_has_its_own_error() {

@@ -32,7 +32,8 @@ impl ProtectionDomain {
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
-    /// use verbs_core::{AccessFlags, Context, MrAdvice};
+    /// use verbs_core::{AccessFlags, Context};
+    /// use verbs_core::memory::MrAdvice;
     ///
     /// let pd = Context::first_active()?.alloc_pd()?;
     /// let access = AccessFlags::LOCAL_WRITE | AccessFlags::ON_DEMAND;

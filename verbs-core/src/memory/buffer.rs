@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 /// Implement it for structs of your own that are registered as they are, such as headers:
 ///
 /// ```
-/// use verbs_core::Plain;
+/// use verbs_core::memory::Plain;
 ///
 /// #[derive(Clone, Copy)]
 /// #[repr(C)]

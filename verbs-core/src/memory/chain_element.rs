@@ -7,7 +7,7 @@ use super::list::as_sge;
 use super::shared_element::SharedElement;
 use super::subrange::Part;
 
-/// An element that a [`RequestChain`](crate::RequestChain) can send from.
+/// An element that a [`RequestChain`](crate::work_request::RequestChain) can send from.
 ///
 /// Every [`Gather`] is one, and [`SharedElement`]: a chain copies its elements, so they do not have to
 /// be laid out as C's. It is sealed: types of other crates cannot implement it.
@@ -17,7 +17,7 @@ pub trait ChainGather: Part {
     fn to_c(&self) -> ibv_sge;
 }
 
-/// An element that a [`RequestChain`](crate::RequestChain) can receive or read into.
+/// An element that a [`RequestChain`](crate::work_request::RequestChain) can receive or read into.
 ///
 /// Every [`Scatter`] is one, and [`SharedElement`]. It is sealed: types of other crates cannot
 /// implement it.

@@ -51,7 +51,7 @@ impl Drop for Known {
 /// has. A region that was registered without this crate is not known.
 #[cfg(debug_assertions)]
 pub(crate) fn is_of_another(pd: &ProtectionDomain, list: &[ibv_sge]) -> bool {
-    pd.tells_regions() && list.iter().any(|sge| table::is_of_another(pd.tag(), sge))
+    pd.tells_regions() && list.iter().any(|sge| table::is_of_another(pd, sge))
 }
 
 #[cfg(debug_assertions)]
@@ -62,6 +62,7 @@ mod table {
     use verbs_sys::ibv_sge;
 
     use crate::domain::ProtectionDomain;
+    use crate::domain::protection_domain::tag;
 
     struct Region {
         pd: usize,
@@ -93,7 +94,7 @@ mod table {
         if !pd.tells_regions() {
             return None;
         }
-        let pd = pd.tag();
+        let pd = tag(pd);
         let mut table = table();
         let entry = (lkey, table.next);
         table.next += 1;
@@ -105,7 +106,7 @@ mod table {
         table().regions.remove(&entry);
     }
 
-    pub(super) fn is_of_another(pd: usize, sge: &ibv_sge) -> bool {
+    pub(super) fn is_of_another(pd: &ProtectionDomain, sge: &ibv_sge) -> bool {
         let table = table();
         let of_key = table.regions.range((sge.lkey, 0)..=(sge.lkey, u64::MAX));
         let mut of_memory = of_key
@@ -117,6 +118,7 @@ mod table {
             })
             .map(|region| region.pd)
             .peekable();
+        let pd = tag(pd);
         of_memory.peek().is_some() && of_memory.all(|of| of != pd)
     }
 }

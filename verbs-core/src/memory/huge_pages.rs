@@ -29,7 +29,8 @@ use crate::ffi::log;
 ///
 /// ```no_run
 /// # fn main() -> verbs_core::Result<()> {
-/// use verbs_core::{Context, HugePages};
+/// use verbs_core::Context;
+/// use verbs_core::memory::HugePages;
 ///
 /// let pd = Context::first_active()?.alloc_pd()?;
 /// let region = pd.reg_mr(HugePages::new(64 << 20)?)?;

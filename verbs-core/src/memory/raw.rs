@@ -98,7 +98,7 @@ impl ProtectionDomain {
     ///
     /// # Safety
     ///
-    /// As for [`register_raw`](Self::register_raw). A bare [`Sge`](crate::Sge) of the region names these
+    /// As for [`register_raw`](Self::register_raw). A bare [`Sge`](crate::memory::Sge) of the region names these
     /// bytes by `iova` too.
     ///
     /// # Errors

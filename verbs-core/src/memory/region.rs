@@ -57,7 +57,7 @@ pub struct MemoryRegion<B: Buffer> {
 impl ProtectionDomain {
     /// Registers a buffer for local use: this side's work requests may read and write it.
     ///
-    /// The items of the buffer can be of any [`Plain`](crate::Plain) type. So `vec![0; 64]` is 64
+    /// The items of the buffer can be of any [`Plain`](crate::memory::Plain) type. So `vec![0; 64]` is 64
     /// `i32`, which are 256 bytes: for 64 bytes, write `vec![0_u8; 64]`.
     ///
     /// The error carries the buffer. If the buffer is borrowed and `?` does not compile, drop the

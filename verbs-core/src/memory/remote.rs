@@ -191,7 +191,7 @@ mod tests {
     fn bytes_are_checked() {
         for len in [0, 19, 21] {
             let error = RemoteMemoryRegion::from_bytes(&vec![0; len]).unwrap_err();
-            assert_eq!(error.kind(), crate::ErrorKind::InvalidPeer);
+            assert_eq!(error.kind(), crate::error::ErrorKind::InvalidPeer);
             let text = format!("a remote region is 20 bytes long, not {len}");
             assert_eq!(error.to_string(), text);
         }

@@ -168,7 +168,7 @@ impl<B: Buffer + 'static> SharedRegion<B> {
     /// If a peer's write sets it as a flag, earlier writes of that peer may not be visible yet, unless
     /// the device writes in order: see [the type](Self#what-threads-and-peers-see-of-each-other).
     ///
-    /// [`DeviceAttr::atomic_cap`](crate::DeviceAttr::atomic_cap) shows whether the device's atomics
+    /// [`DeviceAttr::atomic_cap`](crate::device::DeviceAttr::atomic_cap) shows whether the device's atomics
     /// are atomic with respect to this processor's.
     ///
     /// # Errors

@@ -9,12 +9,13 @@ use verbs_sys::ibv_sge;
 use super::element::{Sge, element};
 use super::subrange::{Chunks, Part, Sealed};
 use crate::domain::ProtectionDomain;
+use crate::domain::protection_domain::tag;
 use crate::error::{Error, Result};
 
 /// A part of a region whose bytes cannot be borrowed, to send from or receive into.
 ///
-/// It is of a [`SharedRegion`](crate::SharedRegion), a [`RawRegion`](crate::RawRegion) or a
-/// [`DmabufRegion`](crate::DmabufRegion).
+/// It is of a [`SharedRegion`](crate::SharedRegion), a [`RawRegion`](crate::memory::RawRegion) or a
+/// [`DmabufRegion`](crate::memory::DmabufRegion).
 ///
 /// It names its [protection domain](Self::is_of), so that layers above can reject it on queue pairs of
 /// another one. So it is longer than an `ibv_sge`, and must be converted to [`Sge`] for a work request of
@@ -37,7 +38,7 @@ impl SharedElement<'_> {
     pub(super) fn new(addr: u64, length: u32, lkey: u32, pd: &ProtectionDomain) -> Self {
         Self {
             sge: ibv_sge { addr, length, lkey },
-            pd: pd.tag(),
+            pd: tag(pd),
             region: PhantomData,
         }
     }
@@ -47,7 +48,7 @@ impl SharedElement<'_> {
     #[must_use]
     #[inline]
     pub fn is_of(&self, pd: &ProtectionDomain) -> bool {
-        self.pd == pd.tag()
+        self.pd == tag(pd)
     }
 }
 

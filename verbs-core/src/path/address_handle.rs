@@ -19,7 +19,7 @@ use crate::ffi::{Destroy, ret};
 ///
 /// Dropping it destroys it. It is needed until each send that was posted with it has completed: many
 /// devices look it up when they send, not when the send is posted (see
-/// [`DatagramQueuePair::post_send`](crate::DatagramQueuePair::post_send)).
+/// [`DatagramQueuePair::post_send`](crate::datagram::DatagramQueuePair::post_send)).
 #[doc = man!("ibv_create_ah")]
 #[derive(Debug)]
 #[doc(alias = "ibv_ah")]

@@ -20,7 +20,7 @@ use crate::error::{ENDPOINT_VERSION, EndpointError};
         /// `qp_num` is the peer's queue pair, 24 bits, and `qkey` its key.
         ///
         /// ```
-        /// use verbs_core::{DatagramEndpoint, QKey};
+        /// use verbs_core::path::{DatagramEndpoint, QKey};
         ///
         /// let endpoint = DatagramEndpoint::builder(0x11, QKey::new(0x1111_1111)?).lid(4).build()?;
         /// let received = DatagramEndpoint::from_bytes(&endpoint.to_bytes())?;

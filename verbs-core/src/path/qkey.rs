@@ -22,7 +22,7 @@ impl QKey {
     /// Checks a key: 0 to 0x7fffffff.
     ///
     /// ```
-    /// use verbs_core::QKey;
+    /// use verbs_core::path::QKey;
     ///
     /// assert_eq!(QKey::new(0x1111_1111)?.get(), 0x1111_1111);
     /// assert!(QKey::new(0x8000_0000).is_err());

@@ -16,7 +16,9 @@ use crate::path::AhAttr;
 /// [`QueuePair::modify`](crate::QueuePair::modify), start from [`new`](Self::new) and set some:
 ///
 /// ```
-/// use verbs_core::{MinRnrTimer, QpAttr, QpAttrMask};
+/// use verbs_core::MinRnrTimer;
+/// use verbs_core::codes::QpAttrMask;
+/// use verbs_core::queue_pair::QpAttr;
 ///
 /// let attr = QpAttr::new().with_min_rnr_timer(MinRnrTimer::new(1)?);
 /// assert_eq!(attr.mask(), QpAttrMask::MIN_RNR_TIMER);

@@ -25,7 +25,8 @@ use crate::shared_receive_queue::SharedReceiveQueue;
 ///
 /// ```no_run
 /// # fn main() -> verbs_core::Result<()> {
-/// use verbs_core::{CompletionQueue, Context, QueuePair, QueuePairConfig};
+/// use verbs_core::{CompletionQueue, Context, QueuePair};
+/// use verbs_core::queue_pair::QueuePairConfig;
 ///
 /// struct Server {
 ///     queue_pairs: QueuePairConfig,
@@ -132,7 +133,7 @@ pub struct QueuePairConfig<R = OwnReceives> {
     /// unless set.
     ///
     /// On some devices all queue pairs share what it takes
-    /// ([`max_res_rd_atom`](crate::DeviceAttr::max_res_rd_atom)). If too little is left there, the handshake
+    /// ([`max_res_rd_atom`](crate::device::DeviceAttr::max_res_rd_atom)). If too little is left there, the handshake
     /// falls back to as few as the peer's `max_rd_atomic`, and then to fewer, which it logs as a warning: the
     /// connection breaks if the peer has more in flight. A number that was set is not changed: the handshake
     /// fails. Set a small one if a device has many queue pairs.
@@ -236,7 +237,8 @@ impl<R: Receives> QueuePairConfig<R> {
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
-    /// use verbs_core::{CompletionQueue, Context, QueuePair, SharedReceiveQueue};
+    /// use verbs_core::{CompletionQueue, Context, QueuePair};
+    /// use verbs_core::shared_receive_queue::SharedReceiveQueue;
     ///
     /// let context = Context::first_active()?;
     /// let pd = context.alloc_pd()?;

@@ -94,7 +94,7 @@ pub struct PreparedQueuePair<R = OwnReceives> {
 /// leaves them there).
 ///
 /// `R` is where its receives come from: the queue pair's own receive queue ([`OwnReceives`], the
-/// default), or a [`SharedReceiveQueue`](crate::SharedReceiveQueue) ([`SharedReceives`], chosen with
+/// default), or a [`SharedReceiveQueue`] ([`SharedReceives`], chosen with
 /// [`QueuePairConfig::srq`]). A queue pair on a shared receive queue has no `post_receive`.
 #[doc = man!("ibv_create_qp")]
 #[derive(Debug)]
@@ -279,7 +279,7 @@ impl<R> QueuePair<R> {
     }
 
     /// Moves it to `ERR`: everything that is posted completes with
-    /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
+    /// [`WR_FLUSH_ERR`](crate::codes::WcStatus::WR_FLUSH_ERR).
     ///
     /// To get all buffers back, call this, and poll until each posted request has completed.
     ///

@@ -71,20 +71,20 @@ impl<R> QueuePair<R> {
     ///   request holds it, and no `&` or `&mut` to it is live.
     /// - The two rules above concern a [`MemoryRegion`](crate::MemoryRegion) only. The memory of other
     ///   regions is never borrowed: [`SharedRegion`](crate::SharedRegion) ensures this itself, and
-    ///   the code that registers a [`RawRegion`](crate::RawRegion) or a
-    ///   [`DmabufRegion`](crate::DmabufRegion) promises it.
+    ///   the code that registers a [`RawRegion`](crate::memory::RawRegion) or a
+    ///   [`DmabufRegion`](crate::memory::DmabufRegion) promises it.
     /// - Its elements have at most [`max_msg_sz`](Self::max_msg_sz) bytes in total.
-    /// - If it is inline: its elements have at most [`max_inline_data`](crate::QpCap::max_inline_data)
+    /// - If it is inline: its elements have at most [`max_inline_data`](crate::queue_pair::QpCap::max_inline_data)
     ///   bytes in total, as granted in [`cap`](Self::cap). Add up the lengths in 64 bits: drivers use 32
     ///   bits, and a sum that wraps overwrites memory.
     /// - If it is inline: this processor can read its memory at the address in each element. A
-    ///   [`DmabufRegion`](crate::DmabufRegion) has no such address.
+    ///   [`DmabufRegion`](crate::memory::DmabufRegion) has no such address.
     /// - If it is inline: no thread and no peer writes to its memory during this call. This rules out
-    ///   a [`SharedElement`](crate::SharedElement) that a peer or another thread may write to.
+    ///   a [`SharedElement`](crate::memory::SharedElement) that a peer or another thread may write to.
     ///
     /// For the queue pair:
     ///
-    /// - During this call no other thread moves it to [`RESET`](crate::QpState::RESET), by
+    /// - During this call no other thread moves it to [`RESET`](crate::codes::QpState::RESET), by
     ///   [`modify`](Self::modify) or by other means.
     /// - Its completion queue does not belong to a higher layer, such as verbs-channel: that layer
     ///   would mistake this request's `wr_id` for one of its own.
@@ -210,7 +210,8 @@ impl<R> QueuePair<R> {
     /// atomic never completes, and no timeout or retry count ends it.
     ///
     /// ```no_run
-    /// use verbs_core::{AtomicWorkRequest, QueuePair, RemoteMemoryRegion, ScatterElement};
+    /// use verbs_core::{QueuePair, RemoteMemoryRegion, ScatterElement};
+    /// use verbs_core::work_request::AtomicWorkRequest;
     ///
     /// /// # Safety
     /// ///
@@ -250,21 +251,26 @@ impl<R> QueuePair<R> {
     }
 }
 
-impl PreparedQueuePair<SharedReceives> {
-    /// The same without its type, for a layer above that has queue pairs of both types.
-    ///
-    /// # Safety
-    ///
-    /// - No receive is posted on it, nor on the queue pair that it becomes.
-    #[doc(hidden)]
-    #[must_use]
-    pub unsafe fn assume_own_receives(self) -> PreparedQueuePair {
-        PreparedQueuePair {
-            qp: self.qp,
-            receives: self.receives.assume_own(),
-            path: self.path,
-            psn: self.psn,
-        }
+/// A queue pair on a shared receive queue without its type, for a layer above that has queue pairs of both types.
+///
+/// # Safety
+///
+/// - No receive is posted on it, nor on the queue pair that it becomes.
+#[must_use]
+pub unsafe fn assume_own_receives(
+    prepared: PreparedQueuePair<SharedReceives>,
+) -> PreparedQueuePair {
+    let PreparedQueuePair {
+        qp,
+        receives,
+        path,
+        psn,
+    } = prepared;
+    PreparedQueuePair {
+        qp,
+        receives: receives.assume_own(),
+        path,
+        psn,
     }
 }
 
@@ -295,7 +301,7 @@ macro_rules! receives {
             ///
             /// For the queue pair:
             ///
-            /// - During this call no other thread moves it to [`RESET`](crate::QpState::RESET), by
+            /// - During this call no other thread moves it to [`RESET`](crate::codes::QpState::RESET), by
             ///   [`modify`](Self::modify) or by other means.
             /// - Its completion queue does not belong to a higher layer, as for [`QueuePair::post`].
             ///

@@ -29,7 +29,8 @@ impl<R> QueuePair<R> {
     /// post the rest:
     ///
     /// ```no_run
-    /// # use verbs_core::{PollSlot, QueuePair, RequestChain, WriteWorkRequest};
+    /// # use verbs_core::{PollSlot, QueuePair, WriteWorkRequest};
+    /// # use verbs_core::work_request::RequestChain;
     /// # fn post(
     /// #     qp: &QueuePair,
     /// #     chain: &mut RequestChain<WriteWorkRequest<'_>>,

@@ -51,7 +51,7 @@ bounded! {
     /// How many times the device sends again when the peer does not acknowledge.
     ///
     /// Each try waits for an [`AckTimeout`]. After the last one, the request fails with
-    /// [`RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR). Default: 6. Soft-RoCE treats 7 as forever.
+    /// [`RETRY_EXC_ERR`](crate::codes::WcStatus::RETRY_EXC_ERR). Default: 6. Soft-RoCE treats 7 as forever.
     ///
     /// With 0, one lost request or acknowledgement breaks the connection. On soft-RoCE it can break without a loss
     /// (seen in Linux 6.1): the acknowledgement of the last request in flight does not stop the timer, which can then
@@ -63,7 +63,7 @@ bounded! {
     /// How many times the device sends again when the peer has no receive posted (RNR).
     ///
     /// The peer sets how long each try waits: its [`MinRnrTimer`]. After the last try, the request
-    /// fails with [`RNR_RETRY_EXC_ERR`](crate::WcStatus::RNR_RETRY_EXC_ERR).
+    /// fails with [`RNR_RETRY_EXC_ERR`](crate::codes::WcStatus::RNR_RETRY_EXC_ERR).
     ///
     /// Default: 7, which means forever. A program that waits needs a timeout of its own. Soft-RoCE
     /// gives up when the time of [`AckTimeout`] and [`MaxAckRetries`] is over, even with 7: by default, after about
@@ -91,7 +91,7 @@ bounded! {
 bounded! {
     /// The number of a queue pair's first packet, 24 bits.
     ///
-    /// A [`QueuePairBuilder`](crate::QueuePairBuilder) uses a random one unless it is set, so that
+    /// A [`QueuePairBuilder`](crate::queue_pair::QueuePairBuilder) uses a random one unless it is set, so that
     /// packets of an earlier connection are not taken for this one's.
     PacketSequenceNumber(u32), "psn", 0..=0xff_ffff
 }

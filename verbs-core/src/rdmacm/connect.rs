@@ -12,9 +12,11 @@ use super::id::{Id, failed, given_up, with_a_device, with_a_peer};
 use super::pending::{Pending, sealed};
 use super::private_data::{MAX_REQUEST, Message};
 use super::queue_pair;
-use crate::codes::{CmEventType, PrivateData};
+use crate::codes::cm_event_type::CmEventType;
+use crate::codes::private_data::PrivateData;
 use crate::device::Context;
-use crate::error::{CmFailure, Error, Result};
+use crate::error::cm_failure::CmFailure;
+use crate::error::{Error, Result};
 use crate::ffi::ret;
 use crate::queue_pair::{AckTimeout, PreparedQueuePair, QueuePair, Receives};
 
@@ -151,7 +153,7 @@ impl Connector {
     /// [`AckTimeout`]: 4.096 µs × 2^value.
     ///
     /// The queue pair of this side waits as long as its builder's
-    /// [`timeout`](crate::QueuePairConfig::timeout).
+    /// [`timeout`](crate::queue_pair::QueuePairConfig::timeout).
     ///
     /// # Errors
     ///

@@ -9,7 +9,8 @@ use verbs_sys::rdma_disconnect;
 
 use super::id::{Id, failed, with_a_device, with_a_peer};
 use super::pending::sealed;
-use crate::codes::{CmEventType, PrivateData};
+use crate::codes::cm_event_type::CmEventType;
+use crate::codes::private_data::PrivateData;
 use crate::device::Context;
 use crate::error::Result;
 use crate::ffi::{fd, ret};

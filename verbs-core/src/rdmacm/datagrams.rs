@@ -12,7 +12,8 @@ use super::id::{Id, QpParam, failed, with_a_device, with_a_peer};
 use super::listen::{next_request, wait_request};
 use super::pending::{Pending, sealed};
 use super::private_data::{MAX_DATAGRAM_ANSWER, MAX_DATAGRAM_REQUEST, Message};
-use crate::codes::{CmEventType, PrivateData};
+use crate::codes::cm_event_type::CmEventType;
+use crate::codes::private_data::PrivateData;
 use crate::datagram::DatagramQueuePair;
 use crate::device::Context;
 use crate::error::Result;
@@ -53,7 +54,9 @@ pub struct DatagramConnector {
 /// ```no_run
 /// use std::time::Duration;
 /// use verbs_core::rdmacm::DatagramService;
-/// use verbs_core::{CompletionQueue, DatagramQueuePair, DatagramWorkRequest, Device};
+/// use verbs_core::{CompletionQueue, Device};
+/// use verbs_core::datagram::DatagramQueuePair;
+/// use verbs_core::work_request::DatagramWorkRequest;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let (second, server) = (Duration::from_secs(1), "192.0.2.1:7174".parse()?);
@@ -219,7 +222,7 @@ impl DatagramService {
     }
 
     /// The service's endpoint, for [`DatagramQueuePair::address_handle`] and
-    /// [`DatagramWorkRequest::to`](crate::DatagramWorkRequest::to). The MTU of its port is not known.
+    /// [`DatagramWorkRequest::to`](crate::work_request::DatagramWorkRequest::to). The MTU of its port is not known.
     ///
     /// A path that is made from it begins at the queue pair's own GID. The path that the connection
     /// manager has found is that of [`ah_attr`](Self::ah_attr): from the address with which it reaches the
@@ -227,7 +230,7 @@ impl DatagramService {
     ///
     /// # Errors
     ///
-    /// [`EndpointError`](crate::EndpointError): the service's answer has a number that is out of its range.
+    /// [`EndpointError`](crate::error::EndpointError): the service's answer has a number that is out of its range.
     pub fn endpoint(&self) -> Result<DatagramEndpoint> {
         self.path.endpoint()
     }
@@ -303,7 +306,9 @@ impl sealed::Step for DatagramService {
 ///
 /// ```no_run
 /// use verbs_core::rdmacm::DatagramListener;
-/// use verbs_core::{DatagramQueuePair, ProtectionDomain, CompletionQueue, QKey};
+/// use verbs_core::{ProtectionDomain, CompletionQueue};
+/// use verbs_core::datagram::DatagramQueuePair;
+/// use verbs_core::path::QKey;
 ///
 /// # fn serve(pd: &ProtectionDomain, cq: &CompletionQueue) -> Result<(), Box<dyn std::error::Error>> {
 /// let qp = DatagramQueuePair::builder(pd, cq, cq).qkey(QKey::RDMA_UDP).build()?;

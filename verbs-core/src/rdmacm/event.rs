@@ -3,8 +3,10 @@
 
 use verbs_sys::rdma_cm_event;
 
-use crate::codes::{CmEventType, PrivateData};
-use crate::error::{CmFailure, Result};
+use crate::codes::cm_event_type::CmEventType;
+use crate::codes::private_data::PrivateData;
+use crate::error::Result;
+use crate::error::cm_failure::CmFailure;
 use crate::path::{AhAttr, DatagramEndpoint, QKey};
 
 /// An event that has been acknowledged.

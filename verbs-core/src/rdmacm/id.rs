@@ -20,9 +20,12 @@ use verbs_sys::{
 use super::address;
 use super::event::Event;
 use super::private_data::{MAX_IWARP, Message};
-use crate::codes::{CmEventType, PrivateData, QpAttrMask, QpState};
+use crate::codes::cm_event_type::CmEventType;
+use crate::codes::private_data::PrivateData;
+use crate::codes::{QpAttrMask, QpState};
 use crate::device::Context;
-use crate::error::{CmFailure, Error, ErrorKind, Result};
+use crate::error::cm_failure::CmFailure;
+use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{Process, fd, log, ret};
 use crate::queue_pair::QpAttr;
 

@@ -79,8 +79,9 @@ mod pending;
 mod private_data;
 mod queue_pair;
 
-pub use crate::codes::{CmEventType, PrivateData};
-pub use crate::error::CmFailure;
+pub use crate::codes::cm_event_type::CmEventType;
+pub use crate::codes::private_data::PrivateData;
+pub use crate::error::cm_failure::CmFailure;
 pub use connect::{AddrResolved, Answer, Connector, Establishing, RouteResolved};
 pub use connection::{Connected, Connection};
 pub use datagrams::{DatagramConnector, DatagramListener, DatagramRequest, DatagramService};

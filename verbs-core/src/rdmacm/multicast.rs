@@ -12,7 +12,8 @@ use super::datagrams::DatagramConnector;
 use super::event::DatagramPath;
 use super::id::{Id, failed, with_a_device};
 use super::pending::{Pending, sealed};
-use crate::codes::{CmEventType, Gid, MaximumTransferUnit};
+use crate::codes::cm_event_type::CmEventType;
+use crate::codes::{Gid, MaximumTransferUnit};
 use crate::datagram::{Attachment, DatagramQueuePair};
 use crate::device::Context;
 use crate::error::Result;
@@ -33,7 +34,8 @@ use crate::path::{AhAttr, DatagramEndpoint, QKey};
 /// use std::net::IpAddr;
 /// use std::time::Duration;
 /// use verbs_core::rdmacm::MulticastGroup;
-/// use verbs_core::{CompletionQueue, DatagramQueuePair, Device};
+/// use verbs_core::{CompletionQueue, Device};
+/// use verbs_core::datagram::DatagramQueuePair;
 ///
 /// # fn join(here: IpAddr) -> Result<(), Box<dyn std::error::Error>> {
 /// let group = MulticastGroup::join(here, "239.1.2.3".parse()?)?.wait(Some(Duration::from_secs(5)))?;

@@ -1,6 +1,6 @@
 //! The bytes that a connection manager carries while it connects.
 
-use crate::codes::PrivateData;
+use crate::codes::private_data::PrivateData;
 use crate::error::{Error, Result};
 
 /// A message that is sent with a request, an answer or a rejection.

@@ -25,7 +25,7 @@ use crate::ffi::ret;
 
 /// A shared receive queue (SRQ): receives for the messages of many queue pairs.
 ///
-/// [`QueuePairConfig::srq`](crate::QueuePairConfig::srq) makes a queue pair use it. Each message
+/// [`QueuePairConfig::srq`](crate::queue_pair::QueuePairConfig::srq) makes a queue pair use it. Each message
 /// takes the next receive of the queue, whichever queue pair it arrives on. The receive completes on
 /// that queue pair's `recv_cq`, and [`WorkCompletion::qp_num`](crate::WorkCompletion::qp_num) names the
 /// queue pair.
@@ -103,7 +103,8 @@ impl SharedReceiveQueue {
     ///
     /// ```no_run
     /// # fn main() -> verbs_core::Result<()> {
-    /// use verbs_core::{CompletionQueue, Context, QueuePair, ReceiveWorkRequest, SharedReceiveQueue};
+    /// use verbs_core::{CompletionQueue, Context, QueuePair, ReceiveWorkRequest};
+    /// use verbs_core::shared_receive_queue::SharedReceiveQueue;
     ///
     /// let context = Context::first_active()?;
     /// let pd = context.alloc_pd()?;
@@ -189,7 +190,7 @@ impl SharedReceiveQueue {
 
     /// Arms the limit (C: `srq_limit`): the device reports when fewer receives than this are left.
     ///
-    /// It reports one [`SRQ_LIMIT_REACHED`](crate::EventType::SRQ_LIMIT_REACHED) event, with the
+    /// It reports one [`SRQ_LIMIT_REACHED`](crate::device::EventType::SRQ_LIMIT_REACHED) event, with the
     /// [`handle`](Self::handle) of this queue. To get another one, arm the limit again after receives
     /// have been posted. 0 disarms it.
     ///
@@ -223,7 +224,7 @@ impl SharedReceiveQueue {
     /// Changes the capacity to at least `max_wr` receives. The receives in it stay.
     ///
     /// A device that can do this has
-    /// [`DeviceCapFlags::SRQ_RESIZE`](crate::DeviceCapFlags::SRQ_RESIZE).
+    /// [`DeviceCapFlags::SRQ_RESIZE`](crate::codes::DeviceCapFlags::SRQ_RESIZE).
     ///
     /// # Errors
     ///
@@ -296,7 +297,7 @@ impl SharedReceiveQueue {
         &self.inner.pd
     }
 
-    /// The kernel's number for it, as in [`EventElement::Srq`](crate::EventElement::Srq).
+    /// The kernel's number for it, as in [`EventElement::Srq`](crate::device::EventElement::Srq).
     #[must_use]
     pub fn handle(&self) -> u32 {
         // SAFETY: the queue is alive, and the field is not changed.

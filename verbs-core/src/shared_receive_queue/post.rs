@@ -78,7 +78,7 @@ impl SharedReceiveQueue {
         Err(self.refused(ret, &mut bad, requests))
     }
 
-    /// Posts receives of a [`RequestChain`](crate::RequestChain): all of them (`..`), or a part
+    /// Posts receives of a [`RequestChain`]: all of them (`..`), or a part
     /// (`start..end`).
     ///
     /// They are posted in their order, with one doorbell. An empty range posts nothing. When this has

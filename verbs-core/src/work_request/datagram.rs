@@ -12,7 +12,7 @@ use crate::path::{AddressHandle, DatagramEndpoint, QKey};
 /// A datagram to send: its bytes, its path, and the queue pair that it is for.
 ///
 /// It borrows the address handle until it is posted. The device needs the handle until the request
-/// has completed: see [`DatagramQueuePair::post_send`](crate::DatagramQueuePair::post_send).
+/// has completed: see [`DatagramQueuePair::post_send`](crate::datagram::DatagramQueuePair::post_send).
 #[repr(transparent)]
 #[doc(alias = "ibv_send_wr")]
 #[doc(alias = "IBV_WR_SEND")]
@@ -50,7 +50,7 @@ impl<'l> DatagramWorkRequest<'l> {
 
     /// A signalled datagram to a peer's endpoint: as [`new`](Self::new), with its queue pair and key.
     ///
-    /// `ah` is an [address handle](crate::DatagramQueuePair::address_handle) for the same endpoint.
+    /// `ah` is an [address handle](crate::datagram::DatagramQueuePair::address_handle) for the same endpoint.
     #[inline]
     #[must_use]
     pub fn to<E: Gather + 'l>(

@@ -114,14 +114,6 @@ impl<'l> WorkRequest<'l> {
         self.wr.wr_id = wr_id;
     }
 
-    /// Sets the ID in its completion and C's flags, for a layer above that keeps these.
-    #[doc(hidden)]
-    #[inline]
-    pub const fn set_options(&mut self, wr_id: u64, send_flags: u32) {
-        self.wr.wr_id = wr_id;
-        self.wr.send_flags = send_flags;
-    }
-
     /// The bytes in its list.
     #[inline]
     pub(crate) fn total_len(&self) -> u64 {
@@ -274,7 +266,7 @@ macro_rules! carries_data {
             /// The bytes are copied into the send queue during the post. No `lkey` is needed, and the
             /// buffer can be reused when the post has returned.
             ///
-            /// Its elements must have at most [`max_inline_data`](crate::QpCap::max_inline_data) bytes
+            /// Its elements must have at most [`max_inline_data`](crate::queue_pair::QpCap::max_inline_data) bytes
             /// in total, in memory that this processor can read and that nothing writes to during the
             /// post. Drivers do not check this: see [`QueuePair::post`](crate::QueuePair::post).
             #[inline]

@@ -11,7 +11,8 @@ use crate::memory::{Gather, Sge};
 /// A request can be built once and posted many times, with only its `wr_id` changed:
 ///
 /// ```
-/// use verbs_core::{SendWorkRequest, Sge};
+/// use verbs_core::SendWorkRequest;
+/// use verbs_core::memory::Sge;
 ///
 /// let mut element = Sge::new(0x1000, 64, 7);
 /// let mut request = SendWorkRequest::new(&mut element).solicited();

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use verbs_core::{
-    AccessFlags, AtomicCap, AtomicWorkRequest, MemoryRegion, SharedRegion, WcOpcode, WcStatus,
-    WorkRequest,
-};
+use verbs_core::codes::{WcOpcode, WcStatus};
+use verbs_core::device::AtomicCap;
+use verbs_core::work_request::{AtomicWorkRequest, WorkRequest};
+use verbs_core::{AccessFlags, MemoryRegion, SharedRegion};
 use verbs_harness::pair::{End, Pair};
 use verbs_harness::{Test, begin};
 
@@ -128,7 +128,7 @@ pub(crate) fn fenced(pair: &Pair) {
     let mut result = pair.a.pd().reg_mr(vec![0_u64]).unwrap();
     let mut element = result.scatter_element(..).unwrap();
     // Sends on what the atomic brings: without the fence it may be sent before it is there.
-    let mut list = [verbs_core::Sge::from(element.as_gather())];
+    let mut list = [verbs_core::memory::Sge::from(element.as_gather())];
     let place = target.remote().slice(8..).unwrap();
     let write = verbs_core::WriteWorkRequest::new(&mut list, &place).unwrap();
     let mut chain: [WorkRequest<'_>; 2] = [

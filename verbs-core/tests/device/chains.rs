@@ -1,6 +1,9 @@
 //! Chains that were built once: whole, in parts, resumed after a full queue, patched between posts.
 
-use verbs_core::{AccessFlags, RequestChain, Sge, SharedRegion, WcOpcode, WorkCompletion};
+use verbs_core::codes::WcOpcode;
+use verbs_core::memory::Sge;
+use verbs_core::work_request::RequestChain;
+use verbs_core::{AccessFlags, SharedRegion, WorkCompletion};
 use verbs_harness::pair::{Pair, pattern, works};
 use verbs_harness::{assert_silent, begin, wait_for};
 

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use verbs_core::codes::WcStatus;
+use verbs_core::completion::CompletionChannel;
 use verbs_core::{
-    CompletionChannel, CompletionQueue, Error, PollSlot, QueuePair, ReceiveWorkRequest,
-    SendWorkRequest, WcStatus,
+    CompletionQueue, Error, PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest,
 };
 use verbs_harness::pair::Side;
 use verbs_harness::{PATIENCE, begin, context};

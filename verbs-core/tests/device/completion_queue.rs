@@ -3,9 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use verbs_core::device::{EventElement, EventType};
+use verbs_core::error::ErrorKind;
+use verbs_core::work_request::WorkRequest;
 use verbs_core::{
-    CompletionQueue, Error, ErrorKind, EventElement, EventType, PollSlot, QueuePair,
-    ReceiveWorkRequest, SendWorkRequest, WorkCompletion, WorkRequest,
+    CompletionQueue, Error, PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest,
+    WorkCompletion,
 };
 use verbs_harness::pair::{Pair, Side};
 use verbs_harness::{PATIENCE, assert_silent, begin, context, faults, until, wait_for};

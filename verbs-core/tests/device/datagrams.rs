@@ -1,9 +1,12 @@
 //! Datagrams (UD): what arrives, what is dropped without a word, and what ends what.
 
-use verbs_core::{
-    AddressHandle, AhAttr, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, ErrorKind,
-    Gid, Grh, QKey, QpState, ReceiveWorkRequest, WcOpcode, WcStatus, WorkCompletion, WorkSuccess,
-};
+use verbs_core::codes::{Gid, QpState, WcOpcode, WcStatus};
+use verbs_core::completion::Grh;
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::error::ErrorKind;
+use verbs_core::path::{AddressHandle, AhAttr, DatagramEndpoint, QKey};
+use verbs_core::work_request::DatagramWorkRequest;
+use verbs_core::{ReceiveWorkRequest, WorkCompletion, WorkSuccess};
 use verbs_harness::pair::{Side, pattern};
 use verbs_harness::{PATIENCE, assert_silent, begin, peer_name, until, wait_for};
 

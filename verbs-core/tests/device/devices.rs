@@ -1,8 +1,8 @@
 //! Devices: how they are found, their attributes, and how they are closed.
 
-use verbs_core::{
-    CompletionQueue, Context, Device, Error, ErrorKind, Guid, NodeType, QueuePair, TransportType,
-};
+use verbs_core::device::{Guid, NodeType, TransportType};
+use verbs_core::error::ErrorKind;
+use verbs_core::{CompletionQueue, Context, Device, Error, QueuePair};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{begin, context, device_name, peer_name, sysfs};
 
@@ -106,7 +106,7 @@ fn the_first_active_device_is_one() {
     let port = context.active_port().unwrap().unwrap();
     assert_eq!(
         context.query_port(port).unwrap().state(),
-        verbs_core::PortState::ACTIVE
+        verbs_core::codes::PortState::ACTIVE
     );
 }
 

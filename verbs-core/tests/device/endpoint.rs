@@ -1,6 +1,7 @@
 //! Endpoints that travel between two processes, as bytes and as JSON.
 
-use verbs_core::{QueuePairEndpoint, SendWorkRequest, WcStatus};
+use verbs_core::codes::WcStatus;
+use verbs_core::{QueuePairEndpoint, SendWorkRequest};
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::pair::{End, Side};
 use verbs_harness::{begin, peer_name};

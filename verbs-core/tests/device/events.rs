@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use verbs_core::{EventElement, EventType, QpAttr, QpState, ReceiveWorkRequest, SendWorkRequest};
+use verbs_core::codes::QpState;
+use verbs_core::device::{EventElement, EventType};
+use verbs_core::queue_pair::QpAttr;
+use verbs_core::{ReceiveWorkRequest, SendWorkRequest};
 use verbs_harness::pair::Pair;
 use verbs_harness::{PATIENCE, begin, context};
 

@@ -5,10 +5,13 @@
 
 use std::time::{Duration, Instant};
 
+use verbs_core::codes::{QpState, WcStatus};
+use verbs_core::memory::Sge;
+use verbs_core::work_request::{AtomicWorkRequest, WorkRequest};
 use verbs_core::{
-    AccessFlags, AckTimeout, AtomicWorkRequest, MaxAckRetries, MaxRnrRetries, MinRnrTimer, QpState,
-    QueuePair, ReadWorkRequest, ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, Sge,
-    WcStatus, WorkCompletion, WorkError, WorkRequest, WriteWorkRequest,
+    AccessFlags, AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, QueuePair, ReadWorkRequest,
+    ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, WorkCompletion, WorkError,
+    WriteWorkRequest,
 };
 use verbs_harness::pair::{End, Pair, Side};
 use verbs_harness::{assert_silent, begin, faults, unchecked_domain, wait_for};

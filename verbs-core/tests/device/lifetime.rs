@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use verbs_core::completion::CompletionChannel;
+use verbs_core::device::fork_init;
 use verbs_core::{
-    AccessFlags, CompletionChannel, CompletionQueue, QueuePair, ReceiveWorkRequest,
-    SendWorkRequest, WriteWorkRequest, fork_init,
+    AccessFlags, CompletionQueue, QueuePair, ReceiveWorkRequest, SendWorkRequest, WriteWorkRequest,
 };
 use verbs_harness::child::{Child, role};
 use verbs_harness::drops::{drop_in, orders};

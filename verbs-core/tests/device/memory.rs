@@ -6,9 +6,12 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
 
+use verbs_core::codes::OdpCaps;
+use verbs_core::error::ErrorKind;
+use verbs_core::memory::{Buffer, HugePages, MrAdvice};
 use verbs_core::{
-    AccessFlags, Buffer, Error, ErrorKind, HugePages, MrAdvice, OdpCaps, ProtectionDomain,
-    ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WriteWorkRequest,
+    AccessFlags, Error, ProtectionDomain, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest,
+    WriteWorkRequest,
 };
 use verbs_harness::child::{Child, LimitedGroup, join_group, role};
 use verbs_harness::pair::{Pair, Side, pattern};

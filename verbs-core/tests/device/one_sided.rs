@@ -1,7 +1,9 @@
 //! RDMA writes and reads: the peer's program does nothing.
 
+use verbs_core::codes::WcOpcode;
+use verbs_core::memory::Sge;
 use verbs_core::{
-    AccessFlags, ReadWorkRequest, ReceiveWorkRequest, Sge, SharedRegion, WcOpcode, WriteWorkRequest,
+    AccessFlags, ReadWorkRequest, ReceiveWorkRequest, SharedRegion, WriteWorkRequest,
 };
 use verbs_harness::pair::{End, Pair, pattern};
 use verbs_harness::{assert_silent, begin};

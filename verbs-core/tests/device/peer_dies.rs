@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use verbs_core::codes::{QpState, WcStatus};
 use verbs_core::{
-    AccessFlags, AckTimeout, MaxAckRetries, PreparedQueuePair, QpState, QueuePair, ReadWorkRequest,
-    ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, WcStatus, WriteWorkRequest,
+    AccessFlags, AckTimeout, MaxAckRetries, PreparedQueuePair, QueuePair, ReadWorkRequest,
+    ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, WriteWorkRequest,
 };
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::pair::{End, Side};

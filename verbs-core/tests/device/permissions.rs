@@ -3,7 +3,8 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
-use verbs_core::{Device, Error, ErrorKind, QueuePair};
+use verbs_core::error::ErrorKind;
+use verbs_core::{Device, Error, QueuePair};
 use verbs_harness::child::{Child, LimitedGroup, join_group, role, without_descriptors};
 use verbs_harness::faults::{self, chain};
 use verbs_harness::pair::Side;

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use verbs_core::{ErrorKind, Gid, GidType, LinkLayer, PortState};
+use verbs_core::codes::{Gid, GidType, LinkLayer, PortState};
+use verbs_core::error::ErrorKind;
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{begin, context, device_name, sysfs};
 
@@ -55,7 +56,7 @@ fn gid_table_matches_sysfs_without_empty_entries() {
             let gid = Gid::from(gid.parse::<std::net::Ipv6Addr>().unwrap());
             let entry = table.iter().find(|entry| entry.gid_index() == index);
             assert_eq!(
-                entry.map(verbs_core::GidEntry::gid),
+                entry.map(verbs_core::device::GidEntry::gid),
                 (!gid.is_zero()).then_some(gid)
             );
             let Some(entry) = entry else { continue };

@@ -1,9 +1,11 @@
 //! Queue pairs: defaults, every setting, capacities, and handshakes that fail.
 
+use verbs_core::codes::{Gid, LinkLayer, QpState};
+use verbs_core::error::ErrorKind;
 use verbs_core::{
-    AccessFlags, AckTimeout, CompletionQueue, Error, ErrorKind, Gid, LinkLayer, MaxAckRetries,
-    MaxRnrRetries, MaximumTransferUnit, MinRnrTimer, PacketSequenceNumber, QpState, QueuePair,
-    QueuePairEndpoint, ReceiveWorkRequest, SendWorkRequest,
+    AccessFlags, AckTimeout, CompletionQueue, Error, MaxAckRetries, MaxRnrRetries,
+    MaximumTransferUnit, MinRnrTimer, PacketSequenceNumber, QueuePair, QueuePairEndpoint,
+    ReceiveWorkRequest, SendWorkRequest,
 };
 use verbs_harness::begin;
 use verbs_harness::pair::{End, Pair, Side, works};

@@ -1,8 +1,11 @@
 //! Work requests: reused, unsignalled, chained, solicited, and rejected by the driver.
 
+use verbs_core::codes::WcOpcode;
+use verbs_core::memory::Sge;
+use verbs_core::work_request::{AtomicWorkRequest, WorkRequest};
 use verbs_core::{
-    AccessFlags, AtomicWorkRequest, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, Sge,
-    WcOpcode, WorkCompletion, WorkRequest, WriteWorkRequest,
+    AccessFlags, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WorkCompletion,
+    WriteWorkRequest,
 };
 use verbs_harness::pair::{Pair, pattern, works};
 use verbs_harness::{assert_silent, begin, wait_for};

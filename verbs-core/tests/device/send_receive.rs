@@ -1,6 +1,8 @@
 //! Sends and receives: every form, across the wire and within a device.
 
-use verbs_core::{ReceiveWorkRequest, SendWorkRequest, Sge, WcOpcode, WcStatus, WorkCompletion};
+use verbs_core::codes::{WcOpcode, WcStatus};
+use verbs_core::memory::Sge;
+use verbs_core::{ReceiveWorkRequest, SendWorkRequest, WorkCompletion};
 use verbs_harness::pair::{Pair, pattern};
 use verbs_harness::{assert_silent, begin, wait_for};
 

@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use verbs_core::{
-    AsyncEvent, ErrorKind, EventElement, EventType, MemoryRegion, QpState, QueuePair,
-    ReceiveWorkRequest, RequestChain, SendWorkRequest, SharedReceiveQueue, SharedReceives,
-    WcStatus,
-};
+use verbs_core::codes::{QpState, WcStatus};
+use verbs_core::device::{AsyncEvent, EventElement, EventType};
+use verbs_core::error::ErrorKind;
+use verbs_core::queue_pair::SharedReceives;
+use verbs_core::shared_receive_queue::SharedReceiveQueue;
+use verbs_core::work_request::RequestChain;
+use verbs_core::{MemoryRegion, QueuePair, ReceiveWorkRequest, SendWorkRequest};
 use verbs_harness::pair::{Side, pattern};
 use verbs_harness::{PATIENCE, assert_silent, begin, peer_name, wait_for};
 

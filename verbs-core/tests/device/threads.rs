@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
+use verbs_core::codes::WcStatus;
+use verbs_core::completion::CompletionChannel;
 use verbs_core::{
-    AccessFlags, CompletionChannel, CompletionQueue, Context, MemoryRegion, PollSlot,
-    PreparedQueuePair, ProtectionDomain, QueuePair, ReceiveWorkRequest, SendWorkRequest,
-    SharedRegion, WcStatus, WriteWorkRequest,
+    AccessFlags, CompletionQueue, Context, MemoryRegion, PollSlot, PreparedQueuePair,
+    ProtectionDomain, QueuePair, ReceiveWorkRequest, SendWorkRequest, SharedRegion,
+    WriteWorkRequest,
 };
 use verbs_harness::pair::{Pair, pattern};
 use verbs_harness::{PATIENCE, begin, until};

@@ -1,9 +1,8 @@
 //! States of a queue pair: error, reset, and transitions by hand that are rejected.
 
-use verbs_core::{
-    AckTimeout, Error, MinRnrTimer, QpAttr, QpAttrMask, QpState, ReceiveWorkRequest,
-    SendWorkRequest, WcStatus,
-};
+use verbs_core::codes::{QpAttrMask, QpState, WcStatus};
+use verbs_core::queue_pair::QpAttr;
+use verbs_core::{AckTimeout, Error, MinRnrTimer, ReceiveWorkRequest, SendWorkRequest};
 use verbs_harness::pair::{End, Pair, Side, works};
 use verbs_harness::{begin, is_soft, wait_for};
 

@@ -5,9 +5,9 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use verbs_core::codes::{QpState, WcStatus};
 use verbs_core::{
-    AccessFlags, AckTimeout, MaxAckRetries, QpState, QueuePair, RemoteMemoryRegion, WcStatus,
-    WriteWorkRequest,
+    AccessFlags, AckTimeout, MaxAckRetries, QueuePair, RemoteMemoryRegion, WriteWorkRequest,
 };
 use verbs_harness::child::Line;
 use verbs_harness::pair::{End, Side};

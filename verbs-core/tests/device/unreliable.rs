@@ -1,8 +1,9 @@
 //! Unreliable connections (UC): sends and writes arrive, and nothing is acknowledged.
 
+use verbs_core::codes::{QpState, QpType, WcOpcode, WcStatus};
 use verbs_core::{
-    AccessFlags, PreparedQueuePair, QpState, QpType, QueuePair, ReadWorkRequest,
-    ReceiveWorkRequest, SendWorkRequest, WcOpcode, WcStatus, WriteWorkRequest,
+    AccessFlags, PreparedQueuePair, QueuePair, ReadWorkRequest, ReceiveWorkRequest,
+    SendWorkRequest, WriteWorkRequest,
 };
 use verbs_harness::pair::{Pair, Side, pattern, works};
 use verbs_harness::{PATIENCE, assert_silent, begin, until};

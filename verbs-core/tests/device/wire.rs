@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use verbs_core::codes::{PortState, QpState, WcStatus};
+use verbs_core::device::{EventElement, EventType};
 use verbs_core::{
-    AckTimeout, Context, EventElement, EventType, MaxAckRetries, PortState, QpState, QueuePair,
-    ReceiveWorkRequest, SendWorkRequest, WcStatus, WorkError,
+    AckTimeout, Context, MaxAckRetries, QueuePair, ReceiveWorkRequest, SendWorkRequest, WorkError,
 };
 use verbs_harness::faults::{self, Within};
 use verbs_harness::pair::{End, Pair, Side, pattern, works};

@@ -3,10 +3,10 @@
 use std::ops::Bound;
 
 use fake_libibverbs::{Posted, assert_all_is_well, connected, prepared, with};
-use verbs_core::{
-    ErrorKind, MemoryRegion, PostError, ReceiveWorkRequest, RemoteMemoryRegion, RequestChain,
-    SendWorkRequest, Sge,
-};
+use verbs_core::error::{ErrorKind, PostError};
+use verbs_core::memory::Sge;
+use verbs_core::work_request::RequestChain;
+use verbs_core::{MemoryRegion, ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest};
 
 const FENCE: u32 = 1;
 const SIGNALED: u32 = 2;

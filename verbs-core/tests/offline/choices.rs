@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fake_libibverbs::{Port, entry, ladder, with};
-use verbs_core::{
-    Context, DatagramEndpoint, DatagramQueuePair, Error, Gid, PacketSequenceNumber, QKey,
-    QueuePair, QueuePairConfig, QueuePairEndpoint,
-};
+use verbs_core::codes::Gid;
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::path::{DatagramEndpoint, QKey};
+use verbs_core::queue_pair::QueuePairConfig;
+use verbs_core::{Context, Error, PacketSequenceNumber, QueuePair, QueuePairEndpoint};
 
 use crate::path::{chosen, down, ports};
 

@@ -1,12 +1,16 @@
 //! Datagrams (UD): what C gets, and what is made of its answers.
 
 use fake_libibverbs::{Port, Posted, assert_all_is_well, ladder, with};
+use verbs_core::codes::{Gid, QpAttrMask, QpState};
+use verbs_core::completion::Grh;
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::error::{EndpointError, ErrorKind};
+use verbs_core::memory::Sge;
+use verbs_core::path::{AhAttr, DatagramEndpoint, QKey};
+use verbs_core::queue_pair::QpAttr;
 use verbs_core::verbs_sys::{IBV_WC_GRH, IBV_WC_RECV, IBV_WC_SEND, ibv_wc};
-use verbs_core::{
-    AhAttr, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, EndpointError, Error,
-    ErrorKind, Gid, Grh, MaximumTransferUnit, PollSlot, QKey, QpAttr, QpAttrMask, QpState,
-    ReceiveWorkRequest, Sge, WorkSuccess,
-};
+use verbs_core::work_request::DatagramWorkRequest;
+use verbs_core::{Error, MaximumTransferUnit, PollSlot, ReceiveWorkRequest, WorkSuccess};
 
 const INLINE: u32 = 8;
 const UD: u32 = 4;
@@ -412,7 +416,7 @@ fn impossible_settings_are_rejected_before_c_is_called() {
     let (_, pd, cq) = ladder();
     let (_, _, foreign) = ladder();
     let builder = DatagramQueuePair::builder(&pd, &cq, &cq);
-    let error = |config: verbs_core::DatagramQueuePairConfig| config.build().unwrap_err();
+    let error = |config: verbs_core::datagram::DatagramQueuePairConfig| config.build().unwrap_err();
     assert_eq!(
         error(builder.clone().sl(16).config()).kind(),
         ErrorKind::InvalidInput

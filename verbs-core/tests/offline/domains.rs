@@ -5,11 +5,16 @@
 use std::ptr::NonNull;
 
 use fake_libibverbs::{assert_all_is_well, connected, ladder, posted, with};
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::error::{ErrorKind, PostError};
+use verbs_core::ffi::Destroy;
+use verbs_core::memory::{RawRegion, Sge};
+use verbs_core::shared_receive_queue::SharedReceiveQueue;
 use verbs_core::verbs_sys::{ibv_alloc_pd, ibv_reg_mr_iova2};
+use verbs_core::work_request::{AtomicWorkRequest, DatagramWorkRequest, RequestChain};
 use verbs_core::{
-    AccessFlags, AtomicWorkRequest, DatagramQueuePair, DatagramWorkRequest, Destroy, ErrorKind,
-    PostError, ProtectionDomain, QueuePair, RawRegion, ReadWorkRequest, ReceiveWorkRequest,
-    RemoteMemoryRegion, RequestChain, SendWorkRequest, Sge, SharedReceiveQueue, WriteWorkRequest,
+    AccessFlags, ProtectionDomain, QueuePair, ReadWorkRequest, ReceiveWorkRequest,
+    RemoteMemoryRegion, SendWorkRequest, WriteWorkRequest,
 };
 
 fn remote() -> RemoteMemoryRegion {

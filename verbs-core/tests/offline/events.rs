@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{connected, report, with};
+use verbs_core::device::{EventElement, EventType};
 use verbs_core::verbs_sys::{
     IBV_EVENT_CLIENT_REREGISTER, IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL,
     IBV_EVENT_GID_CHANGE, IBV_EVENT_LID_CHANGE, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR,
@@ -11,7 +12,7 @@ use verbs_core::verbs_sys::{
     IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED, IBV_EVENT_WQ_FATAL,
     ibv_async_event, ibv_event_type, ibv_srq, ibv_wq,
 };
-use verbs_core::{EventElement, EventType, PollSlot, SendWorkRequest};
+use verbs_core::{PollSlot, SendWorkRequest};
 use verbs_harness::faults;
 
 const SOON: Option<Duration> = Some(Duration::from_millis(20));

@@ -8,15 +8,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fake_libibverbs::{announce, announce_last, assert_all_is_well, ladder, posted, with};
+use verbs_core::codes::QpState;
+use verbs_core::completion::CompletionChannel;
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::ffi::Destroy;
+use verbs_core::memory::{DmabufRegion, RawRegion, Sge};
+use verbs_core::path::AddressHandle;
+use verbs_core::shared_receive_queue::SharedReceiveQueue;
 use verbs_core::verbs_sys::{
     IBV_QPT_RC, ibv_alloc_pd, ibv_context, ibv_cq, ibv_create_ah, ibv_create_comp_channel,
     ibv_create_cq, ibv_create_qp, ibv_create_srq, ibv_destroy_cq, ibv_destroy_qp, ibv_open_device,
     ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_reg_mr_iova2, ibv_srq_attr, ibv_srq_init_attr,
 };
 use verbs_core::{
-    AccessFlags, AddressHandle, CompletionChannel, CompletionQueue, Context, DatagramQueuePair,
-    Destroy, Device, DmabufRegion, Error, PreparedQueuePair, ProtectionDomain, QpState, QueuePair,
-    RawRegion, ReceiveWorkRequest, Sge, SharedReceiveQueue,
+    AccessFlags, CompletionQueue, Context, Device, Error, PreparedQueuePair, ProtectionDomain,
+    QueuePair, ReceiveWorkRequest,
 };
 use verbs_harness::bounded;
 

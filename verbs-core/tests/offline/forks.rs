@@ -7,11 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fake_libibverbs::{assert_all_is_well, connected, ladder, with};
+use verbs_core::codes::Gid;
+use verbs_core::completion::CompletionChannel;
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::ffi::Destroy;
+use verbs_core::path::{AddressHandle, AhAttr};
+use verbs_core::shared_receive_queue::SharedReceiveQueue;
 use verbs_core::verbs_sys::ibv_alloc_pd;
-use verbs_core::{
-    AccessFlags, AddressHandle, AhAttr, CompletionChannel, CompletionQueue, DatagramQueuePair,
-    Destroy, Error, Gid, ProtectionDomain, QueuePair, SharedReceiveQueue,
-};
+use verbs_core::{AccessFlags, CompletionQueue, Error, ProtectionDomain, QueuePair};
 use verbs_harness::child::{fork, in_the_child};
 use verbs_harness::logged;
 

@@ -2,7 +2,7 @@
 
 use fake_libibverbs as verbs;
 use fake_librdmacm::{Arrival, alive, arrive, with};
-use verbs_core::ErrorKind;
+use verbs_core::error::ErrorKind;
 use verbs_core::rdmacm::Listener;
 use verbs_core::verbs_sys::{
     RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_REJECTED,

@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use fake_libibverbs::{Advice, assert_all_is_well, ladder, with};
-use verbs_core::{
-    AccessFlags, Buffer, CompletionQueue, DataInOrder, Error, ErrorKind, MemoryRegion, MrAdvice,
-    QueuePair, SharedRegion, WrOpcode,
-};
+use verbs_core::error::ErrorKind;
+use verbs_core::memory::{Buffer, MrAdvice};
+use verbs_core::queue_pair::{DataInOrder, WrOpcode};
+use verbs_core::{AccessFlags, CompletionQueue, Error, MemoryRegion, QueuePair, SharedRegion};
 use verbs_harness::faults;
 
 #[test]

@@ -1,11 +1,13 @@
 //! Transitions of a queue pair: the attributes that C gets, and the errors.
 
 use fake_libibverbs::{Port, connected, ladder, prepared, with};
+use verbs_core::codes::{Gid, QpAttrMask};
+use verbs_core::error::ErrorKind;
+use verbs_core::queue_pair::QpAttr;
 use verbs_core::verbs_sys::IBV_TRANSPORT_IWARP;
 use verbs_core::{
-    AckTimeout, Error, ErrorKind, Gid, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit,
-    MinRnrTimer, PacketSequenceNumber, PreparedQueuePair, QpAttr, QpAttrMask, QueuePair,
-    QueuePairEndpoint,
+    AckTimeout, Error, MaxAckRetries, MaxRnrRetries, MaximumTransferUnit, MinRnrTimer,
+    PacketSequenceNumber, PreparedQueuePair, QueuePair, QueuePairEndpoint,
 };
 
 #[test]

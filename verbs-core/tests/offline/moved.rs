@@ -1,11 +1,12 @@
 //! Tables of GIDs and P_Keys that change after a queue pair was built.
 
 use fake_libibverbs::{Port, entry, ladder, with};
+use verbs_core::codes::Gid;
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::error::ErrorKind;
+use verbs_core::path::{AhAttr, DatagramEndpoint, QKey};
 use verbs_core::verbs_sys::{IBV_QP_PKEY_INDEX, IBV_QPS_ERR, IBV_QPS_RTS, IBV_QPS_SQE};
-use verbs_core::{
-    AhAttr, DatagramEndpoint, DatagramQueuePair, Error, ErrorKind, Gid, PreparedQueuePair, QKey,
-    QueuePair,
-};
+use verbs_core::{Error, PreparedQueuePair, QueuePair};
 
 use crate::path::ports;
 

@@ -1,9 +1,10 @@
 //! Paths that are chosen without a hint, on InfiniBand and on RoCE.
 
 use fake_libibverbs::{Port, entry, ladder, with};
-use verbs_core::{
-    DatagramQueuePair, Error, ErrorKind, Gid, MaximumTransferUnit, QueuePair, QueuePairEndpoint,
-};
+use verbs_core::codes::Gid;
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::error::ErrorKind;
+use verbs_core::{Error, MaximumTransferUnit, QueuePair, QueuePairEndpoint};
 
 pub(crate) fn chosen() -> Result<QueuePairEndpoint, Error> {
     let (_, pd, cq) = ladder();

@@ -3,8 +3,10 @@
 use std::ptr;
 
 use fake_libibverbs::{ladder, with};
+use verbs_core::codes::WcStatus;
+use verbs_core::error::ErrorKind;
 use verbs_core::verbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
-use verbs_core::{Error, ErrorKind, PollSlot, WcStatus, WorkCompletion};
+use verbs_core::{Error, PollSlot, WorkCompletion};
 
 fn done(wr_ids: std::ops::Range<u64>) {
     let of = |wr_id| ibv_wc {

@@ -1,9 +1,10 @@
 //! Posting to the send queue: what the driver sees.
 
 use fake_libibverbs::{Posted, assert_all_is_well, connected, with};
+use verbs_core::memory::Sge;
+use verbs_core::work_request::{AtomicWorkRequest, WorkRequest};
 use verbs_core::{
-    AtomicWorkRequest, MemoryRegion, ReadWorkRequest, RemoteMemoryRegion, SendWorkRequest, Sge,
-    WorkRequest, WriteWorkRequest,
+    MemoryRegion, ReadWorkRequest, RemoteMemoryRegion, SendWorkRequest, WriteWorkRequest,
 };
 
 const FENCE: u32 = 1;

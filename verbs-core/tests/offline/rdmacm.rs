@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use fake_libibverbs as verbs;
 use fake_librdmacm::{Arrival, alive, arrive, with};
+use verbs_core::codes::QpState;
+use verbs_core::error::ErrorKind;
 use verbs_core::rdmacm::{
     AddrResolved, CmFailure, ConnectRequest, Connected, Connection, Connector, Listener,
     MulticastGroup, Pending, RouteResolved,
@@ -17,9 +19,7 @@ use verbs_core::verbs_sys::{
     RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_TIMEWAIT_EXIT, RDMA_CM_EVENT_UNREACHABLE,
     ibv_qp_attr, rdma_cm_event_type,
 };
-use verbs_core::{
-    AccessFlags, Context, Device, Error, ErrorKind, PreparedQueuePair, QpState, QueuePair,
-};
+use verbs_core::{AccessFlags, Context, Device, Error, PreparedQueuePair, QueuePair};
 
 pub(crate) const NOW: Option<Duration> = Some(Duration::ZERO);
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,7 +1,8 @@
 //! Posting receives: what the driver sees.
 
 use fake_libibverbs::{connected, prepared, with};
-use verbs_core::{ReceiveWorkRequest, SendWorkRequest, Sge};
+use verbs_core::memory::Sge;
+use verbs_core::{ReceiveWorkRequest, SendWorkRequest};
 
 #[test]
 fn many_receives_ring_one_doorbell_and_keep_their_order() {

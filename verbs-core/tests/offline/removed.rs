@@ -7,7 +7,8 @@ use std::time::Duration;
 use std::{env, fs, process};
 
 use fake_libibverbs::{ladder, with};
-use verbs_core::{AccessFlags, CompletionQueue, QueuePair, SharedReceiveQueue};
+use verbs_core::shared_receive_queue::SharedReceiveQueue;
+use verbs_core::{AccessFlags, CompletionQueue, QueuePair};
 
 const NO_TIME: Duration = Duration::ZERO;
 

@@ -1,10 +1,11 @@
 //! Shared receive queues: what the driver sees, and who keeps what alive.
 
 use fake_libibverbs::{assert_all_is_well, ladder, with};
-use verbs_core::{
-    CompletionQueue, Device, Error, ErrorKind, ProtectionDomain, QueuePair, QueuePairConfig,
-    ReceiveWorkRequest, Sge, SharedReceiveQueue, SharedReceives,
-};
+use verbs_core::error::ErrorKind;
+use verbs_core::memory::Sge;
+use verbs_core::queue_pair::{QueuePairConfig, SharedReceives};
+use verbs_core::shared_receive_queue::SharedReceiveQueue;
+use verbs_core::{CompletionQueue, Device, Error, ProtectionDomain, QueuePair, ReceiveWorkRequest};
 
 fn queue() -> (ProtectionDomain, CompletionQueue, SharedReceiveQueue) {
     let (_, pd, cq) = ladder();

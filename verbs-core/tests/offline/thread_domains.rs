@@ -1,7 +1,8 @@
 //! Thread and parent domains: what is created in them, and the order of their ends.
 
 use fake_libibverbs::{assert_all_is_well, ladder, with};
-use verbs_core::{AccessFlags, Error, ErrorKind, QueuePair};
+use verbs_core::error::ErrorKind;
+use verbs_core::{AccessFlags, Error, QueuePair};
 
 #[test]
 fn a_device_without_thread_domains_has_none() {

@@ -5,7 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use fake_libibverbs::with;
-use verbs_core::{Device, Error, ErrorKind};
+use verbs_core::error::ErrorKind;
+use verbs_core::{Device, Error};
 
 /// A sysfs in a directory that is removed with it.
 struct Sysfs {

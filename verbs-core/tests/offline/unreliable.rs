@@ -1,9 +1,9 @@
 //! Unreliable connections (UC): what differs from reliable ones.
 
 use fake_libibverbs::{ladder, with};
-use verbs_core::{
-    EndpointError, Error, PreparedQueuePair, QpAttrMask, QpType, QueuePair, QueuePairEndpoint,
-};
+use verbs_core::codes::{QpAttrMask, QpType};
+use verbs_core::error::EndpointError;
+use verbs_core::{Error, PreparedQueuePair, QueuePair, QueuePairEndpoint};
 
 const UC: u32 = 3;
 

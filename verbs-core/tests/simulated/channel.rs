@@ -6,10 +6,10 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use verbs_core::completion::CompletionChannel;
+use verbs_core::error::ErrorKind;
 use verbs_core::verbs_sys::ibv_destroy_cq;
-use verbs_core::{
-    CompletionChannel, CompletionQueue, Error, ErrorKind, QueuePair, SendWorkRequest,
-};
+use verbs_core::{CompletionQueue, Error, QueuePair, SendWorkRequest};
 use verbs_harness::faults;
 
 use super::{ladder, on_host};

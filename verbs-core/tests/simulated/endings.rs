@@ -3,7 +3,10 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use verbs_core::{AccessFlags, Buffer, Error, ErrorKind, QpState, QueuePair};
+use verbs_core::codes::QpState;
+use verbs_core::error::ErrorKind;
+use verbs_core::memory::Buffer;
+use verbs_core::{AccessFlags, Error, QueuePair};
 
 use super::{connected, ladder, on_host, prepared};
 

@@ -3,7 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use soft_verbs::Host;
-use verbs_core::{CompletionChannel, CompletionQueue, QueuePair};
+use verbs_core::completion::CompletionChannel;
+use verbs_core::{CompletionQueue, QueuePair};
 use verbs_harness::logged::{bombs, lines};
 
 use super::{ladder, on_host};

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
+use verbs_core::error::{ErrorKind, PostError};
+use verbs_core::memory::Sge;
 use verbs_core::{
-    Error, ErrorKind, PollSlot, PostError, QueuePair, QueuePairEndpoint, ReceiveWorkRequest,
-    SendWorkRequest, Sge,
+    Error, PollSlot, QueuePair, QueuePairEndpoint, ReceiveWorkRequest, SendWorkRequest,
 };
 use verbs_harness::faults;
 

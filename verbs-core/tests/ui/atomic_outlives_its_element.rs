@@ -1,6 +1,8 @@
 //! An atomic request does not outlive its element.
 
-use verbs_core::{AtomicWorkRequest, RemoteMemoryRegion, Result, Sge};
+use verbs_core::{RemoteMemoryRegion, Result};
+use verbs_core::memory::Sge;
+use verbs_core::work_request::AtomicWorkRequest;
 
 fn escape(remote: &RemoteMemoryRegion) -> Result<AtomicWorkRequest<'static>> {
     let mut before = Sge::new(0, 8, 1);

@@ -1,6 +1,7 @@
 //! A chain does not outlive the memory of its elements.
 
-use verbs_core::{ProtectionDomain, ReceiveWorkRequest, RequestChain, Result};
+use verbs_core::{ProtectionDomain, ReceiveWorkRequest, Result};
+use verbs_core::work_request::RequestChain;
 
 fn escape(pd: &ProtectionDomain) -> Result<RequestChain<ReceiveWorkRequest<'static>>> {
     let mut region = pd.reg_mr(vec![0_u8; 8])?;

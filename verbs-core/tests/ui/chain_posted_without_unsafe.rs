@@ -1,6 +1,8 @@
 //! Posting a chain takes `unsafe`, and a chain goes to the queue that its requests are for.
 
-use verbs_core::{PostError, QueuePair, ReceiveWorkRequest, RequestChain, SendWorkRequest};
+use verbs_core::{QueuePair, ReceiveWorkRequest, SendWorkRequest};
+use verbs_core::error::PostError;
+use verbs_core::work_request::RequestChain;
 
 fn send(qp: &QueuePair, chain: &mut RequestChain<SendWorkRequest<'_>>) -> Result<(), PostError> {
     qp.post_chain(chain, ..)

@@ -1,7 +1,8 @@
 //! A gather element is not received into, nor read into, by a chain.
 
 use verbs_core::{GatherElement, ReceiveWorkRequest, ReadWorkRequest, RemoteMemoryRegion};
-use verbs_core::{RequestChain, Result};
+use verbs_core::Result;
+use verbs_core::work_request::RequestChain;
 
 fn receive<'a>(
     chain: &mut RequestChain<ReceiveWorkRequest<'a>>,

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use verbs_core::CompletionChannel;
+use verbs_core::completion::CompletionChannel;
 
 fn main() -> verbs_core::Result<()> {
     let context = verbs_core::Context::first_active()?;

@@ -1,5 +1,7 @@
 //! A datagram borrows its address handle until it is posted.
-use verbs_core::{AddressHandle, DatagramWorkRequest, QKey, Sge};
+use verbs_core::memory::Sge;
+use verbs_core::path::{AddressHandle, QKey};
+use verbs_core::work_request::DatagramWorkRequest;
 
 fn request(ah: AddressHandle) {
     let mut list = [Sge::new(0, 8, 1)];

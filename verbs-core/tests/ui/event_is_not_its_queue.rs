@@ -1,6 +1,7 @@
 //! An event identifies its queue, and cannot poll or resize it.
 
-use verbs_core::{CompletionChannel, PollSlot};
+use verbs_core::PollSlot;
+use verbs_core::completion::CompletionChannel;
 
 fn main() -> verbs_core::Result<()> {
     let context = verbs_core::Context::first_active()?;

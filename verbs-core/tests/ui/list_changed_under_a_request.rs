@@ -1,6 +1,7 @@
 //! The element list of a request is not changed.
 
-use verbs_core::{SendWorkRequest, Sge};
+use verbs_core::SendWorkRequest;
+use verbs_core::memory::Sge;
 
 fn change() -> u32 {
     let mut list = [Sge::new(0, 8, 1)];

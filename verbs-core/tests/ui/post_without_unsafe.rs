@@ -1,9 +1,8 @@
 //! Posting takes `unsafe`: the caller promises to keep the buffers.
 
-use verbs_core::{
-    AtomicWorkRequest, PostError, QueuePair, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest,
-    WorkRequest, WriteWorkRequest,
-};
+use verbs_core::{QueuePair, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest, WriteWorkRequest};
+use verbs_core::error::PostError;
+use verbs_core::work_request::{AtomicWorkRequest, WorkRequest};
 
 fn any(qp: &QueuePair, request: WorkRequest<'_>) -> Result<(), PostError> {
     qp.post(&mut [request])

@@ -3,7 +3,8 @@
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use verbs_core::{Buffer, MemoryRegion};
+use verbs_core::MemoryRegion;
+use verbs_core::memory::Buffer;
 
 struct Local(Box<[u8]>, Rc<()>);
 

@@ -1,6 +1,7 @@
 //! A work request does not outlive its list of elements.
 
-use verbs_core::{SendWorkRequest, Sge};
+use verbs_core::SendWorkRequest;
+use verbs_core::memory::Sge;
 
 fn escape() -> SendWorkRequest<'static> {
     let mut list = [Sge::new(0, 8, 1)];

@@ -1,6 +1,7 @@
 //! A queue pair on a shared receive queue has no `post_receive`: on siw the call kills the process.
 
-use verbs_core::{PreparedQueuePair, QueuePair, ReceiveWorkRequest, SharedReceives};
+use verbs_core::{PreparedQueuePair, QueuePair, ReceiveWorkRequest};
+use verbs_core::queue_pair::SharedReceives;
 
 fn main() {
     let _ = prepared;

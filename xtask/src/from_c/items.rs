@@ -89,7 +89,15 @@ pub(super) fn add(items: &mut Items, module: &str, text: &str) {
     }
 }
 
+/// Types at the root, which have methods in several modules.
+const AT_ROOT: [&str; 2] = ["::Context::", "::ProtectionDomain::"];
+
 fn add_path(items: &mut Items, c: &str, path: String) {
+    let at = AT_ROOT.iter().find_map(|owner| path.find(owner));
+    let path = match at.and_then(|at| path.get(at..)) {
+        Some(of_root) => format!("crate{of_root}"),
+        None => path,
+    };
     let paths = items.entry(c.to_owned()).or_default();
     if !paths.contains(&path) {
         paths.push(path);

@@ -256,7 +256,10 @@ impl Page {
     fn link(&self, c: &str, path: &str) -> Option<String> {
         let name = path.strip_prefix(self.module)?.strip_prefix("::")?;
         let is_here = !name.starts_with("rdmacm::");
-        let link = format!("[`{name}`]({path})");
+        // Without the module that it is in.
+        let shown = name.trim_start_matches(|c: char| c.is_ascii_lowercase() || c == '_');
+        let shown = shown.strip_prefix("::").unwrap_or(name);
+        let link = format!("[`{shown}`]({path})");
         // It takes what C's function returns.
         let link = match name.ends_with("::from_raw") {
             true => format!("[`verbs_sys::{c}`](crate::verbs_sys::{c}), then {link}"),
@@ -286,14 +289,15 @@ fn items() -> Result<Items, Error> {
         }
         let [verbs, manager] = &PAGES;
         let is_event = path.ends_with("codes/cm_event_type.rs");
-        let module = if is_event || path.starts_with("verbs-core/src/rdmacm") {
-            manager.module
-        } else {
-            verbs.module
+        let folder = path.iter().nth(2).and_then(|folder| folder.to_str());
+        let module = match folder {
+            _ if is_event => manager.module.to_owned(),
+            Some(folder) => format!("{}::{folder}", verbs.module),
+            None => continue,
         };
         let text = fs::read_to_string(workspace::root().join(&path));
         let text = text.context(|| format!("cannot read {}", path.display()))?;
-        items::add(&mut items, module, &text);
+        items::add(&mut items, &module, &text);
     }
     Ok(items)
 }

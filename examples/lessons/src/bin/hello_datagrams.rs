@@ -7,7 +7,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{Context, DatagramEndpoint};
+use verbs_channel::verbs_core::Context;
+use verbs_channel::verbs_core::path::DatagramEndpoint;
 use verbs_channel::{BufferPool, Datagrams};
 
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(1));

@@ -11,9 +11,9 @@ use std::error::Error;
 use std::thread;
 use std::time::Duration;
 
+use verbs_core::completion::CompletionChannel;
 use verbs_core::{
-    CompletionChannel, CompletionQueue, Context, PollSlot, QueuePair, ReceiveWorkRequest,
-    SendWorkRequest,
+    CompletionQueue, Context, PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest,
 };
 
 fn main() -> Result<(), Box<dyn Error>> {

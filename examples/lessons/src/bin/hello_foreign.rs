@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{self, AccessFlags, Context, ProtectionDomain, RawRegion};
+use verbs_channel::verbs_core::memory::RawRegion;
+use verbs_channel::verbs_core::{self, AccessFlags, Context, ProtectionDomain};
 use verbs_channel::{Channel, RegistrationCache};
 
 /// It stands for the other library's type: freed when it is dropped, and never borrowed as `&[u8]`.

@@ -9,7 +9,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{Context, WcOpcode};
+use verbs_channel::verbs_core::Context;
+use verbs_channel::verbs_core::codes::WcOpcode;
 use verbs_channel::{BufferPool, Channel};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;

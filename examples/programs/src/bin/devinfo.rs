@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use programs::{Context as _, Failure, Listing, names, run, say};
-use verbs_core::{
-    Context, Device, DeviceAttr, DeviceAttrEx, LinkLayer, PortAttr, Result, TransportType,
-};
+use verbs_core::codes::LinkLayer;
+use verbs_core::device::{DeviceAttr, DeviceAttrEx, PortAttr, TransportType};
+use verbs_core::{Context, Device, Result};
 
 /// List the RDMA devices, their ports and GIDs, like `ibv_devinfo`
 #[derive(Debug, Parser)]

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use programs::pingpong::{Connected, connected};
 use programs::run;
-use verbs_core::QpType;
+use verbs_core::codes::QpType;
 
 /// Send a message back and forth over a reliable connection (RC), like `ibv_rc_pingpong`
 ///

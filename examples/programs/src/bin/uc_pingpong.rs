@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use programs::pingpong::{Connected, connected};
 use programs::run;
-use verbs_core::QpType;
+use verbs_core::codes::QpType;
 
 /// Send a message back and forth over an unreliable connection (UC), like `ibv_uc_pingpong`
 ///

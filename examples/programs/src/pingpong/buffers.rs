@@ -3,9 +3,8 @@
 
 use std::ops::Deref as _;
 
-use verbs_core::{
-    AccessFlags, GatherElement, MemoryRegion, ProtectionDomain, SharedElement, SharedRegion,
-};
+use verbs_core::memory::SharedElement;
+use verbs_core::{AccessFlags, GatherElement, MemoryRegion, ProtectionDomain, SharedRegion};
 
 use crate::{Context as _, Failure};
 

@@ -1,7 +1,9 @@
 //! The ping-pong over a connection, reliable or not.
 #![expect(unsafe_code, reason = "posts work requests")]
 
-use verbs_core::{AccessFlags, QpType, QueuePair, Sge};
+use verbs_core::codes::QpType;
+use verbs_core::memory::Sge;
+use verbs_core::{AccessFlags, QueuePair};
 
 use super::buffers::Buffers;
 use super::game::{Game, completions, receive};

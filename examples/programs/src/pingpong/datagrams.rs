@@ -1,7 +1,10 @@
 //! The ping-pong over datagrams.
 #![expect(unsafe_code, reason = "posts work requests")]
 
-use verbs_core::{DatagramQueuePair, Grh, QKey, Sge};
+use verbs_core::completion::Grh;
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::memory::Sge;
+use verbs_core::path::QKey;
 
 use super::buffers::Buffers;
 use super::game::{Game, completions, receive};

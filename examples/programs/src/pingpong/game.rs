@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use verbs_core::{
-    CompletionChannel, CompletionQueue, Context, PollSlot, PostError, ReceiveWorkRequest, Sge,
-    WorkSuccess,
-};
+use verbs_core::completion::CompletionChannel;
+use verbs_core::error::PostError;
+use verbs_core::memory::Sge;
+use verbs_core::{CompletionQueue, Context, PollSlot, ReceiveWorkRequest, WorkSuccess};
 
 use super::buffers::Buffers;
 use super::link::Link;

@@ -1,10 +1,11 @@
 //! The way that the message takes: a connection, or datagrams to one peer.
 #![expect(unsafe_code, reason = "posts work requests")]
 
-use verbs_core::{
-    AddressHandle, DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, GatherElement,
-    PostError, QueuePair, ReceiveWorkRequest, SendWorkRequest,
-};
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::error::PostError;
+use verbs_core::path::{AddressHandle, DatagramEndpoint};
+use verbs_core::work_request::DatagramWorkRequest;
+use verbs_core::{GatherElement, QueuePair, ReceiveWorkRequest, SendWorkRequest};
 
 /// The way to the peer.
 pub(super) enum Link {

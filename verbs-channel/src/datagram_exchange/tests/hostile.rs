@@ -266,7 +266,7 @@ fn client_that_received_an_offer_which_was_withdrawn_can_be_ready() {
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes, and the protocol has no unsafe code")]
 fn any_bytes_are_survived() {
-    let mut numbers = Numbers(verbs_core::random());
+    let mut numbers = Numbers(verbs_core::__private::random());
     println!("seed {:#x}", numbers.0);
     for round in 0..500 {
         let mut pair = Pair::new();

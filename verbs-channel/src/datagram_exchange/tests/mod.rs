@@ -7,9 +7,8 @@ mod simulation;
 
 use std::time::{Duration, Instant};
 
-use verbs_core::{
-    DatagramEndpoint, MaximumTransferUnit, PacketSequenceNumber, QKey, QueuePairEndpoint,
-};
+use verbs_core::path::{DatagramEndpoint, QKey};
+use verbs_core::{MaximumTransferUnit, PacketSequenceNumber, QueuePairEndpoint};
 
 use super::{Acceptor, Answer, Connector, RequestId, Step};
 use crate::exchange::{ExchangeError, PeerEndpoint};

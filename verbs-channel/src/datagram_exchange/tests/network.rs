@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use verbs_core::DatagramEndpoint;
+use verbs_core::path::DatagramEndpoint;
 
 /// Numbers that depend on the seed only (Splitmix64).
 pub(super) struct Numbers(pub(super) u64);

@@ -9,7 +9,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{self, SocketType, sockopt};
 #[cfg(feature = "rdmacm")]
-use verbs_core::Process;
+use verbs_core::__private::Process;
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
 

@@ -40,7 +40,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use verbs_core::Process;
+use verbs_core::__private::Process;
 
 use crate::error::DownReason;
 pub(crate) use link::Link;

@@ -20,7 +20,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::mem;
 use std::sync::Arc;
 
-use verbs_core::{PostError, SharedReceiveQueue, WorkCompletion, WorkError, WorkSuccess};
+use verbs_core::error::PostError;
+use verbs_core::shared_receive_queue::SharedReceiveQueue;
+use verbs_core::{WorkCompletion, WorkError, WorkSuccess};
 
 use super::leak::Leak;
 use super::slots::SHARED_PLACES;

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Waker;
 
-use verbs_core::{
-    Error, PreparedQueuePair, Process, QueuePair, QueuePairConfig, SharedReceiveQueue,
-};
+use verbs_core::__private::Process;
+use verbs_core::queue_pair::QueuePairConfig;
+use verbs_core::shared_receive_queue::SharedReceiveQueue;
+use verbs_core::{Error, PreparedQueuePair, QueuePair};
 
 use crate::buffer::OwnedBuffer;
 use crate::engine::Leak;
@@ -119,7 +120,10 @@ impl SharedQueue {
         let claim = Arc::clone(self).claim(prepared.qp_num());
         // SAFETY: an engine posts a receive on a queue pair only with a credit of its receive queue, and
         // this one gets none.
-        Ok((unsafe { prepared.assume_own_receives() }, claim))
+        Ok((
+            unsafe { verbs_core::__private::assume_own_receives(prepared) },
+            claim,
+        ))
     }
 
     /// Replaces the queue by a new one of this capacity, if no queue pair is on it. Then the device has none of the

@@ -3,8 +3,11 @@
 
 use std::ops::{Range, RangeBounds};
 
+use verbs_core::__private::{needs, number};
+use verbs_core::codes::WcOpcode;
+use verbs_core::error::Rejected;
 use verbs_core::verbs_sys::{IBV_SEND_INLINE, ibv_send_wr};
-use verbs_core::{ChainRequest, Rejected, RequestChain, WcOpcode};
+use verbs_core::work_request::{ChainRequest, RequestChain};
 
 use crate::buffer::bounds;
 use crate::channel_id::ChannelId;
@@ -126,7 +129,7 @@ impl Engine {
         let Some((id, qp)) = member.take(&mut self.slots, reservation, flags) else {
             return Err(self.rejection(reservation));
         };
-        chain.number(part.clone(), id.member_wr_id(), NEXT, id.wr_id());
+        number(chain, part.clone(), id.member_wr_id(), NEXT, id.wr_id());
         // SAFETY: the caller promises that the buffers stay until the operation has ended; when the last
         // of a chain has, so have the others.
         match unsafe { qp.post_chain(chain, part) } {
@@ -145,7 +148,7 @@ fn check<R: ChainRequest<Wr = ibv_send_wr>>(
     let mut flags = 0;
     for index in part {
         // A request that the chain does not have is an error of the post.
-        let Some((len, elements, is_inline, opcode)) = chain.needs(index) else {
+        let Some((len, elements, is_inline, opcode)) = needs(chain, index) else {
             break;
         };
         let of_opcode = opcode_flag(opcode);

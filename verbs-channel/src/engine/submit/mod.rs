@@ -4,7 +4,10 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use verbs_core::{ReceiveWorkRequest, Sge, WorkRequest};
+use verbs_core::__private::set_options;
+use verbs_core::ReceiveWorkRequest;
+use verbs_core::memory::Sge;
+use verbs_core::work_request::WorkRequest;
 
 use super::{BufferOwner, Engine, Id, Reservation, Ticket};
 use crate::error::{DownReason, Queue, RejectReason};
@@ -44,7 +47,7 @@ impl Engine {
         let reason = match reservation.queue {
             Queue::Send => match op.build(elements, id.wr_id(), &mut place) {
                 Ok(request) => {
-                    request.set_options(id.wr_id(), op.signaled());
+                    set_options(request, id.wr_id(), op.signaled());
                     // SAFETY: the caller promises that the buffers stay until the operation has ended.
                     match unsafe { qp.post(request) } {
                         Ok(()) => return Ok(ticket),
@@ -229,7 +232,7 @@ fn build<'p, 'l, 'o>(
     // SAFETY: the loop has written to these places, which are borrowed.
     let built = unsafe { &mut *(built as *mut [WorkRequest<'l>]) };
     if let (Some(last), Some(op)) = (built.last_mut(), last_op) {
-        last.set_options(id.wr_id(), op.signaled());
+        set_options(last, id.wr_id(), op.signaled());
     }
     Ok(built)
 }

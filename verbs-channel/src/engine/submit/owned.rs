@@ -7,7 +7,9 @@
 use std::mem::MaybeUninit;
 use std::slice;
 
-use verbs_core::{Rejected, Sge, WorkRequest};
+use verbs_core::error::Rejected;
+use verbs_core::memory::Sge;
+use verbs_core::work_request::WorkRequest;
 
 use super::build;
 use crate::buffer::OwnedBuffer;

@@ -1,7 +1,7 @@
 //! Posts of requests whose buffers an `unsafe` caller keeps.
 #![expect(unsafe_code, reason = "hands the contract of a post on to the caller")]
 
-use verbs_core::Rejected;
+use verbs_core::error::Rejected;
 
 use crate::channel_id::ChannelId;
 use crate::engine::{BufferOwner, Engine, Reservation, Ticket};

@@ -10,7 +10,8 @@ use std::time::Duration;
 use std::{io, iter};
 
 use fake_libibverbs::{assert_all_is_well, with};
-use verbs_channel::verbs_core::{Error as CoreError, ProtectionDomain, RawRegion};
+use verbs_channel::verbs_core::memory::RawRegion;
+use verbs_channel::verbs_core::{Error as CoreError, ProtectionDomain};
 use verbs_channel::{CachedMemory, Error, RegistrationCache};
 use verbs_harness::allocations::allocations;
 

@@ -3,7 +3,7 @@
 mod block;
 #[cfg(debug_assertions)]
 pub(crate) mod check_domain;
-mod internal;
+pub(crate) mod internal;
 mod kinds;
 pub(crate) mod post;
 
@@ -35,7 +35,9 @@ pub(crate) use block::{Block, Linked};
 /// dropped. The device still uses the memory of the elements, as for any request.
 ///
 /// ```
-/// use verbs_core::{RemoteMemoryRegion, RequestChain, Sge};
+/// use verbs_core::RemoteMemoryRegion;
+/// use verbs_core::memory::Sge;
+/// use verbs_core::work_request::RequestChain;
 ///
 /// let theirs = RemoteMemoryRegion::new(0x7000_0000, 64 << 12, 9)?;
 /// // 64 writes of a page each. Only the last one has a completion, and immediate data.
@@ -86,7 +88,7 @@ kinds! {
     WriteWorkRequest: ibv_send_wr
     ReadWorkRequest: ibv_send_wr
     ReceiveWorkRequest: ibv_recv_wr
-    // For layers above: see `layered`.
+    // For layers above: see `internal`.
     WorkRequest: ibv_send_wr
 }
 
@@ -211,7 +213,7 @@ impl<R: ChainRequest<Wr = ibv_send_wr>> RequestChain<R> {
     /// signalled. The last request of a post is always signalled, whichever it is.
     ///
     /// The requests before a signalled one keep their places in the send queue until it completes. So
-    /// choose at most half of [`max_send_wr`](crate::QpCap::max_send_wr), if the chain is to be posted
+    /// choose at most half of [`max_send_wr`](crate::queue_pair::QpCap::max_send_wr), if the chain is to be posted
     /// piece by piece to a queue that may be full.
     #[must_use]
     #[doc(alias = "IBV_SEND_SIGNALED")]

@@ -57,6 +57,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use verbs_core::codes::Gid;
 use verbs_core::verbs_sys::{
     IBV_ATOMIC_HCA, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_MTU_1024, IBV_MTU_4096,
     IBV_PORT_ACTIVE, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP, ibv_ah_attr, ibv_async_event,
@@ -64,7 +65,7 @@ use verbs_core::verbs_sys::{
     ibv_qp_state, ibv_transport_type, ibv_wc,
 };
 use verbs_core::{
-    CompletionQueue, Context, Device, Gid, PreparedQueuePair, ProtectionDomain, QueuePair,
+    CompletionQueue, Context, Device, PreparedQueuePair, ProtectionDomain, QueuePair,
 };
 
 pub use data::Posted;

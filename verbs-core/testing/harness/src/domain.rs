@@ -3,8 +3,9 @@
 
 use std::ptr::NonNull;
 
+use verbs_core::ffi::Destroy;
 use verbs_core::verbs_sys::ibv_alloc_pd;
-use verbs_core::{Context, Destroy, ProtectionDomain};
+use verbs_core::{Context, ProtectionDomain};
 
 /// A protection domain as of another library: a debug build does not know where its regions may be
 /// posted. So the device decides, as it does in release builds.

@@ -41,7 +41,8 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use verbs_core::{CompletionQueue, Context, Device, GidType, PollSlot, WorkCompletion};
+use verbs_core::codes::GidType;
+use verbs_core::{CompletionQueue, Context, Device, PollSlot, WorkCompletion};
 
 pub use domain::unchecked_domain;
 pub use wake_counter::WakeCounter;

@@ -3,13 +3,16 @@
 #[cfg(feature = "rdmacm")]
 use std::sync::Mutex;
 
+use verbs_core::codes::WcStatus;
+use verbs_core::error::PostError;
+use verbs_core::memory::Buffer;
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
+use verbs_core::work_request::WorkRequest;
 use verbs_core::{
-    AccessFlags, Buffer, CompletionQueue, Context, Device, PostError, PreparedQueuePair,
-    ProtectionDomain, QueuePair, QueuePairEndpoint, ReadWorkRequest, ReceiveWorkRequest,
-    RemoteMemoryRegion, SendWorkRequest, SharedRegion, WcStatus, WorkCompletion, WorkRequest,
-    WorkSuccess,
+    AccessFlags, CompletionQueue, Context, Device, PreparedQueuePair, ProtectionDomain, QueuePair,
+    QueuePairEndpoint, ReadWorkRequest, ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest,
+    SharedRegion, WorkCompletion, WorkSuccess,
 };
 
 use super::child::Line;

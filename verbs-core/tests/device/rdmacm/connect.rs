@@ -4,11 +4,10 @@ use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
+use verbs_core::codes::{QpState, WcStatus};
+use verbs_core::error::ErrorKind;
 use verbs_core::rdmacm::{Connected, Connector, Listener, Pending};
-use verbs_core::{
-    AccessFlags, Device, Error, ErrorKind, QpState, QueuePair, ReceiveWorkRequest, SendWorkRequest,
-    WcStatus,
-};
+use verbs_core::{AccessFlags, Device, Error, QueuePair, ReceiveWorkRequest, SendWorkRequest};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::pair::{End, Side, works};
 use verbs_harness::{PATIENCE, begin, device_name, peer_name, until, wait_for};

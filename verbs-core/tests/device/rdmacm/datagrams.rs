@@ -3,13 +3,16 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use verbs_core::completion::Grh;
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::error::ErrorKind;
+use verbs_core::path::{AhAttr, QKey};
 use verbs_core::rdmacm::{
     CmEventType, DatagramConnector, DatagramListener, DatagramRequest, DatagramService, Message,
     Pending,
 };
-use verbs_core::{
-    AhAttr, DatagramQueuePair, DatagramWorkRequest, Error, ErrorKind, Grh, QKey, ReceiveWorkRequest,
-};
+use verbs_core::work_request::DatagramWorkRequest;
+use verbs_core::{Error, ReceiveWorkRequest};
 use verbs_harness::pair::Side;
 use verbs_harness::{PATIENCE, Test, begin, peer_name, wait_for};
 

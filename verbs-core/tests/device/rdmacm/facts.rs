@@ -3,10 +3,13 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
+use verbs_core::codes::{QpState, WcStatus};
+use verbs_core::error::ErrorKind;
+use verbs_core::queue_pair::QpAttr;
 use verbs_core::rdmacm::Listener;
 use verbs_core::{
-    AckTimeout, Error, ErrorKind, MaxAckRetries, QpAttr, QpState, QueuePair, RemoteMemoryRegion,
-    SendWorkRequest, WcStatus, WriteWorkRequest,
+    AckTimeout, Error, MaxAckRetries, QueuePair, RemoteMemoryRegion, SendWorkRequest,
+    WriteWorkRequest,
 };
 use verbs_harness::pair::{End, Side};
 use verbs_harness::{PATIENCE, begin, iwarp, peer_name, until};

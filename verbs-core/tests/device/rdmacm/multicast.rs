@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use verbs_core::completion::Grh;
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::error::EndpointError;
+use verbs_core::path::DatagramEndpoint;
 use verbs_core::rdmacm::MulticastGroup;
-use verbs_core::{
-    DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, EndpointError, Error, Grh, PollSlot,
-    ReceiveWorkRequest,
-};
+use verbs_core::work_request::DatagramWorkRequest;
+use verbs_core::{Error, PollSlot, ReceiveWorkRequest};
 use verbs_harness::pair::Side;
 use verbs_harness::{PATIENCE, begin, peer_name, until};
 

@@ -1,7 +1,8 @@
 //! The messages that a connection manager carries.
 
+use verbs_core::Error;
+use verbs_core::error::ErrorKind;
 use verbs_core::rdmacm::{CmEventType, Message};
-use verbs_core::{Error, ErrorKind};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin, peer_name};
 

@@ -3,13 +3,16 @@
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
+use verbs_core::completion::Grh;
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::path::{AhAttr, QKey};
 use verbs_core::rdmacm::{
     Connected, Connection, Connector, DatagramListener, DatagramService, Message,
 };
+use verbs_core::work_request::DatagramWorkRequest;
 use verbs_core::{
-    AccessFlags, AhAttr, DatagramQueuePair, DatagramWorkRequest, Error, Grh, MemoryRegion,
-    PreparedQueuePair, QKey, QueuePair, ReadWorkRequest, ReceiveWorkRequest, RemoteMemoryRegion,
-    SendWorkRequest, WorkSuccess, WriteWorkRequest,
+    AccessFlags, Error, MemoryRegion, PreparedQueuePair, QueuePair, ReadWorkRequest,
+    ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest, WorkSuccess, WriteWorkRequest,
 };
 use verbs_harness::pair::{End, Side};
 use verbs_harness::{PATIENCE, Test, begin, ip_of_another_process, peer_name, until, wait_for};

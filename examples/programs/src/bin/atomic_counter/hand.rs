@@ -5,10 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use programs::{Failure, Waiter};
-use verbs_core::{
-    AtomicWorkRequest, MemoryRegion, QueuePair, ReadWorkRequest, RemoteMemoryRegion, WorkRequest,
-    WriteWorkRequest,
-};
+use verbs_core::work_request::{AtomicWorkRequest, WorkRequest};
+use verbs_core::{MemoryRegion, QueuePair, ReadWorkRequest, RemoteMemoryRegion, WriteWorkRequest};
 
 /// Where the server's words are.
 pub(crate) const COUNTER: u64 = 0;

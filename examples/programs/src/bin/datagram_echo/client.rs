@@ -5,7 +5,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
 use programs::{Context as _, Failure, Latencies, Measured, Peer, Progress, say};
-use verbs_channel::verbs_core::DatagramEndpoint;
+use verbs_channel::verbs_core::path::DatagramEndpoint;
 use verbs_channel::{BufferPool, Datagrams};
 
 use crate::Options;

@@ -7,7 +7,8 @@ use programs::{Common, Failure, Frames};
 use verbs_channel::{
     Channel, ChannelConfig, ChannelGroup, ChannelId, Completed, Message, OwnedBuffer, PollStrategy,
 };
-use verbs_core::{ProtectionDomain, WcOpcode};
+use verbs_core::ProtectionDomain;
+use verbs_core::codes::WcOpcode;
 
 use crate::buffers::{Buffers, shared_receives};
 use crate::connect;

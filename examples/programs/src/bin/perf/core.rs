@@ -7,12 +7,18 @@ use std::time::Duration;
 
 use programs::{Common, Failure, Frames};
 use serde::{Deserialize, Serialize};
+use verbs_core::completion::{CompletionChannel, Grh};
+use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::memory::Sge;
+use verbs_core::path::{AddressHandle, DatagramEndpoint};
+use verbs_core::queue_pair::{Receives, SharedReceives};
 use verbs_core::rdmacm::{Connected, Connection, Connector};
+use verbs_core::shared_receive_queue::SharedReceiveQueue;
+use verbs_core::work_request::{AtomicWorkRequest, DatagramWorkRequest};
 use verbs_core::{
-    AddressHandle, AtomicWorkRequest, CompletionChannel, CompletionQueue, Context,
-    DatagramEndpoint, DatagramQueuePair, DatagramWorkRequest, Grh, PollSlot, PreparedQueuePair,
-    ProtectionDomain, QueuePair, QueuePairEndpoint, ReadWorkRequest, ReceiveWorkRequest, Receives,
-    RemoteMemoryRegion, SendWorkRequest, Sge, SharedReceiveQueue, SharedReceives, WriteWorkRequest,
+    CompletionQueue, Context, PollSlot, PreparedQueuePair, ProtectionDomain, QueuePair,
+    QueuePairEndpoint, ReadWorkRequest, ReceiveWorkRequest, RemoteMemoryRegion, SendWorkRequest,
+    WriteWorkRequest,
 };
 
 use crate::connect::{Way, connect};

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use programs::{Common, Failure, Frames};
 use verbs_channel::{Datagrams, DatagramsConfig, PollStrategy};
-use verbs_core::{DatagramEndpoint, ProtectionDomain, Rejected};
+use verbs_core::ProtectionDomain;
+use verbs_core::error::Rejected;
+use verbs_core::path::DatagramEndpoint;
 
 use crate::buffers::Buffers;
 use crate::connect::{Connected, Way, connect};

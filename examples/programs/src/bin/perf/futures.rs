@@ -14,7 +14,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
 use verbs_async::verbs_channel::ChannelId;
 use verbs_async::{AsyncChannel, AsyncDatagrams, AsyncGroup, CqEvents, Operation, SharedMessages};
-use verbs_core::{DatagramEndpoint, Rejected};
+use verbs_core::error::Rejected;
+use verbs_core::path::DatagramEndpoint;
 
 use crate::buffers::{Buffers, shared_receives};
 use crate::channel::builder;

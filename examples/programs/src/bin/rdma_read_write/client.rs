@@ -7,9 +7,10 @@ use programs::{
     Context as _, Failure, Frames, Measured, Patience, Peer, Progress, Waiter, check, elements,
     in_memory, say,
 };
+use verbs_core::work_request::WorkRequest;
 use verbs_core::{
     AccessFlags, CompletionQueue, GatherElement, MemoryRegion, QueuePair, ReadWorkRequest,
-    RemoteMemoryRegion, ScatterElement, SendWorkRequest, WorkRequest, WriteWorkRequest,
+    RemoteMemoryRegion, ScatterElement, SendWorkRequest, WriteWorkRequest,
 };
 
 use crate::protocol::{Answer, Needs, Offer, Operation, Order, Run, STALE, hello};

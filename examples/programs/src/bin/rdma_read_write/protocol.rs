@@ -2,7 +2,8 @@
 
 use programs::{Hello, Pattern};
 use serde::{Deserialize, Serialize};
-use verbs_core::{QueuePairEndpoint, RemoteMemoryRegion, WcOpcode};
+use verbs_core::codes::WcOpcode;
+use verbs_core::{QueuePairEndpoint, RemoteMemoryRegion};
 
 /// Fills memory before anything is written to it.
 pub(crate) const STALE: u8 = 0xa5;

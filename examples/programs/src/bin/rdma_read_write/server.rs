@@ -2,7 +2,8 @@
 #![expect(unsafe_code, reason = "posts receives")]
 
 use programs::{Context as _, Failure, Frames, Listener, Patience, Waiter, check, say};
-use verbs_core::{AccessFlags, CompletionQueue, QueuePair, ReceiveWorkRequest, Sge, SharedRegion};
+use verbs_core::memory::Sge;
+use verbs_core::{AccessFlags, CompletionQueue, QueuePair, ReceiveWorkRequest, SharedRegion};
 
 use crate::protocol::{Answer, Needs, Offer, Operation, Order, Run, STALE, hello};
 use crate::{Options, prepare};

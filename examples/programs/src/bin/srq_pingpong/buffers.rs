@@ -1,9 +1,8 @@
 //! The memory to send from and to receive into.
 
 use programs::Failure;
-use verbs_core::{
-    AccessFlags, GatherElement, MemoryRegion, ProtectionDomain, SharedElement, SharedRegion,
-};
+use verbs_core::memory::SharedElement;
+use verbs_core::{AccessFlags, GatherElement, MemoryRegion, ProtectionDomain, SharedRegion};
 
 use crate::Options;
 

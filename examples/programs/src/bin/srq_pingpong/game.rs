@@ -5,9 +5,12 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use programs::{Context as _, Failure, Patience, Progress};
+use verbs_core::completion::CompletionChannel;
+use verbs_core::memory::Sge;
+use verbs_core::queue_pair::SharedReceives;
+use verbs_core::shared_receive_queue::SharedReceiveQueue;
 use verbs_core::{
-    CompletionChannel, CompletionQueue, PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest,
-    Sge, SharedReceiveQueue, SharedReceives, WorkSuccess,
+    CompletionQueue, PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest, WorkSuccess,
 };
 
 use crate::Options;

@@ -17,9 +17,11 @@ use programs::{
     Address, AddressError, Common, Context as _, Failure, Listener, Measured, Patience, Peer, run,
     say,
 };
+use verbs_core::completion::CompletionChannel;
+use verbs_core::queue_pair::SharedReceives;
+use verbs_core::shared_receive_queue::SharedReceiveQueue;
 use verbs_core::{
-    AccessFlags, CompletionChannel, CompletionQueue, Context, MaximumTransferUnit,
-    PreparedQueuePair, QueuePair, SharedReceiveQueue, SharedReceives,
+    AccessFlags, CompletionQueue, Context, MaximumTransferUnit, PreparedQueuePair, QueuePair,
 };
 
 use crate::buffers::Buffers;

@@ -95,7 +95,8 @@ impl Fabric {
     /// use std::{io, task};
     ///
     /// use soft_verbs::{Fabric, FabricNotifier};
-    /// use verbs_async::verbs_core::{CompletionChannel, Context};
+    /// use verbs_async::verbs_core::Context;
+    /// use verbs_async::verbs_core::completion::CompletionChannel;
     /// use verbs_async::{AsyncCq, CqEvents, CqNotifier};
     ///
     /// struct Notifier(FabricNotifier);

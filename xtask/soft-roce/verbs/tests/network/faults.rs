@@ -4,7 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use soft_verbs::{Fabric, Profile};
-use verbs_channel::verbs_core::{CompletionQueue, Context, Device, EventType, PollSlot, QueuePair};
+use verbs_channel::verbs_core::device::EventType;
+use verbs_channel::verbs_core::{CompletionQueue, Context, Device, PollSlot, QueuePair};
 use verbs_channel::{DownReason, Outgoing, OwnedRequest};
 
 use crate::ends::{Result, channel_config, channels, domain, hosts};

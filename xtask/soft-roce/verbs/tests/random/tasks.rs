@@ -10,7 +10,8 @@ use std::time::Duration;
 use soft_verbs::FabricNotifier;
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier, DeviceEvents};
 use verbs_channel::BufferPool;
-use verbs_channel::verbs_core::{CompletionChannel, ProtectionDomain};
+use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::verbs_core::completion::CompletionChannel;
 
 use crate::messages::domains;
 use crate::world::World;

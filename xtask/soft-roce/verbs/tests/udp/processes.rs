@@ -4,9 +4,8 @@ use std::fs;
 use std::process::{self, Command};
 use std::time::{Duration, Instant};
 
-use verbs_core::{
-    AccessFlags, QueuePair, ReadWorkRequest, RemoteMemoryRegion, WcStatus, WriteWorkRequest,
-};
+use verbs_core::codes::WcStatus;
+use verbs_core::{AccessFlags, QueuePair, ReadWorkRequest, RemoteMemoryRegion, WriteWorkRequest};
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::pair::{End, Side, pattern};
 use verbs_harness::{begin, bounded};
