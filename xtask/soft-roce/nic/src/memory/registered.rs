@@ -10,14 +10,13 @@ use std::ptr;
 ///
 /// A card has the pages of registered memory pinned, so that they stay even if the process unmaps them. This
 /// one cannot: it goes through the process's own addresses. Where they may be unmapped while registered, use
-/// [`with_copies`](Self::with_copies) and copies that notice, such as `process_vm_readv`: the operation
+/// [`with_copy`](Self::with_copy) and a copy that notices, such as `process_vm_readv`: the operation
 /// then fails with a protection error.
 #[derive(Debug)]
 pub struct Registered {
     base: *mut u8,
     length: usize,
-    read: unsafe fn(*mut u8, *const u8, usize) -> bool,
-    write: unsafe fn(*mut u8, *const u8, usize) -> bool,
+    copy: unsafe fn(*mut u8, *const u8, usize) -> bool,
 }
 
 /// Why registered memory could not be reached.
@@ -44,35 +43,27 @@ impl Registered {
         Self {
             base,
             length,
-            read: copy_mapped,
-            write: copy_mapped,
+            copy: copy_mapped,
         }
     }
 
-    /// The `length` bytes from `base` on, moved by `read(to, from, length)` out of them and by
-    /// `write(to, from, length)` into them, which return false if they could not be, because the registered side is
-    /// not mapped.
+    /// The `length` bytes from `base` on, moved by `copy(to, from, length)` out of them and into them, which returns false
+    /// if they could not be, because the registered side is not mapped.
     ///
-    /// Each is called with the registered memory on one side and the card's own on the other; eight bytes at an
+    /// It is called with the registered memory on one side and the card's own on the other; eight bytes at an
     /// aligned address have to be moved as one.
     ///
     /// # Safety
     ///
-    /// The functions are safe to call with any range within the `length` bytes on the registered side, and with
-    /// memory of the card's on the other. No references are in their way: see [`new`](Self::new).
+    /// The function is safe to call with any range within the `length` bytes on the registered side, and with
+    /// memory of the card's on the other. No references are in its way: see [`new`](Self::new).
     #[must_use]
-    pub const unsafe fn with_copies(
+    pub const unsafe fn with_copy(
         base: *mut u8,
         length: usize,
-        read: unsafe fn(*mut u8, *const u8, usize) -> bool,
-        write: unsafe fn(*mut u8, *const u8, usize) -> bool,
+        copy: unsafe fn(*mut u8, *const u8, usize) -> bool,
     ) -> Self {
-        Self {
-            base,
-            length,
-            read,
-            write,
-        }
+        Self { base, length, copy }
     }
 
     /// Bytes.
@@ -91,8 +82,8 @@ impl Registered {
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), OutOfReach> {
         let from = self.at(offset, to.len())?;
         // SAFETY: `at` has checked that the range is within the memory, which by the contract of `new` or
-        // `with_copies` may be read by `read`; `to` is the card's own, and a `&mut`, so nothing else has it.
-        let is_mapped = unsafe { (self.read)(to.as_mut_ptr(), from, to.len()) };
+        // `with_copy` may be read by `copy`; `to` is the card's own, and a `&mut`, so nothing else has it.
+        let is_mapped = unsafe { (self.copy)(to.as_mut_ptr(), from, to.len()) };
         is_mapped.then_some(()).ok_or(OutOfReach::Unmapped)
     }
 
@@ -100,8 +91,8 @@ impl Registered {
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), OutOfReach> {
         let to = self.at(offset, from.len())?;
         // SAFETY: `at` has checked that the range is within the memory, which by the contract of `new` or
-        // `with_copies` may be written by `write`, as the callers write only where the region's access allows it.
-        let is_mapped = unsafe { (self.write)(to, from.as_ptr(), from.len()) };
+        // `with_copy` may be written by `copy`, as the callers write only where the region's access allows it.
+        let is_mapped = unsafe { (self.copy)(to, from.as_ptr(), from.len()) };
         is_mapped.then_some(()).ok_or(OutOfReach::Unmapped)
     }
 
@@ -113,13 +104,13 @@ impl Registered {
     }
 }
 
-// SAFETY: The pointer is only used by the methods above. The contracts of `new` and `with_copies` promise that the
-// memory stays valid until it is deregistered, for whichever thread the card is on, and the copies are functions, which
+// SAFETY: The pointer is only used by the methods above. The contracts of `new` and `with_copy` promise that the
+// memory stays valid until it is deregistered, for whichever thread the card is on, and the copy is a function, which
 // any thread may call.
 unsafe impl Send for Registered {}
 
 // SAFETY: The methods take `&self` but are called by the card only, which is `&mut` for every call that moves
-// bytes; the copies are functions, which any thread may call.
+// bytes; the copy is a function, which any thread may call.
 unsafe impl Sync for Registered {}
 
 /// Copies bytes that are mapped on both sides. Eight aligned bytes are moved as one, so that a program that

@@ -8,7 +8,8 @@ use super::route::{DONT_FRAGMENT, ROCE_PORT, UDP};
 /// Bytes of the CRC at the end of a packet.
 pub(super) const SIZE: usize = 4;
 
-/// The invariant CRC of a packet: `bytes` are all from the BTH to the padding.
+/// The invariant CRC of a packet, which ends with it, least significant byte first: `bytes` are all from the BTH to the
+/// padding.
 ///
 /// In the headers below, the fields that routers change are all ones: type of service, time to live and
 /// checksum of IPv4; traffic class, flow label and hop limit of IPv6; UDP's checksum; and FECN and BECN in
@@ -50,12 +51,6 @@ pub fn icrc(route: &Route, bytes: &[u8]) -> u32 {
         hasher.update(after);
     }
     hasher.finalize()
-}
-
-/// Appends its CRC to a packet, least significant byte first.
-pub(crate) fn seal(route: &Route, packet: &mut Vec<u8>) {
-    let crc = icrc(route, packet);
-    packet.extend_from_slice(&crc.to_le_bytes());
 }
 
 /// Whether a packet ends with its CRC. If IPv4's identification is not known, the one that makes it so is looked for,
@@ -120,7 +115,7 @@ const fn product(a: u32, mut b: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_intact, seal};
+    use super::{icrc, is_intact};
     use crate::packet::Route;
     use std::net::Ipv4Addr;
 
@@ -138,7 +133,7 @@ mod tests {
                     ..unknown
                 };
                 let mut packet = vec![7; length];
-                seal(&route, &mut packet);
+                packet.extend(icrc(&route, &packet).to_le_bytes());
                 assert!(is_intact(&route, &packet) && is_intact(&unknown, &packet));
                 for place in [0, 11, length - 1, length, length + 3] {
                     packet[place] ^= 0x10;

@@ -8,7 +8,7 @@ mod route;
 
 pub use extended::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome, rnr_timer};
 pub use icrc::icrc;
-pub(crate) use icrc::{is_intact, seal};
+pub(crate) use icrc::is_intact;
 pub use opcode::{Body, Extra, Place, Transport};
 pub use psn::Psn;
 pub use route::{ROCE_PORT, Route};
@@ -124,7 +124,7 @@ impl Header {
         self.write(payload.len(), &mut packet);
         packet.extend_from_slice(payload);
         pad(payload.len(), &mut packet);
-        seal(route, &mut packet);
+        packet.extend(icrc(route, &packet).to_le_bytes());
         packet
     }
 }

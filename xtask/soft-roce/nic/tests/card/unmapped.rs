@@ -31,7 +31,7 @@ fn world() -> (World, u32, u32, Element, RemoteAddress) {
         .as_mut_ptr()
         .cast();
     // SAFETY: The memory was leaked, so it is always there; `copy` copies within it, or does nothing.
-    let registered = unsafe { Registered::with_copies(base, 4096, copy, copy) };
+    let registered = unsafe { Registered::with_copy(base, 4096, copy) };
     let pd = world.b.pd;
     let (lkey, rkey) = world.b.nic.reg_mr(pd, registered, 0x1000, ALL).unwrap();
     let address = 0x1000;

@@ -52,10 +52,10 @@ impl MemoryRegion {
         if !flags.contains(Access::ON_DEMAND) && !copy::is_mapped(addr.addr(), length) {
             return Err(libc::EFAULT);
         }
+        copy::prepare();
         // SAFETY: a program that registers memory leaves it to the device as the man page of `ibv_reg_mr` says,
-        // and the copies notice memory that is not mapped.
-        let memory =
-            unsafe { Registered::with_copies(addr.cast(), length, copy::read, copy::write) };
+        // and the copy notices memory that is not mapped.
+        let memory = unsafe { Registered::with_copy(addr.cast(), length, copy::copy) };
         let registered = locked.nic.reg_mr(domain.id(), memory, iova, flags);
         let (lkey, rkey) = registered.map_err(refused)?;
         let mr = ibv_mr {

@@ -6,6 +6,7 @@ use std::ptr;
 
 use soft_verbs::{Fabric, Profile};
 use verbs_core::verbs_sys::*;
+use verbs_harness::child::fork;
 
 use crate::ladder::{Ladder, connect, element, errno, ok, post};
 
@@ -133,4 +134,56 @@ fn parent_domain() {
     ok(unsafe { ibv_dealloc_pd(parent) });
     ok(unsafe { ibv_dealloc_td(td) });
     ladder.end();
+}
+
+/// A bad access of the program's own is a crash, as it would be without this library.
+#[test]
+fn a_fault_outside_of_the_card_ends_the_process() {
+    let ladder = Ladder::new();
+    let mr = ladder.register(&mut [0_u8; 64], IBV_ACCESS_LOCAL_WRITE);
+    let nothing = unsafe { libc::mmap(ptr::null_mut(), 4096, 0, 0x22, -1, 0) };
+    let child = fork();
+    if child == 0 {
+        unsafe { nothing.cast::<u8>().read_volatile() };
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV, "{status}");
+    ok(unsafe { ibv_dereg_mr(mr) });
+    ladder.end();
+}
+
+/// A region whose pages another thread takes away while the card writes to them is written, or an error.
+#[test]
+fn memory_that_is_taken_away_meanwhile_is_written_or_an_error() {
+    const LENGTH: usize = 1 << 20;
+    for round in 0..100 {
+        let ladder = Ladder::new();
+        let qp = ladder.queue_pair();
+        let mut source = vec![1_u8; LENGTH];
+        let from = ladder.register(&mut source, IBV_ACCESS_LOCAL_WRITE);
+        let memory = map(LENGTH);
+        let into = unsafe { ibv_reg_mr(ladder.pd, memory, LENGTH, 1 | 2) };
+        let address = memory.expose_provenance();
+        // The addresses stay taken, so that no other memory is there.
+        let takes = std::thread::spawn(move || {
+            (0..round * 1000).for_each(|_| std::hint::spin_loop());
+            let memory = ptr::with_exposed_provenance_mut(address);
+            ok(unsafe { libc::mprotect(memory, LENGTH, libc::PROT_NONE) });
+        });
+        let mut list = element(from, u32::try_from(LENGTH).unwrap());
+        let mut wr = write(&mut list, 0, unsafe { (*into).rkey });
+        wr.wr.rdma.remote_addr = address as u64;
+        post(qp, &mut wr);
+        // Written, or an error that ends the queue pair, which is its own peer.
+        let status = ladder.completion().status;
+        assert!([IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR].contains(&status));
+        takes.join().unwrap();
+        ok(unsafe { libc::munmap(memory, LENGTH) });
+        ok(unsafe { ibv_destroy_qp(qp) });
+        ok(unsafe { ibv_dereg_mr(from) });
+        ok(unsafe { ibv_dereg_mr(into) });
+        ladder.end();
+    }
 }
