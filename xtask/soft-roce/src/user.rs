@@ -87,7 +87,14 @@ pub(crate) fn prepare(options: &Options) -> Result<PathBuf, Error> {
     let mut build = cargo::cargo();
     build
         .args(["rustc", "--quiet", "--release", "--lib"])
-        .args(["--crate-type", "staticlib", "--target", &host])
+        .args([
+            "--features",
+            "rdmacm",
+            "--crate-type",
+            "staticlib",
+            "--target",
+            &host,
+        ])
         .arg("--manifest-path")
         .arg(source.join("Cargo.toml"))
         .arg("--target-dir")
@@ -121,6 +128,8 @@ fn link(source: &Path, archive: &Path, library: &Path) -> Result<(), Error> {
         .arg(&new)
         .args(["-Wl,--whole-archive".as_ref(), archive.as_os_str()])
         .args(["-Wl,--no-whole-archive", "-Wl,--gc-sections", "-Wl,-z,defs"])
+        // Every name in the script is a function that there is.
+        .arg("-Wl,--no-undefined-version")
         .args([
             "-Wl,-init,soft_verbs_is_shared".to_owned(),
             format!("-Wl,-soname,{SONAME}"),

@@ -1,7 +1,7 @@
 //! libibverbs and librdmacm on network cards in software, for tests on machines that have no RDMA device.
 //!
 //! It is for tests of programs that use libibverbs, whichever binding they use: the `ibv_*` functions of this crate
-//! take the place of the shared library's in a program that links it, and so do the `rdma_*` functions. They are thin: the card is
+//! take the place of the shared library's in a program that links it, and with the feature `rdmacm` the `rdma_*` functions. They are thin: the card is
 //! [`soft_nic`], whose page says how it follows the specification and the kernel's soft-RoCE. A program that wants a
 //! card without libibverbs uses that crate.
 //!
@@ -37,7 +37,7 @@
 //! - Completion queues, plain and extended, which can be resized, with completion channels.
 //! - Queue pairs of RC, UC and UD, plain and extended (`ibv_wr_*`, all of a batch or nothing); all states and attributes.
 //! - Shared receive queues with limits; address handles, from completions too; multicast groups.
-//! - librdmacm, with the messages of the specification: connections, datagram services, multicast groups, and the
+//! - With the feature `rdmacm`, librdmacm, with the messages of the specification: connections, datagram services, multicast groups, and the
 //!   functions that make queue pairs and endpoints. An address is one of a card's; 0.0.0.0 is any, and 127.0.0.1 finds the
 //!   process that listens at the port, or is this one.
 //! - Asynchronous events. Descriptors of channels and contexts work with poll, epoll and blocking calls. An event that a program
@@ -121,8 +121,10 @@
 //!
 //! # Memory
 //!
-//! Registered memory is reached through the kernel, so memory that is not mapped any more is a failed operation, not a
-//! crash. A device that pins pages would go on with what was there. The price is a system call for each packet and side:
+//! Memory that is not mapped any more is a failed operation, not a crash: on x86-64, a handler of SIGSEGV and SIGBUS ends a copy
+//! that meets it, and passes on all other faults to the handler that was there before. It is installed with the first
+//! region; a program that replaces it, or blocks these signals, is on its own. On other processors the kernel
+//! copies, which costs a system call for each packet and side. A device that pins pages would go on with what was there.
 //! `cargo bench` prints the speed.
 //!
 //! # How it differs
@@ -140,14 +142,15 @@
 //!
 //! # What this crate does not do
 //!
-//! Not there yet: importing objects, dmabuf, device memory, XRC, raw packets,
+//! Not there yet: importing objects, dmabuf, device memory, completion counters, XRC, raw packets,
 //! work queues, flow steering, counters, time stamps, ECE; of librdmacm, sockets (`rsocket`), XRC, and the events
 //! `ADDR_CHANGE`, `DEVICE_REMOVAL` and `TIMEWAIT_EXIT`.
 //! A verb that is not there fails with `EOPNOTSUPP`, and a warning in the [`log`] names it.
 //!
 //! # Features
 //!
-//! None.
+//! - `rdmacm`: the functions of librdmacm. Without it a program's own librdmacm, if it has one, finds no device. The shared library has
+//!   the feature.
 //!
 //! # Requirements
 //!
@@ -181,6 +184,10 @@ mod network;
 mod private;
 mod protection_domain;
 mod queue_pair;
+#[cfg_attr(
+    not(feature = "rdmacm"),
+    expect(dead_code, reason = "nothing calls it then")
+)]
 mod rdmacm;
 mod shared;
 mod shared_receive;

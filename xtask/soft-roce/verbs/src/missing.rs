@@ -14,8 +14,9 @@ pub(crate) fn lacks<T>(verb: &str, answer: T) -> T {
 
 /// Functions that ignore their arguments, which C's calling convention lets them.
 macro_rules! missing {
-    ($($verb:ident -> $type:ty = $answer:expr;)*) => {
+    ($($(#[$has:meta])? $verb:ident -> $type:ty = $answer:expr;)*) => {
         $(
+            $(#[$has])?
             #[unsafe(no_mangle)]
             extern "C" fn $verb() -> $type {
                 lacks(stringify!($verb), $answer)
@@ -49,10 +50,13 @@ type Object = *mut c_void;
 const NONE: Object = ptr::null_mut();
 
 missing! {
-    rdma_create_srq_ex -> c_int = -1;
-    rdma_get_remote_ece -> c_int = -1;
-    rdma_reject_ece -> c_int = -1;
-    rdma_set_local_ece -> c_int = -1;
+    #[cfg(feature = "rdmacm")] rdma_create_srq_ex -> c_int = -1;
+    #[cfg(feature = "rdmacm")] rdma_get_remote_ece -> c_int = -1;
+    #[cfg(feature = "rdmacm")] rdma_reject_ece -> c_int = -1;
+    #[cfg(feature = "rdmacm")] rdma_set_local_ece -> c_int = -1;
+    #[cfg(feature = "rdmacm")] rdma_resolve_addrinfo -> c_int = -1;
+    #[cfg(feature = "rdmacm")] rdma_query_addrinfo -> c_int = -1;
+    #[cfg(feature = "rdmacm")] rdma_write_cm_event -> c_int = -1;
     ibv_import_device -> Object = NONE;
     ibv_import_pd -> Object = NONE;
     ibv_import_mr -> Object = NONE;
@@ -61,6 +65,25 @@ missing! {
     ibv_unimport_mr -> () = ();
     ibv_unimport_dm -> () = ();
     ibv_reg_dmabuf_mr -> Object = NONE;
+    ibv_reg_mr_ex -> Object = NONE;
+    ibv_alloc_dmah -> Object = NONE;
+    ibv_dealloc_dmah -> c_int = libc::EOPNOTSUPP;
+    ibv_dm_export_dmabuf_fd -> c_int = -1;
+    ibv_query_port_speed -> c_int = libc::EOPNOTSUPP;
+    ibv_alloc_buf -> Object = NONE;
+    ibv_free_buf -> c_int = libc::EOPNOTSUPP;
+    ibv_reg_buf_mr -> Object = NONE;
+    ibv_export_buf_dmabuf_fd -> c_int = -1;
+    ibv_create_comp_cntr -> Object = NONE;
+    ibv_destroy_comp_cntr -> c_int = libc::EOPNOTSUPP;
+    ibv_set_comp_cntr -> c_int = libc::EOPNOTSUPP;
+    ibv_set_err_comp_cntr -> c_int = libc::EOPNOTSUPP;
+    ibv_inc_comp_cntr -> c_int = libc::EOPNOTSUPP;
+    ibv_inc_err_comp_cntr -> c_int = libc::EOPNOTSUPP;
+    ibv_read_comp_cntr -> c_int = libc::EOPNOTSUPP;
+    ibv_read_err_comp_cntr -> c_int = libc::EOPNOTSUPP;
+    ibv_qp_attach_comp_cntr -> c_int = libc::EOPNOTSUPP;
+    _ibv_query_comp_cntr_caps -> c_int = libc::EOPNOTSUPP;
     ibv_resolve_eth_l2_from_gid -> c_int = -1;
     ibv_read_sysfs_file -> c_int = -1;
     ibv_get_sysfs_path -> *const c_char = c"/nonexistent".as_ptr();

@@ -26,18 +26,18 @@ pub(super) fn answer(result: Result<(), Errno>) -> c_int {
     }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     Channel::create(Host::current()).unwrap_or_else(|errno| fail(errno, ptr::null_mut()))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     // SAFETY: `Channel::create` boxed it, and the caller does not use it again.
     drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn rdma_create_id(
     channel: *mut rdma_event_channel,
     id: *mut *mut rdma_cm_id,
@@ -66,7 +66,7 @@ pub(super) unsafe extern "C" fn rdma_create_id(
     }))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
@@ -88,7 +88,7 @@ pub(super) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     0
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_migrate_id(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
@@ -111,7 +111,7 @@ unsafe extern "C" fn rdma_migrate_id(
     }))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
@@ -125,7 +125,7 @@ pub(super) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut s
     }))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     from: *mut sockaddr,
@@ -155,7 +155,7 @@ pub(super) unsafe extern "C" fn rdma_resolve_addr(
     unsafe { programs::complete(id, resolved) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
@@ -166,7 +166,7 @@ pub(super) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout
     unsafe { programs::complete(id, resolved) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
@@ -230,7 +230,7 @@ unsafe fn param(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> (Param, V
     (filled, data)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, with: *mut rdma_conn_param) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
@@ -243,7 +243,7 @@ unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, with: *mut rdma_conn_para
     unsafe { programs::complete(id, asked) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, with: *mut rdma_conn_param) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
@@ -280,14 +280,14 @@ unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, with: *mut rdma_conn_param
     0
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
     answer(own.call("rdma_establish", |manager, _| manager.establish(own.number)))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
@@ -298,7 +298,7 @@ unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: 
     }))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
@@ -312,12 +312,12 @@ unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
 }
 
 /// Nothing has to be told: a queue pair in RTR receives.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 const extern "C" fn rdma_notify(_id: *mut rdma_cm_id, _event: u32) -> c_int {
     0
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
     level: c_int,
@@ -351,7 +351,7 @@ unsafe extern "C" fn rdma_set_option(
     }))
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_attr,

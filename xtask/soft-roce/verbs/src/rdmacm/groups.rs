@@ -13,7 +13,7 @@ use crate::abi::attributes::ibv_gid;
 use crate::abi::connection::{rdma_cm_id, rdma_cm_join_mc_attr_ex};
 use crate::address::ibv_detach_mcast;
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_join_multicast(
     id: *mut rdma_cm_id,
     addr: *mut sockaddr,
@@ -35,7 +35,7 @@ unsafe extern "C" fn rdma_join_multicast(
     unsafe { programs::complete(id, joined) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_join_multicast_ex(
     id: *mut rdma_cm_id,
     attr: *mut rdma_cm_join_mc_attr_ex,
@@ -47,7 +47,7 @@ unsafe extern "C" fn rdma_join_multicast_ex(
     unsafe { rdma_join_multicast(id, addr, context) }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };

@@ -17,13 +17,13 @@ use crate::device::boxed_list;
 use crate::errno::{Errno, fail};
 use crate::network::Host;
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: the caller has an identifier that is alive.
     port(unsafe { &(*id).route.source })
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: the caller has an identifier that is alive.
     port(unsafe { &(*id).route.destination })
@@ -47,7 +47,7 @@ pub(super) const PASSIVE: c_int = 1;
 const NUMERIC: c_int = 2;
 const FAMILY: c_int = 8;
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
     service: *const c_char,
@@ -142,7 +142,7 @@ unsafe extern "C" fn rdma_getaddrinfo(
     0
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_freeaddrinfo(info: *mut rdma_addrinfo) {
     if !info.is_null() {
         // SAFETY: `rdma_getaddrinfo` boxed it, and the caller does not use it again.
@@ -151,7 +151,7 @@ unsafe extern "C" fn rdma_freeaddrinfo(info: *mut rdma_addrinfo) {
 }
 
 /// All devices, which stay open.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
     let host = Host::current();
     let opened = host.cards().iter().map(Opened::shared);
@@ -170,13 +170,13 @@ unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_contex
     Box::into_raw(list).cast()
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     // SAFETY: `rdma_get_devices` made it, and the caller does not use it again.
     drop(unsafe { boxed_list(list) });
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 const extern "C" fn rdma_event_str(event: u32) -> *const c_char {
     let text = match event {
         0 => c"RDMA_CM_EVENT_ADDR_RESOLVED",

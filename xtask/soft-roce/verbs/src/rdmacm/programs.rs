@@ -235,7 +235,7 @@ unsafe fn create_qp(
     Ok(())
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_create_qp(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
@@ -259,7 +259,7 @@ unsafe extern "C" fn rdma_create_qp(
     answer(created)
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     // SAFETY: the caller's identifier is alive.
     let qp = unsafe { (*id).qp };
@@ -273,7 +273,7 @@ unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     unsafe { end_queues(id) };
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_create_srq(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
@@ -290,7 +290,7 @@ unsafe extern "C" fn rdma_create_srq(
     if own.srq.is_null() { -1 } else { 0 }
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     // SAFETY: the caller's identifier is alive.
     let srq = unsafe { (*id).srq };
@@ -302,7 +302,7 @@ unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     unsafe { (*id).srq = ptr::null_mut() };
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_create_ep(
     id: *mut *mut rdma_cm_id,
     info: *mut rdma_addrinfo,
@@ -352,7 +352,7 @@ unsafe extern "C" fn rdma_create_ep(
     0
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     // SAFETY: the caller's identifier is alive.
     unsafe { rdma_destroy_qp(id) };
@@ -362,7 +362,7 @@ unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     unsafe { rdma_destroy_id(id) };
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(listen) };
@@ -404,14 +404,14 @@ unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdm
 }
 
 /// No descriptor is a socket of librdmacm's: there are none.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rpoll(polled: *mut libc::pollfd, count: libc::nfds_t, wait: c_int) -> c_int {
     // SAFETY: the promises of this function's caller are those of the other's.
     unsafe { libc::poll(polled, count, wait) }
 }
 
 /// A queue pair by the extended structure, whose beginning is the plain one.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, init: *mut c_void) -> c_int {
     let init = init.cast::<crate::abi::attributes::ibv_qp_init_attr_ex>();
     // SAFETY: the caller has it.

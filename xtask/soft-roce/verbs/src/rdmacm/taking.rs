@@ -32,7 +32,7 @@ struct Event {
     unacknowledged: Arc<Unacknowledged>,
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
@@ -209,7 +209,7 @@ unsafe fn made(
     .cast())
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     if event.is_null() {
         return fail(libc::EINVAL, -1);

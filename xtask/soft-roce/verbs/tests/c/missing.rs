@@ -48,3 +48,49 @@ fn a_logger_may_call_verbs() {
     assert_eq!(logged::lines().len(), lines + 1);
     ladder.end();
 }
+
+/// Names of the functions that a header declares and does not define.
+fn declared(header: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(header).unwrap();
+    let mut parts = text.split("/*");
+    let first = parts.next().unwrap().to_owned();
+    let rest = parts.filter_map(|part| Some(part.split_once("*/")?.1));
+    let text = rest.fold(first, |text, part| text + part);
+    let lines = text.replace("\\\n", " ").replace("extern \"C\" {", "");
+    let lines = lines.lines().filter(|line| !line.starts_with('#'));
+    let mut depth = 0;
+    let mut outside = String::new();
+    for c in lines.flat_map(|line| line.chars().chain([' '])) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth = (depth - 1).max(0),
+            _ if depth > 0 => continue,
+            _ => {}
+        }
+        outside.push(c);
+    }
+    let functions = outside.split([';', '}']).filter_map(|declaration| {
+        let (before, _) = declaration.split_once('(')?;
+        let is_other = ["static", "typedef", "{"].map(|word| declaration.contains(word));
+        let name = before.rsplit([' ', '*', '\t']).next()?;
+        (is_other == [false; 3] && name.contains('_')).then(|| name.to_owned())
+    });
+    functions.collect()
+}
+
+#[test]
+fn every_function_of_the_installed_headers_is_in_the_shared_library() {
+    // Its linker refuses a name in the script that is no function.
+    let script = include_str!("../../libibverbs.map");
+    let mut count = 0;
+    for header in ["infiniband/verbs.h", "rdma/rdma_cma.h", "rdma/rdma_verbs.h"] {
+        for name in declared(&format!("/usr/include/{header}")) {
+            assert!(
+                script.contains(&format!("\t\t{name};\n")),
+                "{header}: {name}"
+            );
+            count += 1;
+        }
+    }
+    assert!(count > 100, "{count}");
+}

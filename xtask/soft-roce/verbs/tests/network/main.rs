@@ -3,6 +3,7 @@
 
 #[cfg(miri)]
 mod caught;
+#[cfg(feature = "rdmacm")]
 mod connecting;
 mod ends;
 mod faults;
