@@ -108,6 +108,7 @@ impl Card {
                 udp.look();
                 let has_come = self.network.receive();
                 if !has_come {
+                    self.network.lock().send_answers();
                     // The peer may be waiting for this processor.
                     thread::yield_now();
                 }

@@ -122,11 +122,22 @@ impl Network {
         udp.receive(|side, packets| {
             let now = self.clock.now();
             let mut state = self.lock();
+            // No more than those to one batch wait.
+            state.send_answers();
             for packet in packets {
                 state.take(side, now, packet);
             }
             self.run(state);
         })
+    }
+
+    /// Answers wait for the program's next packet, while this thread naps.
+    fn nap(&self, nap: impl FnOnce()) {
+        self.lock().answers_wait = true;
+        nap();
+        let mut state = self.lock();
+        state.answers_wait = false;
+        state.send_answers();
     }
 
     /// Moves virtual time to the next packet or timer, but not beyond `limit`. False if there was none, or if time is

@@ -85,9 +85,14 @@ impl Drop for Attendance {
     }
 }
 
+/// The thread looks for packets without a sleep for this long after the last: a peer that waits for each answer before it
+/// asks again does not wait for this thread to be woken, too.
+const SPIN: Duration = Duration::from_micros(50);
+
 /// Runs timers until nobody attends.
 fn serve(network: &Network) {
     let (service, clock) = (&network.service, &network.clock);
+    let mut spins_until = Duration::ZERO;
     loop {
         let next = network.lock().run(clock.now());
         later::log();
@@ -106,8 +111,17 @@ fn serve(network: &Network) {
                 (_, Some(Duration::ZERO)) => break,
                 (Some(udp), _) => {
                     drop(state);
-                    udp.wait(time);
-                    network.receive();
+                    let spins = now < spins_until;
+                    if udp.is_program_busy(spins) {
+                        network.nap(|| udp.nap(time));
+                    } else if spins {
+                        thread::yield_now();
+                    } else {
+                        udp.wait(time);
+                    }
+                    if network.receive() {
+                        spins_until = now + SPIN;
+                    }
                     service.lock()
                 }
                 (None, Some(time)) => {

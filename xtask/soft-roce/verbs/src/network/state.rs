@@ -45,6 +45,8 @@ pub(super) struct State {
     latency: Duration,
     /// The way to cards of other processes.
     pub(super) outbox: Option<Outbox>,
+    /// Whether answers to other processes may wait for the program's next packet: the thread sends them soon.
+    pub(super) answers_wait: bool,
     /// Packets on their way, by arrival and order of sending.
     wire: BTreeMap<(Duration, u64), Packet>,
     serial: u64,
@@ -91,6 +93,7 @@ impl State {
             directions: BTreeMap::new(),
             latency: if is_virtual { LATENCY } else { Duration::ZERO },
             outbox: None,
+            answers_wait: false,
             wire: BTreeMap::new(),
             serial: 0,
             random: Random::new(seed),
@@ -150,13 +153,14 @@ impl State {
         }
         self.manager.expire(now);
         self.hand_over();
+        let waiting = self.outbox.as_ref().map_or(0, Outbox::len);
         (0..self.sides.len()).for_each(|side| self.send(side, now));
         while let Some(to) = self.arrive(now) {
             // A card sends its answers before it takes the next packet.
             self.send(to, now);
         }
-        if let Some(outbox) = &mut self.outbox {
-            outbox.flush();
+        if !self.answers_wait || self.outbox.as_ref().map_or(0, Outbox::len) != waiting {
+            self.send_answers();
         }
         for side in &mut self.sides {
             while let Some(event) = side.nic.poll_event() {
@@ -164,6 +168,13 @@ impl State {
             }
         }
         self.next()
+    }
+
+    /// Sends what waits for the program's next packet.
+    pub(super) fn send_answers(&mut self) {
+        if let Some(outbox) = &mut self.outbox {
+            outbox.flush();
+        }
     }
 
     /// Moves virtual time to the next packet or timer; if there is none before `limit`, by a pause, or to `limit`.

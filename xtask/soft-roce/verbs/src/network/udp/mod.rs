@@ -18,9 +18,9 @@ use std::array;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ use system::{BATCH, has_segments, interface_mtu, prepare, receive, wait};
 /// While a program polls this often between two looks of the thread, the thread leaves packets to it.
 const BUSY: u32 = 16;
 
-/// How long the thread does so before it looks again: as long as a peer's request may wait if the program has just
-/// stopped to poll.
+/// How long the thread does so before it looks again: as long as a peer's request, or an answer, may wait if the program has
+/// just stopped to poll.
 const NAP: Duration = Duration::from_micros(200);
 
 /// The kernel's memory for a packet of 4096 bytes that waits in a socket.
@@ -50,6 +50,8 @@ pub(super) struct Udp {
     sockets: Arc<[UdpSocket]>,
     /// Whoever has it takes packets.
     inbox: Mutex<Box<[Incoming; BATCH]>>,
+    /// Whether there were some the last time, and may be more.
+    had_some: AtomicBool,
     /// A byte that goes in at the one wakes the thread, which waits at the other.
     wake: [UnixDatagram; 2],
     /// How often calls of the program have looked for packets since the thread did.
@@ -86,6 +88,7 @@ impl Udp {
         let udp = Self {
             sockets: bound.into_iter().map(|(_, socket)| socket).collect(),
             inbox: Mutex::new(Box::new(array::from_fn(|_| Incoming::empty()))),
+            had_some: AtomicBool::new(false),
             wake,
             looks: AtomicU32::new(0),
         };
@@ -111,30 +114,46 @@ impl Udp {
             Err(TryLockError::WouldBlock) => return false,
         };
         let mut has_some = false;
+        let receive = match self.had_some.load(Ordering::Relaxed) {
+            true => receive::<BATCH>,
+            // Less work where there are most often none.
+            false => receive::<1>,
+        };
         for (side, socket) in self.sockets.iter().enumerate() {
-            let count = receive(socket, &mut inbox);
+            let count = receive(socket, &mut inbox[..]);
             if count > 0 {
                 has_some = true;
                 deliver(side, &inbox[..count]);
             }
         }
+        self.had_some.store(has_some, Ordering::Relaxed);
         has_some
     }
 
-    /// Waits until a packet has come that the program does not take, the time is over, or somebody
-    /// [wakes](Self::wake) it.
-    pub(super) fn wait(&self, time: Option<Duration>) {
-        let [_, wake] = &self.wake;
-        let own = wake.as_raw_fd();
-        if self.looks.swap(0, Ordering::Relaxed) < BUSY {
-            let sockets = self.sockets.iter().map(AsRawFd::as_raw_fd);
-            wait(sockets.chain([own]), time);
-        } else {
-            wait(
-                [own].into_iter(),
-                Some(time.map_or(NAP, |time| time.min(NAP))),
-            );
+    /// Whether the program has looked for packets so often that the thread leaves them to it for now. Looks count on to the
+    /// next call if the thread goes on.
+    pub(super) fn is_program_busy(&self, goes_on: bool) -> bool {
+        let is_busy = self.looks.load(Ordering::Relaxed) >= BUSY;
+        if is_busy || !goes_on {
+            self.looks.store(0, Ordering::Relaxed);
         }
+        is_busy
+    }
+
+    /// Waits until a packet has come, the time is over, or somebody [wakes](Self::wake) it.
+    pub(super) fn wait(&self, time: Option<Duration>) {
+        self.wait_for(self.sockets.iter().map(AsRawFd::as_raw_fd), time);
+    }
+
+    /// Waits for a nap, at most for the time, or until somebody [wakes](Self::wake) it.
+    pub(super) fn nap(&self, time: Option<Duration>) {
+        let time = time.map_or(NAP, |time| time.min(NAP));
+        self.wait_for([].into_iter(), Some(time));
+    }
+
+    fn wait_for(&self, sockets: impl Iterator<Item = RawFd>, time: Option<Duration>) {
+        let [_, wake] = &self.wake;
+        wait(sockets.chain([wake.as_raw_fd()]), time);
         while wake.recv(&mut [0]).is_ok() {}
     }
 

@@ -65,6 +65,11 @@ impl Outbox {
         }
     }
 
+    /// Bytes of the packets that wait.
+    pub(in crate::network) const fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Sends all that wait. One that the kernel does not take is lost, as on any network.
     pub(in crate::network) fn flush(&mut self) {
         let (mut sent, mut bytes) = (0, &self.bytes[..]);
@@ -109,7 +114,7 @@ fn report(known: &mut Vec<Errno>, errno: Errno, to: Ipv6Addr) {
 #[cfg(test)]
 mod tests {
     use super::super::address::{Place, gid};
-    use super::super::system::{Incoming, has_segments, prepare, receive};
+    use super::super::system::{BATCH, Incoming, has_segments, prepare, receive};
     use super::Outbox;
     use std::array;
 
@@ -132,10 +137,10 @@ mod tests {
             assert_eq!(together, [21_500, 1400, 800]);
         }
         outbox.flush();
-        let mut room = array::from_fn(|_| Incoming::empty());
+        let mut room: [_; BATCH] = array::from_fn(|_| Incoming::empty());
         let mut arrived = Vec::new();
         while arrived.len() < packets.len() {
-            let count = receive(&at, &mut room);
+            let count = receive::<BATCH>(&at, &mut room);
             let messages = room[..count].iter();
             arrived.extend(messages.flat_map(|it| it.packets().map(<[u8]>::to_vec)));
         }

@@ -188,20 +188,18 @@ fn headers<const N: usize>(
     })
 }
 
-/// Takes messages that have come, without waiting; returns how many.
-pub(super) fn receive(socket: &UdpSocket, room: &mut [Incoming; BATCH]) -> usize {
-    let mut names = [(Name::none(), Name::LENGTH); BATCH];
-    let mut pieces = room.each_mut().map(|message| iovec {
-        iov_base: message.bytes.as_mut_ptr().cast(),
-        iov_len: ROOM,
-    });
-    let mut controls = [Control::none(); BATCH];
-    let mut headers = headers(&mut names, &mut pieces);
+/// Takes messages that have come, at most `N`, without waiting; returns how many.
+pub(super) fn receive<const N: usize>(socket: &UdpSocket, room: &mut [Incoming]) -> usize {
+    let mut names = [(Name::none(), Name::LENGTH); N];
+    let mut free = room.iter_mut();
+    let mut pieces = array::from_fn(|_| piece(free.next().map(|message| &mut *message.bytes)));
+    let mut controls = [Control::none(); N];
+    let mut headers: [mmsghdr; N] = headers(&mut names, &mut pieces);
     for (header, control) in headers.iter_mut().zip(&mut controls) {
         add(header, control);
     }
     let (fd, none) = (socket.as_raw_fd(), ptr::null_mut());
-    let batch = c_uint::try_from(BATCH).unwrap_or(0);
+    let batch = c_uint::try_from(N.min(room.len())).unwrap_or(0);
     // SAFETY: each header has an address, memory and control data of this frame and of `room`, with their lengths.
     let count =
         unsafe { libc::recvmmsg(fd, headers.as_mut_ptr(), batch, libc::MSG_DONTWAIT, none) };
@@ -215,6 +213,14 @@ pub(super) fn receive(socket: &UdpSocket, room: &mut [Incoming; BATCH]) -> usize
     count
 }
 
+fn piece(bytes: Option<&mut [u8]>) -> iovec {
+    let bytes = bytes.unwrap_or_default();
+    iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    }
+}
+
 /// Lets a message have control data.
 fn add(message: &mut mmsghdr, control: &mut Control) {
     message.msg_hdr.msg_control = ptr::from_mut(control).cast();
@@ -225,14 +231,22 @@ fn add(message: &mut mmsghdr, control: &mut Control) {
 pub(super) fn send(
     socket: &UdpSocket,
     messages: &[Outgoing],
+    bytes: &[u8],
+) -> Result<usize, Errno> {
+    match messages.len() {
+        1 => send_some::<1>(socket, messages, bytes),
+        _ => send_some::<BATCH>(socket, messages, bytes),
+    }
+}
+
+fn send_some<const N: usize>(
+    socket: &UdpSocket,
+    messages: &[Outgoing],
     mut bytes: &[u8],
 ) -> Result<usize, Errno> {
-    let count = messages.len().min(BATCH);
-    let mut names = [(Name::none(), 0); BATCH];
-    let mut pieces = [iovec {
-        iov_base: ptr::null_mut(),
-        iov_len: 0,
-    }; BATCH];
+    let count = messages.len().min(N);
+    let mut names = [(Name::none(), 0); N];
+    let mut pieces = [piece(None); N];
     for ((message, name), piece) in messages.iter().zip(&mut names).zip(&mut pieces) {
         let (own, others) = bytes.split_at(message.length);
         *name = Name::of(message.to);
@@ -240,7 +254,7 @@ pub(super) fn send(
         piece.iov_len = own.len();
         bytes = others;
     }
-    let mut controls = [Control::none(); BATCH];
+    let mut controls = [Control::none(); N];
     let mut headers = headers(&mut names, &mut pieces);
     let parts = headers.iter_mut().zip(&mut controls);
     for (message, (header, control)) in messages.iter().zip(parts) {
