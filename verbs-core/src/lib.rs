@@ -14,6 +14,7 @@
 //!   │                 ├─ reg_mr ──────► MemoryRegion
 //!   │                 ├─ reg_shared ──► SharedRegion
 //!   │                 ├─ register_raw, reg_dmabuf_mr ──► RawRegion, DmabufRegion
+//!   │                 ├─ alloc_mw ────► MemoryWindow
 //!   │                 └──────────────────┐
 //!   ├─ CompletionChannel                 │
 //!   │         │ announces                │
@@ -114,7 +115,8 @@
 //! | atomic compare-and-swap and fetch-and-add of 8 bytes | [`AtomicWorkRequest`](work_request::AtomicWorkRequest) |
 //! | SRD of EFA | a queue pair that `efadv` has made: [`DatagramQueuePair::from_raw`](datagram::DatagramQueuePair::from_raw) |
 //! | XRC, DC | no |
-//! | memory windows, invalidation of keys, device memory | no |
+//! | memory windows, invalidation of keys | [`MemoryWindow`](memory::MemoryWindow) |
+//! | device memory | no |
 //! | timestamps, extended completion queues, `ibv_wr_*` | no |
 //! | raw Ethernet packets, flow steering, tag matching | no |
 //!

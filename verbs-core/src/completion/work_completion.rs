@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use verbs_sys::{IBV_WC_RECV, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc};
+use verbs_sys::{IBV_WC_IP_CSUM_OK, IBV_WC_RECV, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc};
 
 use crate::codes::macros::man;
 use crate::codes::wc_status::Kind;
@@ -158,14 +158,16 @@ impl WorkSuccess {
         Some(u32::from_be(imm_data.0))
     }
 
-    /// The local key that the peer's send invalidated, if any.
+    /// The local key that the peer's send [invalidated](crate::SendWorkRequest::invalidate), if any.
     #[inline]
     #[must_use]
     pub const fn invalidated_rkey(&self) -> Option<u32> {
-        if !self.brings(IBV_WC_WITH_INV.0) {
+        // Soft-RoCE has the kernel's flag. C's of the same value is for datagrams, which have a sender.
+        let of_kernel = self.brings(IBV_WC_IP_CSUM_OK.0) && self.wc.src_qp == 0;
+        if !self.brings(IBV_WC_WITH_INV.0) && !of_kernel {
             return None;
         }
-        // SAFETY: with this flag the union holds it.
+        // SAFETY: both fields of the union are plain numbers.
         Some(unsafe { self.wc.invalidated_rkey() })
     }
 
@@ -256,6 +258,21 @@ mod tests {
         assert_eq!(success.opcode(), WcOpcode::SEND);
         assert_eq!(success.imm_data(), None);
         assert_eq!(success.invalidated_rkey(), None);
+    }
+
+    #[test]
+    fn invalidated_key_is_found_with_the_flag_of_c_and_with_that_of_the_kernel() {
+        let of = |flag: u32, src_qp| {
+            let received = completion(|wc| {
+                (wc.opcode, wc.wc_flags, wc.src_qp) = (IBV_WC_RECV, flag, src_qp);
+                wc.__bindgen_anon_1.invalidated_rkey = 7;
+            });
+            received.result().unwrap().invalidated_rkey()
+        };
+        assert_eq!(of(IBV_WC_WITH_INV.0, 0), Some(7));
+        assert_eq!(of(IBV_WC_IP_CSUM_OK.0, 0), Some(7));
+        assert_eq!(of(IBV_WC_IP_CSUM_OK.0, 2), None, "a datagram");
+        assert_eq!(of(0, 0), None);
     }
 
     #[test]

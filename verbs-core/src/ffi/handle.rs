@@ -24,9 +24,10 @@ use std::mem::{self, ManuallyDrop};
 use std::ptr::NonNull;
 
 use verbs_sys::{
-    ibv_ah, ibv_close_device, ibv_comp_channel, ibv_context, ibv_cq, ibv_dealloc_pd,
-    ibv_dealloc_td, ibv_dereg_mr, ibv_destroy_ah, ibv_destroy_comp_channel, ibv_destroy_cq,
-    ibv_destroy_qp, ibv_destroy_srq, ibv_mr, ibv_pd, ibv_qp, ibv_srq, ibv_td,
+    ibv_ah, ibv_close_device, ibv_comp_channel, ibv_context, ibv_cq, ibv_dealloc_mw,
+    ibv_dealloc_pd, ibv_dealloc_td, ibv_dereg_mr, ibv_destroy_ah, ibv_destroy_comp_channel,
+    ibv_destroy_cq, ibv_destroy_qp, ibv_destroy_srq, ibv_mr, ibv_mw, ibv_pd, ibv_qp, ibv_srq,
+    ibv_td,
 };
 
 use super::destroy::Destroy;
@@ -175,6 +176,7 @@ objects! {
     ibv_td "thread domain" ibv_dealloc_td errno,
     ibv_ah "address handle" ibv_destroy_ah errno,
     ibv_mr "memory region" ibv_dereg_mr errno,
+    ibv_mw "memory window" ibv_dealloc_mw errno,
     ibv_comp_channel "completion channel" ibv_destroy_comp_channel errno,
     ibv_cq "completion queue" ibv_destroy_cq errno,
     ibv_qp "queue pair" ibv_destroy_qp errno,

@@ -9,7 +9,8 @@ use verbs_sys::ibv_mr;
 
 use super::debug_regions::Known;
 use super::range::part;
-use super::{RemoteMemoryRegion, Sge, SharedElement};
+use super::window::mw_bind_info;
+use super::{AccessFlags, RemoteMemoryRegion, Sge, SharedElement};
 use crate::domain::ProtectionDomain;
 use crate::error::{Error, ErrorChain, Result};
 use crate::ffi::handle::Handle;
@@ -111,6 +112,8 @@ macro_rules! unowned {
                 let Unowned { lkey, pd, .. } = &self.registration;
                 Ok(SharedElement::new(addr, len, *lkey, pd))
             }
+
+            mw_bind_info!();
 
             /// [`element`](Self::element) without a borrow: nothing checks that the region still
             /// exists when it is posted.

@@ -39,6 +39,7 @@ mod remote;
 mod shared_element;
 mod slice;
 mod subrange;
+mod window;
 
 pub use access::AccessFlags;
 pub use advice::MrAdvice;
@@ -53,6 +54,7 @@ pub use remote::RemoteMemoryRegion;
 pub use shared::SharedRegion;
 pub use shared_element::SharedElement;
 pub use subrange::{Chunks, Part};
+pub use window::{MemoryWindow, MwBindInfo, MwType};
 
 #[cfg(debug_assertions)]
 pub(crate) use debug_regions::is_of_another;

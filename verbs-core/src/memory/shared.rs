@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use verbs_sys::ibv_mr;
 
 use super::region::Registration;
+use super::window::mw_bind_info;
 use super::{AccessFlags, Buffer, RemoteMemoryRegion, SharedElement};
 use crate::codes::macros::man;
 use crate::domain::ProtectionDomain;
@@ -102,6 +103,8 @@ impl<B: Buffer + 'static> SharedRegion<B> {
         let addr = start.as_ptr().expose_provenance() as u64;
         Ok(SharedElement::new(addr, len, self.lkey(), self.pd()))
     }
+
+    mw_bind_info!();
 
     /// Copies bytes out of the region, from `offset` on, until `into` is full.
     ///

@@ -8,7 +8,7 @@ use verbs_sys::{
     ibv_send_wr__bindgen_ty_2__bindgen_ty_2 as Atomic, ibv_wr_opcode,
 };
 
-use super::{Remote, WorkRequest, work_request};
+use super::{Remote, WorkRequest, as_any, work_request};
 use crate::error::{Error, Result};
 use crate::memory::{RemoteMemoryRegion, Scatter};
 
@@ -100,3 +100,4 @@ impl<'l> AtomicWorkRequest<'l> {
 }
 
 work_request!(AtomicWorkRequest);
+as_any!(AtomicWorkRequest);

@@ -1,11 +1,11 @@
 //! Datagrams to send.
 #![expect(unsafe_code, reason = "is seen as a request of any kind")]
 
-use std::{fmt, slice};
+use std::fmt;
 
 use verbs_sys::{IBV_WR_SEND, ibv_send_wr__bindgen_ty_2__bindgen_ty_3 as Ud};
 
-use super::{Remote, SIGNALED, WorkRequest, carries_data};
+use super::{Remote, SIGNALED, WorkRequest, as_any, carries_data};
 use crate::memory::Gather;
 use crate::path::{AddressHandle, DatagramEndpoint, QKey};
 
@@ -84,25 +84,10 @@ impl<'l> DatagramWorkRequest<'l> {
         self.any.wr.send_flags &= !SIGNALED;
         self
     }
-
-    /// These requests as those of any kind. Only a queue pair for datagrams may get them, and it gets
-    /// no others: those have no handle.
-    #[inline]
-    pub(crate) fn as_any<'a>(requests: &'a mut [Self]) -> &'a mut [WorkRequest<'l>] {
-        let all = std::ptr::from_mut(requests) as *mut [WorkRequest<'l>];
-        // SAFETY: `repr(transparent)`, and the borrow goes on.
-        unsafe { &mut *all }
-    }
 }
 
+as_any!(DatagramWorkRequest);
 carries_data!(DatagramWorkRequest, IBV_WR_SEND_WITH_IMM, "", "");
-
-impl AsMut<[Self]> for DatagramWorkRequest<'_> {
-    #[inline]
-    fn as_mut(&mut self) -> &mut [Self] {
-        slice::from_mut(self)
-    }
-}
 
 impl fmt::Debug for DatagramWorkRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,6 +14,7 @@ mod datagram;
 mod rdma;
 mod receive;
 mod send;
+mod window;
 
 use std::ffi::{c_int, c_uint};
 use std::fmt;
@@ -33,6 +34,7 @@ pub use datagram::DatagramWorkRequest;
 pub use rdma::{ReadWorkRequest, WriteWorkRequest};
 pub use receive::ReceiveWorkRequest;
 pub use send::SendWorkRequest;
+pub use window::{BindWorkRequest, InvalidateWorkRequest};
 
 pub(crate) use chain::Block;
 #[cfg(debug_assertions)]
@@ -42,8 +44,8 @@ use crate::memory::{Element, compact, total_len};
 
 /// A work request for the send queue, of any kind: for chains of several kinds.
 ///
-/// `into()` makes one from a [`SendWorkRequest`], [`WriteWorkRequest`], [`ReadWorkRequest`] or
-/// [`AtomicWorkRequest`]. [`QueuePair::post`](crate::QueuePair::post) posts them, and has an example.
+/// `into()` makes one from a [`SendWorkRequest`], [`WriteWorkRequest`], [`ReadWorkRequest`],
+/// [`AtomicWorkRequest`], [`BindWorkRequest`] or [`InvalidateWorkRequest`]. [`QueuePair::post`](crate::QueuePair::post) posts them, and has an example.
 #[repr(transparent)]
 #[doc(alias = "ibv_send_wr")]
 #[doc(alias = "ibv_wr_opcode")]
@@ -69,8 +71,9 @@ struct SendWr {
     imm_data: __be32,
     // For writes, reads, atomics and datagrams.
     wr: MaybeUninit<Remote>,
-    // For XRC, memory windows and TSO, which this crate does not post.
+    // For XRC, which this crate does not post.
     qp_type: MaybeUninit<ibv_send_wr__bindgen_ty_3>,
+    // For memory windows; this crate does not post TSO.
     bind_mw_or_tso: MaybeUninit<ibv_send_wr__bindgen_ty_4>,
 }
 
@@ -85,6 +88,7 @@ const _: () = {
     assert!(offset_of!(SendWr, send_flags) == offset_of!(ibv_send_wr, send_flags));
     assert!(offset_of!(SendWr, imm_data) == offset_of!(ibv_send_wr, __bindgen_anon_1));
     assert!(offset_of!(SendWr, wr) == offset_of!(ibv_send_wr, wr));
+    assert!(offset_of!(SendWr, bind_mw_or_tso) == offset_of!(ibv_send_wr, __bindgen_anon_2));
 };
 
 impl<'l> WorkRequest<'l> {
@@ -212,8 +216,29 @@ macro_rules! work_request {
                 self.any.wr.send_flags &= !$crate::work_request::SIGNALED;
                 self
             }
+        }
 
-            /// These requests, as requests of any kind.
+        impl<'l> From<$request<'l>> for $crate::work_request::WorkRequest<'l> {
+            #[inline]
+            fn from(request: $request<'l>) -> Self {
+                request.any
+            }
+        }
+
+        impl std::fmt::Debug for $request<'_> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Debug::fmt(&self.any, f)
+            }
+        }
+    };
+}
+
+/// A kind of requests that can be posted without others.
+macro_rules! as_any {
+    ($request:ident) => {
+        impl<'l> $request<'l> {
+            /// These requests, as requests of any kind. Only a queue pair for datagrams may get datagrams, and it gets
+            /// no others: those have no handle.
             #[inline]
             pub(crate) fn as_any<'a>(
                 requests: &'a mut [Self],
@@ -225,23 +250,10 @@ macro_rules! work_request {
             }
         }
 
-        impl<'l> From<$request<'l>> for $crate::work_request::WorkRequest<'l> {
-            #[inline]
-            fn from(request: $request<'l>) -> Self {
-                request.any
-            }
-        }
-
         impl AsMut<[Self]> for $request<'_> {
             #[inline]
             fn as_mut(&mut self) -> &mut [Self] {
                 std::slice::from_mut(self)
-            }
-        }
-
-        impl std::fmt::Debug for $request<'_> {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                std::fmt::Debug::fmt(&self.any, f)
             }
         }
     };
@@ -296,4 +308,4 @@ const SIGNALED: u32 = IBV_SEND_SIGNALED.0;
 const SOLICITED: u32 = IBV_SEND_SOLICITED.0;
 pub(crate) const INLINE: u32 = IBV_SEND_INLINE.0;
 
-use {carries_data, work_request};
+use {as_any, carries_data, work_request};

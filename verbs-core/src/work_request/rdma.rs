@@ -5,7 +5,7 @@ use verbs_sys::{
     IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, ibv_send_wr__bindgen_ty_2__bindgen_ty_1 as Rdma,
 };
 
-use super::{Remote, WorkRequest, carries_data, work_request};
+use super::{Remote, WorkRequest, as_any, carries_data, work_request};
 use crate::error::{Error, Result};
 use crate::memory::{Gather, RemoteMemoryRegion, Scatter};
 
@@ -97,6 +97,7 @@ fn towards<'l>(mut any: WorkRequest<'l>, remote: &RemoteMemoryRegion) -> Result<
 }
 
 work_request!(WriteWorkRequest);
+as_any!(WriteWorkRequest);
 carries_data!(
     WriteWorkRequest,
     IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -104,3 +105,4 @@ carries_data!(
     "Only a write with [`immediate`](Self::immediate) data does that."
 );
 work_request!(ReadWorkRequest);
+as_any!(ReadWorkRequest);

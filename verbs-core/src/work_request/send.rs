@@ -1,9 +1,9 @@
 //! Sends.
 #![expect(unsafe_code, reason = "is seen as a request of any kind")]
 
-use verbs_sys::IBV_WR_SEND;
+use verbs_sys::{__be32, IBV_WR_SEND, IBV_WR_SEND_WITH_INV};
 
-use super::{WorkRequest, carries_data, work_request};
+use super::{WorkRequest, as_any, carries_data, work_request};
 use crate::memory::{Gather, Sge};
 
 /// A send: a message that goes into the oldest receive that the peer has posted.
@@ -42,6 +42,22 @@ impl<'l> SendWorkRequest<'l> {
         }
     }
 
+    /// The send also takes back a key of the peer: that of one of its memory windows of type 2, bound on this
+    /// connection, whose [`remote`](crate::work_request::BindWorkRequest::remote) it has sent.
+    ///
+    /// The peer finds the key in the completion of its receive: see
+    /// [`invalidated_rkey`](crate::WorkSuccess::invalidated_rkey). If the key is none of such a window, the request
+    /// fails, or whatever has the key is invalidated. It replaces [`immediate`](Self::immediate) data.
+    #[inline]
+    #[must_use]
+    #[doc(alias = "IBV_WR_SEND_WITH_INV")]
+    pub const fn invalidate(mut self, rkey: u32) -> Self {
+        self.any.wr.opcode = IBV_WR_SEND_WITH_INV;
+        // C's union has the key in this machine's byte order here.
+        self.any.wr.imm_data = __be32(rkey);
+        self
+    }
+
     /// A signalled send of an empty message.
     #[inline]
     #[must_use]
@@ -51,4 +67,5 @@ impl<'l> SendWorkRequest<'l> {
 }
 
 work_request!(SendWorkRequest);
+as_any!(SendWorkRequest);
 carries_data!(SendWorkRequest, IBV_WR_SEND_WITH_IMM, "", "");

@@ -36,4 +36,5 @@ mod threads;
 mod transitions;
 mod two_hosts;
 mod unreliable;
+mod windows;
 mod wire;

@@ -9,6 +9,7 @@ mod channel;
 mod endings;
 mod logger;
 mod posts;
+mod windows;
 
 use soft_verbs::{Fabric, Host};
 use verbs_core::{CompletionQueue, Context, PreparedQueuePair, ProtectionDomain, QueuePair};

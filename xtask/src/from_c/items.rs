@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 pub(super) type Items = BTreeMap<String, Vec<String>>;
 
 /// Whose methods macros make; of the steps of a connection manager, the last ones.
-const OWNERS: [(&str, &[&str]); 7] = [
+const OWNERS: [(&str, &[&str]); 8] = [
     (
         "work_request",
         &[
@@ -14,7 +14,13 @@ const OWNERS: [(&str, &[&str]); 7] = [
             "WriteWorkRequest",
             "ReadWorkRequest",
             "AtomicWorkRequest",
+            "BindWorkRequest",
+            "InvalidateWorkRequest",
         ],
+    ),
+    (
+        "mw_bind_info",
+        &["SharedRegion", "RawRegion", "DmabufRegion"],
     ),
     (
         "carries_data",

@@ -342,15 +342,14 @@ mod tests {
         items.insert("ibv_open".into(), vec!["crate::Device::open".into()]);
         items.insert("ibv_import".into(), vec!["crate::Pd::from_raw".into()]);
         let origin = page.origin("1");
-        let names = BTreeSet::from(["ibv_import", "ibv_open", "ibv_mw_bind"]);
+        let names = BTreeSet::from(["ibv_import", "ibv_open", "ibv_flow_spec"]);
         let text = page.page(&names, &origin, &items).unwrap();
         assert!(text.contains("| `ibv_open` | [`Device::open`](crate::Device::open) |"));
         let import = "| `ibv_import` | [`verbs_sys::ibv_import`](crate::verbs_sys::ibv_import), \
                       then [`Pd::from_raw`](crate::Pd::from_raw) |";
         assert!(text.contains(import), "{text}");
-        let memory_windows = "- Memory windows and the invalidation of keys.\n\n  \
-                              [`ibv_mw_bind`](crate::verbs_sys::ibv_mw_bind)\n";
-        assert!(text.contains(memory_windows), "{text}");
+        let raw = "offloads and pacing.\n\n  [`ibv_flow_spec`](crate::verbs_sys::ibv_flow_spec)\n";
+        assert!(text.contains(raw), "{text}");
         for unknown in ["ibv_unheard_of", "UNHEARD_OF"] {
             let names = BTreeSet::from(["ibv_open", unknown]);
             let error = page.page(&names, &origin, &items).unwrap_err();
