@@ -35,7 +35,7 @@ const OTHER: [&str; 2] = [
 ];
 
 /// The packages that are published.
-const PUBLISHED: [&str; 7] = [
+pub(crate) const PUBLISHED: [&str; 7] = [
     "--package=verbs-sys",
     "--package=verbs-core",
     "--package=verbs-channel",

@@ -115,7 +115,7 @@ fn scope_region<'r>(words: &[u8], region: &'r SharedRegion<Vec<u8>>) -> SharedEl
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn sends_to_a_dead_host_fail() {
+fn writes_to_a_dead_host_fail() {
     let test = begin!(iwarp lacks "retries");
     let Some((mut channel, remote)) = until_it_dies(&test, resigned) else {
         return;

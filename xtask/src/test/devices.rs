@@ -26,7 +26,7 @@ const TWO_HOSTS: &str = "two_hosts::";
 
 /// Tests that prove something of a kernel, by a part of their names. Others that skip themselves in user space take minutes on
 /// a kernel, and run only where one is asked for.
-const KERNEL: [(&str, &str); 20] = [
+const KERNEL: [(&str, &str); 21] = [
     ("peer_whose_process_is_killed", KILLED),
     ("p9_raw::a_client_that_is_killed", KILLED),
     ("sysfs", NO_SYSFS),
@@ -44,7 +44,8 @@ const KERNEL: [(&str, &str); 20] = [
     ),
     ("unreachable_address_fails", "addresses are not looked up"),
     ("control_group", "control groups limit nothing"),
-    (TWO_HOSTS, "there is one host"),
+    ("two_hosts::sends_to_a_dead_host_fail", ONE_HOST),
+    ("two_hosts::dead_host_ends_a_waiting_receive", ONE_HOST),
     (IWARP, "it is about iWARP"),
     // The way through the system's libibverbs and the kernel, in every layer.
     ("quick_start::", BOTH),
@@ -58,6 +59,7 @@ const KERNEL: [(&str, &str); 20] = [
 ];
 const KILLED: &str = "nobody tells the peers of a process that is killed";
 const NO_SYSFS: &str = "there is no sysfs";
+const ONE_HOST: &str = "there is one host";
 const NO_CALLS: &str = "arming is no system call, and a tracer sees none";
 /// For tests that run in user space, too.
 const BOTH: &str = "";

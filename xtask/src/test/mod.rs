@@ -21,7 +21,7 @@ use report::Report;
 
 /// All tests, lints and checks
 ///
-/// First what runs anywhere: formatting, the project's rules, lints, unit tests, doctests, docs, a few minutes of Miri where
+/// First what runs anywhere: formatting, the project's rules, lints, unit tests, doctests, docs, two minutes of Miri where
 /// it is installed, and seconds of valgrind. Then the tests that need an RDMA device, and our ping-pongs against C's, on
 /// devices in user space. Then, on soft-RoCE of this kernel or of a virtual machine, what only a kernel can prove, and tests
 /// on two machines; and those about iWARP on soft-iWARP.

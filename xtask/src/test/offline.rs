@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::packages::VALGRIND;
 use crate::process::{display, quietly, succeeds};
 use crate::stream::{self, Limits, Text};
-use crate::{from_c, tidy, workspace};
+use crate::{from_c, release, tidy, workspace};
 
 /// A cold build of everything on two slow cores takes a few minutes and may be silent in the
 /// meantime: cargo's messages go to stderr.
@@ -94,6 +94,8 @@ pub(super) fn libtest(
         .args(args)
         .args(["--", "--show-output"])
         .args(filters);
+    // Most of them wait.
+    command.env("RUST_TEST_THREADS", "4");
     let end = stream::run_shown(&mut command, LIMITS, |text| {
         if let Text::Line(line) = text {
             if tally.line(line) {
@@ -153,11 +155,12 @@ pub(crate) fn count(report: &mut Report, name: &str, tally: &Tally, code: u8) {
     }
 }
 
-/// The documentation builds without a warning.
+/// The documentation of what is published builds without a warning.
 pub(crate) fn docs(report: &mut Report) -> Result<(), Error> {
-    let args = ["doc", "--workspace", "--no-deps", "--all-features"];
-    let mut command = workspace::cargo(&args);
-    command.env("RUSTDOCFLAGS", "-Dwarnings");
+    let mut command = workspace::cargo(&["doc", "--no-deps", "--all-features", "--lib"]);
+    command
+        .args(release::PUBLISHED)
+        .env("RUSTDOCFLAGS", "-Dwarnings");
     step(report, "cargo doc", &mut command)
 }
 
