@@ -27,11 +27,13 @@ impl Qp {
         let asked = remote.max_rd_atomic().min(attr.max_dest_rd_atomic());
         let served = self.receive(attr, asked)?;
         if served < asked {
-            let line = format_args!(
-                "{self:?} serves {served} reads and atomics at once, and its peer may have {asked} in flight: the \
-                 device has no more left for all its queue pairs; set max_rd_atomic on both sides"
+            log::log(
+                Level::Warn,
+                format_args!(
+                    "{self:?} serves {served} reads and atomics at once, and its peer may have {asked} in flight: \
+                     the device has no more left for all its queue pairs; set max_rd_atomic on both sides"
+                ),
             );
-            log::log(Level::Warn, line);
         }
         Ok(served)
     }
