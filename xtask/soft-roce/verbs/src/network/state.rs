@@ -242,8 +242,10 @@ impl State {
         if let Some(pcap) = &mut self.pcap
             && let Err(error) = pcap.write(now, route, packet)
         {
-            let text = format_args!("no more packets are written to the file: {error}");
-            later::line(Level::Error, text);
+            later::line(
+                Level::Error,
+                format_args!("no more packets are written to the file: {error}"),
+            );
             self.pcap = None;
         }
         if self.sides[from].is_stopped {

@@ -95,8 +95,10 @@ unsafe fn opcode(wr: &ibv_send_wr) -> Result<SendOpcode, Errno> {
         }
         9 => SendOpcode::SendWithInvalidate(key()),
         other => {
-            let text = format_args!("soft-verbs has no work request with opcode {other}");
-            later::line(Level::Warn, text);
+            later::line(
+                Level::Warn,
+                format_args!("soft-verbs has no work request with opcode {other}"),
+            );
             return Err(libc::EOPNOTSUPP);
         }
     })

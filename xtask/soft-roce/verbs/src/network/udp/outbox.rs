@@ -106,8 +106,10 @@ fn report(known: &mut Vec<Errno>, errno: Errno, to: Ipv6Addr) {
     if !known.contains(&errno) {
         known.push(errno);
         let to = to.to_canonical();
-        let text = format_args!("packets are lost: errno {errno} at a send to {to}");
-        later::line(Level::Error, text);
+        later::line(
+            Level::Error,
+            format_args!("packets are lost: errno {errno} at a send to {to}"),
+        );
     }
 }
 
