@@ -13,7 +13,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_ah, ibv_pd, ibv_qp};
 use crate::abi::request::ibv_wc;
 use crate::device::Context;
-use crate::errno::{Errno, fail, refused};
+use crate::errno::{Errno, answer, code, refused};
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::QueuePair;
 
@@ -128,21 +128,17 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
             back.map(|path| ah_attr(&path))
         })
     };
-    match found {
-        Ok(found) => {
-            let found = ibv_ah_attr {
-                dlid: wc.slid,
-                sl: wc.sl,
-                src_path_bits: wc.dlid_path_bits,
-                port_num: port,
-                ..found
-            };
-            // SAFETY: the caller has room for it.
-            unsafe { attr.write(found) };
-            0
-        }
-        Err(errno) => fail(errno, -1),
-    }
+    answer(found.map(|found| {
+        let found = ibv_ah_attr {
+            dlid: wc.slid,
+            sl: wc.sl,
+            src_path_bits: wc.dlid_path_bits,
+            port_num: port,
+            ..found
+        };
+        // SAFETY: the caller has room for it.
+        unsafe { attr.write(found) };
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -235,7 +231,7 @@ unsafe fn change_group(
     let result = context.card.verb(verb, |locked| {
         change(locked.nic, own.number(), group).map_err(refused)
     });
-    result.err().unwrap_or(0)
+    code(result)
 }
 
 #[unsafe(no_mangle)]

@@ -1,6 +1,8 @@
 //! C's errno.
 #![expect(unsafe_code, reason = "errno is a variable of the C library")]
 
+use std::ffi::c_int;
+
 use log::Level;
 
 use crate::later;
@@ -21,6 +23,16 @@ pub(crate) fn fail<T>(errno: Errno, answer: T) -> T {
     // SAFETY: the location is this thread's own, and valid until it ends.
     unsafe { location.write(errno) };
     answer
+}
+
+/// The answer of most verbs: 0, or an errno.
+pub(crate) fn code(result: Result<(), Errno>) -> c_int {
+    result.err().unwrap_or(0)
+}
+
+/// The answer of most functions of librdmacm, and of some verbs: 0, or -1 with errno set.
+pub(crate) fn answer(result: Result<(), Errno>) -> c_int {
+    result.map_or_else(|errno| fail(errno, -1), |()| 0)
 }
 
 /// The errno of the system call that this thread has just made.

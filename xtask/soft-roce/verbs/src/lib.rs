@@ -185,7 +185,6 @@ mod later;
 mod memory;
 mod missing;
 mod network;
-mod private;
 mod protection_domain;
 mod queue_pair;
 #[cfg_attr(

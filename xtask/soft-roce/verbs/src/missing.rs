@@ -1,4 +1,4 @@
-//! Verbs that are not there yet: they fail with `EOPNOTSUPP`, and a line in the log.
+//! Verbs that are not there yet, and private functions of rdma-core: they fail with `EOPNOTSUPP`, and a line in the log.
 #![expect(unsafe_code, reason = "C's functions")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -7,21 +7,20 @@ use std::ptr;
 use crate::abi::context::verbs_context;
 use crate::errno::fail;
 
-pub(crate) fn lacks<T>(verb: &str, answer: T) -> T {
+fn lacks<T>(verb: &str, answer: T) -> T {
     log::warn!("soft-verbs has no {verb} yet");
     fail(libc::EOPNOTSUPP, answer)
 }
 
-/// Functions that ignore their arguments, which C's calling convention lets them.
+/// Functions that ignore their arguments, which C's calling convention lets them; by their type and answer.
 macro_rules! missing {
-    ($($(#[$has:meta])? $verb:ident -> $type:ty = $answer:expr;)*) => {
-        $(
-            $(#[$has])?
+    ($($type:ty = $answer:expr => $($verb:ident)*;)*) => {
+        $($(
             #[unsafe(no_mangle)]
             extern "C" fn $verb() -> $type {
                 lacks(stringify!($verb), $answer)
             }
-        )*
+        )*)*
     };
 }
 
@@ -50,45 +49,23 @@ type Object = *mut c_void;
 const NONE: Object = ptr::null_mut();
 
 missing! {
-    #[cfg(feature = "rdmacm")] rdma_create_srq_ex -> c_int = -1;
-    #[cfg(feature = "rdmacm")] rdma_get_remote_ece -> c_int = -1;
-    #[cfg(feature = "rdmacm")] rdma_reject_ece -> c_int = -1;
-    #[cfg(feature = "rdmacm")] rdma_set_local_ece -> c_int = -1;
-    #[cfg(feature = "rdmacm")] rdma_resolve_addrinfo -> c_int = -1;
-    #[cfg(feature = "rdmacm")] rdma_query_addrinfo -> c_int = -1;
-    #[cfg(feature = "rdmacm")] rdma_write_cm_event -> c_int = -1;
-    ibv_import_device -> Object = NONE;
-    ibv_import_pd -> Object = NONE;
-    ibv_import_mr -> Object = NONE;
-    ibv_import_dm -> Object = NONE;
-    ibv_unimport_pd -> () = ();
-    ibv_unimport_mr -> () = ();
-    ibv_unimport_dm -> () = ();
-    ibv_reg_dmabuf_mr -> Object = NONE;
-    ibv_reg_mr_ex -> Object = NONE;
-    ibv_alloc_dmah -> Object = NONE;
-    ibv_dealloc_dmah -> c_int = libc::EOPNOTSUPP;
-    ibv_dm_export_dmabuf_fd -> c_int = -1;
-    ibv_query_port_speed -> c_int = libc::EOPNOTSUPP;
-    ibv_alloc_buf -> Object = NONE;
-    ibv_free_buf -> c_int = libc::EOPNOTSUPP;
-    ibv_reg_buf_mr -> Object = NONE;
-    ibv_export_buf_dmabuf_fd -> c_int = -1;
-    ibv_create_comp_cntr -> Object = NONE;
-    ibv_destroy_comp_cntr -> c_int = libc::EOPNOTSUPP;
-    ibv_set_comp_cntr -> c_int = libc::EOPNOTSUPP;
-    ibv_set_err_comp_cntr -> c_int = libc::EOPNOTSUPP;
-    ibv_inc_comp_cntr -> c_int = libc::EOPNOTSUPP;
-    ibv_inc_err_comp_cntr -> c_int = libc::EOPNOTSUPP;
-    ibv_read_comp_cntr -> c_int = libc::EOPNOTSUPP;
-    ibv_read_err_comp_cntr -> c_int = libc::EOPNOTSUPP;
-    ibv_qp_attach_comp_cntr -> c_int = libc::EOPNOTSUPP;
-    _ibv_query_comp_cntr_caps -> c_int = libc::EOPNOTSUPP;
-    ibv_resolve_eth_l2_from_gid -> c_int = -1;
-    ibv_read_sysfs_file -> c_int = -1;
-    ibv_get_sysfs_path -> *const c_char = c"/nonexistent".as_ptr();
-    ibv_set_ece -> c_int = libc::EOPNOTSUPP;
-    ibv_query_ece -> c_int = libc::EOPNOTSUPP;
+    Object = NONE =>
+        ibv_import_device ibv_import_pd ibv_import_mr ibv_import_dm ibv_reg_dmabuf_mr ibv_reg_mr_ex ibv_alloc_dmah
+        ibv_alloc_buf ibv_reg_buf_mr ibv_create_comp_cntr;
+    () = () => ibv_unimport_pd ibv_unimport_mr ibv_unimport_dm;
+    c_int = libc::EOPNOTSUPP =>
+        ibv_dealloc_dmah ibv_query_port_speed ibv_free_buf ibv_destroy_comp_cntr ibv_set_comp_cntr
+        ibv_set_err_comp_cntr ibv_inc_comp_cntr ibv_inc_err_comp_cntr ibv_read_comp_cntr ibv_read_err_comp_cntr
+        ibv_qp_attach_comp_cntr _ibv_query_comp_cntr_caps ibv_set_ece ibv_query_ece;
+    c_int = -1 => ibv_dm_export_dmabuf_fd ibv_export_buf_dmabuf_fd ibv_resolve_eth_l2_from_gid ibv_read_sysfs_file;
+    *const c_char = c"/nonexistent".as_ptr() => ibv_get_sysfs_path;
+}
+
+#[cfg(feature = "rdmacm")]
+missing! {
+    c_int = -1 =>
+        rdma_create_srq_ex rdma_get_remote_ece rdma_reject_ece rdma_set_local_ece rdma_resolve_addrinfo
+        rdma_query_addrinfo rdma_write_cm_event;
 }
 
 /// Fills the places of verbs that a context lacks.
@@ -132,4 +109,36 @@ pub(crate) fn fill(verbs: &mut verbs_context) {
         absent!("ibv_open_xrcd" -> object),
         absent!("ibv_close_xrcd" -> errno),
     ];
+}
+
+/// A provider that is loaded announces itself; the name that it calls has the version of its rdma-core in it.
+#[unsafe(no_mangle)]
+const extern "C" fn verbs_register_driver() {}
+
+// Functions that rdma-core's libraries call in each other, and no program does. The loader wants them for a program that
+// is linked with a provider's library, as perftest is with libmlx5. A version of rdma-core has them in a stanza of its
+// own, `IBVERBS_PRIVATE_34` for one, which the shared library follows.
+missing! {
+    Object = NONE => _verbs_init_and_alloc_context verbs_open_device;
+    *const c_char = c"unknown".as_ptr() => ibv_wr_opcode_str;
+    c_int = libc::EOPNOTSUPP =>
+        ibv_copy_ah_attr_from_kern ibv_copy_path_rec_from_kern ibv_copy_path_rec_to_kern ibv_copy_qp_attr_from_kern
+        __ioctl_final_num_attrs __verbs_log execute_ioctl ibv_cmd_advise_mr ibv_cmd_alloc_dm ibv_cmd_alloc_dmah
+        ibv_cmd_alloc_mw ibv_cmd_alloc_pd ibv_cmd_attach_mcast ibv_cmd_close_xrcd ibv_cmd_create_ah
+        ibv_cmd_create_comp_cntr ibv_cmd_create_counters ibv_cmd_create_cq ibv_cmd_create_cq_ex ibv_cmd_create_cq_ex2
+        ibv_cmd_create_flow ibv_cmd_create_flow_action_esp ibv_cmd_create_qp ibv_cmd_create_qp_ex ibv_cmd_create_qp_ex2
+        ibv_cmd_create_rwq_ind_table ibv_cmd_create_srq ibv_cmd_create_srq_ex ibv_cmd_create_wq ibv_cmd_dealloc_mw
+        ibv_cmd_dealloc_pd ibv_cmd_dereg_mr ibv_cmd_destroy_ah ibv_cmd_destroy_comp_cntr ibv_cmd_destroy_counters
+        ibv_cmd_destroy_cq ibv_cmd_destroy_flow ibv_cmd_destroy_flow_action ibv_cmd_destroy_qp
+        ibv_cmd_destroy_rwq_ind_table ibv_cmd_destroy_srq ibv_cmd_destroy_wq ibv_cmd_detach_mcast ibv_cmd_export_dmabuf_fd
+        ibv_cmd_free_dm ibv_cmd_free_dmah ibv_cmd_get_context ibv_cmd_inc_comp_cntr ibv_cmd_inc_err_comp_cntr
+        ibv_cmd_modify_cq ibv_cmd_modify_flow_action_esp ibv_cmd_modify_qp ibv_cmd_modify_qp_ex ibv_cmd_modify_srq
+        ibv_cmd_modify_wq ibv_cmd_open_qp ibv_cmd_open_xrcd ibv_cmd_poll_cq ibv_cmd_post_recv ibv_cmd_post_send
+        ibv_cmd_post_srq_recv ibv_cmd_qp_attach_comp_cntr ibv_cmd_query_comp_cntr_caps ibv_cmd_query_context
+        ibv_cmd_query_device_any ibv_cmd_query_mr ibv_cmd_query_port ibv_cmd_query_port_speed ibv_cmd_query_qp
+        ibv_cmd_query_srq ibv_cmd_read_comp_cntr ibv_cmd_read_counters ibv_cmd_read_err_comp_cntr ibv_cmd_reg_dm_mr
+        ibv_cmd_reg_dmabuf_mr ibv_cmd_reg_mr ibv_cmd_reg_mr_ex ibv_cmd_req_notify_cq ibv_cmd_rereg_mr ibv_cmd_resize_cq
+        ibv_cmd_set_comp_cntr ibv_cmd_set_err_comp_cntr ibv_dmabuf_heap_alloc ibv_dmabuf_heap_cc_shared_init
+        ibv_dmabuf_heap_destroy ibv_dmabuf_heap_free ibv_read_ibdev_sysfs_file verbs_allow_disassociate_destroy
+        verbs_init_cq verbs_set_ops verbs_uninit_context;
 }

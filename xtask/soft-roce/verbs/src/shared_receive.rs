@@ -12,7 +12,7 @@ use crate::abi::attributes::{ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_pd, ibv_srq};
 use crate::device::Context;
-use crate::errno::{fail, refused};
+use crate::errno::{code, fail, refused};
 use crate::event::{Sink, Unacknowledged};
 use crate::protection_domain::ProtectionDomain;
 
@@ -140,7 +140,7 @@ unsafe extern "C" fn ibv_modify_srq(
         let modified = locked.nic.modify_srq(own.id(), max_wr, limit);
         modified.map_err(refused)
     });
-    result.err().unwrap_or(0)
+    code(result)
 }
 
 #[unsafe(no_mangle)]
@@ -150,19 +150,15 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
     let found = context.card.verb("ibv_query_srq", |locked| {
         locked.nic.query_srq(own.id()).ok_or(libc::EINVAL)
     });
-    match found {
-        Ok((max_wr, max_sge, srq_limit)) => {
-            let answer = ibv_srq_attr {
-                max_wr,
-                max_sge,
-                srq_limit,
-            };
-            // SAFETY: the caller has room for it.
-            unsafe { attr.write(answer) };
-            0
-        }
-        Err(errno) => errno,
-    }
+    code(found.map(|(max_wr, max_sge, srq_limit)| {
+        let answer = ibv_srq_attr {
+            max_wr,
+            max_sge,
+            srq_limit,
+        };
+        // SAFETY: the caller has room for it.
+        unsafe { attr.write(answer) };
+    }))
 }
 
 #[unsafe(no_mangle)]

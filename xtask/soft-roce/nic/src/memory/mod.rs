@@ -3,6 +3,8 @@
 mod registered;
 mod window;
 
+use std::ops::Range;
+
 use bitflags::bitflags;
 
 pub(crate) use registered::OutOfReach;
@@ -300,27 +302,11 @@ impl Memory {
         domain: DomainId,
         elements: &[Element],
         skip: u64,
-        mut to: &mut [u8],
+        to: &mut [u8],
     ) -> std::result::Result<(), Fault> {
-        let mut skip = skip;
-        for element in elements {
-            if to.is_empty() {
-                break;
-            }
-            let length = u64::from(element.length);
-            if skip >= length {
-                skip -= length;
-                continue;
-            }
-            let room = usize::try_from(length - skip)
-                .unwrap_or(usize::MAX)
-                .min(to.len());
-            let (now, later) = to.split_at_mut(room);
-            let (memory, offset) = self.local(domain, element, skip, Access::empty())?;
-            memory.read(offset, now)?;
-            (to, skip) = (later, 0);
-        }
-        to.is_empty().then_some(()).ok_or(Fault::TooLong)
+        let length = to.len();
+        let copy = |memory: &Registered, at, part: Range<usize>| memory.read(at, &mut to[part]);
+        self.each(domain, elements, skip, length, Access::empty(), copy)
     }
 
     /// Copies into elements, from `skip` bytes after their beginning on.
@@ -329,27 +315,46 @@ impl Memory {
         domain: DomainId,
         elements: &[Element],
         skip: u64,
-        mut from: &[u8],
+        from: &[u8],
     ) -> std::result::Result<(), Fault> {
-        let mut skip = skip;
+        let copy = |memory: &Registered, at, part: Range<usize>| memory.write(at, &from[part]);
+        self.each(
+            domain,
+            elements,
+            skip,
+            from.len(),
+            Access::LOCAL_WRITE,
+            copy,
+        )
+    }
+
+    /// Copies `length` bytes from or to elements: each call has memory, a place in it, and the part of the bytes.
+    fn each(
+        &self,
+        domain: DomainId,
+        elements: &[Element],
+        mut skip: u64,
+        length: usize,
+        access: Access,
+        mut copy: impl FnMut(&Registered, usize, Range<usize>) -> std::result::Result<(), OutOfReach>,
+    ) -> std::result::Result<(), Fault> {
+        let mut done = 0;
         for element in elements {
-            if from.is_empty() {
+            if done == length {
                 break;
             }
-            let length = u64::from(element.length);
-            if skip >= length {
-                skip -= length;
+            let own = u64::from(element.length);
+            if skip >= own {
+                skip -= own;
                 continue;
             }
-            let room = usize::try_from(length - skip)
-                .unwrap_or(usize::MAX)
-                .min(from.len());
-            let (now, later) = from.split_at(room);
-            let (memory, offset) = self.local(domain, element, skip, Access::LOCAL_WRITE)?;
-            memory.write(offset, now)?;
-            (from, skip) = (later, 0);
+            let room = usize::try_from(own - skip).unwrap_or(usize::MAX);
+            let end = length.min(done.saturating_add(room));
+            let (memory, at) = self.local(domain, element, skip, access)?;
+            copy(memory, at, done..end)?;
+            (done, skip) = (end, 0);
         }
-        from.is_empty().then_some(()).ok_or(Fault::TooLong)
+        (done == length).then_some(()).ok_or(Fault::TooLong)
     }
 
     /// The memory of an element, all of which has to be within its region.

@@ -1,7 +1,7 @@
 //! Extended completion queues: their completions are read one field after the other.
 #![expect(unsafe_code, reason = "C's functions and pointers")]
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 use std::ptr;
 
 use soft_nic::Completion;
@@ -126,34 +126,23 @@ unsafe fn read<T: Default>(cq: *mut ibv_cq_ex, field: impl FnOnce(&Completion) -
     current.as_ref().map(field).unwrap_or_default()
 }
 
-unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller polls this queue.
-    unsafe { read(cq, opcode) }
+/// Verbs that read a field.
+macro_rules! reads {
+    ($($verb:ident => $field:expr;)*) => {
+        $(unsafe extern "C" fn $verb(cq: *mut ibv_cq_ex) -> u32 {
+            // SAFETY: the caller polls this queue.
+            unsafe { read(cq, $field) }
+        })*
+    };
 }
 
-unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller polls this queue.
-    unsafe { read(cq, |done| done.byte_len) }
-}
-
-unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller polls this queue.
-    u32::from_ne_bytes(unsafe { read(cq, immediate) })
-}
-
-unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller polls this queue.
-    unsafe { read(cq, |done| done.queue_pair) }
-}
-
-unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the caller polls this queue.
-    unsafe { read(cq, |done| done.source_queue_pair) }
-}
-
-unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
-    // SAFETY: the caller polls this queue.
-    unsafe { read(cq, flags) }
+reads! {
+    read_opcode => opcode;
+    read_byte_len => |done| done.byte_len;
+    read_imm_data => |done| u32::from_ne_bytes(immediate(done));
+    read_qp_num => |done| done.queue_pair;
+    read_src_qp => |done| done.source_queue_pair;
+    read_wc_flags => flags;
 }
 
 const unsafe extern "C" fn read_zero(_: *mut ibv_cq_ex) -> u32 {

@@ -15,7 +15,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::extended::ibv_cq_ex;
 use crate::abi::object::{ibv_comp_channel, ibv_cq};
 use crate::device::Context;
-use crate::errno::{Errno, refused};
+use crate::errno::{Errno, code, refused};
 use crate::event::channel::Channel;
 use crate::event::{Sink, Unacknowledged};
 pub(crate) use extended::create_cq_ex;
@@ -150,14 +150,10 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
         locked.nic.resize_cq(id, capacity).map_err(refused)?;
         Ok(locked.nic.cq_capacity(id).unwrap_or(capacity))
     });
-    match resized {
-        Ok(capacity) => {
-            // SAFETY: the caller has the queue.
-            unsafe { (*cq).cqe = c_int::try_from(capacity).unwrap_or(c_int::MAX) };
-            0
-        }
-        Err(errno) => errno,
-    }
+    code(resized.map(|capacity| {
+        // SAFETY: the caller has the queue.
+        unsafe { (*cq).cqe = c_int::try_from(capacity).unwrap_or(c_int::MAX) };
+    }))
 }
 
 #[unsafe(no_mangle)]

@@ -8,7 +8,7 @@ use soft_nic::{CompletedOpcode, Completion};
 use super::CompletionQueue;
 use crate::abi::object::ibv_cq;
 use crate::abi::request::ibv_wc;
-use crate::errno::refused;
+use crate::errno::{code, refused};
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, to: *mut ibv_wc) -> c_int {
     // SAFETY: the caller has a queue that is alive.
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         let armed = locked.nic.req_notify_cq(own.id(), solicited_only != 0);
         armed.map_err(refused)
     });
-    result.err().unwrap_or(0)
+    code(result)
 }
 
 /// C's number of a kind of completion (`ibv_wc_opcode`).

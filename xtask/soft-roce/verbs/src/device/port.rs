@@ -8,7 +8,7 @@ use super::Context;
 use super::query::fill;
 use crate::abi::attributes::{ibv_gid, ibv_gid_entry, ibv_port_attr};
 use crate::abi::context::ibv_context;
-use crate::errno::{Errno, fail};
+use crate::errno::{Errno, answer, code, fail};
 
 const PORT: u32 = 1;
 /// Entries of a GID table.
@@ -32,7 +32,7 @@ pub(super) unsafe extern "C" fn query_port(
 ) -> c_int {
     // SAFETY: the caller has an open context.
     let context = unsafe { Context::of(context) };
-    let answer = context.card.verb("ibv_query_port", |locked| {
+    let found = context.card.verb("ibv_query_port", |locked| {
         if u32::from(port) != PORT {
             return Err(libc::EINVAL);
         }
@@ -56,14 +56,10 @@ pub(super) unsafe extern "C" fn query_port(
             ..zeros
         })
     });
-    match answer {
-        Ok(answer) => {
-            // SAFETY: the caller has room for `size` bytes.
-            unsafe { fill(attr, &answer, size) };
-            0
-        }
-        Err(errno) => errno,
-    }
+    code(found.map(|found| {
+        // SAFETY: the caller has room for `size` bytes.
+        unsafe { fill(attr, &found, size) };
+    }))
 }
 
 /// C's number of an MTU (`ibv_mtu`).
@@ -120,18 +116,13 @@ unsafe extern "C" fn ibv_query_gid(
     let index = index.cast_unsigned().min(u32::from(GIDS));
     // SAFETY: the caller has an open context.
     let context = unsafe { Context::of(context) };
-    match gids("ibv_query_gid", context, u32::from(port), index..index + 1) {
-        Ok(found) => {
-            // An empty entry is all zeros, as in sysfs.
-            let gid = found
-                .first()
-                .map_or(ibv_gid { raw: [0; 16] }, |entry| entry.gid);
-            // SAFETY: the caller has room for it.
-            unsafe { to.write(gid) };
-            0
-        }
-        Err(errno) => fail(errno, -1),
-    }
+    let found = gids("ibv_query_gid", context, u32::from(port), index..index + 1);
+    answer(found.map(|found| {
+        // An empty entry is all zeros, as in sysfs.
+        let gid = found.first().map_or(ibv_gid { raw: [0; 16] }, |it| it.gid);
+        // SAFETY: the caller has room for it.
+        unsafe { to.write(gid) };
+    }))
 }
 
 /// Private to rdma-core's libraries and programs: the type as sysfs has it, where an entry that is empty is of RoCE v1.
@@ -147,15 +138,12 @@ unsafe extern "C" fn ibv_query_gid_type(
     let range = index..index.saturating_add(1);
     // SAFETY: the caller has an open context.
     let context = unsafe { Context::of(context) };
-    match gids("ibv_query_gid_type", context, u32::from(port), range) {
-        Ok(found) => {
-            let kind = if found.is_empty() { ROCE_V1 } else { ROCE_V2 };
-            // SAFETY: the caller has room for it.
-            unsafe { to.write(kind) };
-            0
-        }
-        Err(errno) => fail(errno, -1),
-    }
+    let found = gids("ibv_query_gid_type", context, u32::from(port), range);
+    answer(found.map(|found| {
+        let kind = if found.is_empty() { ROCE_V1 } else { ROCE_V2 };
+        // SAFETY: the caller has room for it.
+        unsafe { to.write(kind) };
+    }))
 }
 
 #[unsafe(no_mangle)]

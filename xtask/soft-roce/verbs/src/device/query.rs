@@ -10,7 +10,7 @@ use soft_nic::Profile;
 use super::Context;
 use crate::abi::attributes::{ibv_device_attr, ibv_device_attr_ex};
 use crate::abi::context::{ibv_context, ibv_query_device_ex_input, ibv_values_ex};
-use crate::errno::Errno;
+use crate::errno::{Errno, code};
 
 const RESIZE_MAX_WR: u32 = 1;
 const CURR_QP_STATE_MOD: u32 = 1 << 7;
@@ -92,14 +92,11 @@ unsafe extern "C" fn ibv_query_device(
     attr: *mut ibv_device_attr,
 ) -> c_int {
     // SAFETY: the caller has an open context.
-    match query("ibv_query_device", unsafe { Context::of(context) }) {
-        Ok((_, answer)) => {
-            // SAFETY: the caller has room for it.
-            unsafe { attr.write(answer) };
-            0
-        }
-        Err(errno) => errno,
-    }
+    let found = query("ibv_query_device", unsafe { Context::of(context) });
+    code(found.map(|(_, answer)| {
+        // SAFETY: the caller has room for it.
+        unsafe { attr.write(answer) };
+    }))
 }
 
 pub(super) unsafe extern "C" fn query_device_ex(
@@ -114,26 +111,23 @@ pub(super) unsafe extern "C" fn query_device_ex(
         return libc::EINVAL;
     }
     // SAFETY: the caller has an open context.
-    match query("ibv_query_device_ex", unsafe { Context::of(context) }) {
-        Ok((profile, orig_attr)) => {
-            // SAFETY: zeros are valid for numbers.
-            let mut answer: ibv_device_attr_ex = unsafe { zeroed() };
-            answer.device_cap_flags_ex = u64::from(orig_attr.device_cap_flags);
-            answer.orig_attr = orig_attr;
-            answer.phys_port_cnt_ex = 1;
-            if profile.on_demand_paging {
-                // IBV_ODP_SUPPORT, and IBV_ODP_SUPPORT_SEND to _ATOMIC; sends and receives for datagrams.
-                answer.odp_general_caps = 1;
-                answer.rc_odp_caps = 0x1f;
-                answer.uc_odp_caps = 0x7;
-                answer.ud_odp_caps = 0x3;
-            }
-            // SAFETY: the caller has room for `size` bytes.
-            unsafe { fill(attr, &answer, size) };
-            0
+    let found = query("ibv_query_device_ex", unsafe { Context::of(context) });
+    code(found.map(|(profile, orig_attr)| {
+        // SAFETY: zeros are valid for numbers.
+        let mut answer: ibv_device_attr_ex = unsafe { zeroed() };
+        answer.device_cap_flags_ex = u64::from(orig_attr.device_cap_flags);
+        answer.orig_attr = orig_attr;
+        answer.phys_port_cnt_ex = 1;
+        if profile.on_demand_paging {
+            // IBV_ODP_SUPPORT, and IBV_ODP_SUPPORT_SEND to _ATOMIC; sends and receives for datagrams.
+            answer.odp_general_caps = 1;
+            answer.rc_odp_caps = 0x1f;
+            answer.uc_odp_caps = 0x7;
+            answer.ud_odp_caps = 0x3;
         }
-        Err(errno) => errno,
-    }
+        // SAFETY: the caller has room for `size` bytes.
+        unsafe { fill(attr, &answer, size) };
+    }))
 }
 
 pub(super) unsafe extern "C" fn query_rt_values(

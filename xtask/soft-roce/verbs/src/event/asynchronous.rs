@@ -8,7 +8,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::request::ibv_async_event;
 use crate::completion_queue::CompletionQueue;
 use crate::device::Context;
-use crate::errno::fail;
+use crate::errno::answer;
 use crate::queue_pair::QueuePair;
 use crate::shared_receive::SharedReceives;
 
@@ -20,18 +20,15 @@ unsafe extern "C" fn ibv_get_async_event(
     // SAFETY: the caller has an open context.
     let own = unsafe { Context::of(context) };
     let got = own.card.verb("ibv_get_async_event", |_| Ok(()));
-    match got.and_then(|()| own.events.get(&own.card)) {
-        Ok(announced) => {
-            let got = ibv_async_event {
-                element: ptr::with_exposed_provenance_mut(announced.object),
-                event_type: announced.event,
-            };
-            // SAFETY: the caller has room for it.
-            unsafe { event.write(got) };
-            0
-        }
-        Err(errno) => fail(errno, -1),
-    }
+    let got = got.and_then(|()| own.events.get(&own.card));
+    answer(got.map(|announced| {
+        let got = ibv_async_event {
+            element: ptr::with_exposed_provenance_mut(announced.object),
+            event_type: announced.event,
+        };
+        // SAFETY: the caller has room for it.
+        unsafe { event.write(got) };
+    }))
 }
 
 #[unsafe(no_mangle)]

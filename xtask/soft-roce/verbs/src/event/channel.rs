@@ -11,7 +11,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_comp_channel, ibv_cq};
 use crate::completion_queue::CompletionQueue;
 use crate::device::Context;
-use crate::errno::fail;
+use crate::errno::answer;
 
 #[repr(C)]
 pub(crate) struct Channel {
@@ -91,19 +91,16 @@ unsafe extern "C" fn ibv_get_cq_event(
     // SAFETY: the context is open as long as the channel is alive.
     let context = unsafe { Context::of(own.channel.context) };
     let got = context.card.verb("ibv_get_cq_event", |_| Ok(()));
-    match got.and_then(|()| own.events.get(&context.card)) {
-        Ok(Announced { object, .. }) => {
-            let queue = ptr::with_exposed_provenance_mut::<ibv_cq>(object);
-            // SAFETY: the event is not acknowledged yet, so the queue is alive.
-            let its_context = unsafe { (*queue).cq_context };
-            // SAFETY: the caller has room for it.
-            unsafe { cq.write(queue) };
-            // SAFETY: the caller has room for it.
-            unsafe { cq_context.write(its_context) };
-            0
-        }
-        Err(errno) => fail(errno, -1),
-    }
+    let got = got.and_then(|()| own.events.get(&context.card));
+    answer(got.map(|Announced { object, .. }| {
+        let queue = ptr::with_exposed_provenance_mut::<ibv_cq>(object);
+        // SAFETY: the event is not acknowledged yet, so the queue is alive.
+        let its_context = unsafe { (*queue).cq_context };
+        // SAFETY: the caller has room for it.
+        unsafe { cq.write(queue) };
+        // SAFETY: the caller has room for it.
+        unsafe { cq_context.write(its_context) };
+    }))
 }
 
 #[unsafe(no_mangle)]

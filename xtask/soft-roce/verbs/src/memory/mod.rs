@@ -11,7 +11,7 @@ use soft_nic::{Access, Registered};
 use crate::abi::object::{ibv_mr, ibv_pd};
 use crate::abi::request::ibv_sge;
 use crate::device::Context;
-use crate::errno::{Errno, fail, refused};
+use crate::errno::{Errno, code, fail, refused};
 use crate::network::Locked;
 use crate::protection_domain::ProtectionDomain;
 
@@ -179,7 +179,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
             true => Ok(()),
         }
     });
-    result.err().unwrap_or(0)
+    code(result)
 }
 
 #[unsafe(no_mangle)]

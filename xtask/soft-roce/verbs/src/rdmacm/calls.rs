@@ -15,16 +15,8 @@ use super::{programs, registry};
 use crate::abi::attributes::ibv_qp_attr;
 use crate::abi::connection::{rdma_cm_id, rdma_conn_param, rdma_event_channel};
 use crate::address::ah_attr;
-use crate::errno::{Errno, fail};
+use crate::errno::{answer, fail};
 use crate::network::Host;
-
-/// The answer of most functions.
-pub(super) fn answer(result: Result<(), Errno>) -> c_int {
-    match result {
-        Ok(()) => 0,
-        Err(errno) => fail(errno, -1),
-    }
-}
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {

@@ -6,12 +6,12 @@ use std::net::Ipv6Addr;
 
 use libc::sockaddr;
 
-use super::calls::answer;
 use super::id::{Id, from_c};
 use super::{manager, programs};
 use crate::abi::attributes::ibv_gid;
 use crate::abi::connection::{rdma_cm_id, rdma_cm_join_mc_attr_ex};
 use crate::address::ibv_detach_mcast;
+use crate::errno::answer;
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_join_multicast(

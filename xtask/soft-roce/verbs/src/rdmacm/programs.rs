@@ -6,7 +6,7 @@ use std::mem::zeroed;
 use std::ptr;
 
 use super::calls::{
-    answer, rdma_bind_addr, rdma_create_id, rdma_destroy_id, rdma_init_qp_attr, rdma_resolve_addr,
+    rdma_bind_addr, rdma_create_id, rdma_destroy_id, rdma_init_qp_attr, rdma_resolve_addr,
     rdma_resolve_route,
 };
 use super::events::EventKind;
@@ -19,7 +19,7 @@ use crate::abi::connection::{rdma_addrinfo, rdma_cm_event, rdma_cm_id};
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_comp_channel, ibv_cq, ibv_pd};
 use crate::completion_queue::{ibv_create_cq, ibv_destroy_cq};
-use crate::errno::{Errno, fail, last};
+use crate::errno::{Errno, answer, fail, last};
 use crate::event::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::queue_pair::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
 use crate::shared_receive::{ibv_create_srq, ibv_destroy_srq};

@@ -15,7 +15,7 @@ use crate::abi::attributes::{ibv_qp_init_attr, ibv_qp_init_attr_ex};
 use crate::abi::context::ibv_context;
 use crate::abi::extended::ibv_qp_ex;
 use crate::abi::object::ibv_qp;
-use crate::errno::{Errno, fail, refused};
+use crate::errno::{Errno, code, fail, refused};
 
 /// The requests since `ibv_wr_start`.
 #[derive(Debug, Default)]
@@ -115,21 +115,14 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         && is_extended
     {
         let qp = &mut own.queue_pair;
-        qp.wr_atomic_cmp_swp = Some(request::wr_atomic_cmp_swp);
-        qp.wr_atomic_fetch_add = Some(request::wr_atomic_fetch_add);
-        qp.wr_bind_mw = Some(request::wr_bind_mw);
-        qp.wr_local_inv = Some(request::wr_local_inv);
-        qp.wr_rdma_read = Some(request::wr_rdma_read);
-        qp.wr_rdma_write = Some(request::wr_rdma_write);
-        qp.wr_rdma_write_imm = Some(request::wr_rdma_write_imm);
-        qp.wr_send = Some(request::wr_send);
-        qp.wr_send_imm = Some(request::wr_send_imm);
-        qp.wr_send_inv = Some(request::wr_send_inv);
-        qp.wr_set_ud_addr = Some(request::wr_set_ud_addr);
-        qp.wr_set_inline_data = Some(request::wr_set_inline_data);
-        qp.wr_set_inline_data_list = Some(request::wr_set_inline_data_list);
-        qp.wr_set_sge = Some(request::wr_set_sge);
-        qp.wr_set_sge_list = Some(request::wr_set_sge_list);
+        macro_rules! verbs {
+            ($($verb:ident)*) => { $(qp.$verb = Some(request::$verb);)* };
+        }
+        verbs! {
+            wr_atomic_cmp_swp wr_atomic_fetch_add wr_bind_mw wr_local_inv wr_rdma_read wr_rdma_write wr_rdma_write_imm
+            wr_send wr_send_imm wr_send_inv wr_set_ud_addr wr_set_inline_data wr_set_inline_data_list wr_set_sge
+            wr_set_sge_list
+        }
         qp.wr_start = Some(wr_start);
         qp.wr_complete = Some(wr_complete);
         qp.wr_abort = Some(wr_abort);
@@ -194,7 +187,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         }
         Ok(())
     });
-    result.err().unwrap_or(0)
+    code(result)
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
