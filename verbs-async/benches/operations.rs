@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 
 use verbs_async::verbs_channel::verbs_core;
 use verbs_async::verbs_channel::verbs_core::completion::CompletionChannel;
-use verbs_async::verbs_channel::{Channel, Outgoing, OwnedBuffer, OwnedRequest};
+use verbs_async::verbs_channel::{Channel, Outgoing, OwnedBuffer, OwnedRequest, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier};
 
 const MESSAGE: usize = 64;
@@ -66,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 #[inline(never)]
-fn send1<E: From<verbs_async::Error>>(
+fn send1<E: From<TransportError>>(
     channel: &AsyncChannel,
     buffers: &mut Vec<OwnedBuffer>,
     count: u64,
@@ -82,7 +82,7 @@ fn send1<E: From<verbs_async::Error>>(
 }
 
 #[inline(never)]
-fn sep16<E: From<verbs_async::Error>>(
+fn sep16<E: From<TransportError>>(
     channel: &AsyncChannel,
     buffers: &mut Vec<OwnedBuffer>,
     count: u64,
@@ -100,7 +100,7 @@ fn sep16<E: From<verbs_async::Error>>(
 }
 
 #[inline(never)]
-fn batch16<E: From<verbs_async::Error>>(
+fn batch16<E: From<TransportError>>(
     channel: &AsyncChannel,
     works: &mut Vec<OwnedRequest>,
     count: u64,

@@ -4,7 +4,7 @@ use std::io;
 
 use verbs_channel::verbs_core;
 use verbs_channel::verbs_core::error::PollError;
-use verbs_channel::{DownReason, RejectReason, Rejected, TransportError};
+use verbs_channel::{CloseError, DownReason, RejectReason, Rejected, TransportError};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -12,15 +12,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// An error of an async channel, group or queue.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
-/// Its representation in memory is not part of the API.
-// A tag of one byte would be copied apart from the rest of a result, which is not aligned then: 10 of
-// the 244 instructions of an operation.
-#[repr(u64)]
 pub enum Error {
-    /// The operation was rejected: it was not posted.
-    #[error(transparent)]
-    Rejected(#[from] RejectReason),
-    /// The operation was posted and failed, or was aborted.
+    /// An operation did not succeed, or was rejected.
     #[error(transparent)]
     Transport(#[from] TransportError),
     /// The completion queue was created without a completion channel, so no event announces its
@@ -46,9 +39,6 @@ pub enum Error {
         "the completion channel or the device is watched already: share its CqEvents or DeviceEvents"
     )]
     AlreadyWatched,
-    /// The channel is down, for this reason.
-    #[error("the channel is down")]
-    Down(#[source] DownReason),
     /// The completion queue cannot be polled.
     #[error(transparent)]
     Poll(#[from] PollError),
@@ -78,8 +68,8 @@ pub enum Error {
 }
 
 verbs_core::error_debug!(Error {
-    Rejected(reason), Transport(error), NoCompletionChannel, ForeignChannel, AlreadyAwaited,
-    AlreadyWatched, Down(reason), Poll, Io, Thread, StreamReceives, Channel(error),
+    Transport(error), NoCompletionChannel, ForeignChannel, AlreadyAwaited,
+    AlreadyWatched, Poll, Io, Thread, StreamReceives, Channel(error),
 });
 
 impl Error {
@@ -87,7 +77,7 @@ impl Error {
     /// operation can succeed once there is [room](crate::AsyncChannel::ready).
     #[must_use]
     pub const fn is_backpressure(&self) -> bool {
-        matches!(self, Self::Rejected(reason) if reason.is_backpressure())
+        matches!(self, Self::Transport(error) if error.is_backpressure())
     }
 
     /// Why the channel is down, if the operation was aborted or rejected because of that. `None` for
@@ -99,9 +89,7 @@ impl Error {
     #[must_use]
     pub const fn down_reason(&self) -> Option<DownReason> {
         match self {
-            Self::Rejected(reason) => reason.down_reason(),
             Self::Transport(error) => error.down_reason(),
-            Self::Down(reason) => Some(*reason),
             Self::Channel(error) => error.down_reason(),
             _ => None,
         }
@@ -111,10 +99,21 @@ impl Error {
 impl From<verbs_channel::Error> for Error {
     fn from(error: verbs_channel::Error) -> Self {
         match error {
-            verbs_channel::Error::Rejected(reason) => Self::Rejected(reason),
             verbs_channel::Error::Transport(error) => Self::Transport(error),
             error => Self::Channel(error),
         }
+    }
+}
+
+impl From<RejectReason> for Error {
+    fn from(reason: RejectReason) -> Self {
+        Self::Transport(reason.into())
+    }
+}
+
+impl From<CloseError> for Error {
+    fn from(error: CloseError) -> Self {
+        verbs_channel::Error::from(error).into()
     }
 }
 
@@ -134,11 +133,7 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match error {
             Error::Io(error) => return error,
-            Error::Rejected(reason) => return verbs_channel::Error::Rejected(reason).into(),
-            Error::Transport(error) => return verbs_channel::Error::Transport(error).into(),
-            Error::Down(reason) => {
-                return verbs_channel::Error::Rejected(RejectReason::Down(reason)).into();
-            }
+            Error::Transport(error) => return error.into(),
             Error::Channel(error) => return error.into(),
             Error::Thread(ref source) => source.kind(),
             Error::Poll(_) => io::ErrorKind::ConnectionAborted,

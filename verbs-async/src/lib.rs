@@ -46,7 +46,8 @@
 //!     left.send(hello).await.0?;
 //!     let (received, inbox) = receive.await;
 //!     assert_eq!(received?.message_in(&inbox), Some(&b"hello"[..]));
-//!     left.close().await
+//!     left.close().await?;
+//!     Ok(())
 //! }
 //! ```
 //!
@@ -63,7 +64,7 @@
 //! returns the error prints that:
 //!
 //! ```text
-//! Error: the channel is down: the peer closed the connection [Rejected(Down(PeerClosed))]
+//! Error: the channel is down: the peer closed the connection [Transport(Rejected(Down(PeerClosed)))]
 //! ```
 //!
 //! # Who polls the completion queue

@@ -75,6 +75,7 @@ fn transport_errors() -> Vec<TransportError> {
         TransportError::Taken,
     ];
     all.extend(reasons().into_iter().map(TransportError::Aborted));
+    all.extend(reject_reasons().into_iter().map(TransportError::Rejected));
     all
 }
 
@@ -84,6 +85,7 @@ const fn of_transport(error: &TransportError) -> usize {
         TransportError::Aborted(_) => 1,
         TransportError::Stuck => 2,
         TransportError::Taken => 3,
+        TransportError::Rejected(_) => 4,
     }
 }
 
@@ -278,7 +280,6 @@ fn errors() -> Vec<Error> {
         Error::PeerTimeout(Duration::from_millis(10)),
         Error::Core(endpoint),
     ];
-    all.extend(reject_reasons().into_iter().map(Error::Rejected));
     all.extend(transport_errors().into_iter().map(Error::Transport));
     all.extend(exchange_errors().into_iter().map(Error::from));
     all
@@ -291,8 +292,8 @@ const fn of_error(error: &Error) -> usize {
         Error::UnknownChannel(_) => 2,
         Error::GroupFull(_) => 3,
         Error::Core(_) => 4,
-        Error::Rejected(_) => 5,
-        Error::Transport(_) => 6,
+        Error::Transport(_) => 5,
+        Error::CacheRecursion => 6,
         Error::Exchange(_) => 7,
         Error::InFlight { .. } => 8,
         Error::Capacity { .. } => 9,
@@ -302,7 +303,6 @@ const fn of_error(error: &Error) -> usize {
         Error::GroupFailed(_) => 13,
         Error::Unpolled(_) => 14,
         Error::CacheTimedOut { .. } => 15,
-        Error::CacheRecursion => 16,
     }
 }
 
@@ -321,11 +321,11 @@ fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usiz
 #[test]
 fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 14);
-    check(&transport_errors(), of_transport, 4);
+    check(&transport_errors(), of_transport, 5);
     check(&reject_reasons(), of_reject_reason, 23);
     check(&exchange_errors(), of_exchange, 22);
-    check(&errors(), of_error, 17);
-    let first = Error::Rejected(RejectReason::Untaken);
+    check(&errors(), of_error, 16);
+    let first = RejectReason::Untaken.into();
     for error in [
         TransferError::Stuck { stuck: 1, of: 2 },
         TransferError::Failed {
@@ -359,8 +359,8 @@ fn no_error_repeats_its_source() {
 
 #[test]
 fn debug_is_the_chain_and_the_variants_to_match() {
-    let down = || Error::Rejected(RejectReason::Down(DownReason::PeerClosed));
-    let text = "the channel is down: the peer closed the connection [Rejected(Down(PeerClosed))]";
+    let down = || Error::from(RejectReason::Down(DownReason::PeerClosed));
+    let text = "the channel is down: the peer closed the connection [Transport(Rejected(Down(PeerClosed)))]";
     assert_eq!(format!("{:?}", down()), text);
     assert_eq!(format!("{:?}", ScopeError::ClosureError(down())), text);
     let rejected = Rejected::new(RejectReason::EmptyBatch, ());
@@ -381,7 +381,7 @@ fn debug_is_the_chain_and_the_variants_to_match() {
 #[test]
 fn peer_that_left_is_found_in_each_error() {
     const LEFT: DownReason = DownReason::PeerClosed;
-    let rejected = || Error::Rejected(RejectReason::Down(LEFT));
+    let rejected = || Error::from(RejectReason::Down(LEFT));
     let aborted = || Error::Transport(TransportError::Aborted(LEFT));
     let reasons = [
         RejectReason::Down(LEFT).down_reason(),
@@ -418,7 +418,7 @@ fn timeout_names_the_operation_and_the_time() {
          to be prepared"
     );
     assert!(receive.is_timed_out() && !DownReason::PeerLost.is_timed_out());
-    let down = Error::Rejected(RejectReason::Down(receive));
+    let down = Error::from(RejectReason::Down(receive));
     assert!(down.down_reason().is_some_and(DownReason::is_timed_out));
 }
 

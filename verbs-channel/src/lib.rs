@@ -182,7 +182,7 @@
 //! returns the error prints that:
 //!
 //! ```text
-//! Error: the channel is down: the peer closed the connection [Rejected(Down(PeerClosed))]
+//! Error: the channel is down: the peer closed the connection [Transport(Rejected(Down(PeerClosed)))]
 //! ```
 //!
 //! # What this crate does not do

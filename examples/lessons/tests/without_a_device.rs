@@ -16,10 +16,9 @@ fn a_link_that_is_cut_is_an_error() -> Result<(), Box<dyn Error>> {
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
     let (mut left, _right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
     let hello = left.pd().reg_mr(b"hello".to_vec())?;
+    let message = hello.gather_element(..)?;
     fabric.link(&a, &b).cut();
-    let error = a
-        .enter(|| left.send(hello.gather_element(..)?))
-        .unwrap_err();
+    let error = a.enter(|| left.send(message)).unwrap_err();
     // It prints its causes, too.
     assert!(format!("{error:?}").contains("IBV_WC_RETRY_EXC_ERR"));
     Ok(())

@@ -10,13 +10,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use futures_core::Stream;
-use verbs_channel::OwnedBuffer;
 use verbs_channel::verbs_core::WorkSuccess;
-use verbs_channel::verbs_core::codes::WcOpcode;
+use verbs_channel::{OwnedBuffer, TransportError};
 
 use super::AsyncChannel;
 use super::operation::Operation;
-use crate::error::Result;
 use crate::task::sync::Mutex;
 
 /// The messages that arrive on a channel, in the order of their arrival.
@@ -42,7 +40,7 @@ use crate::task::sync::Mutex;
 ///     match message {
 ///         Ok(message) => println!("{} bytes", message.len()),
 ///         Err(error) if error.down_reason().is_some_and(DownReason::is_peer_closed) => break,
-///         Err(error) => return Err(error),
+///         Err(error) => return Err(error.into()),
 ///     }
 /// }
 /// incoming.channel().close().await?;
@@ -144,7 +142,7 @@ impl IncomingMessages {
     /// Waits for the next message. `None` after a failure, and if there are no buffers.
     ///
     /// If the peer closes the channel cleanly, the messages also end with an error: after the last
-    /// message, one whose [`down_reason`](crate::Error::down_reason)
+    /// message, one whose [`down_reason`](TransportError::down_reason)
     /// [`is_peer_closed`](verbs_channel::DownReason::is_peer_closed).
     ///
     /// While all buffers are held by messages, it waits until one of them is dropped.
@@ -153,11 +151,14 @@ impl IncomingMessages {
     ///
     /// Those of the receive: the message was longer than its buffer, the peer is gone, or the
     /// channel is down. No message comes after that.
-    pub async fn next(&mut self) -> Option<Result<IncomingMessage>> {
+    pub async fn next(&mut self) -> Option<Result<IncomingMessage, TransportError>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<IncomingMessage>>> {
+    fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<IncomingMessage, TransportError>>> {
         if self.ended {
             return Poll::Ready(None);
         }
@@ -171,20 +172,15 @@ impl IncomingMessages {
             return Poll::Pending;
         };
         self.first = None;
-        let message = result.and_then(|success| {
-            let len = usize::try_from(success.byte_len()).unwrap_or(usize::MAX);
+        let message = result.map(|success| {
             // The bytes of a write with immediate are not in this buffer.
-            let len = if success.opcode() == WcOpcode::RECV {
-                len
-            } else {
-                0
-            };
-            buffer.set_range(..len)?;
-            Ok(IncomingMessage {
+            let len = success.message_in(&buffer).map_or(0, <[u8]>::len);
+            let _is_within = buffer.set_range(..len);
+            IncomingMessage {
                 window: Arc::clone(&self.window),
                 success,
                 buffer,
-            })
+            }
         });
         if message.is_err() {
             self.ended = true;
@@ -282,7 +278,7 @@ impl Drop for IncomingMessage {
 }
 
 impl Stream for IncomingMessages {
-    type Item = Result<IncomingMessage>;
+    type Item = Result<IncomingMessage, TransportError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         Self::poll_next(&mut self, cx)

@@ -12,20 +12,19 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-#[expect(unused_imports, reason = "named in documentation")]
-use verbs_channel::TransportError;
 #[cfg(feature = "rdmacm")]
 use verbs_channel::engine::Engine;
 #[cfg(feature = "rdmacm")]
 use verbs_channel::verbs_core::rdmacm::Connection;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
 use verbs_channel::{
-    ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest, Queue, Ticket,
+    ChannelId, CloseError, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest,
+    Queue, RejectReason, Ticket, TransportError,
 };
 
 use crate::driver::{Driver, Request, Submission};
 use crate::engine::SharedEngine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::task::coop;
 use crate::task::sync::Mutex;
 pub use incoming::{IncomingMessage, IncomingMessages};
@@ -216,8 +215,8 @@ impl AsyncChannel {
     ///
     /// # Errors
     ///
-    /// [`Error::Down`]: the channel takes no more operations.
-    pub async fn ready(&self, queue: Queue) -> Result<()> {
+    /// [`RejectReason::Down`]: the channel takes no more operations.
+    pub async fn ready(&self, queue: Queue) -> Result<(), TransportError> {
         let mut waits = RoomWait {
             channel: self,
             queue,
@@ -225,8 +224,8 @@ impl AsyncChannel {
         };
         poll_fn(|cx| waits.poll(cx)).await;
         drop(waits);
-        self.down_reason()
-            .map_or(Ok(()), |reason| Err(Error::Down(reason)))
+        let down = self.down_reason();
+        down.map_or(Ok(()), |reason| Err(RejectReason::Down(reason).into()))
     }
 
     /// Closes the channel cleanly: lets sends, writes, reads and atomics finish, aborts the receives,
@@ -238,10 +237,10 @@ impl AsyncChannel {
     ///
     /// # Errors
     ///
-    /// [`Error::Down`] if the channel was down before, or goes down while this waits. It is not an error if
+    /// [`CloseError::Down`] if the channel was down before, or goes down while this waits. It is not an error if
     /// the peer or this side closed it before: the operations that were aborted by that return errors
-    /// themselves. [`Error::Transport`] with [`TransportError::Stuck`], as for [`destroy`](Self::destroy).
-    pub async fn close(&self) -> Result<()> {
+    /// themselves. [`CloseError::Stuck`], as for [`destroy`](Self::destroy).
+    pub async fn close(&self) -> Result<(), CloseError> {
         let destroyed_at_the_end = CloseOnDrop { channel: self };
         let has_ended = |reason| matches!(reason, DownReason::PeerClosed | DownReason::Closed);
         let has_ended = self.down_reason().is_some_and(has_ended);
@@ -250,7 +249,7 @@ impl AsyncChannel {
         // Not when the device has flushed the receives: it may never do so.
         drop(destroyed_at_the_end);
         self.shared.until_destroyed(self.at).await?;
-        down.map_or(Ok(()), |reason| Err(Error::Down(reason)))
+        down.map_or(Ok(()), |reason| Err(CloseError::Down(reason)))
     }
 
     /// Closes the channel at once: destroys its queue pair on a helper thread, aborts the operations in
@@ -266,10 +265,9 @@ impl AsyncChannel {
     ///
     /// # Errors
     ///
-    /// [`Error::Transport`] with [`TransportError::Stuck`]: the driver failed to destroy the queue pair.
-    /// **The device may still access this memory**, and owned buffers in flight have been leaked.
+    /// [`CloseError::Stuck`]: the driver failed to destroy the queue pair. **The device may still access this memory**, and owned buffers in flight have been leaked.
     #[doc(alias = "ibv_destroy_qp")]
-    pub async fn destroy(&self) -> Result<()> {
+    pub async fn destroy(&self) -> Result<(), CloseError> {
         self.shared.end(self.at, DownReason::Closed);
         self.shared.until_destroyed(self.at).await
     }

@@ -9,11 +9,10 @@ use std::task::{Context, Poll};
 
 use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::WorkSuccess;
-use verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest, Ticket};
+use verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest, Ticket, TransportError};
 
 use crate::driver::Submission;
 use crate::engine::SharedEngine;
-use crate::error::Result;
 use crate::task::coop;
 
 /// An operation that has been posted or queued: a future of its outcome.
@@ -85,8 +84,8 @@ mod sealed {
 }
 
 impl sealed::Given for OwnedBuffer {
-    type Outcome = (Result<WorkSuccess>, Self);
-    type Result = Result<WorkSuccess>;
+    type Outcome = (Result<WorkSuccess, TransportError>, Self);
+    type Result = Result<WorkSuccess, TransportError>;
 
     #[inline(always)]
     fn poll(engine: &mut Engine, ticket: Ticket) -> Option<Self::Outcome> {
@@ -100,8 +99,8 @@ impl sealed::Given for OwnedBuffer {
 }
 
 impl sealed::Given for Vec<OwnedRequest> {
-    type Outcome = (Result<()>, Self);
-    type Result = Result<()>;
+    type Outcome = (Result<(), TransportError>, Self);
+    type Result = Result<(), TransportError>;
 
     fn result((result, _requests): Self::Outcome) -> Self::Result {
         result
@@ -109,8 +108,8 @@ impl sealed::Given for Vec<OwnedRequest> {
 }
 
 impl sealed::Given for OwnedChain {
-    type Outcome = (Result<()>, Self);
-    type Result = Result<()>;
+    type Outcome = (Result<(), TransportError>, Self);
+    type Result = Result<(), TransportError>;
 
     fn result((result, _chain): Self::Outcome) -> Self::Result {
         result
@@ -219,9 +218,9 @@ fn abandon(shared: &SharedEngine, at: Submission) {
 }
 
 impl<T: Given> Future for Operation<T> {
-    /// The result and what was given: `(Result<WorkSuccess>, OwnedBuffer)`, or
-    /// `(Result<()>, Vec<OwnedRequest>)` for a batch, or `(Result<()>, OwnedChain)` for a chain. The
-    /// result of a batch or a chain is its first failure.
+    /// The result and what was given: `(Result<WorkSuccess, TransportError>, OwnedBuffer)`; for a batch
+    /// `(Result<(), TransportError>, Vec<OwnedRequest>)`, and for a chain `(Result<(), TransportError>, OwnedChain)`.
+    /// The result of a batch or a chain is its first failure.
     ///
     /// If the driver fails to destroy a queue pair, the device may still access its buffers. Then
     /// the returned buffer is empty with a capacity of 0, or the batch or chain is empty.
@@ -234,7 +233,7 @@ impl<T: Given> Future for Operation<T> {
 }
 
 impl<T: Given> Future for OperationResult<T> {
-    /// `Result<WorkSuccess>`, or `Result<()>` for a batch or a chain.
+    /// `Result<WorkSuccess, TransportError>`, or `Result<(), TransportError>` for a batch or a chain.
     type Output = T::Result;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

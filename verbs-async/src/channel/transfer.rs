@@ -22,7 +22,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
-use verbs_channel::engine::{Engine, Failure, TransferEntries};
+use verbs_channel::engine::{Engine, TransferEntries};
 use verbs_channel::{
     ChannelId, DownReason, OwnedRequest, Queue, RejectReason, Transfer, TransferError,
     TransferOutcome,
@@ -355,7 +355,7 @@ impl AsyncTransfer {
                 let down = self.shared.driver.with_engine(down);
                 let reason = down.map_or(RejectReason::TimedOut, RejectReason::Down);
                 let buffer = mem::take(request.buffer_mut());
-                entries.end(index, Err(Failure::Rejected(reason)), buffer);
+                entries.end(index, Err(reason.into()), buffer);
             }
         }
         self.next = self.set.len();

@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use slab::Slab;
-use verbs_channel::DownReason;
 use verbs_channel::verbs_core::error::PollError;
 use verbs_channel::verbs_core::{CompletionQueue, PollSlot, WorkCompletion};
+use verbs_channel::{DownReason, RejectReason};
 
 use crate::error::Error;
 use crate::events::Subscription;
@@ -331,7 +331,7 @@ impl From<&Failure> for Error {
         match failure {
             Failure::Io(error) => Self::Io(notifier::copy_of(error)),
             Failure::Poll(error) => Self::Poll(*error),
-            Failure::Down(reason) => Self::Down(*reason),
+            Failure::Down(reason) => RejectReason::Down(*reason).into(),
         }
     }
 }

@@ -18,13 +18,15 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
+#[expect(unused_imports, reason = "named in documentation")]
+use verbs_channel::RejectReason;
 use verbs_channel::verbs_core::__private::Process;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::error::Rejected;
 use verbs_channel::verbs_core::path::{AddressHandle, AhAttr, DatagramEndpoint};
-use verbs_channel::{Datagram, DatagramFailure, DatagramsConfig, DownReason, OwnedBuffer};
-#[expect(unused_imports, reason = "named in documentation")]
-use verbs_channel::{RejectReason, TransportError};
+use verbs_channel::{
+    CloseError, Datagram, DatagramFailure, DatagramsConfig, DownReason, OwnedBuffer,
+};
 
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
@@ -353,12 +355,11 @@ impl AsyncDatagrams {
     ///
     /// # Errors
     ///
-    /// [`Error::Transport`] with [`TransportError::Stuck`]: the driver failed to destroy the queue pair, and its
-    /// error is logged. **The device may still access this memory**, and the buffers in flight have been leaked.
+    /// [`CloseError::Stuck`]: the driver failed to destroy the queue pair, and its error is logged. **The device may still access this memory**, and the buffers in flight have been leaked.
     #[doc(alias = "ibv_destroy_qp")]
-    pub async fn close(&self) -> Result<()> {
+    pub async fn close(&self) -> Result<(), CloseError> {
         self.shared.state.lock().engine.fail(DownReason::Closed);
-        Ok(self.shared.end.wait().await?)
+        self.shared.end.wait().await
     }
 
     /// Waits until `ready` returns something. The task sleeps in the line of those that wait for the

@@ -24,11 +24,10 @@ use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::device::{AsyncEvent, EventType};
 use verbs_channel::verbs_core::error::ErrorChain;
 use verbs_channel::verbs_core::path::{AddressHandle, DatagramEndpoint};
-use verbs_channel::{BufferPool, DownReason, OwnedBuffer, TransportError};
+use verbs_channel::{BufferPool, CloseError, DownReason, OwnedBuffer};
 
 use super::wait_queue::Line;
 use crate::engine::destroying::Destroyed;
-use crate::error::Error;
 use crate::events::CqEvents;
 use crate::events::watcher::{DeviceListener, Failed};
 use crate::events::{CqListener, Subscription};
@@ -159,7 +158,7 @@ impl State {
         }
         match self.subscription.arm() {
             Ok(()) => self.is_armed = true,
-            Err(error) => self.engine.fail(reason(&error)),
+            Err(_) => self.engine.fail(DownReason::NotifierFailed),
         }
         self.drive();
     }
@@ -332,12 +331,12 @@ impl End {
     }
 
     /// Waits until the queue pair of an endpoint that is down has been destroyed.
-    pub(super) async fn wait(&self) -> Result<(), TransportError> {
+    pub(super) async fn wait(&self) -> Result<(), CloseError> {
         let is_over = || (!self.destroyed.is_pending(None)).then_some(());
         let mut waits = self.destroyed.waits_for(None);
         poll_fn(|cx| waits.poll(cx, is_over)).await;
         match self.is_stuck.load(Ordering::Relaxed) {
-            true => Err(TransportError::Stuck),
+            true => Err(CloseError::Stuck),
             false => Ok(()),
         }
     }
@@ -388,13 +387,5 @@ impl DeviceListener for Shared {
     fn on_events_ended(&self, reason: DownReason) {
         let mut state = self.state.lock();
         state.engine.fail(reason);
-    }
-}
-
-/// Why an endpoint is down whose queue cannot be armed.
-fn reason(error: &Error) -> DownReason {
-    match error {
-        Error::Down(reason) => *reason,
-        _ => DownReason::NotifierFailed,
     }
 }

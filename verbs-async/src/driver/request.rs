@@ -2,14 +2,12 @@
 
 use std::mem;
 
-use verbs_channel::engine::{Engine, Failure};
+use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{
     ChannelId, Completed, DownReason, OwnedBuffer, OwnedChain, OwnedRequest, Queue, RejectReason,
-    Ticket,
+    Ticket, TransportError,
 };
-
-use crate::error::{Error, Result};
 
 /// A request, a batch or a chain.
 #[derive(Debug)]
@@ -22,7 +20,7 @@ pub(crate) enum Request {
 /// The result, and what was given to the operation.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    result: Result<WorkSuccess, Failure>,
+    result: Result<WorkSuccess, TransportError>,
     buffer: OwnedBuffer,
     batch: Vec<OwnedRequest>,
     chain: Option<OwnedChain>,
@@ -129,7 +127,7 @@ impl Request {
 
 impl Outcome {
     /// The result of an operation on one buffer, and the buffer.
-    pub(crate) fn into_parts(self) -> (Result<WorkSuccess, Failure>, OwnedBuffer) {
+    pub(crate) fn into_parts(self) -> (Result<WorkSuccess, TransportError>, OwnedBuffer) {
         (self.result, self.buffer)
     }
 
@@ -151,7 +149,7 @@ impl Outcome {
     /// Without what was given.
     const fn rejected(reason: RejectReason) -> Self {
         Self {
-            result: Err(Failure::Rejected(reason)),
+            result: Err(TransportError::Rejected(reason)),
             buffer: OwnedBuffer::empty(),
             batch: Vec::new(),
             chain: None,
@@ -165,7 +163,7 @@ const CLOSED: RejectReason = RejectReason::Down(DownReason::Closed);
 impl From<Completed> for Outcome {
     fn from(completed: Completed) -> Self {
         Self {
-            result: completed.result.map_err(Failure::Transport),
+            result: completed.result,
             buffer: completed.buffer.unwrap_or_default(),
             batch: completed.batch.unwrap_or_default(),
             chain: completed.chain,
@@ -173,30 +171,21 @@ impl From<Completed> for Outcome {
     }
 }
 
-impl From<Outcome> for (Result<WorkSuccess>, OwnedBuffer) {
+impl From<Outcome> for (Result<WorkSuccess, TransportError>, OwnedBuffer) {
     fn from(outcome: Outcome) -> Self {
-        (outcome.result.map_err(Into::into), outcome.buffer)
+        (outcome.result, outcome.buffer)
     }
 }
 
-impl From<Outcome> for (Result<()>, Vec<OwnedRequest>) {
+impl From<Outcome> for (Result<(), TransportError>, Vec<OwnedRequest>) {
     fn from(outcome: Outcome) -> Self {
-        (outcome.result.map(drop).map_err(Into::into), outcome.batch)
+        (outcome.result.map(drop), outcome.batch)
     }
 }
 
-impl From<Outcome> for (Result<()>, OwnedChain) {
+impl From<Outcome> for (Result<(), TransportError>, OwnedChain) {
     fn from(outcome: Outcome) -> Self {
         let chain = outcome.chain.unwrap_or_default();
-        (outcome.result.map(drop).map_err(Into::into), chain)
-    }
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Rejected(reason) => Self::Rejected(reason),
-            Failure::Transport(error) => Self::Transport(error),
-        }
+        (outcome.result.map(drop), chain)
     }
 }

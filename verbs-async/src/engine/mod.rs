@@ -15,10 +15,10 @@ use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::device::AsyncEvent;
 use verbs_channel::verbs_core::error::ErrorChain;
-use verbs_channel::{ChannelId, DownReason, Preparer, Queue, TransportError};
+use verbs_channel::{ChannelId, CloseError, DownReason, Preparer, Queue};
 
 use crate::driver::{self, Driver};
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::events::watcher::{DeviceListener, Failed};
 use crate::events::{CqEvents, CqListener};
 use crate::notifier;
@@ -150,24 +150,23 @@ impl SharedEngine {
     }
 
     /// Waits until the device is done with the memory of a channel that was [ended](Self::end).
-    pub(crate) async fn until_destroyed(&self, at: ChannelId) -> Result<()> {
+    pub(crate) async fn until_destroyed(&self, at: ChannelId) -> Result<(), CloseError> {
         let destroyed = || {
             let destroyed = self.driver.with_engine(|engine| engine.destroyed(at))?;
             (!self.destroyed.is_pending(Some(&at))).then_some(destroyed)
         };
-        let destroyed = self.when_destroyed(Some(at), destroyed).await;
-        Ok(destroyed.map_err(verbs_channel::Error::from)?)
+        self.when_destroyed(Some(at), destroyed).await
     }
 
     /// Waits until no queue pair is being destroyed.
-    pub(crate) async fn until_all_destroyed(&self) -> Result<()> {
+    pub(crate) async fn until_all_destroyed(&self) -> Result<(), CloseError> {
         let is_stuck = || {
             let is_closing = self.driver.with_engine(|engine| engine.is_closing());
             let is_over = !is_closing && !self.destroyed.is_pending(None);
             is_over.then(|| self.driver.with_engine(|engine| engine.has_stuck()))
         };
         match self.when_destroyed(None, is_stuck).await {
-            true => Err(TransportError::Stuck.into()),
+            true => Err(CloseError::Stuck),
             false => Ok(()),
         }
     }

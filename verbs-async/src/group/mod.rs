@@ -17,13 +17,13 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+#[expect(unused_imports, reason = "named in documentation")]
+use verbs_channel::ChannelGroup;
 use verbs_channel::engine::Engine;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
 use verbs_channel::{
-    ChannelConfig, ConnectedMember, DownReason, PreparedChannel, Preparer, Rejected,
+    ChannelConfig, CloseError, ConnectedMember, DownReason, PreparedChannel, Preparer, Rejected,
 };
-#[expect(unused_imports, reason = "named in documentation")]
-use verbs_channel::{ChannelGroup, TransportError};
 
 use crate::channel::{AsyncChannel, AsyncTransfer};
 use crate::driver::Driver;
@@ -364,11 +364,10 @@ impl AsyncGroup {
     ///
     /// # Errors
     ///
-    /// [`Error::Transport`] with [`TransportError::Stuck`]: during this call or before, the driver failed to
-    /// destroy the queue pair of a channel. **The device may still access its memory**, and owned buffers in
+    /// [`CloseError::Stuck`]: during this call or before, the driver failed to destroy the queue pair of a channel. **The device may still access its memory**, and owned buffers in
     /// flight have been leaked, which is logged.
     #[doc(alias = "ibv_destroy_qp")]
-    pub async fn destroyed(&self) -> Result<()> {
+    pub async fn destroyed(&self) -> Result<(), CloseError> {
         self.shared.until_all_destroyed().await
     }
 

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use verbs_channel::RejectReason;
 use verbs_channel::TransportError;
 use verbs_channel::verbs_core;
 
@@ -53,7 +52,6 @@ verbs_core::error_debug!(StreamError {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failure {
     Peer(StreamError),
-    Rejected(RejectReason),
     Transport(TransportError),
 }
 
@@ -67,22 +65,10 @@ impl From<StreamError> for io::Error {
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Rejected(reason) => Self::Rejected(reason),
-            Error::Transport(error) => Self::Transport(error),
-            // Operations have no other errors.
-            _ => Self::Rejected(RejectReason::Down(verbs_channel::DownReason::Closed)),
-        }
-    }
-}
-
 impl From<Failure> for io::Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Peer(error) => error.into(),
-            Failure::Rejected(reason) => Error::Rejected(reason).into(),
             Failure::Transport(error) => Error::Transport(error).into(),
         }
     }

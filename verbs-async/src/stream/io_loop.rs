@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::verbs_core::codes::WcOpcode;
-use verbs_channel::{Outgoing, OwnedBuffer, Queue};
+use verbs_channel::{Outgoing, OwnedBuffer, Queue, TransportError};
 
 use super::error::{Failure, StreamError};
 use super::half::{Half, Halves};
@@ -20,7 +20,6 @@ use super::protocol::Protocol;
 use super::tasks::Event;
 use super::wire::{SPARE, Settings};
 use crate::channel::{AsyncChannel, Operation};
-use crate::error::Result;
 use crate::threads::Timed;
 
 /// Bytes for the reader.
@@ -264,7 +263,7 @@ impl StreamState {
             drop(self.receives.pop_front());
             let arrived = match result {
                 Ok(success) => self.take_arrival(success, block),
-                Err(error) => Err(error.into()),
+                Err(error) => Err(Failure::Transport(error)),
             };
             if let Err(failure) = arrived {
                 self.receive_failure = Some(failure);
@@ -306,13 +305,18 @@ impl StreamState {
         any
     }
 
-    fn end_send(&mut self, sent: Sent, result: Result<WorkSuccess>, block: OwnedBuffer) {
+    fn end_send(
+        &mut self,
+        sent: Sent,
+        result: Result<WorkSuccess, TransportError>,
+        block: OwnedBuffer,
+    ) {
         let block = (block.capacity() > 0).then_some(block);
         match result {
             Ok(_) => self.machine.sent(sent, block),
             Err(error) => {
                 self.machine.not_sent(block);
-                self.send_failure.get_or_insert_with(|| error.into());
+                self.send_failure.get_or_insert(Failure::Transport(error));
             }
         }
     }

@@ -17,7 +17,7 @@ use verbs_async::verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_GRH, IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc,
 };
 use verbs_async::verbs_channel::{
-    BufferPool, Datagrams, DownReason, OwnedBuffer, Queue, RejectReason,
+    BufferPool, Datagrams, DownReason, OwnedBuffer, Queue, RejectReason, TransportError,
 };
 use verbs_async::{AsyncDatagrams, Error};
 
@@ -202,7 +202,7 @@ fn closed_endpoint_ends_every_wait() {
     sends(datagrams.close()).unwrap();
     assert!(task.was_woken() > 0);
     let error = task.ends().unwrap_err();
-    let closed = Error::Rejected(RejectReason::Down(DownReason::Closed));
+    let closed = RejectReason::Down(DownReason::Closed);
     assert_eq!(error.to_string(), closed.to_string());
     let peer = peer();
     let rejected = now(datagrams.send_to(&peer, buffer(&pd))).unwrap_err();
@@ -457,7 +457,7 @@ fn endpoint_without_room_is_an_error_and_no_wait() {
     let builder = Datagrams::builder(&pd).max_send_wr(0).max_recv_wr(0);
     let datagrams = AsyncDatagrams::create(builder, &bench.events).unwrap();
     let reason = |error| match error {
-        Error::Rejected(reason) => reason,
+        Error::Transport(TransportError::Rejected(reason)) => reason,
         error => panic!("{error}"),
     };
     let rejected = sends(datagrams.send_to(&peer(), buffer(&pd))).unwrap_err();

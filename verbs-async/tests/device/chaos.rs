@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use verbs_async::verbs_channel::verbs_core::{RemoteMemoryRegion, WorkSuccess};
-use verbs_async::verbs_channel::{BufferPool, Incoming, OwnedBuffer};
-use verbs_async::{AsyncChannel, Error, Operation};
+use verbs_async::verbs_channel::{BufferPool, Incoming, OwnedBuffer, TransportError};
+use verbs_async::{AsyncChannel, Operation};
 use verbs_harness::begin;
 
 use super::ends::{WAYS, Way, block, bytes, given, narrow_pair, run, within};
@@ -71,7 +71,7 @@ const LAST: u64 = u64::MAX;
 async fn perhaps(
     mut operation: Operation,
     dice: &mut Dice,
-) -> Option<(Result<WorkSuccess, Error>, OwnedBuffer)> {
+) -> Option<(Result<WorkSuccess, TransportError>, OwnedBuffer)> {
     match dice.roll(8) {
         0 => None,
         1 => {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use verbs_async::Operation;
 use verbs_async::verbs_channel::{BufferPool, DownReason, RejectReason, TransportError};
-use verbs_async::{Error, Operation};
 use verbs_harness::begin;
 
 use super::ends::{WAYS, block, narrow_pair, pair, run, within};
@@ -19,9 +19,10 @@ async fn all_say_closed(operations: Vec<Operation>) {
     for (result, buffer) in ended.expect("some do not end") {
         let closed = matches!(
             result,
-            Err(Error::Transport(TransportError::Aborted(
-                DownReason::Closed
-            ))) | Err(Error::Rejected(RejectReason::Down(DownReason::Closed)))
+            Err(TransportError::Aborted(DownReason::Closed))
+                | Err(TransportError::Rejected(RejectReason::Down(
+                    DownReason::Closed
+                )))
         );
         assert!(closed, "{result:?}");
         assert_eq!(buffer[..], [1; 8]);

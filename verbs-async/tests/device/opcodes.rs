@@ -5,9 +5,10 @@ use std::time::Instant;
 use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_async::verbs_channel::verbs_core::codes::WcStatus;
 use verbs_async::verbs_channel::{
-    Channel, DownReason, Incoming, Outgoing, OwnedChain, OwnedRequest, RejectReason, TransportError,
+    Channel, CloseError, DownReason, Incoming, Outgoing, OwnedChain, OwnedRequest, RejectReason,
+    TransportError,
 };
-use verbs_async::{AsyncChannel, AsyncGroup, Error};
+use verbs_async::{AsyncChannel, AsyncGroup};
 use verbs_harness::{begin, context, faults, is_soft};
 
 use super::ends::{WAYS, Way, buffer, bytes, connect, events, given, pair, run, untimed_pair};
@@ -158,7 +159,10 @@ fn rejected_write_flushes_the_peers_receives() {
         let nowhere = RemoteMemoryRegion::new(0, 8, 0).unwrap();
         let (start, bytes) = (Instant::now(), buffer(group.pd(), &[1; 8]));
         let rejected = left.write(bytes, nowhere).await.0.unwrap_err();
-        assert!(matches!(rejected, Error::Transport(_)), "{rejected}");
+        assert!(
+            !matches!(rejected, TransportError::Rejected(_)),
+            "{rejected}"
+        );
         let error = waits.await.0.unwrap_err();
         faults::error(faults::QP_ERROR, "async", &error, faults::at_once(start));
         assert!(right.is_down());
@@ -178,7 +182,7 @@ fn request_refused_by_the_peer_takes_the_channel_down() {
             // That region is deregistered.
             let waits = left.receive(buffer(pd, &[2; 8]));
             let (result, own) = left.write(buffer(pd, &[1; 8]), key).await;
-            let Err(Error::Transport(TransportError::Work { queue, error })) = result else {
+            let Err(TransportError::Work { queue, error }) = result else {
                 panic!("{result:?}");
             };
             if is_soft() {
@@ -188,18 +192,19 @@ fn request_refused_by_the_peer_takes_the_channel_down() {
             assert_eq!(left.down_reason(), Some(DownReason::Work { queue, error }));
             // Operations in flight end with the reason, and later requests are rejected.
             let (result, own) = waits.await;
-            assert!(matches!(result, Err(Error::Transport(_))), "{result:?}");
+            assert!(matches!(result, Err(_)), "{result:?}");
             assert_eq!(&own[..], [2; 8]);
             for operation in [
                 left.send(buffer(pd, &[3; 8])),
                 left.receive(buffer(pd, &[3; 8])),
             ] {
                 let (result, own) = operation.await;
-                let is_down = matches!(result, Err(Error::Rejected(RejectReason::Down(_))));
+                let is_down =
+                    matches!(result, Err(TransportError::Rejected(RejectReason::Down(_))));
                 assert!(is_down, "{result:?}");
                 assert_eq!(&own[..], [3; 8]);
             }
-            assert!(matches!(left.close().await, Err(Error::Down(_))));
+            assert!(matches!(left.close().await, Err(CloseError::Down(_))));
             drop(right);
         });
     }

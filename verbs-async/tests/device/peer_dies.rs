@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::verbs_core::Device;
 use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, RejectReason, TransportError};
-use verbs_async::{AsyncChannel, AsyncGroup, Error};
+use verbs_async::{AsyncChannel, AsyncGroup};
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin, context, faults, peer_name};
 
@@ -59,12 +59,7 @@ fn receives_end_when_the_peer_is_killed() {
             let ended = within(PATIENCE, receiving).await;
             let (result, own) = ended.expect("it waits on");
             assert!(
-                matches!(
-                    result,
-                    Err(Error::Transport(TransportError::Aborted(
-                        DownReason::PeerClosed
-                    )))
-                ),
+                matches!(result, Err(TransportError::Aborted(DownReason::PeerClosed))),
                 "{result:?}"
             );
             let error = result.unwrap_err();
@@ -75,7 +70,9 @@ fn receives_end_when_the_peer_is_killed() {
             assert!(
                 matches!(
                     result,
-                    Err(Error::Rejected(RejectReason::Down(DownReason::PeerClosed)))
+                    Err(TransportError::Rejected(RejectReason::Down(
+                        DownReason::PeerClosed
+                    )))
                 ),
                 "{result:?}"
             );
@@ -118,12 +115,7 @@ fn everything_a_peer_sent_before_it_left_is_received() {
             let mut ended = ended.expect("some wait forever");
             let (last, _) = ended.pop().unwrap();
             assert!(
-                matches!(
-                    last,
-                    Err(Error::Transport(TransportError::Aborted(
-                        DownReason::PeerClosed
-                    )))
-                ),
+                matches!(last, Err(TransportError::Aborted(DownReason::PeerClosed))),
                 "{last:?}"
             );
             let last = last.unwrap_err();
@@ -216,12 +208,7 @@ fn unwatched_receives_wait_until_the_channel_is_closed() {
             let closing = within(PATIENCE, channel.close()).await;
             closing.expect("receives are not waited for").unwrap();
             let (result, own) = receiving.await;
-            let is_closed = matches!(
-                result,
-                Err(Error::Transport(TransportError::Aborted(
-                    DownReason::Closed
-                )))
-            );
+            let is_closed = matches!(result, Err(TransportError::Aborted(DownReason::Closed)));
             assert!(is_closed, "{result:?}");
             drop(own);
             assert_eq!(pool.available(), pool.capacity());

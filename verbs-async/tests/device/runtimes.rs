@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
-use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, RejectReason, TransportError};
-use verbs_async::{AsyncGroup, CqEvents, Error, Operation};
+use verbs_async::verbs_channel::{
+    BufferPool, Channel, CloseError, DownReason, RejectReason, TransportError,
+};
+use verbs_async::{AsyncGroup, CqEvents, Operation};
 use verbs_harness::{begin, context};
 
 use super::ends::{PATIENCE, WAYS, block, events, once_it_waits, run, within};
@@ -38,11 +40,10 @@ async fn all_end_by_the_notifier(operations: Vec<Operation>) {
     for (result, buffer) in ended.expect("some do not end") {
         let is_expected = matches!(
             result,
-            Err(Error::Transport(TransportError::Aborted(
-                DownReason::NotifierFailed
-            ))) | Err(Error::Rejected(RejectReason::Down(
-                DownReason::NotifierFailed
-            )))
+            Err(TransportError::Aborted(DownReason::NotifierFailed))
+                | Err(TransportError::Rejected(RejectReason::Down(
+                    DownReason::NotifierFailed
+                )))
         );
         assert!(is_expected, "{result:?}");
         assert_eq!(buffer[..], [1; 8]);
@@ -92,7 +93,7 @@ fn runtime_shutdown_ends_operations_in_flight() {
         let closed = pollster::block_on(right.close());
         assert!(matches!(
             closed,
-            Err(Error::Down(DownReason::NotifierFailed))
+            Err(CloseError::Down(DownReason::NotifierFailed))
         ));
     }
 }
@@ -196,7 +197,7 @@ fn many_groups_on_one_completion_channel() {
                 let receive = right.receive(block(&pool, &[0; 8]));
                 left.send(block(&pool, b"still")).await.0.unwrap();
                 assert_eq!(&receive.await.1[..5], b"still");
-                drop((left.close().await, right.close().await));
+                let _ended = (left.close().await, right.close().await);
             }
             assert_eq!(pool.available(), pool.capacity());
         });

@@ -10,7 +10,7 @@ use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use verbs_async::verbs_channel::verbs_core::codes::WcStatus;
 use verbs_async::verbs_channel::verbs_core::{AckTimeout, MaxAckRetries};
 use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, TransportError};
-use verbs_async::{AsyncChannel, AsyncGroup, Error};
+use verbs_async::{AsyncChannel, AsyncGroup};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, Test, begin, context, faults, until};
 
@@ -130,7 +130,7 @@ fn dead_host_ends_a_waiting_receive() {
         }
         let reason = DownReason::PeerLost;
         assert!(
-            matches!(result, Err(Error::Transport(TransportError::Aborted(r))) if r == reason),
+            matches!(result, Err(TransportError::Aborted(r)) if r == reason),
             "{result:?}"
         );
         assert_eq!(channel.down_reason(), Some(reason));
@@ -170,8 +170,7 @@ fn dead_host_takes_the_channel_down() {
         assert!(ended.iter().take(8).all(|(result, _)| result.is_ok()));
         let failed = ended.into_iter().map(|(result, _)| result);
         let mut failed = failed.skip_while(Result::is_ok);
-        let Some(Err(Error::Transport(TransportError::Work { queue, error }))) = failed.next()
-        else {
+        let Some(Err(TransportError::Work { queue, error })) = failed.next() else {
             panic!("the device does not report why");
         };
         assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);

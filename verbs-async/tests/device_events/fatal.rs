@@ -266,8 +266,10 @@ fn queue_that_failed_before_it_is_watched_ends_its_waits() {
     let overrun = DownReason::Event(EventType::CQ_ERR);
     let fatal = DownReason::Event(EventType::QP_FATAL);
     let ends = |error: Error| error.down_reason();
-    assert_eq!(ends(block_on(of_queue).0.unwrap_err()), Some(overrun));
-    assert_eq!(ends(block_on(of_pair).0.unwrap_err()), Some(fatal));
+    let of_queue = block_on(of_queue).0.unwrap_err();
+    assert_eq!(of_queue.down_reason(), Some(overrun));
+    let of_pair = block_on(of_pair).0.unwrap_err();
+    assert_eq!(of_pair.down_reason(), Some(fatal));
     assert_eq!(ends(block_on(cq.poll_wr_id(1)).unwrap_err()), Some(overrun));
     let received = block_on(datagrams.receive_from());
     assert_eq!(ends(received.unwrap_err()), Some(fatal));

@@ -4,7 +4,7 @@ use fake_libibverbs::{assert_all_is_well, with};
 use verbs_async::verbs_channel::{
     BufferPool, DownReason, Outgoing, OwnedChain, RejectReason, TransportError,
 };
-use verbs_async::{AsyncChannel, Error, Operation};
+use verbs_async::{AsyncChannel, Operation};
 use verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status};
 
 use crate::bench::{Bench, Task, announce, done, later};
@@ -113,14 +113,14 @@ fn failed_chain_is_returned_and_names_the_request() {
     ends(last, IBV_WC_WR_FLUSH_ERR);
     announce(&bench);
     let (result, chain) = task.ends();
-    let is_work = matches!(result, Err(Error::Transport(TransportError::Work { .. })));
+    let is_work = matches!(result, Err(TransportError::Work { .. }));
     assert!(is_work, "{result:?}");
     assert_eq!((chain.len(), chain.done()), (2, 0));
     // The channel is down.
     let (result, chain) = begin(&peer, chain).ends();
     assert!(matches!(
         result,
-        Err(Error::Rejected(RejectReason::Down(_)))
+        Err(TransportError::Rejected(RejectReason::Down(_)))
     ));
     assert_eq!(chain.len(), 2);
 }
@@ -136,10 +136,10 @@ fn chain_of_a_closed_channel_is_aborted_with_its_buffers() {
     later(peer.group().destroyed()).unwrap();
     let (result, chain) = flies.ends();
     let aborted = TransportError::Aborted(DownReason::Closed);
-    assert!(matches!(result, Err(Error::Transport(why)) if why == aborted));
+    assert!(matches!(result, Err(why) if why == aborted));
     assert_eq!((chain.len(), chain.done()), (2, 0));
     let (result, chain) = waits.ends();
-    assert!(matches!(result, Err(Error::Rejected(_))));
+    assert!(matches!(result, Err(TransportError::Rejected(_))));
     assert_eq!(chain.len(), 2);
     let (result, empty) = begin(&peer, OwnedChain::default()).ends();
     assert!(result.is_err() && empty.is_empty());

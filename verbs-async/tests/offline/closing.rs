@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
 use fake_libibverbs::{assert_all_is_well, with};
-use verbs_async::Error;
-use verbs_channel::TransportError;
+use verbs_channel::CloseError;
 use verbs_channel::verbs_core::verbs_sys::{IBV_WC_RETRY_EXC_ERR, ibv_wc};
 
 use crate::bench::{Bench, Task, announce, bounded, done, later, now};
@@ -54,7 +53,7 @@ fn close_waits_for_no_flush() {
     };
     with(|library| library.done.push_back(failed));
     announce(&bench);
-    assert!(matches!(close.ends_when_woken(), Err(Error::Down(_))));
+    assert!(matches!(close.ends_when_woken(), Err(CloseError::Down(_))));
     let ended = sends.iter_mut().chain([&mut receive]).map(Task::ends);
     for (result, buffer) in ended {
         assert!(result.is_err());
@@ -105,7 +104,7 @@ fn destroying_ends_everything() {
 #[test]
 fn stuck_queue_pair_is_the_answer_of_each_way_to_close() {
     let refuse = || with(|library| library.refuse.push(("ibv_destroy_qp", libc::EIO)));
-    let is_stuck = |closed| matches!(closed, Err(Error::Transport(TransportError::Stuck)));
+    let is_stuck = |closed| matches!(closed, Err(CloseError::Stuck));
     let bench = Bench::new();
     let (first, second) = (Peer::new(&bench), Peer::new(&bench));
     refuse();

@@ -8,8 +8,8 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, report, with};
-use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, OwnedRequest, TransportError};
-use verbs_async::{AsyncChannel, AsyncGroup, DeviceEvents, Error};
+use verbs_async::verbs_channel::{BufferPool, Channel, CloseError, DownReason, OwnedRequest};
+use verbs_async::{AsyncChannel, AsyncGroup, DeviceEvents};
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_FATAL, ibv_async_event, ibv_qp,
 };
@@ -174,10 +174,7 @@ fn destroy_that_was_refused_is_the_error_of_waiting_for_all() {
     drop(other);
     for _ in 0..2 {
         let error = later(peer.group().destroyed()).unwrap_err();
-        assert!(
-            matches!(error, Error::Transport(TransportError::Stuck)),
-            "{error}"
-        );
+        assert!(matches!(error, CloseError::Stuck), "{error}");
     }
 }
 

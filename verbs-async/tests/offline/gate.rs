@@ -6,8 +6,9 @@ use std::sync::Arc;
 use fake_libibverbs::with;
 use verbs_async::verbs_channel::{
     BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason, SharedMemory,
+    TransportError,
 };
-use verbs_async::{AsyncChannel, AsyncGroup, Error};
+use verbs_async::{AsyncChannel, AsyncGroup};
 use verbs_core::{AccessFlags, ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
 
 use crate::bench::{Bench, Task, announce, done};
@@ -82,11 +83,11 @@ const CASES: [(Make, usize, RejectReason); 4] = [
 const TOO_LONG: RejectReason = RejectReason::MessageTooLong { len: 129, max: 128 };
 
 #[track_caller]
-fn assert_rejected<T>(result: Result<T, Error>, why: RejectReason) {
+fn assert_rejected<T>(result: Result<T, TransportError>, why: RejectReason) {
     let wrong = with(|library| std::mem::take(&mut library.wrong));
     assert_eq!(wrong, [""; 0], "the driver got it");
     match result {
-        Err(Error::Rejected(found)) => assert_eq!(found, why),
+        Err(TransportError::Rejected(found)) => assert_eq!(found, why),
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("it was posted"),
     }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 pub(crate) use fake_libibverbs::posted;
 use fake_libibverbs::{assert_all_is_well, with};
-use verbs_async::verbs_channel::{Channel, DownReason, Outgoing, OwnedBuffer, OwnedRequest, Queue};
-use verbs_async::{AsyncChannel, AsyncGroup, Error, Operation, verbs_channel};
+use verbs_async::verbs_channel::{
+    Channel, DownReason, Outgoing, OwnedBuffer, OwnedRequest, Queue, RejectReason, TransportError,
+};
+use verbs_async::{AsyncChannel, AsyncGroup, Operation, verbs_channel};
 use verbs_core::ProtectionDomain;
 
 use crate::bench::{Bench, Task, announce, done, join, later, now, system_calls};
@@ -69,10 +71,10 @@ fn failed_notifier_aborts_all_ops_and_returns_their_buffers() {
         for peer in &peers {
             assert_eq!(peer.channel.down_reason(), Some(DownReason::NotifierFailed));
             let (result, buffer) = now(peer.channel.send(peer.buffer()));
-            assert!(matches!(result, Err(Error::Rejected(_))));
+            assert!(matches!(result, Err(TransportError::Rejected(_))));
             assert_eq!(buffer.capacity(), 64);
             let (result, works) = now(peer.channel.batch(peer.sends()));
-            assert!(matches!(result, Err(Error::Rejected(_))));
+            assert!(matches!(result, Err(TransportError::Rejected(_))));
             assert_eq!(works.len(), 2);
         }
     }
@@ -212,7 +214,7 @@ fn channel_that_is_down_keeps_its_id_until_it_is_dropped() {
     let next = peer.join();
     // An operation of the channel that is down is not posted on its successor.
     let (result, _) = now(peer.channel.send(peer.buffer()));
-    assert!(matches!(result, Err(Error::Rejected(_))));
+    assert!(matches!(result, Err(TransportError::Rejected(_))));
     assert!(posted().is_empty());
     drop(peer.channel);
     assert!(!next.is_down());
@@ -302,7 +304,12 @@ fn op_beyond_the_backlog_is_rejected_until_there_is_room() {
     // A channel that is down is not ready.
     channel.shut_down();
     let down = now(channel.ready(Queue::Send));
-    assert!(matches!(down, Err(Error::Down(DownReason::Closed))));
+    assert!(matches!(
+        down,
+        Err(TransportError::Rejected(RejectReason::Down(
+            DownReason::Closed
+        )))
+    ));
 }
 
 #[test]

@@ -73,10 +73,9 @@ fn guide_quotes_the_texts_of_errors_as_they_are_printed() {
 }
 
 /// Errors that the guide does not explain, and why.
-const RARE: [(&str, &str); 11] = [
+const RARE: [(&str, &str); 9] = [
     ("Error::AlreadyAwaited", "the text has what to do"),
     ("Error::Channel", "of verbs-channel"),
-    ("Error::Down", "explained as that of a channel"),
     ("Error::ForeignChannel", "the text has what to do"),
     (
         "Error::NoCompletionChannel",
@@ -86,7 +85,6 @@ const RARE: [(&str, &str); 11] = [
         "Error::Poll",
         "a fault of the device: in the chapter on faults",
     ),
-    ("Error::Rejected", "of verbs-channel"),
     ("Error::Thread", "a machine without threads"),
     ("Error::Transport", "of verbs-channel"),
     (

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use verbs_async::verbs_channel::{
     BufferPool, Channel, DownReason, Outgoing, OwnedBuffer, TransportError,
 };
-use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier, Error};
+use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier};
 use verbs_core::completion::CompletionChannel;
 use verbs_core::error::ErrorChain;
 use verbs_core::verbs_sys::{IBV_WC_RETRY_EXC_ERR, ibv_wc};
@@ -185,7 +185,7 @@ fn watched_descriptor_alone_ends_ops_in_bounded_time() {
     for task in [&mut received, &mut sent] {
         assert_eq!(task.was_woken(), 1);
         let (result, buffer) = task.ends();
-        let ended = matches!(result, Err(Error::Transport(TransportError::Aborted(LEFT))));
+        let ended = matches!(result, Err(TransportError::Aborted(LEFT)));
         assert!(ended, "{result:?}");
         assert_eq!(buffer.len(), 64);
     }

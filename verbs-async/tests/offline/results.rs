@@ -1,7 +1,6 @@
 //! Results of operations without their buffers.
 
 use fake_libibverbs::with;
-use verbs_async::Error;
 use verbs_async::verbs_channel::BufferPool;
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, ibv_wc};
 
@@ -38,5 +37,5 @@ fn result_of_an_operation_drops_the_buffer_and_can_be_awaited_again() {
     };
     with(|library| library.done.push_back(failed));
     announce(&bench);
-    assert!(matches!(batch.ends(), Err(Error::Transport(_))));
+    assert!(batch.ends().is_err());
 }

@@ -6,8 +6,9 @@ use std::future::Future;
 use fake_libibverbs::{assert_all_is_well, deliver, with};
 use verbs_async::verbs_channel::{
     BufferPool, Channel, ChannelId, DownReason, Message, Outgoing, Queue, RejectReason,
+    TransportError,
 };
-use verbs_async::{AsyncChannel, AsyncGroup, Error, SharedMessages};
+use verbs_async::{AsyncChannel, AsyncGroup, SharedMessages};
 use verbs_core::device::EventType;
 use verbs_core::verbs_sys::{IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
 
@@ -273,7 +274,10 @@ fn receives_without_memory_wait_for_no_block_and_channels_post_none() {
         assert_eq!(task.ends().unwrap().channel, channel.id());
     }
     let (result, buffer) = now(channel.receive(pd.reg_mr(vec![0_u8; 8]).unwrap()));
-    let is_rejected = matches!(result, Err(Error::Rejected(RejectReason::SharedReceives)));
+    let is_rejected = matches!(
+        result,
+        Err(TransportError::Rejected(RejectReason::SharedReceives))
+    );
     assert!(is_rejected, "{result:?}");
     assert_eq!(buffer.capacity(), 8);
 }

@@ -151,5 +151,5 @@ fn close_ends_when_what_waited_for_shared_room_is_rejected() {
     sends
         .iter_mut()
         .for_each(|send| assert!(send.ends().0.is_ok()));
-    drop(close.poll());
+    let _ended = close.poll();
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fake_libibverbs::{is_in_flight, with};
 use verbs_async::verbs_channel::{
-    BufferPool, Channel, ChannelId, Error, Outgoing, OwnedRequest, TransferOutcome, TransportError,
+    BufferPool, Channel, ChannelId, Outgoing, OwnedRequest, TransferOutcome, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, AsyncTransfer};
 use verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_WR_FLUSH_ERR};
@@ -131,7 +131,7 @@ pub(crate) fn destroyed() -> usize {
 }
 
 /// The results of all operations, which have their buffers.
-pub(crate) fn results(transfer: &mut AsyncTransfer) -> Vec<Result<(), Error>> {
+pub(crate) fn results(transfer: &mut AsyncTransfer) -> Vec<Result<(), TransportError>> {
     let outcomes = transfer.drain().enumerate();
     let result = |(index, outcome): (usize, TransferOutcome)| {
         assert_eq!(outcome.index, index);
@@ -141,10 +141,10 @@ pub(crate) fn results(transfer: &mut AsyncTransfer) -> Vec<Result<(), Error>> {
     outcomes.map(result).collect()
 }
 
-pub(crate) const fn is_timed_out(result: &Result<(), Error>) -> bool {
-    matches!(result, Err(Error::Transport(TransportError::Aborted(reason))) if reason.is_timed_out())
+pub(crate) const fn is_timed_out(result: &Result<(), TransportError>) -> bool {
+    matches!(result, Err(TransportError::Aborted(reason)) if reason.is_timed_out())
 }
 
-pub(crate) const fn is_rejected(result: &Result<(), Error>) -> bool {
-    matches!(result, Err(Error::Rejected(_)))
+pub(crate) const fn is_rejected(result: &Result<(), TransportError>) -> bool {
+    matches!(result, Err(TransportError::Rejected(_)))
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, in_flight, posted, with};
 use verbs_async::verbs_channel::{
-    BufferPool, DownReason, Error, Outgoing, Queue, RejectReason, TransferError, TransportError,
+    BufferPool, DownReason, Outgoing, Queue, RejectReason, TransferError, TransportError,
 };
 use verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
 
@@ -92,7 +92,7 @@ fn operations_in_the_backlog_only_are_rejected_and_their_channel_goes_on() {
     assert!(ended.is_err() && clock.times().is_empty());
     for result in results(&mut transfer) {
         let reason = RejectReason::Backpressure(Queue::Send);
-        assert!(matches!(result, Err(Error::Rejected(found)) if found == reason));
+        assert!(matches!(result, Err(TransportError::Rejected(found)) if found == reason));
     }
     assert_eq!((aborted(), pair.a.is_down(), pair.free()), (0, false, 9));
     // The requests behind them in the backlog are next.
@@ -252,10 +252,7 @@ fn failed_operation_and_what_cannot_be_posted_are_reported() {
         panic!("all have failed");
     };
     drop(task);
-    assert!(matches!(
-        first,
-        Error::Transport(TransportError::Work { .. })
-    ));
+    assert!(matches!(first, TransportError::Work { .. }));
     let results = results(&mut transfer);
     assert!(results[2..].iter().all(is_rejected));
     assert!(!other.a.is_down() && pair.free() == 12);

@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 
 use fake_libibverbs::with;
-use verbs_async::verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest};
-use verbs_async::{AsyncChannel, Error, Operation};
+use verbs_async::verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest, TransportError};
+use verbs_async::{AsyncChannel, Operation};
 use verbs_harness::allocations::allocations;
 
 use crate::bench::{Bench, Task, announce, done};
@@ -153,15 +153,17 @@ fn request_can_be_rejected_after_slots_were_reserved() {
         .collect();
         with(|library| library.refuse_post = Some((0, libc::EINVAL, true)));
         match begins.start(&peer, &other) {
-            Begun::One(mut task) => assert!(matches!(task.ends().0, Err(Error::Rejected(_)))),
+            Begun::One(mut task) => {
+                assert!(matches!(task.ends().0, Err(TransportError::Rejected(_))));
+            }
             Begun::Many(mut task) => {
                 let (result, works) = task.ends();
-                assert!(matches!(result, Err(Error::Rejected(_))));
+                assert!(matches!(result, Err(TransportError::Rejected(_))));
                 assert_eq!(works.len(), 2);
             }
             Begun::Chain(mut task) => {
                 let (result, chain) = task.ends();
-                assert!(matches!(result, Err(Error::Rejected(_))));
+                assert!(matches!(result, Err(TransportError::Rejected(_))));
                 assert_eq!((chain.len(), chain.done()), (2, 0));
             }
         }

@@ -13,10 +13,7 @@ use crate::buffer::bounds;
 use crate::channel::scope::{self, PollingScope};
 use crate::channel::{Channel, Hold};
 use crate::engine::Ticket;
-#[expect(unused_imports, reason = "named in documentation")]
-use crate::error::Error;
-use crate::error::RejectReason;
-use crate::error::{Result, ScopeError};
+use crate::error::{RejectReason, ScopeError, TransportError};
 use crate::request::{GatherList, Incoming, Op, Outgoing, Request, ScatterList};
 
 impl<H: Hold> Channel<H> {
@@ -27,13 +24,12 @@ impl<H: Hold> Channel<H> {
     ///
     /// # Errors
     ///
-    /// - [`Error::Rejected`]: the request was not posted.
-    /// - [`Error::Transport`]: the operation failed, or did not complete within the channel's
-    ///   [`timeout`](crate::ChannelConfig::timeout). The channel is down after that.
+    /// [`TransportError::Rejected`]: the request was not posted. With any other, the operation failed, or did not
+    /// complete within the channel's [`timeout`](crate::ChannelConfig::timeout): the channel is down after that.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
     #[inline]
-    pub fn send(&mut self, list: impl GatherList) -> Result<()> {
+    pub fn send(&mut self, list: impl GatherList) -> Result<(), TransportError> {
         self.run(Outgoing::send(list)).map(drop)
     }
 
@@ -52,7 +48,7 @@ impl<H: Hold> Channel<H> {
     ///
     /// As [`send`](Self::send).
     #[doc(alias = "ibv_post_recv")]
-    pub fn receive(&mut self, list: impl ScatterList) -> Result<WorkSuccess> {
+    pub fn receive(&mut self, list: impl ScatterList) -> Result<WorkSuccess, TransportError> {
         let (poller, at) = self.parts();
         poller.run(at, list, Op::RECEIVE, None)
     }
@@ -71,7 +67,7 @@ impl<H: Hold> Channel<H> {
         &mut self,
         list: impl ScatterList,
         timeout: Duration,
-    ) -> Result<WorkSuccess> {
+    ) -> Result<WorkSuccess, TransportError> {
         let (poller, at) = self.parts();
         poller.run(at, list, Op::RECEIVE, Some(timeout))
     }
@@ -120,7 +116,11 @@ impl<H: Hold> Channel<H> {
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     #[inline]
-    pub fn write(&mut self, list: impl GatherList, remote: RemoteMemoryRegion) -> Result<()> {
+    pub fn write(
+        &mut self,
+        list: impl GatherList,
+        remote: RemoteMemoryRegion,
+    ) -> Result<(), TransportError> {
         self.run(Outgoing::write(list, remote)).map(drop)
     }
 
@@ -134,7 +134,11 @@ impl<H: Hold> Channel<H> {
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_RDMA_READ")]
     #[inline]
-    pub fn read(&mut self, list: impl ScatterList, remote: RemoteMemoryRegion) -> Result<()> {
+    pub fn read(
+        &mut self,
+        list: impl ScatterList,
+        remote: RemoteMemoryRegion,
+    ) -> Result<(), TransportError> {
         self.run(Incoming::read(list, remote)).map(drop)
     }
 
@@ -146,7 +150,7 @@ impl<H: Hold> Channel<H> {
     /// As [`send`](Self::send).
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
-    pub fn run(&mut self, request: impl Request) -> Result<WorkSuccess> {
+    pub fn run(&mut self, request: impl Request) -> Result<WorkSuccess, TransportError> {
         let (poller, at) = self.parts();
         let (list, op) = request.into_parts();
         poller.run(at, list, op, None)
@@ -160,7 +164,11 @@ impl<H: Hold> Channel<H> {
     ///
     /// As [`send`](Self::send).
     #[doc(alias = "ibv_post_send")]
-    pub fn run_timeout(&mut self, request: impl Request, timeout: Duration) -> Result<WorkSuccess> {
+    pub fn run_timeout(
+        &mut self,
+        request: impl Request,
+        timeout: Duration,
+    ) -> Result<WorkSuccess, TransportError> {
         let (poller, at) = self.parts();
         let (list, op) = request.into_parts();
         poller.run(at, list, op, Some(timeout))
@@ -174,7 +182,10 @@ impl<H: Hold> Channel<H> {
     ///
     /// As [`send`](Self::send); [`RejectReason::BatchTooLong`] if the send queue cannot hold it.
     #[doc(alias = "ibv_post_send")]
-    pub fn run_batch<const N: usize>(&mut self, mut requests: [impl Request; N]) -> Result<()> {
+    pub fn run_batch<const N: usize>(
+        &mut self,
+        mut requests: [impl Request; N],
+    ) -> Result<(), TransportError> {
         let (poller, at) = self.parts();
         poller.run_batch(at, &mut requests, None)
     }

@@ -205,8 +205,8 @@ impl<T: Connected> CmExchange<T> {
     ///
     /// [`Error::Exchange`]: the peer rejected the connection (with its reason), did not answer in time, or
     /// uses another protocol; its address is that of [another device](ExchangeError::OtherDevice); or [a step of
-    /// `rdma_cm`](ExchangeError::Manager) failed. [`Error::Rejected`] if the driver rejects a prepared receive. The
-    /// exchange is over, and the peer is rejected if it has asked for the connection.
+    /// `rdma_cm`](ExchangeError::Manager) failed. [`Post`](crate::RejectReason::Post) if the driver rejects a prepared receive.
+    /// The exchange is over, and the peer is rejected if it has asked for the connection.
     pub fn step(&mut self) -> Result<CmStep<T>> {
         loop {
             let peer = self.peer;

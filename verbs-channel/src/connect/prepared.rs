@@ -260,7 +260,7 @@ impl<T: Connected> PreparedChannel<T> {
     /// # Errors
     ///
     /// Those of [`PreparedQueuePair::handshake`], on iWARP always
-    /// [`NeedsRdmaCm`](verbs_core::Error::NeedsRdmaCm); [`Error::Rejected`] if the driver rejects a [prepared
+    /// [`NeedsRdmaCm`](verbs_core::Error::NeedsRdmaCm); [`RejectReason::Post`] if the driver rejects a [prepared
     /// receive](Self::start_receive).
     pub fn handshake(mut self, remote: &QueuePairEndpoint) -> Result<T> {
         T::begin(&mut self.rest);

@@ -81,7 +81,7 @@ use slots::Slots;
 pub(crate) use slots::{BufferOwner, Id, Reservation};
 pub use ticket::{Completed, Ticket};
 pub(crate) use ticket::{Outcome, SlotBuffer};
-pub use transfer::{Failure, Transfer, TransferEntries, TransferError, TransferOutcome};
+pub use transfer::{Transfer, TransferEntries, TransferError, TransferOutcome};
 
 mod afterwards;
 mod borrowed;

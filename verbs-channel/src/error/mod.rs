@@ -1,5 +1,6 @@
 //! The errors of channels: why operations fail, and why requests are rejected.
 
+mod down_reason;
 mod queue;
 mod reject_reason;
 mod transport;
@@ -13,10 +14,11 @@ use verbs_core::error::Rejected;
 use crate::channel_id::ChannelId;
 use crate::duration::Readable;
 use crate::exchange::{ExchangeError, ExchangeFailure};
+pub use down_reason::DownReason;
+use down_reason::operation;
 pub use queue::Queue;
 pub use reject_reason::RejectReason;
-use transport::operation;
-pub use transport::{CloseError, DownReason, TransportError};
+pub use transport::{CloseError, TransportError};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -25,10 +27,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A request was rejected: it was not posted.
-    #[error(transparent)]
-    Rejected(#[from] RejectReason),
-    /// An operation was posted and did not succeed.
+    /// An operation did not succeed, or was rejected.
     #[error(transparent)]
     Transport(#[from] TransportError),
     /// The ticket belongs to another channel, or its outcome was taken before.
@@ -142,7 +141,7 @@ pub enum Error {
 }
 
 verbs_core::error_debug!(Error {
-    Rejected(reason), Transport(error), StaleTicket, InFlight, ForeignMember, UnknownChannel, GroupFull,
+    Transport(error), StaleTicket, InFlight, ForeignMember, UnknownChannel, GroupFull,
     GroupFailed(reason), Unpolled, Capacity, BlockTooShort, CacheFull, CacheTimedOut, CacheRecursion, PeerTimeout, Exchange(failure), Core(error),
 });
 
@@ -161,37 +160,16 @@ impl Error {
     #[must_use]
     pub const fn is_backpressure(&self) -> bool {
         match self {
-            Self::Rejected(reason) => reason.is_backpressure(),
+            Self::Transport(error) => error.is_backpressure(),
             Self::CacheFull { len, max_bytes, .. } => *len <= *max_bytes,
             _ => false,
         }
     }
 
-    /// Why the channel is down, if the operation was aborted or the request was rejected because of that.
-    ///
-    /// It is `None` for all other errors, even for the failure that took the channel down. A
-    /// server uses it to distinguish clients that are gone from other failures:
-    ///
-    /// ```no_run
-    /// use verbs_channel::verbs_core::MemoryRegion;
-    /// use verbs_channel::{Channel, DownReason, Error};
-    ///
-    /// fn serve(channel: &mut Channel, inbox: &mut MemoryRegion<Vec<u8>>) -> Result<(), Error> {
-    ///     loop {
-    ///         match channel.receive(inbox.scatter_element(..)?) {
-    ///             Ok(received) => println!("{} bytes", received.byte_len()),
-    ///             Err(error) if error.down_reason().is_some_and(DownReason::is_peer_closed) => {
-    ///                 return Ok(());
-    ///             }
-    ///             Err(error) => return Err(error),
-    ///         }
-    ///     }
-    /// }
-    /// ```
+    /// Why the channel is down, if that is the reason: see [`TransportError::down_reason`].
     #[must_use]
     pub const fn down_reason(&self) -> Option<DownReason> {
         match self {
-            Self::Rejected(reason) => reason.down_reason(),
             Self::Transport(error) => error.down_reason(),
             Self::GroupFailed(reason) => Some(*reason),
             _ => None,
@@ -202,7 +180,7 @@ impl Error {
 impl From<CloseError> for Error {
     fn from(error: CloseError) -> Self {
         match error {
-            CloseError::Down(reason) => Self::Rejected(RejectReason::Down(reason)),
+            CloseError::Down(reason) => RejectReason::Down(reason).into(),
             CloseError::Stuck => Self::Transport(TransportError::Stuck),
             CloseError::OtherProcess => {
                 let object = "channel";
@@ -218,9 +196,15 @@ impl From<ExchangeFailure> for Error {
     }
 }
 
+impl From<RejectReason> for Error {
+    fn from(reason: RejectReason) -> Self {
+        Self::Transport(reason.into())
+    }
+}
+
 impl<T> From<Rejected<T, RejectReason>> for Error {
     fn from(rejected: Rejected<T, RejectReason>) -> Self {
-        Self::Rejected(rejected.into_error())
+        Self::Transport(rejected.into())
     }
 }
 
@@ -244,31 +228,24 @@ impl<T> From<Rejected<T>> for Error {
 
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
+        use TransportError::{Aborted, Rejected, Taken};
         let kind = match error {
             Error::Core(core) => return core.into(),
-            Error::Rejected(_) | Error::CacheFull { .. } if error.is_backpressure() => {
+            Error::Transport(_) | Error::CacheFull { .. } if error.is_backpressure() => {
                 io::ErrorKind::WouldBlock
             }
-            // The same kinds as with TCP.
-            Error::Rejected(RejectReason::Down(DownReason::PeerClosed))
-            | Error::Transport(TransportError::Aborted(DownReason::PeerClosed)) => {
-                io::ErrorKind::ConnectionReset
+            Error::Transport(Rejected(RejectReason::Down(reason)) | Aborted(reason)) => {
+                match reason {
+                    // The same kinds as with TCP.
+                    DownReason::PeerClosed => io::ErrorKind::ConnectionReset,
+                    DownReason::PeerLost | DownReason::TimedOut { .. } => io::ErrorKind::TimedOut,
+                    _ => io::ErrorKind::ConnectionAborted,
+                }
             }
-            Error::Rejected(RejectReason::Down(DownReason::PeerLost))
-            | Error::Transport(TransportError::Aborted(DownReason::PeerLost)) => {
-                io::ErrorKind::TimedOut
-            }
-            Error::Rejected(RejectReason::Down(_))
-            | Error::Transport(TransportError::Work { .. }) => io::ErrorKind::ConnectionAborted,
-            Error::Transport(TransportError::Taken) => io::ErrorKind::InvalidInput,
-            Error::Transport(TransportError::Aborted(DownReason::TimedOut { .. })) => {
-                io::ErrorKind::TimedOut
-            }
-            Error::Transport(_) => io::ErrorKind::ConnectionAborted,
             Error::InFlight { .. }
             | Error::CacheTimedOut { .. }
-            | Error::Rejected(RejectReason::TimedOut) => io::ErrorKind::TimedOut,
-            Error::Rejected(_)
+            | Error::Transport(Rejected(RejectReason::TimedOut)) => io::ErrorKind::TimedOut,
+            Error::Transport(Rejected(_) | Taken)
             | Error::StaleTicket
             | Error::UnknownChannel(_)
             | Error::ForeignMember
@@ -276,7 +253,7 @@ impl From<Error> for io::Error {
             | Error::BlockTooShort { .. }
             | Error::CacheFull { .. }
             | Error::PeerTimeout(_) => io::ErrorKind::InvalidInput,
-            Error::GroupFailed(_) => io::ErrorKind::ConnectionAborted,
+            Error::Transport(_) | Error::GroupFailed(_) => io::ErrorKind::ConnectionAborted,
             Error::Unpolled(_) => io::ErrorKind::WouldBlock,
             Error::CacheRecursion => io::ErrorKind::Deadlock,
             Error::GroupFull(_) => io::ErrorKind::QuotaExceeded,

@@ -4,8 +4,8 @@ use std::fmt;
 
 use verbs_core::error::PostError;
 
+use super::down_reason::DownReason;
 use super::queue::Queue;
-use super::transport::DownReason;
 
 /// Why a request was rejected: it was not posted. [`Rejected`](crate::Rejected) hands it back.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -197,7 +197,7 @@ impl RejectReason {
     }
 
     /// Why the channel is down, if the request was rejected because of that: see
-    /// [`Error::down_reason`](crate::Error::down_reason).
+    /// [`TransportError::down_reason`](crate::TransportError::down_reason).
     #[must_use]
     pub const fn down_reason(&self) -> Option<DownReason> {
         match self {

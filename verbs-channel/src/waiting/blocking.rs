@@ -11,7 +11,7 @@ use verbs_core::WorkSuccess;
 use super::guard::AbortOnUnwind;
 use super::{Ladder as _, Poller, Steps as _};
 use crate::engine::{Id, Reservation};
-use crate::error::{Error, Queue, Result, TransportError};
+use crate::error::{Queue, TransportError};
 use crate::request::{List, Op, Request};
 
 impl Poller {
@@ -23,7 +23,7 @@ impl Poller {
         mut list: L,
         op: Op,
         timeout: Option<Duration>,
-    ) -> Result<WorkSuccess> {
+    ) -> Result<WorkSuccess, TransportError> {
         let guard = AbortOnUnwind;
         let reservation = Reservation::new(at, op.queue());
         // SAFETY: `list` and the memory that it borrows live until this returns. `finish` returns only
@@ -43,7 +43,7 @@ impl Poller {
         at: u32,
         requests: &mut [W; N],
         timeout: Option<Duration>,
-    ) -> Result<()> {
+    ) -> Result<(), TransportError> {
         let reservation = Reservation::new(at, Queue::Send).times(N)?;
         let guard = AbortOnUnwind;
         // SAFETY: `requests` and the memory that they borrow live until this returns. `finish`
@@ -60,7 +60,12 @@ impl Poller {
     /// Waits for an operation on borrowed buffers, and aborts it after `timeout`, or after the
     /// channel's own timeout.
     #[inline(always)]
-    fn finish(&mut self, at: u32, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
+    fn finish(
+        &mut self,
+        at: u32,
+        id: Id,
+        timeout: Option<Duration>,
+    ) -> Result<WorkSuccess, TransportError> {
         // Most operations complete within a poll or two.
         match self.poll_borrowed(at, id) {
             Some(success) => Ok(success),
@@ -69,7 +74,12 @@ impl Poller {
     }
 
     #[inline(never)]
-    fn finish_slowly(&mut self, at: u32, id: Id, timeout: Option<Duration>) -> Result<WorkSuccess> {
+    fn finish_slowly(
+        &mut self,
+        at: u32,
+        id: Id,
+        timeout: Option<Duration>,
+    ) -> Result<WorkSuccess, TransportError> {
         let timeout = timeout.or(self.config.timeout);
         if !self.wait_for(id, timeout) {
             self.abort_late(at, id, timeout);
@@ -77,9 +87,8 @@ impl Poller {
         // The poll before the wait may have ended it.
         self.run_afterwards();
         match self.engine.release(at, id) {
-            Some(Ok(success)) => Ok(success),
-            Some(Err(error)) => Err(Error::Transport(error)),
-            None => Err(Error::Transport(TransportError::CLOSED)),
+            Some(result) => result,
+            None => Err(TransportError::CLOSED),
         }
     }
 }

@@ -111,7 +111,7 @@ fn result_of_a_batch_is_its_first_failure() {
         let Err(ScopeError::AutoPollError(error)) = ended else {
             panic!("{ended:?}");
         };
-        let error = work_error(&Error::Transport(error));
+        let error = work_error(&error);
         assert_eq!(error.status, WcStatus::REM_ACCESS_ERR, "number {bad}");
         assert_eq!(a.down_reason(), Some(failed_send(error)));
         let written = bytes(&target);
@@ -211,7 +211,7 @@ fn owned_batch_that_fails_in_its_middle_is_returned_whole() {
         let ticket = a.start_batch(works).unwrap();
         let ended = bounded(|| a.wait(ticket, Some(PATIENCE)));
         let ended = ended.unwrap().expect("in time");
-        let error = work_error(&Error::Transport(ended.result.unwrap_err()));
+        let error = work_error(&ended.result.unwrap_err());
         assert_eq!(error.status, WcStatus::REM_ACCESS_ERR, "number {bad}");
         assert_eq!(
             (ended.batch.as_ref().map_or(0, Vec::len), pool.available()),

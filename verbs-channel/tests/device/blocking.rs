@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion, ScatterElement};
-use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Queue, RejectReason};
+use verbs_channel::{Channel, DownReason, Incoming, Outgoing, Queue, RejectReason, TransportError};
 use verbs_harness::{PATIENCE, begin, faults};
 
 use super::ends::{
@@ -116,7 +116,7 @@ fn receive_without_a_message_is_aborted_at_its_deadline() {
         after: SOON,
     });
     assert!(
-        matches!(refused, Error::Rejected(reason) if reason == down),
+        matches!(refused, TransportError::Rejected(reason) if reason == down),
         "{refused}"
     );
 }
@@ -144,7 +144,8 @@ fn send_to_a_peer_without_receives_is_aborted_at_its_deadline() {
 #[ignore = "needs an RDMA device"]
 fn every_call_ends_with_a_timeout_of_zero() {
     let _test = begin!(iwarp lacks "sends that wait for a receive");
-    type Call = fn(&mut Channel, ScatterElement<'_>, RemoteMemoryRegion) -> Result<(), Error>;
+    type Call =
+        fn(&mut Channel, ScatterElement<'_>, RemoteMemoryRegion) -> Result<(), TransportError>;
     let calls: [Call; 4] = [
         |a, element, _| a.receive(element).map(drop),
         |a, element, _| a.send(element.into_gather()),
@@ -250,8 +251,8 @@ fn invalid_request_is_rejected_before_it_is_posted() {
     let target = given(&b, vec![0_u8; 64]);
     let from = filled(&a, 1, 65);
     let mut into = zeros(&a, 65);
-    let reject_reason = |result: Result<(), Error>| match result.unwrap_err() {
-        Error::Rejected(reason) => reason,
+    let reject_reason = |result: Result<(), TransportError>| match result.unwrap_err() {
+        TransportError::Rejected(reason) => reason,
         other => panic!("{other}"),
     };
     let long = RejectReason::RemoteTooShort {
@@ -287,8 +288,10 @@ fn invalid_request_is_rejected_before_it_is_posted() {
         assert!(
             matches!(
                 error,
-                Error::Rejected(RejectReason::Post(_) | RejectReason::InlineTooLong { .. })
-                    | Error::Transport(_)
+                TransportError::Rejected(
+                    RejectReason::Post(_) | RejectReason::InlineTooLong { .. }
+                ) | TransportError::Work { .. }
+                    | TransportError::Aborted(_)
             ),
             "{error}"
         );

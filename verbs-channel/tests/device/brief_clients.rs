@@ -104,7 +104,7 @@ fn message_of_a_client_that_leaves_at_once_is_delivered() {
                     .channel;
                 let from = filled(&client, 1, 64);
                 // The server may leave before this has completed.
-                drop(client.send(from.gather_element(..).unwrap()));
+                let _ended = client.send(from.gather_element(..).unwrap());
             });
             let mut prepared = patient(&server.pd);
             let into = server.pd.reg_mr(vec![0_u8; 64]).unwrap();

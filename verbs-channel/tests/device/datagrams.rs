@@ -5,7 +5,8 @@ use std::time::Duration;
 use verbs_channel::verbs_core::error::Rejected;
 use verbs_channel::verbs_core::{Device, ProtectionDomain};
 use verbs_channel::{
-    BufferPool, Channel, Datagrams, Error, OwnedBuffer, PollStrategy, RejectReason, verbs_core,
+    BufferPool, Channel, Datagrams, Error, OwnedBuffer, PollStrategy, RejectReason, TransportError,
+    verbs_core,
 };
 use verbs_harness::pair::pattern;
 use verbs_harness::{PATIENCE, begin, bounded, device_name, peer_name, until, wire};
@@ -64,7 +65,9 @@ fn datagrams_of_every_length_are_answered() {
         let error = asks.send_to(&server, longer).unwrap_err().into_error();
         assert!(matches!(
             error,
-            Error::Rejected(RejectReason::DatagramTooLong { .. })
+            Error::Transport(TransportError::Rejected(
+                RejectReason::DatagramTooLong { .. }
+            ))
         ));
         asks.close().unwrap();
         answers.close().unwrap();

@@ -208,9 +208,9 @@ pub(crate) fn bounded<T>(what: impl FnOnce() -> T) -> T {
 }
 
 /// Asserts that an operation ran into its deadline, and took its channel down.
-pub(crate) fn assert_timed_out<T: Debug>(result: Result<T, Error>, channel: &Channel) {
+pub(crate) fn assert_timed_out<T: Debug>(result: Result<T, TransportError>, channel: &Channel) {
     match result.unwrap_err() {
-        Error::Transport(TransportError::Aborted(reason)) if reason.is_timed_out() => {
+        TransportError::Aborted(reason) if reason.is_timed_out() => {
             assert_eq!(channel.down_reason(), Some(reason));
         }
         other => panic!("{other:?}"),
@@ -263,9 +263,9 @@ pub(crate) fn words(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// The status of a failed operation.
-pub(crate) fn work_error(error: &Error) -> WorkError {
+pub(crate) fn work_error(error: &TransportError) -> WorkError {
     match error {
-        Error::Transport(TransportError::Work { error, .. }) => *error,
+        TransportError::Work { error, .. } => *error,
         other => panic!("no work error: {other:?}"),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::memory::RawRegion;
 use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain};
-use verbs_channel::{Error, RegistrationCache, RejectReason, SharedMemory};
+use verbs_channel::{RegistrationCache, RejectReason, SharedMemory, TransportError};
 use verbs_harness::{PATIENCE, begin, is_soft, unchecked_domain};
 
 use super::ends::{bytes, filled, given, here, inside, pair, patient, pattern, work_error};
@@ -155,7 +155,7 @@ fn memory_of_another_protection_domain_is_rejected_or_refused_by_the_device() {
     let read = a.read(raw.element(..64).unwrap(), target.remote());
     assert!(matches!(
         read,
-        Err(Error::Rejected(RejectReason::OtherDomain))
+        Err(TransportError::Rejected(RejectReason::OtherDomain))
     ));
     let memory = SharedMemory::new(Arc::new(raw), 1);
     let rejected = a.start_read(memory.slice(..64).unwrap(), target.remote());

@@ -185,10 +185,10 @@ fn failed_peer_takes_down_its_own_channel_only() {
         .unwrap_err();
     let failed = matches!(
         error,
-        Error::Transport(TransportError::Work {
+        TransportError::Work {
             queue: Queue::Send,
             ..
-        })
+        }
     );
     assert!(failed, "{error:?}");
     assert!(channel.is_down());

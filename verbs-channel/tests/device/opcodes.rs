@@ -18,13 +18,13 @@ struct Way {
 const WAYS: [Way; 7] = [
     Way {
         name: "blocking",
-        out: |channel, work| channel.run(work).map(drop),
-        into: |channel, work| channel.run(work).map(drop),
+        out: |channel, work| Ok(channel.run(work).map(drop)?),
+        into: |channel, work| Ok(channel.run(work).map(drop)?),
     },
     Way {
         name: "blocking, with a timeout",
-        out: |channel, work| channel.run_timeout(work, PATIENCE).map(drop),
-        into: |channel, work| channel.run_timeout(work, PATIENCE).map(drop),
+        out: |channel, work| Ok(channel.run_timeout(work, PATIENCE).map(drop)?),
+        into: |channel, work| Ok(channel.run_timeout(work, PATIENCE).map(drop)?),
     },
     Way {
         name: "scoped",
@@ -93,7 +93,7 @@ const WAYS: [Way; 7] = [
     },
     Way {
         name: "in a batch of one",
-        out: |channel, work| channel.run_batch([work]),
+        out: |channel, work| Ok(channel.run_batch([work])?),
         into: |channel, work| {
             let ended =
                 channel.scope(|scope| Ok::<_, Error>(scope.post_batch([work])?.spin_poll()?));

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Error, Incoming, Outgoing, RejectReason, SharedMemory,
-    Transfer,
+    BufferPool, Channel, DownReason, Incoming, Outgoing, RejectReason, SharedMemory, Transfer,
+    TransportError,
 };
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin, wire};
@@ -30,8 +30,8 @@ fn reads(channel: &Channel, into: &SharedMemory, from: RemoteMemoryRegion) -> Tr
 }
 
 /// Whether a request was not posted before the timeout.
-const fn was_not_posted(error: &Error) -> bool {
-    matches!(error, Error::Rejected(RejectReason::TimedOut))
+const fn was_not_posted(error: &TransportError) -> bool {
+    matches!(error, TransportError::Rejected(RejectReason::TimedOut))
 }
 
 /// The answers of the peer's device are on the wire for a while: some arrive before the deadline, some

@@ -161,7 +161,7 @@ fn dead_host_ends_a_waiting_receive() {
     let within = faults::setting(start, "[`peer_timeout`]", PEER_TIMEOUT);
     faults::error(faults::HOST, "channel", &error, within);
     assert!(
-        matches!(error, Error::Transport(TransportError::Aborted(r)) if r == reason),
+        matches!(error, TransportError::Aborted(r) if r == reason),
         "{error:?}"
     );
     assert_eq!(channel.down_reason(), Some(reason));

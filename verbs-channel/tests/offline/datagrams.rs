@@ -11,6 +11,7 @@ use verbs_channel::verbs_core::verbs_sys::{
 use verbs_channel::verbs_core::{MaximumTransferUnit, ProtectionDomain};
 use verbs_channel::{
     BufferPool, Datagrams, DatagramsConfig, DownReason, Error, OwnedBuffer, Queue, RejectReason,
+    TransportError,
 };
 
 use crate::fake_device::{bounded, called, calls, forget_the_past, pd, posted, refuse, succeeds};
@@ -72,7 +73,7 @@ pub(crate) fn comes(wr_id: u64, from: &DatagramEndpoint, bytes: &[u8], immediate
 
 pub(crate) fn refused(error: &Error) -> &RejectReason {
     match error {
-        Error::Rejected(reason) => reason,
+        Error::Transport(TransportError::Rejected(reason)) => reason,
         error => panic!("{error}"),
     }
 }

@@ -114,7 +114,11 @@ fn guide_explains_each_error_that_is_not_rare() {
             include_str!("../../src/error/reject_reason.rs"),
         ),
         ("TransportError", &["Transport"], transport),
-        ("DownReason", &["Aborted", "Down"], transport),
+        (
+            "DownReason",
+            &["Aborted", "Down"],
+            include_str!("../../src/error/down_reason.rs"),
+        ),
         (
             "ExchangeError",
             &["Exchange"],

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::IBV_QPS_ERR;
 use verbs_channel::{
-    Channel, ChannelGroup, ChannelId, DownReason, Error, Outgoing, PollStrategy, Queue,
-    RejectReason, ScopeError, TransportError,
+    Channel, ChannelGroup, ChannelId, DownReason, Outgoing, PollStrategy, Queue, RejectReason,
+    ScopeError, TransportError,
 };
 use verbs_harness::faults;
 
@@ -32,7 +32,7 @@ fn assert_dead(channel: &Channel) {
 
 #[test]
 fn every_blocking_call_ends_without_a_deadline() {
-    type Call = fn(&mut Channel) -> Result<(), Error>;
+    type Call = fn(&mut Channel) -> Result<(), TransportError>;
     let calls: [Call; 4] = [
         |channel| {
             let from = region(channel);
@@ -59,14 +59,13 @@ fn every_blocking_call_ends_without_a_deadline() {
         dies();
         let start = Instant::now();
         let error = bounded(|| call(&mut channel)).unwrap_err();
-        assert!(
-            matches!(error, Error::Transport(error) if error == ENDED),
-            "{error:?}"
-        );
+        assert!(error == ENDED, "{error:?}");
         faults::error(faults::REMOVED, "channel", &error, faults::at_once(start));
         assert_dead(&channel);
         let refused = call(&mut channel).unwrap_err();
-        assert!(matches!(refused, Error::Rejected(reason) if reason == RejectReason::Down(DEAD)));
+        assert!(
+            matches!(refused, TransportError::Rejected(reason) if reason == RejectReason::Down(DEAD))
+        );
     }
 }
 
@@ -83,10 +82,7 @@ fn every_strategy_notices_a_dead_device() {
         let mut into = region(&channel);
         dies();
         let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
-        assert!(
-            matches!(error, Error::Transport(error) if error == ENDED),
-            "{strategy:?}"
-        );
+        assert!(error == ENDED, "{strategy:?}");
         assert_dead(&channel);
     }
 }
@@ -98,10 +94,7 @@ fn queue_that_cannot_be_armed_takes_the_channel_down() {
     let mut into = region(&channel);
     refuse("ibv_req_notify_cq", 1);
     let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
-    assert!(
-        matches!(error, Error::Transport(error) if error == ENDED),
-        "{error:?}"
-    );
+    assert!(error == ENDED, "{error:?}");
     assert_eq!(channel.down_reason(), Some(DEAD));
 }
 
@@ -191,7 +184,7 @@ fn failed_poll_ends_the_wait_at_once() {
     let start = Instant::now();
     let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
     faults::error(faults::UNPOLLED, "channel", &error, faults::at_once(start));
-    let Error::Transport(TransportError::Aborted(DownReason::Poll(poll))) = error else {
+    let TransportError::Aborted(DownReason::Poll(poll)) = error else {
         panic!("{error:?}");
     };
     assert_eq!(channel.down_reason(), Some(DownReason::Poll(poll)));
@@ -228,10 +221,7 @@ fn queue_pair_in_error_without_flushes_ends_after_the_drain_timeout() {
         let start = Instant::now();
         let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
         let ended = TransportError::Aborted(DownReason::Unflushed);
-        assert!(
-            matches!(error, Error::Transport(error) if error == ended),
-            "{error:?}"
-        );
+        assert!(error == ended, "{error:?}");
         let within = faults::setting(start, "[`drain_timeout`]", DRAIN);
         faults::error(faults::QP_FATAL, "channel", &error, within);
         assert_eq!(channel.down_reason(), Some(DownReason::Unflushed));

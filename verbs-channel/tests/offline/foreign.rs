@@ -12,7 +12,7 @@ use verbs_channel::verbs_core::memory::{DmabufRegion, RawRegion};
 use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
     BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
-    Rejected, SharedMemory, TransportError,
+    Rejected, ScopeError, SharedMemory, TransportError,
 };
 use verbs_harness::logged::listen;
 
@@ -225,7 +225,7 @@ fn memory_that_cannot_be_borrowed_is_not_sent_inline() {
         let sent = channel.run(Outgoing::send(element).inline());
         assert!(matches!(
             sent,
-            Err(Error::Rejected(RejectReason::SharedInline))
+            Err(TransportError::Rejected(RejectReason::SharedInline))
         ));
     }
     assert!(posted().is_empty());
@@ -280,8 +280,8 @@ fn shared_element_of_another_protection_domain_is_rejected_in_each_way_to_post_i
     let (ours, others) = (shared(channel.pd()), dmabuf(&pd()));
     let [good, bad] = [ours.element(..8).unwrap(), others.element(..8).unwrap()];
     assert!(good.is_of(channel.pd()) && !bad.is_of(channel.pd()));
-    let is_rejected = |ended: Result<(), Error>| {
-        let Err(Error::Rejected(reason)) = ended else {
+    let is_rejected = |ended: Result<(), TransportError>| {
+        let Err(TransportError::Rejected(reason)) = ended else {
             panic!("{ended:?}");
         };
         assert_eq!(reason, RejectReason::OtherDomain);
@@ -299,8 +299,8 @@ fn shared_element_of_another_protection_domain_is_rejected_in_each_way_to_post_i
     is_rejected(channel.run_batch([Outgoing::send([good, good]), Outgoing::send([good, bad])]));
     is_rejected(
         channel
-            .scope(|scope| scope.post_send([bad, good]).map(drop).map_err(Error::from))
-            .map_err(Error::from),
+            .scope(|scope| Ok(scope.post_send([bad, good]).map(drop)?))
+            .map_err(ScopeError::flatten),
     );
     let lent = channel.scope(|scope| {
         let back = scope
@@ -420,10 +420,7 @@ fn borrowed_element_of_raw_memory_is_done_when_its_call_returns() {
     let mut channel = channel();
     let raw = Pages::new(LEN, &Arc::default()).register(channel.pd());
     let received = channel.receive_timeout(raw.element(..).unwrap(), Duration::ZERO);
-    assert!(matches!(
-        received,
-        Err(Error::Transport(TransportError::Aborted(_)))
-    ));
+    assert!(matches!(received, Err(TransportError::Aborted(_))));
     assert!(called("ibv_destroy_qp") && channel.is_down());
     drop(raw.dereg().unwrap());
 }

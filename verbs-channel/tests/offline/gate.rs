@@ -13,8 +13,8 @@ use verbs_channel::verbs_core::{
     RemoteMemoryRegion, SharedRegion,
 };
 use verbs_channel::{
-    BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, PreparedChannel,
-    RejectReason, Rejected, Request, ScatterList,
+    BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedRequest, PreparedChannel,
+    RejectReason, Rejected, Request, ScatterList, TransportError,
 };
 
 use crate::fake_device::{connected, forget_the_past, pd};
@@ -97,11 +97,10 @@ fn elements(of: &SharedRegion<Vec<u8>>, len: usize, count: usize) -> Vec<SharedE
 }
 
 /// The reason why a call or a scope rejected a request, if it did. Posted ones have been aborted.
-fn reject_reason<T>(ended: Result<T, Error>) -> Expected {
+fn reject_reason<T>(ended: Result<T, TransportError>) -> Expected {
     match ended {
-        Err(Error::Rejected(reason)) => Some(reason),
-        Ok(_) | Err(Error::Transport(_)) => None,
-        Err(other) => panic!("{other}"),
+        Err(TransportError::Rejected(reason)) => Some(reason),
+        Ok(_) | Err(_) => None,
     }
 }
 

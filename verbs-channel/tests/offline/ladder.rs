@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR};
-use verbs_channel::{DownReason, Error, Outgoing, Queue, ScopeError, TransportError};
+use verbs_channel::{DownReason, Outgoing, Queue, ScopeError, TransportError};
 
 use crate::fake_device::{
     DRAIN, bounded, called, calls, channel, ends, flushes, posted, refuse, region, succeeds,
@@ -40,7 +40,7 @@ fn deadline_moves_the_queue_pair_to_error_then_destroys_it() {
     // No flush comes: the deadline and the drain timeout pass.
     assert!(start.elapsed() >= deadline + DRAIN);
     let timed_out = timed_out(deadline);
-    assert!(matches!(error, Err(Error::Transport(error)) if error == timed_out));
+    assert!(matches!(error, Err(error) if error == timed_out));
     assert_eq!(moved(), [IBV_QPS_ERR.0]);
     assert!(called("ibv_destroy_qp"));
     assert!(!called("ibv_dereg_mr"), "the region is still ours");

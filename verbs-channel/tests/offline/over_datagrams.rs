@@ -13,6 +13,7 @@ use verbs_channel::verbs_core::verbs_sys::{IBV_QP_DEST_QPN, IBV_QP_RQ_PSN};
 use verbs_channel::verbs_core::{PacketSequenceNumber, ProtectionDomain, QueuePairEndpoint};
 use verbs_channel::{
     Channel, Connect, DatagramListener, Datagrams, DownReason, Error, Met, Peer, RejectReason,
+    TransportError,
 };
 
 use verbs_harness::logged::{lines, listen, panics};
@@ -367,7 +368,9 @@ fn endpoint_that_fails_ends_the_exchange() {
             let met = prepared.accept(&mut listener, LONG);
             met.unwrap_err()
         });
-        let Error::Rejected(RejectReason::Down(DownReason::Poll(_))) = error else {
+        let Error::Transport(TransportError::Rejected(RejectReason::Down(DownReason::Poll(_)))) =
+            error
+        else {
             panic!("{error}");
         };
     }

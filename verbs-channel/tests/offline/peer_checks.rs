@@ -26,12 +26,12 @@ type Busy = fn(&mut Channel) -> Result<(), Error>;
 const BUSY: [(&str, Busy); 9] = [
     ("send", |channel| {
         let from = region(channel);
-        channel.send(from.gather_element(..)?)
+        Ok(channel.send(from.gather_element(..)?)?)
     }),
     ("run_batch", |channel| {
         let from = region(channel);
         let send = || Outgoing::send(from.gather_element(..).unwrap());
-        channel.run_batch([send(), send()])
+        Ok(channel.run_batch([send(), send()])?)
     }),
     ("scope", |channel| {
         let from = region(channel);
@@ -102,7 +102,7 @@ const BUSY: [(&str, Busy); 9] = [
         }
         match channel.transfer(&mut transfer, None) {
             Ok(()) => Ok(()),
-            Err(TransferError::Failed { first, .. }) => Err(first),
+            Err(TransferError::Failed { first, .. }) => Err(first.into()),
             Err(error) => panic!("{error}"),
         }
     }),

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use verbs_channel::{Channel, ChannelGroup, ChannelId, DownReason, Error, Queue, TransportError};
+use verbs_channel::{Channel, ChannelGroup, ChannelId, DownReason, Queue, TransportError};
 
 use crate::fake_device::{
     DRAIN, bounded, channel, connected, flushes, forget_the_past, pd, posted, region, shut_down,
@@ -73,7 +73,7 @@ fn peer_that_leaves_during_a_wait_is_noticed() {
         drop(theirs);
     });
     let ended = bounded(|| channel.receive(into.scatter_element(..).unwrap()));
-    assert!(matches!(ended, Err(Error::Transport(ENDED))), "{ended:?}");
+    assert!(matches!(ended, Err(ENDED)), "{ended:?}");
     leaving.join().unwrap();
 }
 
@@ -220,7 +220,7 @@ fn peer_is_not_watched_without_a_peer_timeout() {
         after: DRAIN,
     };
     assert!(
-        matches!(ended, Err(Error::Transport(TransportError::Aborted(r))) if r == reason),
+        matches!(ended, Err(TransportError::Aborted(r)) if r == reason),
         "{ended:?}"
     );
 }

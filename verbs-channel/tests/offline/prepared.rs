@@ -14,8 +14,6 @@ use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, with};
 #[cfg(feature = "rdmacm")]
-use verbs_channel::Connect;
-#[cfg(feature = "rdmacm")]
 use verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
 use verbs_channel::verbs_core::error::ErrorKind;
 use verbs_channel::verbs_core::verbs_sys::IBV_TRANSPORT_IWARP;
@@ -24,6 +22,8 @@ use verbs_channel::{
     BufferPool, Channel, ChannelGroup, DownReason, Error, PreparedChannel, Queue, RejectReason,
     SharedMemory,
 };
+#[cfg(feature = "rdmacm")]
+use verbs_channel::{Connect, TransportError};
 
 use crate::fake_device::{called, forget_the_past, pd, posted, refuse, succeeds};
 
@@ -303,7 +303,7 @@ fn prepared_receive_that_the_driver_rejects_fails_the_handshake() {
         // part.
         with(|library| library.refuse_post = Some((0, libc::ENOMEM, !takes_it)));
         let error = handshake(prepared).unwrap_err();
-        let Error::Rejected(RejectReason::Post(post)) = error else {
+        let Error::Transport(TransportError::Rejected(RejectReason::Post(post))) = error else {
             panic!("{error}");
         };
         assert_eq!(post.kind(), ErrorKind::OutOfMemory);

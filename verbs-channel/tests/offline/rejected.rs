@@ -2,7 +2,7 @@
 
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::error::ErrorKind;
-use verbs_channel::{BufferPool, DownReason, Error, Outgoing, RejectReason};
+use verbs_channel::{BufferPool, DownReason, Error, Outgoing, RejectReason, TransportError};
 
 use crate::fake_device::{called, channel, pd, posted, region, succeeds};
 
@@ -34,7 +34,7 @@ fn request_rejected_by_the_driver_is_handed_back_and_can_be_posted_again() {
         let element = buffer.as_ref().unwrap().gather_element(..).unwrap();
         let error = channel.run_batch([Outgoing::send(element); 4]).unwrap_err();
         assert!(
-            matches!(error, Error::Rejected(RejectReason::Post(_))),
+            matches!(error, TransportError::Rejected(RejectReason::Post(_))),
             "{error}"
         );
     }
@@ -52,7 +52,7 @@ fn partly_posted_batch_destroys_the_queue_pair_first() {
     refuse_at(2);
     let batch = [Outgoing::send(from.gather_element(..).unwrap()); 4];
     let error = channel.run_batch(batch).unwrap_err();
-    let Error::Rejected(RejectReason::Post(error)) = error else {
+    let TransportError::Rejected(RejectReason::Post(error)) = error else {
         panic!("{error:?}");
     };
     assert_eq!(error.posted(), 2);
@@ -86,7 +86,7 @@ fn failed_post_without_a_bad_request_destroys_the_queue_pair() {
     let batch = [Outgoing::send(from.gather_element(..).unwrap()); 2];
     let error = channel.run_batch(batch).unwrap_err();
     assert!(
-        matches!(error, Error::Rejected(RejectReason::Post(_))),
+        matches!(error, TransportError::Rejected(RejectReason::Post(_))),
         "{error}"
     );
     // The device may have the first.

@@ -6,7 +6,9 @@ use fake_libibverbs::{assert_all_is_well, with};
 use verbs_channel::verbs_core::completion::CompletionChannel;
 use verbs_channel::verbs_core::memory::SharedElement;
 use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
-use verbs_channel::{BufferPool, Channel, ChannelConfig, Datagrams, Error, Incoming, OwnedBuffer};
+use verbs_channel::{
+    BufferPool, Channel, ChannelConfig, Datagrams, Error, Incoming, OwnedBuffer, TransportError,
+};
 
 use crate::fake_device::{connected, pd, region, shut_down};
 
@@ -213,7 +215,7 @@ fn atomic_on_several_elements_names_their_number() {
         let mut channel = connected(Channel::builder(&pd).build().unwrap());
         let add = Incoming::fetch_and_add(elements, remote, 1);
         match channel.run(add) {
-            Err(Error::Rejected(reason)) => reason.to_string(),
+            Err(TransportError::Rejected(reason)) => reason.to_string(),
             other => panic!("{other:?}"),
         }
     };

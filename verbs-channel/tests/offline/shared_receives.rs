@@ -11,7 +11,7 @@ use verbs_channel::verbs_core::verbs_sys::{
 use verbs_channel::verbs_core::{Error as CoreError, ProtectionDomain};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, ConnectedMember, DownReason, Error, Message,
-    PollStrategy, PoolBuffer, RejectReason,
+    PollStrategy, PoolBuffer, RejectReason, TransportError,
 };
 use verbs_harness::{PATIENCE, until};
 
@@ -242,7 +242,7 @@ fn receive_of_a_channel_is_rejected_and_says_where_messages_are() {
     let error = error.unwrap_err();
     assert!(matches!(
         error,
-        Error::Rejected(RejectReason::SharedReceives)
+        TransportError::Rejected(RejectReason::SharedReceives)
     ));
     assert!(!error.is_backpressure());
     let rejected = channel.scope(|scope| {

@@ -8,7 +8,7 @@ use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::completion::CompletionChannel;
 use verbs_channel::{
     BufferPool, Channel, ChannelId, CreateChannel as _, DownReason, Error, OwnedRequest,
-    PollStrategy, Queue, RejectReason,
+    PollStrategy, Queue, RejectReason, TransportError,
 };
 
 use crate::driven::group;
@@ -34,7 +34,9 @@ fn channel_without_a_queue_pair_rejects_everything_and_waits_for_nothing() {
     let old = mem::replace(channel.engine_mut(), fresh(&pd));
     let mut into = region(&channel);
     bounded(|| {
-        let down = |error: &Error| matches!(error, Error::Rejected(RejectReason::Down(_)));
+        let down = |error: &TransportError| {
+            matches!(error, TransportError::Rejected(RejectReason::Down(_)))
+        };
         assert!(down(
             &channel.send(into.gather_element(..).unwrap()).unwrap_err()
         ));

@@ -9,15 +9,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{Posted, in_flight, is_in_flight, lend, with};
-use verbs_channel::engine::{Failure, TransferEntries};
+use verbs_channel::engine::TransferEntries;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc_status,
 };
 use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Error, Incoming, Outgoing,
-    OwnedBuffer, OwnedRequest, RejectReason, SharedMemory, Transfer, TransferError,
-    TransferOutcome, TransportError,
+    BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer,
+    OwnedRequest, RejectReason, SharedMemory, Transfer, TransferError, TransferOutcome,
+    TransportError,
 };
 use verbs_harness::logged::{lines, listen};
 
@@ -90,7 +90,7 @@ fn beside_a_device<T>(
 }
 
 /// The indices of those that succeeded, and the errors of the others. All have their buffers.
-fn sorted(transfer: &mut Transfer) -> (Vec<usize>, Vec<(usize, Error)>) {
+fn sorted(transfer: &mut Transfer) -> (Vec<usize>, Vec<(usize, TransportError)>) {
     let (mut successes, mut errors) = (Vec::new(), Vec::new());
     for TransferOutcome {
         index,
@@ -108,8 +108,8 @@ fn sorted(transfer: &mut Transfer) -> (Vec<usize>, Vec<(usize, Error)>) {
     (successes, errors)
 }
 
-const fn is_timed_out(error: &Error) -> bool {
-    matches!(error, Error::Transport(TransportError::Aborted(reason)) if reason.is_timed_out())
+const fn is_timed_out(error: &TransportError) -> bool {
+    matches!(error, TransportError::Aborted(reason) if reason.is_timed_out())
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn deadline_ends_lost_operations_and_returns_all_memory() {
         assert!(posted.iter().all(|(_, error)| is_timed_out(error)));
         for (_, error) in waiting {
             let reason = RejectReason::Down(channel.down_reason().unwrap());
-            assert!(matches!(error, Error::Rejected(found) if *found == reason));
+            assert!(matches!(error, TransportError::Rejected(found) if *found == reason));
         }
         assert_eq!(pool.available(), 9);
     }
@@ -216,7 +216,9 @@ fn timeout_counts_from_the_call_and_nothing_is_posted_after_it() {
         assert_eq!(successes.len(), if completes { posts } else { 0 });
         let aborted = errors.iter().filter(|(_, error)| is_timed_out(error));
         assert_eq!(aborted.count() + successes.len(), posts);
-        let is_late = |error: &Error| matches!(error, Error::Rejected(RejectReason::TimedOut));
+        let is_late = |error: &TransportError| {
+            matches!(error, TransportError::Rejected(RejectReason::TimedOut))
+        };
         let late = errors.iter().filter(|(_, error)| is_late(error)).count();
         assert!(!completes || late == 200 - posts);
         assert_eq!((in_flight(), pool.available()), (0, 200));
@@ -261,10 +263,7 @@ fn operations_that_are_stuck_are_visible_and_never_freed() {
     assert!(outcomes[0].result.is_ok() && outcomes[0].buffer.is_some());
     for stuck in &outcomes[1..] {
         let result = &stuck.result;
-        assert!(matches!(
-            result,
-            Err(Error::Transport(TransportError::Stuck))
-        ));
+        assert!(matches!(result, Err(TransportError::Stuck)));
         assert!(stuck.buffer.is_none());
     }
     drop((outcomes, channel, memory));
@@ -295,7 +294,7 @@ fn post_that_fails_half_way_ends_with_its_memory_or_is_stuck() {
             let result = &rejected.result;
             assert!(matches!(
                 result,
-                Err(Error::Rejected(RejectReason::Down(_)))
+                Err(TransportError::Rejected(RejectReason::Down(_)))
             ));
         }
         drop(outcomes);
@@ -422,10 +421,7 @@ fn failed_operation_is_reported_and_the_rest_of_its_channel_fails_with_it() {
     else {
         panic!("{ended:?}");
     };
-    assert!(matches!(
-        first,
-        Error::Transport(TransportError::Work { .. })
-    ));
+    assert!(matches!(first, TransportError::Work { .. }));
     let (successes, errors) = sorted(&mut transfer);
     assert_eq!((successes, errors.len()), (vec![0], 7));
 }
@@ -475,7 +471,7 @@ fn operation_that_cannot_be_posted_is_rejected_and_not_waited_for() {
     ];
     for ((_, error), expected) in errors.iter().zip(expected) {
         assert!(
-            matches!(error, Error::Rejected(found) if *found == expected),
+            matches!(error, TransportError::Rejected(found) if *found == expected),
             "{error}"
         );
     }
@@ -494,7 +490,7 @@ fn operation_that_a_layer_above_has_begun_is_not_waited_for() {
     assert_eq!(ended.unwrap_err().to_string(), stuck.to_string());
     let mut entries = TransferEntries::of(&mut transfer);
     // Too late: its outcome is there.
-    let late = Err(Failure::Transport(TransportError::Stuck));
+    let late = Err(TransportError::Stuck);
     entries.end(0, late, OwnedBuffer::empty());
     assert!(transfer.drain().all(|outcome| outcome.buffer.is_none()));
 }

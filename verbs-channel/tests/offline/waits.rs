@@ -5,7 +5,8 @@ use std::time::Duration;
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::ibv_wc;
 use verbs_channel::{
-    BufferPool, Channel, Error, Outgoing, OwnedBuffer, PollStrategy, Queue, RejectReason, Transfer,
+    BufferPool, Channel, Outgoing, OwnedBuffer, PollStrategy, Queue, RejectReason, Transfer,
+    TransportError,
 };
 
 use crate::fake_device::{
@@ -27,8 +28,10 @@ fn queue_that_was_built_without_room_is_an_error_and_no_wait() {
         let builder = Channel::builder(&pd).max_send_wr(0).max_recv_wr(0);
         builder.build().unwrap()
     };
-    let reason = |error: Error| match error {
-        Error::Rejected(reason @ RejectReason::NoCapacity(_)) if !reason.is_backpressure() => {
+    let reason = |error: TransportError| match error {
+        TransportError::Rejected(reason @ RejectReason::NoCapacity(_))
+            if !reason.is_backpressure() =>
+        {
             reason
         }
         error => panic!("{error}"),

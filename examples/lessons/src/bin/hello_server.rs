@@ -35,7 +35,7 @@ fn serve(channel: &mut Channel) -> Result<()> {
             Err(error) if error.down_reason().is_some_and(DownReason::is_peer_closed) => {
                 return Ok(());
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         let len = received.byte_len() as usize;
         outbox[..len].copy_from_slice(&inbox[..len]);

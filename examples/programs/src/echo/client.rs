@@ -120,7 +120,7 @@ impl Client {
                 let came = came?.ok_or_else(|| Failure::new("the channel is closed"))?;
                 let start: Instant = start;
                 took.push(start.elapsed());
-                let (sent, _block): (verbs_async::Result<_>, _) = sent.await;
+                let (sent, _block) = sent.await;
                 let _success = sent?;
                 check(number, answer, size, &came)
                     .context(|| format!("the answer to message {answer}"))?;

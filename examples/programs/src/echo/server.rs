@@ -149,7 +149,7 @@ async fn echo(channel: AsyncChannel, asked: Asked, echoed: &Moved) -> Result<(),
             Some(spare) => spare.into(),
             None => match answers.pop_front() {
                 Some(oldest) => {
-                    let (sent, spare): (verbs_async::Result<_>, _) = oldest.await;
+                    let (sent, spare) = oldest.await;
                     let _success = sent?;
                     spare
                 }

@@ -465,7 +465,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.channels.clear();
-        drop(later(self.group.destroyed()));
+        let _ended = later(self.group.destroyed());
     }
 }
 

@@ -4,9 +4,10 @@ use std::mem;
 
 use verbs_core::WorkSuccess;
 
-use super::{Failure, State, Transfer, TransferError};
+use super::{State, Transfer, TransferError};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
+use crate::error::TransportError;
 use crate::request::OwnedRequest;
 
 /// The operations of a [`Transfer`] that a layer above begins and awaits in its own way.
@@ -51,7 +52,12 @@ impl<'t> TransferEntries<'t> {
     ///
     /// A buffer without capacity was leaked if the operation began with memory. The operation is
     /// then [`Stuck`](crate::TransportError::Stuck).
-    pub fn end(&mut self, index: usize, result: Result<WorkSuccess, Failure>, buffer: OwnedBuffer) {
+    pub fn end(
+        &mut self,
+        index: usize,
+        result: Result<WorkSuccess, TransportError>,
+        buffer: OwnedBuffer,
+    ) {
         if let Some(entry) = self.0.entries.get_mut(index)
             && let State::Begun(had_memory) = entry.state
         {

@@ -7,7 +7,7 @@ use verbs_core::WorkSuccess;
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::engine::Ticket;
-use crate::error::{DownReason, Error, Queue, RejectReason, TransportError};
+use crate::error::{DownReason, Queue, TransportError};
 use crate::request::OwnedRequest;
 pub use entries::TransferEntries;
 
@@ -71,9 +71,8 @@ pub struct TransferOutcome {
     pub index: usize,
     /// The channel of the operation.
     pub channel: ChannelId,
-    /// The result: [`Error::Rejected`] if the operation was not posted, [`Error::Transport`] if it did not
-    /// succeed.
-    pub result: Result<WorkSuccess, Error>,
+    /// The result.
+    pub result: Result<WorkSuccess, TransportError>,
     /// The returned buffer; `None` if the operation is stuck: see [`TransferError::Stuck`].
     pub buffer: Option<OwnedBuffer>,
 }
@@ -92,7 +91,7 @@ pub enum TransferError {
         of: usize,
         /// The outcome of the first of them, in the order in which they were added.
         #[source]
-        first: Error,
+        first: TransportError,
     },
     /// The driver failed to destroy the queue pair: **the device may still access the memory of
     /// these operations** until the process ends. Their buffers have been leaked. The device is
@@ -131,17 +130,7 @@ enum State {
     InFlight(Ticket),
     // Begun by a layer above, which has its ticket. Whether it has memory.
     Begun(bool),
-    Ended(Result<WorkSuccess, Failure>, Option<OwnedBuffer>),
-}
-
-/// Why an operation has failed.
-#[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_enums, reason = "an operation is posted or not")]
-pub enum Failure {
-    /// It was rejected: it was not posted.
-    Rejected(RejectReason),
-    /// It was posted and failed, or was aborted.
-    Transport(TransportError),
+    Ended(Result<WorkSuccess, TransportError>, Option<OwnedBuffer>),
 }
 
 /// The operations of one queue of a channel, which complete in their order: those in flight, and
@@ -233,7 +222,7 @@ impl Transfer {
             State::Ended(result, buffer) => Some(TransferOutcome {
                 index,
                 channel: entry.channel,
-                result: result.map_err(Error::from),
+                result,
                 buffer,
             }),
             State::Waiting(_) | State::InFlight(_) | State::Begun(_) => None,
@@ -250,17 +239,13 @@ impl Transfer {
         let (mut failed, mut stuck, mut first) = (0, 0, None);
         for failure in failures {
             failed += 1;
-            stuck += usize::from(matches!(failure, Failure::Transport(TransportError::Stuck)));
+            stuck += usize::from(matches!(failure, TransportError::Stuck));
             first.get_or_insert(failure);
         }
         match first {
             None => Ok(()),
             Some(_) if stuck > 0 => Err(TransferError::Stuck { stuck, of }),
-            Some(first) => Err(TransferError::Failed {
-                failed,
-                of,
-                first: first.into(),
-            }),
+            Some(first) => Err(TransferError::Failed { failed, of, first }),
         }
     }
 }
@@ -268,16 +253,20 @@ impl Transfer {
 impl State {
     /// The outcome of an operation that has ended. A buffer that had memory and has none any more was
     /// leaked.
-    fn ended(had_memory: bool, result: Result<WorkSuccess, Failure>, buffer: OwnedBuffer) -> Self {
+    fn ended(
+        had_memory: bool,
+        result: Result<WorkSuccess, TransportError>,
+        buffer: OwnedBuffer,
+    ) -> Self {
         if result.is_err() && had_memory && buffer.capacity() == 0 {
-            return Self::Ended(Err(Failure::Transport(TransportError::Stuck)), None);
+            return Self::Ended(Err(TransportError::Stuck), None);
         }
         Self::Ended(result, Some(buffer))
     }
 }
 
 impl TransferError {
-    /// Why the channel is down, if that caused the first failure: see [`Error::down_reason`].
+    /// Why the channel is down, if that caused the first failure: see [`TransportError::down_reason`].
     #[must_use]
     pub const fn down_reason(&self) -> Option<DownReason> {
         match self {
@@ -290,15 +279,6 @@ impl TransferError {
     #[must_use]
     pub const fn is_stuck(&self) -> bool {
         matches!(self, Self::Stuck { .. })
-    }
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Rejected(reason) => Self::Rejected(reason),
-            Failure::Transport(error) => Self::Transport(error),
-        }
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::mem;
 
-use super::{Failure, NONE, Rail, State, Transfer};
+use super::{NONE, Rail, State, Transfer};
 use crate::channel_id::ChannelId;
 use crate::engine::{Completed, Engine};
 use crate::error::{Queue, RejectReason, TransportError};
 
-const STUCK: Failure = Failure::Transport(TransportError::Stuck);
+const STUCK: TransportError = TransportError::Stuck;
 
 impl Transfer {
     /// It is carried out from now on.
@@ -62,9 +62,7 @@ impl Transfer {
             // The set may come from another engine: the slot is another operation's here.
             let is_its = engine.place(ticket.channel()).is_some();
             entry.state = match is_its.then(|| engine.take_completed(ticket)).flatten() {
-                Some(Completed { result, buffer, .. }) => {
-                    State::Ended(result.map_err(Failure::Transport), buffer)
-                }
+                Some(Completed { result, buffer, .. }) => State::Ended(result, buffer),
                 None => State::Ended(Err(STUCK), None),
             };
             let (index, next) = (rail.in_flight, entry.next);
@@ -117,7 +115,7 @@ impl Transfer {
                 Err(reason) => reason,
             };
             let buffer = mem::take(request.buffer_mut());
-            entry.state = State::ended(had_memory, Err(Failure::Rejected(reason)), buffer);
+            entry.state = State::ended(had_memory, Err(reason.into()), buffer);
             rail.waiting = entry.next;
             self.unlink(at, index);
             self.ended(index, each);
@@ -166,7 +164,7 @@ impl Transfer {
                 index = entry.next;
                 if let State::Waiting(request) = &mut entry.state {
                     let buffer = mem::take(request.buffer_mut());
-                    entry.state = State::Ended(Err(Failure::Rejected(reason)), Some(buffer));
+                    entry.state = State::Ended(Err(reason.into()), Some(buffer));
                     self.left -= 1;
                 }
             }

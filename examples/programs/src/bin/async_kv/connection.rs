@@ -100,11 +100,11 @@ impl Connection {
             let before = self.moved.count();
             sleep(SILENCE).await;
             if self.moved.count() == before {
-                let probed = match RemoteMemoryRegion::new(0, 0, 0) {
-                    Ok(nowhere) => self.channel.write(OwnedBuffer::empty(), nowhere).await.0,
-                    Err(error) => Err(error.into()),
+                let nowhere = match RemoteMemoryRegion::new(0, 0, 0) {
+                    Ok(nowhere) => nowhere,
+                    Err(error) => return error.into(),
                 };
-                if let Err(error) = probed {
+                if let Err(error) = self.channel.write(OwnedBuffer::empty(), nowhere).await.0 {
                     let why: Failure = error.into();
                     return Failure::new(format!("the server is gone: {why}"));
                 }

@@ -30,12 +30,12 @@ impl Echo {
 
     /// Receives a message with a blocking call: the server's first.
     pub(crate) fn receive(&mut self, len: usize) -> Result<WorkSuccess> {
-        self.channel.receive(self.one.scatter_element(..len)?)
+        Ok(self.channel.receive(self.one.scatter_element(..len)?)?)
     }
 
     /// Sends the message back with a blocking call.
     pub(crate) fn send_back(&mut self, len: usize) -> Result<()> {
-        self.channel.send(self.one.gather_element(..len)?)
+        Ok(self.channel.send(self.one.gather_element(..len)?)?)
     }
 
     /// Sends a message and waits for the next one: the receive is posted late, when the message

@@ -31,7 +31,8 @@ use super::{Clock, FaultCounts, Host, Link, Network, settings};
 /// let (mut left, _right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
 /// let hello = left.pd().reg_mr(b"hello".to_vec())?;
 /// fabric.link(&a, &b).cut();
-/// let sent = a.enter(|| left.send(hello.gather_element(..)?));
+/// let message = hello.gather_element(..)?;
+/// let sent = a.enter(|| left.send(message));
 /// assert!(sent.is_err());
 /// assert!(fabric.now().as_millis() > 400);
 /// # Ok(())

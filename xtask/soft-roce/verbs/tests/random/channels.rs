@@ -1,5 +1,4 @@
-//! Async channels: sends, receives, writes, reads and additions, which are awaited, dropped and leaked, on channels of
-//! groups that are dropped and replaced.
+//! Async channels: operations that are awaited, dropped and leaked, on channels of groups that are dropped and replaced.
 #![expect(clippy::mem_forget, reason = "futures may be leaked")]
 
 use std::mem;
@@ -7,10 +6,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use verbs_async::{AsyncChannel, Error, Operation};
+use verbs_async::{AsyncChannel, Operation};
 use verbs_channel::verbs_core::{AccessFlags, QueuePairEndpoint, RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
     BufferPool, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest,
+    TransportError,
 };
 
 use crate::alone::alone;
@@ -89,7 +89,7 @@ enum Future {
 }
 
 impl std::future::Future for Future {
-    type Output = (Result<(), Error>, Vec<OwnedBuffer>);
+    type Output = (Result<(), TransportError>, Vec<OwnedBuffer>);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
@@ -295,7 +295,7 @@ fn check(
     pair: &mut Pair,
     which: usize,
     held: &Held,
-    (result, buffers): (Result<(), Error>, Vec<OwnedBuffer>),
+    (result, buffers): (Result<(), TransportError>, Vec<OwnedBuffer>),
 ) {
     let (kind, number) = (held.kind, held.number);
     let is_rejected = matches!(&result, Err(error) if error.is_backpressure());

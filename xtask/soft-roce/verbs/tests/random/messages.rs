@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain, WorkSuccess};
 use verbs_channel::{
-    BufferPool, Channel, Completed, Error, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest,
-    ScopeError, Ticket, Transfer, TransportError,
+    BufferPool, Channel, Completed, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest, ScopeError,
+    Ticket, Transfer, TransportError,
 };
 
 use crate::world::{World, bytes};
@@ -337,8 +337,8 @@ fn block(world: &mut World, pools: &[BufferPool; 2], ends: &mut [End; 2], which:
         1 => {
             let sent = end.channel.scope(|scope| scope.post_send(list).map(drop));
             sent.map_err(|error| match error {
-                ScopeError::ClosureError(reason) => Error::Rejected(reason),
-                ScopeError::AutoPollError(error) => Error::from(error),
+                ScopeError::ClosureError(reason) => TransportError::Rejected(reason),
+                ScopeError::AutoPollError(error) => error,
             })
         }
         _ => {
@@ -354,7 +354,7 @@ fn block(world: &mut World, pools: &[BufferPool; 2], ends: &mut [End; 2], which:
             outcome.result.map(drop)
         }
     };
-    let is_rejected = matches!(sent, Err(Error::Rejected(_)));
+    let is_rejected = matches!(sent, Err(TransportError::Rejected(_)));
     assert!(sent.is_ok() || is_rejected || !world.is_gentle, "{sent:?}");
     if !is_rejected {
         end.posted.push(length);
