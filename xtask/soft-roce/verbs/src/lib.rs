@@ -94,7 +94,7 @@
 //! tests in Python (`cargo soft-roce run --user -- python3 tests/run_tests.py`): 84 of the 85 that pass on soft-RoCE of Linux
 //! 6.1 pass here. The other one wants a receive in RESET to be refused.
 //!
-//! Of other libraries in Rust, with their examples unmodified: `ibverbs` 0.9 (`cargo soft-roce run --user -- cargo run --example loopback`; it
+//! Seen, too, with other libraries in Rust and their examples, unmodified: `ibverbs` 0.9 (`cargo soft-roce run --user -- cargo run --example loopback`; it
 //! also runs linked with this crate, by one line, `use soft_verbs as _`), and `sideway` 0.4, which looks its functions up at run time, so
 //! that it needs the shared library (`rc_pingpong -g 1`, and `rc_pingpong -g 1 127.0.0.1`).
 //!
