@@ -58,6 +58,8 @@ impl Given for Vec<OwnedRequest> {}
 impl Given for OwnedChain {}
 
 mod sealed {
+    use std::task::Poll;
+
     use verbs_channel::Ticket;
     use verbs_channel::engine::Engine;
 
@@ -72,10 +74,11 @@ mod sealed {
         /// The result alone.
         type Result;
 
-        /// Takes the outcome if the operation has completed. Polls once at most. It may return `None` for any
+        /// Takes the outcome if the operation has completed. Polls once at most. It may be pending for any
         /// operation, whose outcome is then taken by [`Driver::wait`](driver::Driver::wait).
-        fn poll(engine: &mut Engine, ticket: Ticket) -> Option<Self::Outcome> {
-            driver::Outcome::poll(engine, ticket).map(Self::Outcome::from)
+        fn poll(engine: &mut Engine, ticket: Ticket) -> Poll<Self::Outcome> {
+            let outcome = driver::Outcome::poll(engine, ticket);
+            outcome.map_or(Poll::Pending, |outcome| Poll::Ready(outcome.into()))
         }
 
         /// Drops what was given.
@@ -88,9 +91,11 @@ impl sealed::Given for OwnedBuffer {
     type Result = Result<WorkSuccess, TransportError>;
 
     #[inline(always)]
-    fn poll(engine: &mut Engine, ticket: Ticket) -> Option<Self::Outcome> {
-        let (success, buffer) = engine.poll_success(ticket)?;
-        Some((Ok(success), buffer))
+    fn poll(engine: &mut Engine, ticket: Ticket) -> Poll<Self::Outcome> {
+        match engine.poll_success(ticket) {
+            Some((success, buffer)) => Poll::Ready((Ok(*success), buffer)),
+            None => Poll::Pending,
+        }
     }
 
     fn result((result, _buffer): Self::Outcome) -> Self::Result {
@@ -165,13 +170,14 @@ impl<T: Given> Operation<T> {
         if let Submission::Posted(ticket) = at {
             let driver = &self.shared.driver;
             let mut state = driver.state().lock_only();
-            if let Some(taken) = T::poll(&mut state.engine, ticket) {
+            let taken = T::poll(&mut state.engine, ticket);
+            if taken.is_ready() {
                 driver.unlock_after_take(state, ticket);
                 self.at = None;
                 if IS_COUNTED {
                     coop::count_ready(cx);
                 }
-                return Poll::Ready(taken);
+                return taken;
             }
             driver.state().unlock(state);
         }
@@ -187,7 +193,7 @@ impl<T: Given> Operation<T> {
         cx: &mut Context<'_>,
         output: &mut Poll<T::Outcome>,
     ) {
-        let Some(at) = &self.at else {
+        let Some(at) = self.at else {
             return;
         };
         let Poll::Ready(outcome) = self.shared.driver.wait(at, cx) else {

@@ -255,7 +255,7 @@ impl AsyncTransfer {
             }
             let outcome = match self.driver().poll_outcome(&first.at) {
                 Some(outcome) => outcome,
-                None => ready!(self.driver().wait(&first.at, cx)),
+                None => ready!(self.driver().wait(first.at, cx)),
             };
             coop::count_ready(cx);
             let index = first.index;

@@ -131,8 +131,13 @@ impl Driver {
 
     /// The outcome of an operation. Its task is woken when it has completed.
     #[inline(never)]
-    pub(crate) fn wait(&self, submission: &Submission, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let (submission, waker) = (*submission, cx.waker().clone());
+    pub(crate) fn wait(&self, submission: Submission, cx: &mut Context<'_>) -> Poll<Outcome> {
+        // It may have been dispatched before: then no waker is needed.
+        let dispatched = self.state.lock().outcome(submission);
+        if let Some(outcome) = dispatched {
+            return Poll::Ready(outcome);
+        }
+        let waker = cx.waker().clone();
         let mut state = self.state.lock();
         let mut outcome = state.outcome(submission);
         if outcome.is_none() && !state.busy_poll.is_zero() {

@@ -38,11 +38,9 @@ impl Engine {
         if self.member(at)?.id != ticket.channel {
             return None;
         }
-        let (success, owned) = self.poll_for_owned(at, ticket.id)?;
-        Some(Completed::new(
-            ticket,
-            Outcome::new(Ok(success), Some(owned)),
-        ))
+        let (success, owned) = self.poll_for(at, ticket.id, Option::take)?;
+        let outcome = Outcome::new(Ok(*success), Some(owned));
+        Some(Completed::new(ticket, outcome))
     }
 
     /// The queue of an operation whose outcome was not taken.
@@ -59,34 +57,21 @@ impl Engine {
         }
     }
 
-    /// [`poll`](Self::poll) for the usual case only: an operation on one buffer that has succeeded.
+    /// [`poll`](Self::poll) for the usual case only: an operation on one buffer, whose success is the first
+    /// completion that this polls.
     ///
     /// It returns `None` in all other cases, a ticket that is stale included. Then the outcome, if there
     /// is one, is still there: [`poll`](Self::poll) and [`take`](Self::take) return it.
     #[inline(always)]
-    pub fn poll_success(&mut self, ticket: Ticket) -> Option<(WorkSuccess, OwnedBuffer)> {
+    pub fn poll_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
         let at = self.place(ticket.channel)?;
-        if let Some(slot) = self.slots.in_flight(ticket.id) {
-            let Some(SlotBuffer::Buffer(_)) = slot.buffer() else {
-                return None;
-            };
-            if let Some((success, SlotBuffer::Buffer(buffer))) = self.poll_for_owned(at, ticket.id)
-            {
-                return Some((success, buffer));
+        self.poll_for(at, ticket.id, |place| match place.take() {
+            Some(SlotBuffer::Buffer(buffer)) => Some(buffer),
+            other => {
+                *place = other;
+                None
             }
-        }
-        // It may have been dispatched before, or just now.
-        self.take_success(ticket)
-    }
-
-    // A function of its own, so that the path of what is polled for stays short.
-    #[inline(never)]
-    fn take_success(&mut self, ticket: Ticket) -> Option<(WorkSuccess, OwnedBuffer)> {
-        let Some(SlotBuffer::Buffer(_)) = self.slots.succeeded(ticket.id) else {
-            return None;
-        };
-        let outcome = self.take_outcome(ticket)?;
-        Some((outcome.result.ok()?, outcome.buffer?))
+        })
     }
 
     /// Takes the outcome and the buffer of an operation on any channel, if a poll has found its

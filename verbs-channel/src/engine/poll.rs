@@ -7,7 +7,7 @@ use verbs_core::{PollSlot, WorkCompletion, WorkSuccess};
 use super::Engine;
 use super::member::Member;
 use super::shared::Shared;
-use super::slots::{Id, InFlight, Slots, shared_place};
+use super::slots::{Id, Slots, shared_place};
 use crate::engine::SlotBuffer;
 use crate::error::{DownReason, Queue};
 use crate::request::opcode_in;
@@ -23,32 +23,15 @@ impl Engine {
     }
 
     /// Polls one completion for an operation of this member that is in flight, and whose slot is not common. If it
-    /// is the operation's success, the operation ends, and this returns it. Otherwise everything that has completed
-    /// is dispatched.
+    /// is the operation's success, the operation ends, and this returns it with what `take` takes out of the slot.
+    /// Otherwise, or if that is nothing, everything that has completed is dispatched.
     #[inline(always)]
-    pub(crate) fn poll_for(&mut self, at: u32, id: Id) -> Option<WorkSuccess> {
-        let (success, ()) = self.poll_one(at, id, |_| Some(()))?;
-        Some(success)
-    }
-
-    /// [`poll_for`](Self::poll_for) an operation that owns its buffer, which is returned too.
-    #[expect(
-        clippy::redundant_closure_for_method_calls,
-        reason = "the method itself is for one lifetime"
-    )]
-    #[inline(always)]
-    pub(crate) fn poll_for_owned(&mut self, at: u32, id: Id) -> Option<(WorkSuccess, SlotBuffer)> {
-        self.poll_one(at, id, |slot| slot.take_buffer())
-    }
-
-    /// [`poll_for`](Self::poll_for) an operation, and takes something out of its slot.
-    #[inline(always)]
-    fn poll_one<T>(
+    pub(crate) fn poll_for<T>(
         &mut self,
         at: u32,
         id: Id,
-        take: impl FnOnce(&mut InFlight<'_, WorkSuccess, SlotBuffer>) -> Option<T>,
-    ) -> Option<(WorkSuccess, T)> {
+        take: impl FnOnce(&mut Option<SlotBuffer>) -> Option<T>,
+    ) -> Option<(&WorkSuccess, T)> {
         let member = self.members.get_mut(at as usize)?;
         let mut slot = self.slots.in_flight(id)?;
         let (one, _others) = self.poll_slots.split_at_mut(1);
@@ -56,27 +39,29 @@ impl Engine {
             Ok(found) => found,
             Err(error) => return self.poll_failed(error),
         };
-        let [first] = found.as_slice() else {
+        let first = found.as_slice().first()?;
+        if first.wr_id() != id.wr_id() || first.success().is_none() {
+            return self.dispatch_first();
+        }
+        let Some(taken) = take(slot.buffer()) else {
+            return self.dispatch_first();
+        };
+        let reservation = slot.end(&mut member.credits.slots);
+        member.credits.return_credits(reservation, 1);
+        // Not copied: the caller copies it to its place.
+        let [first, ..] = PollSlot::completions(&self.poll_slots).as_slice() else {
             return None;
         };
-        if first.wr_id() == id.wr_id()
-            && let Some(success) = first.success()
-            && let Some(taken) = take(&mut slot)
-        {
-            let reservation = slot.end(&mut member.credits.slots);
-            member.credits.return_credits(reservation, 1);
-            return Some((*success, taken));
-        }
-        self.dispatch_first();
-        None
+        Some((first.success()?, taken))
     }
 
     /// Dispatches the only completion that was found, and then all others.
     #[cold]
     #[inline(never)]
-    fn dispatch_first(&mut self) {
+    fn dispatch_first<T>(&mut self) -> Option<T> {
         self.dispatch(1, true);
         self.drive();
+        None
     }
 
     /// Polls the queue once, and dispatches the completions. Returns how many.

@@ -120,7 +120,8 @@ impl Poller {
     #[inline(always)]
     pub(crate) fn poll_borrowed(&mut self, at: u32, id: Id) -> Option<WorkSuccess> {
         self.count(1);
-        self.engine.poll_for(at, id)
+        let (success, ()) = self.engine.poll_for(at, id, |_| Some(()))?;
+        Some(*success)
     }
 
     /// Takes the untaken outcomes of operations that have all ended. Returns the first failure.

@@ -157,7 +157,7 @@ fn success_is_returned_once_and_for_its_own_ticket_only() {
     // Taking a completed operation costs no poll, and returns its credit only once.
     succeeds(second_id);
     let before = polls();
-    assert!(group.engine_mut().poll_success(second).is_some());
+    assert!(group.engine_mut().take(second).unwrap().is_some());
     assert_eq!(polls(), before);
     assert!(group.next_completed().is_none());
     assert_eq!(group.channel(ids[0]).unwrap().credits(Queue::Receive), 4);

@@ -23,7 +23,6 @@
 use super::afterwards::Queued;
 use super::budget::Budget;
 use crate::error::Queue;
-pub(crate) use outcome::InFlight;
 use ready::ReadyList;
 pub(crate) use reservation::{BufferOwner, Reservation};
 use slot::{GENERATION, MEMBER, NONE, Slot, SlotOutcome};
@@ -220,15 +219,6 @@ impl<S: Copy, B> Slots<S, B> {
     #[inline]
     pub(crate) fn is_done(&self, id: Id) -> Option<bool> {
         Some(!self.find(id)?.is_in_flight())
-    }
-
-    /// The buffer of an operation that has succeeded.
-    pub(crate) fn succeeded(&self, id: Id) -> Option<&B> {
-        let slot = self.find(id)?;
-        let is_success = matches!(slot.outcome, SlotOutcome::Success(_));
-        slot.buffer
-            .as_ref()
-            .filter(|_| is_success && !slot.is_in_flight())
     }
 
     /// The queue of an operation on buffers of a scope or a call.

@@ -108,16 +108,10 @@ pub(crate) struct InFlight<'s, S, B> {
 }
 
 impl<S: Copy, B> InFlight<'_, S, B> {
-    /// The buffer that the operation owns.
+    /// The place of the buffer that the operation owns.
     #[inline(always)]
-    pub(crate) const fn buffer(&self) -> Option<&B> {
-        self.slot.buffer.as_ref()
-    }
-
-    /// Takes the buffer that the operation owns.
-    #[inline(always)]
-    pub(crate) const fn take_buffer(&mut self) -> Option<B> {
-        self.slot.buffer.take()
+    pub(crate) const fn buffer(&mut self) -> &mut Option<B> {
+        &mut self.slot.buffer
     }
 
     /// Ends the operation, whose outcome needs no slot: its reservation. The slot is free.

@@ -239,7 +239,8 @@ fn take(world: &mut World, ends: &mut [End; 2], which: usize) {
         }
         5 => {
             if let Some((success, buffer)) = end.channel.engine_mut().poll_success(ticket) {
-                check(world, ends, which, ticket, &Ok(success), vec![buffer]);
+                let success = Ok(*success);
+                check(world, ends, which, ticket, &success, vec![buffer]);
             }
             return;
         }
