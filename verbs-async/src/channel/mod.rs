@@ -27,6 +27,8 @@ use crate::engine::SharedEngine;
 use crate::error::Result;
 use crate::task::coop;
 use crate::task::sync::Mutex;
+#[cfg(feature = "rdmacm")]
+use crate::threads::drop_on_thread::Elsewhere;
 pub use incoming::{IncomingMessage, IncomingMessages};
 pub use operation::{Given, Operation, OperationResult};
 pub use transfer::AsyncTransfer;
@@ -304,16 +306,10 @@ impl AsyncChannel {
 
     /// Watches the peer through a connection of `rdma_cm`, which is ended on a helper thread.
     #[cfg(feature = "rdmacm")]
-    pub(crate) fn watch_connection(
-        &self,
-        connection: Connection,
-        dispose: fn(Connection),
-    ) -> Result<()> {
-        if let Err(error) = self.shared.watch_peers() {
-            dispose(connection);
-            return Err(error.into());
-        }
-        let watch = |engine: &mut Engine| engine.watch_connection(self.at, connection, dispose);
+    pub(crate) fn watch_connection(&self, connection: Connection) -> Result<()> {
+        let connection = Elsewhere::new(connection);
+        self.shared.watch_peers()?;
+        let watch = |engine: &mut Engine| engine.watch_connection(self.at, connection.into_inner());
         Ok(self.driver().with_engine(watch)?)
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use verbs_channel::connect::{CmExchange, CmStep, HostAddress, PeerAddr};
 use verbs_channel::exchange::{CmDatagrams, Exchange, ExchangeError};
 use verbs_channel::verbs_core;
-use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Connection, Pending, Step};
+use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Pending, Step};
 use verbs_channel::{Connect, ConnectedMember, Met, PreparedChannel};
 
 use super::deadline::Deadline;
@@ -24,8 +24,8 @@ use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::group::AsyncGroup;
+use crate::threads::Source;
 use crate::threads::drop_on_thread::Elsewhere;
-use crate::threads::{self, Source};
 
 type Side = Elsewhere<CmExchange<ConnectedMember>>;
 
@@ -188,7 +188,7 @@ impl AsyncGroup {
                     let peer = side.peer_addr().map(PeerAddr::Socket);
                     let private_data = side.into_inner().into_private_data();
                     let channel = channel.ok_or_else(|| exchange_error(ExchangeError::Over))?;
-                    channel.watch_connection(connection, end_elsewhere)?;
+                    channel.watch_connection(connection)?;
                     return Ok(Met::new(channel, private_data, peer));
                 }
             }
@@ -206,11 +206,6 @@ async fn ready(side: &Side, until: Instant, deadline: &Deadline) -> Result<()> {
     let time = until.saturating_duration_since(Instant::now());
     let readable = deadline.within(time, notifier.readable()).await?;
     Ok(readable.transpose().map(|_late| ())?)
-}
-
-/// Ends a connection on a helper thread. The driver's lock may be held, as a channel goes down.
-pub(super) fn end_elsewhere(connection: Connection) {
-    threads::detach_under_lock(move || drop(connection));
 }
 
 /// Waits until a step of datagrams has ended. `timeout` is that of the whole search, for its errors.

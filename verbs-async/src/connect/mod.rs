@@ -44,8 +44,6 @@ use crate::group::AsyncGroup;
 use crate::threads::drop_on_thread::Elsewhere;
 pub use arrival::{Arrival, Bind};
 #[cfg(feature = "rdmacm")]
-use cm::end_elsewhere;
-#[cfg(feature = "rdmacm")]
 pub use cm_datagrams::{CmDatagramListener, CmDatagramRequest};
 use deadline::Deadline;
 use errors::{check, with_peer};
@@ -267,7 +265,7 @@ impl AsyncGroup {
 
         let pair = verbs_channel::connect::CmExchange::pair(left, right, Duration::from_secs(10))?;
         let [left, right] = [pair.0, pair.1].map(|(mut member, connection)| {
-            member.watch_connection(connection, end_elsewhere);
+            member.watch_connection(connection);
             Ok::<_, crate::Error>(self.join(member)?)
         });
         Ok((left?, right?))

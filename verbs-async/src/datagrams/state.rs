@@ -354,9 +354,9 @@ impl CqListener for Shared {
         let mut state = self.state.lock();
         if state.engine.down_reason().is_none() && !notifier::has_ended(error) {
             let error = ErrorChain::new(error);
-            state.deferred.log(Box::new(format!(
-                "the notifier has failed, taking a datagram endpoint down: {error}"
-            )));
+            let line = format!("the notifier has failed, taking a datagram endpoint down: {error}");
+            let logs = move || wake::log_error(format_args!("{line}"));
+            state.deferred.call(logs);
         }
         state.engine.fail(DownReason::NotifierFailed);
     }

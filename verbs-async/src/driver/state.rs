@@ -14,6 +14,8 @@ use super::fair_queue::Line;
 use super::request::{Outcome, Request, Started, Submission};
 use crate::events::Subscription;
 use crate::task::deferred::{self, Deferred, Defers};
+use crate::task::wake::log_error;
+use crate::threads;
 
 /// The state behind the lock.
 pub(crate) struct DriverState {
@@ -198,10 +200,12 @@ impl DriverState {
         // Operations of channels that are being closed wait, too.
         let is_up = |at| self.engine.down_reason(at).is_none();
         if self.engine.channels().any(is_up) {
-            let error = ErrorChain::new(&error);
-            self.deferred.log(Box::new(format!(
-                "cannot arm the completion queue, taking all channels down: {error}"
-            )));
+            self.deferred.call(move || {
+                log_error(format_args!(
+                    "cannot arm the completion queue, taking all channels down: {}",
+                    ErrorChain::new(&error)
+                ));
+            });
         }
         self.engine.destroy_all(DownReason::NotifierFailed);
     }
@@ -464,8 +468,11 @@ impl Defers for DriverState {
             self.dispatch_polled();
             self.wake_for_message();
         }
-        while let Some(leak) = self.engine.next_leak() {
-            self.deferred.log(Box::new(leak));
+        while let Some((call, is_slow)) = self.engine.next_afterwards() {
+            match is_slow {
+                true => self.deferred.call(|| threads::detach(call)),
+                false => self.deferred.call(call),
+            }
         }
     }
 

@@ -204,15 +204,8 @@ impl AsyncGroup {
     #[expect(clippy::result_large_err, reason = "gives back the channel")]
     fn try_join(
         &self,
-        #[cfg_attr(not(feature = "rdmacm"), expect(unused_mut, reason = "no connection"))]
-        mut member: ConnectedMember,
+        member: ConnectedMember,
     ) -> Result<AsyncChannel, (Rejected<ConnectedMember, verbs_channel::Error>, bool)> {
-        // It may have been connected by a call that blocks. The end of a connection may take seconds, and comes under the
-        // lock.
-        #[cfg(feature = "rdmacm")]
-        member.dispose_connection_by(|connection| {
-            threads::detach_under_lock(move || drop(connection));
-        });
         // First: a channel that has joined cannot be given back.
         if member.is_watched()
             && let Err(error) = self.shared.watch_peers()

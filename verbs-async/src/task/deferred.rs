@@ -1,25 +1,25 @@
 //! Deferred actions: wake-ups, log lines and drops that wait until a lock is free.
 //!
 //! A [`Lock`] has a state under which tasks wait. Whoever unlocks it runs what has become due, on its own thread and
-//! without the lock: users' code that blocks or panics there delays nobody who unlocks on another thread.
+//! without the lock, and takes one action at a time: behind users' code that blocks there, whoever unlocks on another
+//! thread runs the rest.
 //!
 //! *Invariant:* users' code that a thread runs here may come back to this or to another lock. All that is due then is
 //! left to the end of the outermost call on this thread, so nothing recurses, and after some [`TURNS`] to a helper
 //! thread. Only an [`Ending`](Defers::Ending) is not left: the user's code may wait for that.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
+use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
 
 use super::sync::{Mutex, MutexGuard, thread_local};
-use super::wake::{drop_guarded, log_error, wake_all};
+use super::wake::{drop_guarded, panics, wake_all};
 
-/// Work deferred until the lock is free: tasks to wake, lines for the log, and garbage of this
-/// type.
+/// Work deferred until the lock is free: tasks to wake, functions to call, and garbage of this type.
 pub(crate) struct Deferred<T> {
-    actions: Vec<Action>,
+    actions: VecDeque<Action>,
     // Dropped one by one: two panics at once would abort the process.
     garbage: Vec<T>,
     // How many were taken, and are being dropped.
@@ -29,11 +29,8 @@ pub(crate) struct Deferred<T> {
 /// A deferred action.
 enum Action {
     Wake(Waker),
-    Log(LogLine),
+    Call(Box<dyn FnOnce() + Send>),
 }
-
-/// A line for the log, formatted when it is written.
-pub(crate) type LogLine = Box<dyn fmt::Display + Send>;
 
 /// A state behind a lock, under which actions are deferred.
 pub(crate) trait Defers: Sized {
@@ -74,22 +71,23 @@ pub(crate) trait Owner: Send + Sync {
 impl<T> Deferred<T> {
     pub(crate) const fn new() -> Self {
         Self {
-            actions: Vec::new(),
+            actions: VecDeque::new(),
             garbage: Vec::new(),
             dropping: 0,
         }
     }
 
     pub(crate) fn wake(&mut self, waker: Waker) {
-        self.actions.push(Action::Wake(waker));
+        self.actions.push_back(Action::Wake(waker));
     }
 
     pub(crate) fn extend(&mut self, wakers: impl IntoIterator<Item = Waker>) {
         self.actions.extend(wakers.into_iter().map(Action::Wake));
     }
 
-    pub(crate) fn log(&mut self, line: LogLine) {
-        self.actions.push(Action::Log(line));
+    /// A function to call after unlocking, such as one that writes to the log.
+    pub(crate) fn call(&mut self, call: impl FnOnce() + Send + 'static) {
+        self.actions.push_back(Action::Call(Box::new(call)));
     }
 
     /// Values to drop after unlocking.
@@ -103,7 +101,7 @@ impl<T> Deferred<T> {
     }
 
     #[inline]
-    pub(crate) const fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         !(self.actions.is_empty() && self.garbage.is_empty())
     }
 }
@@ -191,19 +189,14 @@ impl<S: Defers> Lock<S> {
 
     /// Unlocks, runs what is due now, and about [`MOST`] actions and drops that are added meanwhile. It leaves the rest.
     ///
-    /// Actions are run in batches. So their vector keeps its capacity, and waking allocates nothing. A batch is taken
-    /// before what has ended, which another thread may come back from: each thread runs its own.
+    /// An action is taken before what has ended, which another thread may come back from: each thread runs its own first.
     fn run<'a>(&'a self, mut state: MutexGuard<'a, S>) {
         state.defer_due();
         let deferred = state.deferred();
         let mut left = MOST + deferred.actions.len() + deferred.garbage.len();
         loop {
             let deferred = state.deferred();
-            let mut batch = [const { None }; BATCH];
-            let count = deferred.actions.len().min(BATCH).min(left);
-            for (place, action) in batch.iter_mut().zip(deferred.actions.drain(..count)) {
-                *place = Some(action);
-            }
+            let action = (left > 0).then(|| deferred.actions.pop_front()).flatten();
             let garbage = deferred.garbage.pop_if(|_| left > 0);
             let dropping = usize::from(garbage.is_some());
             deferred.dropping += dropping;
@@ -216,10 +209,14 @@ impl<S: Defers> Lock<S> {
             if left == 0 {
                 return self.leave(state);
             }
-            if count + dropping > 0 {
+            if action.is_some() || garbage.is_some() {
                 drop(state);
                 users_code(|| {
-                    run(batch);
+                    match action {
+                        Some(Action::Wake(waker)) => wake_all([waker]),
+                        Some(Action::Call(call)) => drop(panics(call)),
+                        None => {}
+                    }
                     drop_guarded(garbage);
                 });
                 state = self.0.lock();
@@ -228,7 +225,7 @@ impl<S: Defers> Lock<S> {
                 return;
             }
             state.defer_due();
-            left = left.saturating_sub(count.max(1));
+            left -= 1;
         }
     }
 }
@@ -259,20 +256,6 @@ impl<S: Defers> Drop for Locked<'_, S> {
 }
 
 const IS_THERE: &str = "it is locked until it is dropped";
-
-fn run(batch: [Option<Action>; BATCH]) {
-    let wakers = batch
-        .into_iter()
-        .flatten()
-        .filter_map(|action| match action {
-            Action::Wake(waker) => Some(waker),
-            Action::Log(line) => {
-                log_error(format_args!("{line}"));
-                None
-            }
-        });
-    wake_all(wakers);
-}
 
 thread_local! {
     // The owners of what this thread has left, while it runs actions or holds them back.
@@ -351,9 +334,6 @@ impl Drop for Outermost {
         drop(with_left(Option::take));
     }
 }
-
-/// How many actions are run before the lock is taken again.
-const BATCH: usize = 16;
 
 /// How many actions that are added meanwhile are run at once.
 const MOST: usize = 64;

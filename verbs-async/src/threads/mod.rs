@@ -19,8 +19,8 @@
 //! are queued, first come, first served. A [`Source`] gets a quarter of the threads at most: the others go on with calls
 //! behind its own. A call that is abandoned in its queue leaves it at once.
 //!
-//! *If no thread can be started*, and none runs: what releases something is done by the thread that asks for it, or
-//! with the next release if that holds a lock; everything else is an error.
+//! *If no thread can be started*, and none runs: what releases something is done by the thread that asks for it;
+//! everything else is an error.
 //!
 //! *In the child of a fork* there are neither threads nor jobs: see [`PerProcess`].
 
@@ -112,24 +112,9 @@ pub(crate) fn withdraw(timed: Timed) {
     drop(RELEASES.get().withdraw_timed(timed));
 }
 
-/// As [`detach`], for callers that hold a lock: if no thread can be started, and none runs, the call is made with the
-/// next one that releases something.
-pub(crate) fn detach_under_lock(call: impl FnOnce() + Send + 'static) {
-    detach_under_lock_on(RELEASES.get(), call);
-}
-
-fn detach_under_lock_on(pool: &'static Pool, call: impl FnOnce() + Send + 'static) {
-    if let Err((_error, job)) = pool.submit(None, guarded(call)) {
-        pool.leave(job);
-    }
-}
-
 fn detach_on(pool: &'static Pool, call: impl FnOnce() + Send + 'static) {
     if let Err((_error, job)) = pool.submit(None, guarded(call)) {
         job();
-        while let Some(left) = pool.take_left() {
-            left();
-        }
     }
 }
 

@@ -120,22 +120,6 @@ impl Pool {
         Ok(())
     }
 
-    /// Keeps a job for which there was no thread.
-    pub(super) fn leave(&self, job: Job) {
-        let mut state = self.state.lock();
-        let number = state.number();
-        state.jobs.insert(number, (None, job));
-        // There may be one by now.
-        self.changed.notify_one();
-    }
-
-    /// Takes a job that was left, while there is no thread.
-    pub(super) fn take_left(&self) -> Option<Job> {
-        let mut state = self.state.lock();
-        let left = (state.threads == 0).then(|| state.jobs.pop_first());
-        left.flatten().map(|(_number, (_, job))| job)
-    }
-
     /// Removes a job that no thread has taken.
     pub(super) fn withdraw(&self, number: u64) -> Option<Job> {
         let withdrawn = self.state.lock().jobs.remove(&number);

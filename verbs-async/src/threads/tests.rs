@@ -198,23 +198,6 @@ fn detached_call_is_made_on_a_helper_thread_or_here_if_there_is_none() {
 }
 
 #[test]
-fn call_that_is_detached_under_a_lock_is_not_made_there() {
-    let (makes, made) = mpsc::channel();
-    let call = |number: u32| {
-        let makes = makes.clone();
-        move || makes.send(number).unwrap()
-    };
-    let none = pool_without_threads();
-    detach_under_lock_on(none, call(1));
-    assert!(made.try_recv().is_err(), "the caller holds a lock");
-    detach_on(none, call(2));
-    assert_eq!(made.try_iter().collect::<Vec<_>>(), [2, 1]);
-    let one = pool(1);
-    detach_under_lock_on(one, call(3));
-    assert_eq!(made.recv_timeout(LONG).unwrap(), 3);
-}
-
-#[test]
 fn call_without_a_thread_fails_and_drops_its_arguments() {
     let pool = pool_without_threads();
     let (drops, dropped) = mpsc::channel();

@@ -290,7 +290,7 @@ fn connection_of_a_channel_that_goes_down_is_ended_on_a_helper_thread() {
     let CmStep::Established(connection) = side.step().unwrap() else {
         panic!("it is not established");
     };
-    member.watch_connection(connection, drop);
+    member.watch_connection(connection);
 
     let channel = group.join(member).unwrap();
     channel.shut_down();

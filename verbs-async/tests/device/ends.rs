@@ -114,7 +114,7 @@ pub(crate) fn meet(a: Prepared, b: Prepared) -> (ConnectedMember, ConnectedMembe
         let sides =
             verbs_channel::connect::CmExchange::pair(a, b, verbs_harness::PATIENCE).unwrap();
         let [a, b] = [sides.0, sides.1].map(|(mut member, connection)| {
-            member.watch_connection(connection, drop);
+            member.watch_connection(connection);
             member
         });
         return (a, b);

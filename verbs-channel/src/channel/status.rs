@@ -108,7 +108,7 @@ impl<H: Hold> Channel<H> {
     #[cfg(feature = "rdmacm")]
     pub fn watch_connection(&mut self, connection: Connection) -> Result<()> {
         let (poller, at) = self.parts();
-        let watched = poller.engine.watch_connection_at(at, connection, drop);
+        let watched = poller.engine.watch_connection_at(at, connection);
         poller.run_afterwards();
         watched
     }

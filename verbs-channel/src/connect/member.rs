@@ -43,7 +43,7 @@ impl sealed::Connected for ConnectedMember {
 
     #[cfg(feature = "rdmacm")]
     fn watch_connection(&mut self, connection: Connection) -> Result<()> {
-        Self::watch_connection(self, connection, drop);
+        Self::watch_connection(self, connection);
         Ok(())
     }
 }

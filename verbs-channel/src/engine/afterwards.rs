@@ -18,8 +18,7 @@ pub(crate) enum Afterwards {
     /// Its memory, and the domain that it may have had to itself.
     #[expect(dead_code, reason = "only dropped")]
     QueuePair(DestroyedQueuePair),
-    /// A connection, which a function of the layer above drops.
-    #[expect(dead_code, reason = "only dropped")]
+    /// The socket of a peer, whose close takes as long as the user has it linger; or a connection, whose end blocks.
     Link(Watched),
 }
 
@@ -29,11 +28,17 @@ pub(super) struct Queued {
     items: Vec<Afterwards>,
     /// There are some, or the engine has queue pairs to be destroyed by the layer above.
     pub(super) is_due: bool,
+    pub(super) keeps_sockets: bool,
 }
 
 impl Afterwards {
     /// The most that one channel queues.
     const OF_A_CHANNEL: usize = 3;
+
+    /// Whether it may take seconds.
+    pub(crate) const fn is_slow(&self) -> bool {
+        matches!(self, Self::Link(link) if link.is_of_manager())
+    }
 
     /// Runs it. A panic of the code of others goes no further.
     pub(crate) fn run(self) {
@@ -52,6 +57,7 @@ impl Queued {
         Self {
             items: Vec::new(),
             is_due: false,
+            keeps_sockets: false,
         }
     }
 
@@ -66,10 +72,12 @@ impl Queued {
         self.is_due = true;
     }
 
-    /// Closes what shows the end of a peer.
+    /// Closes what shows the end of a peer: a socket at once, unless the engine may be under a lock.
     pub(super) fn close(&mut self, peer: &mut Peer) {
-        if let Some(connection) = peer.close() {
-            self.push(Afterwards::Link(connection));
+        if let Some(link) = peer.close()
+            && (self.keeps_sockets || link.is_of_manager())
+        {
+            self.push(Afterwards::Link(link));
         }
     }
 

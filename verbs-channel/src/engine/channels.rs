@@ -14,8 +14,8 @@ use verbs_core::rdmacm::Connection;
 use verbs_core::{CompletionQueue, ProtectionDomain, QueuePair, QueuePairEndpoint};
 
 #[cfg(feature = "rdmacm")]
-use super::Link;
-use super::{Afterwards, Engine, Leak, Member, Ticket};
+use super::{Afterwards, Link};
+use super::{Engine, Member, Ticket};
 use crate::channel_id::ChannelId;
 use crate::error::{CloseError, DownReason, Error, Queue, RejectReason, Result};
 use crate::request::{OwnedChain, OwnedRequest};
@@ -151,20 +151,23 @@ impl Engine {
         member.and_then(Member::destroyed)
     }
 
-    /// The next report of buffers that had to be leaked.
+    /// The next call that is to be made when nothing borrows the engine, and no lock is held; and whether it may take
+    /// seconds, as the end of a connection of `rdma_cm` does.
     ///
-    /// An engine does not log leaks, since what holds it may hold a lock that the logger needs. It keeps these
-    /// reports, and logs those that are left when it is dropped. In the same way it keeps what is left of destroyed
-    /// queue pairs, and the connections of `rdma_cm` that are to be dropped: this drops them. So call it without
-    /// a reason to expect a leak, too, whenever the engine [has something deferred](Self::has_deferred).
-    #[must_use = "it is reported nowhere else"]
-    pub fn next_leak(&mut self) -> Option<Leak> {
-        loop {
-            match self.next_afterwards()? {
-                Afterwards::Leak(leak) => return Some(leak),
-                other => other.run(),
-            }
+    /// It logs a report of buffers that had to be leaked, or drops what is left of a destroyed queue pair, or the
+    /// socket or connection of a peer. An engine does none of that itself, as it runs code of others, or takes time.
+    /// It makes the calls that are left when it is dropped. So take them whenever the engine [has something
+    /// deferred](Self::has_deferred).
+    #[must_use = "to be called"]
+    pub fn next_afterwards(&mut self) -> Option<(impl FnOnce() + Send + use<>, bool)> {
+        if !self.slots.afterwards.is_due {
+            return None;
         }
+        let next = self.slots.afterwards.pop();
+        self.update_deferred();
+        let next = next?;
+        let is_slow = next.is_slow();
+        Some((move || next.run(), is_slow))
     }
 }
 
@@ -272,24 +275,18 @@ impl Engine {
         self.watch_peer_at(at, descriptor.into())
     }
 
-    /// Watches the channel's peer through this connection of `rdma_cm`, which `dispose` drops when the channel
-    /// ends: as [`ConnectedMember::watch_connection`](crate::ConnectedMember::watch_connection). If `dispose`
-    /// panics then, that has no effect. Needs the feature `rdmacm`.
+    /// Watches the channel's peer through this connection of `rdma_cm`, which is dropped
+    /// [afterwards](Self::next_afterwards) when the channel ends: that may block. Needs the feature `rdmacm`.
     ///
     /// # Errors
     ///
     /// [`Error::UnknownChannel`], otherwise as [`Channel::watch_peer`](crate::Channel::watch_peer).
     #[cfg(feature = "rdmacm")]
-    pub fn watch_connection(
-        &mut self,
-        channel: ChannelId,
-        connection: Connection,
-        dispose: fn(Connection),
-    ) -> Result<()> {
+    pub fn watch_connection(&mut self, channel: ChannelId, connection: Connection) -> Result<()> {
         match self.place_of(channel) {
-            Ok(at) => self.watch_connection_at(at, connection, dispose),
+            Ok(at) => self.watch_connection_at(at, connection),
             Err(error) => {
-                let unused = Link::of_manager(connection, dispose, false).unused();
+                let unused = Link::of_manager(connection, false).unused();
                 self.slots.afterwards.push(Afterwards::Link(unused));
                 Err(error)
             }

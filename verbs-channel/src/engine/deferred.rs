@@ -25,6 +25,7 @@ impl Engine {
     /// queue pairs, but waits for none that was handed out.
     pub fn defer_closing(&mut self) {
         self.closings.get_or_insert_default();
+        self.slots.afterwards.keeps_sockets = true;
     }
 
     /// Queues the queue pair of a member for [`next_closing`](Self::next_closing).
@@ -88,22 +89,11 @@ impl Engine {
         self.stuck > 0
     }
 
-    /// Whether [`next_closing`](Self::next_closing) or [`next_leak`](Self::next_leak) has something to do.
+    /// Whether [`next_closing`](Self::next_closing) or [`next_afterwards`](Self::next_afterwards) has something to do.
     #[must_use]
     #[inline]
     pub const fn has_deferred(&self) -> bool {
         self.slots.afterwards.is_due
-    }
-
-    /// The next that is to be run when nothing borrows the engine.
-    #[inline]
-    pub(crate) fn next_afterwards(&mut self) -> Option<Afterwards> {
-        if !self.slots.afterwards.is_due {
-            return None;
-        }
-        let next = self.slots.afterwards.pop();
-        self.update_deferred();
-        next
     }
 
     pub(super) fn update_deferred(&mut self) {

@@ -76,21 +76,11 @@ impl ConnectedMember {
     /// Watches the peer through this connection of `rdma_cm`, once the channel has joined. Needs the feature
     /// `rdmacm`.
     ///
-    /// `dispose` drops the connection when the channel ends. That may block, so a layer whose threads must
-    /// not passes a function that does it elsewhere.
+    /// The connection is dropped [afterwards](Engine::next_afterwards) when the channel ends: that may block.
     #[cfg(feature = "rdmacm")]
-    pub fn watch_connection(&mut self, connection: Connection, dispose: fn(Connection)) {
+    pub fn watch_connection(&mut self, connection: Connection) {
         let is_watched = self.limits.peer_timeout.is_some();
-        self.link = Some(Link::of_manager(connection, dispose, is_watched));
-    }
-
-    /// Has this function drop the connection of `rdma_cm`, if there is one, when the channel ends: see
-    /// [`watch_connection`](Self::watch_connection).
-    #[cfg(feature = "rdmacm")]
-    pub fn dispose_connection_by(&mut self, dispose: fn(Connection)) {
-        if let Some(link) = &mut self.link {
-            link.dispose_by(dispose);
-        }
+        self.link = Some(Link::of_manager(connection, is_watched));
     }
 
     /// Whether the peer is watched once the channel has joined.

@@ -8,7 +8,7 @@ use verbs_core::error::ErrorChain;
 
 /// A report of buffers that had to be leaked, because the driver failed to destroy their queue pair.
 ///
-/// Its `Display` is a line for the log. See [`Engine::next_leak`](super::Engine::next_leak).
+/// Its `Display` is a line for the log.
 #[derive(Debug)]
 pub struct Leak {
     pub(crate) buffers: usize,

@@ -4,7 +4,7 @@
 //! [`Channel`](crate::Channel), many for a [`ChannelGroup`](crate::ChannelGroup). It posts, polls,
 //! dispatches completions to their operations, and ends operations that do not complete. It never
 //! waits, reads no clock and has no callbacks, loggers and destructors of others included: see
-//! [`next_leak`](Engine::next_leak). Where time matters it is an argument, so any clock can drive it. `Channel` and `ChannelGroup` add waiting; `verbs-async` adds wakers.
+//! [`next_afterwards`](Engine::next_afterwards). Where time matters it is an argument, so any clock can drive it. `Channel` and `ChannelGroup` add waiting; `verbs-async` adds wakers.
 //!
 //! ```text
 //! start ──► credits and a slot ──► gate ──► driver ──► device

@@ -24,16 +24,11 @@ impl Engine {
         self.watch_link(at, link)
     }
 
-    /// Watches a member's peer through this connection, which `dispose` drops at the end.
+    /// Watches a member's peer through this connection.
     #[cfg(feature = "rdmacm")]
-    pub(crate) fn watch_connection_at(
-        &mut self,
-        at: u32,
-        connection: Connection,
-        dispose: fn(Connection),
-    ) -> Result<()> {
+    pub(crate) fn watch_connection_at(&mut self, at: u32, connection: Connection) -> Result<()> {
         let is_watched = self.limits.peer_timeout.is_some();
-        self.watch_link(at, Link::of_manager(connection, dispose, is_watched))
+        self.watch_link(at, Link::of_manager(connection, is_watched))
     }
 
     fn watch_link(&mut self, at: u32, link: Link) -> Result<()> {

@@ -277,8 +277,8 @@ impl Drop for Engine {
         }
         self.destroy_all(DownReason::Closed);
         self.end_refused_now();
-        while let Some(next) = self.next_afterwards() {
-            next.run();
+        while let Some((next, _is_slow)) = self.next_afterwards() {
+            next();
         }
     }
 }

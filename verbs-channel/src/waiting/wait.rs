@@ -40,8 +40,8 @@ pub(crate) trait Steps {
 
     #[inline]
     fn run_queued(&mut self) {
-        while let Some(next) = self.step(|poller| poller.engine.next_afterwards()) {
-            next.run();
+        while let Some((next, _is_slow)) = self.step(|poller| poller.engine.next_afterwards()) {
+            next();
         }
     }
 

@@ -113,7 +113,7 @@ impl Keeps for Channel {
 impl Keeps for ConnectedMember {
     #[cfg(feature = "rdmacm")]
     fn keep(&mut self, connection: Connection) {
-        self.watch_connection(connection, drop);
+        self.watch_connection(connection);
     }
 }
 

@@ -1,6 +1,5 @@
 //! Channels that are connected by `rdma_cm`, whose events are made up, with a socket beside the connection.
 
-use std::error::Error;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -13,9 +12,9 @@ use verbs_channel::verbs_core::verbs_sys::{
     RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE,
     RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_UNREACHABLE,
 };
-use verbs_channel::{Channel, Connect, PreparedChannel, ScopeError};
+use verbs_channel::{Channel, Connect, PreparedChannel};
 
-use crate::fake_device::{bounded, pd, posted, refuse, region, succeeds};
+use crate::fake_device::{pd, posted, refuse, region, succeeds};
 use crate::peers::CLOSED;
 use crate::peers_over_tcp::tcp;
 
@@ -196,33 +195,6 @@ fn request_whose_port_is_taken_is_made_from_another_port() {
             Err(error) => panic!("{error}"),
         }
     }
-    fake_librdmacm::assert_all_is_well();
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "Miri reads no options of sockets")]
-fn scope_ends_its_operations_although_the_function_that_drops_the_connection_panics() {
-    let (mut channel, connection) = with_a_connection();
-    let id = channel.id();
-    let panics = |connection| {
-        drop(connection);
-        panic!("on purpose");
-    };
-    let engine = channel.engine_mut();
-    engine.watch_connection(id, connection, panics).unwrap();
-    let mut into = region(&channel);
-    let scoped = bounded(|| {
-        channel.scope(|scope| {
-            let _receive = scope.post_receive(into.scatter_element(..)?)?;
-            // The queue pair is destroyed, and then the connection is dropped.
-            fake_libibverbs::with(|library| library.poll_answer = Some(-2));
-            scope.poll();
-            Ok::<_, Box<dyn Error>>(())
-        })
-    });
-    assert!(matches!(scoped, Err(ScopeError::AutoPollError(_))));
-    assert!(channel.is_idle() && fake_libibverbs::in_flight() == 0);
-    drop(channel);
     fake_librdmacm::assert_all_is_well();
 }
 

@@ -1,5 +1,5 @@
 //! A scope that the program's own code reaches while the scope ends something: by a thread-local of its thread, as a
-//! logger, a destructor or a function that drops connections can.
+//! logger or a destructor can.
 //!
 //! Without Miri, which sees two mutable borrows at once, these tests show only that such code is called.
 
@@ -9,18 +9,10 @@ use std::time::Duration;
 
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::ScatterElement;
-#[cfg(feature = "rdmacm")]
-use verbs_channel::verbs_core::rdmacm::Connection;
-#[cfg(feature = "rdmacm")]
-use verbs_channel::verbs_core::verbs_sys::IBV_WC_RETRY_EXC_ERR;
 use verbs_channel::{CreateChannel as _, Error, PollingScope};
 use verbs_harness::logged::{does, lines, listen};
 
-#[cfg(feature = "rdmacm")]
-use crate::by_manager::connected_by_manager;
 use crate::fake_device::{bounded, channel, connected, pd, refuse, region};
-#[cfg(feature = "rdmacm")]
-use crate::fake_device::{ends, forget_the_past, posted};
 
 thread_local! {
     static REACHED: Cell<Option<&'static dyn Fn()>> = const { Cell::new(None) };
@@ -117,50 +109,4 @@ fn logger_of_a_domain_that_is_not_destroyed_may_use_the_scope() {
     });
     ended.unwrap();
     assert!(is_logged("leaked a protection domain"));
-}
-
-/// Drops a connection, in a scope that it may use.
-#[cfg(feature = "rdmacm")]
-fn disposes(connection: Connection) {
-    reach();
-    drop(connection);
-}
-
-#[cfg(feature = "rdmacm")]
-#[test]
-fn function_that_drops_a_connection_may_use_the_scope() {
-    for way in 0..3 {
-        // It is not watched: Miri has no sets of descriptors.
-        let (mut channel, connection) = connected_by_manager(None);
-        forget_the_past();
-        let id = channel.id();
-        let engine = channel.engine_mut();
-        engine.watch_connection(id, connection, disposes).unwrap();
-        let from = region(&channel);
-        let ended = channel.scope(|scope| {
-            let send = scope.post_send(from.gather_element(..).unwrap())?;
-            reached(&|| uses(scope), || {
-                match way {
-                    0 => poll_fails(scope),
-                    1 => {
-                        ends(posted()[0], IBV_WC_RETRY_EXC_ERR);
-                        assert!(send.spin_poll().is_err());
-                    }
-                    _ => {
-                        refuse("ibv_modify_qp", 1);
-                        with(|library| library.refuse_post = Some((0, libc::EIO, false)));
-                        let rejected = scope.post_send(from.gather_element(..).unwrap());
-                        assert!(rejected.is_err());
-                    }
-                }
-                assert_eq!(
-                    times(),
-                    1,
-                    "{way}: it is called when the engine is not borrowed"
-                );
-            });
-            Err::<(), _>(Error::StaleTicket)
-        });
-        assert!(ended.is_err() && channel.is_down(), "{way}");
-    }
 }

@@ -9,13 +9,9 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{self, SocketType, sockopt};
 #[cfg(feature = "rdmacm")]
-use verbs_core::__private::Process;
-#[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
 
 use crate::error::DownReason;
-#[cfg(feature = "rdmacm")]
-use crate::panics::panics;
 
 /// A descriptor that shows the end of a peer, before it belongs to a channel.
 #[derive(Debug)]
@@ -36,14 +32,11 @@ pub(super) enum LinkEnd {
     Manager(Box<Managed>),
 }
 
-/// A connection of the connection manager, and what drops it.
+/// A connection of the connection manager.
 #[cfg(feature = "rdmacm")]
 #[derive(Debug)]
 pub(super) struct Managed {
-    // `None` after it was dropped.
-    connection: Option<Connection>,
-    dispose: fn(Connection),
-    process: Process,
+    connection: Connection,
     has_ended: bool,
     // The socket over which the peers agreed on the connection: it finds out if the peer's host dies.
     beside: Option<OwnedFd>,
@@ -69,32 +62,17 @@ impl Link {
         })
     }
 
-    /// Takes a connection, which `dispose` drops at the end: that may block. If it is not watched, it is
-    /// kept, and no more.
+    /// Takes a connection. If it is not watched, it is kept, and no more.
     #[cfg(feature = "rdmacm")]
-    pub(crate) fn of_manager(
-        connection: Connection,
-        dispose: fn(Connection),
-        is_watched: bool,
-    ) -> Self {
+    pub(crate) fn of_manager(connection: Connection, is_watched: bool) -> Self {
         Self {
             address: connection.peer_addr(),
             end: LinkEnd::Manager(Box::new(Managed {
-                connection: Some(connection),
-                dispose,
-                process: Process::current(),
+                connection,
                 has_ended: false,
                 beside: None,
             })),
             is_watched,
-        }
-    }
-
-    /// Has this function drop the connection, if it is one.
-    #[cfg(feature = "rdmacm")]
-    pub(crate) fn dispose_by(&mut self, dispose: fn(Connection)) {
-        if let LinkEnd::Manager(managed) = &mut self.end {
-            managed.dispose = dispose;
         }
     }
 
@@ -131,14 +109,11 @@ impl LinkEnd {
         }
     }
 
-    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Socket(descriptor) => Some(descriptor.as_fd()),
+            Self::Socket(descriptor) => descriptor.as_fd(),
             #[cfg(feature = "rdmacm")]
-            Self::Manager(managed) => {
-                let connection = managed.connection.as_ref()?;
-                Some(connection.as_fd())
-            }
+            Self::Manager(managed) => managed.connection.as_fd(),
         }
     }
 
@@ -176,8 +151,7 @@ impl LinkEnd {
             Self::Manager(managed) if is_beside => Some(end_of(managed.beside.as_ref()?)),
             #[cfg(feature = "rdmacm")]
             Self::Manager(managed) => {
-                let connection = managed.connection.as_mut()?;
-                let reason = match connection.poll_disconnected() {
+                let reason = match managed.connection.poll_disconnected() {
                     Ok(true) => Some(DownReason::PeerClosed),
                     Ok(false) => None,
                     // Its events cannot be read any more.
@@ -200,15 +174,9 @@ impl LinkEnd {
     }
 }
 
-#[cfg(feature = "rdmacm")]
-impl Drop for Managed {
-    fn drop(&mut self) {
-        // In the child of a fork it drops itself without effect, and threads for it are not there.
-        if let Some(connection) = self.connection.take_if(|_| self.process.is_current()) {
-            let dispose = self.dispose;
-            // A panic would end the borrows of operations that are not ended yet.
-            let _panicked = panics(|| dispose(connection));
-        }
+impl super::Watched {
+    pub(crate) const fn is_of_manager(&self) -> bool {
+        self.end.is_of_manager()
     }
 }
 

@@ -102,12 +102,10 @@ impl Peer {
         watched.is_some_and(|watched| watched.end.is_connected())
     }
 
-    /// Closes the descriptor: so the peer notices that this side is down. A connection is returned instead, to be
-    /// dropped [afterwards](super::afterwards).
+    /// Its descriptor: the peer notices that this side is down when that is closed.
     #[must_use]
     pub(super) fn close(&mut self) -> Option<Watched> {
-        let watched = self.watched.take();
-        watched.filter(|watched| watched.end.is_of_manager())
+        self.watched.take()
     }
 
     /// Has a check find soon that the member is down: that bounds how long it is flushed.
@@ -140,7 +138,8 @@ impl Link {
 impl Watched {
     /// Each event is reported once only.
     fn watch_again(&self, token: u64) {
-        if let (Some(set), Some(fd)) = (&self.set, self.end.fd()) {
+        if let Some(set) = &self.set {
+            let fd = self.end.fd();
             let once = self.end.events() | EventFlags::ONESHOT;
             // It is in the set, so this does not fail.
             let _in_it = epoll::modify(set, fd, EventData::new_u64(token), once);
@@ -161,10 +160,10 @@ impl Drop for Watched {
             // The set of the child of a fork is its parent's, too.
             return;
         }
-        if let (Some(set), Some(fd)) = (&self.set, self.end.fd()) {
+        if let Some(set) = &self.set {
             // The user may have a duplicate: then closing this one would leave it in the set. It is
             // in there, and if it were not there would be nothing to do.
-            let _not_in_it = epoll::delete(set, fd);
+            let _not_in_it = epoll::delete(set, self.end.fd());
         }
         self.unwatch_beside();
     }
@@ -324,7 +323,8 @@ impl Peers {
         if of_manager(&socket.end) {
             return Ok(Some(socket));
         }
-        if let (Some(set), Some(fd)) = (&watched.set, socket.end.fd()) {
+        if let Some(set) = &watched.set {
+            let fd = socket.end.fd();
             add_to(set, fd, socket.end.events(), peer.token | BESIDE)?;
         }
         watched.unwatch_beside();
@@ -336,15 +336,14 @@ impl Peers {
 
     fn add(&mut self, end: &LinkEnd, token: u64) -> io::Result<Arc<OwnedFd>> {
         let set = Arc::clone(self.set()?);
-        if let Some(fd) = end.fd() {
-            add_to(&set, fd, end.events(), token)?;
-            if let Some(beside) = end.beside()
-                && let Err(error) = add_to(&set, beside, LinkEnd::OF_SOCKETS, token | BESIDE)
-            {
-                // It is in there.
-                let _not_in_it = epoll::delete(&set, fd);
-                return Err(error);
-            }
+        let fd = end.fd();
+        add_to(&set, fd, end.events(), token)?;
+        if let Some(beside) = end.beside()
+            && let Err(error) = add_to(&set, beside, LinkEnd::OF_SOCKETS, token | BESIDE)
+        {
+            // It is in there.
+            let _not_in_it = epoll::delete(&set, fd);
+            return Err(error);
         }
         Ok(set)
     }
