@@ -3,7 +3,7 @@
 
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 use verbs_sys::{
     IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_alloc_mw, ibv_inc_rkey, ibv_mr, ibv_mw, ibv_mw_bind_info,
@@ -26,7 +26,7 @@ use crate::ffi::{Destroy, ret};
 ///
 /// | type | bound by | taken back by | the key is good on |
 /// |---|---|---|---|
-/// | [1](MwType::Type1) | [`QueuePair::bind_mw`](crate::QueuePair::bind_mw) | the next bind, or [`unbind_mw`](crate::QueuePair::unbind_mw) | all queue pairs of the protection domain |
+/// | [1](MwType::Type1) | [`QueuePair::bind_mw`](crate::QueuePair::bind_mw) | the next bind, which may be to an empty part | all queue pairs of the protection domain |
 /// | [2](MwType::Type2) | [`BindWorkRequest`](crate::work_request::BindWorkRequest) | [`InvalidateWorkRequest`](crate::work_request::InvalidateWorkRequest), or the peer's send with [`invalidate`](crate::SendWorkRequest::invalidate) | the queue pair it was bound on |
 ///
 /// Not all devices have windows: see [`DeviceCapFlags`](crate::codes::DeviceCapFlags). Soft-RoCE checks the bounds of
@@ -282,16 +282,6 @@ impl<'r> MwBindInfo<'r> {
     /// The part, by this key.
     pub(crate) const fn remote(&self, rkey: u32) -> RemoteMemoryRegion {
         RemoteMemoryRegion::of_memory(self.part.addr(), self.part.len(), rkey)
-    }
-
-    /// No part of any region.
-    pub(crate) const fn nothing() -> ibv_mw_bind_info {
-        ibv_mw_bind_info {
-            mr: ptr::null_mut(),
-            addr: 0,
-            length: 0,
-            mw_access_flags: 0,
-        }
     }
 }
 

@@ -7,8 +7,8 @@
 use std::ptr;
 
 use verbs_sys::{
-    IBV_SEND_SIGNALED, ibv_bind_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_post_recv, ibv_post_send,
-    ibv_recv_wr, ibv_send_wr,
+    IBV_SEND_SIGNALED, ibv_bind_mw, ibv_mw_bind, ibv_post_recv, ibv_post_send, ibv_recv_wr,
+    ibv_send_wr,
 };
 
 use super::{OwnReceives, PreparedQueuePair, QpCap, QueuePair, SharedReceives};
@@ -258,8 +258,8 @@ impl<R> QueuePair<R> {
     /// Binds a window of type 1 to a part of a region, and returns what the peer needs: the next key of the window.
     ///
     /// It is a request to the send queue, signalled, with the `wr_id`. Once its completion has been polled, peers have
-    /// access by all queue pairs of the protection domain, and none by the key that the window had before. An empty
-    /// part [unbinds](Self::unbind_mw) it on some devices.
+    /// access by all queue pairs of the protection domain, and none by the key that the window had before. To take back
+    /// a key, bind the window to an empty part: C's other way, a bind to no region, ends the process on soft-RoCE.
     ///
     /// # Safety
     ///
@@ -280,48 +280,16 @@ impl<R> QueuePair<R> {
         info: &MwBindInfo<'_>,
         wr_id: u64,
     ) -> Result<RemoteMemoryRegion> {
-        let bind_info = info.for_window(window)?;
-        // SAFETY: the caller promises that the window belongs to this domain, and no concurrent RESET.
-        let rkey = unsafe { self.bind_to(window, bind_info, wr_id) }?;
-        Ok(info.remote(rkey))
-    }
-
-    /// Takes back the key of a window of type 1.
-    ///
-    /// Once its completion, with the `wr_id`, has been polled, no access of a peer with that key succeeds.
-    ///
-    /// # Safety
-    ///
-    /// As [`bind_mw`](Self::bind_mw).
-    ///
-    /// # Errors
-    ///
-    /// As [`bind_mw`](Self::bind_mw).
-    #[doc(alias = "ibv_bind_mw")]
-    pub unsafe fn unbind_mw(&self, window: &mut MemoryWindow, wr_id: u64) -> Result<()> {
-        // SAFETY: the caller promises that the window belongs to this domain, and no concurrent RESET.
-        unsafe { self.bind_to(window, MwBindInfo::nothing(), wr_id) }.map(drop)
-    }
-
-    /// # Safety
-    ///
-    /// As [`bind_mw`](Self::bind_mw).
-    unsafe fn bind_to(
-        &self,
-        window: &mut MemoryWindow,
-        bind_info: ibv_mw_bind_info,
-        wr_id: u64,
-    ) -> Result<u32> {
         window.must_be(MwType::Type1)?;
         let mut bind = ibv_mw_bind {
             wr_id,
             send_flags: IBV_SEND_SIGNALED.0,
-            bind_info,
+            bind_info: info.for_window(window)?,
         };
         // SAFETY: the queue pair and the window are alive, and so is the region while its `MwBindInfo` is.
         let ret = unsafe { ibv_bind_mw(self.as_ptr(), window.as_ptr(), &raw mut bind) };
         ret::errno("ibv_bind_mw", ret)?;
-        Ok(window.bound())
+        Ok(info.remote(window.bound()))
     }
 }
 

@@ -78,8 +78,9 @@ fn a_window_of_type_1_is_bound_and_unbound() {
         let remote = unsafe { pair.b.qp.bind_mw(&mut window, &part, 1) }.unwrap();
         assert_eq!(pair.b.sent().opcode(), WcOpcode::BIND_MW);
         assert_eq!(write(&pair.a, &remote), WcStatus::SUCCESS);
+        let nothing = memory.mw_bind_info(..0, AccessFlags::REMOTE).unwrap();
         // SAFETY: the queue pair is of this domain, and nothing resets it.
-        unsafe { pair.b.qp.unbind_mw(&mut window, 2) }.unwrap();
+        unsafe { pair.b.qp.bind_mw(&mut window, &nothing, 2) }.unwrap();
         pair.b.sent();
         assert_eq!(write(&pair.a, &remote), WcStatus::REM_ACCESS_ERR);
     }
