@@ -114,10 +114,12 @@
 //! | thread domains, parent domains | [`ThreadDomain`](domain::ThreadDomain) |
 //! | atomic compare-and-swap and fetch-and-add of 8 bytes | [`AtomicWorkRequest`](work_request::AtomicWorkRequest) |
 //! | SRD of EFA | a queue pair that `efadv` has made: [`DatagramQueuePair::from_raw`](datagram::DatagramQueuePair::from_raw) |
-//! | XRC, DC | no |
+//! | DC of mlx5 | a queue pair that `mlx5dv` has made: [`QueuePairEx`](queue_pair::QueuePairEx) |
+//! | XRC | no |
 //! | memory windows, invalidation of keys | [`MemoryWindow`](memory::MemoryWindow) |
 //! | device memory | no |
-//! | timestamps, extended completion queues, `ibv_wr_*` | no |
+//! | timestamps, extended completion queues | [`CompletionQueueEx`](completion::CompletionQueueEx) |
+//! | `ibv_wr_*` | [`QueuePairEx`](queue_pair::QueuePairEx) |
 //! | raw Ethernet packets, flow steering, tag matching | no |
 //!
 //! [`from_c`] lists by name the parts of libibverbs that are missing here; they can be called in

@@ -2,12 +2,14 @@
 
 mod channel;
 mod datagram;
+mod extended;
 mod grh;
 mod poll;
 mod queue;
 mod work_completion;
 
 pub use channel::{CompletionChannel, CqEvent};
+pub use extended::{CompletionQueueEx, CompletionQueueExBuilder, Timestamps, WorkCompletionEx};
 pub use grh::Grh;
 pub use poll::{Completions, PollSlot, PolledCompletions};
 pub use queue::{CompletionQueue, CompletionQueueBuilder};

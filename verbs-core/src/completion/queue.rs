@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use verbs_sys::{
-    IBV_CQ_ATTR_MODERATE, ibv_cq, ibv_create_cq, ibv_moderate_cq, ibv_modify_cq,
-    ibv_modify_cq_attr, ibv_req_notify_cq, ibv_resize_cq,
+    IBV_CQ_ATTR_MODERATE, IBV_WC_STANDARD_FLAGS, ibv_cq, ibv_cq_ex_to_cq, ibv_cq_init_attr_ex,
+    ibv_create_cq, ibv_create_cq_ex, ibv_moderate_cq, ibv_modify_cq, ibv_modify_cq_attr,
+    ibv_req_notify_cq, ibv_resize_cq,
 };
 
 use super::CompletionChannel;
@@ -101,6 +102,19 @@ impl CompletionQueue {
         #[builder(default = 0, setters(option_fn(vis = "")))]
         comp_vector: u32,
     ) -> Result<Self> {
+        Self::made(context, min_capacity, channel, comp_vector, None)
+    }
+}
+
+impl CompletionQueue {
+    /// A new queue; an extended one with more than the standard fields if these flags are given.
+    pub(super) fn made(
+        context: &Context,
+        min_capacity: u32,
+        channel: Option<&CompletionChannel>,
+        comp_vector: u32,
+        extended: Option<u64>,
+    ) -> Result<Self> {
         let cqe = check_capacity(context, min_capacity)?;
         let vectors = context.num_comp_vectors().max(1);
         if comp_vector >= vectors {
@@ -119,12 +133,30 @@ impl CompletionQueue {
         let events = channel.map(|channel| Arc::new(Events::new(channel)));
         let cq_context = events.as_ref().map_or(ptr::null(), Arc::as_ptr);
         let comp_channel = channel.map_or(ptr::null_mut(), CompletionChannel::as_ptr);
-        let vector = c_int::try_from(comp_vector).unwrap_or(c_int::MAX);
         let user = cq_context.cast_mut().cast();
-        // SAFETY: the context is open and the channel, if any, alive; `Inner` keeps both, and
-        // `events` at its address.
-        let call = || unsafe { ibv_create_cq(context.as_ptr(), cqe, user, comp_channel, vector) };
-        let cq = ret::non_null("ibv_create_cq", call).map_err(|error| {
+        let made = if let Some(flags) = extended {
+            let mut attr = ibv_cq_init_attr_ex {
+                cqe: min_capacity,
+                cq_context: user,
+                channel: comp_channel,
+                comp_vector,
+                wc_flags: u64::from(IBV_WC_STANDARD_FLAGS) | flags,
+                ..Default::default()
+            };
+            // SAFETY: the context is open and the channel, if any, alive; `Inner` keeps both, and
+            // `events` at its address.
+            ret::non_null("ibv_create_cq_ex", || unsafe {
+                ibv_cq_ex_to_cq(ibv_create_cq_ex(context.as_ptr(), &raw mut attr))
+            })
+        } else {
+            let vector = c_int::try_from(comp_vector).unwrap_or(c_int::MAX);
+            // SAFETY: the context is open and the channel, if any, alive; `Inner` keeps both, and
+            // `events` at its address.
+            ret::non_null("ibv_create_cq", || unsafe {
+                ibv_create_cq(context.as_ptr(), cqe, user, comp_channel, vector)
+            })
+        };
+        let cq = made.map_err(|error| {
             let max = context.query_device().ok().map(|device| device.max_cq());
             let (limit, settings) = (("max_cq", max), "the capacity");
             causes::explain(error, &Call::Create { limit, settings })
@@ -133,9 +165,7 @@ impl CompletionQueue {
         let handle = unsafe { Handle::new(cq) };
         Ok(Self::new(handle, events, context))
     }
-}
 
-impl CompletionQueue {
     /// `events`, if any, is the queue's `cq_context`.
     fn new(cq: Handle<ibv_cq>, events: Option<Arc<Events>>, context: &Context) -> Self {
         let ptr = CqPtr(cq.as_ptr());

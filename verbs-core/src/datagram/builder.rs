@@ -13,8 +13,8 @@ use crate::domain::ProtectionDomain;
 use crate::error::Result;
 use crate::ffi::handle::Handle;
 use crate::path::{LocalPath, QKey, Route};
-use crate::queue_pair::QpCap;
 use crate::queue_pair::create::{check_capacities, check_completion_queues, create};
+use crate::queue_pair::{QpCap, SendOpsFlags};
 
 /// Settings of a queue pair for datagrams, from [`DatagramQueuePair::builder`].
 ///
@@ -66,6 +66,10 @@ pub struct DatagramQueuePairConfig {
     /// Whether every send is signalled, even an `unsignaled` one; `false` unless set.
     #[builder(default = false, setters(option_fn(vis = "")))]
     pub sq_sig_all: bool,
+    /// The requests that a [`QueuePairEx`](crate::queue_pair::QueuePairEx) of it can post; it is no such queue pair
+    /// unless set.
+    #[builder(default = SendOpsFlags::empty(), setters(option_fn(vis = "")))]
+    pub send_ops_flags: SendOpsFlags,
     /// The key that it accepts datagrams with; a random one unless set.
     #[builder(default = None, with = |value: impl Into<Option<QKey>>| value.into(), setters(option_fn(vis = "")))]
     pub qkey: Option<QKey>,
@@ -172,6 +176,7 @@ impl DatagramQueuePairConfig {
             (send_cq, recv_cq, None),
             cap,
             self.sq_sig_all,
+            self.send_ops_flags,
         )?;
         self.start(qp, cap, path)
     }

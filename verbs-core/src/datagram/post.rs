@@ -7,18 +7,49 @@
 use std::ops::RangeBounds;
 use std::ptr;
 
-use verbs_sys::{ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_wr};
+use verbs_sys::{
+    ibv_post_recv, ibv_post_send, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wr_set_ud_addr,
+};
 
 use super::DatagramQueuePair;
 use crate::codes::macros::man;
 use crate::error::PostError;
 use crate::error::post_error::{Queue, accepted};
+use crate::path::{AddressHandle, QKey};
+use crate::queue_pair::extended::sealed;
 use crate::queue_pair::post::{receive_refused, send_refused};
 use crate::queue_pair::post_chain::receive_chain_refused;
+use crate::queue_pair::{QpCap, SendQueue, WorkRequestBatch};
 #[cfg(debug_assertions)]
 use crate::work_request::chain::check_domain;
 use crate::work_request::chain::post::post_part;
 use crate::work_request::{DatagramWorkRequest, ReceiveWorkRequest, RequestChain, WorkRequest};
+
+impl SendQueue for DatagramQueuePair {}
+impl sealed::SendQueue for DatagramQueuePair {
+    fn raw(&self) -> (*mut ibv_qp, QpCap) {
+        (self.as_ptr(), self.cap())
+    }
+}
+
+impl WorkRequestBatch<'_, DatagramQueuePair> {
+    /// Sets the address of the last request: the queue pair that it is for, and the path to it.
+    ///
+    /// The device needs the handle until the request has completed.
+    ///
+    /// # Safety
+    ///
+    /// - A request was added, whose address has not been set yet. If it is a send of a datagram (UD), it has at most
+    ///   [`max_payload`](DatagramQueuePair::max_payload) bytes.
+    /// - `ah` is of the protection domain of this queue pair, and is destroyed after the request has completed.
+    #[inline]
+    #[doc(alias = "ibv_wr_set_ud_addr")]
+    pub unsafe fn set_ud_addr(&mut self, ah: &AddressHandle, remote_qpn: u32, remote_qkey: QKey) {
+        // SAFETY: a batch is open, and the caller has added a request to it. The queue pair is for datagrams, so it
+        // has this function.
+        unsafe { ibv_wr_set_ud_addr(self.as_ptr(), ah.as_ptr(), remote_qpn, remote_qkey.get()) };
+    }
+}
 
 impl DatagramQueuePair {
     /// Posts datagrams: one, or a chain of them.
@@ -46,7 +77,7 @@ impl DatagramQueuePair {
     /// - No code writes to its memory while the request holds it, and no `&mut` to it is live. This
     ///   rule concerns a [`MemoryRegion`](crate::MemoryRegion) only: the memory of other regions is
     ///   never borrowed.
-    /// - Its [`AddressHandle`](crate::path::AddressHandle) belongs to this queue pair's protection domain. It
+    /// - Its [`AddressHandle`] belongs to this queue pair's protection domain. It
     ///   is not destroyed until the request has completed, or the queue pair is destroyed or reset, even
     ///   if the request is inline. (mlx4, mlx5 and hns copy the path when the request is posted.
     ///   soft-RoCE, efa, irdma and `bnxt_re` put the handle's number into the request, and read the path

@@ -4,6 +4,7 @@ use verbs_sys::ibv_qp;
 
 use super::create::{Parents, check_capacities, check_completion_queues, create};
 use super::depth::depth;
+use super::extended::SendOpsFlags;
 use super::receives::{OwnReceives, Receives, SharedReceives};
 use super::settings::{Config, everything};
 use super::timers::{AckTimeout, MaxAckRetries, MaxRnrRetries, MinRnrTimer, PacketSequenceNumber};
@@ -97,6 +98,9 @@ pub struct QueuePairConfig<R = OwnReceives> {
     /// unless set.
     #[builder(default = false, setters(option_fn(vis = "")))]
     pub sq_sig_all: bool,
+    /// The requests that a [`QueuePairEx`](super::QueuePairEx) of it can post; it is no such queue pair unless set.
+    #[builder(default = SendOpsFlags::empty(), setters(option_fn(vis = "")))]
+    pub send_ops_flags: SendOpsFlags,
     /// The number of the port; unless set, that of the first ACTIVE one, of those that have a GID if packets
     /// need one.
     #[builder(default = None, with = |value: impl Into<Option<u8>>| value.into(), setters(option_fn(vis = "")))]
@@ -261,6 +265,7 @@ impl<R: Receives> QueuePairConfig<R> {
             max_recv_sge: self.max_recv_sge,
             max_inline_data: self.max_inline_data,
             sq_sig_all: self.sq_sig_all,
+            send_ops_flags: self.send_ops_flags,
             port_num: self.port_num,
             gid_index: self.gid_index,
             pkey_index: self.pkey_index,
@@ -318,7 +323,14 @@ impl<R: Receives> QueuePairConfig<R> {
         let path = config.path(context)?;
         let qp_type = self.qp_type.as_raw();
         let queues = (send_cq, recv_cq, srq);
-        let (qp, cap) = create(qp_type, pd, queues, cap, self.sq_sig_all)?;
+        let (qp, cap) = create(
+            qp_type,
+            pd,
+            queues,
+            cap,
+            self.sq_sig_all,
+            self.send_ops_flags,
+        )?;
         self.prepare(qp, cap, config, path)
     }
 

@@ -4,9 +4,12 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use verbs_sys::{ibv_create_qp, ibv_qp, ibv_qp_init_attr, ibv_qp_type};
+use verbs_sys::{
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_create_qp, ibv_create_qp_ex, ibv_qp,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_type,
+};
 
-use super::QpCap;
+use super::{QpCap, SendOpsFlags};
 use crate::completion::CompletionQueue;
 use crate::device::{Context, DeviceAttr};
 use crate::domain::ProtectionDomain;
@@ -35,6 +38,7 @@ pub(crate) fn create(
     ),
     cap: QpCap,
     sq_sig_all: bool,
+    send_ops_flags: SendOpsFlags,
 ) -> Result<(Handle<ibv_qp>, QpCap)> {
     let mut init = ibv_qp_init_attr {
         qp_context: ptr::null_mut(),
@@ -45,9 +49,32 @@ pub(crate) fn create(
         qp_type,
         sq_sig_all: c_int::from(sq_sig_all),
     };
-    // SAFETY: the PD and the queues are alive, and `init` is a local.
-    let call = || unsafe { ibv_create_qp(pd.as_ptr(), &raw mut init) };
-    match ret::non_null("ibv_create_qp", call) {
+    let made = if send_ops_flags.is_empty() {
+        // SAFETY: the PD and the queues are alive, and `init` is a local.
+        ret::non_null("ibv_create_qp", || unsafe {
+            ibv_create_qp(pd.as_ptr(), &raw mut init)
+        })
+    } else {
+        let mut extended = ibv_qp_init_attr_ex {
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            cap: init.cap,
+            qp_type,
+            sq_sig_all: init.sq_sig_all,
+            comp_mask: IBV_QP_INIT_ATTR_PD.0 | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0,
+            pd: pd.as_ptr(),
+            send_ops_flags: send_ops_flags.bits(),
+            ..Default::default()
+        };
+        // SAFETY: the context, the PD and the queues are alive, and `extended` is a local.
+        let made = ret::non_null("ibv_create_qp_ex", || unsafe {
+            ibv_create_qp_ex(pd.context().as_ptr(), &raw mut extended)
+        });
+        init.cap = extended.cap;
+        made
+    };
+    match made {
         Ok(qp) => {
             // SAFETY: the queue pair is new; the caller keeps its parents next to it.
             let qp = unsafe { Handle::new(qp) };
@@ -59,8 +86,17 @@ pub(crate) fn create(
                 max_inline_data: 0,
                 ..cap
             };
-            let works_without =
-                || create(qp_type, pd, (send_cq, recv_cq, srq), without, false).is_ok();
+            let works_without = || {
+                create(
+                    qp_type,
+                    pd,
+                    (send_cq, recv_cq, srq),
+                    without,
+                    false,
+                    send_ops_flags,
+                )
+                .is_ok()
+            };
             if cap.max_inline_data > 0 && works_without() {
                 return Err(Error::Limit {
                     what: "max_inline_data",

@@ -23,9 +23,9 @@ impl<R: Receives> PreparedQueuePair<R> {
     ///
     /// # Safety
     ///
-    /// - `qp` is alive, is of the configuration's [type](QueuePairConfig::qp_type), and was made with the
-    ///   configuration's protection domain and queues: without a shared receive queue if the
-    ///   configuration has none.
+    /// - `qp` is alive, is of the configuration's [type](QueuePairConfig::qp_type), or is modified and posted to like
+    ///   it, and was made with the configuration's protection domain and queues: without a shared receive queue if
+    ///   the configuration has none.
     /// - `cap` has the capacities that the driver granted it.
     /// - Nothing but `destroy` destroys it. If `destroy` does not do so: once `destroy` has been
     ///   called, the device touches none of the buffers that were posted on it.

@@ -11,6 +11,7 @@
 mod atomic;
 pub(crate) mod chain;
 mod datagram;
+pub(crate) mod extended;
 mod rdma;
 mod receive;
 mod send;

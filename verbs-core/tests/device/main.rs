@@ -18,6 +18,7 @@ mod devices;
 mod elements;
 mod endpoint;
 mod events;
+mod extended;
 mod failures;
 mod lifetime;
 mod memory;

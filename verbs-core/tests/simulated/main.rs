@@ -7,6 +7,7 @@
 
 mod channel;
 mod endings;
+mod extended;
 mod logger;
 mod posts;
 mod windows;

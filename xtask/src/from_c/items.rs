@@ -95,15 +95,19 @@ pub(super) fn add(items: &mut Items, module: &str, text: &str) {
     }
 }
 
-/// Types at the root, which have methods in several modules.
-const AT_ROOT: [&str; 2] = ["::Context::", "::ProtectionDomain::"];
+/// Types that have methods in several modules, and their own.
+const SPREAD: [(&str, &str); 3] = [
+    ("::Context::", "crate"),
+    ("::ProtectionDomain::", "crate"),
+    ("::WorkRequestBatch::", "crate::queue_pair"),
+];
 
 fn add_path(items: &mut Items, c: &str, path: String) {
-    let at = AT_ROOT.iter().find_map(|owner| path.find(owner));
-    let path = match at.and_then(|at| path.get(at..)) {
-        Some(of_root) => format!("crate{of_root}"),
-        None => path,
-    };
+    let spread = SPREAD.iter().find_map(|(owner, module)| {
+        let (_, method) = path.split_once(owner)?;
+        Some(format!("{module}{owner}{method}"))
+    });
+    let path = spread.unwrap_or(path);
     let paths = items.entry(c.to_owned()).or_default();
     if !paths.contains(&path) {
         paths.push(path);
