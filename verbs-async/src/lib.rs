@@ -101,7 +101,7 @@
 //!
 //! Calls that are not futures make their calls of the driver on the thread that calls them:
 //! [`AsyncGroup::new`] and [`prepare`](AsyncGroup::prepare) create objects,
-//! [`into_stream`](AsyncChannel::into_stream) registers memory, and [`shut_down`](AsyncChannel::shut_down) moves a queue
+//! [`into_stream`](AsyncChannel::into_stream) registers memory, and [`abort`](AsyncChannel::abort) moves a queue
 //! pair to `ERR`, while other channels of its group wait. So does the drop of the last of a group, its channels and its
 //! events, which destroys the completion queue and closes the device. On most devices each takes microseconds to
 //! milliseconds. Where the driver is slower, make such a call with `spawn_blocking` of your runtime, and connect with

@@ -91,7 +91,7 @@ impl AsyncChannel {
     /// may send at once, and `buffers` may be empty.
     ///
     /// The [`IncomingMessages`] keep the channel alive. They end when the channel is
-    /// [closed](Self::close) or [shut down](Self::shut_down).
+    /// [closed](Self::close) or [aborted](Self::abort).
     pub fn incoming<B: Into<OwnedBuffer>>(
         self: &Arc<Self>,
         buffers: impl IntoIterator<Item = B>,

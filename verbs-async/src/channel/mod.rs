@@ -280,7 +280,7 @@ impl AsyncChannel {
     /// The operations in flight end when the device has flushed them. If the peer of this channel or another of the group
     /// is watched, the device has the [drain timeout](verbs_channel::ChannelConfig::drain_timeout) for that. After it,
     /// the queue pair is destroyed.
-    pub fn shut_down(&self) {
+    pub fn abort(&self) {
         let at = self.at;
         self.driver().with(Some(at), |engine| {
             // The channel has its place until this value is dropped, so this does not fail.

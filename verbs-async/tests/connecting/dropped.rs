@@ -293,7 +293,7 @@ fn connection_of_a_channel_that_goes_down_is_ended_on_a_helper_thread() {
     member.watch_connection(connection);
 
     let channel = group.join(member).unwrap();
-    channel.shut_down();
+    channel.abort();
     assert!(verbs_harness::until(LONG, || alive() == 0));
     let destroyers = fake_librdmacm::with(|manager| manager.destroyers.clone());
     assert_eq!(destroyers.len(), 1);

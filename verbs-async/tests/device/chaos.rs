@@ -175,8 +175,8 @@ impl Scene {
         while !self.rightward.received.lock().unwrap().contains(&LAST) {
             within(Duration::from_millis(1), pending::<()>()).await;
         }
-        self.right.shut_down();
-        self.left.shut_down();
+        self.right.abort();
+        self.left.abort();
     }
 
     /// One of the 64 tasks.

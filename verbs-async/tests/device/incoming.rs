@@ -145,7 +145,7 @@ fn incoming_messages_end_after_a_failure() {
             let mut met = met(way, 3);
             met.sends(1).await;
             let kept = met.receives(1).await;
-            met.receiver.shut_down();
+            met.receiver.abort();
             let failed = met.incoming.next().await.unwrap().unwrap_err();
             assert!(!matches!(failed, TransportError::Rejected(_)), "{failed}");
             assert!(met.incoming.next().await.is_none());

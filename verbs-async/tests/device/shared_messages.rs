@@ -53,7 +53,7 @@ fn eight_channels_share_four_blocks_and_lose_nothing() {
             // A future that is dropped while it waits, and the end of a channel.
             let never = Duration::from_millis(1);
             assert!(within(never, messages.next()).await.is_none());
-            pairs[0].0.shut_down();
+            pairs[0].0.abort();
             let end = messages.next().await.unwrap();
             assert_eq!(end.channel, pairs[0].0.id());
             assert_eq!(end.end(), Some(DownReason::Closed));

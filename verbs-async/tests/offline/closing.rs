@@ -62,7 +62,7 @@ fn close_waits_for_no_flush() {
     // One that was down before, too.
     let peer = Peer::new(&bench);
     let mut send = peer.send().waits();
-    peer.channel.shut_down();
+    peer.channel.abort();
     later(peer.channel.close()).unwrap();
     assert!(send.ends().0.is_err());
 }

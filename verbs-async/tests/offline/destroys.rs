@@ -149,7 +149,7 @@ fn failures_of_the_queue_and_its_notifier_destroy_on_helper_threads() {
     // A queue pair that cannot be flushed.
     check(|_, _, channel| {
         with(|library| library.refuse.push(("ibv_modify_qp", libc::EIO)));
-        channel.as_ref().unwrap().shut_down();
+        channel.as_ref().unwrap().abort();
     });
 }
 

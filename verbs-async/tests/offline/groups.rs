@@ -302,7 +302,7 @@ fn op_beyond_the_backlog_is_rejected_until_there_is_room() {
         assert!(send.ends().0.is_ok());
     }
     // A channel that is down is not ready.
-    channel.shut_down();
+    channel.abort();
     let down = now(channel.ready(Queue::Send));
     assert!(matches!(
         down,

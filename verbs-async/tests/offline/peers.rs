@@ -247,7 +247,7 @@ fn operations_that_are_not_flushed_end_in_bounded_time() {
             with(|library| library.done.push_back(failed));
             assert!(sent.ends().0.is_err());
         } else {
-            channel.shut_down();
+            channel.abort();
         }
         assert!(both.turn(LONG));
         assert!(received.poll().is_pending(), "it may still be flushed");
@@ -318,7 +318,7 @@ fn descriptor_that_is_not_watched_any_more_is_closed_at_once() {
     let (ours, next) = UnixStream::pair().unwrap();
     channel.watch_peer(ours).unwrap();
     assert!(ended(&before) && !ended(&next), "it was replaced");
-    channel.shut_down();
+    channel.abort();
     let (ours, late) = UnixStream::pair().unwrap();
     channel.watch_peer(ours).unwrap();
     assert!(ended(&late), "the channel is down");

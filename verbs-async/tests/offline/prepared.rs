@@ -138,7 +138,7 @@ fn rejected_prepared_receives_are_dropped_without_the_lock() {
         let group = AsyncGroup::new(builder, 2, &bench.events).unwrap();
         let pool = BufferPool::new(&pd, 64, 2).unwrap();
         let other = crate::bench::join(&group);
-        other.shut_down();
+        other.abort();
         let mut member = group.prepare().unwrap();
         while let Some(block) = pool.take() {
             member.start_receive(block).unwrap();

@@ -256,7 +256,7 @@ fn other_tasks_run_beside_a_task_whose_operations_are_rejected() {
     bounded(|| {
         let bench = Bench::new();
         let peer = Peer::new(&bench);
-        peer.channel.shut_down();
+        peer.channel.abort();
         let rejected = async {
             let mut buffer = peer.buffer();
             loop {

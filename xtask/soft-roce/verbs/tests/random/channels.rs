@@ -386,7 +386,7 @@ fn end_early(world: &mut World, side: &Side, pair: &mut Pair, which: usize) {
         0 => drop(pair.ends[which].channel.take()),
         1 => {
             if let Some(channel) = &pair.ends[which].channel {
-                channel.shut_down();
+                channel.abort();
             }
         }
         2 => {
