@@ -2,7 +2,6 @@
 #![expect(unsafe_code, reason = "passes the contract of a post on to the caller")]
 
 use std::ops::RangeBounds;
-use std::time::Duration;
 
 use verbs_core::error::Rejected;
 use verbs_core::verbs_sys::ibv_send_wr;
@@ -14,7 +13,7 @@ use crate::channel::scope::{self, PollingScope};
 use crate::channel::{Channel, Hold};
 use crate::engine::Ticket;
 use crate::error::{RejectReason, ScopeError, TransportError};
-use crate::request::{GatherList, Incoming, Op, Outgoing, Request, ScatterList};
+use crate::request::{GatherList, Incoming, Outgoing, Request, ScatterList};
 
 impl<H: Hold> Channel<H> {
     /// Sends a message, and waits until the peer's device has received it.
@@ -40,7 +39,11 @@ impl<H: Hold> Channel<H> {
     /// slice of the buffer.
     ///
     /// Without a [`timeout`](crate::ChannelConfig::timeout), this waits forever if the peer sends
-    /// nothing. If the peer sends before this call, its device retries until a receive is posted;
+    /// nothing: for one receive, `channel.run(Incoming::receive(list).timeout(d))` has its own. If no message
+    /// arrives in time, the channel is aborted, since a device gives posted receives back in no other way. To wait
+    /// without an abort, use [`start_receive`](Self::start_receive) and [`wait`](Self::wait).
+    ///
+    /// If the peer sends before this call, its device retries until a receive is posted;
     /// soft-RoCE gives up, by default after about half a second. To have a receive posted earlier, use
     /// [`start_receive`](Self::start_receive) or a scope.
     ///
@@ -49,27 +52,7 @@ impl<H: Hold> Channel<H> {
     /// As [`send`](Self::send).
     #[doc(alias = "ibv_post_recv")]
     pub fn receive(&mut self, list: impl ScatterList) -> Result<WorkSuccess, TransportError> {
-        let (poller, at) = self.parts();
-        poller.run(at, list, Op::RECEIVE, None)
-    }
-
-    /// [`receive`](Self::receive) with its own timeout instead of the channel's.
-    ///
-    /// If no message arrives in time, the channel is aborted: this is the only way to get a posted
-    /// receive back from the device. To wait without an abort, use
-    /// [`start_receive`](Self::start_receive) and [`wait`](Self::wait).
-    ///
-    /// # Errors
-    ///
-    /// As [`send`](Self::send).
-    #[doc(alias = "ibv_post_recv")]
-    pub fn receive_timeout(
-        &mut self,
-        list: impl ScatterList,
-        timeout: Duration,
-    ) -> Result<WorkSuccess, TransportError> {
-        let (poller, at) = self.parts();
-        poller.run(at, list, Op::RECEIVE, Some(timeout))
+        self.run(Incoming::receive(list))
     }
 
     /// Writes to the start of `remote`, and waits until the peer's device has received the bytes.
@@ -152,26 +135,9 @@ impl<H: Hold> Channel<H> {
     #[inline(always)]
     pub fn run(&mut self, request: impl Request) -> Result<WorkSuccess, TransportError> {
         let (poller, at) = self.parts();
+        let timeout = request.timeout();
         let (list, op) = request.into_parts();
-        poller.run(at, list, op, None)
-    }
-
-    /// [`run`](Self::run) with its own timeout instead of the channel's.
-    ///
-    /// If it passes, the channel is aborted.
-    ///
-    /// # Errors
-    ///
-    /// As [`send`](Self::send).
-    #[doc(alias = "ibv_post_send")]
-    pub fn run_timeout(
-        &mut self,
-        request: impl Request,
-        timeout: Duration,
-    ) -> Result<WorkSuccess, TransportError> {
-        let (poller, at) = self.parts();
-        let (list, op) = request.into_parts();
-        poller.run(at, list, op, Some(timeout))
+        poller.run(at, list, op, timeout)
     }
 
     /// Posts a batch with one doorbell and one completion, and waits until it has completed.

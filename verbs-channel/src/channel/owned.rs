@@ -74,7 +74,7 @@ impl<H: Hold> Channel<H> {
         &mut self,
         buffer: impl Into<OwnedBuffer>,
     ) -> Result<Ticket, Rejected<OwnedBuffer, RejectReason>> {
-        let Outgoing { list, op } = Outgoing::send(buffer);
+        let Outgoing { list, op, .. } = Outgoing::send(buffer);
         let mut buffer = list.into();
         let (poller, at) = self.parts();
         match poller.engine.start_op_at(at, &mut buffer, op) {

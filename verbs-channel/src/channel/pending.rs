@@ -14,7 +14,7 @@ use crate::waiting::{EndScope as _, Steps as _};
 
 /// An operation of a scope: a handle to take its outcome, and its elements if they were lent.
 ///
-/// With [`lend`] and [`lend_receive`], `L` is the list of elements that are returned with the
+/// With [`lend`], `L` is the list of elements that are returned with the
 /// outcome. Without it, the elements are borrowed until the scope ends.
 ///
 /// Dropping the handle detaches the operation: the scope waits for the operation, and fails if the
@@ -27,7 +27,6 @@ use crate::waiting::{EndScope as _, Steps as _};
 /// [`PollingScope::poll`] and try again.
 ///
 /// [`lend`]: PollingScope::lend
-/// [`lend_receive`]: PollingScope::lend_receive
 pub struct ScopedPendingWork<'scope, 'env, L = ()> {
     handle: Handle<'scope, 'env>,
     list: L,

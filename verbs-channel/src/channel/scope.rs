@@ -102,7 +102,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// # Errors
     ///
     /// The reason of the rejection: the queue is full, the channel is down, or the elements do not fit
-    /// the channel. [`try_post`](Self::try_post) hands the elements back as well. A full queue has room
+    /// the channel. [`try_lend`](Self::try_lend) hands the elements back as well. A full queue has room
     /// again after a [`poll`](Self::poll) that finds completions.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "IBV_WR_SEND")]
@@ -148,7 +148,7 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     /// Posts a receive.
     ///
     /// Its bytes can be read after the scope. To read them within it, use
-    /// [`lend_receive`](Self::lend_receive). The scope waits for a message, even if the handle is
+    /// [`lend`](Self::lend). The scope waits for a message, even if the handle is
     /// dropped: if none may come, call
     /// [`close_with_receives_left`](Self::close_with_receives_left).
     ///
@@ -158,10 +158,9 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
     #[doc(alias = "ibv_post_recv")]
     pub fn post_receive<L: ScatterList + 'scope>(
         &'scope self,
-        mut list: L,
+        list: L,
     ) -> Result<ScopedPendingWork<'scope, 'env>, RejectReason> {
-        let id = self.submit(&mut list, Op::RECEIVE)?;
-        Ok(ScopedPendingWork::new(self, id, ()))
+        self.post(Incoming::receive(list))
     }
 
     /// Posts a request with its options: an [`Outgoing`] or an [`Incoming`].
@@ -196,59 +195,8 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         Ok(ScopedPendingWork::new(self, id, ()))
     }
 
-    /// [`post`](Self::post) that hands the request back if it is rejected.
-    ///
-    /// The error borrows what the request borrows. To pass it on with `?`, drop the request first:
-    /// `.map_err(Rejected::into_error)?`.
-    ///
-    /// # Errors
-    ///
-    /// As [`post`](Self::post), with the request.
-    #[doc(alias = "ibv_post_send")]
-    pub fn try_post<W: Request + 'scope>(
-        &'scope self,
-        request: W,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<W, RejectReason>> {
-        let (mut list, op) = request.into_parts();
-        match self.submit(&mut list, op) {
-            Ok(id) => Ok(ScopedPendingWork::new(self, id, ())),
-            Err(reason) => Err(Rejected::new(reason, W::from_parts(list, op))),
-        }
-    }
-
-    /// [`post_receive`](Self::post_receive) that hands the elements back if it is rejected.
-    ///
-    /// # Errors
-    ///
-    /// As [`post_receive`](Self::post_receive), with the elements.
-    #[doc(alias = "ibv_post_recv")]
-    pub fn try_post_receive<L: ScatterList + 'scope>(
-        &'scope self,
-        mut list: L,
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<L, RejectReason>> {
-        match self.submit(&mut list, Op::RECEIVE) {
-            Ok(id) => Ok(ScopedPendingWork::new(self, id, ())),
-            Err(reason) => Err(Rejected::new(reason, list)),
-        }
-    }
-
-    /// [`post_batch`](Self::post_batch) that hands the requests back if it is rejected.
-    ///
-    /// # Errors
-    ///
-    /// As [`post_batch`](Self::post_batch), with all requests.
-    #[doc(alias = "ibv_post_send")]
-    pub fn try_post_batch<W: Request + 'scope, const N: usize>(
-        &'scope self,
-        mut requests: [W; N],
-    ) -> Result<ScopedPendingWork<'scope, 'env>, Rejected<[W; N], RejectReason>> {
-        match self.submit_batch(&mut requests) {
-            Ok(id) => Ok(ScopedPendingWork::new(self, id, ())),
-            Err(reason) => Err(Rejected::new(reason, requests)),
-        }
-    }
-
-    /// Posts a request whose elements are returned with its outcome, within the scope: a loan.
+    /// Posts a request whose elements are returned with its outcome, within the scope: a loan. For a receive, it is
+    /// an [`Incoming::receive`].
     ///
     /// # Errors
     ///
@@ -263,21 +211,10 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         Ok(ScopedPendingWork::new(self, id, list))
     }
 
-    /// Posts a receive whose elements are returned with its outcome, within the scope: a loan.
-    ///
-    /// # Errors
-    ///
-    /// As [`post_receive`](Self::post_receive).
-    #[doc(alias = "ibv_post_recv")]
-    pub fn lend_receive<L: ScatterList + 'scope>(
-        &'scope self,
-        mut list: L,
-    ) -> Result<ScopedPendingWork<'scope, 'env, L>, RejectReason> {
-        let id = self.submit(&mut list, Op::RECEIVE)?;
-        Ok(ScopedPendingWork::new(self, id, list))
-    }
-
     /// [`lend`](Self::lend) that hands the request back if it is rejected.
+    ///
+    /// The error borrows what the request borrows. To pass it on with `?`, drop the request first:
+    /// `.map_err(Rejected::into_error)?`.
     ///
     /// # Errors
     ///
@@ -291,22 +228,6 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         match self.submit(&mut list, op) {
             Ok(id) => Ok(ScopedPendingWork::new(self, id, list)),
             Err(reason) => Err(Rejected::new(reason, W::from_parts(list, op))),
-        }
-    }
-
-    /// [`lend_receive`](Self::lend_receive) that hands the elements back if it is rejected.
-    ///
-    /// # Errors
-    ///
-    /// As [`lend_receive`](Self::lend_receive), with the elements.
-    #[doc(alias = "ibv_post_recv")]
-    pub fn try_lend_receive<L: ScatterList + 'scope>(
-        &'scope self,
-        mut list: L,
-    ) -> Result<ScopedPendingWork<'scope, 'env, L>, Rejected<L, RejectReason>> {
-        match self.submit(&mut list, Op::RECEIVE) {
-            Ok(id) => Ok(ScopedPendingWork::new(self, id, list)),
-            Err(reason) => Err(Rejected::new(reason, list)),
         }
     }
 

@@ -1,4 +1,6 @@
-//! Requests for the send queue.
+//! Requests: an opcode with its options, and the elements or the buffer.
+
+use std::time::Duration;
 
 use verbs_core::RemoteMemoryRegion;
 use verbs_core::verbs_sys::{IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SOLICITED};
@@ -6,13 +8,15 @@ use verbs_core::verbs_sys::{IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SOLICITED}
 use super::list::{GatherList, ScatterList};
 use super::op::{Kind, Op};
 
-/// A request for the send queue: [`Outgoing`] or [`Incoming`].
+/// A request: [`Outgoing`] or [`Incoming`].
 pub trait Request: sealed::Sealed {}
 
 impl<L: GatherList> Request for Outgoing<L> {}
 impl<L: ScatterList> Request for Incoming<L> {}
 
 pub(crate) mod sealed {
+    use std::time::Duration;
+
     use super::super::list::List;
     use super::super::op::Op;
 
@@ -27,6 +31,8 @@ pub(crate) mod sealed {
         fn into_parts(self) -> (Self::List, Op);
 
         fn from_parts(list: Self::List, op: Op) -> Self;
+
+        fn timeout(&self) -> Option<Duration>;
 
         /// As `into_parts`, for a batch, whose requests stay in place.
         fn parts(&mut self) -> (&mut Self::List, &Op);
@@ -52,9 +58,10 @@ pub(crate) mod sealed {
 pub struct Outgoing<L> {
     pub(crate) list: L,
     pub(crate) op: Op,
+    timeout: Option<Duration>,
 }
 
-/// A read or an atomic, with all its options.
+/// A read, an atomic or a receive, with all its options.
 ///
 /// It has elements or an owned buffer, as an [`Outgoing`] has.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +69,7 @@ pub struct Outgoing<L> {
 pub struct Incoming<L> {
     pub(crate) list: L,
     pub(crate) op: Op,
+    timeout: Option<Duration>,
 }
 
 impl<L> Outgoing<L> {
@@ -81,8 +89,11 @@ impl<L> Outgoing<L> {
 
     #[inline]
     const fn new(list: L, kind: Kind) -> Self {
-        let op = Op::new(kind);
-        Self { list, op }
+        Self {
+            list,
+            op: Op::new(kind),
+            timeout: None,
+        }
     }
 
     /// Adds 32 bits of immediate data. With them a write, too, completes a receive of the peer.
@@ -124,6 +135,15 @@ impl<L> Outgoing<L> {
         self
     }
 
+    /// How long [`Channel::run`](crate::Channel::run) waits before the channel is aborted, instead of the channel's
+    /// [`timeout`](crate::ChannelConfig::timeout). All other calls ignore it: they return a handle or a ticket, whose
+    /// waits have their own.
+    #[inline]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
     /// Converts into the elements or the buffer, for example of a request that was rejected.
     #[must_use]
     pub fn into_list(self) -> L {
@@ -132,6 +152,15 @@ impl<L> Outgoing<L> {
 }
 
 impl<L> Incoming<L> {
+    /// A receive: the next message of the peer is written to the elements.
+    ///
+    /// It has a completion of its own, so it is [rejected](crate::RejectReason::ReceiveInBatch) in a batch.
+    #[inline]
+    #[doc(alias = "ibv_post_recv")]
+    pub const fn receive(list: L) -> Self {
+        Self::new(list, Kind::Receive)
+    }
+
     /// An RDMA read: the elements are filled from the start of `remote`.
     #[inline]
     #[doc(alias = "IBV_WR_RDMA_READ")]
@@ -173,8 +202,11 @@ impl<L> Incoming<L> {
 
     #[inline]
     const fn new(list: L, kind: Kind) -> Self {
-        let op = Op::new(kind);
-        Self { list, op }
+        Self {
+            list,
+            op: Op::new(kind),
+            timeout: None,
+        }
     }
 
     /// The device starts the request only after earlier reads and atomics of the channel are done.
@@ -182,6 +214,15 @@ impl<L> Incoming<L> {
     #[doc(alias = "IBV_SEND_FENCE")]
     pub const fn fence(mut self) -> Self {
         self.op = self.op.with_flag(IBV_SEND_FENCE.0);
+        self
+    }
+
+    /// How long [`Channel::run`](crate::Channel::run) waits before the channel is aborted, instead of the channel's
+    /// [`timeout`](crate::ChannelConfig::timeout). All other calls ignore it: they return a handle or a ticket, whose
+    /// waits have their own.
+    #[inline]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
         self
     }
 
@@ -204,7 +245,16 @@ macro_rules! parts {
 
             #[inline(always)]
             fn from_parts(list: L, op: Op) -> Self {
-                Self { list, op }
+                Self {
+                    list,
+                    op,
+                    timeout: None,
+                }
+            }
+
+            #[inline(always)]
+            fn timeout(&self) -> Option<Duration> {
+                self.timeout
             }
 
             #[inline(always)]

@@ -129,7 +129,8 @@ fn both(
 ) -> Result<(), Error> {
     let ended = b.scope(|theirs| {
         let (first, second) = into.scatter_element(..)?.split_at_mut(32)?;
-        let receive: ScopedPendingWork<'_, '_, ScatterElement<'_>> = theirs.lend_receive(first)?;
+        let receive: ScopedPendingWork<'_, '_, ScatterElement<'_>> =
+            theirs.lend(Incoming::receive(first))?;
         let read = theirs.post(Incoming::read(second, remote))?;
         let sent = a.scope(|ours| {
             let batch = [Outgoing::send(from.gather_element(..32)?)];

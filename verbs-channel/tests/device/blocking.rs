@@ -27,17 +27,11 @@ fn each_call_completes_with_and_without_a_timeout() {
         .unwrap();
     assert!(back[..] == from[..]);
     target.write(0, &pattern(4, 5000)).unwrap();
-    a.run_timeout(
-        Incoming::read(back.scatter_element(..).unwrap(), target.remote()),
-        PATIENCE,
-    )
-    .unwrap();
+    a.run(Incoming::read(back.scatter_element(..).unwrap(), target.remote()).timeout(PATIENCE))
+        .unwrap();
     assert!(back[..] == pattern(4, 5000));
-    a.run_timeout(
-        Outgoing::write(from.gather_element(..).unwrap(), target.remote()),
-        PATIENCE,
-    )
-    .unwrap();
+    a.run(Outgoing::write(from.gather_element(..).unwrap(), target.remote()).timeout(PATIENCE))
+        .unwrap();
     assert!(bytes(&target) == pattern(3, 5000));
 
     let number = given(&b, 5_u64.to_ne_bytes().to_vec());
@@ -45,9 +39,9 @@ fn each_call_completes_with_and_without_a_timeout() {
     let add = Incoming::fetch_and_add(before.scatter_element(..).unwrap(), number.remote(), 1);
     a.run(add).unwrap();
     assert_eq!(before[..], 5_u64.to_ne_bytes());
-    a.run_timeout(
-        Incoming::fetch_and_add(before.scatter_element(..).unwrap(), number.remote(), 1),
-        PATIENCE,
+    a.run(
+        Incoming::fetch_and_add(before.scatter_element(..).unwrap(), number.remote(), 1)
+            .timeout(PATIENCE),
     )
     .unwrap();
     assert_eq!(before[..], 6_u64.to_ne_bytes());
@@ -55,9 +49,9 @@ fn each_call_completes_with_and_without_a_timeout() {
         Incoming::compare_and_swap(before.scatter_element(..).unwrap(), number.remote(), 7, 1);
     a.run(swap).unwrap();
     assert_eq!(before[..], 7_u64.to_ne_bytes());
-    a.run_timeout(
-        Incoming::compare_and_swap(before.scatter_element(..).unwrap(), number.remote(), 1, 9),
-        PATIENCE,
+    a.run(
+        Incoming::compare_and_swap(before.scatter_element(..).unwrap(), number.remote(), 1, 9)
+            .timeout(PATIENCE),
     )
     .unwrap();
     assert_eq!(
@@ -69,15 +63,13 @@ fn each_call_completes_with_and_without_a_timeout() {
     let received = thread::scope(|threads| {
         let receiver = threads.spawn(|| {
             let first = b.receive(into.scatter_element(..1000).unwrap()).unwrap();
-            let second = b.receive_timeout(into.scatter_element(1000..).unwrap(), PATIENCE);
+            let second =
+                b.run(Incoming::receive(into.scatter_element(1000..).unwrap()).timeout(PATIENCE));
             [first.byte_len(), second.unwrap().byte_len()]
         });
         a.send(from.gather_element(..1000).unwrap()).unwrap();
-        a.run_timeout(
-            Outgoing::send(from.gather_element(1000..).unwrap()),
-            PATIENCE,
-        )
-        .unwrap();
+        a.run(Outgoing::send(from.gather_element(1000..).unwrap()).timeout(PATIENCE))
+            .unwrap();
         receiver.join().unwrap()
     });
     assert_eq!(received, [1000, 4000]);
@@ -106,7 +98,8 @@ fn receive_without_a_message_is_aborted_at_its_deadline() {
     let _test = begin!();
     let (_a, mut b) = pair();
     let mut into = zeros(&b, 8);
-    let result = bounded(|| b.receive_timeout(into.scatter_element(..).unwrap(), SOON));
+    let result =
+        bounded(|| b.run(Incoming::receive(into.scatter_element(..).unwrap()).timeout(SOON)));
     assert_timed_out(result, &b);
     // The borrow has ended, and the channel rejects requests with the reason.
     into[0] = 1;
@@ -129,7 +122,7 @@ fn send_to_a_peer_without_receives_is_aborted_at_its_deadline() {
         let (mut a, b) = inside(stubborn);
         let (from, start) = (filled(&a, 1, 64), Instant::now());
         let result =
-            bounded(|| a.run_timeout(Outgoing::send(from.gather_element(..).unwrap()), timeout));
+            bounded(|| a.run(Outgoing::send(from.gather_element(..).unwrap()).timeout(timeout)));
         if timeout == SOON {
             let error = result.as_ref().unwrap_err();
             let within = faults::setting(start, "the deadline", timeout);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::verbs_core::{GatherElement, ProtectionDomain};
 use verbs_channel::{
     Channel, Error, Incoming, Outgoing, PreparedChannel, Queue, RejectReason, ScopedPendingWork,
 };
@@ -47,7 +47,7 @@ fn send_queue_can_be_filled_completely_many_times() {
                 "round {round}"
             );
             let write = Outgoing::write(element, target.remote());
-            let rejected = scope.try_post(write).unwrap_err();
+            let rejected = scope.try_lend(write).unwrap_err();
             assert!(rejected.error().is_backpressure());
             for work in posted {
                 work.spin_poll()?;
@@ -115,7 +115,7 @@ fn many_more_requests_than_fit_complete() {
             let mut work = Outgoing::write(chunk, target.remote().slice(at * 8..)?);
             // A rejected request is handed back, and posted when there is room.
             let pending = loop {
-                match scope.try_post(work) {
+                match scope.try_lend(work) {
                     Ok(pending) => break pending,
                     Err(rejected) => {
                         // There is no room in the queue, or no slot for one more result.
@@ -126,8 +126,9 @@ fn many_more_requests_than_fit_complete() {
                         );
                         assert!(is_full, "{reason}");
                         work = rejected.into_given();
-                        let oldest: ScopedPendingWork<'_, '_> = posted.pop_front().unwrap();
-                        oldest.spin_poll()?;
+                        let oldest: ScopedPendingWork<'_, '_, GatherElement<'_>> =
+                            posted.pop_front().unwrap();
+                        oldest.spin_poll().0?;
                     }
                 }
             };

@@ -270,7 +270,7 @@ fn channel_that_failed_can_be_reset() {
     let (mut a, b) = inside(stubborn);
     let from = filled(&a, 1, 64);
     let error = a
-        .run_timeout(Outgoing::send(from.gather_element(..).unwrap()), SOON)
+        .run(Outgoing::send(from.gather_element(..).unwrap()).timeout(SOON))
         .unwrap_err();
     drop((error, b));
     let to_be_a = a.reset().unwrap();

@@ -3,7 +3,7 @@
 
 use std::mem::forget;
 
-use verbs_channel::{BufferPool, Channel, Error, Outgoing};
+use verbs_channel::{BufferPool, Channel, Error, Incoming, Outgoing};
 use verbs_harness::{PATIENCE, begin};
 
 use super::ends::{filled, here, meet, pair, pattern, works, zeros};
@@ -18,7 +18,7 @@ fn scope_waits_for_a_leaked_handle() {
     let ended = b.scope(|theirs| {
         let (first, second) = into.scatter_element(..)?.split_at_mut(1000)?;
         forget(theirs.post_receive(first)?);
-        forget(theirs.lend_receive(second)?);
+        forget(theirs.lend(Incoming::receive(second))?);
         let sent = a.scope(|ours| {
             let (first, second) = from.gather_element(..)?.split_at(1000)?;
             forget(ours.post_send(first)?);

@@ -50,7 +50,7 @@ fn wait(group: &mut ChannelGroup, number: ChannelId, ticket: Ticket) -> Complete
 fn send(channel: &mut Channel, bytes: Vec<u8>) {
     let from = channel.pd().reg_mr(bytes).unwrap();
     channel
-        .run_timeout(Outgoing::send(from.gather_element(..).unwrap()), PATIENCE)
+        .run(Outgoing::send(from.gather_element(..).unwrap()).timeout(PATIENCE))
         .unwrap();
 }
 
@@ -212,7 +212,7 @@ fn deadline_in_a_group_aborts_one_channel() {
     let from = pd.reg_mr(vec![1_u8; 8]).unwrap();
     let mut channel = group.channel(first).unwrap();
     let sent =
-        bounded(|| channel.run_timeout(Outgoing::send(from.gather_element(..).unwrap()), SOON));
+        bounded(|| channel.run(Outgoing::send(from.gather_element(..).unwrap()).timeout(SOON)));
     assert!(sent.is_err());
     let reason = DownReason::TimedOut {
         queue: Queue::Send,

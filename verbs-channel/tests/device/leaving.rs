@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain};
 use verbs_channel::{
-    Channel, DownReason, PollStrategy, PreparedChannel, RejectReason, ScopeError, TransportError,
+    Channel, DownReason, Incoming, PollStrategy, PreparedChannel, RejectReason, ScopeError,
+    TransportError,
 };
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin, faults};
@@ -58,7 +59,9 @@ const WAYS: [(&str, Way); 11] = [
         }
     }),
     ("receive_timeout", |channel, mut into| {
-        match channel.receive_timeout(into.scatter_element(..).unwrap(), 10 * PATIENCE) {
+        match channel
+            .run(Incoming::receive(into.scatter_element(..).unwrap()).timeout(10 * PATIENCE))
+        {
             Err(error) => error,
             other => panic!("{other:?}"),
         }

@@ -50,8 +50,8 @@ fn lent_receives_are_returned_with_their_bytes_and_lent_again() {
     let mut into = zeros(&b, 2 * 100);
     let ended = b.scope(|scope| {
         let mut elements = into.scatter_element(..)?.chunks_mut(100)?;
-        let mut first = scope.lend_receive(elements.next().unwrap())?;
-        let mut second = scope.lend_receive([elements.next().unwrap()])?;
+        let mut first = scope.lend(Incoming::receive(elements.next().unwrap()))?;
+        let mut second = scope.lend(Incoming::receive([elements.next().unwrap()]))?;
         for round in 0..20 {
             works_one(&mut a, 2 * round)?;
             works_one(&mut a, 2 * round + 1)?;
@@ -63,8 +63,8 @@ fn lent_receives_are_returned_with_their_bytes_and_lent_again() {
             assert!(other[..] == pattern(2 * round + 1, 100));
             other.fill(0);
             // The two are swapped.
-            first = scope.lend_receive(other)?;
-            second = scope.lend_receive([element])?;
+            first = scope.lend(Incoming::receive(other))?;
+            second = scope.lend(Incoming::receive([element]))?;
         }
         works_one(&mut a, 1)?;
         works_one(&mut a, 2)?;
@@ -86,7 +86,7 @@ fn poll_returns_a_loan_in_flight() {
     let (mut a, mut b) = pair();
     let mut into = zeros(&b, 100);
     let ended = b.scope(|scope| {
-        let loan = scope.lend_receive(into.scatter_element(..)?)?;
+        let loan = scope.lend(Incoming::receive(into.scatter_element(..)?))?;
         let loan = loan.poll().expect_err("nothing was sent");
         let loan = loan.wait_timeout(SOON).expect_err("nothing was sent");
         let loan = loan
@@ -126,7 +126,7 @@ fn loan_that_times_out_returns_its_elements_with_the_error() {
     let mut into = zeros(&a, 64);
     let ended = a.scope(|scope| {
         let send = scope.lend(Outgoing::send(from.gather_element(..)?))?;
-        let receive = scope.lend_receive(into.scatter_element(..)?)?;
+        let receive = scope.lend(Incoming::receive(into.scatter_element(..)?))?;
         let (result, element) = bounded(|| send.spin_poll());
         let error = result.unwrap_err();
         assert!(was_ended(&error, timed_out), "{error:?}");

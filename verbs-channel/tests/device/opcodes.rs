@@ -23,8 +23,8 @@ const WAYS: [Way; 7] = [
     },
     Way {
         name: "blocking, with a timeout",
-        out: |channel, work| Ok(channel.run_timeout(work, PATIENCE).map(drop)?),
-        into: |channel, work| Ok(channel.run_timeout(work, PATIENCE).map(drop)?),
+        out: |channel, work| Ok(channel.run(work.timeout(PATIENCE)).map(drop)?),
+        into: |channel, work| Ok(channel.run(work.timeout(PATIENCE)).map(drop)?),
     },
     Way {
         name: "scoped",

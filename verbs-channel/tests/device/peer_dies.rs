@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion};
-use verbs_channel::{Channel, Error, Outgoing, PreparedChannel, ScopeError, TransportError};
+use verbs_channel::{
+    Channel, Error, Incoming, Outgoing, PreparedChannel, ScopeError, TransportError,
+};
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin};
 
@@ -73,7 +75,8 @@ fn with_only_receives_posted_the_deadline_ends_the_wait() {
     assert!(channel.wait(owned, Some(2 * SOON)).unwrap().is_none());
     assert!(!channel.is_down());
     let mut into = zeros(&channel, 64);
-    let result = bounded(|| channel.receive_timeout(into.scatter_element(..).unwrap(), SOON));
+    let result =
+        bounded(|| channel.run(Incoming::receive(into.scatter_element(..).unwrap()).timeout(SOON)));
     assert_timed_out(result, &channel);
     let ended = channel
         .poll(owned)

@@ -4,7 +4,7 @@ use std::thread;
 
 use verbs_channel::verbs_core::ScatterElement;
 use verbs_channel::verbs_core::codes::WcStatus;
-use verbs_channel::{DownReason, Error, Queue, ScopeError, TransportError};
+use verbs_channel::{DownReason, Error, Incoming, Queue, ScopeError, TransportError};
 use verbs_harness::{PATIENCE, begin, until};
 
 use super::ends::{
@@ -262,9 +262,9 @@ fn rejected_requests_are_handed_back() {
     let mut kept: Option<ScatterElement<'_>> = None;
     let element = into.scatter_element(..).unwrap();
     let ended = a.scope(|scope| {
-        let rejected = scope.try_post_receive(element).unwrap_err();
+        let rejected = scope.try_lend(Incoming::receive(element)).unwrap_err();
         assert!(!rejected.error().is_backpressure());
-        kept = Some(rejected.into_given());
+        kept = Some(rejected.into_given().into_list());
         Ok::<_, ()>(())
     });
     ended.unwrap();

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::ProtectionDomain;
-use verbs_channel::{Channel, PollStrategy, PreparedChannel};
+use verbs_channel::{Channel, Incoming, PollStrategy, PreparedChannel};
 use verbs_harness::{PATIENCE, begin, until};
 
 use super::ends::{
@@ -46,7 +46,9 @@ fn each_strategy_keeps_its_deadline() {
             let (mut a, _b) = inside(build);
             let mut into = zeros(&a, 8);
             let start = Instant::now();
-            let result = bounded(|| a.receive_timeout(into.scatter_element(..).unwrap(), timeout));
+            let result = bounded(|| {
+                a.run(Incoming::receive(into.scatter_element(..).unwrap()).timeout(timeout))
+            });
             assert!(start.elapsed() >= timeout);
             assert_timed_out(result, &a);
         }
@@ -91,7 +93,7 @@ fn notified_wait_sleeps() {
     let mut into = zeros(&a, 8);
     let before = cpu_time();
     let wait = Duration::from_secs(1);
-    let result = a.receive_timeout(into.scatter_element(..).unwrap(), wait);
+    let result = a.run(Incoming::receive(into.scatter_element(..).unwrap()).timeout(wait));
     let busy = cpu_time() - before;
     assert_timed_out(result, &a);
     assert!(busy < wait / 4, "busy for {busy:?} of {wait:?}");

@@ -25,10 +25,7 @@ fn total_loss_with_infinite_retries_ends_at_the_deadline() {
     let from = filled(&a, 1, 5000);
     let broken = wire::netem(&here, &["loss", "100%"]);
     let result = bounded(|| {
-        a.run_timeout(
-            Outgoing::write(from.gather_element(..).unwrap(), target.remote()),
-            2 * SOON,
-        )
+        a.run(Outgoing::write(from.gather_element(..).unwrap(), target.remote()).timeout(2 * SOON))
     });
     assert_timed_out(result, &a);
     // In a scope, with all kinds of operations in flight.

@@ -12,7 +12,7 @@ use verbs_harness::logged::{lines, listen};
 
 use crate::fake_device::{
     LONG, called, channel, channel_with, connected, ends, flushes, forget_the_past, pd, posted,
-    refuse, succeeds,
+    refuse, region, succeeds,
 };
 
 fn remote() -> RemoteMemoryRegion {
@@ -180,4 +180,14 @@ fn partly_posted_batch_is_returned_after_its_queue_pair_is_destroyed() {
     let rejected = channel.start_batch(sends(&pool, 4)).unwrap_err();
     assert!(!called("ibv_destroy_qp") && channel.is_idle());
     let _ticket = channel.start_batch(rejected.into_given()).unwrap();
+}
+
+#[test]
+fn receive_in_a_borrowed_batch_is_rejected_before_anything_is_posted() {
+    let mut channel = channel();
+    let mut into = region(&channel);
+    let receive = Incoming::receive(into.scatter_element(..).unwrap());
+    let error = channel.run_batch([receive]).unwrap_err();
+    assert_eq!(error, RejectReason::ReceiveInBatch.into());
+    assert!(posted().is_empty() && !channel.is_down());
 }

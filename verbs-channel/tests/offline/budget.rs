@@ -382,7 +382,7 @@ fn borrowed_operations_take_common_room_and_return_it() {
     let _both = channel.start_send(world.pool.take().unwrap()).unwrap();
     let _both = channel.start_send(world.pool.take().unwrap()).unwrap();
     forget_the_past();
-    let failed = channel.run_timeout(Outgoing::send(element), DRAIN);
+    let failed = channel.run(Outgoing::send(element).timeout(DRAIN));
     assert!(failed.is_err(), "nothing completes it");
     assert_eq!(world.common(), 16);
 }

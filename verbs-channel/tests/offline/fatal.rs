@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::IBV_QPS_ERR;
 use verbs_channel::{
-    Channel, ChannelGroup, ChannelId, DownReason, Outgoing, PollStrategy, Queue, RejectReason,
-    ScopeError, TransportError,
+    Channel, ChannelGroup, ChannelId, DownReason, Incoming, Outgoing, PollStrategy, Queue,
+    RejectReason, ScopeError, TransportError,
 };
 use verbs_harness::faults;
 
@@ -50,7 +50,7 @@ fn every_blocking_call_ends_without_a_deadline() {
             let from = region(channel);
             let patience = Duration::from_secs(1000);
             channel
-                .run_timeout(Outgoing::send(from.gather_element(..).unwrap()), patience)
+                .run(Outgoing::send(from.gather_element(..).unwrap()).timeout(patience))
                 .map(drop)
         },
     ];
@@ -113,7 +113,7 @@ fn dead_device_ends_scopes_and_loans() {
                     .unwrap(),
             );
             let loan = scope
-                .lend_receive(lent.scatter_element(..).unwrap())
+                .lend(Incoming::receive(lent.scatter_element(..).unwrap()))
                 .unwrap();
             let (result, mut element) = loan.spin_poll();
             element.fill(1);

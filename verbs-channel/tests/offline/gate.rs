@@ -171,10 +171,6 @@ fn borrowed<W: Request + Clone>(
                 &|channel| in_scope!(channel, scope => scope.post(work()).err()),
             ),
             (
-                "try_post",
-                &|channel| in_scope!(channel, scope => rejected(scope.try_post(work()))),
-            ),
-            (
                 "lend",
                 &|channel| in_scope!(channel, scope => scope.lend(work()).err()),
             ),
@@ -190,10 +186,6 @@ fn borrowed<W: Request + Clone>(
                 });
                 found
             }),
-            (
-                "try_post_batch",
-                &|channel| in_scope!(channel, scope => rejected(scope.try_post_batch(batch(2)))),
-            ),
             ("post_unpolled", &|channel| {
                 // SAFETY: the memory outlives the channel.
                 rejected(unsafe { channel.post_unpolled(work()) })
@@ -215,16 +207,12 @@ fn receives<L: ScatterList + Clone>(make: &dyn Fn() -> Channel, list: &L, expect
                 &|channel| in_scope!(channel, scope => scope.post_receive(list()).err()),
             ),
             (
-                "try_post_receive",
-                &|channel| in_scope!(channel, scope => rejected(scope.try_post_receive(list()))),
+                "lend",
+                &|channel| in_scope!(channel, scope => scope.lend(Incoming::receive(list())).err()),
             ),
             (
-                "lend_receive",
-                &|channel| in_scope!(channel, scope => scope.lend_receive(list()).err()),
-            ),
-            (
-                "try_lend_receive",
-                &|channel| in_scope!(channel, scope => rejected(scope.try_lend_receive(list()))),
+                "try_lend",
+                &|channel| in_scope!(channel, scope => rejected(scope.try_lend(Incoming::receive(list())))),
             ),
             ("post_receive_unpolled", &|channel| {
                 // SAFETY: the memory outlives the channel.

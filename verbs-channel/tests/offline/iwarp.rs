@@ -1,7 +1,7 @@
 //! Devices of iWARP: their driver flushes a queue pair when its connection ends.
 
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_LOC_PROT_ERR;
-use verbs_channel::{Channel, DownReason, RejectReason, TransportError};
+use verbs_channel::{Channel, DownReason, Incoming, RejectReason, TransportError};
 
 use crate::fake_device::{channel, ends, flushes, posted, region, succeeds};
 
@@ -53,7 +53,8 @@ fn flush_after_a_failure_or_an_end_of_this_side_is_theirs() {
 
     let mut channel = on_iwarp();
     let mut into = region(&channel);
-    let error = channel.receive_timeout(into.scatter_element(..).unwrap(), Default::default());
+    let error = channel
+        .run(Incoming::receive(into.scatter_element(..).unwrap()).timeout(Default::default()));
     let Err(TransportError::Aborted(reason)) = error else {
         panic!("{error:?}");
     };

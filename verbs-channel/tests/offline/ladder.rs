@@ -36,7 +36,7 @@ fn deadline_moves_the_queue_pair_to_error_then_destroys_it() {
     let start = std::time::Instant::now();
     let deadline = Duration::from_millis(20);
     let error =
-        bounded(|| channel.run_timeout(Outgoing::send(from.gather_element(..).unwrap()), deadline));
+        bounded(|| channel.run(Outgoing::send(from.gather_element(..).unwrap()).timeout(deadline)));
     // No flush comes: the deadline and the drain timeout pass.
     assert!(start.elapsed() >= deadline + DRAIN);
     let timed_out = timed_out(deadline);

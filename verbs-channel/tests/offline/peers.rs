@@ -4,7 +4,9 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use verbs_channel::{Channel, ChannelGroup, ChannelId, DownReason, Queue, TransportError};
+use verbs_channel::{
+    Channel, ChannelGroup, ChannelId, DownReason, Incoming, Queue, TransportError,
+};
 
 use crate::fake_device::{
     DRAIN, bounded, channel, connected, flushes, forget_the_past, pd, posted, region, shut_down,
@@ -214,7 +216,7 @@ fn peer_is_not_watched_without_a_peer_timeout() {
     assert!(!has_ended(&theirs));
     drop(theirs);
     let mut into = region(&channel);
-    let ended = channel.receive_timeout(into.scatter_element(..).unwrap(), DRAIN);
+    let ended = channel.run(Incoming::receive(into.scatter_element(..).unwrap()).timeout(DRAIN));
     let reason = DownReason::TimedOut {
         queue: Queue::Receive,
         after: DRAIN,

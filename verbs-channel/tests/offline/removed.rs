@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
 use fake_libibverbs::with;
-use verbs_channel::{Channel, CloseError, DownReason, Error, Outgoing, TransportError};
+use verbs_channel::{Channel, CloseError, DownReason, Error, Incoming, Outgoing, TransportError};
 use verbs_harness::logged::{lines, listen};
 
 use crate::driven::group_of;
@@ -67,7 +67,8 @@ fn fails() {
 const BORROWS: [fn(&mut Channel) -> Option<TransportError>; 5] = [
     |channel| {
         let mut into = region(channel);
-        let ended = channel.receive_timeout(into.scatter_element(..).unwrap(), Duration::ZERO);
+        let ended = channel
+            .run(Incoming::receive(into.scatter_element(..).unwrap()).timeout(Duration::ZERO));
         ended.err()
     },
     |channel| {
@@ -80,7 +81,7 @@ const BORROWS: [fn(&mut Channel) -> Option<TransportError>; 5] = [
         let mut into = region(channel);
         let ended = channel.scope(|scope| {
             let (ended, _element) = scope
-                .lend_receive(into.scatter_element(..).unwrap())?
+                .lend(Incoming::receive(into.scatter_element(..).unwrap()))?
                 .spin_poll();
             Ok::<_, Error>(ended.unwrap_err())
         });

@@ -11,7 +11,7 @@ use verbs_channel::verbs_core::verbs_sys::{
     IBV_QPS_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_SUCCESS, ibv_wc,
 };
 use verbs_channel::{
-    Channel, DownReason, Error, Outgoing, Queue, RejectReason, ScopeError, TransportError,
+    Channel, DownReason, Error, Incoming, Outgoing, Queue, RejectReason, ScopeError, TransportError,
 };
 
 use crate::fake_device::{
@@ -39,11 +39,11 @@ fn loop_that_polls_for_room_ends_when_handles_are_dropped() {
                     into = rest;
                     let mut part = Some(part);
                     while let Some(element) = part.take() {
-                        match scope.try_post_receive(element) {
+                        match scope.try_lend(Incoming::receive(element)) {
                             Ok(handle) => drop(handle),
                             Err(rejected) => {
                                 assert!(rejected.error().is_backpressure(), "{rejected}");
-                                part = Some(rejected.into_given());
+                                part = Some(rejected.into_given().into_list());
                                 all_succeeds();
                                 scope.poll();
                             }
@@ -141,7 +141,7 @@ fn too_many_untaken_handles_are_not_backpressure() {
             all_succeeds();
             scope.poll();
         }
-        let rejected = scope.try_post(Outgoing::send(element)).unwrap_err();
+        let rejected = scope.try_lend(Outgoing::send(element)).unwrap_err();
         assert_eq!(*rejected.error(), RejectReason::Untaken);
         assert!(!rejected.error().is_backpressure(), "polling does not help");
         handles.pop().unwrap().spin_poll()?;
@@ -283,7 +283,7 @@ mod question_mark {
         let mut into = region(channel);
         channel
             .scope(|scope| {
-                let loan = scope.lend_receive(into.scatter_element(..)?)?;
+                let loan = scope.lend(Incoming::receive(into.scatter_element(..)?))?;
                 all_succeeds();
                 loan.spin_poll().0?;
                 Ok(())

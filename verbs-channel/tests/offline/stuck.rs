@@ -272,8 +272,8 @@ const BORROWS: [(&str, fn()); 7] = [
         refuse("ibv_destroy_qp", 1);
         let _result = channel.scope(|scope| {
             let (one, two) = into.scatter_element(..).unwrap().split_at_mut(32).unwrap();
-            let first = scope.lend_receive(one).unwrap();
-            let second = Cell::new(Some(scope.lend_receive(two).unwrap()));
+            let first = scope.lend(Incoming::receive(one)).unwrap();
+            let second = Cell::new(Some(scope.lend(Incoming::receive(two)).unwrap()));
             let takes = || {
                 if let Some(second) = second.take() {
                     let _ended = second.spin_poll();
@@ -291,7 +291,8 @@ const BORROWS: [(&str, fn()); 7] = [
         let mut channel = channel();
         let mut into = region(&channel);
         refuse("ibv_destroy_qp", 1);
-        let _result = channel.receive_timeout(into.scatter_element(..).unwrap(), Duration::ZERO);
+        let _result = channel
+            .run(Incoming::receive(into.scatter_element(..).unwrap()).timeout(Duration::ZERO));
     }),
     ("a scope", || {
         let mut channel = channel();

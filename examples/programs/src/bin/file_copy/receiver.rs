@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use programs::{Context as _, Failure, Frames, Listener, say};
 use verbs_channel::verbs_core::{AccessFlags, Context, GatherElement};
-use verbs_channel::{Outgoing, ScopeError};
+use verbs_channel::{Incoming, Outgoing, ScopeError};
 
 use crate::partial::Partial;
 use crate::protocol::{Blocks, Message, Offer, hello, out_of_order, receive_message};
@@ -108,7 +108,7 @@ fn take(
             let posted = blocks.window().min(blocks.count());
             let marks = marks.scatter_element(..)?.chunks_mut(MARK)?;
             for mark in marks.take(usize::try_from(posted)?) {
-                receives.push_back(watch.posted(scope.lend_receive(mark))?);
+                receives.push_back(watch.posted(scope.lend(Incoming::receive(mark)))?);
             }
             frames.send(&ready)?;
             let mut index = 0;
@@ -127,7 +127,7 @@ fn take(
                 bar.inc(success.byte_len().into());
                 // Its place in the window is free, and a receive is posted for what goes there.
                 if index + blocks.window() < blocks.count() {
-                    receives.push_back(watch.posted(scope.lend_receive(mark))?);
+                    receives.push_back(watch.posted(scope.lend(Incoming::receive(mark)))?);
                 }
                 if credits.len() as u64 == blocks.window() {
                     let oldest = credits.pop_front();

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use programs::{Context as _, Failure, Frames, Measured, Peer, say};
-use verbs_channel::{Outgoing, ScopeError};
+use verbs_channel::{Incoming, Outgoing, ScopeError};
 
 use crate::digest::Digest;
 use crate::protocol::{Blocks, Message, Offer, hello, out_of_order, receive_message};
@@ -117,7 +117,7 @@ fn give(
             let posted = blocks.window().min(blocks.count());
             let marks = marks.scatter_element(..)?.chunks_mut(MARK)?;
             for mark in marks.take(usize::try_from(posted)?) {
-                credits.push_back(watch.posted(scope.lend_receive(mark))?);
+                credits.push_back(watch.posted(scope.lend(Incoming::receive(mark)))?);
             }
             let block = usize::try_from(offer.block)?;
             let mut free = staging.scatter_element(..)?.chunks_mut(block)?;
@@ -140,7 +140,7 @@ fn give(
                     returned = Some(block);
                     bar.inc(blocks.len(credited)? as u64);
                     if index < blocks.count() {
-                        credits.push_back(watch.posted(scope.lend_receive(mark))?);
+                        credits.push_back(watch.posted(scope.lend(Incoming::receive(mark)))?);
                     }
                 }
                 if index < blocks.count() {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{fs, process};
 
 use soft_verbs::Fabric;
-use verbs_channel::PollStrategy;
+use verbs_channel::{Incoming, PollStrategy};
 
 use crate::ends::{Result, channel_config, channels, domain, hosts};
 
@@ -89,7 +89,8 @@ fn a_blocking_wait_for_an_event_moves_virtual_time() -> Result {
         let (mut left, mut right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
         fabric.link(&a, &b).delay(Duration::from_secs(1));
         let (mut into, start) = (right.pd().reg_mr(vec![0_u8; 8])?, Instant::now());
-        let late = right.receive_timeout(into.scatter_element(..)?, Duration::from_secs(9));
+        let late =
+            right.run(Incoming::receive(into.scatter_element(..)?).timeout(Duration::from_secs(9)));
         assert!(late.is_err());
         assert!(
             (9..12).contains(&start.elapsed().as_secs()),

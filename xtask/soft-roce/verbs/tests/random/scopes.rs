@@ -8,7 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use verbs_channel::verbs_core::{GatherElement, ScatterElement, WorkSuccess};
-use verbs_channel::{List, Outgoing, PollingScope, ScopeError, ScopedPendingWork, TransportError};
+use verbs_channel::{
+    Incoming, List, Outgoing, PollingScope, ScopeError, ScopedPendingWork, TransportError,
+};
 
 use crate::messages::domains;
 use crate::world::{World, bytes};
@@ -117,7 +119,7 @@ where
     }
     for _ in 0..world.random.below(60) {
         match world.random.below(12) {
-            0..3 => receive(world, &mut receives, &mut parts),
+            0..3 => receive(&mut receives, &mut parts),
             3..6 => send(world, &mut sends, from),
             6..8 => take(world, &mut sends),
             8..10 => take(world, &mut receives),
@@ -131,7 +133,7 @@ where
     while tries > 0 && sends.posted != receives.posted {
         match sends.posted < receives.posted {
             true => send(world, &mut sends, from),
-            false => receive(world, &mut receives, &mut parts),
+            false => receive(&mut receives, &mut parts),
         }
         take(world, &mut sends);
         take(world, &mut receives);
@@ -185,31 +187,16 @@ fn send<'s, 'e, 'f: 's>(
 }
 
 fn receive<'s, 'e, 'r: 's>(
-    world: &mut World,
     side: &mut Side<'s, 'e, ScatterElement<'r>>,
     parts: &mut Vec<ScatterElement<'r>>,
 ) {
     let Some(part) = parts.pop() else { return };
-    let at = side.posted;
-    let rejected = match world.random.one_in(3) {
-        true => match side.scope.try_lend_receive(part) {
-            Ok(loan) => {
-                side.loans.push((at, loan));
-                None
-            }
-            Err(rejected) => Some(rejected),
-        },
-        false => match side.scope.try_post_receive(part) {
-            Ok(handle) => {
-                side.handles.push((at..at + 1, handle));
-                None
-            }
-            Err(rejected) => Some(rejected),
-        },
-    };
-    match rejected {
-        None => side.posted += 1,
-        Some(rejected) => parts.push(rejected.into_given()),
+    match side.scope.try_lend(Incoming::receive(part)) {
+        Ok(loan) => {
+            side.loans.push((side.posted, loan));
+            side.posted += 1;
+        }
+        Err(rejected) => parts.push(rejected.into_given().into_list()),
     }
 }
 
