@@ -27,6 +27,7 @@ use crate::work_request::{DatagramWorkRequest, ReceiveWorkRequest, RequestChain,
 
 impl SendQueue for DatagramQueuePair {}
 impl sealed::SendQueue for DatagramQueuePair {
+    #[inline]
     fn raw(&self) -> (*mut ibv_qp, QpCap) {
         (self.as_ptr(), self.cap())
     }

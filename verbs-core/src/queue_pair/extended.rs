@@ -17,7 +17,7 @@ use crate::codes::macros::man;
 use crate::error::post_error::{Queue, Reason, reason};
 use crate::error::{Error, PostError, Rejected};
 use crate::work_request::WorkRequest;
-use crate::work_request::extended::MAX_INLINE_SGE;
+use crate::work_request::extended::MAX_INLINE_LIST;
 
 bitflags::bitflags! {
     /// Requests that a [`QueuePairEx`] can post: those that its queue pair was created for.
@@ -117,6 +117,7 @@ pub(crate) mod sealed {
 
 impl<R> SendQueue for QueuePair<R> {}
 impl<R> sealed::SendQueue for QueuePair<R> {
+    #[inline]
     fn raw(&self) -> (*mut ibv_qp, QpCap) {
         (self.as_ptr(), self.cap())
     }
@@ -218,7 +219,8 @@ impl<Q: SendQueue> WorkRequestBatch<'_, Q> {
     /// # Errors
     ///
     /// [`PostError`], with the errno `EOPNOTSUPP` if the queue pair was not created for such requests, or if the
-    /// request has too many elements or inline bytes. The batch is as before.
+    /// request has too many elements or inline bytes: more than [`max_inline_data`](QpCap::max_inline_data), or than
+    /// 1,024 in several elements. The batch is as before.
     #[inline]
     pub unsafe fn push<'l>(
         &mut self,
@@ -226,14 +228,15 @@ impl<Q: SendQueue> WorkRequestBatch<'_, Q> {
     ) -> Result<(), PostError> {
         let request = request.into();
         let cap = self.qp.qp.raw().1;
-        let (count, is_inline) = (request.num_sge(), request.is_inline());
-        let max_sge = if is_inline {
-            cap.max_send_sge.min(MAX_INLINE_SGE)
-        } else {
-            cap.max_send_sge
+        let count = request.num_sge();
+        let max_inline = match count {
+            0 | 1 => cap.max_inline_data,
+            _ => cap.max_inline_data.min(MAX_INLINE_LIST),
         };
-        if count > max_sge.into() || is_inline && request.total_len() > cap.max_inline_data.into() {
-            return Err(too_much(&request, max_sge, cap.max_inline_data));
+        if count > cap.max_send_sge.into()
+            || request.is_inline() && request.total_len() > max_inline.into()
+        {
+            return Err(too_much(&request, cap.max_send_sge, max_inline));
         }
         // SAFETY: a batch is open, and the caller keeps the memory of the request.
         match unsafe { request.put_into(self.qp.ex) } {

@@ -6,7 +6,7 @@ use std::ptr;
 use verbs_sys::{
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
     IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
-    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_data_buf, ibv_qp_ex, ibv_sge,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp_ex, ibv_sge,
 };
 
 use super::WorkRequest;
@@ -93,24 +93,48 @@ impl WorkRequest<'_> {
             }
             return true;
         }
-        let nothing = ibv_data_buf {
-            addr: ptr::null_mut(),
-            length: 0,
-        };
-        let mut buffers = [nothing; MAX_INLINE_SGE as usize];
-        for (at, buffer) in buffers.iter_mut().enumerate().take(count) {
-            // SAFETY: `compact` has counted this number of elements in the list, which the request borrows.
-            let sge = unsafe { &*list.wrapping_add(at) };
-            buffer.addr = sge_addr(sge).cast();
-            buffer.length = sge.length as usize;
+        if count == 1 {
+            // SAFETY: `compact` has counted one element in the list, which the request borrows.
+            let sge = unsafe { &*list };
+            call!(qp.wr_set_inline_data(sge_addr(sge).cast(), sge.length as usize));
+            return true;
         }
-        call!(qp.wr_set_inline_data_list(count, buffers.as_ptr()));
-        true
+        // SAFETY: the caller has a living queue pair and its batch, and the list has this number of elements, whose
+        // memory can be read.
+        unsafe { put_inline(qp, list, count) }
     }
 }
 
-/// How many elements an inline request of a batch can have.
-pub(crate) const MAX_INLINE_SGE: u32 = 32;
+/// Copies the bytes of a list of elements into the open batch.
+///
+/// They go by a copy in one piece: the function for several, `wr_set_inline_data_list`, sends no bytes in soft-RoCE's
+/// library of rdma-core 44.
+///
+/// # Safety
+///
+/// - The queue pair is alive, and the calling thread has added a request to its batch.
+/// - The list has this number of elements, whose memory can be read.
+#[inline(never)] // The other requests need no room for the bytes.
+unsafe fn put_inline(qp: *mut ibv_qp_ex, list: *const ibv_sge, count: usize) -> bool {
+    let mut bytes = [0_u8; MAX_INLINE_LIST as usize];
+    let mut total = 0;
+    for at in 0..count {
+        // SAFETY: the caller has this number of elements in the list.
+        let sge = unsafe { &*list.wrapping_add(at) };
+        let len = sge.length as usize;
+        let Some(room) = bytes.get_mut(total..total + len) else {
+            return false;
+        };
+        // SAFETY: the caller has memory that can be read, and the room is a local of this length.
+        unsafe { ptr::copy_nonoverlapping(sge_addr(sge), room.as_mut_ptr(), len) };
+        total += len;
+    }
+    call!(qp.wr_set_inline_data(bytes.as_mut_ptr().cast(), total));
+    true
+}
+
+/// How many bytes an inline request of several elements can have in a batch.
+pub(crate) const MAX_INLINE_LIST: u32 = 1024;
 
 /// The memory of an element, at its address in this process.
 fn sge_addr(sge: &ibv_sge) -> *mut u8 {
