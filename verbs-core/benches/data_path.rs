@@ -13,7 +13,9 @@ use std::error::Error;
 use std::fmt::Display;
 use std::{array, process, slice};
 
+use verbs_core::completion::CompletionQueueEx;
 use verbs_core::datagram::DatagramQueuePair;
+use verbs_core::queue_pair::{QueuePairEx, SendOpsFlags};
 use verbs_core::shared_receive_queue::SharedReceiveQueue;
 use verbs_core::work_request::{DatagramWorkRequest, RequestChain};
 use verbs_core::{
@@ -58,6 +60,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "quiet16" => bench.quiet16(count),
         "chain64" => bench.chain64(count),
         "poll0" => bench.poll0(count),
+        "ex1" => bench.extended::<1>(count),
+        "ex16" => bench.extended::<BATCH>(count),
         // In no table. It keeps the compiler from seeing that all lists of this program have one
         // element, which it could use in the loops that are measured.
         "send1_sge2" => bench.send1_sge2(count),
@@ -351,6 +355,39 @@ impl Bench {
             check(unsafe { self.qp.post_chain(&mut chain, ..) });
             wait_for(&self.cq, &mut slots, wr_id, 1);
             wr_id += 1;
+        }
+    }
+
+    /// Sends of a batch of `N`, by the extended interfaces.
+    #[inline(never)]
+    fn extended<const N: usize>(&self, count: u64) {
+        let pd = self.region.pd();
+        let cq = check(CompletionQueueEx::builder(pd.context(), 64).build());
+        let prepared = QueuePair::builder(pd, &cq, &cq)
+            .send_ops_flags(SendOpsFlags::SEND)
+            .build();
+        let prepared = check(prepared);
+        let own = prepared.endpoint();
+        let mut qp = check(QueuePairEx::new(check(prepared.handshake(&own))));
+        let messages = self.messages();
+        let mut wr_id = 0;
+        while wr_id < count * N as u64 {
+            let mut batch = qp.start();
+            for (wr_id, message) in (wr_id..).zip(messages.iter().take(N)) {
+                let mut list = [*message];
+                // SAFETY: `region` outlives the wait, and is not written to.
+                check(unsafe { batch.push(SendWorkRequest::new(&mut list).wr_id(wr_id)) });
+            }
+            check(batch.complete());
+            for _ in 0..N {
+                let Some(done) = check(cq.poll()) else {
+                    fail(&"a completion is missing")
+                };
+                if check(done.result()).wr_id() != wr_id {
+                    fail(&"completions are out of order");
+                }
+                wr_id += 1;
+            }
         }
     }
 

@@ -28,7 +28,10 @@ struct completion {
 };
 
 struct queue {
-	struct ibv_cq cq; // first, so that one is the other
+	union {
+		struct ibv_cq cq; // first, so that one is the other
+		struct ibv_cq_ex extended;
+	};
 	uint32_t head, tail;
 	struct completion ring[ROOM];
 };
@@ -120,6 +123,110 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
 	return 0;
 }
 
+static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+{
+	struct queue *queue = (struct queue *)cq;
+
+	(void)attr;
+	if (queue->head == queue->tail)
+		return ENOENT;
+	cq->wr_id = queue->ring[queue->head % ROOM].wr_id;
+	cq->status = IBV_WC_SUCCESS;
+	queue->head++;
+	return 0;
+}
+
+static int next_poll(struct ibv_cq_ex *cq)
+{
+	return start_poll(cq, NULL);
+}
+
+static void end_poll(struct ibv_cq_ex *cq)
+{
+	(void)cq;
+}
+
+// What the completion was that the queue is at.
+static struct completion *polled(struct ibv_cq_ex *cq)
+{
+	struct queue *queue = (struct queue *)cq;
+
+	return &queue->ring[(queue->head - 1) % ROOM];
+}
+
+static enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *cq)
+{
+	return polled(cq)->opcode;
+}
+
+static uint32_t read_qp_num(struct ibv_cq_ex *cq)
+{
+	return polled(cq)->qp_num;
+}
+
+static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *init)
+{
+	struct queue *queue =
+		(struct queue *)ibv_create_cq(context, init->cqe, init->cq_context, init->channel, init->comp_vector);
+
+	if (!queue)
+		return NULL;
+	queue->extended.start_poll = start_poll;
+	queue->extended.next_poll = next_poll;
+	queue->extended.end_poll = end_poll;
+	queue->extended.read_opcode = read_opcode;
+	queue->extended.read_qp_num = read_qp_num;
+	return &queue->extended;
+}
+
+static void wr_start(struct ibv_qp_ex *qp)
+{
+	(void)qp;
+}
+
+static int wr_complete(struct ibv_qp_ex *qp)
+{
+	(void)qp;
+	return 0;
+}
+
+static void wr_send(struct ibv_qp_ex *qp)
+{
+	complete(qp->qp_base.send_cq, qp->wr_id, IBV_WC_SEND, qp->qp_base.qp_num);
+}
+
+static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint32_t length)
+{
+	(void)qp;
+	(void)lkey;
+	(void)addr;
+	(void)length;
+}
+
+struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
+{
+	struct ibv_qp_ex *extended = (struct ibv_qp_ex *)qp;
+
+	return extended->wr_start ? extended : NULL;
+}
+
+static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *init)
+{
+	struct ibv_qp_init_attr plain = { .send_cq = init->send_cq, .recv_cq = init->recv_cq, .qp_type = init->qp_type };
+	struct ibv_qp *qp = ibv_create_qp(init->pd, &plain);
+	struct ibv_qp_ex *extended = (struct ibv_qp_ex *)qp;
+
+	(void)context;
+	if (!qp)
+		return NULL;
+	extended->wr_start = wr_start;
+	extended->wr_complete = wr_complete;
+	extended->wr_abort = wr_start;
+	extended->wr_send = wr_send;
+	extended->wr_set_sge = wr_set_sge;
+	return qp;
+}
+
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 {
 	struct ibv_comp_channel *channel = calloc(1, sizeof(*channel));
@@ -182,10 +289,15 @@ __be64 ibv_get_device_guid(struct ibv_device *asked)
 
 struct ibv_context *ibv_open_device(struct ibv_device *asked)
 {
-	struct ibv_context *context = calloc(1, sizeof(*context));
+	struct verbs_context *verbs = calloc(1, sizeof(*verbs));
+	struct ibv_context *context = &verbs->context;
 
-	if (!context)
+	if (!verbs)
 		return NULL;
+	verbs->sz = sizeof(*verbs);
+	verbs->create_cq_ex = create_cq_ex;
+	verbs->create_qp_ex = create_qp_ex;
+	context->abi_compat = __VERBS_ABI_IS_EXTENDED;
 	context->device = asked;
 	context->cmd_fd = -1;
 	context->async_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -201,7 +313,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *asked)
 int ibv_close_device(struct ibv_context *context)
 {
 	close(context->async_fd);
-	free(context);
+	free(verbs_get_ctx(context));
 	return 0;
 }
 
@@ -338,7 +450,7 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 {
-	struct ibv_qp *qp = calloc(1, sizeof(*qp));
+	struct ibv_qp *qp = calloc(1, sizeof(struct ibv_qp_ex));
 
 	if (!qp)
 		return NULL;

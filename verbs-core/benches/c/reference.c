@@ -344,6 +344,58 @@ static void poll0(uint64_t count)
 		check(ibv_poll_cq(cq, SLOTS, slots) == 0, "an empty poll");
 }
 
+// Sends of a batch of `size`, by the extended interfaces.
+static inline void extended(uint64_t count, int size)
+{
+	struct ibv_cq_init_attr_ex cq_init = { .cqe = 4 * BATCH, .wc_flags = IBV_WC_STANDARD_FLAGS };
+	struct ibv_cq_ex *queue = ibv_create_cq_ex(pd->context, &cq_init);
+
+	check(queue != NULL, "ibv_create_cq_ex");
+	struct ibv_qp_init_attr_ex init = {
+		.send_cq = ibv_cq_ex_to_cq(queue),
+		.recv_cq = ibv_cq_ex_to_cq(queue),
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = BATCH, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.pd = pd,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND,
+	};
+	struct ibv_qp_ex *qpx = ibv_qp_to_qp_ex(ibv_create_qp_ex(pd->context, &init));
+	struct ibv_poll_cq_attr attr = { 0 };
+
+	check(qpx != NULL, "ibv_create_qp_ex");
+	for (uint64_t i = 0; i < count; i++) {
+		ibv_wr_start(qpx);
+		for (int k = 0; k < size; k++) {
+			struct ibv_sge sge = message(k);
+
+			qpx->wr_id = i * size + k;
+			qpx->wr_flags = IBV_SEND_SIGNALED;
+			ibv_wr_send(qpx);
+			ibv_wr_set_sge(qpx, sge.lkey, sge.addr, sge.length);
+		}
+		check(!ibv_wr_complete(qpx), "ibv_wr_complete");
+		int done = 0;
+		while (ibv_start_poll(queue, &attr))
+			;
+		do {
+			check(queue->status == IBV_WC_SUCCESS, "a work request");
+			check(queue->wr_id == i * size + done++, "the order of completions");
+		} while (!ibv_next_poll(queue));
+		ibv_end_poll(queue);
+	}
+}
+
+static void ex1(uint64_t count)
+{
+	extended(count, 1);
+}
+
+static void ex16(uint64_t count)
+{
+	extended(count, BATCH);
+}
+
 // A queue pair is created, connected to itself, and destroyed.
 static void connect1(uint64_t count)
 {
@@ -391,6 +443,7 @@ static const struct {
 	{ "chain16", chain16 },   { "chain64", chain64 },         { "poll0", poll0 },
 	{ "connect1", connect1 }, { "srq1", srq1 },               { "ud_send1", ud_send1 },
 	{ "ud_recv1", ud_recv1 }, { "quiet4", quiet4 },           { "quiet16", quiet16 },
+	{ "ex1", ex1 },           { "ex16", ex16 },
 	{ "patched1", patched1 }, { "patched4", patched4 },       { "patched16", patched16 },
 };
 
