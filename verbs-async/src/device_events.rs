@@ -15,10 +15,9 @@ use verbs_channel::verbs_core::error::ErrorChain;
 use verbs_channel::{self, DownReason};
 
 use crate::events::watcher::{DeviceListener, Failed, Watch};
-use crate::notifier::ThreadNotifier;
 use crate::task::sync::{Mutex, MutexGuard};
 use crate::task::wake::{OnReadable, self_waker};
-use crate::{AsyncCq, AsyncDatagrams, AsyncGroup, CqNotifier, Error, Result};
+use crate::{AsyncCq, AsyncDatagrams, AsyncGroup, CqEvents, CqNotifier, Error, Result};
 
 /// The events of a device, in order (`ibv_get_async_event`).
 ///
@@ -30,18 +29,21 @@ use crate::{AsyncCq, AsyncDatagrams, AsyncGroup, CqNotifier, Error, Result};
 /// If the events end without being dropped, nothing would notice a failure any more. So what they watch goes down
 /// then, as does what is watched later, no channel can join a watched group any more, and that is logged. The reason
 /// is [`DownReason::Device`] if the device is gone (`EIO`), and [`DownReason::NotifierFailed`] if the notifier has
-/// failed or its runtime has ended. So create them in the runtime that lives as long as what they watch, or with
-/// [`create_thread`](Self::create_thread).
+/// failed or its runtime has ended. So that runtime has to live as long as what they watch.
 ///
 /// Each event is taken once, so a context can have only one such stream. A second one is an error.
 /// Up to 64 events are kept until [`next`](Self::next) takes them. Beyond that the oldest is
 /// dropped and logged.
 ///
 /// ```no_run
-/// # async fn example(group: verbs_async::AsyncGroup) -> verbs_async::Result<()> {
+/// # async fn example(
+/// #     group: verbs_async::AsyncGroup,
+/// #     events: verbs_async::CqEvents,
+/// # ) -> verbs_async::Result<()> {
 /// use verbs_async::DeviceEvents;
 ///
-/// let mut events = DeviceEvents::create_thread(group.pd().context())?;
+/// // With the runtime of the group's completion events.
+/// let mut events = DeviceEvents::create(&events)?;
 /// events.watch(&group)?;
 /// while let Some(event) = events.next().await {
 ///     println!("{:?}", event?.event_type());
@@ -98,37 +100,15 @@ impl DeviceEvents {
         Ok(Self { inner })
     }
 
-    /// Needs the feature `tokio`. Takes the events of `context` with a notifier of the current
-    /// tokio runtime.
+    /// Takes the events of the device that `events` are of, with a notifier of the same kind.
     ///
     /// # Errors
     ///
-    /// Those of [`TokioNotifier::new`](crate::notifier::TokioNotifier::new).
-    #[cfg(feature = "tokio")]
-    pub fn create_tokio(context: &verbs_core::Context) -> Result<Self> {
-        let notifier = crate::notifier::TokioNotifier::new(context.poll_fd()?)?;
-        Self::new(context, notifier)
-    }
-
-    /// Needs the feature `async-io`. Takes the events of `context` with a notifier of async-io, for
-    /// smol and any other executor.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`AsyncIoNotifier::new`](crate::notifier::AsyncIoNotifier::new).
-    #[cfg(feature = "async-io")]
-    pub fn create_async_io(context: &verbs_core::Context) -> Result<Self> {
-        let notifier = crate::notifier::AsyncIoNotifier::new(context.poll_fd()?)?;
-        Self::new(context, notifier)
-    }
-
-    /// Takes the events of `context` with a thread of this crate, for any executor.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`ThreadNotifier::new`].
-    pub fn create_thread(context: &verbs_core::Context) -> Result<Self> {
-        let notifier = ThreadNotifier::new(context.poll_fd()?)?;
+    /// As [`new`](Self::new), or [`Error::Io`]: the descriptor cannot be watched.
+    pub fn create(events: &CqEvents) -> Result<Self> {
+        let context = events.channel().context();
+        let descriptor = context.poll_fd()?.try_clone_to_owned()?;
+        let notifier = events.another_notifier(descriptor)?;
         Self::new(context, notifier)
     }
 

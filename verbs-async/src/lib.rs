@@ -187,9 +187,10 @@
 //! use verbs_async::{AsyncGroup, CqEvents, DeviceEvents};
 //!
 //! let pd = Context::first_active()?.alloc_pd()?;
-//! let group = AsyncGroup::new(Channel::builder(&pd), 100, &CqEvents::create_tokio(pd.context())?)?;
+//! let events = CqEvents::create_tokio(pd.context())?;
+//! let group = AsyncGroup::new(Channel::builder(&pd), 100, &events)?;
 //! // One for each context. It watches until it is dropped.
-//! let device_events = DeviceEvents::create_tokio(pd.context())?;
+//! let device_events = DeviceEvents::create(&events)?;
 //! device_events.watch(&group)?;
 //! # Ok(())
 //! # }

@@ -196,8 +196,8 @@ impl AsyncChannel {
     /// An operation that finds its queue full waits in the backlog, whose length is
     /// [bounded](crate::AsyncGroup::set_backlog). An operation beyond that is rejected with
     /// [`RejectReason::Backpressure`](verbs_channel::RejectReason::Backpressure), and its buffer is returned
-    /// ([`Error::is_backpressure`]). Code that begins operations without awaiting them calls this
-    /// first:
+    /// ([`Error::is_backpressure`](crate::Error::is_backpressure)). Code that begins operations without awaiting
+    /// them calls this first:
     ///
     /// ```no_run
     /// # use verbs_async::{AsyncChannel, Operation, Result};

@@ -8,11 +8,11 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use verbs_channel::DownReason;
+#[cfg(feature = "tokio")]
+use verbs_channel::verbs_core;
 use verbs_channel::verbs_core::__private::Process;
 use verbs_channel::verbs_core::device::AsyncEvent;
-use verbs_channel::verbs_core::{
-    self, CompletionQueue, PollSlot, PolledCompletions, WorkCompletion,
-};
+use verbs_channel::verbs_core::{CompletionQueue, PollSlot, PolledCompletions, WorkCompletion};
 
 use crate::error::{Error, Result};
 use crate::events::watcher::{DeviceListener, Failed};
@@ -39,11 +39,12 @@ mod state;
 ///
 /// ```no_run
 /// # async fn example() -> verbs_async::Result<()> {
-/// use verbs_async::AsyncCq;
 /// use verbs_async::verbs_channel::verbs_core::{Context, PollSlot};
+/// use verbs_async::{AsyncCq, CqEvents};
 ///
 /// let context = Context::first_active()?;
-/// let cq = AsyncCq::create_thread(&context, 64)?; // or create_tokio, create_async_io
+/// let events = CqEvents::create_thread(&context)?; // or create_tokio, create_async_io
+/// let cq = AsyncCq::create(&events, 64)?;
 /// // … post with a queue pair that was created with `cq.cq()`, then:
 /// let mut slots = [const { PollSlot::new() }; 16];
 /// for completion in cq.poll(&mut slots).await? {
@@ -96,27 +97,6 @@ impl AsyncCq {
     #[cfg(feature = "tokio")]
     pub fn create_tokio(context: &verbs_core::Context, min_capacity: u32) -> Result<Self> {
         Self::create(&CqEvents::create_tokio(context)?, min_capacity)
-    }
-
-    /// Needs the feature `async-io`. Creates a queue on a completion channel of its own, with a
-    /// notifier of async-io, for smol and any other executor.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`CqEvents::create_async_io`] and [`CompletionQueue::create`].
-    #[cfg(feature = "async-io")]
-    pub fn create_async_io(context: &verbs_core::Context, min_capacity: u32) -> Result<Self> {
-        Self::create(&CqEvents::create_async_io(context)?, min_capacity)
-    }
-
-    /// Creates a queue on its own completion channel, with a thread of this crate, for any
-    /// executor.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`CqEvents::create_thread`] and [`CompletionQueue::create`].
-    pub fn create_thread(context: &verbs_core::Context, min_capacity: u32) -> Result<Self> {
-        Self::create(&CqEvents::create_thread(context)?, min_capacity)
     }
 
     /// Makes the completions of this queue awaitable. It must have been created with the completion

@@ -48,14 +48,14 @@ use state::{Awaited, End, Shared, State};
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use verbs_async::AsyncDatagrams;
 /// use verbs_async::verbs_channel::verbs_core::Context;
 /// use verbs_async::verbs_channel::{BufferPool, Datagrams};
+/// use verbs_async::{AsyncDatagrams, CqEvents};
 ///
 /// let pd = Context::first_active()?.alloc_pd()?;
-/// // or create_tokio, create_async_io
-/// let left = AsyncDatagrams::create_thread(Datagrams::builder(&pd))?;
-/// let right = AsyncDatagrams::create_thread(Datagrams::builder(&pd))?;
+/// let events = CqEvents::create_thread(pd.context())?; // or create_tokio, create_async_io
+/// let left = AsyncDatagrams::create(Datagrams::builder(&pd), &events)?;
+/// let right = AsyncDatagrams::create(Datagrams::builder(&pd), &events)?;
 ///
 /// let pool = BufferPool::new(&pd, 1024, 16)?;
 /// let hello = pool.take_with(b"hello")?.ok_or("the pool is empty")?;
@@ -117,42 +117,6 @@ impl AsyncDatagrams {
             }
         });
         Ok(Self { shared })
-    }
-
-    /// Needs the feature `tokio`. Creates an endpoint with a notifier of the current tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`create`](Self::create) and [`CqEvents::create_tokio`].
-    #[cfg(feature = "tokio")]
-    pub fn create_tokio(config: impl Into<DatagramsConfig>) -> Result<Self> {
-        let config = config.into();
-        let events = CqEvents::create_tokio(config.pd().context())?;
-        Self::create(config, &events)
-    }
-
-    /// Needs the feature `async-io`. Creates an endpoint with a notifier of async-io, for smol and any
-    /// other executor.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`create`](Self::create) and [`CqEvents::create_async_io`].
-    #[cfg(feature = "async-io")]
-    pub fn create_async_io(config: impl Into<DatagramsConfig>) -> Result<Self> {
-        let config = config.into();
-        let events = CqEvents::create_async_io(config.pd().context())?;
-        Self::create(config, &events)
-    }
-
-    /// Creates an endpoint with a thread of this crate, for any executor.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`create`](Self::create) and [`CqEvents::create_thread`].
-    pub fn create_thread(config: impl Into<DatagramsConfig>) -> Result<Self> {
-        let config = config.into();
-        let events = CqEvents::create_thread(config.pd().context())?;
-        Self::create(config, &events)
     }
 
     pub(crate) fn device_listener(&self) -> Weak<dyn DeviceListener> {

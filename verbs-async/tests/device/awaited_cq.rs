@@ -41,11 +41,11 @@ impl Wired {
     /// On a queue with a completion channel of its own.
     fn alone(way: Way) -> Self {
         let create = match way {
-            Way::Tokio => AsyncCq::create_tokio,
-            Way::AsyncIo => AsyncCq::create_async_io,
-            Way::Thread => AsyncCq::create_thread,
+            Way::Tokio => return Self::on(AsyncCq::create_tokio(&context(), 256).unwrap()),
+            Way::AsyncIo => CqEvents::create_async_io,
+            Way::Thread => CqEvents::create_thread,
         };
-        Self::on(create(&context(), 256).unwrap())
+        Self::new(&create(&context()).unwrap())
     }
 
     fn on(cq: AsyncCq) -> Self {
@@ -126,7 +126,9 @@ fn overrun_ends_waits_only_with_device_events() {
         }
         run(Way::Thread, async move {
             let wired = Wired::on(cq);
-            let device_events = is_watched.then(|| DeviceEvents::create_thread(&context).unwrap());
+            let device_events = is_watched.then(|| {
+                DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap()
+            });
             if let Some(events) = &device_events {
                 events.watch_cq(&wired.cq).unwrap();
             }

@@ -26,8 +26,14 @@ fn questions_are_answered_in_their_order() {
     let _test = begin!(iwarp lacks "datagrams");
     runtime().block_on(async {
         let [here, there] = domains();
-        let asks = AsyncDatagrams::create_tokio(Datagrams::builder(&here).max_send_wr(4));
-        let answers = AsyncDatagrams::create_thread(Datagrams::builder(&there).max_send_wr(4));
+        let asks = AsyncDatagrams::create(
+            Datagrams::builder(&here).max_send_wr(4),
+            &CqEvents::create_tokio(here.context()).unwrap(),
+        );
+        let answers = AsyncDatagrams::create(
+            Datagrams::builder(&there).max_send_wr(4),
+            &CqEvents::create_thread(there.context()).unwrap(),
+        );
         let (asks, answers) = (asks.unwrap(), answers.unwrap());
         let pool = BufferPool::new(&here, 64, 8).unwrap();
         let server = answers.endpoint();
@@ -85,7 +91,11 @@ fn async_client_connects_over_datagrams_to_a_blocking_server() {
     runtime.block_on(async {
         let events = CqEvents::create_tokio(here.context()).unwrap();
         let group = AsyncGroup::new(Channel::builder(&here), 1, &events).unwrap();
-        let datagrams = AsyncDatagrams::create_tokio(Datagrams::builder(&here)).unwrap();
+        let datagrams = AsyncDatagrams::create(
+            Datagrams::builder(&here),
+            &CqEvents::create_tokio(here.context()).unwrap(),
+        )
+        .unwrap();
         let options = Connect::within(PATIENCE).private_data(b"hello");
         let met = group.connect(Peer::Datagrams(&datagrams, server), options);
         let met = met.await.unwrap();
@@ -108,7 +118,11 @@ fn sixteen_channels_connect_over_datagrams_at_once() {
             let events = CqEvents::create_tokio(pd.context()).unwrap();
             AsyncGroup::new(Channel::builder(pd), CLIENTS.into(), &events).unwrap()
         });
-        let datagrams = AsyncDatagrams::create_tokio(Datagrams::builder(&there)).unwrap();
+        let datagrams = AsyncDatagrams::create(
+            Datagrams::builder(&there),
+            &CqEvents::create_tokio(there.context()).unwrap(),
+        )
+        .unwrap();
         let server = datagrams.endpoint();
         let options = Connect::within(PATIENCE).private_data(b"welcome");
         let mut listener = theirs.listen(datagrams, options).await.unwrap();
@@ -131,7 +145,11 @@ fn sixteen_channels_connect_over_datagrams_at_once() {
         let clients = (0..CLIENTS).map(|number| {
             let (ours, here) = (&ours, &here);
             async move {
-                let datagrams = AsyncDatagrams::create_tokio(Datagrams::builder(here)).unwrap();
+                let datagrams = AsyncDatagrams::create(
+                    Datagrams::builder(here),
+                    &CqEvents::create_tokio(here.context()).unwrap(),
+                )
+                .unwrap();
                 let options = Connect::within(PATIENCE).private_data(&[number]);
                 let met = ours.connect(Peer::Datagrams(&datagrams, server), options);
                 let met = met.await.unwrap();

@@ -69,7 +69,7 @@ fn queue_pair(qp_num: u32) -> ibv_qp {
 fn fatal_events_end_streams() {
     let _shared = share();
     let (context, ..) = ladder();
-    let events = DeviceEvents::create_thread(&context).unwrap();
+    let events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     for (fault, event_type) in FATAL {
         let (group, mut stream, qp_num) = stream(&context);
         events.watch(&group).unwrap();
@@ -210,7 +210,7 @@ type Watched = (
 fn events_that_end_with_their_device_end_what_they_watch() {
     let _shared = share();
     let (context, ..) = ladder();
-    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    let mut events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     end_of_events_is_told(&context, DownReason::Device(libc::EIO), &mut events, || {
         with(|library| library.refuse.push(("ibv_get_async_event", libc::EIO)));
         report(&context, IBV_EVENT_PORT_ERR, port_event());
@@ -225,7 +225,7 @@ fn events_that_end_with_their_runtime_end_what_they_watch() {
     let runtime = crate::tokio_runtime();
     let mut events = {
         let _entered = runtime.enter();
-        DeviceEvents::create_tokio(&context).unwrap()
+        DeviceEvents::create(&CqEvents::create_tokio(&context).unwrap()).unwrap()
     };
     end_of_events_is_told(&context, DownReason::NotifierFailed, &mut events, || {
         drop(runtime);
@@ -236,7 +236,7 @@ fn events_that_end_with_their_runtime_end_what_they_watch() {
 fn queue_that_failed_before_it_is_watched_ends_its_waits() {
     let _shared = share();
     let (context, ..) = ladder();
-    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    let mut events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     let completions = CqEvents::create_thread(&context).unwrap();
     let mut reported = |event_type, event| {
         report(&context, event_type, event);
@@ -279,7 +279,7 @@ fn queue_that_failed_before_it_is_watched_ends_its_waits() {
 fn failure_of_an_earlier_queue_with_the_same_handle_ends_no_other() {
     let _shared = share();
     let (context, ..) = ladder();
-    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    let mut events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     let completions = CqEvents::create_thread(&context).unwrap();
     let before = AsyncCq::create(&completions, 16).unwrap();
     let mut gone = ibv_cq {
@@ -301,7 +301,7 @@ fn failure_of_an_earlier_queue_with_the_same_handle_ends_no_other() {
 fn failure_of_an_earlier_queue_pair_with_the_same_number_ends_no_other() {
     let _shared = share();
     let (context, ..) = ladder();
-    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    let mut events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     let (group, [gone, _other], operations) = waiting(&context);
     let mut qp = queue_pair(gone.endpoint().unwrap().qp_num());
     let qp_num = qp.qp_num;

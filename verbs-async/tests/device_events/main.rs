@@ -73,11 +73,11 @@ fn event_type(event: Option<Result<AsyncEvent>>) -> EventType {
 }
 
 fn events_come_in_order_and_end_with_the_device(
-    create: fn(&verbs_core::Context) -> Result<DeviceEvents>,
+    create: fn(&verbs_core::Context) -> Result<CqEvents>,
 ) {
     let _shared = share();
     let (context, ..) = ladder();
-    let mut events = create(&context).unwrap();
+    let mut events = DeviceEvents::create(&create(&context).unwrap()).unwrap();
     let (waker, woken) = channel_waker();
     let mut cx = Context::from_waker(&waker);
     assert!(events.poll_next(&mut cx).is_pending());
@@ -115,13 +115,13 @@ fn events_come_in_order_and_end_with_the_device(
 
 #[test]
 fn by_thread() {
-    events_come_in_order_and_end_with_the_device(DeviceEvents::create_thread);
+    events_come_in_order_and_end_with_the_device(CqEvents::create_thread);
 }
 
 #[test]
 #[cfg(feature = "async-io")]
 fn by_async_io() {
-    events_come_in_order_and_end_with_the_device(DeviceEvents::create_async_io);
+    events_come_in_order_and_end_with_the_device(CqEvents::create_async_io);
 }
 
 #[cfg(feature = "tokio")]
@@ -138,7 +138,7 @@ fn tokio_runtime() -> tokio::runtime::Runtime {
 fn by_tokio() {
     let runtime = tokio_runtime();
     let _entered = runtime.enter();
-    events_come_in_order_and_end_with_the_device(DeviceEvents::create_tokio);
+    events_come_in_order_and_end_with_the_device(CqEvents::create_tokio);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn runtime_shutdown_ends_the_events() {
     let runtime = tokio_runtime();
     let mut events = {
         let _entered = runtime.enter();
-        DeviceEvents::create_tokio(&context).unwrap()
+        DeviceEvents::create(&CqEvents::create_tokio(&context).unwrap()).unwrap()
     };
     drop(runtime);
     block_on(events.next()).unwrap().unwrap_err();
@@ -196,7 +196,7 @@ fn fatal_device_event_ends_pending_operations() {
     let _shared = share();
     let (context, ..) = ladder();
     let (group, channels, operations) = waiting(&context);
-    let events = DeviceEvents::create_thread(&context).unwrap();
+    let events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     events.watch(&group).unwrap();
     let start = Instant::now();
     report(&context, IBV_EVENT_PORT_ERR, port_event());
@@ -215,7 +215,7 @@ fn fatal_device_event_ends_pending_operations() {
 fn group_watched_after_a_fatal_event_goes_down_too() {
     let _shared = share();
     let (context, ..) = ladder();
-    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    let mut events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
     assert_eq!(event_type(block_on(events.next())), EventType::DEVICE_FATAL);
     let (group, _channels, operations) = waiting(&context);
@@ -230,7 +230,7 @@ fn fatal_queue_pair_event_takes_down_its_channel_only() {
     let _shared = share();
     let (context, ..) = ladder();
     let (group, [left, right], [broken, mut sound]) = waiting(&context);
-    let events = DeviceEvents::create_thread(&context).unwrap();
+    let events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     events.watch(&group).unwrap();
     let mut qp = ibv_qp {
         qp_num: left.endpoint().unwrap().qp_num(),
@@ -252,7 +252,7 @@ fn events_of_queue_pairs_in_error_take_their_channels_down() {
     let _shared = share();
     let (context, ..) = ladder();
     let (group, channels, operations) = waiting(&context);
-    let events = DeviceEvents::create_thread(&context).unwrap();
+    let events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     events.watch(&group).unwrap();
     let reported = [
         (IBV_EVENT_QP_REQ_ERR, EventType::QP_REQ_ERR),
@@ -286,7 +286,7 @@ fn failed_shared_receives_end_their_channels() {
     let member = group.prepare().unwrap();
     let endpoint = member.endpoint();
     let channel = group.join(member.handshake(&endpoint).unwrap()).unwrap();
-    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    let mut events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     events.watch(&group).unwrap();
     let mut reported = |handle| {
         let mut srq = ibv_srq {
@@ -318,7 +318,7 @@ fn fatal_device_event_ends_datagram_endpoints() {
     let completions = CqEvents::create_thread(&context).unwrap();
     let create = || AsyncDatagrams::create(Datagrams::builder(&pd), &completions).unwrap();
     let [first, second, late] = [(); 3].map(|()| create());
-    let events = DeviceEvents::create_thread(&context).unwrap();
+    let events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     let mut cx = Context::from_waker(Waker::noop());
     let mut waits = [&first, &second].map(|datagrams| Box::pin(datagrams.receive_from()));
     for (datagrams, wait) in [&first, &second].into_iter().zip(&mut waits) {
@@ -355,7 +355,7 @@ fn address_that_moves_is_looked_up_before_a_datagram_is_lost() {
     let pd = context.alloc_pd().unwrap();
     let completions = CqEvents::create_thread(&context).unwrap();
     let datagrams = AsyncDatagrams::create(Datagrams::builder(&pd), &completions).unwrap();
-    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    let mut events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     events.watch_datagrams(&datagrams).unwrap();
     let peer = DatagramEndpoint::builder(0x77, QKey::MAX).gid(Gid::new([1; 16]));
     let peer = peer.build().unwrap();
@@ -382,7 +382,7 @@ fn queue_overrun_ends_its_waiters() {
     let (context, ..) = ladder();
     let completions = CqEvents::create_thread(&context).unwrap();
     let cqs = [(); 2].map(|()| AsyncCq::create(&completions, 16).unwrap());
-    let events = DeviceEvents::create_thread(&context).unwrap();
+    let events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     let mut cx = Context::from_waker(Waker::noop());
     let mut waits = cqs.each_ref().map(|cq| Box::pin(cq.poll_wr_id(1)));
     for (cq, wait) in cqs.iter().zip(&mut waits) {
@@ -405,7 +405,7 @@ fn queue_overrun_ends_its_waiters() {
 fn untaken_events_are_kept_up_to_a_bound() {
     let _shared = share();
     let (context, ..) = ladder();
-    let mut events = DeviceEvents::create_thread(&context).unwrap();
+    let mut events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     for _ in 0..80 {
         report(&context, IBV_EVENT_PORT_ACTIVE, port_event());
     }
@@ -437,7 +437,7 @@ fn events_of_another_context_watch_nothing_and_say_so() {
     let datagrams = AsyncDatagrams::create(Datagrams::builder(&pd), &completions).unwrap();
     let cq = AsyncCq::create(&completions, 4).unwrap();
     for (context, watches) in [(&other, false), (&context, true)] {
-        let events = DeviceEvents::create_thread(context).unwrap();
+        let events = DeviceEvents::create(&CqEvents::create_thread(context).unwrap()).unwrap();
         for (object, watched) in [
             ("the group", events.watch(&group)),
             ("the datagram endpoint", events.watch_datagrams(&datagrams)),

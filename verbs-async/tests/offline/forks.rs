@@ -3,7 +3,7 @@
 
 use fake_libibverbs::{assert_all_is_well, with};
 use verbs_async::verbs_channel::{Datagrams, Outgoing};
-use verbs_async::{AsyncDatagrams, DeviceEvents};
+use verbs_async::{AsyncDatagrams, CqEvents, DeviceEvents};
 use verbs_harness::child::{fork, in_the_child};
 use verbs_harness::logged;
 
@@ -86,7 +86,7 @@ fn an_awaited_queue_datagrams_and_device_events_are_dropped_in_a_child() {
     let one = Task::new(cq.poll_wr_id(7)).waits();
     let pd = bench.context.alloc_pd().unwrap();
     let datagrams = AsyncDatagrams::create(Datagrams::builder(&pd), &bench.events).unwrap();
-    let events = DeviceEvents::create_thread(&bench.context).unwrap();
+    let events = DeviceEvents::create(&CqEvents::create_thread(&bench.context).unwrap()).unwrap();
     let mut objects = Some((one, cq, datagrams, events, pd, bench));
     without_the_device(|| drop(objects.take()));
     drop(objects);
