@@ -30,12 +30,23 @@ pub(crate) struct Tally {
     /// How many tests have ended one way or another.
     ended: usize,
     in_successes: bool,
+    /// What follows is the output of a test that passed, says cargo-nextest.
+    is_quiet: bool,
 }
 
 impl Tally {
     /// Takes one line in; returns whether a reader wants to see it. The output of tests that
     /// passed is left out, but for what they skipped; so are starts without an end.
     pub(crate) fn line(&mut self, line: &str) -> bool {
+        if self.nextest(line) {
+            return true;
+        }
+        // The first words of a test that cargo-nextest runs follow its name.
+        let words = line.split_once(" ... ").map_or(line, |(_, words)| words);
+        let is_record = ["SKIPPED ", "FAULT ", "TOOK "]
+            .iter()
+            .any(|record| words.starts_with(record));
+        let line = if is_record { words } else { line };
         if line == "successes:" {
             self.in_successes = true;
         } else if line == "failures:" || line.starts_with("test result: ") {
@@ -59,7 +70,26 @@ impl Tally {
         } else if let Some(test) = line.strip_prefix("test ") {
             self.test(test);
         }
-        skipped.is_some() || !(self.in_successes || starting(line).is_some())
+        skipped.is_some() || !(self.in_successes || self.is_quiet || starting(line).is_some())
+    }
+
+    /// Whether the line is one of cargo-nextest's, `PASS [   0.005s] PACKAGE::PROGRAM TEST`, which comes before what the
+    /// test has printed. Those of failures come again at the end.
+    fn nextest(&mut self, line: &str) -> bool {
+        let Some((how, rest)) = line.trim_start().split_once(" [") else {
+            return false;
+        };
+        let Some((time, test)) = rest.split_once("s] ") else {
+            return false;
+        };
+        if time.trim_start().parse::<f64>().is_err() {
+            return false;
+        }
+        self.is_quiet = how == "PASS";
+        if how == "FAIL" && !self.failures.iter().any(|failure| failure == test) {
+            self.failures.push(test.to_owned());
+        }
+        true
     }
 
     /// The next program begins: a test that has not ended never will.
@@ -210,6 +240,31 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         tally.line("successes:");
         tally.line("running 3 tests");
         assert_eq!(tally.failure(&success), None);
+    }
+
+    #[test]
+    fn tests_that_nextest_runs_are_counted() {
+        let mut tally = Tally::default();
+        let output = "        PASS [   0.005s] core::offline a::passes
+running 1 test
+test a::passes ... SKIPPED a::passes: no atomics
+ok
+
+test result: ok. 1 passed; 0 failed; 0 ignored
+        FAIL [   0.104s] core::offline a::breaks
+running 1 test
+test a::breaks ... assertion failed
+FAILED
+
+test result: FAILED. 0 passed; 1 failed; 0 ignored
+     Summary [   0.110s] 2 tests run: 1 passed, 1 failed, 7 skipped
+        FAIL [   0.104s] core::offline a::breaks";
+        let shown: Vec<&str> = output.lines().filter(|line| tally.line(line)).collect();
+        assert_eq!((tally.passed, tally.failed, tally.results), (1, 1, 2));
+        assert_eq!(tally.skipped, ["a::passes: no atomics"]);
+        assert_eq!(tally.failures, ["core::offline a::breaks"]);
+        assert!(shown.contains(&"test a::breaks ... assertion failed"));
+        assert!(!shown.contains(&"ok"));
     }
 
     #[test]

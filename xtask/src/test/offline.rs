@@ -61,22 +61,38 @@ pub(super) fn tests(
         "--exclude=cargo-soft-roce",
         &features,
     ];
-    libtest(
-        report,
-        "cargo test",
-        &others,
-        filter.as_slice(),
-        counts_ignored,
-    )?;
     // These by themselves: a feature of theirs is for tests of minutes.
     let own = ["--package=xtask", "--package=cargo-soft-roce"];
+    let filters = filter.as_slice();
+    if succeeds(&mut workspace::cargo(&["nextest", "--version"])) {
+        nextest(report, "cargo nextest", &others, filters)?;
+        nextest(report, "cargo nextest of the tools", &own, filters)?;
+        let docs = [&["--doc"], &others[..]].concat();
+        return libtest(report, "cargo test --doc", &docs, filters, counts_ignored);
+    }
+    libtest(report, "cargo test", &others, filters, counts_ignored)?;
     libtest(
         report,
         "cargo test of the tools",
         &own,
-        filter.as_slice(),
+        filters,
         counts_ignored,
     )
+}
+
+/// Runs `cargo nextest` with `args` as one step, and counts its tests. It has no word for those that need a device.
+fn nextest(report: &mut Report, title: &str, args: &[&str], filters: &[&str]) -> Result<(), Error> {
+    // Its lines and those of tests on one stream.
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "exec \"$@\" 2>&1", "sh"])
+        .arg(workspace::cargo(&[]).get_program())
+        .args(["nextest", "run", "--no-fail-fast", "--no-tests=pass"])
+        .args(["--no-output-indent", "--success-output=immediate"])
+        .args(args)
+        .args(filters)
+        .current_dir(workspace::root());
+    counted(report, title, &mut command, false)
 }
 
 /// Runs `cargo test` with `args` as one step, and counts its tests.
@@ -87,16 +103,28 @@ pub(super) fn libtest(
     filters: &[&str],
     counts_ignored: bool,
 ) -> Result<(), Error> {
-    let step = report.start(title);
-    let mut tally = Tally::default();
     let mut command = workspace::cargo(&["test", "--no-fail-fast"]);
     command
         .args(args)
         .args(["--", "--show-output"])
         .args(filters);
+    counted(report, title, &mut command, counts_ignored)
+}
+
+/// Runs `command` as one step, and counts the tests that it runs.
+fn counted(
+    report: &mut Report,
+    title: &str,
+    command: &mut Command,
+    counts_ignored: bool,
+) -> Result<(), Error> {
+    let step = report.start(title);
+    let mut tally = Tally::default();
     // Most of them wait.
-    command.env("RUST_TEST_THREADS", "4");
-    let end = stream::run_shown(&mut command, LIMITS, |text| {
+    command
+        .env("RUST_TEST_THREADS", "4")
+        .env("NEXTEST_TEST_THREADS", "4");
+    let end = stream::run_shown(command, LIMITS, |text| {
         if let Text::Line(line) = text {
             if tally.line(line) {
                 report.line(line);
