@@ -205,7 +205,7 @@ async fn round_trips(group: AsyncGroup, trips: Arc<AtomicU32>) {
 #[ignore = "needs an RDMA device"]
 fn every_tokio_task_gets_its_share_and_timers_tick() {
     let _test = begin!();
-    let runtimes = (1..=4).map(|workers| {
+    let runtimes = [1, 3].map(|workers| {
         let mut builder = match workers {
             1 => Builder::new_current_thread(),
             _ => Builder::new_multi_thread(),

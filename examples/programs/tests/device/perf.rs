@@ -135,8 +135,8 @@ fn a_wrong_byte_is_found_in_every_layer() {
     ];
     // Several at once: when one end has found the byte and left, the other often waits until its timeout.
     thread::scope(|threads| {
-        for part in 0..4 {
-            let runs = runs.iter().skip(part).step_by(4);
+        for part in 0..8 {
+            let runs = runs.iter().skip(part).step_by(8);
             threads.spawn(move || {
                 for words in runs {
                     let lines = failing(words);
