@@ -85,6 +85,8 @@ impl Tally {
         if time.trim_start().parse::<f64>().is_err() {
             return false;
         }
+        // `(7/9) `, aligned, if all are shown.
+        let test = test.rsplit_once(") ").map_or(test, |(_, test)| test);
         self.is_quiet = how == "PASS";
         if how == "FAIL" && !self.failures.iter().any(|failure| failure == test) {
             self.failures.push(test.to_owned());
@@ -245,13 +247,13 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
     #[test]
     fn tests_that_nextest_runs_are_counted() {
         let mut tally = Tally::default();
-        let output = "        PASS [   0.005s] core::offline a::passes
+        let output = "        PASS [   0.005s] (1/2) core::offline a::passes
 running 1 test
 test a::passes ... SKIPPED a::passes: no atomics
 ok
 
 test result: ok. 1 passed; 0 failed; 0 ignored
-        FAIL [   0.104s] core::offline a::breaks
+        FAIL [   0.104s] (2/2) core::offline a::breaks
 running 1 test
 test a::breaks ... assertion failed
 FAILED
