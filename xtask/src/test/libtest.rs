@@ -30,7 +30,7 @@ pub(crate) struct Tally {
     /// How many tests have ended one way or another.
     ended: usize,
     in_successes: bool,
-    /// What follows is the output of a test that passed, says cargo-nextest.
+    /// The next lines are the output of a test that passed, says cargo-nextest.
     is_quiet: bool,
 }
 
