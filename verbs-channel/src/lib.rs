@@ -3,7 +3,7 @@
 //! A [`Channel`] is a reliable connection with a completion queue of its own. It never posts more than
 //! its queues hold, keeps every buffer until the device is done with it, and can bound every wait.
 //! None of this needs `unsafe`. The device never accesses memory that Rust has reused, even after a leak, a panic or an
-//! unplugged device. (There is one known [exception](List#elements-of-another-protection-domain): it takes a program that
+//! unplugged device. (There is one known [exception](bounds::List#elements-of-another-protection-domain): it takes a program that
 //! confuses two devices.) For plain verbs use [`verbs_core`], the layer below. For async code use `verbs-async`, the layer
 //! above.
 //!
@@ -266,16 +266,10 @@ mod registration_cache;
 mod request;
 mod waiting;
 
-pub use buffer::{
-    BufferPool, OwnedBuffer, PoolBuffer, Shareable, SharedMemory, SharedSlice, TakeWhenFree,
-};
-pub use channel::{
-    Channel, ChannelBuilder, ChannelConfig, Hold, InGroup, Owned, PollingScope, ScopedPendingWork,
-};
+pub use buffer::{BufferPool, OwnedBuffer, PoolBuffer, SharedMemory, SharedSlice};
+pub use channel::{Channel, ChannelBuilder, ChannelConfig, PollingScope, ScopedPendingWork};
 pub use channel_id::ChannelId;
-pub use connect::{
-    Accept, Connect, Connected, CreateChannel, DatagramListener, Met, Peer, PreparedChannel,
-};
+pub use connect::{Connect, CreateChannel, DatagramListener, Met, Peer, PreparedChannel};
 pub use datagrams::{Datagram, DatagramFailure, Datagrams, DatagramsBuilder, DatagramsConfig};
 #[doc(inline)]
 pub use engine::{
@@ -289,10 +283,15 @@ pub use immediates::{ImmediateCounter, ImmediateCounters, Reached, Recorded};
 pub use registration_cache::{
     CacheRoom, CachedMemory, RegistrationCache, RegistrationCacheBuilder,
 };
-pub use request::{
-    GatherList, Incoming, List, Outgoing, OwnedChain, OwnedRequest, Request, ScatterList,
-};
+pub use request::{Incoming, Outgoing, OwnedChain, OwnedRequest};
 pub use waiting::PollStrategy;
+
+/// Bounds and parameters of generic signatures, which programs rarely name. Other crates cannot implement the traits.
+pub mod bounds {
+    pub use crate::buffer::{Shareable, TakeWhenFree};
+    pub use crate::channel::{Hold, InGroup, Owned};
+    pub use crate::request::{GatherList, List, Request, ScatterList};
+}
 
 pub use verbs_core;
 pub use verbs_core::error::{ErrorChain, Rejected};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use verbs_channel::engine::Engine;
-use verbs_channel::{BufferPool, Message, SharedReceivesConfig, TakeWhenFree};
+use verbs_channel::{BufferPool, Message, SharedReceivesConfig, bounds::TakeWhenFree};
 
 use super::AsyncGroup;
 use crate::engine::SharedEngine;

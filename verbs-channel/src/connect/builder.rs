@@ -14,7 +14,7 @@ use crate::exchange::ExchangeError;
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use verbs_channel::{CreateChannel as _, verbs_core::Context};
+/// use verbs_channel::{verbs_core::Context, CreateChannel as _};
 ///
 /// let pd = Context::first_active()?.alloc_pd()?;
 /// let prepared = pd.create_channel().max_send_wr(16).build()?;

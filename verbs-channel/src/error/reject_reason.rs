@@ -101,7 +101,7 @@ pub enum RejectReason {
     /// channel's, where its key is unknown, or stands for other memory.
     ///
     /// This is checked for [owned buffers](crate::OwnedBuffer) and for
-    /// [`SharedElement`](verbs_core::memory::SharedElement)s, but not for [other elements](crate::List): a
+    /// [`SharedElement`](verbs_core::memory::SharedElement)s, but not for [other elements](crate::bounds::List): a
     /// debug build rejects those with [`Post`](Self::Post).
     #[error(
         "the memory is registered in another protection domain: register it in the channel's `pd()`"

@@ -12,8 +12,8 @@ use verbs_channel::verbs_core::{
     ProtectionDomain, ScatterElement, SharedRegion, WorkError,
 };
 use verbs_channel::{
-    Channel, Connected, ConnectedMember, DownReason, Error, PreparedChannel, Queue, ScopeError,
-    TransportError,
+    Channel, ConnectedMember, DownReason, Error, PreparedChannel, Queue, ScopeError,
+    TransportError, connect::Connected,
 };
 
 use verbs_harness::faults::{self, Within};

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use verbs_channel::verbs_core::ProtectionDomain;
-use verbs_channel::{Connected, PreparedChannel};
+use verbs_channel::{PreparedChannel, connect::Connected};
 use verbs_harness::PATIENCE;
 
 use super::ends::there;

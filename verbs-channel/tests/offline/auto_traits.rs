@@ -6,10 +6,11 @@ use verbs_channel::engine::{Closed, Closing, Engine, Leak};
 use verbs_channel::{
     BufferPool, CachedMemory, Channel, ChannelBuilder, ChannelConfig, ChannelGroup, ChannelId,
     Completed, ConnectedMember, Datagram, DatagramListener, Datagrams, DatagramsBuilder,
-    DatagramsConfig, Error, ImmediateCounter, ImmediateCounters, InGroup, Message, OwnedBuffer,
-    OwnedChain, OwnedRequest, PoolBuffer, PreparedChannel, Preparer, Reached, RegistrationCache,
+    DatagramsConfig, Error, ImmediateCounter, ImmediateCounters, Message, OwnedBuffer, OwnedChain,
+    OwnedRequest, PoolBuffer, PreparedChannel, Preparer, Reached, RegistrationCache,
     RegistrationCacheBuilder, Rejected, ScopeError, SharedMemory, SharedReceivesConfig,
-    SharedSlice, TakeWhenFree, Ticket, Transfer, TransferError, TransferOutcome,
+    SharedSlice, Ticket, Transfer, TransferError, TransferOutcome,
+    bounds::{InGroup, TakeWhenFree},
 };
 
 /// Fails to compile if a type cannot be moved to another thread, or shared with it.

@@ -14,7 +14,8 @@ use verbs_channel::verbs_core::{
 };
 use verbs_channel::{
     BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedRequest, PreparedChannel,
-    RejectReason, Rejected, Request, ScatterList, TransportError,
+    RejectReason, Rejected, TransportError,
+    bounds::{Request, ScatterList},
 };
 
 use crate::fake_device::{connected, forget_the_past, pd};

@@ -10,7 +10,7 @@ use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_SUCCESS, ibv_wc,
 };
-use verbs_channel::{BufferPool, Error, PoolBuffer, TakeWhenFree};
+use verbs_channel::{BufferPool, Error, PoolBuffer, bounds::TakeWhenFree};
 use verbs_harness::WakeCounter;
 
 use crate::fake_device::{channel, forget_the_past, pd, posted};

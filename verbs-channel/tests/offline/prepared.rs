@@ -50,7 +50,9 @@ fn group() -> (ChannelGroup, BufferPool) {
 }
 
 /// Connects a channel to itself.
-fn handshake<T: verbs_channel::Connected>(prepared: PreparedChannel<T>) -> Result<T, Error> {
+fn handshake<T: verbs_channel::connect::Connected>(
+    prepared: PreparedChannel<T>,
+) -> Result<T, Error> {
     let endpoint = prepared.endpoint();
     prepared.handshake(&endpoint)
 }

@@ -7,7 +7,7 @@ use crate::fake_device::{bounded, pd, posted};
 
 /// Removes a channel by the engine that its handle hands out, and joins another, which gets its place.
 fn replace(
-    channel: &mut Channel<verbs_channel::InGroup<'_>>,
+    channel: &mut Channel<verbs_channel::bounds::InGroup<'_>>,
     other: verbs_channel::ConnectedMember,
 ) -> ChannelId {
     let id = channel.id();
@@ -59,7 +59,7 @@ fn handle_of_a_removed_channel_posts_nothing_on_the_one_that_has_its_place() {
 
 #[test]
 fn handle_of_a_removed_channel_ends_nothing_of_the_one_that_has_its_place() {
-    let ends: [fn(Channel<verbs_channel::InGroup<'_>>); 2] = [
+    let ends: [fn(Channel<verbs_channel::bounds::InGroup<'_>>); 2] = [
         |mut channel| bounded(|| channel.abort()),
         |channel| bounded(|| channel.close()).unwrap(),
     ];

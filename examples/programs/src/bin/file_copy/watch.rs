@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use programs::{Failure, Frames};
 use verbs_channel::verbs_core::WorkSuccess;
-use verbs_channel::{List, RejectReason, ScopedPendingWork};
+use verbs_channel::{RejectReason, ScopedPendingWork, bounds::List};
 
 use crate::protocol::{out_of_order, receive_message};
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::{GatherElement, ScatterElement, WorkSuccess};
 use verbs_channel::{
-    Incoming, List, Outgoing, PollingScope, ScopeError, ScopedPendingWork, TransportError,
+    Incoming, Outgoing, PollingScope, ScopeError, ScopedPendingWork, TransportError, bounds::List,
 };
 
 use crate::messages::domains;
