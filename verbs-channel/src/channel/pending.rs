@@ -186,8 +186,8 @@ impl Handle<'_, '_> {
     /// Takes the outcome out of the operation's slot, if it is there.
     #[inline(never)]
     fn take(&mut self) -> Option<Result<WorkSuccess, TransportError>> {
-        let (at, id) = (self.scope.at, self.id);
-        let taken = self.scope.with(|poller| poller.engine.release(at, id))?;
+        let id = self.id;
+        let taken = self.scope.with(|poller| poller.engine.release(id))?;
         self.id = Id::NONE;
         Some(taken)
     }
@@ -196,8 +196,8 @@ impl Handle<'_, '_> {
 impl Drop for Handle<'_, '_> {
     #[inline]
     fn drop(&mut self) {
-        let (scope, id) = (self.scope, self.id);
-        scope.with(|poller| poller.engine.detach(scope.at, id));
+        let id = self.id;
+        self.scope.with(|poller| poller.engine.detach(id));
     }
 }
 

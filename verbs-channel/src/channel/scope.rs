@@ -13,8 +13,8 @@ use verbs_core::RemoteMemoryRegion;
 use verbs_core::error::Rejected;
 
 use super::pending::ScopedPendingWork;
-use crate::engine::{Engine, Id, Reservation};
-use crate::error::{Queue, RejectReason, ScopeError, TransportError};
+use crate::engine::{BufferOwner, Engine, Id};
+use crate::error::{RejectReason, ScopeError, TransportError};
 use crate::request::{GatherList, Incoming, List, Op, Outgoing, Request, ScatterList};
 use crate::waiting::{AbortOnUnwind, EndScope as _, Leftover, Poller, ScopeEnd, Steps};
 
@@ -302,14 +302,13 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
 
     #[inline(always)]
     fn submit<L: List + 'scope>(&'scope self, list: &mut L, op: Op) -> Result<Id, RejectReason> {
-        let reservation = Reservation::new(self.at, op.queue());
         // SAFETY: a post calls no code from outside, and the reference is not used after it.
         let engine = unsafe { self.engine() };
         // SAFETY: the elements borrow their memory for `'scope`, which `scope` ends only after the
         // operation has ended, even if the closure fails or panics. A scatter element was moved
         // here, so it is not used elsewhere; a handle returns it only after the
         // operation has ended.
-        match unsafe { engine.post_list(reservation, list, op) } {
+        match unsafe { engine.post_list(self.at, BufferOwner::Borrowed, list, op) } {
             Ok(posted) => Ok(posted.id),
             Err(reason) => Err(self.rejected(reason)),
         }
@@ -320,13 +319,12 @@ impl<'scope, 'env> PollingScope<'scope, 'env> {
         &'scope self,
         requests: &mut [W; N],
     ) -> Result<Id, RejectReason> {
-        let reservation = Reservation::new(self.at, Queue::Send).times(N)?;
         // SAFETY: a post calls no code from outside, and the reference is not used after it.
         let engine = unsafe { self.engine() };
         // SAFETY: the elements borrow their memory for `'scope`, which `scope` ends only after the
         // operation has ended, even if the closure fails or panics. A scatter element was moved
         // here, so it is not used elsewhere before that.
-        let posted = unsafe { engine.post_batch_at::<W, N>(reservation, requests) };
+        let posted = unsafe { engine.post_batch_at(self.at, requests) };
         match posted {
             Ok(posted) => Ok(posted.id),
             Err(reason) => Err(self.rejected(reason)),

@@ -53,8 +53,7 @@ impl<H: Hold> Channel<H> {
     #[must_use]
     pub fn in_flight(&self, queue: Queue) -> u32 {
         let (engine, at) = self.shared();
-        let member = engine.member(at);
-        member.map_or(0, |member| member.credits.in_flight(queue))
+        engine.in_flight_at(at, queue)
     }
 
     /// Whether nothing is in flight.

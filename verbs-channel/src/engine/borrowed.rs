@@ -2,89 +2,80 @@
 
 use verbs_core::WorkSuccess;
 
-use super::{Engine, Id};
+use super::{Engine, Id, Member};
 use crate::error::{Queue, TransportError};
 
 impl Engine {
-    /// Detaches a member's operation: its outcome will not be taken.
+    /// Detaches an operation: its outcome will not be taken.
     #[inline(always)]
-    pub(crate) fn detach(&mut self, at: u32, id: Id) {
-        if !self.slots.detach(id) {
-            self.detach_completed(at, id);
+    pub(crate) fn detach(&mut self, id: Id) {
+        if !self.flight.detach(id) {
+            self.detach_completed(id);
         }
     }
 
     #[inline(never)]
-    fn detach_completed(&mut self, at: u32, id: Id) {
-        if let Some(member) = self.members.get_mut(at as usize) {
-            self.slots.detach_completed(&mut member.credits.slots, id);
+    fn detach_completed(&mut self, id: Id) {
+        if self.failure(id).is_none() {
+            let _not_taken = self.release(id);
         }
     }
 
-    /// Takes the result of a member's operation that is done, and frees its slot.
+    /// Takes the result of an operation that is done, and frees its slot.
     #[inline(always)]
-    pub(crate) fn release(
-        &mut self,
-        at: u32,
-        id: Id,
-    ) -> Option<Result<WorkSuccess, TransportError>> {
-        let member = self.members.get_mut(at as usize)?;
-        debug_assert!(
-            self.slots.owner(id.wr_id()).is_none_or(|(of, _)| of == at),
-            "the slot goes back to its channel"
-        );
-        self.slots.release(&mut member.credits.slots, id)
+    pub(crate) fn release(&mut self, id: Id) -> Option<Result<WorkSuccess, TransportError>> {
+        let (result, _none) = self.flight.release(id)?;
+        Some(result)
     }
 
     /// Whether an operation is in flight.
     #[inline(always)]
     pub(crate) fn is_pending(&self, id: Id) -> bool {
-        self.slots.is_done(id) == Some(false)
+        self.flight.is_done(id) == Some(false)
     }
 
     /// The first operation in a member's list; [`after`](Self::after) is the next.
     pub(crate) fn first(&self, at: u32) -> Option<Id> {
-        self.slots.first(&self.member(at)?.credits.slots)
+        self.flight.first(at)
     }
 
     pub(crate) fn after(&self, id: Id) -> Option<Id> {
-        self.slots.after(id)
+        self.flight.after(id)
     }
 
     /// The queue of an operation on borrowed buffers.
     pub(crate) fn borrowed(&self, id: Id) -> Option<Queue> {
-        self.slots.borrowed(id)
+        self.flight.borrowed(id)
     }
 
     /// The same, while the operation is in flight.
     pub(crate) fn borrowed_in_flight(&self, id: Id) -> Option<Queue> {
-        self.slots.borrowed_in_flight(id)
+        self.flight.borrowed_in_flight(id)
     }
 
     /// How a completed operation failed, and a number that orders failures.
     pub(crate) fn failure(&self, id: Id) -> Option<(TransportError, u32)> {
-        self.slots.failure(id)
+        self.flight.failure(id)
     }
 
     /// Whether a member has borrowed buffers in flight.
     pub(crate) fn has_borrowed_in_flight(&self, at: u32) -> bool {
-        let member = self.member(at);
-        member.is_some_and(|member| self.slots.has_borrowed_in_flight(&member.credits.slots))
+        self.flight.has_borrowed_in_flight(at)
     }
 
     /// Whether nothing is in flight on a member.
     #[inline]
     pub(crate) fn is_idle_at(&self, at: u32) -> bool {
-        self.member(at)
-            .is_none_or(|member| member.credits.is_idle())
+        let member = self.member(at);
+        member.is_none_or(|member| member.credits.is_idle())
     }
 
     /// [`is_idle_and_up`](Self::is_idle_and_up), and no operation on borrowed buffers has an outcome that
     /// was not taken.
     #[inline]
     pub(crate) fn is_done_and_up(&self, at: u32) -> bool {
-        let member = self.member(at);
-        self.is_idle_and_up(at) && member.is_some_and(|member| !member.credits.slots.has_untaken())
+        let has_untaken = |member: &Member| member.credits.slots.untaken > 0;
+        self.is_idle_and_up(at) && !self.member(at).is_some_and(has_untaken)
     }
 
     /// Whether nothing is in flight on a member, and nothing has failed.

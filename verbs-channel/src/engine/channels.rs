@@ -160,10 +160,10 @@ impl Engine {
     /// deferred](Self::has_deferred).
     #[must_use = "to be called"]
     pub fn next_afterwards(&mut self) -> Option<(impl FnOnce() + Send + use<>, bool)> {
-        if !self.slots.afterwards.is_due {
+        if !self.afterwards.is_due {
             return None;
         }
-        let next = self.slots.afterwards.pop();
+        let next = self.afterwards.pop();
         self.update_deferred();
         let next = next?;
         let is_slow = next.is_slow();
@@ -205,29 +205,32 @@ impl Engine {
     /// share a budget, while they use it.
     #[must_use]
     pub const fn slots(&self) -> usize {
-        self.slots.len()
+        self.flight.len()
     }
 
     /// How many more requests fit into one of the channel's queues, and into the
     /// [budget](crate::ChannelConfig::in_flight); 0 if there is no such channel.
     #[must_use]
     pub fn credits(&self, channel: ChannelId, queue: Queue) -> u32 {
-        self.place(channel)
-            .map_or(0, |at| self.credits_at(at, queue))
+        self.credits_at(self.place_or_none(channel), queue)
     }
 
     pub(crate) fn credits_at(&self, at: u32, queue: Queue) -> u32 {
         let member = self.member(at);
-        member.map_or(0, |member| member.credits.free(queue, &self.slots.budget))
+        member.map_or(0, |member| member.credits.free(queue, &self.flight.budget))
+    }
+
+    pub(crate) fn in_flight_at(&self, at: u32, queue: Queue) -> u32 {
+        let member = self.member(at);
+        member.map_or(0, |member| member.credits.in_flight(queue))
     }
 
     /// How many requests of one of the channel's queues can be in flight at once: its depth, or what the
     /// [budget](crate::ChannelConfig::in_flight) permits; 0 if there is no such channel.
     #[must_use]
     pub fn capacity(&self, channel: ChannelId, queue: Queue) -> u32 {
-        let member = self.member_of(channel);
-        member.map_or(0, |member| {
-            member.credits.capacity(queue, &self.slots.budget)
+        self.member_of(channel).map_or(0, |member| {
+            member.credits.capacity(queue, &self.flight.budget)
         })
     }
 
@@ -235,8 +238,7 @@ impl Engine {
     /// [`Channel::in_flight`](crate::Channel::in_flight).
     #[must_use]
     pub fn in_flight(&self, channel: ChannelId, queue: Queue) -> u32 {
-        self.member_of(channel)
-            .map_or(0, |member| member.credits.in_flight(queue))
+        self.in_flight_at(self.place_or_none(channel), queue)
     }
 }
 
@@ -248,7 +250,7 @@ impl Engine {
     /// After a call with `true`, a request that its channel's share has no room for is rejected with
     /// [`RejectReason::Budget`]. So it overtakes none of those that wait. A call with `false` ends this.
     pub const fn hold_room(&mut self, is_held: bool) {
-        self.slots.budget.hold(is_held);
+        self.flight.budget.hold(is_held);
     }
 
     /// How many requests the [budget](crate::ChannelConfig::in_flight) has common room for; 0 without
@@ -258,7 +260,7 @@ impl Engine {
     /// could not be polled yet.
     #[must_use]
     pub const fn common_room(&self) -> u32 {
-        self.slots.budget.left()
+        self.flight.budget.left()
     }
 }
 
@@ -287,7 +289,7 @@ impl Engine {
             Ok(at) => self.watch_connection_at(at, connection),
             Err(error) => {
                 let unused = Link::of_manager(connection, false).unused();
-                self.slots.afterwards.push(Afterwards::Link(unused));
+                self.afterwards.push(Afterwards::Link(unused));
                 Err(error)
             }
         }
@@ -349,14 +351,14 @@ impl Engine {
     #[must_use]
     pub fn channel_of(&self, qp_num: u32) -> Option<ChannelId> {
         let is_it = |qp: &QueuePair| qp.qp_num() == qp_num;
-        let mut members = self.members.iter();
+        let mut members = self.flight.members.iter();
         let member = members.find(|member| member.qp().is_some_and(is_it))?;
         Some(member.id)
     }
 
     /// The channels that are open.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
-        let members = self.members.iter();
+        let members = self.flight.members.iter();
         let open = members.filter(|member| member.qp().is_some());
         open.map(|member| member.id)
     }

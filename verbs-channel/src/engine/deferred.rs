@@ -25,7 +25,7 @@ impl Engine {
     /// queue pairs, but waits for none that was handed out.
     pub fn defer_closing(&mut self) {
         self.closings.get_or_insert_default();
-        self.slots.afterwards.keeps_sockets = true;
+        self.afterwards.keeps_sockets = true;
     }
 
     /// Queues the queue pair of a member for [`next_closing`](Self::next_closing).
@@ -38,7 +38,7 @@ impl Engine {
         self.closings_refused = Arc::downgrade(&since);
         let closing = Closing::new(channel, qp, self.limits.drain_timeout, since, shared);
         self.closings.get_or_insert_default().push(closing);
-        self.slots.afterwards.is_due = true;
+        self.afterwards.is_due = true;
     }
 
     /// The next queue pair to be [destroyed](Closing::destroy) without the lock, and then
@@ -60,7 +60,7 @@ impl Engine {
             // It has not joined: nothing but its number is left.
             if let Err(error) = closed.destroyed {
                 let leak = Leak { buffers: 0, error };
-                self.slots.afterwards.push(Afterwards::Leak(leak));
+                self.afterwards.push(Afterwards::Leak(leak));
             }
             self.forget_dropped_members();
             return Ok(());
@@ -79,7 +79,7 @@ impl Engine {
     /// of this engine until it is [returned](Self::finish_close).
     #[must_use]
     pub fn is_closing(&self) -> bool {
-        self.members.iter().any(Member::is_closing)
+        self.flight.members.iter().any(Member::is_closing)
     }
 
     /// Whether the driver has failed to destroy the queue pair of a channel, also of one that was removed: the
@@ -93,12 +93,12 @@ impl Engine {
     #[must_use]
     #[inline]
     pub const fn has_deferred(&self) -> bool {
-        self.slots.afterwards.is_due
+        self.afterwards.is_due
     }
 
     pub(super) fn update_deferred(&mut self) {
         let has_closings = self.closings.as_ref().is_some_and(|list| !list.is_empty());
-        let afterwards = &mut self.slots.afterwards;
+        let afterwards = &mut self.afterwards;
         afterwards.is_due = has_closings || !afterwards.is_empty();
     }
 }

@@ -152,7 +152,7 @@ impl Engine {
         let qp_num = qp.qp_num();
         let id = self.add(qp, member.limits.capacities);
         // First: a channel that may not join closes its connection.
-        if let Some(member) = self.members.get_mut(id.index()) {
+        if let Some(member) = self.flight.members.get_mut(id.index()) {
             member.peer = peer;
         }
         self.join_shared(qp_num, id);

@@ -11,8 +11,8 @@ use std::{iter, thread};
 use verbs_core::error::{PollError, PostError};
 use verbs_core::{QueuePair, ReceiveWorkRequest, WorkSuccess, memory::Sge};
 
+use super::flight::shared_wr_id;
 use super::shared::{Arrived, Shared};
-use super::slots::shared_wr_id;
 use super::{Afterwards, Engine, Leak, MAX_POLLS};
 use crate::buffer::{BufferPool, OwnedBuffer, PoolBuffer};
 use crate::channel_id::ChannelId;
@@ -156,7 +156,7 @@ impl Engine {
 
     /// Whether a message can still come: a channel is open, and its end was not reported.
     pub(crate) fn awaits_message(&self) -> bool {
-        let mut members = self.members.iter();
+        let mut members = self.flight.members.iter();
         members.any(|member| !member.is_removed && !member.is_end_reported)
     }
 
@@ -224,13 +224,13 @@ impl Engine {
                 self.defer_destroying(ChannelId::NONE.at(), qp);
             } else {
                 let (destroyed, left) = qp.destroy();
-                self.slots.afterwards.push(Afterwards::QueuePair(left));
+                self.afterwards.push(Afterwards::QueuePair(left));
                 let device = self.pd.context();
                 if let Err(error) = destroyed
                     && !(device.may_be_removed(&error) && device.is_removed())
                 {
                     let leak = Leak { buffers: 0, error };
-                    self.slots.afterwards.push(Afterwards::Leak(leak));
+                    self.afterwards.push(Afterwards::Leak(leak));
                 }
                 queue.destroyed(qp_num);
             }
@@ -270,7 +270,7 @@ impl Engine {
     /// If half of the shared receives may be lost, and no queue pair is left, replaces the queue: that gives back all.
     pub(crate) fn rebuild_if_unused(&mut self) {
         // A queue pair that is not dropped yet keeps the queue.
-        let is_unused = self.open == 0 && self.stuck == 0 && self.slots.afterwards.is_empty();
+        let is_unused = self.open == 0 && self.stuck == 0 && self.afterwards.is_empty();
         if is_unused
             && !self.is_in_child()
             && self.shared.as_deref().is_some_and(Shared::may_be_low)
@@ -280,7 +280,7 @@ impl Engine {
             && shared.may_be_low()
         {
             if let Err(leak) = shared.rebuild() {
-                self.slots.afterwards.push(Afterwards::Leak(leak));
+                self.afterwards.push(Afterwards::Leak(leak));
             }
             self.refill();
         }
@@ -338,7 +338,7 @@ impl Engine {
             return;
         };
         shared.has_ends = false;
-        for member in &mut self.members {
+        for member in &mut self.flight.members {
             if let Some(reason) = member.down()
                 && !member.is_removed
                 && !member.is_end_reported
@@ -369,7 +369,7 @@ impl Engine {
     /// Those of [`poll_all`](Self::poll_all).
     #[cold]
     pub(super) fn leave_shared(&mut self, at: u32, reason: DownReason) -> Result<(), PollError> {
-        let Some(member) = self.members.get_mut(at as usize) else {
+        let Some(member) = self.flight.members.get_mut(at as usize) else {
             return Ok(());
         };
         member.go_down(reason);
@@ -403,7 +403,7 @@ impl Engine {
             return;
         }
         let mut last = None;
-        for member in &mut self.members {
+        for member in &mut self.flight.members {
             member.go_down(reason);
             if let Some(qp) = member.qp() {
                 // It fails only if the device does.

@@ -58,39 +58,36 @@ use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use verbs_core::__private::Process;
-use verbs_core::{CompletionQueue, Error, PollSlot, ProtectionDomain, WorkSuccess};
+use verbs_core::{CompletionQueue, Error, PollSlot, ProtectionDomain};
 
 use crate::buffer::{OwnedBuffer, PdTag};
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, TransportError};
 pub(crate) use afterwards::Afterwards;
-use budget::Budget;
-pub(crate) use budget::Shares;
+use afterwards::Queued;
+use flight::Flight;
+pub use flight::{Completed, Ticket};
+pub(crate) use flight::{Id, Outcome, SlotBuffer};
 
 pub use closing::{Closed, Closing};
 pub use joining::ConnectedMember;
 pub(crate) use joining::{MemberLimits, MemberParts};
 pub use leak::Leak;
 pub(crate) use leak::abort_with;
-pub(crate) use member::Member;
+pub(crate) use member::{BufferOwner, Member, Reservation, Shares};
 pub use messages::Message;
 pub(crate) use peer::Link;
 use peer::Peers;
 pub(crate) use shared::{Claim, Shared, SharedQueue};
-use slots::Slots;
-pub(crate) use slots::{BufferOwner, Id, Reservation};
-pub use ticket::{Completed, Ticket};
-pub(crate) use ticket::{Outcome, SlotBuffer};
 pub use transfer::{Transfer, TransferEntries, TransferError, TransferOutcome};
 
 mod afterwards;
 mod borrowed;
-pub(crate) mod budget;
 mod channels;
 mod closing;
-mod credits;
+mod complete;
 mod deferred;
-pub(crate) mod gate;
+mod flight;
 mod joining;
 mod leak;
 mod member;
@@ -99,14 +96,11 @@ mod outcome;
 mod peer;
 mod peers;
 mod places;
-mod poll;
 mod probe;
 mod refused;
 mod shared;
-mod slots;
 mod submit;
 mod teardown;
-mod ticket;
 mod transfer;
 
 /// A completion queue, the channels on it, and their operations.
@@ -115,10 +109,10 @@ mod transfer;
 /// what it does, and what it leaves to the layer above.
 #[derive(Debug)]
 pub struct Engine {
-    // First: no queue pair may outlive the buffers in `slots`.
-    members: Vec<Member>,
-    slots: Slots<WorkSuccess, SlotBuffer>,
+    flight: Flight,
     peers: Peers,
+    // It waits until nothing borrows the engine.
+    afterwards: Queued,
     // After the members: their queue pairs are on its queue.
     shared: Option<Box<Shared>>,
     limits: EngineLimits,
@@ -172,15 +166,12 @@ pub(crate) struct EngineLimits {
 
 impl Engine {
     pub(crate) fn new(pd: ProtectionDomain, cq: CompletionQueue, limits: EngineLimits) -> Self {
-        let mut slots = Slots::new();
-        if let Some(shares) = limits.shares {
-            slots.reserve_exact(shares.total(limits.max_channels));
-            slots.grow_common(shares.common);
-            slots.budget = Budget::new(shares.common);
-        }
+        let slots = limits.shares.map_or([0, 0], |shares| {
+            [shares.total(limits.max_channels), shares.common]
+        });
         Self {
-            members: Vec::new(),
-            slots,
+            flight: Flight::with_capacity(slots),
+            afterwards: Queued::new(),
             peers: Peers::default(),
             shared: None,
             limits,
@@ -215,24 +206,16 @@ impl Engine {
     /// A member, by its place.
     #[inline]
     pub(crate) fn member(&self, at: u32) -> Option<&Member> {
-        self.members.get(at as usize)
+        self.flight.member(at)
     }
 
-    /// Fails a member's operation that is in flight.
-    pub(crate) fn fail(&mut self, at: u32, id: Id, error: TransportError) {
-        let Some(member) = self.members.get_mut(at as usize) else {
-            return;
-        };
-        if let Some(owned) = self.slots.buffer_before_failure(id.wr_id()) {
+    /// Fails an operation that is in flight.
+    pub(crate) fn fail(&mut self, id: Id, error: TransportError) {
+        if let Some(owned) = self.flight.buffer_before_failure(id.wr_id()) {
             // It is unknown how far it came.
             SlotBuffer::stopped_at(owned, Some(0));
         }
-        let ended = self
-            .slots
-            .fail(&mut member.credits.slots, id.wr_id(), error);
-        if let Some(reservation) = ended {
-            member.settle(&mut self.slots.budget, reservation);
-        }
+        self.flight.fail(id.wr_id(), error);
     }
 }
 

@@ -2,9 +2,8 @@
 
 use verbs_core::WorkSuccess;
 
-use super::ticket::Outcome;
 use crate::buffer::OwnedBuffer;
-use crate::engine::{Completed, Engine, MAX_POLLS, SlotBuffer, Ticket};
+use crate::engine::{Completed, Engine, MAX_POLLS, Outcome, SlotBuffer, Ticket};
 use crate::error::{Error, Queue, Result};
 
 impl Engine {
@@ -45,13 +44,13 @@ impl Engine {
 
     /// The queue of an operation whose outcome was not taken.
     pub(crate) fn queue_of(&self, ticket: Ticket) -> Option<Queue> {
-        let (_, queue) = self.slots.owner(ticket.id.wr_id())?;
+        let (_, queue) = self.flight.owner(ticket.id.wr_id())?;
         Some(queue)
     }
 
     /// Whether an operation of this member has completed.
     pub(crate) fn is_done_on(&self, at: u32, ticket: Ticket) -> Result<bool> {
-        match self.members.get(at as usize) {
+        match self.member(at) {
             Some(member) if member.id == ticket.channel => self.is_done(ticket),
             _ => Err(Error::StaleTicket),
         }
@@ -95,8 +94,8 @@ impl Engine {
     }
 
     pub(crate) fn take_first_completed(&mut self) -> Option<Completed> {
-        let id = self.slots.first_ready()?;
-        let (at, _) = self.slots.owner(id.wr_id())?;
+        let id = self.flight.first_ready()?;
+        let (at, _) = self.flight.owner(id.wr_id())?;
         self.take_completed(self.ticket(at, id))
     }
 
@@ -107,7 +106,7 @@ impl Engine {
     #[must_use = "it is not returned again"]
     pub fn next_ticket(&mut self) -> Option<Ticket> {
         self.poll_until_ready();
-        let (id, member) = self.slots.claim_ready()?;
+        let (id, member) = self.flight.claim_ready()?;
         Some(self.ticket(member, id))
     }
 
@@ -122,7 +121,7 @@ impl Engine {
     /// Whether an operation is ready that owns its buffer.
     #[inline]
     pub(crate) fn has_ready(&self) -> bool {
-        self.slots.first_ready().is_some()
+        self.flight.first_ready().is_some()
     }
 
     /// If no operation is ready, polls until one is or the queue is empty.
@@ -139,15 +138,14 @@ impl Engine {
 
     /// Whether an operation on an owned buffer is in flight, or has an outcome that was not taken.
     pub(crate) fn owns_any(&self) -> bool {
-        let mut members = self.members.iter();
-        members.any(|member| self.slots.owns_any(&member.credits.slots))
+        self.flight.owns_any()
     }
 
     #[inline(always)]
     fn is_done(&self, ticket: Ticket) -> Result<bool> {
         let done = self
             .place(ticket.channel)
-            .and_then(|_| self.slots.is_done(ticket.id));
+            .and_then(|_| self.flight.is_done(ticket.id));
         done.ok_or(Error::StaleTicket)
     }
 
@@ -159,8 +157,7 @@ impl Engine {
 
     /// The same, without its ticket.
     pub(crate) fn take_outcome(&mut self, ticket: Ticket) -> Option<Outcome> {
-        let owned = self.slots.take_buffer(ticket.id);
-        let result = self.release(ticket.channel.at(), ticket.id)?;
+        let (result, owned) = self.flight.release(ticket.id)?;
         Some(Outcome::new(result, owned))
     }
 }

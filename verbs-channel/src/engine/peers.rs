@@ -32,8 +32,8 @@ impl Engine {
     }
 
     fn watch_link(&mut self, at: u32, link: Link) -> Result<()> {
-        let afterwards = &mut self.slots.afterwards;
-        let member = self.members.get_mut(at as usize);
+        let afterwards = &mut self.afterwards;
+        let member = self.flight.members.get_mut(at as usize);
         // A member that is down needs none; operations that still end on it use the previous one.
         let Some(member) = member.filter(|member| member.down().is_none()) else {
             afterwards.push(Afterwards::Link(link.unused()));
@@ -65,7 +65,8 @@ impl Engine {
     pub fn peers_fd(&mut self) -> io::Result<OwnedFd> {
         let descriptor = self.peers.announce()?;
         // They have failed, or their peers have left, before there was a timer.
-        if self.peers.leaving.next.is_some() || self.members.iter().any(Member::is_flushing) {
+        if self.peers.leaving.next.is_some() || self.flight.members.iter().any(Member::is_flushing)
+        {
             self.peers.timer.set(Duration::ZERO);
         }
         Ok(descriptor)
@@ -116,7 +117,7 @@ impl Engine {
                 break;
             }
         }
-        for at in 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX) {
+        for at in 0..u32::try_from(self.flight.members.len()).unwrap_or(u32::MAX) {
             self.advance(at, now);
         }
         // Also those that have failed just now: the timer is set for the earliest of all.
@@ -135,7 +136,7 @@ impl Engine {
         let timeout = self.limits.peer_timeout;
         let mut events = [const { MaybeUninit::uninit() }; 16];
         // As often as there can be something: the set is not ours alone if it was handed out.
-        for _ in 0..=self.members.len() {
+        for _ in 0..=self.flight.members.len() {
             let seen = match epoll::wait(&set, &mut events, Some(&Timespec::default())) {
                 Ok((seen, _)) => seen,
                 Err(Errno::INTR) => continue,
@@ -151,7 +152,7 @@ impl Engine {
                     // It is set again if it is still needed.
                     TIMER => self.peers.timer.stop(),
                     token => {
-                        let mut members = self.members.iter_mut();
+                        let mut members = self.flight.members.iter_mut();
                         members.any(|member| member.peer.on_event(token, now, timeout));
                     }
                 }
@@ -165,7 +166,7 @@ impl Engine {
     fn find_leaving(&mut self, now: Instant) {
         let deadline = after(now, self.limits.drain_timeout);
         let mut leaving = Leaving::default();
-        for member in &mut self.members {
+        for member in &mut self.flight.members {
             if member.is_flushing() {
                 member.peer.stage.get_or_insert(Stage::Flushing(deadline));
             }
@@ -179,7 +180,7 @@ impl Engine {
 
     /// Takes a member whose peer has left down, or destroys its queue pair, if it is time.
     fn advance(&mut self, at: u32, now: Instant) {
-        let Some(member) = self.members.get_mut(at as usize) else {
+        let Some(member) = self.flight.members.get_mut(at as usize) else {
             return;
         };
         let Some(stage) = member.peer.stage.take() else {

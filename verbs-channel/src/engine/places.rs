@@ -5,9 +5,7 @@ use std::mem;
 use verbs_core::QueuePair;
 
 use super::Engine;
-use super::credits::Credits;
-use super::member::Member;
-use super::slots::SlotList;
+use super::member::{Credits, Member, SlotList};
 use crate::channel_id::ChannelId;
 
 impl Engine {
@@ -15,25 +13,25 @@ impl Engine {
     /// and its receive queue, or its shares of them.
     pub(crate) fn add(&mut self, qp: QueuePair, max: [u32; 2]) -> ChannelId {
         self.open += 1;
-        self.slots.afterwards.reserve(self.open);
+        self.afterwards.reserve(self.open);
         self.refused.reserve(self.open as usize);
         let shares = self.limits.shares;
-        let share @ [send, recv] = shares.map_or(max, |shares| shares.of(max));
+        let share = shares.map_or(max, |shares| shares.of(max));
         let peer = self.peers.unwatched();
         if let Some(at) = self.vacant()
-            && let Some(place) = self.members.get_mut(at as usize)
+            && let Some(place) = self.flight.members.get_mut(at as usize)
         {
-            let id = ChannelId::new(at);
-            let slots = mem::replace(&mut place.credits.slots, SlotList::new());
-            *place = Member::new(id, qp, Credits::new(slots, max, share), peer);
-            return id;
+            let credits = Credits::new(place.credits.slots, max, share);
+            *place = Member::new(ChannelId::new(at), qp, credits, peer);
+            return place.id;
         }
-        let id = ChannelId::new(u32::try_from(self.members.len()).unwrap_or(u32::MAX));
+        let at = u32::try_from(self.flight.members.len()).unwrap_or(u32::MAX);
+        let id = ChannelId::new(at);
         let mut slots = SlotList::new();
-        self.slots.grow(&mut slots, send.saturating_add(recv));
-        slots.allow_common(max[0] - send + max[1] - recv);
-        self.members
-            .push(Member::new(id, qp, Credits::new(slots, max, share), peer));
+        slots.allow_common(max[0] - share[0] + max[1] - share[1]);
+        let credits = Credits::new(slots, max, share);
+        self.flight.members.push(Member::new(id, qp, credits, peer));
+        self.flight.grow(at, share[0].saturating_add(share[1]));
         id
     }
 
@@ -43,8 +41,8 @@ impl Engine {
         // A few, not all: many may have results that are never taken.
         for _ in 0..self.removed.len().min(4) {
             let at = self.removed.pop_front()?;
-            let member = self.members.get(at as usize)?;
-            if self.slots.first(&member.credits.slots).is_none() && !member.is_closing() {
+            let member = self.member(at)?;
+            if self.flight.first(at).is_none() && !member.is_closing() {
                 return Some(at);
             }
             self.removed.push_back(at);
@@ -54,18 +52,17 @@ impl Engine {
 
     /// Adds slots to a member's.
     pub(super) fn reserve_at(&mut self, at: u32, results: u32) {
-        if let Some(member) = self.members.get_mut(at as usize) {
-            match self.limits.shares {
-                None => self.slots.grow(&mut member.credits.slots, results),
-                // Common slots are added when they are needed.
-                Some(_) => member.credits.slots.allow_common(results),
-            }
+        if self.limits.shares.is_none() {
+            self.flight.grow(at, results);
+        } else if let Some(member) = self.flight.members.get_mut(at as usize) {
+            // Common slots are added when they are needed.
+            member.credits.slots.allow_common(results);
         }
     }
 
     /// Removes a member: another gets its place once its results have been taken.
     pub(crate) fn remove_at(&mut self, at: u32) {
-        if let Some(member) = self.members.get_mut(at as usize)
+        if let Some(member) = self.flight.members.get_mut(at as usize)
             && !mem::replace(&mut member.is_removed, true)
         {
             self.removed.push_back(at);
@@ -81,7 +78,7 @@ impl Engine {
     /// The place of the member with this id, if it is one of this engine's.
     #[inline(always)]
     pub(crate) fn place(&self, id: ChannelId) -> Option<u32> {
-        let member = self.members.get(id.index())?;
+        let member = self.flight.members.get(id.index())?;
         (member.id == id).then_some(id.at())
     }
 }

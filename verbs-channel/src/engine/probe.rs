@@ -27,14 +27,14 @@ impl Engine {
             let reason = DownReason::Device(error.errno().unwrap_or(0));
             return self.fail_group(reason);
         }
-        let (count, has_shared) = (self.members.len(), self.shared.is_some());
+        let (count, has_shared) = (self.flight.members.len(), self.shared.is_some());
         let (mut queries, mut is_gone, mut closed) = (0, false, false);
         for _ in 0..count {
             if queries >= PROBES && !is_gone {
                 break;
             }
             self.probed = (self.probed + 1) % count.max(1);
-            let Some(member) = self.members.get_mut(self.probed) else {
+            let Some(member) = self.flight.members.get_mut(self.probed) else {
                 continue;
             };
             let answer = match member.qp() {

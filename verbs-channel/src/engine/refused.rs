@@ -51,7 +51,7 @@ impl Engine {
             self.closed(at, destroyed);
         }
         self.dispatch_all();
-        for at in 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX) {
+        for at in 0..u32::try_from(self.flight.members.len()).unwrap_or(u32::MAX) {
             self.end_closed(at);
         }
         self.replace_overtaken();
@@ -60,10 +60,8 @@ impl Engine {
     /// Takes the outcome of a request on borrowed buffers that was rejected after the device may have got a part of it,
     /// and whose queue pair it refused to destroy then.
     pub(crate) fn end_half_borrowed(&mut self) {
-        if let Some(id) = self.half_posted.take()
-            && let Some((at, _)) = self.slots.owner(id.wr_id())
-        {
-            let _aborted = self.release(at, id);
+        if let Some(id) = self.half_posted.take() {
+            let _aborted = self.release(id);
         }
     }
 }

@@ -32,7 +32,7 @@ impl Engine {
         if let Some(shared) = &mut self.shared {
             shared.has_ends = true;
         }
-        let Some(member) = self.members.get_mut(at as usize) else {
+        let Some(member) = self.flight.members.get_mut(at as usize) else {
             return false;
         };
         if !self.process.is_current() {
@@ -41,7 +41,7 @@ impl Engine {
         }
         member.go_down(reason);
         let flushes = member.qp().is_some_and(|qp| qp.to_error().is_ok());
-        self.slots.afterwards.close(&mut member.peer);
+        self.afterwards.close(&mut member.peer);
         flushes
     }
 
@@ -90,7 +90,7 @@ impl Engine {
         }
         self.drain_all_shared(reason);
         self.set_drained(true);
-        let all = 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+        let all = 0..u32::try_from(self.flight.members.len()).unwrap_or(u32::MAX);
         // The outcomes that a failed poll has lost are those of channels that end here.
         for at in all.clone() {
             let _polled = self.close(at, reason);
@@ -122,7 +122,7 @@ impl Engine {
             Some(_) if !self.is_in_child() => self.leave_shared(at, reason),
             _ => Ok(()),
         };
-        let member = self.members.get_mut(at as usize);
+        let member = self.flight.members.get_mut(at as usize);
         let Some(qp) = member.and_then(|member| member.take_qp(reason)) else {
             return left;
         };
@@ -137,7 +137,7 @@ impl Engine {
     /// Destroys a queue pair that was taken out of its member.
     fn destroy_queue_pair(&mut self, at: u32, qp: QueuePair) {
         let (destroyed, left) = qp.destroy();
-        self.slots.afterwards.push(Afterwards::QueuePair(left));
+        self.afterwards.push(Afterwards::QueuePair(left));
         match destroyed {
             Err(error) if self.pd.context().may_be_removed(&error) => self.refuse(at, error),
             destroyed => self.closed(at, destroyed),
@@ -146,7 +146,7 @@ impl Engine {
 
     /// The second half: records whether a member's queue pair could be destroyed.
     pub(crate) fn closed(&mut self, at: u32, destroyed: verbs_core::Result<()>) {
-        let Some(member) = self.members.get_mut(at as usize) else {
+        let Some(member) = self.flight.members.get_mut(at as usize) else {
             return;
         };
         // In the child of a fork, nothing has happened to the parent's queue pair, and this process's memory
@@ -159,15 +159,15 @@ impl Engine {
             self.open -= 1;
             if destroyed.is_ok() {
                 self.undrained += 1;
-                self.slots.budget.undrain(member.credits.common());
             } else {
                 self.stuck += 1;
-                self.slots.budget.lose(member.credits.common());
             }
+            let is_stuck = destroyed.is_err();
+            member.credits.close(&mut self.flight.budget, is_stuck);
             member.closed(destroyed);
         }
         // After the queue pair: by then it has acknowledged what it received.
-        self.slots.afterwards.close(&mut member.peer);
+        self.afterwards.close(&mut member.peer);
     }
 
     /// Dispatches what is in the completion queue. If that fails, all channels are taken down.
@@ -197,13 +197,13 @@ impl Engine {
             }
         }
         self.undrained = 0;
-        self.slots.budget.drained();
+        self.flight.budget.drained();
         Ok(())
     }
 
     /// Ends all operations that are in flight on a member, if its queue pair is gone.
     pub(crate) fn end_closed(&mut self, at: u32) {
-        let Some(member) = self.members.get_mut(at as usize) else {
+        let Some(member) = self.flight.members.get_mut(at as usize) else {
             return;
         };
         if member.qp().is_some() || member.is_closing() {
@@ -215,14 +215,14 @@ impl Engine {
         {
             self.leak(at);
         }
-        let Some(member) = self.members.get(at as usize) else {
+        let Some(member) = self.member(at) else {
             return;
         };
         let outcome_without_completion = member.outcome_without_completion();
-        let mut next = self.slots.first(&member.credits.slots);
+        let mut next = self.flight.first(at);
         while let Some(id) = next {
-            self.fail(at, id, outcome_without_completion);
-            next = self.slots.after(id);
+            self.fail(id, outcome_without_completion);
+            next = self.flight.after(id);
         }
     }
 
@@ -232,7 +232,7 @@ impl Engine {
     /// not.
     fn leak(&mut self, at: u32) {
         let has_borrowed = self.has_borrowed_in_flight(at);
-        let member = self.members.get_mut(at as usize);
+        let member = self.flight.members.get_mut(at as usize);
         let error = member.and_then(Member::take_stuck_error);
         if has_borrowed {
             // Without the text of the errno, which would be allocated.
@@ -248,12 +248,12 @@ impl Engine {
         let mut buffers = 0;
         let mut next = self.first(at);
         while let Some(id) = next {
-            next = self.slots.after(id);
-            let owned = self.slots.take_buffer_in_flight(id);
+            next = self.flight.after(id);
+            let owned = self.flight.take_buffer_in_flight(id);
             buffers += owned.map_or(0, SlotBuffer::leak);
         }
         let leak = Leak { buffers, error };
-        self.slots.afterwards.push(Afterwards::Leak(leak));
+        self.afterwards.push(Afterwards::Leak(leak));
     }
 }
 
@@ -269,7 +269,7 @@ impl Drop for Engine {
         }
         self.closings = None;
         self.end_refused_now();
-        for at in 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX) {
+        for at in 0..u32::try_from(self.flight.members.len()).unwrap_or(u32::MAX) {
             // A queue pair that was handed out to be destroyed, and not returned: it is unknown
             // when the device is done with its buffers.
             let object = "the queue pair";

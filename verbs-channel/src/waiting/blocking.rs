@@ -10,8 +10,8 @@ use verbs_core::WorkSuccess;
 
 use super::guard::AbortOnUnwind;
 use super::{Ladder as _, Poller, Steps as _};
-use crate::engine::{Id, Reservation};
-use crate::error::{Queue, TransportError};
+use crate::engine::{BufferOwner, Id};
+use crate::error::TransportError;
 use crate::request::{List, Op, Request};
 
 impl Poller {
@@ -25,10 +25,12 @@ impl Poller {
         timeout: Option<Duration>,
     ) -> Result<WorkSuccess, TransportError> {
         let guard = AbortOnUnwind;
-        let reservation = Reservation::new(at, op.queue());
         // SAFETY: `list` and the memory that it borrows live until this returns. `finish` returns only
         // when the device is done with that memory. If this panics, the process is aborted.
-        let posted = unsafe { self.engine.post_list(reservation, &mut list, op) };
+        let posted = unsafe {
+            self.engine
+                .post_list(at, BufferOwner::Borrowed, &mut list, op)
+        };
         let ended = match posted {
             Ok(posted) => self.finish(at, posted.id, timeout),
             Err(reason) => Err(self.rejected(reason).into()),
@@ -44,11 +46,10 @@ impl Poller {
         requests: &mut [W; N],
         timeout: Option<Duration>,
     ) -> Result<(), TransportError> {
-        let reservation = Reservation::new(at, Queue::Send).times(N)?;
         let guard = AbortOnUnwind;
         // SAFETY: `requests` and the memory that they borrow live until this returns. `finish`
         // returns only when the device is done with it.
-        let posted = unsafe { self.engine.post_batch_at::<W, N>(reservation, requests) };
+        let posted = unsafe { self.engine.post_batch_at(at, requests) };
         let ended = match posted {
             Ok(posted) => self.finish(at, posted.id, timeout).map(drop),
             Err(reason) => Err(self.rejected(reason).into()),
@@ -86,7 +87,7 @@ impl Poller {
         }
         // The poll before the wait may have ended it.
         self.run_afterwards();
-        match self.engine.release(at, id) {
+        match self.engine.release(id) {
             Some(result) => result,
             None => Err(TransportError::CLOSED),
         }

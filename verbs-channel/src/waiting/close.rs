@@ -35,8 +35,7 @@ impl Poller {
         let is_expected = expected.contains(&down(&self.engine));
         let timeout = self.config.timeout;
         let has_sent = self.wait_until(timeout, |engine| {
-            let sends = |member: &Member| member.credits.in_flight(Queue::Send) > 0;
-            down(engine).is_some() || !engine.member(at).is_some_and(sends)
+            down(engine).is_some() || engine.in_flight_at(at, Queue::Send) == 0
         });
         let down = down(&self.engine).or_else(|| {
             let queue = Queue::Send;

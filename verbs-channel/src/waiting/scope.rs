@@ -22,7 +22,7 @@ pub(crate) trait EndScope: Ladder {
             // Everything in flight is the scope's.
             let has_ended = |engine: &Engine| {
                 let member = engine.member(at);
-                member.is_none_or(|member| member.credits.is_idle() || member.down().is_some())
+                engine.is_idle_at(at) || member.is_none_or(|member| member.down().is_some())
             };
             self.wait_before(deadline, has_ended);
             if self.step(|poller| poller.engine.is_done_and_up(at)) {
@@ -145,7 +145,7 @@ impl Poller {
             {
                 first = Some((error, when));
             }
-            let _taken = self.engine.release(at, id);
+            let _taken = self.engine.release(id);
         }
         first.map_or(Ok(()), |(error, _)| Err(error))
     }

@@ -24,8 +24,8 @@ use verbs_core::error::PostError;
 use verbs_core::shared_receive_queue::SharedReceiveQueue;
 use verbs_core::{WorkCompletion, WorkError, WorkSuccess};
 
+use super::flight::SHARED_PLACES;
 use super::leak::Leak;
-use super::slots::SHARED_PLACES;
 use crate::buffer::{BufferPool, OwnedBuffer};
 use crate::channel_id::ChannelId;
 use crate::error::DownReason;

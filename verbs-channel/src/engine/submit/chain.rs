@@ -11,8 +11,8 @@ use verbs_core::work_request::{ChainRequest, RequestChain};
 
 use crate::buffer::bounds;
 use crate::channel_id::ChannelId;
-use crate::engine::gate::Limits;
-use crate::engine::slots::NEXT;
+use crate::engine::flight::NEXT;
+use crate::engine::member::Limits;
 use crate::engine::{BufferOwner, Engine, Reservation, SlotBuffer, Ticket};
 use crate::error::{Queue, RejectReason};
 use crate::request::{Needs, OwnedChain, opcode_flag};
@@ -51,7 +51,7 @@ impl Engine {
         chain: &mut RequestChain<R>,
         part: Range<usize>,
     ) -> Result<Ticket, RejectReason> {
-        let Some(member) = self.members.get(at as usize) else {
+        let Some(member) = self.member(at) else {
             return Err(RejectReason::GONE);
         };
         let flags = check(chain, part.clone(), &member.limits)?;
@@ -69,7 +69,8 @@ impl Engine {
         match self.post_owned(at, &mut chain) {
             Ok(ticket) => {
                 chain.posted();
-                self.slots.store_buffer(ticket.id, SlotBuffer::Chain(chain));
+                self.flight
+                    .store_buffer(ticket.id, SlotBuffer::Chain(chain));
                 Ok(ticket)
             }
             Err(reason) => match self.end_half_posted(at, reason, SlotBuffer::Chain(chain)) {
@@ -80,7 +81,7 @@ impl Engine {
     }
 
     fn post_owned(&mut self, at: u32, chain: &mut OwnedChain) -> Result<Ticket, RejectReason> {
-        let Some(member) = self.members.get(at as usize) else {
+        let Some(member) = self.member(at) else {
             return Err(RejectReason::GONE);
         };
         let (limits, pd) = (member.limits, self.pd_tag);
@@ -119,22 +120,17 @@ impl Engine {
         if part.is_empty() {
             return Err(RejectReason::EmptyBatch);
         }
-        let reservation = Reservation::new(at, Queue::Send)
-            .times(part.len())?
-            .owned_by(owner);
-        let Some(member) = self.members.get_mut(at as usize) else {
-            return Err(RejectReason::GONE);
+        let reservation = Reservation::batch(at, part.len(), owner)?;
+        let Some((ticket, qp)) = self.flight.take(reservation, flags) else {
+            return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
-        let channel = member.id;
-        let Some((id, qp)) = member.take(&mut self.slots, reservation, flags) else {
-            return Err(self.rejection(reservation));
-        };
+        let id = ticket.id;
         number(chain, part.clone(), id.member_wr_id(), NEXT, id.wr_id());
         // SAFETY: the caller promises that the buffers stay until the operation has ended; when the last
         // of a chain has, so have the others.
         match unsafe { qp.post_chain(chain, part) } {
-            Ok(()) => Ok(Ticket { channel, id }),
-            Err(error) => Err(self.rejected(reservation, id, RejectReason::Post(error))),
+            Ok(()) => Ok(ticket),
+            Err(error) => Err(self.rejected(id, RejectReason::Post(error))),
         }
     }
 }

@@ -33,16 +33,21 @@ impl Engine {
         is_shared: bool,
         op: Op,
     ) -> Result<Ticket, RejectReason> {
-        let Some(member) = self.members.get_mut(reservation.member as usize) else {
+        let Some(member) = self.flight.members.get(reservation.member as usize) else {
             return Err(RejectReason::GONE);
         };
         let needs = op.needs(elements, is_shared);
         member.limits.check(reservation.queue, &needs)?;
-        let channel = member.id;
-        let Some((id, qp)) = member.take(&mut self.slots, reservation, needs.flags) else {
-            return Err(self.rejection(reservation));
+        let Some((ticket, qp)) = self.flight.take(reservation, needs.flags) else {
+            let Reservation {
+                member,
+                queue,
+                credits,
+                ..
+            } = reservation;
+            return Err(self.rejection(member, queue, credits));
         };
-        let ticket = Ticket { channel, id };
+        let id = ticket.id;
         let mut place = MaybeUninit::uninit();
         let reason = match reservation.queue {
             Queue::Send => match op.build(elements, id.wr_id(), &mut place) {
@@ -66,7 +71,7 @@ impl Engine {
                 }
             }
         };
-        Err(self.rejected(reservation, id, reason))
+        Err(self.rejected(id, reason))
     }
 
     /// [`post_at`](Self::post_at) with a list of elements.
@@ -77,10 +82,12 @@ impl Engine {
     #[inline(always)]
     pub(crate) unsafe fn post_list<L: List>(
         &mut self,
-        reservation: Reservation,
+        at: u32,
+        owner: BufferOwner,
         list: &mut L,
         op: Op,
     ) -> Result<Ticket, RejectReason> {
+        let reservation = Reservation::new(at, op.queue(), owner);
         let mut place = Place::new();
         let elements = list.sges(&self.pd, &mut place)?;
         // SAFETY: the caller promises that the buffers stay until the operation has ended.
@@ -88,7 +95,6 @@ impl Engine {
     }
 
     /// Posts a batch to a member's send queue: one doorbell, and a completion for the last only.
-    /// The reservation is for `N` requests.
     ///
     /// # Safety
     ///
@@ -96,11 +102,12 @@ impl Engine {
     #[inline]
     pub(crate) unsafe fn post_batch_at<W: Request, const N: usize>(
         &mut self,
-        reservation: Reservation,
+        at: u32,
         requests: &mut [W; N],
     ) -> Result<Ticket, RejectReason> {
         const { assert!(N > 0, "a batch has requests in it") };
-        let Some(member) = self.members.get_mut(reservation.member as usize) else {
+        let reservation = Reservation::batch(at, N, BufferOwner::Borrowed)?;
+        let Some(member) = self.member(at) else {
             return Err(RejectReason::GONE);
         };
         let (pd, limits) = (&self.pd, &member.limits);
@@ -120,10 +127,10 @@ impl Engine {
                 limits.check(Queue::Send, &needs_of(request)?)?;
             }
         }
-        let channel = member.id;
-        let Some((id, qp)) = member.take(&mut self.slots, reservation, all.flags) else {
-            return Err(self.rejection(reservation));
+        let Some((ticket, qp)) = self.flight.take(reservation, all.flags) else {
+            return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
+        let id = ticket.id;
         let mut places = [const { Place::new() }; N];
         let mut built = [const { MaybeUninit::uninit() }; N];
         let requests = requests
@@ -140,36 +147,19 @@ impl Engine {
             Err(reason) => Err(reason),
         };
         match posted {
-            Ok(()) => Ok(Ticket { channel, id }),
-            Err(reason) => Err(self.rejected(reservation, id, reason)),
+            Ok(()) => Ok(ticket),
+            Err(reason) => Err(self.rejected(id, reason)),
         }
     }
 
-    /// The reason why an operation got no slot and no credits.
+    /// Why an operation gets no slot and no credits.
     #[cold]
-    #[inline(never)]
-    pub(crate) fn rejection(&mut self, reservation: Reservation) -> RejectReason {
-        let Some(member) = self.members.get(reservation.member as usize) else {
-            return RejectReason::GONE;
-        };
-        let (queue, credits) = (reservation.queue, u32::from(reservation.credits));
-        let max = member.credits.capacity(queue, &self.slots.budget);
-        let free = member.credits.max(queue) - member.credits.in_flight(queue);
-        match member.down() {
-            Some(reason) => RejectReason::Down(reason),
-            None if reservation.queue == Queue::Receive && self.shared.is_some() => {
+    pub(crate) fn rejection(&self, at: u32, queue: Queue, asked: u16) -> RejectReason {
+        match self.flight.rejection(at, queue, asked) {
+            RejectReason::NoCapacity(Queue::Receive) if self.shared.is_some() => {
                 RejectReason::SharedReceives
             }
-            None if max == 0 => RejectReason::NoCapacity(queue),
-            None if credits > max => RejectReason::BatchTooLong {
-                asked: credits,
-                max,
-            },
-            None if credits > free => RejectReason::Backpressure(queue),
-            None if credits > member.credits.free(queue, &self.slots.budget) => {
-                RejectReason::Budget(queue)
-            }
-            None => RejectReason::Untaken,
+            reason => reason,
         }
     }
 
@@ -179,38 +169,24 @@ impl Engine {
     /// then only destroying the queue pair makes the buffers safe to return.
     #[cold]
     #[inline(never)]
-    pub(crate) fn rejected(
-        &mut self,
-        reservation: Reservation,
-        id: Id,
-        reason: RejectReason,
-    ) -> RejectReason {
+    pub(crate) fn rejected(&mut self, id: Id, reason: RejectReason) -> RejectReason {
         match reason {
-            // The caller has the buffers, and ends it: see `end_half_posted`.
-            RejectReason::Post(error)
-                if error.posted() > 0
-                    && matches!(reservation.owner, BufferOwner::Slot | BufferOwner::Caller) =>
-            {
-                self.half_posted = Some(id);
-            }
             RejectReason::Post(error) if error.posted() > 0 => {
-                self.destroy_now(reservation.member, DownReason::Post(error));
-                // If the device has refused that, `end_half_borrowed` does it.
-                if self.release(reservation.member, id).is_none() {
-                    self.half_posted = Some(id);
+                // The caller has the buffers, and ends it: see `end_half_posted`.
+                self.half_posted = Some(id);
+                if let Some((at, _)) = self.flight.owner(id.wr_id())
+                    && self.flight.borrowed(id).is_some()
+                {
+                    self.destroy_now(at, DownReason::Post(error));
+                    // If the device has refused that, `end_half_borrowed` does it again.
+                    if self.release(id).is_some() {
+                        self.half_posted = None;
+                    }
                 }
             }
-            _ => self.not_posted(reservation, id),
+            _ => self.flight.cancel(id),
         }
         reason
-    }
-
-    /// Frees the slot and the credits of an operation of which the device has nothing.
-    fn not_posted(&mut self, reservation: Reservation, id: Id) {
-        if let Some(member) = self.members.get_mut(reservation.member as usize) {
-            self.slots.cancel(&mut member.credits.slots, id);
-            member.settle(&mut self.slots.budget, reservation);
-        }
     }
 }
 

@@ -40,7 +40,7 @@ impl Engine {
         buffer: &mut OwnedBuffer,
         op: Op,
     ) -> Result<Ticket, RejectReason> {
-        let reservation = Reservation::new(at, op.queue()).owned_by(BufferOwner::Slot);
+        let reservation = Reservation::new(at, op.queue(), BufferOwner::Slot);
         let mut element = buffer.element(self.pd_tag, op.is_inline())?;
         let elements = slice::from_mut(&mut element);
         // SAFETY: the slot keeps the buffer until the operation has ended, and leaks it if the queue pair
@@ -48,7 +48,7 @@ impl Engine {
         match unsafe { self.post_at(reservation, elements, false, op) } {
             Ok(ticket) => {
                 let owned = SlotBuffer::Buffer(buffer.take());
-                self.slots.store_buffer(ticket.id, owned);
+                self.flight.store_buffer(ticket.id, owned);
                 Ok(ticket)
             }
             Err(reason) => {
@@ -84,7 +84,7 @@ impl Engine {
         let owned = SlotBuffer::Batch(requests);
         match posted {
             Ok(ticket) => {
-                self.slots.store_buffer(ticket.id, owned);
+                self.flight.store_buffer(ticket.id, owned);
                 Ok(ticket)
             }
             Err(reason) => match self.end_half_posted(at, reason, owned) {
@@ -104,16 +104,14 @@ impl Engine {
         elements: &'l mut [MaybeUninit<Sge>],
         built: &mut [MaybeUninit<WorkRequest<'l>>],
     ) -> Result<Ticket, RejectReason> {
-        let reservation = Reservation::new(at, Queue::Send)
-            .times(requests.len())?
-            .owned_by(BufferOwner::Slot);
-        let Some(member) = self.members.get_mut(at as usize) else {
+        let reservation = Reservation::batch(at, requests.len(), BufferOwner::Slot)?;
+        let Some(member) = self.member(at) else {
             return Err(RejectReason::GONE);
         };
         // The flags are in the buffer.
-        let (channel, pd, limits) = (member.id, self.pd_tag, member.limits);
-        let Some((id, qp)) = member.take(&mut self.slots, reservation, 0) else {
-            return Err(self.rejection(reservation));
+        let (pd, limits) = (self.pd_tag, member.limits);
+        let Some((ticket, qp)) = self.flight.take(reservation, 0) else {
+            return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
         let requests = requests.iter().zip(elements).map(|(request, place)| {
             let OwnedRequest { buffer, op } = request;
@@ -121,15 +119,15 @@ impl Engine {
             limits.check(Queue::Send, &op.needs(elements, false))?;
             Ok((elements, op))
         });
-        let posted = match build(requests, built, id) {
+        let posted = match build(requests, built, ticket.id) {
             // SAFETY: the slot keeps the buffers until the last request has ended, and so all have, and leaks
             // them if the queue pair cannot be destroyed; moving a buffer does not move its bytes.
             Ok(requests) => unsafe { qp.post(requests) }.map_err(RejectReason::Post),
             Err(reason) => Err(reason),
         };
         match posted {
-            Ok(()) => Ok(Ticket { channel, id }),
-            Err(reason) => Err(self.rejected(reservation, id, reason)),
+            Ok(()) => Ok(ticket),
+            Err(reason) => Err(self.rejected(ticket.id, reason)),
         }
     }
 
@@ -144,17 +142,15 @@ impl Engine {
         let (Some(id), RejectReason::Post(error)) = (self.half_posted.take(), reason) else {
             return Some(buffer);
         };
-        self.slots.store_buffer(id, buffer);
+        self.flight.store_buffer(id, buffer);
         self.destroy_now(at, DownReason::Post(error));
-        let buffer = self.slots.take_buffer(id);
-        let _aborted = self.release(at, id);
-        buffer
+        self.flight.release(id)?.1
     }
 
     /// Names an operation of a channel.
     #[inline]
     pub(crate) fn ticket(&self, at: u32, id: Id) -> Ticket {
-        let member = self.members.get(at as usize);
+        let member = self.member(at);
         let channel = member.map_or(ChannelId::NONE, |member| member.id);
         Ticket { channel, id }
     }

@@ -4,7 +4,7 @@
 use verbs_core::error::Rejected;
 
 use crate::channel_id::ChannelId;
-use crate::engine::{BufferOwner, Engine, Reservation, Ticket};
+use crate::engine::{BufferOwner, Engine, Ticket};
 use crate::error::{DownReason, RejectReason};
 use crate::request::{List, Op, Request, ScatterList};
 
@@ -87,9 +87,8 @@ impl Engine {
         list: &mut L,
         op: Op,
     ) -> Result<Ticket, RejectReason> {
-        let reservation = Reservation::new(at, op.queue()).owned_by(BufferOwner::Caller);
         // SAFETY: the caller promises that the buffers stay until the operation has ended.
-        let posted = unsafe { self.post_list(reservation, list, op) };
+        let posted = unsafe { self.post_list(at, BufferOwner::Caller, list, op) };
         posted.or_else(|reason| self.end_half_unpolled(at, reason).ok_or(reason))
     }
 

@@ -103,31 +103,31 @@ impl Budget {
         self.left + self.undrained
     }
 
-    pub(super) const fn hold(&mut self, is_held: bool) {
+    pub(crate) const fn hold(&mut self, is_held: bool) {
         self.is_held = is_held;
     }
 
-    pub(super) const fn take(&mut self, places: u32) {
+    pub(crate) const fn take(&mut self, places: u32) {
         self.left -= places;
     }
 
-    pub(super) const fn give_back(&mut self, places: u32) {
+    pub(crate) const fn give_back(&mut self, places: u32) {
         self.left += places;
     }
 
     /// A queue pair with this number of places is gone, and may have left completions in the queue.
-    pub(super) const fn undrain(&mut self, places: u32) {
+    pub(crate) const fn undrain(&mut self, places: u32) {
         self.undrained += places;
     }
 
     /// The queue was empty: no queue pair that is gone has completions in it.
-    pub(super) const fn drained(&mut self) {
+    pub(crate) const fn drained(&mut self) {
         self.left += self.undrained;
         self.undrained = 0;
     }
 
     /// A queue pair with this number of places is stuck, and keeps them.
-    pub(super) const fn lose(&mut self, places: u32) {
+    pub(crate) const fn lose(&mut self, places: u32) {
         self.total -= places;
     }
 }
@@ -137,10 +137,8 @@ mod tests {
     use proptest::prelude::any;
     use proptest::{prop_assert, prop_assert_eq, proptest};
 
-    use verbs_core::WorkSuccess;
-
     use super::*;
-    use crate::engine::{Member, SlotBuffer, Slots};
+    use crate::engine::Member;
 
     #[test]
     fn half_is_divided_and_half_is_common() {
@@ -174,13 +172,13 @@ mod tests {
     fn an_idle_channel_has_slots_for_its_share_only() {
         let shares = Shares::divide(32_767, 4096, [64, 64]).unwrap();
         let [send, recv] = shares.of([64, 64]);
-        let slot = Slots::<WorkSuccess, SlotBuffer>::SLOT_SIZE;
-        assert_eq!(slot, 128);
-        let own = size_of::<Member>() + slot * (send + recv) as usize;
+        let slot = 128;
+        let channel = size_of::<Member>();
+        let own = channel + slot * (send + recv) as usize;
         let common = slot * shares.common as usize / 4096;
-        let without = size_of::<Member>() + slot * 128;
+        let without = channel + slot * 128;
         println!("{own} bytes, and {common} of the common room; without a budget {without}");
-        assert!(size_of::<Member>() < 512);
+        assert!(channel < 512);
         // 1.5 KiB and 16.5 KiB.
         assert!(own + common < 1501 && (16_759..16_861).contains(&without));
     }

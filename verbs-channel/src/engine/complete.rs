@@ -5,9 +5,9 @@ use verbs_core::error::PollError;
 use verbs_core::{PollSlot, WorkCompletion, WorkSuccess};
 
 use super::Engine;
-use super::member::Member;
+use super::afterwards::Queued;
+use super::flight::{Flight, Id, shared_place};
 use super::shared::Shared;
-use super::slots::{Id, Slots, shared_place};
 use crate::engine::SlotBuffer;
 use crate::error::{DownReason, Queue};
 use crate::request::opcode_in;
@@ -22,9 +22,9 @@ impl Engine {
         Ok(found)
     }
 
-    /// Polls one completion for an operation of this member that is in flight, and whose slot is not common. If it
-    /// is the operation's success, the operation ends, and this returns it with what `take` takes out of the slot.
-    /// Otherwise, or if that is nothing, everything that has completed is dispatched.
+    /// Polls one completion for an operation of this member that is in flight. If it is the operation's success, the
+    /// operation ends, and this returns it with what `take` takes out of the slot. Otherwise, or if that is nothing,
+    /// everything that has completed is dispatched.
     #[inline(always)]
     pub(crate) fn poll_for<T>(
         &mut self,
@@ -32,8 +32,7 @@ impl Engine {
         id: Id,
         take: impl FnOnce(&mut Option<SlotBuffer>) -> Option<T>,
     ) -> Option<(&WorkSuccess, T)> {
-        let member = self.members.get_mut(at as usize)?;
-        let mut slot = self.slots.in_flight(id)?;
+        let mut posted = self.flight.posted(at, id)?;
         let (one, _others) = self.poll_slots.split_at_mut(1);
         let found = match self.cq.poll(one) {
             Ok(found) => found,
@@ -43,11 +42,10 @@ impl Engine {
         if first.wr_id() != id.wr_id() || first.success().is_none() {
             return self.dispatch_first();
         }
-        let Some(taken) = take(slot.buffer()) else {
+        let Some(taken) = take(posted.buffer()) else {
             return self.dispatch_first();
         };
-        let reservation = slot.end(&mut member.credits.slots);
-        member.credits.return_credits(reservation, 1);
+        posted.end();
         // Not copied: the caller copies it to its place.
         let [first, ..] = PollSlot::completions(&self.poll_slots).as_slice() else {
             return None;
@@ -88,43 +86,35 @@ impl Engine {
         None
     }
 
-    /// Dispatches the completions in the first `found` poll slots.
-    // Not inlined: there it has too few registers.
+    /// Dispatches the completions in the first `found` poll flight.
     #[inline(never)]
     fn dispatch(&mut self, found: usize, keep_results: bool) {
         let found = self.poll_slots.get(..found).unwrap_or_default();
         let mut left = PollSlot::completions(found).as_slice();
         while let Some((first, others)) = left.split_first() {
-            let mut rest = left;
-            if let Some(&reservation) = self.slots.reservation(first.wr_id())
-                && let Some(member) = self.members.get_mut(reservation.member as usize)
-            {
-                rest = self.slots.dispatch_successes(
-                    &mut member.credits.slots,
-                    reservation,
-                    left,
-                    keep_results,
-                    WorkCompletion::wr_id,
-                    WorkCompletion::success,
-                );
-                let count = left.len() - rest.len();
-                member.credits.return_credits(reservation, count);
-            }
-            if rest.len() == left.len() {
-                dispatch_one(&mut self.members, &mut self.slots, &mut self.shared, first);
-                rest = others;
-            }
-            left = rest;
+            let rest = self.flight.succeed(left, keep_results);
+            left = if rest.len() < left.len() {
+                rest
+            } else {
+                let Self {
+                    flight,
+                    afterwards,
+                    shared,
+                    ..
+                } = self;
+                dispatch_one(flight, afterwards, shared, first);
+                others
+            };
         }
     }
 }
 
-/// Dispatches a completion that the fast path does not handle.
+/// Dispatches a completion that is not the success of an [operation in the usual case](Flight::succeed).
 #[cold]
 #[inline(never)]
 fn dispatch_one(
-    members: &mut [Member],
-    slots: &mut Slots<WorkSuccess, SlotBuffer>,
+    flight: &mut Flight,
+    afterwards: &mut Queued,
     shared: &mut Option<Box<Shared>>,
     completion: &WorkCompletion,
 ) {
@@ -133,46 +123,42 @@ fn dispatch_one(
         shared.has_ends |= completion.result().is_err();
         if let Some(place) = shared_place(wr_id) {
             if let Some((channel, error)) = shared.completed(place, completion)
-                && let Some(member) = members.get_mut(channel.index())
+                && let Some(member) = flight.members.get_mut(channel.index())
                 && member.id == channel
             {
                 if member.down().is_none() {
                     shared.failed.push(channel);
                 }
                 let error = error.for_opcode(WcOpcode::RECV);
-                let _the_channels_end = member.failed(Queue::Receive, error, &mut slots.afterwards);
+                let _the_channels_end = member.failed(Queue::Receive, error, afterwards);
             }
             return;
         }
     }
     // An unknown number ends nothing.
-    let Some((at, queue)) = slots.owner(wr_id) else {
+    let Some((at, queue)) = flight.owner(wr_id) else {
         return;
     };
-    let Some(member) = members.get_mut(at as usize) else {
-        return;
+    let error = match completion.result() {
+        Ok(success) => return flight.succeed_slowly(Id::of(wr_id), &success),
+        Err(error) => error,
     };
-    let ended = match completion.result() {
-        Ok(success) => slots.succeed(&mut member.credits.slots, wr_id, success),
-        Err(error) => {
-            let error = match queue {
-                Queue::Receive => error.for_opcode(WcOpcode::RECV),
-                Queue::Send => {
-                    let sent = slots.sent(wr_id).and_then(|(flags, owned)| {
-                        let of_several = owned.and_then(|owned| owned.flags(Id::place_of(wr_id)));
-                        opcode_in(of_several.unwrap_or(flags))
-                    });
-                    sent.map_or(error, |opcode| error.for_opcode(opcode))
-                }
-            };
-            let failure = member.failed(queue, error, &mut slots.afterwards);
-            if let Some(owned) = slots.buffer_before_failure(wr_id) {
-                SlotBuffer::stopped_at(owned, Id::place_of(wr_id));
-            }
-            slots.fail(&mut member.credits.slots, wr_id, failure)
+    let error = match queue {
+        Queue::Receive => error.for_opcode(WcOpcode::RECV),
+        Queue::Send => {
+            let sent = flight.sent(wr_id).and_then(|(flags, owned)| {
+                let of_several = owned.and_then(|owned| owned.flags(Id::place_of(wr_id)));
+                opcode_in(of_several.unwrap_or(flags))
+            });
+            sent.map_or(error, |opcode| error.for_opcode(opcode))
         }
     };
-    if let Some(reservation) = ended {
-        member.settle(&mut slots.budget, reservation);
+    let Some(member) = flight.members.get_mut(at as usize) else {
+        return;
+    };
+    let failure = member.failed(queue, error, afterwards);
+    if let Some(owned) = flight.buffer_before_failure(wr_id) {
+        SlotBuffer::stopped_at(owned, Id::place_of(wr_id));
     }
+    flight.fail(wr_id, failure);
 }

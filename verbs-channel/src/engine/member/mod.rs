@@ -7,13 +7,16 @@ use verbs_core::codes::WcStatus;
 use verbs_core::{QueuePair, WorkError};
 
 use super::afterwards::Queued;
-use super::budget::Budget;
-use super::credits::Credits;
-use super::gate::Limits;
 use super::peer::Peer;
-use super::slots::{Id, Reservation, Slots};
 use crate::channel_id::ChannelId;
 use crate::error::{CloseError, DownReason, Queue, TransportError};
+pub(crate) use budget::{Budget, Shares};
+pub(crate) use credits::{BufferOwner, Credits, NONE, Reservation, SlotList};
+pub(crate) use limits::Limits;
+
+mod budget;
+mod credits;
+mod limits;
 
 /// A queue pair, its credits and its slots.
 #[derive(Debug)]
@@ -69,36 +72,28 @@ impl Member {
         }
     }
 
-    /// Returns the credits of any operation, whose slot may be common.
-    pub(crate) fn settle(&mut self, budget: &mut Budget, reservation: Reservation) {
-        let to_budget = self.credits.settle(reservation);
-        if self.holds_budget() {
-            budget.give_back(to_budget);
+    /// One that is down, for tests.
+    #[cfg(test)]
+    pub(crate) fn without_queue_pair(at: u32, credits: Credits) -> Self {
+        Self {
+            limits: Limits::default(),
+            state: MemberState::Down(Rest::Gone, DownReason::Closed),
+            credits,
+            id: ChannelId::new(at),
+            is_removed: false,
+            is_end_reported: false,
+            in_error_since: None,
+            peer: super::peer::Peers::default().unwatched(),
         }
     }
 
-    /// Whether what it returns is room again: its queue pair is neither gone nor stuck.
-    const fn holds_budget(&self) -> bool {
-        !matches!(
-            self.state,
-            MemberState::Down(Rest::Gone | Rest::Stuck(_), _)
-        )
-    }
-
-    /// Takes credits and a slot for a request with these flags, and its queue pair, if it is up and has them, or
-    /// finds common room.
+    /// Its queue pair and its credits, if it takes requests.
     #[inline(always)]
-    pub(crate) fn take<S: Copy, B>(
-        &mut self,
-        slots: &mut Slots<S, B>,
-        reservation: Reservation,
-        flags: u32,
-    ) -> Option<(Id, &QueuePair)> {
-        let MemberState::Up(qp) = &self.state else {
-            return None;
-        };
-        let id = self.credits.take(slots, reservation, flags)?;
-        Some((id, qp))
+    pub(crate) const fn up(&mut self) -> Option<(&QueuePair, &mut Credits)> {
+        match &self.state {
+            MemberState::Up(qp) => Some((qp, &mut self.credits)),
+            MemberState::Down(..) => None,
+        }
     }
 
     /// Its queue pair, unless it has been destroyed, or is about to be.

@@ -10,7 +10,7 @@ use crate::error::{Queue, RejectReason};
 use crate::request::Needs;
 
 /// The limits of a queue pair.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {
     max_msg_sz: u32,
     max_inline_data: u32,

@@ -5,7 +5,7 @@ use std::slice;
 
 use verbs_core::WorkSuccess;
 
-use super::slots::Id;
+use super::id::Id;
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::error::{Result, TransportError};
@@ -117,16 +117,16 @@ impl Completed {
 /// and read back, field by field.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    pub(super) result: Result<WorkSuccess, TransportError>,
-    pub(super) buffer: Option<OwnedBuffer>,
-    pub(super) batch: Option<Vec<OwnedRequest>>,
-    pub(super) chain: Option<OwnedChain>,
+    pub(crate) result: Result<WorkSuccess, TransportError>,
+    pub(crate) buffer: Option<OwnedBuffer>,
+    pub(crate) batch: Option<Vec<OwnedRequest>>,
+    pub(crate) chain: Option<OwnedChain>,
 }
 
 impl Outcome {
     /// Outcome of an operation that owned a buffer.
     #[inline(always)]
-    pub(super) fn new(
+    pub(crate) fn new(
         result: Result<WorkSuccess, TransportError>,
         owned: Option<SlotBuffer>,
     ) -> Self {
@@ -160,7 +160,7 @@ pub(crate) enum SlotBuffer {
 impl SlotBuffer {
     /// It is of an operation of which this request is the first that did not succeed; `None` for the last.
     #[cold]
-    pub(super) fn stopped_at(place: &mut Option<Self>, at: Option<usize>) {
+    pub(crate) fn stopped_at(place: &mut Option<Self>, at: Option<usize>) {
         if let Some(Self::Chain(chain)) = place {
             chain.stopped_at(at);
         }
@@ -169,7 +169,7 @@ impl SlotBuffer {
     /// The flags of a request of several that has failed, [as above](Self::stopped_at), together with those of
     /// others if it may be any of them; `None` if this is one buffer.
     #[cold]
-    pub(super) fn flags(&self, at: Option<usize>) -> Option<u32> {
+    pub(crate) fn flags(&self, at: Option<usize>) -> Option<u32> {
         let requests = match (self, at) {
             (Self::Buffer(_), _) => return None,
             (Self::Chain(chain), at) => chain.in_flight(at).map(slice::from_ref),
