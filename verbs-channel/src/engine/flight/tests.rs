@@ -117,7 +117,6 @@ impl Table {
         let was_posted = self.0.failure(id).is_some();
         let is_in_flight = self.0.is_done(id) == Some(false) && !was_posted;
         if is_in_flight {
-            // It gets its buffer after its post.
             drop(self.0.take_buffer_in_flight(id));
             self.0.cancel(id);
         }
