@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use verbs_sys::{
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
-    IBV_WC_SUCCESS, ibv_cq_ex, ibv_end_poll, ibv_poll_cq_attr, ibv_start_poll, ibv_wc,
+    IBV_WC_RECV, IBV_WC_SUCCESS, ibv_cq_ex, ibv_end_poll, ibv_poll_cq_attr, ibv_start_poll, ibv_wc,
 };
 
 use super::{CompletionChannel, CompletionQueue, WorkCompletion};
@@ -230,16 +230,19 @@ unsafe fn read(cq: *mut ibv_cq_ex) -> WorkCompletionEx {
     if wc.status == IBV_WC_SUCCESS {
         wc.opcode = field!(cq.read_opcode).unwrap_or(wc.opcode);
         wc.byte_len = field!(cq.read_byte_len).unwrap_or_default();
-        wc.wc_flags = field!(cq.read_wc_flags).unwrap_or_default();
-        wc.src_qp = field!(cq.read_src_qp).unwrap_or_default();
-        // LIDs have 16 bits.
-        wc.slid = field!(cq.read_slid)
-            .and_then(|lid| lid.try_into().ok())
-            .unwrap_or_default();
-        wc.sl = field!(cq.read_sl).unwrap_or_default();
-        wc.dlid_path_bits = field!(cq.read_dlid_path_bits).unwrap_or_default();
-        if let Some(imm_data) = field!(cq.read_imm_data) {
-            wc.__bindgen_anon_1.imm_data = imm_data;
+        // The others are about what has arrived.
+        if wc.opcode.0 & IBV_WC_RECV.0 != 0 {
+            wc.wc_flags = field!(cq.read_wc_flags).unwrap_or_default();
+            wc.src_qp = field!(cq.read_src_qp).unwrap_or_default();
+            // LIDs have 16 bits.
+            wc.slid = field!(cq.read_slid)
+                .and_then(|lid| lid.try_into().ok())
+                .unwrap_or_default();
+            wc.sl = field!(cq.read_sl).unwrap_or_default();
+            wc.dlid_path_bits = field!(cq.read_dlid_path_bits).unwrap_or_default();
+            if let Some(imm_data) = field!(cq.read_imm_data) {
+                wc.__bindgen_anon_1.imm_data = imm_data;
+            }
         }
         times = (
             field!(cq.read_completion_ts),
@@ -256,7 +259,7 @@ unsafe fn read(cq: *mut ibv_cq_ex) -> WorkCompletionEx {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbs_sys::{IBV_WC_RECV, ibv_wc_opcode, ibv_wc_status};
+    use verbs_sys::{ibv_wc_opcode, ibv_wc_status};
 
     unsafe extern "C" fn ticks(_: *mut ibv_cq_ex) -> u64 {
         77
