@@ -203,6 +203,20 @@ static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint3
 	(void)length;
 }
 
+static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t num_sge, const struct ibv_sge *list)
+{
+	(void)qp;
+	(void)num_sge;
+	(void)list;
+}
+
+static void wr_set_inline_data(struct ibv_qp_ex *qp, void *addr, size_t length)
+{
+	(void)qp;
+	(void)addr;
+	(void)length;
+}
+
 struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 {
 	struct ibv_qp_ex *extended = (struct ibv_qp_ex *)qp;
@@ -224,6 +238,8 @@ static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_in
 	extended->wr_abort = wr_start;
 	extended->wr_send = wr_send;
 	extended->wr_set_sge = wr_set_sge;
+	extended->wr_set_sge_list = wr_set_sge_list;
+	extended->wr_set_inline_data = wr_set_inline_data;
 	return qp;
 }
 

@@ -223,6 +223,7 @@ impl DatagramQueuePairConfig {
             attached,
             qp,
             cap,
+            send_ops_flags: self.send_ops_flags.bits(),
             path,
             route: self.route(),
             qkey: self.qkey.unwrap_or_else(QKey::random),

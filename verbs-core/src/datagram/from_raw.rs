@@ -27,6 +27,8 @@ impl DatagramQueuePair {
     ///   and without a shared receive queue.
     /// - Its type is UD, or one that is modified and posted to like UD, such as the SRD of
     ///   `efadv_create_qp_ex`, which writes no GRH before a message.
+    /// - If the configuration has `send_ops_flags`: it was created with all of them, by `ibv_create_qp_ex` or a
+    ///   function of its provider that is like it.
     /// - `cap` has the capacities that the driver granted it.
     /// - Nothing but `destroy` destroys it. If `destroy` does not do so: once `destroy` has been
     ///   called, the device touches none of the buffers that were posted on it.

@@ -85,6 +85,8 @@ pub struct DatagramQueuePair {
     attached: Attached,
     qp: Handle<ibv_qp>,
     cap: QpCap,
+    // `SendOpsFlags`; 0 if it is no extended one.
+    send_ops_flags: u64,
     path: LocalPath,
     route: Route,
     qkey: QKey,

@@ -27,9 +27,16 @@ use crate::work_request::{DatagramWorkRequest, ReceiveWorkRequest, RequestChain,
 
 impl SendQueue for DatagramQueuePair {}
 impl sealed::SendQueue for DatagramQueuePair {
+    const HAS_ADDRESSES: bool = true;
+
     #[inline]
     fn raw(&self) -> (*mut ibv_qp, QpCap) {
         (self.as_ptr(), self.cap())
+    }
+
+    #[inline]
+    fn send_ops_flags(&self) -> u64 {
+        self.send_ops_flags
     }
 }
 
@@ -46,8 +53,8 @@ impl WorkRequestBatch<'_, DatagramQueuePair> {
     #[inline]
     #[doc(alias = "ibv_wr_set_ud_addr")]
     pub unsafe fn set_ud_addr(&mut self, ah: &AddressHandle, remote_qpn: u32, remote_qkey: QKey) {
-        // SAFETY: a batch is open, and the caller has added a request to it. The queue pair is for datagrams, so it
-        // has this function.
+        // SAFETY: a batch is open, and the caller has added a request to it. `QueuePairEx::new` has checked that the
+        // queue pair has this function.
         unsafe { ibv_wr_set_ud_addr(self.as_ptr(), ah.as_ptr(), remote_qpn, remote_qkey.get()) };
     }
 }

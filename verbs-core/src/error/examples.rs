@@ -27,7 +27,7 @@ pub const fn poll_error() -> PollError {
 
 /// One of each reason.
 #[must_use]
-pub fn post_errors() -> [PostError; 7] {
+pub fn post_errors() -> [PostError; 8] {
     // Exhaustive: a reason that is new does not compile until it is listed here.
     match Reason::Full {
         Reason::Full
@@ -36,6 +36,7 @@ pub fn post_errors() -> [PostError; 7] {
         | Reason::TooLong
         | Reason::NoRequest
         | Reason::OtherDomain
+        | Reason::Operation
         | Reason::Unknown => {}
     }
     [
@@ -45,6 +46,7 @@ pub fn post_errors() -> [PostError; 7] {
         Reason::TooLong,
         Reason::NoRequest,
         Reason::OtherDomain,
+        Reason::Operation,
         Reason::Unknown,
     ]
     .map(|reason| PostError::new(Queue::Send, 1, libc::EINVAL, (3, 2, reason)))

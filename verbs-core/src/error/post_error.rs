@@ -56,6 +56,7 @@ pub(crate) enum Reason {
     TooLong,
     NoRequest,
     OtherDomain,
+    Operation,
     Unknown,
 }
 
@@ -126,7 +127,7 @@ impl PostError {
             | Reason::TooLong
             | Reason::NoRequest
             | Reason::OtherDomain => ErrorKind::InvalidInput,
-            Reason::Unknown => kind_of(&io_error(self.errno.into())),
+            Reason::Operation | Reason::Unknown => kind_of(&io_error(self.errno.into())),
         }
     }
 }
@@ -177,6 +178,12 @@ impl fmt::Display for PostError {
                 write!(
                     f,
                     "{found} bytes exceed the {max} bytes of one packet, which is all that a datagram has"
+                )
+            }
+            Reason::Operation => {
+                write!(
+                    f,
+                    "{of} was not created for such requests: build it with their send_ops_flags"
                 )
             }
             Reason::Unknown | Reason::NoRequest | Reason::OtherDomain => {

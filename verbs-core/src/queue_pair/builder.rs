@@ -401,6 +401,7 @@ impl<R: Receives> QueuePairConfig<R> {
         let qp = Qp {
             qp,
             cap,
+            send_ops_flags: self.send_ops_flags.bits(),
             config: Box::new(config),
             send_cq: self.send_cq.clone(),
             recv_cq: self.recv_cq.clone(),

@@ -3,6 +3,8 @@
 
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use verbs_sys::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
@@ -87,20 +89,28 @@ bitflags::bitflags! {
 /// # Queue pairs that a provider's library makes
 ///
 /// - EFA's SRD: call `efadv_create_qp_ex` with these flags, take the queue pair over with
-///   [`DatagramQueuePair::from_raw`](crate::datagram::DatagramQueuePair::from_raw), and then with [`new`](Self::new).
+///   [`DatagramQueuePair::from_raw`](crate::datagram::DatagramQueuePair::from_raw), whose configuration has the flags,
+///   and then with [`new`](Self::new).
 ///   Each request gets its address from [`set_ud_addr`](WorkRequestBatch::set_ud_addr). Reads and writes work, too.
 /// - A DC initiator of mlx5: call `mlx5dv_create_qp` with these flags, move it to `RTS` in C, and take it over as a
-///   connected queue pair, with [`QueuePair::from_raw`]. After each [`push`](WorkRequestBatch::push), call
+///   connected queue pair, with [`QueuePair::from_raw`] and a configuration with the flags. After each [`push`](WorkRequestBatch::push), call
 ///   `mlx5dv_wr_set_dc_addr` with `mlx5dv_qp_ex_from_ibv_qp_ex` of [`as_ptr`](WorkRequestBatch::as_ptr).
 #[doc = man!("ibv_wr_post")]
 #[derive(Debug)]
 #[doc(alias = "ibv_qp_ex")]
 #[doc(alias = "ibv_create_qp_ex")]
 pub struct QueuePairEx<Q: SendQueue = QueuePair> {
+    // Before `qp`: a batch that was leaked is aborted first.
+    posting: Posting,
     qp: Q,
+}
+
+/// The functions of a queue pair that lives, and whether one of its batches is open.
+#[derive(Debug)]
+struct Posting {
     ex: *mut ibv_qp_ex,
     // Between the start of a batch and its end, which a leaked one does not have.
-    is_open: bool,
+    is_open: AtomicBool,
 }
 
 /// A queue pair that a [`QueuePairEx`] can be made of. It is sealed: types of other crates cannot implement it.
@@ -111,21 +121,33 @@ pub(crate) mod sealed {
     use super::{QpCap, ibv_qp};
 
     pub(crate) trait SendQueue {
+        /// Whether each request has an address.
+        const HAS_ADDRESSES: bool;
+
         fn raw(&self) -> (*mut ibv_qp, QpCap);
+
+        fn send_ops_flags(&self) -> u64;
     }
 }
 
 impl<R> SendQueue for QueuePair<R> {}
 impl<R> sealed::SendQueue for QueuePair<R> {
+    const HAS_ADDRESSES: bool = false;
+
     #[inline]
     fn raw(&self) -> (*mut ibv_qp, QpCap) {
         (self.as_ptr(), self.cap())
+    }
+
+    #[inline]
+    fn send_ops_flags(&self) -> u64 {
+        self.qp.send_ops_flags
     }
 }
 
 // SAFETY: the pointer is that of the queue pair, whose type decides.
 unsafe impl<Q: SendQueue + Send> Send for QueuePairEx<Q> {}
-// SAFETY: through a shared reference, only the queue pair itself is reached.
+// SAFETY: through a shared reference, only the queue pair itself is reached, and one thread ends a leaked batch.
 unsafe impl<Q: SendQueue + Sync> Sync for QueuePairEx<Q> {}
 
 impl<Q: SendQueue> QueuePairEx<Q> {
@@ -136,31 +158,40 @@ impl<Q: SendQueue> QueuePairEx<Q> {
     /// [`Error::Unsupported`] if it was created without. The error carries the queue pair.
     #[doc(alias = "ibv_qp_to_qp_ex")]
     pub fn new(qp: Q) -> Result<Self, Rejected<Q>> {
-        // SAFETY: the queue pair is alive.
-        let ex = unsafe { ibv_qp_to_qp_ex(qp.raw().0) };
+        let mut ex = ptr::null_mut();
+        // Not asked otherwise: queue pairs of siw, irdma and others are shorter than what this function reads.
+        if qp.send_ops_flags() != 0 {
+            // SAFETY: the queue pair is alive, and was created by `ibv_create_qp_ex` or a function like it.
+            ex = unsafe { ibv_qp_to_qp_ex(qp.raw().0) };
+        }
         // SAFETY: it is null, or the queue pair, which lives as long as `qp`.
         let has_all = unsafe { ex.as_ref() }.is_some_and(|ex| {
-            ex.wr_start.is_some() && ex.wr_complete.is_some() && ex.wr_abort.is_some()
+            (ex.wr_start.is_some() && ex.wr_complete.is_some() && ex.wr_abort.is_some())
+                && (ex.wr_set_sge.is_some() && ex.wr_set_sge_list.is_some())
+                && ex.wr_set_inline_data.is_some()
+                && (!Q::HAS_ADDRESSES || ex.wr_set_ud_addr.is_some())
         });
         if !has_all {
             let verb = "ibv_qp_to_qp_ex";
             return Err(Rejected::new(Error::Unsupported { verb }, qp));
         }
-        let is_open = false;
-        Ok(Self { qp, ex, is_open })
+        let is_open = AtomicBool::new(false);
+        let posting = Posting { ex, is_open };
+        Ok(Self { posting, qp })
     }
 
     /// Starts a batch of requests, which [`complete`](WorkRequestBatch::complete) posts.
     ///
-    /// Until the batch ends, the queue pair is locked: posts of other threads wait. A batch that was leaked is aborted
-    /// by the next one.
+    /// Until the batch ends, the queue pair is locked. Do not poll the queue of its completions in the meantime: EFA's
+    /// library takes the same lock, and a poll in the thread of the batch waits forever. A batch that was leaked is
+    /// aborted when the queue pair is next used or dropped.
     #[inline]
     #[doc(alias = "ibv_wr_start")]
     pub fn start(&mut self) -> WorkRequestBatch<'_, Q> {
-        self.abort();
+        self.posting.abort();
         // SAFETY: the queue pair is alive, has this function, and no batch is open.
-        unsafe { ibv_wr_start(self.ex) };
-        self.is_open = true;
+        unsafe { ibv_wr_start(self.posting.ex) };
+        *self.posting.is_open.get_mut() = true;
         let of_one_thread = PhantomData;
         WorkRequestBatch {
             qp: self,
@@ -171,26 +202,34 @@ impl<Q: SendQueue> QueuePairEx<Q> {
     /// The queue pair, for plain posts.
     #[must_use]
     #[doc(alias = "ibv_qp_ex_to_qp")]
-    pub fn into_inner(mut self) -> Q {
-        self.abort();
+    pub fn into_inner(self) -> Q {
         self.qp
     }
+}
 
+impl Posting {
     #[inline]
-    fn abort(&mut self) {
-        if self.is_open {
-            // SAFETY: the queue pair is alive, has this function, and a batch is open. Its lock is one of
-            // `pthread_spin_lock(3)` in all providers, which any thread can release.
+    fn abort(&self) {
+        if self.is_open.load(Ordering::Relaxed) && self.is_open.swap(false, Ordering::AcqRel) {
+            // SAFETY: the queue pair is alive, has this function, and a batch is open, which nothing else ends. Its
+            // lock is one of `pthread_spin_lock(3)` in all providers, which any thread can release.
             unsafe { ibv_wr_abort(self.ex) };
-            self.is_open = false;
         }
+    }
+}
+
+impl Drop for Posting {
+    fn drop(&mut self) {
+        self.abort();
     }
 }
 
 impl<Q: SendQueue> Deref for QueuePairEx<Q> {
     type Target = Q;
 
+    #[inline]
     fn deref(&self) -> &Q {
+        self.posting.abort();
         &self.qp
     }
 }
@@ -213,6 +252,9 @@ impl<Q: SendQueue> WorkRequestBatch<'_, Q> {
     ///
     /// - If the batch is completed: the contract of [`QueuePair::post`]. A request holds its memory from the
     ///   completion of the batch on; an inline one during this call only.
+    /// - The send queue has room for the request. Unlike a plain post, mlx5's library writes it over the last one that
+    ///   had room, which the device may be carrying out. So of [`max_send_wr`](QpCap::max_send_wr) requests, fewer were
+    ///   posted or added whose completion, or that of a later signalled one, has not been polled.
     /// - On a queue pair whose requests have addresses, such as one for datagrams: the address is set after this, and
     ///   before the next request.
     ///
@@ -227,7 +269,11 @@ impl<Q: SendQueue> WorkRequestBatch<'_, Q> {
         request: impl Into<WorkRequest<'l>>,
     ) -> Result<(), PostError> {
         let request = request.into();
-        let cap = self.qp.qp.raw().1;
+        let (cap, flags) = (self.qp.qp.raw().1, self.qp.qp.send_ops_flags());
+        // mlx5's library has all functions, but made its queue for these requests only.
+        if flags & request.send_ops_flag() == 0 {
+            return Err(not_created_for());
+        }
         let count = request.num_sge();
         let max_inline = match count {
             0 | 1 => cap.max_inline_data,
@@ -239,7 +285,7 @@ impl<Q: SendQueue> WorkRequestBatch<'_, Q> {
             return Err(too_much(&request, cap.max_send_sge, max_inline));
         }
         // SAFETY: a batch is open, and the caller keeps the memory of the request.
-        match unsafe { request.put_into(self.qp.ex) } {
+        match unsafe { request.put_into(self.as_ptr()) } {
             true => Ok(()),
             false => Err(not_created_for()),
         }
@@ -254,10 +300,10 @@ impl<Q: SendQueue> WorkRequestBatch<'_, Q> {
     #[doc(alias = "ibv_wr_complete")]
     pub fn complete(self) -> Result<(), PostError> {
         let qp = &mut *self.qp;
-        qp.is_open = false;
+        *qp.posting.is_open.get_mut() = false;
         // SAFETY: the queue pair is alive, has this function, and its batch is open until here: dropping `self` does no
         // more.
-        match unsafe { ibv_wr_complete(qp.ex) } {
+        match unsafe { ibv_wr_complete(qp.posting.ex) } {
             0 => Ok(()),
             ret => Err(refused(ret, qp.qp.raw().1)),
         }
@@ -266,14 +312,14 @@ impl<Q: SendQueue> WorkRequestBatch<'_, Q> {
     /// The `ibv_qp_ex`, for functions of a provider that add to the last request, such as `mlx5dv_wr_set_dc_addr`.
     #[must_use]
     pub const fn as_ptr(&self) -> *mut ibv_qp_ex {
-        self.qp.ex
+        self.qp.posting.ex
     }
 }
 
 impl<Q: SendQueue> Drop for WorkRequestBatch<'_, Q> {
     #[inline]
     fn drop(&mut self) {
-        self.qp.abort();
+        self.qp.posting.abort();
     }
 }
 
@@ -291,7 +337,7 @@ fn too_much(request: &WorkRequest<'_>, max_sge: u32, max_inline: u32) -> PostErr
 #[cold]
 #[inline(never)]
 fn not_created_for() -> PostError {
-    PostError::new(Queue::Send, 0, libc::EOPNOTSUPP, (0, 0, Reason::Unknown))
+    PostError::new(Queue::Send, 0, libc::EOPNOTSUPP, (0, 0, Reason::Operation))
 }
 
 #[cold]

@@ -26,6 +26,8 @@ impl<R: Receives> PreparedQueuePair<R> {
     /// - `qp` is alive, is of the configuration's [type](QueuePairConfig::qp_type), or is modified and posted to like
     ///   it, and was made with the configuration's protection domain and queues: without a shared receive queue if
     ///   the configuration has none.
+    /// - If the configuration has `send_ops_flags`: it was created with all of them, by `ibv_create_qp_ex` or a
+    ///   function of its provider that is like it.
     /// - `cap` has the capacities that the driver granted it.
     /// - Nothing but `destroy` destroys it. If `destroy` does not do so: once `destroy` has been
     ///   called, the device touches none of the buffers that were posted on it.

@@ -114,6 +114,8 @@ pub struct QueuePair<R = OwnReceives> {
 struct Qp {
     qp: Handle<ibv_qp>,
     cap: QpCap,
+    // `SendOpsFlags`; 0 if it is no extended one.
+    send_ops_flags: u64,
     config: Box<Config>,
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,

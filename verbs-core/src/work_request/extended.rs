@@ -4,9 +4,13 @@
 use std::ptr;
 
 use verbs_sys::{
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
-    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
-    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp_ex, ibv_sge,
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
+    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
+    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
+    IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp_ex,
+    ibv_sge,
 };
 
 use super::WorkRequest;
@@ -24,6 +28,12 @@ macro_rules! call {
 }
 
 impl WorkRequest<'_> {
+    /// The flag of its kind in `SendOpsFlags`: C numbers both alike.
+    #[inline]
+    pub(crate) const fn send_ops_flag(&self) -> u64 {
+        1 << self.wr.opcode.0
+    }
+
     /// Adds the request to the open batch; `false` if the queue pair was not created for such requests.
     ///
     /// # Safety
@@ -140,3 +150,16 @@ pub(crate) const MAX_INLINE_LIST: u32 = 1024;
 fn sge_addr(sge: &ibv_sge) -> *mut u8 {
     ptr::with_exposed_provenance_mut(usize::try_from(sge.addr).unwrap_or(0))
 }
+
+const _: () = {
+    assert!(1 << IBV_WR_RDMA_WRITE.0 == IBV_QP_EX_WITH_RDMA_WRITE.0);
+    assert!(1 << IBV_WR_RDMA_WRITE_WITH_IMM.0 == IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0);
+    assert!(1 << IBV_WR_SEND.0 == IBV_QP_EX_WITH_SEND.0);
+    assert!(1 << IBV_WR_SEND_WITH_IMM.0 == IBV_QP_EX_WITH_SEND_WITH_IMM.0);
+    assert!(1 << IBV_WR_RDMA_READ.0 == IBV_QP_EX_WITH_RDMA_READ.0);
+    assert!(1 << IBV_WR_ATOMIC_CMP_AND_SWP.0 == IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0);
+    assert!(1 << IBV_WR_ATOMIC_FETCH_AND_ADD.0 == IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0);
+    assert!(1 << IBV_WR_LOCAL_INV.0 == IBV_QP_EX_WITH_LOCAL_INV.0);
+    assert!(1 << IBV_WR_BIND_MW.0 == IBV_QP_EX_WITH_BIND_MW.0);
+    assert!(1 << IBV_WR_SEND_WITH_INV.0 == IBV_QP_EX_WITH_SEND_WITH_INV.0);
+};

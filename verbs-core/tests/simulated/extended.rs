@@ -1,6 +1,8 @@
 //! Extended queue pairs and completion queues.
 
 use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use soft_verbs::Host;
@@ -8,8 +10,10 @@ use verbs_core::codes::WcOpcode;
 use verbs_core::completion::{CompletionQueueEx, Timestamps, WorkCompletionEx};
 use verbs_core::datagram::DatagramQueuePair;
 use verbs_core::error::ErrorKind;
+use verbs_core::ffi::Destroy;
 use verbs_core::memory::{MwType, Sge};
 use verbs_core::queue_pair::{QueuePairEx, SendOpsFlags};
+use verbs_core::verbs_sys::{ibv_qp_cap, ibv_qp_ex, ibv_qp_to_qp_ex};
 use verbs_core::work_request::{
     AtomicWorkRequest, BindWorkRequest, InvalidateWorkRequest, WorkRequest,
 };
@@ -97,13 +101,7 @@ fn every_kind_of_request_is_posted_in_a_batch() {
             let opcode = run(&mut qp, &cq, atomic.unwrap());
             assert!([WcOpcode::FETCH_ADD, WcOpcode::COMP_SWAP].contains(&opcode));
         }
-        assert_eq!(
-            memory
-                .atomic_u64(16)
-                .unwrap()
-                .load(std::sync::atomic::Ordering::SeqCst),
-            9
-        );
+        assert_eq!(memory.atomic_u64(16).unwrap().load(Ordering::SeqCst), 9);
         let mut window = qp.pd().alloc_mw(MwType::Type2).unwrap();
         let part = memory.mw_bind_info(.., AccessFlags::REMOTE_WRITE).unwrap();
         let bind = BindWorkRequest::new(&mut window, &part).unwrap();
@@ -157,6 +155,82 @@ fn a_batch_that_is_dropped_or_leaked_posts_nothing() {
 }
 
 #[test]
+fn a_batch_that_was_leaked_does_not_keep_the_queue_pair_locked() {
+    static ABORTED: AtomicU32 = AtomicU32::new(0);
+    unsafe extern "C" fn abort(_: *mut ibv_qp_ex) {
+        ABORTED.fetch_add(1, Ordering::SeqCst);
+    }
+    on_host(0, |_host| {
+        let (mut qp, _cq) = looped(SendOpsFlags::SEND);
+        let batch = qp.start();
+        // SAFETY: the queue pair is alive, and only this thread uses it.
+        unsafe { (*batch.as_ptr()).wr_abort = Some(abort) };
+        let _leaked = ManuallyDrop::new(batch);
+        // A plain post would wait for the lock.
+        assert!(qp.cap().max_send_wr > 0);
+        assert_eq!(ABORTED.load(Ordering::SeqCst), 1);
+        assert!(qp.cap().max_send_wr > 0);
+        drop(qp);
+        assert_eq!(ABORTED.load(Ordering::SeqCst), 1);
+        let (mut qp, _cq) = looped(SendOpsFlags::SEND);
+        let batch = qp.start();
+        // SAFETY: the queue pair is alive, and only this thread uses it.
+        unsafe { (*batch.as_ptr()).wr_abort = Some(abort) };
+        let _leaked = ManuallyDrop::new(batch);
+        drop(qp);
+        assert_eq!(ABORTED.load(Ordering::SeqCst), 2);
+    });
+}
+
+/// A queue pair that was made with these flags, and is taken over with a configuration that has those.
+fn taken_over(made: SendOpsFlags, told: SendOpsFlags) -> DatagramQueuePair {
+    let (_, pd, cq) = ladder();
+    let config = |flags| DatagramQueuePair::builder(&pd, &cq, &cq).send_ops_flags(flags);
+    let owner = config(made).build().unwrap();
+    let qp = NonNull::new(owner.as_ptr()).unwrap();
+    let cap = owner.cap();
+    let cap = ibv_qp_cap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: cap.max_inline_data,
+    };
+    let (config, destroy) = (config(told).config(), Destroy::by_owner(owner));
+    // SAFETY: the queue pair is of this configuration, and its owner destroys it.
+    unsafe { DatagramQueuePair::from_raw(qp, cap, &config, destroy) }.unwrap()
+}
+
+#[test]
+fn only_a_queue_pair_with_flags_and_all_functions_becomes_an_extended_one() {
+    on_host(0, |_host| {
+        let (send, none) = (SendOpsFlags::SEND, SendOpsFlags::empty());
+        QueuePairEx::new(taken_over(send, send)).unwrap();
+        // Without flags, C's function is not to be asked: the queue pair may be shorter than an `ibv_qp_ex`.
+        let unsupported = |qp| {
+            let error = QueuePairEx::new(qp).unwrap_err();
+            assert_eq!(error.error().kind(), ErrorKind::Unsupported);
+        };
+        unsupported(taken_over(send, none));
+        unsupported(taken_over(none, send));
+        let removals: [fn(&mut ibv_qp_ex); 4] = [
+            |ex| ex.wr_set_ud_addr = None,
+            |ex| ex.wr_set_sge = None,
+            |ex| ex.wr_set_sge_list = None,
+            |ex| ex.wr_set_inline_data = None,
+        ];
+        for remove in removals {
+            let qp = taken_over(send, send);
+            // SAFETY: the queue pair is alive, and was created with flags.
+            let ex = unsafe { ibv_qp_to_qp_ex(qp.as_ptr()) };
+            // SAFETY: only this thread uses it.
+            remove(unsafe { &mut *ex });
+            unsupported(qp);
+        }
+    });
+}
+
+#[test]
 fn requests_that_a_queue_pair_cannot_post_are_rejected_before_c_is_called() {
     on_host(0, |_host| {
         let plain = connected();
@@ -173,6 +247,9 @@ fn requests_that_a_queue_pair_cannot_post_are_rejected_before_c_is_called() {
         // SAFETY: it is rejected.
         let error = unsafe { batch.push(SendWorkRequest::new(&mut long).inline()) }.unwrap_err();
         assert!(error.to_string().contains("64 bytes inline"), "{error}");
+        // SAFETY: it is rejected.
+        let error = unsafe { batch.push(SendWorkRequest::empty().immediate(1)) }.unwrap_err();
+        assert!(error.to_string().contains("send_ops_flags"), "{error}");
         // SAFETY: the send has no memory.
         unsafe { batch.push(SendWorkRequest::empty()) }.unwrap();
         drop(batch);
