@@ -32,7 +32,8 @@ use crate::ffi::{Destroy, ret};
 /// Not all devices have windows: see [`DeviceCapFlags`](crate::codes::DeviceCapFlags). Soft-RoCE checks the bounds of
 /// the region only, not those of the window.
 ///
-/// A region cannot be deregistered while a window is bound to it: drop the window first, which also ends its key.
+/// A region has to stay registered while a window is bound to it: drop the window first, which also ends its key.
+/// soft-RoCE does not deregister such a region, which is leaked then.
 ///
 /// ```no_run
 /// use verbs_core::memory::MemoryWindow;
@@ -167,9 +168,9 @@ impl MemoryWindow {
     /// Sets the key that the device has for a window of type 2, if the last bind was not posted, or failed.
     ///
     /// It is the one from before that [`BindWorkRequest`](crate::work_request::BindWorkRequest). Otherwise the next
-    /// bind fails on some devices.
+    /// bind fails on some devices. Only the last 8 bits are taken: the others are the window's for life.
     pub const fn set_rkey(&mut self, rkey: u32) {
-        self.rkey = rkey;
+        self.rkey = self.rkey & !0xff | rkey & 0xff;
     }
 
     /// The protection domain it belongs to.

@@ -86,9 +86,14 @@ impl<R> QueuePair<R> {
     ///   [`DmabufRegion`](crate::memory::DmabufRegion) has no such address.
     /// - If it is inline: no thread and no peer writes to its memory during this call. This rules out
     ///   a [`SharedElement`](crate::memory::SharedElement) that a peer or another thread may write to.
+    /// - If it is a bind: its window and its region belong to this queue pair's [`pd`](Self::pd). The window is not
+    ///   deallocated before the request has completed. The region is not deregistered before that, nor while the
+    ///   window is bound to it: on another region with the same key, the peer would have access to other memory.
     ///
     /// For the queue pair:
     ///
+    /// - If it was built with [`send_ops_flags`](crate::queue_pair::QueuePairConfig::send_ops_flags): the kind of each
+    ///   request is one of them. mlx5's library makes the queue just wide enough for those.
     /// - During this call no other thread moves it to [`RESET`](crate::codes::QpState::RESET), by
     ///   [`modify`](Self::modify) or by other means.
     /// - Its completion queue does not belong to a higher layer, such as verbs-channel: that layer
@@ -263,8 +268,7 @@ impl<R> QueuePair<R> {
     ///
     /// # Safety
     ///
-    /// - This queue pair is of the window's protection domain.
-    /// - The last two points of [`post`](Self::post), which are about the queue pair.
+    /// - The point of [`post`](Self::post) about a bind, and those about the queue pair.
     ///
     /// # Errors
     ///

@@ -6,7 +6,7 @@ use verbs_sys::{
 };
 
 use super::{WorkRequest, work_request};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::{MemoryWindow, MwBindInfo, MwType, RemoteMemoryRegion, Sge};
 
 /// A bind: it gives a part of a region a key for the peer, that of a [`MemoryWindow`] of type 2.
@@ -32,13 +32,22 @@ impl<'l> BindWorkRequest<'l> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the window is of type 1,
-    /// [`Error::ForeignParent`](crate::Error::ForeignParent) if the region is of another protection domain.
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the window is of type 1, or the part is empty: the device
+    /// would break the queue pair. [`Error::ForeignParent`](crate::Error::ForeignParent) if the region is of another
+    /// protection domain. The window keeps its key then.
     #[inline]
     #[doc(alias = "ibv_inc_rkey")]
     pub fn new(window: &'l mut MemoryWindow, info: &MwBindInfo<'l>) -> Result<Self> {
         window.must_be(MwType::Type2)?;
         let bind_info = info.for_window(window)?;
+        if bind_info.length == 0 {
+            return Err(Error::OutOfRange {
+                what: "length",
+                value: 0,
+                min: 1,
+                max: u64::MAX,
+            });
+        }
         let rkey = window.next_rkey();
         let mut any = WorkRequest::new::<Sge>(IBV_WR_BIND_MW, &mut []);
         let mw = window.as_ptr();

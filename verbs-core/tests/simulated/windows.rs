@@ -162,7 +162,9 @@ fn a_window_whose_bind_was_not_posted_is_bound_again() {
         let refused = BindWorkRequest::new(&mut window, &part).unwrap();
         // SAFETY: the request has no memory.
         unsafe { b.post(&mut [refused.into()]) }.unwrap_err();
-        window.set_rkey(before);
+        // The key of something else does not become the window's.
+        window.set_rkey(before ^ 0xffff_ff00);
+        assert_eq!(window.rkey(), before);
         let remote = bind(&b, &mut window, &memory);
         assert_eq!(write(&a, &remote, 1), WcStatus::SUCCESS);
     });
@@ -200,7 +202,7 @@ fn a_window_that_cannot_be_deallocated_is_an_error_of_close_or_logged() {
 }
 
 #[test]
-fn a_window_is_bound_in_the_way_of_its_type_and_within_its_domain() {
+fn a_window_is_bound_in_the_way_of_its_type_and_within_its_domain_to_some_bytes() {
     on_host(0, |_host| {
         let (_a, b, memory) = pair();
         let part = memory.mw_bind_info(.., AccessFlags::REMOTE).unwrap();
@@ -211,6 +213,10 @@ fn a_window_is_bound_in_the_way_of_its_type_and_within_its_domain() {
         let mut two = b.pd().alloc_mw(MwType::Type2).unwrap();
         // SAFETY: nothing is posted.
         of_type(unsafe { b.bind_mw(&mut two, &part, 0) }.unwrap_err());
+        let key = two.rkey();
+        let nothing = memory.mw_bind_info(..0, AccessFlags::REMOTE).unwrap();
+        of_type(BindWorkRequest::new(&mut two, &nothing).unwrap_err());
+        assert_eq!(two.rkey(), key);
         let elsewhere = b.pd().context().alloc_pd().unwrap();
         let mut foreign = elsewhere.alloc_mw(MwType::Type2).unwrap();
         let error = BindWorkRequest::new(&mut foreign, &part).unwrap_err();
