@@ -116,6 +116,7 @@ impl CompletionQueueEx {
     /// # Safety
     ///
     /// - The contract of [`CompletionQueue::from_raw`].
+    /// - It was made as an `ibv_cq_ex`, not by `ibv_create_cq`.
     /// - A function `read_…` of the `ibv_cq_ex` is null, unless the queue was created for it.
     ///
     /// # Errors
@@ -139,6 +140,9 @@ impl CompletionQueueEx {
     /// # Errors
     ///
     /// The errno. The device may use the memory of posted requests until their queue pair has been destroyed.
+    ///
+    /// But if it is `EBUSY`, and the queue has [`WALLCLOCK`](Timestamps::WALLCLOCK) time stamps, poll again: the kernel
+    /// was just adjusting the clock.
     #[inline]
     #[doc(alias = "ibv_start_poll")]
     #[doc(alias = "ibv_end_poll")]
