@@ -65,7 +65,7 @@ struct Ended {
 #[derive(Debug)]
 enum EndedState {
     /// In `ERR`.
-    Kept(QueuePair),
+    Kept(Box<QueuePair>),
     /// It is being destroyed elsewhere.
     Closing,
     Destroyed,
@@ -203,7 +203,7 @@ impl SharedQueue {
         let taken = mem::replace(kept, EndedState::Closing);
         self.count(&claims);
         match taken {
-            EndedState::Kept(qp) => Some(qp),
+            EndedState::Kept(qp) => Some(*qp),
             EndedState::Closing | EndedState::Destroyed => None,
         }
     }
@@ -315,7 +315,9 @@ impl Claim {
         claims.live.retain(|claimed| *claimed != self.qp_num);
         if self.has_begun && !claims.is_closed {
             let qp_num = self.qp_num;
-            let state = qp.take().map_or(EndedState::Destroyed, EndedState::Kept);
+            let state = qp
+                .take()
+                .map_or(EndedState::Destroyed, |qp| EndedState::Kept(Box::new(qp)));
             claims.ended.push(Ended { qp_num, state });
             self.queue.count(&claims);
         }
