@@ -75,11 +75,13 @@ fn quoted() -> Option<Vec<String>> {
 }
 
 /// A directory with libraries of these versions for pkg-config to find, and nothing else. Each call has one of
-/// its own: tests run beside each other.
+/// its own: tests run beside each other, in one process or in several.
 fn packages(libraries: &[(&str, &str)]) -> String {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
-    let directory = format!("{}/packages-{call}", env!("CARGO_TARGET_TMPDIR"));
+    let thread = std::thread::current();
+    let test = thread.name().expect("a test's thread has its name");
+    let directory = format!("{}/packages-{test}-{call}", env!("CARGO_TARGET_TMPDIR"));
     drop(fs::remove_dir_all(&directory));
     fs::create_dir_all(&directory).expect("cargo's directory for tests is writable");
     for (name, version) in libraries {
