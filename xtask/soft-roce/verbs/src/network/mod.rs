@@ -18,6 +18,7 @@ mod faults;
 mod hash;
 mod host;
 mod interpose;
+mod leaving;
 mod link;
 mod notifier;
 mod pcap;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use soft_nic::Profile;
 
 use super::udp::{Address, Place, Udp, VARIABLE};
-use super::{Clock, Host, Network};
+use super::{Clock, Host, Network, leaving};
 use crate::shared;
 
 const NAME: &str = "default";
@@ -43,6 +43,7 @@ fn make(settings: Settings) -> Result<Host, String> {
         }
         Some((udp, addresses)) => {
             let network = Network::over(Some(udp), Clock::real(), seed);
+            leaving::at_exit(&network);
             let card = |it: Address| (it.number(), vec![it.gid(); 2], it.limit(&profile));
             Host::add(&network, NAME, 0, addresses.into_iter().map(card))
         }
