@@ -6,14 +6,13 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use fake_libibverbs::{posted, share, with};
-use verbs_async::Error;
 use verbs_async::verbs_channel::verbs_core::codes::Gid;
 use verbs_async::verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_LOC_QP_OP_ERR, ibv_wc};
 use verbs_async::verbs_channel::{BufferPool, CloseError, DownReason};
 #[cfg(feature = "rdmacm")]
 use verbs_async::{
-    AsyncDatagrams,
+    AsyncDatagrams, Error,
     verbs_channel::{self, Datagrams, verbs_core::ProtectionDomain},
 };
 use verbs_harness::logged::{lines, listen};

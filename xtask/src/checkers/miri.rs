@@ -71,7 +71,7 @@ const PROGRAMS: [Programs; 4] = [
             "owned::",
             // Its 65,536 requests take most of a minute.
             "--skip=batch_longer_than_any_reservation",
-            "slots::tests::a_",
+            "flight::tests::a_",
             "buffers::a_",
         ],
     },

@@ -140,7 +140,13 @@ impl Tally {
         };
         self.running = how.is_empty().then(|| name.to_owned());
         self.ended += usize::from(!how.is_empty());
-        if how.starts_with("FAILED") {
+        // It may be known from the line of cargo-nextest before.
+        let own = format!(" {name}");
+        let is_known = self
+            .failures
+            .last()
+            .is_some_and(|last| last.ends_with(&own));
+        if how.starts_with("FAILED") && !is_known {
             self.failures.push(name.to_owned());
         } else if let Some(reason) = how.strip_prefix("ignored") {
             let reason = reason.trim_start_matches(", ");
@@ -255,8 +261,7 @@ ok
 test result: ok. 1 passed; 0 failed; 0 ignored
         FAIL [   0.104s] (2/2) core::offline a::breaks
 running 1 test
-test a::breaks ... assertion failed
-FAILED
+test a::breaks ... FAILED
 
 test result: FAILED. 0 passed; 1 failed; 0 ignored
      Summary [   0.110s] 2 tests run: 1 passed, 1 failed, 7 skipped
@@ -265,7 +270,7 @@ test result: FAILED. 0 passed; 1 failed; 0 ignored
         assert_eq!((tally.passed, tally.failed, tally.results), (1, 1, 2));
         assert_eq!(tally.skipped, ["a::passes: no atomics"]);
         assert_eq!(tally.failures, ["core::offline a::breaks"]);
-        assert!(shown.contains(&"test a::breaks ... assertion failed"));
+        assert!(shown.contains(&"test a::breaks ... FAILED"));
         assert!(!shown.contains(&"ok"));
     }
 
