@@ -166,7 +166,9 @@ pub(super) fn waits(report: &mut Report) -> Result<(), Error> {
         "--test=offline",
         &features,
     ];
-    libtest(report, TITLE, &args, &["peers::", "transfers::"], false)
+    // Valgrind runs one thread at a time, and tests have deadlines.
+    let filters = ["peers::", "transfers::", "--test-threads=2"];
+    libtest(report, TITLE, &args, &filters, false)
 }
 
 /// Counts what test programs printed; `name` is what ran them.
