@@ -86,7 +86,7 @@ impl Engine {
         None
     }
 
-    /// Dispatches the completions in the first `found` poll flight.
+    /// Dispatches the completions in the first `found` poll slots.
     #[inline(never)]
     fn dispatch(&mut self, found: usize, keep_results: bool) {
         let found = self.poll_slots.get(..found).unwrap_or_default();

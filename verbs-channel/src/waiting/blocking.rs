@@ -87,9 +87,7 @@ impl Poller {
         }
         // The poll before the wait may have ended it.
         self.run_afterwards();
-        match self.engine.release(id) {
-            Some(result) => result,
-            None => Err(TransportError::CLOSED),
-        }
+        let result = self.engine.release(id);
+        result.unwrap_or(Err(TransportError::CLOSED))
     }
 }

@@ -9,6 +9,12 @@ use verbs_core::{
 use verbs_harness::begin;
 use verbs_harness::pair::{End, Pair};
 
+/// The capabilities of the device.
+fn capabilities() -> DeviceCapFlags {
+    let context = verbs_harness::context();
+    context.query_device().unwrap().device_cap_flags()
+}
+
 fn write(end: &End, remote: &RemoteMemoryRegion) -> WcStatus {
     let bytes = end.pd().reg_mr(vec![7_u8; 16]).unwrap();
     let mut element = bytes.gather_element(..).unwrap();
@@ -20,11 +26,9 @@ fn write(end: &End, remote: &RemoteMemoryRegion) -> WcStatus {
 #[ignore = "needs an RDMA device"]
 fn a_window_is_given_taken_back_and_given_back() {
     let test = begin!();
-    let flags = verbs_harness::context()
-        .query_device()
-        .unwrap()
-        .device_cap_flags();
-    if !flags.intersects(DeviceCapFlags::MEM_WINDOW_TYPE_2A | DeviceCapFlags::MEM_WINDOW_TYPE_2B) {
+    if !capabilities()
+        .intersects(DeviceCapFlags::MEM_WINDOW_TYPE_2A | DeviceCapFlags::MEM_WINDOW_TYPE_2B)
+    {
         return test.skip("the device has no memory windows of type 2");
     }
     for pair in Pair::everywhere() {
@@ -63,11 +67,7 @@ fn a_window_is_given_taken_back_and_given_back() {
 #[ignore = "needs an RDMA device"]
 fn a_window_of_type_1_is_bound_and_unbound() {
     let test = begin!();
-    let flags = verbs_harness::context()
-        .query_device()
-        .unwrap()
-        .device_cap_flags();
-    if !flags.contains(DeviceCapFlags::MEM_WINDOW) {
+    if !capabilities().contains(DeviceCapFlags::MEM_WINDOW) {
         return test.skip("the device has no memory windows of type 1");
     }
     for pair in Pair::everywhere() {

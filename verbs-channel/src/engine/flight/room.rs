@@ -57,16 +57,8 @@ impl Flight {
         let id = match take_slot(&mut self.slots, credits, reservation, flags) {
             Some(id) => id,
             None => {
-                let (slots, budget) = (&mut self.slots, &mut self.budget);
-                let reservation = Reservation { ..reservation };
-                take_common(
-                    slots,
-                    &mut self.common,
-                    budget,
-                    credits,
-                    &reservation,
-                    flags,
-                )?
+                let (slots, common) = (&mut self.slots, &mut self.common);
+                take_common(slots, common, &mut self.budget, credits, reservation, flags)?
             }
         };
         Some((Ticket { channel, id }, qp))
@@ -167,14 +159,14 @@ pub(super) fn take_common(
     common: &mut u32,
     budget: &mut Budget,
     credits: &mut Credits,
-    reservation: &Reservation,
+    reservation: Reservation,
     flags: u32,
 ) -> Option<Id> {
     let Reservation {
         queue,
         credits: asked,
         ..
-    } = *reservation;
+    } = reservation;
     let lacks = credits.lacks(budget, queue, asked).ok()?;
     if credits.slots.common >= credits.slots.max_common {
         return None;
@@ -195,7 +187,7 @@ pub(super) fn take_common(
     if let Some(slot) = slots.get_mut(first as usize) {
         slot.prev_sibling = index;
     }
-    take_slot(slots, credits, *reservation, flags)
+    take_slot(slots, credits, reservation, flags)
 }
 
 /// Adds free common slots.

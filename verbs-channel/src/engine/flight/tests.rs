@@ -107,7 +107,7 @@ impl Table {
         if let Some(id) = take_slot(slots, credits, reservation, 0) {
             return Some(id);
         }
-        let taken = take_common(slots, common, budget, credits, &reservation, 0);
+        let taken = take_common(slots, common, budget, credits, reservation, 0);
         assert!(taken.is_none_or(is_common));
         taken
     }
