@@ -2,9 +2,9 @@
 
 use std::io;
 
-use verbs_channel::verbs_core;
+use verbs_channel::error::{CloseError, Rejected};
 use verbs_channel::verbs_core::error::PollError;
-use verbs_channel::{CloseError, DownReason, RejectReason, Rejected, TransportError};
+use verbs_channel::{DownReason, RejectReason, TransportError, verbs_core};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;

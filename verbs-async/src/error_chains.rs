@@ -4,9 +4,9 @@
 
 use std::io;
 
-use verbs_channel::verbs_core;
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::__private::{poll_error, work_error};
-use verbs_channel::{DownReason, Queue, RejectReason, TransportError};
+use verbs_channel::{DownReason, RejectReason, TransportError, verbs_core};
 use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts};
 
 use crate::Error;

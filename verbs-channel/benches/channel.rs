@@ -11,13 +11,14 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::{array, process};
 
+use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::error::Rejected;
 use verbs_channel::verbs_core::{
     AccessFlags, Context, GatherElement, MemoryRegion, ProtectionDomain, RemoteMemoryRegion,
 };
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest,
-    PoolBuffer, RejectReason, ScopeError, SharedMemory, TransportError,
+    BufferPool, Channel, ChannelGroup, ChannelId, Outgoing, OwnedBuffer, OwnedRequest, PoolBuffer,
+    RejectReason, ScopeError, SharedMemory, TransportError,
 };
 
 const MESSAGE: usize = 64;

@@ -11,10 +11,9 @@ use verbs_core::error::EndpointError;
 use verbs_harness::chains::{assert_debug_is_text, assert_repeats_nothing, parts};
 
 use crate::channel_id::ChannelId;
+use crate::engine::TransferError;
+use crate::error::{DownReason, Error, Queue, RejectReason, Rejected, ScopeError, TransportError};
 use crate::exchange::{ExchangeError, RefusalCode};
-use crate::{
-    DownReason, Error, Queue, RejectReason, Rejected, ScopeError, TransferError, TransportError,
-};
 
 fn reasons() -> Vec<DownReason> {
     let mut all = vec![

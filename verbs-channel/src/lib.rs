@@ -3,7 +3,7 @@
 //! A [`Channel`] is a reliable connection with a completion queue of its own. It never posts more than
 //! its queues hold, keeps every buffer until the device is done with it, and can bound every wait.
 //! None of this needs `unsafe`. The device never accesses memory that Rust has reused, even after a leak, a panic or an
-//! unplugged device. (There is one known [exception](bounds::List#elements-of-another-protection-domain): it takes a program that
+//! unplugged device. (There is one known [exception](request::List#elements-of-another-protection-domain): it takes a program that
 //! confuses two devices.) For plain verbs use [`verbs_core`], the layer below. For async code use `verbs-async`, the layer
 //! above.
 //!
@@ -76,7 +76,7 @@
 //!
 //! Each way has batches, for many small requests: one doorbell and one completion for all of them
 //! ([`run_batch`](Channel::run_batch), [`post_batch`](PollingScope::post_batch),
-//! [`start_batch`](Channel::start_batch)). To start a batch again and again, use an [`OwnedChain`]: its
+//! [`start_batch`](Channel::start_batch)). To start a batch again and again, use an [`OwnedChain`](request::OwnedChain): its
 //! requests are built once, and some can be replaced between the starts.
 //!
 //! Below these is [`post_unpolled`](Channel::post_unpolled), which is `unsafe`. It is for layers
@@ -170,14 +170,14 @@
 //! A datagram is one packet, and may be lost.
 //!
 //! Channels can be connected over datagrams, too, without TCP: a server with one datagram endpoint
-//! accepts any number of clients with a [`DatagramListener`]. The protocol sends lost datagrams
+//! accepts any number of clients with a [`DatagramListener`](connect::DatagramListener). The protocol sends lost datagrams
 //! again. Nothing watches the peers of these channels: see
 //! [`PreparedChannel::connect`].
 //!
 //! # Errors
 //!
 //! The `Display` of an error is one clause, and its causes are in its
-//! [`source`](std::error::Error::source). [`ErrorChain`] prints all of them in one line:
+//! [`source`](std::error::Error::source). [`ErrorChain`](error::ErrorChain) prints all of them in one line:
 //! `eprintln!("{}", ErrorChain::new(&error))`. `Debug` prints the same line, followed by the variant. A `main` that
 //! returns the error prints that:
 //!
@@ -248,53 +248,69 @@
 pub mod connect;
 mod panics;
 
-mod buffer;
-mod channel;
+pub mod buffer;
+pub mod channel;
 mod channel_id;
-pub mod datagram_exchange;
+mod datagram_exchange;
 pub mod datagrams;
 mod duration;
 pub mod engine;
-mod error;
+pub mod error;
 #[cfg(test)]
 mod error_chains;
 pub mod exchange;
-mod group;
+pub mod group;
 pub mod guide;
-mod immediates;
-mod registration_cache;
-mod request;
+pub mod immediates;
+pub mod registration_cache;
+pub mod request;
 mod waiting;
 
-pub use buffer::{BufferPool, OwnedBuffer, PoolBuffer, SharedMemory, SharedSlice};
-pub use channel::{Channel, ChannelBuilder, ChannelConfig, PollingScope, ScopedPendingWork};
-pub use channel_id::ChannelId;
-pub use connect::{Connect, CreateChannel, DatagramListener, Met, Peer, PreparedChannel};
-pub use datagrams::{Datagram, DatagramFailure, Datagrams, DatagramsBuilder, DatagramsConfig};
 #[doc(inline)]
-pub use engine::{
-    Completed, ConnectedMember, Message, Ticket, Transfer, TransferError, TransferOutcome,
-};
-pub use error::{
-    CloseError, DownReason, Error, Queue, RejectReason, Result, ScopeError, TransportError,
-};
-pub use group::{ChannelGroup, Preparer, SharedReceivesConfig};
-pub use immediates::{ImmediateCounter, ImmediateCounters, Reached, Recorded};
-pub use registration_cache::{
-    CacheRoom, CachedMemory, RegistrationCache, RegistrationCacheBuilder,
-};
-pub use request::{Incoming, Outgoing, OwnedChain, OwnedRequest};
+pub use buffer::{BufferPool, OwnedBuffer, PoolBuffer, SharedMemory};
+#[doc(inline)]
+pub use channel::{Channel, ChannelConfig, PollingScope, ScopedPendingWork};
+pub use channel_id::ChannelId;
+#[doc(inline)]
+pub use connect::{Connect, CreateChannel, Peer, PreparedChannel};
+#[doc(inline)]
+pub use datagrams::Datagrams;
+#[doc(inline)]
+pub use engine::{Completed, Message, Ticket, Transfer};
+#[doc(inline)]
+pub use error::{DownReason, Error, RejectReason, Result, ScopeError, TransportError};
+#[doc(inline)]
+pub use group::ChannelGroup;
+#[doc(inline)]
+pub use registration_cache::RegistrationCache;
+#[doc(inline)]
+pub use request::{Incoming, Outgoing, OwnedRequest};
 pub use waiting::PollStrategy;
 
-/// Bounds and parameters of generic signatures, which programs rarely name. Other crates cannot implement the traits.
-pub mod bounds {
-    pub use crate::buffer::{Shareable, TakeWhenFree};
-    pub use crate::channel::{Hold, InGroup, Owned};
-    pub use crate::request::{GatherList, List, Request, ScatterList};
-}
-
 pub use verbs_core;
-pub use verbs_core::error::{ErrorChain, Rejected};
+
+/// Not part of this crate's API: it is for `verbs-async` of the same version, and may change in any release.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::connect::accept::is_of_one_connection;
+    pub use crate::connect::attempts::{Attempt, Attempts};
+    #[cfg(feature = "rdmacm")]
+    pub use crate::connect::cm::{CmExchange, CmStep};
+    pub use crate::connect::peer::HostAddress;
+    pub use crate::datagrams::close::DatagramEnding;
+    pub use crate::datagrams::engine::DatagramEngine;
+    #[cfg(feature = "rdmacm")]
+    pub use crate::datagrams::multicast::Memberships;
+    #[cfg(feature = "rdmacm")]
+    pub use crate::exchange::cm::CmDatagrams;
+    #[cfg(feature = "rdmacm")]
+    pub use crate::exchange::meeting::Meeting;
+
+    /// The protocol of connecting over datagrams, without I/O.
+    pub mod datagram_exchange {
+        pub use crate::datagram_exchange::{Acceptor, Answer, Connector, Request, RequestId, Step};
+    }
+}
 
 /// The README's example is compiled with the doctests.
 #[doc = include_str!("../README.md")]

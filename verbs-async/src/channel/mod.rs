@@ -14,12 +14,14 @@ use std::task::{Context, Poll};
 
 #[cfg(feature = "rdmacm")]
 use verbs_channel::engine::Engine;
+use verbs_channel::error::{CloseError, Queue};
+use verbs_channel::request::OwnedChain;
 #[cfg(feature = "rdmacm")]
 use verbs_channel::verbs_core::rdmacm::Connection;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
 use verbs_channel::{
-    ChannelId, CloseError, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest,
-    Queue, RejectReason, Ticket, TransportError,
+    ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason, Ticket,
+    TransportError,
 };
 
 use crate::driver::{Driver, Request, Submission};
@@ -166,7 +168,7 @@ impl AsyncChannel {
     ///
     /// ```no_run
     /// # use verbs_async::{AsyncChannel, Result};
-    /// # use verbs_async::verbs_channel::OwnedChain;
+    /// # use verbs_async::verbs_channel::request::OwnedChain;
     /// # async fn example(channel: AsyncChannel, mut pages: OwnedChain) -> Result<()> {
     /// loop {
     ///     let (result, returned) = channel.chain(pages).await;
@@ -201,7 +203,8 @@ impl AsyncChannel {
     ///
     /// ```no_run
     /// # use verbs_async::{AsyncChannel, Operation, Result};
-    /// # use verbs_async::verbs_channel::{OwnedBuffer, Queue};
+    /// # use verbs_async::verbs_channel::OwnedBuffer;
+    /// # use verbs_async::verbs_channel::error::Queue;
     /// # async fn example(channel: AsyncChannel, outgoing: Vec<OwnedBuffer>) -> Result<()> {
     /// let mut sends = Vec::new();
     /// for buffer in outgoing {

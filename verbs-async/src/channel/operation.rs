@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use verbs_channel::engine::Engine;
+use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::WorkSuccess;
-use verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest, Ticket, TransportError};
+use verbs_channel::{OwnedBuffer, OwnedRequest, Ticket, TransportError};
 
 use crate::driver::Submission;
 use crate::engine::SharedEngine;

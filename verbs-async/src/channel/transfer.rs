@@ -22,11 +22,9 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
-use verbs_channel::engine::{Engine, TransferEntries};
-use verbs_channel::{
-    ChannelId, DownReason, OwnedRequest, Queue, RejectReason, Transfer, TransferError,
-    TransferOutcome,
-};
+use verbs_channel::engine::{Engine, TransferEntries, TransferError, TransferOutcome};
+use verbs_channel::error::Queue;
+use verbs_channel::{ChannelId, DownReason, OwnedRequest, RejectReason, Transfer};
 
 use super::AsyncChannel;
 use crate::driver::{Driver, Outcome, Submission};

@@ -3,10 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use verbs_channel::connect::{HostAddress, PeerAddr};
+use verbs_channel::__private::HostAddress;
+use verbs_channel::connect::Met;
+use verbs_channel::connect::PeerAddr;
+use verbs_channel::engine::ConnectedMember;
 #[cfg(feature = "rdmacm")]
 use verbs_channel::verbs_core::rdmacm;
-use verbs_channel::{Connect, ConnectedMember, Met, PreparedChannel};
+use verbs_channel::{Connect, PreparedChannel};
 
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;

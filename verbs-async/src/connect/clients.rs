@@ -6,11 +6,12 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use log::Level;
-use verbs_channel::connect::PeerAddr;
-use verbs_channel::datagram_exchange::{Acceptor, Answer, Request, RequestId};
+use verbs_channel::__private::datagram_exchange::{Acceptor, Answer, Request, RequestId};
+use verbs_channel::BufferPool;
+use verbs_channel::connect::{Met, PeerAddr};
+use verbs_channel::datagrams::Datagram;
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::QueuePairEndpoint;
-use verbs_channel::{BufferPool, Datagram, Met};
 
 use super::arrival::{Arrival, MAX_HANDSHAKES, Terms};
 use super::datagrams::pool;

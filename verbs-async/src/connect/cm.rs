@@ -9,11 +9,12 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use verbs_channel::connect::{CmExchange, CmStep, HostAddress, PeerAddr};
-use verbs_channel::exchange::{CmDatagrams, Exchange, ExchangeError};
-use verbs_channel::verbs_core;
+use verbs_channel::__private::{CmDatagrams, CmExchange, CmStep, HostAddress};
+use verbs_channel::connect::{Met, PeerAddr};
+use verbs_channel::engine::ConnectedMember;
+use verbs_channel::exchange::{Exchange, ExchangeError};
 use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Pending, Step};
-use verbs_channel::{Connect, ConnectedMember, Met, PreparedChannel};
+use verbs_channel::{Connect, PreparedChannel, verbs_core};
 
 use super::deadline::Deadline;
 use super::errors::{exchange_error, with_peer};

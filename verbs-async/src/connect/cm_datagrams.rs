@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use verbs_channel::connect::{Attempt, Attempts, HostAddress};
-use verbs_channel::exchange::CmDatagrams;
+use verbs_channel::__private::{Attempt, Attempts, CmDatagrams, HostAddress};
 use verbs_channel::verbs_core::path::DatagramEndpoint;
 use verbs_channel::verbs_core::rdmacm::{
     DatagramListener, DatagramRequest, DatagramService, Message, PrivateData,

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use verbs_channel::connect::HostAddress;
+use verbs_channel::__private::HostAddress;
 use verbs_channel::verbs_core::rdmacm::{
     ConnectRequest, DatagramListener, DatagramRequest, Listener,
 };

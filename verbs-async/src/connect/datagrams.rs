@@ -3,11 +3,11 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use verbs_channel::connect::PeerAddr;
-use verbs_channel::datagram_exchange::{Connector, Step};
+use verbs_channel::__private::datagram_exchange::{Connector, Step};
+use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::exchange::PeerEndpoint;
 use verbs_channel::verbs_core::path::DatagramEndpoint;
-use verbs_channel::{BufferPool, Connect, Met};
+use verbs_channel::{BufferPool, Connect};
 
 use super::deadline::Deadline;
 use super::errors::exchange_error;

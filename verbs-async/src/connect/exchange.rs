@@ -5,9 +5,10 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use verbs_channel::connect::PeerAddr;
+use verbs_channel::connect::{Met, PeerAddr};
+use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::{Exchange, ExchangeError, Side};
-use verbs_channel::{Connect, ConnectedMember, Met, PreparedChannel};
+use verbs_channel::{Connect, PreparedChannel};
 
 use super::deadline::{Deadline, late_by};
 use super::errors::{check_device, exchange_error, tcp};

@@ -10,11 +10,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use verbs_channel::connect::{PeerAddr, is_of_one_connection};
+use verbs_channel::__private::is_of_one_connection;
+use verbs_channel::connect::Met;
+use verbs_channel::connect::PeerAddr;
+use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::Side;
 #[cfg(feature = "rdmacm")]
 use verbs_channel::verbs_core::rdmacm;
-use verbs_channel::{Connect, ConnectedMember, Met, PreparedChannel};
+use verbs_channel::{Connect, PreparedChannel};
 
 use super::arrival::{Arrival, Bind, MAX_HANDSHAKES, Terms};
 use super::clients::Clients;
@@ -41,8 +44,7 @@ use crate::threads::drop_on_thread::Elsewhere;
 /// or of the address with the most of all, if that has more than its share of the places. Over datagrams,
 /// one that does not confirm within one or two seconds does, clients of the port (GID or LID) with the fewest are
 /// next, and no port takes places that another needs. Further peers wait in the backlog of the underlying listener,
-/// or resend their datagrams until their own deadline. Datagrams with a forged source cost no memory: see
-/// [`datagram_exchange`](verbs_channel::datagram_exchange).
+/// or resend their datagrams until their own deadline. Datagrams with a forged source cost no memory.
 ///
 /// This makes progress only while a task waits in [`accept`](Self::accept). So spawn a task for
 /// each channel, and call `accept` again.

@@ -27,14 +27,15 @@ use std::future::{Future, ready};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 
-use verbs_channel::connect::{Attempt, Attempts, HostAddress};
+use verbs_channel::__private::{Attempt, Attempts, HostAddress};
+use verbs_channel::connect::Met;
+use verbs_channel::engine::ConnectedMember;
 #[expect(unused_imports, reason = "named in documentation")]
-use verbs_channel::exchange::ExchangeError;
-use verbs_channel::exchange::Side;
+use verbs_channel::exchange::{ExchangeError, Side};
 use verbs_channel::verbs_core::ProtectionDomain;
 #[cfg(feature = "rdmacm")]
 use verbs_channel::verbs_core::rdmacm::ConnectRequest;
-use verbs_channel::{Channel, Connect, ConnectedMember, Met, Peer, PreparedChannel};
+use verbs_channel::{Channel, Connect, Peer, PreparedChannel};
 
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
@@ -263,7 +264,8 @@ impl AsyncGroup {
     ) -> Result<(AsyncChannel, AsyncChannel)> {
         use std::time::Duration;
 
-        let pair = verbs_channel::connect::CmExchange::pair(left, right, Duration::from_secs(10))?;
+        let pair =
+            verbs_channel::__private::CmExchange::pair(left, right, Duration::from_secs(10))?;
         let [left, right] = [pair.0, pair.1].map(|(mut member, connection)| {
             member.watch_connection(connection);
             Ok::<_, crate::Error>(self.join(member)?)

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use verbs_channel::connect::HostAddress;
+use verbs_channel::__private::HostAddress;
 
 use super::deadline::Deadline;
 use super::errors::exchange_error;

@@ -18,15 +18,16 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
+use verbs_channel::__private::DatagramEngine;
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::RejectReason;
+use verbs_channel::datagrams::{Datagram, DatagramFailure, DatagramsConfig};
+use verbs_channel::error::CloseError;
 use verbs_channel::verbs_core::__private::Process;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::error::Rejected;
 use verbs_channel::verbs_core::path::{AddressHandle, AhAttr, DatagramEndpoint};
-use verbs_channel::{
-    CloseError, Datagram, DatagramFailure, DatagramsConfig, DownReason, OwnedBuffer,
-};
+use verbs_channel::{DownReason, OwnedBuffer};
 
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
@@ -89,9 +90,8 @@ impl AsyncDatagrams {
     /// Those of [`DatagramsConfig::build`].
     pub fn create(config: impl Into<DatagramsConfig>, events: &CqEvents) -> Result<Self> {
         let config = config.into();
-        let engine = config
-            .engine(Some(events.channel()))
-            .map_err(Error::Channel)?;
+        let engine =
+            DatagramEngine::create(&config, Some(events.channel())).map_err(Error::Channel)?;
         // SAFETY: the clone is only armed and compared, in `Subscription`.
         let cq = unsafe { engine.cq() }.clone();
         let subscription = events.subscribe(&cq)?;

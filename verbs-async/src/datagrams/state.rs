@@ -18,13 +18,14 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use verbs_channel::datagrams::{DatagramEnding, DatagramEngine};
+use verbs_channel::__private::{DatagramEnding, DatagramEngine};
+use verbs_channel::error::CloseError;
 use verbs_channel::verbs_core::__private::Process;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::device::{AsyncEvent, EventType};
 use verbs_channel::verbs_core::error::ErrorChain;
 use verbs_channel::verbs_core::path::{AddressHandle, DatagramEndpoint};
-use verbs_channel::{BufferPool, CloseError, DownReason, OwnedBuffer};
+use verbs_channel::{BufferPool, DownReason, OwnedBuffer};
 
 use super::wait_queue::Line;
 use crate::engine::destroying::Destroyed;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fake_libibverbs::with;
 use fake_librdmacm::{Arrival, alive, arrive};
+use verbs_channel::__private::CmDatagrams;
 use verbs_channel::Datagrams;
-use verbs_channel::exchange::CmDatagrams;
 use verbs_channel::verbs_core::Device;
 use verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 use verbs_channel::verbs_core::rdmacm::MulticastGroup;

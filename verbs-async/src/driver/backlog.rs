@@ -3,7 +3,8 @@
 use std::task::Waker;
 
 use slab::Slab;
-use verbs_channel::{ChannelId, Queue, Ticket};
+use verbs_channel::error::Queue;
+use verbs_channel::{ChannelId, Ticket};
 
 use super::request::{Outcome, Request};
 

@@ -2,7 +2,8 @@
 
 use std::task::Waker;
 
-use verbs_channel::{ChannelId, Queue};
+use verbs_channel::ChannelId;
+use verbs_channel::error::Queue;
 
 use super::state::{DrainWaiter, DriverState};
 

@@ -8,7 +8,7 @@
 //! While there is a line, the engine holds the shared room back, and none overtakes it. A request
 //! that finds room in its own channel's share is posted at once.
 
-use verbs_channel::Queue;
+use verbs_channel::error::Queue;
 
 use super::backlog::Links;
 use super::request::QUEUES;

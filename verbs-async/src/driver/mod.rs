@@ -32,8 +32,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use verbs_channel::engine::Engine;
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::__private::Process;
-use verbs_channel::{ChannelId, Message, OwnedRequest, Queue, RejectReason, Ticket};
+use verbs_channel::{ChannelId, Message, OwnedRequest, RejectReason, Ticket};
 
 use crate::events::Subscription;
 use crate::task::deferred::{Lock, Locked};

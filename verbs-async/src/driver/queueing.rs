@@ -1,6 +1,7 @@
 //! Queueing: a request for a full queue waits in the backlog, and is posted when there is room.
 
-use verbs_channel::{ChannelId, Queue, RejectReason};
+use verbs_channel::error::Queue;
+use verbs_channel::{ChannelId, RejectReason};
 
 use super::backlog::{Backlog, Links, Queued, Stage};
 use super::fair_queue::Head;

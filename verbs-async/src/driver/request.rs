@@ -3,10 +3,12 @@
 use std::mem;
 
 use verbs_channel::engine::Engine;
+use verbs_channel::error::Queue;
+use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{
-    ChannelId, Completed, DownReason, OwnedBuffer, OwnedChain, OwnedRequest, Queue, RejectReason,
-    Ticket, TransportError,
+    ChannelId, Completed, DownReason, OwnedBuffer, OwnedRequest, RejectReason, Ticket,
+    TransportError,
 };
 
 /// A request, a batch or a chain.

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use slab::Slab;
 use verbs_channel::engine::{Closing, Engine};
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::error::ErrorChain;
-use verbs_channel::{ChannelId, DownReason, Message, Queue, RejectReason, Ticket};
+use verbs_channel::{ChannelId, DownReason, Message, RejectReason, Ticket};
 
 use super::backlog::{Backlog, Queued, Stage};
 use super::fair_queue::Line;

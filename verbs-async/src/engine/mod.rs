@@ -11,11 +11,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use verbs_channel::engine::{Closing, Engine};
+use verbs_channel::error::{CloseError, Queue};
 use verbs_channel::exchange::ExchangeError;
+use verbs_channel::group::Preparer;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::device::AsyncEvent;
 use verbs_channel::verbs_core::error::ErrorChain;
-use verbs_channel::{ChannelId, CloseError, DownReason, Preparer, Queue};
+use verbs_channel::{ChannelId, DownReason};
 
 use crate::driver::{self, Driver};
 use crate::error::Error;

@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::ChannelGroup;
-use verbs_channel::engine::Engine;
+use verbs_channel::engine::{ConnectedMember, Engine};
+use verbs_channel::error::{CloseError, Rejected};
+use verbs_channel::group::Preparer;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
-use verbs_channel::{
-    ChannelConfig, CloseError, ConnectedMember, DownReason, PreparedChannel, Preparer, Rejected,
-};
+use verbs_channel::{ChannelConfig, DownReason, PreparedChannel};
 
 use crate::channel::{AsyncChannel, AsyncTransfer};
 use crate::driver::Driver;

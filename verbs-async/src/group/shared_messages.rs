@@ -6,8 +6,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
+use verbs_channel::buffer::TakeWhenFree;
 use verbs_channel::engine::Engine;
-use verbs_channel::{BufferPool, Message, SharedReceivesConfig, bounds::TakeWhenFree};
+use verbs_channel::group::SharedReceivesConfig;
+use verbs_channel::{BufferPool, Message};
 
 use super::AsyncGroup;
 use crate::engine::SharedEngine;

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::verbs_core::codes::WcOpcode;
-use verbs_channel::{Outgoing, OwnedBuffer, Queue, TransportError};
+use verbs_channel::{Outgoing, OwnedBuffer, TransportError};
 
 use super::error::{Failure, StreamError};
 use super::half::{Half, Halves};

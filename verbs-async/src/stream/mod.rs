@@ -76,9 +76,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::Error as CoreError;
 use verbs_channel::verbs_core::device::TransportType;
-use verbs_channel::{BufferPool, OwnedBuffer, Queue};
+use verbs_channel::{BufferPool, OwnedBuffer};
 
 use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};

@@ -4,7 +4,8 @@ use std::future::poll_fn;
 use std::ops::RangeBounds;
 use std::task::Poll;
 
-use verbs_channel::{CachedMemory, SharedSlice};
+use verbs_channel::buffer::SharedSlice;
+use verbs_channel::registration_cache::CachedMemory;
 
 use crate::error::{Error, Result};
 use crate::task::coop;
@@ -21,7 +22,7 @@ use crate::threads;
 /// ```no_run
 /// # async fn example(
 /// #     channel: &verbs_async::AsyncChannel,
-/// #     memory: &verbs_async::verbs_channel::CachedMemory,
+/// #     memory: &verbs_async::verbs_channel::registration_cache::CachedMemory,
 /// # ) -> verbs_async::Result<()> {
 /// let page = verbs_async::cached_slice(memory, 4096..8192).await?;
 /// channel.send(page).result().await?;

@@ -11,9 +11,11 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{assert_all_is_well, share};
+use verbs_async::verbs_channel::RegistrationCache;
+use verbs_async::verbs_channel::buffer::SharedSlice;
+use verbs_async::verbs_channel::registration_cache::CachedMemory;
 use verbs_async::verbs_channel::verbs_core::error::Rejected;
 use verbs_async::verbs_channel::verbs_core::{self, AccessFlags, Context as Device, SharedRegion};
-use verbs_async::verbs_channel::{CachedMemory, RegistrationCache, SharedSlice};
 use verbs_async::{Result, cached_slice};
 use verbs_harness::allocations::allocations;
 

@@ -256,7 +256,7 @@ fn connection_of_a_channel_that_goes_down_is_ended_on_a_helper_thread() {
     use fake_librdmacm::{Arrival, alive, arrive};
     use std::time::Instant;
     use verbs_async::AsyncGroup;
-    use verbs_async::verbs_channel::connect::{CmExchange, CmStep};
+    use verbs_async::verbs_channel::__private::{CmExchange, CmStep};
     use verbs_async::verbs_channel::verbs_core::verbs_sys::{
         RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_ROUTE_RESOLVED,
     };

@@ -8,7 +8,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{in_flight, posted, share, with};
-use verbs_async::verbs_channel::TransferError;
+use verbs_async::verbs_channel::engine::TransferError;
 
 use crate::bench::{Bench, Task, announce, done, later};
 use crate::gate::LONG;

@@ -8,11 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{Posted, announce_last, assert_all_is_well, is_alive, share, with};
-use verbs_async::verbs_channel::connect::PeerAddr;
-use verbs_async::verbs_channel::datagram_exchange::{Acceptor, Answer, Connector, Step};
+use verbs_async::verbs_channel::__private::datagram_exchange::{Acceptor, Answer, Connector, Step};
+use verbs_async::verbs_channel::connect::{Met, PeerAddr};
 use verbs_async::verbs_channel::exchange::ExchangeError;
 use verbs_async::verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
-use verbs_async::verbs_channel::{self, Channel, Connect, Datagrams, Met, Peer};
+use verbs_async::verbs_channel::{self, Channel, Connect, Datagrams, Peer};
 use verbs_async::{Arrival, AsyncChannel, AsyncDatagrams, AsyncGroup, Error, Result};
 
 use crate::bench::{Bench, done};

@@ -6,10 +6,11 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use fake_libibverbs::{posted, share, with};
+use verbs_async::verbs_channel::error::CloseError;
 use verbs_async::verbs_channel::verbs_core::codes::Gid;
 use verbs_async::verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_LOC_QP_OP_ERR, ibv_wc};
-use verbs_async::verbs_channel::{BufferPool, CloseError, DownReason};
+use verbs_async::verbs_channel::{BufferPool, DownReason};
 #[cfg(feature = "rdmacm")]
 use verbs_async::{
     AsyncDatagrams, Error,

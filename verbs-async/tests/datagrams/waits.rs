@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use fake_libibverbs::{
     announce_last, assert_all_is_well, deliver, is_all_ended, posted, share, with,
 };
+use verbs_async::verbs_channel::error::Queue;
 use verbs_async::verbs_channel::verbs_core::ProtectionDomain;
 use verbs_async::verbs_channel::verbs_core::codes::Gid;
 use verbs_async::verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
@@ -17,7 +18,7 @@ use verbs_async::verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_GRH, IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc,
 };
 use verbs_async::verbs_channel::{
-    BufferPool, Datagrams, DownReason, OwnedBuffer, Queue, RejectReason, TransportError,
+    BufferPool, Datagrams, DownReason, OwnedBuffer, RejectReason, TransportError,
 };
 use verbs_async::{AsyncDatagrams, Error};
 

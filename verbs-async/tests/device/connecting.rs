@@ -55,7 +55,7 @@ async fn accept(group: &AsyncGroup, listener: TcpListener, data: &[u8]) -> Resul
     listener.accept().await.unwrap().outcome
 }
 
-type Met = verbs_channel::Met<AsyncChannel>;
+type Met = verbs_channel::connect::Met<AsyncChannel>;
 
 /// The output of a future, unless it takes longer.
 async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {

@@ -3,8 +3,9 @@
 use std::thread;
 
 use futures_util::future::{join, join_all};
+use verbs_async::verbs_channel::connect::DatagramListener;
 use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain};
-use verbs_async::verbs_channel::{BufferPool, Channel, Connect, DatagramListener, Datagrams, Peer};
+use verbs_async::verbs_channel::{BufferPool, Channel, Connect, Datagrams, Peer};
 use verbs_async::{AsyncDatagrams, AsyncGroup, CqEvents};
 use verbs_harness::{PATIENCE, begin, device_name, peer_name};
 

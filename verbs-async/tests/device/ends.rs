@@ -7,11 +7,12 @@ use std::thread;
 use std::time::Duration;
 
 use async_io::Timer;
+use verbs_async::verbs_channel::engine::ConnectedMember;
 use verbs_async::verbs_channel::verbs_core::{
     AccessFlags, Context, Device, MemoryRegion, ProtectionDomain, SharedRegion,
 };
 use verbs_async::verbs_channel::{
-    BufferPool, Channel, ChannelConfig, ConnectedMember, OwnedBuffer, PreparedChannel,
+    BufferPool, Channel, ChannelConfig, OwnedBuffer, PreparedChannel,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Operation};
 use verbs_harness::faults::NOT_AT_ONCE;
@@ -112,7 +113,7 @@ pub(crate) fn meet(a: Prepared, b: Prepared) -> (ConnectedMember, ConnectedMembe
     #[cfg(feature = "rdmacm")]
     if verbs_harness::iwarp::is_iwarp() {
         let sides =
-            verbs_channel::connect::CmExchange::pair(a, b, verbs_harness::PATIENCE).unwrap();
+            verbs_channel::__private::CmExchange::pair(a, b, verbs_harness::PATIENCE).unwrap();
         let [a, b] = [sides.0, sides.1].map(|(mut member, connection)| {
             member.watch_connection(connection);
             member

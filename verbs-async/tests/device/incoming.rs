@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use futures_util::StreamExt;
-use verbs_async::verbs_channel::{BufferPool, Outgoing, OwnedBuffer, Queue, TransportError};
+use verbs_async::verbs_channel::error::Queue;
+use verbs_async::verbs_channel::{BufferPool, Outgoing, OwnedBuffer, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup, IncomingMessage, IncomingMessages};
 use verbs_harness::begin;
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use async_io::Timer;
 use futures_util::future::{Either, select};
-use verbs_async::verbs_channel::connect::{CmExchange, CmStep};
-use verbs_async::verbs_channel::exchange::{Exchange, ExchangeError, Io, Meeting, Side};
+use verbs_async::verbs_channel::__private::{CmExchange, CmStep, Meeting};
+use verbs_async::verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
 use verbs_async::verbs_channel::verbs_core::rdmacm::Listener;
 use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain};
 use verbs_async::verbs_channel::{self, Channel, Connect};

@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
+use verbs_async::verbs_channel::error::CloseError;
+use verbs_async::verbs_channel::request::OwnedChain;
 use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_async::verbs_channel::verbs_core::codes::WcStatus;
 use verbs_async::verbs_channel::{
-    Channel, CloseError, DownReason, Incoming, Outgoing, OwnedChain, OwnedRequest, RejectReason,
-    TransportError,
+    Channel, DownReason, Incoming, Outgoing, OwnedRequest, RejectReason, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup};
 use verbs_harness::{begin, context, faults, is_soft};

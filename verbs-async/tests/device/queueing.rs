@@ -2,7 +2,8 @@
 
 use futures_util::future::join;
 use verbs_async::Operation;
-use verbs_async::verbs_channel::{BufferPool, Outgoing, OwnedRequest, Queue};
+use verbs_async::verbs_channel::error::Queue;
+use verbs_async::verbs_channel::{BufferPool, Outgoing, OwnedRequest};
 use verbs_harness::begin;
 
 use super::ends::{WAYS, block, narrow_pair, poll_once, run};

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
-use verbs_async::verbs_channel::{
-    BufferPool, Channel, CloseError, DownReason, RejectReason, TransportError,
-};
+use verbs_async::verbs_channel::error::CloseError;
+use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, RejectReason, TransportError};
 use verbs_async::{AsyncGroup, CqEvents, Operation};
 use verbs_harness::{begin, context};
 

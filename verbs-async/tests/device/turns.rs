@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::runtime::Builder;
-use verbs_async::verbs_channel::{BufferPool, Channel, Queue};
+use verbs_async::verbs_channel::error::Queue;
+use verbs_async::verbs_channel::{BufferPool, Channel};
 use verbs_async::{AsyncChannel, AsyncGroup};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{begin, device_name, peer_name};

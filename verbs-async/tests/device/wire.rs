@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
+use verbs_async::verbs_channel::error::CloseError;
 use verbs_async::verbs_channel::verbs_core::{AckTimeout, Device, MaxAckRetries};
-use verbs_async::verbs_channel::{BufferPool, Channel, CloseError};
+use verbs_async::verbs_channel::{BufferPool, Channel};
 use verbs_async::{AsyncChannel, AsyncGroup};
 use verbs_harness::wire::Disturbed;
 use verbs_harness::{PATIENCE, begin, device_name, faults, peer_name, wire};

@@ -4,7 +4,9 @@
 use std::future;
 use std::time::Duration;
 
-use verbs_async::verbs_channel::{CachedMemory, OwnedBuffer, OwnedChain, OwnedRequest};
+use verbs_async::verbs_channel::registration_cache::CachedMemory;
+use verbs_async::verbs_channel::request::OwnedChain;
+use verbs_async::verbs_channel::{OwnedBuffer, OwnedRequest};
 use verbs_async::{
     AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, AsyncTransfer, ByteStream, CqEvents,
     CqPollState, DeviceEvents, Error, IncomingMessage, IncomingMessages, Operation,

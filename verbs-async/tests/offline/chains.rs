@@ -1,9 +1,8 @@
 //! Chains that were built once, awaited: in flight, in the backlog, cancelled, failed, begun again.
 
 use fake_libibverbs::{assert_all_is_well, with};
-use verbs_async::verbs_channel::{
-    BufferPool, DownReason, Outgoing, OwnedChain, RejectReason, TransportError,
-};
+use verbs_async::verbs_channel::request::OwnedChain;
+use verbs_async::verbs_channel::{BufferPool, DownReason, Outgoing, RejectReason, TransportError};
 use verbs_async::{AsyncChannel, Operation};
 use verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
 use fake_libibverbs::{assert_all_is_well, with};
-use verbs_channel::CloseError;
+use verbs_channel::error::CloseError;
 use verbs_channel::verbs_core::verbs_sys::{IBV_WC_RETRY_EXC_ERR, ibv_wc};
 
 use crate::bench::{Bench, Task, announce, bounded, done, later, now};

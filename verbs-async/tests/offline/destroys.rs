@@ -8,7 +8,8 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, report, with};
-use verbs_async::verbs_channel::{BufferPool, Channel, CloseError, DownReason, OwnedRequest};
+use verbs_async::verbs_channel::error::CloseError;
+use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, OwnedRequest};
 use verbs_async::{AsyncChannel, AsyncGroup, DeviceEvents};
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_FATAL, ibv_async_event, ibv_qp,

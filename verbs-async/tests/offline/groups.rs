@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 pub(crate) use fake_libibverbs::posted;
 use fake_libibverbs::{assert_all_is_well, with};
+use verbs_async::verbs_channel::error::Queue;
 use verbs_async::verbs_channel::{
-    Channel, DownReason, Outgoing, OwnedBuffer, OwnedRequest, Queue, RejectReason, TransportError,
+    Channel, DownReason, Outgoing, OwnedBuffer, OwnedRequest, RejectReason, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Operation, verbs_channel};
 use verbs_core::ProtectionDomain;

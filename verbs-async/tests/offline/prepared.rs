@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 
 use fake_libibverbs::{assert_all_is_well, with};
+use verbs_async::verbs_channel::error::Queue;
 use verbs_async::verbs_channel::verbs_core::ProtectionDomain;
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_RECV, ibv_wc};
-use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer, Queue};
+use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer};
 use verbs_async::{AsyncChannel, AsyncGroup};
 
 use crate::bench::{Bench, Task, announce, bounded, done, later};

@@ -4,9 +4,9 @@
 use std::future::Future;
 
 use fake_libibverbs::{assert_all_is_well, deliver, with};
+use verbs_async::verbs_channel::error::Queue;
 use verbs_async::verbs_channel::{
-    BufferPool, Channel, ChannelId, DownReason, Message, Outgoing, Queue, RejectReason,
-    TransportError,
+    BufferPool, Channel, ChannelId, DownReason, Message, Outgoing, RejectReason, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, SharedMessages};
 use verbs_core::device::EventType;

@@ -7,8 +7,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use fake_libibverbs::{is_in_flight, with};
+use verbs_async::verbs_channel::engine::TransferOutcome;
 use verbs_async::verbs_channel::{
-    BufferPool, Channel, ChannelId, Outgoing, OwnedRequest, TransferOutcome, TransportError,
+    BufferPool, Channel, ChannelId, Outgoing, OwnedRequest, TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, AsyncTransfer};
 use verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_WR_FLUSH_ERR};

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, in_flight, posted, with};
-use verbs_async::verbs_channel::{
-    BufferPool, DownReason, Outgoing, Queue, RejectReason, TransferError, TransportError,
-};
+use verbs_async::verbs_channel::engine::TransferError;
+use verbs_async::verbs_channel::error::Queue;
+use verbs_async::verbs_channel::{BufferPool, DownReason, Outgoing, RejectReason, TransportError};
 use verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
 
 use crate::bench::{Bench, Task, announce, done, later, now};

@@ -12,7 +12,8 @@ use fake_libibverbs::with;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use verbs_async::Operation;
-use verbs_async::verbs_channel::{OwnedBuffer, Queue};
+use verbs_async::verbs_channel::OwnedBuffer;
+use verbs_async::verbs_channel::error::Queue;
 use verbs_core::PollSlot;
 
 use crate::bench::{Bench, bounded, done};

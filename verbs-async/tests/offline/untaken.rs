@@ -4,7 +4,8 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 
 use fake_libibverbs::with;
-use verbs_async::verbs_channel::{OwnedBuffer, OwnedChain, OwnedRequest, TransportError};
+use verbs_async::verbs_channel::request::OwnedChain;
+use verbs_async::verbs_channel::{OwnedBuffer, OwnedRequest, TransportError};
 use verbs_async::{AsyncChannel, Operation};
 use verbs_harness::allocations::allocations;
 

@@ -15,7 +15,7 @@ use crate::error::{Error, RejectReason, Result};
 /// A registered buffer that a channel can own while the device uses it.
 ///
 /// It is a block of a [`BufferPool`](crate::BufferPool), a registered vector, or a
-/// [slice](crate::SharedSlice) of shared memory. Operations use its
+/// [slice](crate::buffer::SharedSlice) of shared memory. Operations use its
 /// [range](Self::set_range), which is all of it unless set. It is a pointer, so moving it is cheap.
 ///
 /// It derefs to the bytes of its range. The bytes of shared memory cannot be borrowed: a slice of

@@ -32,7 +32,8 @@ impl<H: Hold> Channel<H> {
     /// that, as for [`remove`](crate::ChannelGroup::remove).
     ///
     /// ```no_run
-    /// # use verbs_channel::{Channel, CloseError};
+    /// # use verbs_channel::Channel;
+    /// # use verbs_channel::error::CloseError;
     /// # fn reuse_pages() {}
     /// # fn example(channel: Channel) {
     /// match channel.close() {

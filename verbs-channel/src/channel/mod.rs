@@ -23,7 +23,7 @@ mod status;
 ///
 /// There are two ways to use it. Buffers are borrowed, by [blocking](Self::send) calls or in a
 /// [scope](Self::scope), or they are [owned](Self::start) by the channel until the operation has ended.
-/// Both can be mixed, and both have batches. The [crate](crate) documentation compares them.
+/// Both can be mixed, and both have batches. The [documentation of the crate](crate) compares them.
 ///
 /// After a failure or an abort the channel is *down*: it rejects all requests, and
 /// [`down_reason`](Self::down_reason) is the first failure. [`reset`](Self::reset) prepares a new
@@ -32,15 +32,15 @@ mod status;
 /// Dropping a channel does not wait: it destroys the queue pair, then releases the buffers that it owns.
 /// [`close`](Self::close) lets sends finish first, and reports whether the device is done with all memory.
 ///
-/// `H` is [`InGroup`] for a channel of a [`ChannelGroup`](crate::ChannelGroup), and otherwise [`Owned`], the
+/// `H` is [`InGroup`] for a channel of a [`ChannelGroup`](crate::ChannelGroup), and otherwise [`Exclusive`], the
 /// default. Both have the same operations.
-pub struct Channel<H: Hold = Owned> {
+pub struct Channel<H: Hold = Exclusive> {
     holder: H,
 }
 
 /// The parameter of a [`Channel`] that does not belong to a group: the default.
 #[derive(Debug)]
-pub struct Owned {
+pub struct Exclusive {
     poller: Poller,
     config: ChannelConfig,
 }
@@ -54,12 +54,12 @@ pub struct InGroup<'g> {
     id: ChannelId,
 }
 
-/// The parameter of a [`Channel`]: [`Owned`], or [`InGroup`] if it belongs to a group.
+/// The parameter of a [`Channel`]: [`Exclusive`], or [`InGroup`] if it belongs to a group.
 ///
 /// It is sealed: types of other crates cannot implement it.
 pub trait Hold: sealed::Hold {}
 
-impl Hold for Owned {}
+impl Hold for Exclusive {}
 impl Hold for InGroup<'_> {}
 
 mod sealed {
@@ -75,7 +75,7 @@ mod sealed {
     }
 }
 
-impl sealed::Hold for Owned {
+impl sealed::Hold for Exclusive {
     #[inline(always)]
     fn shared(&self) -> (&Poller, u32) {
         (&self.poller, 0)
@@ -160,9 +160,9 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// - [`TransferError::Failed`](crate::TransferError::Failed): at least one operation was not posted or
+    /// - [`TransferError::Failed`]: at least one operation was not posted or
     ///   did not succeed. All memory can be reused.
-    /// - [`TransferError::Stuck`](crate::TransferError::Stuck): the device may still access some of the memory,
+    /// - [`TransferError::Stuck`]: the device may still access some of the memory,
     ///   in most cases because the driver failed to destroy a queue pair.
     pub fn transfer(
         &mut self,
@@ -199,7 +199,7 @@ impl Channel {
     }
 
     pub(crate) const fn new(poller: Poller, config: ChannelConfig) -> Self {
-        let holder = Owned { poller, config };
+        let holder = Exclusive { poller, config };
         Self { holder }
     }
 }

@@ -16,9 +16,10 @@ use super::deadline::Deadline;
 use super::options::Connect;
 use super::prepared::{Connected, PreparedChannel};
 use crate::error::Result;
+use crate::exchange::ExchangeError;
 use crate::exchange::addresses::listener;
 use crate::exchange::cm::{explain, refused, to_stranger};
-use crate::exchange::{ExchangeError, Meeting};
+use crate::exchange::meeting::Meeting;
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::{error::Error, exchange::Exchange};
 
@@ -31,7 +32,7 @@ use crate::{error::Error, exchange::Exchange};
 /// ```no_run
 /// # use std::time::{Duration, Instant};
 /// # use verbs_channel::{Connect, PreparedChannel, Result};
-/// # use verbs_channel::connect::{CmExchange, CmStep};
+/// # use verbs_channel::__private::{CmExchange, CmStep};
 /// # fn example(prepared: PreparedChannel, wait: impl Fn(Option<std::os::fd::BorrowedFd<'_>>, Instant)) -> Result<()> {
 /// let options = Connect::within(Duration::from_secs(5));
 /// let address = "192.0.2.1:7471".parse().expect("an address");

@@ -16,7 +16,8 @@ use super::prepared::{Connected, PreparedChannel};
 use crate::error::{Error, Result};
 use crate::exchange::addresses::connector;
 use crate::exchange::cm::{explain, hello, is_port_taken, is_unresolved, private_data};
-use crate::exchange::{ExchangeError, ExchangeFailure, Meeting};
+use crate::exchange::meeting::Meeting;
+use crate::exchange::{ExchangeError, ExchangeFailure};
 
 /// Private data of the messages of both sides.
 pub(super) enum Data {

@@ -17,7 +17,8 @@ use super::prepared::{Connected, PreparedChannel};
 use super::tcp;
 use crate::error::{Error, Result};
 use crate::exchange::cm::explain;
-use crate::exchange::{Exchange, ExchangeError, Meeting};
+use crate::exchange::meeting::Meeting;
+use crate::exchange::{Exchange, ExchangeError};
 
 /// The stream beside a connection: if the peer cannot connect, it sends the reason over that.
 type Beside<'a> = (&'a TcpStream, &'a mut Exchange, Deadline);

@@ -26,8 +26,7 @@ use crate::panics;
 /// It has no thread: datagrams are answered during these calls, and in [`poll`](Self::poll).
 /// Clients that come at other times repeat their messages until their own deadline. At most
 /// [`MAX_CLIENTS`](Self::MAX_CLIENTS) of them wait here, and no port takes places that another needs. Datagrams with a forged source cost no
-/// memory: see [`datagram_exchange`](crate::datagram_exchange). They can cost time: on RoCE, the
-/// first datagram to an address of no host takes about a second.
+/// memory. They can cost time: on RoCE, the first datagram to an address of no host takes about a second.
 ///
 /// Datagrams of other protocols are dropped: use another [`Datagrams`] for them.
 ///
@@ -35,7 +34,8 @@ use crate::panics;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
 /// use verbs_channel::verbs_core::Context;
-/// use verbs_channel::{Channel, DatagramListener, Datagrams};
+/// use verbs_channel::connect::DatagramListener;
+/// use verbs_channel::{Channel, Datagrams};
 ///
 /// let pd = Context::first_active()?.alloc_pd()?;
 /// let mut listener = DatagramListener::new(Datagrams::builder(&pd).build()?)?;

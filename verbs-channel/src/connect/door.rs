@@ -80,7 +80,7 @@ impl<T: Connected> PreparedChannel<T> {
     ///
     /// # Over datagrams
     ///
-    /// `Peer::Datagrams(&mut datagrams, server)` is a peer with a [`DatagramListener`](crate::DatagramListener) at
+    /// `Peer::Datagrams(&mut datagrams, server)` is a peer with a [`DatagramListener`](crate::connect::DatagramListener) at
     /// the datagram endpoint `server`. Lost datagrams are sent again. Others that arrive meanwhile are dropped.
     ///
     /// **The channel does not watch its peer**: there is no TCP connection through which to watch
@@ -203,7 +203,7 @@ impl<T: Connected> PreparedChannel<T> {
     ///
     /// # Over datagrams
     ///
-    /// With a [`DatagramListener`](crate::DatagramListener), this side's queue pair is connected when a client is
+    /// With a [`DatagramListener`](crate::connect::DatagramListener), this side's queue pair is connected when a client is
     /// ready, and until then it is no client's. While others wait, a client has 300 ms of silence to become ready, or
     /// 600 ms if it asks again. Then the next one is sent the same offer, and the first that is ready is accepted: so
     /// a client that never confirms delays another no longer. One that becomes ready too late is refused. One that

@@ -52,7 +52,7 @@ use crate::waiting::Poller;
 /// ```
 ///
 /// Once connected, it becomes a `T`: a [`Channel`], or a
-/// [`ConnectedMember`](crate::ConnectedMember), which can [join](crate::ChannelGroup::join) its
+/// [`ConnectedMember`](crate::engine::ConnectedMember), which can [join](crate::ChannelGroup::join) its
 /// group. It does not borrow the group, so another thread can connect it while the group is in use.
 pub struct PreparedChannel<T: Connected = Channel> {
     qp: PreparedQueuePair,

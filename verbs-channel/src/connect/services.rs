@@ -10,7 +10,8 @@ use super::attempts::{Attempt, Attempts};
 use super::peer::HostAddress;
 use crate::datagrams::Datagrams;
 use crate::error::Result;
-use crate::exchange::{CmDatagrams, ExchangeFailure};
+use crate::exchange::ExchangeFailure;
+use crate::exchange::cm::CmDatagrams;
 
 /// Finding each other by `rdma_cm`, at the address of an RDMA device and a port. Needs the feature `rdmacm`.
 ///

@@ -27,7 +27,7 @@ use crate::exchange::{ExchangeError, RefusalCode};
 ///
 /// ```
 /// use std::time::{Duration, Instant};
-/// use verbs_channel::datagram_exchange::{Acceptor, Connector, Step};
+/// use verbs_channel::__private::datagram_exchange::{Acceptor, Connector, Step};
 /// # use verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
 /// # use verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 /// # let psn = PacketSequenceNumber::new(1)?;

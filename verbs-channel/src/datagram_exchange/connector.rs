@@ -22,7 +22,7 @@ use crate::exchange::{self, ExchangeError, PeerEndpoint, RefusalCode};
 ///
 /// ```no_run
 /// use std::time::{Duration, Instant};
-/// use verbs_channel::datagram_exchange::{Connector, Step};
+/// use verbs_channel::__private::datagram_exchange::{Connector, Step};
 /// use verbs_channel::exchange::PeerEndpoint;
 /// use verbs_channel::{BufferPool, Datagrams};
 ///

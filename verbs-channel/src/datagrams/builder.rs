@@ -47,7 +47,7 @@ pub struct DatagramsConfig {
     pub max_recv_wr: u32,
     /// Datagrams of at most this many bytes are sent inline; 0 unless set. The processor copies
     /// them into the send queue, so the device does not read their memory. Those of
-    /// [`SharedSlice`](crate::SharedSlice)s are never inline: the processor may not be able to
+    /// [`SharedSlice`](crate::buffer::SharedSlice)s are never inline: the processor may not be able to
     /// read them.
     #[builder(default = 0, setters(option_fn(vis = "")))]
     pub max_inline_data: u32,
@@ -121,15 +121,6 @@ impl<S: datagrams_builder::IsComplete> DatagramsBuilder<S> {
     pub fn build(self) -> Result<Datagrams> {
         self.config().build()
     }
-
-    /// Creates an endpoint that does not wait: as [`DatagramsConfig::engine`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`DatagramsConfig::engine`].
-    pub fn engine(self, events: Option<&CompletionChannel>) -> Result<DatagramEngine> {
-        self.config().engine(events)
-    }
 }
 
 impl DatagramsConfig {
@@ -154,7 +145,7 @@ impl DatagramsConfig {
             PollStrategy::Spin | PollStrategy::SpinThenYield => None,
         };
         Ok(Datagrams {
-            engine: self.engine(completion_channel.as_ref())?,
+            engine: DatagramEngine::create(self, completion_channel.as_ref())?,
             completion_channel,
             strategy: self.strategy,
             timeout: self.timeout,
@@ -182,7 +173,9 @@ impl DatagramsConfig {
             error => error.into(),
         })
     }
+}
 
+impl DatagramEngine {
     /// Creates an endpoint that does not wait, for layers that wait in their own way.
     ///
     /// It has a completion queue of its own, whose events are on this completion channel, if there is
@@ -190,26 +183,26 @@ impl DatagramsConfig {
     ///
     /// # Errors
     ///
-    /// As [`build`](Self::build).
-    pub fn engine(&self, events: Option<&CompletionChannel>) -> Result<DatagramEngine> {
-        let cq = &self.queue(events)?;
-        let capacities = [self.max_send_wr, self.max_recv_wr];
-        let qp = DatagramQueuePair::builder(&self.pd, cq, cq)
-            .max_send_wr(self.max_send_wr)
-            .max_recv_wr(self.max_recv_wr)
-            .max_inline_data(self.max_inline_data)
-            .port_num(self.port_num)
-            .gid_index(self.gid_index)
-            .pkey_index(self.pkey_index)
-            .qkey(self.qkey)
-            .sl(self.sl)
-            .traffic_class(self.traffic_class)
+    /// As [`DatagramsConfig::build`].
+    pub fn create(config: &DatagramsConfig, events: Option<&CompletionChannel>) -> Result<Self> {
+        let cq = &config.queue(events)?;
+        let capacities = [config.max_send_wr, config.max_recv_wr];
+        let qp = DatagramQueuePair::builder(&config.pd, cq, cq)
+            .max_send_wr(config.max_send_wr)
+            .max_recv_wr(config.max_recv_wr)
+            .max_inline_data(config.max_inline_data)
+            .port_num(config.port_num)
+            .gid_index(config.gid_index)
+            .pkey_index(config.pkey_index)
+            .qkey(config.qkey)
+            .sl(config.sl)
+            .traffic_class(config.traffic_class)
             .build()?;
         let block_len = Grh::LEN + qp.max_payload() as usize;
         // A pool has at least one block.
-        let blocks = self.max_recv_wr.max(1) as usize;
-        let pool = BufferPool::new(&self.pd, block_len, blocks)?;
-        let (inline, handles) = (self.max_inline_data, self.max_handles as usize);
-        DatagramEngine::new(qp, cq, pool, capacities, inline, handles)
+        let blocks = config.max_recv_wr.max(1) as usize;
+        let pool = BufferPool::new(&config.pd, block_len, blocks)?;
+        let (inline, handles) = (config.max_inline_data, config.max_handles as usize);
+        Self::new(qp, cq, pool, capacities, inline, handles)
     }
 }

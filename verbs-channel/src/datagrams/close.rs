@@ -15,7 +15,7 @@ use crate::engine::Leak;
 use crate::panics::log_error;
 
 /// The queue pair of an endpoint that is down, the buffers in flight, and the address handles, from
-/// [`DatagramEngine::take_ending`](super::DatagramEngine::take_ending).
+/// [`DatagramEngine::take_ending`](super::engine::DatagramEngine::take_ending).
 ///
 /// [`destroy`](Self::destroy) ends all of them, and so does dropping it, which logs the error. Either may block
 /// in the kernel for a while. No lock is to be held: releasing a block wakes those that wait for it.

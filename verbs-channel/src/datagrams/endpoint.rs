@@ -26,7 +26,7 @@ use crate::waiting::{Deadline, Pause, Paused, longest_sleep};
 /// room left, or if datagrams overtake each other. For data that must arrive, use a
 /// [`Channel`](crate::Channel).
 ///
-/// [`max_recv_wr`](crate::DatagramsConfig::max_recv_wr) receives are always posted. When all of
+/// [`max_recv_wr`](crate::datagrams::DatagramsConfig::max_recv_wr) receives are always posted. When all of
 /// them are filled, because datagrams were not taken or their buffers are still in use, further
 /// datagrams are dropped.
 ///
@@ -113,7 +113,7 @@ impl Datagrams {
     ///
     /// - [`RejectReason::DatagramTooLong`]: it exceeds the MTU of one of the two ports.
     /// - [`RejectReason::OtherDomain`]: the buffer is registered in another protection domain.
-    /// - [`RejectReason::Backpressure`]: the endpoint's [`timeout`](crate::DatagramsConfig::timeout) has
+    /// - [`RejectReason::Backpressure`]: the endpoint's [`timeout`](crate::datagrams::DatagramsConfig::timeout) has
     ///   passed, and there is no room yet.
     /// - [`RejectReason::NoCapacity`]: `max_send_wr` is 0.
     /// - [`RejectReason::Down`]: the endpoint has failed.
@@ -244,7 +244,7 @@ impl Datagrams {
     /// A failed datagram is lost, and so may be those that were in flight with it, to any peer. It
     /// does not end the endpoint: the queue pair is restarted, and receives are posted again.
     /// Meanwhile datagrams that arrive are dropped. At most
-    /// [`max_send_wr`](crate::DatagramsConfig::max_send_wr) failures are kept; further ones
+    /// [`max_send_wr`](crate::datagrams::DatagramsConfig::max_send_wr) failures are kept; further ones
     /// replace the oldest.
     ///
     /// ```no_run

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use std::{fmt, io};
 
-use verbs_core::error::Rejected;
+pub use verbs_core::error::{ErrorChain, Rejected};
 
 use crate::channel_id::ChannelId;
 use crate::duration::Readable;
@@ -109,7 +109,7 @@ pub enum Error {
         max_regions: usize,
     },
     /// A thread has been registering memory that a [`RegistrationCache`](crate::RegistrationCache) needs, or
-    /// deregistering some, for the [`timeout`](crate::RegistrationCacheBuilder::timeout) of the cache. Try again
+    /// deregistering some, for the [`timeout`](crate::registration_cache::RegistrationCacheBuilder::timeout) of the cache. Try again
     /// later.
     #[error(
         "another thread has been registering or deregistering memory of the cache for {}, the cache's timeout", Readable(*after)

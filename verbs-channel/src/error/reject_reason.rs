@@ -7,7 +7,7 @@ use verbs_core::error::PostError;
 use super::down_reason::DownReason;
 use super::queue::Queue;
 
-/// Why a request was rejected: it was not posted. [`Rejected`](crate::Rejected) hands it back.
+/// Why a request was rejected: it was not posted. [`Rejected`](crate::error::Rejected) hands it back.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RejectReason {
@@ -50,7 +50,7 @@ pub enum RejectReason {
     /// The batch or chain contains a receive, which has its own completion: start it separately.
     #[error("a receive is in a batch or chain: start it on its own")]
     ReceiveInBatch,
-    /// The chain has no request at the index that was to be [replaced](crate::OwnedChain::set).
+    /// The chain has no request at the index that was to be [replaced](crate::request::OwnedChain::set).
     #[error("there is no request {index} in a chain of {len}")]
     NoRequest {
         /// The index of the request, counted from 0.
@@ -101,7 +101,7 @@ pub enum RejectReason {
     /// channel's, where its key is unknown, or stands for other memory.
     ///
     /// This is checked for [owned buffers](crate::OwnedBuffer) and for
-    /// [`SharedElement`](verbs_core::memory::SharedElement)s, but not for [other elements](crate::bounds::List): a
+    /// [`SharedElement`](verbs_core::memory::SharedElement)s, but not for [other elements](crate::request::List): a
     /// debug build rejects those with [`Post`](Self::Post).
     #[error(
         "the memory is registered in another protection domain: register it in the channel's `pd()`"

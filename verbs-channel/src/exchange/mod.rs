@@ -47,7 +47,7 @@ mod error;
 mod frame;
 mod limits;
 #[cfg(feature = "rdmacm")]
-mod meeting;
+pub(crate) mod meeting;
 mod side;
 #[cfg(test)]
 mod tests;
@@ -59,8 +59,6 @@ use std::net::SocketAddr;
 
 use verbs_core::QueuePairEndpoint;
 
-#[cfg(feature = "rdmacm")]
-pub use cm::CmDatagrams;
 pub use error::{ExchangeError, ExchangeFailure, RefusalCode};
 pub use frame::PeerEndpoint;
 use frame::{ENDPOINT, HEADER, LISTENER, PROPOSAL, READY, REFUSED};
@@ -68,9 +66,7 @@ pub(crate) use frame::{check_private_data, peer, reason, refusal};
 pub use limits::MAX_PRIVATE_DATA;
 pub(crate) use limits::deadline;
 #[cfg(feature = "rdmacm")]
-pub use meeting::Meeting;
-#[cfg(feature = "rdmacm")]
-use meeting::Proposal;
+use meeting::{Meeting, Proposal};
 pub use side::Side;
 
 /// One side of an exchange of endpoints, over any stream.

@@ -72,7 +72,8 @@ pub use shared_receives::SharedReceivesConfig;
 /// use std::thread;
 /// use std::time::Duration;
 /// use verbs_channel::verbs_core::Context;
-/// use verbs_channel::{BufferPool, Channel, DownReason, ErrorChain, PollStrategy};
+/// use verbs_channel::error::ErrorChain;
+/// use verbs_channel::{BufferPool, Channel, DownReason, PollStrategy};
 ///
 /// let pd = Context::first_active()?.alloc_pd()?;
 /// let pool = BufferPool::new(&pd, 4096, 1600)?;
@@ -313,9 +314,9 @@ impl ChannelGroup {
     ///
     /// # Errors
     ///
-    /// - [`TransferError::Failed`](crate::TransferError::Failed): at least one operation was not posted or
+    /// - [`TransferError::Failed`]: at least one operation was not posted or
     ///   did not succeed. All memory can be reused.
-    /// - [`TransferError::Stuck`](crate::TransferError::Stuck): the device may still access some of the memory,
+    /// - [`TransferError::Stuck`]: the device may still access some of the memory,
     ///   in most cases because the driver failed to destroy a queue pair.
     pub fn transfer(
         &mut self,
@@ -393,7 +394,7 @@ impl ChannelGroup {
     }
 
     /// The completion channel of its completion queue, if it was created with
-    /// [`PollStrategy::Notify`](crate::PollStrategy::Notify).
+    /// [`PollStrategy::Notify`].
     #[must_use]
     pub const fn completion_channel(&self) -> Option<&CompletionChannel> {
         self.poller.completion_channel()

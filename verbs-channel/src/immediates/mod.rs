@@ -31,7 +31,7 @@ mod count;
 /// runtime, and can be awaited on any. Cloning is cheap, and shares the counters.
 ///
 /// ```
-/// use verbs_channel::{ImmediateCounters, Recorded};
+/// use verbs_channel::immediates::{ImmediateCounters, Recorded};
 ///
 /// let counters = ImmediateCounters::new(64);
 /// let transfer = counters.begin().ok_or("too many at once")?;

@@ -314,7 +314,9 @@ impl CachedMemory {
     /// that:
     ///
     /// ```no_run
-    /// # use verbs_channel::{CachedMemory, Result, SharedSlice};
+    /// # use verbs_channel::Result;
+    /// # use verbs_channel::buffer::SharedSlice;
+    /// # use verbs_channel::registration_cache::CachedMemory;
     /// /// On a task that may block.
     /// async fn slice(memory: &CachedMemory) -> Result<SharedSlice> {
     ///     let mut room = memory.room();

@@ -30,7 +30,8 @@ use crate::error::{RejectReason, Result};
 /// Moving it is cheap. Only [`new`](Self::new) allocates, and `default`, which makes an empty chain.
 ///
 /// ```no_run
-/// # use verbs_channel::{Channel, Outgoing, OwnedBuffer, OwnedChain, SharedMemory};
+/// # use verbs_channel::request::OwnedChain;
+/// # use verbs_channel::{Channel, Outgoing, OwnedBuffer, SharedMemory};
 /// # use verbs_channel::verbs_core::RemoteMemoryRegion;
 /// # fn of(channel: &mut Channel, cache: &SharedMemory, theirs: RemoteMemoryRegion)
 /// # -> Result<(), Box<dyn std::error::Error>> {
@@ -126,7 +127,8 @@ impl OwnedChain {
     /// the replaced requests: the others would be sent as empty messages.
     ///
     /// ```no_run
-    /// # use verbs_channel::{Channel, Error, Outgoing, OwnedChain, SharedMemory};
+    /// # use verbs_channel::request::OwnedChain;
+    /// # use verbs_channel::{Channel, Error, Outgoing, SharedMemory};
     /// # use verbs_channel::verbs_core::RemoteMemoryRegion;
     /// # fn of(channel: &mut Channel, cache: &SharedMemory, theirs: RemoteMemoryRegion) -> Result<(), Error> {
     /// let mut chain = OwnedChain::blank(64);

@@ -110,7 +110,7 @@ impl<L> Outgoing<L> {
     ///
     /// The request is rejected if it has more bytes than the channel's
     /// [`max_inline_data`](crate::ChannelConfig::max_inline_data), or bytes of a
-    /// [`SharedElement`](verbs_core::memory::SharedElement) or a [`SharedSlice`](crate::SharedSlice).
+    /// [`SharedElement`](verbs_core::memory::SharedElement) or a [`SharedSlice`](crate::buffer::SharedSlice).
     #[inline]
     #[doc(alias = "IBV_SEND_INLINE")]
     pub const fn inline(mut self) -> Self {

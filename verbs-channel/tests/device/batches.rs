@@ -1,8 +1,9 @@
 //! Batches: one doorbell, one completion, one handle.
 
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::{GatherElement, MemoryRegion, RemoteMemoryRegion};
-use verbs_channel::{BufferPool, Error, Incoming, Outgoing, OwnedRequest, Queue, ScopeError};
+use verbs_channel::{BufferPool, Error, Incoming, Outgoing, OwnedRequest, ScopeError};
 use verbs_harness::{PATIENCE, begin};
 
 use super::ends::{

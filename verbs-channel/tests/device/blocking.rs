@@ -3,9 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion, ScatterElement};
-use verbs_channel::{Channel, DownReason, Incoming, Outgoing, Queue, RejectReason, TransportError};
+use verbs_channel::{Channel, DownReason, Incoming, Outgoing, RejectReason, TransportError};
 use verbs_harness::{PATIENCE, begin, faults};
 
 use super::ends::{

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use verbs_channel::connect::{CmExchange, CmStep};
+use verbs_channel::__private::{CmExchange, CmStep};
+use verbs_channel::connect::Met;
 use verbs_channel::exchange::ExchangeError;
-use verbs_channel::{Channel, Connect, DownReason, Error, Met, Peer};
+use verbs_channel::{Channel, Connect, DownReason, Error, Peer};
 use verbs_harness::{PATIENCE, begin};
 
 use super::by_manager::{Server, pair, pd_to};

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use verbs_channel::{BufferPool, Channel, ChannelGroup, ChannelId, PoolBuffer, Queue, Ticket};
+use verbs_channel::error::Queue;
+use verbs_channel::{BufferPool, Channel, ChannelGroup, ChannelId, PoolBuffer, Ticket};
 use verbs_harness::{PATIENCE, begin};
 
 use super::ends::{here, meet};

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use verbs_channel::connect::PeerAddr;
+use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::rdmacm::{Connector, Listener};
 use verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDomain};
-use verbs_channel::{BufferPool, Channel, Connect, DownReason, Error, Met, Peer, PreparedChannel};
+use verbs_channel::{BufferPool, Channel, Connect, DownReason, Error, Peer, PreparedChannel};
 use verbs_harness::child::{Child, role};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, Test, begin};

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::{GatherElement, ProtectionDomain};
 use verbs_channel::{
-    Channel, Error, Incoming, Outgoing, PreparedChannel, Queue, RejectReason, ScopedPendingWork,
+    Channel, Error, Incoming, Outgoing, PreparedChannel, RejectReason, ScopedPendingWork,
 };
 use verbs_harness::{PATIENCE, begin};
 

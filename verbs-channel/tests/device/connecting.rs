@@ -5,9 +5,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use verbs_channel::connect::Met;
 use verbs_channel::exchange::{ExchangeError, MAX_PRIVATE_DATA};
 use verbs_channel::verbs_core::{AccessFlags, GatherElement, MaxRnrRetries, RemoteMemoryRegion};
-use verbs_channel::{BufferPool, Channel, Connect, Error, Met};
+use verbs_channel::{BufferPool, Channel, Connect, Error};
 use verbs_harness::child::{Child, role};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin};

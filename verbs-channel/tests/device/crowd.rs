@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
 
+use verbs_channel::connect::Met;
 use verbs_channel::verbs_core::{AckTimeout, ProtectionDomain};
 use verbs_channel::{
-    BufferPool, Channel, ChannelConfig, ChannelGroup, ChannelId, Connect, DownReason, Message, Met,
+    BufferPool, Channel, ChannelConfig, ChannelGroup, ChannelId, Connect, DownReason, Message,
 };
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, begin};

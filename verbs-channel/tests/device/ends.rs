@@ -5,16 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use verbs_channel::connect::Connected;
+use verbs_channel::engine::ConnectedMember;
+use verbs_channel::error::Queue;
 #[cfg(feature = "rdmacm")]
 use verbs_channel::verbs_core::rdmacm::Connection;
 use verbs_channel::verbs_core::{
     AccessFlags, AckTimeout, Device, MaxAckRetries, MaxRnrRetries, MemoryRegion, MinRnrTimer,
     ProtectionDomain, ScatterElement, SharedRegion, WorkError,
 };
-use verbs_channel::{
-    Channel, ConnectedMember, DownReason, Error, PreparedChannel, Queue, ScopeError,
-    TransportError, connect::Connected,
-};
+use verbs_channel::{Channel, DownReason, Error, PreparedChannel, ScopeError, TransportError};
 
 use verbs_harness::faults::{self, Within};
 pub(crate) use verbs_harness::pair::pattern;
@@ -86,7 +86,7 @@ pub(crate) fn between(
 pub(crate) fn meet<A: Keeps, B: Keeps>(a: PreparedChannel<A>, b: PreparedChannel<B>) -> (A, B) {
     #[cfg(feature = "rdmacm")]
     if verbs_harness::iwarp::is_iwarp() {
-        use verbs_channel::connect::CmExchange;
+        use verbs_channel::__private::CmExchange;
 
         let ((mut a, of_a), (mut b, of_b)) = CmExchange::pair(a, b, PATIENCE).unwrap();
         a.keep(of_a);

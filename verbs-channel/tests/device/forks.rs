@@ -3,8 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 
+use verbs_channel::error::CloseError;
 use verbs_channel::verbs_core::device::fork_init;
-use verbs_channel::{BufferPool, Channel, CloseError, Datagrams};
+use verbs_channel::{BufferPool, Channel, Datagrams};
 use verbs_harness::child::{Child, end_the_child, fork, in_the_child, role, wait_for_the_child};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin};

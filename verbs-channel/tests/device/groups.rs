@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::thread;
 
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::{
     AccessFlags, ProtectionDomain, RemoteMemoryRegion, ScatterElement,
 };
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Completed, DownReason, Error, Outgoing,
-    OwnedBuffer, PollStrategy, PreparedChannel, Queue, Ticket, TransportError,
+    OwnedBuffer, PollStrategy, PreparedChannel, Ticket, TransportError,
 };
 use verbs_harness::{PATIENCE, begin};
 

@@ -6,11 +6,12 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use verbs_channel::connect::{CmExchange, CmStep};
-use verbs_channel::exchange::{Exchange, ExchangeError, Io, Meeting, RefusalCode, Side};
+use verbs_channel::__private::{CmExchange, CmStep, Meeting};
+use verbs_channel::connect::Met;
+use verbs_channel::exchange::{Exchange, ExchangeError, Io, RefusalCode, Side};
 use verbs_channel::verbs_core::rdmacm::Listener;
 use verbs_channel::verbs_core::{PacketSequenceNumber, ProtectionDomain, QueuePairEndpoint};
-use verbs_channel::{Channel, Connect, DownReason, Error, Met};
+use verbs_channel::{Channel, Connect, DownReason, Error};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin};
 

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, Queue};
+use verbs_channel::error::Queue;
+use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing};
 use verbs_harness::{PATIENCE, begin, until};
 
 use super::ends::{

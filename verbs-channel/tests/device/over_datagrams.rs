@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use verbs_channel::connect::{DatagramListener, Met};
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::path::DatagramEndpoint;
-use verbs_channel::{
-    BufferPool, Channel, Connect, DatagramListener, Datagrams, Error, Met, Peer, PollStrategy,
-};
+use verbs_channel::{BufferPool, Channel, Connect, Datagrams, Error, Peer, PollStrategy};
 use verbs_harness::{PATIENCE, begin};
 
 use super::ends::{here, there};

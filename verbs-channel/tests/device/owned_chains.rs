@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::{RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
-    BufferPool, Channel, Completed, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest,
-    SharedMemory, TransportError,
+    BufferPool, Channel, Completed, Incoming, Outgoing, OwnedBuffer, OwnedRequest, SharedMemory,
+    TransportError,
 };
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin};

@@ -2,9 +2,10 @@
 
 use std::thread;
 
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::ScatterElement;
 use verbs_channel::verbs_core::codes::WcStatus;
-use verbs_channel::{DownReason, Error, Incoming, Queue, ScopeError, TransportError};
+use verbs_channel::{DownReason, Error, Incoming, ScopeError, TransportError};
 use verbs_harness::{PATIENCE, begin, until};
 
 use super::ends::{

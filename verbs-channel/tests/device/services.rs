@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
 
+use verbs_channel::datagrams::DatagramsConfig;
 use verbs_channel::exchange::ExchangeError;
-use verbs_channel::verbs_core;
 use verbs_channel::verbs_core::path::QKey;
 use verbs_channel::verbs_core::rdmacm::{DatagramListener, Message, PrivateData};
-use verbs_channel::{BufferPool, Datagrams, DatagramsConfig, Error};
+use verbs_channel::{BufferPool, Datagrams, Error, verbs_core};
 use verbs_harness::pair::Side;
 use verbs_harness::{PATIENCE, Test, begin};
 

@@ -1,6 +1,7 @@
 //! Advice in the texts of failures: it is for the operation that was posted, in whichever way.
 
 use fake_libibverbs::with;
+use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::codes::WcOpcode;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_LOC_QP_OP_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR,
@@ -9,8 +10,8 @@ use verbs_channel::verbs_core::verbs_sys::{
 use verbs_channel::verbs_core::work_request::RequestChain;
 use verbs_channel::verbs_core::{RemoteMemoryRegion, WorkError, WriteWorkRequest};
 use verbs_channel::{
-    Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest, RejectReason,
-    ScopeError, Ticket, TransportError,
+    Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason, ScopeError,
+    Ticket, TransportError,
 };
 
 use crate::fake_device::{

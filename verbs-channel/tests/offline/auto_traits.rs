@@ -1,16 +1,23 @@
 //! Types that can be moved to other threads, and shared by them: a private field must not change
 //! that.
 
-use verbs_channel::datagrams::DatagramEngine;
-use verbs_channel::engine::{Closed, Closing, Engine, Leak};
+use verbs_channel::__private::DatagramEngine;
+use verbs_channel::buffer::{SharedSlice, TakeWhenFree};
+use verbs_channel::channel::{ChannelBuilder, InGroup};
+use verbs_channel::connect::DatagramListener;
+use verbs_channel::datagrams::{Datagram, DatagramsBuilder, DatagramsConfig};
+use verbs_channel::engine::{
+    Closed, Closing, ConnectedMember, Engine, Leak, TransferError, TransferOutcome,
+};
+use verbs_channel::error::Rejected;
+use verbs_channel::group::{Preparer, SharedReceivesConfig};
+use verbs_channel::immediates::{ImmediateCounter, ImmediateCounters, Reached};
+use verbs_channel::registration_cache::{CachedMemory, RegistrationCacheBuilder};
+use verbs_channel::request::OwnedChain;
 use verbs_channel::{
-    BufferPool, CachedMemory, Channel, ChannelBuilder, ChannelConfig, ChannelGroup, ChannelId,
-    Completed, ConnectedMember, Datagram, DatagramListener, Datagrams, DatagramsBuilder,
-    DatagramsConfig, Error, ImmediateCounter, ImmediateCounters, Message, OwnedBuffer, OwnedChain,
-    OwnedRequest, PoolBuffer, PreparedChannel, Preparer, Reached, RegistrationCache,
-    RegistrationCacheBuilder, Rejected, ScopeError, SharedMemory, SharedReceivesConfig,
-    SharedSlice, Ticket, Transfer, TransferError, TransferOutcome,
-    bounds::{InGroup, TakeWhenFree},
+    BufferPool, Channel, ChannelConfig, ChannelGroup, ChannelId, Completed, Datagrams, Error,
+    Message, OwnedBuffer, OwnedRequest, PoolBuffer, PreparedChannel, RegistrationCache, ScopeError,
+    SharedMemory, Ticket, Transfer,
 };
 
 /// Fails to compile if a type cannot be moved to another thread, or shared with it.

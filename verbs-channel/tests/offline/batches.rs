@@ -1,12 +1,12 @@
 //! Batches of owned buffers: no buffer is released before the whole batch has completed.
 
 use fake_libibverbs::with;
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedRequest, Queue, RejectReason,
-    TransportError,
+    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedRequest, RejectReason, TransportError,
 };
 use verbs_harness::logged::{lines, listen};
 

@@ -4,10 +4,11 @@ use std::iter;
 use std::sync::Arc;
 
 use fake_libibverbs::with;
+use verbs_channel::error::{Queue, Rejected};
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Error, Outgoing, OwnedRequest, Queue,
-    RejectReason, Rejected, Ticket, TransportError,
+    BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Error, Outgoing, OwnedRequest,
+    RejectReason, Ticket, TransportError,
 };
 
 use crate::fake_device::{DRAIN, bounded, forget_the_past, pd, posted, refuse, succeeds};

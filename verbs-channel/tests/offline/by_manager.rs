@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use fake_librdmacm::{Arrival, arrive, with};
-use verbs_channel::connect::{CmExchange, CmStep};
+use verbs_channel::__private::{CmExchange, CmStep};
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::rdmacm::{Connection, Listener};

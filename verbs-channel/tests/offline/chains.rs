@@ -1,12 +1,13 @@
 //! Chains that were built once, on a channel: one operation, whose buffers the caller manages.
 
 use fake_libibverbs::with;
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::memory::Sge;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::verbs_core::work_request::RequestChain;
 use verbs_channel::verbs_core::{RemoteMemoryRegion, SendWorkRequest, WriteWorkRequest};
-use verbs_channel::{DownReason, Queue, RejectReason, TransportError};
+use verbs_channel::{DownReason, RejectReason, TransportError};
 use verbs_harness::logged::listen;
 
 use crate::fake_device::{called, channel, ends, flushes, pd, posted, refuse, succeeds};

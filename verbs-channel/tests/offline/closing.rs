@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use fake_libibverbs::with;
+use verbs_channel::error::{CloseError, Queue};
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR};
-use verbs_channel::{BufferPool, Channel, CloseError, DownReason, Error, Queue, TransportError};
+use verbs_channel::{BufferPool, Channel, DownReason, Error, TransportError};
 use verbs_harness::logged::{lines, listen};
 
 use crate::fake_device::{

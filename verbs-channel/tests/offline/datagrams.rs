@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use fake_libibverbs::{Port, assert_all_is_well, deliver, is_posted, with};
+use verbs_channel::__private::DatagramEngine;
+use verbs_channel::datagrams::DatagramsConfig;
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::codes::Gid;
 use verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 use verbs_channel::verbs_core::verbs_sys::{
@@ -10,8 +13,7 @@ use verbs_channel::verbs_core::verbs_sys::{
 };
 use verbs_channel::verbs_core::{MaximumTransferUnit, ProtectionDomain};
 use verbs_channel::{
-    BufferPool, Datagrams, DatagramsConfig, DownReason, Error, OwnedBuffer, Queue, RejectReason,
-    TransportError,
+    BufferPool, Datagrams, DownReason, Error, OwnedBuffer, RejectReason, TransportError,
 };
 
 use crate::fake_device::{bounded, called, calls, forget_the_past, pd, posted, refuse, succeeds};
@@ -396,7 +398,7 @@ fn received_datagram_outlives_its_endpoint() {
 
 #[test]
 fn engine_needs_blocks_while_datagrams_have_them() {
-    let mut engine = builder(&pd()).engine(None).unwrap();
+    let mut engine = DatagramEngine::create(&builder(&pd()), None).unwrap();
     assert!(!engine.needs_blocks());
     comes(posted()[0], &peer(1), b"kept", None);
     engine.drive();

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{in_flight, lend, with};
-use verbs_channel::engine::Closing;
+use verbs_channel::engine::{Closing, TransferError};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, DownReason, OwnedRequest, Ticket, Transfer,
-    TransferError, TransportError,
+    TransportError,
 };
 
 use crate::driven::group;

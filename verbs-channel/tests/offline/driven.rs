@@ -1,11 +1,12 @@
 //! Channels driven by a layer that waits in its own way: no call waits, and no result is missed.
 
 use fake_libibverbs::with;
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR};
 use verbs_channel::{
     Channel, ChannelConfig, ChannelGroup, ChannelId, CreateChannel as _, DownReason, Error,
-    PollStrategy, Queue, TransportError,
+    PollStrategy, TransportError,
 };
 
 use crate::fake_device::{

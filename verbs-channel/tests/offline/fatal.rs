@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::with;
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::verbs_sys::IBV_QPS_ERR;
 use verbs_channel::{
-    Channel, ChannelGroup, ChannelId, DownReason, Incoming, Outgoing, PollStrategy, Queue,
-    RejectReason, ScopeError, TransportError,
+    Channel, ChannelGroup, ChannelId, DownReason, Incoming, Outgoing, PollStrategy, RejectReason,
+    ScopeError, TransportError,
 };
 use verbs_harness::faults;
 

@@ -8,11 +8,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fake_libibverbs::with;
+use verbs_channel::error::Rejected;
 use verbs_channel::verbs_core::memory::{DmabufRegion, RawRegion};
 use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
     BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
-    Rejected, ScopeError, SharedMemory, TransportError,
+    ScopeError, SharedMemory, TransportError,
 };
 use verbs_harness::logged::listen;
 

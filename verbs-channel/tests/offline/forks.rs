@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fake_libibverbs::{assert_all_is_well, with};
+use verbs_channel::error::CloseError;
 use verbs_channel::verbs_core::Error as CoreError;
 use verbs_channel::{
-    BufferPool, Channel, CloseError, DownReason, Error, RegistrationCache, ScopeError,
-    TransportError,
+    BufferPool, Channel, DownReason, Error, RegistrationCache, ScopeError, TransportError,
 };
 use verbs_harness::child::{end_the_child, fork, in_the_child, wait_for_the_child};
 use verbs_harness::{PATIENCE, logged, until};

@@ -7,6 +7,8 @@
 use std::time::Duration;
 
 use fake_libibverbs::with;
+use verbs_channel::error::Rejected;
+use verbs_channel::request::{Request, ScatterList};
 use verbs_channel::verbs_core::memory::SharedElement;
 use verbs_channel::verbs_core::{
     AccessFlags, GatherElement, MemoryRegion, ProtectionDomain, QueuePairEndpoint,
@@ -14,8 +16,7 @@ use verbs_channel::verbs_core::{
 };
 use verbs_channel::{
     BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedRequest, PreparedChannel,
-    RejectReason, Rejected, TransportError,
-    bounds::{Request, ScatterList},
+    RejectReason, TransportError,
 };
 
 use crate::fake_device::{connected, forget_the_past, pd};

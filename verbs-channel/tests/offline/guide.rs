@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use fake_libibverbs::{ladder, with};
 use rustix::io::Errno;
+use verbs_channel::error::Queue;
 use verbs_channel::exchange::{ExchangeError, ExchangeFailure, RefusalCode};
 use verbs_channel::verbs_core::codes::{QpType, WcOpcode, WcStatus};
 use verbs_channel::verbs_core::error::EndpointError;
 use verbs_channel::verbs_core::verbs_sys::{IBV_PORT_ACTIVE, IBV_PORT_DOWN};
 use verbs_channel::verbs_core::{Context, Device, Error as Core, QueuePair, WorkError};
-use verbs_channel::{
-    Channel, ChannelConfig, DownReason, Error, Queue, RejectReason, TransportError,
-};
+use verbs_channel::{Channel, ChannelConfig, DownReason, Error, RejectReason, TransportError};
 use verbs_harness::chains;
 
 use crate::fake_device::pd;
@@ -252,7 +251,7 @@ fn no_path(why: Errno, local: &str, remote: &str) -> String {
 /// Errors of the connection manager.
 #[cfg(feature = "rdmacm")]
 fn of_manager() -> Vec<Error> {
-    use verbs_channel::exchange::CmDatagrams;
+    use verbs_channel::__private::CmDatagrams;
     use verbs_channel::verbs_core::device::TransportType;
 
     let peer = SocketAddr::from(([10, 0, 0, 2], 7471));

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use fake_libibverbs::with;
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::verbs_sys::{IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR};
-use verbs_channel::{DownReason, Outgoing, Queue, ScopeError, TransportError};
+use verbs_channel::{DownReason, Outgoing, ScopeError, TransportError};
 
 use crate::fake_device::{
     DRAIN, bounded, called, calls, channel, ends, flushes, posted, refuse, region, succeeds,

@@ -7,13 +7,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{Posted, assert_all_is_well, lend, with};
-use verbs_channel::datagram_exchange::{Acceptor, Connector, RequestId, Step};
+use verbs_channel::__private::datagram_exchange::{Acceptor, Connector, RequestId, Step};
+use verbs_channel::connect::{DatagramListener, Met};
 use verbs_channel::exchange::{ExchangeError, PeerEndpoint};
 use verbs_channel::verbs_core::verbs_sys::{IBV_QP_DEST_QPN, IBV_QP_RQ_PSN};
 use verbs_channel::verbs_core::{PacketSequenceNumber, ProtectionDomain, QueuePairEndpoint};
 use verbs_channel::{
-    Channel, Connect, DatagramListener, Datagrams, DownReason, Error, Met, Peer, RejectReason,
-    TransportError,
+    Channel, Connect, Datagrams, DownReason, Error, Peer, RejectReason, TransportError,
 };
 
 use verbs_harness::logged::{lines, listen, panics};

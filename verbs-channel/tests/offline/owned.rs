@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use fake_libibverbs::{Posted, with};
+use verbs_channel::error::{ErrorChain, Queue, Rejected};
 use verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_channel::verbs_core::codes::WcOpcode;
 use verbs_channel::verbs_core::verbs_sys::{IBV_WC_LOC_QP_OP_ERR, IBV_WC_REM_ACCESS_ERR};
 use verbs_channel::{
-    BufferPool, Channel, Error, ErrorChain, Incoming, Outgoing, OwnedBuffer, OwnedRequest, Queue,
-    RejectReason, Rejected, Ticket, TransportError,
+    BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
+    Ticket, TransportError,
 };
 
 use crate::fake_device::{

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use fake_libibverbs::{Posted, with};
+use verbs_channel::error::Queue;
+use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
 use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest,
-    Queue, RejectReason, SharedMemory, Ticket, TransportError,
+    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
+    SharedMemory, Ticket, TransportError,
 };
 use verbs_harness::logged::{lines, listen};
 

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use fake_libibverbs::with;
 use rustix::net::sockopt;
-use verbs_channel::{
-    BufferPool, Channel, DownReason, Error, Outgoing, PreparedChannel, Rejected, Transfer,
-    TransferError,
-};
+use verbs_channel::engine::TransferError;
+use verbs_channel::error::Rejected;
+use verbs_channel::{BufferPool, Channel, DownReason, Error, Outgoing, PreparedChannel, Transfer};
 
 use crate::fake_device::{
     DRAIN, bounded, called, calls, connected, flushes, pd, posted, region, shut_down, succeeds,

@@ -4,9 +4,8 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use verbs_channel::{
-    Channel, ChannelGroup, ChannelId, DownReason, Incoming, Queue, TransportError,
-};
+use verbs_channel::error::Queue;
+use verbs_channel::{Channel, ChannelGroup, ChannelId, DownReason, Incoming, TransportError};
 
 use crate::fake_device::{
     DRAIN, bounded, channel, connected, flushes, forget_the_past, pd, posted, region, shut_down,

@@ -6,11 +6,12 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::thread;
 
 use fake_libibverbs::{assert_all_is_well, with};
+use verbs_channel::buffer::TakeWhenFree;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_SUCCESS, ibv_wc,
 };
-use verbs_channel::{BufferPool, Error, PoolBuffer, bounds::TakeWhenFree};
+use verbs_channel::{BufferPool, Error, PoolBuffer};
 use verbs_harness::WakeCounter;
 
 use crate::fake_device::{channel, forget_the_past, pd, posted};

@@ -15,13 +15,14 @@ use std::time::Duration;
 use fake_libibverbs::{assert_all_is_well, with};
 #[cfg(feature = "rdmacm")]
 use verbs_channel::Connect;
+use verbs_channel::error::Queue;
 #[cfg(feature = "rdmacm")]
 use verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
 use verbs_channel::verbs_core::error::ErrorKind;
 use verbs_channel::verbs_core::verbs_sys::IBV_TRANSPORT_IWARP;
 use verbs_channel::verbs_core::{AccessFlags, Error as Core};
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, DownReason, Error, PreparedChannel, Queue, RejectReason,
+    BufferPool, Channel, ChannelGroup, DownReason, Error, PreparedChannel, RejectReason,
     SharedMemory, TransportError,
 };
 

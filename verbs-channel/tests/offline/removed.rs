@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
 use fake_libibverbs::with;
-use verbs_channel::{Channel, CloseError, DownReason, Error, Incoming, Outgoing, TransportError};
+use verbs_channel::error::CloseError;
+use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, TransportError};
 use verbs_harness::logged::{lines, listen};
 
 use crate::driven::group_of;

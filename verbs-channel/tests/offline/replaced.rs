@@ -1,14 +1,15 @@
 //! Channels of a group whose place another channel has got meanwhile: nothing of theirs reaches that one.
 
-use verbs_channel::{BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Queue};
+use verbs_channel::error::Queue;
+use verbs_channel::{BufferPool, Channel, ChannelGroup, ChannelId, DownReason};
 
 use crate::driven::group;
 use crate::fake_device::{bounded, pd, posted};
 
 /// Removes a channel by the engine that its handle hands out, and joins another, which gets its place.
 fn replace(
-    channel: &mut Channel<verbs_channel::bounds::InGroup<'_>>,
-    other: verbs_channel::ConnectedMember,
+    channel: &mut Channel<verbs_channel::channel::InGroup<'_>>,
+    other: verbs_channel::engine::ConnectedMember,
 ) -> ChannelId {
     let id = channel.id();
     let engine = channel.engine_mut();
@@ -18,7 +19,7 @@ fn replace(
     other
 }
 
-fn member(group: &ChannelGroup) -> verbs_channel::ConnectedMember {
+fn member(group: &ChannelGroup) -> verbs_channel::engine::ConnectedMember {
     let prepared = group.prepare().unwrap();
     let endpoint = prepared.endpoint();
     prepared.handshake(&endpoint).unwrap()
@@ -59,7 +60,7 @@ fn handle_of_a_removed_channel_posts_nothing_on_the_one_that_has_its_place() {
 
 #[test]
 fn handle_of_a_removed_channel_ends_nothing_of_the_one_that_has_its_place() {
-    let ends: [fn(Channel<verbs_channel::bounds::InGroup<'_>>); 2] = [
+    let ends: [fn(Channel<verbs_channel::channel::InGroup<'_>>); 2] = [
         |mut channel| bounded(|| channel.abort()),
         |channel| bounded(|| channel.close()).unwrap(),
     ];

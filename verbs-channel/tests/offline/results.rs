@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use verbs_channel::engine::Engine;
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
-use verbs_channel::{
-    ChannelGroup, ChannelId, DownReason, Error, Queue, RejectReason, TransportError,
-};
+use verbs_channel::{ChannelGroup, ChannelId, DownReason, Error, RejectReason, TransportError};
 
 use crate::driven::{group, polls};
 use crate::fake_device::{ends, forget_the_past, pd, posted, succeeds};

@@ -6,12 +6,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use fake_libibverbs::with;
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_QPS_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_SUCCESS, ibv_wc,
 };
 use verbs_channel::{
-    Channel, DownReason, Error, Incoming, Outgoing, Queue, RejectReason, ScopeError, TransportError,
+    Channel, DownReason, Error, Incoming, Outgoing, RejectReason, ScopeError, TransportError,
 };
 
 use crate::fake_device::{

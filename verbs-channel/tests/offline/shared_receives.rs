@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::with;
+use verbs_channel::__private::DatagramEngine;
+use verbs_channel::engine::ConnectedMember;
 use verbs_channel::verbs_core::error::ErrorKind;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
@@ -10,8 +12,8 @@ use verbs_channel::verbs_core::verbs_sys::{
 };
 use verbs_channel::verbs_core::{Error as CoreError, ProtectionDomain};
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, ConnectedMember, DownReason, Error, Message,
-    PollStrategy, PoolBuffer, RejectReason, TransportError,
+    BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Error, Message, PollStrategy,
+    PoolBuffer, RejectReason, TransportError,
 };
 use verbs_harness::{PATIENCE, until};
 
@@ -368,7 +370,7 @@ fn a_block_of_another_pool_is_handed_back_even_if_it_would_fit() {
     assert!(!engine.needs_blocks());
     // The same for datagrams.
     let builder = crate::datagrams::builder(&shared.pd);
-    let mut engine = builder.engine(None).unwrap();
+    let mut engine = DatagramEngine::create(&builder, None).unwrap();
     let pool = engine.receive_pool();
     let other = BufferPool::new(&shared.pd, pool.block_len(), 1).unwrap();
     assert!(engine.receive_into(other.take().unwrap()).is_some());

@@ -4,11 +4,12 @@ use std::mem;
 use std::time::Duration;
 
 use verbs_channel::engine::Engine;
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::completion::CompletionChannel;
 use verbs_channel::{
     BufferPool, Channel, ChannelId, CreateChannel as _, DownReason, Error, OwnedRequest,
-    PollStrategy, Queue, RejectReason, TransportError,
+    PollStrategy, RejectReason, TransportError,
 };
 
 use crate::driven::group;

@@ -6,10 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{lend, with};
-use verbs_channel::datagram_exchange::{Connector, Step};
+use verbs_channel::__private::datagram_exchange::{Connector, Step};
+use verbs_channel::connect::DatagramListener;
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::path::DatagramEndpoint;
-use verbs_channel::{Channel, DatagramListener, Datagrams, Error};
+use verbs_channel::{Channel, Datagrams, Error};
 
 use crate::datagrams::{comes, peer};
 use crate::fake_device::{LONG, bounded, forget_the_past, pd, succeeds};

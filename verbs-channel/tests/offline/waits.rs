@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use fake_libibverbs::with;
+use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::verbs_sys::ibv_wc;
 use verbs_channel::{
-    BufferPool, Channel, Outgoing, OwnedBuffer, PollStrategy, Queue, RejectReason, Transfer,
+    BufferPool, Channel, Outgoing, OwnedBuffer, PollStrategy, RejectReason, Transfer,
     TransportError,
 };
 

@@ -7,8 +7,9 @@ use std::env;
 use std::net::TcpListener;
 use std::time::Duration;
 
+use verbs_channel::error::ErrorChain;
 use verbs_channel::verbs_core::{Context, ProtectionDomain};
-use verbs_channel::{Channel, DownReason, Error, ErrorChain, PollStrategy, Result};
+use verbs_channel::{Channel, DownReason, Error, PollStrategy, Result};
 
 fn open() -> Result<ProtectionDomain> {
     // The first device with an active port. To name one: `Device::by_name("mlx5_0")?.open()?`.

@@ -14,8 +14,9 @@ use std::os::fd::AsFd;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use verbs_async::verbs_channel::Connect;
+use verbs_async::verbs_channel::connect::Met;
 use verbs_async::verbs_channel::verbs_core::{Context as Device, MinRnrTimer};
-use verbs_async::verbs_channel::{Connect, Met};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents};
 
 use crate::{Common, Context as _, Failure, Hello};

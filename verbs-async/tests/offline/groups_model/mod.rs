@@ -1,5 +1,4 @@
-//! A model test of the channels of a group: each operation ends once, with its
-//! own result and buffer, no task sleeps over an outcome, and no buffer in flight is free.
+//! A model of a group: each operation ends once, no task sleeps over an outcome, no buffer in flight is free.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -8,7 +7,8 @@ use std::task::Poll;
 use fake_libibverbs::{Posted, assert_all_is_well, forget_requests, with};
 use proptest::prelude::any;
 use proptest::proptest;
-use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing, OwnedRequest, PoolBuffer, Queue};
+use verbs_async::verbs_channel::error::Queue;
+use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing, OwnedRequest, PoolBuffer};
 use verbs_async::{AsyncChannel, AsyncGroup, Operation};
 use verbs_core::verbs_sys::{
     IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,

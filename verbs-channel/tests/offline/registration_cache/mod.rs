@@ -10,9 +10,10 @@ use std::time::Duration;
 use std::{io, iter};
 
 use fake_libibverbs::{assert_all_is_well, with};
+use verbs_channel::registration_cache::CachedMemory;
 use verbs_channel::verbs_core::memory::RawRegion;
 use verbs_channel::verbs_core::{Error as CoreError, ProtectionDomain};
-use verbs_channel::{CachedMemory, Error, RegistrationCache};
+use verbs_channel::{Error, RegistrationCache};
 use verbs_harness::allocations::allocations;
 
 use crate::fake_device::{calls, channel, forget_the_past, pd, posted, succeeds};

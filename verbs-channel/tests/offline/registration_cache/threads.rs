@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{assert_all_is_well, lend};
-use verbs_channel::{CachedMemory, Error, RegistrationCache};
+use verbs_channel::registration_cache::CachedMemory;
+use verbs_channel::{Error, RegistrationCache};
 
 use super::{LEN, PART, cache, cache_with, memory, pages, register, touch};
 

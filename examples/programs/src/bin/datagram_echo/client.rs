@@ -107,7 +107,7 @@ impl Run {
         };
         let now = Instant::now();
         let sent = self.datagrams.send_to(&self.server, block);
-        sent.map_err(verbs_channel::Rejected::into_error)?;
+        sent.map_err(verbs_channel::error::Rejected::into_error)?;
         self.next += 1;
         self.order.push_back((index, now));
         let _none = self.on_their_way.insert(index, now);

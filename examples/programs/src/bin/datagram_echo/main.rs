@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use programs::{Common, Failure, run};
+use verbs_channel::datagrams::DatagramsConfig;
 use verbs_channel::verbs_core::Context;
-use verbs_channel::{Datagrams, DatagramsConfig, PollStrategy};
+use verbs_channel::{Datagrams, PollStrategy};
 
 /// Send datagrams to a server and back, check every byte, and count those that are lost
 ///

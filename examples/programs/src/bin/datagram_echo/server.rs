@@ -5,7 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use programs::{Failure, Listener, Peer, say};
-use verbs_channel::{Datagram, Datagrams};
+use verbs_channel::Datagrams;
+use verbs_channel::datagrams::Datagram;
 
 use crate::Options;
 use crate::message::Message;
@@ -63,7 +64,7 @@ fn echo(
     }
     let from = datagram.from();
     let sent = datagrams.send_to(&from, datagram.into_buffer());
-    sent.map_err(verbs_channel::Rejected::into_error)?;
+    sent.map_err(verbs_channel::error::Rejected::into_error)?;
     counts.echoed += 1;
     Ok(())
 }

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use programs::{Failure, Frames};
+use verbs_channel::request::List;
 use verbs_channel::verbs_core::WorkSuccess;
-use verbs_channel::{RejectReason, ScopedPendingWork, bounds::List};
+use verbs_channel::{RejectReason, ScopedPendingWork};
 
 use crate::protocol::{out_of_order, receive_message};
 

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use programs::kv::{HEADER, MAX_KEY, Reply, Request, Values, Welcome};
 use programs::{Context as _, Failure, Listener, say};
+use verbs_channel::engine::ConnectedMember;
 use verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_channel::verbs_core::codes::WcOpcode;
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, Completed, Connect, ConnectedMember, OwnedBuffer,
-    PollStrategy, PreparedChannel,
+    BufferPool, Channel, ChannelGroup, ChannelId, Completed, Connect, OwnedBuffer, PollStrategy,
+    PreparedChannel,
 };
 
 use crate::Options;

@@ -13,7 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout, timeout_at};
 use verbs_async::{AsyncGroup, CqEvents, IncomingMessages};
-use verbs_channel::{BufferPool, Connect, ImmediateCounters, OwnedBuffer, Recorded, SharedMemory};
+use verbs_channel::immediates::{ImmediateCounters, Recorded};
+use verbs_channel::{BufferPool, Connect, OwnedBuffer, SharedMemory};
 use verbs_core::{AccessFlags, Context};
 
 use crate::{Cache, ORDER_LEN, Options, Order};

@@ -5,9 +5,10 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use programs::{Context as _, Failure, Meter, Pages, Peer, say};
-use verbs_channel::{
-    Channel, ChannelConfig, CloseError, Outgoing, OwnedChain, SharedMemory, SharedSlice,
-};
+use verbs_channel::buffer::SharedSlice;
+use verbs_channel::error::CloseError;
+use verbs_channel::request::OwnedChain;
+use verbs_channel::{Channel, ChannelConfig, Outgoing, SharedMemory};
 use verbs_core::{AccessFlags, Context, RemoteMemoryRegion};
 
 use crate::{Cache, ORDER_LEN, Options, Order};

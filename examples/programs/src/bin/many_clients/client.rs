@@ -9,10 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use programs::{Context as _, Failure};
+use verbs_channel::engine::ConnectedMember;
+use verbs_channel::group::Preparer;
 use verbs_channel::verbs_core::AckTimeout;
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, Completed, Connect, ConnectedMember, OwnedBuffer,
-    PollStrategy, Preparer,
+    BufferPool, Channel, ChannelGroup, ChannelId, Completed, Connect, OwnedBuffer, PollStrategy,
 };
 
 use crate::Options;

@@ -8,10 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use programs::{Context as _, Failure, Listener, say};
+use verbs_channel::engine::ConnectedMember;
+use verbs_channel::group::Preparer;
 use verbs_channel::verbs_core::AckTimeout;
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, Completed, Connect, ConnectedMember, Message,
-    OwnedBuffer, PollStrategy, PreparedChannel, Preparer,
+    BufferPool, Channel, ChannelGroup, ChannelId, Completed, Connect, Message, OwnedBuffer,
+    PollStrategy, PreparedChannel,
 };
 
 use crate::Options;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use programs::Failure;
+use verbs_channel::group::SharedReceivesConfig;
 use verbs_channel::{
-    BufferPool, ChannelConfig, Incoming, Message, Outgoing, OwnedBuffer, OwnedRequest,
-    SharedMemory, SharedReceivesConfig,
+    BufferPool, ChannelConfig, Incoming, Message, Outgoing, OwnedBuffer, OwnedRequest, SharedMemory,
 };
 use verbs_core::RemoteMemoryRegion;
 

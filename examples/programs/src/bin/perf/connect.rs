@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use programs::{Common, Context as _, Failure, Frames};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use verbs_channel::{ConnectedMember, Peer, PreparedChannel};
+use verbs_channel::engine::ConnectedMember;
+use verbs_channel::{Peer, PreparedChannel};
 use verbs_core::RemoteMemoryRegion;
 use verbs_core::rdmacm::Listener;
 

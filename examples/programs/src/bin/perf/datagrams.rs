@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use programs::{Common, Failure, Frames};
-use verbs_channel::{Datagrams, DatagramsConfig, PollStrategy};
+use verbs_channel::datagrams::DatagramsConfig;
+use verbs_channel::{Datagrams, PollStrategy};
 use verbs_core::ProtectionDomain;
 use verbs_core::error::Rejected;
 use verbs_core::path::DatagramEndpoint;

@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use verbs_async::{AsyncChannel, Operation};
+use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::{AccessFlags, QueuePairEndpoint, RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
-    BufferPool, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest,
-    TransportError,
+    BufferPool, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, TransportError,
 };
 
 use crate::alone::alone;

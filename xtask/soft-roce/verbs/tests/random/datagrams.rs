@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use verbs_async::{AsyncDatagrams, CqEvents, DeviceEvents};
+use verbs_channel::datagrams::Datagram;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::path::DatagramEndpoint;
-use verbs_channel::{BufferPool, Datagram, Datagrams, OwnedBuffer};
+use verbs_channel::{BufferPool, Datagrams, OwnedBuffer};
 
 use crate::alone::{alone, thread_ends};
 use crate::messages::domains;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use verbs_channel::datagram_exchange::{Acceptor, Connector, RequestId, Step};
+use verbs_channel::__private::datagram_exchange::{Acceptor, Connector, RequestId, Step};
 use verbs_channel::{BufferPool, Channel, Datagrams, PreparedChannel};
 
 use crate::messages::domains;
@@ -128,7 +128,7 @@ fn accept(side: &mut Side, acceptor: &mut Acceptor, request: &mut Option<Request
     }
 }
 
-fn send(side: &mut Side, answer: Option<verbs_channel::datagram_exchange::Answer>) {
+fn send(side: &mut Side, answer: Option<verbs_channel::__private::datagram_exchange::Answer>) {
     if let Some(answer) = answer
         && let Ok(Some(block)) = side.pool.take_with(&answer.bytes)
     {

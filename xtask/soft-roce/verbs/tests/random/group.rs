@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, DeviceEvents, SharedMessages};
+use verbs_channel::error::Rejected;
+use verbs_channel::group::SharedReceivesConfig;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
-use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, Message, Rejected, SharedReceivesConfig, Ticket,
-};
+use verbs_channel::{BufferPool, Channel, ChannelGroup, ChannelId, Message, Ticket};
 
 use crate::alone::alone;
 use crate::messages::domains;

@@ -9,10 +9,11 @@
 use std::mem;
 use std::time::Duration;
 
+use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::{MemoryRegion, ProtectionDomain, WorkSuccess};
 use verbs_channel::{
-    BufferPool, Channel, Completed, Outgoing, OwnedBuffer, OwnedChain, OwnedRequest, ScopeError,
-    Ticket, Transfer, TransportError,
+    BufferPool, Channel, Completed, Outgoing, OwnedBuffer, OwnedRequest, ScopeError, Ticket,
+    Transfer, TransportError,
 };
 
 use crate::world::{World, bytes};

@@ -7,9 +7,10 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
+use verbs_channel::request::List;
 use verbs_channel::verbs_core::{GatherElement, ScatterElement, WorkSuccess};
 use verbs_channel::{
-    Incoming, Outgoing, PollingScope, ScopeError, ScopedPendingWork, TransportError, bounds::List,
+    Incoming, Outgoing, PollingScope, ScopeError, ScopedPendingWork, TransportError,
 };
 
 use crate::messages::domains;
