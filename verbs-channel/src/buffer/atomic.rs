@@ -3,5 +3,8 @@
 pub(super) use std::sync::atomic::{AtomicUsize, Ordering, fence};
 pub(super) use std::sync::{Arc, Mutex, MutexGuard};
 
+pub(super) use crossbeam_queue::ArrayQueue;
+pub(super) use crossbeam_utils::atomic::AtomicCell;
+
 pub(super) use super::wake::wake;
 pub(super) use crate::panics::discard;

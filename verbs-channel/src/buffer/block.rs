@@ -5,7 +5,7 @@ use std::any::Any;
 use std::mem::{self, ManuallyDrop};
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::task::{Context, Poll};
+use std::sync::Arc;
 
 use verbs_core::memory::Sge;
 use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement};
@@ -40,7 +40,7 @@ unsafe impl Send for Owner {}
 // SAFETY: by reference it gives access to a `&Backing`, which is `Sync`.
 unsafe impl Sync for Owner {}
 
-/// The memory of a pool: freed when the pool has no clone any more, and all blocks are back.
+/// The memory of a pool, which each clone and each taken block keeps.
 pub(crate) struct SharedPool {
     pub(super) free: FreeList<BlockPtr>,
     pub(super) block_len: usize,
@@ -50,30 +50,20 @@ pub(crate) struct SharedPool {
     pub(super) pd: ProtectionDomain,
 }
 
-/// A block that a pool owns while it is free.
+/// A block that is free, and owned by the list that has this.
 #[derive(Clone, Copy)]
 pub(crate) struct BlockPtr(pub(super) NonNull<Backing>);
-
-/// A pool that is kept alive by one of its blocks, or by its clones.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SharedPtr(NonNull<SharedPool>);
 
 // SAFETY: a `BlockPtr` owns its `Backing` while that is free, and a `Backing` is `Send`.
 unsafe impl Send for BlockPtr {}
 // SAFETY: by reference it gives access to nothing.
 unsafe impl Sync for BlockPtr {}
-// SAFETY: a `SharedPtr` stands for a `&SharedPool`, and for a `Box<SharedPool>` once; a
-// `SharedPool` is `Send` and `Sync`.
-unsafe impl Send for SharedPtr {}
-// SAFETY: a `SharedPtr` gives access to a `&SharedPool`, which is `Sync`.
-unsafe impl Sync for SharedPtr {}
 
 enum Memory {
     Block {
         all: ScatterElement<'static>,
-        /// Its place in its pool.
-        index: usize,
-        pool: SharedPtr,
+        /// `None` while it is free.
+        pool: Option<Arc<SharedPool>>,
         pd: PdTag,
     },
     Region(MemoryRegion<Vec<u8>>),
@@ -81,23 +71,18 @@ enum Memory {
 }
 
 impl Backing {
-    /// A block, which has this place in its pool.
+    /// A free block.
     ///
     /// # Safety
     ///
-    /// - It is given to [`SharedPtr::new`] before anything else is done with it.
+    /// - It is given to [`SharedPool::new`] before anything else is done with it.
     /// - While the block is taken, its bytes are accessed through the element only.
-    /// - The bytes stay registered until the pool is freed.
-    pub(crate) unsafe fn of_block(all: ScatterElement<'_>, index: usize, pd: PdTag) -> Self {
+    /// - The bytes stay registered until the pool is dropped.
+    pub(crate) unsafe fn of_block(all: ScatterElement<'_>, pd: PdTag) -> Self {
         // SAFETY: a taken block keeps its pool alive, and a free one is not accessed.
         let all = unsafe { mem::transmute::<ScatterElement<'_>, ScatterElement<'static>>(all) };
-        let pool = SharedPtr(NonNull::dangling());
-        Self::new(Memory::Block {
-            all,
-            index,
-            pool,
-            pd,
-        })
+        let pool = None;
+        Self::new(Memory::Block { all, pool, pd })
     }
 
     pub(crate) fn of_shared(part: SharedPart) -> Self {
@@ -209,16 +194,20 @@ impl Backing {
     }
 
     /// The pool that it is a block of, if it is one.
-    pub(crate) const fn pool(&self) -> Option<SharedPtr> {
+    pub(crate) const fn pool(&self) -> Option<&Arc<SharedPool>> {
         match &self.memory {
-            Memory::Block { pool, .. } => Some(*pool),
+            Memory::Block { pool, .. } => pool.as_ref(),
             _ => None,
         }
     }
 
     /// Whether it is a block of a pool. If it is, its range is set to all of it.
     pub(crate) fn make_whole_block(&mut self) -> bool {
-        self.pool().map(|_| self.set_all()).is_some()
+        let is_block = matches!(self.memory, Memory::Block { .. });
+        if is_block {
+            self.set_all();
+        }
+        is_block
     }
 
     /// The part of shared memory, if it is one.
@@ -273,20 +262,20 @@ impl Owner {
     #[inline(never)]
     unsafe fn release(backing: NonNull<Backing>) {
         let mut this = ManuallyDrop::new(Self(backing));
-        if let Memory::Block { index, pool, .. } = this.memory {
-            this.set_all();
-            // SAFETY: a block that has an owner was taken, and it has one owner.
-            unsafe { pool.return_block(index) };
-            return;
-        }
         let mut shared = None;
-        if let Memory::Shared(part) = &mut this.memory {
-            if let Some((memory, index)) = part.release() {
-                // SAFETY: the place was taken, and has one owner.
-                unsafe { memory.return_place(index) };
-                return;
+        match &mut this.memory {
+            Memory::Block { pool, .. } => {
+                if let Some(pool) = pool.take() {
+                    this.set_all();
+                    pool.free.push(BlockPtr(backing));
+                    return;
+                }
             }
-            shared = part.take_memory();
+            Memory::Shared(part) => match part.release() {
+                (Some(memory), true) => return memory.return_place(BlockPtr(backing)),
+                (memory, _) => shared = memory,
+            },
+            Memory::Region(_) => {}
         }
         // SAFETY: in no pool, the backing was a box; the caller promises not to use it again.
         drop(unsafe { Box::from_raw(backing.as_ptr()) });
@@ -321,132 +310,40 @@ impl Drop for Owner {
     }
 }
 
-impl Drop for SharedPool {
-    fn drop(&mut self) {
-        for BlockPtr(block) in self.free.items() {
-            // SAFETY: the block was a box, and is back. The region is dropped after this: a block
-            // is a part of it.
-            drop(unsafe { Box::from_raw(block.as_ptr()) });
-        }
-    }
-}
-
-impl SharedPtr {
+impl SharedPool {
     /// A pool of these blocks, which are parts of the region, in the order of their places.
     pub(crate) fn new(
         (region, pd): (Box<dyn Any + Send + Sync>, ProtectionDomain),
         block_len: usize,
         blocks: Vec<Backing>,
-    ) -> Self {
+    ) -> Arc<Self> {
         let blocks = blocks.into_iter().map(Box::new).map(Box::leak);
-        let shared = Box::leak(Box::new(SharedPool {
+        Arc::new(Self {
             free: FreeList::new(blocks.map(|block| BlockPtr(NonNull::from(block)))),
             block_len,
             _region: region,
             pd,
-        }));
-        let shared = NonNull::from(shared);
-        // SAFETY: the pool was made above, and nothing frees it yet.
-        for BlockPtr(mut block) in unsafe { shared.as_ref() }.free.items() {
-            // SAFETY: the block was made above, and nothing frees it yet.
-            let block = unsafe { block.as_mut() };
-            if let Memory::Block { pool, .. } = &mut block.memory {
-                *pool = Self(shared);
-            }
-        }
-        Self(shared)
+        })
     }
 
-    /// The pool.
-    ///
-    /// # Safety
-    ///
-    /// - It has not been freed: it has a clone, or a block that is not back, while `'a` lasts.
+    /// A block that was free is taken.
     #[inline(always)]
-    pub(crate) unsafe fn get<'a>(self) -> &'a SharedPool {
-        // SAFETY: the caller promises that the pool is not freed while `'a` lasts.
-        unsafe { self.0.as_ref() }
-    }
-
-    /// Takes a block.
-    ///
-    /// # Safety
-    ///
-    /// - As for [`get`](Self::get), for this call.
-    #[inline(always)]
-    pub(crate) unsafe fn take(self) -> Option<Owner> {
-        // SAFETY: the caller promises that the pool is not freed during this call.
-        unsafe { self.get() }.free.pop().map(Owner::of_free)
-    }
-
-    /// Takes a block, or waits for one.
-    ///
-    /// # Safety
-    ///
-    /// - As for [`get`](Self::get), for this call.
-    #[inline]
-    pub(crate) unsafe fn poll_take(
-        self,
-        place: &mut Option<u64>,
-        context: &Context<'_>,
-    ) -> Poll<Owner> {
-        // SAFETY: the caller promises that the pool is not freed during this call.
-        let taken = unsafe { self.get() }.free.poll_pop(place, context);
-        taken.map(|BlockPtr(block)| Owner(block))
-    }
-
-    /// Ends the wait of a task. A block that it was given goes to the next one, or is free.
-    ///
-    /// # Safety
-    ///
-    /// - As for [`get`](Self::get), for this call.
-    pub(crate) unsafe fn stop_waiting(self, place: u64) {
-        // SAFETY: the caller promises that the pool is not freed during this call.
-        if let Some(index) = unsafe { self.get() }.free.stop_waiting(place) {
-            // SAFETY: the block was taken for the task, which never had it.
-            unsafe { self.return_block(index) };
+    pub(crate) fn owner(self: &Arc<Self>, block: BlockPtr) -> Owner {
+        let mut owner = Owner::of_free(block);
+        if let Memory::Block { pool, .. } = &mut owner.memory {
+            *pool = Some(Arc::clone(self));
         }
+        owner
     }
+}
 
-    /// Gives back a block, which may free the pool.
-    ///
-    /// # Safety
-    ///
-    /// - The block was taken, and is not used after this.
-    #[inline(always)]
-    unsafe fn return_block(self, index: usize) {
-        // SAFETY: the block is not back, so the pool has not been freed.
-        let free = NonNull::from(&unsafe { self.0.as_ref() }.free);
-        // SAFETY: the pool outlives the block, which the caller promises was taken.
-        if unsafe { FreeList::push(free, index) } {
-            // SAFETY: this was the last block, and there is no clone.
-            unsafe { self.free() };
+impl Drop for SharedPool {
+    fn drop(&mut self) {
+        for BlockPtr(block) in self.free.drain() {
+            // SAFETY: the block was a box, and is back. The region is dropped after this: a block
+            // is a part of it.
+            drop(unsafe { Box::from_raw(block.as_ptr()) });
         }
-    }
-
-    /// Frees the pool when all blocks are back, which may be now.
-    ///
-    /// # Safety
-    ///
-    /// - The pool has no clone any more, and this is the first call.
-    pub(crate) unsafe fn close(self) {
-        // SAFETY: nothing frees a pool that is not closed.
-        let free = NonNull::from(&unsafe { self.0.as_ref() }.free);
-        // SAFETY: the pool is alive, and not closed: the caller's promise.
-        if unsafe { FreeList::close(free) } {
-            // SAFETY: all blocks are back, and there is no clone.
-            unsafe { self.free() };
-        }
-    }
-
-    /// # Safety
-    ///
-    /// - Nothing uses the pool any more.
-    #[cold]
-    #[inline(never)]
-    unsafe fn free(self) {
-        // SAFETY: the pool was a box; the caller promises that nothing uses it any more.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::mem;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
+use std::sync::Arc;
 
 use verbs_core::memory::Sge;
 use verbs_core::{Error as CoreError, GatherElement, MemoryRegion, ScatterElement};
 
-use super::block::{Backing, Owner, SharedPtr};
+use super::block::{Backing, Owner, SharedPool};
 use super::element::PdTag;
 use super::shared_part::SharedPart;
 use crate::error::{Error, RejectReason, Result};
@@ -29,7 +30,7 @@ pub struct OwnedBuffer {
 
 impl OwnedBuffer {
     /// The pool that it is a block of, if it is one.
-    pub(super) fn pool(&self) -> Option<SharedPtr> {
+    pub(super) fn pool(&self) -> Option<&Arc<SharedPool>> {
         self.backing.as_deref()?.pool()
     }
 

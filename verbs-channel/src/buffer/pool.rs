@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use verbs_core::memory::{Buffer, HugePages};
 use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement};
 
-use super::block::{Backing, SharedPool, SharedPtr};
+use super::block::{Backing, BlockPtr, SharedPool};
 use super::element::PdTag;
 use super::owned::{OwnedBuffer, within};
 use crate::error::{Error, Result};
@@ -34,17 +34,7 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Clone)]
 pub struct BufferPool {
-    clones: Arc<Clones>,
-}
-
-/// The clones of a pool: the last one closes it.
-struct Clones(SharedPtr);
-
-impl Drop for Clones {
-    fn drop(&mut self) {
-        // SAFETY: the last clone is dropped once.
-        unsafe { self.0.close() };
-    }
+    shared: Arc<SharedPool>,
 }
 
 /// A block of a [`BufferPool`], returned to it when dropped.
@@ -150,33 +140,27 @@ impl BufferPool {
     {
         let pd = PdTag::of(region.pd());
         let mut blocks = Vec::with_capacity(count);
-        for index in 0..count {
-            let start = index * block_len;
+        for start in (0..count).map(|index| index * block_len) {
             let block = region.scatter_element(start..start + block_len)?;
             // SAFETY: blocks do not overlap, and the region, which has no other user, is dropped with
             // the pool. They are given to it below.
-            blocks.push(unsafe { Backing::of_block(block, index, pd) });
+            blocks.push(unsafe { Backing::of_block(block, pd) });
         }
         let pd = region.pd().clone();
-        let clones = Clones(SharedPtr::new((Box::new(region), pd), block_len, blocks));
-        Ok(Self {
-            clones: Arc::new(clones),
-        })
-    }
-
-    #[inline(always)]
-    fn shared(&self) -> &SharedPool {
-        // SAFETY: this is a clone of the pool.
-        unsafe { self.clones.0.get() }
+        let shared = SharedPool::new((Box::new(region), pd), block_len, blocks);
+        Ok(Self { shared })
     }
 
     /// Takes a free block; `None` if there is none. Its previous contents are not cleared.
     #[inline(always)]
     #[must_use]
     pub fn take(&self) -> Option<PoolBuffer> {
-        // SAFETY: this is a clone of the pool.
-        let block = unsafe { self.clones.0.take() }?;
-        Some(PoolBuffer::new(OwnedBuffer::new(block)))
+        Some(self.taken(self.shared.free.pop()?))
+    }
+
+    #[inline(always)]
+    fn taken(&self, block: BlockPtr) -> PoolBuffer {
+        PoolBuffer::new(OwnedBuffer::new(self.shared.owner(block)))
     }
 
     /// Takes a free block, and copies these bytes to its start; `None` if no block is free.
@@ -236,33 +220,33 @@ impl BufferPool {
 
     /// Whether this is a block of the pool.
     pub(crate) fn has(&self, block: &OwnedBuffer) -> bool {
-        block.pool() == Some(self.clones.0)
+        block
+            .pool()
+            .is_some_and(|pool| Arc::ptr_eq(pool, &self.shared))
     }
 
     /// How many blocks are free.
-    ///
-    /// It counts them one by one, so other threads may take some meanwhile.
     #[must_use]
     pub fn available(&self) -> usize {
-        self.shared().free.len()
+        self.shared.free.len()
     }
 
     /// How many blocks the pool has, free or taken.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.shared().free.capacity()
+        self.shared.free.capacity()
     }
 
     /// The protection domain in which its blocks are registered.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
-        &self.shared().pd
+        &self.shared.pd
     }
 
     /// The length of a block, in bytes.
     #[must_use]
     pub fn block_len(&self) -> usize {
-        self.shared().block_len
+        self.shared.block_len
     }
 }
 
@@ -367,17 +351,15 @@ impl Future for TakeWhenFree<'_> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<PoolBuffer> {
         let this = &mut *self;
-        // SAFETY: this is a clone of the pool.
-        let taken = unsafe { this.pool.clones.0.poll_take(&mut this.place, context) };
-        taken.map(|block| PoolBuffer::new(OwnedBuffer::new(block)))
+        let taken = this.pool.shared.free.poll_pop(&mut this.place, context);
+        taken.map(|block| this.pool.taken(block))
     }
 }
 
 impl Drop for TakeWhenFree<'_> {
     fn drop(&mut self) {
         if let Some(place) = self.place.take() {
-            // SAFETY: this is a clone of the pool.
-            unsafe { self.pool.clones.0.stop_waiting(place) };
+            self.pool.shared.free.stop_waiting(place);
         }
     }
 }

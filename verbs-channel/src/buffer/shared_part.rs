@@ -39,8 +39,8 @@ pub(crate) struct SharedPart {
     memory: Option<Arc<Shared>>,
     /// The first byte, and one past the last.
     range: Range<usize>,
-    /// Its place among those of the memory; `None` if that had no free one.
-    index: Option<usize>,
+    /// Whether it is in one of the places of the memory.
+    is_place: bool,
 }
 
 impl Shared {
@@ -54,11 +54,11 @@ impl Shared {
         follower: Box<dyn Any + Send + Sync>,
         returns: Option<Arc<Returns>>,
     ) -> Self {
-        let place = |index| {
+        let place = |_| {
             let part = SharedPart {
                 memory: None,
                 range: 0..0,
-                index: Some(index),
+                is_place: true,
             };
             let place = Box::leak(Box::new(Backing::of_shared(part)));
             BlockPtr(NonNull::from(place))
@@ -83,14 +83,8 @@ impl Shared {
     }
 
     /// Takes back a place.
-    ///
-    /// # Safety
-    ///
-    /// - It is the place with this index, was taken, and is not used after this.
-    pub(super) unsafe fn return_place(self: Arc<Self>, index: usize) {
-        // SAFETY: `self` keeps the list; the rest is the caller's promise. It is not closed, so nothing
-        // is to be done for the last.
-        let _is_last = unsafe { FreeList::push(NonNull::from(&self.free), index) };
+    pub(super) fn return_place(self: Arc<Self>, place: BlockPtr) {
+        self.free.push(place);
         self.give_back();
     }
 
@@ -113,7 +107,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        for BlockPtr(place) in self.free.items() {
+        for BlockPtr(place) in self.free.drain() {
             // SAFETY: the place was a box, and is back: a part in a place that is taken keeps the
             // memory.
             drop(unsafe { Box::from_raw(place.as_ptr()) });
@@ -127,14 +121,14 @@ impl SharedPart {
         Self {
             memory: Some(memory),
             range,
-            index: None,
+            is_place: false,
         }
     }
 
     /// The same in the place of another part.
     #[inline]
     pub(super) fn in_place_of(mut self, other: Option<&Self>) -> Self {
-        self.index = other.and_then(|other| other.index);
+        self.is_place = other.is_some_and(|other| other.is_place);
         self
     }
 
@@ -161,14 +155,8 @@ impl SharedPart {
         ))
     }
 
-    /// Takes what keeps the memory, and its place there, if it has one.
-    pub(super) fn release(&mut self) -> Option<(Arc<Shared>, usize)> {
-        let index = self.index?;
-        Some((self.memory.take()?, index))
-    }
-
-    /// Takes what keeps the memory, to be [given back](Shared::give_back).
-    pub(super) const fn take_memory(&mut self) -> Option<Arc<Shared>> {
-        self.memory.take()
+    /// Takes what keeps the memory, to be [given back](Shared::give_back), and whether it is in a place of the memory.
+    pub(super) const fn release(&mut self) -> (Option<Arc<Shared>>, bool) {
+        (self.memory.take(), self.is_place)
     }
 }

@@ -6,23 +6,23 @@ use std::task::Waker;
 
 /// The tasks that wait for an item: each is given one in its turn.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct Waiting<T> {
     // In the order of their numbers. Those that were given an item come first.
-    queue: VecDeque<Waiter>,
+    queue: VecDeque<Waiter<T>>,
     given: usize,
     next: u64,
 }
 
 /// A task that waits.
 #[derive(Debug)]
-struct Waiter {
+struct Waiter<T> {
     number: u64,
     waker: Waker,
-    // The index of the item that it was given.
-    item: Option<usize>,
+    // That it was given.
+    item: Option<T>,
 }
 
-impl Waiting {
+impl<T> Waiting<T> {
     pub(super) const fn new() -> Self {
         Self {
             queue: VecDeque::new(),
@@ -31,9 +31,9 @@ impl Waiting {
         }
     }
 
-    /// Whether no task waits that has not been given an item.
-    pub(super) fn is_over(&self) -> bool {
-        self.given == self.queue.len()
+    /// How many tasks wait that have not been given an item.
+    pub(super) fn len(&self) -> usize {
+        self.queue.len() - self.given
     }
 
     /// Adds a task, which comes last. Returns its number.
@@ -48,29 +48,29 @@ impl Waiting {
         number
     }
 
-    /// Gives an item to the first task that has none, if there is one: its waker.
-    pub(super) fn give(&mut self, item: usize) -> Option<Waker> {
+    /// Gives an item to the first task that has none, if there are both: its waker.
+    pub(super) fn give(&mut self, item: impl FnOnce() -> Option<T>) -> Option<Waker> {
         let waiter = self.queue.get_mut(self.given)?;
-        waiter.item = Some(item);
+        waiter.item = Some(item()?);
         self.given += 1;
         Some(mem::replace(&mut waiter.waker, Waker::noop().clone()))
     }
 
-    /// Whether the task has been given an item. If it has not, it has this waker from now on, and the
-    /// old one is left in its place.
-    pub(super) fn is_given(&mut self, number: u64, waker: &mut Waker) -> bool {
-        let at = self.place(number);
-        match at.and_then(|at| self.queue.get_mut(at)) {
-            Some(waiter) if waiter.item.is_none() => {
-                mem::swap(&mut waiter.waker, waker);
-                false
-            }
-            _ => true,
-        }
+    /// The task has this waker from now on. Returns the one before.
+    pub(super) fn replace_waker(&mut self, number: u64, waker: Waker) -> Option<Waker> {
+        let at = self.place(number)?;
+        Some(mem::replace(&mut self.queue.get_mut(at)?.waker, waker))
+    }
+
+    /// Removes a task if it was given an item. Returns that, and its waker.
+    pub(super) fn remove_given(&mut self, number: u64) -> Option<(T, Waker)> {
+        let is_given = self.place(number)? < self.given;
+        let (item, waker) = is_given.then(|| self.remove(number))??;
+        Some((item?, waker))
     }
 
     /// Removes a task. Returns the item that it was given, and its waker.
-    pub(super) fn remove(&mut self, number: u64) -> Option<(Option<usize>, Waker)> {
+    pub(super) fn remove(&mut self, number: u64) -> Option<(Option<T>, Waker)> {
         let waiter = self.queue.remove(self.place(number)?)?;
         self.given -= usize::from(waiter.item.is_some());
         Some((waiter.item, waiter.waker))

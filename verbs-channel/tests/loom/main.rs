@@ -1,14 +1,10 @@
-//! Every interleaving of threads that take items of a pool, wait for them, give them back, and close
-//! it; and of threads that record immediates, and wait for a count of them.
+//! Every interleaving of threads that take items of a pool, wait for them and give them back; and of threads that
+//! record immediates, and wait for a count of them.
 //!
 //! The crate's own files are compiled here with loom's atomics.
 #![cfg(test)]
-#![expect(
-    unsafe_code,
-    reason = "gives items back, and accesses what is one thread's"
-)]
+#![expect(unsafe_code, reason = "accesses what is one thread's")]
 
-use std::ptr::NonNull;
 use std::task::{Context, Poll, Wake, Waker};
 
 use free_list::FreeList;
@@ -34,6 +30,7 @@ mod watches;
 
 /// The atomics and the lock that the list and the counts import: loom's.
 mod atomic {
+    pub(super) use super::{ArrayQueue, AtomicCell};
     pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     pub(super) use loom::sync::{Arc, Mutex, MutexGuard};
 
@@ -43,6 +40,53 @@ mod atomic {
 
     pub(super) fn discard(waker: std::task::Waker) {
         drop(waker);
+    }
+}
+
+/// The queue of free items, with a lock: that of crossbeam is tested there.
+#[derive(Debug)]
+struct ArrayQueue<T>(loom::sync::Mutex<std::collections::VecDeque<T>>);
+
+impl<T> ArrayQueue<T> {
+    fn new(capacity: usize) -> Self {
+        Self(loom::sync::Mutex::new(
+            std::collections::VecDeque::with_capacity(capacity),
+        ))
+    }
+
+    fn push(&self, item: T) -> Result<(), T> {
+        self.0.lock().unwrap().push_back(item);
+        Ok(())
+    }
+
+    fn pop(&self) -> Option<T> {
+        self.0.lock().unwrap().pop_front()
+    }
+
+    fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
+    fn capacity(&self) -> usize {
+        self.0.lock().unwrap().capacity()
+    }
+}
+
+/// A cell, with a lock.
+#[derive(Debug)]
+struct AtomicCell<T>(loom::sync::Mutex<T>);
+
+impl<T: Copy> AtomicCell<T> {
+    fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    fn load(&self) -> T {
+        *self.0.lock().unwrap()
+    }
+
+    fn swap(&self, value: T) -> T {
+        std::mem::replace(&mut *self.0.lock().unwrap(), value)
     }
 }
 
@@ -67,25 +111,6 @@ impl Pool {
             unsafe { *place += 1 };
         });
     }
-
-    /// Whether this was the last item, of a closed list.
-    fn give_back(&self, item: usize) -> bool {
-        // SAFETY: the models keep the list, and give back what they took.
-        unsafe { FreeList::push(NonNull::from(&self.list), item) }
-    }
-
-    /// Whether all items are back.
-    fn close(&self) -> bool {
-        // SAFETY: the models keep the list, and close it once.
-        unsafe { FreeList::close(NonNull::from(&self.list)) }
-    }
-
-    /// Frees everything, as the last owner does.
-    fn free(&self) {
-        for item in 0..self.memory.len() {
-            self.write(item);
-        }
-    }
 }
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
@@ -104,7 +129,7 @@ fn an_item_has_one_owner() {
                 for _ in 0..2 {
                     let item = pool.list.pop().expect("there is one for each thread");
                     pool.write(item);
-                    assert!(!pool.give_back(item));
+                    pool.list.push(item);
                 }
             })
         });
@@ -112,59 +137,6 @@ fn an_item_has_one_owner() {
             user.join().unwrap();
         }
         assert_eq!(pool.list.len(), 2);
-    });
-}
-
-#[test]
-fn pop_notices_that_the_top_was_taken_and_given_back() {
-    check(|| {
-        let pool = Pool::new(3);
-        let other = Arc::clone(&pool);
-        // Takes two, and gives the first back: it is on top, above another one than before.
-        let other = thread::spawn(move || {
-            let first = other.list.pop();
-            let second = other.list.pop();
-            if let Some(first) = first {
-                other.give_back(first);
-            }
-            second
-        });
-        let mine = [pool.list.pop(), pool.list.pop()];
-        let kept = other.join().unwrap();
-        let mut taken: Vec<usize> = mine.into_iter().chain([kept]).flatten().collect();
-        for &item in &taken {
-            pool.write(item);
-        }
-        let count = taken.len();
-        taken.sort_unstable();
-        taken.dedup();
-        assert_eq!((taken.len(), pool.list.len()), (count, 3 - count));
-    });
-}
-
-#[test]
-fn a_closed_list_is_freed_once_and_last() {
-    check(|| {
-        let pool = Pool::new(3);
-        let users = [(); 2].map(|()| {
-            let item = pool.list.pop().expect("three are free");
-            let pool = Arc::clone(&pool);
-            thread::spawn(move || {
-                pool.write(item);
-                let is_last = pool.give_back(item);
-                if is_last {
-                    pool.free();
-                }
-                is_last
-            })
-        });
-        let is_last = pool.close();
-        if is_last {
-            pool.free();
-        }
-        let ends = users.map(|user| user.join().unwrap());
-        let frees = ends.into_iter().chain([is_last]).filter(|&is_last| is_last);
-        assert_eq!(frees.count(), 1);
     });
 }
 
@@ -192,13 +164,14 @@ impl Pool {
     }
 
     /// Polls once for an item, and then not again.
-    fn pop_or_stop(&self) -> Option<usize> {
+    fn pop_or_stop(&self) {
         let (mut place, context) = (None, Context::from_waker(Waker::noop()));
         if let Poll::Ready(item) = self.list.poll_pop(&mut place, &context) {
-            return Some(item);
+            self.write(item);
+            return self.list.push(item);
         }
         thread::yield_now();
-        self.list.stop_waiting(place.expect("it waits"))
+        self.list.stop_waiting(place.expect("it waits"));
     }
 }
 
@@ -210,11 +183,11 @@ fn each_task_that_waits_gets_an_item() {
         let other = thread::spawn(move || {
             let item = other.pop_when_free();
             other.write(item);
-            other.give_back(item);
+            other.list.push(item);
         });
         let item = pool.pop_when_free();
         pool.write(item);
-        pool.give_back(item);
+        pool.list.push(item);
         other.join().unwrap();
         assert_eq!(pool.list.len(), 1);
     });
@@ -228,12 +201,12 @@ fn a_thread_that_does_not_wait_delays_no_task_that_does() {
         let waits = thread::spawn(move || {
             let item = waits.pop_when_free();
             waits.write(item);
-            waits.give_back(item);
+            waits.list.push(item);
         });
         for _ in 0..2 {
             if let Some(item) = pool.list.pop() {
                 pool.write(item);
-                pool.give_back(item);
+                pool.list.push(item);
             }
         }
         waits.join().unwrap();
@@ -247,40 +220,17 @@ fn item_for_a_task_that_stops_waiting_goes_to_the_next_task() {
         let pool = Pool::new(1);
         let item = pool.list.pop().expect("one is free");
         let stops = Arc::clone(&pool);
-        let stops = thread::spawn(move || {
-            if let Some(item) = stops.pop_or_stop() {
-                stops.write(item);
-                stops.give_back(item);
-            }
-        });
+        let stops = thread::spawn(move || stops.pop_or_stop());
         let waits = Arc::clone(&pool);
         let waits = thread::spawn(move || {
             let item = waits.pop_when_free();
             waits.write(item);
-            waits.give_back(item);
+            waits.list.push(item);
         });
         pool.write(item);
-        pool.give_back(item);
+        pool.list.push(item);
         stops.join().unwrap();
         waits.join().unwrap();
         assert_eq!(pool.list.len(), 1);
-    });
-}
-
-#[test]
-fn a_task_that_was_given_the_last_item_can_free_the_list() {
-    check(|| {
-        let pool = Pool::new(1);
-        let item = pool.list.pop().expect("one is free");
-        let user = Arc::clone(&pool);
-        let user = thread::spawn(move || {
-            let item = user.pop_when_free();
-            let closed_first = user.close();
-            assert!(!closed_first, "the item is taken");
-            assert!(user.give_back(item), "it is the last");
-            user.free();
-        });
-        pool.give_back(item);
-        user.join().unwrap();
     });
 }

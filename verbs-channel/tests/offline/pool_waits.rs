@@ -157,7 +157,11 @@ fn a_task_may_free_the_pool_while_its_block_is_still_given_to_it() {
     for _ in 0..if cfg!(miri) { 20 } else { 1000 } {
         let pool = pool(&pd(), 1);
         let block = pool.take().unwrap();
-        let giver = thread::spawn(move || drop(block));
+        let library = fake_libibverbs::lend();
+        let giver = thread::spawn(move || {
+            library();
+            drop(block);
+        });
         let block = block_on(pool.take_when_free());
         drop(pool);
         drop(block);
