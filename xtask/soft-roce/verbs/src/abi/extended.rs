@@ -2,75 +2,54 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use super::context::Verb;
 use super::object::{ibv_ah, ibv_cq, ibv_mw, ibv_qp};
 use super::request::{ibv_mw_bind_info, ibv_sge};
 
-/// C repeats the fields of `ibv_cq` at the beginning.
-#[repr(C)]
-pub(crate) struct ibv_cq_ex {
-    pub(crate) cq: ibv_cq,
-    pub(crate) comp_mask: u32,
-    pub(crate) status: u32,
-    pub(crate) wr_id: u64,
-    pub(crate) start_poll: Option<unsafe extern "C" fn(*mut Self, *mut ibv_poll_cq_attr) -> c_int>,
-    pub(crate) next_poll: Option<unsafe extern "C" fn(*mut Self) -> c_int>,
-    pub(crate) end_poll: Option<unsafe extern "C" fn(*mut Self)>,
-    pub(crate) read_opcode: Option<unsafe extern "C" fn(*mut Self) -> u32>,
-    pub(crate) read_vendor_err: Option<unsafe extern "C" fn(*mut Self) -> u32>,
-    pub(crate) read_byte_len: Option<unsafe extern "C" fn(*mut Self) -> u32>,
-    pub(crate) read_imm_data: Option<unsafe extern "C" fn(*mut Self) -> u32>,
-    pub(crate) read_qp_num: Option<unsafe extern "C" fn(*mut Self) -> u32>,
-    pub(crate) read_src_qp: Option<unsafe extern "C" fn(*mut Self) -> u32>,
-    pub(crate) read_wc_flags: Option<unsafe extern "C" fn(*mut Self) -> c_uint>,
-    pub(crate) read_slid: Option<unsafe extern "C" fn(*mut Self) -> u32>,
-    pub(crate) read_sl: Option<unsafe extern "C" fn(*mut Self) -> u8>,
-    pub(crate) read_dlid_path_bits: Option<unsafe extern "C" fn(*mut Self) -> u8>,
-    pub(crate) read_completion_ts: Option<unsafe extern "C" fn(*mut Self) -> u64>,
-    pub(crate) read_cvlan: Option<unsafe extern "C" fn(*mut Self) -> u16>,
-    pub(crate) read_flow_tag: Option<unsafe extern "C" fn(*mut Self) -> u32>,
-    pub(crate) read_tm_info: Option<unsafe extern "C" fn(*mut Self, *mut c_void)>,
-    pub(crate) read_completion_wallclock_ns: Option<unsafe extern "C" fn(*mut Self) -> u64>,
-}
-
-#[repr(C)]
-pub(crate) struct ibv_poll_cq_attr {
-    pub(crate) comp_mask: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct ibv_data_buf {
-    pub(crate) addr: *mut c_void,
-    pub(crate) length: usize,
-}
-
-#[repr(C)]
-pub(crate) struct ibv_qp_ex {
-    pub(crate) qp_base: ibv_qp,
-    pub(crate) comp_mask: u64,
-    pub(crate) wr_id: u64,
-    pub(crate) wr_flags: c_uint,
-    pub(crate) wr_atomic_cmp_swp: Option<unsafe extern "C" fn(*mut Self, u32, u64, u64, u64)>,
-    pub(crate) wr_atomic_fetch_add: Option<unsafe extern "C" fn(*mut Self, u32, u64, u64)>,
-    pub(crate) wr_bind_mw:
-        Option<unsafe extern "C" fn(*mut Self, *mut ibv_mw, u32, *const ibv_mw_bind_info)>,
-    pub(crate) wr_local_inv: Option<unsafe extern "C" fn(*mut Self, u32)>,
-    pub(crate) wr_rdma_read: Option<unsafe extern "C" fn(*mut Self, u32, u64)>,
-    pub(crate) wr_rdma_write: Option<unsafe extern "C" fn(*mut Self, u32, u64)>,
-    pub(crate) wr_rdma_write_imm: Option<unsafe extern "C" fn(*mut Self, u32, u64, u32)>,
-    pub(crate) wr_send: Option<unsafe extern "C" fn(*mut Self)>,
-    pub(crate) wr_send_imm: Option<unsafe extern "C" fn(*mut Self, u32)>,
-    pub(crate) wr_send_inv: Option<unsafe extern "C" fn(*mut Self, u32)>,
-    pub(crate) wr_send_tso: Option<unsafe extern "C" fn(*mut Self, *mut c_void, u16, u16)>,
-    pub(crate) wr_set_ud_addr: Option<unsafe extern "C" fn(*mut Self, *mut ibv_ah, u32, u32)>,
-    pub(crate) wr_set_xrc_srqn: Option<unsafe extern "C" fn(*mut Self, u32)>,
-    pub(crate) wr_set_inline_data: Option<unsafe extern "C" fn(*mut Self, *mut c_void, usize)>,
-    pub(crate) wr_set_inline_data_list:
-        Option<unsafe extern "C" fn(*mut Self, usize, *const ibv_data_buf)>,
-    pub(crate) wr_set_sge: Option<unsafe extern "C" fn(*mut Self, u32, u64, u32)>,
-    pub(crate) wr_set_sge_list: Option<unsafe extern "C" fn(*mut Self, usize, *const ibv_sge)>,
-    pub(crate) wr_start: Option<unsafe extern "C" fn(*mut Self)>,
-    pub(crate) wr_complete: Option<unsafe extern "C" fn(*mut Self) -> c_int>,
-    pub(crate) wr_abort: Option<unsafe extern "C" fn(*mut Self)>,
-    pub(crate) wr_atomic_write: Option<unsafe extern "C" fn(*mut Self, u32, u64, *const c_void)>,
+structures! {
+    /// C repeats the fields of `ibv_cq` at the beginning.
+    ibv_cq_ex {
+        cq: ibv_cq;
+        comp_mask status: u32;
+        wr_id: u64;
+        start_poll: Verb<unsafe extern "C" fn(*mut Self, *mut ibv_poll_cq_attr) -> c_int>;
+        next_poll: Verb<unsafe extern "C" fn(*mut Self) -> c_int>;
+        end_poll: Verb<unsafe extern "C" fn(*mut Self)>;
+        read_opcode read_vendor_err read_byte_len read_imm_data read_qp_num read_src_qp:
+            Verb<unsafe extern "C" fn(*mut Self) -> u32>;
+        read_wc_flags: Verb<unsafe extern "C" fn(*mut Self) -> c_uint>;
+        read_slid: Verb<unsafe extern "C" fn(*mut Self) -> u32>;
+        read_sl read_dlid_path_bits: Verb<unsafe extern "C" fn(*mut Self) -> u8>;
+        read_completion_ts: Verb<unsafe extern "C" fn(*mut Self) -> u64>;
+        read_cvlan: Verb<unsafe extern "C" fn(*mut Self) -> u16>;
+        read_flow_tag: Verb<unsafe extern "C" fn(*mut Self) -> u32>;
+        read_tm_info: Verb<unsafe extern "C" fn(*mut Self, *mut c_void)>;
+        read_completion_wallclock_ns: Verb<unsafe extern "C" fn(*mut Self) -> u64>;
+    }
+    ibv_poll_cq_attr { comp_mask: u32; }
+    ibv_data_buf { addr: *mut c_void; length: usize; }
+    ibv_qp_ex {
+        qp_base: ibv_qp;
+        comp_mask wr_id: u64;
+        wr_flags: c_uint;
+        wr_atomic_cmp_swp: Verb<unsafe extern "C" fn(*mut Self, u32, u64, u64, u64)>;
+        wr_atomic_fetch_add: Verb<unsafe extern "C" fn(*mut Self, u32, u64, u64)>;
+        wr_bind_mw: Verb<unsafe extern "C" fn(*mut Self, *mut ibv_mw, u32, *const ibv_mw_bind_info)>;
+        wr_local_inv: Verb<unsafe extern "C" fn(*mut Self, u32)>;
+        wr_rdma_read wr_rdma_write: Verb<unsafe extern "C" fn(*mut Self, u32, u64)>;
+        wr_rdma_write_imm: Verb<unsafe extern "C" fn(*mut Self, u32, u64, u32)>;
+        wr_send: Verb<unsafe extern "C" fn(*mut Self)>;
+        wr_send_imm wr_send_inv: Verb<unsafe extern "C" fn(*mut Self, u32)>;
+        wr_send_tso: Verb<unsafe extern "C" fn(*mut Self, *mut c_void, u16, u16)>;
+        wr_set_ud_addr: Verb<unsafe extern "C" fn(*mut Self, *mut ibv_ah, u32, u32)>;
+        wr_set_xrc_srqn: Verb<unsafe extern "C" fn(*mut Self, u32)>;
+        wr_set_inline_data: Verb<unsafe extern "C" fn(*mut Self, *mut c_void, usize)>;
+        wr_set_inline_data_list: Verb<unsafe extern "C" fn(*mut Self, usize, *const ibv_data_buf)>;
+        wr_set_sge: Verb<unsafe extern "C" fn(*mut Self, u32, u64, u32)>;
+        wr_set_sge_list: Verb<unsafe extern "C" fn(*mut Self, usize, *const ibv_sge)>;
+        wr_start: Verb<unsafe extern "C" fn(*mut Self)>;
+        wr_complete: Verb<unsafe extern "C" fn(*mut Self) -> c_int>;
+        wr_abort: Verb<unsafe extern "C" fn(*mut Self)>;
+        wr_atomic_write: Verb<unsafe extern "C" fn(*mut Self, u32, u64, *const c_void)>;
+    }
 }

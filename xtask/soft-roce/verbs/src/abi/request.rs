@@ -4,36 +4,44 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use super::object::{ibv_ah, ibv_mr, ibv_mw};
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct ibv_sge {
-    pub(crate) addr: u64,
-    pub(crate) length: u32,
-    pub(crate) lkey: u32,
-}
-
-#[repr(C)]
-pub(crate) struct ibv_recv_wr {
-    pub(crate) wr_id: u64,
-    pub(crate) next: *mut Self,
-    pub(crate) sg_list: *mut ibv_sge,
-    pub(crate) num_sge: c_int,
-}
-
-#[repr(C)]
-pub(crate) struct ibv_send_wr {
-    pub(crate) wr_id: u64,
-    pub(crate) next: *mut Self,
-    pub(crate) sg_list: *mut ibv_sge,
-    pub(crate) num_sge: c_int,
-    pub(crate) opcode: u32,
-    pub(crate) send_flags: c_uint,
-    /// Immediate data in the order of the network, or a key.
-    pub(crate) imm_data: [u8; 4],
-    pub(crate) wr: Remote,
-    pub(crate) remote_srqn: u32,
-    /// C has a union here; the other part is for segmentation by the device, which there is not.
-    pub(crate) bind_mw: BindWindow,
+structures! {
+    ibv_sge { addr: u64; length lkey: u32; }
+    ibv_recv_wr { wr_id: u64; next: *mut Self; sg_list: *mut ibv_sge; num_sge: c_int; }
+    ibv_send_wr {
+        wr_id: u64;
+        next: *mut Self;
+        sg_list: *mut ibv_sge;
+        num_sge: c_int;
+        opcode: u32;
+        send_flags: c_uint;
+        /// Immediate data in the order of the network, or a key.
+        imm_data: [u8; 4];
+        wr: Remote;
+        remote_srqn: u32;
+        /// C has a union here; the other part is for segmentation by the device, which there is not.
+        bind_mw: BindWindow;
+    }
+    Rdma { remote_addr: u64; rkey: u32; }
+    Atomic { remote_addr compare_add swap: u64; rkey: u32; }
+    Datagram { ah: *mut ibv_ah; remote_qpn remote_qkey: u32; }
+    BindWindow { mw: *mut ibv_mw; rkey: u32; bind_info: ibv_mw_bind_info; }
+    ibv_mw_bind_info { mr: *mut ibv_mr; addr length: u64; mw_access_flags: c_uint; }
+    ibv_mw_bind { wr_id: u64; send_flags: c_uint; bind_info: ibv_mw_bind_info; }
+    ibv_wc {
+        wr_id: u64;
+        status opcode vendor_err byte_len: u32;
+        /// Immediate data in the order of the network, or a key.
+        imm_data: [u8; 4];
+        qp_num src_qp: u32;
+        wc_flags: c_uint;
+        pkey_index slid: u16;
+        sl dlid_path_bits: u8;
+    }
+    ibv_async_event {
+        /// A pointer to the object, or the number of the port.
+        element: *mut c_void;
+        event_type: u32;
+    }
 }
 
 /// The part of a request that depends on its opcode.
@@ -45,81 +53,7 @@ pub(crate) union Remote {
     pub(crate) ud: Datagram,
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Rdma {
-    pub(crate) remote_addr: u64,
-    pub(crate) rkey: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Atomic {
-    pub(crate) remote_addr: u64,
-    pub(crate) compare_add: u64,
-    pub(crate) swap: u64,
-    pub(crate) rkey: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Datagram {
-    pub(crate) ah: *mut ibv_ah,
-    pub(crate) remote_qpn: u32,
-    pub(crate) remote_qkey: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct BindWindow {
-    pub(crate) mw: *mut ibv_mw,
-    pub(crate) rkey: u32,
-    pub(crate) bind_info: ibv_mw_bind_info,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct ibv_mw_bind_info {
-    pub(crate) mr: *mut ibv_mr,
-    pub(crate) addr: u64,
-    pub(crate) length: u64,
-    pub(crate) mw_access_flags: c_uint,
-}
-
-#[repr(C)]
-pub(crate) struct ibv_mw_bind {
-    pub(crate) wr_id: u64,
-    pub(crate) send_flags: c_uint,
-    pub(crate) bind_info: ibv_mw_bind_info,
-}
-
 pub(crate) const IBV_SEND_FENCE: u32 = 1;
 pub(crate) const IBV_SEND_SIGNALED: u32 = 1 << 1;
 pub(crate) const IBV_SEND_SOLICITED: u32 = 1 << 2;
 pub(crate) const IBV_SEND_INLINE: u32 = 1 << 3;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct ibv_wc {
-    pub(crate) wr_id: u64,
-    pub(crate) status: u32,
-    pub(crate) opcode: u32,
-    pub(crate) vendor_err: u32,
-    pub(crate) byte_len: u32,
-    /// Immediate data in the order of the network, or a key.
-    pub(crate) imm_data: [u8; 4],
-    pub(crate) qp_num: u32,
-    pub(crate) src_qp: u32,
-    pub(crate) wc_flags: c_uint,
-    pub(crate) pkey_index: u16,
-    pub(crate) slid: u16,
-    pub(crate) sl: u8,
-    pub(crate) dlid_path_bits: u8,
-}
-
-#[repr(C)]
-pub(crate) struct ibv_async_event {
-    /// A pointer to the object, or the number of the port.
-    pub(crate) element: *mut c_void,
-    pub(crate) event_type: u32,
-}
