@@ -1,6 +1,7 @@
 //! Addresses: the GID table of the port, and address vectors (11.2).
 
 use std::net::Ipv6Addr;
+use std::num::NonZero;
 
 use crate::packet::Route;
 
@@ -35,6 +36,12 @@ impl AddressVector {
     }
 }
 
+impl Default for AddressVector {
+    fn default() -> Self {
+        Self::to(Ipv6Addr::UNSPECIFIED)
+    }
+}
+
 /// The GIDs of the port.
 #[derive(Debug, Default)]
 pub(crate) struct GidTable {
@@ -65,11 +72,7 @@ impl GidTable {
             source_port,
             traffic_class: path.traffic_class,
             flow_label: path.flow_label,
-            hop_limit: if path.hop_limit == 0 {
-                64
-            } else {
-                path.hop_limit
-            },
+            hop_limit: NonZero::new(path.hop_limit).map_or(64, NonZero::get),
             ..Route::new(source, path.destination)
         })
     }

@@ -37,23 +37,22 @@ impl Errno {
 
 pub(crate) type Result<T> = std::result::Result<T, Refused>;
 
+const fn refused(errno: Errno, reason: &'static str) -> Refused {
+    Refused { errno, reason }
+}
+
+pub(crate) const fn none(reason: &'static str) -> Refused {
+    refused(Errno::ENOENT, reason)
+}
+
 pub(crate) const fn invalid(reason: &'static str) -> Refused {
-    Refused {
-        errno: Errno::EINVAL,
-        reason,
-    }
+    refused(Errno::EINVAL, reason)
 }
 
 pub(crate) const fn busy(reason: &'static str) -> Refused {
-    Refused {
-        errno: Errno::EBUSY,
-        reason,
-    }
+    refused(Errno::EBUSY, reason)
 }
 
 pub(crate) const fn full(reason: &'static str) -> Refused {
-    Refused {
-        errno: Errno::ENOMEM,
-        reason,
-    }
+    refused(Errno::ENOMEM, reason)
 }

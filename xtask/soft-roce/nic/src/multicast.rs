@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
-use crate::error::{Errno, Refused, Result, full, invalid};
+use crate::error::{Result, full, invalid};
 use crate::profile::Profile;
 
 /// The queue pairs that receive what is sent to a group.
@@ -42,16 +42,10 @@ impl Groups {
 
     /// Detaches a queue pair.
     pub(crate) fn detach(&mut self, group: Ipv6Addr, queue_pair: u32) -> Result<()> {
-        let no_member = Refused {
-            errno: Errno::EINVAL,
-            reason: "the queue pair is not attached to this multicast group",
-        };
+        let no_member = invalid("the queue pair is not attached to this multicast group");
         let members = self.attached.get_mut(&group).ok_or(no_member)?;
-        let place = members
-            .iter()
-            .position(|member| *member == queue_pair)
-            .ok_or(no_member)?;
-        members.remove(place);
+        let place = members.iter().position(|member| *member == queue_pair);
+        members.remove(place.ok_or(no_member)?);
         if members.is_empty() {
             self.attached.remove(&group);
         }

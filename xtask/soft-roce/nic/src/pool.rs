@@ -2,22 +2,41 @@
 
 use std::collections::VecDeque;
 
+use crate::error::{Result, full, none};
+
 /// This many numbers rest before the first of them is given out again, so that a packet that comes late
 /// finds no stranger.
 const RESTING: usize = 256;
+
+/// A pool of objects of this name, under numbers from the first one on.
+macro_rules! pool {
+    ($object:literal, $first:expr) => {
+        $crate::pool::Pool::new(
+            $first,
+            [
+                concat!("there is no such ", $object),
+                concat!("the card has no room for another ", $object),
+            ],
+        )
+    };
+}
+pub(crate) use pool;
 
 /// Objects under numbers from `first` on.
 #[derive(Debug)]
 pub(crate) struct Pool<T> {
     first: u32,
+    /// Why a number is refused that no object has, and an object for which there is no room.
+    reasons: [&'static str; 2],
     slots: Vec<Option<T>>,
     free: VecDeque<u32>,
 }
 
 impl<T> Pool<T> {
-    pub(crate) const fn new(first: u32) -> Self {
+    pub(crate) const fn new(first: u32, reasons: [&'static str; 2]) -> Self {
         Self {
             first,
+            reasons,
             slots: Vec::new(),
             free: VecDeque::new(),
         }
@@ -29,27 +48,31 @@ impl<T> Pool<T> {
     }
 
     /// Puts an object under a number of its own, unless there are `max` already.
-    pub(crate) fn insert(&mut self, max: u32, make: impl FnOnce(u32) -> T) -> Option<u32> {
+    pub(crate) fn insert(&mut self, max: u32, make: impl FnOnce(u32) -> T) -> Result<u32> {
+        let no_room = full(self.reasons[1]);
         if u32::try_from(self.len()).is_ok_and(|len| len >= max) {
-            return None;
+            return Err(no_room);
         }
-        let reuse = match self.free.len() > RESTING {
-            true => self.free.pop_front(),
-            false => None,
-        };
-        let number = match reuse {
-            Some(number) => number,
-            None => {
-                let number = self
-                    .first
-                    .checked_add(u32::try_from(self.slots.len()).ok()?)?;
-                self.slots.push(None);
-                number
-            }
-        };
-        let index = self.index(number)?;
-        *self.slots.get_mut(index)? = Some(make(number));
-        Some(number)
+        let reused = (self.free.len() > RESTING).then(|| self.free.pop_front());
+        let number = reused.flatten().or_else(|| {
+            let new = u32::try_from(self.slots.len()).ok();
+            self.slots.push(None);
+            self.first.checked_add(new?)
+        });
+        let number = number.ok_or(no_room)?;
+        let index = self.index(number).ok_or(no_room)?;
+        self.slots[index] = Some(make(number));
+        Ok(number)
+    }
+
+    /// The object under a number, or why that is refused.
+    pub(crate) fn find(&self, number: u32) -> Result<&T> {
+        self.get(number).ok_or_else(|| none(self.reasons[0]))
+    }
+
+    pub(crate) fn find_mut(&mut self, number: u32) -> Result<&mut T> {
+        let none = none(self.reasons[0]);
+        self.get_mut(number).ok_or(none)
     }
 
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
@@ -85,11 +108,12 @@ impl<T> Pool<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Pool, RESTING};
+    use super::RESTING;
+    use crate::Errno;
 
     #[test]
     fn a_number_rests_before_it_is_given_out_again() {
-        let mut pool = Pool::new(16);
+        let mut pool = pool!("object", 16);
         let first = pool.insert(10, |number| number).unwrap();
         assert_eq!(first, 16);
         assert_eq!(pool.remove(first), Some(16));
@@ -101,14 +125,15 @@ mod tests {
             pool.remove(number);
         }
         assert_eq!(reused, 0);
-        assert_eq!(pool.insert(10, |number| number), Some(first));
+        assert_eq!(pool.insert(10, |number| number), Ok(first));
     }
 
     #[test]
     fn there_are_no_more_than_the_limit() {
-        let mut pool = Pool::new(0);
-        assert_eq!(pool.insert(1, |_| ()), Some(0));
-        assert_eq!(pool.insert(1, |_| ()), None);
+        let mut pool = pool!("object", 0);
+        assert_eq!(pool.insert(1, |_| ()), Ok(0));
+        let refused = pool.insert(1, |_| ()).unwrap_err();
+        assert_eq!(refused.errno, Errno::ENOMEM);
         assert_eq!(pool.len(), 1);
     }
 }

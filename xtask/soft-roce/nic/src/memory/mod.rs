@@ -13,8 +13,8 @@ use window::Window;
 pub use window::WindowKind;
 
 use crate::DomainId;
-use crate::error::{Errno, Refused, Result, full, invalid};
-use crate::pool::Pool;
+use crate::error::{Refused, Result, invalid, none};
+use crate::pool::{Pool, pool};
 use crate::profile::Profile;
 use crate::request::Element;
 
@@ -116,7 +116,8 @@ pub(crate) struct Accessor {
 impl Memory {
     pub(crate) const fn new() -> Self {
         // 0 is no key.
-        Self { keys: Pool::new(1) }
+        let keys = pool!("region or window", 1);
+        Self { keys }
     }
 
     /// Registers memory; returns its `lkey` and `rkey`, which is 0 if no peer has access.
@@ -161,8 +162,7 @@ impl Memory {
                 windows: 0,
             })
         };
-        let index = self.keys.insert(profile.max_keys, make);
-        let index = index.ok_or(full("the card has no room for another region"))?;
+        let index = self.keys.insert(profile.max_keys, make)?;
         let key = key(index, tag);
         let rkey = if access.intersects(Access::REMOTE) {
             key
@@ -385,7 +385,4 @@ fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-const NO_SUCH_KEY: Refused = Refused {
-    errno: Errno::ENOENT,
-    reason: "no region or window has this key",
-};
+const NO_SUCH_KEY: Refused = none("no region or window has this key");

@@ -2,7 +2,7 @@
 
 use super::{Access, Accessor, Keyed, Memory, NO_SUCH_KEY, Region, key};
 use crate::DomainId;
-use crate::error::{Result, full};
+use crate::error::Result;
 use crate::profile::Profile;
 use crate::request::Bind;
 
@@ -84,8 +84,7 @@ impl Memory {
                 binding: None,
             })
         };
-        let index = self.keys.insert(profile.max_keys, make);
-        let index = index.ok_or(full("the card has no room for another window"))?;
+        let index = self.keys.insert(profile.max_keys, make)?;
         Ok(key(index, tag))
     }
 

@@ -18,12 +18,11 @@ use crate::event::{Event, Events};
 use crate::memory::Memory;
 use crate::multicast::Groups;
 use crate::packet::{Header, MULTICAST_QUEUE_PAIR, Route, Transport, icrc, is_intact};
-use crate::pool::Pool;
+use crate::pool::{Pool, pool};
 use crate::profile::Profile;
 use crate::queue_pair::{QueuePair, QueuePairState};
 
 pub use management::ManagementDatagram;
-use queue_pairs::NO_QUEUE_PAIR;
 
 /// The first number of a queue pair; those below are the specification's, and rxe's begin here, too.
 const FIRST_QUEUE_PAIR: u32 = 16;
@@ -67,17 +66,17 @@ impl Nic {
                 profile,
                 now: Duration::ZERO,
                 memory: Memory::new(),
-                completion_queues: Pool::new(0),
-                shared_receives: Pool::new(0),
+                completion_queues: pool!("completion queue", 0),
+                shared_receives: pool!("shared receive queue", 0),
                 gids: GidTable::default(),
                 events: Events::default(),
                 counters: Counters::default(),
                 reserved_rd_atomic: 0,
             },
-            queue_pairs: Pool::new(FIRST_QUEUE_PAIR),
+            queue_pairs: pool!("queue pair", FIRST_QUEUE_PAIR),
             management: VecDeque::new(),
             outgoing: VecDeque::new(),
-            domains: Pool::new(0),
+            domains: pool!("protection domain", 0),
             groups: Groups::default(),
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
@@ -146,7 +145,7 @@ impl Nic {
     ///
     /// `ENOENT` if there is none with this number.
     pub fn break_queue_pair(&mut self, number: u32) -> Result<()> {
-        let found = self.queue_pairs.get_mut(number).ok_or(NO_QUEUE_PAIR)?;
+        let found = self.queue_pairs.find_mut(number)?;
         found.break_down(&mut self.card);
         self.wake(number);
         Ok(())

@@ -1,23 +1,13 @@
 //! Verbs for protection domains, memory, completion queues and shared receive queues (chapter 11).
 
 use super::{Domain, DomainId, Nic};
+use crate::card::Card;
 use crate::completion::{Completion, CompletionQueue, CompletionQueueId};
-use crate::error::{Errno, Refused, Result, busy, full, invalid};
+use crate::error::{Result, busy, invalid};
 use crate::memory::{Access, Registered, WindowKind};
 use crate::queue_pair::{AttributeMask, QueuePairAttributes, QueuePairState};
 use crate::request::ReceiveRequest;
 use crate::shared_receive::{ReceiveQueue, SharedReceiveId, SharedReceiveQueue};
-
-pub(super) const NO_DOMAIN: Refused = none("there is no such protection domain");
-pub(super) const NO_COMPLETION_QUEUE: Refused = none("there is no such completion queue");
-pub(super) const NO_SHARED_RECEIVES: Refused = none("there is no such shared receive queue");
-
-pub(super) const fn none(reason: &'static str) -> Refused {
-    Refused {
-        errno: Errno::ENOENT,
-        reason,
-    }
-}
 
 /// Protection domains and memory (11.2). Each is refused as C's verb is: with its errno, and having
 /// changed nothing.
@@ -30,9 +20,7 @@ impl Nic {
     pub fn alloc_pd(&mut self) -> Result<DomainId> {
         let max = self.card.profile.max_domains;
         let number = self.domains.insert(max, |_| Domain::default());
-        number
-            .map(DomainId)
-            .ok_or(full("the card has no room for another protection domain"))
+        number.map(DomainId)
     }
 
     /// Deallocates a protection domain (`ibv_dealloc_pd`).
@@ -41,7 +29,7 @@ impl Nic {
     ///
     /// `EBUSY` if something belongs to it.
     pub fn dealloc_pd(&mut self, domain: DomainId) -> Result<()> {
-        if self.domains.get(domain.0).ok_or(NO_DOMAIN)?.users > 0 {
+        if self.domains.find(domain.0)?.users > 0 {
             return Err(busy("something belongs to the protection domain"));
         }
         self.domains.remove(domain.0);
@@ -78,12 +66,14 @@ impl Nic {
         iova: u64,
         access: Access,
     ) -> Result<(u32, u32)> {
-        self.domains.get(domain.0).ok_or(NO_DOMAIN)?;
+        self.domains.find(domain.0)?;
         let tag = self.random.byte();
-        let keys =
-            self.card
-                .memory
-                .register(domain, memory, iova, access, tag, &self.card.profile)?;
+        let Card {
+            memory: keys,
+            profile,
+            ..
+        } = &mut self.card;
+        let keys = keys.register(domain, memory, iova, access, tag, profile)?;
         self.used(domain, 1);
         Ok(keys)
     }
@@ -105,12 +95,12 @@ impl Nic {
     ///
     /// `ENOMEM` if there are `max_keys`.
     pub fn alloc_mw(&mut self, domain: DomainId, kind: WindowKind) -> Result<u32> {
-        self.domains.get(domain.0).ok_or(NO_DOMAIN)?;
+        self.domains.find(domain.0)?;
         let tag = self.random.byte();
-        let key = self
-            .card
-            .memory
-            .allocate_window(domain, kind, tag, &self.card.profile)?;
+        let Card {
+            memory, profile, ..
+        } = &mut self.card;
+        let key = memory.allocate_window(domain, kind, tag, profile)?;
         self.used(domain, 1);
         Ok(key)
     }
@@ -154,13 +144,9 @@ impl Nic {
             ));
         }
         let queue = CompletionQueue::new(profile.capacity(capacity));
-        let number = self
-            .card
-            .completion_queues
-            .insert(profile.max_completion_queues, |_| queue);
-        number
-            .map(CompletionQueueId)
-            .ok_or(full("the card has no room for another completion queue"))
+        let max = profile.max_completion_queues;
+        let number = self.card.completion_queues.insert(max, |_| queue);
+        number.map(CompletionQueueId)
     }
 
     /// Changes the capacity (`ibv_resize_cq`).
@@ -172,11 +158,7 @@ impl Nic {
         let profile = &self.card.profile;
         let made = profile.capacity(capacity);
         let is_possible = capacity > 0 && capacity <= profile.max_cqe;
-        let queue = self
-            .card
-            .completion_queues
-            .get_mut(cq.0)
-            .ok_or(NO_COMPLETION_QUEUE)?;
+        let queue = self.card.completion_queues.find_mut(cq.0)?;
         if !is_possible || usize::try_from(made).is_ok_and(|made| made < queue.len()) {
             return Err(invalid(
                 "the completions in the queue need more room, or it is more than max_cqe",
@@ -189,10 +171,8 @@ impl Nic {
     /// The capacity that a queue really has.
     #[must_use]
     pub fn cq_capacity(&self, cq: CompletionQueueId) -> Option<u32> {
-        self.card
-            .completion_queues
-            .get(cq.0)
-            .map(|queue| queue.capacity)
+        let queue = self.card.completion_queues.get(cq.0);
+        queue.map(|queue| queue.capacity)
     }
 
     /// Destroys a completion queue (`ibv_destroy_cq`).
@@ -201,14 +181,7 @@ impl Nic {
     ///
     /// `EBUSY` while a queue pair uses it.
     pub fn destroy_cq(&mut self, cq: CompletionQueueId) -> Result<()> {
-        if self
-            .card
-            .completion_queues
-            .get(cq.0)
-            .ok_or(NO_COMPLETION_QUEUE)?
-            .users
-            > 0
-        {
+        if self.card.completion_queues.find(cq.0)?.users > 0 {
             return Err(busy("a queue pair uses the completion queue"));
         }
         self.card.completion_queues.remove(cq.0);
@@ -233,11 +206,7 @@ impl Nic {
     ///
     /// `ENOENT` if there is no such queue.
     pub fn req_notify_cq(&mut self, cq: CompletionQueueId, solicited_only: bool) -> Result<()> {
-        let queue = self
-            .card
-            .completion_queues
-            .get_mut(cq.0)
-            .ok_or(NO_COMPLETION_QUEUE)?;
+        let queue = self.card.completion_queues.find_mut(cq.0)?;
         queue.arm(solicited_only);
         Ok(())
     }
@@ -257,7 +226,7 @@ impl Nic {
         max_sge: u32,
         limit: u32,
     ) -> Result<SharedReceiveId> {
-        self.domains.get(domain.0).ok_or(NO_DOMAIN)?;
+        self.domains.find(domain.0)?;
         let profile = &self.card.profile;
         if max_wr == 0 || max_wr > profile.max_srq_wr || max_sge > profile.max_srq_sge {
             return Err(invalid(
@@ -266,19 +235,14 @@ impl Nic {
         }
         let queue = ReceiveQueue::new(profile.capacity(max_wr), max_sge.max(1));
         check_limit(limit, &queue)?;
+        let shared = SharedReceiveQueue {
+            domain,
+            queue,
+            limit,
+            users: 0,
+        };
         let max = profile.max_shared_receive_queues;
-        let number = self
-            .card
-            .shared_receives
-            .insert(max, |_| SharedReceiveQueue {
-                domain,
-                queue,
-                limit,
-                users: 0,
-            });
-        let number = number.ok_or(full(
-            "the card has no room for another shared receive queue",
-        ))?;
+        let number = self.card.shared_receives.insert(max, |_| shared)?;
         self.used(domain, 1);
         Ok(SharedReceiveId(number))
     }
@@ -295,11 +259,7 @@ impl Nic {
         limit: Option<u32>,
     ) -> Result<()> {
         let profile = &self.card.profile;
-        let shared = self
-            .card
-            .shared_receives
-            .get_mut(srq.0)
-            .ok_or(NO_SHARED_RECEIVES)?;
+        let shared = self.card.shared_receives.find_mut(srq.0)?;
         let made = max_wr.map_or(shared.queue.max_wr, |max_wr| profile.capacity(max_wr));
         let is_too_small = usize::try_from(made).is_ok_and(|made| made < shared.queue.len());
         if max_wr.is_some_and(|max_wr| max_wr == 0 || max_wr > profile.max_srq_wr) || is_too_small {
@@ -328,11 +288,7 @@ impl Nic {
     ///
     /// `EBUSY` while a queue pair uses it.
     pub fn destroy_srq(&mut self, srq: SharedReceiveId) -> Result<()> {
-        let shared = self
-            .card
-            .shared_receives
-            .get(srq.0)
-            .ok_or(NO_SHARED_RECEIVES)?;
+        let shared = self.card.shared_receives.find(srq.0)?;
         if shared.users > 0 {
             return Err(busy("a queue pair uses the shared receive queue"));
         }
@@ -352,11 +308,7 @@ impl Nic {
         srq: SharedReceiveId,
         request: &ReceiveRequest<'_>,
     ) -> Result<()> {
-        let shared = self
-            .card
-            .shared_receives
-            .get_mut(srq.0)
-            .ok_or(NO_SHARED_RECEIVES)?;
+        let shared = self.card.shared_receives.find_mut(srq.0)?;
         shared.queue.post(request, shared.queue.max_wr)
     }
 }

@@ -3,17 +3,14 @@
 use std::net::Ipv6Addr;
 
 use super::Nic;
-use super::objects::{NO_COMPLETION_QUEUE, NO_DOMAIN, NO_SHARED_RECEIVES, none};
 use crate::address::AddressVector;
-use crate::error::{Refused, Result, busy, full, invalid};
+use crate::error::{Result, busy, invalid};
 use crate::memory::Access;
 use crate::packet::{Psn, Transport};
 use crate::queue_pair::{
     AttributeMask, QueuePair, QueuePairAttributes, QueuePairOptions, QueuePairState,
 };
 use crate::request::{ReceiveRequest, SendRequest};
-
-pub(super) const NO_QUEUE_PAIR: Refused = none("there is no such queue pair");
 
 /// Queue pairs (11.2, 11.4).
 impl Nic {
@@ -23,25 +20,17 @@ impl Nic {
     ///
     /// `EINVAL` for capacities that the device has not, `ENOMEM` if there are `max_queue_pairs`.
     pub fn create_qp(&mut self, options: &QueuePairOptions) -> Result<u32> {
-        self.domains.get(options.domain.0).ok_or(NO_DOMAIN)?;
+        self.domains.find(options.domain.0)?;
         for cq in [options.send_cq, options.recv_cq] {
-            self.card
-                .completion_queues
-                .get(cq.0)
-                .ok_or(NO_COMPLETION_QUEUE)?;
+            self.card.completion_queues.find(cq.0)?;
         }
         if let Some(srq) = options.shared_receives {
-            self.card
-                .shared_receives
-                .get(srq.0)
-                .ok_or(NO_SHARED_RECEIVES)?;
+            self.card.shared_receives.find(srq.0)?;
         }
         let options = options.fitted(&self.card.profile)?;
-        let max = self.card.profile.max_queue_pairs;
-        let made = self.queue_pairs.insert(max, |number| {
-            Box::new(QueuePair::new(number, options, &self.card.profile))
-        });
-        let number = made.ok_or(full("the card has no room for another queue pair"))?;
+        let profile = &self.card.profile;
+        let make = |number| Box::new(QueuePair::new(number, options, profile));
+        let number = self.queue_pairs.insert(profile.max_queue_pairs, make)?;
         self.used(options.domain, 1);
         self.count_users(&options, 1);
         Ok(number)
@@ -59,7 +48,7 @@ impl Nic {
         attributes: &QueuePairAttributes,
         mask: AttributeMask,
     ) -> Result<()> {
-        let found = self.queue_pairs.get_mut(number).ok_or(NO_QUEUE_PAIR)?;
+        let found = self.queue_pairs.find_mut(number)?;
         found.modify(&mut self.card, attributes, mask)?;
         self.wake(number);
         Ok(())
@@ -81,15 +70,12 @@ impl Nic {
         peer_psn: Psn,
     ) -> Result<()> {
         use AttributeMask as M;
-        let transport = self
-            .queue_pair(number)
-            .ok_or(NO_QUEUE_PAIR)?
-            .options
-            .transport;
+        let transport = self.queue_pairs.find(number)?.options.transport;
         let rd_atomic = self.card.profile.max_qp_rd_atom.min(16);
         let mut attributes = QueuePairAttributes {
             state: QueuePairState::Init,
             access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            port: 1,
             qkey: peer,
             path,
             path_mtu: self.card.profile.max_mtu.min(1024),
@@ -144,7 +130,7 @@ impl Nic {
     ///
     /// `EBUSY` while it is attached to a multicast group.
     pub fn destroy_qp(&mut self, number: u32) -> Result<()> {
-        let queue_pair = self.queue_pair(number).ok_or(NO_QUEUE_PAIR)?;
+        let queue_pair = self.queue_pairs.find(number)?;
         if queue_pair.groups > 0 {
             return Err(busy("the queue pair is attached to a multicast group"));
         }
@@ -173,7 +159,7 @@ impl Nic {
     /// `EINVAL` before RTS, or for a request that this queue pair was not made for; `ENOMEM` if the queue is
     /// full. All else fails in the completion.
     pub fn post_send(&mut self, number: u32, request: &SendRequest<'_>) -> Result<()> {
-        let found = self.queue_pairs.get_mut(number).ok_or(NO_QUEUE_PAIR)?;
+        let found = self.queue_pairs.find_mut(number)?;
         found.post_send(&mut self.card, request)?;
         self.wake(number);
         Ok(())
@@ -186,7 +172,7 @@ impl Nic {
     ///
     /// Those of `post_send`.
     pub fn check_send(&self, number: u32, request: &SendRequest<'_>, ahead: usize) -> Result<()> {
-        let found = self.queue_pair(number).ok_or(NO_QUEUE_PAIR)?;
+        let found = self.queue_pairs.find(number)?;
         found.check_send(request, ahead).map(|_| ())
     }
 
@@ -197,7 +183,7 @@ impl Nic {
     /// `EINVAL` for a queue pair with a shared receive queue, or too many elements; `ENOMEM` if the queue is
     /// full.
     pub fn post_receive(&mut self, number: u32, request: &ReceiveRequest<'_>) -> Result<()> {
-        let found = self.queue_pairs.get_mut(number).ok_or(NO_QUEUE_PAIR)?;
+        let found = self.queue_pairs.find_mut(number)?;
         found.post_receive(&mut self.card, request)?;
         // In ERR it is flushed, perhaps later.
         self.schedule(number);
@@ -212,7 +198,7 @@ impl Nic {
     /// `EINVAL` for a GID that is none of a group or a queue pair that is not for datagrams; `ENOMEM` if there
     /// are too many groups, or members.
     pub fn attach_mcast(&mut self, number: u32, group: Ipv6Addr) -> Result<()> {
-        let queue_pair = self.queue_pairs.get_mut(number).ok_or(NO_QUEUE_PAIR)?;
+        let queue_pair = self.queue_pairs.find_mut(number)?;
         if queue_pair.options.transport != Transport::Ud {
             return Err(invalid("only datagram queue pairs are in multicast groups"));
         }
@@ -227,7 +213,7 @@ impl Nic {
     ///
     /// `EINVAL` if it is not attached.
     pub fn detach_mcast(&mut self, number: u32, group: Ipv6Addr) -> Result<()> {
-        let queue_pair = self.queue_pairs.get_mut(number).ok_or(NO_QUEUE_PAIR)?;
+        let queue_pair = self.queue_pairs.find_mut(number)?;
         self.groups.detach(group, number)?;
         queue_pair.groups -= 1;
         Ok(())

@@ -44,6 +44,12 @@ pub struct Aeth {
     pub msn: u32,
 }
 
+impl Aeth {
+    pub(crate) const fn new(syndrome: Syndrome, msn: u32) -> Self {
+        Self { syndrome, msn }
+    }
+}
+
 /// The syndrome of an AETH (9.7.5): an acknowledgement or the reason for none.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Syndrome {

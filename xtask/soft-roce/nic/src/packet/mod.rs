@@ -65,9 +65,9 @@ impl Header {
     pub fn parse(packet: &[u8]) -> Option<(Self, &[u8])> {
         let (rest, _crc) = packet.split_last_chunk::<{ icrc::SIZE }>()?;
         let (bth, mut rest) = rest.split_first_chunk::<12>()?;
-        let (transport, body) = Body::from_opcode(bth[0])?;
-        let version = bth[1] & 0x0f;
-        if version != 0 {
+        let transport = Body::transport(bth[0])?;
+        if bth[1] & 0x0f != 0 {
+            // Another version of the header.
             return None;
         }
         let deth = match transport {
@@ -77,7 +77,7 @@ impl Header {
             }),
             Transport::Rc | Transport::Uc => None,
         };
-        let body = body.parse(&mut rest)?;
+        let body = Body::parse(bth[0], &mut rest)?;
         let padding = usize::from(bth[1] >> 4 & 3);
         let payload = rest.split_at_checked(rest.len().checked_sub(padding)?)?.0;
         let fits = match body.has_payload() {
@@ -136,65 +136,21 @@ pub(crate) fn pad(payload: usize, packet: &mut Vec<u8>) {
 
 /// Bytes from the end of a payload to a multiple of four.
 const fn padding(payload: usize) -> u8 {
-    match payload & 3 {
-        0 => 0,
-        1 => 3,
-        2 => 2,
-        _ => 1,
-    }
+    [0, 3, 2, 1][payload % 4]
 }
 
 impl Body {
-    /// Reads the headers of this kind of packet.
-    fn parse(self, from: &mut &[u8]) -> Option<Self> {
-        Some(match self {
-            Self::Send(place, Extra::None) => Self::Send(place, Extra::None),
-            Self::Send(place, Extra::Immediate(_)) => {
-                Self::Send(place, Extra::Immediate(take(from)?))
-            }
-            Self::Send(place, Extra::Invalidate(_)) => {
-                Self::Send(place, Extra::Invalidate(u32(from)?))
-            }
-            Self::Write(place, reth, immediate) => {
-                let reth = match reth {
-                    Some(_) => Some(Reth::parse(from)?),
-                    None => None,
-                };
-                let immediate = match immediate {
-                    Some(_) => Some(take(from)?),
-                    None => None,
-                };
-                Self::Write(place, reth, immediate)
-            }
-            Self::ReadRequest(_) => Self::ReadRequest(Reth::parse(from)?),
-            Self::ReadResponse(place, None) => Self::ReadResponse(place, None),
-            Self::ReadResponse(place, Some(_)) => {
-                Self::ReadResponse(place, Some(Aeth::parse(from)?))
-            }
-            Self::Acknowledge(_) => Self::Acknowledge(Aeth::parse(from)?),
-            Self::AtomicAcknowledge(..) => Self::AtomicAcknowledge(Aeth::parse(from)?, u64(from)?),
-            Self::CompareSwap(_) => Self::CompareSwap(AtomicEth::parse(from)?),
-            Self::FetchAdd(_) => Self::FetchAdd(AtomicEth::parse(from)?),
-        })
-    }
-
     fn write(&self, to: &mut Vec<u8>) {
         match self {
             Self::Send(_, Extra::None) => {}
             Self::Send(_, Extra::Immediate(immediate)) => to.extend(immediate),
             Self::Send(_, Extra::Invalidate(key)) => to.extend(key.to_be_bytes()),
             Self::Write(_, reth, immediate) => {
-                if let Some(reth) = reth {
-                    reth.write(to);
-                }
+                reth.iter().for_each(|reth| reth.write(to));
                 to.extend(immediate.iter().flatten());
             }
             Self::ReadRequest(reth) => reth.write(to),
-            Self::ReadResponse(_, aeth) => {
-                if let Some(aeth) = aeth {
-                    aeth.write(to);
-                }
-            }
+            Self::ReadResponse(_, aeth) => aeth.iter().for_each(|aeth| aeth.write(to)),
             Self::Acknowledge(aeth) => aeth.write(to),
             Self::AtomicAcknowledge(aeth, original) => {
                 aeth.write(to);

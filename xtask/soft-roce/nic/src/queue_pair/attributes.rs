@@ -1,7 +1,5 @@
 //! Options that a queue pair is made with, and attributes that are changed later (`ibv_qp_init_attr`, `ibv_qp_attr`).
 
-use std::net::Ipv6Addr;
-
 use super::state::{AttributeMask, QueuePairState, check};
 use super::{QueuePair, Requester, Responder};
 use crate::DomainId;
@@ -77,8 +75,8 @@ impl QueuePairOptions {
     }
 }
 
-/// The attributes of a queue pair (`ibv_qp_attr`).
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The attributes of a queue pair (`ibv_qp_attr`). The default is that of a new one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QueuePairAttributes {
     /// State to go to, or that it has.
     pub state: QueuePairState,
@@ -116,31 +114,6 @@ pub struct QueuePairAttributes {
     pub rnr_retry: u8,
     /// Whether the send queue is draining; an answer only.
     pub is_draining: bool,
-}
-
-impl Default for QueuePairAttributes {
-    fn default() -> Self {
-        Self {
-            state: QueuePairState::Reset,
-            current_state: QueuePairState::Reset,
-            access: Access::empty(),
-            pkey_index: 0,
-            port: 1,
-            qkey: 0,
-            path: AddressVector::to(Ipv6Addr::UNSPECIFIED),
-            path_mtu: 256,
-            dest_qp_num: 0,
-            rq_psn: 0,
-            sq_psn: 0,
-            max_dest_rd_atomic: 0,
-            max_rd_atomic: 0,
-            min_rnr_timer: 0,
-            timeout: 0,
-            retry_cnt: 0,
-            rnr_retry: 0,
-            is_draining: false,
-        }
-    }
 }
 
 impl QueuePair {
@@ -248,45 +221,23 @@ impl QueuePair {
 fn check_values(card: &Card, new: &QueuePairAttributes, mask: AttributeMask) -> Result<()> {
     use AttributeMask as M;
     let profile = &card.profile;
+    const TOO_MANY: &str = "more reads and atomics at once than the device's max_qp_rd_atom";
+    const FIVE_BITS: &str = "timeout and min_rnr_timer are codes of five bits";
     let is_mtu =
         matches!(new.path_mtu, 256 | 512 | 1024 | 2048 | 4096) && new.path_mtu <= profile.max_mtu;
+    let has_gid = card.gids.get(new.path.source_index).is_some();
+    let is_allowed = |depth: u8| depth <= profile.max_qp_rd_atom;
+    let [asks, serves] = [new.max_rd_atomic, new.max_dest_rd_atomic].map(is_allowed);
+    let is_first = new.pkey_index == 0;
     let checks = [
         (M::PORT, new.port == 1, "there is one port: 1"),
-        (
-            M::PKEY_INDEX,
-            new.pkey_index == 0,
-            "there is one partition key, with index 0",
-        ),
-        (
-            M::AV,
-            card.gids.get(new.path.source_index).is_some(),
-            "the path's entry of the GID table is empty",
-        ),
-        (
-            M::PATH_MTU,
-            is_mtu,
-            "the path's MTU is none, or larger than the port's",
-        ),
-        (
-            M::MAX_QP_RD_ATOMIC,
-            new.max_rd_atomic <= profile.max_qp_rd_atom,
-            "max_rd_atomic is larger than the device's",
-        ),
-        (
-            M::MAX_DEST_RD_ATOMIC,
-            new.max_dest_rd_atomic <= profile.max_qp_rd_atom,
-            "max_dest_rd_atomic is larger than the device's",
-        ),
-        (
-            M::TIMEOUT,
-            new.timeout < 32,
-            "timeout is a code of five bits",
-        ),
-        (
-            M::MIN_RNR_TIMER,
-            new.min_rnr_timer < 32,
-            "min_rnr_timer is a code of five bits",
-        ),
+        (M::PKEY_INDEX, is_first, "there is one P_Key, index 0"),
+        (M::AV, has_gid, "the path's own GID is an empty entry"),
+        (M::PATH_MTU, is_mtu, "an MTU that the port has not"),
+        (M::MAX_QP_RD_ATOMIC, asks, TOO_MANY),
+        (M::MAX_DEST_RD_ATOMIC, serves, TOO_MANY),
+        (M::TIMEOUT, new.timeout < 32, FIVE_BITS),
+        (M::MIN_RNR_TIMER, new.min_rnr_timer < 32, FIVE_BITS),
         (M::RETRY_CNT, new.retry_cnt < 8, "retry_cnt has three bits"),
         (M::RNR_RETRY, new.rnr_retry < 8, "rnr_retry has three bits"),
     ];

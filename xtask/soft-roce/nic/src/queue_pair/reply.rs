@@ -122,10 +122,7 @@ impl QueuePair {
 
     /// Acknowledges or refuses. An acknowledgement takes the place of one that has not been sent yet.
     pub(super) fn answer(&mut self, psn: Psn, syndrome: Syndrome) {
-        let aeth = Aeth {
-            syndrome,
-            msn: self.responder.msn,
-        };
+        let aeth = Aeth::new(syndrome, self.responder.msn);
         if let Some(Reply::Acknowledge {
             psn: last,
             aeth: old,
@@ -204,19 +201,14 @@ impl QueuePair {
                 header(Body::Acknowledge(aeth), psn).write(0, buffer);
             }
             Reply::Atomic { psn, msn, original } => {
-                let aeth = Aeth {
-                    syndrome: Syndrome::ACK,
-                    msn,
-                };
+                let aeth = Aeth::new(Syndrome::ACK, msn);
                 header(Body::AtomicAcknowledge(aeth, original), psn).write(0, buffer);
             }
             Reply::Read(read) => {
                 let mtu = self.mtu(card);
                 let place = Place::of(!read.has_begun, read.remaining <= mtu);
-                let aeth = (place != Place::Middle).then_some(Aeth {
-                    syndrome: Syndrome::ACK,
-                    msn: read.msn,
-                });
+                let aeth = Aeth::new(Syndrome::ACK, read.msn);
+                let aeth = (place != Place::Middle).then_some(aeth);
                 let length = read.remaining.min(mtu);
                 let bytes = usize::try_from(length).unwrap_or_default();
                 header(Body::ReadResponse(place, aeth), read.psn).write(bytes, buffer);
@@ -229,10 +221,8 @@ impl QueuePair {
                 if found.is_err() {
                     // The key was taken back, or the memory is gone, since the request came.
                     buffer.clear();
-                    let aeth = Aeth {
-                        syndrome: Syndrome::Nak(NakCode::RemoteAccessError),
-                        msn: read.msn,
-                    };
+                    let refused = Syndrome::Nak(NakCode::RemoteAccessError);
+                    let aeth = Aeth::new(refused, read.msn);
                     header(Body::Acknowledge(aeth), read.psn).write(0, buffer);
                     self.responder.replies.clear();
                     self.break_off(card, Status::REM_ACCESS_ERR);

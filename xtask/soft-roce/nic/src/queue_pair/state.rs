@@ -6,9 +6,10 @@ use crate::error::{Result, invalid};
 use crate::packet::Transport;
 
 /// The state of a queue pair, with C's numbers (`ibv_qp_state`).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum QueuePairState {
     /// Made, or taken back: nothing is posted, nothing received.
+    #[default]
     Reset = 0,
     /// Receives may be posted.
     Init = 1,
@@ -75,7 +76,7 @@ bitflags! {
 
 /// The attributes that a transition needs, and those that it may have beside; nothing if there is no such
 /// transition.
-const fn transition(
+fn transition(
     transport: Transport,
     from: QueuePairState,
     to: QueuePairState,
@@ -83,72 +84,45 @@ const fn transition(
     use AttributeMask as M;
     use QueuePairState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     use Transport::{Rc, Uc, Ud};
-    const NONE: M = M::empty();
-    const BEGIN: M = M::PKEY_INDEX.union(M::PORT);
-    const PEER: M = M::AV.union(M::PATH_MTU).union(M::DEST_QPN).union(M::RQ_PSN);
-    const RETRY: M = M::TIMEOUT
-        .union(M::RETRY_CNT)
-        .union(M::RNR_RETRY)
-        .union(M::MAX_QP_RD_ATOMIC);
-    const LIVE: M = M::CUR_STATE
-        .union(M::ACCESS_FLAGS)
-        .union(M::ALT_PATH)
-        .union(M::PATH_MIG_STATE);
+    let none = M::empty();
+    let begin = M::PKEY_INDEX | M::PORT;
+    let peer = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+    let retry = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+    let live = M::CUR_STATE | M::ACCESS_FLAGS | M::ALT_PATH | M::PATH_MIG_STATE;
+    let paths = M::AV | M::ALT_PATH | M::PATH_MIG_STATE;
+    let serving = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
     let own = match transport {
         Ud => M::QKEY,
         Rc | Uc => M::ACCESS_FLAGS,
     };
     Some(match (from, to) {
-        (_, Reset) => (NONE, NONE),
-        (Reset, Init) => (BEGIN.union(own), NONE),
+        (_, Reset) => (none, none),
+        (Reset, Init) => (begin | own, none),
         (Reset, _) => return None,
-        (_, Err) => (NONE, NONE),
-        (Init, Init) => (NONE, BEGIN.union(own)),
+        (_, Err) => (none, none),
+        (Init, Init) => (none, begin | own),
         (Init, Rtr) => match transport {
-            Rc => (
-                PEER.union(M::MAX_DEST_RD_ATOMIC).union(M::MIN_RNR_TIMER),
-                M::ALT_PATH.union(own).union(M::PKEY_INDEX),
-            ),
-            Uc => (PEER, M::ALT_PATH.union(own).union(M::PKEY_INDEX)),
-            Ud => (NONE, M::PKEY_INDEX.union(own)),
+            Rc => (peer | serving, M::ALT_PATH | own | M::PKEY_INDEX),
+            Uc => (peer, M::ALT_PATH | own | M::PKEY_INDEX),
+            Ud => (none, M::PKEY_INDEX | own),
         },
         (Rtr, Rts) => match transport {
-            Rc => (M::SQ_PSN.union(RETRY), LIVE.union(M::MIN_RNR_TIMER)),
-            Uc => (M::SQ_PSN, LIVE),
-            Ud => (M::SQ_PSN, M::CUR_STATE.union(own)),
+            Rc => (M::SQ_PSN | retry, live | M::MIN_RNR_TIMER),
+            Uc => (M::SQ_PSN, live),
+            Ud => (M::SQ_PSN, M::CUR_STATE | own),
         },
         (Rts | Sqd, Rts) => match transport {
-            Rc => (NONE, LIVE.union(M::MIN_RNR_TIMER)),
-            Uc => (NONE, LIVE),
-            Ud => (NONE, M::CUR_STATE.union(own)),
+            Rc => (none, live | M::MIN_RNR_TIMER),
+            Uc => (none, live),
+            Ud => (none, M::CUR_STATE | own),
         },
-        (Rts, Sqd) => (NONE, M::EN_SQD_ASYNC_NOTIFY),
+        (Rts, Sqd) => (none, M::EN_SQD_ASYNC_NOTIFY),
         (Sqd, Sqd) => match transport {
-            Rc => (
-                NONE,
-                RETRY
-                    .union(BEGIN)
-                    .union(own)
-                    .union(M::AV)
-                    .union(M::ALT_PATH)
-                    .union(M::PATH_MIG_STATE)
-                    .union(M::MAX_DEST_RD_ATOMIC)
-                    .union(M::MIN_RNR_TIMER),
-            ),
-            Uc => (
-                NONE,
-                M::AV
-                    .union(M::ALT_PATH)
-                    .union(own)
-                    .union(M::PKEY_INDEX)
-                    .union(M::PATH_MIG_STATE),
-            ),
-            Ud => (NONE, M::PKEY_INDEX.union(own)),
+            Rc => (none, retry | begin | own | paths | serving),
+            Uc => (none, paths | own | M::PKEY_INDEX),
+            Ud => (none, M::PKEY_INDEX | own),
         },
-        (Sqe, Rts) => match transport {
-            Rc => return None,
-            Uc | Ud => (NONE, M::CUR_STATE.union(own)),
-        },
+        (Sqe, Rts) if transport != Rc => (none, M::CUR_STATE | own),
         (Init | Rtr | Rts | Sqd | Sqe | Err, _) => return None,
     })
 }
