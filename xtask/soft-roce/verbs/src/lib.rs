@@ -194,6 +194,7 @@ mod queue_pair;
 mod rdmacm;
 mod shared;
 mod shared_receive;
+mod sockaddr;
 mod texts;
 
 pub use network::{Fabric, FabricNotifier, FaultCounts, Host, Link};

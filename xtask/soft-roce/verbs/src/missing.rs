@@ -24,25 +24,17 @@ macro_rules! missing {
     };
 }
 
-/// A pointer to a function that stands for an inline verb of C's.
+/// Pointers to functions that stand for inline verbs of C's. An object and an errno are returned in the same register.
 macro_rules! absent {
-    ($verb:literal -> object) => {
-        absent!($verb, Object, NONE)
+    ($($verb:ident = $answer:ident)*) => {
+        [$({
+            extern "C" fn absent() -> usize {
+                lacks(stringify!($verb), $answer)
+            }
+            // Miri wants each argument to be named: there, C's inline functions find none to call.
+            if cfg!(miri) { ptr::null() } else { absent as *const c_void }
+        }),*]
     };
-    ($verb:literal -> errno) => {
-        absent!($verb, c_int, libc::EOPNOTSUPP)
-    };
-    ($verb:literal, $type:ty, $answer:expr) => {{
-        extern "C" fn absent() -> $type {
-            lacks($verb, $answer)
-        }
-        // Miri wants each argument to be named: there, C's inline functions find none to call.
-        if cfg!(miri) {
-            ptr::null()
-        } else {
-            absent as *const c_void
-        }
-    }};
 }
 
 type Object = *mut c_void;
@@ -70,45 +62,26 @@ missing! {
 
 /// Fills the places of verbs that a context lacks.
 pub(crate) fn fill(verbs: &mut verbs_context) {
-    verbs.alloc_null_mr = absent!("ibv_alloc_null_mr" -> object);
-    verbs.counters = [
-        absent!("ibv_read_counters" -> errno),
-        absent!("ibv_attach_counters_point_flow" -> errno),
-        absent!("ibv_create_counters" -> object),
-        absent!("ibv_destroy_counters" -> errno),
-    ];
-    verbs.device_memory = [
-        absent!("ibv_reg_dm_mr" -> object),
-        absent!("ibv_alloc_dm" -> object),
-        absent!("ibv_free_dm" -> errno),
-    ];
-    verbs.flow_actions = [
-        absent!("ibv_modify_flow_action_esp" -> errno),
-        absent!("ibv_destroy_flow_action" -> errno),
-        absent!("ibv_create_flow_action_esp" -> object),
-    ];
-    verbs.modify_qp_rate_limit = absent!("ibv_modify_qp_rate_limit" -> errno);
-    verbs.modify_cq = absent!("ibv_modify_cq" -> errno);
-    verbs.post_srq_ops = absent!("ibv_post_srq_ops" -> errno);
-    verbs.work_queues = [
-        absent!("ibv_destroy_rwq_ind_table" -> errno),
-        absent!("ibv_create_rwq_ind_table" -> object),
-        absent!("ibv_destroy_wq" -> errno),
-        absent!("ibv_modify_wq" -> errno),
-        absent!("ibv_create_wq" -> object),
-    ];
-    verbs.flows = [
-        absent!("ibv_destroy_flow" -> errno),
-        ptr::null(),
-        absent!("ibv_create_flow" -> object),
-        ptr::null(),
-    ];
-    verbs.open_qp = absent!("ibv_open_qp" -> object);
-    verbs.get_srq_num = absent!("ibv_get_srq_num" -> errno);
-    verbs.xrc = [
-        absent!("ibv_open_xrcd" -> object),
-        absent!("ibv_close_xrcd" -> errno),
-    ];
+    const NULL: usize = 0;
+    const ERRNO: usize = libc::EOPNOTSUPP as usize;
+    [verbs.alloc_null_mr] = absent!(ibv_alloc_null_mr = NULL);
+    verbs.counters = absent! {
+        ibv_read_counters = ERRNO ibv_attach_counters_point_flow = ERRNO ibv_create_counters = NULL
+        ibv_destroy_counters = ERRNO
+    };
+    verbs.device_memory = absent!(ibv_reg_dm_mr = NULL ibv_alloc_dm = NULL ibv_free_dm = ERRNO);
+    verbs.flow_actions = absent! {
+        ibv_modify_flow_action_esp = ERRNO ibv_destroy_flow_action = ERRNO ibv_create_flow_action_esp = NULL
+    };
+    [verbs.modify_qp_rate_limit] = absent!(ibv_modify_qp_rate_limit = ERRNO);
+    [verbs.modify_cq, verbs.post_srq_ops] = absent!(ibv_modify_cq = ERRNO ibv_post_srq_ops = ERRNO);
+    verbs.work_queues = absent! {
+        ibv_destroy_rwq_ind_table = ERRNO ibv_create_rwq_ind_table = NULL ibv_destroy_wq = ERRNO ibv_modify_wq = ERRNO
+        ibv_create_wq = NULL
+    };
+    [verbs.flows[0], verbs.flows[2]] = absent!(ibv_destroy_flow = ERRNO ibv_create_flow = NULL);
+    [verbs.open_qp, verbs.get_srq_num] = absent!(ibv_open_qp = NULL ibv_get_srq_num = ERRNO);
+    verbs.xrc = absent!(ibv_open_xrcd = NULL ibv_close_xrcd = ERRNO);
 }
 
 /// A provider that is loaded announces itself; the name that it calls has the version of its rdma-core in it.

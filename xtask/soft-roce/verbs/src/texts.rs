@@ -44,6 +44,18 @@ texts! {
     ] or c"unknown";
 }
 
+#[cfg(feature = "rdmacm")]
+texts! {
+    rdma_event_str [
+        c"RDMA_CM_EVENT_ADDR_RESOLVED", c"RDMA_CM_EVENT_ADDR_ERROR", c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+        c"RDMA_CM_EVENT_ROUTE_ERROR", c"RDMA_CM_EVENT_CONNECT_REQUEST", c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+        c"RDMA_CM_EVENT_CONNECT_ERROR", c"RDMA_CM_EVENT_UNREACHABLE", c"RDMA_CM_EVENT_REJECTED",
+        c"RDMA_CM_EVENT_ESTABLISHED", c"RDMA_CM_EVENT_DISCONNECTED", c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+        c"RDMA_CM_EVENT_MULTICAST_JOIN", c"RDMA_CM_EVENT_MULTICAST_ERROR", c"RDMA_CM_EVENT_ADDR_CHANGE",
+        c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+    ] or c"UNKNOWN EVENT";
+}
+
 /// Rates (`ibv_rate`): C's number, multiples of 2.5 Gbit/s or 0 if it is none, and Mbit/s.
 const RATES: [(c_int, c_int, c_int); 23] = [
     (2, 1, 2500),

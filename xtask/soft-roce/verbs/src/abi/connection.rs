@@ -2,16 +2,17 @@
 
 use std::ffi::{c_int, c_void};
 
-use libc::{sockaddr, sockaddr_storage, socklen_t};
+use libc::{sockaddr, socklen_t};
 
 use super::attributes::ibv_ah_attr;
 use super::context::ibv_context;
 use super::object::{ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_srq};
+use crate::sockaddr::Name;
 
 structures! {
     rdma_event_channel { fd: c_int; }
     rdma_route {
-        source destination: sockaddr_storage;
+        source destination: Name;
         ibaddr: [u64; 5];
         path_rec: *mut c_void;
         num_paths: c_int;

@@ -36,18 +36,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     {
         return fail(libc::EOPNOTSUPP, ptr::null_mut());
     }
-    let verb = "ibv_create_cq_ex";
     // SAFETY: the promises of this function's caller are those of the other's.
-    let made = unsafe {
-        create(
-            verb,
-            context,
-            init.cqe,
-            init.cq_context,
-            init.channel,
-            init.comp_vector,
-        )
-    };
+    let made = unsafe { create("ibv_create_cq_ex", context, init) };
     // SAFETY: it is null, or was made a moment ago, and nobody else has it.
     if let Some(own) = unsafe { made.as_mut() } {
         let queue = &mut own.queue;

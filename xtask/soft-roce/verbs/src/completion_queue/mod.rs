@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use soft_nic::{Completion, CompletionQueueId};
 
+use crate::abi::attributes::ibv_cq_init_attr_ex;
 use crate::abi::context::ibv_context;
 use crate::abi::extended::ibv_cq_ex;
 use crate::abi::object::{ibv_comp_channel, ibv_cq};
@@ -47,7 +48,7 @@ impl CompletionQueue {
     }
 }
 
-/// Makes a queue with room for at least `capacity` completions; null, with errno, if that is refused.
+/// Makes a queue with room for at least `cqe` completions; null, with errno, if that is refused.
 ///
 /// # Safety
 ///
@@ -55,28 +56,26 @@ impl CompletionQueue {
 unsafe fn create(
     verb: &'static str,
     context: *mut ibv_context,
-    capacity: u32,
-    cq_context: *mut c_void,
-    channel: *mut ibv_comp_channel,
-    vector: u32,
+    init: &ibv_cq_init_attr_ex,
 ) -> *mut CompletionQueue {
+    let channel = init.channel;
     // SAFETY: the caller's context is open.
     let own = unsafe { Context::of(context) };
     // SAFETY: the caller's channel is alive, if there is one.
     let events = (!channel.is_null()).then(|| Arc::clone(unsafe { &Channel::of(channel).events }));
     let created = own.card.verb(verb, |locked| {
-        if vector >= context_vectors(own) {
+        if init.comp_vector >= own.vectors() {
             return Err(libc::EINVAL);
         }
-        let id = locked.nic.create_cq(capacity).map_err(refused)?;
-        Ok((id, locked.nic.cq_capacity(id).unwrap_or(capacity)))
+        let id = locked.nic.create_cq(init.cqe).map_err(refused)?;
+        Ok((id, locked.nic.cq_capacity(id).unwrap_or(init.cqe)))
     });
     // SAFETY: zeros are valid for numbers, pointers, functions that may be missing, a mutex, and a condition.
     let mut queue: ibv_cq_ex = unsafe { zeroed() };
     let made = own.made(created.map(|(id, capacity)| {
         queue.cq.context = context;
         queue.cq.channel = channel;
-        queue.cq.cq_context = cq_context;
+        queue.cq.cq_context = init.cq_context;
         queue.cq.handle = id.0;
         queue.cq.cqe = c_int::try_from(capacity).unwrap_or(c_int::MAX);
         CompletionQueue {
@@ -111,10 +110,6 @@ unsafe fn create(
     made
 }
 
-fn context_vectors(context: &Context) -> u32 {
-    u32::try_from(context.vectors()).unwrap_or(1)
-}
-
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_cq(
     context: *mut ibv_context,
@@ -123,21 +118,17 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     vector: c_int,
 ) -> *mut ibv_cq {
-    // A queue of no capacity, or a negative one, is refused.
-    let capacity = u32::try_from(cqe).unwrap_or(0);
-    let vector = vector.cast_unsigned();
+    let init = ibv_cq_init_attr_ex {
+        // A queue of no capacity, or a negative one, is refused.
+        cqe: u32::try_from(cqe).unwrap_or(0),
+        cq_context,
+        channel,
+        comp_vector: vector.cast_unsigned(),
+        // SAFETY: zeros are valid for numbers and pointers.
+        ..unsafe { zeroed() }
+    };
     // SAFETY: the promises of this function's caller are those of the other's.
-    unsafe {
-        create(
-            "ibv_create_cq",
-            context,
-            capacity,
-            cq_context,
-            channel,
-            vector,
-        )
-    }
-    .cast()
+    unsafe { create("ibv_create_cq", context, &init) }.cast()
 }
 
 #[unsafe(no_mangle)]

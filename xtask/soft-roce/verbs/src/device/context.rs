@@ -54,8 +54,8 @@ impl Context {
     }
 
     /// Completion vectors.
-    pub(crate) const fn vectors(&self) -> c_int {
-        self.verbs.context.num_comp_vectors
+    pub(crate) const fn vectors(&self) -> u32 {
+        self.verbs.context.num_comp_vectors.cast_unsigned()
     }
 
     /// Changes the list of protection domains.

@@ -84,11 +84,6 @@ impl Card {
         result
     }
 
-    /// The number of its host.
-    pub(crate) fn host(&self) -> usize {
-        self.network.lock().sides[self.side].host
-    }
-
     /// Its place among the cards of its network.
     pub(crate) const fn side(&self) -> usize {
         self.side

@@ -88,7 +88,7 @@ impl Host {
         &self.shared.cards
     }
 
-    pub(super) fn number(&self) -> usize {
+    pub(crate) fn number(&self) -> usize {
         self.shared.number
     }
 

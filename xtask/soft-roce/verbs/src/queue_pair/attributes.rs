@@ -135,7 +135,7 @@ fn attributes(attr: &ibv_qp_attr, mask: AttributeMask) -> Result<QueuePairAttrib
 const PSN: u32 = 0xff_ffff;
 
 /// C's form of all attributes except the capacities.
-fn qp_attr(from: &QueuePairAttributes) -> ibv_qp_attr {
+pub(crate) fn qp_attr(from: &QueuePairAttributes) -> ibv_qp_attr {
     // SAFETY: zeros are valid for numbers.
     let zeros: ibv_qp_attr = unsafe { zeroed() };
     ibv_qp_attr {

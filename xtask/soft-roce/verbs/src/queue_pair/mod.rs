@@ -22,7 +22,7 @@ use crate::errno::{Errno, refused};
 use crate::event::{Sink, Unacknowledged};
 use crate::protection_domain::ProtectionDomain;
 use crate::shared_receive::SharedReceives;
-pub(crate) use attributes::ibv_modify_qp;
+pub(crate) use attributes::{ibv_modify_qp, qp_attr};
 use extended::Batch;
 pub(crate) use extended::create_qp_ex;
 

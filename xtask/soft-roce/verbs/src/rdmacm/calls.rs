@@ -4,19 +4,20 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use libc::sockaddr;
+use soft_nic::AttributeMask;
 
 use super::events::Param;
-use super::id::{Channel, Id, bytes, from_c};
-use super::manager::{QKEY, Space, is_any};
+use super::id::{Channel, Id, bytes};
+use super::manager::{Manager, Space, is_any};
 use super::programs::{INIT, RTR, RTS};
 use super::taking::rdma_ack_cm_event;
 use super::{programs, registry};
 use crate::abi::attributes::ibv_qp_attr;
 use crate::abi::connection::{rdma_cm_id, rdma_conn_param, rdma_event_channel};
-use crate::address::ah_attr;
 use crate::errno::{answer, fail};
 use crate::network::Host;
+use crate::queue_pair::qp_attr;
+use crate::sockaddr;
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
@@ -36,21 +37,19 @@ pub(super) unsafe extern "C" fn rdma_create_id(
     context: *mut c_void,
     space: u32,
 ) -> c_int {
+    let host = match channel.is_null() {
+        true => Host::current(),
+        // SAFETY: the caller's channel is alive.
+        false => unsafe { Channel::of(channel) }.host.clone(),
+    };
     let space = Space::from_number(space).ok_or(libc::EPROTONOSUPPORT);
-    let waits = channel.is_null();
     let created = space.and_then(|space| {
-        let channel = if waits {
-            Channel::create(Host::current())?
-        } else {
-            channel
-        };
-        // SAFETY: the caller's channel is alive, or this one is new.
-        let made = unsafe { Id::create(channel, context, space, waits) };
-        if waits && made.is_err() {
-            // SAFETY: it was made a moment ago, and nobody has it.
-            unsafe { rdma_destroy_event_channel(channel) };
-        }
-        made
+        let card = host.cards().first().ok_or(libc::ENODEV)?;
+        card.verb("rdma_create_id", |_| Ok(()))?;
+        let number = host.number();
+        let make = |it: &mut Manager, sink| Ok(it.create(number, space, sink));
+        // SAFETY: the caller's channel is alive, or null.
+        unsafe { Id::create(host, channel, context, make) }
     });
     answer(created.map(|created| {
         // SAFETY: the caller has room for it.
@@ -71,7 +70,7 @@ pub(super) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         unsafe { rdma_ack_cm_event(event) };
     }
     own.unacknowledged.wait();
-    // SAFETY: `Id::made` boxed it, and the caller does not use it again.
+    // SAFETY: `Id::create` boxed it, and the caller does not use it again.
     drop(unsafe { Box::from_raw(id.cast::<Id>()) });
     if waits {
         // SAFETY: it was the identifier's own.
@@ -104,11 +103,14 @@ unsafe extern "C" fn rdma_migrate_id(
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-pub(super) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+pub(super) unsafe extern "C" fn rdma_bind_addr(
+    id: *mut rdma_cm_id,
+    addr: *mut libc::sockaddr,
+) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
     // SAFETY: the caller has an address.
-    let address = unsafe { from_c(addr) }.ok_or(libc::EINVAL);
+    let address = unsafe { sockaddr::read(addr) }.ok_or(libc::EINVAL);
     answer(address.and_then(|address| {
         own.call("rdma_bind_addr", |manager, _| {
             manager.bind(own.number, address)
@@ -120,16 +122,16 @@ pub(super) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut s
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
-    from: *mut sockaddr,
-    to: *mut sockaddr,
+    from: *mut libc::sockaddr,
+    to: *mut libc::sockaddr,
     _timeout: c_int,
 ) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
     // SAFETY: the caller has an address, or none.
-    let from = unsafe { from_c(from) };
+    let from = unsafe { sockaddr::read(from) };
     // SAFETY: the caller has an address.
-    let to = unsafe { from_c(to) }.ok_or(libc::EINVAL);
+    let to = unsafe { sockaddr::read(to) }.ok_or(libc::EINVAL);
     let resolved = to.and_then(|to| {
         let has_neighbours = own.card().has_neighbours();
         let looks = is_any(to.ip()) && has_neighbours;
@@ -349,52 +351,31 @@ pub(super) unsafe extern "C" fn rdma_init_qp_attr(
     attr: *mut ibv_qp_attr,
     mask: *mut c_int,
 ) -> c_int {
-    // IBV_ACCESS_REMOTE_WRITE; and of READ and ATOMIC, too.
-    const WRITES: u32 = 2;
-    const READS: u32 = 4 | 8;
+    use AttributeMask as M;
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
     // SAFETY: the caller has it.
     let attr = unsafe { &mut *attr };
-    let of = own.call("rdma_init_qp_attr", |manager, _| {
-        manager.attributes(own.number)
-    });
-    let of = match of {
+    let of = match own.call("rdma_init_qp_attr", |it, _| it.attributes(own.number)) {
         Ok(of) => of,
         Err(errno) => return fail(errno, -1),
     };
-    (attr.port_num, attr.pkey_index) = (1, 0);
-    // IBV_QP_STATE, and the attributes that belong to it.
+    let peer = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+    let retries = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY;
     let set = match (own.space(), attr.qp_state) {
-        (Space::Datagrams, INIT) => {
-            attr.qkey = QKEY;
-            1 << 4 | 1 << 5 | 1 << 6
-        }
-        (Space::Datagrams, RTR) => 0,
-        (Space::Datagrams, RTS) => {
-            attr.sq_psn = of.sq_psn;
-            1 << 16
-        }
-        (Space::Connections, INIT) => {
-            attr.qp_access_flags = WRITES | READS;
-            1 << 3 | 1 << 4 | 1 << 5
-        }
-        (Space::Connections, RTR) => {
-            attr.ah_attr = ah_attr(&of.path);
-            attr.path_mtu = u32::from(of.mtu);
-            (attr.dest_qp_num, attr.rq_psn) = (of.qp_num, of.rq_psn);
-            (attr.max_dest_rd_atomic, attr.min_rnr_timer) = (of.serves, 0);
-            1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20
-        }
-        (Space::Connections, RTS) => {
-            (attr.timeout, attr.retry_cnt) = (of.timeout, of.retry_count);
-            (attr.rnr_retry, attr.sq_psn) = (of.rnr_retry, of.sq_psn);
-            attr.max_rd_atomic = of.asks;
-            1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16
-        }
+        (Space::Datagrams, INIT) => M::PKEY_INDEX | M::PORT | M::QKEY,
+        (Space::Datagrams, RTR) => M::empty(),
+        (Space::Datagrams, RTS) => M::SQ_PSN,
+        (Space::Connections, INIT) => M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
+        (Space::Connections, RTR) => peer | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
+        (Space::Connections, RTS) => retries | M::MAX_QP_RD_ATOMIC | M::SQ_PSN,
         _ => return fail(libc::EINVAL, -1),
     };
+    *attr = ibv_qp_attr {
+        qp_state: attr.qp_state,
+        ..qp_attr(&of)
+    };
     // SAFETY: the caller has room for it.
-    unsafe { mask.write(1 | set) };
+    unsafe { mask.write((M::STATE | set).bits().cast_signed()) };
     0
 }

@@ -4,25 +4,24 @@
 use std::ffi::{c_int, c_void};
 use std::net::Ipv6Addr;
 
-use libc::sockaddr;
-
-use super::id::{Id, from_c};
-use super::{manager, programs};
+use super::id::Id;
+use super::programs;
 use crate::abi::attributes::ibv_gid;
 use crate::abi::connection::{rdma_cm_id, rdma_cm_join_mc_attr_ex};
 use crate::address::ibv_detach_mcast;
 use crate::errno::answer;
+use crate::sockaddr;
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_join_multicast(
     id: *mut rdma_cm_id,
-    addr: *mut sockaddr,
+    addr: *mut libc::sockaddr,
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
     // SAFETY: the caller has an address.
-    let group = unsafe { from_c(addr) }.ok_or(libc::EINVAL);
+    let group = unsafe { sockaddr::read(addr) }.ok_or(libc::EINVAL);
     let joined = group.and_then(|group| {
         own.refresh()?;
         own.lock().memberships.push((group.ip(), false));
@@ -48,11 +47,11 @@ unsafe extern "C" fn rdma_join_multicast_ex(
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
     // SAFETY: the caller has an address.
-    let group = unsafe { from_c(addr) }.ok_or(libc::EINVAL);
+    let group = unsafe { sockaddr::read(addr) }.ok_or(libc::EINVAL);
     answer(group.and_then(|group| {
         let mut state = own.lock();
         let place = state
@@ -61,7 +60,7 @@ unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockad
             .position(|(of, _)| *of == group.ip());
         let (_, is_attached) = state.memberships.remove(place.ok_or(libc::EADDRNOTAVAIL)?);
         drop(state);
-        let gid = group_gid(manager::gid(group.ip()));
+        let gid = group_gid(sockaddr::gid(group.ip()));
         // SAFETY: the identifier is alive.
         let qp = unsafe { (*id).qp };
         if is_attached && !qp.is_null() {

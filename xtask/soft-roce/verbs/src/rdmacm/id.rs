@@ -2,16 +2,15 @@
 #![expect(unsafe_code, reason = "C's functions and pointers")]
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
-use std::mem::{size_of, zeroed};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ffi::c_void;
+use std::mem::zeroed;
+use std::net::IpAddr;
 use std::os::unix::net::UnixDatagram;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
-
+use super::calls::rdma_destroy_event_channel;
 use super::events::Arrived;
 use super::manager::{Manager, Sink, Space};
 use crate::abi::attributes::ibv_qp_init_attr;
@@ -23,6 +22,7 @@ use crate::errno::{Errno, last};
 use crate::event::{EventQueue, Unacknowledged};
 use crate::network::{Attendance, Card, Host};
 use crate::protection_domain::{ibv_alloc_pd, ibv_dealloc_pd};
+use crate::sockaddr::Name;
 
 /// C's channel, and its events.
 #[repr(C)]
@@ -96,94 +96,59 @@ pub(super) struct State {
 }
 
 impl Id {
-    /// Makes an identifier for a program's calls.
+    /// Makes C's form of an endpoint of the manager's, which `number` finds or makes. Without a channel it gets one of
+    /// its own, and its calls wait.
     ///
     /// # Safety
     ///
-    /// The channel is alive.
+    /// The channel is alive, or null.
     pub(super) unsafe fn create(
+        host: Host,
         channel: *mut rdma_event_channel,
         context: *mut c_void,
-        space: Space,
-        waits: bool,
+        number: impl FnOnce(&mut Manager, Sink) -> Result<u32, Errno>,
     ) -> Result<*mut rdma_cm_id, Errno> {
-        // SAFETY: the caller's channel is alive.
+        let waits = channel.is_null();
+        let channel = match waits {
+            true => Channel::create(host.clone())?,
+            false => channel,
+        };
+        // SAFETY: the caller's channel is alive, and this one is new.
         let of = unsafe { Channel::of(channel) };
-        let unacknowledged = Arc::<Unacknowledged>::default();
         let sink = Sink {
             queue: Arc::clone(&of.events),
-            unacknowledged: Arc::clone(&unacknowledged),
+            unacknowledged: Arc::default(),
         };
-        let host = of.card().host();
-        of.card().manage_verb("rdma_create_id", |manager, _| {
-            let number = manager.create(host, space, sink);
-            let made = Self::made(channel, context, space, number, unacknowledged, waits);
-            manager.endpoint(number)?.id = made.expose_provenance();
-            Ok(made)
-        })
-    }
-
-    /// Makes an identifier for the request of a peer, whose events go to this channel from then on.
-    ///
-    /// # Safety
-    ///
-    /// The channel is alive.
-    pub(super) unsafe fn asked(
-        channel: *mut rdma_event_channel,
-        context: *mut c_void,
-        number: u32,
-        waits: bool,
-    ) -> Result<*mut rdma_cm_id, Errno> {
-        // SAFETY: the caller's channel is alive.
-        let of = unsafe { Channel::of(channel) };
-        of.card().manage(|manager, _| {
+        let made = of.card().manage(|manager, _| {
+            let number = number(manager, sink)?;
             let endpoint = manager.endpoint(number)?;
-            let unacknowledged = Arc::clone(&endpoint.sink.unacknowledged);
-            let made = Self::made(
-                channel,
-                context,
-                endpoint.space,
+            // SAFETY: zeros are valid for numbers, pointers and addresses.
+            let mut cm: rdma_cm_id = unsafe { zeroed() };
+            (cm.channel, cm.context) = (channel, context);
+            (cm.ps, cm.qp_type) = (endpoint.space as u32, endpoint.space.qp_type());
+            let made = Box::into_raw(Box::new(Self {
+                cm: UnsafeCell::new(cm),
                 number,
-                unacknowledged,
+                host,
+                unacknowledged: Arc::clone(&endpoint.sink.unacknowledged),
                 waits,
-            );
+                state: Mutex::default(),
+            }));
             endpoint.id = made.expose_provenance();
-            manager.migrate(number, &of.events);
-            Ok(made)
-        })
-    }
-
-    /// C's form of an endpoint of the manager's.
-    fn made(
-        channel: *mut rdma_event_channel,
-        context: *mut c_void,
-        space: Space,
-        number: u32,
-        unacknowledged: Arc<Unacknowledged>,
-        waits: bool,
-    ) -> *mut rdma_cm_id {
-        // SAFETY: zeros are valid for numbers, pointers and addresses.
-        let mut cm: rdma_cm_id = unsafe { zeroed() };
-        (cm.channel, cm.context, cm.ps) = (channel, context, space as u32);
-        cm.qp_type = space.qp_type();
-        // SAFETY: the callers' channels are alive.
-        let host = unsafe { Channel::of(channel) }.host.clone();
-        Box::into_raw(Box::new(Self {
-            cm: UnsafeCell::new(cm),
-            number,
-            host,
-            unacknowledged,
-            waits,
-            state: Mutex::default(),
-        }))
-        .cast()
+            Ok(made.cast())
+        });
+        if waits && made.is_err() {
+            // SAFETY: it was made a moment ago, and nobody has it.
+            unsafe { rdma_destroy_event_channel(channel) };
+        }
+        made
     }
 
     /// The identifier that a program has as C's.
     ///
     /// # Safety
     ///
-    /// It came from `made`, and is alive.
+    /// It came from `create`, and is alive.
     pub(super) unsafe fn of<'a>(id: *mut rdma_cm_id) -> &'a Self {
         // SAFETY: the caller's identifier is the beginning of an `Id`.
         unsafe { &*id.cast::<Self>() }
@@ -226,11 +191,11 @@ impl Id {
         let id = self.as_ptr();
         if let Some(local) = local {
             // SAFETY: the identifier is alive, and its events are taken by one thread.
-            unsafe { (*id).route.source = to_c(local) };
+            unsafe { (*id).route.source = Name::of(local).0 };
         }
         if let Some(remote) = remote {
             // SAFETY: the identifier is alive, and its events are taken by one thread.
-            unsafe { (*id).route.destination = to_c(remote) };
+            unsafe { (*id).route.destination = Name::of(remote).0 };
         }
         let Some(side) = side else { return Ok(()) };
         let mut state = self.lock();
@@ -318,72 +283,6 @@ impl Drop for Opened {
         }
         // SAFETY: no identifier has it any more.
         let _closed = unsafe { ibv_close_device(self.context) };
-    }
-}
-
-/// The address that C has.
-///
-/// # Safety
-///
-/// It is null, or an address of its family's length.
-pub(super) unsafe fn from_c(address: *const sockaddr) -> Option<SocketAddr> {
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: the caller's address has a family.
-    match c_int::from(unsafe { (*address).sa_family }) {
-        libc::AF_INET => {
-            // SAFETY: the caller's address has the length of its family.
-            let v4 = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
-            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-            Some((ip, u16::from_be(v4.sin_port)).into())
-        }
-        libc::AF_INET6 => {
-            // SAFETY: the caller's address has the length of its family.
-            let v6 = unsafe { address.cast::<sockaddr_in6>().read_unaligned() };
-            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-            Some((ip, u16::from_be(v6.sin6_port)).into())
-        }
-        _ => None,
-    }
-}
-
-pub(super) fn to_c(address: SocketAddr) -> sockaddr_storage {
-    // SAFETY: zeros are an address of no family.
-    let mut storage: sockaddr_storage = unsafe { zeroed() };
-    let place: *mut sockaddr_storage = &raw mut storage;
-    match address.ip() {
-        IpAddr::V4(ip) => {
-            // SAFETY: zeros are valid for it.
-            let mut v4: sockaddr_in = unsafe { zeroed() };
-            v4.sin_family = family(libc::AF_INET);
-            v4.sin_port = address.port().to_be();
-            v4.sin_addr.s_addr = u32::from(ip).to_be();
-            // SAFETY: the storage has room for every address.
-            unsafe { place.cast::<sockaddr_in>().write(v4) };
-        }
-        IpAddr::V6(ip) => {
-            // SAFETY: zeros are valid for it.
-            let mut v6: sockaddr_in6 = unsafe { zeroed() };
-            v6.sin6_family = family(libc::AF_INET6);
-            v6.sin6_port = address.port().to_be();
-            v6.sin6_addr.s6_addr = ip.octets();
-            // SAFETY: the storage has room for every address.
-            unsafe { place.cast::<sockaddr_in6>().write(v6) };
-        }
-    }
-    storage
-}
-
-fn family(number: c_int) -> libc::sa_family_t {
-    libc::sa_family_t::try_from(number).unwrap_or_default()
-}
-
-/// The length of an address of C's.
-pub(super) const fn length(address: SocketAddr) -> usize {
-    match address {
-        SocketAddr::V4(_) => size_of::<sockaddr_in>(),
-        SocketAddr::V6(_) => size_of::<sockaddr_in6>(),
     }
 }
 

@@ -7,15 +7,14 @@ use std::net::SocketAddr;
 use std::ptr;
 use std::sync::Arc;
 
-use libc::sockaddr_storage;
-
-use super::id::{Opened, from_c, length, to_c};
+use super::id::Opened;
 use super::manager::Space;
 use crate::abi::connection::{rdma_addrinfo, rdma_cm_id};
 use crate::abi::context::ibv_context;
 use crate::device::boxed_list;
 use crate::errno::{Errno, fail};
 use crate::network::Host;
+use crate::sockaddr::{self, Name};
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
@@ -30,17 +29,15 @@ unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
 }
 
 /// The port of an address, in the order of the network; 0 if there is no address yet.
-fn port(address: &sockaddr_storage) -> u16 {
-    // SAFETY: it is an address, or zeros.
-    let address = unsafe { from_c(ptr::from_ref(address).cast()) };
-    address.map_or(0, |address| address.port().to_be())
+fn port(address: &Name) -> u16 {
+    address.read().map_or(0, |address| address.port().to_be())
 }
 
 /// Addresses of a list; there is one entry.
 #[repr(C)]
 struct Info {
     info: rdma_addrinfo,
-    addresses: [sockaddr_storage; 2],
+    addresses: [Name; 2],
 }
 
 pub(super) const PASSIVE: c_int = 1;
@@ -54,8 +51,6 @@ unsafe extern "C" fn rdma_getaddrinfo(
     hints: *const rdma_addrinfo,
     found: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    const TCP: c_int = Space::Connections as c_int;
-    const UDP: c_int = Space::Datagrams as c_int;
     // SAFETY: the caller has them, or null.
     let hints = unsafe { hints.as_ref() };
     let flags = hints.map_or(0, |hints| hints.ai_flags);
@@ -63,32 +58,24 @@ unsafe extern "C" fn rdma_getaddrinfo(
     // SAFETY: zeros are valid for numbers and pointers.
     let mut info: rdma_addrinfo = unsafe { zeroed() };
     info.ai_flags = flags;
-    info.ai_port_space = hints.map_or(0, |hints| hints.ai_port_space);
-    info.ai_qp_type = hints.map_or(0, |hints| hints.ai_qp_type);
-    if info.ai_port_space == 0 {
-        info.ai_port_space = if info.ai_qp_type == Space::Datagrams.qp_type().cast_signed() {
-            UDP
-        } else {
-            TCP
-        };
-    }
-    if info.ai_qp_type == 0 {
-        let space = u32::try_from(info.ai_port_space).ok();
-        let space = space
-            .and_then(Space::from_number)
-            .unwrap_or(Space::Connections);
-        info.ai_qp_type = space.qp_type().cast_signed();
-    }
+    let (space, kind) = hints.map_or((0, 0), |hints| (hints.ai_port_space, hints.ai_qp_type));
+    let of_datagrams = (
+        Space::Datagrams as c_int,
+        Space::Datagrams.qp_type().cast_signed(),
+    );
+    let default = match space == of_datagrams.0 || space == 0 && kind == of_datagrams.1 {
+        true => Space::Datagrams,
+        false => Space::Connections,
+    };
+    let or = |given: c_int, default| if given == 0 { default } else { given };
+    info.ai_port_space = or(space, default as c_int);
+    info.ai_qp_type = or(kind, default.qp_type().cast_signed());
     let mut named = None;
     if !node.is_null() || !service.is_null() {
         // SAFETY: zeros are valid for hints.
         let mut asked: libc::addrinfo = unsafe { zeroed() };
-        asked.ai_flags = if is_passive { libc::AI_PASSIVE } else { 0 };
-        asked.ai_flags |= if flags & NUMERIC != 0 {
-            libc::AI_NUMERICHOST
-        } else {
-            0
-        };
+        let flag = |own, theirs| if flags & own != 0 { theirs } else { 0 };
+        asked.ai_flags = flag(PASSIVE, libc::AI_PASSIVE) | flag(NUMERIC, libc::AI_NUMERICHOST);
         asked.ai_family = match hints {
             Some(hints) if flags & FAMILY != 0 => hints.ai_family,
             _ => libc::AF_UNSPEC,
@@ -103,14 +90,14 @@ unsafe extern "C" fn rdma_getaddrinfo(
         // SAFETY: the list has an entry.
         let address = unsafe { (*list).ai_addr };
         // SAFETY: it has the length of its family.
-        named = unsafe { from_c(address) };
+        named = unsafe { sockaddr::read(address) };
         // SAFETY: it is not used again.
         unsafe { libc::freeaddrinfo(list) };
     }
     // SAFETY: the caller's addresses have the length of their family.
-    let hinted = hints.and_then(|hints| unsafe { from_c(hints.ai_src_addr) });
+    let hinted = hints.and_then(|hints| unsafe { sockaddr::read(hints.ai_src_addr) });
     // SAFETY: the caller's addresses have the length of their family.
-    let hinted_to = hints.and_then(|hints| unsafe { from_c(hints.ai_dst_addr) });
+    let hinted_to = hints.and_then(|hints| unsafe { sockaddr::read(hints.ai_dst_addr) });
     let (source, destination) = match is_passive {
         true => (named.or(hinted), hinted_to),
         false => (hinted, named.or(hinted_to)),
@@ -118,27 +105,27 @@ unsafe extern "C" fn rdma_getaddrinfo(
     let Some(any) = source.or(destination) else {
         return fail(libc::EINVAL, -1);
     };
-    info.ai_family = if any.is_ipv4() {
-        libc::AF_INET
-    } else {
-        libc::AF_INET6
+    info.ai_family = match any {
+        SocketAddr::V4(_) => libc::AF_INET,
+        SocketAddr::V6(_) => libc::AF_INET6,
     };
-    let zero = SocketAddr::from(([0, 0, 0, 0], 0));
-    let addresses = [source, destination].map(|it| to_c(it.unwrap_or(zero)));
-    let made = Box::into_raw(Box::new(Info { info, addresses }));
-    // SAFETY: it was made a moment ago.
-    let own = unsafe { &mut *made };
-    let places = own.addresses.each_mut().map(ptr::from_mut);
-    if let Some(source) = source {
-        own.info.ai_src_len = u32::try_from(length(source)).unwrap_or(0);
-        own.info.ai_src_addr = places[0].cast();
-    }
-    if let Some(destination) = destination {
-        own.info.ai_dst_len = u32::try_from(length(destination)).unwrap_or(0);
-        own.info.ai_dst_addr = places[1].cast();
+    let mut made = Box::new(Info {
+        info,
+        addresses: [Name::none(); 2],
+    });
+    let Info { info, addresses } = &mut *made;
+    let [from, to] = addresses;
+    for (address, place, length, pointer) in [
+        (source, from, &mut info.ai_src_len, &mut info.ai_src_addr),
+        (destination, to, &mut info.ai_dst_len, &mut info.ai_dst_addr),
+    ] {
+        if let Some(address) = address {
+            (*place, *length) = Name::of(address);
+            *pointer = ptr::from_mut(place).cast();
+        }
     }
     // SAFETY: the caller has room for it.
-    unsafe { found.write(made.cast()) };
+    unsafe { found.write(Box::into_raw(made).cast()) };
     0
 }
 
@@ -174,28 +161,4 @@ unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_contex
 unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     // SAFETY: `rdma_get_devices` made it, and the caller does not use it again.
     drop(unsafe { boxed_list(list) });
-}
-
-#[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-const extern "C" fn rdma_event_str(event: u32) -> *const c_char {
-    let text = match event {
-        0 => c"RDMA_CM_EVENT_ADDR_RESOLVED",
-        1 => c"RDMA_CM_EVENT_ADDR_ERROR",
-        2 => c"RDMA_CM_EVENT_ROUTE_RESOLVED",
-        3 => c"RDMA_CM_EVENT_ROUTE_ERROR",
-        4 => c"RDMA_CM_EVENT_CONNECT_REQUEST",
-        5 => c"RDMA_CM_EVENT_CONNECT_RESPONSE",
-        6 => c"RDMA_CM_EVENT_CONNECT_ERROR",
-        7 => c"RDMA_CM_EVENT_UNREACHABLE",
-        8 => c"RDMA_CM_EVENT_REJECTED",
-        9 => c"RDMA_CM_EVENT_ESTABLISHED",
-        10 => c"RDMA_CM_EVENT_DISCONNECTED",
-        11 => c"RDMA_CM_EVENT_DEVICE_REMOVAL",
-        12 => c"RDMA_CM_EVENT_MULTICAST_JOIN",
-        13 => c"RDMA_CM_EVENT_MULTICAST_ERROR",
-        14 => c"RDMA_CM_EVENT_ADDR_CHANGE",
-        15 => c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
-        _ => c"UNKNOWN EVENT",
-    };
-    text.as_ptr()
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use soft_nic::ManagementDatagram;
 
-/// Kinds of messages, by their attribute identifiers.
+/// Kinds of messages, in the order of their attribute identifiers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
     Request,
@@ -19,33 +19,21 @@ pub(super) enum Kind {
     ServiceReply,
 }
 
-const KINDS: [(u16, Kind); 9] = [
-    (0x10, Kind::Request),
-    (0x11, Kind::Receipt),
-    (0x12, Kind::Rejection),
-    (0x13, Kind::Reply),
-    (0x14, Kind::Ready),
-    (0x15, Kind::DisconnectRequest),
-    (0x16, Kind::DisconnectReply),
-    (0x17, Kind::ServiceRequest),
-    (0x18, Kind::ServiceReply),
-];
+/// The first attribute identifier.
+const FIRST: u16 = 0x10;
 
-impl Kind {
-    /// Where its private data begins, and how much of it there is.
-    pub(super) const fn room(self) -> (usize, usize) {
-        match self {
-            Self::Request => (140, 92),
-            Self::Receipt => (10, 222),
-            Self::Rejection => (84, 148),
-            Self::Reply => (36, 196),
-            Self::Ready | Self::DisconnectReply => (8, 224),
-            Self::DisconnectRequest => (12, 220),
-            Self::ServiceRequest => (16, 216),
-            Self::ServiceReply => (96, 136),
-        }
-    }
-}
+/// Each kind, where its private data begins, and how much of it there is.
+pub(super) const KINDS: [(Kind, usize, usize); 9] = [
+    (Kind::Request, 140, 92),
+    (Kind::Receipt, 10, 222),
+    (Kind::Rejection, 84, 148),
+    (Kind::Reply, 36, 196),
+    (Kind::Ready, 8, 224),
+    (Kind::DisconnectRequest, 12, 220),
+    (Kind::DisconnectReply, 8, 224),
+    (Kind::ServiceRequest, 16, 216),
+    (Kind::ServiceReply, 96, 136),
+];
 
 /// Bytes of the header: base version 1, class 7 (communication management) of version 2, method 3 (send).
 const HEADER: usize = 24;
@@ -63,16 +51,13 @@ impl Message {
         let mut datagram = [0; 256];
         datagram[..4].copy_from_slice(&START);
         datagram[8..16].copy_from_slice(&transaction.to_be_bytes());
-        let number = KINDS.iter().find(|(_, other)| *other == kind);
-        let number = number.map_or(0, |(number, _)| *number);
-        datagram[16..18].copy_from_slice(&number.to_be_bytes());
+        datagram[16..18].copy_from_slice(&(FIRST + kind as u16).to_be_bytes());
         Self { kind, datagram }
     }
 
     pub(super) fn parse(datagram: ManagementDatagram) -> Option<Self> {
         let number = u16::from_be_bytes([datagram[16], datagram[17]]);
-        let (_, kind) = KINDS.iter().find(|(other, _)| *other == number)?;
-        let kind = *kind;
+        let (kind, ..) = *KINDS.get(usize::from(number.checked_sub(FIRST)?))?;
         (datagram[..4] == START).then_some(Self { kind, datagram })
     }
 
@@ -120,12 +105,12 @@ impl Message {
 
     /// Puts in private data; `None` if it does not fit.
     pub(super) fn set_private_data(self, data: &[u8]) -> Option<Self> {
-        let (at, room) = self.kind.room();
+        let (_, at, room) = KINDS[self.kind as usize];
         (data.len() <= room).then(|| self.set(at, data))
     }
 
     pub(super) fn private_data(&self) -> &[u8] {
-        let (at, room) = self.kind.room();
+        let (_, at, room) = KINDS[self.kind as usize];
         &self.datagram[HEADER + at..][..room]
     }
 }

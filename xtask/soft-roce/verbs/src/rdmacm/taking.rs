@@ -9,18 +9,19 @@ use std::sync::Arc;
 
 use soft_nic::AddressVector;
 
-use super::calls::{rdma_destroy_event_channel, rdma_destroy_id};
+use super::calls::rdma_destroy_id;
 use super::events::{Arrived, EventKind};
 use super::groups::group_gid;
 use super::id::{Channel, Id};
-use super::manager::Space;
-use super::{manager, programs};
+use super::manager::{Manager, Sink, Space};
+use super::programs;
 use crate::abi::connection::{
     rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_param, rdma_ud_param,
 };
 use crate::address::{ah_attr, ibv_attach_mcast};
 use crate::errno::{Errno, fail};
 use crate::event::Unacknowledged;
+use crate::sockaddr;
 
 const CONNECT_ERROR: u32 = 6;
 
@@ -91,17 +92,17 @@ unsafe fn made(
             let context = unsafe { (*listen_id).context };
             // SAFETY: a listener ends only when its events are acknowledged.
             let listens = unsafe { Id::of(listen_id) };
-            let own = match listens.waits {
-                true => Channel::create(listens.host.clone())?,
-                false => channel,
+            let channel = if listens.waits {
+                ptr::null_mut()
+            } else {
+                channel
             };
-            // SAFETY: it is alive, or was made a moment ago.
-            let made = unsafe { Id::asked(own, context, arrived.number, listens.waits) };
-            if made.is_err() && listens.waits {
-                // SAFETY: nobody has it.
-                unsafe { rdma_destroy_event_channel(own) };
-            }
-            made?.expose_provenance()
+            let take = |it: &mut Manager, sink: Sink| {
+                it.migrate(arrived.number, &sink.queue);
+                Ok(arrived.number)
+            };
+            // SAFETY: the caller's channel is alive, or it is null.
+            unsafe { Id::create(listens.host.clone(), channel, context, take) }?.expose_provenance()
         }
     };
     if id == 0 {
@@ -144,7 +145,7 @@ unsafe fn made(
                 // SAFETY: the queue pair of an identifier is alive.
                 status = -unsafe { ibv_attach_mcast(qp, &raw const gid, 0) };
                 let mut state = own.lock();
-                let is_it = |ip| manager::gid(ip) == path.destination;
+                let is_it = |ip| sockaddr::gid(ip) == path.destination;
                 let membership = state.memberships.iter_mut().find(|(ip, _)| is_it(*ip));
                 membership
                     .into_iter()

@@ -1,14 +1,15 @@
 //! Addresses of this process's cards, and the sockets that are bound to them.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use soft_nic::packet::ROCE_PORT;
 
 use super::Random;
+use crate::sockaddr::gid;
 
 /// The variable that has them.
-pub(in crate::network) const VARIABLE: &str = "SOFT_VERBS_ADDRESS";
+pub(crate) const VARIABLE: &str = "SOFT_VERBS_ADDRESS";
 
 /// Cards at loopback addresses.
 const CARDS: usize = 2;
@@ -18,7 +19,7 @@ const TRIES: usize = 64;
 
 /// Where the cards of this process are.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(in crate::network) enum Place {
+pub(crate) enum Place {
     /// On a network of this process alone.
     Process,
     /// At two loopback addresses that no other process has.
@@ -29,7 +30,7 @@ pub(in crate::network) enum Place {
 
 impl Place {
     /// The value of the variable.
-    pub(in crate::network) fn read(text: &str) -> Result<Self, String> {
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
         match text {
             "process" => Ok(Self::Process),
             "loopback" => Ok(Self::Loopback),
@@ -115,14 +116,6 @@ fn bind_to(address: IpAddr) -> Result<(IpAddr, UdpSocket), String> {
         }
     });
     Ok((address, bound?))
-}
-
-/// The GID of an address.
-pub(super) fn gid(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    }
 }
 
 /// A number for the card at an address, by which GUIDs differ: its last 24 bits.

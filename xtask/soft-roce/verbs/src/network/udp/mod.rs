@@ -29,6 +29,7 @@ pub(super) use outbox::Outbox;
 use soft_nic::{Profile, Route};
 
 use super::random::Random;
+use crate::sockaddr::gid;
 pub(super) use system::Incoming;
 use system::{BATCH, has_segments, interface_mtu, prepare, receive, wait};
 
@@ -180,7 +181,7 @@ impl fmt::Debug for Udp {
 
 impl Address {
     pub(super) fn gid(&self) -> Ipv6Addr {
-        address::gid(self.address)
+        gid(self.address)
     }
 
     /// A number for a device's GUID.

@@ -18,7 +18,7 @@ const MOST_PACKETS: usize = 64;
 
 /// Packets that a card sends one after the other, until they are a batch.
 #[derive(Debug)]
-pub(in crate::network) struct Outbox {
+pub(crate) struct Outbox {
     sockets: Arc<[UdpSocket]>,
     /// Whether the kernel parts what is longer than a packet.
     has_segments: bool,
@@ -43,7 +43,7 @@ impl Outbox {
     }
 
     /// Sends a packet from a card, now or with the next ones.
-    pub(in crate::network) fn push(&mut self, from: usize, to: Ipv6Addr, packet: &[u8]) {
+    pub(crate) fn push(&mut self, from: usize, to: Ipv6Addr, packet: &[u8]) {
         let is_full = self.bytes.len() + packet.len() > FULL || self.waiting.len() == BATCH;
         if is_full || from != self.from {
             self.flush();
@@ -66,12 +66,12 @@ impl Outbox {
     }
 
     /// Bytes of the packets that wait.
-    pub(in crate::network) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.bytes.len()
     }
 
     /// Sends all that wait. One that the kernel does not take is lost, as on any network.
-    pub(in crate::network) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         let (mut sent, mut bytes) = (0, &self.bytes[..]);
         while sent < self.waiting.len() {
             let done = match send(&self.sockets[self.from], &self.waiting[sent..], bytes) {
@@ -115,9 +115,10 @@ fn report(known: &mut Vec<Errno>, errno: Errno, to: Ipv6Addr) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::address::{Place, gid};
+    use super::super::address::Place;
     use super::super::system::{BATCH, Incoming, has_segments, prepare, receive};
     use super::Outbox;
+    use crate::sockaddr::gid;
     use std::array;
 
     #[test]

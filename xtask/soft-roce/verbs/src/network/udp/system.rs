@@ -5,15 +5,16 @@ use std::array;
 use std::ffi::{CStr, c_int, c_uint};
 use std::fs;
 use std::mem::zeroed;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr;
 use std::time::Duration;
 
-use libc::{cmsghdr, iovec, mmsghdr, pollfd, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use libc::{cmsghdr, iovec, mmsghdr, pollfd, socklen_t};
 use soft_nic::packet::ROCE_PORT;
 
 use crate::errno::{Errno, last};
+use crate::sockaddr::{self, Name, gid};
 
 /// Messages of one system call; the kernel may make several packets of one, and one of several.
 pub(super) const BATCH: usize = 32;
@@ -30,8 +31,11 @@ const LONGEST_SEND: Duration = Duration::from_millis(10);
 /// Memory that a socket asks the kernel for, in each direction.
 const BUFFER: c_int = 4 << 20;
 
+/// The sender of packets that have none.
+const NOBODY: SocketAddrV6 = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 0, 0, 0);
+
 /// Packets that have come together, with the address that they name as their sender's.
-pub(in crate::network) struct Incoming {
+pub(crate) struct Incoming {
     pub(super) source: Ipv6Addr,
     pub(super) source_port: u16,
     /// Bytes of each packet but the last, and of all.
@@ -60,7 +64,7 @@ impl Incoming {
     }
 
     /// All that UDP carried, of each packet; none that is longer than any packet of RoCE.
-    pub(in crate::network) fn packets(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn packets(&self) -> impl Iterator<Item = &[u8]> {
         let bytes = self.bytes.get(..self.length).unwrap_or_default();
         let packets = bytes.chunks(self.each.max(1));
         packets.filter(|packet| packet.len() <= LARGEST)
@@ -103,72 +107,6 @@ impl Control {
     }
 }
 
-/// An address of IPv4 or IPv6, as the kernel has it.
-#[derive(Clone, Copy)]
-#[repr(C)]
-union Name {
-    v4: sockaddr_in,
-    v6: sockaddr_in6,
-}
-
-impl Name {
-    const LENGTH: socklen_t = 28;
-
-    fn none() -> Self {
-        // SAFETY: zeros are valid for numbers.
-        unsafe { zeroed() }
-    }
-
-    /// The port of RoCE v2 at an address: IPv4's if that is mapped.
-    fn of(gid: Ipv6Addr) -> (Self, socklen_t) {
-        let (mut name, port) = (Self::none(), ROCE_PORT.to_be());
-        match gid.to_ipv4_mapped() {
-            Some(v4) => {
-                // SAFETY: zeros are valid for numbers.
-                let zeros: sockaddr_in = unsafe { zeroed() };
-                name.v4 = sockaddr_in {
-                    sin_family: family(libc::AF_INET),
-                    sin_port: port,
-                    sin_addr: libc::in_addr {
-                        s_addr: u32::from_ne_bytes(v4.octets()),
-                    },
-                    ..zeros
-                };
-                (name, 16)
-            }
-            None => {
-                name.v6 = sockaddr_in6 {
-                    sin6_family: family(libc::AF_INET6),
-                    sin6_port: port,
-                    sin6_flowinfo: 0,
-                    sin6_addr: libc::in6_addr {
-                        s6_addr: gid.octets(),
-                    },
-                    sin6_scope_id: 0,
-                };
-                (name, Self::LENGTH)
-            }
-        }
-    }
-
-    /// The address, as a GID, and the port.
-    fn read(&self) -> (Ipv6Addr, u16) {
-        // SAFETY: the family and the port are at the same places in both.
-        let v4 = unsafe { self.v4 };
-        let gid = if c_int::from(v4.sin_family) == libc::AF_INET6 {
-            // SAFETY: the family says that it is one.
-            Ipv6Addr::from(unsafe { self.v6 }.sin6_addr.s6_addr)
-        } else {
-            Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes()).to_ipv6_mapped()
-        };
-        (gid, u16::from_be(v4.sin_port))
-    }
-}
-
-fn family(number: c_int) -> libc::sa_family_t {
-    libc::sa_family_t::try_from(number).unwrap_or(0)
-}
-
 /// Headers of messages, each with its address and one piece of memory.
 fn headers<const N: usize>(
     names: &mut [(Name, socklen_t); N],
@@ -208,7 +146,8 @@ pub(super) fn receive<const N: usize>(socket: &UdpSocket, room: &mut [Incoming])
     for (message, ((header, (name, _)), control)) in room.iter_mut().zip(parts) {
         message.length = header.msg_len as usize;
         message.each = control.parts().unwrap_or(message.length);
-        (message.source, message.source_port) = name.read();
+        let source = name.read().unwrap_or(SocketAddr::V6(NOBODY));
+        (message.source, message.source_port) = (gid(source.ip()), source.port());
     }
     count
 }
@@ -249,7 +188,7 @@ fn send_some<const N: usize>(
     let mut pieces = [piece(None); N];
     for ((message, name), piece) in messages.iter().zip(&mut names).zip(&mut pieces) {
         let (own, others) = bytes.split_at(message.length);
-        *name = Name::of(message.to);
+        *name = Name::of((message.to.to_canonical(), ROCE_PORT).into());
         piece.iov_base = own.as_ptr().cast_mut().cast();
         piece.iov_len = own.len();
         bytes = others;
@@ -341,7 +280,7 @@ pub(super) fn interface_mtu(address: IpAddr) -> Option<u32> {
     // SAFETY: the list lives until it is freed below, and ends with a null.
     while let Some(entry) = unsafe { next.as_ref() } {
         // SAFETY: the list's, or null.
-        if unsafe { has_address(entry.ifa_addr, address) } {
+        if unsafe { sockaddr::read(entry.ifa_addr) }.is_some_and(|it| it.ip() == address) {
             // SAFETY: each entry has a name.
             found = Some(unsafe { CStr::from_ptr(entry.ifa_name) });
         }
@@ -354,27 +293,4 @@ pub(super) fn interface_mtu(address: IpAddr) -> Option<u32> {
     // SAFETY: it came from `getifaddrs`, and nothing of it is used again.
     unsafe { libc::freeifaddrs(list) };
     mtu
-}
-
-/// # Safety
-///
-/// The pointer is null, or the address of an interface.
-unsafe fn has_address(name: *const sockaddr, address: IpAddr) -> bool {
-    // SAFETY: the pointer is null, or the address of an interface, as the caller promises.
-    let Some(family) = (unsafe { name.as_ref() }) else {
-        return false;
-    };
-    match (c_int::from(family.sa_family), address) {
-        (libc::AF_INET, IpAddr::V4(address)) => {
-            // SAFETY: the family says that it is one.
-            let v4 = unsafe { name.cast::<sockaddr_in>().read_unaligned() };
-            v4.sin_addr.s_addr.to_ne_bytes() == address.octets()
-        }
-        (libc::AF_INET6, IpAddr::V6(address)) => {
-            // SAFETY: the family says that it is one.
-            let v6 = unsafe { name.cast::<sockaddr_in6>().read_unaligned() };
-            v6.sin6_addr.s6_addr == address.octets()
-        }
-        _ => false,
-    }
 }

@@ -98,18 +98,11 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     if given.comp_mask & MASK_PD == 0 {
         return fail(libc::EINVAL, ptr::null_mut());
     }
-    let mut basic = ibv_qp_init_attr {
-        qp_context: given.qp_context,
-        send_cq: given.send_cq,
-        recv_cq: given.recv_cq,
-        srq: given.srq,
-        cap: given.cap,
-        qp_type: given.qp_type,
-        sq_sig_all: given.sq_sig_all,
-    };
+    let pd = given.pd;
+    // SAFETY: the caller has it, and the extended structure begins as the other one.
+    let basic = unsafe { &mut *init.cast::<ibv_qp_init_attr>() };
     // SAFETY: the caller has a domain that is alive, and so are its queues.
-    let made = unsafe { create("ibv_create_qp_ex", given.pd, &mut basic) };
-    given.cap = basic.cap;
+    let made = unsafe { create("ibv_create_qp_ex", pd, basic) };
     // SAFETY: it is null, or was made a moment ago, and nobody else has it.
     if let Some(own) = unsafe { made.as_mut() }
         && is_extended

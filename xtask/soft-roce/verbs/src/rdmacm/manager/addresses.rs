@@ -2,17 +2,14 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use super::{Endpoint, FIRST_EPHEMERAL, Manager, Space, Stage, gid, is_any};
+use super::{Endpoint, FIRST_EPHEMERAL, Manager, Space, Stage, is_any};
 use crate::errno::Errno;
 use crate::rdmacm::events::EventKind;
+use crate::sockaddr::gid;
 
 impl Manager {
     /// Binds an endpoint to an address, and to the card that has it; the port 0 is any free one.
-    pub(in crate::rdmacm) fn bind(
-        &mut self,
-        number: u32,
-        address: SocketAddr,
-    ) -> Result<(), Errno> {
+    pub(crate) fn bind(&mut self, number: u32, address: SocketAddr) -> Result<(), Errno> {
         let Endpoint {
             host, space, stage, ..
         } = *self.endpoint(number)?;
@@ -37,7 +34,7 @@ impl Manager {
         Ok(())
     }
 
-    pub(in crate::rdmacm) fn is_bound(&self, number: u32) -> bool {
+    pub(crate) fn is_bound(&self, number: u32) -> bool {
         let endpoint = self.endpoints.get(&number);
         endpoint.is_some_and(|it| it.local.is_some())
     }
@@ -90,11 +87,7 @@ impl Manager {
         cards.position(|card| card.host == host && card.gids.contains(&gid))
     }
 
-    pub(in crate::rdmacm) fn listen(
-        &mut self,
-        number: u32,
-        backlog: u32,
-    ) -> Result<SocketAddr, Errno> {
+    pub(crate) fn listen(&mut self, number: u32, backlog: u32) -> Result<SocketAddr, Errno> {
         const MOST: u32 = 1024;
         if self.endpoint(number)?.stage == Stage::Idle {
             self.bind(number, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))?;
@@ -119,7 +112,7 @@ impl Manager {
 
     /// Finds the card that reaches an address; `found` is where a name of this machine leads. Without neighbours there
     /// are only the cards of this network.
-    pub(in crate::rdmacm) fn resolve(
+    pub(crate) fn resolve(
         &mut self,
         number: u32,
         to: SocketAddr,

@@ -12,13 +12,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use soft_nic::{AddressVector, ManagementDatagram, Route};
+use soft_nic::{Access, AddressVector, ManagementDatagram, QueuePairAttributes, Route};
 
 use super::events::{Arrived, EventKind, Param};
 use super::message::{Kind, Message};
 use crate::errno::Errno;
 use crate::event::{EventQueue, Unacknowledged};
 use crate::network::Random;
+use crate::sockaddr::gid;
 
 /// A message is repeated after 4.096 µs · 2^20, this number of times; the kernel's `cma.c` does the same.
 const RESPONSE_TIMEOUT: u8 = 20;
@@ -28,7 +29,7 @@ const RETRIES: u8 = 15;
 const ACK_TIMEOUT: u8 = 19;
 
 /// The `Q_Key` of datagram services.
-pub(in crate::rdmacm) const QKEY: u32 = 0x0123_4567;
+pub(crate) const QKEY: u32 = 0x0123_4567;
 
 const FIRST_EPHEMERAL: u16 = 32_768;
 
@@ -44,19 +45,19 @@ const REJECTED: u8 = 2;
 
 /// The purpose of an endpoint, as a number of port spaces.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::rdmacm) enum Space {
+pub(crate) enum Space {
     Connections = 0x106,
     Datagrams = 0x111,
 }
 
 impl Space {
-    pub(in crate::rdmacm) fn from_number(number: u32) -> Option<Self> {
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
         let mut all = [Self::Connections, Self::Datagrams].into_iter();
         all.find(|space| *space as u32 == number)
     }
 
     /// C's number of its queue pairs' type: `IBV_QPT_RC` or `IBV_QPT_UD`.
-    pub(in crate::rdmacm) const fn qp_type(self) -> u32 {
+    pub(crate) const fn qp_type(self) -> u32 {
         match self {
             Self::Connections => 2,
             Self::Datagrams => 4,
@@ -85,28 +86,28 @@ struct Card {
 
 /// Where the events of an endpoint go.
 #[derive(Clone, Debug)]
-pub(in crate::rdmacm) struct Sink {
-    pub(in crate::rdmacm) queue: Arc<EventQueue<Arrived>>,
-    pub(in crate::rdmacm) unacknowledged: Arc<Unacknowledged>,
+pub(crate) struct Sink {
+    pub(crate) queue: Arc<EventQueue<Arrived>>,
+    pub(crate) unacknowledged: Arc<Unacknowledged>,
 }
 
 /// An identifier of a program's, or the request of a peer that no program has taken yet.
 #[derive(Debug)]
-pub(in crate::rdmacm) struct Endpoint {
+pub(crate) struct Endpoint {
     host: usize,
-    pub(in crate::rdmacm) space: Space,
+    pub(crate) space: Space,
     /// Address of the identifier, as a program knows it; 0 if no program does.
-    pub(in crate::rdmacm) id: usize,
-    pub(in crate::rdmacm) sink: Sink,
+    pub(crate) id: usize,
+    pub(crate) sink: Sink,
     /// The listener that a peer has asked.
     listener: Option<u32>,
-    pub(in crate::rdmacm) side: Option<usize>,
-    pub(in crate::rdmacm) local: Option<SocketAddr>,
-    pub(in crate::rdmacm) remote: Option<SocketAddr>,
-    pub(in crate::rdmacm) options: Options,
+    pub(crate) side: Option<usize>,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) remote: Option<SocketAddr>,
+    pub(crate) options: Options,
     stage: Stage,
     peer: Peer,
-    pub(in crate::rdmacm) own: Param,
+    pub(crate) own: Param,
     psn: u32,
     /// The message whose answer is missing, or that answers a repeated one.
     sent: Option<Message>,
@@ -114,11 +115,11 @@ pub(in crate::rdmacm) struct Endpoint {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(in crate::rdmacm) struct Options {
-    pub(in crate::rdmacm) is_address_shared: bool,
-    pub(in crate::rdmacm) is_v6_only: bool,
-    pub(in crate::rdmacm) traffic_class: u8,
-    pub(in crate::rdmacm) ack_timeout: u8,
+pub(crate) struct Options {
+    pub(crate) is_address_shared: bool,
+    pub(crate) is_v6_only: bool,
+    pub(crate) traffic_class: u8,
+    pub(crate) ack_timeout: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -165,30 +166,8 @@ enum Stage {
     Over,
 }
 
-/// The attributes that a queue pair needs for its next states.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::rdmacm) struct Attributes {
-    pub(in crate::rdmacm) path: AddressVector,
-    pub(in crate::rdmacm) mtu: u8,
-    pub(in crate::rdmacm) qp_num: u32,
-    pub(in crate::rdmacm) rq_psn: u32,
-    pub(in crate::rdmacm) sq_psn: u32,
-    pub(in crate::rdmacm) serves: u8,
-    pub(in crate::rdmacm) asks: u8,
-    pub(in crate::rdmacm) timeout: u8,
-    pub(in crate::rdmacm) retry_count: u8,
-    pub(in crate::rdmacm) rnr_retry: u8,
-}
-
-pub(in crate::rdmacm) const fn gid(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
-    }
-}
-
 /// Whether it stands for any card of this machine: 0.0.0.0, 127.0.0.1, and the same of IPv6.
-pub(in crate::rdmacm) fn is_any(ip: IpAddr) -> bool {
+pub(crate) fn is_any(ip: IpAddr) -> bool {
     let local = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     ip.is_unspecified() || local.contains(&ip)
 }
@@ -235,19 +214,19 @@ impl Manager {
     }
 
     /// Makes an endpoint that no program knows yet.
-    pub(in crate::rdmacm) fn create(&mut self, host: usize, space: Space, sink: Sink) -> u32 {
+    pub(crate) fn create(&mut self, host: usize, space: Space, sink: Sink) -> u32 {
         let number = self.number();
         let endpoint = Endpoint::new(host, space, sink);
         self.endpoints.insert(number, endpoint);
         number
     }
 
-    pub(in crate::rdmacm) fn endpoint(&mut self, number: u32) -> Result<&mut Endpoint, Errno> {
+    pub(crate) fn endpoint(&mut self, number: u32) -> Result<&mut Endpoint, Errno> {
         self.endpoints.get_mut(&number).ok_or(libc::EINVAL)
     }
 
     /// A program has taken a peer's request from its listener's queue.
-    pub(in crate::rdmacm) fn taken(&mut self, listener: u32) {
+    pub(crate) fn taken(&mut self, listener: u32) {
         if let Some(endpoint) = self.endpoints.get_mut(&listener)
             && let Stage::Listening { waiting, .. } = &mut endpoint.stage
         {
@@ -256,7 +235,7 @@ impl Manager {
     }
 
     /// Moves an endpoint's events, those to come and those that wait.
-    pub(in crate::rdmacm) fn migrate(&mut self, number: u32, to: &Arc<EventQueue<Arrived>>) {
+    pub(crate) fn migrate(&mut self, number: u32, to: &Arc<EventQueue<Arrived>>) {
         let Some(endpoint) = self.endpoints.get_mut(&number) else {
             return;
         };
@@ -275,26 +254,26 @@ impl Manager {
     }
 
     /// The attributes for the queue pair of a connection.
-    pub(in crate::rdmacm) fn attributes(&mut self, number: u32) -> Result<Attributes, Errno> {
-        let Endpoint {
-            peer,
-            own,
-            psn,
-            options,
-            ..
-        } = *self.endpoint(number)?;
-        Ok(Attributes {
-            path: self.path(number)?,
-            mtu: peer.mtu,
-            qp_num: peer.qp_num,
+    pub(crate) fn attributes(&mut self, number: u32) -> Result<QueuePairAttributes, Errno> {
+        let path = self.path(number)?;
+        let Endpoint { peer, own, .. } = *self.endpoint(number)?;
+        let endpoint = self.endpoint(number)?;
+        Ok(QueuePairAttributes {
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            port: 1,
+            qkey: QKEY,
+            path,
+            path_mtu: 128 << peer.mtu,
+            dest_qp_num: peer.qp_num,
             // 12.7.31: a side says how the other shall begin.
-            rq_psn: psn,
+            rq_psn: endpoint.psn,
             sq_psn: peer.psn,
-            serves: own.serves,
-            asks: own.asks,
-            timeout: options.ack_timeout,
-            retry_count: own.retry_count,
+            max_dest_rd_atomic: own.serves,
+            max_rd_atomic: own.asks,
+            timeout: endpoint.options.ack_timeout,
+            retry_cnt: own.retry_count,
             rnr_retry: own.rnr_retry,
+            ..QueuePairAttributes::default()
         })
     }
 
@@ -324,12 +303,7 @@ impl Manager {
     }
 
     /// Joins a multicast group, at once: packets to a group come to all cards.
-    pub(in crate::rdmacm) fn join(
-        &mut self,
-        number: u32,
-        group: IpAddr,
-        context: usize,
-    ) -> Result<(), Errno> {
+    pub(crate) fn join(&mut self, number: u32, group: IpAddr, context: usize) -> Result<(), Errno> {
         const GROUP: u32 = 0xff_ffff;
         if !group.is_multicast() || self.endpoint(number)?.side.is_none() {
             return Err(libc::EINVAL);

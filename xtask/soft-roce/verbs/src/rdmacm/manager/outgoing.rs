@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use super::{
     CONSUMER, Endpoint, FOUND, Manager, Peer, QKEY, REJECTED, RESPONSE_TIMEOUT, RETRIES, Repeat,
-    Space, Stage, TIMEOUT, gid, guid, response_timeout,
+    Space, Stage, TIMEOUT, guid, response_timeout,
 };
 use crate::errno::Errno;
 use crate::rdmacm::events::{EventKind, Param};
 use crate::rdmacm::message::{Addresses, Kind, Message};
+use crate::sockaddr::gid;
 use soft_nic::Route;
 
 impl Manager {
-    pub(in crate::rdmacm) fn resolve_route(&mut self, number: u32) -> Result<(), Errno> {
+    pub(crate) fn resolve_route(&mut self, number: u32) -> Result<(), Errno> {
         match self.endpoint(number)?.stage {
             Stage::Resolved => self.announce(number, EventKind::RouteResolved, 0),
             _ => Err(libc::EINVAL),
@@ -20,7 +21,7 @@ impl Manager {
     }
 
     /// Asks the peer for a connection, or for a datagram service.
-    pub(in crate::rdmacm) fn connect(
+    pub(crate) fn connect(
         &mut self,
         number: u32,
         now: Duration,
@@ -80,7 +81,7 @@ impl Manager {
     }
 
     /// Accepts a peer that has asked.
-    pub(in crate::rdmacm) fn accept(
+    pub(crate) fn accept(
         &mut self,
         number: u32,
         now: Duration,
@@ -116,7 +117,7 @@ impl Manager {
     }
 
     /// Tells a peer that has accepted that it may send.
-    pub(in crate::rdmacm) fn establish(&mut self, number: u32) -> Result<(), Errno> {
+    pub(crate) fn establish(&mut self, number: u32) -> Result<(), Errno> {
         let endpoint = self.endpoint(number)?;
         if endpoint.stage != Stage::Answered {
             return Err(libc::EINVAL);
@@ -127,7 +128,7 @@ impl Manager {
         Ok(())
     }
 
-    pub(in crate::rdmacm) fn reject(&mut self, number: u32, data: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn reject(&mut self, number: u32, data: &[u8]) -> Result<(), Errno> {
         let endpoint = self.endpoint(number)?;
         match (endpoint.space, endpoint.stage) {
             (Space::Datagrams, Stage::Requested) => self.answer_service(number, REJECTED, 0, data),
@@ -138,11 +139,7 @@ impl Manager {
         }
     }
 
-    pub(in crate::rdmacm) fn disconnect(
-        &mut self,
-        number: u32,
-        now: Duration,
-    ) -> Result<(), Errno> {
+    pub(crate) fn disconnect(&mut self, number: u32, now: Duration) -> Result<(), Errno> {
         let endpoint = self.endpoint(number)?;
         match endpoint.stage {
             Stage::Established | Stage::Replied | Stage::Answered => {
@@ -162,7 +159,7 @@ impl Manager {
     }
 
     /// Ends an endpoint: the peer is told once.
-    pub(in crate::rdmacm) fn destroy(&mut self, number: u32) {
+    pub(crate) fn destroy(&mut self, number: u32) {
         let Some(endpoint) = self.endpoints.get(&number) else {
             return;
         };

@@ -9,7 +9,7 @@ use soft_nic::Route;
 use super::{Manager, Sink, Space};
 use crate::event::EventQueue;
 use crate::network::Random;
-use crate::rdmacm::message::{Kind, Message};
+use crate::rdmacm::message::{KINDS, Kind, Message};
 
 #[test]
 fn messages_of_any_bytes_neither_panic_nor_make_more_than_the_backlog() {
@@ -32,19 +32,8 @@ fn messages_of_any_bytes_neither_panic_nor_make_more_than_the_backlog() {
             manager.listen(listener, BACKLOG).unwrap();
             numbers.push(listener);
         }
-        let kinds = [
-            Kind::Request,
-            Kind::Receipt,
-            Kind::Rejection,
-            Kind::Reply,
-            Kind::Ready,
-            Kind::DisconnectRequest,
-            Kind::DisconnectReply,
-            Kind::ServiceRequest,
-            Kind::ServiceReply,
-        ];
         for step in 0..200 {
-            let mut message = Message::new(kinds[random.below(kinds.len())], random.number());
+            let mut message = Message::new(KINDS[random.below(KINDS.len())].0, random.number());
             for at in (0..232).step_by(8).filter(|_| step % 2 == 0) {
                 message = message.set(at, &random.number().to_be_bytes());
             }
@@ -53,7 +42,7 @@ fn messages_of_any_bytes_neither_panic_nor_make_more_than_the_backlog() {
             message = message.set_u32(0, step + 1).set_u32(4, number);
             if matches!(message.kind, Kind::Request | Kind::ServiceRequest) {
                 message = message.set(8, &(space << 16 | 7).to_be_bytes());
-                let data = message.kind.room().0;
+                let data = KINDS[message.kind as usize].1;
                 message = message.set(data, &[0, [0x40, 0x60, 0x70][random.below(3)]]);
             }
             let mut datagram = message.datagram();
