@@ -8,7 +8,6 @@
 
 use std::error::Error;
 use std::fmt::Display;
-use std::sync::Arc;
 use std::{array, process};
 
 use verbs_channel::request::OwnedChain;
@@ -272,7 +271,7 @@ fn pages_of(
     len: usize,
 ) -> Result<(SharedMemory, Option<OwnedChain>), Box<dyn Error>> {
     let region = pd.reg_shared(vec![0_u8; BATCH * MESSAGE], AccessFlags::LOCAL_WRITE)?;
-    let memory = SharedMemory::new(Arc::new(region), BATCH + 1);
+    let memory = SharedMemory::new([region]);
     let remote = RemoteMemoryRegion::new(REMOTE, MESSAGE as u64, 9)?;
     let write = |_| Ok(Outgoing::write(memory.slice(..MESSAGE)?, remote).into());
     let writes: verbs_channel::Result<_> = (0..len).map(write).collect();

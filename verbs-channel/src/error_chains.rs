@@ -277,6 +277,7 @@ fn errors() -> Vec<Error> {
         },
         Error::CacheRecursion,
         Error::PeerTimeout(Duration::from_millis(10)),
+        Error::NotDeregistered { regions: 1 },
         Error::Core(endpoint),
     ];
     all.extend(transport_errors().into_iter().map(Error::Transport));
@@ -302,6 +303,7 @@ const fn of_error(error: &Error) -> usize {
         Error::GroupFailed(_) => 13,
         Error::Unpolled(_) => 14,
         Error::CacheTimedOut { .. } => 15,
+        Error::NotDeregistered { .. } => 16,
     }
 }
 
@@ -323,7 +325,7 @@ fn no_error_repeats_its_source() {
     check(&transport_errors(), of_transport, 5);
     check(&reject_reasons(), of_reject_reason, 23);
     check(&exchange_errors(), of_exchange, 22);
-    check(&errors(), of_error, 16);
+    check(&errors(), of_error, 17);
     let first = RejectReason::Untaken.into();
     for error in [
         TransferError::Stuck { stuck: 1, of: 2 },

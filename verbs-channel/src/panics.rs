@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::Waker;
 
 use log::Level;
 
@@ -17,11 +16,11 @@ pub(crate) fn panics(what: impl FnOnce()) -> bool {
     true
 }
 
-/// Drops a waker, between two steps that belong together: a panic of its drop is logged.
-pub(crate) fn discard(waker: Waker) {
-    if panics(|| drop(waker)) {
+/// Drops a waker, or what kept memory, between two steps that belong together: a panic of its drop is logged.
+pub(crate) fn discard<T>(value: T) {
+    if panics(|| drop(value)) {
         log_error(format_args!(
-            "the waker of a task panicked when it was dropped"
+            "a waker, or what kept memory, panicked when it was dropped"
         ));
     }
 }

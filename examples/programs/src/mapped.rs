@@ -64,33 +64,34 @@ impl Mapped {
         Ok(Self { mapping })
     }
 
-    /// Registers it for one device, with room for this number of slices at once. The registration
-    /// keeps it mapped.
+    /// Registers it in each of these protection domains. The registration keeps it mapped.
     ///
     /// # Errors
     ///
     /// It cannot be registered: few devices take a dmabuf.
-    pub fn register(
+    pub fn register<'d>(
         &self,
-        pd: &ProtectionDomain,
+        domains: impl IntoIterator<Item = &'d ProtectionDomain>,
         access: AccessFlags,
-        slices: usize,
     ) -> Result<SharedMemory, Failure> {
-        let owner = Arc::clone(&self.mapping);
         let (start, len) = (self.start(), self.mapping.memory.len());
         let Some(dmabuf) = &self.mapping.dmabuf else {
-            // SAFETY: `owner` keeps it mapped for reads and writes. It is accessed as atomics only, of
+            // SAFETY: the mapping keeps it mapped for reads and writes. It is accessed as atomics only, of
             // which all bytes are valid.
-            let region = unsafe { pd.register_raw(start, len, access, owner) }?;
-            return Ok(SharedMemory::new(Arc::new(region), slices));
+            let memory = unsafe {
+                SharedMemory::register_raw(domains, start, len, access, Arc::clone(&self.mapping))
+            };
+            return Ok(memory?);
         };
         let (fd, iova) = (dmabuf.as_fd(), start.as_ptr().addr() as u64);
-        // SAFETY: `owner` keeps the memory mapped, which is accessed as atomics only.
-        let region = unsafe { pd.reg_dmabuf_mr(fd, 0, len, iova, access, owner) };
-        let device = pd.context().device().name();
-        let region =
-            region.context(|| format!("{device} takes no dmabuf, use another --memory"))?;
-        Ok(SharedMemory::new(Arc::new(region), slices))
+        let regions = domains.into_iter().map(|pd| {
+            let owner = Arc::clone(&self.mapping);
+            // SAFETY: `owner` keeps the memory mapped, which is accessed as atomics only.
+            let region = unsafe { pd.reg_dmabuf_mr(fd, 0, len, iova, access, owner) };
+            let device = pd.context().device().name();
+            region.context(|| format!("{device} takes no dmabuf, use another --memory"))
+        });
+        Ok(SharedMemory::new(regions.collect::<Result<Vec<_>, _>>()?))
     }
 
     /// Its words.

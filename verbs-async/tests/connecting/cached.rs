@@ -98,7 +98,7 @@ impl<'m> Task<'m> {
 fn cache(parts: usize) -> RegistrationCache {
     let pd = Device::first_active().unwrap().alloc_pd().unwrap();
     let builder = RegistrationCache::builder(&pd, parts * PART);
-    builder.part_len(PART).slices(1).build()
+    builder.part_len(PART).build()
 }
 
 /// Memory of ten parts. Each registration is of other memory, which no test can see.

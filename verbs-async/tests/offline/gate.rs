@@ -1,8 +1,6 @@
 //! The checks before a request is posted, for futures and batches of requests, posted at
 //! once or from the backlog: a request beyond the granted limits is returned with its buffers.
 
-use std::sync::Arc;
-
 use fake_libibverbs::with;
 use verbs_async::verbs_channel::{
     BufferPool, Channel, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason, SharedMemory,
@@ -135,7 +133,7 @@ fn buffer_of_another_protection_domain_is_rejected_and_shared_memory_is_not_sent
     let other = bench.context.alloc_pd().unwrap();
     let memory = |pd: &ProtectionDomain| {
         let region = pd.reg_shared(vec![0_u8; 64], AccessFlags::empty()).unwrap();
-        SharedMemory::new(Arc::new(region), 2).slice(8..16).unwrap()
+        SharedMemory::new([region]).slice(8..16).unwrap()
     };
     let vector = || OwnedBuffer::from(other.reg_mr(vec![0_u8; 8]).unwrap());
     let elsewhere = || OwnedBuffer::from(memory(&other));

@@ -15,6 +15,7 @@ use super::free_list::FreeList;
 // tidy: allow(circle): a part is in a backing, and free backings are kept with the memory
 use super::shared_part::{Shared, SharedPart};
 use crate::error::{RejectReason, Result};
+use crate::panics::discard;
 
 /// The memory of an owned buffer: moved as one pointer, and posted without regard to its kind.
 ///
@@ -109,7 +110,7 @@ impl Backing {
     pub(crate) fn element(&self, pd: PdTag, is_inline: bool) -> Result<Sge, RejectReason> {
         // One comparison for all that is in order, but for shared memory, whose tag has a mark.
         if self.pd != pd {
-            self.check(pd, is_inline)?;
+            return self.check(pd, is_inline);
         }
         Ok(self.element)
     }
@@ -119,25 +120,28 @@ impl Backing {
     pub(crate) fn element_and_domain(&self, is_inline: bool) -> Result<(Sge, PdTag), RejectReason> {
         let pd = self.pd.not_shared();
         if self.pd != pd || pd == PdTag::NONE {
-            self.check(pd, is_inline)?;
+            return Ok((self.check(pd, is_inline)?, pd));
         }
         Ok((self.element, pd))
     }
 
     #[cold]
     #[inline(never)]
-    fn check(&self, pd: PdTag, is_inline: bool) -> Result<(), RejectReason> {
+    fn check(&self, pd: PdTag, is_inline: bool) -> Result<Sge, RejectReason> {
         if self.pd == PdTag::NONE {
             let len = self.range.len() as u64;
             return Err(RejectReason::ElementTooLong { len });
         }
-        if self.pd != pd.shared() {
-            return Err(RejectReason::OtherDomain);
+        let element = match self.shared() {
+            _ if self.pd == pd.shared() => Some(self.element),
+            Some(part) => part.element_in(pd, self.range.clone()),
+            None => None,
+        };
+        match element {
+            None => Err(RejectReason::OtherDomain),
+            Some(_) if is_inline => Err(RejectReason::SharedInline),
+            Some(element) => Ok(element),
         }
-        if is_inline {
-            return Err(RejectReason::SharedInline);
-        }
-        Ok(())
     }
 
     /// All of a block, to send from; empty if it is no block.
@@ -262,7 +266,7 @@ impl Owner {
     #[inline(never)]
     unsafe fn release(backing: NonNull<Backing>) {
         let mut this = ManuallyDrop::new(Self(backing));
-        let mut shared = None;
+        let (mut shared, mut owner) = (None, None);
         match &mut this.memory {
             Memory::Block { pool, .. } => {
                 if let Some(pool) = pool.take() {
@@ -271,15 +275,22 @@ impl Owner {
                     return;
                 }
             }
-            Memory::Shared(part) => match part.release() {
-                (Some(memory), true) => return memory.return_place(BlockPtr(backing)),
-                (memory, _) => shared = memory,
-            },
+            Memory::Shared(part) => {
+                owner = part.take_owner();
+                match part.release() {
+                    (Some(memory), Some(level)) => {
+                        memory.return_place(level, BlockPtr(backing));
+                        return owner.into_iter().for_each(discard);
+                    }
+                    (memory, _) => shared = memory,
+                }
+            }
             Memory::Region(_) => {}
         }
         // SAFETY: in no pool, the backing was a box; the caller promises not to use it again.
         drop(unsafe { Box::from_raw(backing.as_ptr()) });
         shared.into_iter().for_each(Shared::give_back);
+        owner.into_iter().for_each(discard);
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod atomic;
 mod block;
+mod deregistration;
 mod element;
 mod free_list;
 mod notify;
@@ -12,6 +13,7 @@ mod shared_part;
 mod wait_queue;
 mod wake;
 
+pub use deregistration::Deregistration;
 pub(crate) use element::PdTag;
 pub(crate) use notify::{Returns, Watch};
 pub use owned::OwnedBuffer;

@@ -1,42 +1,48 @@
 //! Shared memory: regions whose bytes cannot be borrowed, and slices of them that a channel can own.
+#![expect(unsafe_code, reason = "registers memory that the caller keeps")]
 
 use std::any::Any;
 use std::fmt;
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
+use verbs_core::error::Rejected;
 use verbs_core::memory::{Buffer, DmabufRegion, RawRegion};
-use verbs_core::{ProtectionDomain, RemoteMemoryRegion, SharedRegion};
+use verbs_core::{
+    AccessFlags, Error as CoreError, ProtectionDomain, RemoteMemoryRegion, SharedRegion,
+};
 
 use super::block::{Backing, Owner};
+use super::deregistration::{Deregistration, Registered};
 use super::element::PdTag;
 use super::notify::Returns;
 use super::owned::{OwnedBuffer, within};
-use super::shared_part::{Shared, SharedPart};
-use crate::error::Result;
+use super::shared_part::{Registration, Shared, SharedPart};
+use crate::error::{RejectReason, Result, TransportError};
+use crate::panics::discard;
 
-/// A region whose bytes cannot be borrowed: of a GPU, of huge pages, of `mmap`, or shared with peers.
+/// Memory whose bytes cannot be borrowed, registered in any number of protection domains: of a GPU, of huge pages,
+/// of `mmap`, or shared with peers.
 ///
-/// Any number of [slices](Self::slice) of it can be in flight at once, and they may overlap. Each slice
-/// keeps the region until the device is done with the slice.
+/// Any number of [slices](Self::slice) of it can be in flight at once, and they may overlap. A slice can be posted
+/// on each of the devices: the key of the right one is picked when it is posted. It keeps the memory until the
+/// device is done with the slice, and so does it keep its [owner](SharedSlice::owned_by), if it has one.
 ///
-/// Cloning is cheap and shares the memory. The region is deregistered when all clones, slices and `Arc`s of it have been
-/// dropped. To do that at a known point, keep an `Arc`: [`Arc::into_inner`] returns the region once it is the last,
-/// and [`SharedRegion::dereg`] the buffer, which no device reaches any more.
+/// Cloning is cheap and shares the memory. It is deregistered when all clones and slices have been dropped.
+/// [`deregister`](Self::deregister) waits for that.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use std::sync::Arc;
-/// use verbs_channel::verbs_core::{AccessFlags, Context};
+/// use verbs_channel::verbs_core::{AccessFlags, Context, SharedRegion};
 /// use verbs_channel::{Channel, SharedMemory};
 ///
 /// let pd = Context::first_active()?.alloc_pd()?;
 /// let (mut left, mut right) = Channel::loopback(&pd)?;
-/// let region = Arc::new(pd.reg_shared(vec![0_u8; 1 << 20], AccessFlags::REMOTE_READ)?);
-/// let memory = SharedMemory::new(Arc::clone(&region), 64);
+/// let memory = SharedMemory::register([&pd], vec![0_u8; 1 << 20], AccessFlags::REMOTE_READ)?;
 ///
 /// // Two pages at once, read from the peer's memory.
-/// let remote = region.remote().slice(..4096)?;
+/// let remote = memory.remote(&pd)?.slice(..4096)?;
 /// let first = left.start_read(memory.slice(4096..8192)?, remote)?;
 /// let second = left.start_read(memory.slice(8192..12288)?, remote)?;
 /// for ticket in [first, second] {
@@ -44,6 +50,7 @@ use crate::error::Result;
 ///     completed.result?;
 /// }
 /// let mut bytes = [0; 4096];
+/// let region: &SharedRegion<Vec<u8>> = memory.region().ok_or("it is of another type")?;
 /// region.read(4096, &mut bytes)?;
 /// # Ok(())
 /// # }
@@ -75,20 +82,18 @@ pub struct SharedSlice {
     buffer: OwnedBuffer,
 }
 
-/// A region that can become a [`SharedMemory`]: [`SharedRegion`], [`RawRegion`] or [`DmabufRegion`].
+/// A region that can be of a [`SharedMemory`]: [`SharedRegion`], [`RawRegion`] or [`DmabufRegion`].
 pub trait Shareable: sealed::Shareable {}
 
 impl<R: sealed::Shareable> Shareable for R {}
 
 mod sealed {
-    use std::any::Any;
-
     use verbs_core::{ProtectionDomain, RemoteMemoryRegion};
 
     #[expect(unnameable_types, reason = "seals `Shareable`")]
-    pub trait Shareable: Any + Send + Sync {
-        /// How peers address it, its length and its key.
-        fn memory(&self) -> (RemoteMemoryRegion, usize, u32);
+    pub trait Shareable: super::Registered {
+        /// How peers address it, and its key.
+        fn memory(&self) -> (RemoteMemoryRegion, u32);
 
         fn pd(&self) -> &ProtectionDomain;
     }
@@ -97,12 +102,19 @@ mod sealed {
 macro_rules! shareable {
     ($([$($bounds:tt)*] $region:ty;)*) => {$(
         impl<$($bounds)*> sealed::Shareable for $region {
-            fn memory(&self) -> (RemoteMemoryRegion, usize, u32) {
-                (self.remote(), self.len(), self.lkey())
+            fn memory(&self) -> (RemoteMemoryRegion, u32) {
+                (self.remote(), self.lkey())
             }
 
             fn pd(&self) -> &ProtectionDomain {
                 self.pd()
+            }
+        }
+
+        impl<$($bounds)*> Registered for $region {
+            fn dereg(self: Arc<Self>) -> Result<(), CoreError> {
+                // If it is not the last, a region that was leaked keeps it.
+                Arc::into_inner(self).map_or(Ok(()), |region| region.dereg().map(discard))
             }
         }
     )*};
@@ -115,30 +127,110 @@ shareable! {
 }
 
 impl SharedMemory {
-    /// Makes shared memory of a region, with room for this many slices at once, and for 65,536 at most.
+    /// Makes shared memory of regions of the same bytes, each in another protection domain; most often of one.
     ///
-    /// Slices allocate nothing, unless more than there is room for exist at once: each further slice
-    /// allocates 128 bytes. To read and write the bytes of a [`SharedRegion`], keep a clone of the
-    /// `Arc`.
+    /// If they differ in length, the memory has the length of the shortest. Without any, it is empty.
+    ///
+    /// Slices allocate nothing, unless more of them exist at once than ever before: then the memory makes room for
+    /// several times that number, up to 87,360.
     #[must_use]
-    pub fn new<R: Shareable>(region: Arc<R>, slices: usize) -> Self {
-        Self::with_follower(region, slices, (), None)
+    pub fn new<R: Shareable>(regions: impl IntoIterator<Item = R>) -> Self {
+        let regions = regions.into_iter().map(Arc::new);
+        Self::of_registrations(regions.map(registration).collect())
     }
 
-    /// The same, with a value that is dropped after the region. That slices and clones are dropped is
+    /// Registers a buffer in each of these protection domains, which peers may access as these flags permit.
+    ///
+    /// [`region::<SharedRegion<B>>`](Self::region) reads and writes its bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`reg_shared`](ProtectionDomain::reg_shared), for the first domain that fails. The buffer is handed back,
+    /// unless a driver then fails to deregister it, and it is leaked.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register<'d, B: Buffer + Send + Sync + 'static>(
+        domains: impl IntoIterator<Item = &'d ProtectionDomain>,
+        buffer: B,
+        access: AccessFlags,
+    ) -> Result<Self, Rejected<Option<B>>> {
+        let mut domains = domains.into_iter();
+        let mut registrations = Vec::new();
+        if let Some(pd) = domains.next() {
+            let first = pd.reg_shared(buffer, access);
+            let first = first.map_err(|rejected| {
+                let (error, buffer) = rejected.into_parts();
+                Rejected::new(error, Some(buffer))
+            });
+            let first = Arc::new(first?);
+            for pd in domains {
+                match first.reg_on(pd, access) {
+                    Ok(region) => registrations.push(registration(Arc::new(region))),
+                    Err(error) => {
+                        drop(registrations);
+                        let buffer = Arc::into_inner(first).and_then(|first| first.dereg().ok());
+                        return Err(Rejected::new(error, buffer));
+                    }
+                }
+            }
+            registrations.insert(0, registration(first));
+        }
+        Ok(Self::of_registrations(registrations))
+    }
+
+    /// Registers memory by address in each of these protection domains, and takes the keepalive, which keeps that
+    /// memory.
+    ///
+    /// The keepalive is dropped when the memory has been deregistered in all of them. It is leaked if a driver fails
+    /// to do that.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`register_raw`](ProtectionDomain::register_raw), from this call until the keepalive is
+    /// dropped:
+    ///
+    /// - The memory from `ptr` to `ptr + len` stays mapped while `keepalive` has not been dropped, and nothing that
+    ///   can be done with a `&K` unmaps it.
+    /// - Unless `access` is empty, the memory is writable.
+    /// - No `&mut` to the memory is live.
+    /// - If `access` has [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE), or permits a peer to write: no `&` to the memory
+    ///   is live, and nothing in this program relies on its contents.
+    ///
+    /// # Errors
+    ///
+    /// As [`reg_mr`](ProtectionDomain::reg_mr). The keepalive is dropped.
+    #[doc(alias = "ibv_reg_mr")]
+    pub unsafe fn register_raw<'d, K: Send + Sync + 'static>(
+        domains: impl IntoIterator<Item = &'d ProtectionDomain>,
+        ptr: NonNull<u8>,
+        len: usize,
+        access: AccessFlags,
+        keepalive: K,
+    ) -> Result<Self> {
+        let keepalive = Arc::new(keepalive);
+        let mut regions = Vec::new();
+        for pd in domains {
+            // SAFETY: the caller promises what `register_raw` asks for; each region has a share of the keepalive,
+            // which is dropped with the last.
+            let region = unsafe { pd.register_raw(ptr, len, access, Arc::clone(&keepalive)) };
+            regions.push(region?);
+        }
+        Ok(Self::new(regions))
+    }
+
+    /// The memory of one region, with a value that is dropped after it. That slices and clones are dropped is
     /// announced.
     pub(crate) fn with_follower<R: Shareable>(
-        region: Arc<R>,
-        slices: usize,
+        region: R,
         follower: impl Any + Send + Sync,
         returns: Option<Arc<Returns>>,
     ) -> Self {
-        let (memory, pd) = (region.memory(), PdTag::of(region.pd()));
-        let region: Arc<dyn Any + Send + Sync> = region;
+        let registrations = vec![registration(Arc::new(region))];
         let follower = Box::new(follower);
-        Self::of(Arc::new(Shared::new(
-            region, memory, pd, slices, follower, returns,
-        )))
+        Self::of(Arc::new(Shared::new(registrations, follower, returns)))
+    }
+
+    fn of_registrations(registrations: Vec<Registration>) -> Self {
+        Self::of(Arc::new(Shared::new(registrations, Box::new(()), None)))
     }
 
     fn of(shared: Arc<Shared>) -> Self {
@@ -146,9 +238,34 @@ impl SharedMemory {
         Self { shared, _announced }
     }
 
-    /// Whether nothing else has the memory: no slice, no clone, and no [region](Self::region).
-    pub(crate) fn is_idle(&self) -> bool {
-        Arc::strong_count(&self.shared) == 1 && Arc::strong_count(&self.shared.region) == 1
+    /// Whether nothing else has the memory: no slice and no clone.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.shared) == 1
+    }
+
+    /// Drops the memory, and returns a handle that waits until it has been deregistered: with the last slice and
+    /// clone.
+    ///
+    /// After that no device reaches the memory, and its keepalive or buffer has been dropped.
+    ///
+    /// ```no_run
+    /// # async fn of(memory: verbs_channel::SharedMemory) -> verbs_channel::Result<()> {
+    /// memory.deregister().await?;
+    /// # Ok(())
+    /// # }
+    /// # fn blocking(memory: verbs_channel::SharedMemory) {
+    /// # use std::time::Duration;
+    /// match memory.deregister().wait(Some(Duration::from_secs(1))) {
+    ///     Some(result) => println!("{result:?}"),
+    ///     None => println!("a slice or a clone is left"),
+    /// }
+    /// # }
+    /// ```
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn deregister(self) -> Deregistration {
+        let end = Arc::clone(&self.shared.end);
+        Deregistration { end }
     }
 
     /// A part of the memory, for one operation at a time. The range counts bytes.
@@ -159,8 +276,17 @@ impl SharedMemory {
     #[inline]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<SharedSlice> {
         let range = within(range, self.len())?;
-        let part = SharedPart::new(Arc::clone(&self.shared), range);
-        let owner = match self.shared.take_place() {
+        Ok(Self::part(&self.shared, range, None))
+    }
+
+    #[inline]
+    fn part(
+        shared: &Arc<Shared>,
+        range: Range<usize>,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> SharedSlice {
+        let part = SharedPart::new(Arc::clone(shared), range).owned_by(owner);
+        let owner = match shared.take_place() {
             Some(place) => {
                 let mut owner = Owner::of_free(place);
                 let part = part.in_place_of(owner.shared());
@@ -170,9 +296,9 @@ impl SharedMemory {
             }
             None => Owner::of_box(Box::new(Backing::of_shared(part))),
         };
-        Ok(SharedSlice {
+        SharedSlice {
             buffer: OwnedBuffer::new(owner),
-        })
+        }
     }
 
     /// The length in bytes.
@@ -182,21 +308,70 @@ impl SharedMemory {
         self.shared.len
     }
 
-    /// The address, length and key that the peer needs to access all of the memory, as the access flags of
-    /// its region permit.
-    #[must_use]
-    pub fn remote(&self) -> RemoteMemoryRegion {
-        self.shared.remote
+    /// The address, length and key that a peer needs to access all of the memory, over queue pairs of this
+    /// protection domain and as the access flags permit.
+    ///
+    /// # Errors
+    ///
+    /// [`RejectReason::OtherDomain`]: the memory is not registered in it.
+    pub fn remote(&self, pd: &ProtectionDomain) -> Result<RemoteMemoryRegion> {
+        let pd = PdTag::of(pd);
+        let mut registrations = self.shared.registrations.iter();
+        let its = registrations.find(|each| each.pd == pd);
+        its.map(|each| each.remote)
+            .ok_or_else(|| TransportError::from(RejectReason::OtherDomain).into())
     }
 
-    /// The region, if it is of this type.
+    /// The first region of this type.
     #[must_use]
-    pub fn region<R: Shareable>(&self) -> Option<Arc<R>> {
-        Arc::clone(&self.shared.region).downcast().ok()
+    pub fn region<R: Shareable>(&self) -> Option<&R> {
+        let mut regions = self
+            .shared
+            .registrations
+            .iter()
+            .filter_map(|each| each.region.as_deref());
+        regions.find_map(|region| {
+            let region: &dyn Any = region;
+            region.downcast_ref()
+        })
+    }
+}
+
+/// A region among those of a memory.
+fn registration<R: Shareable>(region: Arc<R>) -> Registration {
+    let ((remote, lkey), pd) = (region.memory(), PdTag::of(region.pd()));
+    Registration {
+        remote,
+        lkey,
+        pd,
+        region: Some(region),
     }
 }
 
 impl SharedSlice {
+    /// Gives it an owner, such as the block of a pool of the program's, in place of any that it has.
+    ///
+    /// The owner is dropped with the slice. An operation has the slice until the device is done with it, whatever the
+    /// program does with its ticket or future; if the device cannot be made to let go of it, the owner is leaked. A
+    /// clone of the slice shares the owner.
+    #[must_use]
+    pub fn owned_by<O: Send + Sync + 'static>(self, owner: Arc<O>) -> Self {
+        self.again(Some(owner))
+    }
+
+    /// The same part of the memory, with this owner.
+    fn again(&self, owner: Option<Arc<dyn Any + Send + Sync>>) -> Self {
+        let range = self.offset()..self.offset() + self.len();
+        SharedMemory::part(self.kept(), range, owner)
+    }
+
+    fn kept(&self) -> &Arc<Shared> {
+        let memory = self.buffer.shared().and_then(SharedPart::memory);
+        // It is made of a part that has its memory, or of a buffer that is such a part; that is taken out when the
+        // part is dropped.
+        memory.expect("a slice keeps its memory")
+    }
+
     /// The length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -217,13 +392,8 @@ impl SharedSlice {
 
     /// The memory that it is a part of.
     #[must_use]
-    #[expect(clippy::missing_panics_doc, reason = "only free places have no memory")]
     pub fn memory(&self) -> SharedMemory {
-        // It is made of a part that has its memory, or of a buffer that is such a part; that is taken out when the
-        // part is dropped.
-        let memory = self.buffer.shared().and_then(SharedPart::memory);
-        let memory = memory.expect("a slice keeps its memory");
-        SharedMemory::of(Arc::clone(memory))
+        SharedMemory::of(Arc::clone(self.kept()))
     }
 
     /// Converts into an owned buffer, of which a [range](OwnedBuffer::set_range) can be used.
@@ -259,9 +429,7 @@ impl OwnedBuffer {
 
 impl Clone for SharedSlice {
     fn clone(&self) -> Self {
-        let range = self.offset()..self.offset() + self.len();
-        let again = self.memory().slice(range);
-        again.expect("a slice is within its memory")
+        self.again(self.buffer.shared().and_then(SharedPart::owner).cloned())
     }
 }
 

@@ -4,87 +4,94 @@
 use std::any::Any;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use verbs_core::RemoteMemoryRegion;
 use verbs_core::memory::Sge;
 
 use super::block::{Backing, BlockPtr};
+use super::deregistration::{End, Registered};
 use super::element::PdTag;
 use super::free_list::FreeList;
 use super::notify::Returns;
 
-/// The memory of a region that cannot be borrowed, and free places for its parts.
+/// The memory of regions that cannot be borrowed, and free places for its parts.
 pub(crate) struct Shared {
-    free: FreeList<BlockPtr>,
+    // Each level is made when all places of those before it are taken.
+    places: [OnceLock<FreeList<BlockPtr>>; LEVELS],
     pub(super) len: usize,
-    addr: u64,
-    lkey: u32,
-    /// How peers address it.
-    pub(super) remote: RemoteMemoryRegion,
-    pd: PdTag,
-    // After the places, which may be of its memory.
-    pub(super) region: Arc<dyn Any + Send + Sync>,
-    // After the region.
+    /// One for each protection domain, of the same bytes. After the places, which may be of the memory.
+    pub(super) registrations: Vec<Registration>,
+    // After the regions.
     _follower: Box<dyn Any + Send + Sync>,
     /// Notified when a part of it has been given back.
     pub(super) returns: Option<Arc<Returns>>,
+    /// Has the result of the deregistration.
+    pub(super) end: Arc<End>,
 }
 
-/// The most places of one memory. Slices beyond them allocate.
-const MOST_PLACES: usize = 1 << 16;
+/// The bytes as one device reaches them.
+pub(super) struct Registration {
+    /// How peers address them.
+    pub(super) remote: RemoteMemoryRegion,
+    pub(super) lkey: u32,
+    pub(super) pd: PdTag,
+    /// `None` once it is deregistered.
+    pub(super) region: Option<Arc<dyn Registered>>,
+}
+
+/// Sizes of places: 64, and 4 times those of the level before. Slices beyond all of them, 87,360, allocate.
+const LEVELS: usize = 6;
+const fn places_of(level: usize) -> usize {
+    64 << (2 * level)
+}
 
 /// A part of shared memory. It keeps the memory, except in a place that is free.
 pub(crate) struct SharedPart {
     memory: Option<Arc<Shared>>,
     /// The first byte, and one past the last.
     range: Range<usize>,
-    /// Whether it is in one of the places of the memory.
-    is_place: bool,
+    /// The level of its place among those of the memory; `None` if that had no free one.
+    level: Option<usize>,
+    /// Dropped with the part.
+    owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Shared {
-    /// The memory of a region: how peers address it, its length and its key. The follower is dropped after
-    /// the region. Parts that are given back are announced, if anywhere.
+    /// The memory of these regions. The follower is dropped after them. Parts that are given back are
+    /// announced, if anywhere.
     pub(super) fn new(
-        region: Arc<dyn Any + Send + Sync>,
-        (remote, len, lkey): (RemoteMemoryRegion, usize, u32),
-        pd: PdTag,
-        places: usize,
+        registrations: Vec<Registration>,
         follower: Box<dyn Any + Send + Sync>,
         returns: Option<Arc<Returns>>,
     ) -> Self {
-        let place = |_| {
-            let part = SharedPart {
-                memory: None,
-                range: 0..0,
-                is_place: true,
-            };
-            let place = Box::leak(Box::new(Backing::of_shared(part)));
-            BlockPtr(NonNull::from(place))
-        };
+        let lens = registrations.iter().map(|each| each.remote.len());
+        // A length in memory fits.
+        let len = lens
+            .min()
+            .map_or(0, |len| usize::try_from(len).unwrap_or(usize::MAX));
         Self {
-            free: FreeList::new((0..places.min(MOST_PLACES)).map(place)),
+            places: [const { OnceLock::new() }; LEVELS],
             len,
-            addr: remote.addr(),
-            lkey,
-            remote,
-            pd,
-            region,
+            registrations,
             _follower: follower,
             returns,
+            end: Arc::default(),
         }
     }
 
-    /// A free place, which has an owner from now on.
+    /// A free place, which has an owner from now on; `None` if all are taken.
     #[inline]
     pub(super) fn take_place(&self) -> Option<BlockPtr> {
-        self.free.pop()
+        let mut levels = self.places.iter().enumerate();
+        levels.find_map(|(level, places)| places.get_or_init(|| make_places(level)).pop())
     }
 
-    /// Takes back a place.
-    pub(super) fn return_place(self: Arc<Self>, place: BlockPtr) {
-        self.free.push(place);
+    /// Takes back a place of this level.
+    pub(super) fn return_place(self: Arc<Self>, level: usize, place: BlockPtr) {
+        if let Some(places) = self.places.get(level).and_then(OnceLock::get) {
+            places.push(place);
+        }
         self.give_back();
     }
 
@@ -105,13 +112,33 @@ impl Shared {
     }
 }
 
+#[cold]
+fn make_places(level: usize) -> FreeList<BlockPtr> {
+    let place = |_| {
+        let part = SharedPart {
+            memory: None,
+            range: 0..0,
+            level: Some(level),
+            owner: None,
+        };
+        let place = Box::leak(Box::new(Backing::of_shared(part)));
+        BlockPtr(NonNull::from(place))
+    };
+    FreeList::new((0..places_of(level)).map(place))
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
-        for BlockPtr(place) in self.free.drain() {
+        let lists = self.places.iter_mut().filter_map(OnceLock::get_mut);
+        for BlockPtr(place) in lists.flat_map(FreeList::drain) {
             // SAFETY: the place was a box, and is back: a part in a place that is taken keeps the
             // memory.
             drop(unsafe { Box::from_raw(place.as_ptr()) });
         }
+        // The first is last: it may have the buffer.
+        let regions = self.registrations.iter_mut().rev();
+        self.end
+            .deregister(self.len, regions.filter_map(|each| each.region.take()));
     }
 }
 
@@ -121,14 +148,26 @@ impl SharedPart {
         Self {
             memory: Some(memory),
             range,
-            is_place: false,
+            level: None,
+            owner: None,
         }
+    }
+
+    /// The same, which keeps this until it is dropped.
+    pub(super) fn owned_by(mut self, owner: Option<Arc<dyn Any + Send + Sync>>) -> Self {
+        self.owner = owner;
+        self
+    }
+
+    /// The value that it keeps.
+    pub(super) const fn owner(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        self.owner.as_ref()
     }
 
     /// The same in the place of another part.
     #[inline]
     pub(super) fn in_place_of(mut self, other: Option<&Self>) -> Self {
-        self.is_place = other.is_some_and(|other| other.is_place);
+        self.level = other.and_then(|other| other.level);
         self
     }
 
@@ -144,19 +183,33 @@ impl SharedPart {
         self.memory.as_ref()
     }
 
-    /// A part of it as an element, and where that can be posted; `None` if it is too long for one.
+    /// A part of it as an element, and where that can be posted: in the first protection domain of the memory.
+    /// `None` if it is too long for one.
     pub(super) fn element(&self, range: Range<usize>) -> Option<(Sge, PdTag)> {
-        let memory = self.memory.as_ref()?;
-        let len = u32::try_from(range.len()).ok()?;
-        let start = self.range.start + range.start;
-        Some((
-            Sge::new(memory.addr + start as u64, len, memory.lkey),
-            memory.pd,
-        ))
+        let registration = self.memory.as_ref()?.registrations.first()?;
+        Some((self.element_of(registration, range)?, registration.pd))
     }
 
-    /// Takes what keeps the memory, to be [given back](Shared::give_back), and whether it is in a place of the memory.
-    pub(super) const fn release(&mut self) -> (Option<Arc<Shared>>, bool) {
-        (self.memory.take(), self.is_place)
+    /// The same in this protection domain.
+    pub(super) fn element_in(&self, pd: PdTag, range: Range<usize>) -> Option<Sge> {
+        let mut registrations = self.memory.as_ref()?.registrations.iter();
+        self.element_of(registrations.find(|each| each.pd == pd)?, range)
+    }
+
+    fn element_of(&self, of: &Registration, range: Range<usize>) -> Option<Sge> {
+        let len = u32::try_from(range.len()).ok()?;
+        let start = (self.range.start + range.start) as u64;
+        Some(Sge::new(of.remote.addr() + start, len, of.lkey))
+    }
+
+    /// Takes what keeps the memory, to be [given back](Shared::give_back), and the level of its place there, if it has
+    /// one.
+    pub(super) const fn release(&mut self) -> (Option<Arc<Shared>>, Option<usize>) {
+        (self.memory.take(), self.level)
+    }
+
+    /// Takes the value that it keeps.
+    pub(super) const fn take_owner(&mut self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.owner.take()
     }
 }

@@ -124,6 +124,15 @@ pub enum Error {
         "a slice of cached memory, taken while this thread registers or frees some, would wait for a registration: take it before"
     )]
     CacheRecursion,
+    /// The driver failed to deregister this many regions of a [`SharedMemory`](crate::SharedMemory): **their devices
+    /// may still access the memory** until the process ends, so it was leaked. The log has the reasons.
+    #[error(
+        "the driver failed to deregister {regions} regions, whose devices may access the memory until the process ends: it was leaked, the log has the reasons"
+    )]
+    NotDeregistered {
+        /// How many regions.
+        regions: usize,
+    },
     /// The [`peer_timeout`](crate::ChannelConfig::peer_timeout) is shorter than 2 s: TCP's keepalive cannot
     /// notice so soon that the peer's host has died.
     #[error(
@@ -142,7 +151,7 @@ pub enum Error {
 
 verbs_core::error_debug!(Error {
     Transport(error), StaleTicket, InFlight, ForeignMember, UnknownChannel, GroupFull,
-    GroupFailed(reason), Unpolled, Capacity, BlockTooShort, CacheFull, CacheTimedOut, CacheRecursion, PeerTimeout, Exchange(failure), Core(error),
+    GroupFailed(reason), Unpolled, Capacity, BlockTooShort, CacheFull, CacheTimedOut, CacheRecursion, NotDeregistered, PeerTimeout, Exchange(failure), Core(error),
 });
 
 impl Error {
@@ -253,7 +262,9 @@ impl From<Error> for io::Error {
             | Error::BlockTooShort { .. }
             | Error::CacheFull { .. }
             | Error::PeerTimeout(_) => io::ErrorKind::InvalidInput,
-            Error::Transport(_) | Error::GroupFailed(_) => io::ErrorKind::ConnectionAborted,
+            Error::Transport(_) | Error::GroupFailed(_) | Error::NotDeregistered { .. } => {
+                io::ErrorKind::ConnectionAborted
+            }
             Error::Unpolled(_) => io::ErrorKind::WouldBlock,
             Error::CacheRecursion => io::ErrorKind::Deadlock,
             Error::GroupFull(_) => io::ErrorKind::QuotaExceeded,

@@ -29,8 +29,6 @@ pub(super) struct Limits {
     pub(super) max_bytes: usize,
     pub(super) max_regions: usize,
     pub(super) part_len: usize,
-    /// The slices of each region that allocate nothing.
-    pub(super) slices: usize,
     /// How long a slice waits for other threads; `None` is without a bound.
     pub(super) timeout: Option<Duration>,
 }

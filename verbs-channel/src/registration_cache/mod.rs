@@ -73,7 +73,7 @@ use cache::{Cache, Limits, Register};
 ///   [parts](RegistrationCacheBuilder::part_len) that contain its range are registered as one region. If
 ///   the bounds are too small for that, only the range is registered.
 /// - A region is *in use* while a slice of it exists: in the program, or in an operation that has not
-///   ended; and while the program has it, from [`SharedMemory::region`]. It is never evicted then.
+///   ended; and while the program has its [memory](SharedSlice::memory). It is never evicted then.
 /// - A region that is not in use stays registered until it is evicted, or the last clone of its
 ///   [`CachedMemory`] is dropped. If the last clone is dropped while the region is in use, the region is
 ///   deregistered with its last slice.
@@ -94,10 +94,6 @@ use cache::{Cache, Limits, Register};
 /// [is backpressure](crate::Error::is_backpressure) if some operations must end first. Memory
 /// that is dropped while it is in use counts until its last slice is dropped.
 ///
-/// If the program still has a region by then, from [`SharedMemory::region`], **that region no longer
-/// counts**, although it stays registered until the program drops it. So a program that keeps such regions
-/// longer than their memory can have more registered than the bounds.
-///
 /// If the kernel or the device has no room for a registration ("locked memory", `ulimit -l`),
 /// regions of that size are evicted, and the registration is tried once more.
 ///
@@ -110,8 +106,7 @@ use cache::{Cache, Limits, Register};
 /// # Cost
 ///
 /// A slice of an existing region takes a lock and a binary search among the regions, which a slice of a
-/// [`SharedMemory`] does not. It allocates nothing, up to a [number of slices](RegistrationCacheBuilder::slices)
-/// for each region. Any other slice takes as long as the registration: in async code use
+/// [`SharedMemory`] does not. It allocates nothing, unless more slices of the region exist than ever before. Any other slice takes as long as the registration: in async code use
 /// `verbs_async::cached_slice`, or a thread that may block.
 #[derive(Clone)]
 #[doc(alias = "ibv_reg_mr")]
@@ -179,9 +174,6 @@ impl RegistrationCache {
         /// be a multiple of the page size.
         #[builder(default = 64 << 20, setters(option_fn(vis = "")))]
         part_len: usize,
-        /// How many slices of each region allocate nothing: 64 unless set. See [`SharedMemory::new`].
-        #[builder(default = 64, setters(option_fn(vis = "")))]
-        slices: usize,
         /// How long a slice waits for other threads that register the same part, or deregister something to make
         /// room; without a bound unless set. With [`Duration::ZERO`] it does not wait.
         ///
@@ -193,7 +185,6 @@ impl RegistrationCache {
             max_bytes,
             max_regions: max_regions.max(1),
             part_len: part_len.max(1),
-            slices,
             timeout,
         };
         Self {
@@ -229,12 +220,9 @@ impl RegistrationCache {
                 id: NEXT.fetch_add(1, Ordering::Relaxed),
                 len,
                 register: Box::new(move |cache, part, counted| {
-                    let region = Arc::new(register(&cache.pd, part)?);
-                    let slices = cache.limits.slices;
+                    let region = register(&cache.pd, part)?;
                     let returns = Some(Arc::clone(&cache.registered.returns));
-                    Ok(SharedMemory::with_follower(
-                        region, slices, counted, returns,
-                    ))
+                    Ok(SharedMemory::with_follower(region, counted, returns))
                 }),
                 process: Process::current(),
                 cache: Arc::clone(&self.shared),
@@ -242,14 +230,13 @@ impl RegistrationCache {
         }
     }
 
-    /// How many bytes the cache has registered, in use or not. Not all that a program has taken out of it:
-    /// see [bounds](Self#bounds).
+    /// How many bytes the cache has registered, in use or not.
     #[must_use]
     pub fn registered_bytes(&self) -> usize {
         self.shared.registered.bytes()
     }
 
-    /// How many regions the cache has registered, in use or not, with the same exception.
+    /// How many regions the cache has registered, in use or not.
     #[must_use]
     pub fn registered_regions(&self) -> usize {
         self.shared.registered.regions()
@@ -329,10 +316,7 @@ impl CachedMemory {
     /// }
     /// ```
     ///
-    /// All tasks that wait are woken, and one of them finds the room. A region that the program has taken
-    /// with [`SharedMemory::region`] is in use until it is dropped, which wakes no task. If the
-    /// [`CachedMemory`] and the slices are dropped before it, the tasks are woken then, and the region [does
-    /// not count](RegistrationCache#bounds) any more.
+    /// All tasks that wait are woken, and one of them finds the room.
     ///
     /// Dropping it has no effect on others.
     pub fn room(&self) -> CacheRoom {

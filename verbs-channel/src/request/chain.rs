@@ -7,6 +7,7 @@ use std::{iter, slice};
 
 use verbs_core::__private::{of_any, put_request};
 use verbs_core::error::Rejected;
+use verbs_core::memory::Sge;
 use verbs_core::work_request::{RequestChain, WorkRequest};
 
 use super::op::Needs;
@@ -243,6 +244,13 @@ impl OwnedChain {
         self.inner.done
     }
 
+    /// Drops the buffers of all its requests, which become sends without bytes: as of a [blank](Self::blank) chain.
+    ///
+    /// A chain that is kept for later keeps the memory of its slices registered until then.
+    pub fn clear(&mut self) {
+        *self = Self::blank(u16::try_from(self.len()).unwrap_or(u16::MAX));
+    }
+
     /// Converts into its requests, with their buffers.
     #[must_use]
     pub fn into_requests(self) -> Vec<OwnedRequest> {
@@ -269,13 +277,30 @@ impl OwnedChain {
         })
     }
 
-    /// Whether the buffers of its range can be posted in this protection domain.
-    pub(crate) fn check_domain(&self, pd: PdTag) -> Result<(), RejectReason> {
-        let requests = self.inner.requests.get(self.range()).unwrap_or_default();
-        requests.iter().try_for_each(|request| {
-            let element = request.buffer.element(pd, request.op.is_inline());
-            element.map(drop)
-        })
+    /// Builds the requests of its range for this protection domain, in which all of their buffers can be posted.
+    pub(crate) fn build_for(&mut self, pd: PdTag) -> Result<(), RejectReason> {
+        let Inner {
+            requests,
+            built: Some(built),
+            range,
+            ..
+        } = &mut *self.inner
+        else {
+            return Ok(());
+        };
+        // Those of the others, and of a range that is not all.
+        built.domains = Domains::Several;
+        let all = requests.len();
+        for index in range.clone() {
+            if let Some(request) = requests.get(index) {
+                let element = request.buffer.element(pd, request.op.is_inline())?;
+                built.put_element(index, request, element)?;
+            }
+        }
+        if *range == (0..all) {
+            built.domains = Domains::One(pd);
+        }
+        Ok(())
     }
 
     /// It was posted: unless a request [stops](Self::stopped_at) it, all succeed.
@@ -328,17 +353,8 @@ impl Built {
     /// Puts a request in its place, unless that fails.
     #[inline]
     fn put(&mut self, index: usize, request: &OwnedRequest) -> Result<(), RejectReason> {
-        let (mut element, domain) = request.buffer.element_and_domain(request.op.is_inline())?;
-        let elements = slice::from_mut(&mut element);
-        let needs = request.op.needs(elements, false);
-        let mut place = MaybeUninit::uninit();
-        let built = request.op.build(elements, 0, &mut place)?;
-        self.needs.add(&needs);
-        let is_put = put_request(&mut self.chain, index, built);
-        if !is_put {
-            let len = self.chain.len();
-            return Err(RejectReason::NoRequest { index, len });
-        }
+        let (element, domain) = request.buffer.element_and_domain(request.op.is_inline())?;
+        self.put_element(index, request, element)?;
         if let Some(domain) = domain {
             self.domains = match self.domains {
                 Domains::None => Domains::One(domain),
@@ -347,6 +363,25 @@ impl Built {
             };
         }
         Ok(())
+    }
+
+    #[inline]
+    fn put_element(
+        &mut self,
+        index: usize,
+        request: &OwnedRequest,
+        mut element: Sge,
+    ) -> Result<(), RejectReason> {
+        let elements = slice::from_mut(&mut element);
+        let needs = request.op.needs(elements, false);
+        let mut place = MaybeUninit::uninit();
+        let built = request.op.build(elements, 0, &mut place)?;
+        self.needs.add(&needs);
+        if put_request(&mut self.chain, index, built) {
+            return Ok(());
+        }
+        let len = self.chain.len();
+        Err(RejectReason::NoRequest { index, len })
     }
 }
 

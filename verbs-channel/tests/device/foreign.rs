@@ -102,8 +102,8 @@ fn pages_are_read_and_written_in_slices() {
     let _test = begin!(iwarp lacks "reads into several elements");
     let (mut a, b) = pair();
     let target = given(&b, pattern(3, LEN));
-    let region = Arc::new(Mapping::new().register(a.pd()));
-    let memory = SharedMemory::new(Arc::clone(&region), 8);
+    let memory = SharedMemory::new([Mapping::new().register(a.pd())]);
+    let region: &RawRegion<Mapping> = memory.region().unwrap();
     let page = |at: usize| at * PAGE..(at + 1) * PAGE;
     let remote = |at: usize| {
         let at = at as u64 * PAGE as u64;
@@ -157,7 +157,7 @@ fn memory_of_another_protection_domain_is_rejected_or_refused_by_the_device() {
         read,
         Err(TransportError::Rejected(RejectReason::OtherDomain))
     ));
-    let memory = SharedMemory::new(Arc::new(raw), 1);
+    let memory = SharedMemory::new([raw]);
     let rejected = a.start_read(memory.slice(..64).unwrap(), target.remote());
     assert_eq!(*rejected.unwrap_err().error(), RejectReason::OtherDomain);
     let vector = other.reg_mr(pattern(5, 64)).unwrap();

@@ -1,7 +1,5 @@
 //! Chains of requests on owned buffers: built once, started again and again.
 
-use std::sync::Arc;
-
 use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::{RemoteMemoryRegion, SharedRegion};
@@ -31,8 +29,7 @@ fn run(channel: &mut Channel, chain: OwnedChain) -> Completed {
 
 /// Memory of the peer that it may use in every way, and slices of memory here.
 fn memories(a: &Channel, b: &Channel, seed: usize) -> (SharedMemory, SharedRegion<Vec<u8>>) {
-    let ours = Arc::new(given(a, pattern(seed, 2 * PAGES * PAGE)));
-    let ours = SharedMemory::new(ours, 2 * PAGES);
+    let ours = SharedMemory::new([given(a, pattern(seed, 2 * PAGES * PAGE))]);
     (ours, given(b, vec![0; PAGES * PAGE]))
 }
 

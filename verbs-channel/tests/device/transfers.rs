@@ -1,9 +1,8 @@
 //! Transfers on a wire that is slow or loses packets: at the deadline nothing is in flight.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
+use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
     BufferPool, Channel, DownReason, Incoming, Outgoing, RejectReason, SharedMemory, Transfer,
     TransportError,
@@ -51,8 +50,8 @@ fn memory_is_reused_at_once_after_a_deadline_in_the_middle_of_reads() {
         let region = a
             .pd()
             .reg_shared(vec![0_u8; PAGES * PAGE], AccessFlags::empty());
-        let region = Arc::new(region.unwrap());
-        let memory = SharedMemory::new(Arc::clone(&region), PAGES);
+        let memory = SharedMemory::new([region.unwrap()]);
+        let region: &SharedRegion<Vec<u8>> = memory.region().unwrap();
         let mut transfer = reads(&a, &memory, source.remote());
         let slow = wire::netem(&there, &["delay", "40ms", "rate", "400mbit"]);
         let timeout = Duration::from_millis(timeout);
@@ -81,7 +80,7 @@ fn memory_is_reused_at_once_after_a_deadline_in_the_middle_of_reads() {
         works(&mut behind, &mut later, 1000);
         drop(slow);
         assert!(
-            bytes(&region) == pattern(5, PAGES * PAGE),
+            bytes(region) == pattern(5, PAGES * PAGE),
             "{done} pages by {timeout:?}"
         );
     }
@@ -100,8 +99,7 @@ fn peer_that_answers_nothing_ends_a_transfer_at_its_deadline() {
     let (mut a, mut b) = pair_of(stubborn);
     works(&mut a, &mut b, 1000);
     let source = given(&b, pattern(3, PAGES * PAGE));
-    let region = Arc::new(given(&a, vec![0_u8; PAGES * PAGE]));
-    let memory = SharedMemory::new(Arc::clone(&region), PAGES);
+    let memory = SharedMemory::new([given(&a, vec![0_u8; PAGES * PAGE])]);
     let _broken = wire::netem(&here, &["loss", "100%"]);
     let mut transfer = reads(&a, &memory, source.remote());
     let ended = bounded(|| a.transfer(&mut transfer, Some(SOON)));
@@ -112,10 +110,17 @@ fn peer_that_answers_nothing_ends_a_transfer_at_its_deadline() {
             .is_some_and(DownReason::is_timed_out)
     );
     assert!(a.is_idle());
-    drop((transfer, memory));
-    // Nothing else has the region: it can be deregistered.
-    let region = Arc::into_inner(region).unwrap();
-    assert!(region.dereg().unwrap() == vec![0; PAGES * PAGE]);
+    drop(transfer);
+    let region: &SharedRegion<Vec<u8>> = memory.region().unwrap();
+    let mut bytes = vec![1; PAGES * PAGE];
+    region.read(0, &mut bytes).unwrap();
+    assert!(bytes == vec![0; PAGES * PAGE]);
+    // Nothing else has the memory.
+    memory
+        .deregister()
+        .wait(Some(Duration::ZERO))
+        .unwrap()
+        .unwrap();
 }
 
 #[test]

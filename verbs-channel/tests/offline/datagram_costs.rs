@@ -1,7 +1,5 @@
 //! Datagrams that cost less: those that are inline, and none that allocates.
 
-use std::sync::Arc;
-
 use fake_libibverbs::{assert_all_is_well, with};
 use verbs_channel::verbs_core::AccessFlags;
 use verbs_channel::verbs_core::verbs_sys::IBV_SEND_INLINE;
@@ -17,11 +15,7 @@ fn short_datagrams_of_readable_memory_are_sent_inline() {
     let mut short = builder(&pd);
     (short.max_send_wr, short.max_inline_data) = (8, 64);
     let mut datagrams = short.build().unwrap();
-    let region = Arc::new(
-        pd.reg_shared(vec![7_u8; 64], AccessFlags::LOCAL_WRITE)
-            .unwrap(),
-    );
-    let shared = SharedMemory::new(region, 1);
+    let shared = SharedMemory::register([&pd], vec![7_u8; 64], AccessFlags::LOCAL_WRITE).unwrap();
     let given: [OwnedBuffer; 5] = [
         buffer(&pd, &[1; 64]),
         buffer(&pd, &[1; 65]),

@@ -13,6 +13,7 @@ const RARE: &[(&str, &str)] = &[
     ("Error::ForeignMember", MISTAKE),
     ("Error::GroupFailed", DEVICE),
     ("Error::GroupFull", CURED),
+    ("Error::NotDeregistered", DEVICE),
     ("Error::PeerTimeout", CURED),
     ("Error::StaleTicket", MISTAKE),
     ("Error::UnknownChannel", MISTAKE),

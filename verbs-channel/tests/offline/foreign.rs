@@ -15,6 +15,7 @@ use verbs_channel::{
     BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
     ScopeError, SharedMemory, TransportError,
 };
+use verbs_harness::allocations::allocations;
 use verbs_harness::logged::listen;
 
 use crate::fake_device::{
@@ -22,22 +23,22 @@ use crate::fake_device::{
 };
 use crate::pages::Pages;
 
-const ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE;
-const LEN: usize = 256;
+pub(crate) const ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE;
+pub(crate) const LEN: usize = 256;
 /// Where the dmabuf is in work requests: nowhere in this program.
 const IOVA: u64 = 0x7000;
 
-fn remote() -> RemoteMemoryRegion {
+pub(crate) fn remote() -> RemoteMemoryRegion {
     RemoteMemoryRegion::new(0x1000, 1 << 40, 7).unwrap()
 }
 
-fn dmabuf(pd: &ProtectionDomain) -> DmabufRegion {
+pub(crate) fn dmabuf(pd: &ProtectionDomain) -> DmabufRegion {
     let file = File::open("/dev/null").unwrap();
     // SAFETY: there is no such memory.
     unsafe { pd.reg_dmabuf_mr(file.as_fd(), 0, LEN, IOVA, ACCESS, ()) }.unwrap()
 }
 
-fn shared(pd: &ProtectionDomain) -> SharedRegion<Vec<u8>> {
+pub(crate) fn shared(pd: &ProtectionDomain) -> SharedRegion<Vec<u8>> {
     pd.reg_shared(vec![1_u8; LEN], ACCESS).unwrap()
 }
 
@@ -46,13 +47,13 @@ fn each_kind(pd: &ProtectionDomain) -> [(SharedMemory, u64); 3] {
     let (shared, raw) = (shared(pd), Pages::new(LEN, &Arc::default()).register(pd));
     let (first, second) = (shared.remote().addr(), raw.remote().addr());
     [
-        (SharedMemory::new(Arc::new(shared), 2), first),
-        (SharedMemory::new(Arc::new(raw), 2), second),
-        (SharedMemory::new(Arc::new(dmabuf(pd)), 2), IOVA),
+        (SharedMemory::new([shared]), first),
+        (SharedMemory::new([raw]), second),
+        (SharedMemory::new([dmabuf(pd)]), IOVA),
     ]
 }
 
-fn rejected<T, G>(posted: Result<T, Rejected<G, RejectReason>>) -> Option<RejectReason> {
+pub(crate) fn rejected<T, G>(posted: Result<T, Rejected<G, RejectReason>>) -> Option<RejectReason> {
     posted.err().map(|rejected| *rejected.error())
 }
 
@@ -60,7 +61,7 @@ fn rejected<T, G>(posted: Result<T, Rejected<G, RejectReason>>) -> Option<Reject
 fn slice_of_every_kind_of_memory_is_posted_and_comes_back() {
     let mut channel = channel();
     for (memory, start) in each_kind(channel.pd()) {
-        let theirs = memory.remote();
+        let theirs = memory.remote(channel.pd()).unwrap();
         assert_eq!((theirs.addr(), theirs.len()), (start, LEN as u64));
         assert_eq!(theirs.slice(16..).unwrap().rkey(), theirs.rkey());
         forget_the_past();
@@ -94,7 +95,7 @@ fn slice_of_every_kind_of_memory_is_posted_and_comes_back() {
 #[test]
 fn range_of_a_slice_is_within_the_slice() {
     let mut channel = channel();
-    let memory = SharedMemory::new(Arc::new(shared(channel.pd())), 1);
+    let memory = SharedMemory::new([shared(channel.pd())]);
     assert_eq!(memory.len(), LEN);
     assert!(memory.slice(..LEN + 1).is_err());
     let slice = memory.slice(64..128).unwrap();
@@ -122,7 +123,7 @@ fn range_of_a_slice_is_within_the_slice() {
 #[test]
 fn slices_overlap_and_batches_have_them() {
     let mut channel = channel();
-    let memory = SharedMemory::new(Arc::new(shared(channel.pd())), 1);
+    let memory = SharedMemory::new([shared(channel.pd())]);
     let slice = memory.slice(..100).unwrap();
     let batch: Vec<OwnedRequest> = vec![
         Outgoing::write(slice.clone(), remote()).into(),
@@ -141,20 +142,24 @@ fn slices_overlap_and_batches_have_them() {
 
 #[test]
 #[cfg_attr(miri, ignore = "so many slices take minutes")]
-fn room_for_slices_is_bounded() {
+fn any_number_of_slices_exists_at_once_and_only_growth_allocates() {
     let pd = pd();
-    let memory = SharedMemory::new(Arc::new(shared(&pd)), usize::MAX);
-    // The last ones allocate.
-    let slices: Vec<_> = (0..(1 << 16) + 2).map(|_| memory.slice(..8)).collect();
-    assert!(slices.iter().all(Result::is_ok));
+    let memory = SharedMemory::new([shared(&pd)]);
+    // The last ones are in no place.
+    let all = || -> Vec<_> { (0..90_000).map(|_| memory.slice(..8).unwrap()).collect() };
+    drop(all());
+    let few = || [0; 1000].map(|_| memory.slice(..8).unwrap());
+    let before = allocations();
+    drop((few(), few()));
+    assert_eq!(allocations(), before);
+    drop(all());
 }
 
 #[test]
 fn region_is_deregistered_after_its_last_slice_and_then_its_keepalive_dropped() {
     let freed = Arc::default();
     let mut channel = channel();
-    let region = Arc::new(Pages::new(LEN, &freed).register(channel.pd()));
-    let memory = SharedMemory::new(region, 1);
+    let memory = SharedMemory::new([Pages::new(LEN, &freed).register(channel.pd())]);
     let ticket = channel.start_receive(memory.slice(..64).unwrap()).unwrap();
     let left = memory.slice(64..).unwrap();
     drop((memory.clone(), memory));
@@ -171,8 +176,7 @@ fn slice_of_a_forgotten_or_a_stuck_operation_is_never_freed() {
     listen();
     let freed = Arc::default();
     let mut channel = channel();
-    let register =
-        || SharedMemory::new(Arc::new(Pages::new(LEN, &freed).register(channel.pd())), 1);
+    let register = || SharedMemory::new([Pages::new(LEN, &freed).register(channel.pd())]);
     let (stuck, forgotten) = (register(), register());
     let ticket = channel.start_receive(stuck.slice(..64).unwrap()).unwrap();
     let _forgotten = std::mem::ManuallyDrop::new(forgotten.slice(..).unwrap());
@@ -246,7 +250,7 @@ fn buffer_of_another_protection_domain_is_rejected_in_each_way_to_start_it() {
         |_, pool| pool.take().unwrap().into(),
         |pd, _| pd.reg_mr(vec![0_u8; 64]).unwrap().into(),
         |pd, _| {
-            let memory = SharedMemory::new(Arc::new(shared(pd)), 1);
+            let memory = SharedMemory::new([shared(pd)]);
             memory.slice(..64).unwrap().into()
         },
     ];

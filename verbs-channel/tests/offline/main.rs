@@ -54,6 +54,7 @@ mod replaced;
 mod results;
 mod scopes;
 mod settings;
+mod several_domains;
 mod shared_endings;
 mod shared_receives;
 mod stuck;

@@ -1,7 +1,5 @@
 //! Chains of requests on owned buffers: built once, started again and again, and returned.
 
-use std::sync::Arc;
-
 use fake_libibverbs::{Posted, with};
 use verbs_channel::error::Queue;
 use verbs_channel::request::OwnedChain;
@@ -38,7 +36,7 @@ fn of_each_kind(pd: &ProtectionDomain) -> Vec<OwnedRequest> {
         buffer.set_range(8..8 + len).unwrap();
         buffer
     };
-    let memory = SharedMemory::new(Arc::new(shared(pd)), 1);
+    let memory = SharedMemory::new([shared(pd)]);
     let slice = memory.slice(16..32).unwrap();
     vec![
         Outgoing::write(slice, remote()).fence().into(),
@@ -286,7 +284,7 @@ fn requests_that_no_channel_takes_are_handed_back() {
     let pd = pd();
     let buffer = || pd.reg_mr(vec![0_u8; 64]).unwrap();
     let short = remote().slice(..1).unwrap();
-    let slice = SharedMemory::new(Arc::new(shared(&pd)), 1).slice(..);
+    let slice = SharedMemory::new([shared(&pd)]).slice(..);
     let wrong: [OwnedRequest; 4] = [
         OwnedRequest::receive(buffer()),
         Outgoing::write(buffer(), short).into(),
@@ -317,7 +315,7 @@ fn requests_that_no_channel_takes_are_handed_back() {
 fn chain_of_another_protection_domain_is_rejected_until_its_buffers_are_replaced() {
     let mut channel = channel();
     let other = pd();
-    let memory = |pd| SharedMemory::new(Arc::new(shared(pd)), 1);
+    let memory = |pd| SharedMemory::new([shared(pd)]);
     let (ours, others) = (memory(channel.pd()), memory(&other));
     let ours = |len| Outgoing::write(ours.slice(..len).unwrap(), remote());
     let others = |len| Outgoing::write(others.slice(..len).unwrap(), remote());
@@ -365,7 +363,7 @@ fn chain_of_a_dropped_channel_is_released_after_its_queue_pair() {
 #[test]
 fn chain_keeps_its_memory_until_the_device_is_done_with_it() {
     let mut channel = channel();
-    let memory = SharedMemory::new(Arc::new(shared(channel.pd())), 1);
+    let memory = SharedMemory::new([shared(channel.pd())]);
     let writes = (0..3).map(|_| Outgoing::write(memory.slice(..8).unwrap(), remote()).into());
     let chain = OwnedChain::new(writes.collect()).unwrap();
     let ticket = channel.start_chain(chain).unwrap();

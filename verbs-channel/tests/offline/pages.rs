@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use verbs_channel::SharedMemory;
 use verbs_channel::verbs_core::memory::RawRegion;
 use verbs_channel::verbs_core::{AccessFlags, Error, ProtectionDomain};
 
@@ -38,6 +39,16 @@ impl Pages {
         let (start, len) = (self.start.cast(), self.start.len());
         // SAFETY: the memory is freed when `self` is dropped, and only then; it is never borrowed.
         unsafe { pd.register_raw(start, len, AccessFlags::LOCAL_WRITE, self) }.unwrap()
+    }
+
+    /// Registers all of it in each of these domains, as memory that owns it.
+    pub(crate) fn register_on(self, domains: &[ProtectionDomain]) -> SharedMemory {
+        let (start, len) = (self.start.cast(), self.start.len());
+        // SAFETY: the memory is freed when `self` is dropped, and only then; it is never borrowed.
+        let memory = unsafe {
+            SharedMemory::register_raw(domains, start, len, AccessFlags::LOCAL_WRITE, self)
+        };
+        memory.unwrap()
     }
 
     /// Registers a part of it for local access, with a keepalive that has these pages.

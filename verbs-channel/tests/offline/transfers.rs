@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -241,7 +240,7 @@ fn operations_that_are_stuck_are_visible_and_never_freed() {
     let region = channel
         .pd()
         .reg_shared(vec![0_u8; 64], AccessFlags::empty());
-    let memory = SharedMemory::new(Arc::new(region.unwrap()), 1);
+    let memory = SharedMemory::new([region.unwrap()]);
     let pool = BufferPool::new(channel.pd(), 64, 2).unwrap();
     let mut transfer = writes(channel.id(), &pool, 1);
     let slice = memory.slice(..64).unwrap();

@@ -3,13 +3,14 @@
 
 use std::fmt;
 use std::ops::RangeBounds;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use verbs_sys::ibv_mr;
 
 use super::region::Registration;
 use super::window::mw_bind_info;
-use super::{AccessFlags, Buffer, RemoteMemoryRegion, SharedElement};
+use super::{AccessFlags, Buffer, RawRegion, RemoteMemoryRegion, SharedElement};
 use crate::codes::macros::man;
 use crate::domain::ProtectionDomain;
 use crate::error::{Error, Rejected, Result};
@@ -88,6 +89,26 @@ impl<B: Buffer + 'static> SharedRegion<B> {
     pub fn remote(&self) -> RemoteMemoryRegion {
         let addr = self.as_ptr().expose_provenance() as u64;
         RemoteMemoryRegion::of_memory(addr, self.len() as u64, self.rkey())
+    }
+
+    /// Registers the same bytes in another protection domain, of the same device or another one.
+    ///
+    /// The new region keeps this one, and so the buffer. [`LOCAL_WRITE`](AccessFlags::LOCAL_WRITE) is always
+    /// added.
+    ///
+    /// # Errors
+    ///
+    /// As [`reg_mr`](ProtectionDomain::reg_mr).
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn reg_on(
+        self: &Arc<Self>,
+        pd: &ProtectionDomain,
+        access: AccessFlags,
+    ) -> Result<RawRegion<Arc<Self>>> {
+        let (access, keepalive) = (access | AccessFlags::LOCAL_WRITE, Arc::clone(self));
+        // SAFETY: `keepalive` keeps the buffer, which is valid for reads and writes, and whose bytes are
+        // never borrowed: they are copied, or accessed as atomics, and any bytes are `Plain` items.
+        unsafe { pd.register_raw(self.registration.as_ptr(), self.len(), access, keepalive) }
     }
 
     /// A part of the region for a work request of this side. The range counts bytes.

@@ -87,7 +87,7 @@ impl Engine {
         let (limits, pd) = (member.limits, self.pd_tag);
         let is_admitted = chain.is_admitted(pd, |needs| limits.admit(needs));
         if !is_admitted {
-            chain.check_domain(pd)?;
+            chain.build_for(pd)?;
         }
         let Some((built, range)) = chain.built() else {
             return Err(RejectReason::EmptyBatch);

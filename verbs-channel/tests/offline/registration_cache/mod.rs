@@ -50,7 +50,6 @@ fn cache_with(
 ) -> RegistrationCache {
     RegistrationCache::builder(pd, parts * PART)
         .part_len(PART)
-        .slices(2)
         .max_regions(max_regions)
         .timeout(timeout)
         .build()
@@ -179,10 +178,8 @@ fn registrations_in_use_are_counted_and_never_evicted() {
     assert!(is_full(&memory.slice(2 * PART..3 * PART).unwrap_err()));
     let region = ended.buffer.unwrap().into_shared().unwrap().memory();
     assert!(is_full(&memory.slice(2 * PART..3 * PART).unwrap_err()));
-    let raw = region.region::<RawRegion<Arc<Pages>>>().unwrap();
+    assert!(region.region::<RawRegion<Arc<Pages>>>().is_some());
     drop(region);
-    assert!(is_full(&memory.slice(2 * PART..3 * PART).unwrap_err()));
-    drop(raw);
     touch(&memory, 2);
     assert_eq!(registrations(), (1, 1));
     assert_eq!(kept.offset(), 0);
@@ -347,8 +344,4 @@ fn slices_of_what_is_registered_allocate_nothing() {
     let slices = [memory.slice(8..16), memory.slice(3 * PART..3 * PART + 1)].map(Result::unwrap);
     drop(slices);
     assert_eq!(allocations(), before);
-    // More slices of a region than were asked for allocate, each for itself.
-    let slices = [0, 1, 2].map(|at| memory.slice(at..8).unwrap());
-    assert!(allocations() > before);
-    drop(slices);
 }

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 use verbs_async::{AsyncGroup, CqEvents, IncomingMessages};
 use verbs_channel::immediates::{ImmediateCounters, Recorded};
 use verbs_channel::{BufferPool, Connect, OwnedBuffer, SharedMemory};
-use verbs_core::{AccessFlags, Context};
+use verbs_core::{AccessFlags, Context, RemoteMemoryRegion};
 
 use crate::{Cache, ORDER_LEN, Options, Order};
 
@@ -30,6 +30,8 @@ struct Decode<'o> {
     expected: usize,
     listener: TcpListener,
     pages: Pages,
+    /// Registers the pages in the domain of each rail.
+    _registered: SharedMemory,
     /// No request is under way, and the last one ended early.
     are_free: bool,
     counters: ImmediateCounters,
@@ -39,7 +41,7 @@ struct Decode<'o> {
 struct Rail<'o> {
     name: &'o str,
     group: AsyncGroup,
-    memory: SharedMemory,
+    memory: RemoteMemoryRegion,
     orders: BufferPool,
     /// The immediates, while it is connected.
     incoming: Option<IncomingMessages>,
@@ -105,15 +107,20 @@ impl<'o> Decode<'o> {
     fn new(options: &'o Options, devices: &'o [Context]) -> Result<Self, Failure> {
         let pages = Pages::new(options.memory, options.size())?;
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-        let rails = devices.iter().map(|device| {
-            let (pd, events) = (device.alloc_pd()?, CqEvents::create_tokio(device)?);
-            let mut channels = options.common.channels(&pd);
+        let domains = devices
+            .iter()
+            .map(Context::alloc_pd)
+            .collect::<Result<Vec<_>, _>>()?;
+        let memory = pages.memory().register(&domains, access)?;
+        let rails = devices.iter().zip(&domains).map(|(device, pd)| {
+            let events = CqEvents::create_tokio(device)?;
+            let mut channels = options.common.channels(pd);
             channels.max_recv_wr = RECEIVES.into();
             Ok(Rail {
                 name: device.device().name(),
                 group: AsyncGroup::new(channels, 1, &events)?,
-                memory: pages.memory().register(&pd, access, 0)?,
-                orders: BufferPool::new(&pd, ORDER_LEN, 1)?,
+                memory: memory.remote(pd)?,
+                orders: BufferPool::new(pd, ORDER_LEN, 1)?,
                 incoming: None,
             })
         });
@@ -128,6 +135,7 @@ impl<'o> Decode<'o> {
             rails,
             listener: TcpListener::from_std(listener.into_socket())?,
             pages,
+            _registered: memory,
             are_free: false,
             options,
         })
@@ -161,7 +169,7 @@ impl<'o> Decode<'o> {
         let Some(rail) = rail.filter(|rail| rail.incoming.is_none()) else {
             return Err(Failure::new("prefill has another number of rails"));
         };
-        let (size, memory) = (self.options.size(), rail.memory.remote());
+        let (size, memory) = (self.options.size(), rail.memory);
         let cache = serde_json::to_vec(&Cache { size, memory })?;
         let options = Connect::within(self.options.common.limit()).private_data(&cache);
         let met = rail.group.exchange(stream.into_std()?, options).await?;

@@ -39,22 +39,28 @@ struct Link<'r, 'o> {
 pub(crate) fn run(options: &Options, devices: &[Context], host: &str) -> Result<(), Failure> {
     let pages = &Pages::new(options.memory, options.size())?;
     let depth = CHAINS * options.chain;
-    let rails = devices.iter().zip(0..).map(|(device, number)| {
-        let (pd, access) = (device.alloc_pd()?, AccessFlags::empty());
-        let mut channels = options.common.channels(&pd);
-        channels.max_send_wr = depth.into();
-        Ok(Rail {
-            number,
-            device,
-            channels,
-            memory: pages
-                .memory()
-                .register(&pd, access, usize::from(depth) + 1)?,
-            pages,
-            options,
-            pages_written: 0,
-        })
-    });
+    let domains = devices
+        .iter()
+        .map(Context::alloc_pd)
+        .collect::<Result<Vec<_>, _>>()?;
+    let memory = pages.memory().register(&domains, AccessFlags::empty())?;
+    let rails = devices
+        .iter()
+        .zip(&domains)
+        .zip(0..)
+        .map(|((device, pd), number)| {
+            let mut channels = options.common.channels(pd);
+            channels.max_send_wr = depth.into();
+            Ok(Rail {
+                number,
+                device,
+                channels,
+                memory: memory.clone(),
+                pages,
+                options,
+                pages_written: 0,
+            })
+        });
     let rails: Vec<Rail<'_>> = rails.collect::<Result<_, Failure>>()?;
     thread::scope(|scope| {
         let threads = rails.into_iter().map(|rail| scope.spawn(|| rail.run(host)));

@@ -1,7 +1,5 @@
 //! The memory of a side as owned buffers of verbs-channel, for it and for verbs-async.
 
-use std::sync::Arc;
-
 use programs::Failure;
 use verbs_channel::group::SharedReceivesConfig;
 use verbs_channel::{
@@ -22,10 +20,9 @@ pub(crate) struct Buffers<'m> {
 
 impl<'m> Buffers<'m> {
     pub(crate) fn new(memory: &'m Memory, plan: &Plan) -> Result<Self, Failure> {
-        let places = plan.qps() * (plan.depth() + usize::try_from(plan.receives())? + 1);
         Ok(Self {
             memory,
-            shared: SharedMemory::new(Arc::clone(&memory.region), places),
+            shared: memory.shared.clone(),
             theirs: None,
             op: plan.op,
         })

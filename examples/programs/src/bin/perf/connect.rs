@@ -89,7 +89,7 @@ pub(crate) fn channels<E: Into<Failure>>(
         prepared.push(channel);
     }
     let limit = common.limit();
-    let memory = buffers.map(|buffers| buffers.memory.region.remote());
+    let memory = buffers.map(|buffers| buffers.memory.region().remote());
     connect(
         prepared,
         PreparedChannel::endpoint,

@@ -148,7 +148,7 @@ impl<'m> Connections<'m> {
         let (connected, theirs) = connect(
             prepared,
             Prepared::end,
-            Some(memory.region.remote()),
+            Some(memory.region().remote()),
             (common, plan, frames),
             |prepared, way| prepared.connect(way, common.limit()),
         )?;
@@ -197,7 +197,7 @@ impl<'m> Connections<'m> {
             true => memory.fetched(conn, number),
             false => memory.out(conn, number),
         };
-        let element = memory.region.element(start..start + memory.size())?;
+        let element = memory.region().element(start..start + memory.size())?;
         let mut element = Sge::from(element);
         let remote = || {
             let theirs = self.theirs.as_ref();
@@ -375,7 +375,7 @@ fn connected<R: Receives>(
 fn receive(memory: &Memory, to: Receiver<'_>, conn: usize, number: u64) -> Result<(), Failure> {
     let start = memory.arrives(conn, number);
     let end = start + memory.header() + memory.size();
-    let mut element = Sge::from(memory.region.element(start..end)?);
+    let mut element = Sge::from(memory.region().element(start..end)?);
     let wr_id = RECEIVE | (conn as u64) << CONN | number;
     let mut request = ReceiveWorkRequest::new(&mut element).wr_id(wr_id);
     let posted = match to {
@@ -410,7 +410,10 @@ impl Link for Connections<'_> {
             Qp::Shared(qp) => self.post_on(qp, conn, number, wr_id, signaled)?,
             Qp::Datagrams { qp, handle, peer } => {
                 let out = self.memory.out(conn, number);
-                let element = self.memory.region.element(out..out + self.memory.size())?;
+                let element = self
+                    .memory
+                    .region()
+                    .element(out..out + self.memory.size())?;
                 let mut element = Sge::from(element);
                 let request = DatagramWorkRequest::to(&mut element, handle, peer);
                 let mut request = request.wr_id(wr_id);

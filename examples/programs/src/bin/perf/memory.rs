@@ -1,9 +1,9 @@
 //! The memory of all connections: where messages are, and what is in them.
 
 use std::cell::Cell;
-use std::sync::Arc;
 
 use programs::{Context as _, Failure, Pattern};
+use verbs_channel::SharedMemory;
 use verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, SharedRegion};
 
 use crate::plan::{Op, Plan};
@@ -12,7 +12,7 @@ use crate::plan::{Op, Plan};
 ///
 /// If bytes are not verified, all messages of a connection share one place, as in perftest.
 pub(crate) struct Memory {
-    pub(crate) region: Arc<SharedRegion<Vec<u8>>>,
+    pub(crate) shared: SharedMemory,
     plan: Plan,
     size: usize,
     // Places of a connection in each direction, and the bytes of each place.
@@ -42,6 +42,11 @@ const MOST_LOST: u64 = 1 << 20;
 const LINE: usize = 64;
 
 impl Memory {
+    /// Its region.
+    pub(crate) fn region(&self) -> &SharedRegion<Vec<u8>> {
+        self.shared.region().expect("it was made of this region")
+    }
+
     pub(crate) fn new(pd: &ProtectionDomain, plan: &Plan, header: usize) -> Result<Self, Failure> {
         let (out, into) = match plan.check {
             true => (
@@ -64,7 +69,7 @@ impl Memory {
         // A device without atomics does not have the last.
         let region = register(access).or_else(|_| register(access - AccessFlags::REMOTE_ATOMIC));
         let this = Self {
-            region: Arc::new(region?),
+            shared: SharedMemory::new([region?]),
             plan: plan.clone(),
             size: plan.size(),
             out,
@@ -82,13 +87,13 @@ impl Memory {
         for conn in 0..plan.qps() {
             for place in 0..out {
                 let bytes = contents(&places, conn, place as u64);
-                this.region.write(this.out(conn, place as u64), &bytes)?;
+                this.region().write(this.out(conn, place as u64), &bytes)?;
             }
             if plan.op.is_atomic() {
                 // The value that the first operation finds, unless it is to be wrong.
                 let start = u64::from(plan.corrupt.is_some());
                 let counter = this.arrives(conn, 0);
-                this.region.write(counter, &start.to_ne_bytes())?;
+                this.region().write(counter, &start.to_ne_bytes())?;
             }
         }
         Ok(this)
@@ -144,10 +149,10 @@ impl Memory {
         let start = self.out(conn, number);
         if self.plan.check && !self.plan.op.is_one_sided() {
             let bytes = contents(&self.plan, conn, number);
-            self.region.write(start, &bytes)?;
+            self.region().write(start, &bytes)?;
         }
         if self.has_mark() {
-            self.region
+            self.region()
                 .write(start + self.size - 1, &[mark_of(number)])?;
         }
         Ok(())
@@ -271,10 +276,10 @@ impl Memory {
         check: impl FnOnce(&[u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let mut came = vec![STALE; len];
-        self.region.read(start, &mut came)?;
+        self.region().read(start, &mut came)?;
         check(&came)?;
         came.fill(STALE);
-        Ok(self.region.write(start, &came)?)
+        Ok(self.region().write(start, &came)?)
     }
 
     /// The last byte of the place that the peer writes to.
@@ -287,7 +292,7 @@ impl Memory {
         };
         let mut last = [0];
         let at = self.arrives(0, number) + self.size - 1;
-        self.region.read(at, &mut last)?;
+        self.region().read(at, &mut last)?;
         Ok(last[0])
     }
 }

@@ -1,0 +1,136 @@
+//! The end of a memory's registrations, and how it is waited for.
+
+use std::any::Any;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use verbs_core::Error as CoreError;
+use verbs_core::error::ErrorChain;
+
+use super::wake::wake;
+use crate::error::{Error, Result};
+use crate::panics::log_error;
+
+/// Waits until a [`SharedMemory`](crate::SharedMemory) has been deregistered: from
+/// [`SharedMemory::deregister`](crate::SharedMemory::deregister).
+///
+/// It is a future for any runtime, and can be [waited](Self::wait) for by a thread. It does not keep the memory, and
+/// dropping it has no effect.
+#[derive(Debug)]
+#[must_use = "it tells when no device reaches the memory any more"]
+pub struct Deregistration {
+    pub(super) end: Arc<End>,
+}
+
+/// A region that is about to be deregistered.
+#[expect(unnameable_types, reason = "is of a sealed trait")]
+pub trait Registered: Any + Send + Sync {
+    /// Deregisters it. The value that kept the memory is dropped, or leaked after an error.
+    fn dereg(self: Arc<Self>) -> Result<(), CoreError>;
+}
+
+/// Shared by a memory and those who wait for its end.
+#[derive(Debug, Default)]
+pub(super) struct End {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    // How many regions could not be deregistered, once all have been tried.
+    failed: Option<usize>,
+    sleeping: Vec<Waker>,
+}
+
+impl Deregistration {
+    /// Waits until the memory is deregistered on all of its devices, and what kept it is dropped; `None` if
+    /// `timeout` passes first.
+    ///
+    /// Slices in flight on a channel come back when that is polled, which this does not do.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotDeregistered`]: a device may access the memory until the process ends.
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<()>> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = self.end.lock();
+        while state.failed.is_none() {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let changed = &self.end.changed;
+            state = match left {
+                Some(Duration::ZERO) => return None,
+                Some(left) => {
+                    let waited = changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        state.result()
+    }
+}
+
+impl Future for Deregistration {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        // Wakers are cloned and dropped without the lock.
+        let waker = context.waker().clone();
+        let mut state = self.end.lock();
+        if let Some(result) = state.result() {
+            return Poll::Ready(result);
+        }
+        if !state.sleeping.iter().any(|other| other.will_wake(&waker)) {
+            state.sleeping.push(waker);
+        }
+        Poll::Pending
+    }
+}
+
+impl End {
+    /// Deregisters all regions of a memory of this length, in this order, and wakes those who wait for that.
+    pub(super) fn deregister(
+        &self,
+        len: usize,
+        regions: impl Iterator<Item = Arc<dyn Registered>>,
+    ) {
+        let mut failed = 0;
+        for region in regions {
+            let Err(error) = region.dereg() else {
+                continue;
+            };
+            failed += 1;
+            // In a child, the region is the parent's.
+            if !matches!(error, CoreError::OtherProcess { .. }) {
+                let error = ErrorChain::new(&error);
+                log_error(format_args!(
+                    "leaked a memory region and its {len} bytes, which the device may still reach: {error}"
+                ));
+            }
+        }
+        let mut state = self.lock();
+        state.failed = Some(failed);
+        let sleeping = std::mem::take(&mut state.sleeping);
+        drop(state);
+        self.changed.notify_all();
+        sleeping.into_iter().for_each(wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is locked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn result(&self) -> Option<Result<()>> {
+        Some(match self.failed? {
+            0 => Ok(()),
+            regions => Err(Error::NotDeregistered { regions }),
+        })
+    }
+}
