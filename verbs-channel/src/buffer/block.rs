@@ -11,7 +11,7 @@ use verbs_core::memory::Sge;
 use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement};
 
 use super::element::PdTag;
-use super::free_list::FreeList;
+use super::free_list::{Free, FreeList};
 // tidy: allow(circle): a part is in a backing, and free backings are kept with the memory
 use super::shared_part::{Shared, SharedPart};
 use crate::error::{RejectReason, Result};
@@ -43,22 +43,13 @@ unsafe impl Sync for Owner {}
 
 /// The memory of a pool, which each clone and each taken block keeps.
 pub(crate) struct SharedPool {
-    pub(super) free: FreeList<BlockPtr>,
+    pub(super) free: FreeList<Backing>,
     pub(super) block_len: usize,
     // The region, whatever its buffer is: for its drop.
     pub(super) _region: Box<dyn Any + Send + Sync>,
     /// The domain the region is registered in.
     pub(super) pd: ProtectionDomain,
 }
-
-/// A block that is free, and owned by the list that has this.
-#[derive(Clone, Copy)]
-pub(crate) struct BlockPtr(pub(super) NonNull<Backing>);
-
-// SAFETY: a `BlockPtr` owns its `Backing` while that is free, and a `Backing` is `Send`.
-unsafe impl Send for BlockPtr {}
-// SAFETY: by reference it gives access to nothing.
-unsafe impl Sync for BlockPtr {}
 
 enum Memory {
     Block {
@@ -254,7 +245,7 @@ impl Owner {
     }
 
     /// The same, which the memory kept while it was free.
-    pub(super) const fn of_free(BlockPtr(backing): BlockPtr) -> Self {
+    pub(super) const fn of_free(Free(backing): Free<Backing>) -> Self {
         Self(backing)
     }
 
@@ -271,7 +262,7 @@ impl Owner {
             Memory::Block { pool, .. } => {
                 if let Some(pool) = pool.take() {
                     this.set_all();
-                    pool.free.push(BlockPtr(backing));
+                    pool.free.push(Free(backing));
                     return;
                 }
             }
@@ -279,7 +270,7 @@ impl Owner {
                 owner = part.take_owner();
                 match part.release() {
                     (Some(memory), Some(level)) => {
-                        memory.return_place(level, BlockPtr(backing));
+                        memory.return_place(level, Free(backing));
                         return owner.into_iter().for_each(discard);
                     }
                     (memory, _) => shared = memory,
@@ -330,7 +321,7 @@ impl SharedPool {
     ) -> Arc<Self> {
         let blocks = blocks.into_iter().map(Box::new).map(Box::leak);
         Arc::new(Self {
-            free: FreeList::new(blocks.map(|block| BlockPtr(NonNull::from(block)))),
+            free: FreeList::new(blocks.map(|block| Free(NonNull::from(block)))),
             block_len,
             _region: region,
             pd,
@@ -339,7 +330,7 @@ impl SharedPool {
 
     /// A block that was free is taken.
     #[inline(always)]
-    pub(crate) fn owner(self: &Arc<Self>, block: BlockPtr) -> Owner {
+    pub(crate) fn owner(self: &Arc<Self>, block: Free<Backing>) -> Owner {
         let mut owner = Owner::of_free(block);
         if let Memory::Block { pool, .. } = &mut owner.memory {
             *pool = Some(Arc::clone(self));
@@ -350,7 +341,7 @@ impl SharedPool {
 
 impl Drop for SharedPool {
     fn drop(&mut self) {
-        for BlockPtr(block) in self.free.drain() {
+        for Free(block) in self.free.drain() {
             // SAFETY: the block was a box, and is back. The region is dropped after this: a block
             // is a part of it.
             drop(unsafe { Box::from_raw(block.as_ptr()) });

@@ -11,8 +11,9 @@ use std::task::{Context, Poll};
 use verbs_core::memory::{Buffer, HugePages};
 use verbs_core::{GatherElement, MemoryRegion, ProtectionDomain, ScatterElement};
 
-use super::block::{Backing, BlockPtr, SharedPool};
+use super::block::{Backing, SharedPool};
 use super::element::PdTag;
+use super::free_list::Free;
 use super::owned::{OwnedBuffer, within};
 use crate::error::{Error, Result};
 
@@ -159,7 +160,7 @@ impl BufferPool {
     }
 
     #[inline(always)]
-    fn taken(&self, block: BlockPtr) -> PoolBuffer {
+    fn taken(&self, block: Free<Backing>) -> PoolBuffer {
         PoolBuffer::new(OwnedBuffer::new(self.shared.owner(block)))
     }
 

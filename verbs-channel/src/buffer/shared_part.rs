@@ -9,16 +9,16 @@ use std::sync::{Arc, OnceLock};
 use verbs_core::RemoteMemoryRegion;
 use verbs_core::memory::Sge;
 
-use super::block::{Backing, BlockPtr};
+use super::block::Backing;
 use super::deregistration::{End, Registered};
 use super::element::PdTag;
-use super::free_list::FreeList;
+use super::free_list::{Free, FreeList};
 use super::notify::Returns;
 
 /// The memory of regions that cannot be borrowed, and free places for its parts.
 pub(crate) struct Shared {
     // Each level is made when all places of those before it are taken.
-    places: [OnceLock<FreeList<BlockPtr>>; LEVELS],
+    places: [OnceLock<FreeList<Backing>>; LEVELS],
     pub(super) len: usize,
     /// One for each protection domain, of the same bytes. After the places, which may be of the memory.
     pub(super) registrations: Vec<Registration>,
@@ -82,13 +82,13 @@ impl Shared {
 
     /// A free place, which has an owner from now on; `None` if all are taken.
     #[inline]
-    pub(super) fn take_place(&self) -> Option<BlockPtr> {
+    pub(super) fn take_place(&self) -> Option<Free<Backing>> {
         let mut levels = self.places.iter().enumerate();
         levels.find_map(|(level, places)| places.get_or_init(|| make_places(level)).pop())
     }
 
     /// Takes back a place of this level.
-    pub(super) fn return_place(self: Arc<Self>, level: usize, place: BlockPtr) {
+    pub(super) fn return_place(self: Arc<Self>, level: usize, place: Free<Backing>) {
         if let Some(places) = self.places.get(level).and_then(OnceLock::get) {
             places.push(place);
         }
@@ -113,7 +113,7 @@ impl Shared {
 }
 
 #[cold]
-fn make_places(level: usize) -> FreeList<BlockPtr> {
+fn make_places(level: usize) -> FreeList<Backing> {
     let place = |_| {
         let part = SharedPart {
             memory: None,
@@ -122,7 +122,7 @@ fn make_places(level: usize) -> FreeList<BlockPtr> {
             owner: None,
         };
         let place = Box::leak(Box::new(Backing::of_shared(part)));
-        BlockPtr(NonNull::from(place))
+        Free(NonNull::from(place))
     };
     FreeList::new((0..places_of(level)).map(place))
 }
@@ -130,7 +130,7 @@ fn make_places(level: usize) -> FreeList<BlockPtr> {
 impl Drop for Shared {
     fn drop(&mut self) {
         let lists = self.places.iter_mut().filter_map(OnceLock::get_mut);
-        for BlockPtr(place) in lists.flat_map(FreeList::drain) {
+        for Free(place) in lists.flat_map(FreeList::drain) {
             // SAFETY: the place was a box, and is back: a part in a place that is taken keeps the
             // memory.
             drop(unsafe { Box::from_raw(place.as_ptr()) });

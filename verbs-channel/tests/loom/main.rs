@@ -5,9 +5,10 @@
 #![cfg(test)]
 #![expect(unsafe_code, reason = "accesses what is one thread's")]
 
+use std::ptr::NonNull;
 use std::task::{Context, Poll, Wake, Waker};
 
-use free_list::FreeList;
+use free_list::{Free, FreeList};
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::{Arc, Notify};
@@ -30,8 +31,10 @@ mod watches;
 
 /// The atomics and the lock that the list and the counts import: loom's.
 mod atomic {
-    pub(super) use super::{ArrayQueue, AtomicCell};
-    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+    pub(super) use super::ArrayQueue;
+    pub(super) use loom::sync::atomic::{
+        AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
     pub(super) use loom::sync::{Arc, Mutex, MutexGuard};
 
     pub(super) fn wake(waker: std::task::Waker) {
@@ -72,44 +75,39 @@ impl<T> ArrayQueue<T> {
     }
 }
 
-/// A cell, with a lock.
-#[derive(Debug)]
-struct AtomicCell<T>(loom::sync::Mutex<T>);
+/// A list of items in boxes.
+struct Pool(FreeList<UnsafeCell<u32>>);
 
-impl<T: Copy> AtomicCell<T> {
-    fn new(value: T) -> Self {
-        Self(loom::sync::Mutex::new(value))
-    }
-
-    fn load(&self) -> T {
-        *self.0.lock().unwrap()
-    }
-
-    fn swap(&self, value: T) -> T {
-        std::mem::replace(&mut *self.0.lock().unwrap(), value)
-    }
-}
-
-/// A list, and the memory that its items stand for.
-struct Pool {
-    list: FreeList<usize>,
-    memory: Vec<UnsafeCell<u32>>,
-}
+type Item = Free<UnsafeCell<u32>>;
 
 impl Pool {
     fn new(count: usize) -> Arc<Self> {
-        Arc::new(Self {
-            list: FreeList::new(0..count),
-            memory: (0..count).map(|_| UnsafeCell::new(0)).collect(),
-        })
+        let item = |_| Free(NonNull::from(Box::leak(Box::new(UnsafeCell::new(0)))));
+        Arc::new(Self(FreeList::new((0..count).map(item))))
     }
 
-    /// Writes to an item's memory: loom reports it if another thread may do so too.
-    fn write(&self, item: usize) {
-        self.memory[item].with_mut(|place| {
+    fn pop(&self) -> Option<Item> {
+        self.0.pop()
+    }
+
+    /// Writes to the item, which loom reports if another thread may do so too, and gives it back.
+    fn use_and_push(&self, item: Item) {
+        // SAFETY: the item is freed with the pool only.
+        let cell = unsafe { item.0.as_ref() };
+        cell.with_mut(|place| {
             // SAFETY: the item is this thread's, or loom fails before this.
             unsafe { *place += 1 };
         });
+        self.0.push(item);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for Free(item) in self.0.drain() {
+            // SAFETY: it was a box, and is back.
+            drop(unsafe { Box::from_raw(item.as_ptr()) });
+        }
     }
 }
 
@@ -127,16 +125,15 @@ fn an_item_has_one_owner() {
             let pool = Arc::clone(&pool);
             thread::spawn(move || {
                 for _ in 0..2 {
-                    let item = pool.list.pop().expect("there is one for each thread");
-                    pool.write(item);
-                    pool.list.push(item);
+                    let item = pool.pop().expect("there is one for each thread");
+                    pool.use_and_push(item);
                 }
             })
         });
         for user in users {
             user.join().unwrap();
         }
-        assert_eq!(pool.list.len(), 2);
+        assert_eq!(pool.0.len(), 2);
     });
 }
 
@@ -151,12 +148,12 @@ impl Wake for Sleeper {
 
 impl Pool {
     /// Waits for an item.
-    fn pop_when_free(&self) -> usize {
+    fn pop_when_free(&self) -> Item {
         let sleeper = std::sync::Arc::new(Sleeper(Notify::new()));
         let waker = Waker::from(std::sync::Arc::clone(&sleeper));
         let (mut place, context) = (None, Context::from_waker(&waker));
         loop {
-            match self.list.poll_pop(&mut place, &context) {
+            match self.0.poll_pop(&mut place, &context) {
                 Poll::Ready(item) => return item,
                 Poll::Pending => sleeper.0.wait(),
             }
@@ -166,12 +163,11 @@ impl Pool {
     /// Polls once for an item, and then not again.
     fn pop_or_stop(&self) {
         let (mut place, context) = (None, Context::from_waker(Waker::noop()));
-        if let Poll::Ready(item) = self.list.poll_pop(&mut place, &context) {
-            self.write(item);
-            return self.list.push(item);
+        if let Poll::Ready(item) = self.0.poll_pop(&mut place, &context) {
+            return self.use_and_push(item);
         }
         thread::yield_now();
-        self.list.stop_waiting(place.expect("it waits"));
+        self.0.stop_waiting(place.expect("it waits"));
     }
 }
 
@@ -182,14 +178,12 @@ fn each_task_that_waits_gets_an_item() {
         let other = Arc::clone(&pool);
         let other = thread::spawn(move || {
             let item = other.pop_when_free();
-            other.write(item);
-            other.list.push(item);
+            other.use_and_push(item);
         });
         let item = pool.pop_when_free();
-        pool.write(item);
-        pool.list.push(item);
+        pool.use_and_push(item);
         other.join().unwrap();
-        assert_eq!(pool.list.len(), 1);
+        assert_eq!(pool.0.len(), 1);
     });
 }
 
@@ -200,17 +194,15 @@ fn a_thread_that_does_not_wait_delays_no_task_that_does() {
         let waits = Arc::clone(&pool);
         let waits = thread::spawn(move || {
             let item = waits.pop_when_free();
-            waits.write(item);
-            waits.list.push(item);
+            waits.use_and_push(item);
         });
         for _ in 0..2 {
-            if let Some(item) = pool.list.pop() {
-                pool.write(item);
-                pool.list.push(item);
+            if let Some(item) = pool.pop() {
+                pool.use_and_push(item);
             }
         }
         waits.join().unwrap();
-        assert_eq!(pool.list.len(), 1);
+        assert_eq!(pool.0.len(), 1);
     });
 }
 
@@ -218,19 +210,17 @@ fn a_thread_that_does_not_wait_delays_no_task_that_does() {
 fn item_for_a_task_that_stops_waiting_goes_to_the_next_task() {
     check(|| {
         let pool = Pool::new(1);
-        let item = pool.list.pop().expect("one is free");
+        let item = pool.pop().expect("one is free");
         let stops = Arc::clone(&pool);
         let stops = thread::spawn(move || stops.pop_or_stop());
         let waits = Arc::clone(&pool);
         let waits = thread::spawn(move || {
             let item = waits.pop_when_free();
-            waits.write(item);
-            waits.list.push(item);
+            waits.use_and_push(item);
         });
-        pool.write(item);
-        pool.list.push(item);
+        pool.use_and_push(item);
         stops.join().unwrap();
         waits.join().unwrap();
-        assert_eq!(pool.list.len(), 1);
+        assert_eq!(pool.0.len(), 1);
     });
 }
