@@ -13,10 +13,10 @@ use window::Window;
 pub use window::WindowKind;
 
 use crate::DomainId;
-use crate::error::{Refused, Result, invalid, none};
+use crate::error::{self, Refused, invalid, none};
 use crate::pool::{Pool, pool};
 use crate::profile::Profile;
-use crate::request::Element;
+use crate::request::{Element, RemoteAddress};
 
 bitflags! {
     /// Access to a region, through a window, or of the peer of a queue pair; the bits are C's
@@ -129,7 +129,7 @@ impl Memory {
         access: Access,
         tag: u8,
         profile: &Profile,
-    ) -> Result<(u32, u32)> {
+    ) -> error::Result<(u32, u32)> {
         if memory.is_empty() {
             return Err(invalid("a region has at least one byte"));
         }
@@ -173,7 +173,7 @@ impl Memory {
     }
 
     /// Ends the card's access to a region, and returns its domain.
-    pub(crate) fn deregister(&mut self, lkey: u32) -> Result<DomainId> {
+    pub(crate) fn deregister(&mut self, lkey: u32) -> error::Result<DomainId> {
         let region = self.region(lkey).ok_or(NO_SUCH_KEY)?;
         if region.windows > 0 {
             // As rxe; other drivers say EBUSY.
@@ -200,21 +200,15 @@ impl Memory {
     }
 
     /// The memory that a peer's request is for, if the key allows all of it.
-    fn remote(
-        &self,
-        by: Accessor,
-        rkey: u32,
-        address: u64,
-        length: u64,
-    ) -> Option<(&Registered, usize)> {
-        let (region, address) = match self.keys.get(rkey >> 8)? {
+    fn remote(&self, by: Accessor, at: RemoteAddress, length: u64) -> Option<(&Registered, usize)> {
+        let (region, address) = match self.keys.get(at.rkey >> 8)? {
             Keyed::Region(region) => {
-                let is_right = region.key == rkey && region.domain == by.domain;
+                let is_right = region.key == at.rkey && region.domain == by.domain;
                 let is_allowed = is_right && region.access.contains(by.access);
-                (is_allowed.then_some(region)?, address)
+                (is_allowed.then_some(region)?, at.address)
             }
             Keyed::Window(window) => {
-                let (region, address) = window.reach(by, rkey, address, length)?;
+                let (region, address) = window.reach(by, at, length)?;
                 match self.keys.get(region)? {
                     Keyed::Region(region) => (region, address),
                     Keyed::Window(_) => return None,
@@ -228,54 +222,35 @@ impl Memory {
     fn allowed(
         &self,
         by: Accessor,
-        rkey: u32,
-        address: u64,
+        at: RemoteAddress,
         length: u64,
-    ) -> std::result::Result<(&Registered, usize), Fault> {
-        self.remote(by, rkey, address, length).ok_or(Fault::Denied)
+    ) -> Result<(&Registered, usize), Fault> {
+        self.remote(by, at, length).ok_or(Fault::Denied)
     }
 
     /// Whether a peer's request may access this memory. No bytes need no key (9.7.4).
-    pub(crate) fn check(
-        &self,
-        by: Accessor,
-        rkey: u32,
-        address: u64,
-        length: u64,
-    ) -> std::result::Result<(), Fault> {
+    pub(crate) fn check(&self, by: Accessor, at: RemoteAddress, length: u64) -> Result<(), Fault> {
         if length == 0 {
             return Ok(());
         }
-        self.allowed(by, rkey, address, length).map(|_| ())
+        self.allowed(by, at, length).map(|_| ())
     }
 
     /// Reads for a peer.
-    pub(crate) fn read(
-        &self,
-        by: Accessor,
-        rkey: u32,
-        address: u64,
-        to: &mut [u8],
-    ) -> std::result::Result<(), Fault> {
+    pub(crate) fn read(&self, by: Accessor, at: RemoteAddress, to: &mut [u8]) -> Result<(), Fault> {
         if to.is_empty() {
             return Ok(());
         }
-        let (memory, offset) = self.allowed(by, rkey, address, length(to))?;
+        let (memory, offset) = self.allowed(by, at, length(to))?;
         Ok(memory.read(offset, to)?)
     }
 
     /// Writes for a peer.
-    pub(crate) fn write(
-        &self,
-        by: Accessor,
-        rkey: u32,
-        address: u64,
-        from: &[u8],
-    ) -> std::result::Result<(), Fault> {
+    pub(crate) fn write(&self, by: Accessor, at: RemoteAddress, from: &[u8]) -> Result<(), Fault> {
         if from.is_empty() {
             return Ok(());
         }
-        let (memory, offset) = self.allowed(by, rkey, address, length(from))?;
+        let (memory, offset) = self.allowed(by, at, length(from))?;
         Ok(memory.write(offset, from)?)
     }
 
@@ -283,11 +258,10 @@ impl Memory {
     pub(crate) fn change(
         &self,
         by: Accessor,
-        rkey: u32,
-        address: u64,
+        at: RemoteAddress,
         change: impl FnOnce(u64) -> u64,
-    ) -> std::result::Result<u64, Fault> {
-        let (memory, offset) = self.allowed(by, rkey, address, 8)?;
+    ) -> Result<u64, Fault> {
+        let (memory, offset) = self.allowed(by, at, 8)?;
         let mut bytes = [0; 8];
         memory.read(offset, &mut bytes)?;
         // Atomic operations are in the order of the host's bytes (9.4.5).
@@ -303,7 +277,7 @@ impl Memory {
         elements: &[Element],
         skip: u64,
         to: &mut [u8],
-    ) -> std::result::Result<(), Fault> {
+    ) -> Result<(), Fault> {
         let length = to.len();
         let copy = |memory: &Registered, at, part: Range<usize>| memory.read(at, &mut to[part]);
         self.each(domain, elements, skip, length, Access::empty(), copy)
@@ -316,7 +290,7 @@ impl Memory {
         elements: &[Element],
         skip: u64,
         from: &[u8],
-    ) -> std::result::Result<(), Fault> {
+    ) -> Result<(), Fault> {
         let copy = |memory: &Registered, at, part: Range<usize>| memory.write(at, &from[part]);
         self.each(
             domain,
@@ -336,8 +310,8 @@ impl Memory {
         mut skip: u64,
         length: usize,
         access: Access,
-        mut copy: impl FnMut(&Registered, usize, Range<usize>) -> std::result::Result<(), OutOfReach>,
-    ) -> std::result::Result<(), Fault> {
+        mut copy: impl FnMut(&Registered, usize, Range<usize>) -> Result<(), OutOfReach>,
+    ) -> Result<(), Fault> {
         let mut done = 0;
         for element in elements {
             if done == length {
@@ -364,7 +338,7 @@ impl Memory {
         element: &Element,
         skip: u64,
         access: Access,
-    ) -> std::result::Result<(&Registered, usize), Fault> {
+    ) -> Result<(&Registered, usize), Fault> {
         let region = self.region(element.lkey).ok_or(Fault::Denied)?;
         if region.domain != domain || !region.access.contains(access) {
             return Err(Fault::Denied);

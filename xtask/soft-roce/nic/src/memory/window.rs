@@ -4,7 +4,7 @@ use super::{Access, Accessor, Keyed, Memory, NO_SUCH_KEY, Region, key};
 use crate::DomainId;
 use crate::error::Result;
 use crate::profile::Profile;
-use crate::request::Bind;
+use crate::request::{Bind, RemoteAddress};
 
 /// The type of a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -36,21 +36,15 @@ struct Binding {
 
 impl Window {
     /// The index of the region, and the address there, that a peer's request reaches.
-    pub(super) fn reach(
-        &self,
-        by: Accessor,
-        rkey: u32,
-        address: u64,
-        length: u64,
-    ) -> Option<(u32, u64)> {
+    pub(super) fn reach(&self, by: Accessor, at: RemoteAddress, length: u64) -> Option<(u32, u64)> {
         let binding = self.binding?;
         let is_own = self.kind == WindowKind::Type1 || binding.queue_pair == by.queue_pair;
-        let is_right = self.key == rkey && self.domain == by.domain && is_own;
+        let is_right = self.key == at.rkey && self.domain == by.domain && is_own;
         if !is_right || !binding.access.contains(by.access) {
             return None;
         }
         // rxe checks the region's bounds only; the specification asks for the window's (C10-75).
-        let offset = self.offset(address)?;
+        let offset = self.offset(at.address)?;
         let is_inside = offset
             .checked_add(length)
             .is_some_and(|end| end <= binding.length);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::request::RemoteAddress;
+
 /// The RDMA extended transport header (RETH): the memory that a write or read is for.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Reth {
@@ -11,6 +13,14 @@ pub struct Reth {
     pub rkey: u32,
     /// Bytes of the whole message.
     pub length: u32,
+}
+
+impl Reth {
+    /// The place in the responder's memory.
+    pub(crate) const fn at(&self) -> RemoteAddress {
+        let Self { address, rkey, .. } = *self;
+        RemoteAddress { address, rkey }
+    }
 }
 
 /// The atomic extended transport header (`AtomicETH`).

@@ -1,6 +1,8 @@
 //! Answers to requests: acknowledgements, refusals, what was read, and the timers that wait for them (9.7.5,
 //! 9.7.6, 9.9.2).
 
+use std::time::Duration;
+
 use super::QueuePair;
 use super::requester::{answer_due, status_of};
 use crate::card::Card;
@@ -152,9 +154,8 @@ impl QueuePair {
             return self.end_oldest(card, Status::BAD_RESP_ERR);
         }
         let bytes = original.to_ne_bytes();
-        let written = card
-            .memory
-            .scatter(self.options.domain, &front.elements, 0, &bytes);
+        let domain = self.options.domain;
+        let written = card.memory.scatter(domain, &front.elements, 0, &bytes);
         self.answered(card, psn, true, written);
     }
 
@@ -225,19 +226,12 @@ impl QueuePair {
 
     /// Looks at the timers.
     pub(super) fn requester_expired(&mut self, card: &mut Card) {
-        if self
-            .requester
-            .rnr_until
-            .is_some_and(|until| until <= card.now)
-        {
+        let is_due = |at: Option<Duration>| at.is_some_and(|at| at <= card.now);
+        if is_due(self.requester.rnr_until) {
             self.requester.rnr_until = None;
             self.requester.ack_deadline = answer_due(&self.attributes, card);
         }
-        if self
-            .requester
-            .ack_deadline
-            .is_some_and(|due| due <= card.now)
-        {
+        if is_due(self.requester.ack_deadline) {
             self.requester.ack_deadline = None;
             if self.requester.unacked != self.requester.sent {
                 self.retry(card, true);

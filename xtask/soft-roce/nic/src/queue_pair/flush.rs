@@ -2,7 +2,7 @@
 
 use super::{QueuePair, QueuePairState};
 use crate::card::Card;
-use crate::completion::{CompletedOpcode, Completion, Status};
+use crate::completion::Status;
 use crate::event::Event;
 use crate::packet::Transport;
 
@@ -80,18 +80,12 @@ impl QueuePair {
             };
             self.complete_entry(card, entry, status);
         }
-        while self.state == QueuePairState::Err
-            && let Some(receive) = self
-                .responder
-                .receive
-                .take()
-                .or_else(|| self.receives.take())
-        {
-            let opcode = CompletedOpcode::Receive;
-            let completion =
-                Completion::new(self.number, receive.wr_id, Status::WR_FLUSH_ERR, opcode);
-            self.receives.recycle(receive);
-            self.complete_receive(card, completion, true);
+        while self.state == QueuePairState::Err {
+            let begun = self.responder.receive.take();
+            let Some(receive) = begun.or_else(|| self.receives.take()) else {
+                break;
+            };
+            self.fail_receive(card, receive, Status::WR_FLUSH_ERR);
         }
         // A completion that is lost here cannot break a queue pair that is broken.
         self.is_overrun &= self.state != QueuePairState::Err;

@@ -7,12 +7,13 @@ use crate::memory::Access;
 use crate::packet::{
     Aeth, Body, Header, NakCode, Place, Psn, Reth, Route, Syndrome, Transport, pad,
 };
+use crate::request::RemoteAddress;
 
 /// An answer to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reply {
-    Acknowledge { psn: Psn, aeth: Aeth },
-    Atomic { psn: Psn, msn: u32, original: u64 },
+    /// A packet without data.
+    Short(Psn, Body),
     Read(ReadReply),
 }
 
@@ -21,8 +22,7 @@ pub(super) enum Reply {
 pub(super) struct ReadReply {
     psn: Psn,
     msn: u32,
-    rkey: u32,
-    address: u64,
+    at: RemoteAddress,
     remaining: u32,
     /// Whether a packet of it was sent.
     has_begun: bool,
@@ -72,11 +72,8 @@ impl Remembered {
 impl QueuePair {
     /// Answers a request that has been carried out already (9.7.4).
     pub(super) fn duplicate(&mut self, card: &Card, header: &Header) {
-        let remembered = self
-            .responder
-            .remembered
-            .iter()
-            .find(|each| each.covers(header.psn));
+        let mut remembered = self.responder.remembered.iter();
+        let remembered = remembered.find(|each| each.covers(header.psn));
         let remembered = remembered.map(|each| (each.first, each.done));
         match (header.body, remembered) {
             // C9-105: the latest acknowledgement, again.
@@ -123,10 +120,7 @@ impl QueuePair {
     /// Acknowledges or refuses. An acknowledgement takes the place of one that has not been sent yet.
     pub(super) fn answer(&mut self, psn: Psn, syndrome: Syndrome) {
         let aeth = Aeth::new(syndrome, self.responder.msn);
-        if let Some(Reply::Acknowledge {
-            psn: last,
-            aeth: old,
-        }) = self.responder.replies.back_mut()
+        if let Some(Reply::Short(last, Body::Acknowledge(old))) = self.responder.replies.back_mut()
             && matches!(old.syndrome, Syndrome::Ack(_))
             && matches!(syndrome, Syndrome::Ack(_))
         {
@@ -136,25 +130,22 @@ impl QueuePair {
         // A refusal may go beyond the room for all else, within a bound of its own.
         let is_refusal = !matches!(syndrome, Syndrome::Ack(_));
         if self.has_room_for_replies() || is_refusal && self.responder.replies.len() < 2048 {
-            self.responder
-                .replies
-                .push_back(Reply::Acknowledge { psn, aeth });
+            let reply = Reply::Short(psn, Body::Acknowledge(aeth));
+            self.responder.replies.push_back(reply);
         }
     }
 
     pub(super) fn answer_atomic(&mut self, psn: Psn, original: u64) {
-        let msn = self.responder.msn;
-        self.responder
-            .replies
-            .push_back(Reply::Atomic { psn, msn, original });
+        let aeth = Aeth::new(Syndrome::ACK, self.responder.msn);
+        let reply = Reply::Short(psn, Body::AtomicAcknowledge(aeth, original));
+        self.responder.replies.push_back(reply);
     }
 
     pub(super) fn answer_read(&mut self, psn: Psn, reth: &Reth) {
         self.responder.replies.push_back(Reply::Read(ReadReply {
             psn,
             msn: self.responder.msn,
-            rkey: reth.rkey,
-            address: reth.address,
+            at: reth.at(),
             remaining: reth.length,
             has_begun: false,
         }));
@@ -165,8 +156,8 @@ impl QueuePair {
         let end = reth.address.wrapping_add(u64::from(reth.length));
         self.responder.replies.retain(|reply| match reply {
             Reply::Read(read) => {
-                let is_same = read.rkey == reth.rkey
-                    && read.address.wrapping_add(u64::from(read.remaining)) == end
+                let is_same = read.at.rkey == reth.rkey
+                    && read.at.address.wrapping_add(u64::from(read.remaining)) == end
                     && (read.psn.since(psn) >= 0);
                 !is_same
             }
@@ -183,10 +174,8 @@ impl QueuePair {
             return None;
         }
         let reply = *self.responder.replies.front()?;
-        let Some(route) = card
-            .gids
-            .route(&self.attributes.path, card.profile.source_port)
-        else {
+        let (path, port) = (&self.attributes.path, card.profile.source_port);
+        let Some(route) = card.gids.route(path, port) else {
             self.responder.replies.clear();
             return None;
         };
@@ -197,13 +186,7 @@ impl QueuePair {
         };
         let mut is_done = true;
         match reply {
-            Reply::Acknowledge { psn, aeth } => {
-                header(Body::Acknowledge(aeth), psn).write(0, buffer);
-            }
-            Reply::Atomic { psn, msn, original } => {
-                let aeth = Aeth::new(Syndrome::ACK, msn);
-                header(Body::AtomicAcknowledge(aeth, original), psn).write(0, buffer);
-            }
+            Reply::Short(psn, body) => header(body, psn).write(0, buffer),
             Reply::Read(read) => {
                 let mtu = self.mtu(card);
                 let place = Place::of(!read.has_begun, read.remaining <= mtu);
@@ -215,9 +198,7 @@ impl QueuePair {
                 let start = buffer.len();
                 buffer.resize(start + bytes, 0);
                 let by = self.accessor(Access::REMOTE_READ);
-                let found = card
-                    .memory
-                    .read(by, read.rkey, read.address, &mut buffer[start..]);
+                let found = card.memory.read(by, read.at, &mut buffer[start..]);
                 if found.is_err() {
                     // The key was taken back, or the memory is gone, since the request came.
                     buffer.clear();
@@ -232,7 +213,7 @@ impl QueuePair {
                 is_done = place.ends();
                 if let Some(Reply::Read(left)) = self.responder.replies.front_mut() {
                     left.psn = read.psn.plus(1);
-                    left.address = read.address.wrapping_add(u64::from(length));
+                    left.at.address = read.at.address.wrapping_add(u64::from(length));
                     left.remaining = read.remaining - length;
                     left.has_begun = true;
                 }

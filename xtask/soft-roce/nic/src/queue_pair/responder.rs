@@ -12,6 +12,7 @@ use crate::memory::{Access, Fault};
 use crate::packet::{
     AtomicEth, Body, Extra, Header, NakCode, Place, Psn, Reth, Route, Syndrome, Transport,
 };
+use crate::request::RemoteAddress;
 use crate::shared_receive::Receive;
 
 /// State of the receiving half: the place in the peer's sequence, and the answers to be sent.
@@ -44,8 +45,7 @@ pub(super) enum Message {
     None,
     Send,
     Write {
-        rkey: u32,
-        address: u64,
+        at: RemoteAddress,
         remaining: u32,
         length: u32,
     },
@@ -252,22 +252,20 @@ impl QueuePair {
             return Err(Refusal::NotReady);
         }
         let by = self.accessor(Access::REMOTE_WRITE);
-        let (rkey, address, remaining, total) = match (reth, self.responder.message) {
+        let (at, remaining, total) = match (reth, self.responder.message) {
             (Some(reth), _) => {
-                let length = u64::from(reth.length);
-                let is_allowed = card.memory.check(by, reth.rkey, reth.address, length);
+                let is_allowed = card.memory.check(by, reth.at(), reth.length.into());
                 is_allowed.map_err(access_refusal)?;
-                (reth.rkey, reth.address, reth.length, reth.length)
+                (reth.at(), reth.length, reth.length)
             }
             (
                 None,
                 Message::Write {
-                    rkey,
-                    address,
+                    at,
                     remaining,
                     length,
                 },
-            ) => (rkey, address, remaining, length),
+            ) => (at, remaining, length),
             (None, _) => return Err(INVALID),
         };
         let (length, mtu) = (payload_length(payload), self.mtu(card));
@@ -275,13 +273,14 @@ impl QueuePair {
         if length != remaining.min(mtu) || place.ends() != (remaining <= mtu) {
             return Err(INVALID);
         }
-        card.memory
-            .write(by, rkey, address, payload)
-            .map_err(access_refusal)?;
+        let written = card.memory.write(by, at, payload);
+        written.map_err(access_refusal)?;
         if !place.ends() {
             self.responder.message = Message::Write {
-                rkey,
-                address: address.wrapping_add(u64::from(length)),
+                at: RemoteAddress {
+                    address: at.address.wrapping_add(u64::from(length)),
+                    ..at
+                },
                 remaining: remaining - length,
                 length: total,
             };
@@ -307,9 +306,7 @@ impl QueuePair {
             return Err(INVALID);
         }
         let by = self.accessor(Access::REMOTE_READ);
-        let is_allowed = card
-            .memory
-            .check(by, reth.rkey, reth.address, u64::from(reth.length));
+        let is_allowed = card.memory.check(by, reth.at(), reth.length.into());
         is_allowed.map_err(access_refusal)?;
         self.message_done();
         let read = Remembered::read(psn, reth, self.mtu(card));
@@ -330,7 +327,11 @@ impl QueuePair {
             return Err(INVALID);
         }
         let by = self.accessor(Access::REMOTE_ATOMIC);
-        let changed = card.memory.change(by, atomic.rkey, atomic.address, change);
+        let at = RemoteAddress {
+            address: atomic.address,
+            rkey: atomic.rkey,
+        };
+        let changed = card.memory.change(by, at, change);
         let original = changed.map_err(access_refusal)?;
         self.message_done();
         self.remember(Remembered::atomic(psn, original));
@@ -405,13 +406,18 @@ impl QueuePair {
         self.complete_receive(card, completion, header.is_solicited);
     }
 
+    /// Completes a receive with an error.
+    pub(super) fn fail_receive(&mut self, card: &mut Card, receive: Receive, status: Status) {
+        let opcode = CompletedOpcode::Receive;
+        let completion = Completion::new(self.number, receive.wr_id, status, opcode);
+        self.receives.recycle(receive);
+        self.complete_receive(card, completion, true);
+    }
+
     /// Completes the receive of a message that broke the queue pair, and goes to ERR.
     pub(super) fn break_off(&mut self, card: &mut Card, status: Status) {
         if let Some(receive) = self.responder.receive.take() {
-            let completion =
-                Completion::new(self.number, receive.wr_id, status, CompletedOpcode::Receive);
-            self.receives.recycle(receive);
-            self.complete_receive(card, completion, true);
+            self.fail_receive(card, receive, status);
         }
         self.fail(card);
     }
