@@ -13,7 +13,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_pd, ibv_srq};
 use crate::device::Context;
 use crate::errno::{code, fail, refused};
-use crate::event::{Sink, Unacknowledged};
+use crate::event::Unacknowledged;
 use crate::protection_domain::ProtectionDomain;
 
 #[repr(C)]
@@ -79,11 +79,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
             max_sge,
             ..wanted
         };
-        let sink = Sink {
-            object: made.expose_provenance(),
-            queue: Arc::clone(&context.events),
-            unacknowledged: Arc::clone(&own.asynchronous_events),
-        };
+        let sink = context.sink(made, &own.asynchronous_events);
         context.card.call(|locked| {
             let queues = &mut locked.events.shared_receives;
             queues.insert(own.id().0, sink);
@@ -161,14 +157,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     let (own, context) = unsafe { SharedReceives::of(srq) };
     let result = context.card.verb("ibv_destroy_srq", |locked| {
         locked.nic.destroy_srq(own.id()).map_err(refused)?;
-        if let Some(sink) = locked.events.shared_receives.remove(&own.id().0) {
-            sink.close();
-        }
-        Ok(())
+        Ok(locked.events.shared_receives.remove(&own.id().0))
     });
-    if result.is_ok() {
-        own.asynchronous_events.wait();
-    }
     // SAFETY: `ibv_create_srq` made it, and the caller does not use it again.
-    unsafe { context.ended(srq.cast::<SharedReceives>(), result) }
+    unsafe { context.closed(srq.cast::<SharedReceives>(), result) }
 }

@@ -16,7 +16,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::extended::ibv_cq_ex;
 use crate::abi::object::{ibv_comp_channel, ibv_cq};
 use crate::device::Context;
-use crate::errno::{Errno, code, refused};
+use crate::errno::{code, refused};
 use crate::event::channel::Channel;
 use crate::event::{Sink, Unacknowledged};
 pub(crate) use extended::create_cq_ex;
@@ -87,14 +87,11 @@ unsafe fn create(
     }));
     // SAFETY: it is null, or was made a moment ago.
     if let Some(queue) = unsafe { made.as_ref() } {
-        let sink = |queue, unacknowledged| Sink {
-            object: made.expose_provenance(),
-            queue,
-            unacknowledged,
-        };
-        let unacknowledged = Arc::clone(&queue.asynchronous_events);
-        let asynchronous = sink(Arc::clone(&own.events), unacknowledged);
-        let completions = events.map(|events| sink(events, Arc::clone(&queue.completion_events)));
+        let asynchronous = own.sink(made, &queue.asynchronous_events);
+        let completions = events.map(|events| Sink {
+            queue: events,
+            ..own.sink(made, &queue.completion_events)
+        });
         if completions.is_some() {
             // SAFETY: the caller's channel is alive.
             unsafe { Channel::users(channel) }.fetch_add(1, Ordering::Relaxed);
@@ -152,23 +149,16 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: the caller has a queue that is alive.
     let (own, context) = unsafe { CompletionQueue::of(cq) };
     let (id, channel) = (own.id(), own.queue.cq.channel);
-    let result: Result<(), Errno> = context.card.verb("ibv_destroy_cq", |locked| {
+    let result = context.card.verb("ibv_destroy_cq", |locked| {
         locked.nic.destroy_cq(id).map_err(refused)?;
-        let sinks = [
-            locked.events.completions.remove(&id.0),
-            locked.events.completion_queues.remove(&id.0),
-        ];
-        sinks.into_iter().flatten().for_each(Sink::close);
-        Ok(())
-    });
-    if result.is_ok() {
-        own.completion_events.wait();
-        own.asynchronous_events.wait();
         if !channel.is_null() {
             // SAFETY: a channel is alive as long as a queue uses it.
             unsafe { Channel::users(channel) }.fetch_sub(1, Ordering::Relaxed);
         }
-    }
+        let events = &mut locked.events;
+        let completions = events.completions.remove(&id.0).into_iter();
+        Ok(completions.chain(events.completion_queues.remove(&id.0)))
+    });
     // SAFETY: `create` made it, and the caller does not use it again.
-    unsafe { context.ended(cq.cast::<CompletionQueue>(), result) }
+    unsafe { context.closed(cq.cast::<CompletionQueue>(), result) }
 }

@@ -14,7 +14,7 @@ use crate::abi::context::{EXTENDED, ibv_context, verbs_context};
 use crate::abi::object::ibv_device;
 use crate::completion_queue::{create_cq_ex, poll};
 use crate::errno::{Errno, fail};
-use crate::event::EventQueue;
+use crate::event::{EventQueue, Sink, Unacknowledged};
 use crate::memory::{advise_mr, window};
 use crate::network::{Attendance, Card};
 use crate::queue_pair::{create_qp_ex, post};
@@ -88,6 +88,30 @@ impl Context {
                 0
             }
             Err(errno) => errno,
+        }
+    }
+
+    /// The same for an object that has events. The network is not locked.
+    ///
+    /// # Safety
+    ///
+    /// As of [`ended`](Self::ended).
+    pub(crate) unsafe fn closed<T>(
+        &self,
+        object: *mut T,
+        result: Result<impl IntoIterator<Item = Sink>, Errno>,
+    ) -> c_int {
+        let result = result.map(|sinks| sinks.into_iter().for_each(Sink::close));
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.ended(object, result) }
+    }
+
+    /// Where the asynchronous events of an object go.
+    pub(crate) fn sink<T>(&self, object: *mut T, unacknowledged: &Arc<Unacknowledged>) -> Sink {
+        Sink {
+            object: object.expose_provenance(),
+            queue: Arc::clone(&self.events),
+            unacknowledged: Arc::clone(unacknowledged),
         }
     }
 }

@@ -21,10 +21,11 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// Forgets events of an object that has ended.
+    /// Forgets events of an object that has ended, and waits until those that a program has got are acknowledged.
     pub(crate) fn close(self) {
         let (object, queue) = (self.object, self.queue);
         drop(queue.split_off(|event| event.object == object && event.unacknowledged.is_some()));
+        self.unacknowledged.wait();
     }
 }
 
@@ -41,59 +42,47 @@ pub(crate) struct Events {
     pub(crate) contexts: Vec<Arc<EventQueue>>,
 }
 
+/// A completion event has no number.
+const NO_CODE: u32 = u32::MAX;
 /// The only port, as the element of its events.
 const PORT: usize = 1;
 
 impl Events {
-    /// Gives an event to those who can get it.
+    /// Gives an event to those who can get it, with C's number (`ibv_event_type`).
     pub(crate) fn deliver(&mut self, event: Event) {
-        let (sinks, number) = match event {
-            Event::Completion(cq) => (&self.completions, cq.0),
-            Event::CompletionQueueOverrun(cq) => (&self.completion_queues, cq.0),
-            Event::QueuePairFatal(number)
-            | Event::QueuePairRequestError(number)
-            | Event::QueuePairAccessError(number)
-            | Event::CommunicationEstablished(number)
-            | Event::SendQueueDrained(number)
-            | Event::LastWqeReached(number) => (&self.queue_pairs, number),
-            Event::SharedReceiveLimitReached(srq) => (&self.shared_receives, srq.0),
-            Event::PortActive | Event::PortError | Event::GidChange | Event::DeviceFatal => {
-                for queue in &self.contexts {
-                    queue.push(Announced {
-                        event: code(event),
-                        object: PORT,
-                        unacknowledged: None,
-                    });
-                }
-                return;
-            }
+        let (sinks, number, code) = match event {
+            Event::Completion(cq) => (&self.completions, cq.0, NO_CODE),
+            Event::CompletionQueueOverrun(cq) => (&self.completion_queues, cq.0, 0),
+            Event::QueuePairFatal(number) => (&self.queue_pairs, number, 1),
+            Event::QueuePairRequestError(number) => (&self.queue_pairs, number, 2),
+            Event::QueuePairAccessError(number) => (&self.queue_pairs, number, 3),
+            Event::CommunicationEstablished(number) => (&self.queue_pairs, number, 4),
+            Event::SendQueueDrained(number) => (&self.queue_pairs, number, 5),
+            Event::LastWqeReached(number) => (&self.queue_pairs, number, 16),
+            Event::SharedReceiveLimitReached(srq) => (&self.shared_receives, srq.0, 15),
+            Event::DeviceFatal => return self.deliver_to_all(8),
+            Event::PortActive => return self.deliver_to_all(9),
+            Event::PortError => return self.deliver_to_all(10),
+            Event::GidChange => return self.deliver_to_all(18),
         };
         // An event may be older than the end of its object.
         if let Some(sink) = sinks.get(&number) {
             sink.queue.push(Announced {
-                event: code(event),
+                event: code,
                 object: sink.object,
                 unacknowledged: Some(Arc::clone(&sink.unacknowledged)),
             });
         }
     }
-}
 
-/// C's number (`ibv_event_type`); a completion event has none.
-const fn code(event: Event) -> u32 {
-    match event {
-        Event::Completion(_) => u32::MAX,
-        Event::CompletionQueueOverrun(_) => 0,
-        Event::QueuePairFatal(_) => 1,
-        Event::QueuePairRequestError(_) => 2,
-        Event::QueuePairAccessError(_) => 3,
-        Event::CommunicationEstablished(_) => 4,
-        Event::SendQueueDrained(_) => 5,
-        Event::DeviceFatal => 8,
-        Event::PortActive => 9,
-        Event::PortError => 10,
-        Event::SharedReceiveLimitReached(_) => 15,
-        Event::LastWqeReached(_) => 16,
-        Event::GidChange => 18,
+    /// Gives an event of the port or the device to each context.
+    fn deliver_to_all(&self, event: u32) {
+        for queue in &self.contexts {
+            queue.push(Announced {
+                event,
+                object: PORT,
+                unacknowledged: None,
+            });
+        }
     }
 }

@@ -174,12 +174,7 @@ impl Unacknowledged {
 
     /// Waits until all are acknowledged.
     pub(crate) fn wait(&self) {
-        let mut left = self.lock();
-        while *left > 0 {
-            left = self
-                .changed
-                .wait(left)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
+        let left = self.changed.wait_while(self.lock(), |left| *left > 0);
+        drop(left.unwrap_or_else(PoisonError::into_inner));
     }
 }

@@ -81,24 +81,16 @@ unsafe extern "C" fn ibv_query_qp(
     0
 }
 
-const fn state(number: u32) -> Option<QueuePairState> {
+/// In the order of C's numbers.
+const STATES: [QueuePairState; 7] = {
     use QueuePairState as S;
-    Some(match number {
-        0 => S::Reset,
-        1 => S::Init,
-        2 => S::Rtr,
-        3 => S::Rts,
-        4 => S::Sqd,
-        5 => S::Sqe,
-        6 => S::Err,
-        _ => return None,
-    })
-}
+    [S::Reset, S::Init, S::Rtr, S::Rts, S::Sqd, S::Sqe, S::Err]
+};
 
 /// The card's form of C's attributes. Those that the mask leaves out may be anything in C.
 fn attributes(attr: &ibv_qp_attr, mask: AttributeMask) -> Result<QueuePairAttributes, Errno> {
-    let named = |flag, number| match mask.contains(flag) {
-        true => state(number).ok_or(libc::EINVAL),
+    let named = |flag, number: u32| match mask.contains(flag) {
+        true => STATES.get(number as usize).copied().ok_or(libc::EINVAL),
         false => Ok(QueuePairState::Reset),
     };
     let access = match mask.contains(AttributeMask::ACCESS_FLAGS) {

@@ -44,17 +44,11 @@ pub(super) unsafe fn elements<'a>(
     list: *const ibv_sge,
     count: c_int,
 ) -> Result<&'a [ibv_sge], Errno> {
-    match usize::try_from(count) {
-        Ok(0) => Ok(&[]),
-        Ok(count) if !list.is_null() => {
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "elements are no registered memory"
-            )]
-            // SAFETY: the caller has this many elements.
-            Ok(unsafe { slice::from_raw_parts(list, count) })
-        }
-        _ => Err(libc::EINVAL),
+    let count = usize::try_from(count).ok().ok_or(libc::EINVAL)?;
+    match count > 0 && list.is_null() {
+        true => Err(libc::EINVAL),
+        // SAFETY: the caller has this many elements.
+        false => Ok(unsafe { list_of(list, count) }),
     }
 }
 

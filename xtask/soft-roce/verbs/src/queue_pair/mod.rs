@@ -19,7 +19,7 @@ use crate::abi::object::{ibv_pd, ibv_qp};
 use crate::completion_queue::CompletionQueue;
 use crate::device::Context;
 use crate::errno::{Errno, refused};
-use crate::event::{Sink, Unacknowledged};
+use crate::event::Unacknowledged;
 use crate::protection_domain::ProtectionDomain;
 use crate::shared_receive::SharedReceives;
 pub(crate) use attributes::{ibv_modify_qp, qp_attr};
@@ -151,11 +151,7 @@ unsafe fn create(
     }));
     // SAFETY: it is null, or was made a moment ago.
     if let Some(own) = unsafe { made.as_ref() } {
-        let sink = Sink {
-            object: made.expose_provenance(),
-            queue: Arc::clone(&context.events),
-            unacknowledged: Arc::clone(&own.asynchronous_events),
-        };
+        let sink = context.sink(made, &own.asynchronous_events);
         context.card.call(|locked| {
             locked.events.queue_pairs.insert(own.number(), sink);
         });
@@ -180,16 +176,10 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     let (own, context) = unsafe { QueuePair::of(qp) };
     let result = context.card.verb("ibv_destroy_qp", |locked| {
         locked.nic.destroy_qp(own.number()).map_err(refused)?;
-        if let Some(sink) = locked.events.queue_pairs.remove(&own.number()) {
-            sink.close();
-        }
-        Ok(())
+        Ok(locked.events.queue_pairs.remove(&own.number()))
     });
-    if result.is_ok() {
-        own.asynchronous_events.wait();
-    }
     // SAFETY: `create` made it, and the caller does not use it again.
-    unsafe { context.ended(qp.cast::<QueuePair>(), result) }
+    unsafe { context.closed(qp.cast::<QueuePair>(), result) }
 }
 
 /// There is no extended form of a queue pair that was not made so.

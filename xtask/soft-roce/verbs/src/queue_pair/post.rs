@@ -5,7 +5,8 @@ use std::ffi::c_int;
 
 use log::Level;
 use soft_nic::{
-    Bind, Data, DatagramAddress, ReceiveRequest, Refused, RemoteAddress, SendOpcode, SendRequest,
+    Bind, Data, DatagramAddress, Nic, ReceiveRequest, Refused, RemoteAddress, SendOpcode,
+    SendRequest,
 };
 
 use super::QueuePair;
@@ -213,10 +214,10 @@ pub(crate) unsafe extern "C" fn post_send(
 /// The chain is one that C's `ibv_post_recv` takes.
 unsafe fn post_receives(
     card: &Card,
+    verb: &'static str,
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
-    verb: &'static str,
-    post: impl Fn(&mut Locked<'_>, &ReceiveRequest<'_>) -> Result<(), Refused>,
+    post: impl Fn(&mut Nic, &ReceiveRequest<'_>) -> Result<(), Refused>,
 ) -> c_int {
     card.call(|locked| {
         let mut next = wr;
@@ -227,7 +228,7 @@ unsafe fn post_receives(
                 let list = unsafe { elements(request.sg_list, request.num_sge) }?;
                 with_elements(list, |elements| {
                     let wr_id = request.wr_id;
-                    post(locked, &ReceiveRequest { wr_id, elements }).map_err(refused)
+                    post(locked.nic, &ReceiveRequest { wr_id, elements }).map_err(refused)
                 })
             });
             if let Err(errno) = posted {
@@ -249,16 +250,9 @@ pub(crate) unsafe extern "C" fn post_recv(
     // SAFETY: the caller has a queue pair that is alive.
     let (own, context) = unsafe { QueuePair::of(qp) };
     let number = own.number();
+    let post = |nic: &mut Nic, request: &ReceiveRequest<'_>| nic.post_receive(number, request);
     // SAFETY: the caller has a chain of receives, and room for the one that failed.
-    unsafe {
-        post_receives(
-            &context.card,
-            wr,
-            bad,
-            "ibv_post_recv",
-            |locked, request| locked.nic.post_receive(number, request),
-        )
-    }
+    unsafe { post_receives(&context.card, "ibv_post_recv", wr, bad, post) }
 }
 
 pub(crate) unsafe extern "C" fn post_srq_recv(
@@ -269,14 +263,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     // SAFETY: the caller has a queue that is alive.
     let (own, context) = unsafe { SharedReceives::of(srq) };
     let id = own.id();
+    let post = |nic: &mut Nic, request: &ReceiveRequest<'_>| nic.post_srq_receive(id, request);
     // SAFETY: the caller has a chain of receives, and room for the one that failed.
-    unsafe {
-        post_receives(
-            &context.card,
-            wr,
-            bad,
-            "ibv_post_srq_recv",
-            |locked, request| locked.nic.post_srq_receive(id, request),
-        )
-    }
+    unsafe { post_receives(&context.card, "ibv_post_srq_recv", wr, bad, post) }
 }
