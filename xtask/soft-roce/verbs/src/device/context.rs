@@ -102,7 +102,7 @@ impl Context {
         result: Result<impl IntoIterator<Item = Sink>, Errno>,
     ) -> c_int {
         let result = result.map(|sinks| sinks.into_iter().for_each(Sink::close));
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: the object and the result are those that `ended` asks this caller for, too.
         unsafe { self.ended(object, result) }
     }
 
