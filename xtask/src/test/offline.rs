@@ -7,7 +7,7 @@ use super::libtest::Tally;
 use super::report::Report;
 use crate::error::Error;
 use crate::packages::VALGRIND;
-use crate::process::{display, quietly, succeeds};
+use crate::process::{display, output, quietly, succeeds};
 use crate::stream::{self, Limits, Text};
 use crate::{from_c, release, tidy, workspace};
 
@@ -66,6 +66,13 @@ pub(super) fn tests(
     let filters = filter.as_slice();
     if succeeds(&mut workspace::cargo(&["nextest", "--version"])) {
         nextest(report, "cargo nextest", &others, filters)?;
+        if counts_ignored {
+            let mut list = workspace::cargo(&["nextest", "list", "--message-format=oneline"]);
+            list.arg("--run-ignored=only").args(others).args(filters);
+            for test in output(&mut list)?.lines() {
+                report.skip(format!("{test}: ignored"));
+            }
+        }
         nextest(report, "cargo nextest of the tools", &own, filters)?;
         let docs = [&["--doc"], &others[..]].concat();
         return libtest(report, "cargo test --doc", &docs, filters, counts_ignored);
@@ -80,7 +87,7 @@ pub(super) fn tests(
     )
 }
 
-/// Runs `cargo nextest` with `args` as one step, and counts its tests. It has no word for those that need a device.
+/// Runs `cargo nextest` with `args` as one step, and counts its tests.
 fn nextest(report: &mut Report, title: &str, args: &[&str], filters: &[&str]) -> Result<(), Error> {
     // Its lines and those of tests on one stream.
     let mut command = Command::new("sh");
