@@ -114,7 +114,8 @@
 //! # Faults
 //!
 //! A [`Link`] loses, repeats, reorders, delays and spoils packets, or is cut. A [`Host`] is stopped, or dies; calls of its verbs
-//! are refused, posts in the middle of a chain; queue pairs, completion queues and the device break with their events. All of
+//! are refused, posts in the middle of a chain, or [held up](Host::before); queue pairs, completion queues and the device break with their events,
+//! and with the feature `rdmacm` its connection manager reports what no peer in software sends. All of
 //! it happens at once, or at a [step](Fabric::steps) of the network, and is [counted](FaultCounts).
 //!
 //! # Environment

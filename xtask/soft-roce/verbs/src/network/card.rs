@@ -1,6 +1,7 @@
 //! Cards as the C layer has them: each call locks the network, and carries packets before it unlocks it.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -21,6 +22,16 @@ pub(crate) struct Card {
     pub(crate) device: Device,
     pub(super) network: Arc<Network>,
     pub(super) side: usize,
+    pub(super) hook: OnceLock<Hook>,
+}
+
+/// A function of a test's that runs before each call of a verb.
+pub(super) struct Hook(pub(super) Box<dyn Fn(&'static str) + Send + Sync>);
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hook").finish_non_exhaustive()
+    }
 }
 
 /// A card with its network locked.
@@ -57,10 +68,18 @@ impl Card {
         verb: &'static str,
         call: impl FnOnce(&mut Locked<'_>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
+        self.begin(verb);
         self.call(|locked| {
             locked.fault(verb)?;
             call(locked)
         })
+    }
+
+    /// A verb begins, with nothing locked.
+    pub(crate) fn begin(&self, verb: &'static str) {
+        if let Some(Hook(hook)) = self.hook.get() {
+            hook(verb);
+        }
     }
 
     /// Calls the network's connection manager, then carries packets. No code of the program's may run in `call`.
@@ -77,6 +96,7 @@ impl Card {
         verb: &'static str,
         call: impl FnOnce(&mut Manager, Duration) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
+        self.begin(verb);
         let mut state = self.network.lock();
         let checked = state.sides[self.side].faults.meet(verb);
         let result = checked.and_then(|()| call(&mut state.manager, self.network.clock.now()));

@@ -5,12 +5,13 @@
 )]
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use soft_nic::Profile;
 
+use super::card::Hook;
 use super::state::{Side, State};
 use super::{Card, Clock, Network, current, settings};
 use crate::device::Device;
@@ -51,6 +52,7 @@ impl Host {
                 device: Device::new(&format!("soft{index}"), device),
                 network: Arc::clone(network),
                 side,
+                hook: OnceLock::new(),
             })
         });
         let shared = Shared {
@@ -63,7 +65,8 @@ impl Host {
     }
 
     /// The host that this thread entered, or else that of the default network.
-    pub(crate) fn current() -> Self {
+    #[must_use]
+    pub fn current() -> Self {
         static DEFAULT: LazyLock<Host> = LazyLock::new(settings::default_host);
         current::host().map_or_else(|| DEFAULT.clone(), Self::from)
     }
@@ -154,6 +157,17 @@ impl Host {
         self.each_card(move |side| side.faults.plan(verb, calls, errno))
     }
 
+    /// Runs a function before each call of a verb that is no post, with its name, on the caller's thread and with
+    /// nothing locked: it may block, as drivers do. A host has one such function, the first.
+    pub fn before(&self, hook: impl Fn(&'static str) + Send + Sync + 'static) -> &Self {
+        let hook = Arc::new(hook);
+        for card in self.cards() {
+            let hook = Arc::clone(&hook);
+            let _first = card.hook.set(Hook(Box::new(move |verb| hook(verb))));
+        }
+        self
+    }
+
     /// The event `CQ_ERR` for each completion queue, as if a completion had been lost.
     pub fn cq_err(&self) -> &Self {
         self.each_card(|side| side.nic.break_completion_queues())
@@ -170,6 +184,23 @@ impl Host {
     /// The event `DEVICE_FATAL`; the device goes on.
     pub fn device_fatal(&self) -> &Self {
         self.each_card(|side| side.nic.break_device())
+    }
+
+    /// Gives each identifier of the host's `rdma_cm` an event (`rdma_cm_event_type`) with this status and private data,
+    /// in place of the events of its own that no program has taken: as a peer, a network or a kernel does that answers
+    /// oddly.
+    #[cfg(feature = "rdmacm")]
+    pub fn cm_event(&self, event: u32, status: i32, data: &[u8]) -> &Self {
+        let (number, data) = (self.shared.number, data.to_vec());
+        let change = move |state: &mut State| state.manager.surprise(number, event, status, &data);
+        self.shared.network.change(self.at_step, change);
+        self
+    }
+
+    /// How many identifiers of its `rdma_cm` there are, with those of requests that no program has taken.
+    #[cfg(feature = "rdmacm")]
+    pub fn cm_ids(&self) -> usize {
+        self.shared.network.lock().manager.count(self.number())
     }
 
     fn each_card(&self, change: impl Fn(&mut Side) + Send + 'static) -> &Self {

@@ -61,6 +61,7 @@ pub(super) unsafe extern "C" fn rdma_create_id(
 pub(super) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
     let own = unsafe { Id::of(id) };
+    own.card().begin("rdma_destroy_id");
     own.card().manage(|manager, _| manager.destroy(own.number));
     let waits = own.waits;
     // SAFETY: the identifier is alive.

@@ -8,18 +8,19 @@ use crate::event::{Unacknowledged, Waiting};
 
 /// C's numbers (`rdma_cm_event_type`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u32)]
-pub(crate) enum EventKind {
-    AddressResolved = 0,
-    AddressError = 1,
-    RouteResolved = 2,
-    ConnectRequest = 4,
-    ConnectResponse = 5,
-    Unreachable = 7,
-    Rejected = 8,
-    Established = 9,
-    Disconnected = 10,
-    MulticastJoin = 12,
+pub(crate) struct EventKind(pub(crate) u32);
+
+impl EventKind {
+    pub(crate) const ADDRESS_RESOLVED: Self = Self(0);
+    pub(crate) const ADDRESS_ERROR: Self = Self(1);
+    pub(crate) const ROUTE_RESOLVED: Self = Self(2);
+    pub(crate) const CONNECT_REQUEST: Self = Self(4);
+    pub(crate) const CONNECT_RESPONSE: Self = Self(5);
+    pub(crate) const UNREACHABLE: Self = Self(7);
+    pub(crate) const REJECTED: Self = Self(8);
+    pub(crate) const ESTABLISHED: Self = Self(9);
+    pub(crate) const DISCONNECTED: Self = Self(10);
+    pub(crate) const MULTICAST_JOIN: Self = Self(12);
 }
 
 /// The parameters that two sides tell each other: in requests, answers, and the events for them.

@@ -45,7 +45,7 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id, made: Result<(), Errno>) -> c
         // SAFETY: the identifier has it until it gets the next.
         Ok(event) => match unsafe { &*event } {
             rdma_cm_event { status: 0, .. } => 0,
-            event if event.event == EventKind::Rejected as u32 => fail(libc::ECONNREFUSED, -1),
+            event if event.event == EventKind::REJECTED.0 => fail(libc::ECONNREFUSED, -1),
             event => fail(event.status.abs(), -1),
         },
         Err(errno) => fail(errno, -1),
@@ -380,7 +380,7 @@ unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdm
         id: asks,
         ..
     } = unsafe { &*event };
-    if kind != EventKind::ConnectRequest as u32 {
+    if kind != EventKind::CONNECT_REQUEST.0 {
         return fail(libc::EINVAL, -1);
     }
     let for_requests = own.lock().for_requests;

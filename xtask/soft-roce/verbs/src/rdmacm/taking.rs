@@ -120,18 +120,18 @@ unsafe fn made(
         }
         return Err(errno);
     }
-    let (mut kind, mut status) = (arrived.kind as u32, arrived.status);
+    let (mut kind, mut status) = (arrived.kind.0, arrived.status);
     // SAFETY: the identifier is alive.
     let qp = unsafe { (*id).qp };
     match arrived.kind {
-        EventKind::ConnectResponse if !qp.is_null() => {
+        EventKind::CONNECT_RESPONSE if !qp.is_null() => {
             // SAFETY: the identifier is alive.
             let connected = unsafe { programs::to_rts(id) };
             let connected = connected.and_then(|()| {
                 own.card()
                     .manage(|manager, _| manager.establish(own.number))
             });
-            kind = EventKind::Established as u32;
+            kind = EventKind::ESTABLISHED.0;
             if let Err(errno) = connected {
                 (kind, status) = (CONNECT_ERROR, -errno);
                 let _told = own
@@ -139,7 +139,7 @@ unsafe fn made(
                     .manage(|manager, _| manager.reject(own.number, &[]));
             }
         }
-        EventKind::MulticastJoin if !qp.is_null() => {
+        EventKind::MULTICAST_JOIN if !qp.is_null() => {
             if let Some((path, ..)) = &arrived.datagrams {
                 let gid = group_gid(path.destination);
                 // SAFETY: the queue pair of an identifier is alive.

@@ -152,7 +152,7 @@ impl Manager {
             found.map(|(side, local)| (side, local, destination))
         });
         let Some((side, local, destination)) = chosen else {
-            return self.announce(number, EventKind::AddressError, -libc::ENODEV);
+            return self.announce(number, EventKind::ADDRESS_ERROR, -libc::ENODEV);
         };
         let is_reached = match has_neighbours {
             true => local.is_loopback() == destination.is_loopback(),
@@ -177,6 +177,6 @@ impl Manager {
         endpoint.remote = Some(to);
         endpoint.peer.gid = gid(destination);
         endpoint.stage = Stage::Resolved;
-        self.announce(number, EventKind::AddressResolved, 0)
+        self.announce(number, EventKind::ADDRESS_RESOLVED, 0)
     }
 }

@@ -89,7 +89,7 @@ impl Manager {
                 };
                 (endpoint.stage, endpoint.repeat) = (Stage::Answered, None);
                 endpoint.sent = None;
-                self.announce_with(number, EventKind::ConnectResponse, 0, |event| {
+                self.announce_with(number, EventKind::CONNECT_RESPONSE, 0, |event| {
                     (event.param, event.data) = (param, data);
                 })
             }
@@ -101,7 +101,7 @@ impl Manager {
             }
             (Kind::Ready, Stage::Replied) => {
                 (endpoint.stage, endpoint.repeat) = (Stage::Established, None);
-                self.announce(number, EventKind::Established, 0)
+                self.announce(number, EventKind::ESTABLISHED, 0)
             }
             (Kind::Receipt, Stage::Requesting | Stage::Replied) => {
                 let code = (message.byte(9) >> 3).min(MOST_PATIENT);
@@ -119,13 +119,13 @@ impl Manager {
             ) => {
                 (endpoint.stage, endpoint.repeat) = (Stage::Over, None);
                 let reason = i32::from(u16::from_be_bytes(message.bytes(10)));
-                self.announce_with(number, EventKind::Rejected, reason, |event| {
+                self.announce_with(number, EventKind::REJECTED, reason, |event| {
                     event.data = data;
                 })
             }
             (Kind::DisconnectReply, Stage::Leaving) => {
                 (endpoint.stage, endpoint.repeat) = (Stage::Over, None);
-                self.announce(number, EventKind::Disconnected, 0)
+                self.announce(number, EventKind::DISCONNECTED, 0)
             }
             (Kind::ServiceReply, Stage::Requesting) => {
                 endpoint.repeat = None;
@@ -134,12 +134,12 @@ impl Manager {
                     endpoint.stage = Stage::Over;
                     let fill = |event: &mut Arrived| event.data = data;
                     let status = i32::from(status);
-                    return self.announce_with(number, EventKind::Unreachable, status, fill);
+                    return self.announce_with(number, EventKind::UNREACHABLE, status, fill);
                 }
                 endpoint.stage = Stage::Established;
                 let (qp_num, qkey) = (message.u24(8), message.u32(20));
                 let path = self.path(number)?;
-                self.announce_with(number, EventKind::Established, 0, |event| {
+                self.announce_with(number, EventKind::ESTABLISHED, 0, |event| {
                     event.datagrams = Some((path, qp_num, qkey));
                     event.data = data;
                 })
@@ -226,7 +226,7 @@ impl Manager {
         endpoint.remote = Some(addresses.source);
         (endpoint.stage, endpoint.options) = (Stage::Requested, options);
         (endpoint.peer, endpoint.own, endpoint.psn) = (peer, own, psn);
-        let mut event = Arrived::new(number, EventKind::ConnectRequest, 0, announced);
+        let mut event = Arrived::new(number, EventKind::CONNECT_REQUEST, 0, announced);
         event.listener = Some(listener);
         event.param = own;
         event.data = message.private_data()[Addresses::SIZE..].to_vec();
@@ -277,9 +277,9 @@ impl Manager {
                 (endpoint.stage, endpoint.repeat) = (Stage::Left, None);
                 if stage == Stage::Replied {
                     // Its last message was lost, or is late.
-                    self.announce(number, EventKind::Established, 0)?;
+                    self.announce(number, EventKind::ESTABLISHED, 0)?;
                 }
-                self.announce(number, EventKind::Disconnected, 0)
+                self.announce(number, EventKind::DISCONNECTED, 0)
             }
             Stage::Leaving | Stage::Over => {
                 let was_leaving = endpoint.stage == Stage::Leaving;
@@ -287,7 +287,7 @@ impl Manager {
                 let answer = endpoint.message(number, Kind::DisconnectReply);
                 self.tell(number, answer);
                 match was_leaving {
-                    true => self.announce(number, EventKind::Disconnected, 0),
+                    true => self.announce(number, EventKind::DISCONNECTED, 0),
                     false => Ok(()),
                 }
             }

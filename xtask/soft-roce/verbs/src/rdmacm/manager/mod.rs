@@ -312,10 +312,31 @@ impl Manager {
             source_index: self.source_index(number)?,
             ..AddressVector::to(gid(group))
         };
-        self.announce_with(number, EventKind::MulticastJoin, 0, |event| {
+        self.announce_with(number, EventKind::MULTICAST_JOIN, 0, |event| {
             event.datagrams = Some((path, GROUP, QKEY));
             event.context = context;
         })
+    }
+
+    /// The endpoints of a host.
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn count(&self, host: usize) -> usize {
+        let all = self.endpoints.values();
+        all.filter(|endpoint| endpoint.host == host).count()
+    }
+
+    /// Gives all identifiers of a host an event in place of those that wait for them.
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn surprise(&mut self, host: usize, event: u32, status: i32, data: &[u8]) {
+        let all = self.endpoints.iter();
+        let known = all.filter(|(_, endpoint)| endpoint.host == host && endpoint.id != 0);
+        for (number, Endpoint { sink, .. }) in known {
+            drop(sink.queue.split_off(|waits| waits.number == *number));
+            let unacknowledged = Arc::clone(&sink.unacknowledged);
+            let mut event = Arrived::new(*number, EventKind(event), status, unacknowledged);
+            event.data = data.to_vec();
+            sink.queue.push(event);
+        }
     }
 
     /// When [`expire`](Self::expire) has to be called.
@@ -346,8 +367,8 @@ impl Manager {
                 continue;
             }
             let kind = match endpoint.stage {
-                Stage::Leaving => EventKind::Disconnected,
-                _ => EventKind::Unreachable,
+                Stage::Leaving => EventKind::DISCONNECTED,
+                _ => EventKind::UNREACHABLE,
             };
             endpoint.stage = Stage::Over;
             let _gone = self.announce(number, kind, -libc::ETIMEDOUT);

@@ -15,7 +15,7 @@ use soft_nic::Route;
 impl Manager {
     pub(crate) fn resolve_route(&mut self, number: u32) -> Result<(), Errno> {
         match self.endpoint(number)?.stage {
-            Stage::Resolved => self.announce(number, EventKind::RouteResolved, 0),
+            Stage::Resolved => self.announce(number, EventKind::ROUTE_RESOLVED, 0),
             _ => Err(libc::EINVAL),
         }
     }
