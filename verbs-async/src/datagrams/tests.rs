@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fake_libibverbs::with;
-use fake_librdmacm::{Arrival, alive, arrive};
+use soft_verbs::{Fabric, Host};
 use verbs_channel::__private::CmDatagrams;
 use verbs_channel::Datagrams;
-use verbs_channel::verbs_core::Device;
+use verbs_channel::verbs_core::Context;
 use verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 use verbs_channel::verbs_core::rdmacm::MulticastGroup;
 use verbs_channel::verbs_core::verbs_sys::RDMA_CM_EVENT_MULTICAST_ERROR;
@@ -21,133 +21,156 @@ use crate::events::CqEvents;
 /// Only what hangs takes so long.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Runs a test with an endpoint. Everything that is its own ends after that.
-fn check(test: impl FnOnce(&AsyncDatagrams)) {
-    let _shared = (fake_libibverbs::share(), fake_librdmacm::share());
-    {
-        let context = Device::by_name("fake0").unwrap().open().unwrap();
-        fake_librdmacm::with(|manager| {
-            manager.context = context.as_ptr();
-            manager.joins = true;
-        });
-        let pd = context.alloc_pd().unwrap();
+/// An endpoint of a host.
+struct Test {
+    host: Host,
+    datagrams: AsyncDatagrams,
+    /// How often its queue pair was attached and not detached.
+    attached: Arc<AtomicUsize>,
+}
+
+/// Runs a test with an endpoint. It ends, and so do its memberships.
+fn check(test: impl FnOnce(&Test)) {
+    let host = Fabric::real_time(1).host("a");
+    let attached = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&attached);
+    host.before(move |verb| {
+        match verb {
+            "ibv_attach_mcast" => count.fetch_add(1, Ordering::Relaxed),
+            "ibv_detach_mcast" => count.fetch_sub(1, Ordering::Relaxed),
+            _ => 0,
+        };
+    });
+    host.enter(|| {
+        let context = Context::first_active().unwrap();
         let events = CqEvents::create_thread(&context).unwrap();
+        let pd = context.alloc_pd().unwrap();
         let builder = Datagrams::builder(&pd).qkey(QKey::RDMA_UDP);
-        test(&AsyncDatagrams::create(builder, &events).unwrap());
+        test(&Test {
+            host: host.clone(),
+            datagrams: AsyncDatagrams::create(builder, &events).unwrap(),
+            attached,
+        });
+    });
+    assert!(until(LONG, || host.cm_ids() == 0));
+}
+
+impl Test {
+    /// A group that the port has joined: the same in each call.
+    fn group(&self) -> (DatagramEndpoint, MulticastGroup) {
+        let [local, group] = [[10, 0, 0, 1], [239, 1, 2, 3]].map(IpAddr::from);
+        let datagrams = &self.datagrams;
+        let (pd, port_num) = (datagrams.pd().clone(), datagrams.port_num());
+        let ours = CmDatagrams::new(pd, port_num, datagrams.endpoint());
+        let joining = ours.join(local, group);
+        let group = joining.unwrap().wait(Some(LONG)).unwrap();
+        let (endpoint, _handle) = ours.joined(&group).unwrap();
+        (endpoint, group)
     }
-    assert!(until(LONG, || alive() == 0));
-    fake_librdmacm::assert_all_is_well();
-    fake_libibverbs::assert_all_is_well();
-}
 
-/// A group that the port has joined: the same in each call.
-fn group(datagrams: &AsyncDatagrams) -> (DatagramEndpoint, MulticastGroup) {
-    let [local, group] = [[192, 0, 2, 1], [239, 1, 2, 3]].map(IpAddr::from);
-    let (pd, port_num) = (datagrams.pd().clone(), datagrams.port_num());
-    let ours = CmDatagrams::new(pd, port_num, datagrams.endpoint());
-    let joining = ours.join(local, group);
-    let group = joining.unwrap().wait(Some(LONG)).unwrap();
-    let (endpoint, _handle) = ours.joined(&group).unwrap();
-    (endpoint, group)
-}
+    fn join(&self) -> Joined {
+        let (endpoint, group) = self.group();
+        Joined::new(Arc::clone(&self.datagrams.shared), endpoint, group).unwrap()
+    }
 
-fn join(datagrams: &AsyncDatagrams) -> Joined {
-    let (endpoint, group) = group(datagrams);
-    Joined::new(Arc::clone(&datagrams.shared), endpoint, group).unwrap()
-}
+    /// Leaves the group. Returns whether the endpoint was a member.
+    fn leaves(&self, joined: &DatagramEndpoint) -> bool {
+        let is_attached = || self.attached.load(Ordering::Relaxed) == 1;
+        let was_attached = is_attached();
+        let has_left = self.datagrams.shared.leave(joined, ..).unwrap();
+        assert_eq!((was_attached, is_attached()), (has_left, false));
+        has_left
+    }
 
-/// Leaves the group. Returns whether the endpoint was a member.
-fn leaves(datagrams: &AsyncDatagrams, joined: &DatagramEndpoint) -> bool {
-    let was_attached = is_attached();
-    let has_left = datagrams.shared.leave(joined, ..).unwrap();
-    assert_eq!((was_attached, is_attached()), (has_left, false));
-    has_left
-}
+    /// The driver does not let it leave.
+    fn is_kept(&self, joined: &DatagramEndpoint) {
+        self.host.refuse("ibv_detach_mcast", libc::EBUSY);
+        self.datagrams.shared.leave(joined, ..).unwrap_err();
+        self.attached.fetch_add(1, Ordering::Relaxed);
+    }
 
-fn is_attached() -> bool {
-    with(|library| library.attached.len() == 1)
+    /// Waits until this number of memberships is left.
+    fn are_left(&self, count: usize) {
+        assert!(until(LONG, || self.host.cm_ids() == count));
+    }
 }
 
 #[test]
 fn join_that_is_undone_ends_no_other_membership() {
-    check(|datagrams| {
-        let [first, second] = [join(datagrams), join(datagrams)];
+    check(|test| {
+        let [first, second] = [test.join(), test.join()];
         let endpoint = first.endpoint();
         drop(first);
-        assert_eq!(alive(), 1);
+        assert_eq!(test.host.cm_ids(), 1);
         second.keep();
-        drop(join(datagrams));
-        assert_eq!(alive(), 1);
-        assert!(leaves(datagrams, &endpoint));
-        drop(join(datagrams));
-        assert!(!leaves(datagrams, &endpoint));
+        drop(test.join());
+        assert_eq!(test.host.cm_ids(), 1);
+        assert!(test.leaves(&endpoint));
+        drop(test.join());
+        assert!(!test.leaves(&endpoint));
     });
 }
 
 #[test]
 fn join_that_is_kept_replaces_those_before_it() {
-    check(|datagrams| {
-        let [first, second, third] = [(); 3].map(|()| join(datagrams));
+    check(|test| {
+        let [first, second, third] = [(); 3].map(|()| test.join());
         let endpoint = first.endpoint();
         second.keep();
         // A helper thread leaves the first.
-        assert!(until(LONG, || alive() == 2));
+        test.are_left(2);
         drop(first);
         third.keep();
-        assert!(until(LONG, || alive() == 1));
-        assert!(leaves(datagrams, &endpoint));
-        assert_eq!(alive(), 0);
+        test.are_left(1);
+        assert!(test.leaves(&endpoint));
+        assert_eq!(test.host.cm_ids(), 0);
     });
 }
 
 #[test]
 fn leaving_ends_what_is_being_joined_too() {
-    check(|datagrams| {
-        let [first, second] = [join(datagrams), join(datagrams)];
+    check(|test| {
+        let [first, second] = [test.join(), test.join()];
         let endpoint = first.endpoint();
-        assert!(leaves(datagrams, &endpoint));
+        assert!(test.leaves(&endpoint));
         first.keep();
         drop(second);
-        assert!(!leaves(datagrams, &endpoint));
+        assert!(!test.leaves(&endpoint));
     });
 }
 
 #[test]
 fn membership_that_the_network_ends_is_left_alone() {
-    check(|datagrams| {
-        join(datagrams).keep();
-        let second = join(datagrams);
+    check(|test| {
+        test.join().keep();
+        let error = RDMA_CM_EVENT_MULTICAST_ERROR.0;
+        test.host.cm_event(error, -libc::ENETRESET, b"");
+        let second = test.join();
         let endpoint = second.endpoint();
-        arrive(
-            0,
-            Arrival::of(RDMA_CM_EVENT_MULTICAST_ERROR, -libc::ENETRESET),
-        );
-        let (ended, number) = datagrams.ended_group().unwrap().unwrap();
+        let (ended, number) = test.datagrams.ended_group().unwrap().unwrap();
         assert_eq!(ended, endpoint);
         for has_left in [true, false] {
-            let left = datagrams.shared.leave(&ended, number..=number);
+            let left = test.datagrams.shared.leave(&ended, number..=number);
             assert_eq!(left.unwrap(), has_left);
         }
-        assert!(datagrams.ended_group().unwrap().is_none());
+        assert!(test.datagrams.ended_group().unwrap().is_none());
         second.keep();
-        assert!(leaves(datagrams, &endpoint));
+        assert!(test.leaves(&endpoint));
     });
 }
 
 #[test]
 fn refused_leave_leaves_the_endpoint_a_member() {
-    check(|datagrams| {
-        let first = join(datagrams);
+    check(|test| {
+        let first = test.join();
         let endpoint = first.endpoint();
         first.keep();
-        with(|library| library.refuse.push(("ibv_detach_mcast", libc::EBUSY)));
-        datagrams.shared.leave(&endpoint, ..).unwrap_err();
-        assert!(leaves(datagrams, &endpoint));
+        test.is_kept(&endpoint);
+        assert!(test.leaves(&endpoint));
         // A join that is undone later still ends its own.
-        let undone = join(datagrams);
-        with(|library| library.refuse.push(("ibv_detach_mcast", libc::EBUSY)));
-        datagrams.shared.leave(&endpoint, ..).unwrap_err();
+        let undone = test.join();
+        test.is_kept(&endpoint);
         drop(undone);
-        assert!(!leaves(datagrams, &endpoint));
+        assert!(!test.leaves(&endpoint));
     });
 }

@@ -9,8 +9,6 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::thread::{self, ThreadId};
-#[cfg(feature = "rdmacm")]
-use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, posted, share, with};
 use tokio::io::AsyncReadExt as _;
@@ -165,52 +163,6 @@ fn channel_that_finds_no_place_is_destroyed_on_a_helper_thread() {
 
 #[cfg(feature = "rdmacm")]
 #[test]
-fn connecting_by_manager_that_is_dropped_destroys_on_a_helper_thread() {
-    use fake_librdmacm::{Arrival, alive, arrive};
-    use verbs_async::verbs_channel::Peer;
-    use verbs_core::verbs_sys::{RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED};
-
-    let _shared = (share(), fake_librdmacm::share());
-    block_on(async {
-        let events = events();
-        let group = group(&events, 1);
-        fake_librdmacm::with(|manager| manager.context = group.pd().context().as_ptr());
-        let destroyers = Destroyers::new();
-        let connecting = {
-            let group = group.clone();
-            let peer = Peer::cm("192.0.2.1:7471");
-            tokio::spawn(async move { group.connect(peer, Duration::MAX).await })
-        };
-        let is_called =
-            |function| fake_librdmacm::with(|manager| manager.calls.contains(&function));
-        let steps = [
-            ("rdma_resolve_addr", Some(RDMA_CM_EVENT_ADDR_RESOLVED)),
-            ("rdma_resolve_route", Some(RDMA_CM_EVENT_ROUTE_RESOLVED)),
-            ("rdma_connect", None),
-        ];
-        for (function, event) in steps {
-            while !is_called(function) {
-                tokio::task::yield_now().await;
-            }
-            if let Some(event) = event {
-                arrive(0, Arrival::of(event, 0));
-            }
-        }
-        connecting.abort();
-        assert!(connecting.await.unwrap_err().is_cancelled());
-        destroyers.assert_helper();
-        while alive() > 0 {
-            tokio::task::yield_now().await;
-        }
-        drop(events);
-    });
-    wait_for_the_end();
-    assert_all_is_well();
-    fake_librdmacm::assert_all_is_well();
-}
-
-#[cfg(feature = "rdmacm")]
-#[test]
 fn prepared_channel_with_too_long_data_for_the_manager_is_destroyed_on_a_helper_thread() {
     use verbs_async::verbs_channel::{Connect, Peer};
 
@@ -226,80 +178,4 @@ fn prepared_channel_with_too_long_data_for_the_manager_is_destroyed_on_a_helper_
     });
     wait_for_the_end();
     assert_all_is_well();
-}
-
-#[cfg(feature = "rdmacm")]
-#[test]
-fn listening_that_is_never_polled_destroys_on_a_helper_thread() {
-    use verbs_async::verbs_channel::verbs_core::rdmacm::Listener;
-
-    let _shared = share();
-    let _manager = fake_librdmacm::share();
-    block_on(async {
-        let group = group(&events(), 1);
-        let listener = Listener::bind(([192, 0, 2, 1], 7471).into(), 1).unwrap();
-        drop(group.listen(listener, LONG));
-        while fake_librdmacm::alive() > 0 {
-            tokio::task::yield_now().await;
-        }
-        let destroyers = fake_librdmacm::with(|manager| manager.destroyers.clone());
-        assert!(!destroyers.contains(&thread::current().id()));
-    });
-    wait_for_the_end();
-    assert_all_is_well();
-}
-
-/// It was connected by a call that blocks, so its own end would block, too.
-#[cfg(feature = "rdmacm")]
-#[test]
-fn connection_of_a_channel_that_goes_down_is_ended_on_a_helper_thread() {
-    use fake_librdmacm::{Arrival, alive, arrive};
-    use std::time::Instant;
-    use verbs_async::AsyncGroup;
-    use verbs_async::verbs_channel::__private::{CmExchange, CmStep};
-    use verbs_async::verbs_channel::verbs_core::verbs_sys::{
-        RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_ROUTE_RESOLVED,
-    };
-    use verbs_async::verbs_channel::{Channel, Connect};
-
-    let _shared = share();
-    let manager = fake_librdmacm::share();
-    let bench = Bench::new();
-    let pd = bench.context.alloc_pd().unwrap();
-    fake_librdmacm::with(|manager| manager.context = pd.context().as_ptr());
-    let group = AsyncGroup::new(Channel::builder(&pd), 1, &bench.events).unwrap();
-
-    let addr = ([192, 0, 2, 1], 7471).into();
-    let options = Connect::within(LONG).raw_private_data(b"");
-    let prepared = group.prepare().unwrap();
-    let side = CmExchange::connect(prepared, vec![addr], &options, Instant::now());
-    let mut side = side.unwrap();
-    for event in [
-        RDMA_CM_EVENT_ADDR_RESOLVED,
-        RDMA_CM_EVENT_ROUTE_RESOLVED,
-        RDMA_CM_EVENT_CONNECT_RESPONSE,
-    ] {
-        let step = side.step().unwrap();
-        assert!(matches!(step, CmStep::Wait(_)), "{step:?}");
-        arrive(0, Arrival::of(event, 0));
-    }
-    let CmStep::Connected(mut member) = side.step().unwrap() else {
-        panic!("it is not connected");
-    };
-    side.ready();
-    let CmStep::Established(connection) = side.step().unwrap() else {
-        panic!("it is not established");
-    };
-    member.watch_connection(connection);
-
-    let channel = group.join(member).unwrap();
-    channel.abort();
-    assert!(verbs_harness::until(LONG, || alive() == 0));
-    let destroyers = fake_librdmacm::with(|manager| manager.destroyers.clone());
-    assert_eq!(destroyers.len(), 1);
-    assert_ne!(destroyers[0], thread::current().id(), "under the lock");
-    drop((channel, group, pd, bench));
-    wait_for_the_end();
-    assert_all_is_well();
-    drop(manager);
 }

@@ -303,7 +303,6 @@ fn private_data_are_checked_before_a_peer_is_connected_to() {
 #[test]
 fn preparing_for_the_manager_is_bound_by_the_deadline() {
     on_one(|way| async move {
-        let _manager = fake_librdmacm::share();
         let group = way.group(1);
         let gate = Gate::preparations(1);
         let timeout = Duration::from_millis(100);
@@ -314,26 +313,6 @@ fn preparing_for_the_manager_is_bound_by_the_deadline() {
             "{error}"
         );
         gate.release();
-    });
-}
-
-#[cfg(feature = "rdmacm")]
-#[test]
-fn listener_at_an_address_of_the_manager_refuses_a_stranger_without_an_address() {
-    use fake_librdmacm::{Arrival, arrive};
-    use verbs_core::verbs_sys::RDMA_CM_EVENT_CONNECT_REQUEST;
-
-    on_one(|way| async move {
-        let _manager = fake_librdmacm::share();
-        let group = way.group(1);
-        fake_librdmacm::with(|manager| manager.context = group.pd().context().as_ptr());
-        let listening = group.listen(Bind::cm("192.0.2.1:7471"), LONG);
-        let mut listener = listening.await.unwrap();
-        arrive(0, Arrival::of(RDMA_CM_EVENT_CONNECT_REQUEST, 0));
-        let arrival = listener.accept().await.unwrap();
-        assert_eq!(arrival.peer, None);
-        arrival.outcome.unwrap_err();
-        listener.close().await;
     });
 }
 

@@ -11,11 +11,6 @@ use verbs_async::verbs_channel::verbs_core::codes::Gid;
 use verbs_async::verbs_channel::verbs_core::path::{DatagramEndpoint, QKey};
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_LOC_QP_OP_ERR, ibv_wc};
 use verbs_async::verbs_channel::{BufferPool, DownReason};
-#[cfg(feature = "rdmacm")]
-use verbs_async::{
-    AsyncDatagrams, Error,
-    verbs_channel::{self, Datagrams, verbs_core::ProtectionDomain},
-};
 use verbs_harness::logged::{lines, listen};
 
 use crate::bench::{Bench, Task, announce, done, later};
@@ -275,52 +270,6 @@ fn queue_pair_that_could_not_be_destroyed_before_is_the_error_of_closing() {
     }
 }
 
-/// A datagram endpoint that can join multicast groups.
-#[cfg(feature = "rdmacm")]
-fn joinable() -> (Bench, ProtectionDomain, AsyncDatagrams) {
-    let bench = Bench::new();
-    let pd = bench.context.alloc_pd().unwrap();
-    fake_librdmacm::with(|manager| {
-        manager.context = pd.context().as_ptr();
-        manager.joins = true;
-    });
-    let builder = Datagrams::builder(&pd).qkey(QKey::RDMA_UDP);
-    let datagrams = AsyncDatagrams::create(builder, &bench.events).unwrap();
-    (bench, pd, datagrams)
-}
-
-#[cfg(feature = "rdmacm")]
-#[test]
-fn closing_waits_for_the_thread_that_attaches_and_keeps_no_other_from_leaving() {
-    let _shared = share();
-    let manager = fake_librdmacm::share();
-    let (bench, pd, datagrams) = joinable();
-    let held = Held::new(&["ibv_attach_mcast", "ibv_destroy_qp"]);
-    let [local, group] = [[192, 0, 2, 1], [239, 1, 2, 3]].map(Into::into);
-    let mut join = Task::new(datagrams.join_cm(local, group, LONG));
-    let begins = || {
-        assert!(join.poll().is_pending());
-        held.begun.try_recv().is_ok()
-    };
-    assert!(verbs_harness::until(LONG, begins));
-    let mut close = Task::new(datagrams.close()).waits();
-    held.returns();
-    held.begins("ibv_destroy_qp");
-    assert!(close.poll().is_pending());
-    assert!(!later(datagrams.leave_cm(&peer())).unwrap());
-    assert!(close.poll().is_pending());
-    held.returns();
-    close.ends_when_woken().unwrap();
-    let error = join.ends_when_woken().unwrap_err();
-    assert_eq!(error.down_reason(), Some(DownReason::Closed));
-    drop((join, close));
-    drop((datagrams, pd, bench));
-    assert_all_ends();
-    assert!(verbs_harness::until(LONG, || fake_librdmacm::alive() == 0));
-    fake_librdmacm::assert_all_is_well();
-    drop(manager);
-}
-
 #[test]
 fn failed_datagram_is_reported_and_tasks_wait_on() {
     let _shared = share();
@@ -357,33 +306,4 @@ fn failed_datagram_is_reported_and_tasks_wait_on() {
     drop(receive);
     drop((datagrams, pd, bench));
     assert_all_ends();
-}
-
-#[cfg(feature = "rdmacm")]
-#[test]
-fn attaching_to_a_multicast_group_is_within_the_timeout_and_is_undone_after_it() {
-    use std::time::Duration;
-
-    use verbs_async::verbs_channel::exchange::ExchangeError;
-
-    let _shared = share();
-    let manager = fake_librdmacm::share();
-    let (bench, pd, datagrams) = joinable();
-    let held = Held::new(&["ibv_attach_mcast", "ibv_detach_mcast"]);
-    let [local, group] = [[192, 0, 2, 1], [239, 1, 2, 3]].map(Into::into);
-    let timeout = Duration::from_millis(200);
-    let error = later(datagrams.join_cm(local, group, timeout)).unwrap_err();
-    let Error::Channel(verbs_channel::Error::Exchange(failure)) = error else {
-        panic!("{error}");
-    };
-    assert!(matches!(failure.error, ExchangeError::TimedOut { .. }));
-    held.begins("ibv_attach_mcast");
-    held.returns();
-    held.begins("ibv_detach_mcast");
-    held.returns();
-    drop((datagrams, pd, bench));
-    assert_all_ends();
-    assert!(verbs_harness::until(LONG, || fake_librdmacm::alive() == 0));
-    fake_librdmacm::assert_all_is_well();
-    drop(manager);
 }

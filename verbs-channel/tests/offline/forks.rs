@@ -294,23 +294,6 @@ fn a_cache_of_registrations_is_dropped_in_a_child_and_frees_no_memory() {
     assert_all_is_well();
 }
 
-#[test]
-#[cfg(feature = "rdmacm")]
-fn a_child_ends_no_connection_of_the_connection_manager() {
-    let (channel, theirs) = crate::by_manager::with_a_socket();
-    let mut channel = Some(channel);
-    // Other tests use its lock.
-    let child = fake_librdmacm::with(|_| fork());
-    in_the_child(child, || {
-        let before = fake_librdmacm::with(|manager| manager.calls.len());
-        unused(|| drop(channel.take()));
-        let after = fake_librdmacm::with(|manager| manager.calls.len());
-        assert_eq!(before, after);
-    });
-    drop((channel, theirs));
-    fake_librdmacm::assert_all_is_well();
-}
-
 /// As `Channel`, which a child may not even have been given.
 #[test]
 fn a_prepared_channel_is_dropped_in_a_child() {

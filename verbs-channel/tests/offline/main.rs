@@ -13,8 +13,6 @@ mod auto_traits;
 mod batches;
 mod budget;
 mod buffers;
-#[cfg(feature = "rdmacm")]
-mod by_manager;
 mod chains;
 mod closing;
 mod datagram_costs;
@@ -35,8 +33,6 @@ mod iwarp;
 mod ladder;
 mod lost_polls;
 mod lost_receives;
-#[cfg(feature = "rdmacm")]
-mod multicast;
 mod over_datagrams;
 mod owned;
 mod owned_chains;

@@ -2,20 +2,14 @@
 
 #[cfg(not(feature = "rdmacm"))]
 use std::io::Read as _;
-#[cfg(feature = "rdmacm")]
-use std::io::{Read as _, Write as _};
+#[cfg(not(feature = "rdmacm"))]
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::ptr::NonNull;
-#[cfg(feature = "rdmacm")]
-use std::thread;
+#[cfg(not(feature = "rdmacm"))]
 use std::time::Duration;
 
 use fake_libibverbs::{assert_all_is_well, with};
-#[cfg(feature = "rdmacm")]
-use verbs_channel::Connect;
 use verbs_channel::error::Queue;
-#[cfg(feature = "rdmacm")]
-use verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
 use verbs_channel::verbs_core::error::ErrorKind;
 use verbs_channel::verbs_core::verbs_sys::IBV_TRANSPORT_IWARP;
 use verbs_channel::verbs_core::{AccessFlags, Error as Core};
@@ -27,9 +21,6 @@ use verbs_channel::{
 use verbs_harness::logged::listen;
 
 use crate::fake_device::{called, forget_the_past, pd, posted, refuse, succeeds};
-
-#[cfg(feature = "rdmacm")]
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Longer than a test may take.
 #[cfg(not(feature = "rdmacm"))]
@@ -135,6 +126,7 @@ fn channel_that_is_not_connected_drops_its_prepared_receives() {
     }
 }
 
+#[cfg(not(feature = "rdmacm"))]
 fn tcp_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -193,106 +185,6 @@ fn on_iwarp_nothing_connects_over_tcp_without_rdma_cm() {
     stream.read_to_end(&mut answer).unwrap();
     assert!(String::from_utf8_lossy(&answer).contains("fake0 is an iWARP device"));
     assert_all_is_well();
-}
-
-/// The outcome of an exchange that a thread without a device runs: of both parts that come before the
-/// connection.
-#[cfg(feature = "rdmacm")]
-fn exchanged(stream: TcpStream, mut exchange: Exchange) -> Result<(), ExchangeError> {
-    run(&stream, &mut exchange)?;
-    exchange.listens_at(None);
-    run(&stream, &mut exchange)
-}
-
-/// Runs an exchange until it is done.
-#[cfg(feature = "rdmacm")]
-fn run(mut stream: &TcpStream, exchange: &mut Exchange) -> Result<(), ExchangeError> {
-    stream.set_read_timeout(Some(10 * SECOND)).unwrap();
-    while let Some(io) = exchange.io()? {
-        let moved = match io {
-            Io::Write(bytes) => stream.write(bytes),
-            Io::Read(buffer) => stream.read(buffer),
-        };
-        exchange.moved(moved);
-    }
-    Ok(())
-}
-
-#[cfg(feature = "rdmacm")]
-#[test]
-#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn on_iwarp_a_peer_over_tcp_gets_the_reason_why_there_is_no_connection() {
-    // Neither a peer of another network, nor one of this without an address of the device.
-    for is_iwarp in [false, true] {
-        let (prepared, pool) = on_iwarp();
-        let peer = prepared.endpoint();
-        let (ours, theirs) = tcp_pair();
-        let there = thread::spawn(move || {
-            let exchange = match is_iwarp {
-                true => Exchange::by_manager(b"", Side::Connects),
-                false => Exchange::new(&peer, b""),
-            };
-            exchanged(theirs, exchange.unwrap()).unwrap_err()
-        });
-        let error = prepared.exchange(&ours, 10 * SECOND).unwrap_err();
-        let Error::Exchange(failure) = error else {
-            panic!("{error}");
-        };
-        let theirs = there.join().unwrap();
-        match is_iwarp {
-            false => assert!(
-                matches!(
-                    (&failure.error, &theirs),
-                    (
-                        ExchangeError::OtherTransport { .. },
-                        ExchangeError::OtherTransport { .. }
-                    )
-                ),
-                "{failure} {theirs}"
-            ),
-            true => {
-                assert!(matches!(
-                    failure.error,
-                    ExchangeError::Manager(Core::NoLocalAddr { .. })
-                ));
-                assert!(theirs.to_string().contains("by rdma_cm"), "{theirs}");
-            }
-        }
-        assert_eq!((pool.available(), addresses()), (3, Vec::new()));
-        drop(pool);
-        assert_all_is_well();
-        fake_librdmacm::assert_all_is_well();
-    }
-}
-
-#[cfg(feature = "rdmacm")]
-#[test]
-#[cfg_attr(miri, ignore = "Miri has no timeouts of sockets")]
-fn on_iwarp_an_exchange_has_the_side_that_was_set() {
-    for (ours, theirs) in [
-        (Side::Accepts, Side::Accepts),
-        (Side::Connects, Side::Either),
-    ] {
-        let (prepared, pool) = on_iwarp();
-        let (stream, other) = tcp_pair();
-        let there = thread::spawn(move || {
-            let mut exchange = Exchange::by_manager(b"", theirs).unwrap();
-            let met = run(&other, &mut exchange);
-            (met, exchange.meeting().map(|meeting| meeting.listens))
-        });
-        // It ends after that at the latest: the device has no address.
-        let options = Connect::within(10 * SECOND).side(ours);
-        prepared.exchange(&stream, options).unwrap_err();
-        match (ours, there.join().unwrap()) {
-            (Side::Accepts, (Err(error), None)) => {
-                let text = error.to_string();
-                assert!(text.contains("this side accepts, too"), "{text}");
-            }
-            (Side::Connects, (Ok(()), Some(listens))) => assert!(listens),
-            other => panic!("{other:?}"),
-        }
-        drop(pool);
-    }
 }
 
 #[test]

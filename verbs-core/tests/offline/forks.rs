@@ -205,39 +205,3 @@ fn a_child_without_the_pages_of_a_region_drops_it() {
     in_the_child(fork(), || drop(region.take()));
     assert_eq!(region.unwrap().dereg().unwrap(), vec![7; len]);
 }
-
-#[test]
-#[cfg(feature = "rdmacm")]
-fn a_child_ends_no_connection_request_listener_or_membership() {
-    use fake_librdmacm as manager;
-    use verbs_core::rdmacm::MulticastGroup;
-    use verbs_core::verbs_sys::RDMA_CM_EVENT_MULTICAST_JOIN;
-
-    use crate::rdmacm::{NOW, all_is_well, connected, device, listener, requested};
-
-    let context = device();
-    let mut listener = listener();
-    let request = requested(&mut listener, (1, 1));
-    let refused = requested(&mut listener, (1, 1));
-    let (queue_pair, connection) = connected(&context);
-    let step = MulticastGroup::join([192, 0, 2, 1].into(), [239, 1, 2, 3].into()).unwrap();
-    let joined = manager::Arrival::of(RDMA_CM_EVENT_MULTICAST_JOIN, 0);
-    manager::arrive(manager::alive() - 1, joined);
-    let group = step.wait(NOW).unwrap();
-    let mut objects = Some((listener, request, refused, queue_pair, connection, group));
-    // Other tests use its lock.
-    let child = manager::with(|_| fork());
-    in_the_child(child, || {
-        let before = manager::with(|manager| manager.calls.len());
-        let (listener, request, refused, queue_pair, mut connection, group) =
-            objects.take().unwrap();
-        let object = "identifier of the connection manager";
-        belongs_to_another(connection.disconnect(), object);
-        belongs_to_another(refused.reject(b""), object);
-        drop((listener, request, queue_pair, connection, group));
-        let after = manager::with(|manager| manager.calls.len());
-        assert_eq!(before, after);
-    });
-    drop((objects, context));
-    all_is_well();
-}

@@ -19,18 +19,12 @@ mod events;
 mod foreign;
 #[cfg(not(miri))]
 mod forks;
-#[cfg(feature = "rdmacm")]
-mod listening;
 mod memory;
 mod modify;
 mod moved;
-#[cfg(feature = "rdmacm")]
-mod multicast_groups;
 mod path;
 mod poll;
 mod post;
-#[cfg(feature = "rdmacm")]
-mod rdmacm;
 mod receive;
 mod removed;
 mod shared_receives;

@@ -10,6 +10,8 @@ mod endings;
 mod extended;
 mod logger;
 mod posts;
+#[cfg(feature = "rdmacm")]
+mod rdmacm;
 mod windows;
 
 use soft_verbs::{Fabric, Host};
@@ -18,10 +20,14 @@ use verbs_harness::logged::{lines, listen};
 
 /// Runs a test on a host, which logs this number of errors: leaks are only logged.
 fn on_host(errors: usize, test: impl FnOnce(&Host)) {
+    let host = Fabric::seeded(1).host("a");
+    on(&host, errors, || test(&host));
+}
+
+fn on(host: &Host, errors: usize, test: impl FnOnce()) {
     listen();
     let before = lines().len();
-    let host = Fabric::seeded(1).host("a");
-    host.enter(|| test(&host));
+    host.enter(test);
     let mut lines = lines().split_off(before);
     lines.retain(|line| line.starts_with("ERROR"));
     assert_eq!(lines.len(), errors, "{lines:?}");
@@ -30,9 +36,13 @@ fn on_host(errors: usize, test: impl FnOnce(&Host)) {
 /// A context, its PD, and a completion queue.
 fn ladder() -> (Context, ProtectionDomain, CompletionQueue) {
     let context = Context::first_active().unwrap();
-    let pd = context.alloc_pd().unwrap();
-    let cq = CompletionQueue::create(&context, 64).unwrap();
+    let (pd, cq) = domain(&context);
     (context, pd, cq)
+}
+
+fn domain(context: &Context) -> (ProtectionDomain, CompletionQueue) {
+    let pd = context.alloc_pd().unwrap();
+    (pd, CompletionQueue::create(context, 64).unwrap())
 }
 
 /// A queue pair that is not connected.
