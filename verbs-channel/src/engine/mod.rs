@@ -12,10 +12,21 @@
 //! take ◄── completed, in its slot ◄── dispatch ◄── poll ◄┘
 //! ```
 //!
-//! Each post takes a slot and credits, and each completion returns the credits, so neither a queue
-//! nor the completion queue can overrun. An operation keeps its slot, and with it its buffer, until
-//! its outcome is taken. With [`in_flight`](crate::ChannelConfig::in_flight), credits beyond a
-//! channel's share come from a budget that all channels share.
+//! These hold whatever a program drops, forgets or panics in:
+//!
+//! - *An operation has one home.* Its slot has its buffers from before the post until the outcome is taken, and has the
+//!   outcome (`flight`). The `wr_id` is the slot and its generation, so that a completion finds its operation or none
+//!   (`complete`).
+//! - *No queue overruns.* A post takes credits of its queue and of the completion queue; the completion returns them once
+//!   (`member::credits`). With [`in_flight`](crate::ChannelConfig::in_flight), credits beyond a channel's share come from a
+//!   budget that all channels share (`member::budget`).
+//! - *Memory outlives the device's use of it.* An operation ends when its completion was polled, or its queue pair is
+//!   destroyed. If neither happens, owned buffers are leaked, and with borrowed ones the process is aborted (`teardown`).
+//! - *Outcomes of owned buffers are ready in the order of their completions* (`flight`).
+//! - *No code of others runs while the engine is borrowed*: what may run some is queued (`afterwards`).
+//! - *Channels do not slow each other down*: posting, completing and ending one costs the same whatever the others have in
+//!   flight (`flight`, `member`).
+//! - *A child of a fork does nothing to the device of its parent*: each way to the driver looks at the process.
 //!
 //! The layer above arms the queue and waits for its events itself, on the completion channel that it
 //! passed to [`ChannelConfig::engine`](crate::ChannelConfig::engine):
