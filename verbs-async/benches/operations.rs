@@ -11,6 +11,7 @@ use std::error::Error;
 use std::fmt::Display;
 use std::future::Future;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -140,6 +141,10 @@ struct Never;
 impl CqNotifier for Never {
     fn poll_readable(&self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Pending
+    }
+
+    fn another(&self, _descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
+        Ok(Box::new(Self))
     }
 }
 

@@ -1,8 +1,10 @@
 //! Device events, awaited: changes of ports, queue pairs and the device itself.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future;
+use std::io;
+use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
@@ -14,37 +16,29 @@ use verbs_channel::verbs_core::device::AsyncEvent;
 use verbs_channel::verbs_core::error::ErrorChain;
 use verbs_channel::{self, DownReason};
 
-use crate::events::watcher::{DeviceListener, Failed, Watch};
+use crate::events::WeakCqEvents;
+use crate::events::watcher::{DeviceListener, Failed};
+use crate::notifier;
 use crate::task::sync::{Mutex, MutexGuard};
 use crate::task::wake::{OnReadable, self_waker};
-use crate::{AsyncCq, AsyncDatagrams, AsyncGroup, CqEvents, CqNotifier, Error, Result};
+use crate::threads::per_process::PerProcess;
+use crate::{AsyncCq, CqEvents, CqNotifier, Error, Result};
 
 /// The events of a device, in order (`ibv_get_async_event`).
 ///
-/// This is also a [`Stream`]. Events are taken from the device when they arrive, whether or not a
-/// task waits here. So what was passed to [`watch`](Self::watch),
-/// [`watch_datagrams`](Self::watch_datagrams) or [`watch_cq`](Self::watch_cq) fails at once when its device,
-/// queue or queue pair fails, until this is dropped. That applies to a failure before the call to `watch`, too.
+/// This is also a [`Stream`]. It is needed only to see the events: groups and datagram endpoints fail at once when
+/// their device, queue or queue pair fails, [without it](crate#when-the-device-fails). So does a queue that was passed
+/// to [`watch_cq`](Self::watch_cq).
 ///
-/// If the events end without being dropped, nothing would notice a failure any more. So what they watch goes down
-/// then, as does what is watched later, no channel can join a watched group any more, and that is logged. The reason
-/// is [`DownReason::Device`] if the device is gone (`EIO`), and [`DownReason::NotifierFailed`] if the notifier has
-/// failed or its runtime has ended. So that runtime has to live as long as what they watch.
-///
-/// Each event is taken once, so a context can have only one such stream. A second one is an error.
-/// Up to 64 events are kept until [`next`](Self::next) takes them. Beyond that the oldest is
-/// dropped and logged.
+/// Each event is taken once, so a context can have only one such stream at a time. A second one is an error.
+/// Up to 64 events are kept until [`next`](Self::next) takes them, also before this is created if the context has
+/// groups or datagram endpoints. Beyond that the oldest is dropped, which is logged.
 ///
 /// ```no_run
-/// # async fn example(
-/// #     group: verbs_async::AsyncGroup,
-/// #     events: verbs_async::CqEvents,
-/// # ) -> verbs_async::Result<()> {
+/// # async fn example(events: verbs_async::CqEvents) -> verbs_async::Result<()> {
 /// use verbs_async::DeviceEvents;
 ///
-/// // With the runtime of the group's completion events.
 /// let mut events = DeviceEvents::create(&events)?;
-/// events.watch(&group)?;
 /// while let Some(event) = events.next().await {
 ///     println!("{:?}", event?.event_type());
 /// }
@@ -53,20 +47,24 @@ use crate::{AsyncCq, AsyncDatagrams, AsyncGroup, CqEvents, CqNotifier, Error, Re
 /// ```
 #[doc(alias = "ibv_get_async_event")]
 pub struct DeviceEvents {
-    inner: Arc<Inner>,
+    watcher: Arc<DeviceWatcher>,
 }
 
-struct Inner {
-    // First, so that it is dropped before the object: see `Watch::new`.
-    _watch: Watch,
+/// Takes the events of a device, and fails what they concern. A context has one, while anything is watched.
+///
+/// A notifier of one runtime watches the device for all. When that runtime ends, a notifier of another listener's takes
+/// its place.
+pub(crate) struct DeviceWatcher {
     context: verbs_core::Context,
-    notifier: Box<dyn CqNotifier>,
+    notifier: Mutex<Arc<dyn CqNotifier>>,
     notifier_waker: Waker,
     state: Mutex<EventState>,
 }
 
 #[derive(Default)]
 struct EventState {
+    // Whether there is a stream.
+    is_streamed: bool,
     // Not taken yet.
     events: VecDeque<AsyncEvent>,
     // Why there are no more events, until it is taken; and whether there are no more.
@@ -75,75 +73,29 @@ struct EventState {
     // The same for what is watched.
     down: Option<DownReason>,
     waker: Option<Waker>,
-    listeners: Vec<Weak<dyn DeviceListener>>,
+    listeners: Vec<(Weak<dyn DeviceListener>, WeakCqEvents)>,
     // Failures, for objects that are watched later: each with an instant before it was taken.
     failed: Vec<(Instant, AsyncEvent)>,
 }
 
-impl DeviceEvents {
-    /// Takes the events of `context`. `notifier` must watch its
-    /// [`poll_fd`](verbs_core::Context::poll_fd).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::AlreadyWatched`]: the events of the context are taken already.
-    pub fn new(context: &verbs_core::Context, notifier: impl CqNotifier + 'static) -> Result<Self> {
-        let watch = Watch::new(context.as_ptr())?;
-        let inner = Arc::new_cyclic(|inner: &Weak<Inner>| Inner {
-            _watch: watch,
-            context: context.clone(),
-            notifier: Box::new(notifier),
-            notifier_waker: self_waker(inner),
-            state: Mutex::default(),
-        });
-        inner.on_readable();
-        Ok(Self { inner })
-    }
+/// The watchers by the addresses of their contexts.
+static WATCHERS: PerProcess<Mutex<BTreeMap<usize, Weak<DeviceWatcher>>>> =
+    PerProcess::new(Mutex::default);
 
+impl DeviceEvents {
     /// Takes the events of the device that `events` are of, with a notifier of the same kind.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new), or [`Error::Io`]: the descriptor cannot be watched.
+    /// [`Error::AlreadyWatched`]: there is such a stream already. [`Error::Io`]: the descriptor cannot be watched.
     pub fn create(events: &CqEvents) -> Result<Self> {
-        let context = events.channel().context();
-        let descriptor = context.poll_fd()?.try_clone_to_owned()?;
-        let notifier = events.another_notifier(descriptor)?;
-        Self::new(context, notifier)
-    }
-
-    /// Takes the channels of a group down when their device, completion queue, shared receive queue or queue
-    /// pair fails.
-    ///
-    /// The reason is [`DownReason::Event`](verbs_channel::DownReason::Event), and the operations in
-    /// flight end. Without this, a failure that raises an event but no completion may go unnoticed.
-    ///
-    /// # Errors
-    ///
-    /// [`ForeignContext`](verbs_core::Error::ForeignContext): the group belongs to another device context, whose events these are not.
-    pub fn watch(&self, group: &AsyncGroup) -> Result<()> {
-        let context = group.pd().context();
-        self.add("the group", context, group.device_listener())
-    }
-
-    /// Takes a datagram endpoint down when its device, completion queue or queue pair fails.
-    ///
-    /// The reason is [`DownReason::Event`](verbs_channel::DownReason::Event), and the operations that wait
-    /// end. Without this, they may wait forever.
-    ///
-    /// After a [`GID_CHANGE`](verbs_core::device::EventType::GID_CHANGE), the endpoint looks up the index of its address
-    /// again. Without this, the next datagram is lost if the address has moved in the port's table.
-    ///
-    /// # Errors
-    ///
-    /// [`ForeignContext`](verbs_core::Error::ForeignContext): the endpoint belongs to another device context, whose events these are not.
-    pub fn watch_datagrams(&self, datagrams: &AsyncDatagrams) -> Result<()> {
-        let context = datagrams.pd().context();
-        self.add(
-            "the datagram endpoint",
-            context,
-            datagrams.device_listener(),
-        )
+        let watcher = DeviceWatcher::of(events)?;
+        let mut state = watcher.state.lock();
+        if mem::replace(&mut state.is_streamed, true) {
+            return Err(Error::AlreadyWatched);
+        }
+        drop(state);
+        Ok(Self { watcher })
     }
 
     /// Fails the tasks that wait on this queue, when the queue or its device fails.
@@ -152,37 +104,12 @@ impl DeviceEvents {
     ///
     /// [`ForeignContext`](verbs_core::Error::ForeignContext): the queue belongs to another device context, whose events these are not.
     pub fn watch_cq(&self, cq: &AsyncCq) -> Result<()> {
-        let context = cq.cq().context();
-        self.add("the completion queue", context, cq.device_listener())
-    }
-
-    fn add(
-        &self,
-        child: &'static str,
-        context: &verbs_core::Context,
-        listener: Weak<dyn DeviceListener>,
-    ) -> Result<()> {
-        if !context.is(&self.inner.context) {
+        if !cq.cq().context().is(&self.watcher.context) {
+            let child = "the completion queue";
             return Err(verbs_core::Error::ForeignContext { child }.into());
         }
-        let mut state = self.inner.state.lock();
-        state.listeners.retain(|other| other.strong_count() > 0);
-        let (failed, down) = (state.failed.clone(), state.down);
-        state.listeners.push(Weak::clone(&listener));
-        drop(state);
-        let Some(listener) = listener.upgrade() else {
-            return Ok(());
-        };
-        for (at, event) in failed {
-            if let Some(part) = Failed::of(event)
-                && (part == Failed::Device || at >= listener.since(part))
-            {
-                listener.on_device_event(event);
-            }
-        }
-        if let Some(reason) = down {
-            listener.on_events_ended(reason);
-        }
+        self.watcher
+            .add(cq.device_listener(), WeakCqEvents::default());
         Ok(())
     }
 
@@ -198,7 +125,7 @@ impl DeviceEvents {
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<AsyncEvent>>> {
         // A waker is not cloned or dropped under the lock: that runs foreign code.
         let waker = cx.waker().clone();
-        let mut state = self.inner.state.lock();
+        let mut state = self.watcher.state.lock();
         let (polled, spare) = if let Some(event) = state.events.pop_front() {
             (Poll::Ready(Some(Ok(event))), Some(waker))
         } else if let Some(error) = state.error.take() {
@@ -214,25 +141,120 @@ impl DeviceEvents {
     }
 }
 
-impl OnReadable for Inner {
+impl Drop for DeviceEvents {
+    fn drop(&mut self) {
+        let mut state = self.watcher.state.lock();
+        state.is_streamed = false;
+        let waker = state.waker.take();
+        drop(state);
+        crate::task::wake::drop_guarded(waker);
+    }
+}
+
+impl OnReadable for DeviceWatcher {
     fn on_readable(&self) {
         let mut cx = Context::from_waker(&self.notifier_waker);
         loop {
-            let taken = self.take_events();
-            let readable = match taken {
-                Ok(()) => self.notifier.poll_readable(&mut cx),
-                Err(error) => return self.end(error),
-            };
-            match readable {
+            if let Err(error) = self.take_events() {
+                return self.end(error);
+            }
+            let notifier = Arc::clone(&self.notifier.lock());
+            match notifier.poll_readable(&mut cx) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return self.end(error.into()),
+                Poll::Ready(Err(error)) => {
+                    if !self.replace_notifier() {
+                        return self.end(error.into());
+                    }
+                }
             }
         }
     }
 }
 
-impl Inner {
+impl DeviceWatcher {
+    /// The watcher of the device that `events` are of, which these events start unless there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`]: the descriptor cannot be watched.
+    pub(crate) fn of(events: &CqEvents) -> Result<Arc<Self>> {
+        let context = events.channel().context();
+        let key = context.as_ptr().addr();
+        let running = |watchers: &BTreeMap<usize, Weak<Self>>| {
+            let watcher = watchers.get(&key)?.upgrade()?;
+            // Without a notifier, another takes its place; without a device, none can.
+            let is_replaced = watcher.state.lock().down == Some(DownReason::NotifierFailed);
+            (!is_replaced).then_some(watcher)
+        };
+        let watcher = running(&WATCHERS.get().lock());
+        if let Some(watcher) = watcher {
+            return Ok(watcher);
+        }
+        let notifier = events.another_notifier(context.poll_fd()?.try_clone_to_owned()?)?;
+        let made = Arc::new_cyclic(|watcher: &Weak<Self>| Self {
+            context: context.clone(),
+            notifier: Mutex::new(notifier.into()),
+            notifier_waker: self_waker(watcher),
+            state: Mutex::default(),
+        });
+        let mut watchers = WATCHERS.get().lock();
+        if let Some(watcher) = running(&watchers) {
+            drop(watchers);
+            return Ok(watcher);
+        }
+        watchers.retain(|_, watcher| watcher.strong_count() > 0);
+        watchers.insert(key, Arc::downgrade(&made));
+        drop(watchers);
+        made.on_readable();
+        Ok(made)
+    }
+
+    /// Fails this listener when its device, or a part of it, does. The device can be watched through its events.
+    pub(crate) fn add(&self, listener: Weak<dyn DeviceListener>, events: WeakCqEvents) {
+        let mut state = self.state.lock();
+        state
+            .listeners
+            .retain(|(other, _)| other.strong_count() > 0);
+        let (failed, down) = (state.failed.clone(), state.down);
+        state.listeners.push((Weak::clone(&listener), events));
+        drop(state);
+        let Some(listener) = listener.upgrade() else {
+            return;
+        };
+        for (at, event) in failed {
+            if let Some(part) = Failed::of(event)
+                && (part == Failed::Device || at >= listener.since(part))
+            {
+                listener.on_device_event(event);
+            }
+        }
+        if let Some(reason) = down {
+            listener.on_events_ended(reason);
+        }
+    }
+
+    /// Has the events of another listener watch the device. Each is asked once, so this ends.
+    fn replace_notifier(&self) -> bool {
+        loop {
+            let mut state = self.state.lock();
+            let next = state
+                .listeners
+                .iter_mut()
+                .find_map(|(_, events)| mem::take(events).upgrade());
+            drop(state);
+            let Some(events) = next else {
+                return false;
+            };
+            let descriptor = self.context.poll_fd().map_err(io::Error::from);
+            let descriptor = descriptor.and_then(|fd| fd.try_clone_to_owned());
+            if let Ok(notifier) = descriptor.and_then(|fd| events.another_notifier(fd)) {
+                *self.notifier.lock() = notifier.into();
+                return true;
+            }
+        }
+    }
+
     fn take_events(&self) -> Result<()> {
         loop {
             let at = Instant::now();
@@ -248,9 +270,10 @@ impl Inner {
             let mut state = self.state.lock();
             let is_full = state.events.len() == MAX_UNTAKEN;
             let lost = is_full.then(|| state.events.pop_front()).flatten();
+            let is_streamed = state.is_streamed;
             state.events.push_back(event);
             wake(state);
-            if let Some(lost) = lost {
+            if let Some(lost) = lost.filter(|_| is_streamed) {
                 crate::task::wake::log_error(format_args!(
                     "too many device events wait to be taken, dropping the oldest: {lost:?}"
                 ));
@@ -263,7 +286,7 @@ impl Inner {
         let listeners = self.state.lock().listeners.clone();
         listeners
             .into_iter()
-            .filter_map(|listener| listener.upgrade())
+            .filter_map(|(listener, _)| listener.upgrade())
     }
 
     /// There are no more events: without them, what is watched may wait forever.
@@ -277,7 +300,8 @@ impl Inner {
         // First, so that what is watched from now on goes down, too.
         self.state.lock().down = Some(reason);
         let watched: Vec<_> = self.listeners().collect();
-        if !watched.is_empty() {
+        let has_ended = matches!(&error, Error::Io(error) if notifier::has_ended(error));
+        if !watched.is_empty() && !has_ended {
             crate::task::wake::log_error(format_args!(
                 "there are no more events of {}, taking down what they watch: {}",
                 self.context.device().name(),
@@ -329,7 +353,7 @@ impl Stream for DeviceEvents {
 impl fmt::Debug for DeviceEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceEvents")
-            .field("context", &self.inner.context)
+            .field("context", &self.watcher.context)
             .finish_non_exhaustive()
     }
 }

@@ -21,7 +21,7 @@
 //!   │                                    │                  ▼
 //!   │      (Result<WorkSuccess>, OwnedBuffer) ◄──────── Operation
 //!   │
-//!   └─ DeviceEvents ── watch ──► fatal events fail the operations
+//!   └─ DeviceEvents ── next ──► events, besides those that fail the operations
 //! ```
 //!
 //! # Quick start
@@ -176,27 +176,17 @@
 //! # When the device fails
 //!
 //! A wait ends when its operation completes or fails, when the peer leaves, and when the queue can no longer be polled
-//! or armed. A device that fails or is removed, and a queue pair that fails without a completion, end waits only if
-//! [`DeviceEvents`] watch the group: this crate does not query devices, as such a call may block the executor.
+//! or armed. Groups and datagram endpoints also take the events of their device, with a notifier of their [`CqEvents`].
+//! If the device, the completion queue or a queue pair fails, or the device is removed, what uses it goes down at once,
+//! and its waits end. The reason is [`DownReason::Event`](verbs_channel::DownReason::Event), or
+//! [`Device`](verbs_channel::DownReason::Device) if the device gives no more events (`EIO`). This crate does not query
+//! devices, as such a call may block the executor. So a failure that raises neither a completion nor an event ends no
+//! wait: a timeout of your runtime around it does.
 //!
-//! ```no_run
-//! # #[cfg(feature = "tokio")]
-//! # async fn example() -> verbs_async::Result<()> {
-//! use verbs_async::verbs_channel::Channel;
-//! use verbs_async::verbs_core::Context;
-//! use verbs_async::{AsyncGroup, CqEvents, DeviceEvents};
+//! Each event is taken once: `get_async_event` of the same context competes with this crate. Take the events from
+//! [`DeviceEvents`] instead. An [`AsyncCq`] is watched if it is passed to [`DeviceEvents::watch_cq`].
 //!
-//! let pd = Context::first_active()?.alloc_pd()?;
-//! let events = CqEvents::create_tokio(pd.context())?;
-//! let group = AsyncGroup::new(Channel::builder(&pd), 100, &events)?;
-//! // One for each context. It watches until it is dropped.
-//! let device_events = DeviceEvents::create(&events)?;
-//! device_events.watch(&group)?;
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! Without that, put your runtime's timeout around each wait. Do so, too, if no peer of the group is watched: if the
+//! Put your runtime's timeout around each wait if no peer of the group is watched: if the
 //! device does not flush a channel that is down, the operations in flight on it end only with
 //! [`close`](AsyncChannel::close), [`destroy`](AsyncChannel::destroy), or a drop of the channel.
 //!

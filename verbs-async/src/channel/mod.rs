@@ -44,10 +44,6 @@ pub use transfer::AsyncTransfer;
 ///
 /// Dropping the channel closes it without waiting: a helper thread destroys its queue pair, and then
 /// the operations in flight are aborted. [`close`](Self::close) lets them finish first.
-///
-/// If its group is not [watched](crate::DeviceEvents::watch), its operations
-/// [may wait forever](crate#when-the-device-fails) when the device fails or is removed, or when the queue pair
-/// fails without a completion.
 pub struct AsyncChannel {
     shared: Arc<SharedEngine>,
     at: ChannelId,

@@ -29,9 +29,9 @@ use verbs_channel::verbs_core::error::Rejected;
 use verbs_channel::verbs_core::path::{AddressHandle, AhAttr, DatagramEndpoint};
 use verbs_channel::{DownReason, OwnedBuffer};
 
+use crate::device_events::DeviceWatcher;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
-use crate::events::watcher::DeviceListener;
 use crate::task::deferred::Lock;
 use crate::task::sync::Mutex;
 use crate::task::{coop, wake};
@@ -67,8 +67,8 @@ use state::{Awaited, End, Shared, State};
 /// # }
 /// ```
 ///
-/// Pass it to [`DeviceEvents::watch_datagrams`](crate::DeviceEvents::watch_datagrams), so that it goes down when
-/// its device fails.
+/// It goes down when its device, completion queue or queue pair [fails](crate#when-the-device-fails). When its address
+/// moves in the port's table of GIDs, it looks up the index again before the next datagram is sent.
 ///
 /// # Channels over datagrams
 ///
@@ -95,6 +95,7 @@ impl AsyncDatagrams {
         // SAFETY: the clone is only armed and compared, in `Subscription`.
         let cq = unsafe { engine.cq() }.clone();
         let subscription = events.subscribe(&cq)?;
+        let device = DeviceWatcher::of(events)?;
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
             subscription.listen(Weak::<Shared>::clone(shared));
             let end = End::new();
@@ -114,14 +115,12 @@ impl AsyncDatagrams {
                 )),
                 end,
                 changes: Mutex::new(()),
+                device,
             }
         });
+        let listener = Weak::<Shared>::clone(&Arc::downgrade(&shared));
+        shared.device.add(listener, events.downgrade());
         Ok(Self { shared })
-    }
-
-    pub(crate) fn device_listener(&self) -> Weak<dyn DeviceListener> {
-        let shared: Weak<Shared> = Arc::downgrade(&self.shared);
-        shared
     }
 
     /// The protection domain in which buffers must be registered.

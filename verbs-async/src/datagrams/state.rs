@@ -28,6 +28,7 @@ use verbs_channel::verbs_core::path::{AddressHandle, DatagramEndpoint};
 use verbs_channel::{BufferPool, DownReason, OwnedBuffer};
 
 use super::wait_queue::Line;
+use crate::device_events::DeviceWatcher;
 use crate::engine::destroying::Destroyed;
 use crate::events::CqEvents;
 use crate::events::watcher::{DeviceListener, Failed};
@@ -52,6 +53,7 @@ pub(super) struct Shared {
     /// Held by a helper thread while it attaches or detaches the queue pair, and no longer. It is taken before
     /// the state's.
     pub(super) changes: Mutex<()>,
+    pub(super) device: Arc<DeviceWatcher>,
 }
 
 pub(super) struct State {

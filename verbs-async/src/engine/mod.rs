@@ -19,6 +19,7 @@ use verbs_channel::verbs_core::device::AsyncEvent;
 use verbs_channel::verbs_core::error::ErrorChain;
 use verbs_channel::{ChannelId, DownReason};
 
+use crate::device_events::DeviceWatcher;
 use crate::driver::{self, Driver};
 use crate::error::Error;
 use crate::events::watcher::{DeviceListener, Failed};
@@ -42,6 +43,7 @@ pub(crate) struct SharedEngine {
     pub(crate) destroyed: Arc<Destroyed<ChannelId>>,
     // Created with the first channel whose peer is watched.
     pub(crate) peers: OnceLock<Arc<PeerEvents<Self>>>,
+    pub(crate) device: Arc<DeviceWatcher>,
 }
 
 impl SharedEngine {

@@ -40,6 +40,16 @@ pub struct CqEvents {
     inner: Arc<Inner>,
 }
 
+/// A weak reference to events.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WeakCqEvents(Weak<Inner>);
+
+impl WeakCqEvents {
+    pub(crate) fn upgrade(&self) -> Option<CqEvents> {
+        self.0.upgrade().map(|inner| CqEvents { inner })
+    }
+}
+
 /// The user of a completion queue, which is called when the queue has an event.
 pub(crate) trait CqListener: Send + Sync {
     /// The queue had an event: it may have completions, and is not armed any more.
@@ -142,6 +152,10 @@ impl CqEvents {
     /// A notifier of the same kind, for another descriptor.
     pub(crate) fn another_notifier(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
         self.inner.notifier.another(descriptor)
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakCqEvents {
+        WeakCqEvents(Arc::downgrade(&self.inner))
     }
 
     /// Whether the notifier has failed.

@@ -26,12 +26,13 @@ use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
 use verbs_channel::{ChannelConfig, DownReason, PreparedChannel};
 
 use crate::channel::{AsyncChannel, AsyncTransfer};
+use crate::device_events::DeviceWatcher;
 use crate::driver::Driver;
 use crate::engine::SharedEngine;
 use crate::engine::destroying::Destroyed;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
-use crate::events::watcher::DeviceListener;
+use crate::events::watcher::DeviceListener as _;
 use crate::task::wake;
 use crate::threads::drop_on_thread::Elsewhere;
 use crate::threads::{self, Source};
@@ -41,8 +42,7 @@ use crate::threads::{self, Source};
 /// Cloning is cheap and shares the group. It lives as long as the last clone or the last channel.
 /// For a single channel, make a group of one.
 ///
-/// Pass it to [`DeviceEvents::watch`](crate::DeviceEvents::watch). Otherwise its tasks
-/// [may wait forever](crate#when-the-device-fails) when the device fails or is removed.
+/// It watches the events of its device: see [when the device fails](crate#when-the-device-fails).
 #[derive(Clone)]
 pub struct AsyncGroup {
     shared: Arc<SharedEngine>,
@@ -93,6 +93,7 @@ impl AsyncGroup {
         // SAFETY: the clone is only armed, moderated and compared, here and in `Subscription`.
         let cq = unsafe { engine.cq() }.clone();
         let subscription = events.subscribe(&cq)?;
+        let device = DeviceWatcher::of(events)?;
         let shared = Arc::new_cyclic(|shared: &Weak<SharedEngine>| {
             subscription.listen(Weak::<SharedEngine>::clone(shared));
             SharedEngine {
@@ -103,8 +104,11 @@ impl AsyncGroup {
                 events: events.clone(),
                 destroyed: Arc::new(Destroyed::new()),
                 peers: OnceLock::new(),
+                device,
             }
         });
+        let listener = Weak::<SharedEngine>::clone(&Arc::downgrade(&shared));
+        shared.device.add(listener, events.downgrade());
         // Its listener was not there when they failed.
         if events.have_failed() {
             shared.on_events_ended(DownReason::NotifierFailed);
@@ -324,8 +328,7 @@ impl AsyncGroup {
 
     /// Why no channel can join the group any more; `None` if it has not failed: see [`Engine::group_failure`].
     ///
-    /// [`DeviceEvents::watch`](crate::DeviceEvents::watch) notices that, or ends itself. The notifier of the group may
-    /// fail, too, or its runtime end. Then connecting and [`join`](Self::join) fail, and listeners end, with
+    /// Its device or completion queue may fail, or the notifier of the group, or its runtime may end. Then connecting and [`join`](Self::join) fail, and listeners end, with
     /// [`GroupFailed`](verbs_channel::Error::GroupFailed).
     #[must_use]
     pub fn failure(&self) -> Option<DownReason> {
@@ -366,11 +369,6 @@ impl AsyncGroup {
 
     pub(crate) const fn shared(&self) -> &Arc<SharedEngine> {
         &self.shared
-    }
-
-    pub(crate) fn device_listener(&self) -> Weak<dyn DeviceListener> {
-        let shared: Weak<SharedEngine> = Arc::downgrade(&self.shared);
-        shared
     }
 
     /// An empty set of operations on channels of this group, with room for `operations` of them.

@@ -1,18 +1,14 @@
-//! Fatal events, watched and not; and a queue that cannot be polled.
+//! Fatal events of each kind; and a queue that cannot be polled.
 
 use std::future::Future as _;
 use std::pin::pin;
 use std::task::{Context, Waker};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{ladder, last_cq, report, share, with};
 use futures_util::AsyncReadExt as _;
 use verbs_async::verbs_channel::{Channel, Datagrams, DownReason};
-use verbs_async::{
-    AsyncChannel, AsyncCq, AsyncDatagrams, AsyncGroup, ByteStream, CqEvents, DeviceEvents, Error,
-    Operation,
-};
+use verbs_async::{AsyncCq, AsyncDatagrams, AsyncGroup, ByteStream, CqEvents, DeviceEvents, Error};
 use verbs_core::device::EventType;
 use verbs_core::verbs_sys::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_FATAL,
@@ -22,10 +18,7 @@ use verbs_harness::faults;
 
 use crate::{block_on, port_event, waiting};
 
-/// A timeout that passes.
-const SOON: Duration = Duration::from_millis(50);
-
-/// A stream on a watched group, whose channel is connected to itself, and the number of its queue pair.
+/// A stream, whose channel is connected to itself, and the number of its queue pair.
 fn stream(context: &verbs_core::Context) -> (AsyncGroup, ByteStream, u32) {
     let pd = context.alloc_pd().unwrap();
     let events = CqEvents::create_thread(context).unwrap();
@@ -69,43 +62,12 @@ fn queue_pair(qp_num: u32) -> ibv_qp {
 fn fatal_events_end_streams() {
     let _shared = share();
     let (context, ..) = ladder();
-    let events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
     for (fault, event_type) in FATAL {
-        let (group, mut stream, qp_num) = stream(&context);
-        events.watch(&group).unwrap();
+        let (_group, mut stream, qp_num) = stream(&context);
         let (start, mut qp) = (Instant::now(), queue_pair(qp_num));
         report_fatal(&context, event_type, &mut qp);
         let error = block_on(stream.read(&mut [0; 8])).unwrap_err();
-        let layer = "stream with `DeviceEvents`";
-        faults::error(fault, layer, &error, faults::at_once(start));
-    }
-}
-
-/// The device has completed nothing.
-#[test]
-fn fatal_events_that_are_not_watched_end_nothing() {
-    let _shared = share();
-    let (context, ..) = ladder();
-    let mut cx = Context::from_waker(Waker::noop());
-    for (fault, event_type) in FATAL {
-        let (_group, [channel, _other], [mut operation, _]) = waiting(&context);
-        let mut qp = queue_pair(channel.endpoint().unwrap().qp_num());
-        report_fatal(&context, event_type, &mut qp);
-        let (_group, mut stream, qp_num) = stream(&context);
-        let mut qp_of_stream = queue_pair(qp_num);
-        report_fatal(&context, event_type, &mut qp_of_stream);
-        let (start, mut bytes) = (Instant::now(), [0; 8]);
-        let mut reading = stream.read(&mut bytes);
-        while start.elapsed() < SOON {
-            assert!(pin!(&mut operation).poll(&mut cx).is_pending(), "{fault}");
-            assert!(pin!(&mut reading).poll(&mut cx).is_pending(), "{fault}");
-            thread::yield_now();
-        }
-        for layer in ["async", "stream"] {
-            let caller = faults::caller(start, SOON);
-            faults::seen(fault, layer, faults::NOTHING, caller);
-        }
-        assert!(!channel.is_down());
+        faults::error(fault, "stream", &error, faults::at_once(start));
     }
 }
 
@@ -144,14 +106,11 @@ fn channel_without_a_queue_pair_is_an_error() {
     faults::error(faults::QUEUE_PAIRS, "async", &error, faults::at_once(start));
 }
 
-/// The end of a wait for a queue, a datagram and an operation, each of which is watched.
-fn ends_with(reason: DownReason, watched: (&AsyncCq, &AsyncDatagrams, Operation)) {
-    let (cq, datagrams, operation) = watched;
+/// The end of a wait for a queue and for a datagram.
+fn ends_with(reason: DownReason, (cq, datagrams): (&AsyncCq, &AsyncDatagrams)) {
     let error = block_on(cq.poll_wr_id(1)).unwrap_err();
     assert_eq!(error.down_reason(), Some(reason), "{error}");
     let error = block_on(datagrams.receive_from()).unwrap_err();
-    assert_eq!(error.down_reason(), Some(reason), "{error}");
-    let error = block_on(operation).0.unwrap_err();
     assert_eq!(error.down_reason(), Some(reason), "{error}");
 }
 
@@ -160,28 +119,25 @@ fn endpoint(context: &verbs_core::Context, events: &CqEvents) -> AsyncDatagrams 
     AsyncDatagrams::create(Datagrams::builder(&pd), events).unwrap()
 }
 
-/// Watches things of each kind, has the events end, and watches others after that.
-fn end_of_events_is_told(
-    context: &verbs_core::Context,
-    reason: DownReason,
-    events: &mut DeviceEvents,
-    end: impl FnOnce(),
-) {
-    let completions = CqEvents::create_thread(context).unwrap();
+#[test]
+fn events_that_end_with_their_device_end_what_they_watch() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let completions = CqEvents::create_thread(&context).unwrap();
+    let mut events = DeviceEvents::create(&completions).unwrap();
     let make = || {
         let cq = AsyncCq::create(&completions, 16).unwrap();
-        (cq, endpoint(context, &completions), waiting(context))
+        events.watch_cq(&cq).unwrap();
+        (cq, endpoint(&context, &completions))
     };
-    let watch = |(cq, datagrams, (group, ..)): &Watched| {
-        events.watch_cq(cq).unwrap();
-        events.watch_datagrams(datagrams).unwrap();
-        events.watch(group).unwrap();
-    };
-    let early = make();
-    watch(&early);
-    end();
-    let (cq, datagrams, (group, _channels, [operation, _])) = early;
-    ends_with(reason, (&cq, &datagrams, operation));
+    let (cq, datagrams) = make();
+    let (group, _channels, [operation, _]) = waiting(&context);
+    let reason = DownReason::Device(libc::EIO);
+    with(|library| library.refuse.push(("ibv_get_async_event", libc::EIO)));
+    report(&context, IBV_EVENT_PORT_ERR, port_event());
+    ends_with(reason, (&cq, &datagrams));
+    let error = block_on(operation).0.unwrap_err();
+    assert_eq!(error.down_reason(), Some(reason), "{error}");
     let member = group.prepare().unwrap();
     let endpoint = member.endpoint();
     let rejected = group.join(member.handshake(&endpoint).unwrap());
@@ -192,44 +148,13 @@ fn end_of_events_is_told(
         "no channel joins after it"
     );
     assert_eq!(group.failure(), Some(reason));
-    let late = make();
-    watch(&late);
-    let (cq, datagrams, (_group, _channels, [operation, _])) = late;
-    ends_with(reason, (&cq, &datagrams, operation));
+    let (cq, datagrams) = make();
+    ends_with(reason, (&cq, &datagrams));
+    let pd = context.alloc_pd().unwrap();
+    let late = AsyncGroup::new(Channel::builder(&pd), 1, &completions).unwrap();
+    assert_eq!(late.failure(), Some(reason));
     block_on(events.next()).unwrap().unwrap_err();
     assert!(block_on(events.next()).is_none());
-}
-
-type Watched = (
-    AsyncCq,
-    AsyncDatagrams,
-    (AsyncGroup, [AsyncChannel; 2], [Operation; 2]),
-);
-
-#[test]
-fn events_that_end_with_their_device_end_what_they_watch() {
-    let _shared = share();
-    let (context, ..) = ladder();
-    let mut events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
-    end_of_events_is_told(&context, DownReason::Device(libc::EIO), &mut events, || {
-        with(|library| library.refuse.push(("ibv_get_async_event", libc::EIO)));
-        report(&context, IBV_EVENT_PORT_ERR, port_event());
-    });
-}
-
-#[test]
-#[cfg(feature = "tokio")]
-fn events_that_end_with_their_runtime_end_what_they_watch() {
-    let _shared = share();
-    let (context, ..) = ladder();
-    let runtime = crate::tokio_runtime();
-    let mut events = {
-        let _entered = runtime.enter();
-        DeviceEvents::create(&CqEvents::create_tokio(&context).unwrap()).unwrap()
-    };
-    end_of_events_is_told(&context, DownReason::NotifierFailed, &mut events, || {
-        drop(runtime);
-    });
 }
 
 #[test]
@@ -243,7 +168,7 @@ fn queue_that_failed_before_it_is_watched_ends_its_waits() {
         block_on(events.next()).unwrap().unwrap();
     };
     // The queue of a group, a queue, and the queue pairs of an endpoint and of a channel.
-    let (group, _channels, [of_queue, _]) = waiting(&context);
+    let (_group, _channels, [of_queue, _]) = waiting(&context);
     let mut event = ibv_async_event::default();
     event.element.cq = last_cq().unwrap();
     reported(IBV_EVENT_CQ_ERR, event);
@@ -254,15 +179,11 @@ fn queue_that_failed_before_it_is_watched_ends_its_waits() {
     let mut qp = queue_pair(datagrams.endpoint().qp_num());
     event.element.qp = &raw mut qp;
     reported(IBV_EVENT_QP_FATAL, event);
-    let (other, [left, _right], [of_pair, _sound]) = waiting(&context);
+    let (_other, [left, _right], [of_pair, _sound]) = waiting(&context);
     let mut qp = queue_pair(left.endpoint().unwrap().qp_num());
     event.element.qp = &raw mut qp;
     reported(IBV_EVENT_QP_FATAL, event);
-    for group in [&group, &other] {
-        events.watch(group).unwrap();
-    }
     events.watch_cq(&cq).unwrap();
-    events.watch_datagrams(&datagrams).unwrap();
     let overrun = DownReason::Event(EventType::CQ_ERR);
     let fatal = DownReason::Event(EventType::QP_FATAL);
     let ends = |error: Error| error.down_reason();
@@ -322,8 +243,6 @@ fn failure_of_an_earlier_queue_pair_with_the_same_number_ends_no_other() {
     let completions = CqEvents::create_thread(&context).unwrap();
     let datagrams = endpoint(&context, &completions);
     assert_eq!(datagrams.endpoint().qp_num(), qp_num);
-    events.watch(&group).unwrap();
-    events.watch_datagrams(&datagrams).unwrap();
     let mut cx = Context::from_waker(Waker::noop());
     assert!(!channel.is_down());
     assert!(pin!(datagrams.receive_from()).poll(&mut cx).is_pending());

@@ -31,9 +31,6 @@ use verbs_core::verbs_sys::{
 };
 use verbs_harness::faults;
 
-/// The layer of channels whose group is watched.
-const WATCHED: &str = "async with `DeviceEvents`";
-
 struct WakeSender(Sender<()>);
 
 impl Wake for WakeSender {
@@ -190,20 +187,18 @@ fn ended_by(operation: Operation, event: EventType) -> TransportError {
     error
 }
 
-/// No task takes the events here: watched groups end nevertheless.
+/// No task takes the events here.
 #[test]
 fn fatal_device_event_ends_pending_operations() {
     let _shared = share();
     let (context, ..) = ladder();
-    let (group, channels, operations) = waiting(&context);
-    let events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
-    events.watch(&group).unwrap();
+    let (_group, channels, operations) = waiting(&context);
     let start = Instant::now();
     report(&context, IBV_EVENT_PORT_ERR, port_event());
     report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
     for operation in operations {
         let error = ended_by(operation, EventType::DEVICE_FATAL);
-        faults::error(faults::REMOVED, WATCHED, &error, faults::at_once(start));
+        faults::error(faults::REMOVED, "async", &error, faults::at_once(start));
     }
     for channel in channels {
         let reason = DownReason::Event(EventType::DEVICE_FATAL);
@@ -212,26 +207,24 @@ fn fatal_device_event_ends_pending_operations() {
 }
 
 #[test]
-fn group_watched_after_a_fatal_event_goes_down_too() {
+fn group_made_after_a_fatal_event_has_failed() {
     let _shared = share();
     let (context, ..) = ladder();
-    let mut events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
+    let completions = CqEvents::create_thread(&context).unwrap();
+    let mut events = DeviceEvents::create(&completions).unwrap();
     report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
     assert_eq!(event_type(block_on(events.next())), EventType::DEVICE_FATAL);
-    let (group, _channels, operations) = waiting(&context);
-    events.watch(&group).unwrap();
-    for operation in operations {
-        ended_by(operation, EventType::DEVICE_FATAL);
-    }
+    let pd = context.alloc_pd().unwrap();
+    let group = AsyncGroup::new(Channel::builder(&pd), 2, &completions).unwrap();
+    let reason = DownReason::Event(EventType::DEVICE_FATAL);
+    assert_eq!(group.failure(), Some(reason));
 }
 
 #[test]
 fn fatal_queue_pair_event_takes_down_its_channel_only() {
     let _shared = share();
     let (context, ..) = ladder();
-    let (group, [left, right], [broken, mut sound]) = waiting(&context);
-    let events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
-    events.watch(&group).unwrap();
+    let (_group, [left, right], [broken, mut sound]) = waiting(&context);
     let mut qp = ibv_qp {
         qp_num: left.endpoint().unwrap().qp_num(),
         ..ibv_qp::default()
@@ -241,7 +234,7 @@ fn fatal_queue_pair_event_takes_down_its_channel_only() {
     let start = Instant::now();
     report(&context, IBV_EVENT_QP_FATAL, event);
     let error = ended_by(broken, EventType::QP_FATAL);
-    faults::error(faults::QP_FATAL, WATCHED, &error, faults::at_once(start));
+    faults::error(faults::QP_FATAL, "async", &error, faults::at_once(start));
     assert!(!right.is_down());
     let mut cx = Context::from_waker(Waker::noop());
     assert!(pin!(&mut sound).poll(&mut cx).is_pending());
@@ -251,9 +244,7 @@ fn fatal_queue_pair_event_takes_down_its_channel_only() {
 fn events_of_queue_pairs_in_error_take_their_channels_down() {
     let _shared = share();
     let (context, ..) = ladder();
-    let (group, channels, operations) = waiting(&context);
-    let events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
-    events.watch(&group).unwrap();
+    let (_group, channels, operations) = waiting(&context);
     let reported = [
         (IBV_EVENT_QP_REQ_ERR, EventType::QP_REQ_ERR),
         (IBV_EVENT_QP_ACCESS_ERR, EventType::QP_ACCESS_ERR),
@@ -287,7 +278,6 @@ fn failed_shared_receives_end_their_channels() {
     let endpoint = member.endpoint();
     let channel = group.join(member.handshake(&endpoint).unwrap()).unwrap();
     let mut events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
-    events.watch(&group).unwrap();
     let mut reported = |handle| {
         let mut srq = ibv_srq {
             handle,
@@ -317,12 +307,10 @@ fn fatal_device_event_ends_datagram_endpoints() {
     let pd = context.alloc_pd().unwrap();
     let completions = CqEvents::create_thread(&context).unwrap();
     let create = || AsyncDatagrams::create(Datagrams::builder(&pd), &completions).unwrap();
-    let [first, second, late] = [(); 3].map(|()| create());
-    let events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
+    let [first, second] = [(); 2].map(|()| create());
     let mut cx = Context::from_waker(Waker::noop());
     let mut waits = [&first, &second].map(|datagrams| Box::pin(datagrams.receive_from()));
-    for (datagrams, wait) in [&first, &second].into_iter().zip(&mut waits) {
-        events.watch_datagrams(datagrams).unwrap();
+    for wait in &mut waits {
         assert!(wait.as_mut().poll(&mut cx).is_pending());
     }
     let [first_wait, second_wait] = waits;
@@ -343,8 +331,7 @@ fn fatal_device_event_ends_datagram_endpoints() {
     report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
     let reason = Some(DownReason::Event(EventType::DEVICE_FATAL));
     assert_eq!(block_on(second_wait).unwrap_err().down_reason(), reason);
-    events.watch_datagrams(&late).unwrap();
-    assert_eq!(late.down_reason(), reason);
+    assert_eq!(create().down_reason(), reason);
 }
 
 #[test]
@@ -356,7 +343,6 @@ fn address_that_moves_is_looked_up_before_a_datagram_is_lost() {
     let completions = CqEvents::create_thread(&context).unwrap();
     let datagrams = AsyncDatagrams::create(Datagrams::builder(&pd), &completions).unwrap();
     let mut events = DeviceEvents::create(&CqEvents::create_thread(&context).unwrap()).unwrap();
-    events.watch_datagrams(&datagrams).unwrap();
     let peer = DatagramEndpoint::builder(0x77, QKey::MAX).gid(Gid::new([1; 16]));
     let peer = peer.build().unwrap();
     let mut send_from = |index| {
@@ -397,7 +383,8 @@ fn queue_overrun_ends_its_waiters() {
     let error = block_on(broken).unwrap_err();
     let reason = DownReason::Event(EventType::CQ_ERR);
     assert_eq!(error.down_reason(), Some(reason));
-    faults::error(faults::OVERRUN, WATCHED, &error, faults::at_once(start));
+    let layer = "async with `DeviceEvents`";
+    faults::error(faults::OVERRUN, layer, &error, faults::at_once(start));
     assert!(sound.as_mut().poll(&mut cx).is_pending());
 }
 
@@ -426,31 +413,84 @@ fn untaken_events_are_kept_up_to_a_bound() {
 }
 
 #[test]
-fn events_of_another_context_watch_nothing_and_say_so() {
+fn queue_of_another_context_is_not_watched_and_that_is_an_error() {
     let _share = share();
     let (context, ..) = ladder();
     // The same device, opened again: its events go to the context that has the object.
     let other = context.device().open().unwrap();
-    let pd = context.alloc_pd().unwrap();
     let completions = CqEvents::create_thread(&context).unwrap();
-    let group = AsyncGroup::new(Channel::builder(&pd), 1, &completions).unwrap();
-    let datagrams = AsyncDatagrams::create(Datagrams::builder(&pd), &completions).unwrap();
     let cq = AsyncCq::create(&completions, 4).unwrap();
-    for (context, watches) in [(&other, false), (&context, true)] {
-        let events = DeviceEvents::create(&CqEvents::create_thread(context).unwrap()).unwrap();
-        for (object, watched) in [
-            ("the group", events.watch(&group)),
-            ("the datagram endpoint", events.watch_datagrams(&datagrams)),
-            ("the completion queue", events.watch_cq(&cq)),
-        ] {
-            assert_eq!(watched.is_ok(), watches);
-            if let Err(error) = watched {
-                let text = error.to_string();
-                assert!(
-                    text.starts_with(&format!("{object} belongs to another device")),
-                    "{text}"
-                );
-            }
-        }
+    let watched = |context| {
+        let events = CqEvents::create_thread(context).unwrap();
+        DeviceEvents::create(&events).unwrap().watch_cq(&cq)
+    };
+    watched(&context).unwrap();
+    let error = watched(&other).unwrap_err().to_string();
+    assert!(
+        error.starts_with("the completion queue belongs to another device"),
+        "{error}"
+    );
+}
+
+#[test]
+fn context_has_one_stream_of_events_at_a_time() {
+    let _share = share();
+    let (context, ..) = ladder();
+    let completions = CqEvents::create_thread(&context).unwrap();
+    let (_group, ..) = waiting(&context);
+    // Before there is a stream.
+    report(&context, IBV_EVENT_PORT_ERR, port_event());
+    let mut events = DeviceEvents::create(&completions).unwrap();
+    let second = DeviceEvents::create(&completions).unwrap_err();
+    assert!(matches!(second, Error::AlreadyWatched), "{second}");
+    assert_eq!(event_type(block_on(events.next())), EventType::PORT_ERR);
+    drop(events);
+    let mut events = DeviceEvents::create(&completions).unwrap();
+    report(&context, IBV_EVENT_PORT_ACTIVE, port_event());
+    assert_eq!(event_type(block_on(events.next())), EventType::PORT_ACTIVE);
+}
+
+/// The notifier that watches the device is of a runtime that ends first.
+#[test]
+#[cfg(feature = "tokio")]
+fn group_is_watched_after_the_runtime_of_another_has_ended() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let pd = context.alloc_pd().unwrap();
+    let runtime = tokio_runtime();
+    let entered = runtime.enter();
+    let of_runtime = CqEvents::create_tokio(&context).unwrap();
+    let first = AsyncGroup::new(Channel::builder(&pd), 1, &of_runtime).unwrap();
+    let second = AsyncGroup::new(Channel::builder(&pd), 1, &of_runtime).unwrap();
+    drop(entered);
+    let (group, _channels, operations) = waiting(&context);
+    drop(runtime);
+    for ended in [first, second] {
+        assert_eq!(ended.failure(), Some(DownReason::NotifierFailed));
+    }
+    assert_eq!(group.failure(), None);
+    report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
+    for operation in operations {
+        ended_by(operation, EventType::DEVICE_FATAL);
+    }
+}
+
+#[test]
+#[cfg(feature = "tokio")]
+fn group_is_watched_though_all_earlier_runtimes_have_ended() {
+    let _shared = share();
+    let (context, ..) = ladder();
+    let pd = context.alloc_pd().unwrap();
+    let runtime = tokio_runtime();
+    let entered = runtime.enter();
+    let of_runtime = CqEvents::create_tokio(&context).unwrap();
+    let first = AsyncGroup::new(Channel::builder(&pd), 1, &of_runtime).unwrap();
+    drop(entered);
+    drop(runtime);
+    assert_eq!(first.failure(), Some(DownReason::NotifierFailed));
+    let (_group, _channels, operations) = waiting(&context);
+    report(&context, IBV_EVENT_DEVICE_FATAL, ibv_async_event::default());
+    for operation in operations {
+        ended_by(operation, EventType::DEVICE_FATAL);
     }
 }

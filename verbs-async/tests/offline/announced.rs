@@ -129,12 +129,12 @@ fn completion_channel_or_device_has_one_watcher() {
     let bench = Bench::new();
     let again = || CqEvents::new(bench.events.channel().clone(), Hand::default());
     assert!(matches!(again(), Err(Error::AlreadyWatched)));
-    let device = || DeviceEvents::new(&bench.context, Hand::default());
+    let device = || DeviceEvents::create(&bench.events);
     let events = device().unwrap();
     assert!(matches!(device(), Err(Error::AlreadyWatched)));
-    // It is watched until the last clone is dropped.
     drop(events);
     device().unwrap();
+    // It is watched until the last clone is dropped.
     let channel = bench.events.channel().clone();
     let clone = bench.events.clone();
     drop(bench.events);

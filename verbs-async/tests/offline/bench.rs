@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -9,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{announce_last, with};
+use verbs_async::notifier::ThreadNotifier;
 use verbs_async::{AsyncChannel, AsyncCq, AsyncGroup, CqEvents, CqNotifier};
 use verbs_core::completion::CompletionChannel;
 use verbs_core::verbs_sys::{IBV_WC_SUCCESS, ibv_wc};
@@ -20,6 +22,7 @@ pub(crate) struct Bench {
     pub(crate) context: verbs_core::Context,
     pub(crate) events: CqEvents,
     pub(crate) hand: Hand,
+    pub(crate) device: Hand,
 }
 
 /// A notifier whose readiness the test sets.
@@ -31,6 +34,8 @@ struct Readiness {
     readable: bool,
     over: bool,
     waker: Option<Waker>,
+    // The notifier of the device.
+    device: Option<Hand>,
 }
 
 impl CqNotifier for Hand {
@@ -44,6 +49,14 @@ impl CqNotifier for Hand {
         }
         readiness.waker = Some(cx.waker().clone());
         Poll::Pending
+    }
+
+    fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
+        let device = self.0.lock().unwrap().device.take();
+        Ok(match device {
+            Some(device) => Box::new(device),
+            None => Box::new(ThreadNotifier::new(descriptor)?),
+        })
     }
 }
 
@@ -71,13 +84,15 @@ impl Hand {
 impl Bench {
     pub(crate) fn new() -> Self {
         let context = Device::by_name("fake0").unwrap().open().unwrap();
-        let hand = Hand::default();
+        let (hand, device) = (Hand::default(), Hand::default());
+        hand.change(|readiness| readiness.device = Some(device.clone()));
         let channel = CompletionChannel::create(&context).unwrap();
         let events = CqEvents::new(channel, hand.clone()).unwrap();
         Self {
             context,
             events,
             hand,
+            device,
         }
     }
 

@@ -10,12 +10,12 @@ use std::time::Duration;
 use fake_libibverbs::{assert_all_is_well, report, with};
 use verbs_async::verbs_channel::error::CloseError;
 use verbs_async::verbs_channel::{BufferPool, Channel, DownReason, OwnedRequest};
-use verbs_async::{AsyncChannel, AsyncGroup, DeviceEvents};
+use verbs_async::{AsyncChannel, AsyncGroup};
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_FATAL, ibv_async_event, ibv_qp,
 };
 
-use crate::bench::{Bench, Hand, Task, announce, bounded, done, join, later, now};
+use crate::bench::{Bench, Task, announce, bounded, done, join, later, now};
 use crate::groups::{Peer, posted};
 
 /// Calls that destroy queue pairs: each waits until it is released.
@@ -120,10 +120,7 @@ fn group_is_destroyed_on_helper_threads() {
 #[test]
 fn fatal_events_of_the_device_destroy_on_helper_threads() {
     for event_type in [IBV_EVENT_QP_FATAL, IBV_EVENT_DEVICE_FATAL] {
-        check(|bench, peer, channel| {
-            let hand = Hand::default();
-            let events = DeviceEvents::new(&bench.context, hand.clone()).unwrap();
-            events.watch(peer.group()).unwrap();
+        check(|bench, _, channel| {
             let mut qp = ibv_qp {
                 qp_num: channel.as_ref().unwrap().endpoint().unwrap().qp_num(),
                 ..Default::default()
@@ -131,7 +128,7 @@ fn fatal_events_of_the_device_destroy_on_helper_threads() {
             let mut event = ibv_async_event::default();
             event.element.qp = &raw mut qp;
             report(&bench.context, event_type, event);
-            hand.readable();
+            bench.device.readable();
         });
     }
 }

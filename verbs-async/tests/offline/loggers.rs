@@ -11,7 +11,7 @@ use fake_libibverbs::with;
 use verbs_async::{CqEvents, DeviceEvents, ErrorChain};
 use verbs_harness::logged::{bombs, does, lines, listen, panics};
 
-use crate::bench::{Bench, Hand, Task, announce, bounded, done, later, now};
+use crate::bench::{Bench, Task, announce, bounded, done, later, now};
 use crate::groups::posted;
 
 #[test]
@@ -104,13 +104,12 @@ fn device_events_that_end_while_they_watch_something_are_logged() {
     for is_watched in [false, true] {
         listen();
         let bench = Bench::new();
-        let hand = Hand::default();
-        let events = DeviceEvents::new(&bench.context, hand.clone()).unwrap();
+        let events = DeviceEvents::create(&bench.events).unwrap();
         let cq = bench.cq();
         if is_watched {
             events.watch_cq(&cq).unwrap();
         }
-        hand.over();
+        bench.device.over();
         let lines = lines();
         assert_eq!(lines.len(), usize::from(is_watched), "{lines:?}");
         let is_named = lines.iter().all(|line| line.contains("fake0"));

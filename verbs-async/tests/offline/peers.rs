@@ -3,6 +3,7 @@
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -27,10 +28,11 @@ const LEFT: DownReason = DownReason::PeerClosed;
 /// Far longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(5);
 
-/// A notifier driven by hand, which creates another one for the descriptor of the peers.
+/// A notifier driven by hand, which creates others for the device and for the descriptor of the peers.
 #[derive(Clone, Default)]
 struct Both {
     completions: Hand,
+    has_device: Arc<AtomicBool>,
     peers: Arc<Mutex<Vec<(OwnedFd, Hand)>>>,
 }
 
@@ -41,6 +43,9 @@ impl CqNotifier for Both {
 
     fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
         let hand = Hand::default();
+        if !self.has_device.swap(true, Ordering::Relaxed) {
+            return Ok(Box::new(hand));
+        }
         let mut peers = self.peers.lock().unwrap();
         peers.push((descriptor, hand.clone()));
         Ok(Box::new(hand))
@@ -260,8 +265,9 @@ fn operations_that_are_not_flushed_end_in_bounded_time() {
     }
 }
 
-/// A notifier that cannot create another one.
-struct Only(Hand);
+/// A notifier that cannot create another one, but that of the device.
+#[derive(Default)]
+struct Only(Hand, AtomicBool);
 
 impl CqNotifier for Only {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -269,7 +275,10 @@ impl CqNotifier for Only {
     }
 
     fn another(&self, _descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
-        Err(rustix::io::Errno::MFILE.into())
+        match self.1.swap(true, Ordering::Relaxed) {
+            false => Ok(Box::new(Hand::default())),
+            true => Err(rustix::io::Errno::MFILE.into()),
+        }
     }
 }
 
@@ -278,7 +287,7 @@ impl CqNotifier for Only {
 fn peers_that_cannot_be_watched_are_an_error() {
     let context = Device::by_name("fake0").unwrap().open().unwrap();
     let channel = CompletionChannel::create(&context).unwrap();
-    let events = CqEvents::new(channel, Only(Hand::default())).unwrap();
+    let events = CqEvents::new(channel, Only::default()).unwrap();
     let pd = context.alloc_pd().unwrap();
     let group = AsyncGroup::new(Channel::builder(&pd), 2, &events).unwrap();
     let channel = join(&group);
@@ -302,6 +311,18 @@ fn peers_that_cannot_be_watched_are_an_error() {
     let group = AsyncGroup::new(unwatched, 1, &events).unwrap();
     let (ours, _theirs) = UnixStream::pair().unwrap();
     join(&group).watch_peer(ours).unwrap();
+}
+
+#[test]
+fn device_that_cannot_be_watched_is_an_error() {
+    let context = Device::by_name("fake0").unwrap().open().unwrap();
+    let channel = CompletionChannel::create(&context).unwrap();
+    let only = Only(Hand::default(), AtomicBool::new(true));
+    let events = CqEvents::new(channel, only).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let group = AsyncGroup::new(Channel::builder(&pd), 2, &events);
+    let error = ErrorChain::new(&group.unwrap_err()).to_string();
+    assert!(error.contains("Too many open files"), "{error}");
 }
 
 /// The peer may wait for the end of its connection.

@@ -11,7 +11,7 @@ use verbs_async::DeviceEvents;
 use verbs_async::verbs_channel::verbs_core::PollSlot;
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_EVENT_PORT_ACTIVE, ibv_async_event};
 
-use crate::bench::{Bench, Hand, Task, announce, bounded, done, now};
+use crate::bench::{Bench, Task, announce, bounded, done, now};
 use crate::groups::{Peer, posted};
 use crate::hooks::{Moment, waker};
 
@@ -142,8 +142,8 @@ fn message_buffer_is_posted_again_if_the_waker_panics() {
 fn device_event_wakers_run_without_the_lock() {
     bounded(|| {
         let bench = Bench::new();
-        let hand = Hand::default();
-        let mut events = DeviceEvents::new(&bench.context, hand.clone()).unwrap();
+        let hand = bench.device.clone();
+        let mut events = DeviceEvents::create(&bench.events).unwrap();
         let context = bench.context.clone();
         // Taking an event needs the lock.
         let comes = waker(move |_| {

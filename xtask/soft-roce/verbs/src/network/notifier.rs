@@ -91,6 +91,7 @@ impl Fabric {
     /// A notifier of a descriptor, for async code in virtual time.
     ///
     /// ```
+    /// use std::os::fd::OwnedFd;
     /// use std::time::Duration;
     /// use std::{io, task};
     ///
@@ -99,11 +100,15 @@ impl Fabric {
     /// use verbs_async::verbs_core::completion::CompletionChannel;
     /// use verbs_async::{AsyncCq, CqEvents, CqNotifier};
     ///
-    /// struct Notifier(FabricNotifier);
+    /// struct Notifier(FabricNotifier, Fabric);
     ///
     /// impl CqNotifier for Notifier {
     ///     fn poll_readable(&self, cx: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
     ///         self.0.poll_readable(cx).map(Ok)
+    ///     }
+    ///
+    ///     fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
+    ///         Ok(Box::new(Self(self.1.notifier(descriptor), self.1.clone())))
     ///     }
     /// }
     ///
@@ -112,7 +117,7 @@ impl Fabric {
     /// let context = fabric.host("a").enter(Context::first_active)?;
     /// let channel = CompletionChannel::create(&context)?;
     /// let descriptor = channel.poll_fd()?.try_clone_to_owned()?;
-    /// let events = CqEvents::new(channel, Notifier(fabric.notifier(descriptor)))?;
+    /// let events = CqEvents::new(channel, Notifier(fabric.notifier(descriptor), fabric.clone()))?;
     /// let cq = AsyncCq::create(&events, 16)?;
     /// // Nothing was posted.
     /// let polled = fabric.block_on(Duration::from_secs(60), cq.poll_wr_id(1));

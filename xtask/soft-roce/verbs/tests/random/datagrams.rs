@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use verbs_async::{AsyncDatagrams, CqEvents, DeviceEvents};
+use verbs_async::AsyncDatagrams;
 use verbs_channel::datagrams::Datagram;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::path::DatagramEndpoint;
@@ -25,10 +25,7 @@ const NUMBER: usize = 8;
 /// An endpoint, blocking or async.
 enum End {
     Blocking(Box<Datagrams>),
-    Async {
-        end: AsyncDatagrams,
-        _events: (CqEvents, DeviceEvents),
-    },
+    Async(AsyncDatagrams),
 }
 
 impl End {
@@ -40,18 +37,14 @@ impl End {
         // Helper threads make its address handles, and an idle one may be left for later calls.
         world.is_repeatable = false;
         let events = world.events(pd)?;
-        let datagrams = AsyncDatagrams::create(builder, &events.0).ok()?;
-        events.1.watch_datagrams(&datagrams).unwrap();
-        Some(Self::Async {
-            end: datagrams,
-            _events: events,
-        })
+        let datagrams = AsyncDatagrams::create(builder, &events).ok()?;
+        Some(Self::Async(datagrams))
     }
 
     fn endpoint(&self) -> DatagramEndpoint {
         match self {
             Self::Blocking(end) => end.endpoint(),
-            Self::Async { end, .. } => end.endpoint(),
+            Self::Async(end) => end.endpoint(),
         }
     }
 
@@ -72,8 +65,8 @@ impl End {
                 };
             }
             // A thread makes an address handle.
-            Self::Async { end, .. } if is_first => Some(thread_ends(end.send_to(to, buffer))),
-            Self::Async { end, .. } => world.fabric.block_on(SHORT, end.send_to(to, buffer)),
+            Self::Async(end) if is_first => Some(thread_ends(end.send_to(to, buffer))),
+            Self::Async(end) => world.fabric.block_on(SHORT, end.send_to(to, buffer)),
         };
         let sent = sent.map(|sent| sent.map_err(|rejected| rejected.error().to_string()));
         sent.map_or(Ok(false), |sent| sent.map(|()| true))
@@ -85,7 +78,7 @@ impl End {
                 let received = end.receive_from(Some(timeout));
                 received.map_err(|error| error.to_string())
             }
-            Self::Async { end, .. } => {
+            Self::Async(end) => {
                 let received = world.fabric.block_on(timeout, end.receive_from());
                 received.transpose().map_err(|error| error.to_string())
             }
@@ -95,7 +88,7 @@ impl End {
     fn close(self, world: &World) -> Result<(), String> {
         match self {
             Self::Blocking(end) => end.close().map_err(|error| error.to_string()),
-            Self::Async { end, .. } => {
+            Self::Async(end) => {
                 let closed = world.fabric.block_on(LONG, end.close());
                 let closed = closed.expect("it does not wait for datagrams");
                 closed.map_err(|error| error.to_string())

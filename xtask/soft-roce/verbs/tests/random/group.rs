@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, DeviceEvents, SharedMessages};
+use verbs_async::{AsyncChannel, AsyncGroup, SharedMessages};
 use verbs_channel::error::Rejected;
 use verbs_channel::group::SharedReceivesConfig;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
@@ -39,7 +39,6 @@ enum Group {
         messages: SharedMessages,
         channels: Vec<AsyncChannel>,
         group: AsyncGroup,
-        _events: (CqEvents, DeviceEvents),
     },
 }
 
@@ -53,14 +52,12 @@ impl Group {
             return Some(Self::Blocking(Box::new(receives.group(CHANNELS).ok()?)));
         }
         let events = world.events(pd)?;
-        let made = AsyncGroup::with_shared_receives(receives, CHANNELS, &events.0);
+        let made = AsyncGroup::with_shared_receives(receives, CHANNELS, &events);
         let (group, messages) = made.ok()?;
-        events.1.watch(&group).unwrap();
         Some(Self::Async {
             messages,
             channels: Vec::new(),
             group,
-            _events: events,
         })
     }
 

@@ -1,14 +1,15 @@
 //! Tasks of verbs-async in virtual time, on one thread.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use soft_verbs::FabricNotifier;
-use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier, DeviceEvents};
+use soft_verbs::{Fabric, FabricNotifier};
+use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, CqNotifier};
 use verbs_channel::BufferPool;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::completion::CompletionChannel;
@@ -24,25 +25,28 @@ pub(crate) const BLOCKS: usize = 60;
 pub(crate) const CHANNELS: u32 = 2;
 
 /// A notifier of the fabric's.
-struct Notifier(FabricNotifier);
+struct Notifier(FabricNotifier, Fabric);
 
 impl CqNotifier for Notifier {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.poll_readable(cx).map(Ok)
     }
+
+    fn another(&self, descriptor: OwnedFd) -> io::Result<Box<dyn CqNotifier>> {
+        let fabric = self.1.clone();
+        Ok(Box::new(Self(fabric.notifier(descriptor), fabric)))
+    }
 }
 
 impl World {
-    /// The events of a device: those of completion queues, and those of the device.
-    pub(crate) fn events(&self, pd: &ProtectionDomain) -> Option<(CqEvents, DeviceEvents)> {
+    /// The events of a device.
+    pub(crate) fn events(&self, pd: &ProtectionDomain) -> Option<CqEvents> {
         let events = || -> verbs_async::Result<_> {
             let channel = CompletionChannel::create(pd.context())?;
-            let of_queues = channel.poll_fd()?.try_clone_to_owned()?;
-            let of_device = pd.context().poll_fd()?.try_clone_to_owned()?;
-            let [of_queues, of_device] =
-                [of_queues, of_device].map(|descriptor| Notifier(self.fabric.notifier(descriptor)));
-            let events = CqEvents::new(channel, of_queues)?;
-            Ok((events, DeviceEvents::new(pd.context(), of_device)?))
+            let notifier = self
+                .fabric
+                .notifier(channel.poll_fd()?.try_clone_to_owned()?);
+            CqEvents::new(channel, Notifier(notifier, self.fabric.clone()))
         };
         let events = events();
         assert!(events.is_ok() || !self.is_gentle, "{events:?}");
@@ -94,7 +98,6 @@ pub(crate) struct Side {
     pub(crate) pd: ProtectionDomain,
     pub(crate) pool: BufferPool,
     pub(crate) group: AsyncGroup,
-    _events: (CqEvents, DeviceEvents),
 }
 
 /// The two hosts; none if a verb fails.
@@ -110,16 +113,10 @@ fn side(world: &mut World, pd: ProtectionDomain) -> Option<Side> {
     config.drain_timeout = Duration::from_millis(50);
     // Room for eight of each queue of each channel, or less, which the channels share.
     config.in_flight = world.random.one_in(2).then_some(12);
-    let group = AsyncGroup::new(config, CHANNELS, &events.0).ok()?;
+    let group = AsyncGroup::new(config, CHANNELS, &events).ok()?;
     group.set_backlog(6);
-    events.1.watch(&group).unwrap();
     let pool = BufferPool::new(&pd, BLOCK, BLOCKS).ok()?;
-    Some(Side {
-        pd,
-        pool,
-        group,
-        _events: events,
-    })
+    Some(Side { pd, pool, group })
 }
 
 /// Two connected channels, one on each host; none if a verb fails.
