@@ -86,7 +86,7 @@ impl ProtectionDomain {
         // SAFETY: the object is new, and the PD is kept next to it.
         let mr = unsafe { Handle::new(mr) };
         Ok(DmabufRegion {
-            registration: Unowned::new(mr, iova, len, self, keepalive),
+            registration: Unowned::new(mr, iova, len, access, self, keepalive),
         })
     }
 }
@@ -129,7 +129,7 @@ impl DmabufRegion {
         // SAFETY: the caller hands it over, with what destroys it.
         let mr = unsafe { Handle::foreign(mr, destroy) };
         Ok(Self {
-            registration: Unowned::new(mr, iova, len, pd, ()),
+            registration: Unowned::new(mr, iova, len, AccessFlags::empty(), pd, ()),
         })
     }
 }

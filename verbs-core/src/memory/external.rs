@@ -26,6 +26,7 @@ pub(super) struct Unowned<K> {
     // Copies, so that making an element reads no memory of the driver's.
     lkey: u32,
     rkey: u32,
+    access: AccessFlags,
     known: Known,
     pd: ProtectionDomain,
 }
@@ -36,6 +37,7 @@ impl<K> Unowned<K> {
         mr: Handle<ibv_mr>,
         addr: u64,
         len: usize,
+        access: AccessFlags,
         pd: &ProtectionDomain,
         keepalive: K,
     ) -> Self {
@@ -44,6 +46,7 @@ impl<K> Unowned<K> {
         Self {
             lkey: *lkey,
             rkey: *rkey,
+            access,
             known: Known::new(pd, *lkey, addr, len),
             mr: ManuallyDrop::new(mr),
             keepalive: ManuallyDrop::new(keepalive),
@@ -155,6 +158,12 @@ macro_rules! unowned {
             #[must_use]
             pub const fn rkey(&self) -> u32 {
                 self.registration.rkey
+            }
+
+            /// The access that it was registered with; empty if another library registered it.
+            #[must_use]
+            pub const fn access(&self) -> AccessFlags {
+                self.registration.access
             }
 
             /// The protection domain it belongs to.

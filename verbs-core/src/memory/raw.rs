@@ -123,8 +123,19 @@ impl ProtectionDomain {
         // SAFETY: the caller keeps the memory mapped.
         let mr = unsafe { reg_mr_iova(self, bytes, iova, access) }?;
         Ok(RawRegion {
-            registration: Unowned::new(mr, iova, len, self, keepalive),
+            registration: Unowned::new(mr, iova, len, access, self, keepalive),
         })
+    }
+}
+
+impl<K> RawRegion<K> {
+    /// Its first byte; `None` if requests name it by another address, from an `iova` on.
+    #[must_use]
+    pub fn start(&self) -> Option<NonNull<u8>> {
+        // SAFETY: the region keeps the `ibv_mr`, in which libibverbs has the address that was registered.
+        let addr = unsafe { (*self.as_mr_ptr()).addr };
+        let start = NonNull::<u8>::new(addr.cast())?;
+        (start.as_ptr().addr() as u64 == self.remote().addr()).then_some(start)
     }
 }
 
@@ -165,7 +176,7 @@ impl RawRegion {
         let mr = unsafe { Handle::foreign(mr, destroy) };
         let addr = ptr.as_ptr().expose_provenance() as u64;
         Ok(Self {
-            registration: Unowned::new(mr, addr, len, pd, ()),
+            registration: Unowned::new(mr, addr, len, AccessFlags::empty(), pd, ()),
         })
     }
 }

@@ -213,6 +213,7 @@ pub(super) struct Registration<B: Buffer> {
     // Copies, so that making an element reads no memory of the driver's.
     lkey: u32,
     rkey: u32,
+    access: AccessFlags,
     known: Known,
     pd: ProtectionDomain,
 }
@@ -242,6 +243,7 @@ impl<B: Buffer> Registration<B> {
         Ok(Self {
             lkey: *lkey,
             rkey: *rkey,
+            access,
             known: Known::new(pd, *lkey, bytes.addr().get() as u64, bytes.len()),
             mr: ManuallyDrop::new(mr),
             buffer,
@@ -293,6 +295,10 @@ impl<B: Buffer> Registration<B> {
 
     pub(super) const fn rkey(&self) -> u32 {
         self.rkey
+    }
+
+    pub(super) const fn access(&self) -> AccessFlags {
+        self.access
     }
 
     pub(super) const fn as_ptr(&self) -> NonNull<u8> {

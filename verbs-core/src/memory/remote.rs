@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// [`SharedRegion::remote`](crate::SharedRegion::remote), and sends it to the peer by any means: as
 /// [`to_bytes`](Self::to_bytes), or as serde data (feature `serde`). The peer can access the memory
 /// with it until the owner deregisters the region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize, serde::Deserialize),

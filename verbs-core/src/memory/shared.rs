@@ -236,6 +236,12 @@ impl<B: Buffer + 'static> SharedRegion<B> {
         self.registration.rkey()
     }
 
+    /// The access that it was registered with.
+    #[must_use]
+    pub const fn access(&self) -> AccessFlags {
+        self.registration.access()
+    }
+
     /// The protection domain it belongs to.
     #[must_use]
     pub const fn pd(&self) -> &ProtectionDomain {

@@ -173,6 +173,16 @@ impl MemoryWindow {
         self.rkey = self.rkey & !0xff | rkey & 0xff;
     }
 
+    /// Whether the device checks that a peer's access is within the window, and not only within its region.
+    ///
+    /// All devices do that by their specification; soft-RoCE (the kernel's `rdma_rxe`) does not. It is recognised by
+    /// the attribute `parent` in its [directory](crate::Device::sysfs_path), which no other driver has.
+    #[must_use]
+    pub fn checks_bounds(&self) -> bool {
+        let device = self.pd.context().device();
+        !device.sysfs_path().join("parent").exists()
+    }
+
     /// The protection domain it belongs to.
     #[must_use]
     pub const fn pd(&self) -> &ProtectionDomain {
@@ -194,7 +204,7 @@ impl MemoryWindow {
     /// The errno. The window is leaked, and may still be bound.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn close(self) -> Result<()> {
-        self.mw.close()
+        self.pd.context().unless_removed(self.mw.close())
     }
 
     /// The next key of a window of type 2, which has it from now on; C's field has the one before.
