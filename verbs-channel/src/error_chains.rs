@@ -115,6 +115,9 @@ fn reject_reasons() -> Vec<RejectReason> {
         RejectReason::Misaligned { addr: 1, len },
         RejectReason::SharedReceives,
         RejectReason::NoRequest { index: 3, len: 2 },
+        RejectReason::LeaseAccess,
+        RejectReason::NoWindow { max },
+        RejectReason::InvalidatingWrite,
     ];
     all.extend(post_errors().map(RejectReason::Post));
     all.extend(reasons().into_iter().map(RejectReason::Down));
@@ -146,6 +149,9 @@ const fn of_reject_reason(reason: &RejectReason) -> usize {
         RejectReason::NoRequest { .. } => 20,
         RejectReason::TimedOut => 21,
         RejectReason::NoCapacity(_) => 22,
+        RejectReason::LeaseAccess => 23,
+        RejectReason::NoWindow { .. } => 24,
+        RejectReason::InvalidatingWrite => 25,
     }
 }
 
@@ -323,7 +329,7 @@ fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usiz
 fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 14);
     check(&transport_errors(), of_transport, 5);
-    check(&reject_reasons(), of_reject_reason, 23);
+    check(&reject_reasons(), of_reject_reason, 26);
     check(&exchange_errors(), of_exchange, 22);
     check(&errors(), of_error, 17);
     let first = RejectReason::Untaken.into();

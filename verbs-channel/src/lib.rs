@@ -71,6 +71,8 @@
 //! A [`Transfer`] is a set of operations on owned buffers that ends as a whole: by its deadline, and only
 //! when the device is done with all of its memory.
 //!
+//! A [`Lease`] lends a part of shared memory to the peer for a time: see [*Lending memory to a peer*](guide::lending).
+//!
 //! In a scope, [`lend`](PollingScope::lend) returns the elements with the outcome, before the scope
 //! ends. A pipeline reuses its buffers in this way.
 //!
@@ -262,6 +264,7 @@ pub mod exchange;
 pub mod group;
 pub mod guide;
 pub mod immediates;
+pub mod lease;
 pub mod registration_cache;
 pub mod request;
 mod waiting;
@@ -281,6 +284,8 @@ pub use engine::{Completed, Message, Ticket, Transfer};
 pub use error::{DownReason, Error, RejectReason, Result, ScopeError, TransportError};
 #[doc(inline)]
 pub use group::ChannelGroup;
+#[doc(inline)]
+pub use lease::Lease;
 #[doc(inline)]
 pub use registration_cache::RegistrationCache;
 #[doc(inline)]

@@ -2,13 +2,16 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
+use std::ptr::NonNull;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use verbs_core::Error as CoreError;
 use verbs_core::error::ErrorChain;
+use verbs_core::memory::MwBindInfo;
+use verbs_core::{AccessFlags, Error as CoreError};
 
 use super::wake::wake;
 use crate::error::{Error, Result};
@@ -25,11 +28,24 @@ pub struct Deregistration {
     pub(super) end: Arc<End>,
 }
 
-/// A region that is about to be deregistered.
+/// A region of shared memory, which can be lent, and is deregistered with the memory.
 #[expect(unnameable_types, reason = "is of a sealed trait")]
 pub trait Registered: Any + Send + Sync {
     /// Deregisters it. The value that kept the memory is dropped, or leaked after an error.
     fn dereg(self: Arc<Self>) -> Result<(), CoreError>;
+
+    /// The access that it was registered with, if that is known.
+    fn access(&self) -> AccessFlags;
+
+    /// A part of it, for a window that permits this access.
+    fn bind_info(
+        &self,
+        part: Range<usize>,
+        access: AccessFlags,
+    ) -> Result<MwBindInfo<'_>, CoreError>;
+
+    /// Its first byte, if that is known, and at the address by which requests name it.
+    fn start(&self) -> Option<NonNull<u8>>;
 }
 
 /// Shared by a memory and those who wait for its end.

@@ -14,6 +14,7 @@ mod wait_queue;
 mod wake;
 
 pub use deregistration::Deregistration;
+pub(crate) use deregistration::Registered;
 pub(crate) use element::PdTag;
 pub(crate) use notify::{Returns, Watch};
 pub use owned::OwnedBuffer;

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use verbs_core::error::Rejected;
-use verbs_core::memory::{Buffer, DmabufRegion, RawRegion};
+use verbs_core::memory::{Buffer, DmabufRegion, MwBindInfo, RawRegion};
 use verbs_core::{
     AccessFlags, Error as CoreError, ProtectionDomain, RemoteMemoryRegion, SharedRegion,
 };
@@ -100,7 +100,7 @@ mod sealed {
 }
 
 macro_rules! shareable {
-    ($([$($bounds:tt)*] $region:ty;)*) => {$(
+    ($([$($bounds:tt)*] $region:ty, $start:expr;)*) => {$(
         impl<$($bounds)*> sealed::Shareable for $region {
             fn memory(&self) -> (RemoteMemoryRegion, u32) {
                 (self.remote(), self.lkey())
@@ -116,14 +116,31 @@ macro_rules! shareable {
                 // If it is not the last, a region that was leaked keeps it.
                 Arc::into_inner(self).map_or(Ok(()), |region| region.dereg().map(discard))
             }
+
+            fn access(&self) -> AccessFlags {
+                self.access()
+            }
+
+            fn bind_info(
+                &self,
+                part: Range<usize>,
+                access: AccessFlags,
+            ) -> Result<MwBindInfo<'_>, CoreError> {
+                self.mw_bind_info(part, access)
+            }
+
+            fn start(&self) -> Option<NonNull<u8>> {
+                let start: fn(&Self) -> Option<NonNull<u8>> = $start;
+                start(self)
+            }
         }
     )*};
 }
 
 shareable! {
-    [B: Buffer + Send + Sync + 'static] SharedRegion<B>;
-    [K: Send + Sync + 'static] RawRegion<K>;
-    [K: Send + Sync + 'static] DmabufRegion<K>;
+    [B: Buffer + Send + Sync + 'static] SharedRegion<B>, |region| NonNull::new(region.as_ptr());
+    [K: Send + Sync + 'static] RawRegion<K>, RawRegion::start;
+    [K: Send + Sync + 'static] DmabufRegion<K>, |_of_a_gpu| None;
 }
 
 impl SharedMemory {
@@ -370,6 +387,14 @@ impl SharedSlice {
         // It is made of a part that has its memory, or of a buffer that is such a part; that is taken out when the
         // part is dropped.
         memory.expect("a slice keeps its memory")
+    }
+
+    /// Its region in this protection domain, how long that is, and its range there: to be lent to a peer.
+    pub(crate) fn lent(&self, pd: PdTag) -> Option<(Arc<dyn Registered>, u64, Range<usize>)> {
+        let mut registrations = self.kept().registrations.iter();
+        let its = registrations.find(|each| each.pd == pd)?;
+        let range = self.offset()..self.offset() + self.len();
+        Some((Arc::clone(its.region.as_ref()?), its.remote.len(), range))
     }
 
     /// The length in bytes.

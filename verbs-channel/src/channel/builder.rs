@@ -1,5 +1,6 @@
 //! The settings of channels, and their defaults.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use verbs_core::completion::CompletionChannel;
@@ -9,7 +10,7 @@ use verbs_core::{
     MinRnrTimer, PreparedQueuePair, ProtectionDomain, QueuePair,
 };
 
-use crate::engine::{EngineLimits, MemberLimits, Shares};
+use crate::engine::{EngineLimits, Lender, MemberLimits, Shares};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::RejectReason;
 use crate::error::{Error, Result};
@@ -206,6 +207,21 @@ pub struct ChannelConfig {
     /// its channel or that its process ends.
     #[builder(default = Some(Duration::from_secs(10)), with = |value: impl Into<Option<Duration>>| value.into(), setters(option_fn(vis = "")))]
     pub peer_timeout: Option<Duration>,
+    /// How many memory windows the channel, or all channels of a group together, have for
+    /// [leases](crate::Lease); none unless set.
+    ///
+    /// They are allocated when the channel or the group is created, unless the device has none of type 2. Without windows,
+    /// each lease is a [registration](crate::lease::LeaseKind::Registration). A lease for which no window is free is rejected with
+    /// [`RejectReason::NoWindow`].
+    #[builder(default = 0, setters(option_fn(vis = "")))]
+    pub lease_windows: u32,
+    /// How long a window rests after 255 leases; 10 s unless set.
+    ///
+    /// A window has 256 keys, which are used in turn. After the rest it has one again that the peer had
+    /// before. So this is the longest time by which a peer may be late: its request with a key of a lease that
+    /// ended before that fails.
+    #[builder(default = Duration::from_secs(10), setters(option_fn(vis = "")))]
+    pub lease_rest: Duration,
     /// How a wait passes the time between polls that find no completion; spin, then yield,
     /// unless set.
     ///
@@ -364,6 +380,11 @@ impl ChannelConfig {
             capacities: [self.max_send_wr, self.max_recv_wr],
             peer_timeout: self.peer_timeout,
         }
+    }
+
+    /// The lender of the leases on its channels.
+    pub(crate) fn lender(&self) -> Result<Arc<Lender>> {
+        Ok(Lender::new(&self.pd, self.lease_windows, self.lease_rest)?)
     }
 
     /// Limits of an engine for `max_channels` channels.

@@ -13,6 +13,7 @@ pub use scope::PollingScope;
 
 mod builder;
 mod close;
+mod leases;
 mod operations;
 mod owned;
 mod pending;

@@ -27,6 +27,8 @@ pub struct PollingScope<'scope, 'env: 'scope> {
     poller: UnsafeCell<&'env mut Poller>,
     pub(super) at: u32,
     receives: Cell<Leftover>,
+    // Whether it has granted some.
+    pub(super) has_leases: Cell<bool>,
     // As in `std::thread::Scope`: neither lifetime may be shortened or lengthened.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
@@ -68,6 +70,7 @@ fn run<'env, T, E>(
         poller: UnsafeCell::new(poller),
         at,
         receives: Cell::new(Leftover::Awaited),
+        has_leases: Cell::new(false),
         scope: PhantomData,
         env: PhantomData,
     };
@@ -88,6 +91,9 @@ fn run<'env, T, E>(
             Ok(())
         }
     };
+    if scope.has_leases.get() {
+        scope.with(|poller| poller.engine.end_leases(at, true));
+    }
     guard.defuse();
     match ended {
         Ok(Ok(value)) => finished.map(|()| value).map_err(ScopeError::AutoPollError),

@@ -130,6 +130,7 @@ impl sealed::Connected for Channel {
             config.pd.clone(),
             cq,
             config.engine_limits(1, config.max_recv_wr),
+            config.lender()?,
         );
         let id = engine.add(qp, config.member_limits().capacities);
         engine.start_prepared(id, receives)?;

@@ -33,7 +33,7 @@ pub(super) struct Queued {
 
 impl Afterwards {
     /// The most that one channel queues.
-    const OF_A_CHANNEL: usize = 3;
+    const OF_A_CHANNEL: usize = 4;
 
     /// Whether it may take seconds.
     pub(crate) const fn is_slow(&self) -> bool {

@@ -65,7 +65,7 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use verbs_core::__private::Process;
@@ -80,6 +80,7 @@ use flight::Flight;
 pub use flight::{Completed, Ticket};
 pub(crate) use flight::{Id, Outcome, SlotBuffer};
 
+pub use crate::lease::Lender;
 pub use closing::{Closed, Closing};
 pub use joining::ConnectedMember;
 pub(crate) use joining::{MemberLimits, MemberParts};
@@ -101,6 +102,7 @@ mod deferred;
 mod flight;
 mod joining;
 mod leak;
+mod leases;
 mod member;
 mod messages;
 mod outcome;
@@ -122,6 +124,7 @@ mod transfer;
 pub struct Engine {
     flight: Flight,
     peers: Peers,
+    leases: Arc<Lender>,
     // It waits until nothing borrows the engine.
     afterwards: Queued,
     // After the members: their queue pairs are on its queue.
@@ -176,7 +179,12 @@ pub(crate) struct EngineLimits {
 }
 
 impl Engine {
-    pub(crate) fn new(pd: ProtectionDomain, cq: CompletionQueue, limits: EngineLimits) -> Self {
+    pub(crate) fn new(
+        pd: ProtectionDomain,
+        cq: CompletionQueue,
+        limits: EngineLimits,
+        leases: Arc<Lender>,
+    ) -> Self {
         let slots = limits.shares.map_or([0, 0], |shares| {
             [shares.total(limits.max_channels), shares.common]
         });
@@ -184,6 +192,7 @@ impl Engine {
             flight: Flight::with_capacity(slots),
             afterwards: Queued::new(),
             peers: Peers::default(),
+            leases,
             shared: None,
             limits,
             failure: None,

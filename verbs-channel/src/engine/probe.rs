@@ -21,6 +21,7 @@ impl Engine {
     #[doc(alias = "ibv_query_qp")]
     pub fn probe(&mut self, now: Instant) {
         self.replace_overtaken();
+        self.end_failed_leases();
         if self.open > 0
             && let Some(error) = self.shared_error()
         {

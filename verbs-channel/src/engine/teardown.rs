@@ -122,6 +122,8 @@ impl Engine {
             Some(_) if !self.is_in_child() => self.leave_shared(at, reason),
             _ => Ok(()),
         };
+        // Before its queue pair: on soft-RoCE, destroying one waits for its windows.
+        self.end_leases(at, false);
         let member = self.flight.members.get_mut(at as usize);
         let Some(qp) = member.and_then(|member| member.take_qp(reason)) else {
             return left;

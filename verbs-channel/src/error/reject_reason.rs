@@ -147,6 +147,21 @@ pub enum RejectReason {
     /// channels of its group: its messages are taken from the group.
     #[error("the receives of this group are shared by its channels: take messages from the group")]
     SharedReceives,
+    /// The region does not permit the access of the lease, or that is none that a peer can have: register it with
+    /// [`LOCAL_WRITE`](verbs_core::AccessFlags::LOCAL_WRITE) for writes and atomics.
+    #[error(
+        "the memory's region does not permit the access of this lease: register it with LOCAL_WRITE"
+    )]
+    LeaseAccess,
+    /// All [windows](crate::ChannelConfig::lease_windows) are in use, or rest. End another lease first, and try again.
+    #[error("all {max} windows for leases are in use or rest: end another lease first")]
+    NoWindow {
+        /// How many windows there are.
+        max: u32,
+    },
+    /// A write does not invalidate a key: only a send does.
+    #[error("only a send can invalidate a key, not a write")]
+    InvalidatingWrite,
     /// The driver rejected the post.
     #[error(transparent)]
     Post(#[from] PostError),
@@ -175,7 +190,7 @@ verbs_core::error_debug!(RejectReason {
     Backpressure, Budget, NoCapacity, Untaken, TimedOut, BatchTooLong, EmptyBatch, ReceiveInBatch, NoRequest, Down(reason),
     MessageTooLong, DatagramTooLong,
     ReceiveTooLong, InlineTooLong, SharedInline, OtherDomain, TooManyElements, NoReads,
-    RemoteTooShort, ElementTooLong, Misaligned, SharedReceives, Post,
+    RemoteTooShort, ElementTooLong, Misaligned, SharedReceives, LeaseAccess, NoWindow, InvalidatingWrite, Post,
 });
 
 impl RejectReason {

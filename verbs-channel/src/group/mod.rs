@@ -425,7 +425,7 @@ impl ChannelConfig {
     pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {
         let completion_channel = self.completion_channel()?;
         let cq = self.queue_on(max_channels, completion_channel.as_ref())?;
-        let (engine, preparer) = self.engine_on(cq, max_channels, None);
+        let (engine, preparer) = self.engine_on(cq, max_channels, None)?;
         let poller = Poller::new(engine, self.waits(), completion_channel);
         Ok(ChannelGroup::new(poller, preparer))
     }
@@ -444,7 +444,7 @@ impl ChannelConfig {
         events: &CompletionChannel,
     ) -> Result<(Engine, Preparer)> {
         let cq = self.queue_on(max_channels, Some(events))?;
-        Ok(self.engine_on(cq, max_channels, None))
+        self.engine_on(cq, max_channels, None)
     }
 
     /// An engine on this completion queue, and what prepares its channels.
@@ -453,7 +453,7 @@ impl ChannelConfig {
         cq: CompletionQueue,
         max_channels: u32,
         shared: Option<Arc<SharedQueue>>,
-    ) -> (Engine, Preparer) {
+    ) -> Result<(Engine, Preparer)> {
         let config = self.clone();
         let max_recv_wr = if shared.is_some() {
             0
@@ -461,8 +461,8 @@ impl ChannelConfig {
             self.max_recv_wr
         };
         let limits = config.engine_limits(max_channels, max_recv_wr);
-        let engine = Engine::new(config.pd.clone(), cq.clone(), limits);
-        (engine, Preparer { config, cq, shared })
+        let engine = Engine::new(config.pd.clone(), cq.clone(), limits, config.lender()?);
+        Ok((engine, Preparer { config, cq, shared }))
     }
 }
 

@@ -227,7 +227,7 @@ impl SharedReceivesConfig {
         let queue = SharedQueue::new(srq.clone());
         let places = [*count, spare];
         let shared = Shared::new(srq, Arc::clone(&queue), pool.clone(), places, max_channels);
-        let (mut engine, preparer) = config.engine_on(cq, max_channels, Some(queue));
+        let (mut engine, preparer) = config.engine_on(cq, max_channels, Some(queue))?;
         engine.share(shared).map_err(verbs_core::Error::from)?;
         Ok((engine, preparer))
     }

@@ -7,6 +7,7 @@
 //! | [RDMA and TCP](rdma_and_tcp) | What are the objects and the operations, and what happens in which order? |
 //! | [Layers](layers) | Which of the crates is the right one for my program? |
 //! | [Memory](memory) | Who may access which bytes, and when? |
+//! | [Lending memory to a peer](lending) | How do I take memory back from a peer that may be late? |
 //! | [Endings](endings) | How does an operation end, and what if the peer is gone? |
 //! | [A server](server) | How do I write a server, from nothing, in five steps? |
 //! | [Performance](performance) | What makes a program fast, and what is worth the effort? |
@@ -54,6 +55,9 @@ pub mod layers {}
 
 #[doc = include_str!("memory.md")]
 pub mod memory {}
+
+#[doc = include_str!("lending.md")]
+pub mod lending {}
 
 #[doc = include_str!("endings.md")]
 pub mod endings {}

@@ -25,7 +25,11 @@ pub struct Op {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Send,
+    /// A send that invalidates this key of the peer.
+    SendInvalidating(u32),
     Write(RemoteMemoryRegion),
+    /// A mistake, which is rejected.
+    WriteInvalidating,
     Read(RemoteMemoryRegion),
     CompareAndSwap(RemoteMemoryRegion, u64, u64),
     FetchAndAdd(RemoteMemoryRegion, u64),
@@ -38,8 +42,8 @@ impl Op {
     #[inline(always)]
     pub(crate) const fn new(kind: Kind) -> Self {
         let flags = match kind {
-            Kind::Send => opcode_flag(WcOpcode::SEND),
-            Kind::Write(_) => opcode_flag(WcOpcode::RDMA_WRITE),
+            Kind::Send | Kind::SendInvalidating(_) => opcode_flag(WcOpcode::SEND),
+            Kind::Write(_) | Kind::WriteInvalidating => opcode_flag(WcOpcode::RDMA_WRITE),
             Kind::Read(_) => opcode_flag(WcOpcode::RDMA_READ),
             Kind::CompareAndSwap(..) | Kind::FetchAndAdd(..) => opcode_flag(WcOpcode::COMP_SWAP),
             Kind::Receive => 0,
@@ -61,6 +65,15 @@ impl Op {
     #[inline(always)]
     pub(crate) const fn with_flag(mut self, flag: u32) -> Self {
         self.flags |= flag;
+        self
+    }
+
+    /// The same that invalidates a key of the peer.
+    pub(crate) const fn with_invalidate(mut self, rkey: u32) -> Self {
+        self.kind = match self.kind {
+            Kind::Send | Kind::SendInvalidating(_) => Kind::SendInvalidating(rkey),
+            _ => Kind::WriteInvalidating,
+        };
         self
     }
 
@@ -102,7 +115,10 @@ impl Op {
             len: elements.iter().map(|sge| u64::from(sge.length())).sum(),
             elements: elements.iter().filter(|sge| sge.length() > 0).count(),
             is_shared,
-            is_read: !matches!(self.kind, Kind::Send | Kind::Write(_) | Kind::Receive),
+            is_read: matches!(
+                self.kind,
+                Kind::Read(_) | Kind::CompareAndSwap(..) | Kind::FetchAndAdd(..)
+            ),
             flags: self.flags,
         }
     }
@@ -124,6 +140,10 @@ impl Op {
                 }
                 place.write(request.into())
             }
+            (&Kind::SendInvalidating(rkey), elements) => {
+                place.write(SendWorkRequest::new(elements).invalidate(rkey).into())
+            }
+            (Kind::WriteInvalidating, _) => return Err(RejectReason::InvalidatingWrite),
             (Kind::Write(remote), elements) => {
                 let mut request = WriteWorkRequest::new(elements, remote).map_err(reason)?;
                 if let Some(imm_data) = self.imm_data {

@@ -106,6 +106,23 @@ impl<L> Outgoing<L> {
         self
     }
 
+    /// Gives a lease back to the peer: the message also invalidates the key that the peer has
+    /// [lent](crate::Lease) to this side.
+    ///
+    /// When the peer has the message, [`Lease::given_back`](crate::Lease::given_back) returns its memory. Reads and writes with the
+    /// key that this side has posted before are carried out first.
+    ///
+    /// The key must be that of a [window](crate::lease::LeaseKind::Window): all others fail, as one that the peer has revoked
+    /// does, and take the channel down on both sides. A send has either this or immediate data; a write is rejected with
+    /// [`RejectReason::InvalidatingWrite`](crate::RejectReason::InvalidatingWrite).
+    #[inline]
+    #[doc(alias = "IBV_WR_SEND_WITH_INV")]
+    #[doc(alias = "invalidate_rkey")]
+    pub const fn invalidate(mut self, rkey: u32) -> Self {
+        self.op = self.op.with_invalidate(rkey);
+        self
+    }
+
     /// Sends the bytes inline: they are copied during the post.
     ///
     /// The request is rejected if it has more bytes than the channel's

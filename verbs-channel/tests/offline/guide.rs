@@ -21,10 +21,11 @@ use verbs_harness::chains;
 use crate::fake_device::pd;
 
 /// The files of the guide.
-const FILES: [&str; 14] = [
+const FILES: [&str; 15] = [
     include_str!("../../src/guide/rdma_and_tcp.md"),
     include_str!("../../src/guide/layers.md"),
     include_str!("../../src/guide/memory.md"),
+    include_str!("../../src/guide/lending.md"),
     include_str!("../../src/guide/endings.md"),
     include_str!("../../src/guide/server.md"),
     include_str!("../../src/guide/performance.md"),

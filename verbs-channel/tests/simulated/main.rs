@@ -1,9 +1,11 @@
-//! Connecting by a connection manager whose calls fail, and whose events are those that no peer in software sends.
+//! Connecting by a connection manager whose calls fail, and whose events are those that no peer in software sends; and
+//! leases on a network that a seed spoils.
 #![cfg(test)]
 #![cfg(feature = "rdmacm")]
 
 mod by_manager;
 mod iwarp;
+mod leases;
 mod multicast;
 
 use std::net::SocketAddr;

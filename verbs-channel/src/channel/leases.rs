@@ -1,0 +1,130 @@
+//! Leases of a channel: granted to its peer, and revoked.
+
+use std::time::Duration;
+
+use verbs_core::AccessFlags;
+use verbs_core::error::Rejected;
+
+use super::{Channel, Hold, PollingScope};
+use crate::buffer::SharedSlice;
+use crate::error::{Error, Result, TransportError};
+use crate::lease::Lease;
+use crate::waiting::Lend;
+
+impl<H: Hold> Channel<H> {
+    /// Lends a part of shared memory to the peer, until the [`Lease`] ends.
+    ///
+    /// `access` is what the peer may do: flags of [`REMOTE`](AccessFlags::REMOTE). The region itself needs none of them,
+    /// and without them, peers have access by leases only. It needs
+    /// [`MW_BIND`](AccessFlags::MW_BIND), or else the lease is a [registration](crate::lease::LeaseKind::Registration).
+    ///
+    /// This posts one request, and waits for it as [`send`](Self::send) does. Nothing is allocated, unless the lease is
+    /// a registration.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use verbs_channel::verbs_core::{AccessFlags, Context};
+    /// use verbs_channel::{Channel, SharedMemory};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pd = Context::first_active()?.alloc_pd()?;
+    /// let prepared = Channel::builder(&pd).lease_windows(16).build()?;
+    /// let mut channel = prepared.connect("server:7471", Duration::from_secs(5))?.channel;
+    /// let memory = SharedMemory::register([&pd], vec![0_u8; 1 << 20], AccessFlags::MW_BIND)?;
+    ///
+    /// let lease = channel.lease(memory.slice(..4096)?, AccessFlags::REMOTE_WRITE)?;
+    /// let request = pd.reg_mr(lease.remote().to_bytes().to_vec())?;
+    /// channel.send(request.gather_element(..)?)?;
+    /// // The peer writes its answer there, or is late.
+    /// let page = channel.revoke(lease, None)?;
+    /// # drop(page);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The memory, with the reason. It is an empty slice in one case: the driver failed and then failed to
+    /// destroy the queue pair, so the memory has to be kept.
+    ///
+    /// - [`Error::Transport`]: the request was rejected, for example with [`RejectReason::NoWindow`],
+    ///   [`RejectReason::LeaseAccess`] or [`RejectReason::OtherDomain`], or it failed. If it does not complete within
+    ///   the channel's [timeout](crate::ChannelConfig::timeout), the channel is aborted.
+    /// - [`Error::Core`]: the part is empty, or the registration failed. A part of a
+    ///   [`DmabufRegion`](verbs_core::memory::DmabufRegion), or of a region with an `iova` of its own, cannot be registered once
+    ///   more.
+    ///
+    /// [`RejectReason::NoWindow`]: crate::RejectReason::NoWindow
+    /// [`RejectReason::LeaseAccess`]: crate::RejectReason::LeaseAccess
+    /// [`RejectReason::OtherDomain`]: crate::RejectReason::OtherDomain
+    #[doc(alias = "IBV_WR_BIND_MW")]
+    pub fn lease(
+        &mut self,
+        slice: SharedSlice,
+        access: AccessFlags,
+    ) -> Result<Lease, Rejected<SharedSlice, Error>> {
+        let (poller, at) = self.parts();
+        poller.lease(at, slice, access, false)
+    }
+
+    /// Ends a lease, and returns its memory: no access with its key succeeds any more.
+    ///
+    /// This posts one request, and waits for it. Accesses that the device has begun are done by then. The window is used for another lease. The
+    /// request takes its turn in the send queue, after sends that wait for a receive of the peer.
+    ///
+    /// If the request does not complete within `timeout`, or the channel's own if that is `None`, the channel is
+    /// aborted. If it fails, which is so if the peer has given the lease back meanwhile, the channel is down. Then, or if the channel has no room for it, the window is deallocated, which is a system call; or,
+    /// if the driver refuses that, the queue pair is destroyed. So after `Ok` the memory can be used again, and
+    /// [`down_reason`](Self::down_reason) is whether the channel can.
+    ///
+    /// A lease of another channel, or of one that is closed, can be given to this, too.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError::Stuck`]: the driver has refused all of this. **The peer may still have access.** The memory is kept.
+    #[doc(alias = "IBV_WR_LOCAL_INV")]
+    pub fn revoke(
+        &mut self,
+        lease: Lease,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<SharedSlice, TransportError> {
+        let (poller, at) = self.parts();
+        poller.revoke(at, lease, timeout.into())
+    }
+}
+
+impl PollingScope<'_, '_> {
+    /// Lends a part of shared memory to the peer, until the lease or the scope ends: as [`Channel::lease`].
+    ///
+    /// Leases that exist when the scope ends have no access from then on, even if they are leaked. They still have their
+    /// memory, which [`Channel::revoke`] returns at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::lease`].
+    #[doc(alias = "IBV_WR_BIND_MW")]
+    pub fn lease(
+        &self,
+        slice: SharedSlice,
+        access: AccessFlags,
+    ) -> Result<Lease, Rejected<SharedSlice, Error>> {
+        self.has_leases.set(true);
+        let mut this = self;
+        Lend::lease(&mut this, self.at, slice, access, true)
+    }
+
+    /// Ends a lease, and returns its memory: as [`Channel::revoke`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::revoke`].
+    #[doc(alias = "IBV_WR_LOCAL_INV")]
+    pub fn revoke(
+        &self,
+        lease: Lease,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<SharedSlice, TransportError> {
+        let mut this = self;
+        Lend::revoke(&mut this, self.at, lease, timeout.into())
+    }
+}

@@ -1,0 +1,182 @@
+//! Leases: parts of shared memory that a peer can access until they are taken back.
+
+use std::fmt;
+use std::sync::Arc;
+
+use verbs_core::error::Rejected;
+use verbs_core::work_request::WorkRequest;
+use verbs_core::{AccessFlags, RemoteMemoryRegion, WorkSuccess};
+
+use crate::buffer::SharedSlice;
+use crate::channel_id::ChannelId;
+use crate::error::{Error, RejectReason, Result};
+use entry::Entry;
+pub use entry::LeaseKind;
+pub(crate) use entry::Post;
+pub use lender::Lender;
+
+mod entry;
+mod lender;
+
+/// A part of shared memory that the peer of one channel can access, until the lease ends.
+///
+/// The key of a region opens the region for as long as it is registered, also to a peer that comes late. A lease has
+/// a key of its own, for its part only. When the lease has ended, no access with that key succeeds any more, and its
+/// memory can be used for something else.
+///
+/// [`Channel::lease`](crate::Channel::lease) grants one, and [`Channel::revoke`](crate::Channel::revoke) ends it and
+/// returns the memory. It also ends
+///
+/// - when the peer gives it back, by a send with [`invalidate`](crate::Outgoing::invalidate): see
+///   [`given_back`](Self::given_back);
+/// - when its [scope](crate::PollingScope::lease) does, if it was granted by one;
+/// - when its channel's queue pair is destroyed: it then still has the memory, which `revoke` returns at once;
+/// - when it is dropped: that is a system call, as by [`end`](Self::end).
+///
+/// While it exists, it keeps the region registered. A lease that is leaked (`mem::forget`) ends with its scope or its
+/// channel.
+///
+/// There are two [kinds](LeaseKind). A lease whose [`end`](Self::end) the driver refuses keeps its memory forever,
+/// and its channel is taken down.
+pub struct Lease {
+    lender: Arc<Lender>,
+    // Its entry there; `NONE` once that is not this lease's any more.
+    index: usize,
+}
+
+impl Lender {
+    /// Makes a lease of this memory for the peer of a channel.
+    ///
+    /// If it is a [window](LeaseKind::Window), it is not granted yet:
+    /// [`Engine::start_lease`](crate::engine::Engine::start_lease) posts the request that does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::lease`](crate::Channel::lease), with the memory.
+    pub fn lease(
+        self: &Arc<Self>,
+        channel: ChannelId,
+        slice: SharedSlice,
+        access: AccessFlags,
+    ) -> Result<Lease, Rejected<SharedSlice, Error>> {
+        self.lease_in(channel, slice, access, false)
+    }
+
+    /// The same, for as long as a scope, if it is one's.
+    pub(crate) fn lease_in(
+        self: &Arc<Self>,
+        channel: ChannelId,
+        slice: SharedSlice,
+        access: AccessFlags,
+        is_scoped: bool,
+    ) -> Result<Lease, Rejected<SharedSlice, Error>> {
+        let index = self.reserve(channel, slice, access, is_scoped)?;
+        let lender = Arc::clone(self);
+        Ok(Lease { lender, index })
+    }
+}
+
+impl Lease {
+    /// The address, length and key that the peer needs.
+    ///
+    /// They can be sent to it by its channel at once, and in any other way, too: the lease has been granted.
+    #[must_use]
+    pub fn remote(&self) -> RemoteMemoryRegion {
+        self.lender.entry(self.index, |entry| entry.remote)
+    }
+
+    /// How it gives access.
+    #[must_use]
+    pub fn kind(&self) -> LeaseKind {
+        self.lender.entry(self.index, |entry| entry.kind)
+    }
+
+    /// Ends a lease that the peer has given back, and returns its memory.
+    ///
+    /// `received` is the receive of the peer's send with [`invalidate`](crate::Outgoing::invalidate), which has arrived
+    /// since the lease was granted. From then on, no access with the key succeeds.
+    ///
+    /// # Errors
+    ///
+    /// The lease, if that message has not given it back.
+    pub fn given_back(self, received: &WorkSuccess) -> Result<SharedSlice, Self> {
+        let key = received.invalidated_rkey();
+        let is_given_back = self.lender.entry(self.index, |entry| {
+            entry.kind == LeaseKind::Window && key == Some(entry.remote.rkey()) && {
+                entry.invalidated();
+                true
+            }
+        });
+        if is_given_back { self.end() } else { Err(self) }
+    }
+
+    /// Ends the lease without its channel, by system calls, and returns its memory.
+    ///
+    /// It deallocates the window, or deregisters the memory. It does not wait for the channel, and works if that is down.
+    /// [`Channel::revoke`](crate::Channel::revoke) costs less, as it keeps the window.
+    ///
+    /// # Errors
+    ///
+    /// The lease, if the driver refuses: the peer may still have access, until the channel's queue pair has been
+    /// destroyed.
+    #[doc(alias = "ibv_dealloc_mw")]
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn end(mut self) -> Result<SharedSlice, Self> {
+        match self.lender.end(self.index) {
+            Some(slice) => {
+                self.index = NONE;
+                Ok(slice)
+            }
+            None => Err(self),
+        }
+    }
+
+    /// Its memory, once the channel's queue pair has been destroyed, though the driver has refused to end it.
+    pub(crate) fn into_slice(self) -> Option<SharedSlice> {
+        self.lender.entry(self.index, |entry| entry.slice.take())
+    }
+
+    /// The channel that it is for.
+    pub(crate) fn channel(&self) -> ChannelId {
+        self.lender.entry(self.index, |entry| entry.channel)
+    }
+
+    /// Posts the request that grants it, or takes it back.
+    pub(crate) fn post<T>(
+        &self,
+        what: Post,
+        post: impl FnOnce(&mut WorkRequest<'_>) -> Result<T, RejectReason>,
+    ) -> Result<T, RejectReason> {
+        self.lender
+            .entry(self.index, |entry| entry.post(what, post))
+    }
+
+    /// Its request has completed.
+    #[cold]
+    pub(crate) fn completed(self, is_success: bool) -> Self {
+        if is_success {
+            self.lender.entry(self.index, Entry::completed);
+        }
+        self
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.index != NONE && !self.lender.is_in_child() {
+            let _memory = self.lender.end(self.index);
+        }
+    }
+}
+
+/// The index of no entry.
+const NONE: usize = usize::MAX;
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("kind", &self.kind())
+            .field("remote", &self.remote())
+            .finish()
+    }
+}

@@ -1,0 +1,320 @@
+//! Leases: granted, revoked, given back, and what happens when that is refused.
+#![expect(clippy::mem_forget, reason = "leases that are leaked end, too")]
+
+use std::mem;
+use std::time::Duration;
+
+use verbs_channel::lease::LeaseKind;
+use verbs_channel::verbs_core::codes::WcStatus;
+use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
+use verbs_channel::{DownReason, Error, Outgoing, OwnedBuffer, RejectReason, TransportError};
+
+use super::{Ends, bytes};
+
+const WRITE: AccessFlags = AccessFlags::REMOTE_WRITE;
+
+impl Ends {
+    fn write(&mut self, remote: RemoteMemoryRegion, len: usize) -> Result<(), TransportError> {
+        self.hosts[1].enter(|| {
+            let bytes = self.peer.pd().reg_mr(vec![7_u8; len]).unwrap();
+            self.peer
+                .write(bytes.gather_element(..).unwrap(), remote)
+                .map(drop)
+        })
+    }
+}
+
+fn is_refused(result: Result<(), TransportError>) -> bool {
+    matches!(result, Err(TransportError::Work { error, .. }) if error.status == WcStatus::REM_ACCESS_ERR)
+}
+
+#[test]
+fn a_lease_opens_its_part_until_it_is_revoked() {
+    for past_the_end in [false, true] {
+        let mut ends = Ends::new(1, 2);
+        let memory = ends.memory(64);
+        let lease = ends
+            .owner
+            .lease(memory.slice(16..32).unwrap(), WRITE)
+            .unwrap();
+        assert_eq!(
+            (lease.kind(), lease.remote().len()),
+            (LeaseKind::Window, 16)
+        );
+        let remote = lease.remote();
+        ends.write(remote, 16).unwrap();
+        let expected: Vec<u8> = (0..64).map(|at| if at / 16 == 1 { 7 } else { 0 }).collect();
+        assert_eq!(bytes(&memory), expected);
+        let remote = if past_the_end {
+            RemoteMemoryRegion::new(remote.addr(), 64, remote.rkey()).unwrap()
+        } else {
+            let slice = ends.owner.revoke(lease, None).unwrap();
+            assert_eq!((slice.offset(), slice.len()), (16, 16));
+            remote
+        };
+        assert!(is_refused(
+            ends.write(remote, 17 - usize::from(!past_the_end))
+        ));
+        assert_eq!(bytes(&memory), expected);
+    }
+}
+
+#[test]
+fn a_lease_of_a_region_without_mw_bind_or_without_windows_is_a_registration() {
+    for (windows, access) in [(0, AccessFlags::MW_BIND), (2, AccessFlags::empty())] {
+        let mut ends = Ends::new(1, windows);
+        let memory = ends.memory_with(64, access);
+        let lease = ends
+            .owner
+            .lease(memory.slice(16..32).unwrap(), WRITE)
+            .unwrap();
+        assert_eq!(lease.kind(), LeaseKind::Registration);
+        let remote = lease.remote();
+        ends.write(remote, 16).unwrap();
+        assert_eq!(bytes(&memory).iter().filter(|byte| **byte == 7).count(), 16);
+        drop(ends.owner.revoke(lease, None).unwrap());
+        assert!(ends.owner.down_reason().is_none());
+        assert!(is_refused(ends.write(remote, 1)));
+    }
+}
+
+#[test]
+fn a_peer_gives_a_lease_back_by_a_send() {
+    let mut ends = Ends::new(1, 1);
+    let memory = ends.memory(64);
+    for _ in 0..3 {
+        let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap();
+        let remote = lease.remote();
+        ends.write(remote, 64).unwrap();
+        let receive = ends.owner.start_receive(OwnedBuffer::empty()).unwrap();
+        let other = ends.owner.start_receive(OwnedBuffer::empty()).unwrap();
+        let (plain, giving) = (
+            Outgoing::send(OwnedBuffer::empty()),
+            Outgoing::send(OwnedBuffer::empty()).invalidate(remote.rkey()),
+        );
+        for send in [plain, giving] {
+            let ticket = ends.peer.start(send).unwrap();
+            ends.peer.wait_success(ticket).unwrap();
+        }
+        let (plain, _) = ends.owner.wait_success(receive).unwrap();
+        let (received, _) = ends.owner.wait_success(other).unwrap();
+        assert_eq!(received.invalidated_rkey(), Some(remote.rkey()));
+        let lease = lease.given_back(&plain).unwrap_err();
+        drop(lease.given_back(&received).unwrap());
+    }
+}
+
+#[test]
+fn a_write_that_is_to_invalidate_is_rejected() {
+    let mut ends = Ends::new(1, 0);
+    let memory = ends.memory(64);
+    let write = Outgoing::write(
+        OwnedBuffer::empty(),
+        memory.remote(ends.owner.pd()).unwrap(),
+    )
+    .invalidate(7);
+    let rejected = ends.peer.start(write).unwrap_err();
+    assert_eq!(*rejected.error(), RejectReason::InvalidatingWrite);
+}
+
+#[test]
+fn a_window_rests_after_255_leases() {
+    let rest = Duration::from_secs(3);
+    let mut ends = Ends::with(1, 2, |config| config.lease_rest = rest);
+    let memory = ends.memory(64);
+    let mut keys = std::collections::HashSet::new();
+    let fabric = ends.fabric.clone();
+    let owner = ends.hosts[0].clone();
+    owner.enter(|| {
+        for turn in 0..2 {
+            for at in 0..510 {
+                let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE);
+                let lease = lease.unwrap_or_else(|error| panic!("turn {turn}, lease {at}: {error}"));
+                assert!(keys.insert(lease.remote().rkey()) || turn > 0, "a key is used twice");
+                drop(ends.owner.revoke(lease, None).unwrap());
+            }
+            let rejected = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap_err();
+            let reason = RejectReason::NoWindow { max: 2 };
+            assert!(matches!(rejected.error(), Error::Transport(TransportError::Rejected(found)) if *found == reason));
+            fabric.run_for(rest);
+        }
+    });
+}
+
+#[test]
+fn a_dropped_lease_ends_and_its_window_is_replaced() {
+    let mut ends = Ends::new(1, 1);
+    let memory = ends.memory(64);
+    for _ in 0..3 {
+        let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap();
+        assert_eq!(lease.kind(), LeaseKind::Window);
+        let full = ends
+            .owner
+            .lease(memory.slice(..).unwrap(), WRITE)
+            .unwrap_err();
+        let reason = RejectReason::NoWindow { max: 1 };
+        assert!(
+            matches!(full.error(), Error::Transport(TransportError::Rejected(found)) if *found == reason)
+        );
+        drop(lease);
+    }
+    assert!(ends.owner.down_reason().is_none());
+    let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap();
+    let remote = lease.remote();
+    drop(lease);
+    assert!(is_refused(ends.write(remote, 1)));
+}
+
+#[test]
+fn memory_stays_registered_while_it_is_leased() {
+    let mut ends = Ends::new(1, 1);
+    let memory = ends.memory(64);
+    let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap();
+    let end = memory.deregister();
+    ends.write(lease.remote(), 64).unwrap();
+    assert!(end.wait(Some(Duration::ZERO)).is_none());
+    let slice = ends.owner.revoke(lease, None).unwrap();
+    assert_eq!(bytes(&slice.memory()), [7; 64]);
+    drop(slice);
+    end.wait(Some(Duration::ZERO)).unwrap().unwrap();
+}
+
+#[test]
+fn a_closed_channel_has_ended_its_leases_which_return_their_memory() {
+    for kind in [LeaseKind::Window, LeaseKind::Registration] {
+        let mut ends = Ends::new(1, u32::from(kind == LeaseKind::Window));
+        let memory = ends.memory(64);
+        let pd = ends.owner.pd().clone();
+        let lease = ends
+            .owner
+            .lease(memory.slice(8..16).unwrap(), WRITE)
+            .unwrap();
+        assert_eq!(lease.kind(), kind);
+        let forgotten = ends.owner.lease(memory.slice(..8).unwrap(), WRITE);
+        mem::forget(forgotten);
+        drop(mem::replace(&mut ends.owner, Ends::new(2, 0).owner));
+        assert_eq!(lease.end().unwrap().offset(), 8);
+        drop((memory, pd));
+    }
+}
+
+#[test]
+fn a_revoke_that_is_late_aborts_the_channel_and_returns_the_memory() {
+    let mut ends = Ends::new(1, 1);
+    let memory = ends.memory(64);
+    let owner = ends.hosts[0].clone();
+    owner.enter(|| {
+        let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap();
+        // It waits for a receive of the peer, and so does what is posted after it.
+        let hello = ends.owner.pd().reg_mr(vec![1_u8; 8]).unwrap();
+        let _waiting = ends.owner.start_send(hello).unwrap();
+        let remote = lease.remote();
+        assert_eq!(
+            ends.owner
+                .revoke(lease, Duration::from_millis(5))
+                .unwrap()
+                .len(),
+            64
+        );
+        let reason = ends.owner.down_reason();
+        assert!(
+            matches!(reason, None | Some(DownReason::TimedOut { .. })),
+            "{reason:?}"
+        );
+        assert!(ends.write(remote, 1).is_err());
+    });
+}
+
+#[test]
+fn a_lease_of_a_full_queue_is_revoked_all_the_same() {
+    let mut ends = Ends::new(1, 1);
+    let memory = ends.memory(64);
+    let owner = ends.hosts[0].clone();
+    owner.enter(|| {
+        let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap();
+        let remote = lease.remote();
+        while ends.owner.start_send(OwnedBuffer::empty()).is_ok() {}
+        assert_eq!(ends.owner.revoke(lease, None).unwrap().len(), 64);
+        assert!(ends.owner.down_reason().is_none());
+        assert!(is_refused(ends.write(remote, 1)));
+    });
+}
+
+#[test]
+fn a_window_that_the_driver_does_not_deallocate_costs_its_channel() {
+    // Dropped, and revoked on a channel that is full.
+    for is_dropped in [true, false] {
+        let mut ends = Ends::new(1, 1);
+        let memory = ends.memory(64);
+        let owner = ends.hosts[0].clone();
+        owner.enter(|| {
+            let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap();
+            let remote = lease.remote();
+            while ends.owner.start_send(OwnedBuffer::empty()).is_ok() {}
+            owner.refuse("ibv_dealloc_mw", libc::EBUSY);
+            if is_dropped {
+                drop(lease);
+                let receive = ends.owner.start_receive(OwnedBuffer::empty()).unwrap();
+                let ended = ends
+                    .owner
+                    .wait(receive, Some(Duration::from_secs(5)))
+                    .unwrap();
+                assert!(ended.is_some_and(|ended| ended.result.is_err()));
+            } else {
+                assert_eq!(ends.owner.revoke(lease, None).unwrap().len(), 64);
+            }
+            assert!(ends.owner.down_reason().is_some());
+            assert!(ends.write(remote, 1).is_err());
+            assert_eq!(bytes(&memory), [0; 64]);
+        });
+    }
+}
+
+#[test]
+fn a_device_that_is_gone_ends_a_revoke() {
+    let mut ends = Ends::new(1, 1);
+    let memory = ends.memory(64);
+    let owner = ends.hosts[0].clone();
+    owner.enter(|| {
+        let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap();
+        owner.die();
+        assert_eq!(
+            ends.owner.revoke(lease, None).map(|slice| slice.len()),
+            Ok(64)
+        );
+        let again = ends.owner.lease(memory.slice(..).unwrap(), WRITE);
+        assert_eq!(again.unwrap_err().into_given().len(), 64);
+    });
+}
+
+#[test]
+fn access_that_the_region_does_not_permit_is_rejected() {
+    let mut ends = Ends::new(1, 1);
+    let memory = ends.memory(64);
+    for access in [AccessFlags::empty(), AccessFlags::LOCAL_WRITE] {
+        let rejected = ends
+            .owner
+            .lease(memory.slice(..).unwrap(), access)
+            .unwrap_err();
+        assert!(matches!(
+            rejected.error(),
+            Error::Transport(TransportError::Rejected(RejectReason::LeaseAccess))
+        ));
+        assert_eq!(rejected.into_given().len(), 64);
+    }
+    assert!(
+        ends.owner
+            .lease(memory.slice(3..3).unwrap(), WRITE)
+            .is_err()
+    );
+    let other = Ends::new(2, 0).memory(64);
+    let rejected = ends
+        .owner
+        .lease(other.slice(..).unwrap(), WRITE)
+        .unwrap_err();
+    assert!(matches!(
+        rejected.error(),
+        Error::Transport(TransportError::Rejected(RejectReason::OtherDomain))
+    ));
+    assert!(ends.owner.down_reason().is_none());
+}
