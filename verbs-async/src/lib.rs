@@ -196,6 +196,22 @@
 //! runtime, which use a thread of this crate. A [`CqNotifier`] for another runtime takes about
 //! thirty lines: see [`notifier`].
 //!
+//! # Calls of the driver
+//!
+//! Operations, and all that waits for them, call the driver only to post, poll and arm. Everything else that may block runs on
+//! helper threads, but for these calls. They return after microseconds with most drivers, and after seconds with some
+//! whose device fails. Where that matters, make them in your runtime's `spawn_blocking`:
+//!
+//! | call | verbs |
+//! |---|---|
+//! | [`AsyncGroup::new`], and the drop of all that belongs to a group | `ibv_create_cq`; `ibv_destroy_cq` |
+//! | [`AsyncGroup::prepare`], [`AsyncGroup::loopback`]; the drop of a `PreparedChannel` | `ibv_create_qp`, `ibv_modify_qp`; `ibv_destroy_qp` |
+//! | [`AsyncChannel::abort`] | `ibv_modify_qp` |
+//! | [`AsyncChannel::into_stream`], and the drop of the stream | `ibv_reg_mr`; `ibv_dereg_mr` |
+//! | the last drop of a pool, shared memory, domain or device | `ibv_dereg_mr`, `ibv_dealloc_pd`, `ibv_close_device` |
+//!
+//! Some of them query the device, too.
+//!
 //! # What this crate does not do
 //!
 //! Operations have no timeouts: use your runtime's timeout around them. To get the memory of

@@ -5,6 +5,7 @@
 #![cfg(feature = "rdmacm")]
 
 mod by_manager;
+mod executor;
 mod multicast;
 
 use std::future::Future;
@@ -29,6 +30,15 @@ static HOOK: Mutex<Option<Hook>> = Mutex::new(None);
 
 fn hook() -> MutexGuard<'static, Option<Hook>> {
     HOOK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs this before each call of a verb that is no post, until the test ends.
+fn watch_calls(watch: impl Fn(&'static str) + Send + Sync + 'static) {
+    *hook() = Some(Arc::new(watch));
+    Host::current().before(|verb| {
+        let hook = hook().clone();
+        hook.into_iter().for_each(|hook| hook(verb));
+    });
 }
 
 /// Runs a test on a tokio runtime of this thread alone, without other tests. No identifier of the connection manager is
@@ -56,15 +66,11 @@ impl Held {
         let (begins, begun) = mpsc::channel();
         let (release, released) = mpsc::channel();
         let released = Mutex::new(released);
-        *hook() = Some(Arc::new(move |verb| {
+        watch_calls(move |verb| {
             if verbs.contains(&verb) {
                 begins.send((verb, thread::current().id())).ok();
                 released.lock().unwrap().recv_timeout(LONG).ok();
             }
-        }));
-        Host::current().before(|verb| {
-            let hook = hook().clone();
-            hook.into_iter().for_each(|hook| hook(verb));
         });
         Self { begun, release }
     }

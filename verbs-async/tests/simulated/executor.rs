@@ -1,0 +1,78 @@
+//! The calls of the driver that the executor's thread makes, as a driver may be slow in any of them.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::{mem, thread};
+
+use verbs_async::AsyncGroup;
+use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing};
+
+use super::{alone, device, watch_calls};
+
+/// The verbs that this thread calls, but for those of the data path: posts, polls, and arming.
+struct Calls(Arc<Mutex<BTreeSet<&'static str>>>);
+
+impl Calls {
+    fn new() -> Self {
+        let (here, calls) = (thread::current().id(), Arc::default());
+        let seen: Arc<Mutex<BTreeSet<_>>> = Arc::clone(&calls);
+        watch_calls(move |verb| {
+            let is_data_path = matches!(verb, "ibv_poll_cq" | "ibv_req_notify_cq");
+            if thread::current().id() == here && !is_data_path {
+                seen.lock().unwrap().insert(verb);
+            }
+        });
+        Self(calls)
+    }
+
+    /// Those since the last call, without queries of the device.
+    fn take(&self) -> Vec<&'static str> {
+        let mut calls = mem::take(&mut *self.0.lock().unwrap());
+        calls.retain(|verb| !verb.starts_with("ibv_query_"));
+        calls.into_iter().collect()
+    }
+}
+
+/// The table in the documentation of the crate.
+#[test]
+fn executor_calls_the_driver_where_the_documentation_says_so_and_nowhere_else() {
+    alone(async || {
+        let (pd, events) = device();
+        let pool = BufferPool::new(&pd, 64, 16).unwrap();
+        let calls = Calls::new();
+        let group = AsyncGroup::new(Channel::builder(&pd), 8, &events).unwrap();
+        assert_eq!(calls.take(), ["ibv_create_cq", "ibv_get_async_event"]);
+        let prepared = group.prepare().unwrap();
+        assert_eq!(calls.take(), ["ibv_create_qp", "ibv_modify_qp"]);
+        drop(prepared);
+        assert_eq!(calls.take(), ["ibv_destroy_qp"]);
+        let (left, right) = group.loopback().unwrap();
+        assert_eq!(calls.take(), ["ibv_create_qp", "ibv_modify_qp"]);
+
+        let block = || pool.take().unwrap();
+        let receives = [right.receive(block()), right.receive(block())];
+        let batch = vec![Outgoing::send(block()).into()];
+        left.batch(batch).await.0.unwrap();
+        drop(left.send(block()));
+        for receive in receives {
+            receive.await.0.unwrap();
+        }
+        let waits = right.receive(block());
+        right.destroy().await.unwrap();
+        waits.await.0.unwrap_err();
+        left.close().await.ok();
+        drop((left, right));
+        assert_eq!(calls.take(), [""; 0]);
+
+        let (left, right) = group.loopback().unwrap();
+        calls.take();
+        left.abort();
+        assert_eq!(calls.take(), ["ibv_modify_qp"]);
+        let stream = right.into_stream().unwrap();
+        assert_eq!(calls.take(), ["ibv_reg_mr"]);
+        // The last owner of the pool and of the queue may be a helper thread.
+        drop((stream, left, group));
+        let last = calls.take().into_iter();
+        last.for_each(|verb| assert!(["ibv_dereg_mr", "ibv_destroy_cq"].contains(&verb), "{verb}"));
+    });
+}
