@@ -134,7 +134,7 @@
 //! | a timeout around `&mut operation` | The operation is not affected: await it again, or drop it. |
 //! | [`IncomingMessages::next`], [`SharedMessages::next`], [`DeviceEvents::next`], [`AsyncCq::poll`] | Nothing is lost: the next call returns the message, event or completion. |
 //! | [`AsyncCq::poll_wr_id`] | The completion is kept until a later `poll_wr_id` or `poll` takes it. |
-//! | [`AsyncTransfer::finish`], [`finish_within`](AsyncTransfer::finish_within) | Its operations that have begun continue: call either again. |
+//! | [`AsyncTransfer::finish`], [`finish_by`](AsyncTransfer::finish_by) | Its operations that have begun continue: call either again. |
 //! | an [`AsyncTransfer`] | Operations in the backlog are not posted. The channels with operations in flight are taken down, and the buffers are dropped when the device has released them. |
 //! | connecting or accepting | The channel and the stream are dropped. With `rdma_cm`, a helper thread drops the connection. |
 //! | connecting over datagrams | The channel is dropped. The server times out, or has a channel whose peer is gone. |
@@ -158,7 +158,7 @@
 //!
 //! A future that connects, accepts or joins does nothing before it is first polled, and its timeout counts from then.
 //! So one that is kept before it is awaited ends that much later: put your runtime's timeout at a fixed instant around
-//! it if that matters. The timeout of [`AsyncTransfer::finish_within`] counts from the call, as its operations are in
+//! it if that matters. The deadline of [`AsyncTransfer::finish_by`] holds from the call on, as its operations are in
 //! flight.
 //!
 //! # When the peer leaves

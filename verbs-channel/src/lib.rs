@@ -290,7 +290,7 @@ pub use lease::Lease;
 pub use registration_cache::RegistrationCache;
 #[doc(inline)]
 pub use request::{Incoming, Outgoing, OwnedRequest};
-pub use waiting::PollStrategy;
+pub use waiting::{AbortHandle, PollStrategy};
 
 pub use verbs_core;
 

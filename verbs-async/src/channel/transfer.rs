@@ -22,20 +22,20 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
-use verbs_channel::engine::{Engine, TransferEntries, TransferError, TransferOutcome};
+use verbs_channel::engine::{Engine, Piece, TransferEntries, TransferError, TransferOutcome};
 use verbs_channel::error::Queue;
-use verbs_channel::{ChannelId, DownReason, OwnedRequest, RejectReason, Transfer};
+use verbs_channel::{ChannelId, DownReason, OwnedBuffer, OwnedRequest, RejectReason, Transfer};
 
 use super::AsyncChannel;
-use crate::driver::{Driver, Outcome, Submission};
+use crate::driver::{Driver, Outcome, Request, Submission};
 use crate::engine::SharedEngine;
 use crate::task::coop;
 
 /// A set of operations on owned buffers that ends as a whole, on one channel or on several of a group.
 ///
 /// The operations that were [added](Self::add) begin when the set is awaited.
-/// [`finish_within`](Self::finish_within) returns when the device is done with the memory of all operations,
-/// whatever happened: at its timeout, the channels that still have operations of the set in flight are
+/// [`finish_by`](Self::finish_by) returns when the device is done with the memory of all operations,
+/// whatever happened: at its deadline, the channels that still have operations of the set in flight are
 /// aborted, and nothing more is posted. The set then has the [outcomes](Self::drain) of the operations, with
 /// their buffers, and can be used again. Within its capacity it allocates nothing for each operation.
 ///
@@ -43,7 +43,7 @@ use crate::task::coop;
 ///
 /// # Cancelling
 ///
-/// Dropping the future of [`finish`](Self::finish) or [`finish_within`](Self::finish_within) has no
+/// Dropping the future of [`finish`](Self::finish) or [`finish_by`](Self::finish_by) has no
 /// effect on the operations that have begun: call either again, which begins the others, too. If the timeout had already passed, the next call
 /// continues with the steps after it.
 ///
@@ -61,15 +61,15 @@ use crate::task::coop;
 /// #     cache: &verbs_async::verbs_channel::SharedMemory,
 /// #     pages: &[(usize, verbs_async::verbs_core::RemoteMemoryRegion)],
 /// # ) -> Result<(), Box<dyn std::error::Error>> {
-/// use std::time::Duration;
+/// use std::time::{Duration, Instant};
 /// use verbs_async::verbs_channel::Incoming;
 ///
 /// let mut pages_in = channel.transfer(pages.len());
 /// for &(at, remote) in pages {
 ///     pages_in.add(channel.id(), Incoming::read(cache.slice(at..at + 4096)?, remote));
 /// }
-/// let timeout = Duration::from_millis(200);
-/// if let Err(error) = pages_in.finish_within(timeout, tokio::time::sleep).await {
+/// let deadline = Instant::now() + Duration::from_millis(200);
+/// if let Err(error) = pages_in.finish_by(deadline, tokio::time::sleep).await {
 ///     // The channel is down. No page is written to any more, unless some are stuck.
 ///     eprintln!("{error}");
 /// }
@@ -87,8 +87,11 @@ pub struct AsyncTransfer {
     shared: Arc<SharedEngine>,
     // The requests of those that have not begun, and the outcomes.
     set: Transfer,
-    // The index of the first that has not begun.
+    // The index of the first that has not begun, and how many there are, with the parts of long ones.
     next: usize,
+    count: usize,
+    // How many were added when they were counted.
+    seen: usize,
     // Those that have begun and not ended, in this order.
     begun: VecDeque<Begun>,
     // The timeout that has passed.
@@ -121,13 +124,15 @@ impl AsyncTransfer {
             shared: Arc::clone(shared),
             set: Transfer::with_capacity(operations),
             next: 0,
+            count: 0,
+            seen: 0,
             begun,
             late: None,
         }
     }
 
     /// Adds an operation on the channel with this [id](AsyncChannel::id). It begins when
-    /// [`finish`](Self::finish) or [`finish_within`](Self::finish_within) is awaited.
+    /// [`finish`](Self::finish) or [`finish_by`](Self::finish_by) is awaited.
     ///
     /// If its queue is full then, it waits in the backlog, however long the backlog is. If it is
     /// rejected, the rejection is its outcome. Outcomes that have not been [drained](Self::drain)
@@ -140,7 +145,7 @@ impl AsyncTransfer {
     /// continue.
     ///
     /// The wait has no bound: a receive for which the peer sends nothing does not end. For a
-    /// bound, use [`finish_within`](Self::finish_within), also after a timeout around this future.
+    /// bound, use [`finish_by`](Self::finish_by), also after a timeout around this future.
     ///
     /// # Errors
     ///
@@ -154,18 +159,18 @@ impl AsyncTransfer {
         self.result()
     }
 
-    /// Begins all operations, waits until they have ended, and after `timeout` aborts those that have not.
+    /// Begins all operations, waits until they have ended, and at the deadline aborts those that have not.
     ///
-    /// The timeout counts from this call. `sleep` is the timer of your runtime: `tokio::time::sleep`, or
+    /// `sleep` is the timer of your runtime: `tokio::time::sleep`, or
     /// `async_io::Timer::after`.
     ///
-    /// After the timeout nothing more is posted: operations that were not posted are rejected. The clock is read
+    /// After the deadline nothing more is posted: operations that were not posted are rejected. The clock is read
     /// for every eighth post, so the last seven posts may be late. The channels
     /// that still have operations of the set in flight are aborted, with all that is in flight on them: each
     /// queue pair is moved to `ERR`, and destroyed if it is not flushed within the
     /// [drain timeout](verbs_channel::ChannelConfig::drain_timeout). So this returns within the
-    /// sum of `timeout`, seven posts, the drain timeout, and the time that `ibv_destroy_qp` takes, on helper
-    /// threads. With a timeout of zero it begins none, and aborts those that an earlier call has begun and
+    /// sum of the time until the deadline, seven posts, the drain timeout, and the time that `ibv_destroy_qp` takes, on helper
+    /// threads. With a deadline that has passed it begins none, and aborts those that an earlier call has begun and
     /// that have not completed yet. The other channels of the group are not affected.
     ///
     /// # Errors
@@ -174,12 +179,13 @@ impl AsyncTransfer {
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
     #[doc(alias = "ibv_destroy_qp")]
-    pub fn finish_within<S: Future>(
+    pub fn finish_by<S: Future>(
         &mut self,
-        timeout: Duration,
+        deadline: Instant,
         sleep: impl Fn(Duration) -> S,
     ) -> impl Future<Output = Result<(), TransferError>> {
         let begun = Instant::now();
+        let timeout = deadline.saturating_duration_since(begun);
         async move {
             if self.late.is_none() && !self.ended_within(begun, timeout, &sleep).await {
                 self.late = Some(timeout);
@@ -201,7 +207,7 @@ impl AsyncTransfer {
     /// Whether all operations have ended, and their outcomes are in the set.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.begun.is_empty() && self.next == self.set.len()
+        TransferEntries::have_ended(&self.set)
     }
 
     /// The number of its operations: those that have not ended, and those whose outcomes have not been
@@ -221,11 +227,11 @@ impl AsyncTransfer {
     /// The set keeps its capacity.
     ///
     /// It returns none while some operations have not [ended](Self::is_finished): use
-    /// [`finish_within`](Self::finish_within) first. With a timeout of zero, that ends them now.
+    /// [`finish_by`](Self::finish_by) first. With a deadline that has passed, that ends them now.
     pub fn drain(&mut self) -> impl Iterator<Item = TransferOutcome> {
         let is_finished = self.is_finished();
         if is_finished {
-            self.next = 0;
+            (self.next, self.count, self.seen) = (0, 0, 0);
         }
         is_finished.then(|| self.set.drain()).into_iter().flatten()
     }
@@ -240,7 +246,8 @@ impl AsyncTransfer {
     /// meanwhile. Pending at the deadline, too.
     fn poll_ended(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
         let mut steps = 0;
-        while self.next < self.set.len() {
+        self.split();
+        while self.next < self.count {
             if self.must_stop(&mut steps, cx, deadline) {
                 return Poll::Pending;
             }
@@ -256,11 +263,22 @@ impl AsyncTransfer {
                 None => ready!(self.driver().wait(first.at, cx)),
             };
             coop::count_ready(cx);
-            let index = first.index;
+            let first = *first;
             self.begun.pop_front();
-            self.ended(index, outcome);
+            self.ended(&first, outcome);
         }
         Poll::Ready(())
+    }
+
+    /// Splits long requests that were added since the last call, and counts all.
+    fn split(&mut self) {
+        let Self {
+            shared, set, seen, ..
+        } = self;
+        if mem::replace(seen, set.len()) != set.len() {
+            let split = |engine: &mut Engine| TransferEntries::of(set).split(engine);
+            self.count = shared.driver.with_engine(split);
+        }
     }
 
     /// Whether a poll is to stop before its next step, which may post: that is slow on some devices.
@@ -277,12 +295,22 @@ impl AsyncTransfer {
     fn begin(&mut self) {
         let index = self.next;
         self.next += 1;
-        let begun = TransferEntries::of(&mut self.set).begin(index);
-        let Some((channel, request)) = begun else {
+        let Self { shared, set, .. } = self;
+        let begin = |engine: &mut Engine| TransferEntries::of(set).begin(index, engine);
+        let Some((channel, piece)) = shared.driver.with_engine(begin) else {
             return;
         };
-        let queue = request.queue();
-        let at = self.driver().start(channel, request, usize::MAX);
+        let (queue, at) = match piece {
+            Piece::One(request) => {
+                let queue = request.queue();
+                (queue, shared.driver.start(channel, request, usize::MAX))
+            }
+            Piece::Chain(chain) => {
+                let request = Request::Chain(chain);
+                let at = shared.driver.start_any(channel, request, usize::MAX);
+                (Queue::Send, at)
+            }
+        };
         self.begun.push_back(Begun {
             index,
             channel,
@@ -329,15 +357,17 @@ impl AsyncTransfer {
                 return;
             };
             match self.driver().poll_outcome(&begun.at) {
-                Some(outcome) => self.ended(begun.index, outcome),
+                Some(outcome) => self.ended(&begun, outcome),
                 None => self.begun.push_back(begun),
             }
         }
     }
 
-    fn ended(&mut self, index: usize, outcome: Outcome) {
-        let (result, buffer) = outcome.into_parts();
-        TransferEntries::of(&mut self.set).end(index, result, buffer);
+    fn ended(&mut self, begun: &Begun, outcome: Outcome) {
+        let (result, given) = outcome.into_parts();
+        let down = |engine: &mut Engine| engine.down_reason(begun.channel);
+        let down = result.is_err().then(|| self.driver().with_engine(down));
+        TransferEntries::of(&mut self.set).end(begun.index, result, given, down.flatten());
     }
 
     /// The second step of the ladder: takes the channels down that have operations in flight, and
@@ -346,17 +376,24 @@ impl AsyncTransfer {
         // Operations that have completed by now are no reason to take a channel down.
         self.take_ended();
         self.shut_down(|queue| DownReason::TimedOut { queue, after });
-        for index in self.next..self.set.len() {
-            let mut entries = TransferEntries::of(&mut self.set);
-            if let Some((channel, mut request)) = entries.begin(index) {
-                let down = |engine: &mut Engine| engine.down_reason(channel);
-                let down = self.shared.driver.with_engine(down);
+        self.split();
+        for index in self.next..self.count {
+            let Self { shared, set, .. } = self;
+            let mut entries = TransferEntries::of(set);
+            let begun = shared.driver.with_engine(|engine| {
+                let (channel, piece) = entries.begin(index, engine)?;
+                Some((engine.down_reason(channel), piece))
+            });
+            if let Some((down, piece)) = begun {
                 let reason = down.map_or(RejectReason::TimedOut, RejectReason::Down);
-                let buffer = mem::take(request.buffer_mut());
-                entries.end(index, Err(reason.into()), buffer);
+                let given = match piece {
+                    Piece::One(mut request) => (mem::take(request.buffer_mut()), None),
+                    Piece::Chain(chain) => (OwnedBuffer::empty(), Some(chain)),
+                };
+                entries.end(index, Err(reason.into()), given, None);
             }
         }
-        self.next = self.set.len();
+        self.next = self.count;
     }
 
     fn shut_down(&self, reason: impl Fn(Queue) -> DownReason) {
@@ -416,7 +453,7 @@ impl fmt::Debug for AsyncTransfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AsyncTransfer")
             .field("len", &self.len())
-            .field("left", &(self.begun.len() + self.set.len() - self.next))
+            .field("is_finished", &self.is_finished())
             .finish()
     }
 }

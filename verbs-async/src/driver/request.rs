@@ -128,9 +128,14 @@ impl Request {
 }
 
 impl Outcome {
-    /// The result of an operation on one buffer, and the buffer.
-    pub(crate) fn into_parts(self) -> (Result<WorkSuccess, TransportError>, OwnedBuffer) {
-        (self.result, self.buffer)
+    /// The result, and the buffer or the chain.
+    pub(crate) fn into_parts(
+        self,
+    ) -> (
+        Result<WorkSuccess, TransportError>,
+        (OwnedBuffer, Option<OwnedChain>),
+    ) {
+        (self.result, (self.buffer, self.chain))
     }
 
     /// Takes the outcome of an operation if it is known to have completed. Does not poll.

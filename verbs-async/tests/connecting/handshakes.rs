@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fake_libibverbs::{assert_all_is_well, share};
 use verbs_async::verbs_channel::{DownReason, OwnedRequest, TransportError};
@@ -127,7 +127,10 @@ async fn ends_in_time(channel: &AsyncChannel) {
     let buffer = channel.pd().reg_mr(vec![0_u8; 8]).unwrap();
     let mut transfer = channel.transfer(1);
     transfer.add(channel.id(), OwnedRequest::receive(buffer));
-    let finished = transfer.finish_within(Duration::from_millis(1), tokio::time::sleep);
+    let finished = transfer.finish_by(
+        Instant::now() + Duration::from_millis(1),
+        tokio::time::sleep,
+    );
     let finished = tokio::time::timeout(LONG / 4, finished).await;
     finished.expect("the transfer hangs").unwrap_err();
     let destroyed = tokio::time::timeout(LONG / 4, channel.destroy()).await;

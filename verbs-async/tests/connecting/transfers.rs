@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::task::Poll;
 use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fake_libibverbs::{in_flight, posted, share, with};
 use verbs_async::verbs_channel::engine::TransferError;
@@ -45,7 +45,9 @@ fn timeout_ends_lost_operations_and_returns_all_memory() {
         let mut transfer = pair.sends(&[a, a, a, a, b, b]);
         let requests = posted();
         done([requests[0], requests[2], requests[3]]);
-        let mut task = Task::new(transfer.finish_within(TIMEOUT, |time| clock.sleep(time))).waits();
+        let mut task =
+            Task::new(transfer.finish_by(Instant::now() + TIMEOUT, |time| clock.sleep(time)))
+                .waits();
         if is_refused {
             refuse("ibv_modify_qp");
         }
@@ -101,20 +103,20 @@ fn dropped_future_has_no_effect_and_the_next_one_goes_on() {
     // Not polled; waiting; and waiting with a timeout.
     drop(transfer.finish());
     drop(Task::new(transfer.finish()).waits());
-    drop(Task::new(transfer.finish_within(TIMEOUT, |time| clock.sleep(time))).waits());
+    drop(Task::new(transfer.finish_by(Instant::now() + TIMEOUT, |time| clock.sleep(time))).waits());
     assert_eq!((pair.free(), aborted(), pair.a.is_down()), (9, 0, false));
     done([posted()[0]]);
     announce(&bench);
     let sleep = |time| clock.sleep(time);
     // After the timeout: while the queue pair is drained.
-    let first = Task::new(transfer.finish_within(TIMEOUT, sleep)).waits();
+    let first = Task::new(transfer.finish_by(Instant::now() + TIMEOUT, sleep)).waits();
     clock.passes();
     drop(first.waits());
     assert_eq!((aborted(), pair.a.is_down()), (1, true));
     assert_eq!(pair.free(), 9, "the outcome was not taken from the set");
     // The next one waits for no other timeout, and destroys the queue pair.
     let before = (clock.times().len(), destroyed());
-    let mut next = Task::new(transfer.finish_within(TIMEOUT, sleep)).waits();
+    let mut next = Task::new(transfer.finish_by(Instant::now() + TIMEOUT, sleep)).waits();
     assert_eq!(clock.times()[before.0..], [DRAIN]);
     clock.passes();
     assert!(ends(&mut next).is_err());
@@ -126,7 +128,7 @@ fn dropped_future_has_no_effect_and_the_next_one_goes_on() {
     // The timeout belonged to that round: the next one begins anew.
     with(|library| library.posted.clear());
     transfer.add(pair.b.id(), pair.send());
-    drop(Task::new(transfer.finish_within(TIMEOUT, sleep)).waits());
+    drop(Task::new(transfer.finish_by(Instant::now() + TIMEOUT, sleep)).waits());
     assert!(!pair.b.is_down());
 }
 
@@ -140,7 +142,7 @@ fn operations_that_are_stuck_are_visible_and_never_freed() {
     refuse("ibv_destroy_qp");
     let clock = Clock::default();
     let sleep = |time| clock.sleep(time);
-    let mut task = Task::new(transfer.finish_within(Duration::ZERO, sleep)).waits();
+    let mut task = Task::new(transfer.finish_by(Instant::now(), sleep)).waits();
     clock.passes();
     let ended = ends(&mut task);
     drop(task);
@@ -181,7 +183,7 @@ fn queue_pairs_are_destroyed_at_once_on_helper_threads() {
     let (threads, release) = slow();
     let clock = Clock::default();
     let sleep = |time| clock.sleep(time);
-    let task = Task::new(transfer.finish_within(Duration::ZERO, sleep)).waits();
+    let task = Task::new(transfer.finish_by(Instant::now(), sleep)).waits();
     clock.passes();
     // The calls block, and this does not.
     let task = task.waits();
@@ -217,12 +219,12 @@ fn future_that_is_dropped_while_queue_pairs_are_destroyed_is_continued_by_the_ne
     let (threads, release) = slow();
     let clock = Clock::default();
     let sleep = |time| clock.sleep(time);
-    let task = Task::new(transfer.finish_within(Duration::ZERO, sleep)).waits();
+    let task = Task::new(transfer.finish_by(Instant::now(), sleep)).waits();
     clock.passes();
     let task = task.waits();
     threads.recv_timeout(LONG).unwrap();
     drop(task);
-    let next = Task::new(transfer.finish_within(Duration::ZERO, sleep)).waits();
+    let next = Task::new(transfer.finish_by(Instant::now(), sleep)).waits();
     clock.passes();
     let mut next = next.waits();
     release.send(()).unwrap();

@@ -32,8 +32,16 @@ fn peer_that_takes_nothing_ends_a_transfer_at_its_timeout() {
             assert!(!left.is_down() && !transfer.is_finished());
             let start = Instant::now();
             let ended = match way {
-                Way::Tokio => transfer.finish_within(SOON, tokio::time::sleep).await,
-                _ => transfer.finish_within(SOON, Timer::after).await,
+                Way::Tokio => {
+                    transfer
+                        .finish_by(Instant::now() + SOON, tokio::time::sleep)
+                        .await
+                }
+                _ => {
+                    transfer
+                        .finish_by(Instant::now() + SOON, Timer::after)
+                        .await
+                }
             };
             assert!(start.elapsed() >= SOON);
             let reason = ended.unwrap_err().down_reason();
@@ -99,7 +107,10 @@ fn set_that_is_used_again_allocates_nothing() {
                 assert!(within(SOON, transfer.finish()).await.is_none());
                 receives.extend((0..100).map(|_| right.receive(pool.take().unwrap())));
             }
-            transfer.finish_within(PATIENCE, never).await.unwrap();
+            transfer
+                .finish_by(Instant::now() + PATIENCE, never)
+                .await
+                .unwrap();
             let ends = transfer.drain().filter(|end| end.result.is_ok());
             assert_eq!(ends.count(), 100);
             for receive in receives {

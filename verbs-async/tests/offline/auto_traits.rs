@@ -2,7 +2,7 @@
 //! that.
 
 use std::future;
-use std::time::Duration;
+use std::time::Instant;
 
 use verbs_async::verbs_channel::registration_cache::CachedMemory;
 use verbs_async::verbs_channel::request::OwnedChain;
@@ -36,5 +36,5 @@ are_send_and_sync! {
 fn are_send(transfer: &'static mut AsyncTransfer, memory: &'static CachedMemory) {
     const fn is_send(_: &(impl Send + 'static)) {}
     is_send(&cached_slice(memory, ..8));
-    is_send(&transfer.finish_within(Duration::ZERO, |_| future::ready(())));
+    is_send(&transfer.finish_by(Instant::now(), |_| future::ready(())));
 }

@@ -5,7 +5,7 @@ use std::future::{Future, ready};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fake_libibverbs::{assert_all_is_well, report, with};
 use verbs_async::verbs_channel::error::CloseError;
@@ -158,7 +158,7 @@ fn transfer_that_is_not_flushed_destroys_on_a_helper_thread() {
         let mut transfer = channel.transfer(1);
         transfer.add(channel.id(), OwnedRequest::receive(peer.buffer()));
         drop(Task::new(transfer.finish()).waits());
-        let ends = async { transfer.finish_within(Duration::ZERO, |_| ready(())).await };
+        let ends = async { transfer.finish_by(Instant::now(), |_| ready(())).await };
         drop(Task::new(ends).waits());
     });
 }

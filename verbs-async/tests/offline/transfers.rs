@@ -5,15 +5,18 @@ use std::mem::ManuallyDrop;
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fake_libibverbs::{assert_all_is_well, in_flight, posted, with};
+use verbs_async::AsyncGroup;
 use verbs_async::verbs_channel::engine::TransferError;
 use verbs_async::verbs_channel::error::Queue;
-use verbs_async::verbs_channel::{BufferPool, DownReason, Outgoing, RejectReason, TransportError};
+use verbs_async::verbs_channel::{
+    BufferPool, Channel, DownReason, Outgoing, RejectReason, TransportError,
+};
 use verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
 
-use crate::bench::{Bench, Task, announce, done, later, now};
+use crate::bench::{Bench, Task, announce, done, join, later, now};
 use crate::transfer_bench::{Clock, Pair, TIMEOUT, aborted, ends, flushes, is_rejected, results};
 
 #[test]
@@ -70,7 +73,8 @@ fn finish_with_a_timeout_sleeps_once_if_all_end_in_time() {
     let pair = Pair::new(&bench);
     let mut transfer = pair.sends(&[pair.a.id()]);
     let clock = Clock::default();
-    let mut task = Task::new(transfer.finish_within(TIMEOUT, |time| clock.sleep(time))).waits();
+    let mut task =
+        Task::new(transfer.finish_by(Instant::now() + TIMEOUT, |time| clock.sleep(time))).waits();
     done(posted());
     announce(&bench);
     task.ends().unwrap();
@@ -88,7 +92,7 @@ fn operations_in_the_backlog_only_are_rejected_and_their_channel_goes_on() {
     let mut transfer = pair.sends(&[id, id]);
     let behind = Task::new(pair.a.run(pair.send())).waits();
     let clock = Clock::default();
-    let ended = now(transfer.finish_within(Duration::ZERO, |time| clock.sleep(time)));
+    let ended = now(transfer.finish_by(Instant::now(), |time| clock.sleep(time)));
     assert!(ended.is_err() && clock.times().is_empty());
     for result in results(&mut transfer) {
         let reason = RejectReason::Backpressure(Queue::Send);
@@ -118,13 +122,13 @@ fn timeout_counts_from_the_call_and_nothing_is_posted_after_it() {
     with(|library| (library.slow_posts, library.completes_sends) = (SLOW, true));
     let before = posted().len();
     // Nothing is begun by a future that is polled too late, and the runtime's timer is of no use.
-    let late = transfer.finish_within(SHORT, |_| pending::<()>());
+    let late = transfer.finish_by(Instant::now() + SHORT, |_| pending::<()>());
     thread::sleep(SHORT);
     now(late).unwrap_err();
     assert_eq!(posted().len(), before);
     assert!(results(&mut transfer).iter().all(is_rejected));
     (0..12).for_each(|_| transfer.add(id, pair.send()));
-    let ended = later(transfer.finish_within(SHORT, |_| pending::<()>()));
+    let ended = later(transfer.finish_by(Instant::now() + SHORT, |_| pending::<()>()));
     let posts = posted().len() - before;
     // Eight are posted between two reads of the clock.
     assert!((1..12).contains(&posts), "{posts}");
@@ -173,7 +177,7 @@ fn backlog_of_a_set_that_ends_is_not_posted() {
         if is_dropped {
             drop(transfer);
         } else {
-            now(transfer.finish_within(Duration::ZERO, |_| pending::<()>())).unwrap_err();
+            now(transfer.finish_by(Instant::now(), |_| pending::<()>())).unwrap_err();
             let results = results(&mut transfer);
             assert!(results[..2].iter().all(Result::is_ok));
             assert!(results[2..].iter().all(is_rejected));
@@ -213,7 +217,7 @@ fn set_that_is_dropped_after_its_timeout_or_leaked_returns_its_buffers_with_its_
         let mut transfer = ManuallyDrop::new(pair.sends(&[pair.a.id(), pair.a.id()]));
         let clock = Clock::default();
         let sleep = |time| clock.sleep(time);
-        let task = Task::new(transfer.finish_within(TIMEOUT, sleep)).waits();
+        let task = Task::new(transfer.finish_by(Instant::now() + TIMEOUT, sleep)).waits();
         clock.passes();
         drop(task.waits());
         if !is_leaked {
@@ -277,4 +281,43 @@ fn channel_that_is_closed_meanwhile_ends_its_operations() {
     assert_eq!(results(&mut transfer).len(), 4);
     assert_eq!(pool.available(), 12);
     drop(group);
+}
+
+#[test]
+fn requests_of_a_deep_queue_share_doorbells() {
+    let bench = Bench::new();
+    let pd = bench.context.alloc_pd().unwrap();
+    let builder = Channel::builder(&pd).max_send_wr(64).max_recv_wr(2);
+    let group = AsyncGroup::new(builder, 4, &bench.events).unwrap();
+    let (a, b) = (join(&group), join(&group));
+    let pool = BufferPool::new(&pd, 64, 300).unwrap();
+    let mut transfer = group.transfer(300);
+    for _ in 0..2 {
+        with(|library| (library.completes_sends, library.posted) = (true, Vec::new()));
+        for at in 0..300 {
+            let id = if at % 3 == 0 { a.id() } else { b.id() };
+            transfer.add(id, Outgoing::send(pool.take().unwrap()));
+        }
+        later(transfer.finish()).unwrap();
+        let (doorbells, requests) =
+            with(|library| (library.posted.len(), library.posted.concat().len()));
+        assert!(requests == 300 && doorbells < 30, "{doorbells}");
+        assert_eq!(results(&mut transfer).len(), 300);
+        assert_eq!(pool.available(), 300);
+    }
+    // One that is in flight with its chain when the deadline passes.
+    with(|library| library.completes_sends = false);
+    (0..100).for_each(|_| transfer.add(a.id(), Outgoing::send(pool.take().unwrap())));
+    let clock = Clock::default();
+    let sleep = |time| clock.sleep(time);
+    let task = Task::new(transfer.finish_by(Instant::now() + TIMEOUT, sleep)).waits();
+    clock.passes();
+    let mut task = task.waits();
+    flushes(&posted());
+    announce(&bench);
+    assert!(task.ends().is_err());
+    drop(task);
+    let results = results(&mut transfer);
+    assert!(results.len() == 100 && results.iter().all(Result::is_err));
+    assert_eq!((in_flight(), pool.available()), (0, 300));
 }

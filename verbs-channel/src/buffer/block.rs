@@ -60,6 +60,8 @@ enum Memory {
     },
     Region(MemoryRegion<Vec<u8>>),
     Shared(SharedPart),
+    /// A part of a buffer that several requests share, whose bytes are not borrowed meanwhile.
+    Part(Arc<Owner>, Range<usize>),
 }
 
 impl Backing {
@@ -79,6 +81,11 @@ impl Backing {
 
     pub(crate) fn of_shared(part: SharedPart) -> Self {
         Self::new(Memory::Shared(part))
+    }
+
+    /// A part of a buffer, within its bounds.
+    pub(crate) fn of_part(whole: Arc<Owner>, range: Range<usize>) -> Owner {
+        Owner::of_box(Box::new(Self::new(Memory::Part(whole, range))))
     }
 
     pub(crate) fn of_region(region: MemoryRegion<Vec<u8>>) -> Owner {
@@ -123,10 +130,9 @@ impl Backing {
             let len = self.range.len() as u64;
             return Err(RejectReason::ElementTooLong { len });
         }
-        let element = match self.shared() {
-            _ if self.pd == pd.shared() => Some(self.element),
-            Some(part) => part.element_in(pd, self.range.clone()),
-            None => None,
+        let element = match self.pd == pd.shared() {
+            true => Some(self.element),
+            false => self.memory.part_in(pd, self.range.clone()),
         };
         match element {
             None => Err(RejectReason::OtherDomain),
@@ -174,8 +180,11 @@ impl Backing {
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        let shared = self.shared().map(SharedPart::len);
-        shared.unwrap_or_else(|| self.memory.bytes().len())
+        match &self.memory {
+            Memory::Shared(part) => part.len(),
+            Memory::Part(_, range) => range.len(),
+            memory => memory.bytes().len(),
+        }
     }
 
     /// The range's bytes; none of shared memory.
@@ -276,7 +285,7 @@ impl Owner {
                     (memory, _) => shared = memory,
                 }
             }
-            Memory::Region(_) => {}
+            Memory::Region(_) | Memory::Part(..) => {}
         }
         // SAFETY: in no pool, the backing was a box; the caller promises not to use it again.
         drop(unsafe { Box::from_raw(backing.as_ptr()) });
@@ -354,7 +363,7 @@ impl Memory {
         match self {
             Self::Block { all, .. } => all,
             Self::Region(region) => region,
-            Self::Shared(_) => &[],
+            Self::Shared(_) | Self::Part(..) => &[],
         }
     }
 
@@ -362,7 +371,7 @@ impl Memory {
         match self {
             Self::Block { all, .. } => all,
             Self::Region(region) => region,
-            Self::Shared(_) => &mut [],
+            Self::Shared(_) | Self::Part(..) => &mut [],
         }
     }
 
@@ -383,9 +392,43 @@ impl Memory {
                 let (sge, pd) = part.element(range)?;
                 return Some((sge, pd.shared()));
             }
+            Self::Part(whole, of) => {
+                let start = of.start + range.start;
+                return whole.memory.part_of_shared(start..start + range.len());
+            }
         };
         // The backing keeps the memory, does not move its bytes, and does not borrow them while an
         // operation has the element.
         Some((part.into_gather().into(), pd))
+    }
+
+    /// The same of memory that [parts](Self::Part) share.
+    fn part_of_shared(&self, range: Range<usize>) -> Option<(Sge, PdTag)> {
+        let (addr, lkey, pd) = match self {
+            Self::Block { all, pd, .. } => (all.addr(), all.lkey(), *pd),
+            Self::Region(region) => {
+                let start = region.as_bytes().as_ptr().addr();
+                (start as u64, region.lkey(), PdTag::of(region.pd()))
+            }
+            Self::Shared(part) => {
+                let (sge, pd) = part.element(range)?;
+                return Some((sge, pd.shared()));
+            }
+            Self::Part(..) => return None,
+        };
+        let len = u32::try_from(range.len()).ok()?;
+        Some((Sge::new(addr + range.start as u64, len, lkey), pd))
+    }
+
+    /// A part of it as an element in this protection domain, if it is registered in several.
+    fn part_in(&self, pd: PdTag, range: Range<usize>) -> Option<Sge> {
+        match self {
+            Self::Shared(part) => part.element_in(pd, range),
+            Self::Part(whole, of) => {
+                let start = of.start + range.start;
+                whole.memory.part_in(pd, start..start + range.len())
+            }
+            Self::Block { .. } | Self::Region(_) => None,
+        }
     }
 }

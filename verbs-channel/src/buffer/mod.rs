@@ -13,6 +13,7 @@ mod shared_part;
 mod wait_queue;
 mod wake;
 
+pub(crate) use block::Owner;
 pub use deregistration::Deregistration;
 pub(crate) use deregistration::Registered;
 pub(crate) use element::PdTag;

@@ -84,6 +84,27 @@ impl OwnedBuffer {
         backing.is_some_and(|backing| backing.make_whole_block())
     }
 
+    /// The range that operations use.
+    pub(crate) fn range(&self) -> Range<usize> {
+        let backing = self.backing.as_ref();
+        backing.map_or(0..0, |backing| backing.range().clone())
+    }
+
+    /// Converts into memory that [parts](Self::part) share, if it has any.
+    pub(crate) fn into_shares(self) -> Option<Arc<Owner>> {
+        self.backing.map(Arc::new)
+    }
+
+    /// A part of memory that several share, within its bounds.
+    pub(crate) fn part(whole: &Arc<Owner>, range: Range<usize>) -> Self {
+        Self::new(Backing::of_part(Arc::clone(whole), range))
+    }
+
+    /// The memory again, unless it has parts, which the device may have.
+    pub(crate) fn from_shares(whole: Arc<Owner>) -> Option<Self> {
+        Arc::into_inner(whole).map(Self::new)
+    }
+
     /// Takes the memory, and leaves an empty buffer.
     #[inline(always)]
     pub(crate) const fn take(&mut self) -> Self {

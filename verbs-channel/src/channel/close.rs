@@ -1,8 +1,9 @@
 //! Ending a channel: at once, or in order.
 
 use super::{Channel, Hold};
+use crate::channel_id::ChannelId;
 use crate::error::{CloseError, DownReason};
-use crate::waiting::Ladder as _;
+use crate::waiting::{AbortHandle, Ladder as _};
 
 impl<H: Hold> Channel<H> {
     /// Aborts all operations in flight; the channel is down after that.
@@ -13,6 +14,28 @@ impl<H: Hold> Channel<H> {
     pub fn abort(&mut self) {
         let (poller, at) = self.parts();
         poller.abort(at, DownReason::Closed);
+    }
+
+    /// A handle with which any thread can [abort](Self::abort) the channel, while this one is within an operation.
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, Instant};
+    /// # use verbs_channel::{Channel, Transfer};
+    /// # fn of(channel: &mut Channel, transfer: &mut Transfer) {
+    /// let handle = channel.abort_handle();
+    /// std::thread::spawn(move || {
+    ///     // The peer is known to be gone.
+    ///     handle.abort();
+    /// });
+    /// // The device is done with all memory when this returns.
+    /// let ended = channel.transfer(transfer, Some(Instant::now() + Duration::from_secs(60)));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn abort_handle(&mut self) -> AbortHandle {
+        let (poller, at) = self.parts();
+        let channel = poller.engine.member(at).map(|member| member.id);
+        poller.abort_handle(channel.unwrap_or(ChannelId::NONE))
     }
 
     /// Closes the channel cleanly: lets sends, writes, reads and atomics finish, aborts the receives, and

@@ -1,6 +1,6 @@
 //! Channels: one connected endpoint and its operations.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::channel_id::ChannelId;
 use crate::engine::{Completed, Engine, Transfer, TransferError};
@@ -148,13 +148,13 @@ impl Channel {
 
     /// Carries out a [`Transfer`], and returns when the device is done with all of its memory.
     ///
-    /// It posts the operations as room becomes available, and waits for all of them, for at most
-    /// `timeout`, or the channel's own timeout if that is `None`. The outcomes are in the transfer.
+    /// It posts the operations as room becomes available, and waits for all of them until `deadline`, or for the
+    /// channel's own timeout if that is `None`. The outcomes are in the transfer.
     ///
-    /// If the timeout passes before all operations of the set have ended, their channel is
+    /// If the deadline passes before all operations of the set have ended, their channel is
     /// aborted, with everything in flight on it: its queue pair is moved to `ERR`, and destroyed
-    /// if it is not flushed within the drain timeout. The clock is read for every eighth post. So this returns
-    /// within the sum of `timeout`, seven posts, the drain timeout and the time that `ibv_destroy_qp` takes.
+    /// if it is not flushed within the drain timeout. The clock is read for every eighth post, and not within a chain. So this returns
+    /// by the deadline, plus the sum of 16 posts, the drain timeout and the time that `ibv_destroy_qp` takes.
     /// An operation that fails takes its channel down, and the other operations of the set on that channel fail with it.
     /// If the last operations succeed while the channel is being aborted, this returns `Ok` and the
     /// channel is down.
@@ -168,16 +168,16 @@ impl Channel {
     pub fn transfer(
         &mut self,
         transfer: &mut Transfer,
-        timeout: Option<Duration>,
+        deadline: Option<Instant>,
     ) -> Result<(), TransferError> {
-        self.transfer_with(transfer, timeout, |_, _| {})
+        self.transfer_with(transfer, deadline, |_, _| {})
     }
 
     /// Like [`transfer`](Self::transfer), and calls `each` for each operation that ends before the
-    /// timeout, with its index and whether it succeeded.
+    /// deadline, with its index and whether it succeeded.
     ///
     /// The device is then done with the memory of that operation. If `each` panics, the remaining
-    /// operations are aborted as after a timeout, before the panic continues.
+    /// operations are aborted as after a deadline, before the panic continues.
     ///
     /// # Errors
     ///
@@ -185,10 +185,10 @@ impl Channel {
     pub fn transfer_with(
         &mut self,
         transfer: &mut Transfer,
-        timeout: Option<Duration>,
+        deadline: Option<Instant>,
         mut each: impl FnMut(usize, bool),
     ) -> Result<(), TransferError> {
-        self.holder.poller.transfer(transfer, timeout, &mut each)
+        self.holder.poller.transfer(transfer, deadline, &mut each)
     }
 
     /// Destroys the queue pair, and returns the settings.

@@ -4,8 +4,10 @@
     reason = "hands the contract of the queue on to the caller"
 )]
 
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::slice;
 use std::time::Duration;
 
 use verbs_core::error::Rejected;
@@ -232,6 +234,27 @@ impl Engine {
         self.member_of(channel).map_or(0, |member| {
             member.credits.capacity(queue, &self.flight.budget)
         })
+    }
+
+    /// Whether the channel takes this request for its send queue, as soon as there is room.
+    pub(crate) fn admits(&self, channel: ChannelId, request: &OwnedRequest) -> bool {
+        let Some(member) = self.member_of(channel) else {
+            return false;
+        };
+        let OwnedRequest { buffer, op } = request;
+        let Ok(mut element) = buffer.element(self.pd_tag, op.is_inline()) else {
+            return false;
+        };
+        let elements = slice::from_mut(&mut element);
+        let needs = op.needs(elements, false);
+        let is_possible = op.build(elements, 0, &mut MaybeUninit::uninit()).is_ok();
+        is_possible && member.limits.check(Queue::Send, &needs).is_ok()
+    }
+
+    /// The longest message of the channel; `None` if there is no such channel.
+    pub(crate) fn max_message(&self, channel: ChannelId) -> Option<usize> {
+        let max = self.member_of(channel)?.limits.max_msg_sz();
+        usize::try_from(max).ok().filter(|max| *max > 0)
     }
 
     /// How many requests of one of the channel's queues are in flight; 0 if there is no such channel: as

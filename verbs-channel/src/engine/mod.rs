@@ -91,7 +91,7 @@ pub use messages::Message;
 pub(crate) use peer::Link;
 use peer::Peers;
 pub(crate) use shared::{Claim, Shared, SharedQueue};
-pub use transfer::{Transfer, TransferEntries, TransferError, TransferOutcome};
+pub use transfer::{Piece, Transfer, TransferEntries, TransferError, TransferOutcome};
 
 mod afterwards;
 mod borrowed;

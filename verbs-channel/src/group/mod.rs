@@ -8,7 +8,7 @@ mod shared_receives;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use verbs_core::completion::CompletionChannel;
 use verbs_core::error::Rejected;
@@ -40,7 +40,7 @@ pub use shared_receives::SharedReceivesConfig;
 ///
 /// ```no_run
 /// # fn main() -> verbs_channel::Result<()> {
-/// use std::time::Duration;
+/// use std::time::{Duration, Instant};
 /// use verbs_channel::{BufferPool, Channel, verbs_core::Context};
 ///
 /// # let pd = Context::first_active()?.alloc_pd()?;
@@ -70,7 +70,7 @@ pub use shared_receives::SharedReceivesConfig;
 /// use std::net::TcpListener;
 /// use std::sync::mpsc;
 /// use std::thread;
-/// use std::time::Duration;
+/// use std::time::{Duration, Instant};
 /// use verbs_channel::verbs_core::Context;
 /// use verbs_channel::error::ErrorChain;
 /// use verbs_channel::{BufferPool, Channel, DownReason, PollStrategy};
@@ -301,12 +301,12 @@ impl ChannelGroup {
 
     /// Carries out a [`Transfer`] on channels of the group, and returns when the device is done with all of its memory.
     ///
-    /// It posts the operations as room becomes available, and waits for all of them, for at most
-    /// `timeout`, or the group's own timeout if that is `None`. The outcomes are in the transfer.
+    /// It posts the operations as room becomes available, and waits for all of them until `deadline`, or for the
+    /// group's own timeout if that is `None`. The outcomes are in the transfer.
     ///
-    /// If the timeout passes, the channels that still have operations of the set are aborted, with
+    /// If the deadline passes, the channels that still have operations of the set are aborted, with
     /// all that is in flight on them: each queue pair is moved to `ERR`, and destroyed if it is not
-    /// flushed within the drain timeout. So this returns within the sum of `timeout`, the drain
+    /// flushed within the drain timeout. So this returns by the deadline, plus the sum of 16 posts, the drain
     /// timeout and the time that `ibv_destroy_qp` takes for each of them. An operation that fails
     /// takes its channel down, and the other operations of the set on that channel fail with it.
     /// The other channels are not affected. If the last operations succeed while their channel is
@@ -321,16 +321,16 @@ impl ChannelGroup {
     pub fn transfer(
         &mut self,
         transfer: &mut Transfer,
-        timeout: Option<Duration>,
+        deadline: Option<Instant>,
     ) -> Result<(), TransferError> {
-        self.transfer_with(transfer, timeout, |_, _| {})
+        self.transfer_with(transfer, deadline, |_, _| {})
     }
 
     /// Like [`transfer`](Self::transfer), and calls `each` for each operation that ends before the
-    /// timeout, with its index and whether it succeeded.
+    /// deadline, with its index and whether it succeeded.
     ///
     /// The device is then done with the memory of that operation. If `each` panics, the remaining
-    /// operations are aborted as after a timeout, before the panic continues.
+    /// operations are aborted as after a deadline, before the panic continues.
     ///
     /// # Errors
     ///
@@ -338,10 +338,10 @@ impl ChannelGroup {
     pub fn transfer_with(
         &mut self,
         transfer: &mut Transfer,
-        timeout: Option<Duration>,
+        deadline: Option<Instant>,
         mut each: impl FnMut(usize, bool),
     ) -> Result<(), TransferError> {
-        self.poller.transfer(transfer, timeout, &mut each)
+        self.poller.transfer(transfer, deadline, &mut each)
     }
 
     /// How many of the shared receives queue pairs have taken and not completed, while a whole queue of later ones

@@ -198,6 +198,18 @@ impl OwnedChain {
         Err(Rejected::new(reason, request))
     }
 
+    /// Takes a request out, which becomes a send without bytes.
+    pub(crate) fn take(&mut self, index: usize) -> Option<OwnedRequest> {
+        let blank = Outgoing::send(OwnedBuffer::empty()).into();
+        let Inner {
+            requests, built, ..
+        } = &mut *self.inner;
+        let place = requests.get_mut(index)?;
+        // Before it is taken: what is built names no memory that the chain does not have.
+        built.as_mut()?.put(index, &blank).ok()?;
+        Some(mem::replace(place, blank))
+    }
+
     /// A request; `None` if the chain has no such request.
     #[must_use]
     pub fn request(&self, index: usize) -> Option<&OwnedRequest> {

@@ -77,6 +77,17 @@ impl Op {
         self
     }
 
+    /// The part of a write or a read over `len` bytes from `start` on, if it can be split. Its immediate is with the
+    /// last.
+    pub(crate) fn part(mut self, start: u64, len: u64, is_last: bool) -> Option<Self> {
+        let (Kind::Write(remote) | Kind::Read(remote)) = &mut self.kind else {
+            return None;
+        };
+        *remote = remote.slice(start..start.checked_add(len)?).ok()?;
+        self.imm_data = self.imm_data.filter(|_| is_last);
+        Some(self)
+    }
+
     /// The queue that it is posted to.
     #[inline(always)]
     pub(crate) const fn queue(&self) -> Queue {

@@ -4,12 +4,17 @@
 //! checks the peers now and then, and spins, yields or sleeps. Polls that find completions are
 //! [counted](Poller::count): however busy a channel is, the clock is read and its peers are checked.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use verbs_core::completion::CompletionChannel;
 
+use crate::channel_id::ChannelId;
 use crate::engine::Engine;
+use crate::error::DownReason;
 pub(crate) use abort::Ladder;
+pub use aborts::AbortHandle;
+use aborts::Aborts;
 pub(crate) use deadline::Deadline;
 pub(crate) use guard::AbortOnUnwind;
 pub(crate) use lease::Lend;
@@ -19,6 +24,7 @@ pub(crate) use scope::{EndScope, Leftover, ScopeEnd};
 pub(crate) use wait::Steps;
 
 mod abort;
+mod aborts;
 mod blocking;
 mod close;
 mod deadline;
@@ -52,6 +58,8 @@ pub struct Poller {
     next_check: Option<Instant>,
     // Completions that may be found before the clock is read.
     uncounted: usize,
+    // `None` until there is a handle.
+    aborts: Option<Arc<Aborts>>,
 }
 
 /// How often waits and polls check the peers: that takes a system call.
@@ -74,6 +82,7 @@ impl Poller {
             is_armed: false,
             next_check: None,
             uncounted: BUSY,
+            aborts: None,
         }
     }
 
@@ -102,7 +111,7 @@ impl Poller {
     /// After a poll that found nothing: checks the peers if it is time.
     #[inline]
     pub(crate) fn check_peers_now(&mut self) {
-        if self.engine.awaits_check() {
+        if self.engine.awaits_check() || self.aborts.is_some() {
             self.check_peers(Instant::now());
         }
     }
@@ -119,8 +128,27 @@ impl Poller {
         self.next_check.filter(|_| self.engine.awaits_check())
     }
 
-    /// Checks the peers if it is time.
+    /// A handle that aborts this channel.
+    pub(crate) fn abort_handle(&mut self, channel: ChannelId) -> AbortHandle {
+        let aborts = Arc::clone(self.aborts.get_or_insert_default());
+        AbortHandle::new(aborts, channel)
+    }
+
+    /// Takes channels down whose handles have asked for that.
+    fn check_aborts(&mut self) {
+        if let Some(aborts) = &self.aborts
+            && aborts.are_asked()
+        {
+            for channel in aborts.take() {
+                // One that is gone needs no end.
+                let _shut_down = self.engine.shut_down(channel, DownReason::Closed);
+            }
+        }
+    }
+
+    /// Takes channels down that another thread aborts, and checks the peers if it is time.
     fn check_peers(&mut self, now: Instant) {
+        self.check_aborts();
         let is_due = self.engine.awaits_check()
             && (self.engine.has_leaving_peers() || self.next_check.is_none_or(|next| now >= next));
         if is_due {

@@ -30,17 +30,18 @@ struct Running<'t> {
 impl Poller {
     // `each` is called while the engine is borrowed. It does not lead to it: `self` is borrowed mutably from the caller,
     // of whose data `each` is, and a scope, which is shared, has no transfers.
-    /// Carries out a transfer, within `timeout` or the channel's own. `each` gets the index of each
+    /// Carries out a transfer, until `deadline` or for the channel's own timeout. `each` gets the index of each
     /// operation that has ended, and whether it has succeeded.
     pub(crate) fn transfer(
         &mut self,
         transfer: &mut Transfer,
-        timeout: Option<Duration>,
+        deadline: Option<Instant>,
         each: &mut dyn FnMut(usize, bool),
     ) -> Result<(), TransferError> {
-        let timeout = timeout.or(self.config.timeout);
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = left.or(self.config.timeout);
         let deadline = Deadline::after(timeout);
-        transfer.begin();
+        transfer.begin(&self.engine);
         let mut running = Running {
             poller: self,
             transfer,
@@ -59,7 +60,7 @@ impl Running<'_> {
     /// the posts, which are slow on some devices: a round ends when it is time to check the peers.
     fn run(&mut self, each: &mut dyn FnMut(usize, bool)) {
         let deadline = self.deadline;
-        let mut posts: usize = 0;
+        let mut posts = 0;
         loop {
             let now = Instant::now();
             if deadline.is_over(now) {
@@ -69,9 +70,14 @@ impl Running<'_> {
             self.poller.run_afterwards();
             let next_check = self.poller.next_check();
             let round = next_check.into_iter().chain(deadline.at()).min();
-            let mut may_post = || {
-                posts += 1;
-                let reads_clock = posts.is_multiple_of(POSTS);
+            let aborts = self.poller.aborts.clone();
+            let mut may_post = |next: u16| {
+                posts += next;
+                if aborts.as_ref().is_some_and(|aborts| aborts.are_asked()) {
+                    return false;
+                }
+                let reads_clock = posts >= POSTS;
+                posts %= POSTS;
                 !reads_clock || round.is_none_or(|end| Instant::now() < end)
             };
             self.transfer
@@ -126,4 +132,4 @@ impl Drop for Running<'_> {
 }
 
 /// How many requests are posted between reads of the clock.
-const POSTS: usize = 8;
+const POSTS: u16 = 8;

@@ -56,7 +56,7 @@ fn memory_is_reused_at_once_after_a_deadline_in_the_middle_of_reads() {
         let slow = wire::netem(&there, &["delay", "40ms", "rate", "400mbit"]);
         let timeout = Duration::from_millis(timeout);
         let start = Instant::now();
-        let ended = bounded(|| a.transfer(&mut transfer, Some(timeout)));
+        let ended = bounded(|| a.transfer(&mut transfer, Some(Instant::now() + timeout)));
         let took = start.elapsed();
         region.write(0, &pattern(5, PAGES * PAGE)).unwrap();
         let outcomes: Vec<_> = transfer.drain().collect();
@@ -102,7 +102,7 @@ fn peer_that_answers_nothing_ends_a_transfer_at_its_deadline() {
     let memory = SharedMemory::new([given(&a, vec![0_u8; PAGES * PAGE])]);
     let _broken = wire::netem(&here, &["loss", "100%"]);
     let mut transfer = reads(&a, &memory, source.remote());
-    let ended = bounded(|| a.transfer(&mut transfer, Some(SOON)));
+    let ended = bounded(|| a.transfer(&mut transfer, Some(Instant::now() + SOON)));
     assert!(
         ended
             .unwrap_err()
@@ -137,7 +137,8 @@ fn set_that_is_used_again_allocates_nothing() {
         while let Some(block) = pool.take() {
             transfer.add(a.id(), Outgoing::write(block, target.remote()));
         }
-        a.transfer(&mut transfer, Some(PATIENCE)).unwrap();
+        a.transfer(&mut transfer, Some(Instant::now() + PATIENCE))
+            .unwrap();
         let done = transfer.drain().filter(|outcome| outcome.result.is_ok());
         assert_eq!(done.count(), 200);
         assert!(round == 0 || allocations() == before, "round {round}");

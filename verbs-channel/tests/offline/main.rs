@@ -56,6 +56,7 @@ mod shared_receives;
 mod stuck;
 mod swapped;
 mod thread_domains;
+mod transfer_chains;
 mod transfers;
 mod unconfirmed;
 mod unflushed;

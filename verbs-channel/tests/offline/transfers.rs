@@ -28,12 +28,15 @@ const SOON: Option<Duration> = Some(Duration::from_millis(if cfg!(miri) { 5000 }
 /// Longer than any flush takes that comes at all.
 const LONG: Duration = Duration::from_secs(30);
 
-fn remote() -> RemoteMemoryRegion {
+pub(crate) fn by(time: Option<Duration>) -> Option<Instant> {
+    time.map(|time| Instant::now() + time)
+}
+
+pub(crate) fn remote() -> RemoteMemoryRegion {
     RemoteMemoryRegion::new(0x1000, 1 << 40, 7).unwrap()
 }
 
-/// A write of a block.
-fn write(pool: &BufferPool) -> OwnedRequest {
+pub(crate) fn write(pool: &BufferPool) -> OwnedRequest {
     Outgoing::write(pool.take().unwrap(), remote()).into()
 }
 
@@ -45,7 +48,7 @@ pub(crate) fn writes(on: ChannelId, pool: &BufferPool, count: usize) -> Transfer
 
 /// Runs a test beside a device that completes each request with the status that `answer` has for it, by
 /// its number; `None` is lost. Lost ones are flushed if `flushes`, once a queue pair is moved to `ERR`.
-fn beside_a_device<T>(
+pub(crate) fn beside_a_device<T>(
     flushes: bool,
     answer: impl Fn(usize, &Posted) -> Option<ibv_wc_status> + Sync,
     test: impl FnOnce() -> T,
@@ -88,7 +91,7 @@ fn beside_a_device<T>(
 }
 
 /// The indices of those that succeeded, and the errors of the others. All have their buffers.
-fn sorted(transfer: &mut Transfer) -> (Vec<usize>, Vec<(usize, TransportError)>) {
+pub(crate) fn sorted(transfer: &mut Transfer) -> (Vec<usize>, Vec<(usize, TransportError)>) {
     let (mut successes, mut errors) = (Vec::new(), Vec::new());
     for TransferOutcome {
         index,
@@ -142,7 +145,6 @@ fn set_that_is_larger_than_its_queues_succeeds_and_is_used_again() {
     );
     assert_eq!(pool.available(), 20);
     assert!(!channel.is_down());
-    // Without operations it is over.
     channel.transfer(&mut transfer, None).unwrap();
 }
 
@@ -165,7 +167,7 @@ fn deadline_ends_lost_operations_and_returns_all_memory() {
         let ended = beside_a_device(
             flushes,
             |index, _| (index < 3).then_some(IBV_WC_SUCCESS),
-            || channel.transfer(&mut transfer, SOON),
+            || channel.transfer(&mut transfer, by(SOON)),
         );
         assert!(start.elapsed() >= SOON.unwrap());
         let Err(TransferError::Failed { failed, of, first }) = ended else {
@@ -204,9 +206,13 @@ fn timeout_counts_from_the_call_and_nothing_is_posted_after_it() {
         let mut transfer = Transfer::default();
         (0..200).for_each(|at| transfer.add(ids[at % ids.len()], write(&pool)));
         with(|library| (library.slow_posts, library.completes_sends) = (SLOW, completes));
-        let ended = bounded(|| group.transfer(&mut transfer, Some(timeout)));
+        let ended = bounded(|| group.transfer(&mut transfer, by(Some(timeout))));
         let posts = posted().len();
-        assert!((1..=posts_within(timeout)).contains(&posts), "{posts}");
+        let doorbells = with(|library| library.posted.len());
+        assert!(
+            (1..=posts_within(timeout)).contains(&doorbells),
+            "{doorbells}"
+        );
         let error = ended.unwrap_err();
         // A device that has completed all that it was given is left alone.
         assert_eq!(error.down_reason().is_none(), completes, "{error}");
@@ -228,7 +234,7 @@ fn deadline_that_has_passed_at_the_call_posts_nothing() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 3).unwrap();
     let mut transfer = writes(channel.id(), &pool, 3);
-    let ended = channel.transfer(&mut transfer, Some(Duration::ZERO));
+    let ended = channel.transfer(&mut transfer, Some(Instant::now()));
     assert!(ended.is_err() && posted().is_empty() && !channel.is_down());
     assert_eq!((sorted(&mut transfer).1.len(), pool.available()), (3, 3));
 }
@@ -250,7 +256,7 @@ fn operations_that_are_stuck_are_visible_and_never_freed() {
     let ended = beside_a_device(
         false,
         |index, _| (index == 0).then_some(IBV_WC_SUCCESS),
-        || channel.transfer(&mut transfer, SOON),
+        || channel.transfer(&mut transfer, by(SOON)),
     );
     assert!(matches!(
         ended,
@@ -283,7 +289,7 @@ fn post_that_fails_half_way_ends_with_its_memory_or_is_stuck() {
         if is_stuck {
             refuse("ibv_destroy_qp", 1);
         }
-        let ended = bounded(|| channel.transfer(&mut transfer, SOON)).unwrap_err();
+        let ended = bounded(|| channel.transfer(&mut transfer, by(SOON))).unwrap_err();
         assert_eq!(ended.is_stuck(), is_stuck);
         assert!(called("ibv_destroy_qp") && channel.is_down());
         let outcomes: Vec<_> = transfer.drain().collect();
@@ -328,7 +334,7 @@ fn set_that_is_dropped_or_forgotten_has_nothing_in_flight() {
     assert_eq!(pool.available(), 8);
     let _forgotten = mem::ManuallyDrop::new(writes(channel.id(), &pool, 2));
     let mut ended = writes(channel.id(), &pool, 6);
-    assert!(bounded(|| channel.transfer(&mut ended, SOON)).is_err());
+    assert!(bounded(|| channel.transfer(&mut ended, by(SOON))).is_err());
     let _ended = mem::ManuallyDrop::new(ended);
     assert_eq!((in_flight(), pool.available()), (0, 0));
 }
@@ -369,7 +375,7 @@ fn rail_that_stalls_is_aborted_alone() {
     let ended = beside_a_device(
         true,
         |_, request| (request.qp_num != stalls).then_some(IBV_WC_SUCCESS),
-        || group.transfer(&mut transfer, soon),
+        || group.transfer(&mut transfer, by(soon)),
     );
     assert!(matches!(
         ended,
@@ -482,13 +488,13 @@ fn operation_that_a_layer_above_has_begun_is_not_waited_for() {
     let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
     let mut transfer = writes(channel.id(), &pool, 1);
     let mut entries = TransferEntries::of(&mut transfer);
-    let _begun = entries.begin(0).unwrap();
+    let _begun = entries.begin(0, channel.engine_mut()).unwrap();
     let ended = bounded(|| channel.transfer(&mut transfer, None));
     let stuck = TransferError::Stuck { stuck: 1, of: 1 };
     assert_eq!(ended.unwrap_err().to_string(), stuck.to_string());
     let mut entries = TransferEntries::of(&mut transfer);
     // Too late: its outcome is there.
     let late = Err(TransportError::Stuck);
-    entries.end(0, late, OwnedBuffer::empty());
+    entries.end(0, late, (OwnedBuffer::empty(), None), None);
     assert!(transfer.drain().all(|outcome| outcome.buffer.is_none()));
 }

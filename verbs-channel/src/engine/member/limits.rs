@@ -33,6 +33,10 @@ impl Limits {
         }
     }
 
+    pub(crate) const fn max_msg_sz(&self) -> u32 {
+        self.max_msg_sz
+    }
+
     /// Whether requests for the send queue with these needs pass.
     #[inline(always)]
     pub(crate) fn admit(&self, needs: &Needs) -> bool {

@@ -7,8 +7,9 @@ use verbs_core::WorkSuccess;
 use super::{State, Transfer, TransferError};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
-use crate::error::TransportError;
-use crate::request::OwnedRequest;
+use crate::engine::Engine;
+use crate::error::{DownReason, TransportError};
+use crate::request::{OwnedChain, OwnedRequest};
 
 /// The operations of a [`Transfer`] that a layer above begins and awaits in its own way.
 ///
@@ -18,37 +19,64 @@ use crate::request::OwnedRequest;
 #[derive(Debug)]
 pub struct TransferEntries<'t>(&'t mut Transfer);
 
+/// Requests that begin together.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "for the layer above")]
+pub enum Piece {
+    /// A request.
+    One(OwnedRequest),
+    /// Requests with one doorbell and one completion.
+    Chain(OwnedChain),
+}
+
 impl<'t> TransferEntries<'t> {
     /// The operations of this transfer.
     pub const fn of(transfer: &'t mut Transfer) -> Self {
         Self(transfer)
     }
 
-    /// Takes out the request of an operation that is about to begin, and its channel. The operations of one
-    /// queue begin in the order in which they were [added](Transfer::add): `None` for one that has begun, or
-    /// whose predecessor has not.
-    #[must_use = "the operation ends when its outcome is recorded"]
-    pub fn begin(&mut self, index: usize) -> Option<(ChannelId, OwnedRequest)> {
-        let rails = self.0.rails.iter();
-        let at = rails.enumerate().find(|(_, rail)| rail.waiting == index)?.0;
-        let entry = self.0.entries.get_mut(index)?;
-        let State::Waiting(request) = &mut entry.state else {
-            return None;
-        };
-        let has_memory = request.buffer().capacity() > 0;
-        let begun = mem::replace(&mut entry.state, State::Begun(has_memory));
-        self.0.rails.get_mut(at)?.waiting = entry.next;
-        let channel = entry.channel;
-        self.0.begun += 1;
-        self.0.unlink(at, index);
-        match begun {
-            State::Waiting(request) => Some((channel, request)),
-            _ => None,
-        }
+    /// Splits the writes and reads that are too long for their channels. Returns the number of operations, by
+    /// which they are begun: parts come after all others.
+    pub fn split(&mut self, engine: &Engine) -> usize {
+        self.0.split(engine);
+        self.0.entries.len()
     }
 
-    /// Records how an operation has ended, with its buffer. A second call for the same operation
-    /// only drops the buffer.
+    /// Takes out the request of an operation that is about to begin, together with those that begin with it, and its
+    /// channel. The operations of one queue begin in the order in which they were [added](Transfer::add): `None` for
+    /// one that has begun, or whose predecessor has not.
+    #[must_use = "the operation ends when its outcome is recorded"]
+    pub fn begin(&mut self, index: usize, engine: &Engine) -> Option<(ChannelId, Piece)> {
+        let rails = self.0.rails.iter();
+        let at = rails.enumerate().find(|(_, rail)| rail.waiting == index)?.0;
+        let run = self.0.run_length(at, engine, u32::MAX);
+        let channel = self.0.entries.get(index)?.channel;
+        let chain = (run > 1).then(|| self.0.take_run(index, run));
+        let entry = self.0.entries.get_mut(index)?;
+        let (piece, next) = match chain {
+            Some((chain, next)) if !chain.range().is_empty() => {
+                entry.state = State::Begun(true);
+                (Piece::Chain(chain), next)
+            }
+            _ => {
+                let State::Waiting(request) = &entry.state else {
+                    return None;
+                };
+                let begun = State::Begun(request.buffer().capacity() > 0);
+                let State::Waiting(request) = mem::replace(&mut entry.state, begun) else {
+                    return None;
+                };
+                (Piece::One(request), entry.next)
+            }
+        };
+        self.0.rails.get_mut(at)?.waiting = next;
+        self.0.begun += usize::from(self.0.entries.get(index)?.run);
+        self.0.unlink(at, index);
+        Some((channel, piece))
+    }
+
+    /// Records how an operation has ended, with its buffer; or how those that began together have, with their chain. A
+    /// second call for the same operation only drops the buffer. `down` is why the channel is down, if it is.
     ///
     /// A buffer without capacity was leaked if the operation began with memory. The operation is
     /// then [`Stuck`](crate::TransportError::Stuck).
@@ -56,15 +84,30 @@ impl<'t> TransferEntries<'t> {
         &mut self,
         index: usize,
         result: Result<WorkSuccess, TransportError>,
-        buffer: OwnedBuffer,
+        (buffer, chain): (OwnedBuffer, Option<OwnedChain>),
+        down: Option<DownReason>,
     ) {
-        if let Some(entry) = self.0.entries.get_mut(index)
-            && let State::Begun(had_memory) = entry.state
-        {
-            entry.state = State::ended(had_memory, result, buffer);
-            self.0.left -= 1;
-            self.0.begun -= 1;
+        let Some(entry) = self.0.entries.get_mut(index) else {
+            return;
+        };
+        let State::Begun(had_memory) = entry.state else {
+            return;
+        };
+        self.0.begun -= usize::from(entry.run);
+        let ignore = &mut |_, _| {};
+        if chain.is_some() || entry.run > 1 {
+            let chain = chain.unwrap_or_default();
+            self.0.end_run(index, result, chain, down, ignore);
+        } else {
+            entry.state = State::ended(had_memory, result.map(Some), buffer);
+            self.0.ended(index, ignore);
         }
+    }
+
+    /// Whether all operations of this transfer have ended.
+    #[must_use]
+    pub const fn have_ended(transfer: &Transfer) -> bool {
+        transfer.has_ended()
     }
 
     /// The result of the transfer, once all operations have ended.

@@ -1,16 +1,18 @@
 //! Transfers: sets of operations that end quiesced.
 
 use std::fmt;
+use std::sync::Arc;
 
 use verbs_core::WorkSuccess;
 
-use crate::buffer::OwnedBuffer;
+use crate::buffer::{OwnedBuffer, Owner};
 use crate::channel_id::ChannelId;
 use crate::engine::Ticket;
 use crate::error::{DownReason, Queue, TransportError};
-use crate::request::OwnedRequest;
-pub use entries::TransferEntries;
+use crate::request::{OwnedChain, OwnedRequest};
+pub use entries::{Piece, TransferEntries};
 
+mod chains;
 mod entries;
 mod steps;
 
@@ -23,14 +25,15 @@ mod steps;
 /// whatever happened, except for that of operations that are [`Stuck`](TransportError::Stuck).
 ///
 /// A set can be larger than the queues of its channels: operations wait until there is room. The
-/// operations of one queue of a channel are posted in the order in which they were added. Each has a doorbell
-/// and a completion of its own: for small requests that share one, start a [batch](crate::Channel::start_batch) or a chain.
+/// operations of one queue of a channel are posted in the order in which they were added. Up to 16 requests of a send queue
+/// share a doorbell and a completion, and a quarter of the queue at most, so that it is never empty. Writes and reads
+/// that are longer than the port's longest message are split.
 ///
 /// Buffers are in flight only during `transfer`. So dropping or forgetting a set is harmless. A
 /// set can be used again: within its capacity, it allocates nothing for each operation.
 ///
 /// ```no_run
-/// # use std::time::Duration;
+/// # use std::time::{Duration, Instant};
 /// # use verbs_channel::{Channel, Incoming, SharedMemory, Transfer};
 /// # use verbs_channel::verbs_core::RemoteMemoryRegion;
 /// # fn fetch(channel: &mut Channel, cache: &SharedMemory, pages: &[(usize, RemoteMemoryRegion)])
@@ -40,7 +43,8 @@ mod steps;
 ///     let page = cache.slice(at..at + 4096)?;
 ///     pages_in.add(channel.id(), Incoming::read(page, remote));
 /// }
-/// if let Err(error) = channel.transfer(&mut pages_in, Some(Duration::from_millis(200))) {
+/// let deadline = Instant::now() + Duration::from_millis(200);
+/// if let Err(error) = channel.transfer(&mut pages_in, Some(deadline)) {
 ///     // The channel is down. No page is written to any more, unless some are stuck.
 ///     eprintln!("{error}");
 /// }
@@ -56,8 +60,12 @@ mod steps;
 #[derive(Default)]
 pub struct Transfer {
     entries: Vec<Entry>,
+    // How many of them were added: the others are parts of long requests.
+    added: usize,
     // For each queue of each channel that has operations of the set.
     rails: Vec<Rail>,
+    // Those that are not in flight.
+    chains: Vec<OwnedChain>,
     // Entries that have not ended, and those of them that a layer above has begun.
     left: usize,
     begun: usize,
@@ -71,8 +79,8 @@ pub struct TransferOutcome {
     pub index: usize,
     /// The channel of the operation.
     pub channel: ChannelId,
-    /// The result.
-    pub result: Result<WorkSuccess, TransportError>,
+    /// The result. A success is `None` if the operation has shared the completion of a later one.
+    pub result: Result<Option<WorkSuccess>, TransportError>,
     /// The returned buffer; `None` if the operation is stuck: see [`TransferError::Stuck`].
     pub buffer: Option<OwnedBuffer>,
 }
@@ -122,6 +130,21 @@ struct Entry {
     state: State,
     // The next of its rail.
     next: usize,
+    // How many operations began together, from the first of them on.
+    run: u16,
+    // The place of the operation that it is a part of, or its own.
+    of: usize,
+    // There is one if it was split.
+    split: Option<Box<Split>>,
+}
+
+/// An operation whose request is too long for its channel.
+struct Split {
+    // Shared by its parts.
+    whole: Arc<Owner>,
+    // Parts that have not ended.
+    left: usize,
+    failure: Option<TransportError>,
 }
 
 // An outcome is as large as a request.
@@ -130,7 +153,12 @@ enum State {
     InFlight(Ticket),
     // Begun by a layer above, which has its ticket. Whether it has memory.
     Begun(bool),
-    Ended(Result<WorkSuccess, TransportError>, Option<OwnedBuffer>),
+    // In the chain of one before it.
+    Chained,
+    Ended(
+        Result<Option<WorkSuccess>, TransportError>,
+        Option<OwnedBuffer>,
+    ),
 }
 
 /// The operations of one queue of a channel, which complete in their order: those in flight, and
@@ -145,6 +173,8 @@ struct Rail {
     last: usize,
     // Untaken outcomes keep it from posting more.
     is_blocked: bool,
+    // How many are posted one by one, after a chain of them was rejected.
+    one_by_one: u16,
 }
 
 const NONE: usize = usize::MAX;
@@ -158,7 +188,9 @@ impl Transfer {
         let _has_room = entries.try_reserve_exact(operations);
         Self {
             entries,
+            added: 0,
             rails: Vec::with_capacity(RAILS),
+            chains: Vec::new(),
             left: 0,
             begun: 0,
         }
@@ -170,11 +202,8 @@ impl Transfer {
     pub fn add(&mut self, channel: ChannelId, request: impl Into<OwnedRequest>) {
         let request = request.into();
         let (index, queue) = (self.entries.len(), request.queue());
-        self.entries.push(Entry {
-            channel,
-            state: State::Waiting(request),
-            next: NONE,
-        });
+        self.entries.push(Entry::new(channel, request, index));
+        self.added += 1;
         self.left += 1;
         let is_its = |rail: &&mut Rail| (rail.channel, rail.queue) == (channel, queue);
         let Some(rail) = self.rails.iter_mut().find(is_its) else {
@@ -185,6 +214,7 @@ impl Transfer {
                 waiting: index,
                 last: index,
                 is_blocked: false,
+                one_by_one: 0,
             });
             return;
         };
@@ -201,7 +231,7 @@ impl Transfer {
     /// [drained](Self::drain).
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.added
     }
 
     /// Whether it has no operations, and no outcomes to drain.
@@ -216,24 +246,29 @@ impl Transfer {
     /// Operations that were never carried out are dropped with their buffers.
     pub fn drain(&mut self) -> impl Iterator<Item = TransferOutcome> {
         self.rails.clear();
-        (self.left, self.begun) = (0, 0);
+        (self.left, self.begun, self.added) = (0, 0, 0);
         let entries = self.entries.drain(..).enumerate();
-        entries.filter_map(|(index, entry)| match entry.state {
-            State::Ended(result, buffer) => Some(TransferOutcome {
-                index,
-                channel: entry.channel,
-                result,
-                buffer,
-            }),
-            State::Waiting(_) | State::InFlight(_) | State::Begun(_) => None,
-        })
+        // An operation that was split stands for its parts.
+        let added = entries.filter(|(index, entry)| entry.of == *index);
+        added
+            .enumerate()
+            .filter_map(|(index, (_, entry))| match entry.state {
+                State::Ended(result, buffer) => Some(TransferOutcome {
+                    index,
+                    channel: entry.channel,
+                    result,
+                    buffer,
+                }),
+                State::Waiting(_) | State::InFlight(_) | State::Begun(_) | State::Chained => None,
+            })
     }
 
     /// The outcome of the whole.
     pub(crate) fn result(&self) -> Result<(), TransferError> {
-        let of = self.entries.len();
-        let failures = self.entries.iter().filter_map(|entry| match &entry.state {
-            State::Ended(Err(failure), _) => Some(*failure),
+        let of = self.added;
+        let entries = self.entries.iter().enumerate();
+        let failures = entries.filter_map(|(index, entry)| match &entry.state {
+            State::Ended(Err(failure), _) if entry.of == index => Some(*failure),
             _ => None,
         });
         let (mut failed, mut stuck, mut first) = (0, 0, None);
@@ -250,12 +285,25 @@ impl Transfer {
     }
 }
 
+impl Entry {
+    const fn new(channel: ChannelId, request: OwnedRequest, of: usize) -> Self {
+        Self {
+            channel,
+            state: State::Waiting(request),
+            next: NONE,
+            run: 1,
+            of,
+            split: None,
+        }
+    }
+}
+
 impl State {
     /// The outcome of an operation that has ended. A buffer that had memory and has none any more was
     /// leaked.
     fn ended(
         had_memory: bool,
-        result: Result<WorkSuccess, TransportError>,
+        result: Result<Option<WorkSuccess>, TransportError>,
         buffer: OwnedBuffer,
     ) -> Self {
         if result.is_err() && had_memory && buffer.capacity() == 0 {

@@ -4,18 +4,19 @@ use std::mem;
 
 use super::{NONE, Rail, State, Transfer};
 use crate::channel_id::ChannelId;
-use crate::engine::{Completed, Engine};
+use crate::engine::Engine;
 use crate::error::{Queue, RejectReason, TransportError};
 
 const STUCK: TransportError = TransportError::Stuck;
 
 impl Transfer {
     /// It is carried out from now on.
-    pub(crate) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self, engine: &Engine) {
         if mem::take(&mut self.begun) > 0 {
             // A layer above has not ended them, and nothing here does.
-            self.end_stuck(|state| matches!(state, State::Begun(_)));
+            self.end_stuck(|state| matches!(state, State::Begun(_) | State::Chained));
         }
+        self.split(engine);
     }
 
     /// Whether all operations have ended.
@@ -36,13 +37,13 @@ impl Transfer {
         })
     }
 
-    /// Takes outcomes that are there, and posts what there is room for, while `may_post`. `each` gets those
+    /// Takes outcomes that are there, and posts what there is room for, while `may_post`, which gets how many are next. `each` gets those
     /// that ended.
     pub(crate) fn step(
         &mut self,
         engine: &mut Engine,
         each: &mut dyn FnMut(usize, bool),
-        may_post: &mut dyn FnMut() -> bool,
+        may_post: &mut dyn FnMut(u16) -> bool,
     ) {
         for at in 0..self.rails.len() {
             self.take_done(at, engine, each);
@@ -61,12 +62,15 @@ impl Transfer {
         {
             // The set may come from another engine: the slot is another operation's here.
             let is_its = engine.place(ticket.channel()).is_some();
-            entry.state = match is_its.then(|| engine.take_completed(ticket)).flatten() {
-                Some(Completed { result, buffer, .. }) => State::Ended(result, buffer),
-                None => State::Ended(Err(STUCK), None),
+            let completed = is_its.then(|| engine.take_completed(ticket)).flatten();
+            let (result, buffer, chain) = match completed {
+                Some(completed) => (completed.result, completed.buffer, completed.chain),
+                None => (Err(STUCK), None, None),
             };
-            let (index, next) = (rail.in_flight, entry.next);
+            let (index, run) = (rail.in_flight, entry.run);
+            let last = (1..run).fold(index, |at, _| self.next_of(at));
             // Behind the last in flight is one that waits, or was rejected at the deadline.
+            let next = self.next_of(last);
             let next = match self.entries.get(next) {
                 Some(entry) if matches!(entry.state, State::InFlight(_)) => next,
                 _ => NONE,
@@ -75,8 +79,67 @@ impl Transfer {
                 rail.in_flight = next;
                 rail.is_blocked = false;
             }
-            self.ended(index, each);
+            if chain.is_some() || run > 1 {
+                let down = engine.down_reason(rail.channel);
+                self.end_run(index, result, chain.unwrap_or_default(), down, each);
+            } else if let Some(entry) = self.entries.get_mut(index) {
+                entry.state = State::Ended(result.map(Some), buffer);
+                self.ended(index, each);
+            }
         }
+    }
+
+    fn next_of(&self, index: usize) -> usize {
+        self.entries.get(index).map_or(NONE, |entry| entry.next)
+    }
+
+    /// Posts several requests of a rail as a chain. Returns whether it still may post on the rail.
+    fn post_chain(
+        &mut self,
+        at: usize,
+        run: u16,
+        engine: &mut Engine,
+        each: &mut dyn FnMut(usize, bool),
+    ) -> bool {
+        let Some(Rail {
+            waiting: first,
+            channel,
+            ..
+        }) = self.rails.get(at).copied()
+        else {
+            return false;
+        };
+        let (chain, next) = self.take_run(first, run);
+        let started = engine.start_chain(channel, chain);
+        let Some(rail) = self.rails.get_mut(at) else {
+            return false;
+        };
+        let (reason, chain) = match started {
+            Ok(ticket) => {
+                if rail.in_flight == NONE {
+                    rail.in_flight = first;
+                }
+                rail.waiting = next;
+                if let Some(entry) = self.entries.get_mut(first) {
+                    entry.state = State::InFlight(ticket);
+                }
+                return true;
+            }
+            Err(rejected) => rejected.into_parts(),
+        };
+        let is_lost = chain.is_empty();
+        if is_lost || matches!(reason, RejectReason::Post(error) if error.posted() > 0) {
+            // The device had some of them, and is done with them unless they are lost.
+            rail.waiting = next;
+            self.unlink(at, first);
+            self.end_run(first, Err(reason.into()), chain, None, each);
+            return true;
+        }
+        let is_blocked = reason == RejectReason::Untaken && rail.in_flight != NONE;
+        rail.is_blocked = is_blocked;
+        rail.one_by_one = run;
+        self.put_back(first, chain);
+        !is_blocked && !reason.is_backpressure()
     }
 
     /// Posts requests of one rail, while there is room. Returns whether it still may.
@@ -85,16 +148,34 @@ impl Transfer {
         at: usize,
         engine: &mut Engine,
         each: &mut dyn FnMut(usize, bool),
-        may_post: &mut dyn FnMut() -> bool,
+        may_post: &mut dyn FnMut(u16) -> bool,
     ) -> bool {
         while let Some(rail) = self.rails.get_mut(at)
             && !rail.is_blocked
-            && let Some(entry) = self.entries.get_mut(rail.waiting)
-            && let State::Waiting(request) = &mut entry.state
+            && let Some(entry) = self.entries.get(rail.waiting)
+            && let State::Waiting(_) = entry.state
         {
-            if !may_post() {
+            let (channel, queue) = (rail.channel, rail.queue);
+            let run = self.run_length(at, engine, engine.credits(channel, queue));
+            if !may_post(run) {
                 return false;
             }
+            if run > 1 {
+                if self.post_chain(at, run, engine, each) {
+                    continue;
+                }
+                return true;
+            }
+            let Some(rail) = self.rails.get_mut(at) else {
+                return true;
+            };
+            rail.one_by_one = rail.one_by_one.saturating_sub(1);
+            let Some(entry) = self.entries.get_mut(rail.waiting) else {
+                return true;
+            };
+            let State::Waiting(request) = &mut entry.state else {
+                return true;
+            };
             let had_memory = request.buffer().capacity() > 0;
             let index = rail.waiting;
             let reason = match engine.start(rail.channel, request) {
@@ -123,9 +204,10 @@ impl Transfer {
         true
     }
 
-    /// Takes a request that was not posted here out of its rail: those in flight before it are followed by
-    /// those that wait behind it.
+    /// Takes a request that was not posted here out of its rail, with those of its run: those in flight before it are
+    /// followed by those that wait behind it.
     pub(super) fn unlink(&mut self, at: usize, index: usize) {
+        let last = (1..self.run_of(index)).fold(index, |at, _| self.next_of(at));
         let Some(rail) = self.rails.get(at).copied() else {
             return;
         };
@@ -137,23 +219,36 @@ impl Transfer {
             }
             before = entry.next;
         }
-        if rail.last == index
+        if rail.last == last
             && let Some(rail) = self.rails.get_mut(at)
         {
             rail.last = before;
         }
     }
 
-    fn ended(&mut self, index: usize, each: &mut dyn FnMut(usize, bool)) {
+    pub(super) fn ended(&mut self, index: usize, each: &mut dyn FnMut(usize, bool)) {
         self.left -= 1;
+        let Some(index) = self.part_ended(index) else {
+            return;
+        };
         let entry = self.entries.get(index);
+        // Parts of requests before it do not count.
+        let before = self.entries.iter().take(index).enumerate();
+        let parts = match self.added == self.entries.len() {
+            true => 0,
+            false => before.filter(|(at, entry)| entry.of != *at).count(),
+        };
         let is_success = entry.is_some_and(|entry| matches!(entry.state, State::Ended(Ok(_), _)));
-        each(index, is_success);
+        each(index - parts, is_success);
     }
 
     /// Posts nothing more: the requests that wait are rejected.
     pub(crate) fn reject_waiting(&mut self, engine: &Engine) {
-        for rail in &mut self.rails {
+        let ignore = &mut |_, _| {};
+        for at in 0..self.rails.len() {
+            let Some(rail) = self.rails.get_mut(at) else {
+                return;
+            };
             let reason = match engine.down_reason(rail.channel) {
                 Some(reason) => RejectReason::Down(reason),
                 None if engine.credits(rail.channel, rail.queue) > 0 => RejectReason::TimedOut,
@@ -161,11 +256,11 @@ impl Transfer {
             };
             let mut index = mem::replace(&mut rail.waiting, NONE);
             while let Some(entry) = self.entries.get_mut(index) {
-                index = entry.next;
+                let at = mem::replace(&mut index, entry.next);
                 if let State::Waiting(request) = &mut entry.state {
                     let buffer = mem::take(request.buffer_mut());
                     entry.state = State::Ended(Err(reason.into()), Some(buffer));
-                    self.left -= 1;
+                    self.ended(at, ignore);
                 }
             }
         }
@@ -180,7 +275,7 @@ impl Transfer {
 
     /// Ends what is still in flight: the device may access its memory, and the engine has its buffers.
     pub(crate) fn end_in_flight(&mut self) {
-        self.end_stuck(|state| matches!(state, State::InFlight(_)));
+        self.end_stuck(|state| matches!(state, State::InFlight(_) | State::Chained));
         for rail in &mut self.rails {
             rail.in_flight = NONE;
         }
@@ -189,10 +284,13 @@ impl Transfer {
     /// Ends operations whose memory is not here.
     #[cold]
     fn end_stuck(&mut self, is_left: fn(&State) -> bool) {
-        let entries = self.entries.iter_mut();
-        for entry in entries.filter(|entry| is_left(&entry.state)) {
-            entry.state = State::Ended(Err(STUCK), None);
-            self.left -= 1;
+        for index in 0..self.entries.len() {
+            if let Some(entry) = self.entries.get_mut(index)
+                && is_left(&entry.state)
+            {
+                entry.state = State::Ended(Err(STUCK), None);
+                self.ended(index, &mut |_, _| {});
+            }
         }
     }
 
