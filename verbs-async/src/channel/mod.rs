@@ -12,12 +12,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-#[cfg(feature = "rdmacm")]
-use verbs_channel::engine::Engine;
 use verbs_channel::error::{CloseError, Queue};
 use verbs_channel::request::OwnedChain;
-#[cfg(feature = "rdmacm")]
-use verbs_channel::verbs_core::rdmacm::Connection;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
 use verbs_channel::{
     ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason, Ticket,
@@ -29,8 +25,6 @@ use crate::engine::SharedEngine;
 use crate::error::Result;
 use crate::task::coop;
 use crate::task::sync::Mutex;
-#[cfg(feature = "rdmacm")]
-use crate::threads::drop_on_thread::Elsewhere;
 pub use incoming::{IncomingMessage, IncomingMessages};
 pub use operation::{Given, Operation, OperationResult};
 pub use transfer::AsyncTransfer;
@@ -301,15 +295,6 @@ impl AsyncChannel {
         let descriptor = descriptor.into();
         self.shared.watch_peers()?;
         Ok((self.driver()).with_engine(|engine| engine.watch_peer(self.at, descriptor))?)
-    }
-
-    /// Watches the peer through a connection of `rdma_cm`, which is ended on a helper thread.
-    #[cfg(feature = "rdmacm")]
-    pub(crate) fn watch_connection(&self, connection: Connection) -> Result<()> {
-        let connection = Elsewhere::new(connection);
-        self.shared.watch_peers()?;
-        let watch = |engine: &mut Engine| engine.watch_connection(self.at, connection.into_inner());
-        Ok(self.driver().with_engine(watch)?)
     }
 
     /// The peer's address, if the channel was connected over TCP or `rdma_cm`.

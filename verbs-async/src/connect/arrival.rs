@@ -7,8 +7,6 @@ use verbs_channel::__private::HostAddress;
 use verbs_channel::connect::Met;
 use verbs_channel::connect::PeerAddr;
 use verbs_channel::engine::ConnectedMember;
-#[cfg(feature = "rdmacm")]
-use verbs_channel::verbs_core::rdmacm;
 use verbs_channel::{Connect, PreparedChannel};
 
 use crate::channel::AsyncChannel;
@@ -32,22 +30,12 @@ pub enum Bind {
     Tcp(TcpListener),
     /// With `rdma_cm`. Needs the feature `rdmacm`.
     #[cfg(feature = "rdmacm")]
-    Cm(rdmacm::Listener),
+    Cm(super::cm::rdmacm::Listener),
     /// With `rdma_cm`, at this address. Needs the feature `rdmacm`.
     #[cfg(feature = "rdmacm")]
     CmAddress(HostAddress),
     /// Over datagrams, without TCP. The channels do not watch their peers.
     Datagrams(AsyncDatagrams),
-}
-
-impl Bind {
-    /// An address of an RDMA device at which to listen with `rdma_cm`; the unspecified one for all devices. Needs the
-    /// feature `rdmacm`.
-    #[cfg(feature = "rdmacm")]
-    #[doc(alias = "rdma_listen")]
-    pub fn cm(address: impl Into<HostAddress>) -> Self {
-        Self::CmAddress(address.into())
-    }
 }
 
 macro_rules! from_address {
@@ -77,13 +65,6 @@ from_address!(
 impl From<TcpListener> for Bind {
     fn from(listener: TcpListener) -> Self {
         Self::Tcp(listener)
-    }
-}
-
-#[cfg(feature = "rdmacm")]
-impl From<rdmacm::Listener> for Bind {
-    fn from(listener: rdmacm::Listener) -> Self {
-        Self::Cm(listener)
     }
 }
 

@@ -15,14 +15,10 @@ use verbs_channel::connect::Met;
 use verbs_channel::connect::PeerAddr;
 use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::Side;
-#[cfg(feature = "rdmacm")]
-use verbs_channel::verbs_core::rdmacm;
 use verbs_channel::{Connect, PreparedChannel};
 
 use super::arrival::{Arrival, Bind, MAX_HANDSHAKES, Terms};
 use super::clients::Clients;
-#[cfg(feature = "rdmacm")]
-use super::cm_requests::{Requests, bind};
 use super::deadline::{Deadline, FirstDue, late_by};
 use super::errors::{check, exchange_error, tcp, with_peer};
 use super::exchange::Progress;
@@ -99,7 +95,7 @@ struct State {
 enum Source {
     Tcp(TcpListener, Box<dyn CqNotifier>),
     #[cfg(feature = "rdmacm")]
-    Cm(Requests<rdmacm::Listener>),
+    Cm(super::cm::Requests<super::cm::rdmacm::Listener>),
     Datagrams(Box<Clients>),
 }
 
@@ -107,7 +103,7 @@ enum Source {
 enum Caller {
     Tcp(TcpStream),
     #[cfg(feature = "rdmacm")]
-    Cm(Box<Elsewhere<rdmacm::ConnectRequest>>),
+    Cm(Box<Elsewhere<super::cm::rdmacm::ConnectRequest>>),
 }
 
 struct Handshake {
@@ -146,12 +142,10 @@ impl Listener {
             }
             Bind::Tcp(listener) => Source::tcp(listener, events)?,
             #[cfg(feature = "rdmacm")]
-            Bind::Cm(listener) => Source::cm(listener, events)?,
-            #[cfg(feature = "rdmacm")]
-            Bind::CmAddress(address) => {
-                let bound = threads::look_up(move || bind(&address).map(Elsewhere::new));
-                let listener = bound.await.map_err(Error::Thread)??;
-                Source::cm(listener.into_inner(), events)?
+            on @ (Bind::Cm(_) | Bind::CmAddress(_)) => {
+                let requests = super::cm::Requests::bind(on, events).await?;
+                let local_addr = requests.local_addr();
+                (Source::Cm(requests), local_addr)
             }
             Bind::Datagrams(datagrams) => {
                 let clients = Clients::new(datagrams, events).await?;
@@ -315,13 +309,6 @@ impl Source {
         let notifier = events.another_notifier(listener.try_clone()?.into())?;
         let local_addr = listener.local_addr().ok();
         Ok((Self::Tcp(listener, notifier), local_addr))
-    }
-
-    #[cfg(feature = "rdmacm")]
-    fn cm(listener: rdmacm::Listener, events: &CqEvents) -> Result<(Self, Option<SocketAddr>)> {
-        let requests = Requests::new(listener, events)?;
-        let local_addr = requests.local_addr();
-        Ok((Self::Cm(requests), local_addr))
     }
 
     fn poll_caller(

@@ -7,19 +7,11 @@ mod arrival;
 mod clients;
 #[cfg(feature = "rdmacm")]
 mod cm;
-#[cfg(feature = "rdmacm")]
-mod cm_datagrams;
-#[cfg(feature = "rdmacm")]
-mod cm_multicast;
-#[cfg(feature = "rdmacm")]
-mod cm_requests;
 mod datagrams;
 mod deadline;
 mod errors;
 mod exchange;
 mod listener;
-#[cfg(feature = "rdmacm")]
-mod message;
 mod resolve;
 mod tcp;
 
@@ -33,8 +25,6 @@ use verbs_channel::engine::ConnectedMember;
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::exchange::{ExchangeError, Side};
 use verbs_channel::verbs_core::ProtectionDomain;
-#[cfg(feature = "rdmacm")]
-use verbs_channel::verbs_core::rdmacm::ConnectRequest;
 use verbs_channel::{Channel, Connect, Peer, PreparedChannel};
 
 use crate::channel::AsyncChannel;
@@ -45,7 +35,7 @@ use crate::group::AsyncGroup;
 use crate::threads::drop_on_thread::Elsewhere;
 pub use arrival::{Arrival, Bind};
 #[cfg(feature = "rdmacm")]
-pub use cm_datagrams::{CmDatagramListener, CmDatagramRequest};
+pub use cm::{CmDatagramListener, CmDatagramRequest};
 use deadline::Deadline;
 use errors::{check, with_peer};
 use exchange::{Prepared, Progress};
@@ -108,34 +98,6 @@ impl AsyncGroup {
         let prepared = Elsewhere::new(prepared);
         let (peer, options) = (peer.into(), options.into());
         async move { self.connect_to(peer, &options, ready(Ok(prepared))).await }
-    }
-
-    /// Accepts a peer that asks by `rdma_cm`, for a channel that this group [prepared](Self::prepare). Needs the
-    /// feature `rdmacm`.
-    ///
-    /// It is for a server that takes the requests of a [`Listener`](verbs_channel::verbs_core::rdmacm::Listener) itself, such as one
-    /// with a group for each client. Others [listen](Self::listen).
-    ///
-    /// # Errors
-    ///
-    /// As [`connect`](Self::connect).
-    #[cfg(feature = "rdmacm")]
-    #[doc(alias = "rdma_accept")]
-    pub fn accept_prepared(
-        &self,
-        prepared: PreparedChannel<ConnectedMember>,
-        request: ConnectRequest,
-        options: impl Into<Connect>,
-    ) -> impl Future<Output = Result<Met<AsyncChannel>>> {
-        // Not in the future: it may never be polled.
-        let (prepared, request) = (Elsewhere::new(prepared), Elsewhere::new(request));
-        let options = options.into();
-        async move {
-            let deadline = Deadline::after(options.timeout(), &self.shared().events);
-            let progress = Progress::new(deadline);
-            let met = self.accept_cm(request, &options, ready(Ok(prepared)), &progress);
-            progress.deadline.bound("confirm", met).await
-        }
     }
 
     async fn connect_to(
@@ -253,24 +215,6 @@ impl AsyncGroup {
         let met = self.exchange_over(end, &options, prepared, &progress);
         let met = progress.bound(self, met).await;
         met.map_err(|error| with_peer(error, peer))
-    }
-
-    /// Connects two channels of the group to each other by `rdma_cm`.
-    #[cfg(feature = "rdmacm")]
-    pub(crate) fn loopback_cm(
-        &self,
-        left: PreparedChannel<ConnectedMember>,
-        right: PreparedChannel<ConnectedMember>,
-    ) -> Result<(AsyncChannel, AsyncChannel)> {
-        use std::time::Duration;
-
-        let pair =
-            verbs_channel::__private::CmExchange::pair(left, right, Duration::from_secs(10))?;
-        let [left, right] = [pair.0, pair.1].map(|(mut member, connection)| {
-            member.watch_connection(connection);
-            Ok::<_, crate::Error>(self.join(member)?)
-        });
-        Ok((left?, right?))
     }
 }
 

@@ -14,6 +14,10 @@ use crate::task::wake;
 use crate::threads;
 
 impl AsyncDatagrams {
+    pub(crate) fn ended_group(&self) -> Result<Option<(DatagramEndpoint, u64)>> {
+        Ok(self.shared.state.lock().engine.ended_group()?)
+    }
+
     /// Makes the endpoint a member of a group, which `endpoint` stands for. If the future is dropped, its
     /// other memberships in the group, and those of other clones, are as before.
     pub(crate) async fn join(

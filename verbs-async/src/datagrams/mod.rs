@@ -209,11 +209,6 @@ impl AsyncDatagrams {
         }
     }
 
-    #[cfg(feature = "rdmacm")]
-    pub(crate) fn ended_group(&self) -> Result<Option<(DatagramEndpoint, u64)>> {
-        Ok(self.shared.state.lock().engine.ended_group()?)
-    }
-
     /// An error if it has failed or was closed.
     pub(crate) fn check_is_up(&self) -> Result<()> {
         match self.down_reason() {

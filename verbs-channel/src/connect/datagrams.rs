@@ -122,12 +122,6 @@ impl DatagramListener {
         Ok(())
     }
 
-    /// The endpoint, for other use.
-    #[must_use]
-    pub fn into_datagrams(self) -> Datagrams {
-        self.datagrams
-    }
-
     /// Waits for a datagram until then, and answers it. Returns whether one has come.
     fn answer_one(&mut self, until: Option<Instant>) -> Result<bool> {
         let Some(answer) = self.receive(until)? else {

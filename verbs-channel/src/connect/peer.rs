@@ -159,6 +159,7 @@ pub struct Met<T> {
 impl<T> Met<T> {
     /// For a layer that connects in its own way.
     #[must_use]
+    #[doc(hidden)]
     pub const fn new(channel: T, private_data: Vec<u8>, peer: Option<PeerAddr>) -> Self {
         Self {
             channel,
@@ -176,17 +177,6 @@ pub enum PeerAddr {
     Socket(SocketAddr),
     /// Its datagram endpoint.
     Datagram(DatagramEndpoint),
-}
-
-impl PeerAddr {
-    /// Its address over TCP or by `rdma_cm`.
-    #[must_use]
-    pub const fn socket_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Socket(address) => Some(*address),
-            Self::Datagram(_) => None,
-        }
-    }
 }
 
 impl From<SocketAddr> for PeerAddr {

@@ -40,7 +40,7 @@
 //!
 //! let pd = Context::first_active()?.alloc_pd()?;
 //! let events = CompletionChannel::create(pd.context())?;
-//! let (mut engine, preparer) = Channel::builder(&pd).engine(100, &events)?;
+//! let (mut engine, preparer) = Channel::builder(&pd).config().engine(100, &events)?;
 //! let prepared = preparer.prepare()?;
 //! let channel = engine.join(prepared.connect("server:7471", Duration::from_secs(5))?.channel)?;
 //!

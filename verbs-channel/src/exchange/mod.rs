@@ -420,6 +420,7 @@ impl Exchange {
     /// # Errors
     ///
     /// [`ExchangeError::PrivateData`] for more than [`MAX_PRIVATE_DATA`] bytes.
+    #[doc(hidden)]
     pub fn by_manager(private_data: &[u8], side: Side) -> Result<Self, ExchangeError> {
         check_private_data(private_data)?;
         let proposal = Proposal::new(side);
@@ -433,6 +434,7 @@ impl Exchange {
     /// `rdmacm`.
     ///
     /// Once the exchange is done, the [`meeting`](Self::meeting) has that of the peer.
+    #[doc(hidden)]
     pub fn listens_at(&mut self, listener: Option<SocketAddr>) {
         if self.until == PROPOSAL && self.ended.is_none() {
             self.until = LISTENER;
@@ -444,12 +446,14 @@ impl Exchange {
 
     /// How the two connect, once the peer's proposal has arrived. Needs the feature `rdmacm`.
     #[must_use]
+    #[doc(hidden)]
     pub const fn meeting(&self) -> Option<&Meeting> {
         self.meeting.as_ref()
     }
 
     /// Has the next [`io`](Self::io) read the peer's `READY` or its refusal, before this side has sent
     /// its own: for a side that waits for the peer in another way. Needs the feature `rdmacm`.
+    #[doc(hidden)]
     pub fn read_ahead(&mut self) {
         if self.ended.is_none() {
             self.until = READY;

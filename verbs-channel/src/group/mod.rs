@@ -23,7 +23,7 @@ use crate::engine::{
     TransferError,
 };
 use crate::error::{DownReason, Error, Queue, Result};
-use crate::waiting::{PollStrategy, Poller, Steps as _};
+use crate::waiting::{Poller, Steps as _};
 pub use shared_receives::SharedReceivesConfig;
 
 /// Many channels that share one completion queue, one slot table and one poller.
@@ -211,18 +211,6 @@ impl ChannelGroup {
         &mut self.poller.engine
     }
 
-    /// Sets how long operations on borrowed buffers wait before their channel is aborted, for all
-    /// channels; `None` is forever.
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.poller.config.timeout = timeout;
-    }
-
-    /// Sets what to do between polls that find no completion: as
-    /// [`Channel::set_strategy`](crate::Channel::set_strategy).
-    pub fn set_strategy(&mut self, strategy: PollStrategy) {
-        self.poller.config.strategy = strategy;
-    }
-
     /// Borrows one of the channels, which has all operations of a [`Channel`].
     ///
     /// If it is [removed](Engine::remove) meanwhile, by its [`engine_mut`](Channel::engine_mut), it is down, and rejects
@@ -394,7 +382,7 @@ impl ChannelGroup {
     }
 
     /// The completion channel of its completion queue, if it was created with
-    /// [`PollStrategy::Notify`].
+    /// [`PollStrategy::Notify`](crate::PollStrategy::Notify).
     #[must_use]
     pub const fn completion_channel(&self) -> Option<&CompletionChannel> {
         self.poller.completion_channel()

@@ -34,19 +34,6 @@ impl<S: channel_builder::IsComplete> ChannelBuilder<S> {
         self.config().group(max_channels)
     }
 
-    /// Creates an [`Engine`], and the handle that prepares its channels: as [`ChannelConfig::engine`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`ChannelConfig::engine`].
-    pub fn engine(
-        self,
-        max_channels: u32,
-        events: &CompletionChannel,
-    ) -> Result<(Engine, Preparer)> {
-        self.config().engine(max_channels, events)
-    }
-
     /// Settings of a group with shared receives: as [`ChannelConfig::shared_receives`].
     pub fn shared_receives(self, pool: &BufferPool, count: u32) -> SharedReceivesConfig {
         self.config().shared_receives(pool, count)

@@ -20,7 +20,7 @@ use crate::fake_device::{
 /// An engine without channels.
 fn fresh(pd: &ProtectionDomain) -> Engine {
     let events = CompletionChannel::create(pd.context()).unwrap();
-    Channel::builder(pd).engine(1, &events).unwrap().0
+    Channel::builder(pd).config().engine(1, &events).unwrap().0
 }
 
 #[test]

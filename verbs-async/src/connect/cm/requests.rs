@@ -13,6 +13,7 @@ use verbs_channel::verbs_core::rdmacm::{
 };
 use verbs_channel::verbs_core::{self};
 
+use super::super::arrival::Bind;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::notifier::CqNotifier;
@@ -21,7 +22,7 @@ use crate::threads::drop_on_thread::Elsewhere;
 use crate::threads::{self, Call};
 
 /// A listener, and the request that is being taken.
-pub(super) struct Requests<L: Takes> {
+pub(in super::super) struct Requests<L: Takes> {
     listener: Elsewhere<Arc<Mutex<L>>>,
     local_addr: Option<SocketAddr>,
     notifier: Box<dyn CqNotifier>,
@@ -31,7 +32,7 @@ pub(super) struct Requests<L: Takes> {
 }
 
 /// A listener for connections, or for datagrams.
-pub(super) trait Takes: AsFd + Send + 'static {
+pub(in super::super) trait Takes: AsFd + Send + 'static {
     type Request: Send + 'static;
 
     fn take(&mut self) -> verbs_core::Result<Option<Self::Request>>;
@@ -63,6 +64,36 @@ impl Takes for DatagramListener {
     }
 }
 
+impl Bind {
+    /// An address of an RDMA device at which to listen with `rdma_cm`; the unspecified one for all devices. Needs the
+    /// feature `rdmacm`.
+    #[doc(alias = "rdma_listen")]
+    pub fn cm(address: impl Into<HostAddress>) -> Self {
+        Self::CmAddress(address.into())
+    }
+}
+
+impl From<Listener> for Bind {
+    fn from(listener: Listener) -> Self {
+        Self::Cm(listener)
+    }
+}
+
+impl Requests<Listener> {
+    /// Those of a listener, or at an address, which is looked up on a helper thread.
+    pub(in super::super) async fn bind(on: Bind, events: &CqEvents) -> Result<Self> {
+        let listener = match on {
+            Bind::CmAddress(address) => {
+                let bound = threads::look_up(move || bind(&address).map(Elsewhere::new));
+                bound.await.map_err(Error::Thread)??.into_inner()
+            }
+            Bind::Cm(listener) => listener,
+            _ => return Err(io::Error::from(io::ErrorKind::Unsupported).into()),
+        };
+        Self::new(listener, events)
+    }
+}
+
 impl<L: Takes> Requests<L> {
     pub(super) fn new(listener: L, events: &CqEvents) -> Result<Self> {
         let local_addr = listener.addr();
@@ -77,7 +108,10 @@ impl<L: Takes> Requests<L> {
         })
     }
 
-    pub(super) fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<L::Request>> {
+    pub(in super::super) fn poll_request(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<L::Request>> {
         loop {
             if let Some(taking) = &mut self.taking {
                 let taken = ready!(Pin::new(taking).poll(cx));
@@ -98,7 +132,7 @@ impl<L: Takes> Requests<L> {
     }
 
     /// Destroys the listener on a helper thread, and waits for that.
-    pub(super) async fn close(self) {
+    pub(in super::super) async fn close(self) {
         if let Some(taking) = self.taking {
             // It has the listener until then. Its request is rejected.
             drop(Elsewhere::new(taking.await));
@@ -108,13 +142,13 @@ impl<L: Takes> Requests<L> {
         let _closed = threads::run_always(move || drop(listener)).await;
     }
 
-    pub(super) const fn local_addr(&self) -> Option<SocketAddr> {
+    pub(in super::super) const fn local_addr(&self) -> Option<SocketAddr> {
         self.local_addr
     }
 }
 
 /// Listens at the first of these addresses that is free.
-pub(super) fn bind(address: &HostAddress) -> verbs_channel::Result<Listener> {
+fn bind(address: &HostAddress) -> verbs_channel::Result<Listener> {
     let mut failed = None;
     for address in address.resolve()? {
         match Listener::bind(address, BACKLOG) {

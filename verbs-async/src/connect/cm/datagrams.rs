@@ -13,12 +13,12 @@ use verbs_channel::verbs_core::rdmacm::{
     DatagramListener, DatagramRequest, DatagramService, Message, PrivateData,
 };
 
-use super::cm::ended;
-use super::cm_requests::Requests;
-use super::deadline::Deadline;
-use super::errors::{exchange_error, with_peer};
+use super::super::deadline::Deadline;
+use super::super::errors::{exchange_error, with_peer};
+use super::super::resolve::resolve;
+use super::ended;
 use super::message::OwnedMessage;
-use super::resolve::resolve;
+use super::requests::Requests;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::path::DatagramEndpoint;
 
-use super::cm::ended;
-use super::deadline::Deadline;
-use super::errors::exchange_error;
+use super::super::deadline::Deadline;
+use super::super::errors::exchange_error;
+use super::ended;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
 use crate::threads;

@@ -3,7 +3,12 @@
 //! A call that has an identifier of `rdma_cm` may block, and so may dropping it. So all of these run on the
 //! helper threads. A task waits only for their results, and for the descriptor of a step.
 
-use std::future::{Future, pending, poll_fn};
+mod datagrams;
+mod message;
+mod multicast;
+mod requests;
+
+use std::future::{Future, pending, poll_fn, ready};
 use std::io;
 use std::pin::pin;
 use std::task::Poll;
@@ -13,10 +18,11 @@ use verbs_channel::__private::{CmDatagrams, CmExchange, CmStep, HostAddress};
 use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::{Exchange, ExchangeError};
-use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Pending, Step};
+pub(super) use verbs_channel::verbs_core::rdmacm;
+use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Connection, Pending, Step};
 use verbs_channel::{Connect, PreparedChannel, verbs_core};
 
-use super::deadline::Deadline;
+use super::deadline::{Deadline, late_by};
 use super::errors::{exchange_error, with_peer};
 use super::exchange::{GRACE, Prepared, Progress};
 use super::resolve::resolve;
@@ -27,6 +33,8 @@ use crate::events::CqEvents;
 use crate::group::AsyncGroup;
 use crate::threads::Source;
 use crate::threads::drop_on_thread::Elsewhere;
+pub use datagrams::{CmDatagramListener, CmDatagramRequest};
+pub(super) use requests::Requests;
 
 type Side = Elsewhere<CmExchange<ConnectedMember>>;
 
@@ -34,6 +42,47 @@ type Side = Elsewhere<CmExchange<ConnectedMember>>;
 const REASON: Duration = Duration::from_millis(500);
 
 impl AsyncGroup {
+    /// Accepts a peer that asks by `rdma_cm`, for a channel that this group [prepared](Self::prepare). Needs the
+    /// feature `rdmacm`.
+    ///
+    /// It is for a server that takes the requests of a [`Listener`](verbs_channel::verbs_core::rdmacm::Listener) itself, such as one
+    /// with a group for each client. Others [listen](Self::listen).
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    #[doc(alias = "rdma_accept")]
+    pub fn accept_prepared(
+        &self,
+        prepared: PreparedChannel<ConnectedMember>,
+        request: ConnectRequest,
+        options: impl Into<Connect>,
+    ) -> impl Future<Output = Result<Met<AsyncChannel>>> {
+        // Not in the future: it may never be polled.
+        let (prepared, request) = (Elsewhere::new(prepared), Elsewhere::new(request));
+        let options = options.into();
+        async move {
+            let deadline = Deadline::after(options.timeout(), &self.shared().events);
+            let progress = Progress::new(deadline);
+            let met = self.accept_cm(request, &options, ready(Ok(prepared)), &progress);
+            progress.deadline.bound("confirm", met).await
+        }
+    }
+
+    /// Connects two channels of the group to each other by `rdma_cm`.
+    pub(crate) fn loopback_cm(
+        &self,
+        left: PreparedChannel<ConnectedMember>,
+        right: PreparedChannel<ConnectedMember>,
+    ) -> Result<(AsyncChannel, AsyncChannel)> {
+        let pair = CmExchange::pair(left, right, Duration::from_secs(10))?;
+        let [left, right] = [pair.0, pair.1].map(|(mut member, connection)| {
+            member.watch_connection(connection);
+            Ok::<_, Error>(self.join(member)?)
+        });
+        Ok((left?, right?))
+    }
+
     /// Connects to a peer that accepts by `rdma_cm`.
     pub(super) async fn connect_cm(
         &self,
@@ -53,7 +102,7 @@ impl AsyncGroup {
         let deadline = &progress.deadline;
         let time = deadline.left().saturating_add(GRACE);
         let met = deadline.within(time, met).await?;
-        met.unwrap_or_else(|| Err(super::deadline::late_by(deadline.timeout(), "answer")))
+        met.unwrap_or_else(|| Err(late_by(deadline.timeout(), "answer")))
     }
 
     /// Accepts a peer that asks for a connection.
@@ -150,7 +199,7 @@ impl AsyncGroup {
             match called.0? {
                 CmStep::Wait(until) => {
                     progress.waits();
-                    let mut readable = pin!(ready(&side, until, &progress.deadline));
+                    let mut waits = pin!(readable(&side, until, &progress.deadline));
                     let waited = poll_fn(|cx| {
                         // If it is no error, it is a READY that came too early: the request is due as before.
                         if !is_read && let Poll::Ready(read) = ahead.as_mut().poll(cx) {
@@ -159,7 +208,7 @@ impl AsyncGroup {
                                 return Poll::Ready(Err(exchange_error(error)));
                             }
                         }
-                        readable.as_mut().poll(cx)
+                        waits.as_mut().poll(cx)
                     });
                     waited.await?;
                 }
@@ -197,8 +246,19 @@ impl AsyncGroup {
     }
 }
 
+impl AsyncChannel {
+    /// Watches the peer through a connection of `rdma_cm`, which is ended on a helper thread.
+    fn watch_connection(&self, connection: Connection) -> Result<()> {
+        let connection = Elsewhere::new(connection);
+        self.group().watch_peers()?;
+        let watched = (self.driver())
+            .with_engine(|engine| engine.watch_connection(self.id(), connection.into_inner()));
+        Ok(watched?)
+    }
+}
+
 /// Waits until a side can go on, or until then.
-async fn ready(side: &Side, until: Instant, deadline: &Deadline) -> Result<()> {
+async fn readable(side: &Side, until: Instant, deadline: &Deadline) -> Result<()> {
     let descriptor = side.poll_fd().map(|fd| fd.try_clone_to_owned());
     let Some(descriptor) = descriptor.transpose()? else {
         return deadline.sleep_until(until).await;
@@ -210,11 +270,7 @@ async fn ready(side: &Side, until: Instant, deadline: &Deadline) -> Result<()> {
 }
 
 /// Waits until a step of datagrams has ended. `timeout` is that of the whole search, for its errors.
-pub(super) async fn ended<S>(
-    events: &CqEvents,
-    pending: Pending<S>,
-    timeout: Duration,
-) -> Result<Elsewhere<S>>
+async fn ended<S>(events: &CqEvents, pending: Pending<S>, timeout: Duration) -> Result<Elsewhere<S>>
 where
     S: Step + Send + 'static,
     Pending<S>: Send,
