@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use soft_verbs::Host;
+use soft_verbs::{Fabric, Host, Profile};
 use verbs_core::codes::WcOpcode;
 use verbs_core::completion::{CompletionQueueEx, Timestamps, WorkCompletionEx};
 use verbs_core::datagram::DatagramQueuePair;
@@ -18,8 +18,8 @@ use verbs_core::work_request::{
     AtomicWorkRequest, BindWorkRequest, InvalidateWorkRequest, WorkRequest,
 };
 use verbs_core::{
-    AccessFlags, Context, QueuePair, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest,
-    WriteWorkRequest,
+    AccessFlags, Context, QueuePair, ReadWorkRequest, ReceiveWorkRequest, RemoteMemoryRegion,
+    SendWorkRequest, WriteWorkRequest,
 };
 use verbs_harness::bounded;
 
@@ -307,27 +307,61 @@ fn completions_have_the_time_stamps_that_their_queue_was_built_with() {
                 .build();
             assert_eq!(error.unwrap_err().kind(), ErrorKind::Unsupported);
         }
-        let (mut qp, cq) = looped(SendOpsFlags::RDMA_WRITE);
-        let nowhere = verbs_core::RemoteMemoryRegion::new(0, 8, 1).unwrap();
-        let ours = qp.pd().reg_mr(vec![0_u8; 8]).unwrap();
-        let mut element = ours.gather_element(..).unwrap();
-        let mut batch = qp.start();
-        // SAFETY: `ours` outlives the wait for its completion.
-        unsafe {
-            batch.push(
-                WriteWorkRequest::new(&mut element, &nowhere)
-                    .unwrap()
-                    .wr_id(7),
-            )
+    });
+    let fabric = Fabric::seeded(0);
+    let host = fabric.host_with("clock", Profile::hostile());
+    host.enter(|| {
+        let (context, pd, _) = ladder();
+        let attr = context.query_device_ex().unwrap();
+        assert_eq!(attr.completion_timestamp_mask(), u64::MAX);
+        assert_eq!(attr.hca_core_clock(), 1_000_000, "kHz");
+        for flags in [
+            Timestamps::empty(),
+            Timestamps::RAW,
+            Timestamps::WALLCLOCK,
+            Timestamps::all(),
+        ] {
+            let cq = CompletionQueueEx::builder(&context, 16)
+                .timestamps(flags)
+                .build()
+                .unwrap();
+            let qp = QueuePair::builder(&pd, &cq, &cq)
+                .send_ops_flags(SendOpsFlags::RDMA_WRITE)
+                .build()
+                .unwrap();
+            let endpoint = qp.endpoint();
+            let mut qp = QueuePairEx::new(qp.handshake(&endpoint).unwrap()).unwrap();
+            let ours = pd.reg_mr(vec![0_u8; 8]).unwrap();
+            let target = pd.reg_shared(vec![0_u8; 8], AccessFlags::REMOTE_WRITE);
+            let target = target.unwrap();
+            let mut write = |remote: &RemoteMemoryRegion| {
+                let mut element = ours.gather_element(..).unwrap();
+                let mut batch = qp.start();
+                // SAFETY: `ours` outlives the wait for its completion.
+                unsafe { batch.push(WriteWorkRequest::new(&mut element, remote).unwrap()) }
+                    .unwrap();
+                batch.complete().unwrap();
+                completion(&cq)
+            };
+            let times = [(); 2].map(|()| {
+                fabric.run_for(Duration::from_micros(3));
+                let done = write(&target.remote());
+                let (raw, wall) = (done.completion_ts(), done.completion_wallclock_ns());
+                assert_eq!(raw.is_some(), flags.contains(Timestamps::RAW));
+                assert_eq!(wall.is_some(), flags.contains(Timestamps::WALLCLOCK));
+                done.result().unwrap();
+                let now = u64::try_from(fabric.now().as_nanos()).unwrap();
+                assert!(raw.is_none_or(|at| at <= now), "{raw:?} {now}");
+                raw.or(wall)
+            });
+            assert!(
+                flags.is_empty() || times[0] < times[1],
+                "time goes on: {times:?}"
+            );
+            let nowhere = RemoteMemoryRegion::new(0, 8, 1).unwrap();
+            let failed = write(&nowhere);
+            assert_eq!(failed.completion_ts(), None);
+            assert!(failed.result().is_err());
         }
-        .unwrap();
-        batch.complete().unwrap();
-        let done = completion(&cq);
-        assert_eq!(
-            (done.completion_ts(), done.completion_wallclock_ns()),
-            (None, None)
-        );
-        let error = done.result().unwrap_err();
-        assert_eq!((error.wr_id, error.qp_num), (7, qp.qp_num()));
     });
 }

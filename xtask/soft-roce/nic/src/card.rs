@@ -36,7 +36,11 @@ impl Card {
         is_solicited: bool,
     ) -> bool {
         match self.completion_queues.get_mut(queue.0) {
-            Some(found) => found.push(queue, completion, slots, is_solicited, &mut self.events),
+            Some(found) => {
+                let at = self.now;
+                let completion = Completion { at, ..completion };
+                found.push(queue, completion, slots, is_solicited, &mut self.events)
+            }
             None => false,
         }
     }

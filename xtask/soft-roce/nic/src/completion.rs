@@ -1,6 +1,7 @@
 //! Completions and the queues that they wait in (10.10, 11.4, 11.6).
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::event::{Event, Events};
 
@@ -84,6 +85,8 @@ pub struct Completion {
     pub invalidated: Option<u32>,
     /// Whether a GRH precedes a datagram's payload.
     pub has_grh: bool,
+    /// When it came to its queue, by the card's time.
+    pub at: Duration,
 }
 
 impl Completion {
@@ -103,6 +106,7 @@ impl Completion {
             immediate: None,
             invalidated: None,
             has_grh: false,
+            at: Duration::ZERO,
         }
     }
 }

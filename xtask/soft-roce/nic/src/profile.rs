@@ -64,6 +64,8 @@ pub struct Profile {
     pub on_demand_paging: bool,
     /// Whether there are thread domains, and parent domains with them: not on soft-RoCE, but on mlx5.
     pub thread_domains: bool,
+    /// Whether completions have time stamps, of the card's clock and of the wall's. rxe: no. mlx5: yes.
+    pub completion_timestamps: bool,
     /// Whether a receive may be posted in RESET. rxe: yes, because its user-space part does not look. 10.3.1:
     /// no.
     pub receives_in_reset: bool,
@@ -129,6 +131,7 @@ impl Default for Profile {
             holds_slots: false,
             on_demand_paging: true,
             thread_domains: false,
+            completion_timestamps: false,
             receives_in_reset: true,
             retries_seven_for_ever: true,
             local_fault: Status::LOC_QP_OP_ERR,
@@ -178,6 +181,7 @@ impl Profile {
             grh_checksum: false,
             is_migrated: true,
             thread_domains: true,
+            completion_timestamps: true,
             ..Self::default()
         }
     }

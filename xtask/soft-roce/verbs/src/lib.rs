@@ -34,7 +34,8 @@
 //! - Devices, ports, GID tables: lists, queries, extended ones too.
 //! - Protection domains; thread and parent domains, if the profile has them; memory regions with all access flags, any
 //!   `iova` and on-demand paging, which can be registered anew (the keys change); memory windows.
-//! - Completion queues, plain and extended, which can be resized, with completion channels.
+//! - Completion queues, plain and extended, which can be resized, with completion channels; time stamps of completions, and the
+//!   clock that they are of, if the profile has them.
 //! - Queue pairs of RC, UC and UD, plain and extended (`ibv_wr_*`, all of a batch or nothing); all states and attributes.
 //! - Shared receive queues with limits; address handles, from completions too; multicast groups.
 //! - With the feature `rdmacm`, librdmacm, with the messages of the specification: connections, datagram services, multicast groups, and the
@@ -148,7 +149,7 @@
 //! # What this crate does not do
 //!
 //! Not there yet: importing objects, dmabuf, device memory, completion counters, XRC, raw packets,
-//! work queues, flow steering, counters, time stamps, ECE; of librdmacm, sockets (`rsocket`), XRC, and the events
+//! work queues, flow steering, counters, ECE; of librdmacm, sockets (`rsocket`), XRC, and the events
 //! `ADDR_CHANGE`, `DEVICE_REMOVAL` and `TIMEWAIT_EXIT`.
 //! A verb that is not there fails with `EOPNOTSUPP`, and a warning in the [`log`] names it.
 //!

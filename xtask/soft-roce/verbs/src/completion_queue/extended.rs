@@ -11,10 +11,14 @@ use super::{CompletionQueue, create};
 use crate::abi::attributes::ibv_cq_init_attr_ex;
 use crate::abi::context::ibv_context;
 use crate::abi::extended::{ibv_cq_ex, ibv_poll_cq_attr};
+use crate::device::{Context, nanoseconds};
 use crate::errno::fail;
 
-/// `IBV_WC_STANDARD_FLAGS`: fields that can be asked for. There are no time stamps and no VLAN or flow tags.
+/// `IBV_WC_STANDARD_FLAGS`: fields that can be asked for. There are no VLAN or flow tags.
 const STANDARD_FIELDS: u64 = (1 << 7) - 1;
+/// `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP`, and `_WALLCLOCK`, which a profile may have, too.
+const TIMESTAMP: u64 = 1 << 7;
+const WALLCLOCK: u64 = 1 << 11;
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
 const MASK_FLAGS: u32 = 1;
 /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
@@ -26,13 +30,19 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 ) -> *mut ibv_cq_ex {
     // SAFETY: the caller has it.
     let init = unsafe { &*init };
+    // SAFETY: the caller's context is open.
+    let card = &unsafe { Context::of(context) }.card;
+    let fields = match card.call(|locked| locked.nic.profile().completion_timestamps) {
+        true => STANDARD_FIELDS | TIMESTAMP | WALLCLOCK,
+        false => STANDARD_FIELDS,
+    };
     let flags = match init.comp_mask & MASK_FLAGS {
         0 => 0,
         _ => init.flags,
     };
     if init.comp_mask & !MASK_FLAGS != 0
         || flags & !SINGLE_THREADED != 0
-        || init.wc_flags & !STANDARD_FIELDS != 0
+        || init.wc_flags & !fields != 0
     {
         return fail(libc::EOPNOTSUPP, ptr::null_mut());
     }
@@ -54,6 +64,12 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         queue.read_slid = Some(read_zero);
         queue.read_sl = Some(read_zero_byte);
         queue.read_dlid_path_bits = Some(read_zero_byte);
+        if init.wc_flags & TIMESTAMP != 0 {
+            queue.read_completion_ts = Some(read_completion_ts);
+        }
+        if init.wc_flags & WALLCLOCK != 0 {
+            queue.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+        }
     }
     made.cast()
 }
@@ -133,6 +149,18 @@ reads! {
     read_qp_num => |done| done.queue_pair;
     read_src_qp => |done| done.source_queue_pair;
     read_wc_flags => flags;
+}
+
+unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the caller polls the queue.
+    unsafe { read(cq, |done| nanoseconds(done.at)) }
+}
+
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the caller has a queue that is alive.
+    let (_, context) = unsafe { CompletionQueue::of(cq.cast()) };
+    // SAFETY: the caller polls the queue.
+    unsafe { read(cq, |done| nanoseconds(context.card.wall(done.at))) }
 }
 
 const unsafe extern "C" fn read_zero(_: *mut ibv_cq_ex) -> u32 {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 pub(crate) use context::{Context, ibv_close_device, ibv_open_device};
 pub(crate) use port::mtu;
+pub(crate) use query::nanoseconds;
 
 use crate::abi::object::ibv_device;
 use crate::network::{Card, Host};

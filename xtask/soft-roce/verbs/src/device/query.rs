@@ -4,6 +4,7 @@
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr;
+use std::time::Duration;
 
 use soft_nic::Profile;
 
@@ -118,6 +119,10 @@ pub(super) unsafe extern "C" fn query_device_ex(
         answer.device_cap_flags_ex = u64::from(orig_attr.device_cap_flags);
         answer.orig_attr = orig_attr;
         answer.phys_port_cnt_ex = 1;
+        if profile.completion_timestamps {
+            // Bits, and the frequency of the clock in kHz.
+            (answer.completion_timestamp_mask, answer.hca_core_clock) = (u64::MAX, 1_000_000);
+        }
         if profile.on_demand_paging {
             // IBV_ODP_SUPPORT, and IBV_ODP_SUPPORT_SEND to _ATOMIC; sends and receives for datagrams.
             answer.odp_general_caps = 1;
@@ -131,13 +136,29 @@ pub(super) unsafe extern "C" fn query_device_ex(
 }
 
 pub(super) unsafe extern "C" fn query_rt_values(
-    _: *mut ibv_context,
+    context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
-    // As a device without a clock: it fills nothing, and the mask says so.
-    // SAFETY: the caller has the structure.
-    unsafe { (*values).comp_mask = 0 };
-    0
+    const RAW_CLOCK: u32 = 1;
+    // SAFETY: the caller's context is open.
+    let card = &unsafe { Context::of(context) }.card;
+    let found = card.verb("ibv_query_rt_values_ex", |locked| {
+        Ok(locked.nic.profile().completion_timestamps)
+    });
+    code(found.map(|has_clock| {
+        // SAFETY: the caller has it.
+        let values = unsafe { &mut *values };
+        // A device without a clock fills nothing, and the mask says so.
+        values.comp_mask &= if has_clock { RAW_CLOCK } else { 0 };
+        // As mlx5's: ticks, without seconds.
+        values.raw_clock.tv_sec = 0;
+        values.raw_clock.tv_nsec = nanoseconds(card.now()).cast_signed();
+    }))
+}
+
+/// The ticks of the clock at an instant, of which there are 10⁹ in a second.
+pub(crate) fn nanoseconds(at: Duration) -> u64 {
+    u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Copies a structure to one that is of another version: as much as both have, then zeros.

@@ -109,6 +109,16 @@ impl Card {
         self.side
     }
 
+    /// The card's time, which completions are stamped with.
+    pub(crate) fn now(&self) -> Duration {
+        self.network.clock.now()
+    }
+
+    /// The time of a wall clock at an instant of the card's.
+    pub(crate) fn wall(&self, at: Duration) -> Duration {
+        self.network.clock.wall(at)
+    }
+
     /// Whether cards of other processes can be reached.
     pub(crate) fn has_neighbours(&self) -> bool {
         self.network.udp.is_some()

@@ -2,7 +2,9 @@
 
 use std::mem::{size_of, zeroed};
 use std::ptr;
+use std::time::Duration;
 
+use soft_verbs::{Fabric, Profile};
 use verbs_core::verbs_sys::*;
 
 use crate::ladder::{Ladder, connect, errno, ok, receive};
@@ -183,4 +185,27 @@ fn a_shorter_structure_of_an_older_header_is_not_overrun() {
     assert_eq!(room[..4], 4_u32.to_ne_bytes(), "active");
     assert_eq!(room.last(), Some(&0xa5));
     ladder.end();
+}
+
+#[test]
+fn the_clock_of_a_device_is_that_of_its_time_stamps() {
+    let clock = |ladder: &Ladder| unsafe {
+        let mut values: ibv_values_ex = zeroed();
+        values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK.0;
+        ok(ibv_query_rt_values_ex(ladder.context, &raw mut values));
+        (values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK.0).then_some(values.raw_clock.tv_nsec)
+    };
+    assert_eq!(clock(&Ladder::new()), None);
+    let fabric = Fabric::seeded(1);
+    let host = fabric.host_with("clock", Profile::hostile());
+    host.enter(|| {
+        let ladder = Ladder::new();
+        fabric.run_for(Duration::from_millis(5));
+        let now = fabric.now().as_nanos();
+        assert_eq!(
+            clock(&ladder).map(i64::cast_unsigned),
+            u64::try_from(now).ok()
+        );
+        assert!(now >= 5_000_000);
+    });
 }
