@@ -1,6 +1,7 @@
 //! Channels: the operations of one connection.
 
 mod incoming;
+mod leases;
 mod operation;
 mod transfer;
 

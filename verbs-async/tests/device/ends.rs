@@ -68,6 +68,11 @@ pub(crate) fn untimed_pair(way: Way) -> (AsyncGroup, AsyncChannel, AsyncChannel)
     pair_of(way, |config| config.drain_timeout = NOT_AT_ONCE)
 }
 
+/// The same with windows for leases.
+pub(crate) fn leasing_pair(way: Way) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
+    pair_of(way, |config| config.lease_windows = 2)
+}
+
 fn pair_of(way: Way, set: fn(&mut ChannelConfig)) -> (AsyncGroup, AsyncChannel, AsyncChannel) {
     let pd = verbs_harness::context().alloc_pd().unwrap();
     let events = events(way, pd.context());

@@ -23,6 +23,7 @@ mod exhausted;
 mod incoming;
 #[cfg(feature = "rdmacm")]
 mod iwarp;
+mod leases;
 mod opcodes;
 mod peer_dies;
 mod queueing;

@@ -32,6 +32,7 @@ mod forks;
 mod groups;
 #[cfg(feature = "rdmacm")]
 mod iwarp;
+mod leases;
 mod leaving;
 mod lifetime;
 mod loans;

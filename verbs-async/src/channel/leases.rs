@@ -1,0 +1,123 @@
+//! Leases of a channel: granted to its peer, and revoked.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use verbs_channel::buffer::SharedSlice;
+use verbs_channel::lease::{Lease, LeaseKind};
+use verbs_channel::verbs_core::AccessFlags;
+use verbs_channel::verbs_core::error::Rejected;
+use verbs_channel::{DownReason, Error, RejectReason, TransportError};
+
+use super::{AsyncChannel, Operation};
+use crate::driver::Request;
+
+impl AsyncChannel {
+    /// Lends a part of shared memory to the peer, until the [`Lease`] ends: as
+    /// [`Channel::lease`](verbs_channel::Channel::lease).
+    ///
+    /// The request is posted at once, or waits in the backlog of the send queue. The windows are those of the group's
+    /// [`lease_windows`](verbs_channel::ChannelConfig::lease_windows). A lease that is a
+    /// [registration](LeaseKind::Registration) takes system calls here and now.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the lease, by a system call once its request has completed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::lease`](verbs_channel::Channel::lease), with the memory.
+    #[doc(alias = "IBV_WR_BIND_MW")]
+    #[expect(clippy::missing_panics_doc, reason = "no memory ends before its start")]
+    pub fn lease(
+        &self,
+        slice: SharedSlice,
+        access: AccessFlags,
+    ) -> impl Future<Output = Result<Lease, Rejected<SharedSlice, Error>>> + Send + use<> {
+        let memory = slice.memory();
+        let begun = self.begin_lease(slice, access);
+        async move {
+            let (error, lease) = match begun? {
+                Ok(lease) => return Ok(lease),
+                Err(operation) => match operation.await {
+                    (Ok(()), Some(lease)) => return Ok(lease),
+                    (Ok(()), None) => (TransportError::Stuck, None),
+                    (Err(error), lease) => (error, lease),
+                },
+            };
+            let slice = lease.and_then(|lease| lease.end().ok());
+            // Without its memory, which has to be kept: an empty one.
+            let slice = slice.map_or_else(|| memory.slice(..0), Ok);
+            let slice = slice.expect("no memory ends before its start");
+            Err(Rejected::new(error.into(), slice))
+        }
+    }
+
+    /// A lease that is granted by a registration, or the operation that grants it.
+    fn begin_lease(
+        &self,
+        slice: SharedSlice,
+        access: AccessFlags,
+    ) -> Result<Result<Lease, Operation<Lease>>, Rejected<SharedSlice, Error>> {
+        if let Some(reason) = self.down_reason() {
+            let error = TransportError::Rejected(RejectReason::Down(reason));
+            return Err(Rejected::new(error.into(), slice));
+        }
+        // Without the lock: it may make system calls.
+        let lender = self
+            .driver()
+            .with_engine(|engine| Arc::clone(engine.lender()));
+        let lease = lender.lease(self.at, slice, access)?;
+        Ok(match lease.kind() {
+            LeaseKind::Registration => Ok(lease),
+            _ => Err(self.begin_of_lease(Request::Grant(Some(lease)))),
+        })
+    }
+
+    fn begin_of_lease(&self, request: Request) -> Operation<Lease> {
+        let submission = self.driver().start_any(self.at, request, self.backlog);
+        Operation::new(Arc::clone(&self.shared), submission)
+    }
+
+    /// Ends a lease, and returns its memory: no access with its key succeeds any more. As
+    /// [`Channel::revoke`](verbs_channel::Channel::revoke).
+    ///
+    /// The request is posted at once, or waits in the backlog of the send queue; it takes its turn there after sends that
+    /// wait for a receive of the peer. If it fails or is rejected, or the channel is down, the lease is ended by a system
+    /// call.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the lease, which ends all the same: once the request has completed, or by a system call
+    /// if it was not posted. A timeout of your runtime around `&mut` of the future can be followed by
+    /// [`abort`](Self::abort), after which it completes.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError::Stuck`]: the driver has refused all of this, and the channel is being closed. **The peer may still
+    /// have access** until then. The memory is kept.
+    #[doc(alias = "IBV_WR_LOCAL_INV")]
+    pub fn revoke(
+        &self,
+        lease: Lease,
+    ) -> impl Future<Output = Result<SharedSlice, TransportError>> + Send + use<> {
+        let begun = match lease.kind() {
+            LeaseKind::Window => Ok(self.begin_of_lease(Request::Revoke(Some(lease)))),
+            _ => Err(lease),
+        };
+        let (shared, at) = (Arc::clone(&self.shared), self.at);
+        async move {
+            let lease = match begun {
+                Ok(operation) => operation.await.1,
+                Err(lease) => Some(lease),
+            };
+            match lease.map(Lease::end) {
+                Some(Ok(slice)) => Ok(slice),
+                _ => {
+                    shared.end(at, DownReason::Closed);
+                    Err(TransportError::Stuck)
+                }
+            }
+        }
+    }
+}
