@@ -83,7 +83,7 @@ fn dropped_future_of_a_lease_leaves_the_channel_up_and_its_memory_free() {
             assert!(write(&peer, remote).await);
             poll_once(owner.revoke(lease), polls % 2 == 1).await;
         }
-        // What was abandoned has completed before this send.
+        // All that was abandoned has completed before this send.
         let receive = peer.receive(OwnedBuffer::empty());
         owner.send(OwnedBuffer::empty()).result().await.unwrap();
         receive.result().await.unwrap();

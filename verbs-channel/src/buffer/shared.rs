@@ -389,12 +389,12 @@ impl SharedSlice {
         memory.expect("a slice keeps its memory")
     }
 
-    /// Its region in this protection domain, how long that is, and its range there: to be lent to a peer.
-    pub(crate) fn lent(&self, pd: PdTag) -> Option<(Arc<dyn Registered>, u64, Range<usize>)> {
+    /// Its region in this protection domain, and its range there: to be lent to a peer.
+    pub(crate) fn lent(&self, pd: PdTag) -> Option<(Arc<dyn Registered>, Range<usize>)> {
         let mut registrations = self.kept().registrations.iter();
         let its = registrations.find(|each| each.pd == pd)?;
         let range = self.offset()..self.offset() + self.len();
-        Some((Arc::clone(its.region.as_ref()?), its.remote.len(), range))
+        Some((Arc::clone(its.region.as_ref()?), range))
     }
 
     /// The length in bytes.

@@ -54,8 +54,9 @@ pub enum LeaseKind {
     ///
     /// - if the channel has no [windows](crate::ChannelConfig::lease_windows), or the device has none of type 2;
     /// - if the region was registered without [`MW_BIND`](verbs_core::AccessFlags::MW_BIND), or by another library;
-    /// - on a device that does not check the bounds of windows, unless the lease has all of its region. That device
-    ///   is soft-RoCE: see [`MemoryWindow::checks_bounds`](verbs_core::memory::MemoryWindow::checks_bounds).
+    /// - on soft-RoCE (the kernel's `rdma_rxe`), which does not check the bounds of windows, and whose invalidations do
+    ///   not wait for accesses that have begun: see
+    ///   [`MemoryWindow::checks_bounds`](verbs_core::memory::MemoryWindow::checks_bounds).
     ///
     /// Other peers of the same protection domain have access, too, if they get the key. The peer cannot give it back
     /// by [`invalidate`](crate::Outgoing::invalidate).
@@ -115,7 +116,7 @@ impl Entry {
         post: impl FnOnce(&mut WorkRequest<'_>) -> Result<T, RejectReason>,
     ) -> Result<T, RejectReason> {
         let slice = self.slice.as_ref().ok_or(RejectReason::GONE)?;
-        let (region, _, part) = slice
+        let (region, part) = slice
             .lent(PdTag::of(window.pd()))
             .ok_or(RejectReason::OtherDomain)?;
         let info = region.bind_info(part, self.access).map_err(reason)?;

@@ -30,7 +30,6 @@ pub struct Lender {
     /// How long a window rests when all its keys have been used.
     rest: Duration,
     max_windows: u32,
-    checks_bounds: bool,
     state: Mutex<State>,
 }
 
@@ -65,14 +64,14 @@ impl Lender {
             process: Process::current(),
             rest,
             max_windows: if has_windows { windows } else { 0 },
-            checks_bounds: true,
             state: Mutex::default(),
         };
         let mut state = State::default();
         for index in 0..lender.max_windows as usize {
             let window = pd.alloc_mw(MwType::Type2)?;
-            if index == 0 {
-                lender.checks_bounds = window.checks_bounds();
+            if !window.checks_bounds() {
+                lender.max_windows = 0;
+                break;
             }
             state.entries.push(Entry::new(Grant::Free(window)));
             state.free.push_back(index);
@@ -107,7 +106,7 @@ impl Lender {
 
     fn reserve_for(&self, slice: &SharedSlice, access: AccessFlags) -> Result<usize> {
         let lent = slice.lent(PdTag::of(&self.pd));
-        let (region, len, part) = lent.ok_or_else(|| rejected(RejectReason::OtherDomain))?;
+        let (region, part) = lent.ok_or_else(|| rejected(RejectReason::OtherDomain))?;
         let writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
         let may_write = region.access().contains(AccessFlags::LOCAL_WRITE);
         if access.is_empty() || access.intersects(writes) && !may_write {
@@ -121,10 +120,7 @@ impl Lender {
                 max: u64::MAX,
             }));
         }
-        let is_window = self.max_windows > 0
-            && region.access().contains(AccessFlags::MW_BIND)
-            && (self.checks_bounds || part.len() as u64 == len);
-        if is_window {
+        if self.max_windows > 0 && region.access().contains(AccessFlags::MW_BIND) {
             return self.free_window();
         }
         let local = if access.intersects(writes) {

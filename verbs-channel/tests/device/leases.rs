@@ -24,16 +24,14 @@ fn with_windows(pd: &ProtectionDomain) -> PreparedChannel {
     builder.build().unwrap()
 }
 
-/// How the device grants a lease of all of a region, and of a part.
-fn kinds(pd: &ProtectionDomain) -> [LeaseKind; 2] {
+/// How the device grants leases.
+fn kind(pd: &ProtectionDomain) -> LeaseKind {
     let type_2 = DeviceCapFlags::MEM_WINDOW_TYPE_2A | DeviceCapFlags::MEM_WINDOW_TYPE_2B;
     let has = pd.context().query_device().unwrap().device_cap_flags();
-    if !has.intersects(type_2) {
-        return [LeaseKind::Registration; 2];
-    }
-    match pd.alloc_mw(MwType::Type2).unwrap().checks_bounds() {
-        true => [LeaseKind::Window; 2],
-        false => [LeaseKind::Window, LeaseKind::Registration],
+    let is_window = has.intersects(type_2) && pd.alloc_mw(MwType::Type2).unwrap().checks_bounds();
+    match is_window {
+        true => LeaseKind::Window,
+        false => LeaseKind::Registration,
     }
 }
 
@@ -86,7 +84,7 @@ fn late_peer_reads_and_writes_not_one_byte_after_revoke() {
         let lease = owner
             .lease(memory.slice(at..at + LEN).unwrap(), ALL)
             .unwrap();
-        assert_eq!(lease.kind(), kinds(owner.pd())[usize::from(is_part)]);
+        assert_eq!(lease.kind(), kind(owner.pd()));
         let (remote, done) = (lease.remote(), AtomicU32::new(0));
         let (used, is_secret) = thread::scope(|scope| {
             let peer = scope.spawn(|| use_until_it_ends(peer, remote, &done));
@@ -128,8 +126,8 @@ fn late_peer_reads_and_writes_not_one_byte_after_revoke() {
 fn window_is_lent_without_an_allocation_and_costs_less_than_a_registration() {
     let test = begin!(alone);
     let (mut owner, _peer) = pair_of(with_windows);
-    if kinds(owner.pd())[0] == LeaseKind::Registration {
-        return test.skip("the device has no memory windows of type 2");
+    if kind(owner.pd()) == LeaseKind::Registration {
+        return test.skip("the device has no memory windows of type 2 that check their bounds");
     }
     let bound = memory(&owner, 1 << 20);
     let registered =

@@ -175,8 +175,10 @@ impl MemoryWindow {
 
     /// Whether the device checks that a peer's access is within the window, and not only within its region.
     ///
-    /// All devices do that by their specification; soft-RoCE (the kernel's `rdma_rxe`) does not. It is recognised by
-    /// the attribute `parent` in its [directory](crate::Device::sysfs_path), which no other driver has.
+    /// All devices do that by their specification; soft-RoCE (the kernel's `rdma_rxe`) does not. Its
+    /// invalidation does not wait for accesses that have begun: a packet whose key was checked before is carried out after the
+    /// completion. It is recognised by the attribute `parent` in its [directory](crate::Device::sysfs_path), which no
+    /// other driver has.
     #[must_use]
     pub fn checks_bounds(&self) -> bool {
         let device = self.pd.context().device();
