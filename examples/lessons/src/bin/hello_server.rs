@@ -49,7 +49,6 @@ fn ask(pd: &ProtectionDomain, server: &str, question: &str) -> Result<String> {
     let timeout = Duration::from_secs(10);
     let prepared = Channel::builder(pd).timeout(timeout).build()?;
     let mut channel = prepared.connect(server, timeout)?.channel; // "HOST:7471"
-
     let outbox = pd.reg_mr(question.as_bytes().to_vec())?;
     let mut inbox = pd.reg_mr(vec![0_u8; 4096])?;
     let received = channel.scope(|scope| {
