@@ -12,7 +12,6 @@ use verbs_core::verbs_sys::{IBV_WC_GRH, IBV_WC_RECV, IBV_WC_SEND, ibv_wc};
 use verbs_core::work_request::DatagramWorkRequest;
 use verbs_core::{Error, MaximumTransferUnit, PollSlot, ReceiveWorkRequest, WorkSuccess};
 
-const INLINE: u32 = 8;
 const UD: u32 = 4;
 
 fn built() -> DatagramQueuePair {
@@ -173,43 +172,6 @@ fn address_handle_of_a_port_that_does_not_exist_has_that_error() {
 }
 
 #[test]
-fn each_datagram_of_a_chain_has_its_own_peer() {
-    let qp = built();
-    let handles = [(); 2].map(|()| qp.address_handle(&qp.endpoint()).unwrap());
-    let mut lists = [[Sge::new(1, 10, 1)], [Sge::new(2, 20, 2)]];
-    let [a, b] = &mut lists;
-    let mut chain = [
-        DatagramWorkRequest::new(a, &handles[0], 7, key(70))
-            .wr_id(1)
-            .unsignaled(),
-        DatagramWorkRequest::new(b, &handles[1], 8, key(80))
-            .immediate(0x0102_0304)
-            .inline()
-            .solicited(),
-    ];
-    chain[1].set_wr_id(2);
-    // SAFETY: the library touches no buffer of another's key.
-    unsafe { qp.post_send(&mut chain) }.unwrap();
-    let posted = posted().remove(0);
-    let seen: Vec<_> = posted
-        .iter()
-        .map(|wr| (wr.wr_id, wr.opcode, wr.send_flags, wr.ah))
-        .collect();
-    let [first, second] = [&handles[0], &handles[1]].map(|ah| ah.as_ptr().addr());
-    assert_eq!(
-        seen,
-        [(1, 2, 0, first), (2, 3, 2 | 4 | INLINE, second)],
-        "one doorbell"
-    );
-    let to: Vec<_> = posted
-        .iter()
-        .map(|wr| (wr.remote_qpn, wr.remote_qkey))
-        .collect();
-    assert_eq!(to, [(7, 70), (8, 80)]);
-    assert_eq!(posted[1].imm_data, [1, 2, 3, 4]);
-}
-
-#[test]
 fn datagram_beyond_the_mtu_is_rejected_before_the_driver_sees_it() {
     let qp = built();
     let ah = qp.address_handle(&qp.endpoint()).unwrap();
@@ -288,34 +250,6 @@ fn received_datagram_is_behind_its_header() {
         (sent.datagram_in(&bytes), sent.grh_in(&bytes)),
         (None, None)
     );
-}
-
-#[test]
-fn answer_goes_to_the_sender() {
-    let qp = built();
-    let context = qp.pd().context();
-    let mut header = [0; Grh::LEN];
-    header[0] = 0x60;
-    header[8..24].copy_from_slice(&[0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
-    let received = ibv_wc {
-        opcode: IBV_WC_RECV,
-        wc_flags: IBV_WC_GRH.0,
-        byte_len: 40,
-        ..Default::default()
-    };
-    let received = polled(&qp, received);
-    let path = AhAttr::from_completion(context, 1, &received, &header).unwrap();
-    let ah = qp.pd().create_ah(&path).unwrap();
-    let path = with(|library| library.paths.pop()).unwrap();
-    assert_eq!((path.is_global, path.port_num), (1, 1));
-    assert_eq!(ah.attr().as_raw().is_global, 1);
-    with(|library| {
-        library
-            .refuse
-            .push(("ibv_init_ah_from_wc", libc::EPROTONOSUPPORT));
-    });
-    let error = AhAttr::from_completion(context, 1, &received, &header).unwrap_err();
-    assert_eq!(error.errno(), Some(libc::EPROTONOSUPPORT));
 }
 
 #[test]

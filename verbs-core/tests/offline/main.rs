@@ -25,7 +25,6 @@ mod moved;
 mod path;
 mod poll;
 mod post;
-mod receive;
 mod removed;
 mod shared_receives;
 mod thread_domains;

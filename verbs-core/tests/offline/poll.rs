@@ -3,10 +3,9 @@
 use std::ptr;
 
 use fake_libibverbs::{ladder, with};
-use verbs_core::codes::WcStatus;
+use verbs_core::PollSlot;
 use verbs_core::error::ErrorKind;
 use verbs_core::verbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
-use verbs_core::{Error, PollSlot, WorkCompletion};
 
 fn done(wr_ids: std::ops::Range<u64>) {
     let of = |wr_id| ibv_wc {
@@ -15,22 +14,6 @@ fn done(wr_ids: std::ops::Range<u64>) {
         ..Default::default()
     };
     with(|library| library.done.extend(wr_ids.map(of)));
-}
-
-#[test]
-fn poll_returns_completions_in_order_and_at_most_one_for_each_slot() {
-    let (_, _, cq) = ladder();
-    done(0..5);
-    let mut slots = [const { PollSlot::new() }; 3];
-    let mut seen = Vec::new();
-    let mut counts = Vec::new();
-    for _ in 0..3 {
-        let polled = cq.poll(&mut slots).unwrap();
-        counts.push(polled.len());
-        seen.extend(polled.into_iter().map(WorkCompletion::wr_id));
-    }
-    assert_eq!((seen, counts), (vec![0, 1, 2, 3, 4], vec![3, 2, 0]));
-    assert_eq!(with(|library| library.rooms.clone()), [3, 3, 3]);
 }
 
 #[test]
@@ -73,33 +56,6 @@ fn unknown_codes_survive() {
     );
     assert!(error.to_string().contains("ibv_wc_status(77)"), "{error}");
     assert_eq!(polled[1].result().unwrap().opcode().as_raw(), 4711);
-}
-
-#[test]
-fn a_failure_is_data_and_not_an_error_of_the_poll() {
-    let (_, _, cq) = ladder();
-    let statuses = [
-        WcStatus::SUCCESS,
-        WcStatus::WR_FLUSH_ERR,
-        WcStatus::RETRY_EXC_ERR,
-    ];
-    let of = |status: WcStatus| ibv_wc {
-        status: ibv_wc_status(status.as_raw()),
-        qp_num: 0x12,
-        ..Default::default()
-    };
-    with(|library| library.done.extend(statuses.map(of)));
-    let mut slots = [const { PollSlot::new() }; 4];
-    let polled = cq.poll(&mut slots).unwrap();
-    let seen: Vec<_> = polled.iter().map(WorkCompletion::status).collect();
-    assert_eq!(seen, statuses);
-    assert!(polled[0].result().is_ok());
-    let error = polled[2].result().unwrap_err();
-    assert_eq!(
-        (error.status, error.qp_num),
-        (WcStatus::RETRY_EXC_ERR, 0x12)
-    );
-    assert_eq!(Error::from(error).kind(), ErrorKind::Work);
 }
 
 #[test]

@@ -21,27 +21,6 @@ fn connected(config: &QueuePairConfig<SharedReceives>) -> QueuePair<SharedReceiv
 }
 
 #[test]
-fn many_receives_ring_one_doorbell_and_keep_their_order() {
-    let (_, _, srq) = queue();
-    let mut lists = [[Sge::new(1, 1, 1)], [Sge::new(2, 0, 2)]];
-    let [a, b] = &mut lists;
-    let mut chain = [
-        ReceiveWorkRequest::new(a).wr_id(5),
-        ReceiveWorkRequest::new(b).wr_id(6),
-    ];
-    // SAFETY: the library touches no buffer.
-    unsafe { srq.post_receive(&mut chain) }.unwrap();
-    // SAFETY: nothing is posted.
-    unsafe { srq.post_receive(&mut []) }.unwrap();
-    let posted = with(|library| std::mem::take(&mut library.posted));
-    assert_eq!(posted.len(), 1, "one doorbell");
-    let seen: Vec<_> = posted[0].iter().map(|wr| (wr.wr_id, &wr.list)).collect();
-    assert_eq!(seen, [(5, &vec![(1, 1, 1)]), (6, &vec![])]);
-    drop(srq);
-    assert_all_is_well();
-}
-
-#[test]
 fn failed_post_names_its_verb_and_what_is_posted() {
     let (_, _, srq) = queue();
     let max_wr = srq.max_wr() as usize;
