@@ -85,7 +85,7 @@ fn messages_cross_both_ways() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn dead_host_ends_a_waiting_receive() {
+fn receives_and_streams_end_when_their_host_dies() {
     let test = begin!();
     // One for a channel, one for a stream.
     let Some(((first, one), (_, two))) = other(&test).zip(other(&test)) else {
