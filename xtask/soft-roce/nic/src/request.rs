@@ -115,6 +115,19 @@ pub struct RemoteAddress {
     pub rkey: u32,
 }
 
+impl RemoteAddress {
+    /// The place at an address, with the key for it.
+    #[must_use]
+    pub const fn new(address: u64, rkey: u32) -> Self {
+        Self { address, rkey }
+    }
+
+    /// The place that is this number of bytes further.
+    pub(crate) const fn plus(self, bytes: u64) -> Self {
+        Self::new(self.address.wrapping_add(bytes), self.rkey)
+    }
+}
+
 /// How to bind a memory window (`ibv_mw_bind_info`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Bind {

@@ -7,29 +7,17 @@ use crate::request::RemoteAddress;
 /// The RDMA extended transport header (RETH): the memory that a write or read is for.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Reth {
-    /// Address in the responder's memory.
-    pub address: u64,
-    /// Key for that memory.
-    pub rkey: u32,
+    /// The place in the responder's memory.
+    pub remote: RemoteAddress,
     /// Bytes of the whole message.
     pub length: u32,
-}
-
-impl Reth {
-    /// The place in the responder's memory.
-    pub(crate) const fn at(&self) -> RemoteAddress {
-        let Self { address, rkey, .. } = *self;
-        RemoteAddress { address, rkey }
-    }
 }
 
 /// The atomic extended transport header (`AtomicETH`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AtomicEth {
-    /// Address of the eight bytes.
-    pub address: u64,
-    /// Key for that memory.
-    pub rkey: u32,
+    /// The place of the eight bytes.
+    pub remote: RemoteAddress,
     /// Value to store, or to add.
     pub swap_or_add: u64,
     /// Value to compare with.

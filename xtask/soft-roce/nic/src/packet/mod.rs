@@ -13,6 +13,8 @@ pub use opcode::{Body, Extra, Place, Transport};
 pub use psn::Psn;
 pub use route::{ROCE_PORT, Route};
 
+use crate::request::RemoteAddress;
+
 /// Bytes of the largest payload.
 pub(crate) const MAX_PAYLOAD: usize = 4096;
 
@@ -161,18 +163,27 @@ impl Body {
     }
 }
 
-impl Reth {
+impl RemoteAddress {
     fn parse(from: &mut &[u8]) -> Option<Self> {
-        Some(Self {
-            address: u64(from)?,
-            rkey: u32(from)?,
-            length: u32(from)?,
-        })
+        Some(Self::new(u64(from)?, u32(from)?))
     }
 
     fn write(&self, to: &mut Vec<u8>) {
         to.extend(self.address.to_be_bytes());
         to.extend(self.rkey.to_be_bytes());
+    }
+}
+
+impl Reth {
+    fn parse(from: &mut &[u8]) -> Option<Self> {
+        Some(Self {
+            remote: RemoteAddress::parse(from)?,
+            length: u32(from)?,
+        })
+    }
+
+    fn write(&self, to: &mut Vec<u8>) {
+        self.remote.write(to);
         to.extend(self.length.to_be_bytes());
     }
 }
@@ -180,16 +191,14 @@ impl Reth {
 impl AtomicEth {
     fn parse(from: &mut &[u8]) -> Option<Self> {
         Some(Self {
-            address: u64(from)?,
-            rkey: u32(from)?,
+            remote: RemoteAddress::parse(from)?,
             swap_or_add: u64(from)?,
             compare: u64(from)?,
         })
     }
 
     fn write(&self, to: &mut Vec<u8>) {
-        to.extend(self.address.to_be_bytes());
-        to.extend(self.rkey.to_be_bytes());
+        self.remote.write(to);
         to.extend(self.swap_or_add.to_be_bytes());
         to.extend(self.compare.to_be_bytes());
     }

@@ -210,7 +210,7 @@ impl QueuePair {
             state: self.state,
             current_state: self.state,
             rq_psn: self.responder.psn.get(),
-            sq_psn: self.requester.next_psn().get(),
+            sq_psn: self.requester.fresh.get(),
             is_draining: self.state == QueuePairState::Sqd && !self.is_drained,
             ..self.attributes
         }

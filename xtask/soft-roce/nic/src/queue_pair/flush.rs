@@ -61,7 +61,7 @@ impl QueuePair {
 
     fn has_to_flush(&self) -> bool {
         let has_receives = self.responder.receive.is_some() || self.receives.len() > 0;
-        !self.requester.is_empty() || self.state == QueuePairState::Err && has_receives
+        !self.requester.queue.is_empty() || self.state == QueuePairState::Err && has_receives
     }
 
     /// Completes all that is posted with an error.

@@ -91,10 +91,8 @@ impl QueuePair {
         if self.state == QueuePairState::Reset && !card.profile.receives_in_reset {
             return Err(invalid("the queue pair is in RESET"));
         }
-        let room = self
-            .options
-            .max_recv_wr
-            .saturating_sub(self.receive_slots.held());
+        let held = self.receive_slots.held;
+        let room = self.options.max_recv_wr.saturating_sub(held);
         self.receives.post(request, room)?;
         self.settle(card);
         Ok(())

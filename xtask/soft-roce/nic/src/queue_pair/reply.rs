@@ -32,7 +32,8 @@ pub(super) struct ReadReply {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remembered {
     first: Psn,
-    packets: u32,
+    /// PSNs that it took.
+    pub(super) packets: u32,
     done: Done,
 }
 
@@ -59,11 +60,6 @@ impl Remembered {
         }
     }
 
-    /// PSNs that it took.
-    pub(super) const fn packets(&self) -> u32 {
-        self.packets
-    }
-
     fn covers(&self, psn: Psn) -> bool {
         u32::try_from(psn.since(self.first)).is_ok_and(|index| index < self.packets)
     }
@@ -85,8 +81,7 @@ impl QueuePair {
                 let skip = u32::try_from(header.psn.since(first)).unwrap_or_default();
                 let skip = u64::from(skip) * u64::from(self.mtu(card));
                 let rest = u64::from(original.length).saturating_sub(skip);
-                let is_same = reth.rkey == original.rkey
-                    && reth.address == original.address.wrapping_add(skip);
+                let is_same = reth.remote == original.remote.plus(skip);
                 if is_same && u64::from(reth.length) <= rest {
                     self.answer_read_again(header.psn, &reth);
                 }
@@ -145,7 +140,7 @@ impl QueuePair {
         self.responder.replies.push_back(Reply::Read(ReadReply {
             psn,
             msn: self.responder.msn,
-            at: reth.at(),
+            at: reth.remote,
             remaining: reth.length,
             has_begun: false,
         }));
@@ -153,13 +148,10 @@ impl QueuePair {
 
     /// Answers a read again, in the place of what is left of an earlier answer.
     fn answer_read_again(&mut self, psn: Psn, reth: &Reth) {
-        let end = reth.address.wrapping_add(u64::from(reth.length));
+        let end = reth.remote.plus(reth.length.into());
         self.responder.replies.retain(|reply| match reply {
             Reply::Read(read) => {
-                let is_same = read.at.rkey == reth.rkey
-                    && read.at.address.wrapping_add(u64::from(read.remaining)) == end
-                    && (read.psn.since(psn) >= 0);
-                !is_same
+                read.at.plus(read.remaining.into()) != end || read.psn.since(psn) < 0
             }
             _ => true,
         });
@@ -213,7 +205,7 @@ impl QueuePair {
                 is_done = place.ends();
                 if let Some(Reply::Read(left)) = self.responder.replies.front_mut() {
                     left.psn = read.psn.plus(1);
-                    left.at.address = read.at.address.wrapping_add(u64::from(length));
+                    left.at = read.at.plus(length.into());
                     left.remaining = read.remaining - length;
                     left.has_begun = true;
                 }

@@ -10,7 +10,7 @@ use crate::memory::Fault;
 use crate::packet::{
     AtomicEth, Body, Deth, Extra, Header, Place, Psn, Reth, Route, Transport, pad,
 };
-use crate::request::SendOpcode;
+use crate::request::{RemoteAddress, SendOpcode};
 
 impl QueuePair {
     /// Whether packets may be sent, or answers be taken.
@@ -180,9 +180,8 @@ pub(super) fn answer_due(attributes: &QueuePairAttributes, card: &Card) -> Optio
 
 /// The kind of packet at a place of an entry; `skip` bytes went with packets before.
 fn body(entry: &Entry, place: Place, skip: u32) -> Option<Body> {
-    let reth = |remote: crate::request::RemoteAddress| Reth {
-        address: remote.address.wrapping_add(u64::from(skip)),
-        rkey: remote.rkey,
+    let reth = |remote: RemoteAddress| Reth {
+        remote: remote.plus(skip.into()),
         length: entry.length - skip,
     };
     let at_end = |extra| if place.ends() { extra } else { Extra::None };
@@ -204,14 +203,12 @@ fn body(entry: &Entry, place: Place, skip: u32) -> Option<Body> {
             compare,
             swap,
         } => Body::CompareSwap(AtomicEth {
-            address: remote.address,
-            rkey: remote.rkey,
+            remote,
             swap_or_add: swap,
             compare,
         }),
         SendOpcode::FetchAdd { remote, add } => Body::FetchAdd(AtomicEth {
-            address: remote.address,
-            rkey: remote.rkey,
+            remote,
             swap_or_add: add,
             compare: 0,
         }),

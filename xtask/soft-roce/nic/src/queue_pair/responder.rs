@@ -254,9 +254,9 @@ impl QueuePair {
         let by = self.accessor(Access::REMOTE_WRITE);
         let (at, remaining, total) = match (reth, self.responder.message) {
             (Some(reth), _) => {
-                let is_allowed = card.memory.check(by, reth.at(), reth.length.into());
+                let is_allowed = card.memory.check(by, reth.remote, reth.length.into());
                 is_allowed.map_err(access_refusal)?;
-                (reth.at(), reth.length, reth.length)
+                (reth.remote, reth.length, reth.length)
             }
             (
                 None,
@@ -277,10 +277,7 @@ impl QueuePair {
         written.map_err(access_refusal)?;
         if !place.ends() {
             self.responder.message = Message::Write {
-                at: RemoteAddress {
-                    address: at.address.wrapping_add(u64::from(length)),
-                    ..at
-                },
+                at: at.plus(length.into()),
                 remaining: remaining - length,
                 length: total,
             };
@@ -306,13 +303,13 @@ impl QueuePair {
             return Err(INVALID);
         }
         let by = self.accessor(Access::REMOTE_READ);
-        let is_allowed = card.memory.check(by, reth.at(), reth.length.into());
+        let is_allowed = card.memory.check(by, reth.remote, reth.length.into());
         is_allowed.map_err(access_refusal)?;
         self.message_done();
         let read = Remembered::read(psn, reth, self.mtu(card));
         self.remember(read);
         self.answer_read(psn, reth);
-        Ok(read.packets())
+        Ok(read.packets)
     }
 
     fn atomic_request(
@@ -323,15 +320,11 @@ impl QueuePair {
         change: impl FnOnce(u64) -> u64,
     ) -> Result<u32, Refusal> {
         self.may_answer(Access::REMOTE_ATOMIC)?;
-        if !atomic.address.is_multiple_of(8) {
+        if !atomic.remote.address.is_multiple_of(8) {
             return Err(INVALID);
         }
         let by = self.accessor(Access::REMOTE_ATOMIC);
-        let at = RemoteAddress {
-            address: atomic.address,
-            rkey: atomic.rkey,
-        };
-        let changed = card.memory.change(by, at, change);
+        let changed = card.memory.change(by, atomic.remote, change);
         let original = changed.map_err(access_refusal)?;
         self.message_done();
         self.remember(Remembered::atomic(psn, original));

@@ -134,18 +134,10 @@ impl Requester {
         self.fresh = psn;
     }
 
-    pub(super) const fn next_psn(&self) -> Psn {
-        self.fresh
-    }
-
     pub(super) const fn restore_retries(&mut self, attributes: &QueuePairAttributes) {
         self.retries_left = attributes.retry_cnt;
         self.rnr_retries_left = attributes.rnr_retry;
         self.is_retrying = false;
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
     }
 
     /// Whether nothing has begun that is not completed.
@@ -233,10 +225,8 @@ impl QueuePair {
         if matches!(self.state, Reset | Init | Rtr) {
             return Err(invalid("the queue pair is not in RTS yet"));
         }
-        let room = self
-            .options
-            .max_send_wr
-            .saturating_sub(self.send_slots.held());
+        let held = self.send_slots.held;
+        let room = self.options.max_send_wr.saturating_sub(held);
         let posted = self.requester.queue.len().saturating_add(ahead);
         if usize::try_from(room).is_ok_and(|room| posted >= room) {
             return Err(full("the send queue is full"));

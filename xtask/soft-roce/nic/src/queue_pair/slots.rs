@@ -5,7 +5,7 @@
 pub(super) struct Slots {
     is_counting: bool,
     /// Slots that are not free yet.
-    held: u32,
+    pub(super) held: u32,
     /// Those of them that no completion stands for yet.
     unclaimed: u32,
 }
@@ -17,10 +17,6 @@ impl Slots {
             held: 0,
             unclaimed: 0,
         }
-    }
-
-    pub(super) const fn held(&self) -> u32 {
-        self.held
     }
 
     /// A request has completed.

@@ -320,8 +320,7 @@ fn injected(kinds: &[(Kind, usize)]) -> Vec<NakCode> {
     let remote = buffer.remote(0);
     // A write of three packets.
     let reth = Reth {
-        address: remote.address,
-        rkey: remote.rkey,
+        remote,
         length: 2500,
     };
     let route = Route::new(world.a.gid, world.b.gid);

@@ -10,8 +10,8 @@ use soft_nic::packet::{
     Aeth, AtomicEth, Body, Deth, Extra, Header, NakCode, Place, Reth, Syndrome, icrc,
 };
 use soft_nic::{
-    Access, AddressVector, Profile, Psn, QueuePairState, ReceiveRequest, Route, SendOpcode,
-    Transport,
+    Access, AddressVector, Profile, Psn, QueuePairState, ReceiveRequest, RemoteAddress, Route,
+    SendOpcode, Transport,
 };
 
 /// A card with a queue pair of each transport, memory, receives and requests.
@@ -164,8 +164,7 @@ fn reth() -> impl Strategy<Value = Reth> {
     let address = prop_oneof![0..1200_u64, any::<u64>()];
     let length = prop_oneof![0..1100_u32, Just(2048), Just(5000), any::<u32>()];
     (address, 0..4_u32, length).prop_map(|(address, rkey, length)| Reth {
-        address,
-        rkey,
+        remote: RemoteAddress::new(address, rkey),
         length,
     })
 }
@@ -179,8 +178,7 @@ fn body() -> impl Strategy<Value = Body> {
     let aeth = || (syndrome(), any::<u32>()).prop_map(|(syndrome, msn)| Aeth { syndrome, msn });
     let atomic = || {
         (reth(), any::<u64>(), any::<u64>()).prop_map(|(reth, swap_or_add, compare)| AtomicEth {
-            address: reth.address,
-            rkey: reth.rkey,
+            remote: reth.remote,
             swap_or_add,
             compare,
         })
@@ -243,25 +241,26 @@ impl Attack {
             victim.private.address(),
             0,
         ];
-        let aim = |address: u64, key: u32| {
-            let key = key as usize % 4;
-            (starts[key].wrapping_add(address).wrapping_sub(8), keys[key])
+        let aim = |RemoteAddress { address, rkey }| {
+            let key = rkey as usize % 4;
+            let address = starts[key].wrapping_add(address).wrapping_sub(8);
+            RemoteAddress::new(address, keys[key])
         };
         let body = match self.body {
             Body::Write(place, Some(mut reth), immediate) => {
-                (reth.address, reth.rkey) = aim(reth.address, reth.rkey);
+                reth.remote = aim(reth.remote);
                 Body::Write(place, Some(reth), immediate)
             }
             Body::ReadRequest(mut reth) => {
-                (reth.address, reth.rkey) = aim(reth.address, reth.rkey);
+                reth.remote = aim(reth.remote);
                 Body::ReadRequest(reth)
             }
             Body::CompareSwap(mut atomic) => {
-                (atomic.address, atomic.rkey) = aim(atomic.address, atomic.rkey);
+                atomic.remote = aim(atomic.remote);
                 Body::CompareSwap(atomic)
             }
             Body::FetchAdd(mut atomic) => {
-                (atomic.address, atomic.rkey) = aim(atomic.address, atomic.rkey);
+                atomic.remote = aim(atomic.remote);
                 Body::FetchAdd(atomic)
             }
             other => other,
@@ -353,8 +352,7 @@ fn a_flood_that_nobody_answers_is_bounded() {
     victim.drain();
     let read = |psn| {
         let reth = Reth {
-            address: victim.readable.address(),
-            rkey: victim.readable.rkey,
+            remote: victim.readable.remote(0),
             length: 4096,
         };
         let header = Header::new(

@@ -21,7 +21,8 @@ use crate::rdmacm::Manager;
 pub(crate) struct Card {
     pub(crate) device: Device,
     pub(super) network: Arc<Network>,
-    pub(super) side: usize,
+    /// Its place among the cards of its network.
+    pub(crate) side: usize,
     pub(super) hook: OnceLock<Hook>,
 }
 
@@ -102,11 +103,6 @@ impl Card {
         let result = checked.and_then(|()| call(&mut state.manager, self.network.clock.now()));
         self.network.run(state);
         result
-    }
-
-    /// Its place among the cards of its network.
-    pub(crate) const fn side(&self) -> usize {
-        self.side
     }
 
     /// The card's time, which completions are stamped with.

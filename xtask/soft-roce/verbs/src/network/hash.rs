@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 
 use soft_nic::packet::{Body, Header};
-use soft_nic::{Completion, Nic, Route};
+use soft_nic::{Completion, Nic, RemoteAddress, Route};
 
 /// Bytes of the base transport header, after which requests have their address.
 const BTH: usize = 12;
@@ -48,7 +48,7 @@ impl Hash {
         let end = packet.len().saturating_sub(ICRC);
         match Header::parse(packet).and_then(|(header, _)| remote(&header.body)) {
             None => self.bytes(&packet[..end]),
-            Some((address, rkey)) => {
+            Some(RemoteAddress { address, rkey }) => {
                 self.bytes(&packet[..BTH]);
                 let offset = to.and_then(|nic| nic.offset(rkey, address));
                 self.word(offset.unwrap_or(u64::MAX));
@@ -66,10 +66,10 @@ impl Hash {
 }
 
 /// The address and key that a request has.
-const fn remote(body: &Body) -> Option<(u64, u32)> {
+const fn remote(body: &Body) -> Option<RemoteAddress> {
     match body {
-        Body::Write(_, Some(reth), _) | Body::ReadRequest(reth) => Some((reth.address, reth.rkey)),
-        Body::CompareSwap(atomic) | Body::FetchAdd(atomic) => Some((atomic.address, atomic.rkey)),
+        Body::Write(_, Some(reth), _) | Body::ReadRequest(reth) => Some(reth.remote),
+        Body::CompareSwap(atomic) | Body::FetchAdd(atomic) => Some(atomic.remote),
         _ => None,
     }
 }

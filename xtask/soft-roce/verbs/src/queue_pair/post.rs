@@ -52,18 +52,12 @@ unsafe fn opcode(wr: &ibv_send_wr) -> Result<SendOpcode, Errno> {
     let remote = || {
         // SAFETY: requests to write and to read have this part.
         let rdma = unsafe { wr.wr.rdma };
-        RemoteAddress {
-            address: rdma.remote_addr,
-            rkey: rdma.rkey,
-        }
+        RemoteAddress::new(rdma.remote_addr, rdma.rkey)
     };
     let atomic = || {
         // SAFETY: atomics have this part.
         let atomic = unsafe { wr.wr.atomic };
-        let remote = RemoteAddress {
-            address: atomic.remote_addr,
-            rkey: atomic.rkey,
-        };
+        let remote = RemoteAddress::new(atomic.remote_addr, atomic.rkey);
         (remote, atomic.compare_add, atomic.swap)
     };
     let key = || u32::from_ne_bytes(wr.imm_data);

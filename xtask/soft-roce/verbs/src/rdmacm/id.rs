@@ -203,7 +203,7 @@ impl Id {
             return Ok(());
         }
         let mut cards = self.host.cards().iter();
-        let card = cards.find(|card| card.side() == side).ok_or(libc::ENODEV)?;
+        let card = cards.find(|card| card.side == side).ok_or(libc::ENODEV)?;
         let opened = Opened::shared(card)?;
         let (context, pd) = (opened.context, opened.pd);
         // SAFETY: the identifier is alive.

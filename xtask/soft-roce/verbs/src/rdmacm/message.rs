@@ -43,7 +43,7 @@ const START: [u8; 4] = [1, 7, 2, 3];
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     pub(super) kind: Kind,
-    datagram: ManagementDatagram,
+    pub(super) datagram: ManagementDatagram,
 }
 
 impl Message {
@@ -59,10 +59,6 @@ impl Message {
         let number = u16::from_be_bytes([datagram[16], datagram[17]]);
         let (kind, ..) = *KINDS.get(usize::from(number.checked_sub(FIRST)?))?;
         (datagram[..4] == START).then_some(Self { kind, datagram })
-    }
-
-    pub(super) const fn datagram(&self) -> ManagementDatagram {
-        self.datagram
     }
 
     /// The transaction, which the answer to a message has, too.

@@ -49,20 +49,16 @@ macro_rules! begins {
     };
 }
 
-const fn remote(rkey: u32, address: u64) -> RemoteAddress {
-    RemoteAddress { address, rkey }
-}
-
 begins! {
     wr_atomic_cmp_swp(rkey: u32, address: u64, compare: u64, swap: u64) =>
-        SendOpcode::CompareSwap { remote: remote(rkey, address), compare, swap };
+        SendOpcode::CompareSwap { remote: RemoteAddress::new(address, rkey), compare, swap };
     wr_atomic_fetch_add(rkey: u32, address: u64, add: u64) =>
-        SendOpcode::FetchAdd { remote: remote(rkey, address), add };
+        SendOpcode::FetchAdd { remote: RemoteAddress::new(address, rkey), add };
     wr_local_inv(rkey: u32) => SendOpcode::LocalInvalidate(rkey);
-    wr_rdma_read(rkey: u32, address: u64) => SendOpcode::Read(remote(rkey, address));
-    wr_rdma_write(rkey: u32, address: u64) => SendOpcode::Write(remote(rkey, address));
+    wr_rdma_read(rkey: u32, address: u64) => SendOpcode::Read(RemoteAddress::new(address, rkey));
+    wr_rdma_write(rkey: u32, address: u64) => SendOpcode::Write(RemoteAddress::new(address, rkey));
     wr_rdma_write_imm(rkey: u32, address: u64, immediate: u32) =>
-        SendOpcode::WriteWithImmediate(remote(rkey, address), immediate.to_ne_bytes());
+        SendOpcode::WriteWithImmediate(RemoteAddress::new(address, rkey), immediate.to_ne_bytes());
     wr_send() => SendOpcode::Send;
     wr_send_imm(immediate: u32) => SendOpcode::SendWithImmediate(immediate.to_ne_bytes());
     wr_send_inv(rkey: u32) => SendOpcode::SendWithInvalidate(rkey);

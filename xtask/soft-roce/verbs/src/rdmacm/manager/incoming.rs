@@ -183,7 +183,7 @@ impl Manager {
                 Space::Datagrams => service_reply(&peer, UNSUPPORTED),
             };
             let back = Route::new(route.destination, route.source);
-            self.outgoing.push((side, back, answer.datagram()));
+            self.outgoing.push((side, back, answer.datagram));
             return Ok(());
         };
         let mut own = Param::NONE;
@@ -269,7 +269,7 @@ impl Manager {
             let answer = Message::new(Kind::DisconnectReply, message.transaction())
                 .set_u32(0, number)
                 .set_u32(4, message.u32(0));
-            self.outgoing.push((side, back, answer.datagram()));
+            self.outgoing.push((side, back, answer.datagram));
             return Ok(());
         };
         match endpoint.stage {

@@ -205,7 +205,7 @@ impl Manager {
             && let (Some(side), Some(local)) = (endpoint.side, endpoint.local)
         {
             let route = Route::new(gid(local.ip()), endpoint.peer.gid);
-            self.outgoing.push((side, route, message.datagram()));
+            self.outgoing.push((side, route, message.datagram));
         }
     }
 

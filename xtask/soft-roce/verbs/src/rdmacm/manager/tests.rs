@@ -45,7 +45,7 @@ fn messages_of_any_bytes_neither_panic_nor_make_more_than_the_backlog() {
                 let data = KINDS[message.kind as usize].1;
                 message = message.set(data, &[0, [0x40, 0x60, 0x70][random.below(3)]]);
             }
-            let mut datagram = message.datagram();
+            let mut datagram = message.datagram;
             if random.below(8) == 0 {
                 datagram[random.below(24)] ^= 1;
             }
