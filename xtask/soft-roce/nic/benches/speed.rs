@@ -107,10 +107,7 @@ fn main() {
     });
     println!("a send of 64 bytes, from post to both completions: {send:.0} ns");
 
-    let remote = RemoteAddress {
-        address: 0x1000,
-        rkey: b.rkey,
-    };
+    let remote = RemoteAddress::new(0x1000, b.rkey);
     let all = [a.element];
     for mtu in [1024, 4096] {
         let (qa, qb) = (a.qp, b.qp);

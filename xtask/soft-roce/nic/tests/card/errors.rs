@@ -116,10 +116,7 @@ fn keys_of_another_domain_or_an_older_registration_are_no_keys() {
     world.b.nic.dereg_mr(lkey).unwrap();
     for rkey in [foreign, old, remote.rkey ^ 1, 0, u32::MAX] {
         let (qa, _) = world.pair(Transport::Rc);
-        let to = RemoteAddress {
-            address: remote.address(),
-            rkey,
-        };
+        let to = RemoteAddress::new(remote.address(), rkey);
         world
             .a
             .post(qa, 1, SendOpcode::Write(to), &[local.element()]);

@@ -58,10 +58,7 @@ impl Buffer {
     }
 
     pub(crate) fn remote(&self, start: usize) -> RemoteAddress {
-        RemoteAddress {
-            address: self.address() + start as u64,
-            rkey: self.rkey,
-        }
+        RemoteAddress::new(self.address() + start as u64, self.rkey)
     }
 
     /// Part of it, to be registered by itself.

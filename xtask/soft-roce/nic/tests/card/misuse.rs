@@ -54,10 +54,7 @@ impl Program {
 
     fn opcode(&self, call: Call) -> SendOpcode {
         let rkey = self.key(call.third >> 20);
-        let remote = RemoteAddress {
-            address: self.buffer.address() + u64::from(call.third & 0x38),
-            rkey,
-        };
+        let remote = RemoteAddress::new(self.buffer.address() + u64::from(call.third & 0x38), rkey);
         match call.second % 9 {
             0 => SendOpcode::Send,
             1 => SendOpcode::SendWithInvalidate(rkey),

@@ -21,6 +21,10 @@ fn window(host: &mut Host, kind: WindowKind) -> u32 {
     host.nic.alloc_mw(pd, kind).unwrap()
 }
 
+fn post_bind(host: &mut Host, queue_pair: u32, wr_id: u64, bind: Bind) {
+    host.post(queue_pair, wr_id, SendOpcode::BindWindow(bind), &[]);
+}
+
 /// The key with its tag one further.
 fn next(key: u32) -> u32 {
     key & !0xff | (key + 1) & 0xff
@@ -49,18 +53,10 @@ fn a_window_allows_its_own_bytes_and_no_more() {
             let (qa, qb) = world.pair(Transport::Rc);
             let region = world.b.buffer(64, ALL);
             let key = window(&mut world.b, kind);
-            world.b.post(
-                qb,
-                5,
-                SendOpcode::BindWindow(bind(key, next(key), &region, 16, 16)),
-                &[],
-            );
+            post_bind(&mut world.b, qb, 5, bind(key, next(key), &region, 16, 16));
             world.run();
             assert_eq!(world.b.statuses(), [(5, Status::SUCCESS)]);
-            let to = RemoteAddress {
-                address: region.address() + start,
-                rkey: next(key),
-            };
+            let to = RemoteAddress::new(region.address() + start, next(key));
             assert_eq!(
                 write(&mut world, qa, to, length),
                 status,
@@ -78,12 +74,9 @@ fn a_window_that_counts_from_zero_begins_at_zero() {
     let key = window(&mut world.b, WindowKind::Type2);
     let mut zero = bind(key, next(key), &region, 16, 16);
     zero.access |= Access::ZERO_BASED;
-    world.b.post(qb, 5, SendOpcode::BindWindow(zero), &[]);
+    post_bind(&mut world.b, qb, 5, zero);
     world.run();
-    let to = RemoteAddress {
-        address: 3,
-        rkey: next(key),
-    };
+    let to = RemoteAddress::new(3, next(key));
     assert_eq!(write(&mut world, qa, to, 2), Status::SUCCESS);
     assert_eq!(region.bytes()[18..22], [0, 9, 9, 0]);
     let past = RemoteAddress { address: 15, ..to };
@@ -97,18 +90,13 @@ fn an_invalidated_window_allows_nothing_and_can_be_bound_again() {
     let region = world.b.buffer(64, ALL);
     let key = window(&mut world.b, WindowKind::Type2);
     let first = next(key);
-    world.b.post(
-        qb,
-        1,
-        SendOpcode::BindWindow(bind(key, first, &region, 0, 64)),
-        &[],
-    );
+    post_bind(&mut world.b, qb, 1, bind(key, first, &region, 0, 64));
     world.b.post(qb, 2, SendOpcode::LocalInvalidate(first), &[]);
-    world.b.post(
+    post_bind(
+        &mut world.b,
         qb,
         3,
-        SendOpcode::BindWindow(bind(first, next(first), &region, 0, 64)),
-        &[],
+        bind(first, next(first), &region, 0, 64),
     );
     world.run();
     assert!(
@@ -118,10 +106,7 @@ fn an_invalidated_window_allows_nothing_and_can_be_bound_again() {
             .iter()
             .all(|(_, status)| *status == Status::SUCCESS)
     );
-    let to = |rkey| RemoteAddress {
-        address: region.address(),
-        rkey,
-    };
+    let to = |rkey| RemoteAddress::new(region.address(), rkey);
     assert_eq!(write(&mut world, qa, to(next(first)), 8), Status::SUCCESS);
     assert_eq!(write(&mut world, qa, to(first), 8), Status::REM_ACCESS_ERR);
 }
@@ -132,12 +117,7 @@ fn a_peer_invalidates_a_window_with_its_send() {
     let (qa, qb) = world.pair(Transport::Rc);
     let region = world.b.buffer(64, ALL);
     let key = window(&mut world.b, WindowKind::Type2);
-    world.b.post(
-        qb,
-        1,
-        SendOpcode::BindWindow(bind(key, next(key), &region, 0, 64)),
-        &[],
-    );
+    post_bind(&mut world.b, qb, 1, bind(key, next(key), &region, 0, 64));
     world.b.post_receive(qb, 2, &[]);
     world
         .a
@@ -146,10 +126,7 @@ fn a_peer_invalidates_a_window_with_its_send() {
     world.b.poll().unwrap();
     assert_eq!(world.b.poll().unwrap().invalidated, Some(next(key)));
     assert_eq!(world.a.statuses(), [(3, Status::SUCCESS)]);
-    let to = RemoteAddress {
-        address: region.address(),
-        rkey: next(key),
-    };
+    let to = RemoteAddress::new(region.address(), next(key));
     assert_eq!(write(&mut world, qa, to, 8), Status::REM_ACCESS_ERR);
 }
 
@@ -174,17 +151,9 @@ fn a_window_of_type_2_is_for_the_queue_pair_that_bound_it_and_ends_with_it() {
     let (other_a, _) = world.pair(Transport::Rc);
     let region = world.b.buffer(64, ALL);
     let key = window(&mut world.b, WindowKind::Type2);
-    world.b.post(
-        qb,
-        1,
-        SendOpcode::BindWindow(bind(key, next(key), &region, 0, 64)),
-        &[],
-    );
+    post_bind(&mut world.b, qb, 1, bind(key, next(key), &region, 0, 64));
     world.run();
-    let to = RemoteAddress {
-        address: region.address(),
-        rkey: next(key),
-    };
+    let to = RemoteAddress::new(region.address(), next(key));
     assert_eq!(write(&mut world, qa, to, 8), Status::SUCCESS);
     assert_eq!(write(&mut world, other_a, to, 8), Status::REM_ACCESS_ERR);
     assert_eq!(
@@ -222,7 +191,7 @@ fn binds_that_are_not_allowed_fail_in_their_completion() {
         let key = window(&mut world.b, kind);
         let mut bind = bind(key, next(key), &region, 0, 64);
         change(&mut bind, &plain);
-        world.b.post(qb, 1, SendOpcode::BindWindow(bind), &[]);
+        post_bind(&mut world.b, qb, 1, bind);
         world.run();
         assert_eq!(world.b.statuses(), [(1, Status::MW_BIND_ERR)], "{name}");
     }
@@ -235,31 +204,13 @@ fn a_window_of_type_1_moves_and_is_unbound_by_no_length() {
     let (first, second) = (world.b.buffer(64, ALL), world.b.buffer(64, ALL));
     let key = window(&mut world.b, WindowKind::Type1);
     let (moved, none) = (next(key), next(next(key)));
-    world.b.post(
-        qb,
-        1,
-        SendOpcode::BindWindow(bind(key, key, &first, 0, 64)),
-        &[],
-    );
-    world.b.post(
-        qb,
-        2,
-        SendOpcode::BindWindow(bind(key, moved, &second, 0, 64)),
-        &[],
-    );
+    post_bind(&mut world.b, qb, 1, bind(key, key, &first, 0, 64));
+    post_bind(&mut world.b, qb, 2, bind(key, moved, &second, 0, 64));
     world.run();
     world.b.nic.dereg_mr(first.lkey).unwrap();
-    let to = |rkey| RemoteAddress {
-        address: second.address(),
-        rkey,
-    };
+    let to = |rkey| RemoteAddress::new(second.address(), rkey);
     assert_eq!(write(&mut world, qa, to(moved), 8), Status::SUCCESS);
-    world.b.post(
-        qb,
-        3,
-        SendOpcode::BindWindow(bind(moved, none, &second, 0, 0)),
-        &[],
-    );
+    post_bind(&mut world.b, qb, 3, bind(moved, none, &second, 0, 0));
     world.run();
     assert_eq!(write(&mut world, qa, to(none), 8), Status::REM_ACCESS_ERR);
     world.b.nic.dereg_mr(second.lkey).unwrap();
@@ -274,10 +225,7 @@ fn a_window_of_type_1_is_not_invalidated() {
     let bind = SendOpcode::BindWindow(bind(key, key, &region, 0, 64));
     world.b.post(qb, 1, bind, &[]);
     world.run();
-    let to = RemoteAddress {
-        address: region.address(),
-        rkey: key,
-    };
+    let to = RemoteAddress::new(region.address(), key);
     assert_eq!(write(&mut world, qa, to, 8), Status::SUCCESS);
     world.b.post(qb, 2, SendOpcode::LocalInvalidate(key), &[]);
     world.run();
