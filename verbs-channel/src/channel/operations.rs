@@ -142,7 +142,7 @@ impl<H: Hold> Channel<H> {
 
     /// Posts a batch with one doorbell and one completion, and waits until it has completed.
     ///
-    /// The requests are all [`Outgoing`] or all [`Incoming`].
+    /// The requests are all [`Outgoing`] or all [`Incoming`]. The shortest of their timeouts holds for the batch.
     ///
     /// # Errors
     ///
@@ -153,7 +153,11 @@ impl<H: Hold> Channel<H> {
         mut requests: [impl Request; N],
     ) -> Result<(), TransportError> {
         let (poller, at) = self.parts();
-        poller.run_batch(at, &mut requests, None)
+        let timeout = requests
+            .iter()
+            .filter_map(|request| request.timeout())
+            .min();
+        poller.run_batch(at, &mut requests, timeout)
     }
 
     /// Opens a scope, in which requests borrow their buffers until the scope ends.

@@ -152,8 +152,8 @@ impl<L> Outgoing<L> {
         self
     }
 
-    /// How long [`Channel::run`](crate::Channel::run) waits before the channel is aborted, instead of the channel's
-    /// [`timeout`](crate::ChannelConfig::timeout). All other calls ignore it: they return a handle or a ticket, whose
+    /// How long [`Channel::run`](crate::Channel::run) and [`run_batch`](crate::Channel::run_batch) wait before the channel
+    /// is aborted, instead of the channel's [`timeout`](crate::ChannelConfig::timeout). All other calls ignore it: they return a handle or a ticket, whose
     /// waits have their own.
     #[inline]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
@@ -234,8 +234,8 @@ impl<L> Incoming<L> {
         self
     }
 
-    /// How long [`Channel::run`](crate::Channel::run) waits before the channel is aborted, instead of the channel's
-    /// [`timeout`](crate::ChannelConfig::timeout). All other calls ignore it: they return a handle or a ticket, whose
+    /// How long [`Channel::run`](crate::Channel::run) and [`run_batch`](crate::Channel::run_batch) wait before the channel
+    /// is aborted, instead of the channel's [`timeout`](crate::ChannelConfig::timeout). All other calls ignore it: they return a handle or a ticket, whose
     /// waits have their own.
     #[inline]
     pub const fn timeout(mut self, timeout: Duration) -> Self {

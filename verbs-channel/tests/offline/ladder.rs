@@ -53,6 +53,17 @@ fn deadline_moves_the_queue_pair_to_error_then_destroys_it() {
 }
 
 #[test]
+fn batch_waits_for_the_shortest_timeout_of_its_requests() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let send = || Outgoing::send(from.gather_element(..).unwrap());
+    let [short, long] = [20, 60_000].map(Duration::from_millis);
+    let batch = [send(), send().timeout(long), send().timeout(short)];
+    let error = bounded(|| channel.run_batch(batch));
+    assert_eq!(error, Err(timed_out(short)));
+}
+
+#[test]
 fn flushed_queue_pair_is_not_destroyed() {
     let mut channel = channel();
     let owned = channel.start_receive(region(&channel)).unwrap();
