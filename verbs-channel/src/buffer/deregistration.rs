@@ -71,7 +71,8 @@ impl Deregistration {
     /// # Errors
     ///
     /// [`Error::NotDeregistered`]: a device may access the memory until the process ends.
-    pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<()>> {
+    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Option<Result<()>> {
+        let timeout = timeout.into();
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.end.lock();
         while state.failed.is_none() {

@@ -273,7 +273,7 @@ impl SharedMemory {
     /// # }
     /// # fn blocking(memory: verbs_channel::SharedMemory) {
     /// # use std::time::Duration;
-    /// match memory.deregister().wait(Some(Duration::from_secs(1))) {
+    /// match memory.deregister().wait(Duration::from_secs(1)) {
     ///     Some(result) => println!("{result:?}"),
     ///     None => println!("a slice or a clone is left"),
     /// }

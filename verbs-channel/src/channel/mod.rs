@@ -117,8 +117,8 @@ impl<H: Hold> Channel<H> {
 impl Channel {
     /// Sets how long operations on borrowed buffers wait before the channel is aborted; `None` is
     /// forever.
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.holder.poller.config.timeout = timeout;
+    pub fn set_timeout(&mut self, timeout: impl Into<Option<Duration>>) {
+        self.holder.poller.config.timeout = timeout.into();
     }
 
     /// Sets what to do between polls that find no completion.
@@ -142,8 +142,8 @@ impl Channel {
     /// Without a timeout it waits until an operation has completed. If none is in flight on an owned
     /// buffer, it returns `None` at once, since nothing would end the wait.
     #[must_use = "it has the buffer and the outcome"]
-    pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
-        self.holder.poller.wait_completed(timeout)
+    pub fn wait_completed(&mut self, timeout: impl Into<Option<Duration>>) -> Option<Completed> {
+        self.holder.poller.wait_completed(timeout.into())
     }
 
     /// Carries out a [`Transfer`], and returns when the device is done with all of its memory.

@@ -26,7 +26,7 @@ impl<H: Hold> Channel<H> {
     /// # fn example(channel: &mut Channel, pool: &BufferPool) -> Result<(), Error> {
     /// if let Some(hello) = pool.take_with(b"hello")? {
     ///     let ticket = channel.start(Outgoing::send(hello).immediate(7))?;
-    ///     match channel.wait(ticket, Some(Duration::from_secs(1)))? {
+    ///     match channel.wait(ticket, Duration::from_secs(1))? {
     ///         Some(completed) => println!("{:?}, and {:?}", completed.result, completed.buffer),
     ///         None => println!("still in flight: the ticket can be waited for again"),
     ///     }
@@ -210,9 +210,13 @@ impl<H: Hold> Channel<H> {
     ///
     /// As [`poll`](Self::poll).
     #[inline(always)]
-    pub fn wait(&mut self, ticket: Ticket, timeout: Option<Duration>) -> Result<Option<Completed>> {
+    pub fn wait(
+        &mut self,
+        ticket: Ticket,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<Option<Completed>> {
         let (poller, at) = self.parts();
-        poller.wait_ticket(at, ticket, timeout)
+        poller.wait_ticket(at, ticket, timeout.into())
     }
 
     /// Waits for an operation up to the channel's [`timeout`](crate::ChannelConfig::timeout), and

@@ -283,7 +283,7 @@ impl DatagramListener {
     fn refuse<E: std::error::Error + 'static>(&mut self, id: RequestId, why: E) -> E {
         let refusal = self.acceptor.refuse(id, &why);
         self.send(refusal);
-        let _left = self.datagrams.flush(Some(LEAVING));
+        let _left = self.datagrams.flush(LEAVING);
         why
     }
 }
@@ -330,7 +330,7 @@ pub(super) fn accept<T: Connected>(
     };
     listener.send(confirm);
     listener.outcome(id, deadline)?;
-    let _left = listener.datagrams.flush(Some(LEAVING));
+    let _left = listener.datagrams.flush(LEAVING);
     let private_data = request.peer().private_data.clone();
     let peer = PeerAddr::Datagram(request.from());
     Ok(Met::new(connected, private_data, Some(peer)))
@@ -356,7 +356,7 @@ fn run(
         }
     };
     // The endpoint may be dropped next.
-    let _left = datagrams.flush(Some(LEAVING));
+    let _left = datagrams.flush(LEAVING);
     done
 }
 

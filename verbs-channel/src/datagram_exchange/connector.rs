@@ -42,7 +42,7 @@ use crate::exchange::{self, ExchangeError, PeerEndpoint, RefusalCode};
 ///             }
 ///             Step::Wait(until) => {
 ///                 let timeout = until.saturating_duration_since(Instant::now());
-///                 if let Some(datagram) = datagrams.receive_from(Some(timeout))? {
+///                 if let Some(datagram) = datagrams.receive_from(timeout)? {
 ///                     connector.received(&datagram);
 ///                 }
 ///             }

@@ -44,7 +44,7 @@ use crate::waiting::{Deadline, Pause, Paused, longest_sleep};
 /// let hello = pool.take_with(b"hello")?.ok_or("the pool is empty")?;
 /// left.send_to(&right.endpoint(), hello)?;
 ///
-/// if let Some(datagram) = right.receive_from(Some(Duration::from_secs(1)))? {
+/// if let Some(datagram) = right.receive_from(Duration::from_secs(1))? {
 ///     println!("{} bytes from {:?}", datagram.len(), datagram.from());
 ///     right.send_to(&datagram.from(), datagram.into_buffer())?;
 /// }
@@ -168,8 +168,11 @@ impl Datagrams {
     /// - [`RejectReason::Down`]: the endpoint has failed, and all datagrams that arrived before
     ///   were taken.
     /// - [`RejectReason::NoCapacity`]: `max_recv_wr` is 0, so none can arrive.
-    pub fn receive_from(&mut self, timeout: Option<Duration>) -> Result<Option<Datagram>> {
-        let mut pause = Pause::new(self.strategy, Deadline::after(timeout));
+    pub fn receive_from(
+        &mut self,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<Option<Datagram>> {
+        let mut pause = Pause::new(self.strategy, Deadline::after(timeout.into()));
         loop {
             if let Some(datagram) = self.try_receive_from()? {
                 return Ok(Some(datagram));
@@ -199,8 +202,8 @@ impl Datagrams {
 
     /// Waits until every datagram has left; `false` if that takes longer than `timeout`. With
     /// `None` it waits forever. After a failure nothing is in flight, and this returns `true`.
-    pub fn flush(&mut self, timeout: Option<Duration>) -> bool {
-        let mut pause = Pause::new(self.strategy, Deadline::after(timeout));
+    pub fn flush(&mut self, timeout: impl Into<Option<Duration>>) -> bool {
+        let mut pause = Pause::new(self.strategy, Deadline::after(timeout.into()));
         while self.engine.sends_in_flight() > 0 {
             if !self.poll_sends() && !self.pause(&mut pause) {
                 return self.engine.sends_in_flight() == 0;

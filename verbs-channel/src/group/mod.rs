@@ -51,7 +51,7 @@ pub use shared_receives::SharedReceivesConfig;
 /// let at = group.join(member)?;
 /// # let block = pool.take().unwrap();
 /// let ticket = group.channel(at)?.start_receive(block)?;
-/// if let Some(completed) = group.wait_completed(Some(Duration::from_secs(1))) {
+/// if let Some(completed) = group.wait_completed(Duration::from_secs(1)) {
 ///     println!("{}: {:?}", completed.channel, completed.result);
 /// }
 /// # Ok(())
@@ -111,7 +111,7 @@ pub use shared_receives::SharedReceivesConfig;
 ///             }
 ///         }
 ///     }
-///     let Some(completed) = group.wait_completed(Some(Duration::from_millis(50))) else {
+///     let Some(completed) = group.wait_completed(Duration::from_millis(50)) else {
 ///         continue;
 ///     };
 ///     let id = completed.channel;
@@ -263,8 +263,8 @@ impl ChannelGroup {
     /// buffer, it returns `None` at once, since nothing would end the wait. With a timeout it does so only if the group
     /// has [failed](Self::group_failure).
     #[must_use = "it has the buffer and the outcome"]
-    pub fn wait_completed(&mut self, timeout: Option<Duration>) -> Option<Completed> {
-        self.poller.wait_completed(timeout)
+    pub fn wait_completed(&mut self, timeout: impl Into<Option<Duration>>) -> Option<Completed> {
+        self.poller.wait_completed(timeout.into())
     }
 
     /// Takes the oldest message of all channels, if their receives are
@@ -283,8 +283,8 @@ impl ChannelGroup {
     /// shared. With a timeout it does so only if the group has [failed](Self::group_failure), or the receives are not
     /// shared.
     #[must_use = "it has the message"]
-    pub fn wait_message(&mut self, timeout: Option<Duration>) -> Option<Message> {
-        self.poller.wait_message(timeout)
+    pub fn wait_message(&mut self, timeout: impl Into<Option<Duration>>) -> Option<Message> {
+        self.poller.wait_message(timeout.into())
     }
 
     /// Carries out a [`Transfer`] on channels of the group, and returns when the device is done with all of its memory.

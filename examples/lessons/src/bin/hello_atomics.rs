@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut clients = Vec::new();
     for id in 1..=CLIENTS {
         let (mut channel, owner) = Channel::loopback(&pd)?;
-        channel.set_timeout(Some(Duration::from_secs(10)));
+        channel.set_timeout(Duration::from_secs(10));
         owners.push(owner);
         clients.push(thread::spawn(move || {
             client(id, &mut channel, counter, elected)

@@ -15,8 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Two ends in one process; `hello_two_hosts` connects two processes.
     let (mut left, mut right) = Channel::loopback(&pd)?;
     // Nothing waits for longer than this; without a timeout a channel waits until the peer is gone.
-    left.set_timeout(Some(Duration::from_secs(5)));
-    right.set_timeout(Some(Duration::from_secs(5)));
+    left.set_timeout(Duration::from_secs(5));
+    right.set_timeout(Duration::from_secs(5));
 
     let receiver = thread::spawn(move || receive(&mut right));
     // The device reads and writes registered memory only.

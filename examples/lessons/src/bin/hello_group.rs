@@ -46,9 +46,7 @@ fn serve(listener: &TcpListener) -> Result<()> {
     let mut answered = 0;
     while answered < CLIENTS {
         // Whatever completes next, of all channels.
-        let completed = group
-            .wait_completed(Some(TIMEOUT))
-            .ok_or("no client asks")?;
+        let completed = group.wait_completed(TIMEOUT).ok_or("no client asks")?;
         if completed.result?.opcode() == WcOpcode::SEND {
             answered += 1;
             continue;

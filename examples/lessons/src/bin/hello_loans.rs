@@ -18,7 +18,7 @@ const LEN: usize = 1024;
 fn main() -> Result<(), Box<dyn Error>> {
     let pd = Context::first_active()?.alloc_pd()?;
     let (mut left, _right) = Channel::loopback(&pd)?;
-    left.set_timeout(Some(Duration::from_secs(5)));
+    left.set_timeout(Duration::from_secs(5));
 
     // Where the blocks go: memory of the peer's that this side may write to.
     let target = pd.reg_shared(vec![0_u8; LEN * 100], AccessFlags::REMOTE_WRITE)?;

@@ -40,7 +40,7 @@ fn listen(address: &str) -> Result<(), Box<dyn Error>> {
     println!("listening at {address}");
     let mut channel = prepared.accept(&mut listener, TIMEOUT)?.channel;
 
-    let received = channel.wait_completed(Some(TIMEOUT)).ok_or("no message")?;
+    let received = channel.wait_completed(TIMEOUT).ok_or("no message")?;
     received.result?;
     let text = String::from_utf8_lossy(received.message().ok_or("no message")?);
     println!("received \"{text}\"");
@@ -61,7 +61,7 @@ fn connect(address: &str) -> Result<(), Box<dyn Error>> {
     let message = pd.reg_mr(b"hello".to_vec())?;
     channel.send(message.gather_element(..)?)?;
 
-    let received = channel.wait_completed(Some(TIMEOUT)).ok_or("no answer")?;
+    let received = channel.wait_completed(TIMEOUT).ok_or("no answer")?;
     received.result?;
     let answer = received.message().ok_or("no answer")?;
     assert_eq!(answer, b"HELLO");

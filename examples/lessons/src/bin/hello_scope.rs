@@ -16,8 +16,8 @@ const SLOT: usize = 16;
 fn main() -> Result<(), Box<dyn Error>> {
     let pd = Context::first_active()?.alloc_pd()?;
     let (mut left, mut right) = Channel::loopback(&pd)?;
-    left.set_timeout(Some(Duration::from_secs(5)));
-    right.set_timeout(Some(Duration::from_secs(5)));
+    left.set_timeout(Duration::from_secs(5));
+    right.set_timeout(Duration::from_secs(5));
 
     let outbox = pd.reg_mr(MESSAGES.concat().into_bytes())?;
     let mut inbox = pd.reg_mr(vec![0_u8; MESSAGES.len() * SLOT])?;

@@ -47,7 +47,7 @@ fn serve(listener: &TcpListener) -> Result<u32> {
     }
     let (mut sum, mut left) = (0, 0);
     while left < CLIENTS {
-        let message = group.wait_message(Some(TIMEOUT)).ok_or("no message")?;
+        let message = group.wait_message(TIMEOUT).ok_or("no message")?;
         match (message.bytes(), message.end()) {
             // The next message for this block may come when `message` is dropped.
             (Some(bytes), _) => sum += u32::from_be_bytes(bytes.try_into()?),

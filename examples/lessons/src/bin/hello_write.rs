@@ -14,8 +14,8 @@ use verbs_channel::{Channel, Outgoing};
 fn main() -> Result<(), Box<dyn Error>> {
     let pd = Context::first_active()?.alloc_pd()?;
     let (mut left, mut right) = Channel::loopback(&pd)?;
-    left.set_timeout(Some(Duration::from_secs(5)));
-    right.set_timeout(Some(Duration::from_secs(5)));
+    left.set_timeout(Duration::from_secs(5));
+    right.set_timeout(Duration::from_secs(5));
 
     // The peer may write to it at any moment, so it has no `&[u8]`: bytes are copied out and in.
     let board = pd.reg_shared(vec![0_u8; 4096], AccessFlags::REMOTE_WRITE)?;

@@ -102,7 +102,7 @@ impl Run {
             match self.pool.take_with(&bytes)? {
                 Some(block) => break block,
                 // All are in flight: those that have left are free.
-                None => drop(self.datagrams.flush(Some(LOOK))),
+                None => drop(self.datagrams.flush(LOOK)),
             }
         };
         let now = Instant::now();
@@ -116,7 +116,7 @@ impl Run {
 
     /// Waits for an answer, and checks it. Returns whether one has come.
     fn receive(&mut self, timeout: Duration) -> Result<bool, Failure> {
-        let Some(datagram) = self.datagrams.receive_from(Some(timeout))? else {
+        let Some(datagram) = self.datagrams.receive_from(timeout)? else {
             return Ok(false);
         };
         let Message { client, index } = Message::parse(&datagram)?;

@@ -28,7 +28,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         while let left = until.saturating_duration_since(Instant::now())
             && !left.is_zero()
         {
-            if let Some(datagram) = datagrams.receive_from(Some(left))? {
+            if let Some(datagram) = datagrams.receive_from(left)? {
                 echo(&mut datagrams, datagram, options.lose, &mut counts)?;
             }
         }

@@ -99,7 +99,7 @@ impl Server<'_> {
         let mut looked = Instant::now();
         let mut busy = Instant::now();
         loop {
-            if let Some(completed) = self.group.wait_completed(Some(TICK)) {
+            if let Some(completed) = self.group.wait_completed(TICK) {
                 self.take(completed)?;
             }
             if looked.elapsed() >= TICK {

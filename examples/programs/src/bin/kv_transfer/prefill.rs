@@ -160,7 +160,7 @@ impl Link<'_, '_> {
                 }
             } else {
                 let left = order.timeout.saturating_sub(start.elapsed());
-                let completed = self.channel.wait_completed(Some(left));
+                let completed = self.channel.wait_completed(left);
                 let completed = completed.ok_or_else(|| Failure::new("the deadline has passed"))?;
                 let written = completed.chain.as_ref().map_or(0, OwnedChain::done);
                 self.rail.pages_written += written as u64;

@@ -143,7 +143,7 @@ impl Part<'_> {
         }
         let mut last = Instant::now();
         while !self.connections.is_empty() {
-            if let Some(completed) = self.group.wait_completed(Some(TICK)) {
+            if let Some(completed) = self.group.wait_completed(TICK) {
                 last = Instant::now();
                 self.take(completed)?;
             }

@@ -87,7 +87,7 @@ impl Server<'_> {
     fn run(mut self) -> Result<(), Failure> {
         let (mut looked, mut busy) = (Instant::now(), Instant::now());
         loop {
-            if let Some(message) = self.group.wait_message(Some(TICK)) {
+            if let Some(message) = self.group.wait_message(TICK) {
                 self.take(message)?;
             }
             while let Some(completed) = self.group.next_completed() {
