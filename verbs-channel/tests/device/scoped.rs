@@ -2,9 +2,7 @@
 
 use std::thread;
 
-use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::ScatterElement;
-use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::{DownReason, Error, Incoming, ScopeError, TransportError};
 use verbs_harness::{PATIENCE, begin, until};
 
@@ -92,34 +90,6 @@ fn result_is_taken_once() {
     });
     ended.unwrap();
     works(&mut a, &mut b, 10);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn untaken_failure_fails_the_scope() {
-    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
-    let (mut a, b) = pair_of(impatient);
-    drop(b);
-    let from = filled(&a, 1, 64);
-    let ended = bounded(|| {
-        a.scope(|scope| {
-            drop(scope.post_send(from.gather_element(..).unwrap()).unwrap());
-            drop(scope.post_send(from.gather_element(..).unwrap()).unwrap());
-            Ok::<_, ()>(())
-        })
-    });
-    match ended.unwrap_err() {
-        ScopeError::AutoPollError(TransportError::Work { queue, error }) => {
-            assert_eq!(
-                error.status,
-                WcStatus::RETRY_EXC_ERR,
-                "the first, not its flush"
-            );
-            assert_eq!(a.down_reason(), Some(DownReason::Work { queue, error }));
-            assert_eq!(queue, Queue::Send);
-        }
-        other => panic!("{other:?}"),
-    }
 }
 
 #[test]

@@ -8,9 +8,7 @@ use std::time::Duration;
 use fake_libibverbs::with;
 use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::codes::WcStatus;
-use verbs_channel::verbs_core::verbs_sys::{
-    IBV_QPS_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_SUCCESS, ibv_wc,
-};
+use verbs_channel::verbs_core::verbs_sys::{IBV_WC_RETRY_EXC_ERR, IBV_WC_SUCCESS, ibv_wc};
 use verbs_channel::{
     Channel, DownReason, Error, Incoming, Outgoing, RejectReason, ScopeError, TransportError,
 };
@@ -151,34 +149,6 @@ fn too_many_untaken_handles_are_not_backpressure() {
         Ok::<_, Error>(())
     });
     ended.unwrap();
-}
-
-#[test]
-fn scope_may_end_with_receives_in_flight_if_it_closes_the_connection() {
-    let mut channel = channel();
-    let (mut first, mut second, from) = (region(&channel), region(&channel), region(&channel));
-    let ended = bounded(|| {
-        channel.scope(|scope| {
-            scope.close_with_receives_left();
-            let message = scope.post_receive(first.scatter_element(..).unwrap())?;
-            scope.post_receive(second.scatter_element(..).unwrap())?;
-            succeeds(posted()[0]);
-            message.spin_poll()?;
-            // The scope waits for sends, as any scope does.
-            scope.post_send(from.gather_element(..).unwrap())?;
-            succeeds(posted()[2]);
-            Ok::<_, Error>(())
-        })
-    });
-    ended.unwrap();
-    assert_eq!(channel.down_reason(), Some(DownReason::Closed));
-    let states = with(|library| {
-        let states = library.modified.iter().map(|(attr, _)| attr.qp_state);
-        states.collect::<Vec<_>>()
-    });
-    assert_eq!(states, [IBV_QPS_ERR]);
-    // This device flushes nothing.
-    assert!(called("ibv_destroy_qp"));
 }
 
 #[test]
@@ -361,24 +331,6 @@ fn receive_that_has_completed_is_no_reason_to_abort() {
         }));
         assert!(panic.is_err());
     });
-}
-
-#[test]
-fn failed_scope_waits_for_sends_up_to_the_drain_timeout() {
-    let mut channel = channel();
-    let from = region(&channel);
-    let ended: Result<(), _> = bounded(|| {
-        channel.scope(|scope| {
-            scope.post_send(from.gather_element(..).unwrap())?;
-            succeeds(posted()[0]);
-            Err(Error::StaleTicket)
-        })
-    });
-    assert!(matches!(
-        ended,
-        Err(ScopeError::ClosureError(Error::StaleTicket))
-    ));
-    assert!(!channel.is_down(), "it completed in time");
 }
 
 #[test]
