@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use verbs_channel::engine::{Counters, Engine};
 use verbs_channel::error::{CloseError, Queue};
 use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
@@ -339,6 +340,13 @@ impl AsyncChannel {
     #[must_use]
     pub const fn id(&self) -> ChannelId {
         self.at
+    }
+
+    /// The counters of the channel, from when it joined its group on.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let counters = |engine: &mut Engine| engine.channel_counters(self.at);
+        self.shared.driver.with_engine(counters)
     }
 
     /// The protection domain of the channel: buffers must be registered in it.

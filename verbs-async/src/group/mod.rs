@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 #[expect(unused_imports, reason = "named in documentation")]
 use verbs_channel::ChannelGroup;
-use verbs_channel::engine::{ConnectedMember, Engine};
+use verbs_channel::engine::{ConnectedMember, Counters, Engine};
 use verbs_channel::error::{CloseError, Rejected};
 use verbs_channel::group::Preparer;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
@@ -376,6 +376,12 @@ impl AsyncGroup {
         AsyncTransfer::new(&self.shared, operations)
     }
 
+    /// The counters of all channels together, those included that were closed.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.shared.driver.with_engine(|engine| engine.counters())
+    }
+
     /// The protection domain of the channels: buffers must be registered in it.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
@@ -385,6 +391,15 @@ impl AsyncGroup {
 
 /// The default length of the backlog of each queue.
 const BACKLOG: usize = 1024;
+
+/// A line for the group, and one for each open channel: as of a [`ChannelGroup`].
+impl fmt::Display for AsyncGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The formatter may be the program's own: it is not called under the lock.
+        let text = self.shared.driver.with_engine(|engine| engine.to_string());
+        f.write_str(&text)
+    }
+}
 
 impl fmt::Debug for AsyncGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,6 +3,7 @@
 use std::future::{Future as _, pending};
 use std::mem::ManuallyDrop;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,8 +13,9 @@ use verbs_async::AsyncGroup;
 use verbs_async::verbs_channel::engine::TransferError;
 use verbs_async::verbs_channel::error::Queue;
 use verbs_async::verbs_channel::{
-    BufferPool, Channel, DownReason, Outgoing, RejectReason, TransportError,
+    BufferPool, Channel, DownReason, Outgoing, RejectReason, SharedMemory, TransportError,
 };
+use verbs_core::AccessFlags;
 use verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
 
 use crate::bench::{Bench, Task, announce, done, join, later, now};
@@ -320,4 +322,39 @@ fn requests_of_a_deep_queue_share_doorbells() {
     let results = results(&mut transfer);
     assert!(results.len() == 100 && results.iter().all(Result::is_err));
     assert_eq!((in_flight(), pool.available()), (0, 300));
+}
+
+#[test]
+fn counters_of_a_group_are_read_and_printed() {
+    let bench = Bench::new();
+    let pair = Pair::new(&bench);
+    let (all, of_a) = (pair.group.counters(), pair.a.counters());
+    let mut transfer = pair.sends(&[pair.a.id(), pair.a.id(), pair.b.id()]);
+    assert_eq!((all.read().depth(), of_a.read().depth()), (3, 2));
+    done(posted());
+    announce(&bench);
+    later(transfer.finish()).unwrap();
+    assert_eq!((all.read().completed, of_a.read().completed), (3, 2));
+    let text = pair.group.to_string();
+    assert!(
+        text.lines().count() == 3 && text.contains("3 posted (192 bytes)"),
+        "{text}"
+    );
+    assert_eq!(results(&mut transfer).len(), 3);
+}
+
+#[test]
+fn owner_of_a_slice_whose_future_is_dropped_is_dropped_when_the_device_is_done() {
+    let bench = Bench::new();
+    let pair = Pair::new(&bench);
+    let pd = pair.group.pd();
+    let memory = SharedMemory::register([pd], vec![0_u8; 64], AccessFlags::empty()).unwrap();
+    let owner = Arc::new(());
+    let slice = memory.slice(..8).unwrap().owned_by(Arc::clone(&owner));
+    drop(Task::new(pair.a.run(Outgoing::send(slice))).waits());
+    assert_eq!(Arc::strong_count(&owner), 2, "the device has it");
+    done(posted());
+    announce(&bench);
+    assert_eq!(Arc::strong_count(&owner), 1);
+    assert!(memory.is_idle());
 }

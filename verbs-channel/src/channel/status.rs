@@ -15,7 +15,7 @@ use verbs_core::{CompletionQueue, ProtectionDomain, QueuePairEndpoint};
 
 use crate::channel::{Channel, Hold};
 use crate::channel_id::ChannelId;
-use crate::engine::{Engine, Member};
+use crate::engine::{Counters, Engine, Member};
 use crate::error::{DownReason, Queue, Result};
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::{Error, RejectReason};
@@ -29,6 +29,13 @@ impl<H: Hold> Channel<H> {
         let (engine, at) = self.shared();
         let member = engine.member(at);
         member.map_or(ChannelId::NONE, |member| member.id)
+    }
+
+    /// The counters of the channel, from when it was connected or joined on.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let (engine, at) = self.shared();
+        engine.counters_at(at)
     }
 
     /// The engine that drives the channel, for layers above.

@@ -77,7 +77,7 @@ impl Engine {
             Post::Invalidate => WcOpcode::LOCAL_INV,
         };
         let reservation = Reservation::new(at, Queue::Send, BufferOwner::Slot);
-        let Some((ticket, qp)) = self.flight.take(reservation, opcode_flag(opcode)) else {
+        let Some((ticket, qp)) = self.flight.take(reservation, opcode_flag(opcode), 0) else {
             let reason = self.rejection(at, Queue::Send, reservation.credits);
             return Err(Rejected::new(reason, Some(lease)));
         };

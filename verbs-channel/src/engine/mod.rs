@@ -82,6 +82,8 @@ pub(crate) use flight::{Id, Outcome, SlotBuffer};
 
 pub use crate::lease::Lender;
 pub use closing::{Closed, Closing};
+use counters::Places;
+pub use counters::{Counters, Counts};
 pub use joining::ConnectedMember;
 pub(crate) use joining::{MemberLimits, MemberParts};
 pub use leak::Leak;
@@ -98,6 +100,7 @@ mod borrowed;
 mod channels;
 mod closing;
 mod complete;
+pub(crate) mod counters;
 mod deferred;
 mod flight;
 mod joining;
@@ -154,6 +157,8 @@ pub struct Engine {
     prepared: Vec<(ChannelId, Vec<Ticket>)>,
     // The buffers of those that were not posted, until they are taken.
     rejected_receives: Vec<OwnedBuffer>,
+    /// Counts what its channels do.
+    pub(crate) counters: Arc<Places>,
     cq: CompletionQueue,
     // The member that was probed last.
     probed: usize,
@@ -207,6 +212,7 @@ impl Engine {
             open: 0,
             prepared: Vec::new(),
             rejected_receives: Vec::new(),
+            counters: Arc::default(),
             cq,
             probed: 0,
             pd_tag: PdTag::of(&pd),

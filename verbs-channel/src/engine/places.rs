@@ -1,6 +1,7 @@
 //! Members join and are removed: each has a place in its engine, and an id that is not reused.
 
 use std::mem;
+use std::sync::Arc;
 
 use verbs_core::QueuePair;
 
@@ -21,7 +22,8 @@ impl Engine {
         if let Some(at) = self.vacant()
             && let Some(place) = self.flight.members.get_mut(at as usize)
         {
-            let credits = Credits::new(place.credits.slots, max, share);
+            let cells = Arc::clone(&place.credits.cells);
+            let credits = Credits::new(place.credits.slots, max, share, cells);
             *place = Member::new(ChannelId::new(at), qp, credits, peer);
             return place.id;
         }
@@ -29,7 +31,7 @@ impl Engine {
         let id = ChannelId::new(at);
         let mut slots = SlotList::new();
         slots.allow_common(max[0] - share[0] + max[1] - share[1]);
-        let credits = Credits::new(slots, max, share);
+        let credits = Credits::new(slots, max, share, self.counters.cells(at));
         self.flight.members.push(Member::new(id, qp, credits, peer));
         self.flight.grow(at, share[0].saturating_add(share[1]));
         id

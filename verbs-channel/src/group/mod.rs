@@ -19,8 +19,8 @@ use crate::channel::{Channel, ChannelConfig, InGroup};
 use crate::channel_id::ChannelId;
 use crate::connect::PreparedChannel;
 use crate::engine::{
-    Completed, ConnectedMember, Engine, MemberParts, Message, SharedQueue, Ticket, Transfer,
-    TransferError,
+    Completed, ConnectedMember, Counters, Engine, MemberParts, Message, SharedQueue, Ticket,
+    Transfer, TransferError,
 };
 use crate::error::{DownReason, Error, Queue, Result};
 use crate::waiting::{Poller, Steps as _};
@@ -345,6 +345,12 @@ impl ChannelGroup {
         self.poller.engine.group_failure()
     }
 
+    /// The counters of all channels together, those included that were removed.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.poller.engine.counters()
+    }
+
     /// The ids of the channels that are open: their queue pairs have not been destroyed.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
         self.poller.engine.channels()
@@ -395,6 +401,13 @@ impl fmt::Debug for ChannelGroup {
             .field("device", &self.pd().context().device().name())
             .field("len", &self.len())
             .finish_non_exhaustive()
+    }
+}
+
+/// A line for the group, and one for each open channel: what an operator wants to see in an incident.
+impl fmt::Display for ChannelGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.poller.engine.fmt(f)
     }
 }
 

@@ -132,13 +132,19 @@ impl Poller {
         let needs_blocks = self.engine.has_shared() && self.engine.refill();
         let longest = longest_sleep(needs_blocks);
         let channel = self.completion_channel.as_ref();
-        match pause.after_empty(
+        let sleeps = self.is_armed && channel.is_some();
+        let paused = pause.after_empty(
             now,
             self.engine.queue(),
             channel,
             &mut self.is_armed,
             longest,
-        ) {
+        );
+        // It has slept, if it was armed before and is not any more.
+        if let Some(begun) = now.filter(|_| sleeps && !self.is_armed) {
+            self.engine.counters.sleep(begun.elapsed());
+        }
+        match paused {
             Ok(Paused::Poll) => true,
             Ok(Paused::Probe) => {
                 self.engine.probe(Instant::now());

@@ -15,6 +15,7 @@ mod budget;
 mod buffers;
 mod chains;
 mod closing;
+mod counters;
 mod datagram_costs;
 mod datagram_failures;
 mod datagrams;

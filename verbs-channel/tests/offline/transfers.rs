@@ -25,7 +25,6 @@ use crate::fake_device::{
 
 /// A deadline that has to pass; long enough for a device that is another thread on a busy machine.
 const SOON: Option<Duration> = Some(Duration::from_millis(if cfg!(miri) { 5000 } else { 500 }));
-/// Longer than any flush takes that comes at all.
 const LONG: Duration = Duration::from_secs(30);
 
 pub(crate) fn by(time: Option<Duration>) -> Option<Instant> {
@@ -90,7 +89,6 @@ pub(crate) fn beside_a_device<T>(
     })
 }
 
-/// The indices of those that succeeded, and the errors of the others. All have their buffers.
 pub(crate) fn sorted(transfer: &mut Transfer) -> (Vec<usize>, Vec<(usize, TransportError)>) {
     let (mut successes, mut errors) = (Vec::new(), Vec::new());
     for TransferOutcome {
@@ -188,8 +186,7 @@ fn deadline_ends_lost_operations_and_returns_all_memory() {
     }
 }
 
-/// Posts that take this long: no more than these fit into a timeout, and what is posted between two reads of
-/// the clock.
+/// How long a post takes.
 const SLOW: Duration = Duration::from_millis(5);
 
 fn posts_within(timeout: Duration) -> usize {
@@ -339,13 +336,16 @@ fn set_that_is_dropped_or_forgotten_has_nothing_in_flight() {
     assert_eq!((in_flight(), pool.available()), (0, 0));
 }
 
-/// A group of channels with queues of four, which have a budget if it is given.
 fn group(channels: u32, budget: Option<u32>) -> (ChannelGroup, Vec<ChannelId>) {
     group_of(channels, 4, budget)
 }
 
-/// The same with queues for this number of sends.
-fn group_of(channels: u32, sends: u32, budget: Option<u32>) -> (ChannelGroup, Vec<ChannelId>) {
+/// A group of channels with queues for this number of sends.
+pub(crate) fn group_of(
+    channels: u32,
+    sends: u32,
+    budget: Option<u32>,
+) -> (ChannelGroup, Vec<ChannelId>) {
     let builder = Channel::builder(&pd()).max_send_wr(sends).max_recv_wr(4);
     let builder = builder.in_flight(budget).drain_timeout(DRAIN);
     let mut group = builder.group(channels).unwrap();

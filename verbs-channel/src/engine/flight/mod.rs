@@ -195,6 +195,11 @@ impl Flight {
             return;
         };
         member.credits.give_back(&mut self.budget, slot.reservation);
+        if let Some(failure) = slot.failure() {
+            let is_abort = matches!(failure, TransportError::Aborted(_));
+            let requests = slot.reservation.credits.into();
+            member.credits.cells.fail(requests, is_abort);
+        }
         slot.reservation.credits = 0;
         match slot.reservation.owner {
             BufferOwner::Slot => self.ready.push(&mut self.slots, id.index()),

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "makes completions")]
 
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::{Strategy, any, prop_oneof};
@@ -12,8 +13,7 @@ use super::id::GENERATION;
 use super::room::{take_common, take_slot};
 use super::*;
 use crate::buffer::OwnedBuffer;
-use crate::engine::member::Credits;
-use crate::engine::member::SlotList;
+use crate::engine::member::{Credits, SlotList};
 use crate::error::DownReason;
 use crate::request::OwnedRequest;
 
@@ -82,7 +82,7 @@ pub(super) fn table_with_common(capacity: u32, common: u32) -> Table {
     for at in 0..2 {
         let mut slots = SlotList::new();
         slots.allow_common(common);
-        let credits = Credits::new(slots, [100; 2], [100; 2]);
+        let credits = Credits::new(slots, [100; 2], [100; 2], Arc::default());
         let member = Member::without_queue_pair(at, credits);
         flight.members.push(member);
         flight.grow(at, capacity);

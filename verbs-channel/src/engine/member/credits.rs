@@ -1,6 +1,9 @@
 //! The room of one channel: the places in its two queues, and its slots.
 
+use std::sync::Arc;
+
 use super::budget::Budget;
+use crate::engine::counters::Cells;
 use crate::error::{Queue, RejectReason};
 
 /// Where the buffers of an operation belong.
@@ -101,6 +104,8 @@ pub(crate) struct Credits {
     is_closed: bool,
     /// Its slots.
     pub(crate) slots: SlotList,
+    /// Counts its requests.
+    pub(crate) cells: Arc<Cells>,
 }
 
 /// The slots of one channel.
@@ -136,7 +141,12 @@ impl SlotList {
 }
 
 impl Credits {
-    pub(crate) const fn new(slots: SlotList, max: [u32; 2], share: [u32; 2]) -> Self {
+    pub(crate) const fn new(
+        slots: SlotList,
+        max: [u32; 2],
+        share: [u32; 2],
+        cells: Arc<Cells>,
+    ) -> Self {
         Self {
             left: share,
             share,
@@ -144,6 +154,7 @@ impl Credits {
             common: [0; 2],
             is_closed: false,
             slots,
+            cells,
         }
     }
 
@@ -181,6 +192,7 @@ impl Credits {
     #[inline(always)]
     pub(crate) fn give_back_to_share(&mut self, queue: Queue, places: usize) {
         self.left[queue as usize] += u32::try_from(places).unwrap_or(0);
+        self.cells.complete(places as u64);
     }
 
     /// Returns the credits of an operation: to the budget, if it has some of it.
@@ -189,6 +201,7 @@ impl Credits {
     pub(crate) fn give_back(&mut self, budget: &mut Budget, reservation: Reservation) {
         let queue = reservation.queue as usize;
         let credits = u32::from(reservation.credits);
+        self.cells.complete(credits.into());
         let to_budget = credits.min(self.common[queue]);
         self.common[queue] -= to_budget;
         self.left[queue] += credits - to_budget;

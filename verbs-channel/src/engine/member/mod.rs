@@ -7,6 +7,7 @@ use verbs_core::codes::WcStatus;
 use verbs_core::{QueuePair, WorkError};
 
 use super::afterwards::Queued;
+use super::counters::Counts;
 use super::peer::Peer;
 use crate::channel_id::ChannelId;
 use crate::error::{CloseError, DownReason, Queue, TransportError};
@@ -36,6 +37,8 @@ pub(crate) struct Member {
     pub(crate) in_error_since: Option<Instant>,
     /// Its peer, by what shows that peer's end.
     pub(crate) peer: Peer,
+    /// The counts of its place before it had that.
+    pub(crate) counted_before: Option<Box<Counts>>,
 }
 
 /// Whether a member takes requests.
@@ -63,6 +66,7 @@ impl Member {
         Self {
             limits: Limits::of(&qp),
             state: MemberState::Up(qp),
+            counted_before: credits.cells.counted(),
             credits,
             id,
             is_removed: false,
@@ -78,6 +82,7 @@ impl Member {
         Self {
             limits: Limits::default(),
             state: MemberState::Down(Rest::Gone, DownReason::Closed),
+            counted_before: None,
             credits,
             id: ChannelId::new(at),
             is_removed: false,

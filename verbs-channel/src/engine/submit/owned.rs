@@ -110,13 +110,16 @@ impl Engine {
         };
         // The flags are in the buffer.
         let (pd, limits) = (self.pd_tag, member.limits);
-        let Some((ticket, qp)) = self.flight.take(reservation, 0) else {
+        let mut bytes = 0;
+        let Some((ticket, qp)) = self.flight.take(reservation, 0, 0) else {
             return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
         let requests = requests.iter().zip(elements).map(|(request, place)| {
             let OwnedRequest { buffer, op } = request;
             let elements = slice::from_mut(place.write(buffer.element(pd, op.is_inline())?));
-            limits.check(Queue::Send, &op.needs(elements, false))?;
+            let needs = op.needs(elements, false);
+            limits.check(Queue::Send, &needs)?;
+            bytes += needs.len;
             Ok((elements, op))
         });
         let posted = match build(requests, built, ticket.id) {
@@ -126,7 +129,12 @@ impl Engine {
             Err(reason) => Err(reason),
         };
         match posted {
-            Ok(()) => Ok(ticket),
+            Ok(()) => {
+                if let Some(member) = self.member(at) {
+                    member.credits.cells.post(0, bytes);
+                }
+                Ok(ticket)
+            }
             Err(reason) => Err(self.rejected(ticket.id, reason)),
         }
     }

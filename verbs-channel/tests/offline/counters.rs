@@ -1,0 +1,102 @@
+//! Counters that any thread reads, and the line for an operator.
+
+use std::thread;
+use std::time::Duration;
+
+use fake_libibverbs::with;
+use verbs_channel::verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
+use verbs_channel::{BufferPool, Channel, PollStrategy, TransportError};
+
+use crate::fake_device::{channel, connected, ends, forget_the_past, pd, posted, refuse, succeeds};
+use crate::transfers::{group_of, writes};
+
+#[test]
+fn requests_are_counted_by_how_they_end_and_read_by_any_thread() {
+    let mut channel = channel();
+    let counters = channel.counters();
+    let pool = BufferPool::new(channel.pd(), 64, 8).unwrap();
+    assert_eq!(counters.read(), Default::default());
+    let mut bytes = channel.pd().reg_mr(vec![0_u8; 10]).unwrap();
+    with(|library| library.completes_sends = true);
+    channel.send(bytes.gather_element(..).unwrap()).unwrap();
+    with(|library| library.completes_sends = false);
+    let tickets = [(); 3].map(|()| channel.start_send(pool.take().unwrap()).unwrap());
+    channel.start_receive(pool.take().unwrap()).unwrap();
+    let elsewhere = counters.clone();
+    let now = thread::spawn(move || elsewhere.read()).join().unwrap();
+    assert_eq!((now.posted, now.completed, now.depth()), (5, 1, 4));
+    assert_eq!(now.bytes, 10 + 4 * 64);
+    let requests = posted();
+    let [.., first, second, third, receive] = requests[..] else {
+        panic!("{requests:?}");
+    };
+    succeeds(first);
+    ends(second, IBV_WC_REM_ACCESS_ERR);
+    ends(third, IBV_WC_WR_FLUSH_ERR);
+    ends(receive, IBV_WC_WR_FLUSH_ERR);
+    for ticket in tickets {
+        drop(channel.poll(ticket).unwrap().unwrap());
+    }
+    let now = counters.read();
+    assert_eq!(
+        (now.posted, now.completed, now.failed, now.aborted),
+        (5, 5, 1, 2)
+    );
+    let text = now.to_string();
+    assert!(
+        text.contains("5 posted") && text.contains("1 failed, 2 aborted"),
+        "{text}"
+    );
+    // It is down: nothing is posted.
+    assert!(channel.receive(bytes.scatter_element(..).unwrap()).is_err());
+    assert_eq!(counters.read(), now);
+}
+
+#[test]
+fn rejected_post_is_not_counted() {
+    let mut channel = channel();
+    let pool = BufferPool::new(channel.pd(), 64, 8).unwrap();
+    with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
+    channel.start_send(pool.take().unwrap()).unwrap_err();
+    let now = channel.counters().read();
+    assert_eq!((now.posted, now.completed, now.depth()), (0, 0, 0));
+}
+
+#[test]
+fn channel_in_the_place_of_another_counts_from_zero_and_its_group_goes_on() {
+    let (mut group, ids) = group_of(2, 64, None);
+    let pool = BufferPool::new(group.pd(), 64, 100).unwrap();
+    with(|library| library.completes_sends = true);
+    let mut transfer = writes(ids[0], &pool, 100);
+    group.transfer(&mut transfer, None).unwrap();
+    drop(transfer);
+    let first = group.channel(ids[0]).unwrap().counters();
+    let all = group.counters();
+    assert_eq!((first.read().completed, first.read().bytes), (100, 6400));
+    let text = group.to_string();
+    assert!(
+        text.lines().count() == 3 && text.starts_with("fake0: 2 open channels: 100 posted"),
+        "{text}"
+    );
+    group.remove(ids[0]).unwrap();
+    let member = group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    let again = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+    let again = group.channel(again).unwrap().counters();
+    assert_eq!((again.read().posted, all.read().posted), (0, 100));
+}
+
+#[test]
+fn time_asleep_is_counted() {
+    let sleeps = PollStrategy::Notify { after: 0 };
+    let builder = Channel::builder(&pd()).strategy(sleeps);
+    let mut channel = connected(builder.build().unwrap());
+    forget_the_past();
+    let mut bytes = channel.pd().reg_mr(vec![0_u8; 10]).unwrap();
+    channel.set_timeout(Some(Duration::from_millis(30)));
+    refuse("ibv_modify_qp", 1);
+    let ended = channel.receive(bytes.scatter_element(..).unwrap());
+    assert!(matches!(ended, Err(TransportError::Aborted(_))));
+    let asleep = channel.counters().read().asleep;
+    assert!(asleep > Duration::from_millis(5), "{asleep:?}");
+}
