@@ -1,7 +1,7 @@
 //! Datagrams (UD): what C gets, and what is made of its answers.
 
 use fake_libibverbs::{Port, Posted, assert_all_is_well, ladder, with};
-use verbs_core::codes::{Gid, QpAttrMask, QpState};
+use verbs_core::codes::{Gid, QpState};
 use verbs_core::completion::Grh;
 use verbs_core::datagram::DatagramQueuePair;
 use verbs_core::error::{EndpointError, ErrorKind};
@@ -11,8 +11,6 @@ use verbs_core::queue_pair::QpAttr;
 use verbs_core::verbs_sys::{IBV_WC_GRH, IBV_WC_RECV, IBV_WC_SEND, ibv_wc};
 use verbs_core::work_request::DatagramWorkRequest;
 use verbs_core::{Error, MaximumTransferUnit, PollSlot, ReceiveWorkRequest, WorkSuccess};
-
-const UD: u32 = 4;
 
 fn built() -> DatagramQueuePair {
     let (_, pd, cq) = ladder();
@@ -34,33 +32,6 @@ fn polled(qp: &DatagramQueuePair, wc: ibv_wc) -> WorkSuccess {
     let mut slots = [const { PollSlot::new() }; 1];
     let completions = qp.recv_cq().poll(&mut slots).unwrap();
     completions[0].result().unwrap()
-}
-
-#[test]
-fn built_queue_pair_can_send_and_needs_no_handshake() {
-    let (_, pd, cq) = ladder();
-    let qp = DatagramQueuePair::builder(&pd, &cq, &cq)
-        .pkey_index(1)
-        .qkey(key(0x1234))
-        .build()
-        .unwrap();
-    let (types, modified) = with(|library| {
-        let modified = std::mem::take(&mut library.modified);
-        (library.qp_types.clone(), modified)
-    });
-    assert_eq!(types, [UD]);
-    let states: Vec<_> = modified.iter().map(|(attr, _)| attr.qp_state.0).collect();
-    assert_eq!(states, [0, 1, 2, 3]);
-    let masks: Vec<_> = modified
-        .iter()
-        .map(|(_, mask)| QpAttrMask::from_bits_retain(*mask) - QpAttrMask::STATE)
-        .collect();
-    let none = QpAttrMask::empty();
-    let init = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY;
-    assert_eq!(masks, [none, init, none, QpAttrMask::SQ_PSN]);
-    let (init, _) = modified[1];
-    assert_eq!((init.qkey, init.port_num, init.pkey_index), (0x1234, 1, 1));
-    assert_eq!(qp.qkey().get(), 0x1234);
 }
 
 #[test]

@@ -44,8 +44,6 @@ pub struct Posted {
     pub ah: usize,
     /// As in the datagram; 0 if it is none.
     pub remote_qpn: u32,
-    /// As in the datagram; 0 if it is none.
-    pub remote_qkey: u32,
     /// The bytes to send that were read.
     pub sent: Vec<u8>,
 }
@@ -74,12 +72,12 @@ pub(super) unsafe extern "C" fn post_send(
                     _ => Atomic::default(),
                 };
                 // Read for datagrams only: the others have none.
-                let (ah, remote_qpn, remote_qkey) = match (*qp).qp_type {
+                let (ah, remote_qpn) = match (*qp).qp_type {
                     IBV_QPT_UD => {
                         let ud = wr.wr.ud;
-                        (ud.ah.addr(), ud.remote_qpn, ud.remote_qkey)
+                        (ud.ah.addr(), ud.remote_qpn)
                     }
-                    _ => (0, 0, 0),
+                    _ => (0, 0),
                 };
                 Posted {
                     wr_id: wr.wr_id,
@@ -95,7 +93,6 @@ pub(super) unsafe extern "C" fn post_send(
                     swap: atomic.swap,
                     ah,
                     remote_qpn,
-                    remote_qkey,
                     sent: Vec::new(),
                 }
             },

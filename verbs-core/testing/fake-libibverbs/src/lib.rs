@@ -128,8 +128,6 @@ pub struct Library {
     pub rooms: Vec<c_int>,
     /// Each arming's `solicited_only`.
     pub armed: Vec<c_int>,
-    /// C's number of the type of each queue pair that was made.
-    pub qp_types: Vec<u32>,
     /// The path of each address handle that was made.
     pub paths: Vec<ibv_ah_attr>,
     /// Each change of a queue pair that was asked for.
@@ -288,7 +286,6 @@ impl Library {
             posted: Vec::new(),
             rooms: Vec::new(),
             armed: Vec::new(),
-            qp_types: Vec::new(),
             modified: Vec::new(),
             calls: Vec::new(),
             advised: Vec::new(),

@@ -301,7 +301,6 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
         if init.cap.max_inline_data > 512 {
             return Err(libc::EINVAL);
         }
-        library.qp_types.push(init.qp_type.0);
         init.cap.max_send_wr += 1;
         init.cap.max_recv_wr += 2;
         let given = library.qp_nums.pop_front();
