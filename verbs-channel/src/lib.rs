@@ -71,7 +71,7 @@
 //! A [`Transfer`] is a set of operations on owned buffers that ends as a whole: by its deadline, and only
 //! when the device is done with all of its memory.
 //!
-//! A [`Lease`] lends a part of shared memory to the peer for a time: see [*Lending memory to a peer*](guide::lending).
+//! A [`Lease`](lease::Lease) lends a part of shared memory to the peer for a time: see [*Lending memory to a peer*](guide::lending).
 //!
 //! In a scope, [`lend`](PollingScope::lend) returns the elements with the outcome, before the scope
 //! ends. A pipeline reuses its buffers in this way.
@@ -285,12 +285,10 @@ pub use error::{DownReason, Error, RejectReason, Result, ScopeError, TransportEr
 #[doc(inline)]
 pub use group::ChannelGroup;
 #[doc(inline)]
-pub use lease::Lease;
-#[doc(inline)]
 pub use registration_cache::RegistrationCache;
 #[doc(inline)]
 pub use request::{Incoming, Outgoing, OwnedRequest};
-pub use waiting::{AbortHandle, PollStrategy};
+pub use waiting::PollStrategy;
 
 pub use verbs_core;
 

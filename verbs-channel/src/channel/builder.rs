@@ -208,7 +208,7 @@ pub struct ChannelConfig {
     #[builder(default = Some(Duration::from_secs(10)), with = |value: impl Into<Option<Duration>>| value.into(), setters(option_fn(vis = "")))]
     pub peer_timeout: Option<Duration>,
     /// How many memory windows the channel, or all channels of a group together, have for
-    /// [leases](crate::Lease); none unless set.
+    /// [leases](crate::lease::Lease); none unless set.
     ///
     /// They are allocated when the channel or the group is created, unless the device has none of type 2. Without windows,
     /// each lease is a [registration](crate::lease::LeaseKind::Registration). A lease for which no window is free is rejected with

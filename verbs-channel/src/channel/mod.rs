@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::channel_id::ChannelId;
 use crate::engine::{Completed, Engine, Transfer, TransferError};
 use crate::error::DownReason;
+pub use crate::waiting::AbortHandle;
 use crate::waiting::{PollStrategy, Poller, Steps as _};
 pub(crate) use builder::channel_builder;
 pub use builder::{ChannelBuilder, ChannelConfig};
@@ -12,13 +13,15 @@ pub use pending::ScopedPendingWork;
 pub use scope::PollingScope;
 
 mod builder;
-mod close;
-mod leases;
 mod operations;
 mod owned;
 mod pending;
 mod scope;
 mod status;
+
+// Last: rustdoc lists the methods of a channel in the order of the modules.
+mod close;
+mod leases;
 
 /// A connected endpoint whose safe API cannot misuse memory.
 ///

@@ -40,7 +40,7 @@ pub(super) enum Grant {
     Stuck,
 }
 
-/// How a [`Lease`] gives the peer access.
+/// How a [`Lease`](super::Lease) gives the peer access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeaseKind {

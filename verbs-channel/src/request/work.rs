@@ -107,9 +107,9 @@ impl<L> Outgoing<L> {
     }
 
     /// Gives a lease back to the peer: the message also invalidates the key that the peer has
-    /// [lent](crate::Lease) to this side.
+    /// [lent](crate::lease::Lease) to this side.
     ///
-    /// When the peer has the message, [`Lease::given_back`](crate::Lease::given_back) returns its memory. Reads and writes with the
+    /// When the peer has the message, [`Lease::given_back`](crate::lease::Lease::given_back) returns its memory. Reads and writes with the
     /// key that this side has posted before are carried out first.
     ///
     /// The key must be that of a [window](crate::lease::LeaseKind::Window): all others fail, as one that the peer has revoked
