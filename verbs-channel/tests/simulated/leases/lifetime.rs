@@ -2,14 +2,19 @@
 #![expect(clippy::mem_forget, reason = "leases that are leaked end, too")]
 
 use std::mem;
+use std::panic::{self, AssertUnwindSafe};
 use std::time::Duration;
 
 use verbs_channel::lease::LeaseKind;
 use verbs_channel::verbs_core::codes::WcStatus;
-use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
-use verbs_channel::{DownReason, Error, Outgoing, OwnedBuffer, RejectReason, TransportError};
+use verbs_channel::verbs_core::{AccessFlags, Context, RemoteMemoryRegion};
+use verbs_channel::{
+    DownReason, Error, Outgoing, OwnedBuffer, RejectReason, SharedMemory, TransportError,
+};
 
-use super::{Ends, bytes};
+use soft_verbs::Fabric;
+
+use super::{Ends, bytes, config};
 
 const WRITE: AccessFlags = AccessFlags::REMOTE_WRITE;
 
@@ -317,4 +322,88 @@ fn access_that_the_region_does_not_permit_is_rejected() {
         Error::Transport(TransportError::Rejected(RejectReason::OtherDomain))
     ));
     assert!(ends.owner.down_reason().is_none());
+}
+
+#[test]
+fn a_lease_that_is_revoked_though_it_was_given_back_costs_its_channel() {
+    let mut ends = Ends::new(1, 1);
+    let memory = ends.memory(64);
+    let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap();
+    let receive = ends.owner.start_receive(OwnedBuffer::empty()).unwrap();
+    let giving = Outgoing::send(OwnedBuffer::empty()).invalidate(lease.remote().rkey());
+    let sent = ends.peer.start(giving).unwrap();
+    ends.peer.wait_success(sent).unwrap();
+    // Its receive was not looked at.
+    assert_eq!(ends.owner.revoke(lease, None).unwrap().len(), 64);
+    let reason = ends.owner.down_reason();
+    assert!(
+        matches!(reason, Some(DownReason::Work { .. })),
+        "{reason:?}"
+    );
+    assert!(ends.owner.wait(receive, None).unwrap().is_some());
+}
+
+#[test]
+fn a_scope_that_panics_ends_its_leases() {
+    for kind in [LeaseKind::Window, LeaseKind::Registration] {
+        let mut ends = Ends::new(1, u32::from(kind == LeaseKind::Window));
+        let memory = ends.memory(64);
+        let mut remote = None;
+        let panicked = panic::catch_unwind(AssertUnwindSafe(|| {
+            ends.owner.scope(|scope| {
+                let lease = scope.lease(memory.slice(..).unwrap(), WRITE).unwrap();
+                assert_eq!(lease.kind(), kind);
+                remote = Some(lease.remote());
+                mem::forget(lease);
+                panic::resume_unwind(Box::new("of the test"));
+                #[expect(unreachable_code, reason = "names the error")]
+                Ok::<(), Error>(())
+            })
+        }));
+        assert!(panicked.is_err());
+        assert!(ends.write(remote.unwrap(), 1).is_err());
+        assert_eq!(bytes(&memory), [0; 64]);
+    }
+}
+
+#[test]
+fn a_lease_outlives_its_scope_without_access_and_returns_its_memory() {
+    let mut ends = Ends::new(1, 1);
+    let memory = ends.memory(64);
+    let lease = ends.owner.scope(|scope| {
+        let revoked = scope.lease(memory.slice(..8).unwrap(), WRITE).unwrap();
+        assert_eq!(scope.revoke(revoked, None)?.len(), 8);
+        Ok::<_, Error>(scope.lease(memory.slice(8..24).unwrap(), WRITE).unwrap())
+    });
+    let lease = lease.unwrap();
+    let remote = lease.remote();
+    assert_eq!(ends.owner.revoke(lease, None).unwrap().len(), 16);
+    assert!(ends.owner.down_reason().is_none());
+    assert!(is_refused(ends.write(remote, 1)));
+}
+
+#[test]
+fn a_lease_of_another_channel_of_the_group_is_revoked_without_that_channel() {
+    let host = Fabric::seeded(1).host("a");
+    host.enter(|| {
+        let pd = Context::first_active().unwrap().alloc_pd().unwrap();
+        let config = config(&pd, 1);
+        let mut group = config.group(2).unwrap();
+        let [first, second] = [(); 2].map(|()| {
+            let prepared = group.prepare().unwrap();
+            let itself = prepared.endpoint();
+            group.join(prepared.handshake(&itself).unwrap()).unwrap()
+        });
+        let memory = SharedMemory::register([&pd], vec![0_u8; 64], AccessFlags::MW_BIND).unwrap();
+        for _ in 0..2 {
+            let slice = memory.slice(..).unwrap();
+            let lease = group.channel(first).unwrap().lease(slice, WRITE).unwrap();
+            assert_eq!(lease.kind(), LeaseKind::Window);
+            let mut other = group.channel(second).unwrap();
+            assert_eq!(other.revoke(lease, None).unwrap().len(), 64);
+        }
+        for channel in [first, second] {
+            assert!(group.channel(channel).unwrap().down_reason().is_none());
+        }
+    });
 }
