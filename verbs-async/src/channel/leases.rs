@@ -37,15 +37,15 @@ impl AsyncChannel {
         let memory = slice.memory();
         let begun = self.begin_lease(slice, access);
         async move {
-            let (error, lease) = match begun? {
-                Ok(lease) => return Ok(lease),
-                Err(operation) => match operation.await {
-                    (Ok(()), Some(lease)) => return Ok(lease),
-                    (Ok(()), None) => (TransportError::Stuck, None),
-                    (Err(error), lease) => (error, lease),
-                },
+            let Begun { operation, lease } = begun?;
+            let Some(operation) = operation else {
+                return Ok(lease);
             };
-            let slice = lease.and_then(|lease| lease.end().ok());
+            let Err(error) = operation.await.0 else {
+                lease.completed();
+                return Ok(lease);
+            };
+            let slice = lease.end().ok();
             // Without its memory, which has to be kept: an empty one.
             let slice = slice.map_or_else(|| memory.slice(..0), Ok);
             let slice = slice.expect("no memory ends before its start");
@@ -53,12 +53,12 @@ impl AsyncChannel {
         }
     }
 
-    /// A lease that is granted by a registration, or the operation that grants it.
+    /// A lease, and the operation that grants it, unless it is a registration.
     fn begin_lease(
         &self,
         slice: SharedSlice,
         access: AccessFlags,
-    ) -> Result<Result<Lease, Operation<Lease>>, Rejected<SharedSlice, Error>> {
+    ) -> Result<Begun, Rejected<SharedSlice, Error>> {
         if let Some(reason) = self.down_reason() {
             let error = TransportError::Rejected(RejectReason::Down(reason));
             return Err(Rejected::new(error.into(), slice));
@@ -68,15 +68,16 @@ impl AsyncChannel {
             .driver()
             .with_engine(|engine| Arc::clone(engine.lender()));
         let lease = lender.lease(self.at, slice, access)?;
-        Ok(match lease.kind() {
-            LeaseKind::Registration => Ok(lease),
-            _ => Err(self.begin_of_lease(Request::Grant(Some(lease)))),
-        })
+        Ok(self.begin_of_lease(lease, true))
     }
 
-    fn begin_of_lease(&self, request: Request) -> Operation<Lease> {
-        let submission = self.driver().start_any(self.at, request, self.backlog);
-        Operation::new(Arc::clone(&self.shared), submission)
+    fn begin_of_lease(&self, lease: Lease, is_bind: bool) -> Begun {
+        let operation = (lease.kind() == LeaseKind::Window).then(|| {
+            let request = Request::Lease(lease.request(is_bind));
+            let submission = self.driver().start_any(self.at, request, self.backlog);
+            Operation::new(Arc::clone(&self.shared), submission)
+        });
+        Begun { operation, lease }
     }
 
     /// Ends a lease, and returns its memory: no access with its key succeeds any more. As
@@ -101,23 +102,26 @@ impl AsyncChannel {
         &self,
         lease: Lease,
     ) -> impl Future<Output = Result<SharedSlice, TransportError>> + Send + use<> {
-        let begun = match lease.kind() {
-            LeaseKind::Window => Ok(self.begin_of_lease(Request::Revoke(Some(lease)))),
-            _ => Err(lease),
-        };
+        let begun = self.begin_of_lease(lease, false);
         let (shared, at) = (Arc::clone(&self.shared), self.at);
         async move {
-            let lease = match begun {
-                Ok(operation) => operation.await.1,
-                Err(lease) => Some(lease),
-            };
-            match lease.map(Lease::end) {
-                Some(Ok(slice)) => Ok(slice),
-                _ => {
-                    shared.end(at, DownReason::Closed);
-                    Err(TransportError::Stuck)
-                }
+            let Begun { operation, lease } = begun;
+            if let Some(operation) = operation
+                && operation.await.0.is_ok()
+            {
+                lease.completed();
             }
+            lease.end().map_err(|_kept| {
+                shared.end(at, DownReason::Closed);
+                TransportError::Stuck
+            })
         }
     }
+}
+
+/// The request of a lease, if it has one, and the lease.
+struct Begun {
+    // First: it is not posted any more when the lease is dropped.
+    operation: Option<Operation>,
+    lease: Lease,
 }

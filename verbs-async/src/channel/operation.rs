@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use verbs_channel::engine::Engine;
-use verbs_channel::lease::Lease;
 use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::WorkSuccess;
 use verbs_channel::{OwnedBuffer, OwnedRequest, Ticket, TransportError};
@@ -51,14 +50,13 @@ pub struct OperationResult<T: Given = OwnedBuffer> {
     operation: Operation<T>,
 }
 
-/// A value that an [`Operation`] takes and returns: one buffer, the requests of a batch, a
-/// chain, or a lease.
+/// A value that an [`Operation`] takes and returns: one buffer, the requests of a batch, or a
+/// chain.
 pub trait Given: sealed::Given {}
 
 impl Given for OwnedBuffer {}
 impl Given for Vec<OwnedRequest> {}
 impl Given for OwnedChain {}
-impl Given for Lease {}
 
 mod sealed {
     use std::task::Poll;
@@ -120,15 +118,6 @@ impl sealed::Given for OwnedChain {
     type Result = Result<(), TransportError>;
 
     fn result((result, _chain): Self::Outcome) -> Self::Result {
-        result
-    }
-}
-
-impl sealed::Given for Lease {
-    type Outcome = (Result<(), TransportError>, Option<Self>);
-    type Result = Result<(), TransportError>;
-
-    fn result((result, _lease): Self::Outcome) -> Self::Result {
         result
     }
 }

@@ -4,10 +4,9 @@ use std::mem;
 
 use verbs_channel::engine::Engine;
 use verbs_channel::error::Queue;
-use verbs_channel::lease::Lease;
+use verbs_channel::lease::LeaseRequest;
 use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::WorkSuccess;
-use verbs_channel::verbs_core::error::Rejected;
 use verbs_channel::{
     ChannelId, Completed, DownReason, OwnedBuffer, OwnedRequest, RejectReason, Ticket,
     TransportError,
@@ -19,9 +18,7 @@ pub(crate) enum Request {
     One(OwnedRequest),
     Batch(Vec<OwnedRequest>),
     Chain(OwnedChain),
-    /// `None` once it is posted.
-    Grant(Option<Lease>),
-    Revoke(Option<Lease>),
+    Lease(LeaseRequest),
 }
 
 /// The result, and what was given to the operation.
@@ -31,7 +28,6 @@ pub(crate) struct Outcome {
     buffer: OwnedBuffer,
     batch: Vec<OwnedRequest>,
     chain: Option<OwnedChain>,
-    lease: Option<Lease>,
 }
 
 /// The result of posting a request.
@@ -63,7 +59,7 @@ impl Request {
     pub(super) fn queue(&self) -> Queue {
         match self {
             Self::One(request) => request.queue(),
-            Self::Batch(_) | Self::Chain(_) | Self::Grant(_) | Self::Revoke(_) => Queue::Send,
+            Self::Batch(_) | Self::Chain(_) | Self::Lease(_) => Queue::Send,
         }
     }
 
@@ -111,8 +107,7 @@ impl Request {
                         reason
                     })
             }
-            Self::Grant(lease) => post_lease(lease, |lease| engine.start_lease(at, lease)),
-            Self::Revoke(lease) => post_lease(lease, |lease| engine.start_revoke(at, lease)),
+            Self::Lease(request) => engine.start_lease(at, request),
             Self::Chain(chain) => engine
                 .start_chain(at, mem::take(chain))
                 .map_err(|rejected| {
@@ -130,7 +125,7 @@ impl Request {
             Self::One(request) => outcome.buffer = mem::take(request.buffer_mut()),
             Self::Batch(requests) => outcome.batch = mem::take(requests),
             Self::Chain(chain) => outcome.chain = Some(mem::take(chain)),
-            Self::Grant(lease) | Self::Revoke(lease) => outcome.lease = lease.take(),
+            Self::Lease(_) => {}
         }
         outcome
     }
@@ -169,22 +164,8 @@ impl Outcome {
             buffer: OwnedBuffer::empty(),
             batch: Vec::new(),
             chain: None,
-            lease: None,
         }
     }
-}
-
-/// Posts the request of a lease, which is taken if it is posted.
-fn post_lease(
-    lease: &mut Option<Lease>,
-    post: impl FnOnce(Lease) -> Result<Ticket, Rejected<Option<Lease>, RejectReason>>,
-) -> Result<Ticket, RejectReason> {
-    let taken = lease.take().ok_or(CLOSED)?;
-    post(taken).map_err(|rejected| {
-        let (reason, given) = rejected.into_parts();
-        *lease = given;
-        reason
-    })
 }
 
 /// The rejection by a channel that is closed.
@@ -197,7 +178,6 @@ impl From<Completed> for Outcome {
             buffer: completed.buffer.unwrap_or_default(),
             batch: completed.batch.unwrap_or_default(),
             chain: completed.chain,
-            lease: completed.lease,
         }
     }
 }
@@ -218,11 +198,5 @@ impl From<Outcome> for (Result<(), TransportError>, OwnedChain) {
     fn from(outcome: Outcome) -> Self {
         let chain = outcome.chain.unwrap_or_default();
         (outcome.result.map(drop), chain)
-    }
-}
-
-impl From<Outcome> for (Result<(), TransportError>, Option<Lease>) {
-    fn from(outcome: Outcome) -> Self {
-        (outcome.result.map(drop), outcome.lease)
     }
 }

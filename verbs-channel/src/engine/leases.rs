@@ -8,14 +8,12 @@ use std::slice;
 use std::sync::Arc;
 
 use verbs_core::__private::set_options;
-use verbs_core::codes::WcOpcode;
-use verbs_core::error::Rejected;
 use verbs_core::verbs_sys::IBV_SEND_SIGNALED;
 
 use super::{Afterwards, BufferOwner, Engine, Leak, Lender, Reservation, SlotBuffer, Ticket};
 use crate::channel_id::ChannelId;
 use crate::error::{DownReason, Queue, RejectReason};
-use crate::lease::{Lease, Post};
+use crate::lease::LeaseRequest;
 use crate::request::opcode_flag;
 
 impl Engine {
@@ -25,81 +23,55 @@ impl Engine {
         &self.leases
     }
 
-    /// Posts the request that grants a lease which is a [window](crate::lease::LeaseKind::Window), and takes one place in the
-    /// send queue.
+    /// Posts a request of a lease, which takes one place in the send queue.
     ///
-    /// The lease is returned by the operation, in [`Completed::lease`](crate::Completed::lease). It is granted if the operation succeeds.
-    /// One that fails is to be dropped, or to be [ended](Lease::end).
+    /// If the operation succeeds, that is to be [recorded](crate::lease::Lease::completed).
     ///
     /// # Errors
     ///
-    /// The lease, with the reason: the queue is full or the channel is down, or the driver rejected the request. It is
-    /// not granted. It is `None` if the driver failed within the post and then to destroy the queue pair.
-    #[doc(alias = "IBV_WR_BIND_MW")]
+    /// The queue is full or the channel is down; or the lease has ended, belongs to another channel or is a registration;
+    /// or the driver rejected the request.
+    #[doc(hidden)]
     pub fn start_lease(
         &mut self,
         channel: ChannelId,
-        lease: Lease,
-    ) -> Result<Ticket, Rejected<Option<Lease>, RejectReason>> {
-        self.post_lease(self.place_or_none(channel), lease, Post::Bind)
-    }
-
-    /// Posts the request that takes a lease back, as [`start_lease`](Self::start_lease) does.
-    ///
-    /// When the operation has succeeded, no access with the lease's key succeeds any more, and [`Lease::end`] returns
-    /// its memory without a system call. If it fails or is rejected, `end` makes them.
-    ///
-    /// # Errors
-    ///
-    /// As [`start_lease`](Self::start_lease); [`RejectReason::Down`] also if the lease belongs to another channel or is
-    /// a registration.
-    #[doc(alias = "IBV_WR_LOCAL_INV")]
-    pub fn start_revoke(
-        &mut self,
-        channel: ChannelId,
-        lease: Lease,
-    ) -> Result<Ticket, Rejected<Option<Lease>, RejectReason>> {
-        self.post_lease(self.place_or_none(channel), lease, Post::Invalidate)
+        request: &LeaseRequest,
+    ) -> Result<Ticket, RejectReason> {
+        self.post_lease(self.place_or_none(channel), request)
     }
 
     pub(crate) fn post_lease(
         &mut self,
         at: u32,
-        lease: Lease,
-        what: Post,
-    ) -> Result<Ticket, Rejected<Option<Lease>, RejectReason>> {
+        request: &LeaseRequest,
+    ) -> Result<Ticket, RejectReason> {
         let its = self.member(at).map(|member| member.id);
-        if its != Some(lease.channel()) {
-            return Err(Rejected::new(RejectReason::GONE, Some(lease)));
+        if its != Some(request.channel()) {
+            return Err(RejectReason::GONE);
         }
-        let opcode = match what {
-            Post::Bind => WcOpcode::BIND_MW,
-            Post::Invalidate => WcOpcode::LOCAL_INV,
-        };
         let reservation = Reservation::new(at, Queue::Send, BufferOwner::Slot);
-        let Some((ticket, qp)) = self.flight.take(reservation, opcode_flag(opcode), 0) else {
-            let reason = self.rejection(at, Queue::Send, reservation.credits);
-            return Err(Rejected::new(reason, Some(lease)));
+        let flags = opcode_flag(request.opcode());
+        let Some((ticket, qp)) = self.flight.take(reservation, flags, 0) else {
+            return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
-        let posted = lease.post(what, |request| {
+        let (posted, kept) = request.post(|request| {
             set_options(request, ticket.id.wr_id(), IBV_SEND_SIGNALED.0);
-            // SAFETY: the request has no elements. The lease keeps the window, and the region that it is bound to.
+            // SAFETY: the request has no elements. The entry of the lease keeps the window, and the region that it is bound
+            // to, until the window has ended.
             let posted = unsafe { qp.post(slice::from_mut(request)) };
             posted.map_err(RejectReason::Post)
         });
-        let owned = SlotBuffer::Lease(lease);
+        let kept = SlotBuffer::Buffer(kept);
         match posted {
             Ok(()) => {
-                self.flight.store_buffer(ticket.id, owned);
+                self.flight.store_buffer(ticket.id, kept);
                 Ok(ticket)
             }
             Err(reason) => {
                 let reason = self.rejected(ticket.id, reason);
-                let lease = match self.end_half_posted(at, reason, owned) {
-                    Some(SlotBuffer::Lease(lease)) => Some(lease),
-                    _ => None,
-                };
-                Err(Rejected::new(reason, lease))
+                // The lease has its memory.
+                drop(self.end_half_posted(at, reason, kept));
+                Err(reason)
             }
         }
     }

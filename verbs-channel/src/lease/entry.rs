@@ -1,13 +1,14 @@
 //! One lease in the table of its engine: its memory, and what gives the peer access.
 
-use std::mem;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::{fmt, mem};
 
 use verbs_core::memory::{MemoryWindow, RawRegion};
 use verbs_core::work_request::{BindWorkRequest, InvalidateWorkRequest, WorkRequest};
 use verbs_core::{AccessFlags, Error, RemoteMemoryRegion};
 
-use crate::buffer::{PdTag, Registered, SharedSlice};
+use crate::buffer::{OwnedBuffer, PdTag, Registered, SharedSlice};
 use crate::channel_id::ChannelId;
 use crate::error::RejectReason;
 
@@ -24,6 +25,8 @@ pub(super) struct Entry {
     pub(super) is_scoped: bool,
     /// The binds of its window since that rested.
     pub(super) binds: u8,
+    /// Kept by its request while that is in flight. Made once for each window.
+    pub(super) watch: Option<Arc<Watch>>,
 }
 
 /// The means by which the peer has access.
@@ -65,12 +68,67 @@ pub enum LeaseKind {
 
 /// A request for a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Post {
+pub(super) enum Post {
     Bind,
     Invalidate,
 }
 
+/// Ends a lease that was dropped while its request was in flight, when that has completed.
+#[derive(Debug)]
+pub(super) struct Watch {
+    end: Weak<dyn EndLease>,
+    index: usize,
+    is_abandoned: AtomicBool,
+}
+
+/// The table that the entry is in.
+pub(super) trait EndLease: fmt::Debug + Send + Sync {
+    /// Ends the lease.
+    fn end_abandoned(&self, index: usize);
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if *self.is_abandoned.get_mut()
+            && let Some(lender) = self.end.upgrade()
+        {
+            lender.end_abandoned(self.index);
+        }
+    }
+}
+
 impl Entry {
+    /// Makes what its requests keep, unless it has that.
+    pub(super) fn watch<L: EndLease + 'static>(&mut self, lender: &Arc<L>, index: usize) {
+        if self.kind == LeaseKind::Window && self.watch.is_none() {
+            let end: Weak<L> = Arc::downgrade(lender);
+            self.watch = Some(Arc::new(Watch {
+                end,
+                index,
+                is_abandoned: AtomicBool::new(false),
+            }));
+        }
+    }
+
+    /// A slice of its memory that keeps the watch.
+    pub(super) fn kept(&self) -> OwnedBuffer {
+        match (&self.slice, &self.watch) {
+            (Some(slice), Some(watch)) => slice.clone().owned_by(Arc::clone(watch)).into_owned(),
+            _ => OwnedBuffer::empty(),
+        }
+    }
+
+    /// Its lease was dropped. If a request of it is in flight, or was when that was looked at last, the lease ends when
+    /// all that keep this have been dropped.
+    pub(super) fn abandon(&mut self) -> Option<Arc<Watch>> {
+        if !matches!(self.grant, Grant::Bound(_, Some(_))) {
+            return None;
+        }
+        let watch = self.watch.take()?;
+        watch.is_abandoned.store(true, Ordering::Relaxed);
+        Some(watch)
+    }
+
     /// Builds the request, and posts it. The window is bound from then on, until the outcome is known.
     pub(super) fn post<T>(
         &mut self,

@@ -15,7 +15,7 @@ use verbs_core::error::{ErrorChain, Rejected};
 use verbs_core::memory::{MwType, RawRegion};
 use verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion};
 
-use super::entry::{Entry, Grant, LeaseKind};
+use super::entry::{EndLease, Entry, Grant, LeaseKind};
 use crate::buffer::{PdTag, Registered, SharedSlice};
 use crate::channel_id::ChannelId;
 use crate::error::{Error, RejectReason, Result, TransportError};
@@ -80,7 +80,11 @@ impl Lender {
         state.resting.reserve(state.free.len());
         state.vacant.reserve(state.free.len());
         lender.state = Mutex::new(state);
-        Ok(Arc::new(lender))
+        let lender = Arc::new(lender);
+        for index in 0..lender.max_windows as usize {
+            lender.entry(index, |entry| entry.watch(&lender, index));
+        }
+        Ok(lender)
     }
 
     /// An entry for a lease of this memory, with a window or a registration.
@@ -211,9 +215,15 @@ impl Lender {
                     Grant::Free(_) => state.free.push_back(index),
                     _ => state.vacant.push(index),
                 }
-                let Entry { grant, binds, .. } = entry;
+                let Entry {
+                    grant,
+                    binds,
+                    watch,
+                    ..
+                } = entry;
                 state.entries[index] = Entry {
                     binds,
+                    watch,
                     ..Entry::new(grant)
                 };
                 slice
@@ -283,6 +293,14 @@ impl Lender {
     }
 }
 
+impl EndLease for Lender {
+    fn end_abandoned(&self, index: usize) {
+        if !self.is_in_child() {
+            drop(self.end(index));
+        }
+    }
+}
+
 impl State {
     /// Adds an entry, in a vacant place if there is one.
     fn add(&mut self, entry: Entry) -> usize {
@@ -322,6 +340,7 @@ impl Entry {
             channel: ChannelId::NONE,
             is_scoped: false,
             binds: 0,
+            watch: None,
         }
     }
 }

@@ -3,16 +3,17 @@
 use std::fmt;
 use std::sync::Arc;
 
+use verbs_core::codes::WcOpcode;
 use verbs_core::error::Rejected;
 use verbs_core::work_request::WorkRequest;
 use verbs_core::{AccessFlags, RemoteMemoryRegion, WorkSuccess};
 
-use crate::buffer::SharedSlice;
+use crate::buffer::{OwnedBuffer, SharedSlice};
 use crate::channel_id::ChannelId;
 use crate::error::{Error, RejectReason, Result};
 use entry::Entry;
 pub use entry::LeaseKind;
-pub(crate) use entry::Post;
+use entry::Post;
 pub use lender::Lender;
 
 mod entry;
@@ -47,8 +48,7 @@ pub struct Lease {
 impl Lender {
     /// Makes a lease of this memory for the peer of a channel.
     ///
-    /// If it is a [window](LeaseKind::Window), it is not granted yet:
-    /// [`Engine::start_lease`](crate::engine::Engine::start_lease) posts the request that does.
+    /// If it is a [window](LeaseKind::Window), it is not granted yet.
     ///
     /// # Errors
     ///
@@ -71,6 +71,7 @@ impl Lender {
         is_scoped: bool,
     ) -> Result<Lease, Rejected<SharedSlice, Error>> {
         let index = self.reserve(channel, slice, access, is_scoped)?;
+        self.entry(index, |entry| entry.watch(self, index));
         let lender = Arc::clone(self);
         Ok(Lease { lender, index })
     }
@@ -136,36 +137,73 @@ impl Lease {
         self.lender.entry(self.index, |entry| entry.slice.take())
     }
 
-    /// The channel that it is for.
-    pub(crate) fn channel(&self) -> ChannelId {
-        self.lender.entry(self.index, |entry| entry.channel)
-    }
-
-    /// Posts the request that grants it, or takes it back.
-    pub(crate) fn post<T>(
-        &self,
-        what: Post,
-        post: impl FnOnce(&mut WorkRequest<'_>) -> Result<T, RejectReason>,
-    ) -> Result<T, RejectReason> {
-        self.lender
-            .entry(self.index, |entry| entry.post(what, post))
-    }
-
-    /// Its request has completed.
-    #[cold]
-    pub(crate) fn completed(self, is_success: bool) -> Self {
-        if is_success {
-            self.lender.entry(self.index, Entry::completed);
+    /// Its request for the bind, or for the invalidation.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn request(&self, is_bind: bool) -> LeaseRequest {
+        LeaseRequest {
+            lender: Arc::clone(&self.lender),
+            index: self.index,
+            what: if is_bind {
+                Post::Bind
+            } else {
+                Post::Invalidate
+            },
         }
-        self
+    }
+
+    /// Its request has succeeded.
+    #[doc(hidden)]
+    pub fn completed(&self) {
+        self.lender.entry(self.index, Entry::completed);
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.index != NONE && !self.lender.is_in_child() {
-            let _memory = self.lender.end(self.index);
+        if self.index == NONE || self.lender.is_in_child() {
+            return;
         }
+        match self.lender.entry(self.index, Entry::abandon) {
+            // It ends when the request has completed.
+            Some(in_flight) => drop(in_flight),
+            None => drop(self.lender.end(self.index)),
+        }
+    }
+}
+
+/// A request of a lease, which is not used any more once the lease has been dropped.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct LeaseRequest {
+    lender: Arc<Lender>,
+    index: usize,
+    what: Post,
+}
+
+impl LeaseRequest {
+    /// The channel that it is for.
+    pub(crate) fn channel(&self) -> ChannelId {
+        self.lender.entry(self.index, |entry| entry.channel)
+    }
+
+    /// The opcode of its completion.
+    pub(crate) const fn opcode(&self) -> WcOpcode {
+        match self.what {
+            Post::Bind => WcOpcode::BIND_MW,
+            Post::Invalidate => WcOpcode::LOCAL_INV,
+        }
+    }
+
+    /// Posts it. Returns what the operation keeps until it has completed.
+    pub(crate) fn post(
+        &self,
+        post: impl FnOnce(&mut WorkRequest<'_>) -> Result<(), RejectReason>,
+    ) -> (Result<(), RejectReason>, OwnedBuffer) {
+        self.lender.entry(self.index, |entry| {
+            let posted = entry.post(self.what, post);
+            (posted, entry.kept())
+        })
     }
 }
 

@@ -16,20 +16,25 @@ use crate::error::{Queue, RejectReason};
 #[expect(unnameable_types, reason = "is named in a sealed trait")]
 pub struct Op {
     kind: Kind,
-    imm_data: Option<u32>,
+    extra: Extra,
     // The flags of C, and that of its opcode.
     flags: u32,
+}
+
+/// A number that the peer gets with the request.
+#[derive(Clone, Copy, Debug)]
+enum Extra {
+    None,
+    Immediate(u32),
+    /// The key that a send invalidates.
+    Invalidate(u32),
 }
 
 /// The opcode of a request, with the remote memory and the numbers that it has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Send,
-    /// A send that invalidates this key of the peer.
-    SendInvalidating(u32),
     Write(RemoteMemoryRegion),
-    /// A mistake, which is rejected.
-    WriteInvalidating,
     Read(RemoteMemoryRegion),
     CompareAndSwap(RemoteMemoryRegion, u64, u64),
     FetchAndAdd(RemoteMemoryRegion, u64),
@@ -42,22 +47,22 @@ impl Op {
     #[inline(always)]
     pub(crate) const fn new(kind: Kind) -> Self {
         let flags = match kind {
-            Kind::Send | Kind::SendInvalidating(_) => opcode_flag(WcOpcode::SEND),
-            Kind::Write(_) | Kind::WriteInvalidating => opcode_flag(WcOpcode::RDMA_WRITE),
+            Kind::Send => opcode_flag(WcOpcode::SEND),
+            Kind::Write(_) => opcode_flag(WcOpcode::RDMA_WRITE),
             Kind::Read(_) => opcode_flag(WcOpcode::RDMA_READ),
             Kind::CompareAndSwap(..) | Kind::FetchAndAdd(..) => opcode_flag(WcOpcode::COMP_SWAP),
             Kind::Receive => 0,
         };
         Self {
             kind,
-            imm_data: None,
+            extra: Extra::None,
             flags,
         }
     }
 
     #[inline(always)]
     pub(crate) const fn with_immediate(mut self, imm_data: u32) -> Self {
-        self.imm_data = Some(imm_data);
+        self.extra = Extra::Immediate(imm_data);
         self
     }
 
@@ -69,11 +74,9 @@ impl Op {
     }
 
     /// The same that invalidates a key of the peer.
+    #[inline(always)]
     pub(crate) const fn with_invalidate(mut self, rkey: u32) -> Self {
-        self.kind = match self.kind {
-            Kind::Send | Kind::SendInvalidating(_) => Kind::SendInvalidating(rkey),
-            _ => Kind::WriteInvalidating,
-        };
+        self.extra = Extra::Invalidate(rkey);
         self
     }
 
@@ -84,7 +87,9 @@ impl Op {
             return None;
         };
         *remote = remote.slice(start..start.checked_add(len)?).ok()?;
-        self.imm_data = self.imm_data.filter(|_| is_last);
+        if !is_last {
+            self.extra = Extra::None;
+        }
         Some(self)
     }
 
@@ -126,10 +131,7 @@ impl Op {
             len: elements.iter().map(|sge| u64::from(sge.length())).sum(),
             elements: elements.iter().filter(|sge| sge.length() > 0).count(),
             is_shared,
-            is_read: matches!(
-                self.kind,
-                Kind::Read(_) | Kind::CompareAndSwap(..) | Kind::FetchAndAdd(..)
-            ),
+            is_read: !matches!(self.kind, Kind::Send | Kind::Write(_) | Kind::Receive),
             flags: self.flags,
         }
     }
@@ -146,19 +148,19 @@ impl Op {
         let request = match (&self.kind, elements) {
             (Kind::Send, elements) => {
                 let mut request = SendWorkRequest::new(elements);
-                if let Some(imm_data) = self.imm_data {
-                    request = request.immediate(imm_data);
+                match self.extra {
+                    Extra::None => {}
+                    Extra::Immediate(imm_data) => request = request.immediate(imm_data),
+                    Extra::Invalidate(rkey) => request = request.invalidate(rkey),
                 }
                 place.write(request.into())
             }
-            (&Kind::SendInvalidating(rkey), elements) => {
-                place.write(SendWorkRequest::new(elements).invalidate(rkey).into())
-            }
-            (Kind::WriteInvalidating, _) => return Err(RejectReason::InvalidatingWrite),
             (Kind::Write(remote), elements) => {
                 let mut request = WriteWorkRequest::new(elements, remote).map_err(reason)?;
-                if let Some(imm_data) = self.imm_data {
-                    request = request.immediate(imm_data);
+                match self.extra {
+                    Extra::None => {}
+                    Extra::Immediate(imm_data) => request = request.immediate(imm_data),
+                    Extra::Invalidate(_) => return Err(RejectReason::InvalidatingWrite),
                 }
                 place.write(request.into())
             }

@@ -9,9 +9,8 @@ use verbs_core::error::Rejected;
 use super::Ladder;
 use crate::buffer::SharedSlice;
 use crate::channel_id::ChannelId;
-use crate::engine::Ticket;
 use crate::error::{DownReason, Error, Queue, Result, TransportError};
-use crate::lease::{Lease, LeaseKind, Post};
+use crate::lease::{Lease, LeaseKind, LeaseRequest};
 
 /// Grants leases, and takes them back.
 pub(crate) trait Lend: Ladder {
@@ -41,19 +40,11 @@ pub(crate) trait Lend: Ladder {
         if lease.kind() == LeaseKind::Registration {
             return Ok(lease);
         }
-        let (error, lease) =
-            match self.step(|poller| poller.engine.post_lease(at, lease, Post::Bind)) {
-                Ok(ticket) => match self.finish_lease(at, ticket, None) {
-                    (Ok(()), Some(lease)) => return Ok(lease),
-                    (Ok(()), None) => (TransportError::Stuck, None),
-                    (Err(error), lease) => (error, lease),
-                },
-                Err(rejected) => {
-                    let (reason, lease) = rejected.into_parts();
-                    (self.rejected(reason).into(), lease)
-                }
-            };
-        let slice = lease.and_then(|lease| lease.end().ok());
+        let Err(error) = self.run_lease(at, &lease.request(true), None) else {
+            lease.completed();
+            return Ok(lease);
+        };
+        let slice = lease.end().ok();
         // Without its memory, which has to be kept: an empty one.
         match slice.map_or_else(|| memory.slice(..0), Ok) {
             Ok(slice) => Err(Rejected::new(error.into(), slice)),
@@ -67,24 +58,16 @@ pub(crate) trait Lend: Ladder {
         lease: Lease,
         timeout: Option<Duration>,
     ) -> Result<SharedSlice, TransportError> {
-        let posted = match lease.kind() {
-            LeaseKind::Window => self
-                .step(|poller| poller.engine.post_lease(at, lease, Post::Invalidate))
-                .map_err(|rejected| {
-                    let (reason, lease) = rejected.into_parts();
-                    let _ends_otherwise = self.rejected(reason);
-                    lease
-                }),
-            LeaseKind::Registration => Err(Some(lease)),
-        };
-        let lease = match posted {
-            Ok(ticket) => self.finish_lease(at, ticket, timeout).1,
+        if lease.kind() == LeaseKind::Window {
+            let revoked = self.run_lease(at, &lease.request(false), timeout);
+            // If it has failed, it ends otherwise.
+            if revoked.is_ok() {
+                lease.completed();
+            }
+        }
+        let lease = match lease.end() {
+            Ok(slice) => return Ok(slice),
             Err(lease) => lease,
-        };
-        let lease = match lease.map(Lease::end) {
-            Some(Ok(slice)) => return Ok(slice),
-            Some(Err(lease)) => lease,
-            None => return Err(TransportError::Stuck),
         };
         // The last step of the ladder: the peer has access by this queue pair only.
         let is_window = lease.kind() == LeaseKind::Window;
@@ -100,13 +83,18 @@ pub(crate) trait Lend: Ladder {
         }
     }
 
-    /// Waits for a request of a lease, up to the timeout, or the channel's own, and aborts the channel after that.
-    fn finish_lease(
+    /// Posts a request of a lease, and waits for it, up to the timeout, or the channel's own. After that it aborts the
+    /// channel.
+    fn run_lease(
         &mut self,
         at: u32,
-        ticket: Ticket,
+        request: &LeaseRequest,
         timeout: Option<Duration>,
-    ) -> (Result<(), TransportError>, Option<Lease>) {
+    ) -> Result<(), TransportError> {
+        let ticket = match self.step(|poller| poller.engine.post_lease(at, request)) {
+            Ok(ticket) => ticket,
+            Err(reason) => return Err(self.rejected(reason).into()),
+        };
         let timeout = self.step(|poller| timeout.or(poller.config.timeout));
         if !self.wait_for(ticket.id, timeout) {
             let reason = DownReason::TimedOut {
@@ -116,8 +104,8 @@ pub(crate) trait Lend: Ladder {
             self.abort(at, reason);
         }
         match self.step(|poller| poller.engine.take_outcome(ticket)) {
-            Some(outcome) => (outcome.result.map(drop), outcome.lease),
-            None => (Err(TransportError::CLOSED), None),
+            Some(outcome) => outcome.result.map(drop),
+            None => Err(TransportError::CLOSED),
         }
     }
 }

@@ -9,7 +9,6 @@ use super::id::Id;
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::error::{Result, TransportError};
-use crate::lease::Lease;
 use crate::request::{OwnedChain, OwnedRequest};
 
 /// Identifies an operation on an owned buffer. Its outcome can be taken once, in any order.
@@ -70,8 +69,6 @@ pub struct Completed {
     /// [in it](OwnedChain::done). `None` if the outcome is [`Stuck`](TransportError::Stuck), and for
     /// everything else.
     pub chain: Option<OwnedChain>,
-    /// The lease that was [granted or revoked](crate::engine::Engine::start_lease); `None` for everything else.
-    pub lease: Option<Lease>,
 }
 
 impl Completed {
@@ -84,7 +81,6 @@ impl Completed {
             buffer: outcome.buffer,
             batch: outcome.batch,
             chain: outcome.chain,
-            lease: outcome.lease,
         }
     }
 
@@ -125,7 +121,6 @@ pub(crate) struct Outcome {
     pub(crate) buffer: Option<OwnedBuffer>,
     pub(crate) batch: Option<Vec<OwnedRequest>>,
     pub(crate) chain: Option<OwnedChain>,
-    pub(crate) lease: Option<Lease>,
 }
 
 impl Outcome {
@@ -140,15 +135,11 @@ impl Outcome {
             buffer: None,
             batch: None,
             chain: None,
-            lease: None,
         };
         match owned {
             Some(SlotBuffer::Buffer(buffer)) => outcome.buffer = Some(buffer),
             Some(SlotBuffer::Batch(batch)) => outcome.batch = Some(batch),
             Some(SlotBuffer::Chain(chain)) => outcome.chain = Some(chain),
-            Some(SlotBuffer::Lease(lease)) => {
-                outcome.lease = Some(lease.completed(outcome.result.is_ok()));
-            }
             None => {}
         }
         outcome
@@ -164,7 +155,6 @@ pub(crate) enum SlotBuffer {
     Buffer(OwnedBuffer),
     Batch(Vec<OwnedRequest>),
     Chain(OwnedChain),
-    Lease(Lease),
 }
 
 impl SlotBuffer {
@@ -181,7 +171,7 @@ impl SlotBuffer {
     #[cold]
     pub(crate) fn flags(&self, at: Option<usize>) -> Option<u32> {
         let requests = match (self, at) {
-            (Self::Buffer(_) | Self::Lease(_), _) => return None,
+            (Self::Buffer(_), _) => return None,
             (Self::Chain(chain), at) => chain.in_flight(at).map(slice::from_ref),
             (Self::Batch(requests), None) => requests.last().map(slice::from_ref),
             // All but the last have the same `wr_id`.
@@ -195,7 +185,7 @@ impl SlotBuffer {
     #[expect(clippy::mem_forget, reason = "the device may still touch it")]
     pub(crate) fn leak(self) -> usize {
         let count = match &self {
-            Self::Buffer(_) | Self::Lease(_) => 1,
+            Self::Buffer(_) => 1,
             Self::Batch(requests) => requests.len(),
             Self::Chain(chain) => chain.len(),
         };
