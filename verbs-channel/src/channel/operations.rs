@@ -153,10 +153,10 @@ impl<H: Hold> Channel<H> {
         mut requests: [impl Request; N],
     ) -> Result<(), TransportError> {
         let (poller, at) = self.parts();
-        let timeout = requests
-            .iter()
-            .filter_map(|request| request.timeout())
-            .min();
+        let mut timeout = None;
+        for request in &requests {
+            timeout = timeout.into_iter().chain(request.timeout()).min();
+        }
         poller.run_batch(at, &mut requests, timeout)
     }
 
