@@ -37,8 +37,8 @@ Usage: cargo soft-roce COMMAND [OPTION…]
   --native         on this machine's kernel (needs root or sudo)
   --guest          in a virtual machine (needs no root): chosen for --driver siw, --hosts 2 and --kernel
   --user           in user space: programs find a libibverbs of this project's, with the devices soft0
-                   and soft1, which joins processes over UDP (needs cc; nothing of the kernel, and
-                   neither librdmacm nor sysfs knows of them)
+                   and soft1, which joins processes over UDP, and a librdmacm (needs cc; nothing of the
+                   kernel, and sysfs does not know of them)
   --driver NAME    rxe, soft-RoCE (the default), or siw, soft-iWARP: the devices are then siw0 and
                    siw1, and connect by librdmacm only. Where a kernel lacks siw, as Debian's
                    do, it is built for the guest from the kernel's source package, once

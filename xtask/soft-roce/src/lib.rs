@@ -88,8 +88,7 @@ pub enum Way {
     Native,
     /// In a virtual machine.
     Guest,
-    /// In the processes themselves, by a libibverbs of this project's: no kernel has a part in it, and librdmacm finds no
-    /// devices there.
+    /// In the processes themselves, by a libibverbs and a librdmacm of this project's: no kernel has a part in it.
     User,
 }
 
