@@ -87,11 +87,6 @@ pub struct AsyncTransfer {
     shared: Arc<SharedEngine>,
     // The requests of those that have not begun, and the outcomes.
     set: Transfer,
-    // The index of the first that has not begun, and how many there are, with the parts of long ones.
-    next: usize,
-    count: usize,
-    // How many were added when they were counted.
-    seen: usize,
     // Those that have begun and not ended, in this order.
     begun: VecDeque<Begun>,
     // The timeout that has passed.
@@ -123,9 +118,6 @@ impl AsyncTransfer {
         Self {
             shared: Arc::clone(shared),
             set: Transfer::with_capacity(operations),
-            next: 0,
-            count: 0,
-            seen: 0,
             begun,
             late: None,
         }
@@ -229,11 +221,10 @@ impl AsyncTransfer {
     /// It returns none while some operations have not [ended](Self::is_finished): use
     /// [`finish_by`](Self::finish_by) first. With a deadline that has passed, that ends them now.
     pub fn drain(&mut self) -> impl Iterator<Item = TransferOutcome> {
-        let is_finished = self.is_finished();
-        if is_finished {
-            (self.next, self.count, self.seen) = (0, 0, 0);
-        }
-        is_finished.then(|| self.set.drain()).into_iter().flatten()
+        self.is_finished()
+            .then(|| self.set.drain())
+            .into_iter()
+            .flatten()
     }
 
     /// All have ended.
@@ -246,12 +237,13 @@ impl AsyncTransfer {
     /// meanwhile. Pending at the deadline, too.
     fn poll_ended(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
         let mut steps = 0;
-        self.split();
-        while self.next < self.count {
+        while !TransferEntries::have_begun(&self.set) {
             if self.must_stop(&mut steps, cx, deadline) {
                 return Poll::Pending;
             }
-            self.begin();
+            if !self.begin() {
+                break;
+            }
             coop::count_ready(cx);
         }
         while let Some(first) = self.begun.front() {
@@ -270,17 +262,6 @@ impl AsyncTransfer {
         Poll::Ready(())
     }
 
-    /// Splits long requests that were added since the last call, and counts all.
-    fn split(&mut self) {
-        let Self {
-            shared, set, seen, ..
-        } = self;
-        if mem::replace(seen, set.len()) != set.len() {
-            let split = |engine: &mut Engine| TransferEntries::of(set).split(engine);
-            self.count = shared.driver.with_engine(split);
-        }
-    }
-
     /// Whether a poll is to stop before its next step, which may post: that is slow on some devices.
     fn must_stop(&self, steps: &mut usize, cx: &Context<'_>, deadline: Option<Instant>) -> bool {
         let reads_clock = steps.is_multiple_of(STEPS);
@@ -291,14 +272,12 @@ impl AsyncTransfer {
         self.shared.must_yield(cx) || (reads_clock && is_over(deadline))
     }
 
-    /// Begins the next operation.
-    fn begin(&mut self) {
-        let index = self.next;
-        self.next += 1;
+    /// Begins the next operation, if there is one.
+    fn begin(&mut self) -> bool {
         let Self { shared, set, .. } = self;
-        let begin = |engine: &mut Engine| TransferEntries::of(set).begin(index, engine);
-        let Some((channel, piece)) = shared.driver.with_engine(begin) else {
-            return;
+        let begin = |engine: &mut Engine| TransferEntries::of(set).begin(engine);
+        let Some((index, channel, piece)) = shared.driver.with_engine(begin) else {
+            return false;
         };
         let (queue, at) = match piece {
             Piece::One(request) => {
@@ -317,6 +296,7 @@ impl AsyncTransfer {
             queue,
             at,
         });
+        true
     }
 
     /// Whether all have ended within this time from `begun` on.
@@ -376,24 +356,19 @@ impl AsyncTransfer {
         // Operations that have completed by now are no reason to take a channel down.
         self.take_ended();
         self.shut_down(|queue| DownReason::TimedOut { queue, after });
-        self.split();
-        for index in self.next..self.count {
-            let Self { shared, set, .. } = self;
-            let mut entries = TransferEntries::of(set);
-            let begun = shared.driver.with_engine(|engine| {
-                let (channel, piece) = entries.begin(index, engine)?;
-                Some((engine.down_reason(channel), piece))
-            });
-            if let Some((down, piece)) = begun {
-                let reason = down.map_or(RejectReason::TimedOut, RejectReason::Down);
-                let given = match piece {
-                    Piece::One(mut request) => (mem::take(request.buffer_mut()), None),
-                    Piece::Chain(chain) => (OwnedBuffer::empty(), Some(chain)),
-                };
-                entries.end(index, Err(reason.into()), given, None);
-            }
+        let Self { shared, set, .. } = self;
+        let mut entries = TransferEntries::of(set);
+        while let Some((index, down, piece)) = shared.driver.with_engine(|engine| {
+            let (index, channel, piece) = entries.begin(engine)?;
+            Some((index, engine.down_reason(channel), piece))
+        }) {
+            let reason = down.map_or(RejectReason::TimedOut, RejectReason::Down);
+            let given = match piece {
+                Piece::One(mut request) => (mem::take(request.buffer_mut()), None),
+                Piece::Chain(chain) => (OwnedBuffer::empty(), Some(chain)),
+            };
+            entries.end(index, Err(reason.into()), given, None);
         }
-        self.next = self.count;
     }
 
     fn shut_down(&self, reason: impl Fn(Queue) -> DownReason) {

@@ -15,8 +15,8 @@ use verbs_async::verbs_channel::error::Queue;
 use verbs_async::verbs_channel::{
     BufferPool, Channel, DownReason, Outgoing, RejectReason, SharedMemory, TransportError,
 };
-use verbs_core::AccessFlags;
 use verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
+use verbs_core::{AccessFlags, RemoteMemoryRegion};
 
 use crate::bench::{Bench, Task, announce, done, join, later, now};
 use crate::transfer_bench::{Clock, Pair, TIMEOUT, aborted, ends, flushes, is_rejected, results};
@@ -357,4 +357,32 @@ fn owner_of_a_slice_whose_future_is_dropped_is_dropped_when_the_device_is_done()
     announce(&bench);
     assert_eq!(Arc::strong_count(&owner), 1);
     assert!(memory.is_idle());
+}
+
+#[test]
+fn operations_behind_one_that_is_split_are_carried_out() {
+    // Parts that are posted one by one, and in chains of four.
+    for sends in [2, 16] {
+        let bench = Bench::new();
+        with(|library| library.ports[0].attr.max_msg_sz = 10);
+        let pd = bench.context.alloc_pd().unwrap();
+        let builder = Channel::builder(&pd).max_send_wr(sends).max_recv_wr(2);
+        let group = AsyncGroup::new(builder, 1, &bench.events).unwrap();
+        let channel = join(&group);
+        let pool = BufferPool::new(&pd, 64, 4).unwrap();
+        let remote = RemoteMemoryRegion::new(0x1000, 1 << 20, 7).unwrap();
+        let mut transfer = channel.transfer(4);
+        for _ in 0..2 {
+            transfer.add(channel.id(), Outgoing::write(pool.take().unwrap(), remote));
+            let short = pool.take_with(b"short").unwrap().unwrap();
+            transfer.add(channel.id(), Outgoing::send(short));
+        }
+        with(|library| (library.completes_sends, library.posted) = (true, Vec::new()));
+        later(transfer.finish()).unwrap();
+        assert!(transfer.is_finished(), "{sends}");
+        // Seven parts of each write.
+        assert_eq!(posted().len(), 16, "{sends}");
+        assert_eq!(results(&mut transfer).len(), 4, "{sends}");
+        with(|library| library.completes_sends = false);
+    }
 }

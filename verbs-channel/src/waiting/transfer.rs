@@ -41,7 +41,7 @@ impl Poller {
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let timeout = left.or(self.config.timeout);
         let deadline = Deadline::after(timeout);
-        transfer.begin(&self.engine);
+        transfer.begin();
         let mut running = Running {
             poller: self,
             transfer,
@@ -72,10 +72,10 @@ impl Running<'_> {
             let round = next_check.into_iter().chain(deadline.at()).min();
             let aborts = self.poller.aborts.clone();
             let mut may_post = |next: u16| {
-                posts += next;
                 if aborts.as_ref().is_some_and(|aborts| aborts.are_asked()) {
                     return false;
                 }
+                posts += next;
                 let reads_clock = posts >= POSTS;
                 posts %= POSTS;
                 !reads_clock || round.is_none_or(|end| Instant::now() < end)

@@ -1,5 +1,6 @@
 //! Transfers whose requests share doorbells, those that are split, and those that another thread aborts.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -233,4 +234,38 @@ fn another_thread_aborts_a_channel_within_a_transfer_or_a_receive() {
         forget_the_past();
         assert!(posted().is_empty());
     }
+}
+
+#[test]
+fn panic_of_the_callback_within_a_chain_loses_no_outcome() {
+    let mut channel = deep(64);
+    let pool = BufferPool::new(channel.pd(), 64, 12).unwrap();
+    with(|library| library.completes_sends = true);
+    let mut transfer = writes(channel.id(), &pool, 12);
+    let caught = panic::catch_unwind(AssertUnwindSafe(|| {
+        let panics = |index, _| assert_ne!(index, 3, "the third");
+        channel.transfer_with(&mut transfer, by(PATIENCE), panics)
+    }));
+    caught.unwrap_err();
+    let (successes, errors) = sorted(&mut transfer);
+    assert_eq!((successes.len(), errors.len()), (12, 0), "{errors:?}");
+    assert_eq!((in_flight(), pool.available()), (0, 12));
+}
+
+#[test]
+fn nothing_behind_a_part_that_is_rejected_is_posted_of_its_operation() {
+    with(|library| library.ports[0].attr.max_msg_sz = 1000);
+    // Too few for chains.
+    let mut channel = deep(4);
+    let pool = BufferPool::new(channel.pd(), 4096, 1).unwrap();
+    with(|library| library.completes_sends = true);
+    forget_the_past();
+    let mut transfer = Transfer::default();
+    let block = pool.take().unwrap();
+    transfer.add(channel.id(), Outgoing::write(block, remote()).immediate(7));
+    with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
+    bounded(|| channel.transfer(&mut transfer, by(PATIENCE))).unwrap_err();
+    assert!(posted().is_empty(), "{:?}", posted());
+    assert_eq!((in_flight(), pool.available()), (0, 0));
+    drop(transfer);
 }

@@ -488,7 +488,7 @@ fn operation_that_a_layer_above_has_begun_is_not_waited_for() {
     let pool = BufferPool::new(channel.pd(), 64, 1).unwrap();
     let mut transfer = writes(channel.id(), &pool, 1);
     let mut entries = TransferEntries::of(&mut transfer);
-    let _begun = entries.begin(0, channel.engine_mut()).unwrap();
+    let _begun = entries.begin(channel.engine_mut()).unwrap();
     let ended = bounded(|| channel.transfer(&mut transfer, None));
     let stuck = TransferError::Stuck { stuck: 1, of: 1 };
     assert_eq!(ended.unwrap_err().to_string(), stuck.to_string());

@@ -91,6 +91,7 @@ impl Transfer {
     ) {
         let (run, done) = (self.run_of(first), chain.done());
         let mut index = first;
+        let (mut ended, mut count) = ([(0, false); CHAIN as usize], 0);
         for place in 0..run {
             let Some(entry) = self.entries.get_mut(index) else {
                 break;
@@ -110,11 +111,20 @@ impl Transfer {
                 None => State::Ended(Err(TransportError::Stuck), None),
             };
             let next = entry.next;
-            self.ended(index, each);
+            self.ended(index, &mut |index, is_success| {
+                if let Some(place) = ended.get_mut(count) {
+                    *place = (index, is_success);
+                    count += 1;
+                }
+            });
             index = next;
         }
         if !chain.is_empty() {
             self.chains.push(chain);
+        }
+        // A panic of it leaves none behind that has not ended.
+        for (index, is_success) in ended.into_iter().take(count) {
+            each(index, is_success);
         }
     }
 
@@ -122,16 +132,14 @@ impl Transfer {
         self.entries.get(first).map_or(1, |entry| entry.run)
     }
 
-    /// Splits the writes and reads that are too long for their channels.
-    pub(crate) fn split(&mut self, engine: &Engine) {
-        for index in 0..self.entries.len() {
-            if let Some(entry) = self.entries.get(index)
-                && let State::Waiting(request) = &entry.state
-                && let Some(max) = engine.max_message(entry.channel)
-                && request.buffer().range().len() > max
-            {
-                self.split_one(index, max);
-            }
+    /// Splits a write or a read that waits, if it is too long for its channel.
+    pub(crate) fn split(&mut self, index: usize, engine: &Engine) {
+        if let Some(entry) = self.entries.get(index)
+            && let State::Waiting(request) = &entry.state
+            && let Some(max) = engine.max_message(entry.channel)
+            && request.buffer().range().len() > max
+        {
+            self.split_one(index, max);
         }
     }
 
@@ -189,6 +197,31 @@ impl Transfer {
         {
             rail.last = last;
         }
+    }
+
+    /// Ends the next of a rail without a post if it is a part of an operation that has failed: an immediate behind a part
+    /// that was rejected would tell the peer that all has arrived. Returns whether it is one.
+    pub(super) fn end_behind_failure(
+        &mut self,
+        at: usize,
+        each: &mut dyn FnMut(usize, bool),
+    ) -> bool {
+        let index = self.rails.get(at).map_or(NONE, |rail| rail.waiting);
+        let of = self.entries.get(index).map_or(NONE, |entry| entry.of);
+        let whole = self.entries.get(of);
+        let Some(failure) = whole.and_then(|whole| whole.split.as_ref()?.failure) else {
+            return false;
+        };
+        let next = self.next_of(index);
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.state = State::Ended(Err(failure), None);
+        }
+        if let Some(rail) = self.rails.get_mut(at) {
+            rail.waiting = next;
+        }
+        self.unlink(at, index);
+        self.ended(index, each);
+        true
     }
 
     /// A part has ended. Returns the operation and its result if it was the last of them: the buffer is whole again

@@ -4,7 +4,7 @@ use std::mem;
 
 use verbs_core::WorkSuccess;
 
-use super::{State, Transfer, TransferError};
+use super::{NONE, State, Transfer, TransferError};
 use crate::buffer::OwnedBuffer;
 use crate::channel_id::ChannelId;
 use crate::engine::Engine;
@@ -35,20 +35,19 @@ impl<'t> TransferEntries<'t> {
         Self(transfer)
     }
 
-    /// Splits the writes and reads that are too long for their channels. Returns the number of operations, by
-    /// which they are begun: parts come after all others.
-    pub fn split(&mut self, engine: &Engine) -> usize {
-        self.0.split(engine);
-        self.0.entries.len()
-    }
-
-    /// Takes out the request of an operation that is about to begin, together with those that begin with it, and its
-    /// channel. The operations of one queue begin in the order in which they were [added](Transfer::add): `None` for
-    /// one that has begun, or whose predecessor has not.
+    /// Takes out the request of the operation that is to begin next, together with those that begin with it, and its
+    /// channel. The operations of one queue begin in the order in which they were [added](Transfer::add), and writes and
+    /// reads that are too long for their channels in parts. `None` if all have begun.
+    ///
+    /// The number names the operation when it [ends](Self::end).
     #[must_use = "the operation ends when its outcome is recorded"]
-    pub fn begin(&mut self, index: usize, engine: &Engine) -> Option<(ChannelId, Piece)> {
-        let rails = self.0.rails.iter();
-        let at = rails.enumerate().find(|(_, rail)| rail.waiting == index)?.0;
+    pub fn begin(&mut self, engine: &Engine) -> Option<(usize, ChannelId, Piece)> {
+        let rails = self.0.rails.iter().enumerate();
+        let waiting = rails.filter(|(_, rail)| rail.waiting != NONE);
+        let (at, index) = waiting
+            .map(|(at, rail)| (at, rail.waiting))
+            .min_by_key(|(_, index)| *index)?;
+        self.0.split(index, engine);
         let run = self.0.run_length(at, engine, u32::MAX);
         let channel = self.0.entries.get(index)?.channel;
         let chain = (run > 1).then(|| self.0.take_run(index, run));
@@ -72,7 +71,7 @@ impl<'t> TransferEntries<'t> {
         self.0.rails.get_mut(at)?.waiting = next;
         self.0.begun += usize::from(self.0.entries.get(index)?.run);
         self.0.unlink(at, index);
-        Some((channel, piece))
+        Some((index, channel, piece))
     }
 
     /// Records how an operation has ended, with its buffer; or how those that began together have, with their chain. A
@@ -102,6 +101,12 @@ impl<'t> TransferEntries<'t> {
             entry.state = State::ended(had_memory, result.map(Some), buffer);
             self.0.ended(index, ignore);
         }
+    }
+
+    /// Whether all operations of this transfer have begun.
+    #[must_use]
+    pub fn have_begun(transfer: &Transfer) -> bool {
+        transfer.rails.iter().all(|rail| rail.waiting == NONE)
     }
 
     /// Whether all operations of this transfer have ended.

@@ -11,12 +11,11 @@ const STUCK: TransportError = TransportError::Stuck;
 
 impl Transfer {
     /// It is carried out from now on.
-    pub(crate) fn begin(&mut self, engine: &Engine) {
+    pub(crate) fn begin(&mut self) {
         if mem::take(&mut self.begun) > 0 {
             // A layer above has not ended them, and nothing here does.
             self.end_stuck(|state| matches!(state, State::Begun(_) | State::Chained));
         }
-        self.split(engine);
     }
 
     /// Whether all operations have ended.
@@ -89,7 +88,7 @@ impl Transfer {
         }
     }
 
-    fn next_of(&self, index: usize) -> usize {
+    pub(super) fn next_of(&self, index: usize) -> usize {
         self.entries.get(index).map_or(NONE, |entry| entry.next)
     }
 
@@ -155,7 +154,11 @@ impl Transfer {
             && let Some(entry) = self.entries.get(rail.waiting)
             && let State::Waiting(_) = entry.state
         {
-            let (channel, queue) = (rail.channel, rail.queue);
+            let (channel, queue, first) = (rail.channel, rail.queue, rail.waiting);
+            if self.end_behind_failure(at, each) {
+                continue;
+            }
+            self.split(first, engine);
             let run = self.run_length(at, engine, engine.credits(channel, queue));
             if !may_post(run) {
                 return false;
