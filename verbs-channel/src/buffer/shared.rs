@@ -113,8 +113,10 @@ macro_rules! shareable {
 
         impl<$($bounds)*> Registered for $region {
             fn dereg(self: Arc<Self>) -> Result<(), CoreError> {
-                // If it is not the last, a region that was leaked keeps it.
-                Arc::into_inner(self).map_or(Ok(()), |region| region.dereg().map(discard))
+                // If it is not the last, a registration of the same bytes keeps it that could not be ended.
+                let object = "a region whose bytes the device may reach by another registration";
+                let last = Arc::into_inner(self).ok_or(CoreError::InUse { object })?;
+                last.dereg().map(discard)
             }
 
             fn access(&self) -> AccessFlags {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use fake_libibverbs::with;
 use verbs_channel::request::OwnedChain;
+use verbs_channel::verbs_core::AccessFlags;
 use verbs_channel::{Error, Outgoing, RejectReason, SharedMemory};
 use verbs_harness::WakeCounter;
 use verbs_harness::logged::listen;
@@ -163,4 +164,19 @@ fn chain_that_is_cleared_keeps_no_memory() {
     chain.clear();
     assert!(memory.is_idle());
     assert_eq!(chain.len(), 1);
+}
+
+#[test]
+fn memory_whose_lease_could_not_be_ended_is_not_said_to_be_deregistered() {
+    listen();
+    let mut channel = channel();
+    let domain = channel.pd().clone();
+    let memory = SharedMemory::register([&domain], vec![0_u8; LEN], ACCESS).unwrap();
+    let lease = channel.lease(memory.slice(..8).unwrap(), AccessFlags::REMOTE_READ);
+    let lease = lease.unwrap();
+    refuse("ibv_dereg_mr", 1);
+    drop(lease);
+    drop(channel);
+    let ended = memory.deregister().wait(Some(Duration::ZERO)).unwrap();
+    assert!(matches!(ended, Err(Error::NotDeregistered { .. })));
 }
