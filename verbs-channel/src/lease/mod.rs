@@ -137,6 +137,16 @@ impl Lease {
         self.lender.entry(self.index, |entry| entry.slice.take())
     }
 
+    /// The channel that it is for.
+    pub(crate) fn channel(&self) -> ChannelId {
+        self.lender.entry(self.index, |entry| entry.channel)
+    }
+
+    /// Whether this has granted it.
+    pub(crate) fn is_of(&self, lender: &Arc<Lender>) -> bool {
+        Arc::ptr_eq(&self.lender, lender)
+    }
+
     /// Its request for the bind, or for the invalidation.
     #[doc(hidden)]
     #[must_use]

@@ -71,11 +71,15 @@ pub(crate) trait Lend: Ladder {
         };
         // The last step of the ladder: the peer has access by this queue pair only.
         let is_window = lease.kind() == LeaseKind::Window;
+        let owner = lease.channel();
         self.step(|poller| poller.engine.end_failed_leases());
         self.finish_destroying();
         let is_destroyed = self.step(|poller| {
-            let member = poller.engine.member(at);
-            member.is_none_or(|member| matches!(member.destroyed(), Some(Ok(()))))
+            let engine = &poller.engine;
+            let member = engine.place(owner).and_then(|at| engine.member(at));
+            // The channel of another engine may be up.
+            lease.is_of(engine.lender())
+                && member.is_none_or(|member| matches!(member.destroyed(), Some(Ok(()))))
         });
         match is_window && is_destroyed {
             true => lease.into_slice().ok_or(TransportError::Stuck),

@@ -276,6 +276,25 @@ fn a_window_that_the_driver_does_not_deallocate_costs_its_channel() {
 }
 
 #[test]
+fn a_lease_of_another_engine_does_not_end_with_the_channel_that_revokes_it() {
+    let (mut other, mut ends) = (Ends::new(1, 1), Ends::new(2, 1));
+    let memory = ends.memory(64);
+    let [there, owner] = [&other, &ends].map(|ends| ends.hosts[0].clone());
+    // Its queue pair is destroyed.
+    there.enter(|| {
+        there.refuse("ibv_modify_qp", libc::EIO);
+        other.owner.abort();
+    });
+    owner.enter(|| {
+        let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap();
+        let remote = lease.remote();
+        owner.refuse("ibv_dealloc_mw", libc::EBUSY);
+        let revoked = other.owner.revoke(lease, None);
+        assert!(revoked.is_err() || is_refused(ends.write(remote, 1)));
+    });
+}
+
+#[test]
 fn a_device_that_is_gone_ends_a_revoke() {
     let mut ends = Ends::new(1, 1);
     let memory = ends.memory(64);
