@@ -39,7 +39,9 @@ use crate::task::coop;
 /// aborted, and nothing more is posted. The set then has the [outcomes](Self::drain) of the operations, with
 /// their buffers, and can be used again. Within its capacity it allocates nothing for each operation.
 ///
-/// It is the async counterpart of [`Transfer`], and has the same outcomes and errors.
+/// It is the async counterpart of [`Transfer`], and has the same outcomes and errors. One thing is different: when the
+/// driver refuses a part of a long request that is split, later parts may have begun already. Their peer then
+/// gets them, and the immediate with the last, though the operation fails.
 ///
 /// # Cancelling
 ///
@@ -157,8 +159,9 @@ impl AsyncTransfer {
     /// `async_io::Timer::after`.
     ///
     /// After the deadline nothing more is posted: operations that were not posted are rejected. The clock is read
-    /// for every eighth post, so the last seven posts may be late. The channels
-    /// that still have operations of the set in flight are aborted, with all that is in flight on them: each
+    /// for every eighth post, so the last seven posts may be late, each of which is a chain of up to 16
+    /// requests. The channels that still have operations of the set in flight are aborted, with all that is in flight on
+    /// them: each
     /// queue pair is moved to `ERR`, and destroyed if it is not flushed within the
     /// [drain timeout](verbs_channel::ChannelConfig::drain_timeout). So this returns within the
     /// sum of the time until the deadline, seven posts, the drain timeout, and the time that `ibv_destroy_qp` takes, on helper

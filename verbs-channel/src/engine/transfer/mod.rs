@@ -79,7 +79,7 @@ pub struct TransferOutcome {
     pub index: usize,
     /// The channel of the operation.
     pub channel: ChannelId,
-    /// The result. A success is `None` if the operation has shared the completion of a later one.
+    /// The result. A success is `None` if the operation has shared the completion of a later one, or was split.
     pub result: Result<Option<WorkSuccess>, TransportError>,
     /// The returned buffer; `None` if the operation is stuck: see [`TransferError::Stuck`].
     pub buffer: Option<OwnedBuffer>,
