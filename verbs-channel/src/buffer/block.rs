@@ -126,8 +126,9 @@ impl Backing {
     #[cold]
     #[inline(never)]
     fn check(&self, pd: PdTag, is_inline: bool) -> Result<Sge, RejectReason> {
-        if self.pd == PdTag::NONE {
-            let len = self.range.len() as u64;
+        let len = self.range.len() as u64;
+        // Memory without any registration has no domain either.
+        if self.pd == PdTag::NONE && len > u64::from(u32::MAX) {
             return Err(RejectReason::ElementTooLong { len });
         }
         let element = match self.pd == pd.shared() {

@@ -148,7 +148,8 @@ shareable! {
 impl SharedMemory {
     /// Makes shared memory of regions of the same bytes, each in another protection domain; most often of one.
     ///
-    /// If they differ in length, the memory has the length of the shortest. Without any, it is empty.
+    /// If they differ in length, the memory has the length of the shortest. Without any, it is empty, and its slices
+    /// are of [no channel's domain](RejectReason::OtherDomain).
     ///
     /// Slices allocate nothing, unless more of them exist at once than ever before: then the memory makes room for
     /// several times that number, up to 87,360.
@@ -164,8 +165,9 @@ impl SharedMemory {
     ///
     /// # Errors
     ///
-    /// As [`reg_shared`](ProtectionDomain::reg_shared), for the first domain that fails. The buffer is handed back,
-    /// unless a driver then fails to deregister it, and it is leaked.
+    /// As [`reg_shared`](ProtectionDomain::reg_shared), for the first domain that fails; or
+    /// [`OutOfRange`](CoreError::OutOfRange), if there is none. The buffer is handed back, unless a driver then fails to
+    /// deregister it, and it is leaked.
     #[doc(alias = "ibv_reg_mr")]
     pub fn register<'d, B: Buffer + Send + Sync + 'static>(
         domains: impl IntoIterator<Item = &'d ProtectionDomain>,
@@ -174,25 +176,26 @@ impl SharedMemory {
     ) -> Result<Self, Rejected<Option<B>>> {
         let mut domains = domains.into_iter();
         let mut registrations = Vec::new();
-        if let Some(pd) = domains.next() {
-            let first = pd.reg_shared(buffer, access);
-            let first = first.map_err(|rejected| {
-                let (error, buffer) = rejected.into_parts();
-                Rejected::new(error, Some(buffer))
-            });
-            let first = Arc::new(first?);
-            for pd in domains {
-                match first.reg_on(pd, access) {
-                    Ok(region) => registrations.push(registration(Arc::new(region))),
-                    Err(error) => {
-                        drop(registrations);
-                        let buffer = Arc::into_inner(first).and_then(|first| first.dereg().ok());
-                        return Err(Rejected::new(error, buffer));
-                    }
+        let Some(pd) = domains.next() else {
+            return Err(Rejected::new(NO_DOMAIN, Some(buffer)));
+        };
+        let first = pd.reg_shared(buffer, access);
+        let first = first.map_err(|rejected| {
+            let (error, buffer) = rejected.into_parts();
+            Rejected::new(error, Some(buffer))
+        });
+        let first = Arc::new(first?);
+        for pd in domains {
+            match first.reg_on(pd, access) {
+                Ok(region) => registrations.push(registration(Arc::new(region))),
+                Err(error) => {
+                    drop(registrations);
+                    let buffer = Arc::into_inner(first).and_then(|first| first.dereg().ok());
+                    return Err(Rejected::new(error, buffer));
                 }
             }
-            registrations.insert(0, registration(first));
         }
+        registrations.insert(0, registration(first));
         Ok(Self::of_registrations(registrations))
     }
 
@@ -216,7 +219,8 @@ impl SharedMemory {
     ///
     /// # Errors
     ///
-    /// As [`reg_mr`](ProtectionDomain::reg_mr). The keepalive is dropped.
+    /// As [`reg_mr`](ProtectionDomain::reg_mr), or [`OutOfRange`](CoreError::OutOfRange) without any domain. The
+    /// keepalive is dropped.
     #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn register_raw<'d, K: Send + Sync + 'static>(
         domains: impl IntoIterator<Item = &'d ProtectionDomain>,
@@ -233,7 +237,10 @@ impl SharedMemory {
             let region = unsafe { pd.register_raw(ptr, len, access, Arc::clone(&keepalive)) };
             regions.push(region?);
         }
-        Ok(Self::new(regions))
+        match regions.is_empty() {
+            true => Err(NO_DOMAIN.into()),
+            false => Ok(Self::new(regions)),
+        }
     }
 
     /// The memory of one region, with a value that is dropped after it. That slices and clones are dropped is
@@ -355,6 +362,14 @@ impl SharedMemory {
         })
     }
 }
+
+/// Memory is to be registered in no domain.
+const NO_DOMAIN: CoreError = CoreError::OutOfRange {
+    what: "the number of protection domains",
+    value: 0,
+    min: 1,
+    max: u64::MAX,
+};
 
 /// A region among those of a memory.
 fn registration<R: Shareable>(region: Arc<R>) -> Registration {

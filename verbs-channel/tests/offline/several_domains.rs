@@ -2,6 +2,7 @@
 
 use std::future::Future as _;
 use std::pin::Pin;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use fake_libibverbs::with;
 use verbs_channel::request::OwnedChain;
-use verbs_channel::verbs_core::AccessFlags;
+use verbs_channel::verbs_core::{AccessFlags, Error as CoreError, SharedRegion};
 use verbs_channel::{Error, Outgoing, RejectReason, SharedMemory};
 use verbs_harness::WakeCounter;
 use verbs_harness::logged::listen;
@@ -179,4 +180,24 @@ fn memory_whose_lease_could_not_be_ended_is_not_said_to_be_deregistered() {
     drop(channel);
     let ended = memory.deregister().wait(Some(Duration::ZERO)).unwrap();
     assert!(matches!(ended, Err(Error::NotDeregistered { .. })));
+}
+
+#[test]
+fn memory_in_no_domain_is_an_error_that_hands_the_buffer_back() {
+    let rejected = SharedMemory::register([], vec![7_u8; LEN], ACCESS);
+    let (error, buffer) = rejected.map(drop).unwrap_err().into_parts();
+    let is_none = |error: &CoreError| matches!(error, CoreError::OutOfRange { value: 0, .. });
+    assert!(is_none(&error), "{error}");
+    assert_eq!(buffer, Some(vec![7; LEN]));
+    // SAFETY: nothing is registered.
+    let raw = unsafe { SharedMemory::register_raw([], NonNull::dangling(), LEN, ACCESS, ()) };
+    let error = raw.map(drop).unwrap_err();
+    assert!(
+        matches!(&error, Error::Core(error) if is_none(error)),
+        "{error}"
+    );
+
+    let memory = SharedMemory::new(Vec::<SharedRegion<Vec<u8>>>::new());
+    let rejected = channel().start_write(memory.slice(..).unwrap(), remote());
+    assert_eq!(*rejected.unwrap_err().error(), RejectReason::OtherDomain);
 }
