@@ -36,13 +36,16 @@ impl AsyncChannel {
     ) -> impl Future<Output = Result<Lease, Rejected<SharedSlice, Error>>> + Send + use<> {
         let memory = slice.memory();
         let begun = self.begin_lease(slice, access);
+        // It is granted without the lock: the channel may have ended its leases before this one was among them.
+        let down = self.down_reason();
         async move {
             let Begun { operation, lease } = begun?;
-            let Some(operation) = operation else {
-                return Ok(lease);
+            let granted = match (operation, down) {
+                (Some(operation), _) => operation.await.0.map(|_| lease.completed()),
+                (None, Some(reason)) => Err(RejectReason::Down(reason).into()),
+                (None, None) => Ok(()),
             };
-            let Err(error) = operation.await.0 else {
-                lease.completed();
+            let Err(error) = granted else {
                 return Ok(lease);
             };
             let slice = lease.end().ok();
@@ -95,15 +98,15 @@ impl AsyncChannel {
     ///
     /// # Errors
     ///
-    /// [`TransportError::Stuck`]: the driver has refused all of this, and the channel is being closed. **The peer may still
-    /// have access** until then. The memory is kept.
+    /// [`TransportError::Stuck`]: the driver has refused all of this, and the lease's channel is being closed. **The peer may
+    /// still have access** until then. The memory is kept.
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     pub fn revoke(
         &self,
         lease: Lease,
     ) -> impl Future<Output = Result<SharedSlice, TransportError>> + Send + use<> {
         let begun = self.begin_of_lease(lease, false);
-        let (shared, at) = (Arc::clone(&self.shared), self.at);
+        let shared = Arc::clone(&self.shared);
         async move {
             let Begun { operation, lease } = begun;
             if let Some(operation) = operation
@@ -111,8 +114,9 @@ impl AsyncChannel {
             {
                 lease.completed();
             }
+            let channel = lease.channel();
             lease.end().map_err(|_kept| {
-                shared.end(at, DownReason::Closed);
+                shared.end(channel, DownReason::Closed);
                 TransportError::Stuck
             })
         }

@@ -6,10 +6,11 @@ pub(crate) use fake_libibverbs::posted;
 use fake_libibverbs::{assert_all_is_well, with};
 use verbs_async::verbs_channel::error::Queue;
 use verbs_async::verbs_channel::{
-    Channel, DownReason, Outgoing, OwnedBuffer, OwnedRequest, RejectReason, TransportError,
+    Channel, DownReason, Outgoing, OwnedBuffer, OwnedRequest, RejectReason, SharedMemory,
+    TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup, Operation, verbs_channel};
-use verbs_core::ProtectionDomain;
+use verbs_core::{AccessFlags, ProtectionDomain};
 
 use crate::bench::{Bench, Task, announce, done, join, later, now, system_calls};
 
@@ -324,4 +325,51 @@ fn more_buffers_than_the_backlog_are_all_posted_for_incoming_messages() {
         done(posted().get(round).copied());
         drop(now(incoming.next()).unwrap().unwrap());
     }
+}
+
+/// Memory of this domain that can be leased.
+fn lendable(pd: &ProtectionDomain) -> SharedMemory {
+    SharedMemory::register([pd], vec![0_u8; 64], AccessFlags::LOCAL_WRITE).unwrap()
+}
+
+#[test]
+fn lease_of_a_channel_that_ends_while_it_is_registered_is_not_granted() {
+    {
+        let bench = Bench::new();
+        let peer = Peer::new(&bench);
+        let channel = Arc::new(peer.join());
+        let memory = lendable(&peer.pd);
+        let ending = Arc::clone(&channel);
+        let before = move |verb: &str, _state| {
+            if verb == "ibv_reg_mr" {
+                later(ending.destroy()).unwrap();
+            }
+        };
+        with(|library| library.before = Some(Arc::new(before)));
+        let granted = now(channel.lease(memory.slice(..).unwrap(), AccessFlags::REMOTE_READ));
+        with(|library| library.before = None);
+        let rejected = granted.expect_err("the peer has access after the end");
+        let error = rejected.error().down_reason();
+        assert_eq!(error, Some(DownReason::Closed));
+        assert_eq!(rejected.into_given().len(), 64);
+        let count =
+            |verb| with(|library| library.calls.iter().filter(|call| **call == verb).count());
+        assert_eq!((count("ibv_reg_mr"), count("ibv_dereg_mr")), (2, 1));
+    }
+    assert_all_is_well();
+}
+
+#[test]
+fn lease_that_cannot_be_revoked_closes_its_own_channel_and_not_another() {
+    let bench = Bench::new();
+    let peer = Peer::new(&bench);
+    let other = peer.join();
+    let memory = lendable(&peer.pd);
+    let slice = memory.slice(..).unwrap();
+    let lease = now(peer.channel.lease(slice, AccessFlags::REMOTE_READ)).unwrap();
+    with(|library| library.refuse.push(("ibv_dereg_mr", libc::EIO)));
+    let revoked = now(other.revoke(lease));
+    assert_eq!(revoked.map(|slice| slice.len()), Err(TransportError::Stuck));
+    assert_eq!(other.down_reason(), None);
+    assert!(peer.channel.is_down());
 }

@@ -138,7 +138,9 @@ impl Lease {
     }
 
     /// The channel that it is for.
-    pub(crate) fn channel(&self) -> ChannelId {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn channel(&self) -> ChannelId {
         self.lender.entry(self.index, |entry| entry.channel)
     }
 
