@@ -44,7 +44,7 @@ fn lease_opens_memory_until_it_is_revoked_given_back_or_dropped() {
                             let sent = peer.run(empty.invalidate(remote.rkey()));
                             sent.result().await.unwrap();
                             let received = receive.result().await.unwrap();
-                            drop(lease.given_back(&received).unwrap());
+                            drop(lease.given_back(owner.id(), &received).unwrap());
                         }
                         "revoked" => drop(owner.revoke(lease).await.unwrap()),
                         _ => drop(lease),

@@ -22,8 +22,9 @@ mod lender;
 /// A part of shared memory that the peer of one channel can access, until the lease ends.
 ///
 /// The key of a region opens the region for as long as it is registered, also to a peer that comes late. A lease has
-/// a key of its own, for its part only. When the lease has ended, no access with that key succeeds any more, and its
-/// memory can be used for something else.
+/// a key of its own, for its part only. When the lease has ended, no access with that key reaches its memory any more,
+/// which can be used for something else. If the end is a system call, the driver may use the key's number again at
+/// once, for another lease or region: a late access of the peer would reach the memory of that.
 ///
 /// [`Channel::lease`](crate::Channel::lease) grants one, and [`Channel::revoke`](crate::Channel::revoke) ends it and
 /// returns the memory. It also ends
@@ -94,16 +95,25 @@ impl Lease {
 
     /// Ends a lease that the peer has given back, and returns its memory.
     ///
-    /// `received` is the receive of the peer's send with [`invalidate`](crate::Outgoing::invalidate), which has arrived
-    /// since the lease was granted. From then on, no access with the key succeeds.
+    /// `received` is the receive of the peer's send with [`invalidate`](crate::Outgoing::invalidate), and `channel` the
+    /// one that it arrived on: devices, and peers, have keys with the same number. From then on, no access with the
+    /// key succeeds.
+    ///
+    /// Never pass a receive that completed before the lease was granted: the number of a key is used again, and such a
+    /// message may have given back an earlier lease. The peer of this one could then still access its memory.
     ///
     /// # Errors
     ///
-    /// The lease, if that message has not given it back.
-    pub fn given_back(self, received: &WorkSuccess) -> Result<SharedSlice, Self> {
-        let key = received.invalidated_rkey();
+    /// The lease, if that message has not given it back, or arrived on another channel.
+    pub fn given_back(
+        self,
+        channel: ChannelId,
+        received: &WorkSuccess,
+    ) -> Result<SharedSlice, Self> {
+        let given = (channel, received.invalidated_rkey());
         let is_given_back = self.lender.entry(self.index, |entry| {
-            entry.kind == LeaseKind::Window && key == Some(entry.remote.rkey()) && {
+            let its = (entry.channel, Some(entry.remote.rkey()));
+            entry.kind == LeaseKind::Window && its == given && {
                 entry.invalidated();
                 true
             }

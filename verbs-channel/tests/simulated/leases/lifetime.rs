@@ -84,7 +84,7 @@ fn a_lease_of_a_region_without_mw_bind_or_without_windows_is_a_registration() {
 }
 
 #[test]
-fn a_peer_gives_a_lease_back_by_a_send() {
+fn a_peer_gives_a_lease_back_by_a_send_on_its_channel() {
     let mut ends = Ends::new(1, 1);
     let memory = ends.memory(64);
     for _ in 0..3 {
@@ -104,8 +104,11 @@ fn a_peer_gives_a_lease_back_by_a_send() {
         let (plain, _) = ends.owner.wait_success(receive).unwrap();
         let (received, _) = ends.owner.wait_success(other).unwrap();
         assert_eq!(received.invalidated_rkey(), Some(remote.rkey()));
-        let lease = lease.given_back(&plain).unwrap_err();
-        drop(lease.given_back(&received).unwrap());
+        let id = ends.owner.id();
+        let lease = lease.given_back(id, &plain).unwrap_err();
+        // A key of another device with the same number.
+        let lease = lease.given_back(ends.peer.id(), &received).unwrap_err();
+        drop(lease.given_back(id, &received).unwrap());
     }
 }
 
