@@ -172,9 +172,9 @@ impl AsyncChannel {
     /// ```
     #[doc(alias = "ibv_post_send")]
     pub fn chain(&self, chain: OwnedChain) -> Operation<OwnedChain> {
-        let submission = self
-            .driver()
-            .start_any(self.at, Request::Chain(chain), self.backlog);
+        let submission =
+            self.driver()
+                .start_any(self.at, Request::Chain(Some(chain)), self.backlog);
         Operation::new(Arc::clone(&self.shared), submission)
     }
 

@@ -168,6 +168,10 @@ impl AsyncTransfer {
     /// threads. With a deadline that has passed it begins none, and aborts those that an earlier call has begun and
     /// that have not completed yet. The other channels of the group are not affected.
     ///
+    /// The poll that finds the deadline passed withdraws all operations of the set from the backlog, and takes all
+    /// outcomes that are there, before it returns: so nothing more of the set is posted. It takes longer the more
+    /// operations have begun, and so does dropping the set.
+    ///
     /// # Errors
     ///
     /// As [`finish`](Self::finish).
@@ -288,7 +292,7 @@ impl AsyncTransfer {
                 (queue, shared.driver.start(channel, request, usize::MAX))
             }
             Piece::Chain(chain) => {
-                let request = Request::Chain(chain);
+                let request = Request::Chain(Some(chain));
                 let at = shared.driver.start_any(channel, request, usize::MAX);
                 (Queue::Send, at)
             }

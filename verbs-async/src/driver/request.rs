@@ -17,7 +17,8 @@ use verbs_channel::{
 pub(crate) enum Request {
     One(OwnedRequest),
     Batch(Vec<OwnedRequest>),
-    Chain(OwnedChain),
+    // `None` once it was posted: an empty chain would be allocated.
+    Chain(Option<OwnedChain>),
     Lease(LeaseRequest),
 }
 
@@ -108,13 +109,14 @@ impl Request {
                     })
             }
             Self::Lease(request) => engine.start_lease(at, request),
-            Self::Chain(chain) => engine
-                .start_chain(at, mem::take(chain))
-                .map_err(|rejected| {
+            Self::Chain(chain) => {
+                let given = chain.take().ok_or(RejectReason::EmptyBatch)?;
+                engine.start_chain(at, given).map_err(|rejected| {
                     let (reason, given) = rejected.into_parts();
-                    *chain = given;
+                    *chain = Some(given);
                     reason
-                }),
+                })
+            }
         }
     }
 
@@ -124,7 +126,7 @@ impl Request {
         match self {
             Self::One(request) => outcome.buffer = mem::take(request.buffer_mut()),
             Self::Batch(requests) => outcome.batch = mem::take(requests),
-            Self::Chain(chain) => outcome.chain = Some(mem::take(chain)),
+            Self::Chain(chain) => outcome.chain = chain.take(),
             Self::Lease(_) => {}
         }
         outcome
