@@ -172,7 +172,8 @@ impl Transfer {
             OwnedRequest { buffer, op }
         });
         let mut parts: Vec<_> = parts.collect();
-        let (channel, behind, left) = (entry.channel, entry.next, parts.len());
+        let (channel, number) = (entry.channel, entry.number);
+        let (behind, left) = (entry.next, parts.len());
         *request = parts.remove(0);
         entry.split = Some(Box::new(Split {
             whole,
@@ -182,7 +183,7 @@ impl Transfer {
         let mut last = index;
         for part in parts {
             let at = self.entries.len();
-            self.entries.push(Entry::new(channel, part, index));
+            self.entries.push(Entry::new(channel, part, index, number));
             self.left += 1;
             if let Some(entry) = self.entries.get_mut(last) {
                 entry.next = at;

@@ -134,6 +134,8 @@ struct Entry {
     run: u16,
     // The place of the operation that it is a part of, or its own.
     of: usize,
+    // How many operations were added before it.
+    number: usize,
     // There is one if it was split.
     split: Option<Box<Split>>,
 }
@@ -202,7 +204,8 @@ impl Transfer {
     pub fn add(&mut self, channel: ChannelId, request: impl Into<OwnedRequest>) {
         let request = request.into();
         let (index, queue) = (self.entries.len(), request.queue());
-        self.entries.push(Entry::new(channel, request, index));
+        self.entries
+            .push(Entry::new(channel, request, index, self.added));
         self.added += 1;
         self.left += 1;
         let is_its = |rail: &&mut Rail| (rail.channel, rail.queue) == (channel, queue);
@@ -250,17 +253,15 @@ impl Transfer {
         let entries = self.entries.drain(..).enumerate();
         // An operation that was split stands for its parts.
         let added = entries.filter(|(index, entry)| entry.of == *index);
-        added
-            .enumerate()
-            .filter_map(|(index, (_, entry))| match entry.state {
-                State::Ended(result, buffer) => Some(TransferOutcome {
-                    index,
-                    channel: entry.channel,
-                    result,
-                    buffer,
-                }),
-                State::Waiting(_) | State::InFlight(_) | State::Begun(_) | State::Chained => None,
-            })
+        added.filter_map(|(_, entry)| match entry.state {
+            State::Ended(result, buffer) => Some(TransferOutcome {
+                index: entry.number,
+                channel: entry.channel,
+                result,
+                buffer,
+            }),
+            State::Waiting(_) | State::InFlight(_) | State::Begun(_) | State::Chained => None,
+        })
     }
 
     /// The outcome of the whole.
@@ -286,13 +287,14 @@ impl Transfer {
 }
 
 impl Entry {
-    const fn new(channel: ChannelId, request: OwnedRequest, of: usize) -> Self {
+    const fn new(channel: ChannelId, request: OwnedRequest, of: usize, number: usize) -> Self {
         Self {
             channel,
             state: State::Waiting(request),
             next: NONE,
             run: 1,
             of,
+            number,
             split: None,
         }
     }

@@ -231,18 +231,12 @@ impl Transfer {
 
     pub(super) fn ended(&mut self, index: usize, each: &mut dyn FnMut(usize, bool)) {
         self.left -= 1;
-        let Some(index) = self.part_ended(index) else {
+        let index = self.part_ended(index);
+        let Some(entry) = index.and_then(|index| self.entries.get(index)) else {
             return;
         };
-        let entry = self.entries.get(index);
-        // Parts of requests before it do not count.
-        let before = self.entries.iter().take(index).enumerate();
-        let parts = match self.added == self.entries.len() {
-            true => 0,
-            false => before.filter(|(at, entry)| entry.of != *at).count(),
-        };
-        let is_success = entry.is_some_and(|entry| matches!(entry.state, State::Ended(Ok(_), _)));
-        each(index - parts, is_success);
+        let is_success = matches!(entry.state, State::Ended(Ok(_), _));
+        each(entry.number, is_success);
     }
 
     /// Posts nothing more: the requests that wait are rejected.
