@@ -44,6 +44,10 @@ pub(crate) fn run(options: &Options, devices: &[Context], host: &str) -> Result<
         .map(Context::alloc_pd)
         .collect::<Result<Vec<_>, _>>()?;
     let memory = pages.memory().register(&domains, AccessFlags::empty())?;
+    // Room for the slices of all chains, and one that replaces another: more than ever before would allocate.
+    let slices = domains.len() * (usize::from(depth) + 1);
+    let slices = (0..slices).map(|_| memory.slice(pages.bounds(0)));
+    drop(slices.collect::<Result<Vec<_>, _>>()?);
     let rails = devices
         .iter()
         .zip(&domains)
