@@ -317,11 +317,17 @@ impl fmt::Display for Engine {
         }
         for id in self.channels() {
             let counts = self.channel_counters(id).read();
+            let credits = self
+                .member(self.place_or_none(id))
+                .map(|member| &member.credits);
+            let of = |queue| credits.map_or(0, |credits| credits.in_flight(queue));
+            let in_flight = of(Queue::Send) + of(Queue::Receive);
             write!(f, "\n{id}: ")?;
             match self.down_reason(id) {
-                Some(reason) => write!(f, "down, {reason}: {counts}")?,
-                None => write!(f, "up: {counts}")?,
+                Some(reason) => write!(f, "down, {reason}: ")?,
+                None => write!(f, "up: ")?,
             }
+            write!(f, "{in_flight} in flight, {counts}")?;
         }
         Ok(())
     }

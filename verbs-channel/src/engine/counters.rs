@@ -18,20 +18,16 @@ pub struct Counters {
     pub(super) channel: Option<(Arc<Cells>, Counts)>,
 }
 
-/// The values of [`Counters`] at one time. They only grow, except for the [depth](Self::depth).
+/// The values of [`Counters`] at one time, which only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Requests that were posted, to both queues.
-    pub posted: u64,
-    /// Those of them that have completed: successes, failures and aborts.
+    /// Requests that have completed, of both queues: successes, failures and aborts.
     pub completed: u64,
     /// Completed requests of operations that failed or are stuck.
     pub failed: u64,
     /// Completed requests of operations that were aborted with their channel.
     pub aborted: u64,
-    /// Bytes of the posted requests: of a receive, the length of its buffer.
-    pub bytes: u64,
     /// How long threads slept in waits for completions of the channel, or of any channel of its group.
     pub asleep: Duration,
 }
@@ -50,22 +46,12 @@ impl Counters {
     }
 }
 
-impl Counts {
-    /// Requests in flight.
-    #[must_use]
-    pub const fn depth(&self) -> u64 {
-        self.posted.saturating_sub(self.completed)
-    }
-}
-
 /// Counts of the place of a channel. Only the thread that has the engine writes to it.
 #[derive(Debug, Default)]
 pub(crate) struct Cells {
-    posted: AtomicU64,
     completed: AtomicU64,
     failed: AtomicU64,
     aborted: AtomicU64,
-    bytes: AtomicU64,
 }
 
 /// The cells of all places of an engine: those of a place that is used again go on.
@@ -84,16 +70,8 @@ fn add(cell: &AtomicU64, more: u64) {
 }
 
 impl Cells {
-    /// Requests of this many bytes together get their places in a queue.
-    #[inline(always)]
-    pub(crate) fn post(&self, requests: u64, bytes: u64) {
-        add(&self.posted, requests);
-        add(&self.bytes, bytes);
-    }
-
     /// They were not posted, after all.
     pub(crate) fn cancel(&self, requests: u64) {
-        add(&self.posted, requests.wrapping_neg());
         add(&self.completed, requests.wrapping_neg());
     }
 
@@ -122,11 +100,9 @@ impl Cells {
     fn read(&self) -> Counts {
         let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         Counts {
-            posted: read(&self.posted),
             completed: read(&self.completed),
             failed: read(&self.failed),
             aborted: read(&self.aborted),
-            bytes: read(&self.bytes),
             asleep: Duration::ZERO,
         }
     }
@@ -167,11 +143,9 @@ impl Places {
 
 impl AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
-        self.posted += other.posted;
         self.completed += other.completed;
         self.failed += other.failed;
         self.aborted += other.aborted;
-        self.bytes += other.bytes;
         self.asleep += other.asleep;
     }
 }
@@ -182,11 +156,9 @@ impl Sub for Counts {
     /// The difference since an earlier time.
     fn sub(self, earlier: Self) -> Self {
         Self {
-            posted: self.posted.saturating_sub(earlier.posted),
             completed: self.completed.saturating_sub(earlier.completed),
             failed: self.failed.saturating_sub(earlier.failed),
             aborted: self.aborted.saturating_sub(earlier.aborted),
-            bytes: self.bytes.saturating_sub(earlier.bytes),
             asleep: self.asleep.saturating_sub(earlier.asleep),
         }
     }
@@ -195,17 +167,14 @@ impl Sub for Counts {
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            posted,
             completed,
             failed,
             aborted,
-            bytes,
             ..
         } = *self;
-        let depth = self.depth();
         write!(
             f,
-            "{posted} posted ({bytes} bytes), {completed} completed, {depth} in flight, {failed} failed, {aborted} aborted"
+            "{completed} completed, {failed} failed, {aborted} aborted"
         )
     }
 }

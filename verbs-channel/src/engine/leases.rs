@@ -51,7 +51,7 @@ impl Engine {
         }
         let reservation = Reservation::new(at, Queue::Send, BufferOwner::Slot);
         let flags = opcode_flag(request.opcode());
-        let Some((ticket, qp)) = self.flight.take(reservation, flags, 0) else {
+        let Some((ticket, qp)) = self.flight.take(reservation, flags) else {
             return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
         let (posted, kept) = request.post(|request| {

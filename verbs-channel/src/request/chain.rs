@@ -75,8 +75,6 @@ struct Inner {
     range: Range<usize>,
     // Length of the prefix known to have succeeded.
     done: usize,
-    // The bytes of its range, until that or a request of it changes.
-    bytes: Option<u64>,
 }
 
 /// Requests as the driver gets them.
@@ -117,7 +115,6 @@ impl OwnedChain {
                     built,
                     range: 0..requests.len(),
                     done: 0,
-                    bytes: None,
                     requests,
                 }),
             }),
@@ -188,12 +185,8 @@ impl OwnedChain {
         request: OwnedRequest,
     ) -> Result<OwnedBuffer, Rejected<OwnedRequest, RejectReason>> {
         let Inner {
-            requests,
-            built,
-            bytes,
-            ..
+            requests, built, ..
         } = &mut *self.inner;
-        *bytes = None;
         if let (Some(place), Some(built)) = (requests.get_mut(index), built) {
             return match built.put(index, &request) {
                 Ok(()) => Ok(mem::replace(place, request).buffer),
@@ -209,12 +202,8 @@ impl OwnedChain {
     pub(crate) fn take(&mut self, index: usize) -> Option<OwnedRequest> {
         let blank = Outgoing::send(OwnedBuffer::empty()).into();
         let Inner {
-            requests,
-            built,
-            bytes,
-            ..
+            requests, built, ..
         } = &mut *self.inner;
-        *bytes = None;
         let place = requests.get_mut(index)?;
         // Before it is taken: what is built names no memory that the chain does not have.
         built.as_mut()?.put(index, &blank).ok()?;
@@ -246,7 +235,6 @@ impl OwnedChain {
         let range = within(range, self.len())?;
         self.inner.range = range;
         self.inner.done = 0;
-        self.inner.bytes = None;
         Ok(())
     }
 
@@ -279,22 +267,6 @@ impl OwnedChain {
     #[must_use]
     pub fn into_requests(self) -> Vec<OwnedRequest> {
         self.inner.requests
-    }
-
-    /// How many bytes the requests of its range have.
-    #[inline]
-    pub(crate) fn bytes(&mut self) -> u64 {
-        let Inner {
-            requests,
-            range,
-            bytes,
-            ..
-        } = &mut *self.inner;
-        *bytes.get_or_insert_with(|| {
-            let requests = requests.get(range.clone()).unwrap_or_default();
-            let lens = requests.iter().map(|request| request.buffer.range().len());
-            lens.sum::<usize>() as u64
-        })
     }
 
     /// Its requests for the driver, and the range that is to be posted; `None` if that is empty.

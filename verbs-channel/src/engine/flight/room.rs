@@ -43,14 +43,13 @@ impl Flight {
         }
     }
 
-    /// Takes credits and a slot for a request with these flags and this length. Returns its ticket, and the queue pair; `None` if it is
+    /// Takes credits and a slot for a request with these flags. Returns its ticket, and the queue pair; `None` if it is
     /// to be [rejected](Self::rejection).
     #[inline(always)]
     pub(crate) fn take(
         &mut self,
         reservation: Reservation,
         flags: u32,
-        bytes: u64,
     ) -> Option<(Ticket, &QueuePair)> {
         let member = self.members.get_mut(reservation.member as usize)?;
         let channel = member.id;
@@ -62,7 +61,6 @@ impl Flight {
                 take_common(slots, common, &mut self.budget, credits, reservation, flags)?
             }
         };
-        credits.cells.post(reservation.credits.into(), bytes);
         Some((Ticket { channel, id }, qp))
     }
 

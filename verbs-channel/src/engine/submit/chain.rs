@@ -54,9 +54,9 @@ impl Engine {
         let Some(member) = self.member(at) else {
             return Err(RejectReason::GONE);
         };
-        let counts = check(chain, part.clone(), &member.limits)?;
+        let flags = check(chain, part.clone(), &member.limits)?;
         // SAFETY: the caller promises that the buffers stay until the operation is done.
-        let posted = unsafe { self.post_checked_at(at, BufferOwner::Caller, chain, part, counts) };
+        let posted = unsafe { self.post_checked_at(at, BufferOwner::Caller, chain, part, flags) };
         posted.or_else(|reason| self.end_half_unpolled(at, reason).ok_or(reason))
     }
 
@@ -89,16 +89,15 @@ impl Engine {
         if !is_admitted {
             chain.build_for(pd)?;
         }
-        let bytes = chain.bytes();
         let Some((built, range)) = chain.built() else {
             return Err(RejectReason::EmptyBatch);
         };
         if !is_admitted {
-            let _counts = check(built, range.clone(), &limits)?;
+            let _flags = check(built, range.clone(), &limits)?;
         }
         // SAFETY: the slot keeps the buffers until the last is done, and so all are, and leaks them if
         // the queue pair cannot be destroyed; moving a chain does not move their bytes.
-        unsafe { self.post_checked_at(at, BufferOwner::Slot, built, range, (0, bytes)) }
+        unsafe { self.post_checked_at(at, BufferOwner::Slot, built, range, 0) }
     }
 
     /// Posts requests of a chain that pass the gate. Those of a chain that goes into its slot have their flags
@@ -116,13 +115,13 @@ impl Engine {
         owner: BufferOwner,
         chain: &mut RequestChain<R>,
         part: Range<usize>,
-        (flags, bytes): (u32, u64),
+        flags: u32,
     ) -> Result<Ticket, RejectReason> {
         if part.is_empty() {
             return Err(RejectReason::EmptyBatch);
         }
         let reservation = Reservation::batch(at, part.len(), owner)?;
-        let Some((ticket, qp)) = self.flight.take(reservation, flags, bytes) else {
+        let Some((ticket, qp)) = self.flight.take(reservation, flags) else {
             return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
         let id = ticket.id;
@@ -136,13 +135,13 @@ impl Engine {
     }
 }
 
-/// Checks each request of a part of a chain. Returns their flags for the slot, and their length together.
+/// Checks each request of a part of a chain. Returns their flags for the slot.
 fn check<R: ChainRequest<Wr = ibv_send_wr>>(
     chain: &mut RequestChain<R>,
     part: Range<usize>,
     limits: &Limits,
-) -> Result<(u32, u64), RejectReason> {
-    let (mut flags, mut bytes) = (0, 0);
+) -> Result<u32, RejectReason> {
+    let mut flags = 0;
     for index in part {
         // A request that the chain does not have is an error of the post.
         let Some((len, elements, is_inline, opcode)) = needs(chain, index) else {
@@ -150,7 +149,6 @@ fn check<R: ChainRequest<Wr = ibv_send_wr>>(
         };
         let of_opcode = opcode_flag(opcode);
         flags |= of_opcode;
-        bytes += len;
         let needs = Needs {
             len,
             elements,
@@ -161,5 +159,5 @@ fn check<R: ChainRequest<Wr = ibv_send_wr>>(
         };
         limits.check(Queue::Send, &needs)?;
     }
-    Ok((flags, bytes))
+    Ok(flags)
 }

@@ -38,7 +38,7 @@ impl Engine {
         };
         let needs = op.needs(elements, is_shared);
         member.limits.check(reservation.queue, &needs)?;
-        let Some((ticket, qp)) = self.flight.take(reservation, needs.flags, needs.len) else {
+        let Some((ticket, qp)) = self.flight.take(reservation, needs.flags) else {
             let Reservation {
                 member,
                 queue,
@@ -118,18 +118,16 @@ impl Engine {
             Ok::<_, RejectReason>(op.needs(elements, W::List::IS_SHARED))
         };
         // All at once: one by one takes twice as long.
-        let (mut all, mut bytes) = (Needs::default(), 0);
+        let mut all = Needs::default();
         for request in requests.iter_mut() {
-            let needs = needs_of(request)?;
-            bytes += needs.len;
-            all.add(&needs);
+            all.add(&needs_of(request)?);
         }
         if limits.check(Queue::Send, &all).is_err() {
             for request in requests.iter_mut() {
                 limits.check(Queue::Send, &needs_of(request)?)?;
             }
         }
-        let Some((ticket, qp)) = self.flight.take(reservation, all.flags, bytes) else {
+        let Some((ticket, qp)) = self.flight.take(reservation, all.flags) else {
             return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
         let id = ticket.id;

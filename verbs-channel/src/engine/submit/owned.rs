@@ -110,16 +110,13 @@ impl Engine {
         };
         // The flags are in the buffer.
         let (pd, limits) = (self.pd_tag, member.limits);
-        let mut bytes = 0;
-        let Some((ticket, qp)) = self.flight.take(reservation, 0, 0) else {
+        let Some((ticket, qp)) = self.flight.take(reservation, 0) else {
             return Err(self.rejection(at, Queue::Send, reservation.credits));
         };
         let requests = requests.iter().zip(elements).map(|(request, place)| {
             let OwnedRequest { buffer, op } = request;
             let elements = slice::from_mut(place.write(buffer.element(pd, op.is_inline())?));
-            let needs = op.needs(elements, false);
-            limits.check(Queue::Send, &needs)?;
-            bytes += needs.len;
+            limits.check(Queue::Send, &op.needs(elements, false))?;
             Ok((elements, op))
         });
         let posted = match build(requests, built, ticket.id) {
@@ -129,12 +126,7 @@ impl Engine {
             Err(reason) => Err(reason),
         };
         match posted {
-            Ok(()) => {
-                if let Some(member) = self.member(at) {
-                    member.credits.cells.post(0, bytes);
-                }
-                Ok(ticket)
-            }
+            Ok(()) => Ok(ticket),
             Err(reason) => Err(self.rejected(ticket.id, reason)),
         }
     }
