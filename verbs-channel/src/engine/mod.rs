@@ -114,6 +114,7 @@ mod peers;
 mod places;
 mod probe;
 mod refused;
+mod report;
 mod shared;
 mod submit;
 mod teardown;
