@@ -157,8 +157,17 @@ fn longer_requests_than_the_port_sends_are_split() {
         );
         let starts: Vec<_> = posted.iter().map(|request| request.list[0].0).collect();
         assert!(starts[1..6].windows(2).all(|two| two[0] + 1000 == two[1]));
-        assert_eq!(transfer.len(), 4);
+        // Parts have no numbers.
+        let page = memory.slice(..8).unwrap();
+        transfer.add(channel.id(), Outgoing::write(page, remote()));
+        let ended = channel.transfer_with(&mut transfer, by(PATIENCE), |index, is_success| {
+            seen.push((index, is_success));
+        });
+        ended.unwrap_err();
+        assert_eq!(seen[4..], [(4, true)]);
+        assert_eq!(transfer.len(), 5);
         let outcomes: Vec<_> = transfer.drain().collect();
+        assert_eq!(outcomes[4].index, 4);
         let offset = |at: usize| outcomes[at].buffer.as_ref().unwrap().capacity();
         assert_eq!([0, 1, 2, 3].map(offset), [100, 4500, 4096, 2000]);
         assert!(outcomes[..3].iter().all(|outcome| outcome.result.is_ok()));
