@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use fake_libibverbs::{assert_all_is_well, share};
 #[cfg(feature = "rdmacm")]
 use verbs_async::Bind;
-use verbs_async::verbs_channel::connect::Met;
 #[cfg(feature = "rdmacm")]
+use verbs_async::verbs_channel::Peer;
+use verbs_async::verbs_channel::connect::Met;
 use verbs_async::verbs_channel::exchange::ExchangeError;
 use verbs_async::verbs_channel::verbs_core::device::EventType;
-use verbs_async::verbs_channel::{self, Connect, DownReason, Peer};
+use verbs_async::verbs_channel::{self, Connect, DownReason};
 use verbs_async::{AsyncChannel, AsyncGroup, CqEvents, Error, Result};
 
 use crate::gate::{Gate, LONG, block_on, events, group, wait_for_the_end};
