@@ -91,9 +91,8 @@ pub struct ChannelConfig {
     /// [is backpressure](RejectReason::is_backpressure). In `verbs-async` it waits in the
     /// backlog.
     ///
-    /// A request beyond its channel's share costs more than twice as much as one within it: about 470
-    /// instructions more, without those of the driver. (`cargo xtask bench` counts them:
-    /// `group_budget`.)
+    /// A request beyond its channel's share costs about 215 instructions more than one within it, without those of
+    /// the driver. (`cargo xtask bench` counts them: `group_budget` has one of each, `group_two` none.)
     ///
     /// Receives count while they are posted, also on idle channels. So post few more receives to
     /// each channel than its share, or size the budget for them.
