@@ -28,7 +28,6 @@ impl AsyncChannel {
     ///
     /// As [`Channel::lease`](verbs_channel::Channel::lease), with the memory.
     #[doc(alias = "IBV_WR_BIND_MW")]
-    #[expect(clippy::missing_panics_doc, reason = "no memory ends before its start")]
     pub fn lease(
         &self,
         slice: SharedSlice,
@@ -45,14 +44,10 @@ impl AsyncChannel {
                 (None, Some(reason)) => Err(RejectReason::Down(reason).into()),
                 (None, None) => Ok(()),
             };
-            let Err(error) = granted else {
-                return Ok(lease);
-            };
-            let slice = lease.end().ok();
-            // Without its memory, which has to be kept: an empty one.
-            let slice = slice.map_or_else(|| memory.slice(..0), Ok);
-            let slice = slice.expect("no memory ends before its start");
-            Err(Rejected::new(error.into(), slice))
+            match granted {
+                Ok(()) => Ok(lease),
+                Err(reason) => Err(lease.refused(&memory, reason)),
+            }
         }
     }
 

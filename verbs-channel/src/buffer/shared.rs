@@ -305,6 +305,11 @@ impl SharedMemory {
         Ok(Self::part(&self.shared, range, None))
     }
 
+    /// A part without bytes.
+    pub(crate) fn empty(&self) -> SharedSlice {
+        Self::part(&self.shared, 0..0, None)
+    }
+
     #[inline]
     fn part(
         shared: &Arc<Shared>,

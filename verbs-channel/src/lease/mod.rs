@@ -8,9 +8,9 @@ use verbs_core::error::Rejected;
 use verbs_core::work_request::WorkRequest;
 use verbs_core::{AccessFlags, RemoteMemoryRegion, WorkSuccess};
 
-use crate::buffer::{OwnedBuffer, SharedSlice};
+use crate::buffer::{OwnedBuffer, SharedMemory, SharedSlice};
 use crate::channel_id::ChannelId;
-use crate::error::{Error, RejectReason, Result};
+use crate::error::{Error, RejectReason, Result, TransportError};
 use entry::Entry;
 pub use entry::LeaseKind;
 use entry::Post;
@@ -172,6 +172,19 @@ impl Lease {
                 Post::Invalidate
             },
         }
+    }
+
+    /// It was not granted, for this reason: ends it, and hands the slice of this memory back; an empty one if that has to
+    /// be kept.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn refused(
+        self,
+        memory: &SharedMemory,
+        reason: TransportError,
+    ) -> Rejected<SharedSlice, Error> {
+        let slice = self.end().unwrap_or_else(|_kept| memory.empty());
+        Rejected::new(reason.into(), slice)
     }
 
     /// Its request has succeeded.

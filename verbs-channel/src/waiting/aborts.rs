@@ -35,7 +35,11 @@ impl AbortHandle {
     /// timeout. A thread that does not use the channel sees it when it next does. A channel that is down is not
     /// affected.
     pub fn abort(&self) {
-        self.aborts.lock().push(self.channel);
+        let mut channels = self.aborts.lock();
+        if !channels.contains(&self.channel) {
+            channels.push(self.channel);
+        }
+        drop(channels);
         self.aborts.are_asked.store(true, Ordering::Release);
     }
 }

@@ -40,15 +40,12 @@ pub(crate) trait Lend: Ladder {
         if lease.kind() == LeaseKind::Registration {
             return Ok(lease);
         }
-        let Err(error) = self.run_lease(at, &lease.request(true), None) else {
-            lease.completed();
-            return Ok(lease);
-        };
-        let slice = lease.end().ok();
-        // Without its memory, which has to be kept: an empty one.
-        match slice.map_or_else(|| memory.slice(..0), Ok) {
-            Ok(slice) => Err(Rejected::new(error.into(), slice)),
-            Err(_) => unreachable!("no memory ends before its start"),
+        match self.run_lease(at, &lease.request(true), None) {
+            Ok(()) => {
+                lease.completed();
+                Ok(lease)
+            }
+            Err(reason) => Err(lease.refused(&memory, reason)),
         }
     }
 
