@@ -78,42 +78,6 @@ fn compare_and_swap_swaps_only_what_is_equal() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn additions_of_both_ends_all_count() {
-    let test = begin!();
-    if !can(&test) {
-        return;
-    }
-    let pair = Pair::between(
-        verbs_harness::pair::Side::here(),
-        verbs_harness::pair::Side::here(),
-        verbs_harness::pair::Side::prepared,
-    );
-    // One counter, in the memory of the device both ends are on.
-    let counter = counter(&pair.b, &[0]);
-    let other = Pair::between(
-        verbs_harness::pair::Side::here(),
-        pair.b.side.again(),
-        verbs_harness::pair::Side::prepared,
-    );
-    std::thread::scope(|scope| {
-        for end in [&pair.a, &other.a] {
-            scope.spawn(|| {
-                let mut result = end.pd().reg_mr(vec![0_u64]).unwrap();
-                for _ in 0..200 {
-                    let mut element = result.scatter_element(..).unwrap();
-                    let request =
-                        AtomicWorkRequest::fetch_and_add(&mut element, &counter.remote(), 1);
-                    end.post_one(request.unwrap());
-                    end.sent();
-                }
-            });
-        }
-    });
-    assert_eq!(counter.atomic_u64(0).unwrap().load(Ordering::Acquire), 400);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn a_fenced_write_waits_for_the_atomic_before_it() {
     let test = begin!();
     if can(&test) {

@@ -15,7 +15,6 @@ mod completion_channel;
 mod completion_queue;
 mod datagrams;
 mod devices;
-mod elements;
 mod endpoint;
 mod events;
 mod extended;
