@@ -1,48 +1,11 @@
 //! Batches: one doorbell, one completion, one handle.
 
 use verbs_channel::error::Queue;
-use verbs_channel::verbs_core::codes::WcStatus;
-use verbs_channel::verbs_core::{GatherElement, MemoryRegion, RemoteMemoryRegion};
-use verbs_channel::{BufferPool, Error, Incoming, Outgoing, OwnedRequest, ScopeError};
+use verbs_channel::verbs_core::RemoteMemoryRegion;
+use verbs_channel::{BufferPool, Error, Incoming, Outgoing, OwnedRequest};
 use verbs_harness::{PATIENCE, begin};
 
-use super::ends::{
-    SOON, assert_timed_out, bounded, bytes, failed_send, filled, given, inside, pair, pattern,
-    stubborn, work_error, zeros,
-};
-
-/// Eight writes of 100 bytes, from and to consecutive places.
-fn eight<'a>(
-    from: &'a MemoryRegion<Vec<u8>>,
-    to: RemoteMemoryRegion,
-) -> [Outgoing<GatherElement<'a>>; 8] {
-    std::array::from_fn(|index| {
-        let element = from.gather_element(index * 100..(index + 1) * 100).unwrap();
-        let place = to.slice(index as u64 * 100..).unwrap();
-        Outgoing::write(element, place)
-    })
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn batch_completes_with_its_last_request() {
-    let _test = begin!(iwarp lacks "writes that are in place when they have completed");
-    let (mut a, b) = pair();
-    for round in 0..50 {
-        let from = filled(&a, round, 800);
-        let target = given(&b, vec![0_u8; 800]);
-        if round % 2 == 0 {
-            a.run_batch(eight(&from, target.remote())).unwrap();
-        } else {
-            let ended = a.scope(|scope| {
-                let batch = scope.post_batch(eight(&from, target.remote()))?;
-                Ok::<_, Error>(batch.spin_poll()?)
-            });
-            ended.unwrap();
-        }
-        assert!(bytes(&target) == pattern(round, 800), "round {round}");
-    }
-}
+use super::ends::{bytes, filled, given, pair, pattern, zeros};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -89,51 +52,6 @@ fn batches_of_reads_atomics_and_sends_complete() {
     });
     ended.unwrap();
     assert!(sink[..] == from[..]);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn result_of_a_batch_is_its_first_failure() {
-    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
-    for bad in [0, 3, 7] {
-        let (mut a, b) = pair();
-        let from = filled(&a, 1, 800);
-        let target = given(&b, vec![0_u8; 800]);
-        let remote = target.remote();
-        let wrong = RemoteMemoryRegion::new(remote.addr(), 800, remote.rkey() ^ 0x33).unwrap();
-        let mut works = eight(&from, remote);
-        works[bad] = eight(&from, wrong)[bad];
-        let ended = bounded(|| {
-            a.scope(|scope| {
-                drop(scope.post_batch(works).unwrap());
-                Ok::<_, ()>(())
-            })
-        });
-        let Err(ScopeError::AutoPollError(error)) = ended else {
-            panic!("{ended:?}");
-        };
-        let error = work_error(&error);
-        assert_eq!(error.status, WcStatus::REM_ACCESS_ERR, "number {bad}");
-        assert_eq!(a.down_reason(), Some(failed_send(error)));
-        let written = bytes(&target);
-        assert!(written[..bad * 100] == pattern(1, 800)[..bad * 100]);
-        assert!(
-            written[bad * 100..].iter().all(|byte| *byte == 0),
-            "after number {bad}"
-        );
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn batch_is_aborted_at_its_deadline() {
-    let _test = begin!(iwarp lacks "sends that wait for a receive");
-    let (mut a, _b) = inside(stubborn);
-    a.set_timeout(Some(SOON));
-    let from = filled(&a, 1, 64);
-    let send = Outgoing::send(from.gather_element(..).unwrap());
-    let result = bounded(|| a.run_batch([send; 8]));
-    assert_timed_out(result, &a);
 }
 
 /// Eight writes of owned blocks, to consecutive places.
@@ -195,34 +113,6 @@ fn owned_batch_mixes_all_opcodes_of_the_send_queue() {
     let received = b.wait(receive, Some(PATIENCE)).unwrap().expect("in time");
     assert_eq!(received.result.unwrap().imm_data(), Some(7));
     assert!(received.buffer.unwrap()[..] == pattern(2, 64));
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn owned_batch_that_fails_in_its_middle_is_returned_whole() {
-    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
-    for bad in [0, 3, 7] {
-        let (mut a, b) = pair();
-        let target = given(&b, vec![0_u8; 800]);
-        let remote = target.remote();
-        let pool = BufferPool::new(a.pd(), 100, 9).unwrap();
-        let wrong = RemoteMemoryRegion::new(remote.addr(), 800, remote.rkey() ^ 0x33).unwrap();
-        let mut works = owned_eight(&pool, 1, remote);
-        works[bad] = Outgoing::write(pool.take().unwrap(), wrong).into();
-        let ticket = a.start_batch(works).unwrap();
-        let ended = bounded(|| a.wait(ticket, Some(PATIENCE)));
-        let ended = ended.unwrap().expect("in time");
-        let error = work_error(&ended.result.unwrap_err());
-        assert_eq!(error.status, WcStatus::REM_ACCESS_ERR, "number {bad}");
-        assert_eq!(
-            (ended.batch.as_ref().map_or(0, Vec::len), pool.available()),
-            (8, 1)
-        );
-        assert!(a.is_idle());
-        let written = bytes(&target);
-        assert!(written[..bad * 100] == pattern(1, 800)[..bad * 100]);
-        assert!(written[bad * 100..].iter().all(|byte| *byte == 0));
-    }
 }
 
 #[test]

@@ -1,15 +1,11 @@
 //! Queues filled to the last place, and more requests than fit.
 
-use std::collections::VecDeque;
-
 use verbs_channel::error::Queue;
-use verbs_channel::verbs_core::{GatherElement, ProtectionDomain};
-use verbs_channel::{
-    Channel, Error, Incoming, Outgoing, PreparedChannel, RejectReason, ScopedPendingWork,
-};
+use verbs_channel::verbs_core::ProtectionDomain;
+use verbs_channel::{Channel, Error, Outgoing, PreparedChannel, RejectReason};
 use verbs_harness::{PATIENCE, begin};
 
-use super::ends::{NOTHING, bytes, filled, given, pair_of, pattern, works, zeros};
+use super::ends::{NOTHING, bytes, filled, given, pair_of, works, zeros};
 
 /// Not a number to which a driver rounds.
 const SENDS: usize = 7;
@@ -100,49 +96,4 @@ fn all_queues_can_be_filled_completely_many_times() {
         target.write(0, &[0; SENDS * 8]).unwrap();
     }
     works(&mut a, &mut b, 10);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn many_more_requests_than_fit_complete() {
-    let _test = begin!();
-    let (mut a, b) = pair_of(small);
-    let count = 500;
-    let from = filled(&a, 3, count * 8);
-    let target = given(&b, vec![0; count * 8]);
-    let ended = a.scope(|scope| {
-        let mut posted = VecDeque::new();
-        for (chunk, at) in from.gather_element(..)?.chunks(8)?.zip(0_u64..) {
-            let mut work = Outgoing::write(chunk, target.remote().slice(at * 8..)?);
-            // A rejected request is handed back, and posted when there is room.
-            let pending = loop {
-                match scope.try_lend(work) {
-                    Ok(pending) => break pending,
-                    Err(rejected) => {
-                        // There is no room in the queue, or no slot for one more result.
-                        let reason = *rejected.error();
-                        let is_full = matches!(
-                            reason,
-                            RejectReason::Backpressure(Queue::Send) | RejectReason::Untaken
-                        );
-                        assert!(is_full, "{reason}");
-                        work = rejected.into_given();
-                        let oldest: ScopedPendingWork<'_, '_, GatherElement<'_>> =
-                            posted.pop_front().unwrap();
-                        oldest.spin_poll().0?;
-                    }
-                }
-            };
-            posted.push_back(pending);
-        }
-        Ok::<_, Error>(())
-    });
-    ended.unwrap();
-    assert!(bytes(&target) == pattern(3, count * 8));
-    let mut into = zeros(&a, 8);
-    a.run(Incoming::read(
-        into.scatter_element(..).unwrap(),
-        target.remote(),
-    ))
-    .unwrap();
 }

@@ -217,20 +217,6 @@ pub(crate) fn assert_timed_out<T: Debug>(result: Result<T, TransportError>, chan
     }
 }
 
-/// The same, of an operation that a scope waited for, with the deadline's timeout.
-pub(crate) fn assert_scope_timed_out<T: Debug, E: Debug>(
-    ended: Result<T, ScopeError<E>>,
-    channel: &Channel,
-    timeout: Duration,
-) {
-    let reason = channel.down_reason().unwrap();
-    assert!(
-        matches!(reason, DownReason::TimedOut { after, .. } if after == timeout),
-        "{reason:?}"
-    );
-    assert_scope_ended(ended, channel, reason);
-}
-
 /// Asserts that a scope's operations were aborted for this reason, and that the channel is down.
 pub(crate) fn assert_scope_ended<T: Debug, E: Debug>(
     ended: Result<T, ScopeError<E>>,

@@ -3,17 +3,14 @@
 use std::collections::BTreeMap;
 use std::thread;
 
-use verbs_channel::error::Queue;
-use verbs_channel::verbs_core::{
-    AccessFlags, ProtectionDomain, RemoteMemoryRegion, ScatterElement,
-};
+use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, ScatterElement};
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, Completed, DownReason, Error, Outgoing,
-    OwnedBuffer, PollStrategy, PreparedChannel, Ticket, TransportError,
+    BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Error, Outgoing, OwnedBuffer,
+    PollStrategy, PreparedChannel, Ticket,
 };
 use verbs_harness::{PATIENCE, begin};
 
-use super::ends::{SOON, Sleeper, bounded, bytes, here, impatient, meet, pattern, stubborn};
+use super::ends::{SOON, Sleeper, bounded, bytes, here, impatient, meet, pattern};
 
 fn group_of(pd: &ProtectionDomain, max_channels: u32) -> ChannelGroup {
     let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
@@ -40,12 +37,6 @@ fn patient(pd: &ProtectionDomain) -> PreparedChannel {
 fn receive(group: &mut ChannelGroup, number: ChannelId, into: impl Into<OwnedBuffer>) -> Ticket {
     let mut channel = group.channel(number).unwrap();
     channel.start_receive(into).unwrap()
-}
-
-/// Waits for an operation of a channel of the group.
-fn wait(group: &mut ChannelGroup, number: ChannelId, ticket: Ticket) -> Completed {
-    let mut channel = group.channel(number).unwrap();
-    channel.wait(ticket, Some(PATIENCE)).unwrap().unwrap()
 }
 
 fn send(channel: &mut Channel, bytes: Vec<u8>) {
@@ -165,64 +156,6 @@ fn channel_of_a_group_has_all_operations() {
     assert!(!group.channel(other).unwrap().is_down());
     let wait = bounded(|| group.wait_completed(Some(SOON)));
     assert!(wait.is_none());
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn failed_peer_takes_down_its_own_channel_only() {
-    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
-    let pd = here();
-    let mut group = group_of(&pd, 2);
-    let (first, first_peer) = join(&mut group, impatient);
-    let (second, mut second_peer) = join(&mut group, impatient);
-    let target = pd.reg_shared(vec![0_u8; 8], AccessFlags::REMOTE).unwrap();
-    let remote = target.remote();
-    let wrong = RemoteMemoryRegion::new(remote.addr(), 8, remote.rkey() ^ 1);
-    let ticket = receive(&mut group, second, pd.reg_mr(vec![0_u8; 8]).unwrap());
-    let from = pd.reg_mr(vec![1_u8; 8]).unwrap();
-    let mut channel = group.channel(first).unwrap();
-    let error = channel
-        .write(from.gather_element(..).unwrap(), wrong.unwrap())
-        .unwrap_err();
-    let failed = matches!(
-        error,
-        TransportError::Work {
-            queue: Queue::Send,
-            ..
-        }
-    );
-    assert!(failed, "{error:?}");
-    assert!(channel.is_down());
-    send(&mut second_peer, vec![2; 8]);
-    let mut channel = group.channel(second).unwrap();
-    let done = channel.wait(ticket, Some(PATIENCE)).unwrap().unwrap();
-    assert_eq!(done.channel, second);
-    done.result.unwrap();
-    drop(first_peer);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn deadline_in_a_group_aborts_one_channel() {
-    let _test = begin!(iwarp lacks "sends that wait for a receive");
-    let pd = here();
-    let mut group = group_of(&pd, 2);
-    let (first, _silent) = join(&mut group, stubborn);
-    let (second, mut peer) = join(&mut group, impatient);
-    let ticket = receive(&mut group, second, pd.reg_mr(vec![0_u8; 8]).unwrap());
-    let from = pd.reg_mr(vec![1_u8; 8]).unwrap();
-    let mut channel = group.channel(first).unwrap();
-    let sent =
-        bounded(|| channel.run(Outgoing::send(from.gather_element(..).unwrap()).timeout(SOON)));
-    assert!(sent.is_err());
-    let reason = DownReason::TimedOut {
-        queue: Queue::Send,
-        after: SOON,
-    };
-    assert_eq!(channel.down_reason(), Some(reason));
-    send(&mut peer, vec![2; 8]);
-    let done = wait(&mut group, second, ticket);
-    done.result.unwrap();
 }
 
 #[test]

@@ -241,53 +241,6 @@ fn send_ends_when_a_peer_without_receives_leaves() {
     });
 }
 
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_server_ends_with_its_eight_clients() {
-    const CLIENTS: u8 = 8;
-    let _test = begin!(iwarp lacks "sends that wait for a receive");
-    let meeting = Meeting::new();
-    let address = meeting.address;
-    let pd = here();
-    let mut group = Channel::builder(&pd).group(CLIENTS.into()).unwrap();
-    thread::scope(|threads| {
-        for client in 0..CLIENTS {
-            threads.spawn(move || {
-                let mut channel = connect(address, patient);
-                let from = channel.pd().reg_mr(vec![client; 8]).unwrap();
-                for _ in 0..=client {
-                    channel.send(from.gather_element(..).unwrap()).unwrap();
-                }
-            });
-        }
-        for _ in 0..CLIENTS {
-            let member = group.prepare().unwrap();
-            let member = meeting.accept(member);
-            let at = group.join(member).unwrap();
-            let mut channel = group.channel(at).unwrap();
-            assert!(channel.peer_addr().is_some());
-            // Without a posted receive, a software device may fail the client's send.
-            for _ in 0..=CLIENTS {
-                let into = pd.reg_mr(vec![0_u8; 8]).unwrap();
-                let _ticket = channel.start_receive(into).unwrap();
-            }
-        }
-        let mut served = [0_u8; CLIENTS as usize];
-        bounded(|| {
-            // Until no client is left, although the clients do not announce that.
-            while let Some(ended) = group.wait_completed(None) {
-                if let Err(error) = ended.result {
-                    assert_eq!(error, ENDED);
-                    continue;
-                }
-                served[usize::from(ended.buffer.unwrap()[0])] += 1;
-            }
-        });
-        assert_eq!(served, [1, 2, 3, 4, 5, 6, 7, 8]);
-        assert!(group.wait_completed(Some(Duration::ZERO)).is_none());
-    });
-}
-
 /// The peer: connects, and does nothing more until it is killed.
 fn be_the_peer(address: &str, mut line: Line) {
     let channel = connect(address.parse().unwrap(), patient);
@@ -331,39 +284,6 @@ fn every_wait_ends_when_the_peer_is_killed() {
             Some(DownReason::PeerClosed),
             "{name}"
         );
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn killed_peer_takes_down_its_own_channel_only() {
-    if let Some((address, line)) = role() {
-        return be_the_peer(&address, line);
-    }
-    let test = begin!();
-    let meeting = Meeting::new();
-    let address = meeting.address;
-    let pd = here();
-    let mut group = Channel::builder(&pd).group(2).unwrap();
-    let mut children = [(); 2].map(|()| {
-        let mut child = Child::start(&test, &address.to_string());
-        let member = group.prepare().unwrap();
-        let member = meeting.accept(member);
-        child.line.read();
-        let at = group.join(member).unwrap();
-        let mut channel = group.channel(at).unwrap();
-        let into = pd.reg_mr(vec![0_u8; 8]).unwrap();
-        let _ticket = channel.start_receive(into).unwrap();
-        (child, at)
-    });
-    for alive in [true, false] {
-        let (child, at) = &mut children[usize::from(alive)];
-        child.kill();
-        let ended = bounded(|| group.wait_completed(None)).unwrap();
-        assert_eq!(ended.channel, *at);
-        assert_eq!(ended.result.unwrap_err(), ENDED);
-        let other = children[usize::from(!alive)].1;
-        assert_eq!(group.channel(other).unwrap().is_down(), !alive);
     }
 }
 

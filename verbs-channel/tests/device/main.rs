@@ -16,12 +16,10 @@ mod batches;
 mod blocking;
 #[cfg(feature = "rdmacm")]
 mod brief_clients;
-mod budget;
 #[cfg(feature = "rdmacm")]
 mod by_manager;
 mod capacity;
 mod connecting;
-mod crowd;
 mod datagrams;
 mod endings;
 mod ends;
@@ -42,7 +40,6 @@ mod over_datagrams;
 mod owned;
 mod owned_chains;
 mod peer_dies;
-mod pools;
 mod quick_start;
 mod scoped;
 #[cfg(feature = "rdmacm")]

@@ -1,11 +1,9 @@
 //! Chains of requests on owned buffers: built once, started again and again.
 
 use verbs_channel::request::OwnedChain;
-use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::{RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
     BufferPool, Channel, Completed, Incoming, Outgoing, OwnedBuffer, OwnedRequest, SharedMemory,
-    TransportError,
 };
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin};
@@ -94,60 +92,5 @@ fn chain_of_each_kind_of_request_is_carried_out_in_order() {
         assert_eq!([0, 1, 2].map(value), [5, 7, 9]);
         assert_eq!(bytes(&number), 5_u64.to_ne_bytes());
         chain.bytes_mut(0).unwrap().fill(0);
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn request_that_failed_is_named_and_those_before_it_are_done() {
-    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
-    for bad in [0, 5, PAGES - 1] {
-        let (mut a, b) = pair();
-        let (ours, theirs) = memories(&a, &b, 4);
-        let remote = theirs.remote();
-        let wrong = RemoteMemoryRegion::new(remote.addr(), remote.len(), remote.rkey() ^ 0x33);
-        let wrong = wrong.unwrap();
-        let writes = (0..PAGES).map(|at| {
-            let page = ours.slice(at * PAGE..(at + 1) * PAGE).unwrap();
-            let remote = if at == bad { wrong } else { remote };
-            Outgoing::write(page, place(remote, at)).into()
-        });
-        let chain = OwnedChain::new(writes.collect()).unwrap();
-        let Completed { result, chain, .. } = run(&mut a, chain);
-        let Err(TransportError::Work { error, .. }) = result else {
-            panic!("{result:?}");
-        };
-        assert_eq!(error.status, WcStatus::REM_ACCESS_ERR, "number {bad}");
-        let chain = chain.unwrap();
-        assert_eq!((chain.done(), chain.len()), (bad, PAGES));
-        let written = bytes(&theirs);
-        let expected = pattern(4, PAGES * PAGE);
-        assert!(written[..bad * PAGE] == expected[..bad * PAGE]);
-        assert!(written[bad * PAGE..].iter().all(|byte| *byte == 0));
-        assert!(a.is_down());
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn aborted_chain_is_returned_and_dropped_channels_release_theirs() {
-    let _test = begin!(iwarp lacks "sends that wait for a receive");
-    for is_dropped in [false, true] {
-        let (mut a, _b) = pair();
-        let pool = BufferPool::new(a.pd(), 8, 4).unwrap();
-        // For these the peer has no receives.
-        let sends = (0..4).map(|_| Outgoing::send(pool.take().unwrap()).into());
-        let chain = OwnedChain::new(sends.collect()).unwrap();
-        let ticket = a.start_chain(chain).unwrap();
-        assert_eq!(pool.available(), 0);
-        if is_dropped {
-            drop(a);
-        } else {
-            a.abort();
-            let ended = a.poll(ticket).unwrap().unwrap();
-            assert!(matches!(ended.result, Err(TransportError::Aborted(_))));
-            assert_eq!(ended.chain.unwrap().done(), 0);
-        }
-        assert_eq!(pool.available(), 4);
     }
 }

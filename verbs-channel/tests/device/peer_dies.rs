@@ -6,16 +6,11 @@ use std::time::Duration;
 
 use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion};
-use verbs_channel::{
-    Channel, Error, Incoming, Outgoing, PreparedChannel, ScopeError, TransportError,
-};
+use verbs_channel::{Channel, Error, Outgoing, PreparedChannel, ScopeError, TransportError};
 use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin};
 
-use super::ends::{
-    SOON, assert_timed_out, bounded, failed_send, filled, here, impatient, stubborn, there,
-    work_error, zeros,
-};
+use super::ends::{failed_send, filled, here, impatient, stubborn, there};
 
 /// The length of the peer's region.
 const GIVEN: usize = 8 << 20;
@@ -59,58 +54,6 @@ fn meet(test: &Test, build: Build) -> (Child, Channel, RemoteMemoryRegion) {
         channel,
         RemoteMemoryRegion::new(addr, len, rkey).unwrap(),
     )
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn with_only_receives_posted_the_deadline_ends_the_wait() {
-    if let Some((port, line)) = role() {
-        return be_the_peer(&port, line);
-    }
-    let test = begin!(iwarp lacks "connections that outlive the peer");
-    let (mut child, mut channel, _) = meet(&test, impatient);
-    let owned = channel.start_receive(filled(&channel, 1, 64)).unwrap();
-    child.kill();
-    // A reliable connection has no keepalive, and the peer is not watched.
-    assert!(channel.wait(owned, Some(2 * SOON)).unwrap().is_none());
-    assert!(!channel.is_down());
-    let mut into = zeros(&channel, 64);
-    let result =
-        bounded(|| channel.run(Incoming::receive(into.scatter_element(..).unwrap()).timeout(SOON)));
-    assert_timed_out(result, &channel);
-    let ended = channel
-        .poll(owned)
-        .unwrap()
-        .expect("it ended with the channel");
-    assert!(ended.result.is_err() && ended.buffer.is_some());
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn send_to_a_dead_peer_fails_by_the_devices_timeout() {
-    if let Some((port, line)) = role() {
-        return be_the_peer(&port, line);
-    }
-    let test = begin!(iwarp lacks "connections that outlive the peer");
-    for kind in ["send", "write", "read"] {
-        let (mut child, mut channel, remote) = meet(&test, impatient);
-        let mut buffer = zeros(&channel, 64);
-        // It works while the peer lives.
-        channel
-            .read(buffer.scatter_element(..).unwrap(), remote)
-            .unwrap();
-        assert_eq!(buffer[..], [5; 64]);
-        child.kill();
-        let element = buffer.scatter_element(..).unwrap();
-        let result = bounded(|| match kind {
-            "send" => channel.send(element.into_gather()),
-            "write" => channel.write(element.into_gather(), remote),
-            _ => channel.read(element, remote),
-        });
-        let error = work_error(&result.unwrap_err());
-        assert_eq!(error.status, WcStatus::RETRY_EXC_ERR, "{kind}");
-        assert_eq!(channel.down_reason(), Some(failed_send(error)));
-    }
 }
 
 #[test]

@@ -2,13 +2,12 @@
 
 use std::thread;
 
-use verbs_channel::verbs_core::ScatterElement;
-use verbs_channel::{DownReason, Error, Incoming, ScopeError, TransportError};
+use verbs_channel::{DownReason, Error, ScopeError, TransportError};
 use verbs_harness::{PATIENCE, begin, until};
 
 use super::ends::{
-    SOON, assert_scope_ended, assert_scope_timed_out, bounded, bytes, filled, given, impatient,
-    inside, pair, pair_of, pattern, stubborn, works, zeros,
+    SOON, assert_scope_ended, bounded, bytes, filled, given, impatient, pair, pair_of, pattern,
+    works, zeros,
 };
 
 #[test]
@@ -108,28 +107,6 @@ fn taken_failure_does_not_fail_the_scope() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn scope_is_aborted_at_the_channels_deadline() {
-    let _test = begin!(iwarp lacks "sends that wait for a receive");
-    let (mut a, _b) = inside(stubborn);
-    a.set_timeout(Some(SOON));
-    let from = filled(&a, 1, 64);
-    let mut into = zeros(&a, 64);
-    let ended = bounded(|| {
-        a.scope(|scope| {
-            drop(scope.post_send(from.gather_element(..).unwrap()).unwrap());
-            drop(
-                scope
-                    .post_receive(into.scatter_element(..).unwrap())
-                    .unwrap(),
-            );
-            Ok::<_, ()>(())
-        })
-    });
-    assert_scope_timed_out(ended, &a, SOON);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn manual_scope_aborts_operations_in_flight_and_fails() {
     let _test = begin!();
     let (mut a, b) = pair();
@@ -220,27 +197,6 @@ fn empty_scope_ends_at_once() {
     // An error with nothing in flight does not take the channel down.
     assert!(!a.is_down());
     works(&mut a, &mut b, 9);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn rejected_requests_are_handed_back() {
-    let _test = begin!();
-    let (mut a, _b) = pair();
-    a.abort();
-    assert_eq!(a.down_reason(), Some(DownReason::Closed));
-    let mut into = zeros(&a, 64);
-    let mut kept: Option<ScatterElement<'_>> = None;
-    let element = into.scatter_element(..).unwrap();
-    let ended = a.scope(|scope| {
-        let rejected = scope.try_lend(Incoming::receive(element)).unwrap_err();
-        assert!(!rejected.error().is_backpressure());
-        kept = Some(rejected.into_given().into_list());
-        Ok::<_, ()>(())
-    });
-    ended.unwrap();
-    kept.unwrap()[0] = 9;
-    assert_eq!(into[0], 9);
 }
 
 #[test]

@@ -38,27 +38,6 @@ fn next(group: &mut ChannelGroup) -> Message {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn messages_of_thirty_two_channels_share_eight_blocks() {
-    let _test = begin!(iwarp lacks "32 queue pairs on a shared receive queue (soft-iWARP)");
-    let pd = here();
-    let pool = BufferPool::new(&pd, LEN, 8).unwrap();
-    let mut group = group(&pd, &pool, 8);
-    let mut peers: Vec<_> = (0..32).map(|_| join(&mut group)).collect();
-    for round in 0..4 {
-        for (number, (id, peer)) in peers.iter_mut().enumerate().rev() {
-            let bytes = pattern(number + 100 * round, 1 + (number + round) % LEN);
-            send(peer, bytes.clone());
-            let message = next(&mut group);
-            assert_eq!(message.channel, *id);
-            assert!(message.bytes() == Some(&bytes[..]));
-        }
-    }
-    drop(group);
-    assert_eq!(pool.available(), 8);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn slow_consumer_makes_peers_wait_and_loses_nothing() {
     let _test = begin!(iwarp lacks "sends that wait for a receive");
     for strategy in [
@@ -122,34 +101,6 @@ fn message_before_the_join_is_kept() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn dead_channels_leave_their_blocks_to_the_others() {
-    let _test = begin!();
-    let pd = here();
-    let pool = BufferPool::new(&pd, LEN, 4).unwrap();
-    let mut group = group(&pd, &pool, 4);
-    let (stays, mut peer) = join(&mut group);
-    for round in 0..20 {
-        let (goes, mut short_lived) = join(&mut group);
-        send(&mut short_lived, vec![round; LEN]);
-        if round % 2 == 0 {
-            let message = next(&mut group);
-            assert_eq!(message.channel, goes);
-        }
-        group.remove(goes).unwrap();
-        while let Some(message) = group.next_message() {
-            assert_eq!(message.channel, goes);
-        }
-        send(&mut peer, vec![round; LEN]);
-        let message = next(&mut group);
-        assert_eq!(message.channel, stays);
-        assert!(message.bytes() == Some(&[round; LEN][..]));
-    }
-    drop(group);
-    assert_eq!(pool.available(), 4);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn messages_that_are_cut_give_their_receives_back() {
     let _test = begin!();
     const LONG: usize = 8 << 20;
@@ -197,40 +148,6 @@ fn messages_that_are_cut_give_their_receives_back() {
         .collect();
     assert!(kept.iter().all(|message| message.channel == id));
     assert!(group.stalled_receives() <= 2);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn peer_that_closes_is_the_end_of_its_channel() {
-    let _test = begin!(iwarp lacks "connecting over TCP");
-    let pd = here();
-    let pool = BufferPool::new(&pd, LEN, 8).unwrap();
-    let mut group = group(&pd, &pool, 8);
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let client = thread::spawn(move || {
-        let prepared = Channel::builder(&here()).build().unwrap();
-        let mut channel = prepared.connect(address, PATIENCE).unwrap().channel;
-        for number in 0..3 {
-            send(&mut channel, pattern(number, LEN));
-        }
-    });
-    let member = group
-        .prepare()
-        .unwrap()
-        .accept(&listener, PATIENCE)
-        .unwrap()
-        .channel;
-    let id = group.join(member).unwrap();
-    for number in 0..3 {
-        let message = next(&mut group);
-        assert!(message.bytes() == Some(&pattern(number, LEN)[..]));
-    }
-    let end = bounded(|| group.wait_message(None)).unwrap();
-    assert_eq!((end.channel, end.end()), (id, Some(DownReason::PeerClosed)));
-    client.join().unwrap();
-    group.remove(id).unwrap();
-    assert!(bounded(|| group.wait_message(None)).is_none());
 }
 
 #[test]

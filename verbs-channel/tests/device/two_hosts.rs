@@ -5,18 +5,12 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
-use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::memory::SharedElement;
-use verbs_channel::verbs_core::{
-    AckTimeout, MaxAckRetries, ProtectionDomain, RemoteMemoryRegion, SharedRegion,
-};
-use verbs_channel::{Channel, Connect, DownReason, Error, PreparedChannel, TransportError};
-use verbs_harness::{PATIENCE, Test, begin, faults, until};
+use verbs_channel::verbs_core::{ProtectionDomain, RemoteMemoryRegion, SharedRegion};
+use verbs_channel::{Channel, Connect, DownReason, PreparedChannel, TransportError};
+use verbs_harness::{PATIENCE, Test, begin, faults};
 
-use super::ends::{
-    SOON, assert_scope_timed_out, bounded, failed_send, filled, given, here, patient, pattern,
-    stubborn, work_error, zeros,
-};
+use super::ends::{bounded, filled, given, here, patient, pattern, zeros};
 
 /// A port that is free on a machine that runs nothing else.
 const PORT: u16 = 18601;
@@ -25,18 +19,6 @@ const PORT: u16 = 18601;
 const LEN: usize = 100_000;
 
 type Build = fn(&ProtectionDomain) -> PreparedChannel;
-
-/// A channel whose device reports a dead peer after some seconds, and that does not watch the peer.
-/// Two machines that share a busy processor may take a tenth of a second for a round trip.
-fn resigned(pd: &ProtectionDomain) -> PreparedChannel {
-    Channel::builder(pd)
-        .timeout(PATIENCE)
-        .peer_timeout(None)
-        .ack_timeout(AckTimeout::new(17).unwrap())
-        .retry_cnt(MaxAckRetries::new(4).unwrap())
-        .build()
-        .unwrap()
-}
 
 /// Whether this is the first of two machines, and a channel to the other, with a receive of [`LEN`] bytes.
 fn other(test: &Test, build: Build, data: &[u8]) -> Option<(bool, Channel, Vec<u8>)> {
@@ -113,29 +95,6 @@ fn scope_region<'r>(words: &[u8], region: &'r SharedRegion<Vec<u8>>) -> SharedEl
     region.element(..words.len()).unwrap()
 }
 
-#[test]
-#[ignore = "needs an RDMA device"]
-fn writes_to_a_dead_host_fail() {
-    let test = begin!(iwarp lacks "retries");
-    let Some((mut channel, remote)) = until_it_dies(&test, resigned) else {
-        return;
-    };
-    let from = filled(&channel, 1, 4096);
-    let write = |channel: &mut Channel| channel.write(from.gather_element(..).unwrap(), remote);
-    write(&mut channel).unwrap();
-    let die = filled(&channel, 1, 1);
-    channel.send(die.gather_element(..).unwrap()).unwrap();
-    let mut error = None;
-    let ended = until(PATIENCE, || {
-        error = write(&mut channel).err();
-        error.is_some()
-    });
-    assert!(ended, "writes to a dead machine succeed");
-    let error = work_error(&error.unwrap());
-    assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
-    assert_eq!(channel.down_reason(), Some(failed_send(error)));
-}
-
 const PEER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A channel with a peer timeout and no other timeout.
@@ -165,32 +124,4 @@ fn dead_host_ends_a_waiting_receive() {
         "{error:?}"
     );
     assert_eq!(channel.down_reason(), Some(reason));
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn send_to_a_dead_host_with_infinite_retries_is_aborted_at_the_deadline() {
-    let test = begin!(iwarp lacks "retries");
-    let Some((mut channel, remote)) = until_it_dies(&test, stubborn) else {
-        return;
-    };
-    let (from, die) = (filled(&channel, 1, 4096), filled(&channel, 1, 1));
-    let mut into = zeros(&channel, 64);
-    channel.set_timeout(Some(PATIENCE / 4));
-    let ended = bounded(|| {
-        channel.scope(|scope| {
-            drop(scope.post_receive(into.scatter_element(..)?)?);
-            scope.post_send(die.gather_element(..)?)?.spin_poll()?;
-            // Until one is not acknowledged any more.
-            loop {
-                let mut write = scope.post_write(from.gather_element(..)?, remote)?;
-                match write.wait_timeout(4 * SOON) {
-                    Some(result) => drop(result?),
-                    None => break Ok::<_, Error>(()),
-                }
-            }
-        })
-    });
-    assert_scope_timed_out(ended, &channel, PATIENCE / 4);
-    into.fill(1);
 }

@@ -3,51 +3,13 @@
 use std::time::Instant;
 
 use verbs_channel::verbs_core::codes::WcStatus;
-use verbs_channel::{Error, Outgoing};
 use verbs_harness::wire::Disturbed;
 use verbs_harness::{PATIENCE, begin, faults, until, wire};
 
 use super::ends::{
-    SOON, assert_scope_timed_out, assert_timed_out, bounded, bytes, filled, given, impatient, meet,
-    pair_of, pattern, retries, stubborn, work_error, works, zeros,
+    SOON, bounded, bytes, filled, given, impatient, meet, pair_of, pattern, retries, stubborn,
+    work_error, works, zeros,
 };
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn total_loss_with_infinite_retries_ends_at_the_deadline() {
-    let test = begin!(alone, iwarp lacks "retries");
-    let Some([here, _]) = wire::netdevs(&test) else {
-        return;
-    };
-    let (mut a, mut b) = pair_of(stubborn);
-    works(&mut a, &mut b, 1000);
-    let target = given(&b, vec![0_u8; 5000]);
-    let from = filled(&a, 1, 5000);
-    let broken = wire::netem(&here, &["loss", "100%"]);
-    let result = bounded(|| {
-        a.run(Outgoing::write(from.gather_element(..).unwrap(), target.remote()).timeout(2 * SOON))
-    });
-    assert_timed_out(result, &a);
-    // In a scope, with all kinds of operations in flight.
-    drop(broken);
-    let (mut a, mut b) = pair_of(stubborn);
-    works(&mut a, &mut b, 1000);
-    a.set_timeout(Some(2 * SOON));
-    let _broken = wire::netem(&here, &["loss", "100%"]);
-    let (from, mut into) = (filled(&a, 1, 5000), zeros(&a, 5000));
-    let ended = bounded(|| {
-        a.scope(|scope| {
-            let (first, second) = into.scatter_element(..)?.split_at_mut(2500)?;
-            drop(scope.post_receive(first)?);
-            drop(scope.post_read(second, target.remote())?);
-            drop(scope.post_write(from.gather_element(..)?, target.remote())?);
-            drop(scope.post_send(from.gather_element(..)?)?);
-            Ok::<_, Error>(())
-        })
-    });
-    assert_scope_timed_out(ended, &a, 2 * SOON);
-    into.fill(1);
-}
 
 #[test]
 #[ignore = "needs an RDMA device"]
