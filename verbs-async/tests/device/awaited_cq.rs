@@ -3,12 +3,9 @@
 use std::future::Future as _;
 use std::pin::pin;
 use std::task::{Context, Waker};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt as _;
 use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
 use verbs_async::verbs_channel::verbs_core::codes::WcOpcode;
 use verbs_async::verbs_channel::verbs_core::memory::Sge;
 use verbs_async::verbs_channel::verbs_core::{
@@ -176,39 +173,6 @@ fn each_of_thousands_of_events_wakes_the_task_that_sleeps() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn queue_dropped_with_untaken_events_does_not_hang() {
-    let _test = begin!(iwarp lacks "receives without an element");
-    for way in WAYS {
-        run(way, async move {
-            let events = events(way, &context());
-            for round in 0..30_u64 {
-                let wired = Wired::new(&events);
-                wired.receive(1);
-                let mut waiting = Box::pin(wired.cq.poll_wr_id(3));
-                assert!(waiting.as_mut().poll(&mut noop()).is_pending());
-                // Its event is in the channel, on its way, or being taken when all is dropped.
-                wired.send(2);
-                if round % 3 == 1 {
-                    within(
-                        Duration::from_micros(100 * round),
-                        std::future::pending::<()>(),
-                    )
-                    .await;
-                }
-                drop(waiting);
-                drop(wired);
-            }
-            // Events of other queues are still delivered.
-            let wired = Wired::new(&events);
-            wired.receive(1);
-            wired.send(2);
-            assert_eq!(wired.any(2).await, [1, 2]);
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn many_queues_on_one_completion_channel() {
     let _test = begin!(iwarp lacks "receives without an element");
     for way in WAYS {
@@ -234,32 +198,6 @@ fn many_queues_on_one_completion_channel() {
             }
         });
     }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn simultaneous_events_are_all_taken() {
-    let _test = begin!(iwarp lacks "receives without an element");
-    let builder = &mut tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_all().build().unwrap();
-    runtime.block_on(async {
-        let events = CqEvents::create_tokio(&context()).unwrap();
-        let all: Vec<_> = (0..24).map(|_| Wired::new(&events)).collect();
-        // Each is polled once, and then only when it has been woken.
-        let mut waiting: FuturesUnordered<_> =
-            all.iter().map(|wired| wired.cq.poll_wr_id(1)).collect();
-        assert!(waiting.poll_next_unpin(&mut noop()).is_pending());
-        for wired in &all {
-            wired.receive(1);
-            wired.send(2);
-        }
-        // The runtime does not poll meanwhile, and gets one notification for all.
-        thread::sleep(Duration::from_millis(50));
-        let found: Vec<_> = within(LATE, waiting.collect())
-            .await
-            .expect("some sleep on");
-        assert_eq!(found.len(), all.len());
-    });
 }
 
 /// For futures that are polled by hand and need no wake-up.

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::thread;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use async_io::Timer;
 use verbs_async::verbs_channel::exchange::{ExchangeError, RefusalCode};
-use verbs_async::verbs_channel::verbs_core::{Device, MaxRnrRetries, ProtectionDomain};
-use verbs_async::verbs_channel::{self, BufferPool, Channel, Connect, PreparedChannel};
+use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain};
+use verbs_async::verbs_channel::{self, Channel, Connect, PreparedChannel};
 use verbs_async::{AsyncChannel, AsyncGroup, Error};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{begin, context, faults, peer_name};
@@ -296,84 +296,6 @@ fn many_connect_at_once() {
         }
     });
     for peer in peers {
-        peer.join().unwrap();
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn listener_accepts_many_peers_despite_a_silent_one() {
-    const PEERS: u32 = 4;
-    let _test = begin!();
-    for way in RUNTIMES {
-        let (listener, address) = listener();
-        let silent = TcpStream::connect(address).unwrap();
-        let peers: Vec<_> = (0..PEERS)
-            .map(|_| {
-                thread::spawn(move || {
-                    let options = Connect::within(PATIENCE).private_data(b"theirs");
-                    let met = blocking().connect(address, options).unwrap();
-                    assert_eq!(met.private_data, b"ours");
-                    echo(met.channel);
-                })
-            })
-            .collect();
-        run(way, async move {
-            let group = group(way, PEERS);
-            let options = Connect::within(PATIENCE).private_data(b"ours");
-            let mut listening = group.listen(listener, options).await.unwrap();
-            for _ in 0..PEERS {
-                let met = listening.accept().await.unwrap().outcome.unwrap();
-                assert_eq!(met.private_data, b"theirs");
-                echoed(group.pd(), &met.channel).await;
-            }
-        });
-        for peer in peers {
-            peer.join().unwrap();
-        }
-        drop(silent);
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_peer_that_sends_at_once_finds_the_prepared_receives() {
-    let _test = begin!();
-    for way in RUNTIMES {
-        let (listener, address) = listener();
-        let there = Device::by_name(&peer_name()).unwrap().open().unwrap();
-        let builder = Channel::builder(&there.alloc_pd().unwrap()).timeout(PATIENCE);
-        // Its device does not try again.
-        let prepared = builder.rnr_retry(MaxRnrRetries::new(0).unwrap()).build();
-        let peer = thread::spawn(move || {
-            let mut channel = prepared
-                .unwrap()
-                .connect(address, PATIENCE)
-                .unwrap()
-                .channel;
-            let from = channel.pd().reg_mr(b"marco".to_vec()).unwrap();
-            for _ in 0..3 {
-                channel.send(from.gather_element(..).unwrap()).unwrap();
-            }
-        });
-        run(way, async move {
-            let group = group(way, 1);
-            let pool = BufferPool::new(group.pd(), 8, 3).unwrap();
-            let mut prepared = group.prepare().unwrap();
-            while let Some(block) = pool.take() {
-                prepared.start_receive(block).unwrap();
-            }
-            let (stream, _) = listener.accept().unwrap();
-            let met = group.exchange_prepared(prepared, stream, PATIENCE).await;
-            let channel = met.unwrap().channel;
-            let receives = channel.prepared_receives();
-            assert_eq!(receives.len(), 3);
-            for receive in receives {
-                let (received, block) = receive.await;
-                assert_eq!(received.unwrap().message_in(&block).unwrap(), b"marco");
-            }
-            assert_eq!(pool.available(), 3);
-        });
         peer.join().unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use futures_util::future::{join, join_all};
+use futures_util::future::join;
 use verbs_async::verbs_channel::connect::DatagramListener;
 use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain};
 use verbs_async::verbs_channel::{BufferPool, Channel, Connect, Datagrams, Peer};
@@ -106,61 +106,4 @@ fn async_client_connects_over_datagrams_to_a_blocking_server() {
         channel.send(message).await.0.unwrap();
     });
     serve.join().unwrap();
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn sixteen_channels_connect_over_datagrams_at_once() {
-    const CLIENTS: u8 = 16;
-    let _test = begin!(iwarp lacks "datagrams");
-    runtime().block_on(async {
-        let [here, there] = domains();
-        let [ours, theirs] = [&here, &there].map(|pd| {
-            let events = CqEvents::create_tokio(pd.context()).unwrap();
-            AsyncGroup::new(Channel::builder(pd), CLIENTS.into(), &events).unwrap()
-        });
-        let datagrams = AsyncDatagrams::create(
-            Datagrams::builder(&there),
-            &CqEvents::create_tokio(there.context()).unwrap(),
-        )
-        .unwrap();
-        let server = datagrams.endpoint();
-        let options = Connect::within(PATIENCE).private_data(b"welcome");
-        let mut listener = theirs.listen(datagrams, options).await.unwrap();
-        let serve = async {
-            let mut served = Vec::new();
-            while served.len() < CLIENTS.into() {
-                let arrival = listener.accept().await.unwrap();
-                let met = arrival.outcome.unwrap();
-                let (channel, data) = (met.channel, met.private_data);
-                let inbox = there.reg_mr(vec![0_u8; 8]).unwrap();
-                served.push(tokio::spawn(async move {
-                    let (received, inbox) = channel.receive(inbox).await;
-                    assert_eq!(received.unwrap().message_in(&inbox), Some(&data[..]));
-                }));
-            }
-            for served in served {
-                served.await.unwrap();
-            }
-        };
-        let clients = (0..CLIENTS).map(|number| {
-            let (ours, here) = (&ours, &here);
-            async move {
-                let datagrams = AsyncDatagrams::create(
-                    Datagrams::builder(here),
-                    &CqEvents::create_tokio(here.context()).unwrap(),
-                )
-                .unwrap();
-                let options = Connect::within(PATIENCE).private_data(&[number]);
-                let met = ours.connect(Peer::Datagrams(&datagrams, server), options);
-                let met = met.await.unwrap();
-                assert_eq!(met.private_data, b"welcome");
-                let channel = met.channel;
-                let message = here.reg_mr(vec![number]).unwrap();
-                channel.send(message).await.0.unwrap();
-                channel
-            }
-        });
-        let (_channels, ()) = join(join_all(clients), serve).await;
-    });
 }

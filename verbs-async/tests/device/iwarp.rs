@@ -7,20 +7,20 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_io::Timer;
 use futures_util::future::{Either, select};
-use verbs_async::verbs_channel::__private::{CmExchange, CmStep, Meeting};
+use verbs_async::verbs_channel::__private::Meeting;
 use verbs_async::verbs_channel::exchange::{Exchange, ExchangeError, Io, Side};
 use verbs_async::verbs_channel::verbs_core::rdmacm::Listener;
 use verbs_async::verbs_channel::verbs_core::{Device, ProtectionDomain};
-use verbs_async::verbs_channel::{self, Channel, Connect};
+use verbs_async::verbs_channel::{self, Channel};
 use verbs_async::{AsyncGroup, Error};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{begin, context, peer_name};
 
-use super::ends::{PATIENCE, Way, buffer, events, run};
+use super::ends::{PATIENCE, Way, events, run};
 
 /// Begins a test of iWARP.
 macro_rules! begin_iwarp {
@@ -73,13 +73,6 @@ impl Peer {
         }
         Ok(self.exchange.meeting().unwrap().clone())
     }
-
-    /// The meeting with a side that listens.
-    fn reach(&mut self) -> Meeting {
-        assert!(!self.run().unwrap().listens);
-        self.exchange.listens_at(None);
-        self.run().unwrap()
-    }
 }
 
 /// A listener at an address of the peer's device.
@@ -107,65 +100,6 @@ fn of_exchange(error: &Error) -> &ExchangeError {
         Error::Channel(verbs_channel::Error::Exchange(failure)) => &failure.error,
         other => panic!("{other:?}"),
     }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_stranger_is_rejected_and_the_peer_connects() {
-    let _test = begin_iwarp!();
-    let (tcp, address) = tcp_listener();
-    let peer = thread::spawn(move || {
-        let mut peer = Peer::new(TcpStream::connect(address).unwrap(), Side::Connects);
-        let meeting = peer.reach();
-        let (pd, at) = (there(), meeting.listener.unwrap());
-        let prepare = |pd| Channel::builder(pd).timeout(PATIENCE).build().unwrap();
-        // The address is one of this device.
-        let here = context().alloc_pd().unwrap();
-        for stranger in [b"VRBC\0\x01\x07another".to_vec(), Vec::new()] {
-            let options = Connect::within(PATIENCE).raw_private_data(&stranger);
-            let rejected = prepare(&here).connect(verbs_channel::Peer::cm(at), options);
-            let text = rejected.unwrap_err().to_string();
-            assert!(
-                text.contains("this address is for another connection"),
-                "{text}"
-            );
-        }
-        let side = CmExchange::meet(prepare(&pd), &meeting, None, PATIENCE, Instant::now());
-        let mut side = side.unwrap();
-        side.meets(Some(at));
-        let mut channel = None;
-        let connection = loop {
-            match side.step().unwrap() {
-                CmStep::Wait(_) => thread::sleep(Duration::from_millis(1)),
-                CmStep::Connected(connected) => {
-                    channel = Some(connected);
-                    side.ready();
-                }
-                CmStep::Established(connection) => break connection,
-            }
-        };
-        let mut channel = channel.unwrap();
-        channel.watch_connection(connection).unwrap();
-        peer.exchange.ready();
-        peer.run().unwrap();
-        let message = pd.reg_mr(b"marco".to_vec()).unwrap();
-        channel.send(message.gather_element(..).unwrap()).unwrap();
-        (peer, channel)
-    });
-    run(Way::AsyncIo, async move {
-        let group = group();
-        let mut prepared = group.prepare().unwrap();
-        prepared.start_receive(buffer(group.pd(), &[0; 8])).unwrap();
-        let stream = tcp.accept().unwrap().0;
-        let options = Connect::within(PATIENCE).private_data(b"ours");
-        let met = beside(group.exchange_prepared(prepared, stream, options)).await;
-        let met = met.unwrap();
-        assert_eq!(met.private_data, b"theirs");
-        let channel = met.channel;
-        let receive = channel.prepared_receives().pop().unwrap();
-        assert_eq!(receive.await.0.unwrap().byte_len(), 5);
-    });
-    peer.join().unwrap();
 }
 
 #[test]

@@ -14,8 +14,6 @@ mod attaching;
 mod awaited_cq;
 #[cfg(feature = "rdmacm")]
 mod by_manager;
-mod chaos;
-mod closing;
 mod connecting;
 mod datagrams;
 mod ends;
@@ -30,7 +28,6 @@ mod queueing;
 mod runtimes;
 #[cfg(feature = "rdmacm")]
 mod services;
-mod shared_messages;
 mod stream;
 mod system_calls;
 mod transfers;

@@ -2,17 +2,13 @@
 
 use std::time::Instant;
 
-use verbs_async::verbs_channel::error::CloseError;
 use verbs_async::verbs_channel::request::OwnedChain;
 use verbs_async::verbs_channel::verbs_core::RemoteMemoryRegion;
-use verbs_async::verbs_channel::verbs_core::codes::WcStatus;
-use verbs_async::verbs_channel::{
-    Channel, DownReason, Incoming, Outgoing, OwnedRequest, RejectReason, TransportError,
-};
+use verbs_async::verbs_channel::{Channel, Incoming, Outgoing, OwnedRequest, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup};
-use verbs_harness::{begin, context, faults, is_soft};
+use verbs_harness::{begin, context, faults};
 
-use super::ends::{WAYS, Way, buffer, bytes, connect, events, given, pair, run, untimed_pair};
+use super::ends::{WAYS, Way, buffer, bytes, events, given, pair, run, untimed_pair};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -39,47 +35,6 @@ fn immediates_arrive_with_sends_and_with_writes() {
             assert_eq!((received.imm_data(), received.byte_len()), (Some(8), 5));
             assert_eq!(&got[..], [9; 8]);
             assert_eq!(&bytes(&target)[..5], b"defgh");
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn reads_writes_and_atomics_change_the_peer_s_memory() {
-    let _test = begin!(iwarp lacks "atomics");
-    for way in WAYS {
-        run(way, async move {
-            let (group, left, _right) = pair(way);
-            let pd = group.pd();
-            let target = given(pd, &[0; 64]);
-            let number = target.remote().slice(..8).unwrap();
-            let rest = target.remote().slice(8..).unwrap();
-            let (written, own) = left.write(buffer(pd, &[3; 56]), rest).await;
-            written.unwrap();
-            assert_eq!(&own[..], [3; 56]);
-            let (read, own) = left.read(buffer(pd, &[0; 56]), rest).await;
-            read.unwrap();
-            assert_eq!(&own[..], [3; 56]);
-            for round in 0..5_u64 {
-                let (added, before) = left
-                    .run(Incoming::fetch_and_add(buffer(pd, &[1; 8]), number, 3))
-                    .await;
-                added.unwrap();
-                assert_eq!(&before[..], (3 * round).to_ne_bytes());
-            }
-            for (compare, now) in [(14_u64, 15_u64), (15, 99)] {
-                let swap = left.run(Incoming::compare_and_swap(
-                    buffer(pd, &[1; 8]),
-                    number,
-                    compare,
-                    99,
-                ));
-                let (swapped, before) = swap.await;
-                swapped.unwrap();
-                assert_eq!(&before[..], 15_u64.to_ne_bytes(), "{compare}");
-                let number = &bytes(&target)[..8];
-                assert_eq!(number, now.to_ne_bytes(), "{compare}");
-            }
         });
     }
 }
@@ -168,45 +123,4 @@ fn rejected_write_flushes_the_peers_receives() {
         faults::error(faults::QP_ERROR, "async", &error, faults::at_once(start));
         assert!(right.is_down());
     });
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn request_refused_by_the_peer_takes_the_channel_down() {
-    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
-    for way in WAYS {
-        run(way, async move {
-            let group = pair(way).0;
-            let (left, right) = connect(&group, &group);
-            let pd = group.pd();
-            let key = given(pd, &[0; 64]).remote();
-            // That region is deregistered.
-            let waits = left.receive(buffer(pd, &[2; 8]));
-            let (result, own) = left.write(buffer(pd, &[1; 8]), key).await;
-            let Err(TransportError::Work { queue, error }) = result else {
-                panic!("{result:?}");
-            };
-            if is_soft() {
-                assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
-            }
-            assert_eq!(&own[..], [1; 8]);
-            assert_eq!(left.down_reason(), Some(DownReason::Work { queue, error }));
-            // Operations in flight end with the reason, and later requests are rejected.
-            let (result, own) = waits.await;
-            assert!(result.is_err(), "{result:?}");
-            assert_eq!(&own[..], [2; 8]);
-            for operation in [
-                left.send(buffer(pd, &[3; 8])),
-                left.receive(buffer(pd, &[3; 8])),
-            ] {
-                let (result, own) = operation.await;
-                let is_down =
-                    matches!(result, Err(TransportError::Rejected(RejectReason::Down(_))));
-                assert!(is_down, "{result:?}");
-                assert_eq!(&own[..], [3; 8]);
-            }
-            assert!(matches!(left.close().await, Err(CloseError::Down(_))));
-            drop(right);
-        });
-    }
 }

@@ -1,7 +1,7 @@
 //! A peer whose process is killed, under each notifier.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::future::join_all;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -12,8 +12,6 @@ use verbs_harness::child::{Child, Line, role};
 use verbs_harness::{PATIENCE, Test, begin, context, faults, peer_name};
 
 use super::ends::{WAYS, Way, block, events, run, within};
-
-const SOON: Duration = Duration::from_millis(300);
 
 /// The peer: does nothing until it is killed.
 fn be_the_peer(port: &str, mut line: Line) {
@@ -167,51 +165,10 @@ fn stream_reads_what_arrived_then_the_peers_end() {
     }
 }
 
-/// A channel that does not watch its peer.
-async fn meet(way: Way, stream: TcpStream) -> (AsyncGroup, AsyncChannel) {
-    let context = context();
-    let builder = Channel::builder(&context.alloc_pd().unwrap()).peer_timeout(None);
-    let group = AsyncGroup::new(builder, 1, &events(way, &context)).unwrap();
-    let met = group.exchange(stream, PATIENCE).await.unwrap();
-    (group, met.channel)
-}
-
 /// A peer in a process of its own, and the stream to meet it over.
 fn start(test: &Test) -> (Child, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let child = Child::start(test, &port.to_string());
     (child, listener.accept().unwrap().0)
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn unwatched_receives_wait_until_the_channel_is_closed() {
-    if let Some((port, line)) = role() {
-        return be_the_peer(&port, line);
-    }
-    let test = begin!(iwarp lacks "connections that outlive the peer");
-    for way in WAYS {
-        let (mut child, stream) = start(&test);
-        run(way, async move {
-            let (group, channel) = meet(way, stream).await;
-            child.line.read();
-            let pool = BufferPool::new(group.pd(), 8, 4).unwrap();
-            let mut receiving = channel.receive(block(&pool, &[1; 8]));
-            let another = channel.receive(block(&pool, &[1; 8]));
-            child.kill();
-            // A reliable connection has no keepalive, and the peer is not watched.
-            assert!(within(SOON, &mut receiving).await.is_none());
-            assert!(!channel.is_down());
-            drop(another);
-            // A task that does not want to wait any longer closes the channel.
-            let closing = within(PATIENCE, channel.close()).await;
-            closing.expect("receives are not waited for").unwrap();
-            let (result, own) = receiving.await;
-            let is_closed = matches!(result, Err(TransportError::Aborted(DownReason::Closed)));
-            assert!(is_closed, "{result:?}");
-            drop(own);
-            assert_eq!(pool.available(), pool.capacity());
-        });
-    }
 }

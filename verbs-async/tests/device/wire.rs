@@ -1,17 +1,16 @@
 //! Faults of the wire while tasks wait.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::future::{join, join_all};
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
-use verbs_async::verbs_channel::error::CloseError;
 use verbs_async::verbs_channel::verbs_core::{AckTimeout, Device, MaxAckRetries};
 use verbs_async::verbs_channel::{BufferPool, Channel};
 use verbs_async::{AsyncChannel, AsyncGroup};
 use verbs_harness::wire::Disturbed;
 use verbs_harness::{PATIENCE, begin, device_name, faults, peer_name, wire};
 
-use super::ends::{WAYS, Way, block, connect, events, run, within};
+use super::ends::{Way, block, connect, events, run, within};
 
 /// Both ends, across the wire; the devices retry after `timeout`, six times.
 fn across(way: Way, timeout: AckTimeout) -> [(AsyncGroup, AsyncChannel); 2] {
@@ -32,81 +31,6 @@ async fn works(left: &AsyncChannel, right: &AsyncChannel) {
     let (received, bytes) = within(PATIENCE, receive).await.expect("it waits on");
     received.unwrap();
     assert_eq!(bytes[..], [1; 8]);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn link_down_ends_operations_in_flight() {
-    let test = begin!(alone, iwarp lacks "retries");
-    let Some([here, _]) = wire::netdevs(&test) else {
-        return;
-    };
-    for way in WAYS {
-        let here = here.clone();
-        run(way, async move {
-            let [(group, left), (_there, right)] = across(way, AckTimeout::default());
-            let pool = BufferPool::new(group.pd(), 8, 256).unwrap();
-            let own = || block(&pool, &[1; 8]);
-            works(&left, &right).await;
-            let waits = left.receive(own());
-            let broken = wire::down(&here);
-            let sends: Vec<_> = (0..80).map(|_| left.send(own())).collect();
-            let ended = within(PATIENCE, join_all(sends)).await;
-            for (result, buffer) in ended.expect("some wait forever") {
-                assert!(result.is_err(), "{result:?}");
-                assert_eq!(buffer[..], [1; 8]);
-            }
-            assert!(left.is_down());
-            // The receive ends, too, although the device does not complete it.
-            let (result, buffer) = within(PATIENCE, waits).await.expect("it waits on");
-            assert!(result.is_err(), "{result:?}");
-            drop(buffer);
-            assert!(matches!(left.close().await, Err(CloseError::Down(_))));
-            assert_eq!(pool.available(), pool.capacity());
-            drop(broken);
-            let [(_here, left), (_there, right)] = across(way, AckTimeout::default());
-            works(&left, &right).await;
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn packet_loss_for_a_while_only_delays() {
-    let test = begin!(alone, iwarp lacks "retries");
-    let Some([here, _]) = wire::netdevs(&test) else {
-        return;
-    };
-    // 0.5 s, so some seconds with all retries: a busy machine restores the wire late.
-    let patient = AckTimeout::new(17).unwrap();
-    for way in WAYS {
-        let here = here.clone();
-        run(way, async move {
-            let [(group, left), (_there, right)] = across(way, patient);
-            let pool = BufferPool::new(group.pd(), 8, 64).unwrap();
-            let theirs = BufferPool::new(right.pd(), 8, 64).unwrap();
-            let receives: Vec<_> = (0..32)
-                .map(|_| right.receive(block(&theirs, &[0; 8])))
-                .collect();
-            let broken = wire::netem(&here, &["loss", "100%"]);
-            let sends: Vec<_> = (0..32)
-                .map(|at| left.send(block(&pool, &[at; 8])))
-                .collect();
-            let mut sending = Box::pin(join_all(sends));
-            let in_vain = within(Duration::from_millis(100), &mut sending).await;
-            assert!(in_vain.is_none());
-            broken.change(wire::NO_LOSS);
-            let sent = within(PATIENCE, sending).await.expect("they wait on");
-            for (sent, _) in sent {
-                sent.unwrap();
-            }
-            for (at, (received, bytes)) in (0..).zip(join_all(receives).await) {
-                received.unwrap();
-                assert_eq!(bytes[..], [at; 8]);
-            }
-            drop(broken);
-        });
-    }
 }
 
 /// Sends a message, then makes both ends a stream and writes to the left one, while `breaks` is done to the

@@ -1,7 +1,6 @@
 //! Properties of TCP that a message queue lacks: windows of bytes, confirmed ends, drops that
 //! lose nothing, and bounds for peers that do not cooperate.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join;
@@ -12,56 +11,6 @@ use verbs_harness::{begin, context};
 
 use super::super::ends::{WAYS, Way, connect, events, meet, run};
 use super::{BYTES, a_moment, soon, streams};
-
-const DEFAULT: (usize, u16) = (16 << 10, 16);
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn small_writes_and_end_are_confirmed_while_the_peer_polls_nothing() {
-    let _test = begin!(iwarp lacks "the immediates that streams need");
-    for way in WAYS {
-        run(way, async move {
-            let (_group, mut left, mut right) = streams(way, DEFAULT, DEFAULT);
-            // The read has begun, and is not polled again.
-            assert!(super::poll_once(right.read(&mut [0; 8])).is_pending());
-            for _ in 0..100 {
-                soon(left.write_all(b"x")).await.unwrap();
-                soon(left.flush()).await.unwrap();
-            }
-            soon(left.close()).await.unwrap();
-            let mut bytes = Vec::new();
-            soon(right.read_to_end(&mut bytes)).await.unwrap();
-            assert_eq!(bytes, [b'x'; 100]);
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_shutdown_fails_if_the_peer_was_dropped_before_it_read_all() {
-    let _test = begin!(iwarp lacks "the immediates that streams need");
-    for way in WAYS {
-        run(way, async move {
-            // Before data arrived, and after.
-            for waits in [false, true] {
-                let (_group, mut left, right) = streams(way, DEFAULT, DEFAULT);
-                soon(left.write_all(b"read this")).await.unwrap();
-                if waits {
-                    soon(left.flush()).await.unwrap();
-                }
-                drop(right);
-                let error = soon(left.close()).await.unwrap_err();
-                assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-            }
-            // It was dropped, and then something was written.
-            let (_group, mut left, right) = streams(way, DEFAULT, DEFAULT);
-            drop(right);
-            let wrote = soon(left.write_all(b"read this")).await;
-            let error = wrote.and(soon(left.close()).await).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-        });
-    }
-}
 
 /// A group of `count` streams whose peers post no receive.
 fn streams_without_receives(

@@ -132,27 +132,6 @@ fn bytes_arrive_in_order_both_ways_at_once() {
     }
 }
 
-/// Each of the four halves is a task that only its own wakers wake.
-#[test]
-#[ignore = "needs an RDMA device"]
-fn halves_in_separate_tasks_are_woken() {
-    let _test = begin!(iwarp lacks "the immediates that streams need");
-    run(Way::Tokio, async {
-        let (_group, left, right) = streams(Way::Tokio, (512, 2), (512, 2));
-        let (from_right, to_right) = left.split();
-        let (from_left, to_left) = right.split();
-        let tasks = [
-            tokio::spawn(write_all(to_right, 300_000, 700)),
-            tokio::spawn(write_all(to_left, 300_000, 700)),
-            tokio::spawn(read_all(from_left, 300_000, 700)),
-            tokio::spawn(read_all(from_right, 300_000, 700)),
-        ];
-        for task in tasks {
-            task.await.unwrap();
-        }
-    });
-}
-
 /// Writes until a write would wait. Returns how many bytes were written.
 async fn fill(stream: &mut ByteStream) -> usize {
     let mut written = 0;
@@ -164,64 +143,6 @@ async fn fill(stream: &mut ByteStream) -> usize {
         a_moment().await;
     }
     written
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_slow_reader_stops_the_writer() {
-    let _test = begin!(iwarp lacks "the immediates that streams need");
-    for way in WAYS {
-        run(way, async move {
-            let (_group, mut left, mut right) = streams(way, (200, 8), (100, 5));
-            let written = fill(&mut left).await;
-            // The reader's blocks, and the writer's own, which are as short as the reader's.
-            assert!((500..=500 + 9 * 200).contains(&written), "{written}");
-            let mut bytes = [0; 1000];
-            assert_eq!(soon(right.read(&mut bytes[..50])).await.unwrap(), 50);
-            assert_eq!(fill(&mut left).await, 0, "the first block is not read yet");
-            // It waits, and is woken when there is room.
-            let (wrote, read) = join(
-                soon(left.write(&[7; 1000])),
-                soon(right.read_exact(&mut bytes[..450])),
-            )
-            .await;
-            assert_eq!(wrote.unwrap(), 100);
-            read.unwrap();
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn one_direction_ends_and_the_other_continues() {
-    let _test = begin!(iwarp lacks "the immediates that streams need");
-    for way in WAYS {
-        for left_first in [true, false] {
-            run(way, async move {
-                let (_group, mut one, mut other) = streams(way, (64, 2), (64, 2));
-                if !left_first {
-                    std::mem::swap(&mut one, &mut other);
-                }
-                one.write_all(b"that is all").await.unwrap();
-                soon(one.close()).await.unwrap();
-                soon(one.close()).await.unwrap();
-                let more = one.write(b"x").await.unwrap_err();
-                assert_eq!(more.kind(), io::ErrorKind::BrokenPipe);
-                let mut text = String::new();
-                soon(other.read_to_string(&mut text)).await.unwrap();
-                assert_eq!(text, "that is all");
-                assert_eq!(soon(other.read(&mut [0; 8])).await.unwrap(), 0, "still");
-                // Much more than there are credits for.
-                let (wrote, read) = join(
-                    write_all(&mut other, 5000, 40),
-                    read_all(&mut one, 5000, 40),
-                )
-                .await;
-                let ((), ()) = (wrote, read);
-                assert_eq!(soon(one.read(&mut [0; 8])).await.unwrap(), 0, "at last");
-            });
-        }
-    }
 }
 
 #[test]
