@@ -122,25 +122,6 @@ fn a_queue_ends_when_its_events_are_acknowledged() {
 }
 
 #[test]
-fn events_that_nobody_got_end_with_their_queue() {
-    let ladder = Ladder::new();
-    let fd = unsafe { (*ladder.channel).fd };
-    let other = unsafe { ibv_create_cq(ladder.context, 4, ptr::null_mut(), ladder.channel, 0) };
-    let mut init = ladder.attributes();
-    (init.send_cq, init.recv_cq) = (other, other);
-    let qp = unsafe { ibv_create_qp(ladder.pd, &raw mut init) };
-    connect(qp, unsafe { (*qp).qp_num });
-    ok(unsafe { ibv_req_notify_cq(other, 0) });
-    receive(qp);
-    send(qp);
-    assert!(is_readable(fd, 0));
-    ok(unsafe { ibv_destroy_qp(qp) });
-    ok(unsafe { ibv_destroy_cq(other) });
-    assert!(!is_readable(fd, 0));
-    ladder.end();
-}
-
-#[test]
 fn a_get_that_sleeps_is_woken_by_another_thread() {
     let ladder = Ladder::new();
     let qp = ladder.queue_pair();

@@ -7,11 +7,9 @@
     reason = "each block calls C as its man page says, with objects that the test alone has"
 )]
 
-mod connected;
 mod events;
 mod extended;
 mod ladder;
 mod memory;
 mod missing;
 mod objects;
-mod windows;

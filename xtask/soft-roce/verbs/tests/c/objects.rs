@@ -119,26 +119,3 @@ fn arguments_that_c_refuses_are_refused() {
     assert_eq!(room, -libc::EINVAL as isize, "there are two");
     ladder.end();
 }
-
-#[test]
-fn the_request_that_failed_is_named() {
-    let ladder = Ladder::new();
-    let qp = ladder.queue_pair();
-    let mut requests: [ibv_send_wr; 3] = unsafe { zeroed() };
-    for wr in &mut requests {
-        wr.opcode = IBV_WR_RDMA_WRITE;
-    }
-    requests[1].num_sge = 3;
-    let first = requests.as_mut_ptr();
-    let second = first.wrapping_add(1);
-    unsafe { (*first).next = second };
-    unsafe { (*second).next = second.wrapping_add(1) };
-    let mut bad = ptr::null_mut();
-    let posted = unsafe { ibv_post_send(qp, first, &raw mut bad) };
-    assert_eq!((posted, bad), (libc::EINVAL, second));
-    ladder.success();
-    let mut none: ibv_wc = unsafe { zeroed() };
-    assert_eq!(unsafe { ibv_poll_cq(ladder.cq, 1, &raw mut none) }, 0);
-    ok(unsafe { ibv_destroy_qp(qp) });
-    ladder.end();
-}

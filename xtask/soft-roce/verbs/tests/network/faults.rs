@@ -6,77 +6,8 @@ use std::time::Duration;
 use soft_verbs::{Fabric, Profile};
 use verbs_channel::verbs_core::device::EventType;
 use verbs_channel::verbs_core::{CompletionQueue, Context, Device, PollSlot, QueuePair};
-use verbs_channel::{DownReason, Outgoing, OwnedRequest};
 
-use crate::ends::{Result, channel_config, channels, domain, hosts};
-
-#[test]
-fn the_call_of_a_verb_that_was_asked_for_fails_and_no_other() {
-    let fabric = Fabric::seeded(1);
-    let [a, b] = hosts(&fabric);
-    a.refuse_after(1, "ibv_create_qp", libc::ENOMEM);
-    for (host, is_ok) in [(&a, true), (&b, true), (&a, false), (&a, true)] {
-        let built = host.enter(|| channel_config(&domain()).build());
-        assert_eq!(built.is_ok(), is_ok, "{built:?}");
-    }
-    assert_eq!(fabric.counts().refused, 1);
-}
-
-#[test]
-fn a_post_fails_in_the_middle_of_its_chain() -> Result {
-    let fabric = Fabric::seeded(1);
-    let [a, b] = hosts(&fabric);
-    a.enter(|| -> Result {
-        let [mut left, mut right] = channels(&a, &b)?;
-        let mut receives = Vec::new();
-        for _ in 0..3 {
-            let into = right.pd().reg_mr(vec![0_u8; 8])?;
-            receives.push(right.start_receive(into).expect("it has room"));
-        }
-        a.refuse_after(2, "ibv_post_send", libc::EINVAL);
-        let message = || Ok(Outgoing::send(left.pd().reg_mr(vec![1_u8; 8])?).into());
-        let batch: Result<Vec<OwnedRequest>> = (0..3).map(|_| message()).collect();
-        // Two were posted; the channel ends, for their completion was to be that of the third.
-        let _outcome = left.start_batch(batch?);
-        assert!(left.is_down());
-        let wait = Some(Duration::from_secs(1));
-        for (receive, has_come) in receives.into_iter().zip([true, true, false]) {
-            assert_eq!(right.wait(receive, wait)?.is_some(), has_come);
-        }
-        Ok(())
-    })
-}
-
-#[test]
-fn a_queue_that_cannot_be_polled_ends_its_channel() -> Result {
-    let fabric = Fabric::seeded(1);
-    let [a, b] = hosts(&fabric);
-    a.enter(|| -> Result {
-        let [mut left, mut right] = channels(&a, &b)?;
-        let into = right.pd().reg_mr(vec![0_u8; 8])?;
-        let _receive = right.start_receive(into).expect("it has room");
-        let hello = left.pd().reg_mr(b"hello".to_vec())?;
-        a.refuse("ibv_poll_cq", libc::EIO);
-        assert!(left.send(hello.gather_element(..)?).is_err());
-        let reason = left.down_reason();
-        assert!(matches!(reason, Some(DownReason::Poll(_))), "{reason:?}");
-        Ok(())
-    })
-}
-
-#[test]
-fn object_that_the_driver_refuses_to_destroy_stays_alive() -> Result {
-    let fabric = Fabric::seeded(1);
-    let [a, _] = hosts(&fabric);
-    a.enter(|| -> Result {
-        let pd = domain();
-        let memory = pd.reg_mr(vec![7_u8; 8])?;
-        a.refuse("ibv_dereg_mr", libc::EBUSY);
-        assert!(memory.dereg().is_err());
-        assert_eq!(fabric.counts().refused, 1);
-        Ok(())
-    })
-}
+use crate::ends::{Result, channels, hosts};
 
 #[test]
 fn events_of_all_kinds_come_to_their_contexts() -> Result {
