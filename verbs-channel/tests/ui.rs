@@ -1,8 +1,0 @@
-//! Misuse that does not compile, one promise a file in `ui/`, with the compiler's messages.
-//!
-//! `TRYBUILD=overwrite cargo test -p verbs-channel --test ui` updates the messages.
-
-#[test]
-fn promises_are_kept_by_the_compiler() {
-    trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
-}
