@@ -32,7 +32,8 @@ fn example(name: &str, link_args: &[&Path]) -> PathBuf {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build.current_dir(env!("CARGO_MANIFEST_DIR"));
-    build.args(["rustc", "--example=device_names", "--features=dlopen"]);
+    // With serde, as tests of the whole workspace have it: fewer dependencies are built again.
+    build.args(["rustc", "--example=device_names", "--features=dlopen,serde"]);
     build.args(["--profile", profile, "--message-format=json"]);
     build.arg("--target-dir").arg(built.parent().unwrap());
     build.arg("--");
