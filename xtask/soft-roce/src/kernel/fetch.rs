@@ -15,13 +15,16 @@ use super::download::{LIMIT, download};
 use super::modules::Tree;
 
 /// The parts of a kernel package that a guest, or a test in it, may use.
-const PARTS: [&str; 18] = [
+const PARTS: [&str; 21] = [
     "*/vmlinuz*",
     "*/modules.builtin*",
     "*/modules.order",
     "*/kernel/drivers/virtio/*",
     "*/kernel/drivers/char/virtio_console.ko*",
     "*/kernel/drivers/infiniband/*",
+    "*/kernel/drivers/nvme/*",
+    "*/kernel/drivers/block/null_blk*",
+    "*/kernel/block/*",
     "*/kernel/drivers/net/veth.ko*",
     "*/kernel/drivers/net/dummy.ko*",
     "*/kernel/drivers/net/virtio_net.ko*",

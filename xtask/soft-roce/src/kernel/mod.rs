@@ -31,7 +31,7 @@ mod siw;
 mod unpack;
 
 /// Part of the cache's path: another layout is another number.
-const LAYOUT: &str = "1";
+const LAYOUT: &str = "2";
 
 /// The sums of all files of a kernel; written last.
 const MANIFEST: &str = "MANIFEST";
