@@ -27,6 +27,9 @@ const PROGRAMS: [&str; 18] = [
 /// It takes no peer and no device: clients come to its address.
 const P9_SERVER: &str = env!("CARGO_BIN_EXE_p9_server");
 
+/// Its peer has an address of `rdma_cm`.
+const NVME_COPY: &str = env!("CARGO_BIN_EXE_nvme_copy");
+
 fn name(program: &str) -> &str {
     program.rsplit('/').next().unwrap()
 }
@@ -128,4 +131,26 @@ fn options_of_a_mounted_server_are_named() {
         let text = refused(P9_SERVER, &["--root", "/", option, value]);
         assert!(text.contains(option) && text.contains(value), "{text}");
     }
+}
+
+#[test]
+fn options_of_an_initiator_are_named() {
+    let text = run(NVME_COPY, &["--help"]).stdout;
+    assert!(String::from_utf8(text).unwrap().contains("nvmet-rdma"));
+    assert!(refused(NVME_COPY, &["there"]).contains("<NQN>"));
+    let long = "n".repeat(224);
+    for (option, value) in [
+        ("--depth", "0"),
+        ("--depth", "128"),
+        ("--size", "0"),
+        ("--namespace", "0"),
+        ("--timeout", "-5"),
+        ("--host-nqn", &long),
+    ] {
+        let words = ["there", "nqn", "write", "file", option, value];
+        let text = refused(NVME_COPY, &words);
+        assert!(text.contains(option) && text.contains(value), "{text}");
+    }
+    let why = refused(NVME_COPY, &["there", "nqn", "erase", "file"]);
+    assert!(why.contains("write, read, verify"), "{why}");
 }

@@ -7,6 +7,7 @@
 
 mod copies;
 mod kv_transfer;
+mod nvme;
 mod p9;
 mod p9_raw;
 mod perf;
