@@ -118,6 +118,7 @@ fn reject_reasons() -> Vec<RejectReason> {
         RejectReason::LeaseAccess,
         RejectReason::NoWindow { max },
         RejectReason::InvalidatingWrite,
+        RejectReason::UnknownRemote,
     ];
     all.extend(post_errors().map(RejectReason::Post));
     all.extend(reasons().into_iter().map(RejectReason::Down));
@@ -152,6 +153,7 @@ const fn of_reject_reason(reason: &RejectReason) -> usize {
         RejectReason::LeaseAccess => 23,
         RejectReason::NoWindow { .. } => 24,
         RejectReason::InvalidatingWrite => 25,
+        RejectReason::UnknownRemote => 26,
     }
 }
 
@@ -329,7 +331,7 @@ fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usiz
 fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 14);
     check(&transport_errors(), of_transport, 5);
-    check(&reject_reasons(), of_reject_reason, 26);
+    check(&reject_reasons(), of_reject_reason, 27);
     check(&exchange_errors(), of_exchange, 22);
     check(&errors(), of_error, 17);
     let first = RejectReason::Untaken.into();

@@ -189,8 +189,8 @@
 //!
 //! # What this crate does not do
 //!
-//! It adds no fragmentation, acknowledgements or ordering to those of a reliable connection. It does not reconnect. It has
-//! no threads of its own. It has no authentication and no encryption: see [security](guide::memory#security).
+//! It adds no fragmentation, acknowledgements or ordering to those of a reliable connection. Only [`Rails`] reconnect, and
+//! have a thread for that. It has no authentication and no encryption: see [security](guide::memory#security).
 //!
 //! # Features
 //!
@@ -265,6 +265,7 @@ pub mod group;
 pub mod guide;
 pub mod immediates;
 pub mod lease;
+pub mod rails;
 pub mod registration_cache;
 pub mod request;
 mod waiting;
@@ -284,6 +285,8 @@ pub use engine::{Completed, Message, Ticket, Transfer};
 pub use error::{DownReason, Error, RejectReason, Result, ScopeError, TransportError};
 #[doc(inline)]
 pub use group::ChannelGroup;
+#[doc(inline)]
+pub use rails::Rails;
 #[doc(inline)]
 pub use registration_cache::RegistrationCache;
 #[doc(inline)]

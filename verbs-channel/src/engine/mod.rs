@@ -93,6 +93,7 @@ pub use messages::Message;
 pub(crate) use peer::Link;
 use peer::Peers;
 pub(crate) use shared::{Claim, Shared, SharedQueue};
+pub(crate) use transfer::Ended;
 pub use transfer::{Piece, Transfer, TransferEntries, TransferError, TransferOutcome};
 
 mod afterwards;

@@ -107,6 +107,9 @@ pub enum RejectReason {
         "the memory is registered in another protection domain: register it in the channel's `pd()`"
     )]
     OtherDomain,
+    /// The remote region is of no memory that the rails know: [add](crate::Rails::add_remote) it.
+    #[error("the rails do not know this remote memory: add it with `add_remote`")]
+    UnknownRemote,
     /// The request has more elements than the queue pair was created for, or an atomic has more than one.
     #[error("{}", TooMany(*count, *max))]
     TooManyElements {
@@ -189,7 +192,7 @@ impl fmt::Display for TooMany {
 verbs_core::error_debug!(RejectReason {
     Backpressure, Budget, NoCapacity, Untaken, TimedOut, BatchTooLong, EmptyBatch, ReceiveInBatch, NoRequest, Down(reason),
     MessageTooLong, DatagramTooLong,
-    ReceiveTooLong, InlineTooLong, SharedInline, OtherDomain, TooManyElements, NoReads,
+    ReceiveTooLong, InlineTooLong, SharedInline, OtherDomain, UnknownRemote, TooManyElements, NoReads,
     RemoteTooShort, ElementTooLong, Misaligned, SharedReceives, LeaseAccess, NoWindow, InvalidatingWrite, Post,
 });
 

@@ -93,6 +93,25 @@ impl Op {
         Some(self)
     }
 
+    /// The memory of the peer that it accesses.
+    pub(crate) const fn remote_mut(&mut self) -> Option<&mut RemoteMemoryRegion> {
+        match &mut self.kind {
+            Kind::Send | Kind::Receive => None,
+            Kind::Write(remote)
+            | Kind::Read(remote)
+            | Kind::CompareAndSwap(remote, ..)
+            | Kind::FetchAndAdd(remote, _) => Some(remote),
+        }
+    }
+
+    /// Whether it does no more when it is carried out twice: a read, or a write of which the peer gets no completion.
+    pub(crate) const fn is_repeatable(&self) -> bool {
+        matches!(
+            (self.kind, self.extra),
+            (Kind::Read(_), _) | (Kind::Write(_), Extra::None)
+        )
+    }
+
     /// The queue that it is posted to.
     #[inline(always)]
     pub(crate) const fn queue(&self) -> Queue {

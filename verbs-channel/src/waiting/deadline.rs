@@ -17,7 +17,7 @@ impl Deadline {
         self.0
     }
 
-    pub(super) fn is_over(self, now: Instant) -> bool {
+    pub(crate) fn is_over(self, now: Instant) -> bool {
         self.0.is_some_and(|at| now >= at)
     }
 }

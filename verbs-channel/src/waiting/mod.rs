@@ -147,7 +147,7 @@ impl Poller {
     }
 
     /// Takes channels down that another thread aborts, and checks the peers if it is time.
-    fn check_peers(&mut self, now: Instant) {
+    pub(crate) fn check_peers(&mut self, now: Instant) {
         self.check_aborts();
         let is_due = self.engine.awaits_check()
             && (self.engine.has_leaving_peers() || self.next_check.is_none_or(|next| now >= next));

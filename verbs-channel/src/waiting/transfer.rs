@@ -56,8 +56,7 @@ impl Poller {
 }
 
 impl Running<'_> {
-    /// Until all have ended, or the deadline has passed. It reads the clock in each round, and at some of
-    /// the posts, which are slow on some devices: a round ends when it is time to check the peers.
+    /// Until all have ended, or the deadline has passed. It reads the clock in each round.
     fn run(&mut self, each: &mut dyn FnMut(usize, bool)) {
         let deadline = self.deadline;
         let mut posts = 0;
@@ -68,20 +67,8 @@ impl Running<'_> {
             }
             self.poller.check_peers(now);
             self.poller.run_afterwards();
-            let next_check = self.poller.next_check();
-            let round = next_check.into_iter().chain(deadline.at()).min();
-            let aborts = self.poller.aborts.clone();
-            let mut may_post = |next: u16| {
-                if aborts.as_ref().is_some_and(|aborts| aborts.are_asked()) {
-                    return false;
-                }
-                posts += next;
-                let reads_clock = posts >= POSTS;
-                posts %= POSTS;
-                !reads_clock || round.is_none_or(|end| Instant::now() < end)
-            };
-            self.transfer
-                .step(&mut self.poller.engine, each, &mut may_post);
+            self.poller
+                .step_transfer(self.transfer, deadline, &mut posts, each);
             if self.transfer.has_ended() {
                 return;
             }
@@ -95,37 +82,75 @@ impl Running<'_> {
 }
 
 impl Drop for Running<'_> {
-    /// The ladder, for the channels that have operations of the set in flight.
     fn drop(&mut self) {
-        let Self {
-            poller, transfer, ..
-        } = self;
-        if transfer.has_ended() {
+        if self.transfer.has_ended() {
             return;
         }
-        if !poller.engine.is_in_child() {
-            // Operations that have completed by now are no reason to take a channel down.
-            poller.engine.drive();
-        }
-        let ignore = &mut |_, _| {};
-        transfer.take_all_done(&mut poller.engine, ignore);
         let after = self.timeout.unwrap_or_default();
+        self.poller.shut_down_transfer(self.transfer, after);
+        let drained_by = Deadline::after(Some(self.poller.config.drain_timeout));
+        self.poller
+            .quiesce_transfer(self.transfer, after, drained_by);
+    }
+}
+
+/// A round of a transfer, and the ladder for the channels that have operations of it in flight.
+impl Poller {
+    /// Takes the outcomes that are there, and posts what there is room for. It reads the clock at some of
+    /// the posts, which are slow on some devices: a round ends when it is time to check the peers.
+    pub(crate) fn step_transfer(
+        &mut self,
+        transfer: &mut Transfer,
+        deadline: Deadline,
+        posts: &mut u16,
+        each: &mut dyn FnMut(usize, bool),
+    ) {
+        let round = self.next_check().into_iter().chain(deadline.at()).min();
+        let aborts = self.aborts.clone();
+        let mut may_post = |next: u16| {
+            if aborts.as_ref().is_some_and(|aborts| aborts.are_asked()) {
+                return false;
+            }
+            *posts += next;
+            let reads_clock = *posts >= POSTS;
+            *posts %= POSTS;
+            !reads_clock || round.is_none_or(|end| Instant::now() < end)
+        };
+        transfer.step(&mut self.engine, each, &mut may_post);
+    }
+
+    /// Takes the channels down, and posts nothing more.
+    pub(crate) fn shut_down_transfer(&mut self, transfer: &mut Transfer, after: Duration) {
+        if !self.engine.is_in_child() {
+            // Operations that have completed by now are no reason to take a channel down.
+            self.engine.drive();
+        }
+        transfer.take_all_done(&mut self.engine, &mut |_, _| {});
         for (channel, queue) in transfer.in_flight() {
             let reason = DownReason::TimedOut { queue, after };
             // It is one of this engine: an operation is in flight on it.
-            let _shut_down = poller.engine.shut_down(channel, reason);
+            let _shut_down = self.engine.shut_down(channel, reason);
         }
-        transfer.reject_waiting(&poller.engine);
-        let drain_timeout = Some(poller.config.drain_timeout);
-        poller.wait_until(drain_timeout, |engine| transfer.is_quiesced(engine));
-        transfer.take_all_done(&mut poller.engine, ignore);
+        transfer.reject_waiting(&self.engine);
+    }
+
+    /// Waits for the flushes, and destroys queue pairs that are not flushed in time. All operations have ended then.
+    pub(crate) fn quiesce_transfer(
+        &mut self,
+        transfer: &mut Transfer,
+        after: Duration,
+        drained_by: Deadline,
+    ) {
+        let ignore = &mut |_, _| {};
+        self.wait_before(drained_by, |engine| transfer.is_quiesced(engine));
+        transfer.take_all_done(&mut self.engine, ignore);
         for (channel, queue) in transfer.in_flight() {
             let reason = DownReason::TimedOut { queue, after };
             // As above.
-            let _destroyed = poller.engine.destroy_of(channel, reason);
+            let _destroyed = self.engine.destroy_of(channel, reason);
         }
-        poller.finish_destroying();
-        transfer.take_all_done(&mut poller.engine, ignore);
+        self.finish_destroying();
+        transfer.take_all_done(&mut self.engine, ignore);
         // On queue pairs that the program has taken out to destroy them.
         transfer.end_in_flight();
     }

@@ -107,14 +107,18 @@ pub(crate) trait Steps {
         if let Some(now) = now {
             self.step(|poller| poller.check_peers(now));
         }
-        // Nobody else can, before this wait ends.
+        self.finish_closing();
+        self.step(|poller| poller.sleep(now, pause, Duration::MAX))
+    }
+
+    /// Destroys the queue pairs that are to be destroyed: nobody else can, before this wait ends.
+    fn finish_closing(&mut self) {
         while let Some(closing) = self.step(|poller| poller.engine.next_closing()) {
             let closed = closing.destroy();
             // It belongs to this engine, so this does not fail.
             let _finished = self.step(|poller| poller.engine.finish_close(closed));
         }
         self.run_afterwards();
-        self.step(|poller| poller.sleep(now, pause))
     }
 }
 
@@ -126,11 +130,16 @@ impl Steps for Poller {
 }
 
 impl Poller {
-    /// A pause in a wait. Returns whether the wait goes on.
-    fn sleep(&mut self, now: Option<Instant>, pause: &mut Pause) -> bool {
+    /// A pause in a wait, for `longest` at most if it sleeps. Returns whether the wait goes on.
+    pub(crate) fn sleep(
+        &mut self,
+        now: Option<Instant>,
+        pause: &mut Pause,
+        longest: Duration,
+    ) -> bool {
         // Blocks may come back while no completion does.
         let needs_blocks = self.engine.has_shared() && self.engine.refill();
-        let longest = longest_sleep(needs_blocks);
+        let longest = longest.min(longest_sleep(needs_blocks));
         let channel = self.completion_channel.as_ref();
         let sleeps = self.is_armed && channel.is_some();
         let paused = pause.after_empty(

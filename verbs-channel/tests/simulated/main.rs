@@ -1,5 +1,5 @@
 //! Connecting by a connection manager whose calls fail, and whose events are those that no peer in software sends; and
-//! leases on a network that a seed spoils.
+//! leases and rails on a network that a seed spoils.
 #![cfg(test)]
 #![cfg(feature = "rdmacm")]
 
@@ -7,6 +7,7 @@ mod by_manager;
 mod iwarp;
 mod leases;
 mod multicast;
+mod rails;
 
 use std::net::SocketAddr;
 use std::time::Duration;

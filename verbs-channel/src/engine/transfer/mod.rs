@@ -14,6 +14,7 @@ pub use entries::{Piece, TransferEntries};
 
 mod chains;
 mod entries;
+mod shares;
 mod steps;
 
 /// A set of operations on owned buffers that ends as a whole, on one channel or on several of a group.
@@ -161,6 +162,12 @@ enum State {
         Result<Option<WorkSuccess>, TransportError>,
         Option<OwnedBuffer>,
     ),
+}
+
+/// How an operation has ended that another transfer had.
+pub(crate) struct Ended {
+    pub(crate) result: Result<Option<WorkSuccess>, TransportError>,
+    pub(crate) buffer: Option<OwnedBuffer>,
 }
 
 /// The operations of one queue of a channel, which complete in their order: those in flight, and

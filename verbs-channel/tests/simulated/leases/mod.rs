@@ -62,11 +62,11 @@ impl Ends {
     }
 }
 
-fn region(memory: &SharedMemory) -> &SharedRegion<Vec<u8>> {
+pub(crate) fn region(memory: &SharedMemory) -> &SharedRegion<Vec<u8>> {
     memory.region().unwrap()
 }
 
-fn bytes(memory: &SharedMemory) -> Vec<u8> {
+pub(crate) fn bytes(memory: &SharedMemory) -> Vec<u8> {
     let mut bytes = vec![0; memory.len()];
     region(memory).read(0, &mut bytes).unwrap();
     bytes

@@ -1,0 +1,183 @@
+//! Rails: several channels to one peer, most often on several devices, that carry out one transfer.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::{fmt, io};
+
+use verbs_core::{Error as CoreError, RemoteMemoryRegion};
+
+use crate::channel::Channel;
+use crate::channel_id::ChannelId;
+use crate::error::Result;
+use connector::Connector;
+use rail::Rail;
+
+mod connector;
+mod rail;
+mod run;
+
+/// Channels to one peer, most often on several devices, that carry out one [`Transfer`](crate::Transfer) together.
+///
+/// Operations that were added with the [id](Self::id) of the rails go over any of them: over the one with the
+/// fewest bytes in flight, and the first of several such. So pass the rail that is nearest to the memory first:
+/// [`Device::near_node`](verbs_core::Device::near_node) and [`near_pci`](verbs_core::Device::near_pci) sort devices.
+/// Operations that were added with the id of one of the channels go over that one.
+///
+/// The memory of operations on any rail is registered in the domains of all, as a
+/// [`SharedMemory`](crate::SharedMemory) is. The peer's memory has a key for each rail: [`add_remote`](Self::add_remote)
+/// makes one region of them. There is no order between operations on different rails, and fences do not reach across them.
+///
+/// # Rails that go down
+///
+/// A rail whose channel goes down gets no more operations. Its operations end as those of a channel that is down: each of
+/// them when the device is done with its memory; after the drain timeout, the queue pair is destroyed. Then the other rails carry out
+///
+/// - those that were not posted,
+/// - reads, and writes without an immediate, that were in flight.
+///
+/// Other operations that were in flight fail, since the peer may have got them: atomics, sends, and writes with an immediate. So does
+/// an operation that is the cause of the failure, such as a write without permission: it would take down the other rails, too.
+///
+/// A network may deliver a packet of a write late, after another rail has carried the write out. So before the peer uses the
+/// memory for something else, it ends its channel of the rail that went down.
+///
+/// A rail comes back when the program puts another channel in its [place](Self::channel_mut), between transfers, or by the
+/// function that [`reconnect_with`](Self::reconnect_with) takes, also within a transfer.
+///
+/// The guide has an [example](crate::guide::memory#several-cards).
+pub struct Rails {
+    id: ChannelId,
+    rails: Vec<Rail>,
+    // The regions of each memory of the peer, one for each rail, by the key of the first.
+    remotes: HashMap<u32, Vec<RemoteMemoryRegion>>,
+    connector: Option<Connector>,
+}
+
+impl Rails {
+    /// Rails over these channels, the nearest first.
+    pub fn new(channels: impl IntoIterator<Item = Channel>) -> Self {
+        Self {
+            id: ChannelId::new(u32::MAX),
+            rails: channels.into_iter().map(Rail::new).collect(),
+            remotes: HashMap::new(),
+            connector: None,
+        }
+    }
+
+    /// Stands for any of the rails in [`Transfer::add`](crate::Transfer::add).
+    #[must_use]
+    pub const fn id(&self) -> ChannelId {
+        self.id
+    }
+
+    /// Adds memory of the peer, by its region on each of the rails. Returns the region that stands for it: with its
+    /// slices, operations go over any rail.
+    ///
+    /// It has the length of the shortest. It replaces memory whose first region had the same key.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`](CoreError::OutOfRange): there is not one region for each rail.
+    pub fn add_remote(
+        &mut self,
+        regions: impl IntoIterator<Item = RemoteMemoryRegion>,
+    ) -> Result<RemoteMemoryRegion> {
+        let regions: Vec<_> = regions.into_iter().collect();
+        let shortest = regions.iter().map(RemoteMemoryRegion::len).min();
+        let (Some(first), Some(len)) = (regions.first(), shortest) else {
+            return Err(self.other_number(0));
+        };
+        if regions.len() != self.rails.len() {
+            return Err(self.other_number(regions.len()));
+        }
+        let whole = first.slice(..len)?;
+        self.remotes.insert(whole.rkey(), regions);
+        Ok(whole)
+    }
+
+    fn other_number(&self, regions: usize) -> crate::Error {
+        let rails = self.rails.len() as u64;
+        crate::Error::Core(CoreError::OutOfRange {
+            what: "the number of regions of the rails",
+            value: regions as u64,
+            min: rails,
+            max: rails,
+        })
+    }
+
+    /// The channels, in their order.
+    #[must_use]
+    pub fn channels(&self) -> impl ExactSizeIterator<Item = &Channel> {
+        self.rails.iter().map(|rail| &rail.channel)
+    }
+
+    /// The channel of one of the rails, for operations without a transfer, or to put another one in its place.
+    pub fn channel_mut(&mut self, rail: usize) -> Option<&mut Channel> {
+        self.rails.get_mut(rail).map(|rail| &mut rail.channel)
+    }
+
+    /// Connects rails that go down, in the background: `connect` gets the number of the rail, and is called again
+    /// 100 ms after it fails.
+    ///
+    /// A rail takes its new channel at the next transfer, or within one: a transfer does not fail while there is no rail that is
+    /// up, but waits until its deadline. The new channel is on the same domain, and the peer's keys are those that it
+    /// had, unless the memory is [added](Self::add_remote) again.
+    ///
+    /// `connect` runs on one thread for all rails, which ends when the rails are dropped and the last
+    /// call returns: give the call a bound. Failures are logged.
+    ///
+    /// # Errors
+    ///
+    /// There is no thread.
+    pub fn reconnect_with<E: Into<Box<dyn Error + Send + Sync>>>(
+        &mut self,
+        mut connect: impl FnMut(usize) -> Result<Channel, E> + Send + 'static,
+    ) -> io::Result<()> {
+        let connect = Box::new(move |rail| connect(rail).map_err(Into::into));
+        self.connector = Some(Connector::new(connect)?);
+        self.rails.iter_mut().for_each(|rail| rail.is_asked = false);
+        self.rejoin();
+        Ok(())
+    }
+
+    /// The region on this rail of the memory that a region stands for.
+    fn remote_on(&self, at: usize, remote: RemoteMemoryRegion) -> Option<RemoteMemoryRegion> {
+        let regions = self.remotes.get(&remote.rkey())?;
+        let start = remote.addr().checked_sub(regions.first()?.addr())?;
+        let end = start.checked_add(remote.len())?;
+        regions.get(at)?.slice(start..end).ok()
+    }
+
+    /// Takes channels that were connected anew, and asks for those of rails that are down.
+    fn rejoin(&mut self) {
+        let Some(connector) = &self.connector else {
+            return;
+        };
+        let mut is_gone = false;
+        while let Some((at, channel)) = connector.next(&mut is_gone) {
+            if let Some(rail) = self.rails.get_mut(at) {
+                rail.is_asked = false;
+                // The program may have put one there.
+                if rail.channel.is_down() {
+                    rail.channel = channel;
+                }
+            }
+        }
+        for (at, rail) in self.rails.iter_mut().enumerate() {
+            if rail.channel.is_down() && rail.is_idle() && !rail.is_asked {
+                rail.is_asked = true;
+                is_gone |= !connector.ask(at);
+            }
+        }
+        if is_gone {
+            // It has panicked.
+            self.connector = None;
+        }
+    }
+}
+
+impl fmt::Debug for Rails {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.channels()).finish()
+    }
+}

@@ -1,0 +1,188 @@
+//! One rail: its channel, and its share of a transfer.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use verbs_core::codes::WcStatus;
+
+use crate::channel::Channel;
+use crate::engine::{Ended, Transfer};
+use crate::error::{Queue, RejectReason, TransportError};
+use crate::request::{Op, OwnedRequest};
+use crate::waiting::{Deadline, Poller, Steps as _};
+
+/// A rail has no more than this in flight, or one operation: more than a device of 400 Gbit/s moves in 80 µs. The rest is
+/// left for rails that are faster.
+const WINDOW: u64 = 4 << 20;
+
+pub(super) struct Rail {
+    pub(super) channel: Channel,
+    /// Its share.
+    pub(super) transfer: Transfer,
+    /// The operations of the share, by their numbers.
+    given: Vec<Given>,
+    /// Those that have ended and were not taken.
+    ended: VecDeque<usize>,
+    /// Bytes of the operations that were not taken.
+    pub(super) bytes: u64,
+    /// When its queue pair is destroyed, since it went down.
+    drained_by: Option<Instant>,
+    /// Another channel will come.
+    pub(super) is_asked: bool,
+}
+
+/// An operation of the whole transfer.
+#[derive(Clone, Copy)]
+pub(super) struct Given {
+    pub(super) index: usize,
+    pub(super) op: Op,
+    /// It goes over this rail only.
+    pub(super) is_tied: bool,
+    len: u64,
+    place: usize,
+}
+
+impl Rail {
+    pub(super) fn new(channel: Channel) -> Self {
+        Self {
+            channel,
+            transfer: Transfer::default(),
+            given: Vec::new(),
+            ended: VecDeque::new(),
+            bytes: 0,
+            drained_by: None,
+            is_asked: false,
+        }
+    }
+
+    pub(super) fn poller(&mut self) -> &mut Poller {
+        self.channel.parts().0
+    }
+
+    /// It has nothing of a transfer.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.transfer.has_ended()
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        let ((engine, _), id) = (self.channel.shared(), self.channel.id());
+        let most = engine.capacity(id, Queue::Send) as usize;
+        let is_free = self.transfer.left() < most && self.bytes < WINDOW;
+        !self.channel.is_down() && (is_free || self.is_idle())
+    }
+
+    /// Gives it an operation. `op` is that of the whole transfer.
+    pub(super) fn give(&mut self, index: usize, op: Op, request: OwnedRequest, is_tied: bool) {
+        let len = request.buffer().range().len() as u64;
+        self.given.push(Given {
+            index,
+            op,
+            is_tied,
+            len,
+            place: self.transfer.next_place(),
+        });
+        self.bytes += len;
+        self.transfer.add(self.channel.id(), request);
+    }
+
+    /// Polls, takes outcomes, and posts. Returns whether there was something to do.
+    pub(super) fn step(&mut self, now: Instant, deadline: Deadline, posts: &mut u16) -> bool {
+        let Self {
+            channel,
+            transfer,
+            ended,
+            ..
+        } = self;
+        let poller = channel.parts().0;
+        poller.check_peers(now);
+        poller.run_afterwards();
+        if transfer.has_ended() {
+            return false;
+        }
+        let found = poller.engine.drive();
+        poller.step_transfer(transfer, deadline, posts, &mut |number, _| {
+            ended.push_back(number);
+        });
+        poller.run_afterwards();
+        if self.channel.is_down() && !self.is_idle() {
+            let drain_timeout = self.poller().config.drain_timeout;
+            let drained_by = self.drained_by.get_or_insert(now + drain_timeout);
+            if now >= *drained_by {
+                self.quiesce(Duration::ZERO, Deadline::after(Some(Duration::ZERO)));
+            }
+        }
+        found > 0 || !self.ended.is_empty()
+    }
+
+    /// Takes the channel down if it has operations in flight.
+    pub(super) fn shut_down(&mut self, after: Duration) {
+        let poller = self.channel.parts().0;
+        if !self.transfer.has_ended() {
+            poller.shut_down_transfer(&mut self.transfer, after);
+        }
+    }
+
+    /// The rest of the ladder: all operations have ended then.
+    pub(super) fn quiesce(&mut self, after: Duration, drained_by: Deadline) {
+        let poller = self.channel.parts().0;
+        if !self.transfer.has_ended() {
+            poller.quiesce_transfer(&mut self.transfer, after, drained_by);
+        }
+        // Those that were taken before have no outcome any more.
+        self.ended.clear();
+        self.ended.extend(0..self.given.len());
+    }
+
+    /// The next operation that has ended, with its outcome.
+    pub(super) fn next_ended(&mut self) -> Option<(Given, Ended)> {
+        while let Some(number) = self.ended.pop_front() {
+            if let Some(given) = self.given.get(number)
+                && let Some(ended) = self.transfer.take_ended(given.place)
+            {
+                self.bytes -= given.len;
+                return Some((*given, ended));
+            }
+        }
+        if self.is_idle() && !self.given.is_empty() {
+            // All were taken.
+            drop(self.transfer.drain());
+            self.given.clear();
+            self.drained_by = None;
+        }
+        None
+    }
+}
+
+impl Given {
+    /// Whether another rail may carry it out that has ended like this. The device is done with its memory.
+    pub(super) fn can_move(&self, ended: &Ended) -> bool {
+        let Ended {
+            result: Err(error),
+            buffer: Some(_),
+        } = ended
+        else {
+            return false;
+        };
+        let is_possible = match error {
+            // It was not posted.
+            TransportError::Rejected(RejectReason::Down(_)) => true,
+            TransportError::Aborted(_) => self.op.is_repeatable(),
+            TransportError::Work { error, .. } => {
+                is_of_the_way(error.status) && self.op.is_repeatable()
+            }
+            _ => false,
+        };
+        is_possible && !self.is_tied
+    }
+}
+
+/// Whether the network or the device has caused a failure with this status, and not the operation.
+const fn is_of_the_way(status: WcStatus) -> bool {
+    matches!(
+        status,
+        WcStatus::RETRY_EXC_ERR
+            | WcStatus::RESP_TIMEOUT_ERR
+            | WcStatus::FATAL_ERR
+            | WcStatus::GENERAL_ERR
+    )
+}
