@@ -71,7 +71,7 @@ pub use side::Side;
 
 /// One side of an exchange of endpoints, over any stream.
 ///
-/// It is run twice, each time until it is [done](Step::Done): first for the endpoints, then, after
+/// It is run twice, each time until it is [done](Self::io): first for the endpoints, then, after
 /// the handshake, for [`ready`](Self::ready) or [`refuse`](Self::refuse).
 ///
 /// It reads no byte beyond its own frames, so the stream can be used afterwards. It has no timeout:
@@ -81,29 +81,29 @@ pub use side::Side;
 ///
 /// ```
 /// use std::io::{Read, Write};
-/// use verbs_channel::exchange::{Exchange, ExchangeError, PeerEndpoint, Step};
+/// use verbs_channel::exchange::{Exchange, ExchangeError, Io};
 /// # use std::os::unix::net::UnixStream;
+/// # use verbs_channel::exchange::PeerEndpoint;
 /// # use verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
 ///
-/// fn run(
-///     exchange: &mut Exchange,
-///     mut stream: impl Read + Write,
-/// ) -> Result<PeerEndpoint, ExchangeError> {
-///     loop {
-///         let moved = match exchange.step()? {
-///             Step::Write(bytes) => stream.write(bytes),
-///             Step::Read(buffer) => stream.read(buffer),
-///             Step::Done(peer) => return Ok(peer.clone()),
+/// fn run(exchange: &mut Exchange, mut stream: impl Read + Write) -> Result<(), ExchangeError> {
+///     while let Some(io) = exchange.io()? {
+///         let moved = match io {
+///             Io::Write(bytes) => stream.write(bytes),
+///             Io::Read(buffer) => stream.read(buffer),
 ///         };
 ///         exchange.moved(moved);
 ///     }
+///     Ok(())
 /// }
 ///
-/// # fn side(stream: UnixStream, qp_num: u32) -> Result<PeerEndpoint, Box<dyn std::error::Error + Send + Sync>> {
+/// # type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// # fn side(stream: UnixStream, qp_num: u32) -> Result<PeerEndpoint, Failure> {
 /// # let psn = PacketSequenceNumber::new(1)?;
 /// # let ours = QueuePairEndpoint::builder(qp_num, psn).lid(1).build()?;
 /// let mut exchange = Exchange::new(&ours, b"private data")?;
-/// let peer = run(&mut exchange, &stream)?;
+/// run(&mut exchange, &stream)?;
+/// let peer = exchange.peer().ok_or(ExchangeError::Over)?.clone();
 /// // Now do the handshake with `peer.endpoint`. If it fails: `exchange.refuse(&error)`.
 /// exchange.ready();
 /// run(&mut exchange, &stream)?;
@@ -146,26 +146,10 @@ pub struct Exchange {
     clippy::exhaustive_enums,
     reason = "a stream can be written and read, and nothing else"
 )]
-// tidy: allow(unique): its users name it with its module, `exchange`
-pub enum Step<'a> {
+pub enum Io<'a> {
     /// Write some of these bytes, and pass their number to [`Exchange::moved`].
     Write(&'a [u8]),
     /// Read into this buffer, and pass the number of bytes to [`Exchange::moved`].
-    Read(&'a mut [u8]),
-    /// The peer's endpoint has arrived; or, after [`Exchange::ready`], the peer is ready, too.
-    Done(&'a PeerEndpoint),
-}
-
-/// The next I/O of an [`Exchange`] that is not done.
-#[derive(Debug)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "a stream can be written and read, and nothing else"
-)]
-pub enum Io<'a> {
-    /// Write some of these bytes, as for [`Step::Write`].
-    Write(&'a [u8]),
-    /// Read into this buffer, as for [`Step::Read`].
     Read(&'a mut [u8]),
 }
 
@@ -183,7 +167,7 @@ impl Exchange {
 
     /// Begins an exchange that refuses the peer: it sends the reason in place of the endpoint.
     ///
-    /// Run it until [`step`](Self::step) returns [`ExchangeError::Over`].
+    /// Run it until [`io`](Self::io) returns [`ExchangeError::Over`].
     #[must_use]
     pub fn refusing(why: &(dyn std::error::Error + 'static)) -> Self {
         let mut exchange = Self::with_output(ENDPOINT, Vec::new());
@@ -211,28 +195,12 @@ impl Exchange {
         }
     }
 
-    /// The next I/O. It is the same until [`moved`](Self::moved) is called.
+    /// The next I/O; `None` if this is done: the peer's endpoint has [arrived](Self::peer), or, after
+    /// [`ready`](Self::ready), the peer is ready, too. It is the same until [`moved`](Self::moved) is called.
     ///
     /// # Errors
     ///
     /// The exchange has failed. If this side refuses the peer, the reason has been written.
-    pub fn step(&mut self) -> Result<Step<'_>, ExchangeError> {
-        if self.is_done() {
-            let peer = self.peer.as_ref();
-            return peer.map(Step::Done).ok_or(ExchangeError::Over);
-        }
-        Ok(match self.io()? {
-            Some(Io::Write(bytes)) => Step::Write(bytes),
-            Some(Io::Read(buffer)) => Step::Read(buffer),
-            None => return Err(ExchangeError::Over),
-        })
-    }
-
-    /// The next I/O as [`step`](Self::step) has it; `None` if it is [done](Step::Done).
-    ///
-    /// # Errors
-    ///
-    /// As `step`.
     pub fn io(&mut self) -> Result<Option<Io<'_>>, ExchangeError> {
         let is_done = self.is_done();
         let out = self.out.get(self.written..).unwrap_or_default();
@@ -266,7 +234,7 @@ impl Exchange {
         self.peer.map(|peer| peer.private_data).unwrap_or_default()
     }
 
-    /// Reports the result of the last [`step`](Self::step): the number of bytes written or read, which
+    /// Reports the result of the last [`io`](Self::io): the number of bytes written or read, which
     /// is 0 at the end of the stream. `Interrupted` and `WouldBlock` mean that there were none yet.
     pub fn moved(&mut self, moved: io::Result<usize>) {
         let is_writing = self.written < self.out.len();
@@ -317,7 +285,7 @@ impl Exchange {
 
     /// Refuses the peer, in place of [`ready`](Self::ready): this side will not connect.
     ///
-    /// Run the exchange until [`step`](Self::step) returns [`ExchangeError::Over`]. The peer is sent
+    /// Run the exchange until [`io`](Self::io) returns [`ExchangeError::Over`]. The peer is sent
     /// the texts of the error and of its causes, up to 254 bytes.
     pub fn refuse(&mut self, why: &(dyn std::error::Error + 'static)) {
         if self.ended.is_none() {
@@ -412,7 +380,7 @@ impl Exchange {
     /// Begins an exchange of a side whose device connects by `rdma_cm` only (iWARP). Needs the feature
     /// `rdmacm`.
     ///
-    /// It has no [`peer`](Self::peer), so it is run by [`io`](Self::io). When it is done for the first time,
+    /// It has no [`peer`](Self::peer). When it is done for the first time,
     /// there is a [`meeting`](Self::meeting). Then both call [`listens_at`](Self::listens_at), and run it a
     /// second time. When they are connected by `rdma_cm`, they run it for [`ready`](Self::ready) or
     /// [`refuse`](Self::refuse).

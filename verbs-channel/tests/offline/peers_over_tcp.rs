@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use verbs_channel::exchange::{Exchange, ExchangeError, Step};
+use verbs_channel::exchange::{Exchange, ExchangeError, Io};
 use verbs_channel::{Channel, DownReason, Error, PreparedChannel, TransportError};
 use verbs_harness::child::{end_the_child, fork, wait_for_the_child, without_descriptors};
 
@@ -30,14 +30,14 @@ fn prepared() -> PreparedChannel {
 
 /// Runs the exchange of a peer that has no device.
 fn run(exchange: &mut Exchange, mut stream: &TcpStream) -> Result<(), ExchangeError> {
-    loop {
-        let moved = match exchange.step()? {
-            Step::Write(bytes) => stream.write(bytes),
-            Step::Read(buffer) => stream.read(buffer),
-            Step::Done(_) => return Ok(()),
+    while let Some(io) = exchange.io()? {
+        let moved = match io {
+            Io::Write(bytes) => stream.write(bytes),
+            Io::Read(buffer) => stream.read(buffer),
         };
         exchange.moved(moved);
     }
+    Ok(())
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn address_is_known_of_a_peer_that_resets_the_connection_at_once() {
         // The READY of this side is not read, so that closing resets the connection.
         assert_eq!(theirs.peek(&mut [0]).unwrap(), 1);
         exchange.ready();
-        match exchange.step().unwrap() {
-            Step::Write(ready) => theirs.write_all(ready).unwrap(),
+        match exchange.io().unwrap() {
+            Some(Io::Write(ready)) => theirs.write_all(ready).unwrap(),
             other => panic!("{other:?}"),
         }
     });

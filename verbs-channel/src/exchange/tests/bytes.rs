@@ -17,7 +17,7 @@ fn met(theirs: &mut &[u8]) -> Result<PeerEndpoint, ExchangeError> {
         ended = run(&mut exchange, theirs, 7).0;
     }
     if ended.is_err() {
-        assert!(matches!(exchange.step(), Err(ExchangeError::Over)));
+        assert!(matches!(exchange.io(), Err(ExchangeError::Over)));
     }
     ended
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
 
-use super::{Exchange, ExchangeError, MAX_PRIVATE_DATA, PeerEndpoint, RefusalCode, Step};
+use super::{Exchange, ExchangeError, Io, MAX_PRIVATE_DATA, PeerEndpoint, RefusalCode};
 use crate::connect::deadline::Deadline;
 use crate::connect::{accept, tcp};
 use crate::error::{Error, Result};
@@ -49,17 +49,17 @@ fn run(
 ) -> (Result<PeerEndpoint, ExchangeError>, Vec<u8>) {
     let mut sent = Vec::new();
     loop {
-        let moved = match exchange.step() {
-            Ok(Step::Write(bytes)) => {
+        let moved = match exchange.io() {
+            Ok(Some(Io::Write(bytes))) => {
                 let bytes = &bytes[..at_once.min(bytes.len())];
                 sent.extend(bytes);
                 Ok(bytes.len())
             }
-            Ok(Step::Read(buffer)) => {
+            Ok(Some(Io::Read(buffer))) => {
                 let most = at_once.min(buffer.len());
                 theirs.read(&mut buffer[..most])
             }
-            Ok(Step::Done(peer)) => return (Ok(peer.clone()), sent),
+            Ok(None) => return (exchange.peer().cloned().ok_or(ExchangeError::Over), sent),
             Err(error) => return (Err(error), sent),
         };
         exchange.moved(moved);
@@ -70,7 +70,7 @@ fn run(
 fn of(theirs: &[u8]) -> (ExchangeError, Option<(RefusalCode, String)>) {
     let mut exchange = begin(2, b"");
     let (ended, sent) = run(&mut exchange, &mut &theirs[..], 7);
-    assert!(matches!(exchange.step(), Err(ExchangeError::Over)));
+    assert!(matches!(exchange.io(), Err(ExchangeError::Over)));
     let refusal = &sent[good(2).len()..];
     let refusal = (!refusal.is_empty()).then(|| parsed(refusal));
     (ended.unwrap_err(), refusal)
@@ -245,14 +245,14 @@ fn refusal_that_cannot_be_sent_does_not_change_the_error() {
     for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::TimedOut] {
         let mut ours = begin(2, b"");
         ours.moved(Ok(usize::MAX));
-        let Ok(Step::Read(buffer)) = ours.step() else {
+        let Ok(Some(Io::Read(buffer))) = ours.io() else {
             panic!("nothing is due");
         };
         buffer.copy_from_slice(&frame(9, ENDPOINT, 0, b""));
         ours.moved(Ok(12));
-        assert!(matches!(ours.step(), Ok(Step::Write(_))));
+        assert!(matches!(ours.io(), Ok(Some(Io::Write(_)))));
         ours.moved(Err(kind.into()));
-        assert!(matches!(ours.step(), Err(ExchangeError::Version(9))));
+        assert!(matches!(ours.io(), Err(ExchangeError::Version(9))));
     }
 }
 
@@ -261,16 +261,16 @@ fn wrong_byte_counts_of_a_stream_are_bounded() {
     let mut ours = begin(2, b"");
     ours.moved(Ok(1));
     ours.moved(Ok(usize::MAX));
-    assert!(matches!(ours.step(), Ok(Step::Read(_))));
+    assert!(matches!(ours.io(), Ok(Some(Io::Read(_)))));
     run(&mut ours, &mut &good(3)[..], 100).0.unwrap();
     ours.ready();
-    assert!(matches!(ours.step(), Ok(Step::Write(out)) if out.len() == 12));
+    assert!(matches!(ours.io(), Ok(Some(Io::Write(out))) if out.len() == 12));
     // However it parses the rest, it ends.
     for _ in 0..3 {
         ours.moved(Ok(1));
         ours.moved(Ok(usize::MAX));
     }
-    assert!(ours.step().is_err());
+    assert!(ours.io().is_err());
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn interrupted_and_would_block_are_retried() {
     let mut ours = begin(2, b"");
     for kind in [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock] {
         ours.moved(Err(kind.into()));
-        assert!(matches!(ours.step(), Ok(Step::Write(_))));
+        assert!(matches!(ours.io(), Ok(Some(Io::Write(_)))));
     }
 }
 
