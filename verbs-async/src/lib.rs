@@ -51,6 +51,12 @@
 //! }
 //! ```
 //!
+//! An operation resolves to a pair, `(result, buffer)`: the buffer comes back whatever the result is. `.await.0?` drops
+//! it, and so does [`.result().await?`](Operation::result).
+//!
+//! [`CqEvents`] joins the crate to a runtime, and is the only thing that does: one for each device is enough, as any
+//! number of groups, queues and datagram endpoints share it.
+//!
 //! The feature `tokio` or `async-io` adds support for that runtime: `cargo add verbs-async --features tokio`.
 //! One call connects to a server: [`AsyncChannel::connect`]. Its docs show both ends of a connection between two
 //! processes; a program in tokio also needs `cargo add tokio --features macros,net,rt-multi-thread`. The lesson
@@ -144,8 +150,8 @@
 //! | [`AsyncDatagrams::send_to`] | The datagram is not posted, and its buffer is dropped. |
 //! | [`AsyncDatagrams::receive_from`], [`AsyncDatagrams::flush`] | Nothing is lost: the next call continues. |
 //! | [`AsyncDatagrams::close`] | The endpoint is down, and its queue pair is destroyed on a helper thread. |
-//! | [`AsyncChannel::close`], [`AsyncChannel::destroy`] | The channel is closed without waiting, as when it is dropped. |
-//! | [`AsyncGroup::destroyed`] | No effect. |
+//! | [`AsyncChannel::close`] | The channel is closed without waiting, as when it is dropped. |
+//! | [`AsyncGroup::closed`] | No effect. |
 //! | an [`AsyncChannel`] | Its queue pair is destroyed on a helper thread, and then its operations in flight are aborted. |
 //!
 //! A leaked future never releases its buffer, slot or block. It delays no other operation of a
@@ -188,7 +194,7 @@
 //!
 //! Put your runtime's timeout around each wait if no peer of the group is watched: if the
 //! device does not flush a channel that is down, the operations in flight on it end only with
-//! [`close`](AsyncChannel::close), [`destroy`](AsyncChannel::destroy), or a drop of the channel.
+//! [`close`](AsyncChannel::close), or a drop of the channel.
 //!
 //! # Other runtimes
 //!
@@ -239,10 +245,17 @@
 //!
 //! # Resource cleanup
 //!
+//! | end | operations in flight |
+//! |---|---|
+//! | [`AsyncChannel::close`] | sends, writes, reads and atomics finish; receives are aborted. It waits until the device is done with all memory. |
+//! | [`AsyncChannel::abort`] | are aborted, without waiting: to wait, close the channel afterwards. |
+//! | [`AsyncGroup::abort_all`] | are aborted, on all channels, without waiting: [`AsyncGroup::closed`] does that. |
+//! | a drop of the channel | are aborted, without waiting. |
+//!
 //! No drop waits for completions. None blocks while the driver destroys a queue pair, which takes some drivers
 //! seconds: a helper thread does that, and then releases the buffers of the operations. If no thread can be started,
-//! the thread that drops the channel does it. [`AsyncChannel::close`] and [`AsyncChannel::destroy`] return when this
-//! is done, and [`AsyncGroup::destroyed`] waits for it for all dropped channels. If the driver fails to destroy the
+//! the thread that drops the channel does it. [`AsyncChannel::close`] returns when this
+//! is done, and [`AsyncGroup::closed`] waits for it for all dropped channels. If the driver fails to destroy the
 //! queue pair, the buffers are leaked and an error is logged. A dropped [`ByteStream`] still sends what was written
 //! to it, in the background, for a limited time.
 //!
@@ -265,10 +278,12 @@
     expect(dead_code, reason = "only connections by `rdma_cm` use all of it")
 )]
 
+// rustdoc lists methods in the order of the modules: those of datagrams before their connections.
 mod channel;
+mod datagrams;
+
 mod connect;
 mod cq;
-mod datagrams;
 mod device_events;
 mod driver;
 mod engine;
@@ -287,10 +302,10 @@ mod task;
 mod threads;
 
 pub use channel::{
-    AsyncChannel, AsyncTransfer, Given, IncomingMessage, IncomingMessages, Operation,
-    OperationResult,
+    AsyncChannel, AsyncTransfer, IncomingMessage, IncomingMessages, Operation, OperationResult,
+    Payload,
 };
-pub use connect::{Arrival, Bind, Listener};
+pub use connect::{Bind, HandshakeResult, Listener};
 #[cfg(feature = "rdmacm")]
 pub use connect::{CmDatagramListener, CmDatagramRequest};
 pub use cq::{AsyncCq, CqPollState};

@@ -89,6 +89,18 @@
 //! come out of the group, each with the id of its channel, and the memory for them does not grow with
 //! the number of channels.
 //!
+//! # How long calls wait
+//!
+//! | call | waits at most | after that time |
+//! |---|---|---|
+//! | [`send`](Channel::send), [`run`](Channel::run) …, [`spin_poll`](ScopedPendingWork::spin_poll), the end of a [`scope`](Channel::scope), [`transfer`](Channel::transfer), [`revoke`](Channel::revoke), [`close`](Channel::close) | the channel's [`timeout`](ChannelConfig::timeout), or the one of the [request](Outgoing::timeout), or the transfer's deadline | the channel is aborted, so that the buffers can be used again |
+//! | [`wait_success`](Channel::wait_success) | the channel's `timeout` | the operation continues |
+//! | each call with a `timeout` of its own, such as [`wait`](Channel::wait) and [`wait_completed`](Channel::wait_completed) | that time | the operation continues |
+//! | [`poll`](Channel::poll), [`next_completed`](Channel::next_completed), `start_*`, `post_*` | not at all | |
+//!
+//! A timeout of `None` is forever, in the builder and in each call. The channel's is `None` unless set: then only the
+//! [end of the peer](self#when-the-peer-leaves) ends a wait.
+//!
 //! # The life of an operation
 //!
 //! ```text
@@ -212,10 +224,15 @@
 //!
 //! # Resource cleanup
 //!
-//! Dropping a channel does not wait: it destroys the queue pair, then releases the buffers that it
-//! owns. If the driver fails to destroy the queue pair, the buffers are leaked and an error is logged.
-//! [`Channel::close`] waits for sends to complete, and returns whether the device is done with all
-//! memory.
+//! | end | operations in flight | the channel |
+//! |---|---|---|
+//! | [`Channel::close`] | sends, writes, reads and atomics finish; receives are aborted | is consumed, and the call returns whether the device is done with all memory |
+//! | [`Channel::abort`] | are aborted | is down: outcomes can be taken |
+//! | [`ChannelGroup::remove`] | are aborted | is down, and its place is free once its outcomes have been taken |
+//! | a drop | are aborted, and owned buffers are released | is gone |
+//!
+//! Dropping a channel does not wait for the peer or for completions: it destroys the queue pair. If the driver fails to
+//! do that, the buffers are leaked and an error is logged.
 //!
 //! # Further reading
 //!
@@ -231,11 +248,10 @@
 //! | `request/work.rs`, `request/op.rs`, `request/list.rs` | the request as plain values |
 //! | `waiting/blocking.rs` | keeps the borrow until the operation has ended |
 //! | `engine/submit/mod.rs` | the post, in four steps: |
-//! | `engine/gate.rs` | is it within the limits of the queue pair and the port? |
-//! | `engine/credits.rs`, `engine/slots/mod.rs` | credits, and a slot |
+//! | `engine/member/limits.rs` | is it within the limits of the queue pair and the port? |
+//! | `engine/member/credits.rs`, `engine/flight/mod.rs` | credits, and a slot |
 //! | `verbs_core::QueuePair::post` | the driver |
-//! | `engine/poll.rs` | the completion queue |
-//! | `engine/slots/dispatch.rs` | routes other completions to their slots, returns credits |
+//! | `engine/complete.rs` | the completion queue: routes completions to their slots, returns credits |
 //! | `waiting/wait.rs`, `waiting/pause.rs` | until then: polls, spins, yields or sleeps |
 //! | `waiting/abort.rs`, `engine/teardown.rs` | after the deadline: the ladder |
 //!
@@ -247,6 +263,8 @@
 #![doc(html_root_url = "https://docs.rs/verbs-channel/latest")]
 
 // First: rustdoc lists the methods of a channel in the order of the modules.
+pub mod datagrams;
+
 pub mod connect;
 mod panics;
 
@@ -254,7 +272,6 @@ pub mod buffer;
 pub mod channel;
 mod channel_id;
 mod datagram_exchange;
-pub mod datagrams;
 mod duration;
 pub mod engine;
 pub mod error;
@@ -307,10 +324,14 @@ pub mod __private {
     pub use crate::datagrams::engine::DatagramEngine;
     #[cfg(feature = "rdmacm")]
     pub use crate::datagrams::multicast::Memberships;
+    pub use crate::engine::closing::{Closed, Closing};
+    pub use crate::engine::leak::Leak;
+    pub use crate::engine::transfer::{Piece, TransferEntries};
     #[cfg(feature = "rdmacm")]
     pub use crate::exchange::cm::CmDatagrams;
     #[cfg(feature = "rdmacm")]
     pub use crate::exchange::meeting::Meeting;
+    pub use crate::lease::Lender;
 
     /// The protocol of connecting over datagrams, without I/O.
     pub mod datagram_exchange {

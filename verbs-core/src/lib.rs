@@ -40,6 +40,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let context = Context::first_active()?;
 //! let pd = context.alloc_pd()?;
+//! // It needs an entry for each request in flight: two here.
 //! let cq = CompletionQueue::create(&context, 16)?;
 //!
 //! // Usually the two ends are in two processes, which exchange their endpoints as bytes.
@@ -48,6 +49,7 @@
 //! let (to_left, to_right) = (left.endpoint(), right.endpoint());
 //! let left = left.handshake(&to_right)?;
 //! let right = right.handshake(&to_left)?;
+//! // From here on either may send. In two processes, each first learns from the other that it has come so far.
 //!
 //! let hello = pd.reg_mr(b"hello".to_vec())?;
 //! let mut inbox = pd.reg_mr(vec![0_u8; 64])?;
@@ -79,7 +81,7 @@
 //!    [`MemoryRegion::scatter_element`] to receive into, [`SharedRegion::element`] for both.
 //! 2. A *work request* is a value on the stack: [`SendWorkRequest`], [`WriteWorkRequest`],
 //!    [`ReadWorkRequest`], [`AtomicWorkRequest`](work_request::AtomicWorkRequest), [`ReceiveWorkRequest`]. It can be
-//!    kept and posted again. A [`RequestChain`](work_request::RequestChain) owns many requests of one kind: it is
+//!    kept and posted again. It borrows its list of elements mutably, since it moves empty elements out of the way. A [`RequestChain`](work_request::RequestChain) owns many requests of one kind: it is
 //!    built once, patched in place, and posted whole or in parts.
 //! 3. A *post* hands a request, or a chain of requests, to the device: [`QueuePair::post_send`] and
 //!    similar functions for one kind, [`QueuePair::post`] for a chain of several kinds, or

@@ -172,15 +172,18 @@ impl IncomingMessages {
             return Poll::Pending;
         };
         self.first = None;
-        let message = result.map(|success| {
+        let message = result.and_then(|success| {
+            // No driver that can be relied on reports one that is longer than its buffer.
+            TransportError::check_message(&success, &buffer)
+                .inspect_err(|_| self.channel().abort())?;
             // The bytes of a write with immediate are not in this buffer.
             let len = success.message_in(&buffer).map_or(0, <[u8]>::len);
             let _is_within = buffer.set_range(..len);
-            IncomingMessage {
+            Ok(IncomingMessage {
                 window: Arc::clone(&self.window),
                 success,
                 buffer,
-            }
+            })
         });
         if message.is_err() {
             self.ended = true;

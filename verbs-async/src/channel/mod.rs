@@ -1,10 +1,5 @@
 //! Channels: the operations of one connection.
 
-mod incoming;
-mod leases;
-mod operation;
-mod transfer;
-
 use std::fmt;
 use std::future::poll_fn;
 use std::mem;
@@ -28,7 +23,7 @@ use crate::error::Result;
 use crate::task::coop;
 use crate::task::sync::Mutex;
 pub use incoming::{IncomingMessage, IncomingMessages};
-pub use operation::{Given, Operation, OperationResult};
+pub use operation::{Operation, OperationResult, Payload};
 pub use transfer::AsyncTransfer;
 
 /// A connected endpoint for async code.
@@ -236,7 +231,9 @@ impl AsyncChannel {
     ///
     /// [`CloseError::Down`] if the channel was down before, or goes down while this waits. It is not an error if
     /// the peer or this side closed it before: the operations that were aborted by that return errors
-    /// themselves. [`CloseError::Stuck`], as for [`destroy`](Self::destroy).
+    /// themselves. [`CloseError::Stuck`]: the driver failed to destroy the queue pair. **The device may still access this
+    /// memory**, and owned buffers in flight have been leaked.
+    #[doc(alias = "ibv_destroy_qp")]
     pub async fn close(&self) -> Result<(), CloseError> {
         let destroyed_at_the_end = CloseOnDrop { channel: self };
         let has_ended = |reason| matches!(reason, DownReason::PeerClosed | DownReason::Closed);
@@ -249,37 +246,18 @@ impl AsyncChannel {
         down.map_or(Ok(()), |reason| Err(CloseError::Down(reason)))
     }
 
-    /// Closes the channel at once: destroys its queue pair on a helper thread, aborts the operations in
-    /// flight, and rejects those in the backlog.
-    ///
-    /// When this returns `Ok`, the device is done with all memory of the channel: that of its
-    /// operations, whose outcomes can still be awaited, and memory that the peer could access
-    /// through this channel. It waits neither for flushed requests nor for the peer.
-    ///
-    /// # Cancel safety
-    ///
-    /// Once the future was polled, the channel is closed.
-    ///
-    /// # Errors
-    ///
-    /// [`CloseError::Stuck`]: the driver failed to destroy the queue pair. **The device may still access this memory**, and owned buffers in flight have been leaked.
-    #[doc(alias = "ibv_destroy_qp")]
-    pub async fn destroy(&self) -> Result<(), CloseError> {
-        self.shared.end(self.at, DownReason::Closed);
-        self.shared.until_destroyed(self.at).await
-    }
-
     /// Takes the channel down without waiting: operations in flight are aborted, and those in the
     /// backlog are rejected.
     ///
-    /// The operations in flight end when the device has flushed them. If the peer of this channel or another of the group
+    /// To wait until the device is done with all memory of the channel, [`close`](Self::close) it afterwards, which then
+    /// destroys the queue pair at once. Without that, the operations in flight end when the device has flushed them. If the peer of this channel or another of the group
     /// is watched, the device has the [drain timeout](verbs_channel::ChannelConfig::drain_timeout) for that. After it,
     /// the queue pair is destroyed.
     pub fn abort(&self) {
         let at = self.at;
         self.driver().with(Some(at), |engine| {
             // The channel has its place until this value is dropped, so this does not fail.
-            let _shut_down = engine.shut_down(at, DownReason::Closed);
+            let _flushed = engine.flush(at, DownReason::Closed);
         });
     }
 
@@ -371,6 +349,12 @@ impl AsyncChannel {
         &self.shared.driver
     }
 }
+
+// After the operations: rustdoc lists methods in the order of the modules.
+mod incoming;
+mod leases;
+mod operation;
+mod transfer;
 
 impl RoomWait<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {

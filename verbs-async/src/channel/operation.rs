@@ -34,7 +34,7 @@ use crate::task::coop;
 /// backlog is not posted. A receive in flight still receives a message, which is lost: to keep the
 /// message, keep the operation.
 #[must_use = "dropping an operation abandons it"]
-pub struct Operation<T: Given = OwnedBuffer> {
+pub struct Operation<T: Payload = OwnedBuffer> {
     shared: Arc<SharedEngine>,
     // `None` once the outcome has been taken.
     at: Option<Submission>,
@@ -46,17 +46,17 @@ pub struct Operation<T: Given = OwnedBuffer> {
 /// Dropping it abandons the operation.
 #[derive(Debug)]
 #[must_use = "dropping an operation abandons it"]
-pub struct OperationResult<T: Given = OwnedBuffer> {
+pub struct OperationResult<T: Payload = OwnedBuffer> {
     operation: Operation<T>,
 }
 
 /// A value that an [`Operation`] takes and returns: one buffer, the requests of a batch, or a
 /// chain.
-pub trait Given: sealed::Given {}
+pub trait Payload: sealed::Payload {}
 
-impl Given for OwnedBuffer {}
-impl Given for Vec<OwnedRequest> {}
-impl Given for OwnedChain {}
+impl Payload for OwnedBuffer {}
+impl Payload for Vec<OwnedRequest> {}
+impl Payload for OwnedChain {}
 
 mod sealed {
     use std::task::Poll;
@@ -66,9 +66,9 @@ mod sealed {
 
     use crate::driver;
 
-    #[expect(unnameable_types, reason = "seals `Given`")]
+    #[expect(unnameable_types, reason = "seals `Payload`")]
     #[expect(private_bounds, reason = "the crate's alone")]
-    pub trait Given: Sized {
+    pub trait Payload: Sized {
         /// The result, and what was given.
         type Outcome: From<driver::Outcome>;
 
@@ -87,7 +87,7 @@ mod sealed {
     }
 }
 
-impl sealed::Given for OwnedBuffer {
+impl sealed::Payload for OwnedBuffer {
     type Outcome = (Result<WorkSuccess, TransportError>, Self);
     type Result = Result<WorkSuccess, TransportError>;
 
@@ -104,7 +104,7 @@ impl sealed::Given for OwnedBuffer {
     }
 }
 
-impl sealed::Given for Vec<OwnedRequest> {
+impl sealed::Payload for Vec<OwnedRequest> {
     type Outcome = (Result<(), TransportError>, Self);
     type Result = Result<(), TransportError>;
 
@@ -113,7 +113,7 @@ impl sealed::Given for Vec<OwnedRequest> {
     }
 }
 
-impl sealed::Given for OwnedChain {
+impl sealed::Payload for OwnedChain {
     type Outcome = (Result<(), TransportError>, Self);
     type Result = Result<(), TransportError>;
 
@@ -122,7 +122,7 @@ impl sealed::Given for OwnedChain {
     }
 }
 
-impl<T: Given> Operation<T> {
+impl<T: Payload> Operation<T> {
     /// The result only, as a future: it drops the buffer, the requests of a batch, or the chain.
     ///
     /// A block returns to its pool. It is awaited and dropped like the operation itself.
@@ -208,7 +208,7 @@ impl<T: Given> Operation<T> {
     }
 }
 
-impl<T: Given> Drop for Operation<T> {
+impl<T: Payload> Drop for Operation<T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(at) = self.at {
@@ -224,7 +224,7 @@ fn abandon(shared: &SharedEngine, at: Submission) {
     shared.driver.abandon(at);
 }
 
-impl<T: Given> Future for Operation<T> {
+impl<T: Payload> Future for Operation<T> {
     /// The result and what was given: `(Result<WorkSuccess, TransportError>, OwnedBuffer)`; for a batch
     /// `(Result<(), TransportError>, Vec<OwnedRequest>)`, and for a chain `(Result<(), TransportError>, OwnedChain)`.
     /// The result of a batch or a chain is its first failure.
@@ -239,7 +239,7 @@ impl<T: Given> Future for Operation<T> {
     }
 }
 
-impl<T: Given> Future for OperationResult<T> {
+impl<T: Payload> Future for OperationResult<T> {
     /// `Result<WorkSuccess, TransportError>`, or `Result<(), TransportError>` for a batch or a chain.
     type Output = T::Result;
 
@@ -248,7 +248,7 @@ impl<T: Given> Future for OperationResult<T> {
     }
 }
 
-impl<T: Given> fmt::Debug for Operation<T> {
+impl<T: Payload> fmt::Debug for Operation<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Operation").field(&self.at).finish()
     }

@@ -22,7 +22,8 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
-use verbs_channel::engine::{Engine, Piece, TransferEntries, TransferError, TransferOutcome};
+use verbs_channel::__private::{Piece, TransferEntries};
+use verbs_channel::engine::{Engine, TransferError, TransferOutcome};
 use verbs_channel::error::Queue;
 use verbs_channel::{ChannelId, DownReason, OwnedBuffer, OwnedRequest, RejectReason, Transfer};
 
@@ -388,7 +389,7 @@ impl AsyncTransfer {
             if driver.is_posted(&at) && driver.with_engine(is_up) {
                 driver.with(Some(channel), |engine| {
                     // It is one of this engine: an operation is in flight on it.
-                    let _shut_down = engine.shut_down(channel, reason(queue));
+                    let _flushed = engine.flush(channel, reason(queue));
                 });
             }
         }

@@ -1,7 +1,11 @@
 //! Where a listener listens, how it makes channels, and what it returns.
 
+use std::future::Future;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use verbs_channel::__private::HostAddress;
 use verbs_channel::connect::Met;
@@ -9,6 +13,7 @@ use verbs_channel::connect::PeerAddr;
 use verbs_channel::engine::ConnectedMember;
 use verbs_channel::{Connect, PreparedChannel};
 
+use super::exchange::Progress;
 use crate::channel::AsyncChannel;
 use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
@@ -77,7 +82,7 @@ impl From<AsyncDatagrams> for Bind {
 /// A peer that connected to a [`Listener`](crate::Listener), and the outcome.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Arrival {
+pub struct HandshakeResult {
     /// The peer's address, if it is known.
     pub peer: Option<PeerAddr>,
     /// The channel and the peer's private data, or the error. The error concerns this peer only.
@@ -109,6 +114,29 @@ impl Terms {
         let prepared = threads::run(move || prepare(&group, peer)).await;
         Ok(Elsewhere::new(prepared.map_err(Error::Thread)??))
     }
+}
+
+pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A handshake: the channel that it connects, and the peer's private data.
+pub(super) type Meeting = Boxed<Result<Met<AsyncChannel>>>;
+
+/// Where peers that ask for a channel come from.
+pub(super) trait Callers: Send {
+    /// Takes the next peer.
+    fn poll_caller(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Caller>>;
+
+    /// The step that a late peer has not taken.
+    fn late(&self, has_shown: bool) -> &'static str;
+
+    /// Closes what peers come from, and waits for that.
+    fn close(self: Box<Self>) -> Boxed<()>;
+}
+
+/// A peer that asks for a channel, and how to connect it.
+pub(super) struct Caller {
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) connect: Box<dyn FnOnce(Terms, Arc<Progress>) -> Meeting + Send>,
 }
 
 /// The most handshakes in progress.

@@ -1,7 +1,5 @@
 //! Clients of a listener over datagrams: their datagrams, handshakes and outcomes.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -13,7 +11,7 @@ use verbs_channel::datagrams::Datagram;
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::QueuePairEndpoint;
 
-use super::arrival::{Arrival, MAX_HANDSHAKES, Terms};
+use super::arrival::{Boxed, HandshakeResult, MAX_HANDSHAKES, Terms};
 use super::datagrams::pool;
 use super::deadline::{Deadline, FirstDue};
 use super::errors::exchange_error;
@@ -37,8 +35,6 @@ pub(super) struct Clients {
     // For the first of those that were answered.
     timer: FirstDue,
 }
-
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A handshake that has completed or failed.
 struct Shaken {
@@ -74,7 +70,7 @@ impl Clients {
         terms: &Terms,
         max_handshakes: usize,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Arrival>> {
+    ) -> Poll<Result<HandshakeResult>> {
         loop {
             let has_received = self.poll_datagrams(cx)?;
             self.poll_sends(cx);
@@ -176,7 +172,7 @@ impl Clients {
     }
 
     /// Answers the clients whose handshake has completed. Returns the first whose handshake has failed.
-    fn poll_handshakes(&mut self, data: &[u8], cx: &mut Context<'_>) -> Option<Arrival> {
+    fn poll_handshakes(&mut self, data: &[u8], cx: &mut Context<'_>) -> Option<HandshakeResult> {
         let mut at = 0;
         while let Some(handshake) = self.handshakes.get_mut(at) {
             let Poll::Ready(shaken) = handshake.as_mut().poll(cx) else {
@@ -192,7 +188,7 @@ impl Clients {
     }
 
     /// Accepts or refuses a client. If it does not connect, returns why.
-    fn answer(&mut self, shaken: Shaken, data: &[u8]) -> Option<Arrival> {
+    fn answer(&mut self, shaken: Shaken, data: &[u8]) -> Option<HandshakeResult> {
         let Shaken {
             request,
             deadline,
@@ -223,13 +219,13 @@ impl Clients {
                 let refusal = self.acceptor.refuse(id, &error);
                 self.send(refusal);
                 let outcome = Err(error);
-                Some(Arrival { peer, outcome })
+                Some(HandshakeResult { peer, outcome })
             }
         }
     }
 
     /// The first client that was answered and has an outcome.
-    fn next_outcome(&mut self) -> Option<Arrival> {
+    fn next_outcome(&mut self) -> Option<HandshakeResult> {
         let now = Instant::now();
         let acceptor = &mut self.acceptor;
         let (at, outcome) = (0..).zip(&self.answered).find_map(|(at, client)| {
@@ -245,7 +241,7 @@ impl Clients {
         } = self.answered.swap_remove(at);
         let peer = Some(PeerAddr::Datagram(request.from()));
         let data = || request.peer().private_data.clone();
-        Some(Arrival {
+        Some(HandshakeResult {
             peer,
             outcome: match outcome {
                 Ok(()) => Ok(Met::new(channel, data(), peer)),

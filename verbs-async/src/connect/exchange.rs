@@ -140,7 +140,7 @@ impl AsyncGroup {
             Err(error) => Err(error),
         };
         let begun = prepared.and_then(|prepared| {
-            let exchange = self.begin(&prepared, options, side)?;
+            let exchange = prepared.exchange_of(side, options)?;
             Ok((prepared, exchange))
         });
         let (prepared, mut exchange) = match begun {
@@ -169,24 +169,6 @@ impl AsyncGroup {
         let channel = connected?;
         agreed.map_err(exchange_error)?;
         Ok((channel, exchange.into_private_data()))
-    }
-
-    #[cfg_attr(
-        not(feature = "rdmacm"),
-        expect(clippy::unused_self, reason = "its device decides on iWARP")
-    )]
-    fn begin(
-        &self,
-        prepared: &PreparedChannel<ConnectedMember>,
-        options: &Connect,
-        side: Side,
-    ) -> Result<Exchange> {
-        #[cfg(feature = "rdmacm")]
-        if self.pd().context().device().needs_rdma_cm() {
-            return Exchange::by_manager(options.data(), side).map_err(exchange_error);
-        }
-        let _ = side;
-        Exchange::new(&prepared.endpoint(), options.data()).map_err(exchange_error)
     }
 
     /// Connects to the peer whose first frame has arrived.

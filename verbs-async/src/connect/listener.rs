@@ -2,29 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::{poll_fn, ready};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::pin::Pin;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{self, Context, Poll};
 use std::time::{Duration, Instant};
 
 use verbs_channel::__private::is_of_one_connection;
-use verbs_channel::connect::Met;
 use verbs_channel::connect::PeerAddr;
 use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::Side;
 use verbs_channel::{Connect, PreparedChannel};
 
-use super::arrival::{Arrival, Bind, MAX_HANDSHAKES, Terms};
+use super::arrival::{
+    Bind, Boxed, Caller, Callers, HandshakeResult, MAX_HANDSHAKES, Meeting, Terms,
+};
 use super::clients::Clients;
 use super::deadline::{Deadline, FirstDue, late_by};
 use super::errors::{check, exchange_error, tcp, with_peer};
 use super::exchange::Progress;
-use crate::channel::AsyncChannel;
 use crate::error::{Error, Result};
-use crate::events::CqEvents;
 use crate::group::AsyncGroup;
 use crate::notifier::CqNotifier;
 use crate::task::sync::Mutex;
@@ -84,32 +82,29 @@ pub struct Listener {
 struct State {
     terms: Terms,
     // Polled only while the group has not failed.
-    failed: Pin<Box<dyn Future<Output = Error> + Send>>,
+    failed: Boxed<Error>,
     source: Source,
     handshakes: Vec<Handshake>,
     // Has come while there was no place.
-    waiting: Option<(Caller, Option<SocketAddr>)>,
+    waiting: Option<Caller>,
     timer: FirstDue,
 }
 
 enum Source {
-    Tcp(TcpListener, Box<dyn CqNotifier>),
-    #[cfg(feature = "rdmacm")]
-    Cm(super::cm::Requests<super::cm::rdmacm::Listener>),
+    Callers(Box<dyn Callers>),
     Datagrams(Box<Clients>),
 }
 
-/// A peer that asks for a channel.
-enum Caller {
-    Tcp(TcpStream),
-    #[cfg(feature = "rdmacm")]
-    Cm(Box<Elsewhere<super::cm::rdmacm::ConnectRequest>>),
+struct TcpCallers {
+    listener: TcpListener,
+    notifier: Box<dyn CqNotifier>,
+    needs_rdma_cm: bool,
 }
 
 struct Handshake {
     peer: Option<SocketAddr>,
     progress: Arc<Progress>,
-    met: Pin<Box<dyn Future<Output = Result<Met<AsyncChannel>>> + Send>>,
+    met: Meeting,
 }
 
 impl Listener {
@@ -118,16 +113,11 @@ impl Listener {
         on: Elsewhere<Bind>,
         options: Connect,
     ) -> Result<Self> {
-        // Otherwise each peer would be refused for this side's mistake.
-        match &*on {
-            Bind::Address(_) | Bind::Tcp(_) => check(group, &options)?,
-            #[cfg(feature = "rdmacm")]
-            Bind::Cm(_) | Bind::CmAddress(_) => options.check_cm().map_err(exchange_error)?,
-            Bind::Datagrams(_) => options.check().map_err(exchange_error)?,
-        }
         let events = &group.shared().events;
+        // The options are checked first: otherwise each peer would be refused for this side's mistake.
         let (source, local_addr) = match on.into_inner() {
             Bind::Address(address) => {
+                check(group, &options)?;
                 let bound = match address.known() {
                     Some(addresses) => TcpListener::bind(&addresses[..]),
                     None => {
@@ -138,16 +128,19 @@ impl Listener {
                         looked_up.await.map_err(Error::Thread)??
                     }
                 };
-                Source::tcp(bound?, events)?
+                TcpCallers::on(bound?, group)?
             }
-            Bind::Tcp(listener) => Source::tcp(listener, events)?,
+            Bind::Tcp(listener) => {
+                check(group, &options)?;
+                TcpCallers::on(listener, group)?
+            }
             #[cfg(feature = "rdmacm")]
             on @ (Bind::Cm(_) | Bind::CmAddress(_)) => {
-                let requests = super::cm::Requests::bind(on, events).await?;
-                let local_addr = requests.local_addr();
-                (Source::Cm(requests), local_addr)
+                let (callers, local_addr) = super::cm::requests(on, &options, events).await?;
+                (Source::Callers(callers), local_addr)
             }
             Bind::Datagrams(datagrams) => {
+                options.check().map_err(exchange_error)?;
                 let clients = Clients::new(datagrams, events).await?;
                 (Source::Datagrams(Box::new(clients)), None)
             }
@@ -169,6 +162,71 @@ impl Listener {
             max_handshakes: MAX_HANDSHAKES,
             state: Mutex::new(state),
         })
+    }
+
+    /// Waits for the next peer whose handshake has completed or failed.
+    ///
+    /// Dropping the future loses no peer.
+    ///
+    /// # Errors
+    ///
+    /// This side cannot accept, for example because no descriptors are left (`EMFILE`), or the datagram endpoint is
+    /// down. The call can be repeated. The error of a single peer is in its [`HandshakeResult`]. After [`Error::Channel`] with
+    /// [`GroupFailed`](verbs_channel::Error::GroupFailed) no peer can be accepted any more: the device, the completion
+    /// queue or the notifier of the group has failed.
+    pub async fn accept(&mut self) -> Result<HandshakeResult> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    /// [`accept`](Self::accept) for a future of your own.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept).
+    pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<HandshakeResult>> {
+        let max_handshakes = self.max_handshakes;
+        let state = self.state.get_mut();
+        let failed = state.terms.group.poll_failed(state.failed.as_mut(), cx);
+        if let Poll::Ready(error) = failed {
+            return Poll::Ready(Err(error));
+        }
+        if let Source::Datagrams(clients) = &mut state.source {
+            return clients.poll_accept(&state.terms, max_handshakes, cx);
+        }
+        if let Some(arrival) = state.poll_handshakes(cx, 0) {
+            return Poll::Ready(Ok(arrival));
+        }
+        loop {
+            let timeout = state.terms.options.timeout();
+            if let Some(at) = state.overdue(timeout) {
+                return Poll::Ready(Ok(state.late(at, timeout)));
+            }
+            if state.waiting.is_none()
+                && let Source::Callers(callers) = &mut state.source
+                && let Poll::Ready(come) = callers.poll_caller(cx)
+            {
+                match come {
+                    Ok(caller) => state.waiting = Some(caller),
+                    Err(error) if is_of_one_connection(&error) => continue,
+                    Err(error) => return Poll::Ready(Err(tcp("accept", error))),
+                }
+            }
+            if state.handshakes.len() < max_handshakes {
+                if let Some(caller) = state.waiting.take() {
+                    state.begin(caller);
+                    if let Some(arrival) = state.poll_handshakes(cx, state.handshakes.len() - 1) {
+                        return Poll::Ready(Ok(arrival));
+                    }
+                    continue;
+                }
+            } else if state.waiting.is_some()
+                && let Some((at, since)) = state.loser(max_handshakes)
+                && since.elapsed() >= SILENCE
+            {
+                return Poll::Ready(Ok(state.late(at, SILENCE)));
+            }
+            task::ready!(state.poll_timer(max_handshakes, cx))?;
+        }
     }
 
     /// The address that it listens at; `None` over datagrams.
@@ -229,149 +287,83 @@ impl Listener {
     /// Dropping the listener does the same, but with `rdma_cm` on a helper thread, without waiting for it.
     pub async fn close(self) {
         let state = self.state.into_inner();
-        #[cfg(feature = "rdmacm")]
-        if let Source::Cm(requests) = state.source {
-            drop((state.handshakes, state.waiting));
-            requests.close().await;
-            return;
-        }
-        drop(state);
-    }
-
-    /// Waits for the next peer whose handshake has completed or failed.
-    ///
-    /// Dropping the future loses no peer.
-    ///
-    /// # Errors
-    ///
-    /// This side cannot accept, for example because no descriptors are left (`EMFILE`), or the datagram endpoint is
-    /// down. The call can be repeated. The error of a single peer is in its [`Arrival`]. After [`Error::Channel`] with
-    /// [`GroupFailed`](verbs_channel::Error::GroupFailed) no peer can be accepted any more: the device, the completion
-    /// queue or the notifier of the group has failed.
-    pub async fn accept(&mut self) -> Result<Arrival> {
-        poll_fn(|cx| self.poll_accept(cx)).await
-    }
-
-    /// [`accept`](Self::accept) for a future of your own.
-    ///
-    /// # Errors
-    ///
-    /// As [`accept`](Self::accept).
-    pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Arrival>> {
-        let max_handshakes = self.max_handshakes;
-        let state = self.state.get_mut();
-        let failed = state.terms.group.poll_failed(state.failed.as_mut(), cx);
-        if let Poll::Ready(error) = failed {
-            return Poll::Ready(Err(error));
-        }
-        if let Source::Datagrams(clients) = &mut state.source {
-            return clients.poll_accept(&state.terms, max_handshakes, cx);
-        }
-        if let Some(arrival) = state.poll_handshakes(cx, 0) {
-            return Poll::Ready(Ok(arrival));
-        }
-        loop {
-            let timeout = state.terms.options.timeout();
-            if let Some(at) = state.overdue(timeout) {
-                return Poll::Ready(Ok(state.late(at, timeout)));
-            }
-            if state.waiting.is_none()
-                && let Poll::Ready(come) = state.source.poll_caller(cx)
-            {
-                match come {
-                    Ok(caller) => state.waiting = Some(caller),
-                    Err(error) if is_of_one_connection(&error) => continue,
-                    Err(error) => return Poll::Ready(Err(tcp("accept", error))),
-                }
-            }
-            if state.handshakes.len() < max_handshakes {
-                if let Some((caller, peer)) = state.waiting.take() {
-                    state.begin(caller, peer);
-                    if let Some(arrival) = state.poll_handshakes(cx, state.handshakes.len() - 1) {
-                        return Poll::Ready(Ok(arrival));
-                    }
-                    continue;
-                }
-            } else if state.waiting.is_some()
-                && let Some((at, since)) = state.loser(max_handshakes)
-                && since.elapsed() >= SILENCE
-            {
-                return Poll::Ready(Ok(state.late(at, SILENCE)));
-            }
-            ready!(state.poll_timer(max_handshakes, cx))?;
+        drop((state.handshakes, state.waiting));
+        if let Source::Callers(callers) = state.source {
+            callers.close().await;
         }
     }
 }
 
-impl Source {
-    fn tcp(listener: TcpListener, events: &CqEvents) -> Result<(Self, Option<SocketAddr>)> {
+impl TcpCallers {
+    fn on(listener: TcpListener, group: &AsyncGroup) -> Result<(Source, Option<SocketAddr>)> {
         listener.set_nonblocking(true)?;
-        let notifier = events.another_notifier(listener.try_clone()?.into())?;
-        let local_addr = listener.local_addr().ok();
-        Ok((Self::Tcp(listener, notifier), local_addr))
+        let events = &group.shared().events;
+        let callers = Self {
+            notifier: events.another_notifier(listener.try_clone()?.into())?,
+            needs_rdma_cm: group.pd().context().device().needs_rdma_cm(),
+            listener,
+        };
+        let local_addr = callers.listener.local_addr().ok();
+        Ok((Source::Callers(Box::new(callers)), local_addr))
+    }
+}
+
+impl Callers for TcpCallers {
+    fn poll_caller(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Caller>> {
+        let (stream, peer) = loop {
+            match self.listener.accept() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    task::ready!(self.notifier.poll_readable(cx))?;
+                }
+                accepted => break accepted?,
+            }
+        };
+        Poll::Ready(Ok(Caller {
+            peer: Some(peer),
+            connect: Box::new(move |terms, progress| {
+                Box::pin(async move {
+                    let prepared = terms.prepare(Some(peer.into()));
+                    let (group, options) = (&terms.group, &terms.options);
+                    let end = (stream, Side::Accepts);
+                    group.exchange_over(end, options, prepared, &progress).await
+                })
+            }),
+        }))
     }
 
-    fn poll_caller(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<(Caller, Option<SocketAddr>)>> {
-        match self {
-            Self::Tcp(listener, notifier) => loop {
-                match listener.accept() {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        ready!(notifier.poll_readable(cx))?;
-                    }
-                    accepted => {
-                        return Poll::Ready(
-                            accepted.map(|(stream, peer)| (Caller::Tcp(stream), Some(peer))),
-                        );
-                    }
-                }
-            },
-            #[cfg(feature = "rdmacm")]
-            Self::Cm(requests) => requests.poll_request(cx).map(|request| {
-                let request = request.map_err(io::Error::from)?;
-                let peer = request.peer_addr();
-                Ok((Caller::Cm(Box::new(Elsewhere::new(request))), peer))
-            }),
-            Self::Datagrams(_) => Poll::Pending,
+    fn late(&self, has_shown: bool) -> &'static str {
+        match has_shown && self.needs_rdma_cm {
+            true => "connect",
+            false => "write",
         }
+    }
+
+    fn close(self: Box<Self>) -> Boxed<()> {
+        Box::pin(ready(()))
     }
 }
 
 impl State {
-    fn begin(&mut self, caller: Caller, peer: Option<SocketAddr>) {
+    fn begin(&mut self, caller: Caller) {
         let terms = self.terms.clone();
         let (timeout, events) = (terms.options.timeout(), &terms.group.shared().events);
         let progress = Arc::new(Progress::new(Deadline::of_listener(timeout, events)));
-        let shared = Arc::clone(&progress);
-        let met = async move {
-            let prepared = terms.prepare(peer.map(PeerAddr::Socket));
-            let (group, options) = (&terms.group, &terms.options);
-            match caller {
-                Caller::Tcp(stream) => {
-                    let end = (stream, Side::Accepts);
-                    group.exchange_over(end, options, prepared, &shared).await
-                }
-                #[cfg(feature = "rdmacm")]
-                Caller::Cm(request) => group.accept_cm(*request, options, prepared, &shared).await,
-            }
-        };
+        let met = (caller.connect)(terms, Arc::clone(&progress));
         self.handshakes.push(Handshake {
-            peer,
+            peer: caller.peer,
             progress,
-            met: Box::pin(met),
+            met,
         });
     }
 
     /// The first handshake, from this index on, that has completed.
-    fn poll_handshakes(&mut self, cx: &mut Context<'_>, from: usize) -> Option<Arrival> {
+    fn poll_handshakes(&mut self, cx: &mut Context<'_>, from: usize) -> Option<HandshakeResult> {
         for at in from..self.handshakes.len() {
             if let Poll::Ready(outcome) = self.handshakes[at].met.as_mut().poll(cx) {
                 let Handshake { peer, .. } = self.handshakes.swap_remove(at);
                 let outcome = outcome.map_err(|error| with_peer(error, peer));
                 let peer = peer.map(PeerAddr::Socket);
-                return Some(Arrival { peer, outcome });
+                return Some(HandshakeResult { peer, outcome });
             }
         }
         None
@@ -422,16 +414,13 @@ impl State {
     }
 
     /// Ends a handshake that has taken this time.
-    fn late(&mut self, at: usize, after: Duration) -> Arrival {
+    fn late(&mut self, at: usize, after: Duration) -> HandshakeResult {
         let Handshake { peer, progress, .. } = self.handshakes.swap_remove(at);
-        let has_shown = progress.has_shown();
-        let needs_rdma_cm = self.terms.group.pd().context().device().needs_rdma_cm();
         let what = match &self.source {
-            Source::Tcp(..) if has_shown && needs_rdma_cm => "connect",
-            Source::Tcp(..) => "write",
-            _ => "confirm",
+            Source::Callers(callers) => callers.late(progress.has_shown()),
+            Source::Datagrams(_) => "confirm",
         };
-        Arrival {
+        HandshakeResult {
             peer: peer.map(PeerAddr::Socket),
             outcome: Err(with_peer(late_by(after, what), peer)),
         }

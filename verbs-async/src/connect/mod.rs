@@ -5,8 +5,6 @@
 
 mod arrival;
 mod clients;
-#[cfg(feature = "rdmacm")]
-mod cm;
 mod datagrams;
 mod deadline;
 mod errors;
@@ -33,7 +31,7 @@ use crate::error::Result;
 use crate::events::CqEvents;
 use crate::group::AsyncGroup;
 use crate::threads::drop_on_thread::Elsewhere;
-pub use arrival::{Arrival, Bind};
+pub use arrival::{Bind, HandshakeResult};
 #[cfg(feature = "rdmacm")]
 pub use cm::{CmDatagramListener, CmDatagramRequest};
 use deadline::Deadline;
@@ -285,6 +283,10 @@ impl AsyncChannel {
         group.connect(peer, options).await
     }
 }
+
+// After `connect`: rustdoc lists methods in the order of the modules.
+#[cfg(feature = "rdmacm")]
+mod cm;
 
 /// Connects over TCP to the first of a peer's addresses that answers.
 async fn dial(address: HostAddress, deadline: &Deadline) -> Result<(TcpStream, SocketAddr)> {

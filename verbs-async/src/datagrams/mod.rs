@@ -123,24 +123,6 @@ impl AsyncDatagrams {
         Ok(Self { shared })
     }
 
-    /// The protection domain in which buffers must be registered.
-    #[must_use]
-    pub fn pd(&self) -> &ProtectionDomain {
-        &self.shared.pd
-    }
-
-    /// The data that a peer needs to send to this endpoint.
-    #[must_use]
-    pub fn endpoint(&self) -> DatagramEndpoint {
-        self.shared.endpoint
-    }
-
-    /// The maximum number of bytes in a datagram: the MTU of its port.
-    #[must_use]
-    pub fn max_payload(&self) -> u32 {
-        self.shared.max_payload
-    }
-
     /// Sends a datagram: waits for room in the send queue, and posts it.
     ///
     /// When it has left, its buffer is dropped. A helper thread creates the address handle: on RoCE the
@@ -269,6 +251,24 @@ impl AsyncDatagrams {
                 return;
             }
         }
+    }
+
+    /// The protection domain in which buffers must be registered.
+    #[must_use]
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.shared.pd
+    }
+
+    /// The data that a peer needs to send to this endpoint.
+    #[must_use]
+    pub fn endpoint(&self) -> DatagramEndpoint {
+        self.shared.endpoint
+    }
+
+    /// The maximum number of bytes in a datagram: the MTU of its port.
+    #[must_use]
+    pub fn max_payload(&self) -> u32 {
+        self.shared.max_payload
     }
 
     /// Waits until every datagram has left and its buffer is released. After a failure nothing is in

@@ -5,9 +5,9 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use slab::Slab;
-use verbs_channel::engine::{Closing, Engine};
 use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::error::ErrorChain;
+use verbs_channel::{__private::Closing, engine::Engine};
 use verbs_channel::{ChannelId, DownReason, Message, RejectReason, Ticket};
 
 use super::backlog::{Backlog, Queued, Stage};

@@ -10,10 +10,11 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use verbs_channel::engine::{Closing, Engine};
+use verbs_channel::__private::Closing;
+use verbs_channel::engine::Engine;
 use verbs_channel::error::{CloseError, Queue};
 use verbs_channel::exchange::ExchangeError;
-use verbs_channel::group::Preparer;
+use verbs_channel::group::MemberFactory;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::device::AsyncEvent;
 use verbs_channel::verbs_core::error::ErrorChain;
@@ -36,7 +37,7 @@ pub(crate) struct SharedEngine {
     pub(crate) backlog: AtomicUsize,
     pub(crate) driver: Driver,
     // Not behind the driver's lock: preparing a channel would delay the others.
-    pub(crate) preparer: Preparer,
+    pub(crate) factory: MemberFactory,
     pub(crate) pd: ProtectionDomain,
     pub(crate) events: CqEvents,
     // Tasks that wait for helper threads.

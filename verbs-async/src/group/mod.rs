@@ -4,8 +4,6 @@
     reason = "takes a clone of the completion queue of an engine"
 )]
 
-mod shared_messages;
-
 pub use shared_messages::SharedMessages;
 use std::fmt;
 use std::future::Future;
@@ -21,7 +19,7 @@ use std::time::{Duration, Instant};
 use verbs_channel::ChannelGroup;
 use verbs_channel::engine::{ConnectedMember, Counters, Engine};
 use verbs_channel::error::{CloseError, Rejected};
-use verbs_channel::group::Preparer;
+use verbs_channel::group::MemberFactory;
 use verbs_channel::verbs_core::{ProtectionDomain, QueuePairEndpoint};
 use verbs_channel::{ChannelConfig, DownReason, PreparedChannel};
 
@@ -77,14 +75,14 @@ impl AsyncGroup {
         max_channels: u32,
         events: &CqEvents,
     ) -> Result<Self> {
-        let (engine, preparer) = channels.into().engine(max_channels, events.channel())?;
-        Self::of_engine(engine, preparer, events)
+        let (engine, factory) = channels.into().engine(max_channels, events.channel())?;
+        Self::of_engine(engine, factory, events)
     }
 
     /// A group whose engine raises its events on the completion channel of `events`.
     pub(crate) fn of_engine(
         mut engine: Engine,
-        preparer: Preparer,
+        factory: MemberFactory,
         events: &CqEvents,
     ) -> Result<Self> {
         // It is under a lock, and used by executors' threads.
@@ -99,7 +97,7 @@ impl AsyncGroup {
             SharedEngine {
                 backlog: AtomicUsize::new(BACKLOG),
                 driver: Driver::new(engine, subscription, Weak::<SharedEngine>::clone(shared)),
-                preparer,
+                factory,
                 pd,
                 events: events.clone(),
                 destroyed: Arc::new(Destroyed::new()),
@@ -165,7 +163,7 @@ impl AsyncGroup {
     ///
     /// Those of [`ChannelGroup::prepare`].
     pub fn prepare(&self) -> Result<PreparedChannel<ConnectedMember>> {
-        Ok(self.shared.preparer.prepare()?)
+        Ok(self.shared.factory.prepare()?)
     }
 
     /// Adds a connected channel to the group, and posts its
@@ -286,8 +284,8 @@ impl AsyncGroup {
     pub(crate) async fn prepare_elsewhere(
         &self,
     ) -> Result<Elsewhere<PreparedChannel<ConnectedMember>>> {
-        let preparer = self.shared.preparer.clone();
-        let prepared = threads::run(move || preparer.prepare()).await;
+        let factory = self.shared.factory.clone();
+        let prepared = threads::run(move || factory.prepare()).await;
         Ok(Elsewhere::new(prepared.map_err(Error::Thread)??))
     }
 
@@ -320,9 +318,9 @@ impl AsyncGroup {
     /// Takes all channels down at once, for this reason. Helper threads destroy their queue pairs, and
     /// then the operations in flight are aborted.
     ///
-    /// It does not wait for that: [`destroyed`](Self::destroyed) does. Other channels can join, unless the reason is
+    /// It does not wait for that: [`closed`](Self::closed) does. Other channels can join, unless the reason is
     /// a [failure](Self::failure) of the group.
-    pub fn destroy_all(&self, reason: DownReason) {
+    pub fn abort_all(&self, reason: DownReason) {
         self.shared.destroy_all(reason);
     }
 
@@ -348,11 +346,11 @@ impl AsyncGroup {
     }
 
     /// Waits until helper threads have destroyed the queue pairs of the channels that were
-    /// dropped, or that [`destroy_all`](Self::destroy_all) took down. The device is then done
+    /// dropped, or that [`abort_all`](Self::abort_all) took down. The device is then done
     /// with all of their memory. Dropping the future has no effect.
     ///
     /// A channel that went down after a failure, and was not dropped, keeps its queue pair: drop it or
-    /// [destroy](AsyncChannel::destroy) it first. This also waits for channels that end meanwhile: it does not return
+    /// [abort](AsyncChannel::abort) it first. This also waits for channels that end meanwhile: it does not return
     /// while any queue pair is being destroyed. It does not wait for channels whose handshake failed.
     ///
     /// Await this before the program ends if the device has to be done by then: helper threads end with the
@@ -363,7 +361,7 @@ impl AsyncGroup {
     /// [`CloseError::Stuck`]: during this call or before, the driver failed to destroy the queue pair of a channel. **The device may still access its memory**, and owned buffers in
     /// flight have been leaked, which is logged.
     #[doc(alias = "ibv_destroy_qp")]
-    pub async fn destroyed(&self) -> Result<(), CloseError> {
+    pub async fn closed(&self) -> Result<(), CloseError> {
         self.shared.until_all_destroyed().await
     }
 
@@ -393,6 +391,9 @@ impl AsyncGroup {
 const BACKLOG: usize = 1024;
 
 /// A line for the group, and one for each open channel: as of a [`ChannelGroup`].
+// After the constructor: rustdoc lists methods in the order of the modules.
+mod shared_messages;
+
 impl fmt::Display for AsyncGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The formatter may be the program's own: it is not called under the lock.

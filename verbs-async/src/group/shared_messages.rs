@@ -85,9 +85,9 @@ impl AsyncGroup {
         max_channels: u32,
         events: &CqEvents,
     ) -> Result<(Self, SharedMessages)> {
-        let (engine, preparer) = receives.engine(max_channels, events.channel())?;
+        let (engine, factory) = receives.engine(max_channels, events.channel())?;
         let pool = engine.shared_pool().cloned();
-        let group = Self::of_engine(engine, preparer, events)?;
+        let group = Self::of_engine(engine, factory, events)?;
         let shared = Arc::clone(group.shared());
         let dropped = Dropped(Arc::downgrade(&shared));
         let waker = Waker::from(Arc::new(dropped));

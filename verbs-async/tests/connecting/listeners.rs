@@ -380,7 +380,7 @@ fn listener_that_waits_ends_when_its_group_fails_and_says_why() {
         let later = group.clone();
         let failed = tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            later.destroy_all(reason);
+            later.abort_all(reason);
         });
         let accepted = tokio::time::timeout(LONG, listener.accept()).await;
         fails(accepted.expect("it is woken").unwrap_err());
@@ -425,7 +425,7 @@ fn channel_of_a_failed_group_is_not_connected() {
         let [failed, other] = [(); 2].map(|()| way.group(16));
         let (listener, address) = bind();
         let mut listener = other.listen(listener, LONG).await.unwrap();
-        failed.destroy_all(DownReason::Event(EventType::DEVICE_FATAL));
+        failed.abort_all(DownReason::Event(EventType::DEVICE_FATAL));
         let connected = tokio::spawn(connect(failed.clone(), address, LONG));
         let (connected, arrival) = tokio::join!(connected, listener.accept());
         let reason = Some(DownReason::Event(EventType::DEVICE_FATAL));
@@ -438,7 +438,7 @@ fn channel_of_a_failed_group_is_not_connected() {
             .unwrap_err();
         assert_eq!(rejected.error().down_reason(), reason);
         // Closing all is no failure.
-        other.destroy_all(DownReason::Closed);
+        other.abort_all(DownReason::Closed);
         assert_eq!(other.failure(), None);
     });
 }

@@ -88,7 +88,7 @@ fn timeout_ends_lost_operations_and_returns_all_memory() {
         drop(task);
         // Before the next is counted.
         drop((pair.a, pair.b));
-        later(pair.group.destroyed()).unwrap();
+        later(pair.group.closed()).unwrap();
     }
 }
 

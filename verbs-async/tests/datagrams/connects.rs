@@ -13,7 +13,7 @@ use verbs_async::verbs_channel::connect::{Met, PeerAddr};
 use verbs_async::verbs_channel::exchange::ExchangeError;
 use verbs_async::verbs_channel::verbs_core::{PacketSequenceNumber, QueuePairEndpoint};
 use verbs_async::verbs_channel::{self, Channel, Connect, Datagrams, Peer};
-use verbs_async::{Arrival, AsyncChannel, AsyncDatagrams, AsyncGroup, Error, Result};
+use verbs_async::{AsyncChannel, AsyncDatagrams, AsyncGroup, Error, HandshakeResult, Result};
 
 use crate::bench::{Bench, done};
 use crate::ends::{Held, destroys};
@@ -273,7 +273,7 @@ fn accepts(
     timeout: Duration,
     other: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
     until: impl FnMut(&Wire) -> bool,
-) -> Option<Result<Arrival>> {
+) -> Option<Result<HandshakeResult>> {
     let (group, datagrams) = (wire.group.clone(), wire.datagrams.clone());
     let options = Connect::within(timeout).private_data(b"welcome");
     let listening = group.listen(datagrams, options);

@@ -291,7 +291,7 @@ fn failed_datagram_is_reported_and_tasks_wait_on() {
     announce(&bench);
     assert_eq!((send.was_woken(), receive.was_woken()), (1, 0));
     let failure = datagrams.take_failed().unwrap();
-    assert_eq!(failure.peer(), peer);
+    assert_eq!(failure.peer, peer);
     assert_eq!(
         (datagrams.take_failed(), datagrams.down_reason()),
         (None, None)

@@ -82,7 +82,7 @@ fn completion_queue_that_cannot_be_polled_ends_operations_and_streams() {
     faults::error(faults::UNPOLLED, "async", &error, faults::at_once(start));
     // The next answer is for the stream: nothing else polls.
     drop(channels);
-    block_on(group.destroyed()).unwrap();
+    block_on(group.closed()).unwrap();
     drop(group);
     let (_group, mut stream, _) = stream(&context);
     with(|library| library.poll_answer = Some(-2));
@@ -232,7 +232,7 @@ fn failure_of_an_earlier_queue_pair_with_the_same_number_ends_no_other() {
     block_on(events.next()).unwrap().unwrap();
     // The group is older than that, and its next channel has the number.
     drop((gone, operations));
-    block_on(group.destroyed()).unwrap();
+    block_on(group.closed()).unwrap();
     with(|library| library.qp_nums.push_back(qp_num));
     let member = group.prepare().unwrap();
     let remote = member.endpoint();

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use fake_libibverbs::{announce_last, with};
 use verbs_async::notifier::ThreadNotifier;
 use verbs_async::{AsyncChannel, AsyncCq, AsyncGroup, CqEvents, CqNotifier};
+use verbs_channel::error::CloseError;
 use verbs_core::completion::CompletionChannel;
 use verbs_core::verbs_sys::{IBV_WC_SUCCESS, ibv_wc};
 use verbs_core::{CompletionQueue, Device};
@@ -105,6 +106,12 @@ impl Bench {
         queues.into_iter().for_each(fake_libibverbs::announce);
         self.hand.readable();
     }
+}
+
+/// Aborts a channel, and waits until the device is done with its memory.
+pub(crate) async fn at_once(channel: &AsyncChannel) -> Result<(), CloseError> {
+    channel.abort();
+    channel.close().await
 }
 
 /// Delivers the event of the queue that was created last, and notifies.

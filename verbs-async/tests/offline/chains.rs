@@ -131,8 +131,8 @@ fn chain_of_a_closed_channel_is_aborted_with_its_buffers() {
     let pool = pool(&peer.channel);
     let mut flies = begin(&peer, pair_of(&pool)).waits();
     let mut waits = begin(&peer, pair_of(&pool)).waits();
-    peer.group().destroy_all(DownReason::Closed);
-    later(peer.group().destroyed()).unwrap();
+    peer.group().abort_all(DownReason::Closed);
+    later(peer.group().closed()).unwrap();
     let (result, chain) = flies.ends();
     let aborted = TransportError::Aborted(DownReason::Closed);
     assert!(matches!(result, Err(why) if why == aborted));

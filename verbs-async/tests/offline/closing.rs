@@ -7,7 +7,7 @@ use fake_libibverbs::{assert_all_is_well, with};
 use verbs_channel::error::CloseError;
 use verbs_channel::verbs_core::verbs_sys::{IBV_WC_RETRY_EXC_ERR, ibv_wc};
 
-use crate::bench::{Bench, Task, announce, bounded, done, later, now};
+use crate::bench::{Bench, Task, announce, at_once, bounded, done, later, now};
 use crate::destroys::Destroys;
 use crate::groups::{Peer, posted};
 
@@ -74,7 +74,7 @@ fn close_does_not_wait_for_receives() {
     let receive = Task::new(peer.channel.receive(peer.buffer())).waits();
     // Dropping it, as a timeout does, closes the channel at once.
     let _closed = Task::new(peer.channel.close()).poll();
-    later(peer.group().destroyed()).unwrap();
+    later(peer.group().closed()).unwrap();
     assert_eq!(receive.was_woken(), 1);
     let mut receive = receive;
     assert!(receive.ends().0.is_err());
@@ -87,7 +87,7 @@ fn destroying_ends_everything() {
         let peer = Peer::new(&bench);
         let receive = Task::new(peer.channel.receive(peer.buffer())).waits();
         let mut sends = [(); 3].map(|()| peer.send());
-        later(peer.channel.destroy()).unwrap();
+        later(at_once(&peer.channel)).unwrap();
         assert!(peer.channel.endpoint().is_none());
         assert_eq!(receive.was_woken(), 1);
         for ended in sends.iter_mut().map(Task::ends).chain([{ receive }.ends()]) {
@@ -95,7 +95,7 @@ fn destroying_ends_everything() {
             assert_eq!(ended.1.capacity(), 64);
         }
         // Again: it is gone.
-        now(peer.channel.destroy()).unwrap();
+        now(at_once(&peer.channel)).unwrap();
         now(peer.channel.close()).unwrap();
     }
     assert_all_is_well();
@@ -108,8 +108,8 @@ fn stuck_queue_pair_is_the_answer_of_each_way_to_close() {
     let bench = Bench::new();
     let (first, second) = (Peer::new(&bench), Peer::new(&bench));
     refuse();
-    assert!(is_stuck(later(first.channel.destroy())));
-    assert!(is_stuck(now(first.channel.destroy())));
+    assert!(is_stuck(later(at_once(&first.channel))));
+    assert!(is_stuck(now(at_once(&first.channel))));
     refuse();
     assert!(is_stuck(later(second.channel.close())));
 }
@@ -167,7 +167,7 @@ fn closing_keeps_one_waker() {
             assert_eq!(kept(), 0);
             destroys.returns();
             assert!(send.ends().0.is_ok());
-            later(peer.group().destroyed()).unwrap();
+            later(peer.group().closed()).unwrap();
             with(|library| library.before = None);
         }
         assert_all_is_well();

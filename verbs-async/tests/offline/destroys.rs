@@ -15,7 +15,7 @@ use verbs_channel::verbs_core::verbs_sys::{
     IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_FATAL, ibv_async_event, ibv_qp,
 };
 
-use crate::bench::{Bench, Task, announce, bounded, done, join, later, now};
+use crate::bench::{Bench, Task, announce, at_once, bounded, done, join, later, now};
 use crate::groups::{Peer, posted};
 
 /// Calls that destroy queue pairs: each waits until it is released.
@@ -79,7 +79,7 @@ fn check(takes_down: impl FnOnce(&Bench, &Peer, &mut Option<AsyncChannel>)) {
                 done(posted().last().copied());
                 assert!(goes_on.ends().0.is_ok());
             }
-            let mut over = Task::new(peer.group().destroyed()).waits();
+            let mut over = Task::new(peer.group().closed()).waits();
             (0..2).for_each(|_| destroys.returns());
             for (result, buffer) in [send.ends_when_woken(), receive.ends_when_woken()] {
                 assert!(result.is_err());
@@ -108,13 +108,13 @@ fn closing_that_is_abandoned_destroys_on_a_helper_thread() {
 #[test]
 fn destroying_that_is_abandoned_goes_on_on_a_helper_thread() {
     check(|_, _, channel| {
-        drop(Task::new(channel.as_ref().unwrap().destroy()).waits());
+        drop(Task::new(at_once(channel.as_ref().unwrap())).waits());
     });
 }
 
 #[test]
 fn group_is_destroyed_on_helper_threads() {
-    check(|_, peer, _| peer.group().destroy_all(DownReason::Closed));
+    check(|_, peer, _| peer.group().abort_all(DownReason::Closed));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn destroy_that_was_refused_is_the_error_of_waiting_for_all() {
     let other = peer.join();
     drop(other);
     for _ in 0..2 {
-        let error = later(peer.group().destroyed()).unwrap_err();
+        let error = later(peer.group().closed()).unwrap_err();
         assert!(matches!(error, CloseError::Stuck), "{error}");
     }
 }
@@ -191,7 +191,7 @@ fn closing_is_over_when_the_queue_pair_has_been_destroyed() {
             destroys.begins();
             assert!(send.ends().0.is_ok());
             assert!(close.poll().is_pending());
-            let mut other = Task::new(peer.channel.destroy()).waits();
+            let mut other = Task::new(at_once(&peer.channel)).waits();
             destroys.returns();
             close.ends_when_woken().unwrap();
             other.ends_when_woken().unwrap();
@@ -242,7 +242,7 @@ fn handshake_that_is_dropped_while_it_waits_for_a_place_destroys_on_a_helper_thr
             drop(connects);
             destroys.begins();
             (0..2).for_each(|_| destroys.returns());
-            later(group.destroyed()).unwrap();
+            later(group.closed()).unwrap();
             with(|library| library.before = None);
         }
         assert_all_is_well();
@@ -265,7 +265,7 @@ fn channel_connects_in_the_place_of_one_that_is_being_destroyed() {
             let next = connects.ends_when_woken().unwrap();
             with(|library| library.before = None);
             drop((rejected, next));
-            later(group.destroyed()).unwrap();
+            later(group.closed()).unwrap();
         }
         assert_all_is_well();
     });

@@ -12,7 +12,7 @@ use verbs_async::verbs_channel::{
 use verbs_async::{AsyncChannel, AsyncGroup, Operation, verbs_channel};
 use verbs_core::{AccessFlags, ProtectionDomain};
 
-use crate::bench::{Bench, Task, announce, done, join, later, now, system_calls};
+use crate::bench::{Bench, Task, announce, at_once, done, join, later, now, system_calls};
 
 /// A channel with room for two requests in each queue, in a group of its own.
 pub(crate) struct Peer {
@@ -136,7 +136,7 @@ fn channel_that_joins_after_a_failed_arming_gets_events() {
     let peer = Peer::new(&bench);
     with(|library| library.refuse.push(("ibv_req_notify_cq", libc::EIO)));
     assert!(peer.send().ends_when_woken().0.is_err());
-    later(peer.group.destroyed()).unwrap();
+    later(peer.group.closed()).unwrap();
     let (late, before) = (peer.join(), system_calls().0);
     let mut sleeps = Task::new(late.send(peer.buffer())).waits();
     assert_eq!(system_calls().0, before + 1);
@@ -154,7 +154,7 @@ fn failed_poll_takes_all_channels_down() {
         let mut tasks = [peer.send(), peer.send(), peer.send()].map(Task::waits);
         with(|library| library.poll_answer = Some(-2));
         announce(&bench);
-        later(peer.group.destroyed()).unwrap();
+        later(peer.group.closed()).unwrap();
         for task in &mut tasks {
             assert_eq!(task.was_woken(), 1);
             let (result, buffer) = task.ends();
@@ -212,7 +212,7 @@ fn abandoned_ops_and_dropped_channels_release_everything() {
 fn channel_that_is_down_keeps_its_id_until_it_is_dropped() {
     let bench = Bench::new();
     let peer = Peer::new(&bench);
-    peer.group.destroy_all(DownReason::NotifierFailed);
+    peer.group.abort_all(DownReason::NotifierFailed);
     let next = peer.join();
     // An operation of the channel that is down is not posted on its successor.
     let (result, _) = now(peer.channel.send(peer.buffer()));
@@ -263,7 +263,7 @@ fn channel_rejected_by_a_full_group_can_join_later() {
     let full = full.unwrap_err();
     assert!(matches!(full.error(), verbs_channel::Error::GroupFull(4)));
     drop(others);
-    later(peer.group.destroyed()).unwrap();
+    later(peer.group.closed()).unwrap();
     let channel = peer.group.join(full.into_given()).unwrap();
     assert!(channel.down_reason().is_none());
 }
@@ -342,7 +342,7 @@ fn lease_of_a_channel_that_ends_while_it_is_registered_is_not_granted() {
         let ending = Arc::clone(&channel);
         let before = move |verb: &str, _state| {
             if verb == "ibv_reg_mr" {
-                later(ending.destroy()).unwrap();
+                later(at_once(&ending)).unwrap();
             }
         };
         with(|library| library.before = Some(Arc::new(before)));

@@ -24,7 +24,7 @@ fn every_queue_is_notified_of_a_notifier_failure() {
     bench.hand.over();
     panics(false);
     for (peer, task) in peers.iter().zip(&mut tasks) {
-        later(peer.group().destroyed()).unwrap();
+        later(peer.group().closed()).unwrap();
         assert_eq!(task.was_woken(), 1);
         assert!(task.ends().0.is_err());
     }
@@ -181,7 +181,7 @@ fn logger_of_a_failed_destroy_runs_without_the_lock() {
             library.before = Some(Arc::new(before));
         });
         drop(other);
-        later(peer.group().destroyed()).unwrap_err();
+        later(peer.group().closed()).unwrap_err();
         with(|library| library.before = None);
         let line = logged.try_recv().unwrap().unwrap();
         assert!(line.contains("leaked 1 buffers"), "{line}");

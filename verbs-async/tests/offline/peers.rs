@@ -183,7 +183,7 @@ fn watched_descriptor_alone_ends_ops_in_bounded_time() {
     for verb in ["ibv_modify_qp", "ibv_destroy_qp"] {
         with(|library| library.calls.clear());
         assert!(both.turn(LONG), "nothing is done about what is in flight");
-        later(group.destroyed()).unwrap();
+        later(group.closed()).unwrap();
         assert!(with(|library| library.calls.contains(&verb)), "{verb}");
         assert_eq!(channel.down_reason(), Some(LEFT));
     }
@@ -257,7 +257,7 @@ fn operations_that_are_not_flushed_end_in_bounded_time() {
         assert!(both.turn(LONG));
         assert!(received.poll().is_pending(), "it may still be flushed");
         assert!(both.turn(LONG));
-        later(group.destroyed()).unwrap();
+        later(group.closed()).unwrap();
         assert_eq!(received.was_woken(), 1);
         let (result, buffer) = received.ends();
         assert!(result.is_err());

@@ -8,8 +8,9 @@ use std::task::{Context, Wake, Waker};
 use fake_libibverbs::{assert_all_is_well, with};
 use verbs_async::verbs_channel::error::Queue;
 use verbs_async::verbs_channel::verbs_core::ProtectionDomain;
+use verbs_async::verbs_channel::verbs_core::codes::WcStatus;
 use verbs_async::verbs_channel::verbs_core::verbs_sys::{IBV_WC_RECV, ibv_wc};
-use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer};
+use verbs_async::verbs_channel::{BufferPool, Channel, OwnedBuffer, TransportError};
 use verbs_async::{AsyncChannel, AsyncGroup};
 
 use crate::bench::{Bench, Task, announce, bounded, done, later};
@@ -79,7 +80,7 @@ fn prepared_receives_that_are_not_taken_end_with_their_channel() {
             }
             assert_eq!(pool.available(), 0);
             drop(channel);
-            later(group.destroyed()).unwrap();
+            later(group.closed()).unwrap();
             assert_eq!(pool.available(), 2, "{completed} completed");
         }
     }
@@ -119,6 +120,31 @@ fn messages_of_prepared_receives_come_first_and_their_blocks_are_posted_again() 
         assert_eq!(*lengths().last().unwrap(), again);
     }
     drop(incoming);
+}
+
+#[test]
+fn message_that_is_said_to_be_longer_than_its_buffer_is_an_error_that_ends_the_channel() {
+    let bench = Bench::new();
+    let (group, _pool, pd) = group(&bench);
+    let member = group.prepare().unwrap();
+    let endpoint = member.endpoint();
+    let channel = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+    with(|library| library.posted.clear());
+    let mut incoming = channel.into_incoming([pd.reg_mr(vec![0_u8; 32]).unwrap()]);
+    let received = ibv_wc {
+        wr_id: posted()[0],
+        opcode: IBV_WC_RECV,
+        byte_len: 33,
+        ..Default::default()
+    };
+    with(|library| library.done.push_back(received));
+    let message = Task::new(Box::pin(incoming.next())).ends();
+    match message.unwrap().unwrap_err() {
+        TransportError::Work { error, .. } => assert_eq!(error.status, WcStatus::LOC_LEN_ERR),
+        error => panic!("{error}"),
+    }
+    assert!(Task::new(Box::pin(incoming.next())).ends().is_none());
+    assert!(incoming.channel().is_down());
 }
 
 /// Uses a channel where it is woken, as a task that is polled in place does.

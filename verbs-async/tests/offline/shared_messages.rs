@@ -213,7 +213,7 @@ fn end_of_a_channel_is_a_message_after_its_others() {
     let (shared, mut messages) = Shared::new(&bench, 4);
     let mut task = waits(&mut messages);
     shared.arrives(0, 1, b"last");
-    shared.group.destroy_all(DownReason::PeerLost);
+    shared.group.abort_all(DownReason::PeerLost);
     assert!(task.was_woken() > 0);
     assert_eq!(task.ends().unwrap().bytes(), Some(&b"last"[..]));
     drop(task);
@@ -252,7 +252,7 @@ fn receive_that_the_driver_rejects_ends_all_channels_and_loses_no_block() {
             channels,
         } = shared;
         drop((messages, channels));
-        later(group.destroyed()).unwrap();
+        later(group.closed()).unwrap();
         drop(group);
         assert_eq!(pool.available(), 2);
     }
@@ -378,8 +378,8 @@ fn queue_is_not_armed_for_messages_that_no_task_will_take() {
 fn wait_for_a_message_ends_with_a_group_that_fails() {
     let ways: [fn(&Bench, &AsyncGroup); 3] = [
         |bench, _| bench.hand.over(),
-        |_, group| group.destroy_all(DownReason::Event(EventType::DEVICE_FATAL)),
-        |_, group| group.destroy_all(DownReason::ReceivesLost),
+        |_, group| group.abort_all(DownReason::Event(EventType::DEVICE_FATAL)),
+        |_, group| group.abort_all(DownReason::ReceivesLost),
     ];
     for (way, fail) in ways.iter().enumerate() {
         for with_channels in [false, true] {
@@ -389,7 +389,7 @@ fn wait_for_a_message_ends_with_a_group_that_fails() {
                 group, channels, ..
             } = shared;
             let channels = with_channels.then_some(channels);
-            later(group.destroyed()).unwrap();
+            later(group.closed()).unwrap();
             let mut task = waits(&mut messages);
             fail(&bench, &group);
             let reason = group.failure();
@@ -412,7 +412,7 @@ fn channel_that_joins_after_a_failed_arming_announces_its_messages() {
     let bench = Bench::new();
     let (shared, mut messages) = Shared::new(&bench, 4);
     drop(shared.channels);
-    later(shared.group.destroyed()).unwrap();
+    later(shared.group.closed()).unwrap();
     with(|library| library.refuse.push(("ibv_req_notify_cq", libc::EIO)));
     let mut task = waits(&mut messages);
     let before = system_calls().0;

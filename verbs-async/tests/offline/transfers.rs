@@ -228,7 +228,7 @@ fn set_that_is_dropped_after_its_timeout_or_leaked_returns_its_buffers_with_its_
         assert_eq!(pair.free(), 10, "it was not flushed");
         let Pair { group, a, b, pool } = pair;
         drop((a, b));
-        later(group.destroyed()).unwrap();
+        later(group.closed()).unwrap();
         // One that is leaked has its slots, and with them its buffers, until the group is gone, too.
         assert_eq!(in_flight(), 0);
         if !is_leaked {
@@ -273,11 +273,11 @@ fn channel_that_is_closed_meanwhile_ends_its_operations() {
     let mut task = Task::new(transfer.finish()).waits();
     let Pair { group, a, b, pool } = pair;
     drop(a);
-    later(group.destroyed()).unwrap();
+    later(group.closed()).unwrap();
     assert!(task.was_woken() > 0);
     assert!(task.poll().is_pending(), "one is in flight");
     drop(b);
-    later(group.destroyed()).unwrap();
+    later(group.closed()).unwrap();
     assert!(task.ends().is_err());
     drop(task);
     assert_eq!(results(&mut transfer).len(), 4);

@@ -58,7 +58,8 @@ fn executor_calls_the_driver_where_the_documentation_says_so_and_nowhere_else() 
             receive.await.0.unwrap();
         }
         let waits = right.receive(block());
-        right.destroy().await.unwrap();
+        right.abort();
+        right.close().await.unwrap();
         waits.await.0.unwrap_err();
         left.close().await.ok();
         drop((left, right));

@@ -17,7 +17,7 @@ pub(crate) use block::Owner;
 pub use deregistration::Deregistration;
 pub(crate) use deregistration::Registered;
 pub(crate) use element::PdTag;
-pub(crate) use notify::{Returns, Watch};
+pub(crate) use notify::Returns;
 pub use owned::OwnedBuffer;
 pub(crate) use owned::{bounds, within};
 pub use pool::{BufferPool, PoolBuffer, TakeWhenFree};

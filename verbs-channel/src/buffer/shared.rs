@@ -445,7 +445,7 @@ impl SharedSlice {
 
     /// Converts into an owned buffer, of which a [range](OwnedBuffer::set_range) can be used.
     #[must_use]
-    pub fn into_owned(self) -> OwnedBuffer {
+    pub(crate) fn into_owned(self) -> OwnedBuffer {
         self.buffer
     }
 }

@@ -244,6 +244,7 @@ impl<S: channel_builder::IsComplete> From<ChannelBuilder<S>> for ChannelConfig {
 
 impl ChannelConfig {
     /// The protection domain of the channels.
+    #[doc(hidden)]
     #[must_use]
     pub const fn pd(&self) -> &ProtectionDomain {
         &self.pd

@@ -1,7 +1,5 @@
 //! Leases of a channel: granted to its peer, and revoked.
 
-use std::time::Duration;
-
 use verbs_core::AccessFlags;
 use verbs_core::error::Rejected;
 
@@ -36,7 +34,7 @@ impl<H: Hold> Channel<H> {
     /// let request = pd.reg_mr(lease.remote().to_bytes().to_vec())?;
     /// channel.send(request.gather_element(..)?)?;
     /// // The peer writes its answer there, or is late.
-    /// let page = channel.revoke(lease, None)?;
+    /// let page = channel.revoke(lease)?;
     /// # drop(page);
     /// # Ok(())
     /// # }
@@ -72,7 +70,7 @@ impl<H: Hold> Channel<H> {
     /// This posts one request, and waits for it. Accesses that the device has begun are done by then. The window is used for another lease. The
     /// request takes its turn in the send queue, after sends that wait for a receive of the peer.
     ///
-    /// If the request does not complete within `timeout`, or the channel's own if that is `None`, the channel is
+    /// If the request does not complete within the channel's [`timeout`](crate::ChannelConfig::timeout), the channel is
     /// aborted. If it fails, which is so if the peer has given the lease back meanwhile, the channel is down. Then, or if the channel has no room for it, the window is deallocated, which is a system call; or,
     /// if the driver refuses that, the queue pair is destroyed. So after `Ok` the memory can be used again, and
     /// [`down_reason`](Self::down_reason) is whether the channel can.
@@ -83,13 +81,9 @@ impl<H: Hold> Channel<H> {
     ///
     /// [`TransportError::Stuck`]: the driver has refused all of this. **The peer may still have access.** The memory is kept.
     #[doc(alias = "IBV_WR_LOCAL_INV")]
-    pub fn revoke(
-        &mut self,
-        lease: Lease,
-        timeout: impl Into<Option<Duration>>,
-    ) -> Result<SharedSlice, TransportError> {
+    pub fn revoke(&mut self, lease: Lease) -> Result<SharedSlice, TransportError> {
         let (poller, at) = self.parts();
-        poller.revoke(at, lease, timeout.into())
+        poller.revoke(at, lease)
     }
 }
 
@@ -119,12 +113,8 @@ impl PollingScope<'_, '_> {
     ///
     /// As [`Channel::revoke`].
     #[doc(alias = "IBV_WR_LOCAL_INV")]
-    pub fn revoke(
-        &self,
-        lease: Lease,
-        timeout: impl Into<Option<Duration>>,
-    ) -> Result<SharedSlice, TransportError> {
+    pub fn revoke(&self, lease: Lease) -> Result<SharedSlice, TransportError> {
         let mut this = self;
-        Lend::revoke(&mut this, self.at, lease, timeout.into())
+        Lend::revoke(&mut this, self.at, lease)
     }
 }

@@ -1,8 +1,4 @@
 //! The state of a channel, its peer, and the objects under it.
-#![expect(
-    unsafe_code,
-    reason = "passes the contract of the queue on to the caller"
-)]
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,7 +7,7 @@ use std::os::fd::OwnedFd;
 use verbs_core::completion::CompletionChannel;
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
-use verbs_core::{CompletionQueue, ProtectionDomain, QueuePairEndpoint};
+use verbs_core::{ProtectionDomain, QueuePairEndpoint};
 
 use crate::channel::{Channel, Hold};
 use crate::channel_id::ChannelId;
@@ -149,20 +145,7 @@ impl<H: Hold> Channel<H> {
         self.shared().0.pd()
     }
 
-    /// The completion queue of the channel, to arm it or to get its handle.
-    ///
-    /// # Safety
-    ///
-    /// Through this queue and its clones:
-    ///
-    /// - nothing polls: the operation whose completion is taken would never complete;
-    /// - nothing makes the queue smaller, and no other queue pair completes on it: it would overrun.
-    #[must_use]
-    pub unsafe fn cq(&self) -> &CompletionQueue {
-        self.shared().0.queue()
-    }
-
-    /// The completion channel of its completion queue, if it was created with
+    /// The completion channel of its [completion queue](Engine::cq), if it was created with
     /// [`PollStrategy::Notify`](crate::PollStrategy::Notify).
     #[must_use]
     pub fn completion_channel(&self) -> Option<&CompletionChannel> {

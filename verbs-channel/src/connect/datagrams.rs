@@ -133,10 +133,8 @@ impl DatagramListener {
 
     /// Waits for a datagram until then. Returns the answer to it, if one has come.
     fn receive(&mut self, until: Option<Instant>) -> Result<Option<Option<Answer>>> {
-        let received = match until {
-            Some(until) => self.datagrams.receive_from(Some(left(until)))?,
-            None => self.datagrams.try_receive_from()?,
-        };
+        let timeout = until.map_or(Duration::ZERO, left);
+        let received = self.datagrams.receive_from(timeout)?;
         Ok(received.map(|datagram| {
             let (from, now) = (datagram.from(), Instant::now());
             self.acceptor.received(&from, &datagram, now)

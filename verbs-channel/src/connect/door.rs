@@ -281,7 +281,8 @@ impl<T: Connected> PreparedChannel<T> {
     }
 
     /// The exchange over a TCP connection that this side came to in this way.
-    fn exchange_of(&self, side: Side, options: &Connect) -> Result<Exchange> {
+    #[doc(hidden)]
+    pub fn exchange_of(&self, side: Side, options: &Connect) -> Result<Exchange> {
         #[cfg(feature = "rdmacm")]
         if self.context().device().needs_rdma_cm() {
             return Ok(Exchange::by_manager(&options.private_data, side)?);

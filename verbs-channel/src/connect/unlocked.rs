@@ -23,7 +23,7 @@
 //! - *Rust orders these calls.* To have it mutably or by value in another thread, it must have been sent
 //!   there, or be in a mutex. Both order memory.
 //! - *The completion queue is not in the thread domain.* It has its locks. So it can be armed by others
-//!   (`Channel::cq`), and polled while a `Closing` is destroyed in another thread. Destroying a queue
+//!   (`Engine::cq`), and polled while a `Closing` is destroyed in another thread. Destroying a queue
 //!   pair removes its completions under the lock of the completion queue, not under that of the queue
 //!   pair, and so does polling.
 //!

@@ -125,6 +125,7 @@ impl<S: datagrams_builder::IsComplete> DatagramsBuilder<S> {
 
 impl DatagramsConfig {
     /// The protection domain of the endpoints.
+    #[doc(hidden)]
     #[must_use]
     pub const fn pd(&self) -> &ProtectionDomain {
         &self.pd

@@ -68,18 +68,6 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    /// The data that a peer needs to send to this endpoint.
-    #[must_use]
-    pub const fn endpoint(&self) -> DatagramEndpoint {
-        self.engine.endpoint()
-    }
-
-    /// The length in bytes of the longest datagram that it can send: the MTU of its port.
-    #[must_use]
-    pub const fn max_payload(&self) -> u32 {
-        self.engine.max_payload()
-    }
-
     #[cfg(feature = "rdmacm")]
     pub(crate) const fn engine_mut(&mut self) -> &mut DatagramEngine {
         &mut self.engine
@@ -161,7 +149,8 @@ impl Datagrams {
         }
     }
 
-    /// Waits for a datagram; `None` if `timeout` passes first. Without a timeout it waits forever.
+    /// Waits for a datagram; `None` if `timeout` passes first. Without a timeout it waits forever. With
+    /// [`Duration::ZERO`] it takes a datagram that has arrived, and does not wait.
     ///
     /// # Errors
     ///
@@ -174,22 +163,17 @@ impl Datagrams {
     ) -> Result<Option<Datagram>> {
         let mut pause = Pause::new(self.strategy, Deadline::after(timeout.into()));
         loop {
-            if let Some(datagram) = self.try_receive_from()? {
+            if let Some(datagram) = self.take_received()? {
                 return Ok(Some(datagram));
             }
             self.engine.check_receives()?;
             if !self.pause(&mut pause) {
-                return self.try_receive_from();
+                return self.take_received();
             }
         }
     }
 
-    /// Takes a datagram that has arrived; `None` if there is none. It does not wait.
-    ///
-    /// # Errors
-    ///
-    /// As [`receive_from`](Self::receive_from).
-    pub fn try_receive_from(&mut self) -> Result<Option<Datagram>> {
+    fn take_received(&mut self) -> Result<Option<Datagram>> {
         if let Some(datagram) = self.engine.received() {
             return Ok(Some(datagram));
         }
@@ -198,6 +182,18 @@ impl Datagrams {
             (None, Some(reason)) => Err(RejectReason::Down(reason).into()),
             (datagram, _) => Ok(datagram),
         }
+    }
+
+    /// The data that a peer needs to send to this endpoint.
+    #[must_use]
+    pub const fn endpoint(&self) -> DatagramEndpoint {
+        self.engine.endpoint()
+    }
+
+    /// The length in bytes of the longest datagram that it can send: the MTU of its port.
+    #[must_use]
+    pub const fn max_payload(&self) -> u32 {
+        self.engine.max_payload()
     }
 
     /// Waits until every datagram has left; `false` if that takes longer than `timeout`. With

@@ -11,10 +11,14 @@ use verbs_core::path::DatagramEndpoint;
 /// It is lost, and the endpoint works on: the next datagram to this peer resolves the peer's address again.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the datagram to {peer} failed{gid}", peer = Peer(peer), gid = Explained(gid))]
+#[non_exhaustive]
 pub struct DatagramFailure {
-    pub(super) peer: DatagramEndpoint,
+    /// The endpoint that it was sent to.
+    pub peer: DatagramEndpoint,
+    /// How it failed; `None` if it was in flight when the queue pair had to be restarted for another reason, and had
+    /// not completed. It may have been sent then.
     #[source]
-    pub(super) error: Option<WorkError>,
+    pub error: Option<WorkError>,
     pub(super) gid: Option<GidChange>,
 }
 
@@ -25,21 +29,6 @@ pub(super) struct GidChange {
     /// The index that the handle has, and the one where the GID is now, if it is still in the table.
     pub(super) from: u8,
     pub(super) to: Option<u8>,
-}
-
-impl DatagramFailure {
-    /// The endpoint that it was sent to.
-    #[must_use]
-    pub const fn peer(&self) -> DatagramEndpoint {
-        self.peer
-    }
-
-    /// How it failed; `None` if it was in flight when the queue pair had to be restarted for another reason, and had
-    /// not completed. It may have been sent then.
-    #[must_use]
-    pub const fn error(&self) -> Option<WorkError> {
-        self.error
-    }
 }
 
 verbs_core::error_debug!(DatagramFailure);

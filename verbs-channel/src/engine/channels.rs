@@ -92,14 +92,13 @@ impl Engine {
     /// # Errors
     ///
     /// [`Error::UnknownChannel`].
-    pub fn shut_down(&mut self, channel: ChannelId, reason: DownReason) -> Result<()> {
+    pub fn flush(&mut self, channel: ChannelId, reason: DownReason) -> Result<()> {
         let at = self.place_of(channel)?;
-        self.shut_down_at(at, reason);
+        self.flush_or_destroy(at, reason);
         Ok(())
     }
 
-    /// Destroys a channel's queue pair: everything in flight has ended when this returns, unless that is
-    /// [deferred](Self::defer_closing).
+    /// Destroys a channel's queue pair: everything in flight has ended when this returns.
     ///
     /// There is one exception: if the device refuses with `EIO`, as one does that is being removed, it ends in the
     /// call of [`check_peers`](Self::check_peers) that finds the device
@@ -141,12 +140,10 @@ impl Engine {
     /// Whether the device is done with all memory of a channel, as its queue pair was destroyed;
     /// `None` if it has not been, or there is no such channel.
     ///
-    /// A queue pair whose closing is [deferred](Self::defer_closing) has not been destroyed before it is
-    /// [returned](Self::finish_close).
-    ///
     /// # Errors
     ///
     /// [`CloseError::Stuck`]: the driver failed to destroy it.
+    #[doc(hidden)]
     #[must_use]
     pub fn destroyed(&self, channel: ChannelId) -> Option<Result<(), CloseError>> {
         let member = self.place(channel).and_then(|at| self.member(at));
@@ -158,8 +155,7 @@ impl Engine {
     ///
     /// It logs a report of buffers that had to be leaked, or drops what is left of a destroyed queue pair, or the
     /// socket or connection of a peer. An engine does none of that itself, as it runs code of others, or takes time.
-    /// It makes the calls that are left when it is dropped. So take them whenever the engine [has something
-    /// deferred](Self::has_deferred).
+    /// It makes the calls that are left when it is dropped. So take them after each call that may end an operation.
     #[must_use = "to be called"]
     pub fn next_afterwards(&mut self) -> Option<(impl FnOnce() + Send + use<>, bool)> {
         if !self.afterwards.is_due {
@@ -188,6 +184,7 @@ impl Engine {
     ///
     /// [`Error::UnknownChannel`], or [`verbs_core::Error::OutOfRange`] if `outcomes` is above
     /// [`MAX_RESERVE`](Self::MAX_RESERVE).
+    #[doc(hidden)]
     pub fn reserve(&mut self, channel: ChannelId, outcomes: u32) -> Result<()> {
         let at = self.place_of(channel)?;
         if outcomes > Self::MAX_RESERVE {
@@ -205,6 +202,7 @@ impl Engine {
     /// How many slots its channels have together: the [slot](super::Ticket::slot) of each operation is
     /// below it. It grows when a channel joins or [reserves](Self::reserve) more, and where channels
     /// share a budget, while they use it.
+    #[doc(hidden)]
     #[must_use]
     pub const fn slots(&self) -> usize {
         self.flight.len()
@@ -229,6 +227,7 @@ impl Engine {
 
     /// How many requests of one of the channel's queues can be in flight at once: its depth, or what the
     /// [budget](crate::ChannelConfig::in_flight) permits; 0 if there is no such channel.
+    #[doc(hidden)]
     #[must_use]
     pub fn capacity(&self, channel: ChannelId, queue: Queue) -> u32 {
         self.member_of(channel).map_or(0, |member| {
@@ -272,6 +271,7 @@ impl Engine {
     ///
     /// After a call with `true`, a request that its channel's share has no room for is rejected with
     /// [`RejectReason::Budget`]. So it overtakes none of those that wait. A call with `false` ends this.
+    #[doc(hidden)]
     pub const fn hold_room(&mut self, is_held: bool) {
         self.flight.budget.hold(is_held);
     }
@@ -281,6 +281,7 @@ impl Engine {
     ///
     /// Room that is [held](Self::hold_room) counts. So does that of closed channels whose completions
     /// could not be polled yet.
+    #[doc(hidden)]
     #[must_use]
     pub const fn common_room(&self) -> u32 {
         self.flight.budget.left()
@@ -306,6 +307,7 @@ impl Engine {
     /// # Errors
     ///
     /// [`Error::UnknownChannel`], otherwise as [`Channel::watch_peer`](crate::Channel::watch_peer).
+    #[doc(hidden)]
     #[cfg(feature = "rdmacm")]
     pub fn watch_connection(&mut self, channel: ChannelId, connection: Connection) -> Result<()> {
         match self.place_of(channel) {
@@ -325,6 +327,7 @@ impl Engine {
     }
 
     /// How soon the death of a peer's host is noticed; `None` if no peers are watched.
+    #[doc(hidden)]
     #[must_use]
     pub const fn peer_timeout(&self) -> Option<Duration> {
         self.limits.peer_timeout
@@ -335,6 +338,7 @@ impl Engine {
 impl Engine {
     /// How long to wait for flushes: see
     /// [`ChannelConfig::drain_timeout`](crate::ChannelConfig::drain_timeout).
+    #[doc(hidden)]
     #[must_use]
     pub const fn drain_timeout(&self) -> Duration {
         self.limits.drain_timeout
@@ -346,8 +350,7 @@ impl Engine {
     /// Why no channel can [join](Self::join): what all channels share has failed, and all have been taken down. `None`
     /// if it has not.
     ///
-    /// It is the first reason of [`fail_group`](Self::fail_group), or the first such reason of
-    /// [`destroy_all`](Self::destroy_all): a
+    /// It is the first such reason of [`destroy_all`](Self::destroy_all): a
     /// [`CQ_ERR`](verbs_core::device::EventType::CQ_ERR), [`SRQ_ERR`](verbs_core::device::EventType::SRQ_ERR) or
     /// [`DEVICE_FATAL`](verbs_core::device::EventType::DEVICE_FATAL) event, or [lost receives](DownReason::ReceivesLost). Or the
     /// shared receive queue takes no more receives, or does not answer.
@@ -371,6 +374,7 @@ impl Engine {
     /// The open channel whose queue pair has this number. It searches all channels.
     ///
     /// A device event names its queue pair by this number.
+    #[doc(hidden)]
     #[must_use]
     pub fn channel_of(&self, qp_num: u32) -> Option<ChannelId> {
         let is_it = |qp: &QueuePair| qp.qp_num() == qp_num;

@@ -7,6 +7,7 @@ use verbs_core::QueuePair;
 use super::{Afterwards, Closed, Closing, Engine, Leak, Member};
 use crate::channel_id::ChannelId;
 
+#[doc(hidden)]
 impl Engine {
     /// From now on, queue pairs are not destroyed by this engine, but handed out by
     /// [`next_closing`](Self::next_closing): for layers that keep the engine under a lock.

@@ -63,6 +63,7 @@ impl ConnectedMember {
     /// # Errors
     ///
     /// [`Error::Exchange`] if keepalive cannot be set on it.
+    #[doc(hidden)]
     pub fn watch_peer(&mut self, descriptor: impl Into<OwnedFd>) -> Result<()> {
         let link = Link::new(descriptor.into(), self.limits.peer_timeout);
         let link = link.map_err(ExchangeError::not_watched)?;
@@ -77,6 +78,7 @@ impl ConnectedMember {
     /// `rdmacm`.
     ///
     /// The connection is dropped [afterwards](Engine::next_afterwards) when the channel ends: that may block.
+    #[doc(hidden)]
     #[cfg(feature = "rdmacm")]
     pub fn watch_connection(&mut self, connection: Connection) {
         let is_watched = self.limits.peer_timeout.is_some();
@@ -84,6 +86,7 @@ impl ConnectedMember {
     }
 
     /// Whether the peer is watched once the channel has joined.
+    #[doc(hidden)]
     #[must_use]
     pub fn is_watched(&self) -> bool {
         self.link.as_ref().is_some_and(Link::is_watched)
@@ -103,7 +106,7 @@ impl Engine {
     /// [prepared receives](crate::PreparedChannel::start_receive) are posted.
     ///
     /// If the driver rejects one of those, the channel is down, with that reason. Its buffer, and those of the
-    /// others that were not posted, are dropped, unless [`take_rejected_receives`](Self::take_rejected_receives)
+    /// others that were not posted, are dropped, unless `take_rejected_receives`
     /// is to return them.
     ///
     /// # Errors
@@ -215,6 +218,7 @@ impl Engine {
     /// Takes the buffers of prepared receives that were not posted, as the driver has rejected one of them. There
     /// are none unless closing is [deferred](Self::defer_closing): a layer that keeps the engine under a lock
     /// drops them after it.
+    #[doc(hidden)]
     #[must_use = "they are dropped without a lock"]
     pub fn take_rejected_receives(&mut self) -> Vec<OwnedBuffer> {
         mem::take(&mut self.rejected_receives)

@@ -18,6 +18,7 @@ use crate::request::opcode_flag;
 
 impl Engine {
     /// Makes the leases of its channels.
+    #[doc(hidden)]
     #[must_use]
     pub const fn lender(&self) -> &Arc<Lender> {
         &self.leases

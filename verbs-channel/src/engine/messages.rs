@@ -30,12 +30,11 @@ pub struct Message {
     /// The message's length and immediate data, or the end of the channel.
     ///
     /// The end is an error, [`Aborted`](TransportError::Aborted): the channel is down. It comes once, after
-    /// all messages of the channel.
+    /// all messages of the channel. A message that the driver reports as longer than its block is another error.
     pub result: Result<WorkSuccess, TransportError>,
     /// The block that has the message's bytes.
     ///
-    /// It is [empty](OwnedBuffer::empty) for the immediate data of a write, an empty message, and the end
-    /// of a channel.
+    /// It is [empty](OwnedBuffer::empty) for immediate data of a write, an empty message, and the end of a channel.
     pub buffer: OwnedBuffer,
 }
 
@@ -60,6 +59,7 @@ impl Message {
 }
 
 /// Shared receives: see [`ChannelConfig::shared_receives`](crate::ChannelConfig::shared_receives).
+#[doc(hidden)]
 impl Engine {
     /// Shares these receives between the channels, and posts one for each block.
     pub(crate) fn share(&mut self, shared: Shared) -> Result<(), PostError> {
@@ -318,7 +318,7 @@ impl Engine {
                 channel, success, ..
             } => Message {
                 channel,
-                result: Ok(success),
+                result: TransportError::check_message(&success, &buffer).map(|()| success),
                 buffer,
             },
             Arrived::End { channel, reason } => Message {

@@ -28,6 +28,8 @@
 //!   flight (`flight`, `member`).
 //! - *A child of a fork does nothing to the device of its parent*: each way to the driver looks at the process.
 //!
+//! The methods that only `verbs-async` needs are hidden, and may change in any release.
+//!
 //! The layer above arms the queue and waits for its events itself, on the completion channel that it
 //! passed to [`ChannelConfig::engine`](crate::ChannelConfig::engine):
 //!
@@ -40,8 +42,8 @@
 //!
 //! let pd = Context::first_active()?.alloc_pd()?;
 //! let events = CompletionChannel::create(pd.context())?;
-//! let (mut engine, preparer) = Channel::builder(&pd).config().engine(100, &events)?;
-//! let prepared = preparer.prepare()?;
+//! let (mut engine, factory) = Channel::builder(&pd).config().engine(100, &events)?;
+//! let prepared = factory.prepare()?;
 //! let channel = engine.join(prepared.connect("server:7471", Duration::from_secs(5))?.channel)?;
 //!
 //! let pool = BufferPool::new(&pd, 4096, 16)?;
@@ -80,13 +82,13 @@ use flight::Flight;
 pub use flight::{Completed, Ticket};
 pub(crate) use flight::{Id, Outcome, SlotBuffer};
 
-pub use crate::lease::Lender;
-pub use closing::{Closed, Closing};
+pub(crate) use crate::lease::Lender;
+pub(crate) use closing::{Closed, Closing};
 use counters::Places;
 pub use counters::{Counters, Counts};
 pub use joining::ConnectedMember;
 pub(crate) use joining::{MemberLimits, MemberParts};
-pub use leak::Leak;
+pub(crate) use leak::Leak;
 pub(crate) use leak::abort_with;
 pub(crate) use member::{BufferOwner, Member, Reservation, Shares};
 pub use messages::Message;
@@ -94,18 +96,18 @@ pub(crate) use peer::Link;
 use peer::Peers;
 pub(crate) use shared::{Claim, Shared, SharedQueue};
 pub(crate) use transfer::Ended;
-pub use transfer::{Piece, Transfer, TransferEntries, TransferError, TransferOutcome};
+pub use transfer::{Transfer, TransferError, TransferOutcome};
 
 mod afterwards;
 mod borrowed;
 mod channels;
-mod closing;
+pub(crate) mod closing;
 mod complete;
 pub(crate) mod counters;
 mod deferred;
 mod flight;
 mod joining;
-mod leak;
+pub(crate) mod leak;
 mod leases;
 mod member;
 mod messages;
@@ -119,7 +121,7 @@ mod report;
 mod shared;
 mod submit;
 mod teardown;
-mod transfer;
+pub(crate) mod transfer;
 
 /// A completion queue, the channels on it, and their operations.
 ///

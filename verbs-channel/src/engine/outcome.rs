@@ -61,6 +61,7 @@ impl Engine {
     ///
     /// It returns `None` in all other cases, a ticket that is stale included. Then the outcome, if there
     /// is one, is still there: [`poll`](Self::poll) and [`take`](Self::take) return it.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn poll_success(&mut self, ticket: Ticket) -> Option<(&WorkSuccess, OwnedBuffer)> {
         let at = self.place(ticket.channel)?;
@@ -103,6 +104,7 @@ impl Engine {
     /// stays in its slot until it is [taken](Self::take).
     ///
     /// Each operation is returned once, and `next_completed` does not return it after that.
+    #[doc(hidden)]
     #[must_use = "it is not returned again"]
     pub fn next_ticket(&mut self) -> Option<Ticket> {
         self.poll_until_ready();
@@ -112,6 +114,7 @@ impl Engine {
 
     /// Whether [`next_completed`](Self::next_completed) may return an operation without a poll of the
     /// completion queue.
+    #[doc(hidden)]
     #[must_use]
     #[inline]
     pub fn has_completed(&self) -> bool {

@@ -195,7 +195,7 @@ impl Engine {
                 if (is_sending || member.peer.is_connected()) && !is_over {
                     member.peer.stage = Some(stage);
                 } else {
-                    self.shut_down_at(at, reason);
+                    self.flush_or_destroy(at, reason);
                 }
             }
             Stage::Flushing(_) if member.credits.is_idle() => {}

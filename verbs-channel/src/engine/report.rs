@@ -11,6 +11,7 @@ use crate::error::Queue;
 /// Counters.
 impl Engine {
     /// The counters of a channel, from when it joined on; those of none, if it is gone.
+    #[doc(hidden)]
     #[must_use]
     pub fn channel_counters(&self, channel: ChannelId) -> Counters {
         self.counters_at(self.place_or_none(channel))

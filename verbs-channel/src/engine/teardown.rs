@@ -21,7 +21,7 @@ use crate::error::DownReason;
 impl Engine {
     /// Moves a member's queue pair to `ERR`: what is in flight comes back flushed. If it cannot be
     /// moved, it is destroyed.
-    pub(crate) fn shut_down_at(&mut self, at: u32, reason: DownReason) {
+    pub(crate) fn flush_or_destroy(&mut self, at: u32, reason: DownReason) {
         if !self.flush_at(at, reason) {
             self.destroy_at(at, reason);
         }
@@ -105,6 +105,7 @@ impl Engine {
     /// [`destroy_all`](Self::destroy_all) for good: no channel can join any more, and this is the reason.
     ///
     /// The first reason is kept: see [`group_failure`](Self::group_failure).
+    #[doc(hidden)]
     pub fn fail_group(&mut self, reason: DownReason) {
         self.failure.get_or_insert(reason);
         self.destroy_all(reason);

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use verbs_core::WorkError;
 use verbs_core::error::Rejected;
+use verbs_core::{WorkError, WorkSuccess};
 
 use super::down_reason::{DownReason, failed};
 use super::queue::Queue;
@@ -82,6 +82,14 @@ impl TransportError {
             Self::Aborted(reason) => Some(*reason),
             _ => None,
         }
+    }
+
+    /// The error of a message that the driver reports as longer than its buffer.
+    #[doc(hidden)]
+    pub fn check_message(success: &WorkSuccess, buffer: &[u8]) -> Result<(), Self> {
+        let queue = Queue::Receive;
+        let checked = success.check_message(buffer);
+        checked.map_err(|error| Self::Work { queue, error })
     }
 
     /// For an operation whose outcome is unknown: the channel is gone.

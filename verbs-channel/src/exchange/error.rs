@@ -149,12 +149,14 @@ pub struct ExchangeFailure {
 
 impl ExchangeFailure {
     /// An error of an exchange with this peer.
+    #[doc(hidden)]
     #[must_use]
     pub const fn new(peer: Option<SocketAddr>, error: ExchangeError) -> Self {
         Self { peer, error }
     }
 
     /// Sets the peer's address, unless there is one already.
+    #[doc(hidden)]
     #[must_use]
     pub fn with_peer(self, peer: Option<SocketAddr>) -> Self {
         let peer = self.peer.or(peer);
@@ -204,6 +206,7 @@ impl ExchangeError {
 
     /// Whether the peer may know why a step of `rdma_cm` has failed: not if this side has failed by itself, or
     /// has waited for as long as it wanted to. Needs the feature `rdmacm`.
+    #[doc(hidden)]
     #[cfg(feature = "rdmacm")]
     #[must_use]
     pub const fn may_be_of_peer(&self) -> bool {
@@ -380,6 +383,7 @@ impl RefusalCode {
     pub const UNKNOWN: Self = Self(5);
 
     /// The number on the wire.
+    #[doc(hidden)]
     #[must_use]
     pub const fn as_raw(self) -> u16 {
         self.0

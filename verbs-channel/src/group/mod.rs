@@ -1,8 +1,4 @@
 //! Groups: many channels on one completion queue and one poller.
-#![expect(
-    unsafe_code,
-    reason = "passes the contract of the queue on to the caller"
-)]
 
 mod shared_receives;
 
@@ -81,11 +77,11 @@ pub use shared_receives::SharedReceivesConfig;
 /// let mut group = Channel::builder(&pd).max_recv_wr(8).strategy(sleeps).group(100)?;
 ///
 /// let listener = TcpListener::bind("0.0.0.0:7471")?;
-/// let preparer = group.preparer();
+/// let factory = group.factory();
 /// let (connected, arrivals) = mpsc::channel();
 /// thread::spawn(move || {
 ///     loop {
-///         let prepared = preparer.prepare();
+///         let prepared = factory.prepare();
 ///         match prepared.and_then(|channel| channel.accept(&listener, Duration::from_secs(60))) {
 ///             Ok(met) => connected.send(met.channel).expect("the server runs"),
 ///             Err(error) => eprintln!("no peer: {}", ErrorChain::new(&error)),
@@ -135,15 +131,15 @@ pub use shared_receives::SharedReceivesConfig;
 /// ```
 pub struct ChannelGroup {
     poller: Poller,
-    preparer: Preparer,
+    factory: MemberFactory,
 }
 
 /// Prepares channels for a group without borrowing it, since creating a queue pair takes a while.
 ///
-/// Created by [`ChannelGroup::preparer`]. Cloning is cheap. It keeps only the group's completion
+/// Created by [`ChannelGroup::factory`]. Cloning is cheap. It keeps only the group's completion
 /// queue alive.
 #[derive(Clone, Debug)]
-pub struct Preparer {
+pub struct MemberFactory {
     config: ChannelConfig,
     cq: CompletionQueue,
     // `Some` in a group whose channels share their receives.
@@ -151,8 +147,8 @@ pub struct Preparer {
 }
 
 impl ChannelGroup {
-    pub(crate) const fn new(poller: Poller, preparer: Preparer) -> Self {
-        Self { poller, preparer }
+    pub(crate) const fn new(poller: Poller, factory: MemberFactory) -> Self {
+        Self { poller, factory }
     }
 
     /// Prepares one more channel.
@@ -161,13 +157,13 @@ impl ChannelGroup {
     ///
     /// Those of [`QueuePair::builder`](verbs_core::QueuePair::builder).
     pub fn prepare(&self) -> Result<PreparedChannel<ConnectedMember>> {
-        self.preparer.prepare()
+        self.factory.prepare()
     }
 
     /// A handle that prepares channels for this group, for another thread.
     #[must_use]
-    pub fn preparer(&self) -> Preparer {
-        self.preparer.clone()
+    pub fn factory(&self) -> MemberFactory {
+        self.factory.clone()
     }
 
     /// Adds a connected channel, and returns its id in the group. Its
@@ -203,12 +199,6 @@ impl ChannelGroup {
         self.poller.run_afterwards();
         self.poller.engine.rebuild_if_unused();
         removed
-    }
-
-    /// The engine that drives the channels, for layers above.
-    #[must_use]
-    pub const fn engine_mut(&mut self) -> &mut Engine {
-        &mut self.poller.engine
     }
 
     /// Borrows one of the channels, which has all operations of a [`Channel`].
@@ -374,24 +364,17 @@ impl ChannelGroup {
         self.poller.engine.pd()
     }
 
-    /// The completion queue of the group, to arm it or to get its handle.
-    ///
-    /// # Safety
-    ///
-    /// Through this queue and its clones:
-    ///
-    /// - nothing polls: the operation whose completion is taken would never complete;
-    /// - nothing makes the queue smaller, and no other queue pair completes on it: it would overrun.
-    #[must_use]
-    pub const unsafe fn cq(&self) -> &CompletionQueue {
-        self.poller.engine.queue()
-    }
-
-    /// The completion channel of its completion queue, if it was created with
+    /// The completion channel of its [completion queue](Engine::cq), if it was created with
     /// [`PollStrategy::Notify`](crate::PollStrategy::Notify).
     #[must_use]
     pub const fn completion_channel(&self) -> Option<&CompletionChannel> {
         self.poller.completion_channel()
+    }
+
+    /// The engine that drives the channels, for layers above.
+    #[must_use]
+    pub const fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.poller.engine
     }
 }
 
@@ -426,9 +409,9 @@ impl ChannelConfig {
     pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {
         let completion_channel = self.completion_channel()?;
         let cq = self.queue_on(max_channels, completion_channel.as_ref())?;
-        let (engine, preparer) = self.engine_on(cq, max_channels, None)?;
+        let (engine, factory) = self.engine_on(cq, max_channels, None)?;
         let poller = Poller::new(engine, self.waits(), completion_channel);
-        Ok(ChannelGroup::new(poller, preparer))
+        Ok(ChannelGroup::new(poller, factory))
     }
 
     /// Creates an [`Engine`] for at most `max_channels` channels, and the handle that prepares them:
@@ -443,7 +426,7 @@ impl ChannelConfig {
         &self,
         max_channels: u32,
         events: &CompletionChannel,
-    ) -> Result<(Engine, Preparer)> {
+    ) -> Result<(Engine, MemberFactory)> {
         let cq = self.queue_on(max_channels, Some(events))?;
         self.engine_on(cq, max_channels, None)
     }
@@ -454,7 +437,7 @@ impl ChannelConfig {
         cq: CompletionQueue,
         max_channels: u32,
         shared: Option<Arc<SharedQueue>>,
-    ) -> Result<(Engine, Preparer)> {
+    ) -> Result<(Engine, MemberFactory)> {
         let config = self.clone();
         let max_recv_wr = if shared.is_some() {
             0
@@ -463,11 +446,11 @@ impl ChannelConfig {
         };
         let limits = config.engine_limits(max_channels, max_recv_wr);
         let engine = Engine::new(config.pd.clone(), cq.clone(), limits, config.lender()?);
-        Ok((engine, Preparer { config, cq, shared }))
+        Ok((engine, MemberFactory { config, cq, shared }))
     }
 }
 
-impl Preparer {
+impl MemberFactory {
     /// Prepares one more channel.
     ///
     /// # Errors

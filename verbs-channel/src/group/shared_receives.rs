@@ -6,7 +6,7 @@ use verbs_core::CompletionQueue;
 use verbs_core::completion::CompletionChannel;
 use verbs_core::shared_receive_queue::SharedReceiveQueue;
 
-use super::{ChannelGroup, Preparer};
+use super::{ChannelGroup, MemberFactory};
 use crate::buffer::BufferPool;
 use crate::channel::channel_builder;
 use crate::channel::{ChannelBuilder, ChannelConfig};
@@ -115,7 +115,7 @@ impl ChannelConfig {
     /// A channel that waits for messages has no operation in flight that could fail. So the end of a channel
     /// is a [message](crate::Message) of its own, the last of the channel. Blocks belong to the queue, not
     /// to a channel: after the end of a channel, the other channels use them. They return to the pool when
-    /// the queue is destroyed, after the group, its preparers, and all prepared channels have been dropped.
+    /// the queue is destroyed, after the group, its factories, and all prepared channels have been dropped.
     /// If the driver fails to destroy it, the blocks are leaked, which is logged.
     ///
     /// # Immediate data of writes
@@ -164,9 +164,9 @@ impl SharedReceivesConfig {
     /// - [`verbs_core::Error::Unsupported`]: the device has no shared receive queues.
     pub fn group(&self, max_channels: u32) -> Result<ChannelGroup> {
         let completion_channel = self.config.completion_channel()?;
-        let (engine, preparer) = self.build(max_channels, completion_channel.as_ref())?;
+        let (engine, factory) = self.build(max_channels, completion_channel.as_ref())?;
         let poller = Poller::new(engine, self.config.waits(), completion_channel);
-        Ok(ChannelGroup::new(poller, preparer))
+        Ok(ChannelGroup::new(poller, factory))
     }
 
     /// Creates an [`Engine`], for a layer that waits in its own way: as [`ChannelConfig::engine`].
@@ -174,11 +174,12 @@ impl SharedReceivesConfig {
     /// # Errors
     ///
     /// As [`group`](Self::group).
+    #[doc(hidden)]
     pub fn engine(
         &self,
         max_channels: u32,
         events: &CompletionChannel,
-    ) -> Result<(Engine, Preparer)> {
+    ) -> Result<(Engine, MemberFactory)> {
         self.build(max_channels, Some(events))
     }
 
@@ -186,7 +187,7 @@ impl SharedReceivesConfig {
         &self,
         max_channels: u32,
         events: Option<&CompletionChannel>,
-    ) -> Result<(Engine, Preparer)> {
+    ) -> Result<(Engine, MemberFactory)> {
         let Self {
             config,
             pool,
@@ -214,8 +215,8 @@ impl SharedReceivesConfig {
         let queue = SharedQueue::new(srq.clone());
         let places = [*count, spare];
         let shared = Shared::new(srq, Arc::clone(&queue), pool.clone(), places, max_channels);
-        let (mut engine, preparer) = config.engine_on(cq, max_channels, Some(queue))?;
+        let (mut engine, factory) = config.engine_on(cq, max_channels, Some(queue))?;
         engine.share(shared).map_err(verbs_core::Error::from)?;
-        Ok((engine, preparer))
+        Ok((engine, factory))
     }
 }

@@ -20,29 +20,29 @@ mod count;
 /// A counter's [`immediate`](ImmediateCounter::immediate) is sent to the peer, which puts it in each write
 /// with immediate. The receiver [records](Self::record) the immediate of each completion, and tasks or
 /// threads wait until a counter reaches a number. When a counter is dropped, its generation ends: an
-/// immediate that arrives later is [stale](Recorded::Stale), and never counts for another counter.
+/// immediate that arrives later is [stale](Self::record), and never counts for another counter.
 ///
 /// An immediate has the counter's index in its lower bits: those that [`new`](Self::new) needs, and
 /// at least 2. The other bits, 16 or more, are the generation. A counter that is dropped gives its
 /// index to a later one, under the next generation. After the last generation, the index is
-/// retired: no immediate is used twice before [`recycle`](Self::recycle).
+/// retired, after 65,536 or more: no immediate is used twice before [`recycle`](Self::recycle).
 ///
 /// Recording takes no lock, unless it wakes a task, and allocates nothing. The counters need no
 /// runtime, and can be awaited on any. Cloning is cheap, and shares the counters.
 ///
 /// ```
-/// use verbs_channel::immediates::{ImmediateCounters, Recorded};
+/// use verbs_channel::immediates::ImmediateCounters;
 ///
 /// let counters = ImmediateCounters::new(64);
 /// let transfer = counters.begin().ok_or("too many at once")?;
 /// let immediate = transfer.immediate(); // To the peer.
 ///
 /// // For each completion of a write with immediate: `success.imm_data()`.
-/// assert_eq!(counters.record(immediate), Recorded::Counted);
+/// assert!(counters.record(immediate));
 /// assert_eq!(transfer.count(), 1);
 /// assert!(transfer.wait(1, None));
 /// drop(transfer);
-/// assert_eq!(counters.record(immediate), Recorded::Stale);
+/// assert!(!counters.record(immediate), "it is stale");
 /// # Ok::<(), &str>(())
 /// ```
 #[derive(Clone)]
@@ -70,17 +70,6 @@ pub struct ImmediateCounter {
     shared: Arc<Shared>,
     index: u32,
     generation: u32,
-}
-
-/// Result of recording an immediate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "an immediate may be another's, or of a transfer that was given up"]
-#[non_exhaustive]
-pub enum Recorded {
-    /// Its counter has counted it.
-    Counted,
-    /// There is no such counter, or it was dropped.
-    Stale,
 }
 
 impl ImmediateCounters {
@@ -121,24 +110,17 @@ impl ImmediateCounters {
         })
     }
 
-    /// Counts an immediate, if it is that of a counter.
+    /// Counts an immediate, and returns `true`; `false` if it is stale: there is no such counter, or it was dropped.
     ///
     /// Everything that is visible to this thread is visible to each thread that sees the new count.
     /// This includes the bytes that the device wrote before the completion that was polled.
     #[inline]
-    pub fn record(&self, immediate: u32) -> Recorded {
+    #[must_use = "an immediate may be another's, or of a transfer that was given up"]
+    pub fn record(&self, immediate: u32) -> bool {
         let index = immediate & ((1 << self.shared.index_bits) - 1);
         let generation = immediate >> self.shared.index_bits;
-        match self.shared.count(index) {
-            Some(count) if count.record(generation) => Recorded::Counted,
-            _ => Recorded::Stale,
-        }
-    }
-
-    /// How many counters are retired: each has had all of its generations, 65,536 or more.
-    #[must_use]
-    pub fn retired(&self) -> usize {
-        self.shared.lock().retired.len()
+        let count = self.shared.count(index);
+        count.is_some_and(|count| count.record(generation))
     }
 
     /// Makes retired counters available again, from their first generation.
@@ -207,7 +189,7 @@ impl ImmediateCounter {
 
     /// Waits until this many immediates have been recorded. Dropping the future has no effect, and
     /// any number of tasks can wait.
-    pub const fn reached(&self, count: u32) -> Reached<'_> {
+    pub const fn reached(&self, count: u32) -> impl Future<Output = ()> + Unpin {
         Reached {
             counter: self,
             count,
@@ -231,10 +213,8 @@ impl Drop for ImmediateCounter {
     }
 }
 
-/// A future that is ready when a number of immediates has been recorded, from
-/// [`ImmediateCounter::reached`].
-#[must_use = "it does nothing unless it is awaited"]
-pub struct Reached<'c> {
+/// Ready when a number of immediates has been recorded.
+struct Reached<'c> {
     counter: &'c ImmediateCounter,
     count: u32,
     key: Option<u64>,
@@ -288,15 +268,6 @@ impl fmt::Debug for ImmediateCounter {
         f.debug_struct("ImmediateCounter")
             .field("immediate", &self.immediate())
             .field("count", &self.count())
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Reached<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reached")
-            .field("counter", self.counter)
-            .field("count", &self.count)
             .finish_non_exhaustive()
     }
 }

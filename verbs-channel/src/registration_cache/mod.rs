@@ -4,18 +4,16 @@ mod cache;
 mod regions;
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::ops::{Range, RangeBounds};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use verbs_core::__private::Process;
 use verbs_core::ProtectionDomain;
 
-use crate::buffer::{Returns, Shareable, SharedMemory, SharedSlice, Watch, within};
+use crate::buffer::{Returns, Shareable, SharedMemory, SharedSlice, within};
 use crate::error::Result;
 use cache::{Cache, Limits, Register};
 
@@ -123,21 +121,6 @@ pub struct CachedMemory {
     memory: Arc<Memory>,
 }
 
-/// Waits until a [`RegistrationCache`] may have room: from [`CachedMemory::room`].
-#[derive(Debug)]
-#[must_use = "a future does nothing unless awaited"]
-pub struct CacheRoom {
-    watch: Watch,
-}
-
-impl Future for CacheRoom {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        self.watch.poll_returned(context)
-    }
-}
-
 struct Memory {
     /// No two memories of a process have the same.
     id: u64,
@@ -241,12 +224,6 @@ impl RegistrationCache {
     pub fn registered_regions(&self) -> usize {
         self.shared.registered.regions()
     }
-
-    /// The protection domain in which it registers.
-    #[must_use]
-    pub fn pd(&self) -> &ProtectionDomain {
-        &self.shared.pd
-    }
 }
 
 impl CachedMemory {
@@ -285,6 +262,7 @@ impl CachedMemory {
     /// # Errors
     ///
     /// As [`slice`](Self::slice), without those of a registration.
+    #[doc(hidden)]
     pub fn slice_if_registered(
         &self,
         range: impl RangeBounds<usize>,
@@ -319,11 +297,10 @@ impl CachedMemory {
     /// All tasks that wait are woken, and one of them finds the room.
     ///
     /// Dropping it has no effect on others.
-    pub fn room(&self) -> CacheRoom {
+    pub fn room(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<> {
         let returns = &self.memory.cache.registered.returns;
-        CacheRoom {
-            watch: Returns::watch(returns),
-        }
+        let mut watch = Returns::watch(returns);
+        poll_fn(move |cx| watch.poll_returned(cx))
     }
 
     /// The length in bytes.

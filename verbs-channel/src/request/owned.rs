@@ -38,6 +38,7 @@ impl OwnedRequest {
     }
 
     /// The queue that it is posted to.
+    #[doc(hidden)]
     #[must_use]
     pub const fn queue(&self) -> Queue {
         self.op.queue()

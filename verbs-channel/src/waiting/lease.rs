@@ -1,7 +1,6 @@
 //! Leases that are granted and revoked in one call.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use verbs_core::AccessFlags;
 use verbs_core::error::Rejected;
@@ -40,7 +39,7 @@ pub(crate) trait Lend: Ladder {
         if lease.kind() == LeaseKind::Registration {
             return Ok(lease);
         }
-        match self.run_lease(at, &lease.request(true), None) {
+        match self.run_lease(at, &lease.request(true)) {
             Ok(()) => {
                 lease.completed();
                 Ok(lease)
@@ -49,14 +48,9 @@ pub(crate) trait Lend: Ladder {
         }
     }
 
-    fn revoke(
-        &mut self,
-        at: u32,
-        lease: Lease,
-        timeout: Option<Duration>,
-    ) -> Result<SharedSlice, TransportError> {
+    fn revoke(&mut self, at: u32, lease: Lease) -> Result<SharedSlice, TransportError> {
         if lease.kind() == LeaseKind::Window {
-            let revoked = self.run_lease(at, &lease.request(false), timeout);
+            let revoked = self.run_lease(at, &lease.request(false));
             // If it has failed, it ends otherwise.
             if revoked.is_ok() {
                 lease.completed();
@@ -84,19 +78,13 @@ pub(crate) trait Lend: Ladder {
         }
     }
 
-    /// Posts a request of a lease, and waits for it, up to the timeout, or the channel's own. After that it aborts the
-    /// channel.
-    fn run_lease(
-        &mut self,
-        at: u32,
-        request: &LeaseRequest,
-        timeout: Option<Duration>,
-    ) -> Result<(), TransportError> {
+    /// Posts a request of a lease, and waits for it, up to the channel's timeout. After that it aborts the channel.
+    fn run_lease(&mut self, at: u32, request: &LeaseRequest) -> Result<(), TransportError> {
         let ticket = match self.step(|poller| poller.engine.post_lease(at, request)) {
             Ok(ticket) => ticket,
             Err(reason) => return Err(self.rejected(reason).into()),
         };
-        let timeout = self.step(|poller| timeout.or(poller.config.timeout));
+        let timeout = self.step(|poller| poller.config.timeout);
         if !self.wait_for(ticket.id, timeout) {
             let reason = DownReason::TimedOut {
                 queue: Queue::Send,

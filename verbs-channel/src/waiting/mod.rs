@@ -141,7 +141,7 @@ impl Poller {
         {
             for channel in aborts.take() {
                 // One that is gone needs no end.
-                let _shut_down = self.engine.shut_down(channel, DownReason::Closed);
+                let _flushed = self.engine.flush(channel, DownReason::Closed);
             }
         }
     }

@@ -129,7 +129,7 @@ impl Poller {
         for (channel, queue) in transfer.in_flight() {
             let reason = DownReason::TimedOut { queue, after };
             // It is one of this engine: an operation is in flight on it.
-            let _shut_down = self.engine.shut_down(channel, reason);
+            let _flushed = self.engine.flush(channel, reason);
         }
         transfer.reject_waiting(&self.engine);
     }

@@ -271,5 +271,5 @@ fn channel_can_be_moved_between_threads() {
     }
     assert!(a.endpoint().is_some() && b.endpoint().is_some());
     // SAFETY: the queue is neither polled nor changed.
-    assert!(unsafe { a.cq() }.min_capacity() >= 128);
+    assert!(unsafe { a.engine_mut().cq() }.min_capacity() >= 128);
 }

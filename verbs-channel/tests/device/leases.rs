@@ -92,7 +92,7 @@ fn late_peer_reads_and_writes_not_one_byte_after_revoke() {
                 thread::yield_now();
             }
             thread::sleep(Duration::from_micros(u64::from(round) * 97));
-            drop(owner.revoke(lease, None).unwrap());
+            drop(owner.revoke(lease).unwrap());
             let region = memory.region::<SharedRegion<Vec<u8>>>().unwrap();
             region.write(at, &vec![SECRET; LEN]).unwrap();
             let expected = contents(&memory);
@@ -140,7 +140,7 @@ fn window_is_lent_without_an_allocation_and_costs_less_than_a_registration() {
             let start = Instant::now();
             for _ in 0..count {
                 let lease = owner.lease(slice.clone(), ALL).unwrap();
-                slice = owner.revoke(lease, None).unwrap();
+                slice = owner.revoke(lease).unwrap();
             }
             start.elapsed()
         };

@@ -33,7 +33,7 @@ fn drops_in_every_order_with_operations_in_flight() {
         let _ticket = member.start_receive(block()).unwrap();
         let _ticket = member.start_write(block(), target.remote()).unwrap();
         // SAFETY: the queue is only dropped.
-        let cq: CompletionQueue = unsafe { left.cq() }.clone();
+        let cq: CompletionQueue = unsafe { left.engine_mut().cq() }.clone();
         bounded(|| {
             drop_in(
                 order,

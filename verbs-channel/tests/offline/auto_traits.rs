@@ -1,17 +1,15 @@
 //! Types that can be moved to other threads, and shared by them: a private field must not change
 //! that.
 
-use verbs_channel::__private::DatagramEngine;
+use verbs_channel::__private::{Closed, Closing, DatagramEngine, Leak};
 use verbs_channel::buffer::{SharedSlice, TakeWhenFree};
 use verbs_channel::channel::{ChannelBuilder, InGroup};
 use verbs_channel::connect::DatagramListener;
 use verbs_channel::datagrams::{Datagram, DatagramsBuilder, DatagramsConfig};
-use verbs_channel::engine::{
-    Closed, Closing, ConnectedMember, Engine, Leak, TransferError, TransferOutcome,
-};
+use verbs_channel::engine::{ConnectedMember, Engine, TransferError, TransferOutcome};
 use verbs_channel::error::Rejected;
-use verbs_channel::group::{Preparer, SharedReceivesConfig};
-use verbs_channel::immediates::{ImmediateCounter, ImmediateCounters, Reached};
+use verbs_channel::group::{MemberFactory, SharedReceivesConfig};
+use verbs_channel::immediates::{ImmediateCounter, ImmediateCounters};
 use verbs_channel::registration_cache::{CachedMemory, RegistrationCacheBuilder};
 use verbs_channel::request::OwnedChain;
 use verbs_channel::{
@@ -36,7 +34,7 @@ are_send_and_sync! {
     ChannelId, Closed, Closing, Completed, ConnectedMember, Datagram, DatagramEngine,
     DatagramListener, Datagrams, DatagramsBuilder, DatagramsConfig, Engine, Error, ImmediateCounter,
     ImmediateCounters, Leak, Message, OwnedBuffer, OwnedChain, OwnedRequest, PoolBuffer,
-    PreparedChannel, PreparedChannel<ConnectedMember>, Preparer, Reached<'static>,
+    PreparedChannel, PreparedChannel<ConnectedMember>, MemberFactory,
     RegistrationCache, RegistrationCacheBuilder<'static>, Rejected<OwnedChain, Error>, ScopeError<Error>,
     SharedMemory, SharedReceivesConfig, SharedSlice, TakeWhenFree<'static>, Ticket, Transfer,
     TransferError, TransferOutcome,

@@ -87,9 +87,9 @@ fn group_of(pd: &ProtectionDomain, in_flight: u32) -> ChannelGroup {
 fn the_completion_queue_has_room_for_the_budget_only() {
     let pd = pd();
     for (in_flight, entries) in [(32, 32), (0, 8), (8, 8), (63, 63), (64, 64), (1000, 64)] {
-        let group = group_of(&pd, in_flight);
+        let mut group = group_of(&pd, in_flight);
         // SAFETY: the queue is only asked for its capacity.
-        let cq = unsafe { group.cq() };
+        let cq = unsafe { group.engine_mut().cq() };
         // The library rounds it up as soft-RoCE does.
         let entries = u32::next_power_of_two(entries + 1) - 1;
         assert_eq!(cq.min_capacity(), entries, "{in_flight}");

@@ -91,7 +91,7 @@ fn channel_that_is_down_already_does_not_wait() {
         let mut channel = channel();
         let id = channel.id();
         let _sent = channel.start_send(region(&channel)).unwrap();
-        channel.engine_mut().shut_down(id, reason).unwrap();
+        channel.engine_mut().flush(id, reason).unwrap();
         // It is not flushed, and there is no timeout.
         let closed = bounded(|| channel.close());
         let expected = if is_error {

@@ -61,15 +61,15 @@ fn datagram_that_fails_is_reported_and_ends_no_endpoint() {
         ))
     };
     assert_eq!(texts, [words(1), words(2), None]);
-    let error = failures[0].unwrap().error().unwrap();
+    let error = failures[0].unwrap().error.unwrap();
     assert_eq!(error.status, WcStatus::LOC_QP_OP_ERR);
-    assert_eq!(failures[1].unwrap().peer(), peer(2));
+    assert_eq!(failures[1].unwrap().peer, peer(2));
     assert_eq!(pool.available(), 2);
     assert_eq!(
         (datagrams.down_reason(), datagrams.sends_in_flight()),
         (None, 0)
     );
-    let before = datagrams.try_receive_from().unwrap().unwrap();
+    let before = datagrams.receive_from(Duration::ZERO).unwrap().unwrap();
     assert_eq!(&before[..], b"before");
     assert_eq!(receives_in_flight(), 2, "the other block has the datagram");
     forget_the_past();
@@ -82,7 +82,7 @@ fn datagram_that_fails_is_reported_and_ends_no_endpoint() {
     }
     ends(posted()[1], IBV_WC_LOC_QP_OP_ERR);
     assert!(datagrams.flush(None));
-    let second = [(); 2].map(|()| datagrams.take_failed().unwrap().error().is_some());
+    let second = [(); 2].map(|()| datagrams.take_failed().unwrap().error.is_some());
     assert_eq!(second, [true, false]);
     drop((datagrams, before, pool, pd));
     assert_all_is_well();
@@ -112,7 +112,10 @@ fn only_the_send_queue_is_restarted_where_only_that_is_in_error() {
     // The receives are those that were posted at the begin.
     assert_eq!(receives_in_flight(), 0);
     comes(receives[0], &peer(2), b"kept", None);
-    assert_eq!(&datagrams.try_receive_from().unwrap().unwrap()[..], b"kept");
+    assert_eq!(
+        &datagrams.receive_from(Duration::ZERO).unwrap().unwrap()[..],
+        b"kept"
+    );
 }
 
 #[test]
@@ -199,21 +202,24 @@ fn receive_that_a_datagram_breaks_ends_no_endpoint() {
         let receives = posted();
         forget_the_past();
         fail(&receives);
-        assert!(datagrams.try_receive_from().unwrap().is_none());
+        assert!(datagrams.receive_from(Duration::ZERO).unwrap().is_none());
         // Those blocks are posted again that were in flight at the end, and the others when they are free.
-        assert!(datagrams.try_receive_from().unwrap().is_none());
+        assert!(datagrams.receive_from(Duration::ZERO).unwrap().is_none());
         assert_eq!(receives_in_flight(), 3);
         comes(posted()[0], &peer(2), b"next", None);
-        assert_eq!(&datagrams.try_receive_from().unwrap().unwrap()[..], b"next");
-        assert!(datagrams.try_receive_from().unwrap().is_none());
+        assert_eq!(
+            &datagrams.receive_from(Duration::ZERO).unwrap().unwrap()[..],
+            b"next"
+        );
+        assert!(datagrams.receive_from(Duration::ZERO).unwrap().is_none());
         let left = posted().split_off(1);
         forget_the_past();
         with(|library| assert!(library.done.is_empty()));
         for wr_id in left {
             ends(wr_id, IBV_WC_WR_FLUSH_ERR);
         }
-        assert!(datagrams.try_receive_from().unwrap().is_none());
-        assert!(datagrams.try_receive_from().unwrap().is_none());
+        assert!(datagrams.receive_from(Duration::ZERO).unwrap().is_none());
+        assert!(datagrams.receive_from(Duration::ZERO).unwrap().is_none());
         datagrams.send_to(&peer(1), buffer(&pd, b"x")).unwrap();
         let sent = with(|library| library.posted.last().unwrap()[0].wr_id);
         succeeds(sent);
@@ -234,7 +240,7 @@ fn queue_pair_that_no_restart_helps_ends_the_endpoint() {
             }
             with(|library| library.qp_state = Some(IBV_QPS_ERR));
             forget_the_past();
-            if let Err(error) = datagrams.try_receive_from() {
+            if let Err(error) = datagrams.receive_from(Duration::ZERO) {
                 return error;
             }
         }

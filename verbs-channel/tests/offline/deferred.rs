@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use fake_libibverbs::{in_flight, lend, with};
-use verbs_channel::engine::{Closing, TransferError};
+use verbs_channel::__private::Closing;
+use verbs_channel::engine::TransferError;
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, DownReason, OwnedRequest, Ticket, Transfer,
     TransportError,
@@ -146,7 +147,7 @@ fn failed_queue_pair_is_handed_out_and_destroyed_when_it_is_returned() {
             2 => {
                 refuse("ibv_modify_qp", 2);
                 ids.iter()
-                    .for_each(|id| engine.shut_down(*id, DownReason::Closed).unwrap());
+                    .for_each(|id| engine.flush(*id, DownReason::Closed).unwrap());
             }
             _ => {
                 refuse("ibv_query_qp", 2);

@@ -236,9 +236,9 @@ fn prepared_channel_joins_its_own_group_only() {
         let only = group.channels().next().unwrap();
         group.remove(only).unwrap();
     }
-    let preparer = ours.preparer();
+    let factory = ours.factory();
     let prepare = || {
-        let member = preparer.prepare().unwrap();
+        let member = factory.prepare().unwrap();
         let endpoint = member.endpoint();
         member.handshake(&endpoint).unwrap()
     };
@@ -246,7 +246,7 @@ fn prepared_channel_joins_its_own_group_only() {
     assert!(matches!(refused.error(), Error::ForeignMember));
     let at = ours.join(refused.into_given()).unwrap();
     assert!(!ours.channel(at).unwrap().is_down());
-    // The preparer outlives the group, and keeps the queue alive.
+    // The factory outlives the group, and keeps the queue alive.
     drop(ours);
     assert!(other.join(prepare()).is_err());
 }
@@ -261,16 +261,16 @@ fn completion_channel_is_there_with_the_notify_strategy() {
         pd.create_channel()
             .strategy(PollStrategy::Notify { after: 0 })
     };
-    let channel = connected(builder().build().unwrap());
-    let events = channel.completion_channel().unwrap();
+    let mut channel = connected(builder().build().unwrap());
+    let events = channel.completion_channel().unwrap().as_ptr();
     // SAFETY: the queue is neither polled nor changed.
-    let cq = unsafe { channel.cq() };
-    assert_eq!(events.as_ptr(), cq.channel().unwrap().as_ptr());
-    let group = builder().group(1).unwrap();
-    let events = group.completion_channel().unwrap();
+    let cq = unsafe { channel.engine_mut().cq() };
+    assert_eq!(events, cq.channel().unwrap().as_ptr());
+    let mut group = builder().group(1).unwrap();
+    let events = group.completion_channel().unwrap().as_ptr();
     // SAFETY: the queue is neither polled nor changed.
-    let cq = unsafe { group.cq() };
-    assert_eq!(events.as_ptr(), cq.channel().unwrap().as_ptr());
+    let cq = unsafe { group.engine_mut().cq() };
+    assert_eq!(events, cq.channel().unwrap().as_ptr());
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn destroying_all_channels_polls_the_queue_once() {
     }
     group
         .engine_mut()
-        .shut_down(ids[7], DownReason::Closed)
+        .flush(ids[7], DownReason::Closed)
         .unwrap();
     group.remove(ids[9]).unwrap();
     let before = polls();

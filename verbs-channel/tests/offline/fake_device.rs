@@ -61,7 +61,7 @@ pub(crate) fn forget_the_past() {
 pub(crate) fn shut_down(channel: &mut Channel) {
     let id = channel.id();
     let engine = channel.engine_mut();
-    engine.shut_down(id, DownReason::Closed).unwrap();
+    engine.flush(id, DownReason::Closed).unwrap();
 }
 
 /// A registered buffer of 64 bytes.

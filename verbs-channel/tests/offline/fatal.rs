@@ -285,10 +285,7 @@ fn queue_pairs_of_a_group_are_queried_in_turn_a_few_at_a_time() {
     let start = Instant::now();
     // It is not among the first that are queried, and its flush never comes.
     let last = *ids.last().unwrap();
-    group
-        .engine_mut()
-        .shut_down(last, DownReason::Closed)
-        .unwrap();
+    group.engine_mut().flush(last, DownReason::Closed).unwrap();
     let ended = group.wait_completed(Some(Duration::from_secs(5)));
     let rounds = start.elapsed().as_millis() / PROBE.as_millis();
     let ended = ended.expect("it was never asked");

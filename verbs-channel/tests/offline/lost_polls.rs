@@ -93,7 +93,7 @@ fn failed_poll_at_the_end_of_a_channel_that_shares_its_receives_ends_the_others(
         }),
         ("reported", |shared, id| {
             let engine = shared.group.engine_mut();
-            engine.shut_down(id, DownReason::Closed).unwrap();
+            engine.flush(id, DownReason::Closed).unwrap();
             next_poll_fails();
             assert_eq!(shared.next().end(), Some(DownReason::Closed));
         }),

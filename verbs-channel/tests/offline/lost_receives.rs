@@ -271,7 +271,7 @@ fn channel_that_was_never_connected_is_forgotten_without_a_poll() {
     assert!(
         !shared
             .group
-            .preparer()
+            .factory()
             .prepare()
             .unwrap()
             .endpoint()
@@ -285,7 +285,7 @@ fn wait_for_a_message_ends_at_once_if_the_only_channel_has_ended_and_was_reporte
     let mut shared = Shared::new(8, 4, 2);
     let [(first, _), (second, _)] = [shared.channels[0], shared.channels[1]];
     let engine = shared.group.engine_mut();
-    engine.shut_down(first, DownReason::PeerClosed).unwrap();
+    engine.flush(first, DownReason::PeerClosed).unwrap();
     assert_eq!(shared.next().channel, first);
     assert!(!shared.group.is_empty(), "it was not removed");
     let engine = shared.group.engine_mut();

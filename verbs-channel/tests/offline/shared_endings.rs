@@ -53,11 +53,11 @@ fn blocks_stay_while_a_prepared_channel_keeps_the_queue() {
         group, pool, pd, ..
     } = Shared::new(4, 4, 1);
     let (member, _) = connected(&group);
-    let preparer = group.preparer();
+    let factory = group.factory();
     drop(group);
     assert_eq!(pool.available(), 0);
     assert!(posted().iter().all(|wr_id| is_in_flight(*wr_id)));
-    drop(preparer);
+    drop(factory);
     assert_eq!(pool.available(), 0);
     drop((member, pd));
     assert_eq!(pool.available(), 4);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use fake_libibverbs::with;
 use verbs_channel::__private::DatagramEngine;
 use verbs_channel::engine::ConnectedMember;
+use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::error::ErrorKind;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
@@ -229,6 +230,25 @@ fn channel_that_a_receive_takes_down_is_reported_once_unless_it_was_destroyed() 
     engine.destroy(second, DownReason::Closed).unwrap();
     assert_eq!(engine.next_failed(), Some(first));
     assert!(!engine.has_failed() && engine.next_failed().is_none());
+}
+
+#[test]
+fn message_that_is_said_to_be_longer_than_its_block_is_an_error() {
+    let mut shared = Shared::new(4, 2, 1);
+    let done = ibv_wc {
+        wr_id: posted()[0],
+        opcode: IBV_WC_RECV,
+        qp_num: shared.channels[0].1,
+        byte_len: 65,
+        ..Default::default()
+    };
+    with(|library| library.done.push_back(done));
+    let message = shared.group.next_message().unwrap();
+    assert!(message.bytes().is_none() && message.end().is_none());
+    match message.result.unwrap_err() {
+        TransportError::Work { error, .. } => assert_eq!(error.status, WcStatus::LOC_LEN_ERR),
+        error => panic!("{error}"),
+    }
 }
 
 #[test]

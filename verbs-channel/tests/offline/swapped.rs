@@ -74,7 +74,7 @@ fn channel_without_a_queue_pair_rejects_everything_and_waits_for_nothing() {
         );
         let engine = channel.engine_mut();
         for id in ids {
-            assert!(engine.shut_down(id, DownReason::Closed).is_err());
+            assert!(engine.flush(id, DownReason::Closed).is_err());
             assert!(engine.remove(id).is_err() && engine.reserve(id, u32::MAX).is_err());
         }
         engine.destroy_all(DownReason::Closed);
@@ -169,7 +169,7 @@ fn channel_whose_queue_pair_is_elsewhere_ends_its_scopes_and_calls() {
         assert!(channel.scope(|_scope| Ok::<_, ()>(())).is_ok());
         channel.abort();
         let engine = channel.engine_mut();
-        engine.shut_down(id, why).unwrap();
+        engine.flush(id, why).unwrap();
         engine.destroy(id, why).unwrap();
         engine.remove(id).unwrap();
         engine.remove(id).unwrap();

@@ -129,9 +129,9 @@ fn channels_that_share_an_engine_have_no_thread_domain() {
     let pd = pd_with_thread_domains();
     let group = group(&pd, 2);
     let events = CompletionChannel::create(pd.context()).unwrap();
-    let (engine, preparer) = Channel::builder(&pd).config().engine(1, &events).unwrap();
-    let prepared = preparer.prepare().unwrap();
+    let (engine, factory) = Channel::builder(&pd).config().engine(1, &events).unwrap();
+    let prepared = factory.prepare().unwrap();
     assert!(called("ibv_create_qp") && !called("ibv_alloc_td"));
-    drop((group, engine, prepared, preparer, events, pd));
+    drop((group, engine, prepared, factory, events, pd));
     assert_all_is_well();
 }

@@ -8,11 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fake_libibverbs::{Posted, in_flight, is_in_flight, lend, with};
-use verbs_channel::engine::{TransferEntries, TransferError, TransferOutcome};
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc_status,
 };
 use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
+use verbs_channel::{__private::TransferEntries, engine::TransferError, engine::TransferOutcome};
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Incoming, Outgoing, OwnedBuffer,
     OwnedRequest, RejectReason, SharedMemory, Transfer, TransportError,

@@ -146,6 +146,22 @@ impl WorkSuccess {
         bytes.get(..usize::try_from(self.byte_len()).ok()?)
     }
 
+    /// The error of a message that the driver reports as longer than its buffer, which has these bytes.
+    #[doc(hidden)]
+    pub fn check_message(&self, buffer: &[u8]) -> Result<(), WorkError> {
+        let is_message = self.opcode() == WcOpcode::RECV;
+        if !is_message || self.message_in(buffer).is_some() {
+            return Ok(());
+        }
+        Err(WorkError {
+            status: WcStatus::LOC_LEN_ERR,
+            vendor_err: self.wc.vendor_err,
+            wr_id: self.wc.wr_id,
+            qp_num: self.wc.qp_num,
+            kind: Kind::of(WcOpcode::RECV),
+        })
+    }
+
     /// The peer's immediate data in this machine's byte order; `None` if it sent none.
     #[inline]
     #[must_use]

@@ -117,7 +117,7 @@ impl Server {
 
     /// Takes all channels down, which the clients notice.
     pub fn end(&self) {
-        self.group.destroy_all(DownReason::Closed);
+        self.group.abort_all(DownReason::Closed);
     }
 
     /// Prints what was done.

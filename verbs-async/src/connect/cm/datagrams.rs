@@ -57,7 +57,7 @@ use crate::threads::drop_on_thread::Elsewhere;
 /// ```
 #[doc(alias = "rdma_listen")]
 pub struct CmDatagramListener {
-    requests: Requests<DatagramListener>,
+    requests: Requests<DatagramListener, DatagramRequest>,
 }
 
 /// A peer that looks for a datagram service. Dropping it rejects the peer. Needs the feature `rdmacm`.
@@ -77,7 +77,8 @@ impl CmDatagramListener {
     ///
     /// [`Error::Io`]: its descriptor cannot be watched.
     pub fn new(listener: DatagramListener, events: &CqEvents) -> Result<Self> {
-        let requests = Requests::new(listener, events)?;
+        let (local_addr, take) = (listener.local_addr(), DatagramListener::poll_request);
+        let requests = Requests::new(listener, local_addr, take, events)?;
         Ok(Self { requests })
     }
 

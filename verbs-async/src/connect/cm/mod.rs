@@ -34,7 +34,7 @@ use crate::group::AsyncGroup;
 use crate::threads::Source;
 use crate::threads::drop_on_thread::Elsewhere;
 pub use datagrams::{CmDatagramListener, CmDatagramRequest};
-pub(super) use requests::Requests;
+pub(super) use requests::requests;
 
 type Side = Elsewhere<CmExchange<ConnectedMember>>;
 

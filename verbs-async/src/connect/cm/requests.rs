@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use verbs_channel::__private::HostAddress;
-use verbs_channel::verbs_core::rdmacm::{
-    ConnectRequest, DatagramListener, DatagramRequest, Listener,
-};
-use verbs_channel::verbs_core::{self};
+use verbs_channel::Connect;
+use verbs_channel::connect::PeerAddr;
+use verbs_channel::verbs_core;
+use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Listener};
 
-use super::super::arrival::Bind;
+use super::super::arrival::{Bind, Boxed, Caller, Callers};
+use super::super::errors::exchange_error;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::notifier::CqNotifier;
@@ -21,47 +22,15 @@ use crate::task::sync::Mutex;
 use crate::threads::drop_on_thread::Elsewhere;
 use crate::threads::{self, Call};
 
-/// A listener, and the request that is being taken.
-pub(in super::super) struct Requests<L: Takes> {
+/// A listener for connections or for datagrams, and the request that is being taken.
+pub(super) struct Requests<L: Send + 'static, R: Send + 'static> {
     listener: Elsewhere<Arc<Mutex<L>>>,
+    take: fn(&mut L) -> verbs_core::Result<Option<R>>,
     local_addr: Option<SocketAddr>,
     notifier: Box<dyn CqNotifier>,
-    taking: Option<Call<verbs_core::Result<Option<L::Request>>>>,
+    taking: Option<Call<verbs_core::Result<Option<R>>>>,
     // There may be requests that the notifier does not report again.
     may_have_more: bool,
-}
-
-/// A listener for connections, or for datagrams.
-pub(in super::super) trait Takes: AsFd + Send + 'static {
-    type Request: Send + 'static;
-
-    fn take(&mut self) -> verbs_core::Result<Option<Self::Request>>;
-
-    fn addr(&self) -> Option<SocketAddr>;
-}
-
-impl Takes for Listener {
-    type Request = ConnectRequest;
-
-    fn take(&mut self) -> verbs_core::Result<Option<ConnectRequest>> {
-        self.poll_request()
-    }
-
-    fn addr(&self) -> Option<SocketAddr> {
-        self.local_addr()
-    }
-}
-
-impl Takes for DatagramListener {
-    type Request = DatagramRequest;
-
-    fn take(&mut self) -> verbs_core::Result<Option<DatagramRequest>> {
-        self.poll_request()
-    }
-
-    fn addr(&self) -> Option<SocketAddr> {
-        self.local_addr()
-    }
 }
 
 impl Bind {
@@ -79,28 +48,65 @@ impl From<Listener> for Bind {
     }
 }
 
-impl Requests<Listener> {
-    /// Those of a listener, or at an address, which is looked up on a helper thread.
-    pub(in super::super) async fn bind(on: Bind, events: &CqEvents) -> Result<Self> {
-        let listener = match on {
-            Bind::CmAddress(address) => {
-                let bound = threads::look_up(move || bind(&address).map(Elsewhere::new));
-                bound.await.map_err(Error::Thread)??.into_inner()
-            }
-            Bind::Cm(listener) => listener,
-            _ => return Err(io::Error::from(io::ErrorKind::Unsupported).into()),
-        };
-        Self::new(listener, events)
+/// Requests of a listener, or at an address, which is looked up on a helper thread.
+pub(in super::super) async fn requests(
+    on: Bind,
+    options: &Connect,
+    events: &CqEvents,
+) -> Result<(Box<dyn Callers>, Option<SocketAddr>)> {
+    let on = Elsewhere::new(on);
+    options.check_cm().map_err(exchange_error)?;
+    let listener = match on.into_inner() {
+        Bind::CmAddress(address) => {
+            let bound = threads::look_up(move || bind(&address).map(Elsewhere::new));
+            bound.await.map_err(Error::Thread)??.into_inner()
+        }
+        Bind::Cm(listener) => listener,
+        _ => return Err(io::Error::from(io::ErrorKind::Unsupported).into()),
+    };
+    let local_addr = listener.local_addr();
+    let requests = Requests::new(listener, local_addr, Listener::poll_request, events)?;
+    Ok((Box::new(requests), local_addr))
+}
+
+impl Callers for Requests<Listener, ConnectRequest> {
+    fn poll_caller(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Caller>> {
+        let request = ready!(self.poll_request(cx))?;
+        let peer = request.peer_addr();
+        let request = Elsewhere::new(request);
+        Poll::Ready(Ok(Caller {
+            peer,
+            connect: Box::new(move |terms, progress| {
+                Box::pin(async move {
+                    let prepared = terms.prepare(peer.map(PeerAddr::Socket));
+                    let (group, options) = (&terms.group, &terms.options);
+                    group.accept_cm(request, options, prepared, &progress).await
+                })
+            }),
+        }))
+    }
+
+    fn late(&self, _has_shown: bool) -> &'static str {
+        "confirm"
+    }
+
+    fn close(self: Box<Self>) -> Boxed<()> {
+        Box::pin(Self::close(*self))
     }
 }
 
-impl<L: Takes> Requests<L> {
-    pub(super) fn new(listener: L, events: &CqEvents) -> Result<Self> {
-        let local_addr = listener.addr();
+impl<L: AsFd + Send, R: Send> Requests<L, R> {
+    pub(super) fn new(
+        listener: L,
+        local_addr: Option<SocketAddr>,
+        take: fn(&mut L) -> verbs_core::Result<Option<R>>,
+        events: &CqEvents,
+    ) -> Result<Self> {
         let descriptor = listener.as_fd().try_clone_to_owned();
         let listener = Elsewhere::new(Arc::new(Mutex::new(listener)));
         Ok(Self {
             listener,
+            take,
             local_addr,
             notifier: events.another_notifier(descriptor?)?,
             taking: None,
@@ -108,10 +114,7 @@ impl<L: Takes> Requests<L> {
         })
     }
 
-    pub(in super::super) fn poll_request(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<L::Request>> {
+    pub(super) fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<R>> {
         loop {
             if let Some(taking) = &mut self.taking {
                 let taken = ready!(Pin::new(taking).poll(cx));
@@ -126,13 +129,13 @@ impl<L: Takes> Requests<L> {
                 ready!(self.notifier.poll_readable(cx))?;
                 self.may_have_more = true;
             }
-            let listener = Arc::clone(&self.listener);
-            self.taking = Some(threads::run(move || listener.lock().take()));
+            let (listener, take) = (Arc::clone(&self.listener), self.take);
+            self.taking = Some(threads::run(move || take(&mut listener.lock())));
         }
     }
 
     /// Destroys the listener on a helper thread, and waits for that.
-    pub(in super::super) async fn close(self) {
+    pub(super) async fn close(self) {
         if let Some(taking) = self.taking {
             // It has the listener until then. Its request is rejected.
             drop(Elsewhere::new(taking.await));

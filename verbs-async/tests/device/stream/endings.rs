@@ -99,13 +99,13 @@ fn abort_frees_the_place_when_the_queue_pair_is_destroyed() {
             for stream in streams {
                 stream.abort();
             }
-            group.destroyed().await.unwrap();
+            group.closed().await.unwrap();
             has_room(&group, 2, Duration::ZERO).await;
             let (group, _peers, streams) = streams_without_receives(way, 2);
             for stream in streams {
                 stream.set_linger(Duration::ZERO);
             }
-            group.destroyed().await.unwrap();
+            group.closed().await.unwrap();
             has_room(&group, 2, Duration::ZERO).await;
         });
     }

@@ -293,7 +293,7 @@ impl World {
 
     /// Records new posts and failed armings.
     fn learn(&mut self) {
-        let destroyed = later(self.group.destroyed());
+        let destroyed = later(self.group.closed());
         let is_to_come = |verb| with(|library| library.refuse.iter().any(|(of, _)| *of == verb));
         if self.refused && !is_to_come("ibv_req_notify_cq") {
             // It raises no event.
@@ -465,7 +465,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.channels.clear();
-        let _ended = later(self.group.destroyed());
+        let _ended = later(self.group.closed());
     }
 }
 

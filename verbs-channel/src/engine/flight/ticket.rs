@@ -30,6 +30,7 @@ impl Ticket {
     /// operation gets its slot.
     ///
     /// [`reserve`]: crate::engine::Engine::reserve
+    #[doc(hidden)]
     #[must_use]
     pub const fn slot(&self) -> usize {
         self.id.index() as usize

@@ -1,7 +1,7 @@
 //! Posts of chains that were built once: one doorbell, one slot, one completion.
 #![expect(unsafe_code, reason = "hands the contract of a post on to the caller")]
 
-use std::ops::{Range, RangeBounds};
+use std::ops::Range;
 
 use verbs_core::__private::{needs, number};
 use verbs_core::codes::WcOpcode;
@@ -9,8 +9,6 @@ use verbs_core::error::Rejected;
 use verbs_core::verbs_sys::{IBV_SEND_INLINE, ibv_send_wr};
 use verbs_core::work_request::{ChainRequest, RequestChain};
 
-use crate::buffer::bounds;
-use crate::channel_id::ChannelId;
 use crate::engine::flight::NEXT;
 use crate::engine::member::Limits;
 use crate::engine::{BufferOwner, Engine, Reservation, SlotBuffer, Ticket};
@@ -18,33 +16,9 @@ use crate::error::{Queue, RejectReason};
 use crate::request::{Needs, OwnedChain, opcode_flag};
 
 impl Engine {
-    /// Posts requests of a chain that was built once: as
-    /// [`Channel::post_chain_unpolled`](crate::Channel::post_chain_unpolled).
-    ///
-    /// # Errors
-    ///
-    /// As [`Channel::post_chain_unpolled`](crate::Channel::post_chain_unpolled), and
-    /// [`RejectReason::Down`] if there is no such channel.
-    ///
     /// # Safety
     ///
     /// As for [`Channel::post_chain_unpolled`](crate::Channel::post_chain_unpolled).
-    #[doc(alias = "ibv_post_send")]
-    pub unsafe fn post_chain_unpolled<R: ChainRequest<Wr = ibv_send_wr>>(
-        &mut self,
-        channel: ChannelId,
-        chain: &mut RequestChain<R>,
-        range: impl RangeBounds<usize>,
-    ) -> Result<Ticket, RejectReason> {
-        let at = self.place(channel).ok_or(RejectReason::GONE)?;
-        let part = bounds(range, chain.len());
-        // SAFETY: the caller promises what `post_chain_at` asks for.
-        unsafe { self.post_chain_at(at, chain, part) }
-    }
-
-    /// # Safety
-    ///
-    /// As [`post_chain_unpolled`](Self::post_chain_unpolled).
     pub(crate) unsafe fn post_chain_at<R: ChainRequest<Wr = ibv_send_wr>>(
         &mut self,
         at: u32,

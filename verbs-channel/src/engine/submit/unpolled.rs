@@ -3,57 +3,14 @@
 
 use verbs_core::error::Rejected;
 
-use crate::channel_id::ChannelId;
 use crate::engine::{BufferOwner, Engine, Ticket};
 use crate::error::{DownReason, RejectReason};
 use crate::request::{List, Op, Request, ScatterList};
 
 impl Engine {
-    /// Posts a request whose buffers the caller manages: as
-    /// [`Channel::post_unpolled`](crate::Channel::post_unpolled).
-    ///
-    /// # Errors
-    ///
-    /// As [`Channel::post_unpolled`](crate::Channel::post_unpolled), and
-    /// [`RejectReason::Down`] if there is no such channel.
-    ///
     /// # Safety
     ///
     /// As for [`Channel::post_unpolled`](crate::Channel::post_unpolled).
-    #[doc(alias = "ibv_post_send")]
-    pub unsafe fn post_unpolled<W: Request>(
-        &mut self,
-        channel: ChannelId,
-        request: W,
-    ) -> Result<Ticket, Rejected<W, RejectReason>> {
-        // SAFETY: the caller promises that the buffers stay until the operation has ended.
-        unsafe { self.post_unpolled_at(self.place_or_none(channel), request) }
-    }
-
-    /// Posts a receive whose buffers the caller manages: as
-    /// [`Channel::post_receive_unpolled`](crate::Channel::post_receive_unpolled).
-    ///
-    /// # Errors
-    ///
-    /// As [`Channel::post_receive_unpolled`](crate::Channel::post_receive_unpolled), and
-    /// [`RejectReason::Down`] if there is no such channel.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Channel::post_receive_unpolled`](crate::Channel::post_receive_unpolled).
-    #[doc(alias = "ibv_post_recv")]
-    pub unsafe fn post_receive_unpolled<L: ScatterList>(
-        &mut self,
-        channel: ChannelId,
-        list: L,
-    ) -> Result<Ticket, Rejected<L, RejectReason>> {
-        // SAFETY: the caller promises that the buffers stay until the operation has ended.
-        unsafe { self.post_receive_unpolled_at(self.place_or_none(channel), list) }
-    }
-
-    /// # Safety
-    ///
-    /// As [`post_unpolled`](Self::post_unpolled).
     pub(crate) unsafe fn post_unpolled_at<W: Request>(
         &mut self,
         at: u32,
@@ -67,7 +24,7 @@ impl Engine {
 
     /// # Safety
     ///
-    /// As [`post_unpolled`](Self::post_unpolled).
+    /// As for [`Channel::post_unpolled`](crate::Channel::post_unpolled).
     pub(crate) unsafe fn post_receive_unpolled_at<L: ScatterList>(
         &mut self,
         at: u32,
@@ -80,7 +37,7 @@ impl Engine {
 
     /// # Safety
     ///
-    /// As [`post_unpolled`](Self::post_unpolled).
+    /// As for [`Channel::post_unpolled`](crate::Channel::post_unpolled).
     unsafe fn post_list_unpolled<L: List>(
         &mut self,
         at: u32,

@@ -103,12 +103,15 @@ fn attempt(seed: u64, end: End, kind: LeaseKind, counts: &mut Counts) {
             match end {
                 End::Dropped => drop(lease),
                 End::Ended => drop(lease.end().unwrap()),
-                End::Late => drop(up.revoke(lease, Duration::ZERO).unwrap()),
+                End::Late => {
+                    up.set_timeout(Duration::ZERO);
+                    drop(up.revoke(lease).unwrap());
+                }
                 End::Closed => {
                     mem::forget(lease);
                     owner.take().unwrap().close().unwrap();
                 }
-                End::Revoked | End::Scoped => drop(up.revoke(lease, None).unwrap()),
+                End::Revoked | End::Scoped => drop(up.revoke(lease).unwrap()),
             }
             begun
         }

@@ -53,7 +53,7 @@ fn a_lease_opens_its_part_until_it_is_revoked() {
         let remote = if past_the_end {
             RemoteMemoryRegion::new(remote.addr(), 64, remote.rkey()).unwrap()
         } else {
-            let slice = ends.owner.revoke(lease, None).unwrap();
+            let slice = ends.owner.revoke(lease).unwrap();
             assert_eq!((slice.offset(), slice.len()), (16, 16));
             remote
         };
@@ -77,7 +77,7 @@ fn a_lease_of_a_region_without_mw_bind_or_without_windows_is_a_registration() {
         let remote = lease.remote();
         ends.write(remote, 16).unwrap();
         assert_eq!(bytes(&memory).iter().filter(|byte| **byte == 7).count(), 16);
-        drop(ends.owner.revoke(lease, None).unwrap());
+        drop(ends.owner.revoke(lease).unwrap());
         assert!(ends.owner.down_reason().is_none());
         assert!(is_refused(ends.write(remote, 1)));
     }
@@ -139,7 +139,7 @@ fn a_window_rests_after_255_leases() {
                 let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE);
                 let lease = lease.unwrap_or_else(|error| panic!("turn {turn}, lease {at}: {error}"));
                 assert!(keys.insert(lease.remote().rkey()) || turn > 0, "a key is used twice");
-                drop(ends.owner.revoke(lease, None).unwrap());
+                drop(ends.owner.revoke(lease).unwrap());
             }
             let rejected = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap_err();
             let reason = RejectReason::NoWindow { max: 2 };
@@ -181,7 +181,7 @@ fn memory_stays_registered_while_it_is_leased() {
     let end = memory.deregister();
     ends.write(lease.remote(), 64).unwrap();
     assert!(end.wait(Some(Duration::ZERO)).is_none());
-    let slice = ends.owner.revoke(lease, None).unwrap();
+    let slice = ends.owner.revoke(lease).unwrap();
     assert_eq!(bytes(&slice.memory()), [7; 64]);
     drop(slice);
     end.wait(Some(Duration::ZERO)).unwrap().unwrap();
@@ -217,13 +217,8 @@ fn a_revoke_that_is_late_aborts_the_channel_and_returns_the_memory() {
         let hello = ends.owner.pd().reg_mr(vec![1_u8; 8]).unwrap();
         let _waiting = ends.owner.start_send(hello).unwrap();
         let remote = lease.remote();
-        assert_eq!(
-            ends.owner
-                .revoke(lease, Duration::from_millis(5))
-                .unwrap()
-                .len(),
-            64
-        );
+        ends.owner.set_timeout(Duration::from_millis(5));
+        assert_eq!(ends.owner.revoke(lease).unwrap().len(), 64);
         let reason = ends.owner.down_reason();
         assert!(
             matches!(reason, None | Some(DownReason::TimedOut { .. })),
@@ -242,7 +237,7 @@ fn a_lease_of_a_full_queue_is_revoked_all_the_same() {
         let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap();
         let remote = lease.remote();
         while ends.owner.start_send(OwnedBuffer::empty()).is_ok() {}
-        assert_eq!(ends.owner.revoke(lease, None).unwrap().len(), 64);
+        assert_eq!(ends.owner.revoke(lease).unwrap().len(), 64);
         assert!(ends.owner.down_reason().is_none());
         assert!(is_refused(ends.write(remote, 1)));
     });
@@ -269,7 +264,7 @@ fn a_window_that_the_driver_does_not_deallocate_costs_its_channel() {
                     .unwrap();
                 assert!(ended.is_some_and(|ended| ended.result.is_err()));
             } else {
-                assert_eq!(ends.owner.revoke(lease, None).unwrap().len(), 64);
+                assert_eq!(ends.owner.revoke(lease).unwrap().len(), 64);
             }
             assert!(ends.owner.down_reason().is_some());
             assert!(ends.write(remote, 1).is_err());
@@ -292,7 +287,7 @@ fn a_lease_of_another_engine_does_not_end_with_the_channel_that_revokes_it() {
         let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap();
         let remote = lease.remote();
         owner.refuse("ibv_dealloc_mw", libc::EBUSY);
-        let revoked = other.owner.revoke(lease, None);
+        let revoked = other.owner.revoke(lease);
         assert!(revoked.is_err() || is_refused(ends.write(remote, 1)));
     });
 }
@@ -305,10 +300,7 @@ fn a_device_that_is_gone_ends_a_revoke() {
     owner.enter(|| {
         let lease = ends.owner.lease(memory.slice(..).unwrap(), WRITE).unwrap();
         owner.die();
-        assert_eq!(
-            ends.owner.revoke(lease, None).map(|slice| slice.len()),
-            Ok(64)
-        );
+        assert_eq!(ends.owner.revoke(lease).map(|slice| slice.len()), Ok(64));
         let again = ends.owner.lease(memory.slice(..).unwrap(), WRITE);
         assert_eq!(again.unwrap_err().into_given().len(), 64);
     });
@@ -356,7 +348,7 @@ fn a_lease_that_is_revoked_though_it_was_given_back_costs_its_channel() {
     let sent = ends.peer.start(giving).unwrap();
     ends.peer.wait_success(sent).unwrap();
     // Its receive was not looked at.
-    assert_eq!(ends.owner.revoke(lease, None).unwrap().len(), 64);
+    assert_eq!(ends.owner.revoke(lease).unwrap().len(), 64);
     let reason = ends.owner.down_reason();
     assert!(
         matches!(reason, Some(DownReason::Work { .. })),
@@ -394,12 +386,12 @@ fn a_lease_outlives_its_scope_without_access_and_returns_its_memory() {
     let memory = ends.memory(64);
     let lease = ends.owner.scope(|scope| {
         let revoked = scope.lease(memory.slice(..8).unwrap(), WRITE).unwrap();
-        assert_eq!(scope.revoke(revoked, None)?.len(), 8);
+        assert_eq!(scope.revoke(revoked)?.len(), 8);
         Ok::<_, Error>(scope.lease(memory.slice(8..24).unwrap(), WRITE).unwrap())
     });
     let lease = lease.unwrap();
     let remote = lease.remote();
-    assert_eq!(ends.owner.revoke(lease, None).unwrap().len(), 16);
+    assert_eq!(ends.owner.revoke(lease).unwrap().len(), 16);
     assert!(ends.owner.down_reason().is_none());
     assert!(is_refused(ends.write(remote, 1)));
 }
@@ -422,7 +414,7 @@ fn a_lease_of_another_channel_of_the_group_is_revoked_without_that_channel() {
             let lease = group.channel(first).unwrap().lease(slice, WRITE).unwrap();
             assert_eq!(lease.kind(), LeaseKind::Window);
             let mut other = group.channel(second).unwrap();
-            assert_eq!(other.revoke(lease, None).unwrap().len(), 64);
+            assert_eq!(other.revoke(lease).unwrap().len(), 64);
         }
         for channel in [first, second] {
             assert!(group.channel(channel).unwrap().down_reason().is_none());

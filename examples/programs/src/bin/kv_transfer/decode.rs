@@ -13,7 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout, timeout_at};
 use verbs_async::{AsyncGroup, CqEvents, IncomingMessages};
-use verbs_channel::immediates::{ImmediateCounters, Recorded};
+use verbs_channel::error::CloseError;
+use verbs_channel::immediates::ImmediateCounters;
 use verbs_channel::{BufferPool, Connect, OwnedBuffer, SharedMemory};
 use verbs_core::{AccessFlags, Context, RemoteMemoryRegion};
 
@@ -284,8 +285,7 @@ impl Request<'_> {
         while (counter.count() as usize) * each < pages.len() {
             let message = incoming.next().await.ok_or_else(is_down)??;
             let immediate = message.success().imm_data();
-            let recorded = immediate.map(|immediate| self.counters.record(immediate));
-            if recorded == Some(Recorded::Counted) {
+            if immediate.is_some_and(|immediate| self.counters.record(immediate)) {
                 self.arrived.send_modify(|arrived| *arrived += each);
             }
         }
@@ -306,8 +306,10 @@ impl Rail<'_> {
     /// Destroys the queue pair: after this, nothing is written over this rail.
     async fn end(&mut self) -> Result<(), Failure> {
         if let Some(incoming) = &self.incoming {
-            let destroyed = incoming.channel().destroy().await;
-            destroyed.context(|| format!("the pages are never free of {}", self.name))?;
+            incoming.channel().abort();
+            if let Err(error @ CloseError::Stuck) = incoming.channel().close().await {
+                Err(error).context(|| format!("the pages are never free of {}", self.name))?;
+            }
         }
         self.incoming = None;
         Ok(())

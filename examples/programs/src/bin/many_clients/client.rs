@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use programs::{Context as _, Failure};
 use verbs_channel::engine::ConnectedMember;
-use verbs_channel::group::Preparer;
+use verbs_channel::group::MemberFactory;
 use verbs_channel::verbs_core::AckTimeout;
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Completed, Connect, OwnedBuffer, PollStrategy,
@@ -79,7 +79,7 @@ pub(crate) fn run(options: &Options, host: &str, part: u32) -> Result<(), Failur
         took: Vec::new(),
         silent: options.connections,
     };
-    for (number, member) in (0..).zip(connect(options, &part.group.preparer(), host)?) {
+    for (number, member) in (0..).zip(connect(options, &part.group.factory(), host)?) {
         part.join(number, member)?;
     }
     Report::Connected.print()?;
@@ -90,14 +90,14 @@ pub(crate) fn run(options: &Options, host: &str, part: u32) -> Result<(), Failur
 /// Connects by several threads: the server takes its time to accept each.
 fn connect(
     options: &Options,
-    preparer: &Preparer,
+    factory: &MemberFactory,
     host: &str,
 ) -> Result<Vec<ConnectedMember>, Failure> {
     let left = Mutex::new(options.connections);
     let common = &options.common;
     let one = || {
         let options = Connect::within(common.limit()).private_data(&plan::welcome()?);
-        let connected = preparer.prepare()?.connect((host, common.port), options);
+        let connected = factory.prepare()?.connect((host, common.port), options);
         let met = connected.context(|| common.cannot_connect(host))?;
         plan::meet(&met.private_data).map(|()| met.channel)
     };

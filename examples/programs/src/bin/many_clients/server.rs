@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use programs::{Context as _, Failure, Listener, say};
 use verbs_channel::engine::ConnectedMember;
-use verbs_channel::group::Preparer;
+use verbs_channel::group::MemberFactory;
 use verbs_channel::verbs_core::AckTimeout;
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, Completed, Connect, Message, OwnedBuffer,
@@ -36,7 +36,7 @@ struct Server<'o> {
     options: &'o Options,
     listener: Listener,
     group: ChannelGroup,
-    preparer: Preparer,
+    factory: MemberFactory,
     clients: HashMap<ChannelId, Client>,
     joined: Receiver<Joined>,
     joining: (Sender<Joined>, u32),
@@ -73,7 +73,7 @@ pub(crate) fn serve(options: &Options) -> Result<(), Failure> {
     let server = Server {
         options,
         listener,
-        preparer: group.preparer(),
+        factory: group.factory(),
         group,
         clients: HashMap::new(),
         joined,
@@ -232,12 +232,12 @@ impl Server<'_> {
     }
 
     fn connect(&self, stream: TcpStream) {
-        let (preparer, sender) = (self.preparer.clone(), self.joining.0.clone());
+        let (factory, sender) = (self.factory.clone(), self.joining.0.clone());
         let limit = self.options.common.limit();
         thread::spawn(move || {
             let connect = || {
                 let options = Connect::within(limit).private_data(&plan::welcome()?);
-                let met = preparer.prepare()?.exchange(&stream, options)?;
+                let met = factory.prepare()?.exchange(&stream, options)?;
                 plan::meet(&met.private_data).map(|()| met.channel)
             };
             // The receiver is closed only when the server ends.

@@ -221,7 +221,7 @@ impl Queue {
             (slot.lease.take()).map(|lease| lease.given_back(self.channel.id(), &received))
         {
             // The target had no window to give back, or it did not.
-            drop(self.channel.revoke(lease, None)?);
+            drop(self.channel.revoke(lease)?);
         }
         self.channel.start_receive(block)?;
         Ok(())

@@ -184,7 +184,10 @@ pub(crate) fn measure(common: &Common, plan: &Plan, frames: &Frames) -> Result<F
     for connection in &connections {
         runtime.block_on(async {
             match &connection.sender {
-                Sender::Channel(channel) => channel.destroy().await,
+                Sender::Channel(channel) => {
+                    channel.abort();
+                    channel.close().await
+                }
                 Sender::Datagrams(endpoint, _) => endpoint.close().await,
             }
         })?;

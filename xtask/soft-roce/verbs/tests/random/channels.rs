@@ -384,19 +384,17 @@ fn end_early(world: &mut World, side: &Side, pair: &mut Pair, which: usize) {
     pair.is_over = true;
     match world.random.below(4) {
         0 => drop(pair.ends[which].channel.take()),
-        1 => {
-            if let Some(channel) = &pair.ends[which].channel {
-                channel.abort();
-            }
-        }
+        1 => (pair.ends[which].channel.iter()).for_each(|channel| channel.abort()),
         2 => {
             if let Some(channel) = pair.ends[which].channel.take() {
-                let destroyed = world.fabric.block_on(LONG, channel.destroy());
+                channel.abort();
+                let destroyed = world.fabric.block_on(LONG, channel.close());
                 let destroyed = destroyed.expect("it does not wait for the peer");
-                assert!(destroyed.is_ok() || world.leaks, "{destroyed:?}");
+                let is_stuck = destroyed.is_err_and(|error| error.is_stuck());
+                assert!(!is_stuck || world.leaks, "{destroyed:?}");
             }
         }
-        _ if !world.is_gentle => side.group.destroy_all(DownReason::Closed),
+        _ if !world.is_gentle => side.group.abort_all(DownReason::Closed),
         _ => {}
     }
 }

@@ -68,7 +68,7 @@ pub(crate) fn run(world: &mut World) {
 /// Does what the client's side has to do now.
 fn connect(side: &mut Side, connector: &mut Connector) {
     while !side.is_over {
-        while let Ok(Some(datagram)) = side.datagrams.try_receive_from() {
+        while let Ok(Some(datagram)) = side.datagrams.receive_from(Duration::ZERO) {
             connector.received(&datagram);
         }
         let server = connector.server();
@@ -100,7 +100,7 @@ fn connect(side: &mut Side, connector: &mut Connector) {
 
 /// The same for the server's side. It goes on answering when it is connected.
 fn accept(side: &mut Side, acceptor: &mut Acceptor, request: &mut Option<RequestId>) {
-    while let Ok(Some(datagram)) = side.datagrams.try_receive_from() {
+    while let Ok(Some(datagram)) = side.datagrams.receive_from(Duration::ZERO) {
         let answer = acceptor.received(&datagram.from(), &datagram, Instant::now());
         send(side, answer);
     }
