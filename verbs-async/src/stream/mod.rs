@@ -68,8 +68,13 @@ mod state;
 mod tasks;
 #[cfg(test)]
 mod tests;
-mod traits;
 mod wire;
+
+// Its macros are those of the next module, too.
+#[macro_use]
+mod traits;
+#[cfg(feature = "tokio")]
+mod tokio_traits;
 
 use std::fmt;
 use std::net::SocketAddr;

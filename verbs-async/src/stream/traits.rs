@@ -1,4 +1,4 @@
-//! The I/O traits of futures-io and tokio.
+//! The I/O traits of futures-io.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::pin::Pin;
@@ -30,24 +30,7 @@ impl ReadSide {
         })
     }
 
-    #[cfg(feature = "tokio")]
-    fn poll_read_buf(
-        &mut self,
-        cx: &Context<'_>,
-        into: &mut tokio::io::ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if into.remaining() == 0 {
-            return Poll::Ready(Ok(()));
-        }
-        let read = self.poll_read_with(cx, |unread| {
-            let len = unread.len().min(into.remaining());
-            into.put_slice(unread.get(..len).unwrap_or_default());
-            len
-        });
-        read.map_ok(|_| ())
-    }
-
-    fn poll_fill(&mut self, cx: &Context<'_>) -> Poll<io::Result<&[u8]>> {
+    pub(super) fn poll_fill(&mut self, cx: &Context<'_>) -> Poll<io::Result<&[u8]>> {
         // At the end of the data `unread` is empty.
         let _more = ready!(self.poll_readable(cx))?;
         Poll::Ready(Ok(self.unread()))
@@ -55,14 +38,22 @@ impl ReadSide {
 }
 
 impl WriteSide {
-    fn poll_write_slice(&self, cx: &Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_write_slice(
+        &self,
+        cx: &Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
         if from.is_empty() {
             return Poll::Ready(Ok(0));
         }
         self.poll_write_with(cx, |room| copy(from, room))
     }
 
-    fn poll_write_slices(&self, cx: &Context<'_>, from: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_write_slices(
+        &self,
+        cx: &Context<'_>,
+        from: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         if from.iter().all(|slice| slice.is_empty()) {
             return Poll::Ready(Ok(0));
         }
@@ -81,6 +72,44 @@ fn copy(from: &[u8], to: &mut [u8]) -> usize {
     let len = from.len().min(to.len());
     to[..len].copy_from_slice(&from[..len]);
     len
+}
+
+/// The methods of both traits for buffered reading.
+macro_rules! buf_read_methods {
+    ($side:ident) => {
+        fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+            self.get_mut().$side.poll_fill(cx)
+        }
+
+        fn consume(mut self: Pin<&mut Self>, amt: usize) {
+            self.$side.consume(amt, None);
+        }
+    };
+}
+
+/// The methods that both traits for writing have.
+macro_rules! write_methods {
+    ($side:ident) => {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buf: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.$side.poll_write_slice(cx, buf)
+        }
+
+        fn poll_write_vectored(
+            self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            bufs: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            self.$side.poll_write_slices(cx, bufs)
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.$side.poll_flush(cx)
+        }
+    };
 }
 
 /// Implements the reading traits with a field that is a [`ReadSide`].
@@ -105,41 +134,7 @@ macro_rules! reads {
         }
 
         impl futures_io::AsyncBufRead for $type {
-            fn poll_fill_buf(
-                self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-            ) -> Poll<io::Result<&[u8]>> {
-                self.get_mut().$side.poll_fill(cx)
-            }
-
-            fn consume(mut self: Pin<&mut Self>, amt: usize) {
-                self.$side.consume(amt, None);
-            }
-        }
-
-        #[cfg(feature = "tokio")]
-        impl tokio::io::AsyncRead for $type {
-            fn poll_read(
-                mut self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                buf: &mut tokio::io::ReadBuf<'_>,
-            ) -> Poll<io::Result<()>> {
-                self.$side.poll_read_buf(cx, buf)
-            }
-        }
-
-        #[cfg(feature = "tokio")]
-        impl tokio::io::AsyncBufRead for $type {
-            fn poll_fill_buf(
-                self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-            ) -> Poll<io::Result<&[u8]>> {
-                self.get_mut().$side.poll_fill(cx)
-            }
-
-            fn consume(mut self: Pin<&mut Self>, amt: usize) {
-                self.$side.consume(amt, None);
-            }
+            buf_read_methods!($side);
         }
     };
 }
@@ -148,58 +143,9 @@ macro_rules! reads {
 macro_rules! writes {
     ($type:ty, $side:ident) => {
         impl futures_io::AsyncWrite for $type {
-            fn poll_write(
-                self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                buf: &[u8],
-            ) -> Poll<io::Result<usize>> {
-                self.$side.poll_write_slice(cx, buf)
-            }
-
-            fn poll_write_vectored(
-                self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                bufs: &[IoSlice<'_>],
-            ) -> Poll<io::Result<usize>> {
-                self.$side.poll_write_slices(cx, bufs)
-            }
-
-            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.$side.poll_flush(cx)
-            }
+            write_methods!($side);
 
             fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.$side.poll_end(cx)
-            }
-        }
-
-        #[cfg(feature = "tokio")]
-        impl tokio::io::AsyncWrite for $type {
-            fn poll_write(
-                self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                buf: &[u8],
-            ) -> Poll<io::Result<usize>> {
-                self.$side.poll_write_slice(cx, buf)
-            }
-
-            fn poll_write_vectored(
-                self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                bufs: &[IoSlice<'_>],
-            ) -> Poll<io::Result<usize>> {
-                self.$side.poll_write_slices(cx, bufs)
-            }
-
-            fn is_write_vectored(&self) -> bool {
-                true
-            }
-
-            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.$side.poll_flush(cx)
-            }
-
-            fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
                 self.$side.poll_end(cx)
             }
         }
