@@ -8,7 +8,6 @@ pub use shared_messages::SharedMessages;
 use std::fmt;
 use std::future::Future;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -301,18 +300,8 @@ impl AsyncGroup {
     /// Those of [`prepare`](Self::prepare), the handshake and [`join`](Self::join); on iWARP also those of
     /// a step of `rdma_cm`.
     pub fn loopback(&self) -> Result<(AsyncChannel, AsyncChannel)> {
-        let (left, right) = (self.prepare()?, self.prepare()?);
-        #[cfg(feature = "rdmacm")]
-        if self.pd().context().device().needs_rdma_cm() {
-            return self.loopback_cm(left, right);
-        }
-        let (to_left, to_right) = (left.endpoint(), right.endpoint());
-        let (left, right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
-        let (left, right) = (self.join(left)?, self.join(right)?);
-        let (to_right, to_left) = UnixStream::pair()?;
-        left.watch_peer(to_right)?;
-        right.watch_peer(to_left)?;
-        Ok((left, right))
+        let (left, right) = self.prepare()?.pair(self.prepare()?)?;
+        Ok((self.join(left)?, self.join(right)?))
     }
 
     /// Takes all channels down at once, for this reason. Helper threads destroy their queue pairs, and

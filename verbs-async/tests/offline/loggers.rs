@@ -185,7 +185,11 @@ fn logger_of_a_failed_destroy_runs_without_the_lock() {
         with(|library| library.before = None);
         let line = logged.try_recv().unwrap().unwrap();
         assert!(line.contains("leaked 1 buffers"), "{line}");
-        assert_eq!(logged.try_iter().collect::<Vec<_>>(), [], "it is logged once");
+        assert_eq!(
+            logged.try_iter().collect::<Vec<_>>(),
+            [],
+            "it is logged once"
+        );
     });
 }
 

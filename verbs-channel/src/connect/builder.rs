@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 
 use verbs_core::ProtectionDomain;
 
-use super::prepared::PreparedChannel;
+use super::prepared::{Connected, PreparedChannel};
 use crate::channel::channel_builder;
 use crate::channel::{Channel, ChannelBuilder, ChannelConfig};
 use crate::error::Result;
@@ -135,22 +135,29 @@ impl ChannelConfig {
     ///
     /// [`Error::Exchange`]: crate::Error::Exchange
     pub fn loopback(&self) -> Result<(Channel, Channel)> {
-        let (left, right) = (self.build()?, self.build()?);
+        self.build()?.pair(self.build()?)
+    }
+}
+
+impl<T: Connected> PreparedChannel<T> {
+    /// Connects two channels of this process to each other. Each watches the other.
+    #[doc(hidden)]
+    pub fn pair(self, other: Self) -> Result<(T, T)> {
         #[cfg(feature = "rdmacm")]
-        if left.context().device().needs_rdma_cm() {
-            let pair = super::cm::CmExchange::pair(left, right, PATIENCE)?;
-            let [left, right] = [pair.0, pair.1].map(|(mut channel, connection)| {
-                channel.watch_connection(connection)?;
-                Ok::<_, crate::error::Error>(channel)
+        if self.context().device().needs_rdma_cm() {
+            let pair = super::cm::CmExchange::pair(self, other, PATIENCE)?;
+            let [one, other] = [pair.0, pair.1].map(|(mut connected, connection)| {
+                connected.watch_connection(connection)?;
+                Ok::<_, crate::error::Error>(connected)
             });
-            return Ok((left?, right?));
+            return Ok((one?, other?));
         }
-        let (to_left, to_right) = (left.endpoint(), right.endpoint());
-        let (mut left, mut right) = (left.handshake(&to_right)?, right.handshake(&to_left)?);
-        let (to_right, to_left) = UnixStream::pair().map_err(ExchangeError::not_watched)?;
-        left.watch_peer(to_right)?;
-        right.watch_peer(to_left)?;
-        Ok((left, right))
+        let (to_one, to_other) = (self.endpoint(), other.endpoint());
+        let (mut one, mut other) = (self.handshake(&to_other)?, other.handshake(&to_one)?);
+        let (to_other, to_one) = UnixStream::pair().map_err(ExchangeError::not_watched)?;
+        one.watch(to_other.into())?;
+        other.watch(to_one.into())?;
+        Ok((one, other))
     }
 }
 

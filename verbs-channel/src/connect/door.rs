@@ -314,7 +314,7 @@ impl<T: Connected> PreparedChannel<T> {
             let watched = stream.try_clone();
             let watched = watched
                 .map_err(|error| ExchangeError::not_watched(error).into())
-                .and_then(|stream| channel.watch(stream));
+                .and_then(|stream| channel.watch(stream.into()));
             watched.map_err(|error| {
                 // Best effort, as for an exchange that fails.
                 drop(stream.shutdown(Shutdown::Both));

@@ -1,6 +1,6 @@
 //! The channels of a group, when they are connected.
 
-use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 
 use verbs_core::QueuePair;
 #[cfg(feature = "rdmacm")]
@@ -37,8 +37,8 @@ impl sealed::Connected for ConnectedMember {
         Ok(Self::new(qp, parts, receives))
     }
 
-    fn watch(&mut self, stream: TcpStream) -> Result<()> {
-        self.watch_peer(stream)
+    fn watch(&mut self, descriptor: OwnedFd) -> Result<()> {
+        self.watch_peer(descriptor)
     }
 
     #[cfg(feature = "rdmacm")]

@@ -1,7 +1,7 @@
 //! Prepared channels: not connected yet.
 
 use std::fmt;
-use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 
 use verbs_core::completion::CompletionChannel;
 use verbs_core::error::Rejected;
@@ -65,7 +65,7 @@ pub struct PreparedChannel<T: Connected = Channel> {
 pub trait Connected: sealed::Connected {}
 
 pub(crate) mod sealed {
-    use std::net::TcpStream;
+    use std::os::fd::OwnedFd;
 
     use verbs_core::QueuePair;
     #[cfg(feature = "rdmacm")]
@@ -93,8 +93,8 @@ pub(crate) mod sealed {
         /// With receives to be posted before anything else.
         fn assemble(qp: QueuePair, rest: Self::Rest, receives: Vec<OwnedBuffer>) -> Result<Self>;
 
-        /// Watches the peer through the TCP connection of the exchange.
-        fn watch(&mut self, stream: TcpStream) -> Result<()>;
+        /// Watches the peer through this descriptor.
+        fn watch(&mut self, descriptor: OwnedFd) -> Result<()>;
 
         /// Watches the peer through the connection of `rdma_cm`.
         #[cfg(feature = "rdmacm")]
@@ -138,8 +138,8 @@ impl sealed::Connected for Channel {
         Ok(Self::new(poller, config))
     }
 
-    fn watch(&mut self, stream: TcpStream) -> Result<()> {
-        self.watch_peer(stream)
+    fn watch(&mut self, descriptor: OwnedFd) -> Result<()> {
+        self.watch_peer(descriptor)
     }
 
     #[cfg(feature = "rdmacm")]

@@ -69,20 +69,6 @@ impl AsyncGroup {
         }
     }
 
-    /// Connects two channels of the group to each other by `rdma_cm`.
-    pub(crate) fn loopback_cm(
-        &self,
-        left: PreparedChannel<ConnectedMember>,
-        right: PreparedChannel<ConnectedMember>,
-    ) -> Result<(AsyncChannel, AsyncChannel)> {
-        let pair = CmExchange::pair(left, right, Duration::from_secs(10))?;
-        let [left, right] = [pair.0, pair.1].map(|(mut member, connection)| {
-            member.watch_connection(connection);
-            Ok::<_, Error>(self.join(member)?)
-        });
-        Ok((left?, right?))
-    }
-
     /// Connects to a peer that accepts by `rdma_cm`.
     pub(super) async fn connect_cm(
         &self,
