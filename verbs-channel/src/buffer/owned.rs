@@ -34,12 +34,6 @@ impl OwnedBuffer {
         self.backing.as_deref()?.pool()
     }
 
-    /// A buffer without memory, for messages without bytes.
-    #[must_use]
-    pub const fn empty() -> Self {
-        Self { backing: None }
-    }
-
     #[inline]
     pub(crate) const fn new(backing: Owner) -> Self {
         let backing = Some(backing);
@@ -76,6 +70,12 @@ impl OwnedBuffer {
     pub fn into_region(mut self) -> Result<MemoryRegion<Vec<u8>>, Self> {
         let backing = self.backing.take().ok_or_else(Self::empty)?;
         backing.into_region().map_err(Self::new)
+    }
+
+    /// A buffer without memory, for messages without bytes.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self { backing: None }
     }
 
     /// Whether it is a block of a pool. If it is, its range is set to all of it.

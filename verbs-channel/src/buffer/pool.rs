@@ -84,6 +84,68 @@ impl BufferPool {
         Self::of_blocks(region, block_len, count)
     }
 
+    /// Takes a free block; `None` if there is none. Its previous contents are not cleared.
+    #[inline(always)]
+    #[must_use]
+    pub fn take(&self) -> Option<PoolBuffer> {
+        Some(self.taken(self.shared.free.pop()?))
+    }
+
+    /// Takes a free block, and copies these bytes to its start; `None` if no block is free.
+    ///
+    /// Operations use only these bytes: they are the [range](OwnedBuffer::set_range) of the buffer. The
+    /// buffer keeps that range when an operation returns it. Before a receive, make it whole again:
+    /// [`into_block`](OwnedBuffer::into_block).
+    ///
+    /// ```no_run
+    /// # use verbs_channel::{BufferPool, Channel};
+    /// # fn example(pool: &BufferPool, channel: &mut Channel) -> verbs_channel::Result<()> {
+    /// if let Some(hello) = pool.take_with(b"hello")? {
+    ///     let ticket = channel.start_send(hello)?; // sends 5 bytes
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BlockTooShort`]: there are more bytes than a block has. None is taken.
+    pub fn take_with(&self, bytes: &[u8]) -> Result<Option<OwnedBuffer>> {
+        if bytes.len() > self.block_len() {
+            return Err(too_short(bytes, self.block_len()));
+        }
+        self.take().map(|block| block.filled(bytes)).transpose()
+    }
+
+    /// Takes a block as soon as one is free: a future for any runtime.
+    ///
+    /// Waiting tasks get blocks in the order in which they began to wait. While tasks wait,
+    /// [`take`](Self::take) returns `None`. The thread that drops a block wakes the task without holding
+    /// a lock. Nothing is allocated if a block is free.
+    ///
+    /// It waits forever if no block is returned to the pool. Dropping the future ends the wait. A woken
+    /// future holds its block until it is polled, or until it is dropped, which passes the block on to
+    /// the next task: do not leak the future. A future that is polled again after it was ready takes
+    /// another block.
+    ///
+    /// If a block is free, it is ready at once: it never yields to other tasks. A loop that awaits nothing
+    /// else keeps its executor from running them.
+    ///
+    /// ```no_run
+    /// # use verbs_channel::{BufferPool, OwnedBuffer};
+    /// # async fn example(pool: &BufferPool) -> verbs_channel::Result<OwnedBuffer> {
+    /// let block = pool.take_when_free().await;
+    /// let hello = block.filled(b"hello")?;
+    /// # Ok(hello)
+    /// # }
+    /// ```
+    pub const fn take_when_free(&self) -> TakeWhenFree<'_> {
+        TakeWhenFree {
+            pool: self,
+            place: None,
+        }
+    }
+
     /// Registers a pool of `count` blocks of `block_len` bytes each, zeroed, in huge pages: see
     /// [`HugePages`].
     ///
@@ -152,71 +214,9 @@ impl BufferPool {
         Ok(Self { shared })
     }
 
-    /// Takes a free block; `None` if there is none. Its previous contents are not cleared.
-    #[inline(always)]
-    #[must_use]
-    pub fn take(&self) -> Option<PoolBuffer> {
-        Some(self.taken(self.shared.free.pop()?))
-    }
-
     #[inline(always)]
     fn taken(&self, block: Free<Backing>) -> PoolBuffer {
         PoolBuffer::new(OwnedBuffer::new(self.shared.owner(block)))
-    }
-
-    /// Takes a free block, and copies these bytes to its start; `None` if no block is free.
-    ///
-    /// Operations use only these bytes: they are the [range](OwnedBuffer::set_range) of the buffer. The
-    /// buffer keeps that range when an operation returns it. Before a receive, make it whole again:
-    /// [`into_block`](OwnedBuffer::into_block).
-    ///
-    /// ```no_run
-    /// # use verbs_channel::{BufferPool, Channel};
-    /// # fn example(pool: &BufferPool, channel: &mut Channel) -> verbs_channel::Result<()> {
-    /// if let Some(hello) = pool.take_with(b"hello")? {
-    ///     let ticket = channel.start_send(hello)?; // sends 5 bytes
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Error::BlockTooShort`]: there are more bytes than a block has. None is taken.
-    pub fn take_with(&self, bytes: &[u8]) -> Result<Option<OwnedBuffer>> {
-        if bytes.len() > self.block_len() {
-            return Err(too_short(bytes, self.block_len()));
-        }
-        self.take().map(|block| block.filled(bytes)).transpose()
-    }
-
-    /// Takes a block as soon as one is free: a future for any runtime.
-    ///
-    /// Waiting tasks get blocks in the order in which they began to wait. While tasks wait,
-    /// [`take`](Self::take) returns `None`. The thread that drops a block wakes the task without holding
-    /// a lock. Nothing is allocated if a block is free.
-    ///
-    /// It waits forever if no block is returned to the pool. Dropping the future ends the wait. A woken
-    /// future holds its block until it is polled, or until it is dropped, which passes the block on to
-    /// the next task: do not leak the future. A future that is polled again after it was ready takes
-    /// another block.
-    ///
-    /// If a block is free, it is ready at once: it never yields to other tasks. A loop that awaits nothing
-    /// else keeps its executor from running them.
-    ///
-    /// ```no_run
-    /// # use verbs_channel::{BufferPool, OwnedBuffer};
-    /// # async fn example(pool: &BufferPool) -> verbs_channel::Result<OwnedBuffer> {
-    /// let block = pool.take_when_free().await;
-    /// let hello = block.filled(b"hello")?;
-    /// # Ok(hello)
-    /// # }
-    /// ```
-    pub const fn take_when_free(&self) -> TakeWhenFree<'_> {
-        TakeWhenFree {
-            pool: self,
-            place: None,
-        }
     }
 
     /// Whether this is a block of the pool.

@@ -264,36 +264,6 @@ impl SharedMemory {
         Self { shared, _announced }
     }
 
-    /// Whether nothing else has the memory: no slice and no clone.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        Arc::strong_count(&self.shared) == 1
-    }
-
-    /// Drops the memory, and returns a handle that waits until it has been deregistered: with the last slice and
-    /// clone.
-    ///
-    /// After that no device reaches the memory, and its keepalive or buffer has been dropped.
-    ///
-    /// ```no_run
-    /// # async fn of(memory: verbs_channel::SharedMemory) -> verbs_channel::Result<()> {
-    /// memory.deregister().await?;
-    /// # Ok(())
-    /// # }
-    /// # fn blocking(memory: verbs_channel::SharedMemory) {
-    /// # use std::time::Duration;
-    /// match memory.deregister().wait(Duration::from_secs(1)) {
-    ///     Some(result) => println!("{result:?}"),
-    ///     None => println!("a slice or a clone is left"),
-    /// }
-    /// # }
-    /// ```
-    #[doc(alias = "ibv_dereg_mr")]
-    pub fn deregister(self) -> Deregistration {
-        let end = Arc::clone(&self.shared.end);
-        Deregistration { end }
-    }
-
     /// A part of the memory, for one operation at a time. The range counts bytes.
     ///
     /// # Errors
@@ -365,6 +335,36 @@ impl SharedMemory {
             let region: &dyn Any = region;
             region.downcast_ref()
         })
+    }
+
+    /// Whether nothing else has the memory: no slice and no clone.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.shared) == 1
+    }
+
+    /// Drops the memory, and returns a handle that waits until it has been deregistered: with the last slice and
+    /// clone.
+    ///
+    /// After that no device reaches the memory, and its keepalive or buffer has been dropped.
+    ///
+    /// ```no_run
+    /// # async fn of(memory: verbs_channel::SharedMemory) -> verbs_channel::Result<()> {
+    /// memory.deregister().await?;
+    /// # Ok(())
+    /// # }
+    /// # fn blocking(memory: verbs_channel::SharedMemory) {
+    /// # use std::time::Duration;
+    /// match memory.deregister().wait(Duration::from_secs(1)) {
+    ///     Some(result) => println!("{result:?}"),
+    ///     None => println!("a slice or a clone is left"),
+    /// }
+    /// # }
+    /// ```
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn deregister(self) -> Deregistration {
+        let end = Arc::clone(&self.shared.end);
+        Deregistration { end }
     }
 }
 
