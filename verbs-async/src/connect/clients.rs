@@ -195,16 +195,10 @@ impl Clients {
             met,
         } = shaken;
         let (id, peer) = (request.id(), Some(PeerAddr::Datagram(request.from())));
-        let answered = match met {
-            Ok((ours, channel)) => {
-                let now = Instant::now();
-                let answer = self.acceptor.answer(id, &ours, data, now);
-                answer
-                    .map_err(exchange_error)
-                    .map(|answer| (answer, channel))
-            }
-            Err(error) => Err(error),
-        };
+        let answered = met.and_then(|(ours, channel)| {
+            let answer = self.acceptor.answer(id, &ours, data, Instant::now());
+            Ok((answer.map_err(exchange_error)?, channel))
+        });
         match answered {
             Ok((answer, channel)) => {
                 self.send(Some(answer));

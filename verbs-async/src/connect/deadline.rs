@@ -99,7 +99,18 @@ impl Deadline {
         late: &'static str,
         future: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let met = self.within(self.left(), future).await?;
+        self.bound_with(Duration::ZERO, late, future).await
+    }
+
+    /// The same, with time beyond the deadline for a future that has the deadline itself.
+    pub(super) async fn bound_with<T>(
+        &self,
+        grace: Duration,
+        late: &'static str,
+        future: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let time = self.left().saturating_add(grace);
+        let met = self.within(time, future).await?;
         met.unwrap_or_else(|| Err(late_by(self.timeout, late)))
     }
 }

@@ -24,16 +24,10 @@ pub(super) fn with_peer(error: Error, peer: Option<SocketAddr>) -> Error {
 /// Returns, before a peer is connected to, what would prevent an exchange over TCP: a device of
 /// iWARP without `rdma_cm`, or private data that is too long.
 pub(super) fn check(group: &AsyncGroup, options: &Connect) -> Result<()> {
-    check_device(group)?;
-    options.check().map_err(exchange_error)
-}
-
-/// Whether an exchange can connect queue pairs of the group's device.
-pub(super) fn check_device(group: &AsyncGroup) -> Result<()> {
-    if cfg!(feature = "rdmacm") {
-        return Ok(());
+    if !cfg!(feature = "rdmacm") {
+        group.pd().context().device().check_handshake()?;
     }
-    Ok(group.pd().context().device().check_handshake()?)
+    options.check().map_err(exchange_error)
 }
 
 pub(super) fn tcp(what: &'static str, source: io::Error) -> Error {

@@ -10,8 +10,8 @@ use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::{Exchange, ExchangeError, Side};
 use verbs_channel::{Connect, PreparedChannel};
 
-use super::deadline::{Deadline, late_by};
-use super::errors::{check_device, exchange_error, tcp};
+use super::deadline::Deadline;
+use super::errors::{exchange_error, tcp};
 use super::tcp::Socket;
 use crate::channel::AsyncChannel;
 use crate::error::Result;
@@ -85,9 +85,7 @@ impl Progress {
             true => GRACE,
             false => Duration::ZERO,
         };
-        let time = self.deadline.left().saturating_add(grace);
-        let met = self.deadline.within(time, met).await?;
-        met.unwrap_or_else(|| Err(late_by(self.deadline.timeout(), "write")))
+        self.deadline.bound_with(grace, "write", met).await
     }
 }
 
@@ -135,11 +133,7 @@ impl AsyncGroup {
         prepared: impl Future<Output = Result<Prepared>>,
         progress: &Progress,
     ) -> Result<(AsyncChannel, Vec<u8>)> {
-        let prepared = match check_device(self) {
-            Ok(()) => prepared.await,
-            Err(error) => Err(error),
-        };
-        let begun = prepared.and_then(|prepared| {
+        let begun = prepared.await.and_then(|prepared| {
             let exchange = prepared.exchange_of(side, options)?;
             Ok((prepared, exchange))
         });

@@ -22,7 +22,7 @@ pub(super) use verbs_channel::verbs_core::rdmacm;
 use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Connection, Pending, Step};
 use verbs_channel::{Connect, PreparedChannel, verbs_core};
 
-use super::deadline::{Deadline, late_by};
+use super::deadline::Deadline;
 use super::errors::{exchange_error, with_peer};
 use super::exchange::{GRACE, Prepared, Progress};
 use super::resolve::resolve;
@@ -85,10 +85,7 @@ impl AsyncGroup {
         let side = Elsewhere::new(side.map_err(Error::from)?);
         let progress = Progress::new(deadline);
         let met = self.run_cm(side, None, &progress);
-        let deadline = &progress.deadline;
-        let time = deadline.left().saturating_add(GRACE);
-        let met = deadline.within(time, met).await?;
-        met.unwrap_or_else(|| Err(late_by(deadline.timeout(), "answer")))
+        progress.deadline.bound_with(GRACE, "answer", met).await
     }
 
     /// Accepts a peer that asks for a connection.
