@@ -1,7 +1,6 @@
 //! Ending a channel: at once, or in order.
 
 use super::{Channel, Hold};
-use crate::channel_id::ChannelId;
 use crate::error::{CloseError, DownReason};
 use crate::waiting::{AbortHandle, Ladder as _};
 
@@ -33,9 +32,8 @@ impl<H: Hold> Channel<H> {
     /// ```
     #[must_use]
     pub fn abort_handle(&mut self) -> AbortHandle {
-        let (poller, at) = self.parts();
-        let channel = poller.engine.member(at).map(|member| member.id);
-        poller.abort_handle(channel.unwrap_or(ChannelId::NONE))
+        let id = self.id();
+        self.parts().0.abort_handle(id)
     }
 
     /// Closes the channel cleanly: lets sends, writes, reads and atomics finish, aborts the receives, and

@@ -49,7 +49,7 @@ impl<H: Hold> Channel<H> {
     ) -> Result<Ticket, Rejected<OwnedRequest, RejectReason>> {
         let mut request = request.into();
         let (poller, at) = self.parts();
-        match poller.engine.start_at(at, &mut request) {
+        match poller.engine.start_at(at, &mut request.buffer, request.op) {
             Ok(ticket) => {
                 // Its buffer is in its slot.
                 let _empty = ManuallyDrop::new(request);
@@ -77,7 +77,7 @@ impl<H: Hold> Channel<H> {
         let Outgoing { list, op, .. } = Outgoing::send(buffer);
         let mut buffer = list.into();
         let (poller, at) = self.parts();
-        match poller.engine.start_op_at(at, &mut buffer, op) {
+        match poller.engine.start_at(at, &mut buffer, op) {
             Ok(ticket) => {
                 // It is in its slot.
                 let _empty = ManuallyDrop::new(buffer);
@@ -107,9 +107,8 @@ impl<H: Hold> Channel<H> {
     /// These receives were posted when the channel was connected or joined its group. A second call
     /// returns no tickets.
     pub fn prepared_receives(&mut self) -> Vec<Ticket> {
-        let (poller, at) = self.parts();
-        let channel = poller.engine.member(at).map(|member| member.id);
-        channel.map_or_else(Vec::new, |channel| poller.engine.prepared_receives(channel))
+        let id = self.id();
+        self.engine_mut().prepared_receives(id)
     }
 
     /// Posts a write of the buffer's range to the start of `remote`.

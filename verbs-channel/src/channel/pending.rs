@@ -189,7 +189,7 @@ impl Handle<'_, '_> {
         let id = self.id;
         let taken = self.scope.with(|poller| poller.engine.release(id))?;
         self.id = Id::NONE;
-        Some(taken)
+        Some(taken.result)
     }
 }
 

@@ -30,8 +30,7 @@ impl<H: Hold> Channel<H> {
     /// The counters of the channel, from when it was connected or joined on.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let (engine, at) = self.shared();
-        engine.counters_at(at)
+        self.shared().0.channel_counters(self.id())
     }
 
     /// The engine that drives the channel, for layers above.
@@ -48,15 +47,13 @@ impl<H: Hold> Channel<H> {
     /// So a channel may reject requests although it has credits: see [`RejectReason::Untaken`].
     #[must_use]
     pub fn credits(&self, queue: Queue) -> u32 {
-        let (engine, at) = self.shared();
-        engine.credits_at(at, queue)
+        self.shared().0.credits(self.id(), queue)
     }
 
     /// How many requests of this queue are in flight.
     #[must_use]
     pub fn in_flight(&self, queue: Queue) -> u32 {
-        let (engine, at) = self.shared();
-        engine.in_flight_at(at, queue)
+        self.shared().0.in_flight(self.id(), queue)
     }
 
     /// Whether nothing is in flight.
@@ -121,8 +118,7 @@ impl<H: Hold> Channel<H> {
     /// It is also available when the channel is down.
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        let (engine, at) = self.shared();
-        engine.member(at)?.peer.address()
+        self.shared().0.peer_addr(self.id())
     }
 
     /// Whether the channel is down: it rejects all requests.
@@ -155,9 +151,7 @@ impl<H: Hold> Channel<H> {
     /// The endpoint of this side; `None` once the queue pair has been destroyed.
     #[must_use]
     pub fn endpoint(&self) -> Option<&QueuePairEndpoint> {
-        let (engine, at) = self.shared();
-        let member = engine.member(at)?;
-        member.qp().map(verbs_core::QueuePair::endpoint)
+        self.shared().0.endpoint(self.id())
     }
 }
 

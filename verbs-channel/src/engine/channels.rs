@@ -7,80 +7,21 @@
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::slice;
+use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, slice};
 
-use verbs_core::error::Rejected;
 #[cfg(feature = "rdmacm")]
 use verbs_core::rdmacm::Connection;
 use verbs_core::{CompletionQueue, ProtectionDomain, QueuePair, QueuePairEndpoint};
 
 #[cfg(feature = "rdmacm")]
 use super::{Afterwards, Link};
-use super::{Engine, Member, Ticket};
+use super::{Counters, Engine, Member};
 use crate::channel_id::ChannelId;
-use crate::error::{CloseError, DownReason, Error, Queue, RejectReason, Result};
-use crate::request::{OwnedChain, OwnedRequest};
-
-/// Requests.
-impl Engine {
-    /// Posts a request on an owned buffer: as [`Channel::start`](crate::Channel::start).
-    ///
-    /// The buffer is taken out of `request`, and an [empty](crate::OwnedBuffer::empty) one left there. If
-    /// the request is rejected, it is unchanged.
-    ///
-    /// # Errors
-    ///
-    /// As [`Channel::start`](crate::Channel::start), and [`RejectReason::Down`] if there is no such
-    /// channel.
-    #[inline(always)]
-    pub fn start(
-        &mut self,
-        channel: ChannelId,
-        request: &mut OwnedRequest,
-    ) -> Result<Ticket, RejectReason> {
-        match self.place(channel) {
-            Some(at) => self.start_at(at, request),
-            None => Err(RejectReason::GONE),
-        }
-    }
-
-    /// Posts a batch of requests on owned buffers: as
-    /// [`Channel::start_batch`](crate::Channel::start_batch).
-    ///
-    /// # Errors
-    ///
-    /// As [`Channel::start_batch`](crate::Channel::start_batch), and [`RejectReason::Down`] if there is no
-    /// such channel.
-    pub fn start_batch(
-        &mut self,
-        channel: ChannelId,
-        requests: Vec<OwnedRequest>,
-    ) -> Result<Ticket, Rejected<Vec<OwnedRequest>, RejectReason>> {
-        match self.place(channel) {
-            Some(at) => self.start_batch_at(at, requests),
-            None => Err(Rejected::new(RejectReason::GONE, requests)),
-        }
-    }
-
-    /// Posts a chain of requests on owned buffers: as
-    /// [`Channel::start_chain`](crate::Channel::start_chain).
-    ///
-    /// # Errors
-    ///
-    /// As [`Channel::start_chain`](crate::Channel::start_chain), and [`RejectReason::Down`] if there is no
-    /// such channel.
-    pub fn start_chain(
-        &mut self,
-        channel: ChannelId,
-        chain: OwnedChain,
-    ) -> Result<Ticket, Rejected<OwnedChain, RejectReason>> {
-        match self.place(channel) {
-            Some(at) => self.start_chain_at(at, chain),
-            None => Err(Rejected::new(RejectReason::GONE, chain)),
-        }
-    }
-}
+use crate::duration::Readable;
+use crate::error::{CloseError, DownReason, Error, Queue, Result};
+use crate::request::OwnedRequest;
 
 /// Ending a channel.
 impl Engine {
@@ -178,7 +119,7 @@ impl Engine {
     ///
     /// An operation has its slot until its outcome is taken, and a channel has a slot for each
     /// operation that can be in flight on it. When none is free, requests are rejected with
-    /// [`RejectReason::Untaken`].
+    /// [`RejectReason::Untaken`](crate::RejectReason::Untaken).
     ///
     /// # Errors
     ///
@@ -212,17 +153,8 @@ impl Engine {
     /// [budget](crate::ChannelConfig::in_flight); 0 if there is no such channel.
     #[must_use]
     pub fn credits(&self, channel: ChannelId, queue: Queue) -> u32 {
-        self.credits_at(self.place_or_none(channel), queue)
-    }
-
-    pub(crate) fn credits_at(&self, at: u32, queue: Queue) -> u32 {
-        let member = self.member(at);
+        let member = self.member_of(channel);
         member.map_or(0, |member| member.credits.free(queue, &self.flight.budget))
-    }
-
-    pub(crate) fn in_flight_at(&self, at: u32, queue: Queue) -> u32 {
-        let member = self.member(at);
-        member.map_or(0, |member| member.credits.in_flight(queue))
     }
 
     /// How many requests of one of the channel's queues can be in flight at once: its depth, or what the
@@ -260,7 +192,8 @@ impl Engine {
     /// [`Channel::in_flight`](crate::Channel::in_flight).
     #[must_use]
     pub fn in_flight(&self, channel: ChannelId, queue: Queue) -> u32 {
-        self.in_flight_at(self.place_or_none(channel), queue)
+        let member = self.member_of(channel);
+        member.map_or(0, |member| member.credits.in_flight(queue))
     }
 }
 
@@ -270,7 +203,7 @@ impl Engine {
     /// for it in a layer above.
     ///
     /// After a call with `true`, a request that its channel's share has no room for is rejected with
-    /// [`RejectReason::Budget`]. So it overtakes none of those that wait. A call with `false` ends this.
+    /// [`RejectReason::Budget`](crate::RejectReason::Budget). So it overtakes none of those that wait. A call with `false` ends this.
     #[doc(hidden)]
     pub const fn hold_room(&mut self, is_held: bool) {
         self.flight.budget.hold(is_held);
@@ -426,7 +359,7 @@ impl Engine {
         &self.cq
     }
 
-    fn member_of(&self, channel: ChannelId) -> Option<&Member> {
+    pub(crate) fn member_of(&self, channel: ChannelId) -> Option<&Member> {
         self.member(self.place(channel)?)
     }
 
@@ -434,5 +367,59 @@ impl Engine {
     #[inline]
     pub(crate) fn place_of(&self, channel: ChannelId) -> Result<u32> {
         self.place(channel).ok_or(Error::UnknownChannel(channel))
+    }
+}
+
+/// Counters.
+impl Engine {
+    /// The counters of a channel, from when it joined on; those of none, if it is gone.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn channel_counters(&self, channel: ChannelId) -> Counters {
+        let counted = self.member_of(channel).map(|member| {
+            let before = member.counted_before.as_deref().copied();
+            (
+                Arc::clone(&member.credits.cells),
+                before.unwrap_or_default(),
+            )
+        });
+        Counters {
+            places: Arc::clone(&self.counters),
+            channel: Some(counted.unwrap_or_default()),
+        }
+    }
+
+    /// The counters of all channels together, those included that were removed.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        Counters {
+            places: Arc::clone(&self.counters),
+            channel: None,
+        }
+    }
+}
+
+/// All channels, a line each, for an operator.
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (device, open) = (self.pd.context().device().name(), self.len());
+        let all = self.counters().read();
+        write!(f, "{device}: {open} open channels: {all}")?;
+        let asleep = Readable(all.asleep);
+        write!(f, ", asleep for {asleep}")?;
+        if let Some(failure) = self.group_failure() {
+            write!(f, ", failed: {failure}")?;
+        }
+        for id in self.channels() {
+            let counts = self.channel_counters(id).read();
+            let in_flight = self.in_flight(id, Queue::Send) + self.in_flight(id, Queue::Receive);
+            write!(f, "\n{id}: ")?;
+            match self.down_reason(id) {
+                Some(reason) => write!(f, "down, {reason}: ")?,
+                None => write!(f, "up: ")?,
+            }
+            write!(f, "{in_flight} in flight, {counts}")?;
+        }
+        Ok(())
     }
 }

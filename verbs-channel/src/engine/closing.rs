@@ -17,13 +17,13 @@ use crate::channel_id::ChannelId;
 #[derive(Debug)]
 #[must_use = "operations in flight end when this has been destroyed and returned to the engine"]
 pub struct Closing {
-    channel: ChannelId,
-    qp: QueuePair,
-    drain_timeout: Duration,
+    pub(super) channel: ChannelId,
+    pub(super) qp: QueuePair,
+    pub(super) drain_timeout: Duration,
     // When the driver first refused one of those that end together.
-    refused_since: Arc<OnceLock<Instant>>,
+    pub(super) refused_since: Arc<OnceLock<Instant>>,
     // After `qp`, which may be on it.
-    shared: Option<Arc<SharedQueue>>,
+    pub(super) shared: Option<Arc<SharedQueue>>,
 }
 
 /// The outcome of destroying a queue pair, for [`Engine::finish_close`](super::Engine::finish_close).
@@ -35,22 +35,6 @@ pub struct Closed {
 }
 
 impl Closing {
-    pub(super) const fn new(
-        channel: ChannelId,
-        qp: QueuePair,
-        drain_timeout: Duration,
-        refused_since: Arc<OnceLock<Instant>>,
-        shared: Option<Arc<SharedQueue>>,
-    ) -> Self {
-        Self {
-            channel,
-            qp,
-            drain_timeout,
-            refused_since,
-            shared,
-        }
-    }
-
     /// The id of the channel. It is that of no channel if this [has not joined](Self::is_unjoined).
     #[must_use]
     pub const fn channel(&self) -> ChannelId {
@@ -90,16 +74,5 @@ impl Closing {
             channel: self.channel,
             destroyed,
         }
-    }
-
-    /// Destroys the queue pair without a wait for a removal.
-    pub(super) fn destroy_at_once(mut self) -> Closed {
-        self.drain_timeout = Duration::ZERO;
-        self.destroy()
-    }
-
-    /// The queue pair.
-    pub(super) fn into_queue_pair(self) -> QueuePair {
-        self.qp
     }
 }

@@ -99,27 +99,22 @@ pub(crate) use transfer::Ended;
 pub use transfer::{Transfer, TransferError, TransferOutcome};
 
 mod afterwards;
-mod borrowed;
 mod channels;
 pub(crate) mod closing;
 mod complete;
 pub(crate) mod counters;
-mod deferred;
 mod flight;
 mod joining;
 pub(crate) mod leak;
 mod leases;
 mod member;
 mod messages;
-mod outcome;
 mod peer;
 mod peers;
-mod places;
 mod probe;
-mod refused;
-mod report;
 mod shared;
 mod submit;
+mod take;
 mod teardown;
 pub(crate) mod transfer;
 

@@ -5,17 +5,21 @@
 //!   │ it cannot be moved; or the flushes do not come, for which the layer above waits
 //!   ▼
 //! destroy the queue pair ─── destroyed ─────────► aborted
-//!   │ the driver fails to, and the device was not removed: see `refused`
+//!   │ the driver fails to, and the device was not removed: see `check_refused`
 //!   ▼
 //! owned buffers are leaked, which is logged ────► stuck
 //! borrowed buffers in flight: the process is aborted
 //! ```
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use verbs_core::error::PollError;
-use verbs_core::{Error, QueuePair};
+use verbs_core::{Context, Error, QueuePair};
 
 use super::leak::{Leak, abort_with};
-use super::{Afterwards, Closing, Engine, Member, SlotBuffer};
+use super::{Afterwards, Closed, Closing, Engine, Member, SlotBuffer};
+use crate::channel_id::ChannelId;
 use crate::error::DownReason;
 
 impl Engine {
@@ -63,7 +67,7 @@ impl Engine {
         if let Some(closings) = &mut deferred {
             let is_its = |closing: &Closing| closing.channel().at() == at;
             if let Some(queued) = closings.iter().position(is_its) {
-                let qp = closings.swap_remove(queued).into_queue_pair();
+                let qp = closings.swap_remove(queued).qp;
                 self.destroy_queue_pair(at, qp);
             }
         }
@@ -131,7 +135,7 @@ impl Engine {
         };
         match self.closings {
             // Borrowed buffers are given back when the caller returns.
-            Some(_) if !self.has_borrowed_in_flight(at) => self.defer_destroying(at, qp),
+            Some(_) if !self.flight.has_borrowed_in_flight(at) => self.defer_destroying(at, qp),
             _ => self.destroy_queue_pair(at, qp),
         }
         left
@@ -142,7 +146,9 @@ impl Engine {
         let (destroyed, left) = qp.destroy();
         self.afterwards.push(Afterwards::QueuePair(left));
         match destroyed {
-            Err(error) if self.pd.context().may_be_removed(&error) => self.refuse(at, error),
+            Err(error) if self.pd.context().may_be_removed(&error) => {
+                self.refused.push((at, error));
+            }
             destroyed => self.closed(at, destroyed),
         }
     }
@@ -234,7 +240,7 @@ impl Engine {
     /// Borrowed buffers in flight are a reason to abort for as long as they are, whether the error was reported or
     /// not.
     fn leak(&mut self, at: u32) {
-        let has_borrowed = self.has_borrowed_in_flight(at);
+        let has_borrowed = self.flight.has_borrowed_in_flight(at);
         let member = self.flight.members.get_mut(at as usize);
         let error = member.and_then(Member::take_stuck_error);
         if has_borrowed {
@@ -249,7 +255,7 @@ impl Engine {
             return;
         };
         let mut buffers = 0;
-        let mut next = self.first(at);
+        let mut next = self.flight.first(at);
         while let Some(id) = next {
             next = self.flight.after(id);
             let owned = self.flight.take_buffer_in_flight(id);
@@ -260,15 +266,175 @@ impl Engine {
     }
 }
 
+/// Closing channels in two steps, for layers that keep the engine under a lock.
+#[doc(hidden)]
+impl Engine {
+    /// From now on, queue pairs are not destroyed by this engine, but handed out by
+    /// [`next_closing`](Self::next_closing): for layers that keep the engine under a lock.
+    ///
+    /// Then [`destroy`](Self::destroy), [`destroy_all`](Self::destroy_all), [`remove`](Self::remove), and
+    /// all that takes channels down because something has failed, return before the operations in
+    /// flight have ended. They end in [`finish_close`](Self::finish_close).
+    ///
+    /// Buffers that [`join`](Self::join) does not post are kept for
+    /// [`take_rejected_receives`](Self::take_rejected_receives).
+    ///
+    /// Nothing is deferred where memory is handed back at once: after a post of unknown outcome,
+    /// with borrowed buffers in flight, and when the engine is dropped. Nothing is deferred either
+    /// where a [`Channel`](crate::Channel) or a [`ChannelGroup`](crate::ChannelGroup) waits: in a
+    /// transfer, an abort, a reset or a close, and in any other wait. Such a wait destroys queued
+    /// queue pairs, but waits for none that was handed out.
+    pub fn defer_closing(&mut self) {
+        self.closings.get_or_insert_default();
+        self.afterwards.keeps_sockets = true;
+    }
+
+    /// Queues the queue pair of a member for [`next_closing`](Self::next_closing).
+    pub(super) fn defer_destroying(&mut self, at: u32, qp: QueuePair) {
+        let channel = self.member(at).map_or(ChannelId::NONE, |member| member.id);
+        let shared = self.shared.as_deref();
+        let shared = shared.map(|shared| Arc::clone(&shared.queue));
+        // One bound for all that end together.
+        let since = self.closings_refused.upgrade().unwrap_or_default();
+        self.closings_refused = Arc::downgrade(&since);
+        self.closings.get_or_insert_default().push(Closing {
+            channel,
+            qp,
+            drain_timeout: self.limits.drain_timeout,
+            refused_since: since,
+            shared,
+        });
+        self.afterwards.is_due = true;
+    }
+
+    /// The next queue pair to be [destroyed](Closing::destroy) without the lock, and then
+    /// [returned](Self::finish_close), if that is [deferred](Self::defer_closing).
+    #[must_use = "operations in flight end when this has been destroyed and returned to the engine"]
+    pub fn next_closing(&mut self) -> Option<Closing> {
+        let closing = self.closings.as_mut()?.pop();
+        self.update_deferred();
+        closing
+    }
+
+    /// Ends the operations that were in flight on a channel, whose queue pair has been destroyed.
+    ///
+    /// # Errors
+    ///
+    /// `closed` itself, if the channel belongs to another engine.
+    pub fn finish_close(&mut self, closed: Closed) -> Result<(), Closed> {
+        if closed.channel == ChannelId::NONE {
+            // It has not joined: nothing but its number is left.
+            if let Err(error) = closed.destroyed {
+                let leak = Leak { buffers: 0, error };
+                self.afterwards.push(Afterwards::Leak(leak));
+            }
+            self.forget_dropped_members();
+            return Ok(());
+        }
+        let Some(at) = self.place(closed.channel) else {
+            return Err(closed);
+        };
+        self.closed(at, closed.destroyed);
+        self.dispatch_all();
+        self.end_closed(at);
+        self.replace_overtaken();
+        Ok(())
+    }
+
+    /// Whether the queue pair of some channel is being destroyed elsewhere. That channel counts as one
+    /// of this engine until it is [returned](Self::finish_close).
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.flight.members.iter().any(Member::is_closing)
+    }
+
+    /// Whether the driver has failed to destroy the queue pair of a channel, also of one that was removed: the
+    /// device may still access its memory.
+    #[must_use]
+    pub const fn has_stuck(&self) -> bool {
+        self.stuck > 0
+    }
+
+    /// Whether [`next_closing`](Self::next_closing) or [`next_afterwards`](Self::next_afterwards) has something to do.
+    #[must_use]
+    #[inline]
+    pub const fn has_deferred(&self) -> bool {
+        self.afterwards.is_due
+    }
+
+    pub(super) fn update_deferred(&mut self) {
+        let has_closings = self.closings.as_ref().is_some_and(|list| !list.is_empty());
+        let afterwards = &mut self.afterwards;
+        afterwards.is_due = has_closings || !afterwards.is_empty();
+    }
+}
+
+/// Queue pairs that a device which may be removed has refused to destroy.
+///
+/// The kernel refuses calls before it destroys the queue pairs of a device that is removed. So an operation in flight
+/// has not ended with the refusal: it is aborted when the kernel has [removed](verbs_core::Context::is_removed) the
+/// device, and stuck if that does not happen within the drain timeout. Until then its member is closing. Whoever waits
+/// looks between two borrows of the engine, since that reads a directory.
+impl Engine {
+    /// The device, if it has refused to destroy a queue pair, and what is in flight there has not ended.
+    #[inline]
+    pub(crate) fn refusing_device(&self) -> Option<&Context> {
+        (!self.refused.is_empty()).then(|| self.pd.context())
+    }
+
+    /// Ends what is in flight on such queue pairs, if the device is removed, or the drain timeout has passed since
+    /// the first call.
+    pub(crate) fn check_refused(&mut self, is_removed: bool, now: Instant) {
+        if self.refused.is_empty() {
+            return;
+        }
+        let since = *self.refused_since.get_or_insert(now);
+        if is_removed || now.saturating_duration_since(since) >= self.limits.drain_timeout {
+            self.end_refused(is_removed);
+        }
+    }
+
+    /// The same without a wait.
+    pub(super) fn end_refused_now(&mut self) {
+        if let Some(device) = self.refusing_device() {
+            let is_removed = device.is_removed();
+            self.end_refused(is_removed);
+        }
+    }
+
+    /// Ends what is in flight on such queue pairs: it is aborted, or stuck.
+    fn end_refused(&mut self, is_removed: bool) {
+        self.refused_since = None;
+        while let Some((at, error)) = self.refused.pop() {
+            let destroyed = if is_removed { Ok(()) } else { Err(error) };
+            self.closed(at, destroyed);
+        }
+        self.dispatch_all();
+        for at in 0..u32::try_from(self.flight.members.len()).unwrap_or(u32::MAX) {
+            self.end_closed(at);
+        }
+        self.replace_overtaken();
+    }
+
+    /// Takes the outcome of a request on borrowed buffers that was rejected after the device may have got a part of it,
+    /// and whose queue pair it refused to destroy then.
+    pub(crate) fn end_half_borrowed(&mut self) {
+        if let Some(id) = self.half_posted.take() {
+            let _aborted = self.release(id);
+        }
+    }
+}
+
 impl Drop for Engine {
     /// Destroys the queue pairs, and then releases the buffers. Nothing waits for a peer.
     fn drop(&mut self) {
         if self.is_in_child() {
             return;
         }
-        while let Some(closing) = self.next_closing() {
+        while let Some(mut closing) = self.next_closing() {
+            closing.drain_timeout = Duration::ZERO;
             // It belongs to this engine, so this does not fail.
-            let _finished = self.finish_close(closing.destroy_at_once());
+            let _finished = self.finish_close(closing.destroy());
         }
         self.closings = None;
         self.end_refused_now();

@@ -42,14 +42,14 @@ pub(crate) trait Ladder: Steps {
     /// are no reason to.
     fn abort_borrowed(&mut self, at: u32, reason: DownReason) {
         let has_borrowed = self.step(|poller| {
-            if poller.engine.has_borrowed_in_flight(at) {
+            if poller.engine.flight().has_borrowed_in_flight(at) {
                 poller.engine.dispatch_all();
             }
-            poller.engine.has_borrowed_in_flight(at)
+            poller.engine.flight().has_borrowed_in_flight(at)
         });
         if has_borrowed {
             self.abort(at, reason);
-            if self.step(|poller| poller.engine.has_borrowed_in_flight(at)) {
+            if self.step(|poller| poller.engine.flight().has_borrowed_in_flight(at)) {
                 abort_with(format_args!(
                     "borrowed buffers are in flight on a queue pair that is gone: aborting the process"
                 ));
@@ -59,7 +59,7 @@ pub(crate) trait Ladder: Steps {
 
     /// The same after an operation on borrowed buffers did not complete within its timeout.
     fn abort_late(&mut self, at: u32, id: Id, timeout: Option<Duration>) {
-        let queue = self.step(|poller| poller.engine.borrowed_in_flight(id));
+        let queue = self.step(|poller| poller.engine.flight().borrowed_in_flight(id));
         let reason = DownReason::TimedOut {
             // It is in flight: nothing was polled since.
             queue: queue.unwrap_or(Queue::Send),

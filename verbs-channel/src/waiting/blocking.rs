@@ -87,7 +87,7 @@ impl Poller {
         }
         // The poll before the wait may have ended it.
         self.run_afterwards();
-        let result = self.engine.release(id);
-        result.unwrap_or(Err(TransportError::CLOSED))
+        let outcome = self.engine.release(id);
+        outcome.map_or(Err(TransportError::CLOSED), |outcome| outcome.result)
     }
 }

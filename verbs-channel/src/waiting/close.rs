@@ -35,7 +35,10 @@ impl Poller {
         let is_expected = expected.contains(&down(&self.engine));
         let timeout = self.config.timeout;
         let has_sent = self.wait_until(timeout, |engine| {
-            down(engine).is_some() || engine.in_flight_at(at, Queue::Send) == 0
+            down(engine).is_some()
+                || engine
+                    .member(at)
+                    .is_none_or(|member| member.credits.in_flight(Queue::Send) == 0)
         });
         let down = down(&self.engine).or_else(|| {
             let queue = Queue::Send;

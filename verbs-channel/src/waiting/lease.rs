@@ -92,7 +92,7 @@ pub(crate) trait Lend: Ladder {
             };
             self.abort(at, reason);
         }
-        match self.step(|poller| poller.engine.take_outcome(ticket)) {
+        match self.step(|poller| poller.engine.release(ticket.id)) {
             Some(outcome) => outcome.result.map(drop),
             None => Err(TransportError::CLOSED),
         }

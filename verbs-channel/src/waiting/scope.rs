@@ -29,9 +29,9 @@ pub(crate) trait EndScope: Ladder {
                 return Ok(());
             }
         }
-        let mut next = self.step(|poller| poller.engine.first(at));
+        let mut next = self.step(|poller| poller.engine.flight().first(at));
         while let Some(id) = next {
-            let queue = self.step(|poller| poller.engine.borrowed_in_flight(id));
+            let queue = self.step(|poller| poller.engine.flight().borrowed_in_flight(id));
             let is_awaited = match queue {
                 Some(Queue::Receive) => end.receives == Leftover::Awaited,
                 Some(Queue::Send) => true,
@@ -40,7 +40,7 @@ pub(crate) trait EndScope: Ladder {
             if is_awaited && !self.wait_before(deadline, |engine| !engine.is_pending(id)) {
                 self.abort_late(at, id, timeout);
             }
-            next = self.step(|poller| poller.engine.after(id));
+            next = self.step(|poller| poller.engine.flight().after(id));
         }
         // The receives in flight, if any.
         self.abort_borrowed(at, DownReason::Closed);
@@ -76,15 +76,15 @@ pub(crate) trait EndScope: Ladder {
         }
         let drain_timeout = self.step(|poller| poller.config.drain_timeout);
         let deadline = Deadline::after(Some(drain_timeout));
-        let mut next = self.step(|poller| poller.engine.first(at));
+        let mut next = self.step(|poller| poller.engine.flight().first(at));
         while let Some(id) = next {
-            let queue = self.step(|poller| poller.engine.borrowed_in_flight(id));
+            let queue = self.step(|poller| poller.engine.flight().borrowed_in_flight(id));
             if queue == Some(Queue::Send)
                 && !self.wait_before(deadline, |engine| !engine.is_pending(id))
             {
                 break;
             }
-            next = self.step(|poller| poller.engine.after(id));
+            next = self.step(|poller| poller.engine.flight().after(id));
         }
         self.abort_borrowed(at, DownReason::Abandoned);
         // The closure's own failure is returned; this one is the channel's down reason.
@@ -127,10 +127,10 @@ impl Poller {
     /// Takes the untaken outcomes of operations that have all ended. Returns the first failure.
     fn end_scope(&mut self, at: u32, receives: Leftover) -> Result<(), TransportError> {
         let mut first: Option<(TransportError, u32)> = None;
-        let mut next = self.engine.first(at);
+        let mut next = self.engine.flight().first(at);
         while let Some(id) = next {
-            next = self.engine.after(id);
-            let Some(queue) = self.engine.borrowed(id) else {
+            next = self.engine.flight().after(id);
+            let Some(queue) = self.engine.flight().borrowed(id) else {
                 continue;
             };
             // With `Leftover::Closed`, a receive that is aborted with the connection has not failed.
@@ -139,7 +139,7 @@ impl Poller {
                     && queue == Queue::Receive
                     && matches!(error, TransportError::Aborted(_))
             };
-            if let Some((error, when)) = self.engine.failure(id)
+            if let Some((error, when)) = self.engine.flight().failure(id)
                 && !is_left(error)
                 && first.is_none_or(|(_, earliest)| when < earliest)
             {

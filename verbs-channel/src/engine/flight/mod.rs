@@ -305,7 +305,7 @@ impl Flight {
         })
     }
 
-    /// Whether any operation that owns its buffer has a slot.
+    /// Whether an operation on an owned buffer is in flight, or has an outcome that was not taken.
     pub(crate) fn owns_any(&self) -> bool {
         let mut slots = self.slots.iter();
         slots.any(|slot| !slot.is_free() && slot.reservation.owner == BufferOwner::Slot)

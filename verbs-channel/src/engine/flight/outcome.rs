@@ -1,18 +1,12 @@
 //! Outcomes: taken once, and the slot is free.
 
-use verbs_core::WorkSuccess;
-
 use super::slot::SlotOutcome;
-use super::{BufferOwner, Flight, Id, SlotBuffer};
-use crate::error::TransportError;
+use super::{BufferOwner, Flight, Id, Outcome};
 
 impl Flight {
     /// Takes the outcome of an operation that has completed, and the buffer that it owns, and frees its slot.
     #[inline(always)]
-    pub(crate) fn release(
-        &mut self,
-        id: Id,
-    ) -> Option<(Result<WorkSuccess, TransportError>, Option<SlotBuffer>)> {
+    pub(crate) fn release(&mut self, id: Id) -> Option<Outcome> {
         let slot = self.slots.get_mut(id.index() as usize)?;
         if slot.id != id || slot.is_in_flight() {
             return None;
@@ -22,7 +16,7 @@ impl Flight {
             SlotOutcome::Success(success) => Ok(success),
             SlotOutcome::Failure(error) => Err(error),
         };
-        let buffer = slot.buffer.take();
+        let owned = slot.buffer.take();
         match slot.reservation.owner {
             BufferOwner::Slot => self.ready.unlink(&mut self.slots, id.index()),
             BufferOwner::Borrowed => {
@@ -32,7 +26,7 @@ impl Flight {
             BufferOwner::Detached | BufferOwner::Claimed | BufferOwner::Caller => {}
         }
         self.free(id);
-        Some((result, buffer))
+        Some(Outcome { result, owned })
     }
 
     /// The operation that owns its buffer and completed first, of those that are ready.

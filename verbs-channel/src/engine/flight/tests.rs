@@ -124,7 +124,7 @@ impl Table {
     }
 
     pub(super) fn release(&mut self, id: Id) -> Option<Result<(), TransportError>> {
-        Some(self.0.release(id)?.0.map(drop))
+        Some(self.0.release(id)?.result.map(drop))
     }
 
     fn detach(&mut self, id: Id) {
@@ -281,9 +281,9 @@ fn run(steps: Vec<Step>, common: u32) {
                 let (id, _, model) = &mut all[number];
                 let released = table.0.release(*id);
                 if let Model::Done(expected) = *model {
-                    let (result, buffer) = released.expect("it is done");
-                    assert_eq!(result.map(drop), expected);
-                    let is_its = matches!(buffer, Some(SlotBuffer::Batch(requests)) if requests.len() == number);
+                    let outcome = released.expect("it is done");
+                    assert_eq!(outcome.result.map(drop), expected);
+                    let is_its = matches!(outcome.owned, Some(SlotBuffer::Batch(requests)) if requests.len() == number);
                     assert!(is_its, "another operation's buffer");
                     *model = Model::Gone;
                 } else {

@@ -75,14 +75,21 @@ pub struct Completed {
 impl Completed {
     #[inline(always)]
     pub(crate) fn new(ticket: Ticket, outcome: Outcome) -> Self {
-        Self {
+        let mut completed = Self {
             ticket,
             channel: ticket.channel(),
             result: outcome.result,
-            buffer: outcome.buffer,
-            batch: outcome.batch,
-            chain: outcome.chain,
+            buffer: None,
+            batch: None,
+            chain: None,
+        };
+        match outcome.owned {
+            Some(SlotBuffer::Buffer(buffer)) => completed.buffer = Some(buffer),
+            Some(SlotBuffer::Batch(batch)) => completed.batch = Some(batch),
+            Some(SlotBuffer::Chain(chain)) => completed.chain = Some(chain),
+            None => {}
         }
+        completed
     }
 
     /// The message that arrived, if this was a receive.
@@ -111,40 +118,14 @@ impl Completed {
     }
 }
 
-/// How an operation ended, and the buffer, the batch or the chain that it returns: the parts of a [`Completed`]
-/// that are not in its ticket.
+/// How an operation ended, and the buffer, the batch or the chain that it owned.
 ///
 /// Functions that are not inlined return it, and not a [`Completed`]: that would be written to memory
 /// and read back, field by field.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) result: Result<WorkSuccess, TransportError>,
-    pub(crate) buffer: Option<OwnedBuffer>,
-    pub(crate) batch: Option<Vec<OwnedRequest>>,
-    pub(crate) chain: Option<OwnedChain>,
-}
-
-impl Outcome {
-    /// Outcome of an operation that owned a buffer.
-    #[inline(always)]
-    pub(crate) fn new(
-        result: Result<WorkSuccess, TransportError>,
-        owned: Option<SlotBuffer>,
-    ) -> Self {
-        let mut outcome = Self {
-            result,
-            buffer: None,
-            batch: None,
-            chain: None,
-        };
-        match owned {
-            Some(SlotBuffer::Buffer(buffer)) => outcome.buffer = Some(buffer),
-            Some(SlotBuffer::Batch(batch)) => outcome.batch = Some(batch),
-            Some(SlotBuffer::Chain(chain)) => outcome.chain = Some(chain),
-            None => {}
-        }
-        outcome
-    }
+    pub(crate) owned: Option<SlotBuffer>,
 }
 
 // One word.

@@ -9,6 +9,7 @@ use verbs_core::error::Rejected;
 use verbs_core::verbs_sys::{IBV_SEND_INLINE, ibv_send_wr};
 use verbs_core::work_request::{ChainRequest, RequestChain};
 
+use crate::channel_id::ChannelId;
 use crate::engine::flight::NEXT;
 use crate::engine::member::Limits;
 use crate::engine::{BufferOwner, Engine, Reservation, SlotBuffer, Ticket};
@@ -34,7 +35,22 @@ impl Engine {
         posted.or_else(|reason| self.end_half_unpolled(at, reason).ok_or(reason))
     }
 
-    /// Posts a chain, which goes into its slot.
+    /// Posts a chain of requests on owned buffers: as
+    /// [`Channel::start_chain`](crate::Channel::start_chain).
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::start_chain`](crate::Channel::start_chain), and [`RejectReason::Down`] if there is no
+    /// such channel.
+    pub fn start_chain(
+        &mut self,
+        channel: ChannelId,
+        chain: OwnedChain,
+    ) -> Result<Ticket, Rejected<OwnedChain, RejectReason>> {
+        self.start_chain_at(self.place_or_none(channel), chain)
+    }
+
+    /// The same by its place.
     pub(crate) fn start_chain_at(
         &mut self,
         at: u32,

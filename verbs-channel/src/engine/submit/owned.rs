@@ -22,19 +22,28 @@ use crate::request::{Op, OwnedRequest};
 const LONG: usize = 32;
 
 impl Engine {
-    /// Posts a request on a buffer, which is moved to its slot.
+    /// Posts a request on an owned buffer: as [`Channel::start`](crate::Channel::start).
+    ///
+    /// The buffer is taken out of `request`, and an [empty](crate::OwnedBuffer::empty) one left there. If
+    /// the request is rejected, it is unchanged.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::start`](crate::Channel::start), and [`RejectReason::Down`] if there is no such
+    /// channel.
     #[inline(always)]
-    pub(crate) fn start_at(
+    pub fn start(
         &mut self,
-        at: u32,
+        channel: ChannelId,
         request: &mut OwnedRequest,
     ) -> Result<Ticket, RejectReason> {
-        self.start_op_at(at, &mut request.buffer, request.op)
+        let at = self.place(channel).ok_or(RejectReason::GONE)?;
+        self.start_at(at, &mut request.buffer, request.op)
     }
 
     /// The same by its parts.
     #[inline(always)]
-    pub(crate) fn start_op_at(
+    pub(crate) fn start_at(
         &mut self,
         at: u32,
         buffer: &mut OwnedBuffer,
@@ -61,7 +70,22 @@ impl Engine {
         }
     }
 
-    /// Posts a batch, which goes into its slot.
+    /// Posts a batch of requests on owned buffers: as
+    /// [`Channel::start_batch`](crate::Channel::start_batch).
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::start_batch`](crate::Channel::start_batch), and [`RejectReason::Down`] if there is no
+    /// such channel.
+    pub fn start_batch(
+        &mut self,
+        channel: ChannelId,
+        requests: Vec<OwnedRequest>,
+    ) -> Result<Ticket, Rejected<Vec<OwnedRequest>, RejectReason>> {
+        self.start_batch_at(self.place_or_none(channel), requests)
+    }
+
+    /// The same by its place.
     pub(crate) fn start_batch_at(
         &mut self,
         at: u32,
@@ -144,7 +168,7 @@ impl Engine {
         };
         self.flight.store_buffer(id, buffer);
         self.destroy_now(at, DownReason::Post(error));
-        self.flight.release(id)?.1
+        self.flight.release(id)?.owned
     }
 
     /// Names an operation of a channel.

@@ -1,9 +1,10 @@
-//! Operations on owned buffers that have completed: found, and taken.
+//! Outcomes of operations that have completed: found, and taken.
 
 use verbs_core::WorkSuccess;
 
 use crate::buffer::OwnedBuffer;
-use crate::engine::{Completed, Engine, MAX_POLLS, Outcome, SlotBuffer, Ticket};
+use crate::engine::flight::Flight;
+use crate::engine::{Completed, Engine, Id, MAX_POLLS, Member, Outcome, SlotBuffer, Ticket};
 use crate::error::{Error, Queue, Result};
 
 impl Engine {
@@ -27,7 +28,7 @@ impl Engine {
         if !self.is_done(ticket)? {
             self.drive();
         }
-        Ok(self.take_outcome(ticket))
+        Ok(self.flight.release(ticket.id))
     }
 
     /// Polls once for an operation of this member that is in flight: its outcome, if its success is the
@@ -38,7 +39,10 @@ impl Engine {
             return None;
         }
         let (success, owned) = self.poll_for(at, ticket.id, Option::take)?;
-        let outcome = Outcome::new(Ok(*success), Some(owned));
+        let outcome = Outcome {
+            result: Ok(*success),
+            owned: Some(owned),
+        };
         Some(Completed::new(ticket, outcome))
     }
 
@@ -118,19 +122,13 @@ impl Engine {
     #[must_use]
     #[inline]
     pub fn has_completed(&self) -> bool {
-        self.has_ready()
-    }
-
-    /// Whether an operation is ready that owns its buffer.
-    #[inline]
-    pub(crate) fn has_ready(&self) -> bool {
         self.flight.first_ready().is_some()
     }
 
     /// If no operation is ready, polls until one is or the queue is empty.
     pub(crate) fn poll_until_ready(&mut self) {
         let mut polls = 0;
-        while !self.has_ready() {
+        while !self.has_completed() {
             polls += 1;
             // An empty poll may have ended operations, too: a queue that cannot be polled does.
             if self.drive() == 0 || polls == MAX_POLLS {
@@ -139,12 +137,6 @@ impl Engine {
         }
     }
 
-    /// Whether an operation on an owned buffer is in flight, or has an outcome that was not taken.
-    pub(crate) fn owns_any(&self) -> bool {
-        self.flight.owns_any()
-    }
-
-    #[inline(always)]
     fn is_done(&self, ticket: Ticket) -> Result<bool> {
         let done = self
             .place(ticket.channel)
@@ -154,13 +146,64 @@ impl Engine {
 
     /// Takes the outcome of an operation that has completed.
     pub(crate) fn take_completed(&mut self, ticket: Ticket) -> Option<Completed> {
-        let outcome = self.take_outcome(ticket)?;
+        let outcome = self.flight.release(ticket.id)?;
         Some(Completed::new(ticket, outcome))
     }
+}
 
-    /// The same, without its ticket.
-    pub(crate) fn take_outcome(&mut self, ticket: Ticket) -> Option<Outcome> {
-        let (result, owned) = self.flight.release(ticket.id)?;
-        Some(Outcome::new(result, owned))
+/// Operations on borrowed buffers, for the layer that keeps the borrows: a scope or a blocking call.
+impl Engine {
+    /// The operations of its members.
+    pub(crate) const fn flight(&self) -> &Flight {
+        &self.flight
+    }
+
+    /// Detaches an operation: its outcome will not be taken.
+    #[inline(always)]
+    pub(crate) fn detach(&mut self, id: Id) {
+        if !self.flight.detach(id) {
+            self.detach_completed(id);
+        }
+    }
+
+    #[inline(never)]
+    fn detach_completed(&mut self, id: Id) {
+        if self.flight.failure(id).is_none() {
+            let _not_taken = self.release(id);
+        }
+    }
+
+    /// Takes the outcome of an operation that is done, and frees its slot.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, id: Id) -> Option<Outcome> {
+        self.flight.release(id)
+    }
+
+    /// Whether an operation is in flight.
+    #[inline(always)]
+    pub(crate) fn is_pending(&self, id: Id) -> bool {
+        self.flight.is_done(id) == Some(false)
+    }
+
+    /// Whether nothing is in flight on a member.
+    #[inline]
+    pub(crate) fn is_idle_at(&self, at: u32) -> bool {
+        let member = self.member(at);
+        member.is_none_or(|member| member.credits.is_idle())
+    }
+
+    /// [`is_idle_and_up`](Self::is_idle_and_up), and no operation on borrowed buffers has an outcome that
+    /// was not taken.
+    #[inline]
+    pub(crate) fn is_done_and_up(&self, at: u32) -> bool {
+        let has_untaken = |member: &Member| member.credits.slots.untaken > 0;
+        self.is_idle_and_up(at) && !self.member(at).is_some_and(has_untaken)
+    }
+
+    /// Whether nothing is in flight on a member, and nothing has failed.
+    #[inline]
+    pub(crate) fn is_idle_and_up(&self, at: u32) -> bool {
+        let member = self.member(at);
+        member.is_some_and(|member| member.credits.is_idle() && member.down().is_none())
     }
 }
