@@ -3,13 +3,31 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Failure, Mapped, MemoryKind, Pattern};
+use clap::ValueEnum;
+use verbs_channel::SharedMemory;
+use verbs_channel::buffer::SharedSlice;
+use verbs_core::memory::HugePages;
+use verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, SharedRegion};
 
+use crate::{Context as _, Failure, Pattern};
+
+/// The length of a huge page.
+const HUGE: usize = 2 << 20;
 const WORD: usize = size_of::<u64>();
 /// Bytes after each page that nothing writes to.
 const CANARY: usize = 64;
 const CANARY_WORD: u64 = 0xc5c5_c5c5_c5c5_c5c5;
 const FREE_WORD: u64 = 0x3a3a_3a3a_3a3a_3a3a;
+
+/// Where memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(clippy::exhaustive_enums, reason = "the values of an option")]
+pub enum MemoryKind {
+    /// Ordinary memory
+    Heap,
+    /// Huge pages of 2 MiB, which `vm.nr_hugepages` reserves
+    Huge,
+}
 
 /// Pages of the same length, with a canary after each, which are filled at first.
 ///
@@ -17,28 +35,47 @@ const FREE_WORD: u64 = 0x3a3a_3a3a_3a3a_3a3a;
 /// different generations differ in their first words.
 #[derive(Debug)]
 pub struct Pages {
-    memory: Mapped,
+    memory: SharedMemory,
     page_len: usize,
 }
 
 impl Pages {
-    /// Maps and fills `count` pages of `page_len` bytes each.
+    /// Makes and fills `count` pages of `page_len` bytes each, registered in each of these domains.
     ///
     /// # Errors
     ///
-    /// There is not enough memory of this kind.
+    /// There is not enough memory of this kind, or it cannot be registered.
     ///
     /// # Panics
     ///
     /// If the length is not a multiple of 8.
-    pub fn new(kind: MemoryKind, (count, page_len): (usize, usize)) -> Result<Self, Failure> {
+    pub fn new(
+        kind: MemoryKind,
+        (count, page_len): (usize, usize),
+        domains: &[ProtectionDomain],
+        access: AccessFlags,
+    ) -> Result<Self, Failure> {
         assert!(page_len.is_multiple_of(WORD), "a page has whole words");
         let len = count.saturating_mul(page_len + CANARY);
-        let memory = Mapped::new(kind, len)?;
+        let memory = match kind {
+            MemoryKind::Heap => {
+                let mut words: Vec<u64> = Vec::new();
+                let made = words.try_reserve_exact(len / WORD);
+                made.context(|| format!("no {} MiB of memory", len >> 20))?;
+                words.resize(len / WORD, 0);
+                SharedMemory::register(domains, words, access)?
+            }
+            MemoryKind::Huge => {
+                let count = len.div_ceil(HUGE);
+                let pages = HugePages::with_page_size(len, HUGE)
+                    .context(|| format!("no {count} huge pages: vm.nr_hugepages reserves them"))?;
+                SharedMemory::register(domains, pages, access)?
+            }
+        };
         let pages = Self { memory, page_len };
         for page in 0..count {
             let (seed, (words, canary)) = (seed(page), pages.words(page));
-            for (word, at) in words.iter().zip(0..) {
+            for (word, at) in words.zip(0..) {
                 word.store(right(seed, 0, at), Ordering::Relaxed);
             }
             for word in canary {
@@ -48,10 +85,22 @@ impl Pages {
         Ok(pages)
     }
 
-    /// The memory that they are in.
-    #[must_use]
-    pub const fn memory(&self) -> &Mapped {
-        &self.memory
+    /// The memory of a page, to be posted.
+    ///
+    /// # Errors
+    ///
+    /// There is no such page.
+    pub fn slice(&self, page: usize) -> Result<SharedSlice, Failure> {
+        Ok(self.memory.slice(self.bounds(page))?)
+    }
+
+    /// The memory that they are in, for peers.
+    ///
+    /// # Errors
+    ///
+    /// It is not registered in this domain.
+    pub fn remote(&self, pd: &ProtectionDomain) -> Result<RemoteMemoryRegion, Failure> {
+        Ok(self.memory.remote(pd)?)
     }
 
     /// Where in the memory a page begins and ends, in bytes.
@@ -63,7 +112,7 @@ impl Pages {
 
     /// Makes a page of this generation.
     pub fn stamp(&self, page: usize, generation: u64) {
-        if let Some(word) = self.words(page).0.first() {
+        if let Some(word) = self.words(page).0.next() {
             word.store(right(seed(page), generation, 0), Ordering::Relaxed);
         }
     }
@@ -72,7 +121,7 @@ impl Pages {
     #[must_use]
     pub fn wrong(&self, place: usize, page: usize, generation: u64) -> u32 {
         let (words, _canary) = self.words(place);
-        let (seed, words) = (seed(page), words.iter().zip(0..));
+        let (seed, words) = (seed(page), words.zip(0..));
         let differ = words.map(|(word, at)| differing(word, right(seed, generation, at)));
         differ.sum()
     }
@@ -88,23 +137,39 @@ impl Pages {
     #[must_use]
     pub fn written(&self, place: usize) -> u32 {
         let (words, _canary) = self.words(place);
-        words.iter().map(|word| differing(word, FREE_WORD)).sum()
+        words.map(|word| differing(word, FREE_WORD)).sum()
     }
 
     /// How many bytes of the canary after this place are damaged.
     #[must_use]
     pub fn damaged(&self, place: usize) -> u32 {
         let (_page, canary) = self.words(place);
-        let differ = canary.iter().map(|word| differing(word, CANARY_WORD));
+        let differ = canary.map(|word| differing(word, CANARY_WORD));
         differ.sum()
     }
 
     /// The words of a page, and those of its canary.
-    fn words(&self, page: usize) -> (&[AtomicU64], &[AtomicU64]) {
+    fn words(
+        &self,
+        page: usize,
+    ) -> (
+        impl Iterator<Item = &AtomicU64>,
+        impl Iterator<Item = &AtomicU64>,
+    ) {
         let Range { start, end } = self.bounds(page);
-        let words = self.memory.words().get(start / WORD..(end + CANARY) / WORD);
-        let words = words.expect("the caller counts the pages");
-        words.split_at(self.page_len / WORD)
+        (self.range(start..end), self.range(end..end + CANARY))
+    }
+
+    fn range(&self, bytes: Range<usize>) -> impl Iterator<Item = &AtomicU64> {
+        let heap = self.memory.region::<SharedRegion<Vec<u64>>>();
+        let huge = self.memory.region::<SharedRegion<HugePages>>();
+        let word = move |at| match (heap, huge) {
+            (Some(region), _) => region.atomic_u64(at),
+            (None, Some(region)) => region.atomic_u64(at),
+            (None, None) => unreachable!("it is one of these"),
+        };
+        let word = move |at| word(at).expect("the caller counts the pages");
+        bytes.step_by(WORD).map(word)
     }
 }
 
@@ -134,16 +199,25 @@ const fn seed(page: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use soft_verbs as _;
+    use verbs_core::Context;
+
     use super::*;
+
+    fn pages(size: (usize, usize)) -> Pages {
+        let pd = Context::first_active().unwrap().alloc_pd().unwrap();
+        Pages::new(MemoryKind::Heap, size, &[pd], AccessFlags::empty()).unwrap()
+    }
 
     /// Changes a byte, counted from the start of the memory.
     fn damage(pages: &Pages, at: usize) {
-        pages.memory().words()[at / WORD].fetch_xor(0x40 << (at % WORD * 8), Ordering::Relaxed);
+        let word = pages.range(at / WORD * WORD..at + 1).next().unwrap();
+        word.fetch_xor(0x40 << (at % WORD * 8), Ordering::Relaxed);
     }
 
     #[test]
     fn every_damaged_byte_is_counted_once_where_it_is() {
-        let pages = Pages::new(MemoryKind::Heap, (3, 64)).unwrap();
+        let pages = pages((3, 64));
         for page in 0..3 {
             assert_eq!((pages.wrong(page, page, 0), pages.damaged(page)), (0, 0));
         }
@@ -162,7 +236,7 @@ mod tests {
 
     #[test]
     fn bytes_written_to_a_free_page_are_counted() {
-        let pages = Pages::new(MemoryKind::Heap, (2, 64)).unwrap();
+        let pages = pages((2, 64));
         pages.free(1);
         assert_eq!((pages.written(1), pages.wrong(0, 0, 0)), (0, 0));
         let Range { start, end } = pages.bounds(1);
@@ -174,7 +248,7 @@ mod tests {
 
     #[test]
     fn pages_and_their_generations_differ() {
-        let pages = Pages::new(MemoryKind::Heap, (2, 4096)).unwrap();
+        let pages = pages((2, 4096));
         assert!(pages.wrong(0, 1, 0) > 512);
         pages.stamp(0, 3);
         assert_eq!((pages.wrong(0, 0, 3), pages.damaged(0)), (0, 0));

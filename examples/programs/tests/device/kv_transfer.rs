@@ -315,13 +315,13 @@ fn packets_that_are_lost_damage_nothing() {
 fn pages_allocate_nothing() {
     let _test = begin!(iwarp lacks "immediates");
     let decode = decode(&device_name(), &MANY, &["-n", "1"]);
-    let output = prefill(&decode, &peer_name(), &MANY, &[]).succeeds();
-    assert!(output.contains(" 0.00 allocations a page"), "{output}");
-    let output = ends(decode, 1, 0..1);
-    // Some for the request.
-    let (costs, _) = output.split_once(" allocations a page").unwrap();
-    let each: f64 = costs.rsplit(' ').next().unwrap().parse().unwrap();
-    assert!(each < 0.1, "{output}");
+    let written = prefill(&decode, &peer_name(), &MANY, &[]).succeeds();
+    // Some for the request, and for the first chains.
+    for output in [written, ends(decode, 1, 0..1)] {
+        let (costs, _) = output.split_once(" allocations a page").unwrap();
+        let each: f64 = costs.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(each < 0.1, "{output}");
+    }
 }
 
 #[test]
@@ -345,19 +345,4 @@ fn huge_pages_are_used_where_they_are_reserved() {
     prefill(&decode, &peer_name(), &SMALL, &["--memory", "huge"]).succeeds();
     ends(decode, 2, 0..1);
     fs::write(file, before).unwrap();
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn dmabuf_that_cannot_be_had_is_an_error_that_helps() {
-    let _test = begin!();
-    let words = ["--memory", "dmabuf", "--wait", "1"];
-    let why = Program::start(KV_TRANSFER, &words, "VERBS_DEVICE").fails();
-    // Soft-RoCE takes none, and its guest has no driver that makes them.
-    let helps = [
-        "no /dev/udmabuf",
-        "takes no dmabuf, use another --memory",
-        "no prefill came",
-    ];
-    assert!(helps.iter().any(|text| why.contains(text)), "{why}");
 }

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 use verbs_async::{AsyncGroup, CqEvents, IncomingMessages};
 use verbs_channel::error::CloseError;
 use verbs_channel::immediates::ImmediateCounters;
-use verbs_channel::{BufferPool, Connect, OwnedBuffer, SharedMemory};
+use verbs_channel::{BufferPool, Connect, OwnedBuffer};
 use verbs_core::{AccessFlags, Context, RemoteMemoryRegion};
 
 use crate::{Cache, ORDER_LEN, Options, Order};
@@ -31,8 +31,6 @@ struct Decode<'o> {
     expected: usize,
     listener: TcpListener,
     pages: Pages,
-    /// Registers the pages in the domain of each rail.
-    _registered: SharedMemory,
     /// No request is under way, and the last one ended early.
     are_free: bool,
     counters: ImmediateCounters,
@@ -106,13 +104,12 @@ pub(crate) fn run(options: &Options, devices: &[Context]) -> Result<(), Failure>
 
 impl<'o> Decode<'o> {
     fn new(options: &'o Options, devices: &'o [Context]) -> Result<Self, Failure> {
-        let pages = Pages::new(options.memory, options.size())?;
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let domains = devices
             .iter()
             .map(Context::alloc_pd)
             .collect::<Result<Vec<_>, _>>()?;
-        let memory = pages.memory().register(&domains, access)?;
+        let pages = Pages::new(options.memory, options.size(), &domains, access)?;
         let rails = devices.iter().zip(&domains).map(|(device, pd)| {
             let events = CqEvents::create_tokio(device)?;
             let mut channels = options.common.channels(pd);
@@ -120,7 +117,7 @@ impl<'o> Decode<'o> {
             Ok(Rail {
                 name: device.device().name(),
                 group: AsyncGroup::new(channels, 1, &events)?,
-                memory: memory.remote(pd)?,
+                memory: pages.remote(pd)?,
                 orders: BufferPool::new(pd, ORDER_LEN, 1)?,
                 incoming: None,
             })
@@ -136,7 +133,6 @@ impl<'o> Decode<'o> {
             rails,
             listener: TcpListener::from_std(listener.into_socket())?,
             pages,
-            _registered: memory,
             are_free: false,
             options,
         })

@@ -2,7 +2,7 @@
 //!
 //! Read first: `request` and `free` in `decode.rs`, then `write` in `prefill.rs`. The future of a request may
 //! be dropped at any time; after `free` nothing writes to its pages, and they can be used again. Pages are
-//! written in chains that are built once.
+//! written by a transfer, in chains.
 
 mod decode;
 mod prefill;
@@ -62,7 +62,7 @@ struct Options {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     abort_every: Option<u64>,
 
-    /// Prefill: how many pages to post with one doorbell
+    /// Prefill: how many pages to post with one doorbell, at most 16; four times that are in flight
     #[arg(long, value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=64))]
     chain: u16,
 

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use programs::{Context as _, Failure, Meter, Pages, Peer, say};
 use verbs_channel::buffer::SharedSlice;
+use verbs_channel::engine::TransferError;
 use verbs_channel::error::CloseError;
-use verbs_channel::request::OwnedChain;
-use verbs_channel::{Channel, ChannelConfig, Outgoing, SharedMemory};
+use verbs_channel::{Channel, ChannelConfig, Outgoing, Transfer};
 use verbs_core::{AccessFlags, Context, RemoteMemoryRegion};
 
 use crate::{Cache, ORDER_LEN, Options, Order};
 
-/// Chains in flight on a rail.
+/// Chains that are in flight on a rail.
 const CHAINS: u16 = 4;
 /// The pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -22,9 +22,10 @@ struct Rail<'o> {
     number: u8,
     device: &'o Context,
     channels: ChannelConfig,
-    memory: SharedMemory,
     pages: &'o Pages,
     options: &'o Options,
+    // Empty between orders.
+    writes: Transfer,
     pages_written: u64,
 }
 
@@ -33,20 +34,22 @@ struct Link<'r, 'o> {
     rail: &'r mut Rail<'o>,
     channel: Channel,
     theirs: RemoteMemoryRegion,
-    idle: Vec<OwnedChain>,
 }
 
 pub(crate) fn run(options: &Options, devices: &[Context], host: &str) -> Result<(), Failure> {
-    let pages = &Pages::new(options.memory, options.size())?;
     let depth = CHAINS * options.chain;
     let domains = devices
         .iter()
         .map(Context::alloc_pd)
         .collect::<Result<Vec<_>, _>>()?;
-    let memory = pages.memory().register(&domains, AccessFlags::empty())?;
-    // Room for the slices of all chains, and one that replaces another: more than ever before would allocate.
-    let slices = domains.len() * (usize::from(depth) + 1);
-    let slices = (0..slices).map(|_| memory.slice(pages.bounds(0)));
+    let pages = &Pages::new(
+        options.memory,
+        options.size(),
+        &domains,
+        AccessFlags::empty(),
+    )?;
+    // Room for the slices of all pages: more than ever before would allocate.
+    let slices = (0..options.pages).map(|page| pages.slice(page));
     drop(slices.collect::<Result<Vec<_>, _>>()?);
     let rails = devices
         .iter()
@@ -59,9 +62,9 @@ pub(crate) fn run(options: &Options, devices: &[Context], host: &str) -> Result<
                 number,
                 device,
                 channels,
-                memory: memory.clone(),
                 pages,
                 options,
+                writes: Transfer::with_capacity(options.pages),
                 pages_written: 0,
             })
         });
@@ -118,13 +121,10 @@ impl<'o> Rail<'o> {
         if cache.size != self.options.size() {
             return Err(Failure::new("decode has another number or length of pages"));
         }
-        // Each of their requests is replaced before it is posted.
-        let idle = (0..CHAINS).map(|_| OwnedChain::blank(self.options.chain));
         Ok(Link {
             rail: self,
             channel,
             theirs: cache.memory,
-            idle: idle.collect(),
         })
     }
 }
@@ -147,32 +147,25 @@ impl Link<'_, '_> {
         }
     }
 
-    /// Writes the pages of an order. Allocates nothing: chains differ by places and immediates only.
+    /// Writes the pages of an order, in chains. It returns when the device is done with them, by its deadline.
     fn write(&mut self, order: &Order) -> Result<(), Failure> {
-        let (start, mut pages) = (Instant::now(), order.pages.clone());
-        while !pages.is_empty() || self.idle.len() < usize::from(CHAINS) {
-            if let Some(mut chain) = self.idle.pop_if(|_| !pages.is_empty()) {
-                let requests = chain.len().min(pages.len());
-                for (at, page) in pages.by_ref().take(requests).enumerate() {
-                    drop(chain.set(at, self.page(page, order)?)?);
-                }
-                chain.set_range(..requests)?;
-                let _completed_below = self.channel.start_chain(chain)?;
-                let every = self.rail.options.lose_every.unwrap_or(u64::MAX);
-                if self.rail.number == 0 && order.generation.is_multiple_of(every) {
-                    return Err(Failure::new("lost, as --lose-every asks"));
-                }
-            } else {
-                let left = order.timeout.saturating_sub(start.elapsed());
-                let completed = self.channel.wait_completed(left);
-                let completed = completed.ok_or_else(|| Failure::new("the deadline has passed"))?;
-                let written = completed.chain.as_ref().map_or(0, OwnedChain::done);
-                self.rail.pages_written += written as u64;
-                self.idle.extend(completed.chain);
-                completed.result?;
-            }
+        let deadline = Instant::now() + order.timeout;
+        let every = self.rail.options.lose_every.unwrap_or(u64::MAX);
+        let is_lost = self.rail.number == 0 && order.generation.is_multiple_of(every);
+        let pages = order.pages.len() >> u32::from(is_lost);
+        for page in order.pages.clone().take(pages) {
+            let write = self.page(page, order)?;
+            self.rail.writes.add(self.channel.id(), write);
         }
-        Ok(())
+        let ended = self.channel.transfer(&mut self.rail.writes, Some(deadline));
+        let outcomes = self.rail.writes.drain();
+        self.rail.pages_written += outcomes.filter(|page| page.result.is_ok()).count() as u64;
+        match ended {
+            Ok(()) if is_lost => Err(Failure::new("lost, as --lose-every asks")),
+            Ok(()) => Ok(()),
+            Err(TransferError::Failed { first, .. }) => Err(first.into()),
+            Err(stuck) => Err(stuck.into()),
+        }
     }
 
     /// Makes a page of the order's generation, and the write that brings it to its place.
@@ -182,7 +175,7 @@ impl Link<'_, '_> {
         let place = rail.options.place(page, order.generation);
         let place = rail.pages.bounds(place);
         let theirs = self.theirs.slice(place.start as u64..place.end as u64)?;
-        let write = Outgoing::write(rail.memory.slice(rail.pages.bounds(page))?, theirs);
+        let write = Outgoing::write(rail.pages.slice(page)?, theirs);
         let is_announced = (page + 1 - order.pages.start).is_multiple_of(order.each);
         match is_announced {
             true => Ok(write.immediate(order.immediate)),
