@@ -34,7 +34,6 @@ mod iwarp;
 mod ladder;
 mod lost_polls;
 mod lost_receives;
-mod over_datagrams;
 mod owned;
 mod owned_chains;
 mod pages;
@@ -59,7 +58,6 @@ mod swapped;
 mod thread_domains;
 mod transfer_chains;
 mod transfers;
-mod unconfirmed;
 mod unflushed;
 mod waits;
 

@@ -7,6 +7,7 @@ mod by_manager;
 mod iwarp;
 mod leases;
 mod multicast;
+mod over_datagrams;
 mod rails;
 
 use std::net::SocketAddr;
