@@ -7,11 +7,11 @@ use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion, ScatterElement};
 use verbs_channel::{Channel, DownReason, Incoming, Outgoing, RejectReason, TransportError};
-use verbs_harness::{PATIENCE, begin, faults};
+use verbs_harness::{begin, faults};
 
 use super::ends::{
-    SOON, assert_timed_out, bounded, bytes, failed_send, filled, given, here, impatient, inside,
-    pair, pair_of, patient, stubborn, work_error, works, zeros,
+    SOON, assert_timed_out, bounded, filled, given, here, inside, pair, pair_of, patient, stubborn,
+    work_error, works, zeros,
 };
 
 #[test]
@@ -134,25 +134,6 @@ fn timeout_beyond_the_clock_is_none() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn work_error_is_returned_and_takes_the_channel_down() {
-    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
-    let (mut a, b) = pair();
-    let target = given(&b, vec![0_u8; 64]);
-    let remote = target.remote();
-    let wrong = RemoteMemoryRegion::new(remote.addr(), 64, remote.rkey() ^ 0x55).unwrap();
-    let from = filled(&a, 1, 64);
-    let error = a
-        .write(from.gather_element(..).unwrap(), wrong)
-        .unwrap_err();
-    let error = work_error(&error);
-    assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
-    assert_eq!(a.down_reason(), Some(failed_send(error)));
-    assert!(a.is_down() && !b.is_down());
-    assert_eq!(bytes(&target), [0; 64]);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn rejected_write_flushes_the_peers_receives() {
     let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
     let (mut a, mut b) = pair_of(|pd| {
@@ -172,87 +153,6 @@ fn rejected_write_flushes_the_peers_receives() {
     let error = ended.result.unwrap_err();
     faults::error(faults::QP_ERROR, "channel", &error, faults::at_once(start));
     assert!(b.is_down());
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn invalid_request_is_rejected_before_it_is_posted() {
-    let _test = begin!();
-    let (mut a, mut b) = pair();
-    let target = given(&b, vec![0_u8; 64]);
-    let from = filled(&a, 1, 65);
-    let mut into = zeros(&a, 65);
-    let reject_reason = |result: Result<(), TransportError>| match result.unwrap_err() {
-        TransportError::Rejected(reason) => reason,
-        other => panic!("{other}"),
-    };
-    let long = RejectReason::RemoteTooShort {
-        local: 65,
-        remote: 64,
-    };
-    assert_eq!(
-        reject_reason(a.write(from.gather_element(..).unwrap(), target.remote())),
-        long
-    );
-    assert_eq!(
-        reject_reason(a.read(into.scatter_element(..).unwrap(), target.remote())),
-        long
-    );
-    let odd = target.remote().slice(4..).unwrap();
-    let eight = into.scatter_element(..8).unwrap();
-    assert!(matches!(
-        reject_reason(a.run(Incoming::fetch_and_add(eight, odd, 1)).map(drop)),
-        RejectReason::Misaligned { len: 8, .. }
-    ));
-    let short = into.scatter_element(..7).unwrap();
-    assert!(matches!(
-        reject_reason(
-            a.run(Incoming::compare_and_swap(short, target.remote(), 0, 1))
-                .map(drop)
-        ),
-        RejectReason::Misaligned { len: 7, .. }
-    ));
-    // More bytes inline than the channel was created for.
-    let inline = Outgoing::write(from.gather_element(..64).unwrap(), target.remote()).inline();
-    let mut plain = pair_of(|pd| Channel::builder(pd).timeout(PATIENCE).build().unwrap()).0;
-    if let Err(error) = plain.run(inline) {
-        assert!(
-            matches!(
-                error,
-                TransportError::Rejected(
-                    RejectReason::Post(_) | RejectReason::InlineTooLong { .. }
-                ) | TransportError::Work { .. }
-                    | TransportError::Aborted(_)
-            ),
-            "{error}"
-        );
-    }
-    // None of them was posted: the channels still work.
-    assert!(!a.is_down());
-    assert_eq!(bytes(&target), [0; 64]);
-    works(&mut a, &mut b, 100);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_message_that_is_too_long_for_its_receive_fails_on_both_sides() {
-    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
-    let (mut a, mut b) = pair_of(impatient);
-    let from = filled(&a, 1, 64);
-    let mut into = zeros(&b, 64);
-    let received = b.scope(|scope| {
-        let receive = scope
-            .post_receive(into.scatter_element(..32).unwrap())
-            .unwrap();
-        let error = bounded(|| a.send(from.gather_element(..).unwrap())).unwrap_err();
-        let statuses = [WcStatus::REM_INV_REQ_ERR, WcStatus::REM_OP_ERR];
-        assert!(statuses.contains(&work_error(&error).status), "{error}");
-        Ok::<_, ()>(receive.spin_poll())
-    });
-    let error = received.unwrap().unwrap_err();
-    let (a_is_down, b_is_down) = (a.is_down(), b.is_down());
-    assert!(a_is_down && b_is_down, "{error}");
-    assert_eq!(into[32..], [0; 32]);
 }
 
 #[test]

@@ -127,29 +127,6 @@ fn peers_exchange_private_data_and_messages_both_ways() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn private_data_that_do_not_fit_are_an_error_with_the_limit() {
-    let test = begin!();
-    let Some(server) = Server::new(&test) else {
-        return;
-    };
-    let addr = server.addr;
-    let prepared = patient(&pd_to(addr));
-    let error = prepared
-        .connect(
-            Peer::cm(addr),
-            Connect::within(PATIENCE).private_data(&vec![1; longest().0 + 1]),
-        )
-        .unwrap_err();
-    match exchange_error(error) {
-        ExchangeError::PrivateDataBeyondManager { len, max } => {
-            assert_eq!((len, max), (longest().0 + 1, longest().0));
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn answer_that_does_not_fit_is_an_error_with_the_limit_and_rejects_the_peer() {
     // There it is an error before a peer is taken, as that of a client is.
     let test = begin!(iwarp lacks "answers of another length than requests");

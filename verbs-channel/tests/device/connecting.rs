@@ -255,51 +255,6 @@ fn other_protocols_are_distinguished_from_failures() {
     );
 }
 
-#[test]
-#[ignore = "needs an RDMA device"]
-fn members_of_a_group_connect_the_same_way() {
-    let _test = begin!();
-    let (listener, address) = listener();
-    let pd = here();
-    let mut group = Channel::builder(&pd).group(4).unwrap();
-    thread::scope(|threads| {
-        let peers = threads.spawn(|| {
-            let connect = |_| {
-                patient(&there())
-                    .connect(address, PATIENCE)
-                    .unwrap()
-                    .channel
-            };
-            (0..3).map(connect).collect::<Vec<_>>()
-        });
-        let mut numbers = Vec::new();
-        for _ in 0..3 {
-            let member = group
-                .prepare()
-                .unwrap()
-                .accept(&listener, PATIENCE)
-                .unwrap()
-                .channel;
-            numbers.push(group.join(member).unwrap());
-        }
-        for number in &numbers {
-            let region = pd.reg_mr(vec![0_u8; 8]).unwrap();
-            let _ticket = group
-                .channel(*number)
-                .unwrap()
-                .start_receive(region)
-                .unwrap();
-        }
-        for (mut peer, number) in peers.join().unwrap().into_iter().zip(numbers) {
-            let from = filled(&peer, number.index(), 8);
-            peer.send(from.gather_element(..).unwrap()).unwrap();
-            let done = group.wait_completed(Some(PATIENCE)).unwrap();
-            assert_eq!(done.channel, number);
-            assert!(done.buffer.unwrap()[..] == pattern(number.index(), 8));
-        }
-    });
-}
-
 /// Connects, and sends this many messages at once, whose device does not retry.
 fn send_at_once(address: SocketAddr, messages: usize) {
     let builder = Channel::builder(&there()).timeout(PATIENCE);

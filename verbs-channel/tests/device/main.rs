@@ -26,7 +26,6 @@ mod ends;
 mod exhausted;
 mod foreign;
 mod forgotten;
-mod forks;
 mod groups;
 #[cfg(feature = "rdmacm")]
 mod iwarp;
