@@ -11,7 +11,7 @@ use verbs_core::rdmacm::{
 };
 
 use super::attempts::Attempts;
-use super::cm_asking::{AGAIN, Asking, Data, Waiting, failure, polled};
+use super::cm_request::{AGAIN, Asking, Data, Waiting, failure, polled};
 use super::deadline::Deadline;
 use super::options::Connect;
 use super::prepared::{Connected, PreparedChannel};

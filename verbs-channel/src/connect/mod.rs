@@ -9,26 +9,26 @@ mod builder;
 #[cfg(feature = "rdmacm")]
 pub(crate) mod cm;
 #[cfg(feature = "rdmacm")]
-mod cm_asking;
+mod cm_blocking;
 #[cfg(feature = "rdmacm")]
-mod cm_wait;
+mod cm_request;
 mod datagrams;
 pub(crate) mod deadline;
-mod door;
+mod establish;
+#[cfg(feature = "rdmacm")]
+mod find_service;
 mod member;
 #[cfg(feature = "rdmacm")]
 mod multicast;
 mod options;
 pub(crate) mod peer;
 mod prepared;
-#[cfg(feature = "rdmacm")]
-mod services;
 pub(crate) mod tcp;
-mod unlocked;
+mod thread_domain;
 
 pub use builder::CreateChannel;
 pub use datagrams::DatagramListener;
-pub use door::{Accept, Caller};
+pub use establish::{Accept, Caller};
 pub use options::Connect;
 pub use peer::{Met, Peer, PeerAddr};
 pub(crate) use prepared::sealed;

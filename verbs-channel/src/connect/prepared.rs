@@ -9,7 +9,7 @@ use verbs_core::error::Rejected;
 use verbs_core::rdmacm::Connection;
 use verbs_core::{CompletionQueue, Context, PreparedQueuePair, QueuePair, QueuePairEndpoint};
 
-use super::unlocked;
+use super::thread_domain;
 use crate::buffer::{OwnedBuffer, PdTag};
 use crate::channel::{Channel, ChannelConfig};
 use crate::engine::Engine;
@@ -153,7 +153,7 @@ impl PreparedChannel {
     pub(crate) fn alone(mut config: ChannelConfig) -> Result<Self> {
         config.in_flight = None;
         let (cq, completion_channel) = config.queue(1)?;
-        let qp = unlocked::queue_pair(&config, &cq)?;
+        let qp = thread_domain::queue_pair(&config, &cq)?;
         let rest = Alone {
             cq,
             completion_channel,

@@ -132,7 +132,10 @@ impl<T: Connected> PreparedChannel<T> {
             #[cfg(feature = "rdmacm")]
             Peer::Cm(address) => {
                 let addresses = address.resolve()?;
-                super::cm_wait::run(CmExchange::connect(self, addresses, &options, begun)?, None)
+                super::cm_blocking::run(
+                    CmExchange::connect(self, addresses, &options, begun)?,
+                    None,
+                )
             }
             Peer::Datagrams(datagrams, server) => {
                 datagrams::connect(self, datagrams, &server, &options)
@@ -234,12 +237,12 @@ impl<T: Connected> PreparedChannel<T> {
             #[cfg(feature = "rdmacm")]
             Accept::Cm(listener) => {
                 options.check_cm()?;
-                let request = super::cm_wait::next_request(listener, deadline)?;
-                super::cm_wait::run(CmExchange::accept(self, request, &options, begun)?, None)
+                let request = super::cm_blocking::next_request(listener, deadline)?;
+                super::cm_blocking::run(CmExchange::accept(self, request, &options, begun)?, None)
             }
             #[cfg(feature = "rdmacm")]
             Accept::CmRequest(request) => {
-                super::cm_wait::run(CmExchange::accept(self, *request, &options, begun)?, None)
+                super::cm_blocking::run(CmExchange::accept(self, *request, &options, begun)?, None)
             }
             Accept::Datagrams(listener) => datagrams::accept(self, listener, &options),
         }
@@ -305,7 +308,7 @@ impl<T: Connected> PreparedChannel<T> {
         let (mut channel, private_data) = tcp::meet(stream, deadline, exchange, |exchange| {
             #[cfg(feature = "rdmacm")]
             if let Some(meeting) = exchange.meeting().cloned() {
-                return super::cm_wait::meet(self, (stream, deadline), exchange, &meeting);
+                return super::cm_blocking::meet(self, (stream, deadline), exchange, &meeting);
             }
             let peer = exchange.peer().ok_or(ExchangeError::Over)?;
             self.handshake(&peer.endpoint)

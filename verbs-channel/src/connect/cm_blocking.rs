@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use verbs_core::rdmacm::{ConnectRequest, Connection, Listener};
 
 use super::cm::{CmExchange, CmStep};
-use super::cm_asking::failure;
+use super::cm_request::failure;
 use super::deadline::Deadline;
 use super::peer::{Met, PeerAddr};
 use super::prepared::{Connected, PreparedChannel};
