@@ -106,10 +106,9 @@
 //! more: neither waits for handshakes.
 //!
 //! Calls that are not futures make their calls of the driver on the thread that calls them:
-//! [`AsyncGroup::new`] and [`prepare`](AsyncGroup::prepare) create objects,
-//! [`into_stream`](AsyncChannel::into_stream) registers memory, and [`abort`](AsyncChannel::abort) moves a queue
-//! pair to `ERR`, while other channels of its group wait. So does the drop of the last of a group, its channels and its
-//! events, which destroys the completion queue and closes the device. On most devices each takes microseconds to
+//! [`AsyncGroup::new`] and [`prepare`](AsyncGroup::prepare) create objects, and
+//! [`into_stream`](AsyncChannel::into_stream) registers memory. So does the drop of the last of a group, its channels
+//! and its events, which destroys the completion queue and closes the device. On most devices each takes microseconds to
 //! milliseconds. Where the driver is slower, make such a call with `spawn_blocking` of your runtime, and connect with
 //! [`AsyncGroup::connect`] or a [`Listener`], which prepare on helper threads.
 //!
@@ -194,7 +193,7 @@
 //!
 //! Put your runtime's timeout around each wait if no peer of the group is watched: if the
 //! device does not flush a channel that is down, the operations in flight on it end only with
-//! [`close`](AsyncChannel::close), or a drop of the channel.
+//! [`close`](AsyncChannel::close), [`abort`](AsyncChannel::abort) or a drop of the channel.
 //!
 //! # Other runtimes
 //!
@@ -212,7 +211,6 @@
 //! |---|---|
 //! | [`AsyncGroup::new`], and the drop of all that belongs to a group | `ibv_create_cq`; `ibv_destroy_cq` |
 //! | [`AsyncGroup::prepare`], [`AsyncGroup::loopback`]; the drop of a `PreparedChannel` | `ibv_create_qp`, `ibv_modify_qp`; `ibv_destroy_qp` |
-//! | [`AsyncChannel::abort`] | `ibv_modify_qp` |
 //! | [`AsyncChannel::into_stream`], and the drop of the stream | `ibv_reg_mr`; `ibv_dereg_mr` |
 //! | the last drop of a pool, shared memory, domain or device | `ibv_dereg_mr`, `ibv_dealloc_pd`, `ibv_close_device` |
 //!

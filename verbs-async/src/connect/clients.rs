@@ -11,7 +11,7 @@ use verbs_channel::datagrams::Datagram;
 use verbs_channel::exchange::ExchangeError;
 use verbs_channel::verbs_core::QueuePairEndpoint;
 
-use super::arrival::{Boxed, HandshakeResult, MAX_HANDSHAKES, Terms};
+use super::callers::{Boxed, HandshakeResult, MAX_HANDSHAKES, Terms};
 use super::datagrams::pool;
 use super::deadline::{Deadline, FirstDue};
 use super::errors::exchange_error;

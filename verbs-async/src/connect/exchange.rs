@@ -18,10 +18,10 @@ use crate::error::Result;
 use crate::group::AsyncGroup;
 use crate::task::sync::Mutex;
 use crate::threads::Source;
-use crate::threads::drop_on_thread::Elsewhere;
+use crate::threads::on_thread::OnThread;
 
 /// A channel to connect.
-pub(super) type Prepared = Elsewhere<PreparedChannel<ConnectedMember>>;
+pub(super) type Prepared = OnThread<PreparedChannel<ConnectedMember>>;
 
 /// The time of an exchange, and whether this side waits for the peer.
 pub(super) struct Progress {

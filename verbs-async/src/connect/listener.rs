@@ -15,7 +15,7 @@ use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::Side;
 use verbs_channel::{Connect, PreparedChannel};
 
-use super::arrival::{
+use super::callers::{
     Bind, Boxed, Caller, Callers, HandshakeResult, MAX_HANDSHAKES, Meeting, Terms,
 };
 use super::clients::Clients;
@@ -27,7 +27,7 @@ use crate::group::AsyncGroup;
 use crate::notifier::CqNotifier;
 use crate::task::sync::Mutex;
 use crate::threads;
-use crate::threads::drop_on_thread::Elsewhere;
+use crate::threads::on_thread::OnThread;
 
 /// Accepts peers over TCP, by `rdma_cm` or over datagrams, and connects a channel of a group to each.
 ///
@@ -110,7 +110,7 @@ struct Handshake {
 impl Listener {
     pub(super) async fn new(
         group: &AsyncGroup,
-        on: Elsewhere<Bind>,
+        on: OnThread<Bind>,
         options: Connect,
     ) -> Result<Self> {
         let events = &group.shared().events;

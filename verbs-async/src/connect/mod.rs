@@ -3,8 +3,10 @@
 //! The protocols are those of [`verbs_channel::connect`], so either side can be blocking. Waits are for
 //! the notifier of the group's [`CqEvents`], so there is nothing that belongs to one runtime.
 
-mod arrival;
+mod callers;
 mod clients;
+#[cfg(feature = "rdmacm")]
+mod cm;
 mod datagrams;
 mod deadline;
 mod errors;
@@ -30,8 +32,8 @@ use crate::datagrams::AsyncDatagrams;
 use crate::error::Result;
 use crate::events::CqEvents;
 use crate::group::AsyncGroup;
-use crate::threads::drop_on_thread::Elsewhere;
-pub use arrival::{Bind, HandshakeResult};
+use crate::threads::on_thread::OnThread;
+pub use callers::{Bind, HandshakeResult};
 #[cfg(feature = "rdmacm")]
 pub use cm::{CmDatagramListener, CmDatagramRequest};
 use deadline::Deadline;
@@ -93,7 +95,7 @@ impl AsyncGroup {
         options: impl Into<Connect>,
     ) -> impl Future<Output = Result<Met<AsyncChannel>>> {
         // Not in the future: it may never be polled.
-        let prepared = Elsewhere::new(prepared);
+        let prepared = OnThread::new(prepared);
         let (peer, options) = (peer.into(), options.into());
         async move { self.connect_to(peer, &options, ready(Ok(prepared))).await }
     }
@@ -139,7 +141,7 @@ impl AsyncGroup {
         options: impl Into<Connect>,
     ) -> impl Future<Output = Result<Listener>> {
         // Not in the future: it may never be polled.
-        let (on, options) = (Elsewhere::new(on.into()), options.into());
+        let (on, options) = (OnThread::new(on.into()), options.into());
         async move { Listener::new(self, on, options).await }
     }
 
@@ -196,8 +198,36 @@ impl AsyncGroup {
         options: impl Into<Connect>,
     ) -> impl Future<Output = Result<Met<AsyncChannel>>> {
         // Not in the future: it may never be polled.
-        let prepared = Elsewhere::new(prepared);
+        let prepared = OnThread::new(prepared);
         self.exchange_within(stream, options.into(), ready(Ok(prepared)))
+    }
+
+    /// Accepts a peer that asks by `rdma_cm`, for a channel that this group [prepared](Self::prepare). Needs the
+    /// feature `rdmacm`.
+    ///
+    /// It is for a server that takes the requests of a [`Listener`](verbs_channel::verbs_core::rdmacm::Listener) itself, such as one
+    /// with a group for each client. Others [listen](Self::listen).
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    #[cfg(feature = "rdmacm")]
+    #[doc(alias = "rdma_accept")]
+    pub fn accept_prepared(
+        &self,
+        prepared: PreparedChannel<ConnectedMember>,
+        request: cm::rdmacm::ConnectRequest,
+        options: impl Into<Connect>,
+    ) -> impl Future<Output = Result<Met<AsyncChannel>>> {
+        // Not in the future: it may never be polled.
+        let (prepared, request) = (OnThread::new(prepared), OnThread::new(request));
+        let options = options.into();
+        async move {
+            let deadline = Deadline::after(options.timeout(), &self.shared().events);
+            let progress = Progress::new(deadline);
+            let met = self.accept_cm(request, &options, ready(Ok(prepared)), &progress);
+            progress.deadline.bound("confirm", met).await
+        }
     }
 
     async fn exchange_within(
@@ -283,10 +313,6 @@ impl AsyncChannel {
         group.connect(peer, options).await
     }
 }
-
-// After `connect`: rustdoc lists methods in the order of the modules.
-#[cfg(feature = "rdmacm")]
-mod cm;
 
 /// Connects over TCP to the first of a peer's addresses that answers.
 async fn dial(address: HostAddress, deadline: &Deadline) -> Result<(TcpStream, SocketAddr)> {

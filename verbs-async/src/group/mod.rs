@@ -4,6 +4,8 @@
     reason = "takes a clone of the completion queue of an engine"
 )]
 
+mod shared_messages;
+
 pub use shared_messages::SharedMessages;
 use std::fmt;
 use std::future::Future;
@@ -31,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::events::watcher::DeviceListener as _;
 use crate::task::wake;
-use crate::threads::drop_on_thread::Elsewhere;
+use crate::threads::on_thread::OnThread;
 use crate::threads::{self, Source};
 
 /// Async channels that share a completion queue, a completion channel and a notifier.
@@ -187,14 +189,14 @@ impl AsyncGroup {
     /// destroyed.
     pub(crate) async fn join_when_free(
         &self,
-        member: Elsewhere<ConnectedMember>,
+        member: OnThread<ConnectedMember>,
     ) -> Result<AsyncChannel> {
         let mut given = Some(member);
         let join = || match self.try_join(given.take()?.into_inner()) {
             Ok(channel) => Some(Ok(channel)),
             Err((rejected, will_be_free)) => {
                 let (error, member) = rejected.into_parts();
-                given = Some(Elsewhere::new(member));
+                given = Some(OnThread::new(member));
                 (!will_be_free).then_some(Err(error))
             }
         };
@@ -256,14 +258,14 @@ impl AsyncGroup {
         remote: &QueuePairEndpoint,
     ) -> impl Future<Output = Result<AsyncChannel>> {
         // Not in the future: it may never be polled.
-        self.handshake_watched(Elsewhere::new(member), *remote, None, None)
+        self.handshake_watched(OnThread::new(member), *remote, None, None)
     }
 
     /// [`handshake`](Self::handshake) with a peer that may be a source of others, and watches the peer through the
     /// descriptor if there is one.
     pub(crate) async fn handshake_watched(
         &self,
-        member: Elsewhere<PreparedChannel<ConnectedMember>>,
+        member: OnThread<PreparedChannel<ConnectedMember>>,
         remote: QueuePairEndpoint,
         descriptor: Option<OwnedFd>,
         source: Option<Source>,
@@ -275,17 +277,17 @@ impl AsyncGroup {
             }
             Ok::<_, verbs_channel::Error>(connected)
         });
-        let connected = Elsewhere::new(connected.await??);
+        let connected = OnThread::new(connected.await??);
         self.join_when_free(connected).await
     }
 
     /// [`prepare`](Self::prepare), on a helper thread.
     pub(crate) async fn prepare_elsewhere(
         &self,
-    ) -> Result<Elsewhere<PreparedChannel<ConnectedMember>>> {
+    ) -> Result<OnThread<PreparedChannel<ConnectedMember>>> {
         let factory = self.shared.factory.clone();
         let prepared = threads::run(move || factory.prepare()).await;
-        Ok(Elsewhere::new(prepared.map_err(Error::Thread)??))
+        Ok(OnThread::new(prepared.map_err(Error::Thread)??))
     }
 
     /// Creates two channels of the group that are connected to each other: for tests and first
@@ -380,9 +382,6 @@ impl AsyncGroup {
 const BACKLOG: usize = 1024;
 
 /// A line for the group, and one for each open channel: as of a [`ChannelGroup`].
-// After the constructor: rustdoc lists methods in the order of the modules.
-mod shared_messages;
-
 impl fmt::Display for AsyncGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The formatter may be the program's own: it is not called under the lock.

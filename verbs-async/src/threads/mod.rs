@@ -25,7 +25,7 @@
 //! *In the child of a fork* there are neither threads nor jobs: see [`PerProcess`].
 
 pub(crate) mod cached_slice;
-pub(crate) mod drop_on_thread;
+pub(crate) mod on_thread;
 pub(crate) mod per_process;
 mod pool;
 

@@ -68,7 +68,7 @@ fn executor_calls_the_driver_where_the_documentation_says_so_and_nowhere_else() 
         let (left, right) = group.loopback().unwrap();
         calls.take();
         left.abort();
-        assert_eq!(calls.take(), ["ibv_modify_qp"]);
+        assert_eq!(calls.take(), [""; 0]);
         let stream = right.into_stream().unwrap();
         assert_eq!(calls.take(), ["ibv_reg_mr"]);
         // The last owner of the pool and of the queue may be a helper thread.

@@ -168,6 +168,7 @@ impl Exchange {
     /// Begins an exchange that refuses the peer: it sends the reason in place of the endpoint.
     ///
     /// Run it until [`io`](Self::io) returns [`ExchangeError::Over`].
+    #[doc(hidden)]
     #[must_use]
     pub fn refusing(why: &(dyn std::error::Error + 'static)) -> Self {
         let mut exchange = Self::with_output(ENDPOINT, Vec::new());

@@ -14,6 +14,7 @@ use crate::error::{Error, RejectReason, Result, TransportError};
 use entry::Entry;
 pub use entry::LeaseKind;
 use entry::Post;
+#[doc(hidden)]
 pub use lender::Lender;
 
 mod entry;

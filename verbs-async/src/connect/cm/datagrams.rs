@@ -23,7 +23,7 @@ use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::threads;
-use crate::threads::drop_on_thread::Elsewhere;
+use crate::threads::on_thread::OnThread;
 
 /// Listens for peers that look for a datagram service by `rdma_cm`, in async code. Needs the feature
 /// `rdmacm`.
@@ -65,7 +65,7 @@ pub struct CmDatagramListener {
 #[must_use = "dropping it rejects the peer"]
 #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
 pub struct CmDatagramRequest {
-    request: Elsewhere<DatagramRequest>,
+    request: OnThread<DatagramRequest>,
     peer: Option<SocketAddr>,
     private_data: PrivateData,
 }
@@ -105,7 +105,7 @@ impl CmDatagramListener {
             .map_ok(|request| CmDatagramRequest {
                 peer: request.peer_addr(),
                 private_data: *request.private_data(),
-                request: Elsewhere::new(request),
+                request: OnThread::new(request),
             })
     }
 
@@ -235,7 +235,7 @@ impl AsyncDatagrams {
         address: SocketAddr,
         message: Arc<OwnedMessage>,
         (left, timeout): (Duration, Duration),
-    ) -> Result<(Elsewhere<DatagramService>, PrivateData)> {
+    ) -> Result<(OnThread<DatagramService>, PrivateData)> {
         let explained = |error| exchange_error(CmDatagrams::explain(error, timeout));
         let begun = threads::run(move || DatagramService::find(address, left, message.get()));
         let finding = begun.await.map_err(Error::Thread)?.map_err(explained)?;

@@ -8,7 +8,7 @@ mod message;
 mod multicast;
 mod requests;
 
-use std::future::{Future, pending, poll_fn, ready};
+use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::task::Poll;
@@ -20,7 +20,7 @@ use verbs_channel::engine::ConnectedMember;
 use verbs_channel::exchange::{Exchange, ExchangeError};
 pub(super) use verbs_channel::verbs_core::rdmacm;
 use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Connection, Pending, Step};
-use verbs_channel::{Connect, PreparedChannel, verbs_core};
+use verbs_channel::{Connect, PreparedChannel};
 
 use super::deadline::Deadline;
 use super::errors::{exchange_error, with_peer};
@@ -32,43 +32,16 @@ use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::group::AsyncGroup;
 use crate::threads::Source;
-use crate::threads::drop_on_thread::Elsewhere;
+use crate::threads::on_thread::OnThread;
 pub use datagrams::{CmDatagramListener, CmDatagramRequest};
 pub(super) use requests::requests;
 
-type Side = Elsewhere<CmExchange<ConnectedMember>>;
+type Side = OnThread<CmExchange<ConnectedMember>>;
 
 /// How long the side that could not connect waits for the peer's reason: it is on the way if it has one.
 const REASON: Duration = Duration::from_millis(500);
 
 impl AsyncGroup {
-    /// Accepts a peer that asks by `rdma_cm`, for a channel that this group [prepared](Self::prepare). Needs the
-    /// feature `rdmacm`.
-    ///
-    /// It is for a server that takes the requests of a [`Listener`](verbs_channel::verbs_core::rdmacm::Listener) itself, such as one
-    /// with a group for each client. Others [listen](Self::listen).
-    ///
-    /// # Errors
-    ///
-    /// As [`connect`](Self::connect).
-    #[doc(alias = "rdma_accept")]
-    pub fn accept_prepared(
-        &self,
-        prepared: PreparedChannel<ConnectedMember>,
-        request: ConnectRequest,
-        options: impl Into<Connect>,
-    ) -> impl Future<Output = Result<Met<AsyncChannel>>> {
-        // Not in the future: it may never be polled.
-        let (prepared, request) = (Elsewhere::new(prepared), Elsewhere::new(request));
-        let options = options.into();
-        async move {
-            let deadline = Deadline::after(options.timeout(), &self.shared().events);
-            let progress = Progress::new(deadline);
-            let met = self.accept_cm(request, &options, ready(Ok(prepared)), &progress);
-            progress.deadline.bound("confirm", met).await
-        }
-    }
-
     /// Connects to a peer that accepts by `rdma_cm`.
     pub(super) async fn connect_cm(
         &self,
@@ -82,7 +55,7 @@ impl AsyncGroup {
         let prepared = deadline.bound("answer", prepared).await?.into_inner();
         // The options were checked: an error would drop the channel here.
         let side = CmExchange::connect(prepared, addresses, options, deadline.begun());
-        let side = Elsewhere::new(side.map_err(Error::from)?);
+        let side = OnThread::new(side.map_err(Error::from)?);
         let progress = Progress::new(deadline);
         let met = self.run_cm(side, None, &progress);
         progress.deadline.bound_with(GRACE, "answer", met).await
@@ -91,7 +64,7 @@ impl AsyncGroup {
     /// Accepts a peer that asks for a connection.
     pub(super) async fn accept_cm(
         &self,
-        request: Elsewhere<ConnectRequest>,
+        request: OnThread<ConnectRequest>,
         options: &Connect,
         prepared: impl Future<Output = Result<Prepared>>,
         progress: &Progress,
@@ -110,7 +83,7 @@ impl AsyncGroup {
         let side = request.call(None, move |request| {
             CmExchange::accept(prepared.into_inner(), request, &options, begun)
         });
-        self.run_cm(Elsewhere::new(side.await??), None, progress)
+        self.run_cm(OnThread::new(side.await??), None, progress)
             .await
     }
 
@@ -131,7 +104,7 @@ impl AsyncGroup {
         let side = prepared.call(None, move |prepared| {
             CmExchange::meet(prepared, &meeting, local, timeout, begun)
         });
-        let side = Elsewhere::new(side.await??);
+        let mut side = OnThread::new(side.await??);
         exchange.listens_at(side.listens_at());
         progress.waits();
         socket.run(exchange).await.map_err(exchange_error)?;
@@ -141,9 +114,8 @@ impl AsyncGroup {
             return Ok(met.await?.channel);
         }
         let listener = exchange.meeting().and_then(|meeting| meeting.listener);
-        let mut side = side.into_inner();
         side.meets(listener);
-        let met = self.run_cm(Elsewhere::new(side), None, progress).await;
+        let met = self.run_cm(side, None, progress).await;
         if let Err(Error::Channel(verbs_channel::Error::Exchange(failure))) = &met
             && failure.error.may_be_of_peer()
         {
@@ -177,9 +149,9 @@ impl AsyncGroup {
         let mut is_read = false;
         loop {
             let source = side.peer_addr().map(|peer| Source::Peer(peer.ip()));
-            let called = side.call(source, |mut side| (side.step(), side)).await?;
-            side = Elsewhere::new(called.1);
-            match called.0? {
+            let step;
+            (side, step) = side.call_mut(source, CmExchange::step).await?;
+            match step? {
                 CmStep::Wait(until) => {
                     progress.waits();
                     let mut waits = pin!(readable(&side, until, &progress.deadline));
@@ -197,23 +169,18 @@ impl AsyncGroup {
                 }
                 CmStep::Connected(member) => {
                     progress.peer_has_shown();
-                    let joined = self.join_when_free(Elsewhere::new(member)).await;
-                    let mut inner = side.into_inner();
-                    match joined {
+                    match self.join_when_free(OnThread::new(member)).await {
                         Ok(joined) => {
                             channel = Some(joined);
-                            inner.ready();
-                            side = Elsewhere::new(inner);
+                            side.ready();
                         }
                         Err(error) => {
-                            let (refused, back) = Elsewhere::new(inner)
-                                .call(None, move |mut side| {
-                                    side.refuse(&error);
-                                    (side, error)
-                                })
-                                .await?;
-                            drop(Elsewhere::new(refused));
-                            return Err(back);
+                            let refuse = move |side: &mut CmExchange<_>| {
+                                side.refuse(&error);
+                                error
+                            };
+                            let (_side, error) = side.call_mut(None, refuse).await?;
+                            return Err(error);
                         }
                     }
                 }
@@ -232,7 +199,7 @@ impl AsyncGroup {
 impl AsyncChannel {
     /// Watches the peer through a connection of `rdma_cm`, which is ended on a helper thread.
     fn watch_connection(&self, connection: Connection) -> Result<()> {
-        let connection = Elsewhere::new(connection);
+        let connection = OnThread::new(connection);
         self.group().watch_peers()?;
         let watched = (self.driver())
             .with_engine(|engine| engine.watch_connection(self.id(), connection.into_inner()));
@@ -253,27 +220,22 @@ async fn readable(side: &Side, until: Instant, deadline: &Deadline) -> Result<()
 }
 
 /// Waits until a step of datagrams has ended. `timeout` is that of the whole search, for its errors.
-async fn ended<S>(events: &CqEvents, pending: Pending<S>, timeout: Duration) -> Result<Elsewhere<S>>
+async fn ended<S>(events: &CqEvents, pending: Pending<S>, timeout: Duration) -> Result<OnThread<S>>
 where
     S: Step + Send + 'static,
     Pending<S>: Send,
 {
     let descriptor = pending.poll_fd().map(|fd| fd.try_clone_to_owned());
-    let mut pending = Elsewhere::new(pending);
+    let mut pending = OnThread::new(pending);
     let descriptor = descriptor.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))?;
     let notifier = events.another_notifier(descriptor)?;
     loop {
         notifier.readable().await?;
-        let polled = pending.call(None, |mut pending| {
-            let ended = pending.poll()?;
-            Ok::<_, verbs_core::Error>((ended, pending))
-        });
+        let polled;
+        (pending, polled) = pending.call_mut(None, Pending::poll).await?;
         let explained = |error| exchange_error(CmDatagrams::explain(error, timeout));
-        let (ended, rest) = polled.await?.map_err(explained)?;
-        let rest = Elsewhere::new(rest);
-        if let Some(ended) = ended {
-            return Ok(Elsewhere::new(ended));
+        if let Some(ended) = polled.map_err(explained)? {
+            return Ok(OnThread::new(ended));
         }
-        pending = rest;
     }
 }

@@ -13,18 +13,18 @@ use verbs_channel::connect::PeerAddr;
 use verbs_channel::verbs_core;
 use verbs_channel::verbs_core::rdmacm::{ConnectRequest, Listener};
 
-use super::super::arrival::{Bind, Boxed, Caller, Callers};
+use super::super::callers::{Bind, Boxed, Caller, Callers};
 use super::super::errors::exchange_error;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
 use crate::notifier::CqNotifier;
 use crate::task::sync::Mutex;
-use crate::threads::drop_on_thread::Elsewhere;
+use crate::threads::on_thread::OnThread;
 use crate::threads::{self, Call};
 
 /// A listener for connections or for datagrams, and the request that is being taken.
 pub(super) struct Requests<L: Send + 'static, R: Send + 'static> {
-    listener: Elsewhere<Arc<Mutex<L>>>,
+    listener: OnThread<Arc<Mutex<L>>>,
     take: fn(&mut L) -> verbs_core::Result<Option<R>>,
     local_addr: Option<SocketAddr>,
     notifier: Box<dyn CqNotifier>,
@@ -54,11 +54,11 @@ pub(in super::super) async fn requests(
     options: &Connect,
     events: &CqEvents,
 ) -> Result<(Box<dyn Callers>, Option<SocketAddr>)> {
-    let on = Elsewhere::new(on);
+    let on = OnThread::new(on);
     options.check_cm().map_err(exchange_error)?;
     let listener = match on.into_inner() {
         Bind::CmAddress(address) => {
-            let bound = threads::look_up(move || bind(&address).map(Elsewhere::new));
+            let bound = threads::look_up(move || bind(&address).map(OnThread::new));
             bound.await.map_err(Error::Thread)??.into_inner()
         }
         Bind::Cm(listener) => listener,
@@ -73,7 +73,7 @@ impl Callers for Requests<Listener, ConnectRequest> {
     fn poll_caller(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Caller>> {
         let request = ready!(self.poll_request(cx))?;
         let peer = request.peer_addr();
-        let request = Elsewhere::new(request);
+        let request = OnThread::new(request);
         Poll::Ready(Ok(Caller {
             peer,
             connect: Box::new(move |terms, progress| {
@@ -103,7 +103,7 @@ impl<L: AsFd + Send, R: Send> Requests<L, R> {
         events: &CqEvents,
     ) -> Result<Self> {
         let descriptor = listener.as_fd().try_clone_to_owned();
-        let listener = Elsewhere::new(Arc::new(Mutex::new(listener)));
+        let listener = OnThread::new(Arc::new(Mutex::new(listener)));
         Ok(Self {
             listener,
             take,
@@ -138,7 +138,7 @@ impl<L: AsFd + Send, R: Send> Requests<L, R> {
     pub(super) async fn close(self) {
         if let Some(taking) = self.taking {
             // It has the listener until then. Its request is rejected.
-            drop(Elsewhere::new(taking.await));
+            drop(OnThread::new(taking.await));
         }
         let listener = self.listener.into_inner();
         // It is made in any case, so it has no error.

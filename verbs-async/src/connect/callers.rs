@@ -19,7 +19,7 @@ use crate::datagrams::AsyncDatagrams;
 use crate::error::{Error, Result};
 use crate::group::AsyncGroup;
 use crate::threads;
-use crate::threads::drop_on_thread::Elsewhere;
+use crate::threads::on_thread::OnThread;
 
 /// Where a [`Listener`](crate::Listener) listens.
 ///
@@ -106,13 +106,13 @@ impl Terms {
     pub(super) async fn prepare(
         &self,
         peer: Option<PeerAddr>,
-    ) -> Result<Elsewhere<PreparedChannel<ConnectedMember>>> {
+    ) -> Result<OnThread<PreparedChannel<ConnectedMember>>> {
         let Some(prepare) = self.prepare.clone() else {
             return self.group.prepare_elsewhere().await;
         };
         let group = self.group.clone();
         let prepared = threads::run(move || prepare(&group, peer)).await;
-        Ok(Elsewhere::new(prepared.map_err(Error::Thread)??))
+        Ok(OnThread::new(prepared.map_err(Error::Thread)??))
     }
 }
 
