@@ -8,6 +8,7 @@
 mod copies;
 mod kv_transfer;
 mod nvme;
+mod nvme_target;
 mod p9;
 mod p9_raw;
 mod perf;

@@ -84,6 +84,11 @@ impl Program {
         server
     }
 
+    /// Whether its output has ended.
+    pub fn is_over(&self) -> bool {
+        self.out.is_all()
+    }
+
     /// The number of its process.
     pub fn id(&self) -> u32 {
         self.child.id()

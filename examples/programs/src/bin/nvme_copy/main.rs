@@ -214,14 +214,14 @@ fn copy(options: &Options, target: &Target) -> Result<(), Failure> {
     if first != Pass::Verify {
         copy.run(Pass::Verify)?;
     }
-    let [windows, registrations] = copy.queue.leases;
+    let [given, revoked, registrations] = copy.queue.leases;
     drop(copy);
     controller.shut_down()?;
     let commands = len.div_ceil(piece as u64);
     let measured = Measured::new("nvme_copy", piece as u64, commands, took, true);
     say(format_args!(
         "{len} bytes {done}, in commands of {piece} bytes: {:.3} GB/s; \
-         lent by {windows} windows and {registrations} registrations",
+         leases: {given} given back, {revoked} revoked, {registrations} registrations",
         measured.gigabytes()
     ))?;
     measured.print()

@@ -38,8 +38,8 @@ pub(crate) struct Queue {
     slots: Vec<Slot>,
     slot_len: usize,
     timeout: Duration,
-    /// How many leases were windows, and how many registrations.
-    pub(crate) leases: [u64; 2],
+    /// How many leases the target has given back; how many were revoked: windows, and registrations.
+    pub(crate) leases: [u64; 3],
 }
 
 /// A command that is in flight until it was sent and answered; idle without a beginning.
@@ -95,7 +95,7 @@ impl Queue {
             slots: (0..slots).map(|_| Slot::default()).collect(),
             slot_len,
             timeout: target.timeout,
-            leases: [0; 2],
+            leases: [0; 3],
         };
         let host = (target.host_id, target.host.as_str());
         let data = wire::connect_data(host, controller, &target.subsystem);
@@ -145,7 +145,6 @@ impl Queue {
             let data = self.memory.slice(begin..begin + len.min(self.slot_len))?;
             let granted = self.channel.lease(data, access)?;
             let is_window = granted.kind() == LeaseKind::Window;
-            self.leases[usize::from(!is_window)] += 1;
             command = command.with_data(&granted.remote(), is_window);
             lease = Some(granted);
         }
@@ -217,11 +216,16 @@ impl Queue {
         let slot = slot.filter(|slot| slot.began.is_some() && slot.answer.is_none());
         let slot = slot.ok_or_else(odd)?;
         slot.answer = Some(answer);
-        if let Some(Err(lease)) =
-            (slot.lease.take()).map(|lease| lease.given_back(self.channel.id(), &received))
-        {
-            // The target had no window to give back, or it did not.
-            drop(self.channel.revoke(lease)?);
+        if let Some(lease) = slot.lease.take() {
+            let is_window = lease.kind() == LeaseKind::Window;
+            let how = match lease.given_back(self.channel.id(), &received) {
+                Ok(_memory) => 0,
+                Err(lease) => {
+                    drop(self.channel.revoke(lease)?);
+                    if is_window { 1 } else { 2 }
+                }
+            };
+            self.leases[how] += 1;
         }
         self.channel.start_receive(block)?;
         Ok(())
