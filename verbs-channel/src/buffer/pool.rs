@@ -216,7 +216,8 @@ impl BufferPool {
 
     #[inline(always)]
     fn taken(&self, block: Free<Backing>) -> PoolBuffer {
-        PoolBuffer::new(OwnedBuffer::new(self.shared.owner(block)))
+        let buffer = OwnedBuffer::new(self.shared.owner(block));
+        PoolBuffer { buffer }
     }
 
     /// Whether this is a block of the pool.
@@ -266,17 +267,6 @@ fn total(block_len: usize, count: usize) -> Result<usize> {
 }
 
 impl PoolBuffer {
-    /// From a buffer that is a block with its full range.
-    #[inline]
-    pub(crate) const fn new(buffer: OwnedBuffer) -> Self {
-        Self { buffer }
-    }
-
-    #[inline]
-    pub(crate) fn into_owned(self) -> OwnedBuffer {
-        self.buffer
-    }
-
     /// Converts into a buffer of which operations use only this part of the block: see
     /// [`OwnedBuffer::set_range`].
     ///
@@ -285,7 +275,7 @@ impl PoolBuffer {
     /// [`verbs_core::Error::OutOfBounds`]: the range ends after the end of the block. The block is
     /// dropped.
     pub fn into_range(self, range: impl RangeBounds<usize>) -> Result<OwnedBuffer> {
-        let mut buffer = self.into_owned();
+        let mut buffer = self.buffer;
         buffer.set_range(range)?;
         Ok(buffer)
     }
@@ -373,7 +363,7 @@ impl OwnedBuffer {
     /// The buffer, if it is not a block of a pool.
     pub fn into_block(mut self) -> Result<PoolBuffer, Self> {
         if self.make_whole_block() {
-            return Ok(PoolBuffer::new(self));
+            return Ok(PoolBuffer { buffer: self });
         }
         Err(self)
     }
@@ -382,7 +372,7 @@ impl OwnedBuffer {
 impl From<PoolBuffer> for OwnedBuffer {
     #[inline]
     fn from(block: PoolBuffer) -> Self {
-        block.into_owned()
+        block.buffer
     }
 }
 

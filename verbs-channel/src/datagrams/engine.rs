@@ -392,7 +392,7 @@ impl DatagramEngine {
         while self.needs_blocks()
             && let Some(block) = self.pool.take()
         {
-            let rejected = self.post_block(block.into_owned());
+            let rejected = self.post_block(block.into());
             self.sent.extend(rejected);
         }
     }

@@ -18,7 +18,7 @@ impl DatagramEngine {
     /// if there is no room, if it is of another pool, or if the endpoint is down.
     #[must_use = "it is dropped without a lock"]
     pub fn receive_into(&mut self, block: PoolBuffer) -> Option<OwnedBuffer> {
-        let block = block.into_owned();
+        let block = OwnedBuffer::from(block);
         if !self.pool.has(&block) {
             return Some(block);
         }

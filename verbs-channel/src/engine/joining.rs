@@ -1,6 +1,7 @@
 //! Connected channels join an engine, get a place there, and are removed.
 
 use std::mem;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -239,14 +240,14 @@ impl Engine {
         let share = shares.map_or(max, |shares| shares.of(max));
         let peer = self.peers.unwatched();
         if let Some(at) = self.vacant()
-            && let Some(place) = self.flight.members.get_mut(at as usize)
+            && let Some(place) = self.flight.member_mut(at)
         {
             let cells = Arc::clone(&place.credits.cells);
             let credits = Credits::new(place.credits.slots, max, share, cells);
             *place = Member::new(ChannelId::new(at), qp, credits, peer);
             return place.id;
         }
-        let at = u32::try_from(self.flight.members.len()).unwrap_or(u32::MAX);
+        let at = self.places().end;
         let id = ChannelId::new(at);
         let mut slots = SlotList::new();
         slots.allow_common(max[0] - share[0] + max[1] - share[1]);
@@ -275,7 +276,7 @@ impl Engine {
     pub(super) fn reserve_at(&mut self, at: u32, results: u32) {
         if self.limits.shares.is_none() {
             self.flight.grow(at, results);
-        } else if let Some(member) = self.flight.members.get_mut(at as usize) {
+        } else if let Some(member) = self.flight.member_mut(at) {
             // Common slots are added when they are needed.
             member.credits.slots.allow_common(results);
         }
@@ -283,11 +284,16 @@ impl Engine {
 
     /// Removes a member: another gets its place once its results have been taken.
     pub(crate) fn remove_at(&mut self, at: u32) {
-        if let Some(member) = self.flight.members.get_mut(at as usize)
+        if let Some(member) = self.flight.member_mut(at)
             && !mem::replace(&mut member.is_removed, true)
         {
             self.removed.push_back(at);
         }
+    }
+
+    /// The places of all members, those included that were removed.
+    pub(super) fn places(&self) -> Range<u32> {
+        0..u32::try_from(self.flight.members.len()).unwrap_or(u32::MAX)
     }
 
     /// The place of the member with this id; one that no member has, if it is none of this engine's.

@@ -86,7 +86,7 @@ impl Engine {
     #[inline]
     pub fn has_message(&self) -> bool {
         let shared = self.shared.as_deref();
-        shared.is_some_and(|shared| shared.has_ends || shared.has_arrived())
+        shared.is_some_and(|shared| shared.has_ends || !shared.arrived.is_empty())
     }
 
     /// Posts blocks of the pool to the shared receive queue, until it is full or the pool is empty.
@@ -110,7 +110,7 @@ impl Engine {
     /// [`refill_with`](Self::refill_with).
     #[must_use]
     pub fn shared_pool(&self) -> Option<&BufferPool> {
-        self.shared.as_deref()?.pool()
+        self.shared.as_deref()?.pool.as_ref()
     }
 
     /// The [handle](verbs_core::shared_receive_queue::SharedReceiveQueue::handle) of the shared receive queue, as in device events;
@@ -124,7 +124,7 @@ impl Engine {
     /// block is returned if the queue has no room for it, or if it is of another pool.
     #[must_use = "it is dropped without a lock"]
     pub fn refill_with(&mut self, block: PoolBuffer) -> Option<OwnedBuffer> {
-        let block = block.into_owned();
+        let block = OwnedBuffer::from(block);
         let is_its = self.shared_pool().is_some_and(|pool| pool.has(&block));
         let Some(shared) = self.shared.as_deref_mut().filter(|_| is_its) else {
             return Some(block);
@@ -308,7 +308,7 @@ impl Engine {
         let taken = shared.take();
         let missing = shared.missing();
         // A doorbell for many, unless few are left.
-        let is_low = shared.posted() < missing;
+        let is_low = shared.posted < missing;
         if missing >= CHAIN || is_low && missing > 0 {
             let _posted = self.refill_once();
         }
@@ -344,7 +344,8 @@ impl Engine {
                 && !member.is_end_reported
             {
                 member.is_end_reported = true;
-                shared.report_end(member.id, reason);
+                let channel = member.id;
+                shared.arrived.push_back(Arrived::End { channel, reason });
             }
         }
     }
@@ -369,7 +370,7 @@ impl Engine {
     /// Those of [`poll_all`](Self::poll_all).
     #[cold]
     pub(super) fn leave_shared(&mut self, at: u32, reason: DownReason) -> Result<(), PollError> {
-        let Some(member) = self.flight.members.get_mut(at as usize) else {
+        let Some(member) = self.flight.member_mut(at) else {
             return Ok(());
         };
         member.go_down(reason);
@@ -377,10 +378,7 @@ impl Engine {
             return Ok(());
         };
         let qp_num = qp.qp_num();
-        let is_drained = self
-            .shared
-            .as_deref()
-            .is_some_and(|shared| shared.is_drained);
+        let is_drained = matches!(&self.shared, Some(shared) if shared.is_drained);
         let polled = match is_drained {
             true => self.poll_all(),
             false => {
@@ -434,7 +432,7 @@ impl Engine {
         for _ in 0..DRAIN_POLLS {
             let shared = self.shared.as_deref();
             let is_drained =
-                |shared: &Shared| shared.posted() == 0 || shared.last_failed() == Some(qp_num);
+                |shared: &Shared| shared.posted == 0 || shared.last_failed == Some(qp_num);
             if shared.is_none_or(is_drained) {
                 break;
             }
@@ -449,7 +447,7 @@ impl Engine {
     #[inline(never)]
     fn refill_once(&mut self) -> Option<usize> {
         let shared = self.shared.as_deref_mut()?;
-        if shared.failure.is_some() || !shared.has_place() {
+        if shared.failure.is_some() {
             return None;
         }
         let mut places = [0; CHAIN];
@@ -479,7 +477,7 @@ impl Engine {
         for (index, place) in places.iter().enumerate() {
             match index < accepted {
                 true => shared.set_posted(*place),
-                false => shared.return_place(*place),
+                false => shared.ready.push(*place),
             }
         }
         if let Err(error) = posted {

@@ -33,7 +33,7 @@ impl Engine {
 
     fn watch_link(&mut self, at: u32, link: Link) -> Result<()> {
         let afterwards = &mut self.afterwards;
-        let member = self.flight.members.get_mut(at as usize);
+        let member = self.flight.member_mut(at);
         // A member that is down needs none; operations that still end on it use the previous one.
         let Some(member) = member.filter(|member| member.down().is_none()) else {
             afterwards.push(Afterwards::Link(link.unused()));
@@ -117,7 +117,7 @@ impl Engine {
                 break;
             }
         }
-        for at in 0..u32::try_from(self.flight.members.len()).unwrap_or(u32::MAX) {
+        for at in self.places() {
             self.advance(at, now);
         }
         // Also those that have failed just now: the timer is set for the earliest of all.
@@ -180,7 +180,7 @@ impl Engine {
 
     /// Takes a member whose peer has left down, or destroys its queue pair, if it is time.
     fn advance(&mut self, at: u32, now: Instant) {
-        let Some(member) = self.flight.members.get_mut(at as usize) else {
+        let Some(member) = self.flight.member_mut(at) else {
             return;
         };
         let Some(stage) = member.peer.stage.take() else {

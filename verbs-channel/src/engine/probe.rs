@@ -74,7 +74,7 @@ impl Engine {
         }
         if closed {
             self.dispatch_all();
-            for at in 0..u32::try_from(count).unwrap_or(u32::MAX) {
+            for at in self.places() {
                 self.end_closed(at);
             }
         }

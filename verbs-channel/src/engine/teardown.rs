@@ -36,7 +36,7 @@ impl Engine {
         if let Some(shared) = &mut self.shared {
             shared.has_ends = true;
         }
-        let Some(member) = self.flight.members.get_mut(at as usize) else {
+        let Some(member) = self.flight.member_mut(at) else {
             return false;
         };
         if !self.process.is_current() {
@@ -94,14 +94,13 @@ impl Engine {
         }
         self.drain_all_shared(reason);
         self.set_drained(true);
-        let all = 0..u32::try_from(self.flight.members.len()).unwrap_or(u32::MAX);
         // The outcomes that a failed poll has lost are those of channels that end here.
-        for at in all.clone() {
+        for at in self.places() {
             let _polled = self.close(at, reason);
         }
         self.set_drained(false);
         let _polled = self.poll_all();
-        for at in all {
+        for at in self.places() {
             self.end_closed(at);
         }
     }
@@ -129,7 +128,7 @@ impl Engine {
         };
         // Before its queue pair: on soft-RoCE, destroying one waits for its windows.
         self.end_leases(at, false);
-        let member = self.flight.members.get_mut(at as usize);
+        let member = self.flight.member_mut(at);
         let Some(qp) = member.and_then(|member| member.take_qp(reason)) else {
             return left;
         };
@@ -212,7 +211,7 @@ impl Engine {
 
     /// Ends all operations that are in flight on a member, if its queue pair is gone.
     pub(crate) fn end_closed(&mut self, at: u32) {
-        let Some(member) = self.flight.members.get_mut(at as usize) else {
+        let Some(member) = self.flight.member_mut(at) else {
             return;
         };
         if member.qp().is_some() || member.is_closing() {
@@ -241,7 +240,7 @@ impl Engine {
     /// not.
     fn leak(&mut self, at: u32) {
         let has_borrowed = self.flight.has_borrowed_in_flight(at);
-        let member = self.flight.members.get_mut(at as usize);
+        let member = self.flight.member_mut(at);
         let error = member.and_then(Member::take_stuck_error);
         if has_borrowed {
             // Without the text of the errno, which would be allocated.
@@ -410,7 +409,7 @@ impl Engine {
             self.closed(at, destroyed);
         }
         self.dispatch_all();
-        for at in 0..u32::try_from(self.flight.members.len()).unwrap_or(u32::MAX) {
+        for at in self.places() {
             self.end_closed(at);
         }
         self.replace_overtaken();
@@ -438,7 +437,7 @@ impl Drop for Engine {
         }
         self.closings = None;
         self.end_refused_now();
-        for at in 0..u32::try_from(self.flight.members.len()).unwrap_or(u32::MAX) {
+        for at in self.places() {
             // A queue pair that was handed out to be destroyed, and not returned: it is unknown
             // when the device is done with its buffers.
             let object = "the queue pair";

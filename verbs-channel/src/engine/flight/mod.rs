@@ -317,6 +317,10 @@ impl Flight {
         self.members.get(at as usize)
     }
 
+    pub(crate) fn member_mut(&mut self, at: u32) -> Option<&mut Member> {
+        self.members.get_mut(at as usize)
+    }
+
     /// The slots of a channel that are in use.
     fn in_use(&self, at: u32) -> impl Iterator<Item = &Slot> {
         let member = self.member(at);

@@ -40,26 +40,27 @@ pub(crate) struct Shared {
     pub(super) srq: SharedReceiveQueue,
     /// The queue. Its queue pairs are dropped before.
     pub(crate) queue: Arc<SharedQueue>,
-    // Where blocks come from; `None` if receives have no memory.
-    pool: Option<BufferPool>,
+    /// Where blocks come from; `None` if receives have no memory.
+    pub(super) pool: Option<BufferPool>,
     places: Box<[Place]>,
-    // The free places, two stacks: those that have a block, of a receive that got no message, and the others.
-    ready: Vec<u32>,
+    /// The free places, two stacks: those that have a block, of a receive that got no message, and the others.
+    pub(super) ready: Vec<u32>,
     bare: Vec<u32>,
     // Places that are used once receives have been overtaken.
     spare: Vec<u32>,
-    posted: usize,
+    /// How many receives are posted.
+    pub(super) posted: usize,
     // How many receives were posted so far, and the last of those that have completed, counted from 1.
     sequence: u64,
     newest: u64,
     // How many receives the queue is to have.
     count: usize,
-    // The queue pair whose receive has failed last.
-    last_failed: Option<u32>,
+    /// The queue pair whose receive has failed last.
+    pub(super) last_failed: Option<u32>,
     // How many queue pairs have been destroyed that may have had a receive, and how many were posted by then.
     suspects: usize,
     suspected_at: u64,
-    arrived: VecDeque<Arrived>,
+    pub(super) arrived: VecDeque<Arrived>,
     // Messages of queue pairs that have not joined yet.
     early: Vec<Early>,
     channels: HashMap<u32, ChannelId, BuildHasherDefault<ByNumber>>,
@@ -145,12 +146,6 @@ impl Shared {
             failure: None,
             is_drained: false,
         }
-    }
-
-    /// How many receives are posted.
-    #[inline]
-    pub(super) const fn posted(&self) -> usize {
-        self.posted
     }
 
     /// Routes the messages of a queue pair to its channel, those included that came before. Returns `false` if
@@ -242,14 +237,6 @@ impl Shared {
         Some((arrived, OwnedBuffer::empty()))
     }
 
-    pub(super) fn has_arrived(&self) -> bool {
-        !self.arrived.is_empty()
-    }
-
-    pub(super) fn report_end(&mut self, channel: ChannelId, reason: DownReason) {
-        self.arrived.push_back(Arrived::End { channel, reason });
-    }
-
     /// Gives up the messages of queue pairs that cannot join any more, and forgets the claims of these, of which the
     /// completion queue has no more.
     pub(super) fn forget_ended(&mut self, qp_nums: &[u32]) {
@@ -280,11 +267,6 @@ impl Shared {
         };
         self.queue.settle(qp_num);
         self.forget_early();
-    }
-
-    /// The queue pair whose receive has failed last.
-    pub(super) const fn last_failed(&self) -> Option<u32> {
-        self.last_failed
     }
 
     /// How many receives are posted that were overtaken: queue pairs have taken them, and did not complete them.
@@ -364,12 +346,6 @@ impl Shared {
         self.ready.len() + self.bare.len()
     }
 
-    /// Whether there is a free place, and a block for it, which it gets.
-    pub(super) fn has_place(&mut self) -> bool {
-        let taken = self.take_place().map(|(place, _)| place);
-        taken.inspect(|place| self.return_place(*place)).is_some()
-    }
-
     /// Takes a free place that has a block, or gets one; `None` if there is no place or no block.
     pub(super) fn take_place(&mut self) -> Option<(u32, &mut OwnedBuffer)> {
         let place = match self.ready.pop() {
@@ -387,11 +363,6 @@ impl Shared {
             self.places.get_mut(place as usize)?.buffer = pool.take()?.into();
         }
         self.bare.pop()
-    }
-
-    /// The pool that blocks come from.
-    pub(super) const fn pool(&self) -> Option<&BufferPool> {
-        self.pool.as_ref()
     }
 
     /// Gives a block to a free place, which is the next to be taken. Returns it if each has one.
@@ -413,11 +384,6 @@ impl Shared {
             at.sequence = self.sequence;
             self.posted += 1;
         }
-    }
-
-    /// Returns a place whose receive was not posted; its block stays.
-    pub(super) fn return_place(&mut self, place: u32) {
-        self.ready.push(place);
     }
 }
 
