@@ -7,7 +7,7 @@ use verbs_async::verbs_channel::{
     TransportError,
 };
 use verbs_async::{AsyncChannel, AsyncGroup};
-use verbs_core::{AccessFlags, ProtectionDomain, QueuePairEndpoint, RemoteMemoryRegion};
+use verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion};
 
 use crate::bench::{Bench, Task, announce, done};
 use crate::groups::posted;
@@ -16,7 +16,7 @@ use crate::groups::posted;
 const MAX_MSG_SZ: usize = 128;
 const MAX_INLINE: usize = 64;
 
-/// A channel with room for two requests in each queue. It cannot read if its peer serves no reads.
+/// A channel with room for two requests in each queue.
 struct Gated {
     _group: AsyncGroup,
     channel: AsyncChannel,
@@ -24,20 +24,13 @@ struct Gated {
 }
 
 impl Gated {
-    fn new(bench: &Bench, max_rd_atomic: u8) -> Self {
+    fn new(bench: &Bench) -> Self {
         with(|library| library.ports[0].attr.max_msg_sz = 128);
         let pd = bench.context.alloc_pd().unwrap();
         let builder = Channel::builder(&pd).max_send_wr(2).max_recv_wr(2);
         let group = AsyncGroup::new(builder.max_inline_data(64), 1, &bench.events).unwrap();
         let member = group.prepare().unwrap();
-        let ours = member.endpoint();
-        let peer = QueuePairEndpoint::builder(ours.qp_num(), ours.psn())
-            .port_num(ours.port_num())
-            .path_mtu(ours.path_mtu())
-            .gid(ours.gid())
-            .max_dest_rd_atomic(max_rd_atomic)
-            .build()
-            .unwrap();
+        let peer = member.endpoint();
         let channel = group.join(member.handshake(&peer).unwrap()).unwrap();
         Self {
             _group: group,
@@ -65,7 +58,6 @@ const SEND: Make = |buffer| Outgoing::send(buffer).into();
 const INLINE: Make = |buffer| Outgoing::send(buffer).inline().into();
 const WRITE: Make = |buffer| Outgoing::write(buffer, remote()).into();
 const READ: Make = |buffer| Incoming::read(buffer, remote()).into();
-const ADD: Make = |buffer| Incoming::fetch_and_add(buffer, remote(), 1).into();
 
 /// Each kind of request at its maximal length, and the rejection of a longer one.
 const CASES: [(Make, usize, RejectReason); 4] = [
@@ -94,7 +86,7 @@ fn assert_rejected<T>(result: Result<T, TransportError>, why: RejectReason) {
 #[test]
 fn message_beyond_the_limit_is_rejected_at_once() {
     let bench = Bench::new();
-    let gated = Gated::new(&bench, 1);
+    let gated = Gated::new(&bench);
     let pool = BufferPool::new(&gated.pd, MAX_MSG_SZ + 1, 1).unwrap();
     for (work, most, why) in CASES {
         let (result, buffer) = Task::new(gated.channel.run(work(gated.buffer(most + 1)))).ends();
@@ -129,7 +121,7 @@ fn message_beyond_the_limit_is_rejected_at_once() {
 #[test]
 fn buffer_of_another_protection_domain_is_rejected_and_shared_memory_is_not_sent_inline() {
     let bench = Bench::new();
-    let gated = Gated::new(&bench, 1);
+    let gated = Gated::new(&bench);
     let other = bench.context.alloc_pd().unwrap();
     let memory = |pd: &ProtectionDomain| {
         let region = pd.reg_shared(vec![0_u8; 64], AccessFlags::empty()).unwrap();
@@ -162,7 +154,7 @@ fn buffer_of_another_protection_domain_is_rejected_and_shared_memory_is_not_sent
 #[test]
 fn queued_request_is_checked_when_it_is_posted() {
     let bench = Bench::new();
-    let gated = Gated::new(&bench, 1);
+    let gated = Gated::new(&bench);
     for (work, most, why) in CASES {
         let run = |work| Task::new(gated.channel.run(work));
         // The queue is full and one request waits: later requests wait behind it, unchecked.
@@ -190,20 +182,4 @@ fn queued_request_is_checked_when_it_is_posted() {
         assert_eq!(posted().len(), 3, "nothing more was posted");
         with(|library| library.posted.clear());
     }
-}
-
-#[test]
-fn read_or_atomic_without_read_depth_is_rejected() {
-    let bench = Bench::new();
-    let gated = Gated::new(&bench, 0);
-    for work in [READ, ADD] {
-        let (result, buffer) = Task::new(gated.channel.run(work(gated.buffer(8)))).ends();
-        assert_rejected(result, RejectReason::NoReads);
-        assert_eq!(buffer.len(), 8);
-        let works = vec![gated.send(), work(gated.buffer(8))];
-        let (result, works) = Task::new(gated.channel.batch(works)).ends();
-        assert_rejected(result, RejectReason::NoReads);
-        assert_eq!(works.len(), 2);
-    }
-    assert_eq!(posted(), [0; 0]);
 }

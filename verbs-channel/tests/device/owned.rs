@@ -1,11 +1,9 @@
 //! Owned buffers: moved in, and returned with the result, in any order.
 
-use verbs_channel::{Channel, DownReason, Incoming, Outgoing, OwnedBuffer, RejectReason, Ticket};
+use verbs_channel::{Channel, Incoming, Outgoing, OwnedBuffer, RejectReason, Ticket};
 use verbs_harness::{PATIENCE, begin};
 
-use super::ends::{
-    bounded, bytes, filled, given, inside, pair, pattern, stubborn, was_ended, works, zeros,
-};
+use super::ends::{bytes, filled, given, pair, pattern, works, zeros};
 
 /// The result of an operation that must succeed.
 fn done(channel: &mut Channel, ticket: Ticket) -> (u32, Option<u32>, OwnedBuffer) {
@@ -121,30 +119,4 @@ fn empty_buffers_are_empty_messages() {
     drop(done(&mut a, read));
     assert!(bytes(&target) == pattern(1, 8));
     works(&mut a, &mut b, 10);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn aborted_scope_ends_owned_operations_and_returns_their_buffers() {
-    let _test = begin!();
-    let (mut a, _b) = inside(stubborn);
-    let owned = a.start_receive(filled(&a, 2, 64)).unwrap();
-    let mut into = zeros(&a, 64);
-    let ended = bounded(|| {
-        a.scope(|scope| {
-            drop(
-                scope
-                    .post_receive(into.scatter_element(..).unwrap())
-                    .unwrap(),
-            );
-            Err::<(), _>(())
-        })
-    });
-    assert!(ended.is_err());
-    let completed = a.poll(owned).unwrap().expect("it has ended");
-    assert!(was_ended(
-        &completed.result.unwrap_err(),
-        DownReason::Abandoned
-    ));
-    assert!(completed.buffer.unwrap()[..] == pattern(2, 64));
 }

@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain};
+use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Message, Outgoing, PollStrategy,
+    BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Message, PollStrategy,
 };
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin};
@@ -78,29 +78,6 @@ fn slow_consumer_makes_peers_wait_and_loses_nothing() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn message_before_the_join_is_kept() {
-    let _test = begin!();
-    let pd = here();
-    let pool = BufferPool::new(&pd, LEN, 8).unwrap();
-    let mut group = group(&pd, &pool, 8);
-    let peer = Channel::builder(&pd).timeout(PATIENCE).build().unwrap();
-    let member = group.prepare().unwrap();
-    let (member, mut peer) = meet(member, peer);
-    send(&mut peer, vec![1; LEN]);
-    assert!(group.next_message().is_none());
-    send(&mut peer, vec![2; LEN]);
-    let id = group.join(member).unwrap();
-    for byte in [1, 2] {
-        let message = next(&mut group);
-        assert_eq!(
-            (message.channel, message.bytes()),
-            (id, Some(&[byte; LEN][..]))
-        );
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn messages_that_are_cut_give_their_receives_back() {
     let _test = begin!();
     const LONG: usize = 8 << 20;
@@ -148,36 +125,6 @@ fn messages_that_are_cut_give_their_receives_back() {
         .collect();
     assert!(kept.iter().all(|message| message.channel == id));
     assert!(group.stalled_receives() <= 2);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn immediates_of_writes_reach_their_channels() {
-    let test = begin!(iwarp lacks "immediates");
-    let pd = here();
-    let pool = BufferPool::new(&pd, LEN, 2).unwrap();
-    for receives in [
-        Channel::builder(&pd).shared_receives(&pool, 2),
-        Channel::builder(&pd).shared_immediates(2),
-    ] {
-        let mut group = match receives.group(2) {
-            Ok(group) => group,
-            Err(error) => return test.skip(error),
-        };
-        let target = pd.reg_shared(vec![0_u8; 8], AccessFlags::REMOTE_WRITE);
-        let target = target.unwrap();
-        let from = pd.reg_mr(vec![9_u8; 8]).unwrap();
-        let mut peers = [join(&mut group), join(&mut group)];
-        for number in 0..10 {
-            let (id, peer) = &mut peers[number as usize % 2];
-            let from = from.gather_element(..).unwrap();
-            peer.run(Outgoing::write(from, target.remote()).immediate(number))
-                .unwrap();
-            let message = next(&mut group);
-            assert_eq!(message.channel, *id);
-            assert_eq!((message.imm_data(), message.bytes()), (Some(number), None));
-        }
-    }
 }
 
 #[test]

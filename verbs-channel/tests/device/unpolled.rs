@@ -85,25 +85,3 @@ fn chain_of_pages_is_one_operation_and_is_posted_again() {
     }
     works(&mut a, &mut b, 10);
 }
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn unpolled_operations_end_with_their_channel() {
-    let _test = begin!();
-    let (mut a, _b) = pair();
-    let mut into = zeros(&a, 64);
-    // SAFETY: the channel is aborted before the region goes.
-    let receive = unsafe { a.post_receive_unpolled(into.scatter_element(..).unwrap()) }.unwrap();
-    a.abort();
-    assert!(
-        a.poll(receive)
-            .unwrap()
-            .expect("it has ended")
-            .result
-            .is_err()
-    );
-    // SAFETY: the receive is rejected.
-    let rejected = unsafe { a.post_receive_unpolled(into.scatter_element(..).unwrap()) };
-    drop(rejected.unwrap_err().into_given());
-    into[0] = 1;
-}

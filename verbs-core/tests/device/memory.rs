@@ -9,10 +9,7 @@ use std::ptr::{self, NonNull};
 use verbs_core::codes::OdpCaps;
 use verbs_core::error::ErrorKind;
 use verbs_core::memory::{Buffer, HugePages, MrAdvice};
-use verbs_core::{
-    AccessFlags, Error, ProtectionDomain, ReadWorkRequest, ReceiveWorkRequest, SendWorkRequest,
-    WriteWorkRequest,
-};
+use verbs_core::{AccessFlags, Error, ReceiveWorkRequest, SendWorkRequest, WriteWorkRequest};
 use verbs_harness::child::{Child, LimitedGroup, join_group, role};
 use verbs_harness::pair::{Pair, Side, pattern};
 use verbs_harness::{Test, begin, is_root, is_soft};
@@ -372,38 +369,4 @@ fn a_peer_reaches_only_shared_regions() {
         .unwrap_err();
     assert!(refused.to_string().contains("reg_shared"), "{refused}");
     assert_eq!(refused.into_given(), [0; 8]);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn hints_are_accepted() {
-    let _test = begin!();
-    let pair = Pair::new();
-    let access = AccessFlags::LOCAL_WRITE | AccessFlags::RELAXED_ORDERING;
-    let mut region = pair.a.pd().reg_mr_with(vec![0_u8; 32], access).unwrap();
-    let source = pair.b.given(vec![8_u8; 32], AccessFlags::REMOTE_READ);
-    let mut list = [region.scatter_element(..).unwrap()];
-    pair.a
-        .post_one(ReadWorkRequest::new(&mut list, &source.remote()).unwrap());
-    pair.a.sent();
-    assert_eq!(region[..], [8; 32]);
-}
-
-fn keys(pd: &ProtectionDomain) -> (u32, u32) {
-    let region = pd.reg_shared(vec![0_u8; 64], AccessFlags::REMOTE).unwrap();
-    (region.lkey(), region.rkey())
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn keys_of_regions_differ() {
-    let _test = begin!();
-    let side = Side::here();
-    let first = side
-        .pd
-        .reg_shared(vec![0_u8; 64], AccessFlags::REMOTE)
-        .unwrap();
-    let (lkey, rkey) = keys(&side.pd);
-    assert!(first.lkey() != lkey && first.rkey() != rkey);
-    assert_eq!(first.remote().rkey(), first.rkey());
 }

@@ -259,15 +259,6 @@ fn every_setting_reaches_c() {
 }
 
 #[test]
-fn query_reports_whether_the_send_queue_drains() {
-    let qp = connected();
-    for is_draining in [true, false] {
-        with(|library| library.sq_draining = is_draining);
-        assert_eq!(qp.query().unwrap().sq_draining(), is_draining);
-    }
-}
-
-#[test]
 fn queue_pair_of_iwarp_is_handed_back_by_a_handshake() {
     with(|library| library.transport = IBV_TRANSPORT_IWARP);
     let prepared = prepared();

@@ -191,9 +191,8 @@ unsafe fn post<W>(
         {
             answer = ret;
             if named {
-                let other = with(|library| library.bad_wr.take());
                 // SAFETY: the caller has room for it.
-                unsafe { *bad_wr = other.map_or(wr, ptr::without_provenance_mut) };
+                unsafe { *bad_wr = wr };
             }
             break;
         }

@@ -10,7 +10,7 @@
 //!
 //! | part | what is left, and why |
 //! |---|---|
-//! | `data` | each request as the driver saw it; completions of any request at any moment, of nobody, or never; a post that fails and may have taken all of its chain, or names a request of another |
+//! | `data` | each request as the driver saw it; completions of any request at any moment, of nobody, or never; a post that fails and may have taken all of its chain |
 //! | `memory` | the device reads and writes what is posted whenever a test asks for it, for Miri and the sanitizers |
 //! | `limits` | requests beyond the granted limits, which many drivers take, are broken rules |
 //! | `objects` | attributes as a verb was given them, the order of the verbs, a verb that blocks until the test lets it go ([`Library::before`]), queue pair numbers that are given again |
@@ -95,8 +95,6 @@ pub struct Library {
     pub closed_state: Option<(u32, c_int)>,
     /// Where the next post ends: the request's place, what is returned, and whether C names it.
     pub refuse_post: Option<(usize, c_int, bool)>,
-    /// The index that a failing post names instead of the request's.
-    pub bad_wr: Option<usize>,
     /// The value that the next poll returns instead of a count.
     pub poll_answer: Option<c_int>,
     /// Completions for polls to find.
@@ -109,8 +107,6 @@ pub struct Library {
     pub cleans_queues: bool,
     /// Whether each signalled request of a send queue has succeeded when it is posted.
     pub completes_sends: bool,
-    /// Whether send queues drain, in the result of a query.
-    pub sq_draining: bool,
     /// The `wr_id` of a completion that each poll finds.
     pub endless: Option<u64>,
     /// Completions of which each arming of a queue brings one, and its event.
@@ -271,14 +267,12 @@ impl Library {
             refuse: Vec::new(),
             closed_state: None,
             refuse_post: None,
-            bad_wr: None,
             poll_answer: None,
             done: VecDeque::new(),
             done_later: None,
             slow_posts: Duration::ZERO,
             cleans_queues: false,
             completes_sends: false,
-            sq_draining: false,
             endless: None,
             when_armed: VecDeque::new(),
             qp_state: None,

@@ -373,7 +373,6 @@ unsafe extern "C" fn ibv_query_qp(
         // SAFETY: the caller has room for both, and the queue pair from `ibv_create_qp`.
         unsafe {
             *attr = ibv_qp_attr::default();
-            (*attr).sq_draining = u8::from(library.sq_draining);
             (*attr).qp_state = library.qp_state.unwrap_or((*qp).state);
             (*attr).cap = ibv_qp_cap::default();
             *init = ibv_qp_init_attr::default();
