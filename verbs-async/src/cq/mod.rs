@@ -200,23 +200,20 @@ impl SharedCq {
             // before this one's is taken.
             *registration = None;
         }
-        // A waker is not cloned under the lock: that runs foreign code.
-        let waker = cx.waker().clone();
-        let mut state = self.state.lock();
-        if state.kept.is_empty() {
-            state.drive(|state| !state.kept.is_empty());
-        }
-        let found = state.take_kept(slots);
-        let (polled, spare) = match &state.failed {
-            _ if found > 0 || slots.is_empty() => (Poll::Ready(Ok(found)), Some(waker)),
-            Some(failure) => (Poll::Ready(Err(failure.into())), Some(waker)),
-            None => {
-                let key = self.register(&mut state, registration, || Waiter::Any(None));
-                (Poll::Pending, state.set_waker(key, waker))
+        let polled = self.state.poll(cx, |state, waker| {
+            if state.kept.is_empty() {
+                state.drive(|state| !state.kept.is_empty());
             }
-        };
-        drop(state);
-        crate::task::wake::drop_guarded(spare);
+            let found = state.take_kept(slots);
+            match &state.failed {
+                _ if found > 0 || slots.is_empty() => (Poll::Ready(Ok(found)), [Some(waker)]),
+                Some(failure) => (Poll::Ready(Err(failure.into())), [Some(waker)]),
+                None => {
+                    let key = self.register(state, registration, || Waiter::Any(None));
+                    (Poll::Pending, [state.set_waker(key, waker)])
+                }
+            }
+        });
         if polled.is_ready() {
             coop::count_ready(cx);
             *registration = None;
@@ -233,25 +230,23 @@ impl SharedCq {
         if coop::must_yield(cx) {
             return Poll::Pending;
         }
-        let waker = cx.waker().clone();
-        let mut state = self.state.lock();
-        let key = self.register(&mut state, registration, || Waiter::One {
-            wr_id,
-            waker: None,
-            found: None,
-            prev: None,
-            next: None,
+        let polled = self.state.poll(cx, |state, waker| {
+            let key = self.register(state, registration, || Waiter::One {
+                wr_id,
+                waker: None,
+                found: None,
+                prev: None,
+                next: None,
+            });
+            if !state.has_found(key) {
+                state.drive(|state| state.has_found(key));
+            }
+            match (state.take_found(key), &state.failed) {
+                (Some(found), _) => (Poll::Ready(Ok(found)), [Some(waker)]),
+                (None, Some(failure)) => (Poll::Ready(Err(failure.into())), [Some(waker)]),
+                (None, None) => (Poll::Pending, [state.set_waker(key, waker)]),
+            }
         });
-        if !state.has_found(key) {
-            state.drive(|state| state.has_found(key));
-        }
-        let (polled, spare) = match (state.take_found(key), &state.failed) {
-            (Some(found), _) => (Poll::Ready(Ok(found)), Some(waker)),
-            (None, Some(failure)) => (Poll::Ready(Err(failure.into())), Some(waker)),
-            (None, None) => (Poll::Pending, state.set_waker(key, waker)),
-        };
-        drop(state);
-        crate::task::wake::drop_guarded(spare);
         if polled.is_ready() {
             coop::count_ready(cx);
             *registration = None;
@@ -326,13 +321,9 @@ impl DeviceListener for SharedCq {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        if !self.process.is_current() {
-            return;
+        if self.process.is_current() {
+            (self.shared.state).end_wait(|state| state.remove_waiter(self.key));
         }
-        let mut state = self.shared.state.lock();
-        let removed = state.remove_waiter(self.key);
-        drop(state);
-        crate::task::wake::drop_guarded(removed);
     }
 }
 

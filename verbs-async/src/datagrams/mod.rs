@@ -32,9 +32,9 @@ use verbs_channel::{DownReason, OwnedBuffer};
 use crate::device_events::DeviceWatcher;
 use crate::error::{Error, Result};
 use crate::events::CqEvents;
+use crate::task::coop;
 use crate::task::deferred::Lock;
 use crate::task::sync::Mutex;
-use crate::task::{coop, wake};
 use crate::threads::{self, Source};
 use state::{Awaited, End, Shared, State};
 
@@ -388,37 +388,28 @@ impl Waiter {
         cx: &mut Context<'_>,
         ready: &mut impl FnMut(&mut State) -> Option<T>,
     ) -> Poll<T> {
-        // A waker is cloned and dropped without the lock: it is foreign code.
-        let waker = cx.waker().clone();
-        let mut state = self.shared.state.lock();
-        let mut found = ready(&mut state);
-        if found.is_none() {
-            state.drive();
-            found = ready(&mut state);
-        }
-        let (spare, own) = match found {
-            Some(_) => (Some(waker), state.leave(self.what, self.key.take())),
-            None => {
-                let replaced = state.sleep(self.what, &mut self.key, waker);
-                // Only now: what is found in the queue after it was armed wakes this task, too.
-                state.arm();
-                (replaced, None)
+        self.shared.state.poll(cx, |state, waker| {
+            let mut found = ready(state);
+            if found.is_none() {
+                state.drive();
+                found = ready(state);
             }
-        };
-        drop(state);
-        wake::drop_guarded(spare);
-        wake::drop_guarded(own);
-        found.map_or(Poll::Pending, Poll::Ready)
+            if let Some(found) = found {
+                let own = state.leave(self.what, self.key.take());
+                return (Poll::Ready(found), [Some(waker), own]);
+            }
+            let replaced = state.sleep(self.what, &mut self.key, waker);
+            // Only now: what is found in the queue after it was armed wakes this task, too.
+            state.arm();
+            (Poll::Pending, [replaced, None])
+        })
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
         if self.key.is_some() && !self.shared.is_in_child() {
-            let mut state = self.shared.state.lock();
-            let waker = state.leave(self.what, self.key.take());
-            drop(state);
-            wake::drop_guarded(waker);
+            (self.shared.state).end_wait(|state| state.leave(self.what, self.key.take()));
         }
     }
 }

@@ -228,28 +228,24 @@ impl Driver {
         key: &mut Option<usize>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        let waker = cx.waker().clone();
-        let mut state = self.state.lock();
-        let queued = state.backlog_of(channel.index(), queue);
-        let (polled, replaced) = if queued.len() < backlog {
-            (Poll::Ready(()), Some(waker))
-        } else {
-            (Poll::Pending, queued.add_room_waiter(key, backlog, waker))
-        };
-        drop(state);
-        wake::drop_guarded(replaced);
-        polled
+        self.state.poll(cx, |state, waker| {
+            let queued = state.backlog_of(channel.index(), queue);
+            match queued.len() < backlog {
+                true => (Poll::Ready(()), [Some(waker)]),
+                false => (Poll::Pending, [queued.add_room_waiter(key, backlog, waker)]),
+            }
+        })
     }
 
     /// Stops the wait for room that has this key.
     pub(crate) fn cancel_room(&self, channel: ChannelId, queue: Queue, key: usize) {
-        if self.is_in_child() {
-            return;
+        if !self.is_in_child() {
+            let cancel = |state: &mut DriverState| {
+                let queued = state.backlog_of(channel.index(), queue);
+                queued.cancel_room(key)
+            };
+            self.state.end_wait(cancel);
         }
-        let mut state = self.state.lock();
-        let waker = state.backlog_of(channel.index(), queue).cancel_room(key);
-        drop(state);
-        wake::drop_guarded(waker);
     }
 
     /// A channel has joined: there is room for the tasks that wait for operations in its slots.
@@ -272,39 +268,30 @@ impl Driver {
         key: &mut Option<usize>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        let waker = cx.waker().clone();
-        let mut state = self.state.lock();
-        let replaced = if state.is_empty(channel, queues) {
-            Some(waker)
-        } else {
-            // Before driving, which arms the queue only if a task waits.
-            let waiter = (waker, channel, queues);
-            let replaced = state.add_drain_waiter(channel.index(), key, waiter);
-            state.drive(None);
-            replaced
-        };
-        let (drained, own) = if state.is_empty(channel, queues) {
+        self.state.poll(cx, |state, waker| {
+            let replaced = if state.is_empty(channel, queues) {
+                Some(waker)
+            } else {
+                // Before driving, which arms the queue only if a task waits.
+                let waiter = (waker, channel, queues);
+                let replaced = state.add_drain_waiter(channel.index(), key, waiter);
+                state.drive(None);
+                replaced
+            };
+            if !state.is_empty(channel, queues) {
+                return (Poll::Pending, [replaced, None]);
+            }
             let own = key.take();
             let own = own.and_then(|key| state.stop_draining(channel.index(), key));
-            (Poll::Ready(()), own)
-        } else {
-            (Poll::Pending, None)
-        };
-        drop(state);
-        wake::drop_guarded(replaced);
-        wake::drop_guarded(own);
-        drained
+            (Poll::Ready(()), [replaced, own])
+        })
     }
 
     /// Stops the wait for empty queues that has this key.
     pub(crate) fn cancel_drained(&self, channel: ChannelId, key: usize) {
-        if self.is_in_child() {
-            return;
+        if !self.is_in_child() {
+            (self.state).end_wait(|state| state.stop_draining(channel.index(), key));
         }
-        let mut state = self.state.lock();
-        let waker = state.stop_draining(channel.index(), key);
-        drop(state);
-        wake::drop_guarded(waker);
     }
 
     /// Polls for the busy-poll time before the queue is armed. Other threads can take the lock in
@@ -351,37 +338,29 @@ impl Driver {
     /// Waits for the oldest message of receives that channels share: one task at a time. `None` if there are no
     /// more. While it is pending, also returns whether receives are missing for lack of blocks.
     pub(crate) fn poll_message(&self, cx: &Context<'_>) -> (Poll<Option<Message>>, bool) {
-        let waker = cx.waker().clone();
-        let mut state = self.state.lock();
-        // Before driving, which arms the queue only if a task waits.
-        let replaced = state.wait_for_message(waker);
-        let mut message = state.next_message();
-        if message.is_none() {
-            state.drive(None);
-            if state.engine.has_message() {
-                message = state.next_message();
+        self.state.poll(cx, |state, waker| {
+            // Before driving, which arms the queue only if a task waits.
+            let replaced = state.wait_for_message(waker);
+            let mut message = state.next_message();
+            if message.is_none() {
+                state.drive(None);
+                if state.engine.has_message() {
+                    message = state.next_message();
+                }
             }
-        }
-        let is_ready = message.is_some() || state.engine.has_no_more_messages();
-        let own = is_ready.then(|| state.stop_messages()).flatten();
-        let needs_blocks = state.engine.needs_blocks();
-        drop(state);
-        wake::drop_guarded(replaced);
-        wake::drop_guarded(own);
-        let polled = if is_ready {
-            Poll::Ready(message)
-        } else {
-            Poll::Pending
-        };
-        (polled, needs_blocks)
+            let needs_blocks = state.engine.needs_blocks();
+            if message.is_none() && !state.engine.has_no_more_messages() {
+                return ((Poll::Pending, needs_blocks), [replaced, None]);
+            }
+            let own = state.stop_messages();
+            ((Poll::Ready(message), needs_blocks), [replaced, own])
+        })
     }
 
     /// No task waits for messages any more.
     pub(crate) fn stop_messages(&self) {
-        if self.is_in_child() {
-            return;
+        if !self.is_in_child() {
+            self.state.end_wait(DriverState::stop_messages);
         }
-        let waker = self.state.lock().stop_messages();
-        wake::drop_guarded(waker);
     }
 }

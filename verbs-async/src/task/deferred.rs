@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Context, Waker};
 
 use super::sync::{Mutex, MutexGuard, thread_local};
 use super::wake::{drop_guarded, panics, wake_all};
@@ -142,6 +142,29 @@ impl<S: Defers> Lock<S> {
         if state.is_due() {
             self.unlock_and_run(state);
         }
+    }
+
+    /// Polls for a task, with its waker. A waker is cloned, and one that is left over dropped, without the lock: both
+    /// run foreign code.
+    pub(crate) fn poll<T, const N: usize>(
+        &self,
+        cx: &Context<'_>,
+        step: impl FnOnce(&mut S, Waker) -> (T, [Option<Waker>; N]),
+    ) -> T {
+        let waker = cx.waker().clone();
+        let mut state = self.lock();
+        let (polled, spare) = step(&mut state, waker);
+        drop(state);
+        spare.into_iter().for_each(drop_guarded);
+        polled
+    }
+
+    /// Ends the wait of a task, whose waker is dropped without the lock.
+    pub(crate) fn end_wait<W>(&self, end: impl FnOnce(&mut S) -> W) {
+        let mut state = self.lock();
+        let ended = end(&mut state);
+        drop(state);
+        drop_guarded(ended);
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut S {
