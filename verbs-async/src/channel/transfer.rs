@@ -25,6 +25,7 @@ use std::{fmt, mem};
 use verbs_channel::__private::{Piece, TransferEntries};
 use verbs_channel::engine::{Engine, TransferError, TransferOutcome};
 use verbs_channel::error::Queue;
+use verbs_channel::lease::Lease;
 use verbs_channel::{ChannelId, DownReason, OwnedBuffer, OwnedRequest, RejectReason, Transfer};
 
 use super::AsyncChannel;
@@ -134,6 +135,16 @@ impl AsyncTransfer {
     /// stay before it.
     pub fn add(&mut self, channel: ChannelId, request: impl Into<OwnedRequest>) {
         self.set.add(channel, request);
+    }
+
+    /// Lends memory for as long as the transfer goes well: as [`Transfer::lend`]. The lease may be of any channel.
+    pub fn lend(&mut self, lease: Lease) {
+        self.set.lend(lease);
+    }
+
+    /// Takes the leases that have not ended: as [`Transfer::take_leases`].
+    pub fn take_leases(&mut self) -> impl Iterator<Item = Lease> {
+        self.set.take_leases()
     }
 
     /// Begins all operations, and waits until they have ended. A timeout around this future does not end them: they

@@ -242,6 +242,7 @@ impl Drop for Running<'_> {
                 self.transfer.end_on(channel, given.index, ended, ignore);
             }
         }
+        self.transfer.end_leases();
         let downs = self.rails.channels().map(Channel::down_reason);
         let reason = match downs.reduce(Option::and) {
             Some(Some(reason)) => RejectReason::Down(reason),

@@ -51,7 +51,13 @@ impl Poller {
         running.run(each);
         drop(running);
         debug_assert!(transfer.has_ended(), "it is quiesced");
-        transfer.result()
+        let result = transfer.result();
+        if result.is_err() {
+            // Those that the driver has refused to end, end with their queue pairs.
+            self.engine.end_failed_leases();
+            self.finish_destroying();
+        }
+        result
     }
 }
 
@@ -91,6 +97,7 @@ impl Drop for Running<'_> {
         let drained_by = Deadline::after(Some(self.poller.config.drain_timeout));
         self.poller
             .quiesce_transfer(self.transfer, after, drained_by);
+        self.transfer.end_leases();
     }
 }
 

@@ -115,12 +115,12 @@ impl<'t> TransferEntries<'t> {
         transfer.has_ended()
     }
 
-    /// The result of the transfer, once all operations have ended.
+    /// The result of the transfer, once all operations have ended. A failure ends its leases, by system calls.
     ///
     /// # Errors
     ///
     /// [`TransferError::Failed`] or [`TransferError::Stuck`].
-    pub fn result(&self) -> Result<(), TransferError> {
+    pub fn result(&mut self) -> Result<(), TransferError> {
         self.0.result()
     }
 }

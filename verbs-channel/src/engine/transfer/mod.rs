@@ -1,7 +1,7 @@
 //! Transfers: sets of operations that end quiesced.
 
-use std::fmt;
 use std::sync::Arc;
+use std::{fmt, mem};
 
 use verbs_core::WorkSuccess;
 
@@ -9,6 +9,7 @@ use crate::buffer::{OwnedBuffer, Owner};
 use crate::channel_id::ChannelId;
 use crate::engine::Ticket;
 use crate::error::{DownReason, Queue, TransportError};
+use crate::lease::Lease;
 use crate::request::{OwnedChain, OwnedRequest};
 pub use entries::{Piece, TransferEntries};
 
@@ -70,6 +71,8 @@ pub struct Transfer {
     // Entries that have not ended, and those of them that a layer above has begun.
     left: usize,
     begun: usize,
+    // They end with a transfer that fails.
+    leases: Vec<Lease>,
 }
 
 /// The outcome of one operation of a [`Transfer`].
@@ -102,8 +105,8 @@ pub enum TransferError {
         #[source]
         first: TransportError,
     },
-    /// The driver failed to destroy the queue pair: **the device may still access the memory of
-    /// these operations** until the process ends. Their buffers have been leaked. The device is
+    /// The driver failed to destroy the queue pair, or to end a [lease](Transfer::lend): **the device or the peer may still access the memory of
+    /// these operations and leases** until the process ends. Their buffers have been leaked. The device is
     /// done with the memory of all other operations.
     ///
     /// Below a layer that waits in its own way, there are two other cases:
@@ -117,7 +120,7 @@ pub enum TransferError {
         "{stuck} of the {of} operations of a transfer are stuck: the device may still access their memory"
     )]
     Stuck {
-        /// How many operations are stuck.
+        /// How many operations are stuck; or leases, if no operation is.
         stuck: usize,
         /// How many operations the transfer has.
         of: usize,
@@ -202,6 +205,7 @@ impl Transfer {
             chains: Vec::new(),
             left: 0,
             begun: 0,
+            leases: Vec::new(),
         }
     }
 
@@ -235,6 +239,28 @@ impl Transfer {
         if rail.waiting == NONE {
             rail.waiting = index;
         }
+    }
+
+    /// Lends memory for as long as the transfer goes well: a request of the set has the lease's key, for example, and the peer
+    /// writes its answer there.
+    ///
+    /// If the transfer fails, at its deadline, too, the lease is [ended](Lease::end) before that returns, and also if the set is
+    /// dropped: a peer that is late reaches the memory no more. If the driver refuses that, the error is
+    /// [`TransferError::Stuck`]. After a success it can be [taken](Self::take_leases).
+    pub fn lend(&mut self, lease: Lease) {
+        self.leases.push(lease);
+    }
+
+    /// Takes the leases that have not ended, to [revoke](crate::Channel::revoke) them, or until the peer gives them
+    /// [back](Lease::given_back).
+    pub fn take_leases(&mut self) -> impl Iterator<Item = Lease> {
+        self.leases.drain(..)
+    }
+
+    /// Ends its leases. Those stay which the driver refuses to end.
+    pub(crate) fn end_leases(&mut self) {
+        let leases = mem::take(&mut self.leases).into_iter();
+        self.leases = leases.filter_map(|lease| lease.end().err()).collect();
     }
 
     /// The number of its operations: those not carried out yet, and those whose outcomes have not been
@@ -271,8 +297,21 @@ impl Transfer {
         })
     }
 
-    /// The outcome of the whole.
-    pub(crate) fn result(&self) -> Result<(), TransferError> {
+    /// The outcome of the whole. A failure ends its leases.
+    pub(crate) fn result(&mut self) -> Result<(), TransferError> {
+        let result = self.outcome();
+        if result.is_err() {
+            self.end_leases();
+        }
+        match (result, self.leases.len()) {
+            (Err(TransferError::Failed { of, .. }), stuck @ 1..) => {
+                Err(TransferError::Stuck { stuck, of })
+            }
+            (result, _) => result,
+        }
+    }
+
+    fn outcome(&self) -> Result<(), TransferError> {
         let of = self.added;
         let entries = self.entries.iter().enumerate();
         let failures = entries.filter_map(|(index, entry)| match &entry.state {

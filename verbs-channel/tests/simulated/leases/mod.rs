@@ -1,6 +1,7 @@
 //! Leases between hosts of a simulated network, whose faults a seed or a test chooses.
 
 mod late_peers;
+mod lent;
 mod lifetime;
 
 use std::time::Duration;
