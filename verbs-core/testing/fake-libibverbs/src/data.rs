@@ -42,8 +42,6 @@ pub struct Posted {
     pub swap: u64,
     /// The address handle of a datagram; 0 if it is none.
     pub ah: usize,
-    /// As in the datagram; 0 if it is none.
-    pub remote_qpn: u32,
     /// The bytes to send that were read.
     pub sent: Vec<u8>,
 }
@@ -72,12 +70,9 @@ pub(super) unsafe extern "C" fn post_send(
                     _ => Atomic::default(),
                 };
                 // Read for datagrams only: the others have none.
-                let (ah, remote_qpn) = match (*qp).qp_type {
-                    IBV_QPT_UD => {
-                        let ud = wr.wr.ud;
-                        (ud.ah.addr(), ud.remote_qpn)
-                    }
-                    _ => (0, 0),
+                let ah = match (*qp).qp_type {
+                    IBV_QPT_UD => wr.wr.ud.ah.addr(),
+                    _ => 0,
                 };
                 Posted {
                     wr_id: wr.wr_id,
@@ -92,7 +87,6 @@ pub(super) unsafe extern "C" fn post_send(
                     compare_add: atomic.compare_add,
                     swap: atomic.swap,
                     ah,
-                    remote_qpn,
                     sent: Vec::new(),
                 }
             },
