@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
+use clap::ValueEnum;
 use programs::{Context as _, Failure, Progress, check};
 use verbs_channel::verbs_core::AccessFlags;
 
@@ -23,13 +24,13 @@ pub(crate) struct Copy<'f> {
 }
 
 /// The direction of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Pass {
-    /// From the file to the blocks, in pieces that end with zeros.
+    /// Write the file to the blocks, the last of which ends with zeros
     Write,
-    /// From the blocks to the file.
+    /// Read the file from the blocks
     Read,
-    /// Neither: both are compared.
+    /// Compare the blocks with the file
     Verify,
 }
 
@@ -39,19 +40,19 @@ impl Copy<'_> {
         let (mut next, mut done) = (0, 0);
         // The place in the file of each slot's piece.
         let mut places = Vec::new();
-        let mut bytes = vec![0; self.piece];
-        while next < self.len || !self.queue.is_idle() {
+        loop {
             let idle = self.queue.idle().filter(|_| next < self.len);
             if let Some(slot) = idle {
                 places.resize(places.len().max(slot + 1), 0);
                 places[slot] = next;
-                self.begin(pass, slot, next, &mut bytes)?;
+                self.begin(pass, slot, next)?;
                 next += self.used(next) as u64;
-            } else {
-                let (slot, _result) = self.queue.next()?;
-                self.end(pass, slot, places[slot], &mut bytes)?;
+            } else if let Some((slot, _result)) = self.queue.next()? {
+                self.end(pass, slot, places[slot])?;
                 done += self.used(places[slot]) as u64;
                 progress.at(done);
+            } else {
+                break;
             }
         }
         if pass == Pass::Write {
@@ -66,18 +67,11 @@ impl Copy<'_> {
     }
 
     /// Sends the command for the piece at this place of the file.
-    fn begin(
-        &mut self,
-        pass: Pass,
-        slot: usize,
-        place: u64,
-        bytes: &mut [u8],
-    ) -> Result<(), Failure> {
+    fn begin(&mut self, pass: Pass, slot: usize, place: u64) -> Result<(), Failure> {
         let (number, namespace) = self.namespace;
         let (used, block_len) = (self.used(place), namespace.block_len);
         let blocks = used.div_ceil(block_len);
-        let bytes = &mut bytes[..blocks * block_len];
-        bytes.fill(0);
+        let mut bytes = vec![0; blocks * block_len];
         if pass != Pass::Read {
             let read = self.file.read_exact_at(&mut bytes[..used], place);
             read.context(|| "reading the file")?;
@@ -86,7 +80,7 @@ impl Copy<'_> {
             // Bytes that the target does not write are wrong then.
             bytes.iter_mut().for_each(|byte| *byte = !*byte);
         }
-        self.queue.fill(slot, bytes)?;
+        self.queue.fill(slot, &bytes)?;
         let (opcode, access) = match pass {
             Pass::Write => (WRITE, AccessFlags::REMOTE_READ),
             _ => (READ, AccessFlags::REMOTE_WRITE),
@@ -98,26 +92,20 @@ impl Copy<'_> {
     }
 
     /// The command of the piece at this place has succeeded.
-    fn end(
-        &mut self,
-        pass: Pass,
-        slot: usize,
-        place: u64,
-        bytes: &mut [u8],
-    ) -> Result<(), Failure> {
-        let bytes = &mut bytes[..self.used(place)];
+    fn end(&mut self, pass: Pass, slot: usize, place: u64) -> Result<(), Failure> {
         if pass == Pass::Write {
             return Ok(());
         }
-        self.queue.read(slot, bytes)?;
+        let mut bytes = vec![0; self.used(place)];
+        self.queue.read(slot, &mut bytes)?;
         if pass == Pass::Read {
-            let written = self.file.write_all_at(bytes, place);
+            let written = self.file.write_all_at(&bytes, place);
             return written.context(|| "writing the file");
         }
         let mut right = vec![0; bytes.len()];
         let read = self.file.read_exact_at(&mut right, place);
         read.context(|| "reading the file")?;
-        let checked = check(usize::try_from(place)?, bytes, &right);
+        let checked = check(usize::try_from(place)?, &bytes, &right);
         checked.context(|| "the blocks differ from the file")
     }
 }

@@ -16,8 +16,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use clap::builder::RangedU64ValueParser;
-use clap::{Parser, ValueEnum};
 use programs::{Context as _, Failure, Measured, run, say};
 use verbs_channel::verbs_core::{Context, Device};
 
@@ -30,8 +30,7 @@ use wire::MAX_NQN;
 ///
 /// The target is that of Linux (nvmet-rdma) or another one with keyed descriptors. It reads and writes this program's
 /// buffers by itself, each by a lease that ends with the command. Each byte that was copied is then read
-/// once more and compared. The last block that is written ends with zeros. There is no multipath, no
-/// authentication and no reconnecting.
+/// once more and compared. There is no multipath, no authentication and no reconnecting.
 #[derive(Debug, Parser)]
 #[command(name = "nvme_copy", after_help = EXAMPLES)]
 struct Options {
@@ -43,9 +42,8 @@ struct Options {
     #[arg(value_name = "NQN", value_parser = nqn)]
     subsystem: String,
 
-    /// Write the file to the blocks, read it from them, or compare them with it
     #[arg(value_enum)]
-    action: Action,
+    action: Pass,
 
     file: PathBuf,
 
@@ -80,13 +78,6 @@ struct Options {
     /// This host's name, for a target that admits only some [default: a random one]
     #[arg(long, value_name = "NQN", value_parser = nqn)]
     host_nqn: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Action {
-    Write,
-    Read,
-    Verify,
 }
 
 const EXAMPLES: &str = "\
@@ -155,7 +146,7 @@ fn main() -> ExitCode {
 fn copy(options: &Options, target: &Target) -> Result<(), Failure> {
     let shown = || options.file.display();
     let mut file = match options.action {
-        Action::Read => None,
+        Pass::Read => None,
         _ => Some(File::open(&options.file).context(shown)?),
     };
     let mut controller = Controller::connect(target)?;
@@ -189,7 +180,7 @@ fn copy(options: &Options, target: &Target) -> Result<(), Failure> {
         )));
     }
     let queue = controller.open(target, options.depth, piece)?;
-    if options.action == Action::Read {
+    if options.action == Pass::Read {
         let mut create = File::options();
         create.read(true).write(true).create(true).truncate(true);
         file = Some(create.open(&options.file).context(shown)?);
@@ -203,20 +194,18 @@ fn copy(options: &Options, target: &Target) -> Result<(), Failure> {
         piece,
         file,
     };
-    let (first, done) = match options.action {
-        Action::Write => (Pass::Write, "written, and compared"),
-        Action::Read => (Pass::Read, "read, and compared"),
-        Action::Verify => (Pass::Verify, "compared"),
+    let done = match options.action {
+        Pass::Write => "written, and compared",
+        Pass::Read => "read, and compared",
+        Pass::Verify => "compared",
     };
     let begun = Instant::now();
-    copy.run(first)?;
+    copy.run(options.action)?;
     let took = begun.elapsed();
-    if first != Pass::Verify {
+    if options.action != Pass::Verify {
         copy.run(Pass::Verify)?;
     }
     let [given, revoked, registrations] = copy.queue.leases;
-    drop(copy);
-    controller.shut_down()?;
     let commands = len.div_ceil(piece as u64);
     let measured = Measured::new("nvme_copy", piece as u64, commands, took, true);
     say(format_args!(

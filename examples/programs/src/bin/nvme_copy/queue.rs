@@ -111,11 +111,6 @@ impl Queue {
         self.slots.iter().position(|slot| slot.began.is_none())
     }
 
-    /// Whether no command is in flight.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.slots.iter().all(|slot| slot.began.is_none())
-    }
-
     /// Writes the data of a slot.
     pub(crate) fn fill(&self, slot: usize, bytes: &[u8]) -> Result<(), Failure> {
         Ok(self.region()?.write(slot * self.slot_len, bytes)?)
@@ -162,20 +157,21 @@ impl Queue {
     }
 
     /// Waits for the next command that succeeds: its slot, which is idle again, and its result. The target has no
-    /// access to its data any more.
-    pub(crate) fn next(&mut self) -> Result<(usize, u64), Failure> {
+    /// access to its data any more. `None` if no command is in flight.
+    pub(crate) fn next(&mut self) -> Result<Option<(usize, u64)>, Failure> {
         loop {
             if let Some(at) = self.slots.iter().position(Slot::is_done) {
                 let Slot { name, answer, .. } = mem::take(&mut self.slots[at]);
                 let answer = answer.ok_or_else(|| Failure::new("no answer"))?;
                 if answer.status.is_success() {
-                    return Ok((at, answer.result));
+                    return Ok(Some((at, answer.result)));
                 }
                 let status = answer.status;
                 return Err(Failure::new(format!("the target rejects {name}: {status}")));
             }
-            let oldest = self.slots.iter().filter_map(|slot| slot.began).min();
-            let oldest = oldest.ok_or_else(|| Failure::new("no command is in flight"))?;
+            let Some(oldest) = self.slots.iter().filter_map(|slot| slot.began).min() else {
+                return Ok(None);
+            };
             let left = self.timeout.saturating_sub(oldest.elapsed());
             let completed = self.channel.wait_completed(left).ok_or_else(|| {
                 let late = self.slots.iter().find(|slot| slot.began == Some(oldest));
@@ -193,7 +189,7 @@ impl Queue {
         lent: Option<(usize, AccessFlags)>,
     ) -> Result<u64, Failure> {
         self.submit(0, command, lent)?;
-        Ok(self.next()?.1)
+        Ok(self.next()?.map_or(0, |(_, result)| result))
     }
 
     /// A command was sent, or an answer has come.

@@ -16,25 +16,18 @@ pub(crate) const CAP: u32 = 0x00;
 pub(crate) const CC: u32 = 0x14;
 pub(crate) const CSTS: u32 = 0x1c;
 
-/// Values of `CC`: entries of 64 and 16 bytes, enabled; the same with a normal shutdown.
+/// The value of `CC` that enables a controller, with entries of 64 and 16 bytes.
 pub(crate) const ENABLE: u64 = (4 << 20) | (6 << 16) | 1;
-pub(crate) const SHUT_DOWN: u64 = ENABLE | (1 << 14);
 
 /// The controller of a connection that asks for a new one.
 pub(crate) const ANY_CONTROLLER: u16 = 0xffff;
 
-/// Opcodes of commands without a builder of their own here.
+/// Opcodes of transfers.
 pub(crate) const WRITE: u8 = 0x01;
 pub(crate) const READ: u8 = 0x02;
 
-const FLUSH: u8 = 0x00;
-const IDENTIFIES: u8 = 0x06;
-const SET_FEATURES: u8 = 0x09;
+/// The opcode of commands that have a type.
 const FABRICS: u8 = 0x7f;
-
-const PROPERTY_SET: u8 = 0x00;
-const CONNECT: u8 = 0x01;
-const PROPERTY_GET: u8 = 0x04;
 
 /// The type of a data block descriptor with a key, and its subtype if the target is to invalidate that.
 const KEYED: u8 = 0x40;
@@ -62,34 +55,33 @@ impl Command {
 
     /// Makes the connection a queue of a controller.
     pub(crate) fn connect(queue: u16, entries: u16) -> Self {
-        let this = Self::new("Connect", FABRICS).with(4, [CONNECT]);
+        let this = Self::new("Connect", FABRICS).with(4, [0x01]);
         this.with(42, queue.to_le_bytes())
             .with(44, (entries - 1).to_le_bytes())
     }
 
-    pub(crate) fn property_get(property: u32, bytes: u8) -> Self {
-        let this = Self::new("Property Get", FABRICS).with(4, [PROPERTY_GET]);
-        this.with(40, [u8::from(bytes == 8)])
+    pub(crate) fn property_get(property: u32) -> Self {
+        let this = Self::new("Property Get", FABRICS).with(4, [0x04]);
+        // This one has eight bytes, others have four.
+        this.with(40, [u8::from(property == CAP)])
             .with(44, property.to_le_bytes())
     }
 
     pub(crate) fn property_set(property: u32, value: u64) -> Self {
-        let this = Self::new("Property Set", FABRICS).with(4, [PROPERTY_SET]);
+        let this = Self::new("Property Set", FABRICS).with(4, [0x00]);
         this.with(44, property.to_le_bytes())
             .with(48, value.to_le_bytes())
     }
 
-    pub(crate) fn identify_controller() -> Self {
-        Self::new("Identify", IDENTIFIES).with(40, [1])
-    }
-
-    pub(crate) fn identify_namespace(namespace: u32) -> Self {
-        Self::new("Identify", IDENTIFIES).with(4, namespace.to_le_bytes())
+    /// Asks for the description of a namespace, or with 0 of the controller.
+    pub(crate) fn identify(namespace: u32) -> Self {
+        let this = Self::new("Identify", 0x06).with(4, namespace.to_le_bytes());
+        this.with(40, [u8::from(namespace == 0)])
     }
 
     /// Asks for one queue beside that of the administrator.
     pub(crate) fn one_queue() -> Self {
-        Self::new("Set Features", SET_FEATURES).with(40, [7])
+        Self::new("Set Features", 0x09).with(40, [7])
     }
 
     /// [`READ`] or [`WRITE`] of blocks.
@@ -101,7 +93,7 @@ impl Command {
     }
 
     pub(crate) fn flush(namespace: u32) -> Self {
-        Self::new("Flush", FLUSH).with(4, namespace.to_le_bytes())
+        Self::new("Flush", 0x00).with(4, namespace.to_le_bytes())
     }
 
     pub(crate) fn numbered(self, number: u16) -> Self {
@@ -175,21 +167,10 @@ pub(crate) fn is_target(answer: &[u8]) -> bool {
     matches!(answer, [0, 0, crqsize @ ..] if crqsize.iter().take(2).any(|&byte| byte != 0))
 }
 
-/// A controller's description of itself.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Controller {
-    /// The binary logarithm of the most pages in a transfer; 0 is no limit.
-    pub(crate) mdts: u8,
-    pub(crate) takes_keys: bool,
-}
-
-impl Controller {
-    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        Some(Self {
-            mdts: *bytes.get(77)?,
-            takes_keys: u32::from_le_bytes(at(bytes, 536)?) & 4 != 0,
-        })
-    }
+/// The binary logarithm of the most pages in a transfer, if the controller takes keys of memory; 0 is no limit.
+pub(crate) fn max_pages(controller: &[u8]) -> Option<u8> {
+    let sgls = u32::from_le_bytes(at(controller, 536)?);
+    (sgls & 4 != 0).then_some(*controller.get(77)?)
 }
 
 /// The size of a namespace.
@@ -197,25 +178,21 @@ impl Controller {
 pub(crate) struct Namespace {
     pub(crate) blocks: u64,
     pub(crate) block_len: usize,
-    /// Bytes of metadata with each block.
-    pub(crate) metadata: u16,
 }
 
 impl Namespace {
-    /// `None` if there are no such blocks, or more bytes than numbers.
+    /// `None` if there are no blocks of such a length, without metadata, or more bytes than numbers.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let blocks = u64::from_le_bytes(at(bytes, 0)?);
         let flbas = usize::from(*bytes.get(26)?);
-        let [m0, m1, log, _] = at(bytes, 128 + 4 * (flbas & 0xf | (flbas >> 1) & 0x30))?;
+        let [0, 0, log, _] = at(bytes, 128 + 4 * (flbas & 0xf | (flbas >> 1) & 0x30))? else {
+            return None;
+        };
         let block_len = (9..=16).contains(&log).then(|| 1_usize << log)?;
         blocks
             .checked_mul(block_len as u64)
             .filter(|&len| len > 0)?;
-        Some(Self {
-            blocks,
-            block_len,
-            metadata: u16::from_le_bytes([m0, m1]),
-        })
+        Some(Self { blocks, block_len })
     }
 
     /// Its length in bytes from this block on; `None` if that is behind its end.
@@ -248,7 +225,7 @@ mod tests {
         let connect = Command::connect(1, 17).bytes;
         assert_eq!(connect[..6], [0x7f, 0x40, 0, 0, 1, 0]);
         assert_eq!(connect[39..48], [0x40, 0, 0, 1, 0, 16, 0, 0, 0]);
-        let get = Command::property_get(CAP, 8).bytes;
+        let get = Command::property_get(CAP).bytes;
         assert_eq!((get[4], get[40], get[44]), (4, 1, 0));
         let set = Command::property_set(CC, ENABLE).bytes;
         assert_eq!(
@@ -292,7 +269,7 @@ mod tests {
         assert_eq!(namespace.len_from(255), Some(4096));
         assert_eq!(namespace.len_from(256), Some(0));
         assert_eq!(namespace.len_from(257), None);
-        for (at, byte) in [(7, 0xff), (128 + 4 + 2, 0), (128 + 4 + 2, 255), (26, 0xff)] {
+        for (at, byte) in [(7, 0xff), (132, 8), (134, 0), (134, 255), (26, 0xff)] {
             let mut odd = bytes.clone();
             odd[at] = byte;
             assert_eq!(Namespace::parse(&odd), None, "{at}");
@@ -323,7 +300,7 @@ mod tests {
             let len = usize::try_from(seed).unwrap() * 3 % (IDENTIFY + 1);
             let bytes = &bytes[..len];
             let _may_be_any = (Answer::parse(bytes), Namespace::parse(bytes));
-            assert_eq!(Controller::parse(bytes).is_some(), len >= 540);
+            assert!(max_pages(bytes).is_none() || len >= 540);
         }
     }
 }
