@@ -176,11 +176,13 @@ impl Given {
     }
 }
 
-/// Whether the network or the device has caused a failure with this status, and not the operation.
+/// Whether the network or the device has caused a failure with this status, and not the operation. A queue pair that breaks
+/// is flushed without another failure.
 const fn is_of_the_way(status: WcStatus) -> bool {
     matches!(
         status,
         WcStatus::RETRY_EXC_ERR
+            | WcStatus::WR_FLUSH_ERR
             | WcStatus::RESP_TIMEOUT_ERR
             | WcStatus::FATAL_ERR
             | WcStatus::GENERAL_ERR
