@@ -256,7 +256,7 @@
 //! | `waiting/abort.rs`, `engine/teardown.rs` | after the deadline: the ladder |
 //!
 //! An owned buffer goes the same way through `channel/owned.rs` and `engine/submit/owned.rs`, and its
-//! outcome is taken in `engine/outcome.rs`. `verbs-async` begins at `engine/submit/owned.rs`.
+//! outcome is taken in `engine/take.rs`. `verbs-async` begins at `engine/submit/owned.rs`.
 // The nightly toolchain of docs.rs labels what a feature adds.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Where the docs of the crates above link to if this crate's are not beside theirs.

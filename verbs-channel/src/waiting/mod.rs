@@ -7,10 +7,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use verbs_core::WorkSuccess;
 use verbs_core::completion::CompletionChannel;
 
 use crate::channel_id::ChannelId;
-use crate::engine::Engine;
+use crate::engine::{Engine, Id};
 use crate::error::DownReason;
 pub(crate) use abort::Ladder;
 pub use aborts::AbortHandle;
@@ -88,6 +89,14 @@ impl Poller {
 
     pub(crate) const fn completion_channel(&self) -> Option<&CompletionChannel> {
         self.completion_channel.as_ref()
+    }
+
+    /// Polls for an operation on borrowed buffers: its success, if it is the first that completed.
+    #[inline(always)]
+    pub(crate) fn poll_borrowed(&mut self, at: u32, id: Id) -> Option<WorkSuccess> {
+        self.count(1);
+        let (success, ()) = self.engine.poll_for(at, id, |_| Some(()))?;
+        Some(*success)
     }
 
     /// Counts the completions that a poll has found. After [`BUSY`] of them it reads the clock, checks the

@@ -1,7 +1,5 @@
 //! How scopes end: they wait for the operations in flight, or abort them.
 
-use verbs_core::WorkSuccess;
-
 use super::deadline::Deadline;
 use super::{Ladder, Poller};
 use crate::engine::{Engine, Id};
@@ -114,14 +112,6 @@ impl Poller {
             self.count(found);
         }
         self.engine.is_done_and_up(at)
-    }
-
-    /// Polls for an operation on borrowed buffers: its success, if it is the first that completed.
-    #[inline(always)]
-    pub(crate) fn poll_borrowed(&mut self, at: u32, id: Id) -> Option<WorkSuccess> {
-        self.count(1);
-        let (success, ()) = self.engine.poll_for(at, id, |_| Some(()))?;
-        Some(*success)
     }
 
     /// Takes the untaken outcomes of operations that have all ended. Returns the first failure.

@@ -1,5 +1,7 @@
 //! Queue pairs that are destroyed outside of their engine, by layers that keep it under a lock.
 
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use fake_libibverbs::{in_flight, lend, with};
@@ -63,6 +65,28 @@ fn operations_end_when_their_queue_pair_was_destroyed_outside_the_group() {
     assert_eq!(ended.result.unwrap_err(), aborted);
     assert!(ended.buffer.is_some());
     assert_eq!(group.len(), 1);
+}
+
+#[test]
+fn socket_of_a_peer_is_closed_where_no_lock_is_held() {
+    let pd = pd();
+    let mut group = group(&pd, 1);
+    let id = group.channels().next().unwrap();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let engine = group.engine_mut();
+    engine.defer_closing();
+    engine.watch_peer(id, ours).unwrap();
+    engine.destroy(id, DownReason::Abandoned).unwrap();
+    let closed = engine.next_closing().unwrap().destroy();
+    engine.finish_close(closed).unwrap();
+    let open = theirs.read(&mut [0]).unwrap_err();
+    assert_eq!(open.kind(), ErrorKind::WouldBlock);
+    assert!(engine.has_deferred());
+    while let Some((next, _is_slow)) = engine.next_afterwards() {
+        next();
+    }
+    assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "it is closed");
 }
 
 #[test]

@@ -25,6 +25,27 @@ fn all_succeeds() {
 }
 
 #[test]
+fn send_that_times_out_fails_a_scope_that_ends_with_receives_left() {
+    let mut channel = channel();
+    channel.set_timeout(Duration::ZERO);
+    let from = region(&channel);
+    let scoped = bounded(|| {
+        channel.scope(|scope| {
+            scope.close_with_receives_left();
+            scope.post_send(from.gather_element(..)?)?;
+            Ok::<_, verbs_channel::Error>(())
+        })
+    });
+    let Err(ScopeError::AutoPollError(error)) = scoped else {
+        panic!("{scoped:?}");
+    };
+    assert!(matches!(
+        error.down_reason(),
+        Some(DownReason::TimedOut { .. })
+    ));
+}
+
+#[test]
 fn loop_that_polls_for_room_ends_when_handles_are_dropped() {
     let mut channel = channel();
     let (from, mut into) = (region(&channel), region(&channel));

@@ -124,6 +124,22 @@ fn many_receives_are_posted_with_one_doorbell() {
 }
 
 #[test]
+fn queue_that_is_half_empty_is_refilled_as_messages_are_taken() {
+    let mut shared = Shared::new(64, 4, 1);
+    for receive in 0..3 {
+        shared.arrives(receive, 0);
+    }
+    drop(shared.next());
+    assert_eq!(
+        doorbells(),
+        [4],
+        "one place is free, and one receive is posted"
+    );
+    drop(shared.next());
+    assert_eq!(doorbells(), [4, 2], "no receive is left but one");
+}
+
+#[test]
 fn queue_and_messages_that_were_not_taken_have_no_more_blocks_than_asked_for() {
     let mut shared = Shared::new(64, 4, 1);
     for receive in 0..4 {

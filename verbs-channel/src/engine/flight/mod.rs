@@ -296,13 +296,10 @@ impl Flight {
     }
 
     /// Whether buffers that safe code uses again are in flight on a channel: those of a scope or
-    /// a call; and those of an operation that is to own its buffer, and does not have it yet.
+    /// a call.
     pub(crate) fn has_borrowed_in_flight(&self, at: u32) -> bool {
-        self.in_use(at).any(|slot| {
-            let owner = slot.reservation.owner;
-            let has_none = owner == BufferOwner::Slot && slot.buffer.is_none();
-            slot.is_in_flight() && (owner.is_borrowed() || has_none)
-        })
+        let mut slots = self.in_use(at);
+        slots.any(|slot| slot.is_in_flight() && slot.reservation.owner.is_borrowed())
     }
 
     /// Whether an operation on an owned buffer is in flight, or has an outcome that was not taken.
