@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::error::Error;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
 
@@ -14,7 +15,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A thread that connects the rails that it is asked for.
 pub(super) struct Connector {
     asked: Sender<usize>,
-    connected: Receiver<(usize, Channel)>,
+    // Never locked: rails can be shared by threads like all other types.
+    connected: Mutex<Receiver<(usize, Channel)>>,
 }
 
 impl Connector {
@@ -51,6 +53,7 @@ impl Connector {
             }
         };
         thread::Builder::new().name("rails".to_owned()).spawn(run)?;
+        let connected = Mutex::new(connected);
         Ok(Self { asked, connected })
     }
 
@@ -60,8 +63,9 @@ impl Connector {
     }
 
     /// The next rail that is connected. `is_gone` is set if the thread is gone.
-    pub(super) fn next(&self, is_gone: &mut bool) -> Option<(usize, Channel)> {
-        let next = self.connected.try_recv();
+    pub(super) fn next(&mut self, is_gone: &mut bool) -> Option<(usize, Channel)> {
+        let connected = self.connected.get_mut();
+        let next = connected.unwrap_or_else(PoisonError::into_inner).try_recv();
         *is_gone |= matches!(next, Err(TryRecvError::Disconnected));
         next.ok()
     }

@@ -150,7 +150,7 @@ impl Rails {
 
     /// Takes channels that were connected anew, and asks for those of rails that are down.
     fn rejoin(&mut self) {
-        let Some(connector) = &self.connector else {
+        let Some(connector) = &mut self.connector else {
             return;
         };
         let mut is_gone = false;

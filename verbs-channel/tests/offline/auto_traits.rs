@@ -14,8 +14,8 @@ use verbs_channel::registration_cache::{CachedMemory, RegistrationCacheBuilder};
 use verbs_channel::request::OwnedChain;
 use verbs_channel::{
     BufferPool, Channel, ChannelConfig, ChannelGroup, ChannelId, Completed, Datagrams, Error,
-    Message, OwnedBuffer, OwnedRequest, PoolBuffer, PreparedChannel, RegistrationCache, ScopeError,
-    SharedMemory, Ticket, Transfer,
+    Message, OwnedBuffer, OwnedRequest, PoolBuffer, PreparedChannel, Rails, RegistrationCache,
+    ScopeError, SharedMemory, Ticket, Transfer,
 };
 
 /// Fails to compile if a type cannot be moved to another thread, or shared with it.
@@ -34,7 +34,7 @@ are_send_and_sync! {
     ChannelId, Closed, Closing, Completed, ConnectedMember, Datagram, DatagramEngine,
     DatagramListener, Datagrams, DatagramsBuilder, DatagramsConfig, Engine, Error, ImmediateCounter,
     ImmediateCounters, Leak, Message, OwnedBuffer, OwnedChain, OwnedRequest, PoolBuffer,
-    PreparedChannel, PreparedChannel<ConnectedMember>, MemberFactory,
+    PreparedChannel, PreparedChannel<ConnectedMember>, MemberFactory, Rails,
     RegistrationCache, RegistrationCacheBuilder<'static>, Rejected<OwnedChain, Error>, ScopeError<Error>,
     SharedMemory, SharedReceivesConfig, SharedSlice, TakeWhenFree<'static>, Ticket, Transfer,
     TransferError, TransferOutcome,

@@ -18,10 +18,11 @@ mod entries;
 mod shares;
 mod steps;
 
-/// A set of operations on owned buffers that ends as a whole, on one channel or on several of a group.
+/// A set of operations on owned buffers that ends as a whole, on one channel, on several of a group, or over
+/// [rails](crate::Rails).
 ///
-/// [`Channel::transfer`](crate::Channel::transfer) and
-/// [`ChannelGroup::transfer`](crate::ChannelGroup::transfer) carry it out, and return when the device is
+/// [`Channel::transfer`](crate::Channel::transfer), [`ChannelGroup::transfer`](crate::ChannelGroup::transfer) and
+/// [`Rails::transfer`](crate::Rails::transfer) carry it out, and return when the device is
 /// done with all of its memory, by a deadline if there is one. The transfer then has the
 /// [outcomes](Self::drain) of all operations, with their buffers. The memory can be reused at once,
 /// whatever happened, except for that of operations that are [`Stuck`](TransportError::Stuck).
