@@ -33,7 +33,7 @@ fn send_that_times_out_fails_a_scope_that_ends_with_receives_left() {
         channel.scope(|scope| {
             scope.close_with_receives_left();
             scope.post_send(from.gather_element(..)?)?;
-            Ok::<_, verbs_channel::Error>(())
+            Ok::<_, Error>(())
         })
     });
     let Err(ScopeError::AutoPollError(error)) = scoped else {
