@@ -24,8 +24,8 @@ mod count;
 ///
 /// An immediate has the counter's index in its lower bits: those that [`new`](Self::new) needs, and
 /// at least 2. The other bits, 16 or more, are the generation. A counter that is dropped gives its
-/// index to a later one, under the next generation. After the last generation, the index is
-/// retired, after 65,536 or more: no immediate is used twice before [`recycle`](Self::recycle).
+/// index to a later one, under the next generation. After the last generation, the 65,536th or a later one, the index
+/// is retired: no immediate is used twice before [`recycle`](Self::recycle).
 ///
 /// Recording takes no lock, unless it wakes a task, and allocates nothing. The counters need no
 /// runtime, and can be awaited on any. Cloning is cheap, and shares the counters.

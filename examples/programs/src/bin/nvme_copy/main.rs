@@ -11,6 +11,7 @@ mod status;
 mod wire;
 
 use std::fs::{self, File};
+use std::io::{Seek as _, SeekFrom};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -158,7 +159,8 @@ fn copy(options: &Options, target: &Target) -> Result<(), Failure> {
     ))?;
     let room = namespace.len_from(options.block).unwrap_or(0);
     let all = match &file {
-        Some(file) => file.metadata().context(shown)?.len(),
+        // Not its metadata, which has no length of a disk.
+        Some(file) => (&*file).seek(SeekFrom::End(0)).context(shown)?,
         None => room,
     };
     let len = options.bytes.unwrap_or(all);
@@ -176,7 +178,7 @@ fn copy(options: &Options, target: &Target) -> Result<(), Failure> {
     let piece = longest / block_len * block_len;
     if piece == 0 {
         return Err(Failure::new(format!(
-            "--size is less than a block of {block_len} bytes"
+            "--size, or what the target takes in a command, is less than a block of {block_len} bytes"
         )));
     }
     let queue = controller.open(target, options.depth, piece)?;

@@ -181,7 +181,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// `None` if there are no blocks of such a length, without metadata, or more bytes than numbers.
+    /// `None` if there are no blocks of such a length, without metadata, or their length in bytes has no number.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let blocks = u64::from_le_bytes(at(bytes, 0)?);
         let flbas = usize::from(*bytes.get(26)?);
