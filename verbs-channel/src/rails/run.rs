@@ -1,6 +1,7 @@
 //! Carrying out a transfer over rails: spread, handed over when a rail goes down, and quiesced.
 
 use std::collections::VecDeque;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Rails;
@@ -226,7 +227,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         let after = self.timeout.unwrap_or_default();
         let ignore = &mut |_, _| {};
-        if self.transfer.has_ended() {
+        if self.transfer.has_ended() && !thread::panicking() {
             return;
         }
         let rails = &mut self.rails.rails;
@@ -242,7 +243,6 @@ impl Drop for Running<'_> {
                 self.transfer.end_on(channel, given.index, ended, ignore);
             }
         }
-        self.transfer.end_leases();
         let downs = self.rails.channels().map(Channel::down_reason);
         let reason = match downs.reduce(Option::and) {
             Some(Some(reason)) => RejectReason::Down(reason),
@@ -258,5 +258,7 @@ impl Drop for Running<'_> {
                 self.transfer.end_on(self.rails.id, index, ended, ignore);
             }
         }
+        // A panic leaves it to this to end the leases, if an operation has failed.
+        let _failed = self.transfer.result();
     }
 }

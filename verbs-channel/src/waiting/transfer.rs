@@ -12,6 +12,7 @@
 //! Nothing of this is deferred, since the memory is handed back at once.
 //! ```
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::deadline::Deadline;
@@ -89,7 +90,7 @@ impl Running<'_> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        if self.transfer.has_ended() {
+        if self.transfer.has_ended() && !thread::panicking() {
             return;
         }
         let after = self.timeout.unwrap_or_default();
@@ -97,7 +98,8 @@ impl Drop for Running<'_> {
         let drained_by = Deadline::after(Some(self.poller.config.drain_timeout));
         self.poller
             .quiesce_transfer(self.transfer, after, drained_by);
-        self.transfer.end_leases();
+        // A panic leaves it to this to end the leases, if an operation has failed.
+        let _failed = self.transfer.result();
     }
 }
 

@@ -259,7 +259,7 @@ impl Transfer {
     }
 
     /// Ends its leases. Those stay which the driver refuses to end.
-    pub(crate) fn end_leases(&mut self) {
+    fn end_leases(&mut self) {
         let leases = mem::take(&mut self.leases).into_iter();
         self.leases = leases.filter_map(|lease| lease.end().err()).collect();
     }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::AccessFlags;
-use verbs_channel::{Channel, Outgoing, OwnedBuffer, OwnedRequest, Transfer};
+use verbs_channel::{Channel, Outgoing, OwnedBuffer, OwnedRequest, Rails, SharedMemory, Transfer};
 
 use super::{Ends, bytes};
 
@@ -18,6 +18,7 @@ enum Early {
     Aborted,
     Dropped,
     Panicked,
+    PanickedLast,
 }
 
 fn attempt(early: Early, windows: u32) {
@@ -32,9 +33,14 @@ fn attempt(early: Early, windows: u32) {
         let remote = lease.remote();
         let mut transfer = Transfer::default();
         transfer.lend(lease);
-        // Nothing comes for the second.
-        transfer.add(other.id(), OwnedRequest::receive(OwnedBuffer::empty()));
-        transfer.add(other.id(), OwnedRequest::receive(OwnedBuffer::empty()));
+        // Nothing comes for the second. One of a channel elsewhere is rejected.
+        let channels = match early {
+            Early::PanickedLast => vec![ends.owner.id()],
+            _ => vec![other.id(); 2],
+        };
+        for channel in channels {
+            transfer.add(channel, OwnedRequest::receive(OwnedBuffer::empty()));
+        }
         end.start_send(OwnedBuffer::empty()).unwrap();
         let deadline = Some(Instant::now() + SOON);
         match early {
@@ -44,7 +50,7 @@ fn attempt(early: Early, windows: u32) {
                 other.transfer(&mut transfer, None).unwrap_err();
             }
             Early::Dropped => {}
-            Early::Panicked => {
+            Early::Panicked | Early::PanickedLast => {
                 let each = |_, _| panic!("of the program");
                 let run = || other.transfer_with(&mut transfer, deadline, each);
                 catch_unwind(AssertUnwindSafe(run)).unwrap_err();
@@ -66,7 +72,13 @@ fn attempt(early: Early, windows: u32) {
 
 #[test]
 fn transfer_that_ends_early_ends_the_leases_that_it_has_lent() {
-    for early in [Early::Late, Early::Aborted, Early::Dropped, Early::Panicked] {
+    for early in [
+        Early::Late,
+        Early::Aborted,
+        Early::Dropped,
+        Early::Panicked,
+        Early::PanickedLast,
+    ] {
         for windows in [0, 4] {
             attempt(early, windows);
         }
@@ -103,4 +115,41 @@ fn transfer_that_ends_well_keeps_its_leases() {
     let lease = transfer.take_leases().next().unwrap();
     host.enter(|| ends.owner.revoke(lease).unwrap());
     assert!(memory.is_idle());
+}
+
+/// A transfer of a write whose outcome comes at about the deadline. Returns whether it has succeeded, and whether its
+/// lease is left.
+fn at_the_deadline(micros: u64, over_rails: bool) -> (bool, bool) {
+    let mut ends = Ends::new(micros, 4);
+    let [host, far] = ends.hosts.clone();
+    let link = ends.fabric.link(&host, &far);
+    link.delay(Duration::from_micros(20));
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE;
+    let [lent, source] = [AccessFlags::MW_BIND, access].map(|access| ends.memory_with(LEN, access));
+    let there = SharedMemory::register([ends.peer.pd()], vec![0_u8; LEN], access).unwrap();
+    let remote = there.remote(ends.peer.pd()).unwrap();
+    host.enter(|| {
+        let slice = lent.slice(..).unwrap();
+        let lease = ends.owner.lease(slice, AccessFlags::REMOTE_WRITE).unwrap();
+        let mut transfer = Transfer::default();
+        transfer.lend(lease);
+        let write = Outgoing::write(source.slice(..).unwrap(), remote);
+        transfer.add(ends.owner.id(), write);
+        let deadline = Some(Instant::now() + Duration::from_micros(micros));
+        let result = match over_rails {
+            true => Rails::new([ends.owner]).transfer(&mut transfer, deadline),
+            false => ends.owner.transfer(&mut transfer, deadline),
+        };
+        (result.is_ok(), transfer.take_leases().next().is_some())
+    })
+}
+
+#[test]
+fn transfer_that_succeeds_after_its_deadline_keeps_its_leases() {
+    for over_rails in [false, true] {
+        for micros in 1..100 {
+            let (is_success, is_left) = at_the_deadline(micros, over_rails);
+            assert_eq!(is_success, is_left, "{over_rails} {micros}");
+        }
+    }
 }
