@@ -29,6 +29,8 @@ pub(super) struct Rail {
     drained_by: Option<Instant>,
     /// Another channel will come.
     pub(super) is_asked: bool,
+    /// It has refused a post in this transfer, and gets no more.
+    pub(super) refuses: bool,
 }
 
 /// An operation of the whole transfer.
@@ -52,6 +54,7 @@ impl Rail {
             bytes: 0,
             drained_by: None,
             is_asked: false,
+            refuses: false,
         }
     }
 
@@ -59,7 +62,7 @@ impl Rail {
         self.channel.parts().0
     }
 
-    /// It has nothing of a transfer.
+    /// All operations that it was given have ended.
     pub(super) const fn is_idle(&self) -> bool {
         self.transfer.has_ended()
     }
@@ -68,7 +71,11 @@ impl Rail {
         let ((engine, _), id) = (self.channel.shared(), self.channel.id());
         let most = engine.capacity(id, Queue::Send) as usize;
         let is_free = self.transfer.left() < most && self.bytes < WINDOW;
-        !self.channel.is_down() && (is_free || self.is_idle())
+        self.is_usable() && (is_free || self.is_idle())
+    }
+
+    pub(super) fn is_usable(&self) -> bool {
+        !self.refuses && !self.channel.is_down()
     }
 
     /// Gives it an operation. `op` is that of the whole transfer.
@@ -140,6 +147,7 @@ impl Rail {
                 && let Some(ended) = self.transfer.take_ended(given.place)
             {
                 self.bytes -= given.len;
+                self.refuses |= ended.is_refused();
                 return Some((*given, ended));
             }
         }
@@ -153,8 +161,15 @@ impl Rail {
     }
 }
 
+impl Ended {
+    /// Whether the driver has refused to post it: because of the operation, or it refuses all.
+    pub(super) const fn is_refused(&self) -> bool {
+        matches!(self.result, Err(TransportError::Rejected(RejectReason::Post(error))) if error.posted() == 0)
+    }
+}
+
 impl Given {
-    /// Whether another rail may carry it out that has ended like this. The device is done with its memory.
+    /// Whether another rail may carry out this operation, which has ended here. The device is done with its memory.
     pub(super) fn can_move(&self, ended: &Ended) -> bool {
         let Ended {
             result: Err(error),
@@ -166,6 +181,9 @@ impl Given {
         let is_possible = match error {
             // It was not posted.
             TransportError::Rejected(RejectReason::Down(_)) => true,
+            TransportError::Rejected(RejectReason::Post(error)) => {
+                error.posted() == 0 || self.op.is_repeatable()
+            }
             TransportError::Aborted(_) => self.op.is_repeatable(),
             TransportError::Work { error, .. } => {
                 is_of_the_way(error.status) && self.op.is_repeatable()

@@ -1,12 +1,13 @@
 //! Carrying out a transfer over rails: spread, handed over when a rail goes down, and quiesced.
 
-use std::collections::VecDeque;
-use std::thread;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
+use std::{mem, thread};
 
 use super::Rails;
 use super::rail::Rail;
 use crate::channel::Channel;
+use crate::channel_id::ChannelId;
 use crate::engine::{Ended, Transfer, TransferError};
 use crate::error::{RejectReason, TransportError};
 use crate::request::OwnedRequest;
@@ -61,6 +62,10 @@ struct Running<'r> {
     transfer: &'r mut Transfer,
     /// The operations that no rail has.
     waiting: VecDeque<usize>,
+    /// Those of one channel, while no rail has them.
+    tied: Vec<(usize, ChannelId)>,
+    /// How operations have ended on the rail that they were moved from, unless it was down before.
+    moved: HashMap<usize, TransportError>,
     timeout: Option<Duration>,
     deadline: Deadline,
 }
@@ -68,12 +73,15 @@ struct Running<'r> {
 impl<'r> Running<'r> {
     fn new(rails: &'r mut Rails, transfer: &'r mut Transfer, deadline: Option<Instant>) -> Self {
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        rails.rails.iter_mut().for_each(|rail| rail.refuses = false);
         let first = rails.rails.first_mut();
         let timeout = left.or_else(|| first?.poller().config.timeout);
         Self {
             rails,
             transfer,
             waiting: VecDeque::new(),
+            tied: Vec::new(),
+            moved: HashMap::new(),
             timeout,
             deadline: Deadline::after(timeout),
         }
@@ -116,14 +124,15 @@ impl<'r> Running<'r> {
 
     /// Gives the operations of one channel to that rail. Those of any rail wait.
     fn share_out(&mut self, each: &mut dyn FnMut(usize, bool)) {
-        let mut tied = Vec::new();
         for (index, channel) in self.transfer.share_out() {
             match channel == self.rails.id {
                 true => self.waiting.push_back(index),
-                false => tied.push((index, channel)),
+                false => self.tied.push((index, channel)),
             }
         }
-        for (index, channel) in tied {
+        // Those of a rail stay in their order.
+        self.tied.reverse();
+        while let Some((index, channel)) = self.tied.pop() {
             let mut rails = self.rails.rails.iter_mut();
             let rail = rails.find(|rail| rail.channel.id() == channel);
             match (rail, self.transfer.take_request(index)) {
@@ -143,6 +152,11 @@ impl<'r> Running<'r> {
     /// Gives operations that wait to rails that have room, the one with the fewest bytes first. Returns whether it has.
     fn assign(&mut self, each: &mut dyn FnMut(usize, bool)) -> bool {
         let mut has_given = false;
+        let rails = &mut self.rails.rails;
+        if !rails.iter().any(Rail::is_usable) {
+            // The operations may be the cause. None is refused more than twice.
+            rails.iter_mut().for_each(|rail| rail.refuses = false);
+        }
         while let Some(&index) = self.waiting.front() {
             let rails = self.rails.rails.iter().enumerate();
             let free = rails.filter(|(_, rail)| rail.has_room());
@@ -179,10 +193,17 @@ impl<'r> Running<'r> {
             && let Some((given, mut ended)) = rail.next_ended()
         {
             let channel = rail.channel.id();
+            let is_again = ended.is_refused() && self.moved.contains_key(&given.index);
             if given.can_move(&ended)
+                && !is_again
                 && self.is_expected()
                 && let Some(buffer) = ended.buffer.take()
             {
+                if let Err(error) = ended.result
+                    && !matches!(error, TransportError::Rejected(RejectReason::Down(_)))
+                {
+                    self.moved.insert(given.index, error);
+                }
                 let request = OwnedRequest {
                     buffer,
                     op: given.op,
@@ -191,8 +212,24 @@ impl<'r> Running<'r> {
                 self.waiting.push_back(given.index);
                 continue;
             }
-            self.transfer.end_on(channel, given.index, ended, each);
+            self.end(channel, given.index, ended, each);
         }
+    }
+
+    /// Ends an operation. Another rail may have posted it, though this one has not: so its outcome is the one there.
+    fn end(
+        &mut self,
+        channel: ChannelId,
+        index: usize,
+        mut ended: Ended,
+        each: &mut dyn FnMut(usize, bool),
+    ) {
+        if let Err(TransportError::Rejected(_)) = ended.result
+            && let Some(before) = self.moved.get(&index)
+        {
+            ended.result = Err(*before);
+        }
+        self.transfer.end_on(channel, index, ended, each);
     }
 
     /// Whether a rail is up, or will be.
@@ -236,11 +273,15 @@ impl Drop for Running<'_> {
             .iter_mut()
             .map(|rail| rail.poller().config.drain_timeout);
         let drained_by = Deadline::after(timeouts.max());
-        for rail in rails {
-            rail.quiesce(after, drained_by);
-            while let Some((given, ended)) = rail.next_ended() {
+        for at in 0..rails.len() {
+            if let Some(rail) = self.rails.rails.get_mut(at) {
+                rail.quiesce(after, drained_by);
+            }
+            while let Some(rail) = self.rails.rails.get_mut(at)
+                && let Some((given, ended)) = rail.next_ended()
+            {
                 let channel = rail.channel.id();
-                self.transfer.end_on(channel, given.index, ended, ignore);
+                self.end(channel, given.index, ended, ignore);
             }
         }
         let downs = self.rails.channels().map(Channel::down_reason);
@@ -249,13 +290,16 @@ impl Drop for Running<'_> {
             Some(None) => RejectReason::TimedOut,
             None => RejectReason::GONE,
         };
-        for index in self.waiting.drain(..) {
+        let waiting = mem::take(&mut self.waiting).into_iter();
+        let waiting = waiting.map(|index| (index, self.rails.id));
+        let left: Vec<_> = waiting.chain(mem::take(&mut self.tied)).collect();
+        for (index, channel) in left {
             if let Some(request) = self.transfer.take_request(index) {
                 let ended = Ended {
                     result: Err(TransportError::Rejected(reason)),
                     buffer: Some(request.into_buffer()),
                 };
-                self.transfer.end_on(self.rails.id, index, ended, ignore);
+                self.end(channel, index, ended, ignore);
             }
         }
         // A panic leaves it to this to end the leases, if an operation has failed.

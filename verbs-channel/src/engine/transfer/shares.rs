@@ -4,6 +4,7 @@ use std::mem;
 
 use super::{Ended, NONE, State, Transfer};
 use crate::channel_id::ChannelId;
+use crate::error::TransportError;
 use crate::request::OwnedRequest;
 
 impl Transfer {
@@ -55,7 +56,9 @@ impl Transfer {
     /// Takes out the outcome of the operation at this place.
     pub(crate) fn take_ended(&mut self, place: usize) -> Option<Ended> {
         let entry = self.entries.get_mut(place)?;
-        match mem::replace(&mut entry.state, State::Chained) {
+        let taken = State::Ended(Err(TransportError::Taken), None);
+        match mem::replace(&mut entry.state, taken) {
+            State::Ended(Err(TransportError::Taken), _) => None,
             State::Ended(result, buffer) => Some(Ended { result, buffer }),
             other => {
                 entry.state = other;

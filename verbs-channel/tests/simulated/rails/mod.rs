@@ -23,6 +23,8 @@ const PART: usize = 500;
 const LEN: usize = PAGES * PAGE + 16;
 const LONG: Duration = Duration::from_secs(600);
 
+mod faults;
+
 struct Ends {
     fabric: Fabric,
     near: Vec<Host>,

@@ -1,0 +1,139 @@
+//! Rails whose devices, networks, functions and callbacks fail.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use verbs_channel::{Outgoing, RejectReason, Transfer, TransportError};
+
+use super::super::leases::{bytes, region};
+use super::{Ends, LONG, PAGE, filled};
+
+/// Pages of a transfer.
+const SOME: usize = 300;
+
+/// Writes pages while rails are cut, until all have ended, the deadline passes, or the callback panics.
+fn ends_each_once(seed: u64) {
+    let pick = |salt: u64, of: u64| {
+        let mixed = (seed * 8 + salt + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        usize::try_from((mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33).unwrap()
+            % usize::try_from(of).unwrap()
+    };
+    let count = 1 + pick(0, 4);
+    let mut ends = Ends::new(seed, count);
+    for page in 0..SOME {
+        let (at, bytes) = (page * PAGE, filled(page));
+        region(&ends.here).write(at, &bytes).unwrap();
+    }
+    let links: Vec<_> = (0..=pick(1, count as u64))
+        .map(|rail| match pick(2, 2) {
+            0 => ends.link(rail),
+            _ => ends.fabric.one_way(&ends.far[rail], &ends.near[rail]),
+        })
+        .collect();
+    let (cut_after, panics_at) = (pick(3, 300), pick(4, 900));
+    let timeout = [300, 1_000, 50_000, 300_000_000][pick(5, 4)];
+    // One rail has operations of its own, and there are some of a channel that is not here.
+    let tied = pick(6, count as u64);
+    let own = ends.rails.channels().nth(tied).unwrap().id();
+    let remote = ends.there.remote(ends.peers[tied].pd()).unwrap();
+    let mut transfer = Transfer::default();
+    for page in 0..SOME {
+        let there = remote.slice((page * PAGE) as u64..).unwrap();
+        match page % 20 {
+            3 => transfer.add(own, Outgoing::write(ends.page(page).0, there)),
+            9 => transfer.add(
+                ends.peers[0].id(),
+                Outgoing::write(ends.page(page).0, there),
+            ),
+            _ => transfer.add(ends.rails.id(), ends.write(page)),
+        }
+    }
+    let (mut seen, mut each) = (0, vec![None; SOME]);
+    let deadline = ends.near[0].enter(Instant::now) + Duration::from_micros(timeout);
+    let _ended = catch_unwind(AssertUnwindSafe(|| {
+        ends.near[0].enter(|| {
+            ends.rails
+                .transfer_with(&mut transfer, Some(deadline), |index, is_success| {
+                    assert_eq!(each[index].replace(is_success), None, "ends once");
+                    seen += 1;
+                    if seen == cut_after {
+                        links.iter().for_each(|link| drop(link.cut().clone()));
+                    }
+                    assert_ne!(seen, panics_at, "of the program");
+                })
+        })
+    }));
+    let arrived = bytes(&ends.there);
+    let outcomes: Vec<_> = transfer.drain().collect();
+    assert_eq!(outcomes.len(), SOME, "seed {seed}");
+    for (page, outcome) in outcomes.iter().enumerate() {
+        let result = &outcome.result;
+        assert!(outcome.buffer.is_some(), "seed {seed}: {page} {result:?}");
+        let is_there = arrived[page * PAGE..(page + 1) * PAGE] == filled(page);
+        assert!(is_there || result.is_err(), "seed {seed}: {page} is lost");
+        let is_rejected = matches!(result, Err(TransportError::Rejected(_)));
+        assert!(!(is_there && is_rejected), "seed {seed}: {page} {result:?}");
+        assert!(each[page].is_none_or(|is_success| is_success == result.is_ok()));
+    }
+    drop(outcomes);
+    assert!(ends.here.is_idle(), "seed {seed}");
+    // No operation is left behind, and the rails that are up can be used.
+    let near = ends.near[0].clone();
+    near.enter(|| {
+        if ends.rails.channels().any(|rail| !rail.is_down()) {
+            (0..SOME).for_each(|page| transfer.add(ends.rails.id(), ends.write(page)));
+            let _ended = ends
+                .rails
+                .transfer(&mut transfer, Some(Instant::now() + LONG));
+            assert_eq!(transfer.drain().count(), SOME);
+        }
+    });
+}
+
+#[test]
+fn each_operation_ends_once_and_those_that_arrived_are_not_called_rejected() {
+    (0..60).for_each(ends_each_once);
+}
+
+#[test]
+fn panic_while_operations_are_shared_out_loses_none() {
+    let mut ends = Ends::new(3, 2);
+    let [gone, first] = [
+        ends.peers[0].id(),
+        ends.rails.channels().next().unwrap().id(),
+    ];
+    let remote = ends.there.remote(ends.peers[0].pd()).unwrap();
+    let mut transfer = Transfer::default();
+    for (page, channel) in [gone, first, gone, first].into_iter().enumerate() {
+        transfer.add(channel, Outgoing::write(ends.page(page).0, remote));
+    }
+    ends.near[0].enter(|| {
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let panics = |_, _| panic!("of the program");
+            ends.rails.transfer_with(&mut transfer, None, panics)
+        }));
+        unwound.unwrap_err();
+    });
+    let channels: Vec<_> = transfer.drain().map(|outcome| outcome.channel).collect();
+    assert_eq!(channels, [gone, first, gone, first]);
+}
+
+#[test]
+fn rail_that_refuses_posts_gets_no_more_and_others_carry_out_what_it_had() {
+    for (refusing, refusals, lost) in [(1, 1, 0), (1, 20, 0), (1, 2000, 0), (2, 2000, SOME)] {
+        let mut ends = Ends::new(3, 2);
+        for rail in 0..refusing {
+            (0..refusals).for_each(|_| drop(ends.near[rail].refuse("ibv_post_send", 5).clone()));
+        }
+        let mut transfer = Transfer::default();
+        (0..SOME).for_each(|page| transfer.add(ends.rails.id(), ends.write(page)));
+        let result = ends.near[0].enter(|| ends.rails.transfer(&mut transfer, None));
+        assert_eq!(result.is_err(), lost > 0, "{result:?}");
+        let failed = transfer.drain().filter_map(|outcome| outcome.result.err());
+        let refused = |error: TransportError| {
+            matches!(error, TransportError::Rejected(RejectReason::Post(_)))
+        };
+        assert_eq!(failed.filter(|error| refused(*error)).count(), lost);
+        assert!(ends.rails.channels().all(|rail| !rail.is_down()));
+    }
+}
