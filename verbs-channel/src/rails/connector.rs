@@ -1,15 +1,18 @@
 //! Connecting rails anew, on a thread.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashMap};
 use std::error::Error;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use crate::channel::Channel;
+use log::Level;
 
-/// How long it pauses after a connection has failed.
+use crate::channel::Channel;
+use crate::panics::{log, panics};
+
+/// How long it pauses before it connects a rail again.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A thread that connects the rails that it is asked for.
@@ -26,28 +29,40 @@ impl Connector {
     ) -> io::Result<Self> {
         let ((asked, orders), (done, connected)) = (channel(), channel());
         let run = move || {
-            let mut rails = VecDeque::new();
+            // When each is tried, and when each may be tried again.
+            let (mut due, mut again) = (BTreeSet::<(Instant, usize)>::new(), HashMap::new());
             // Until the rails are dropped.
             loop {
-                let next = match rails.is_empty() {
-                    true => orders
+                let now = Instant::now();
+                let next = match due.first() {
+                    None => orders
                         .recv()
                         .map_err(|_gone| RecvTimeoutError::Disconnected),
-                    false => orders.recv_timeout(PAUSE),
+                    Some((at, _)) => orders.recv_timeout(at.saturating_duration_since(now)),
                 };
                 match next {
-                    Ok(rail) => rails.push_front(rail),
+                    Ok(rail) => {
+                        due.insert((again.get(&rail).copied().unwrap_or(now), rail));
+                        continue;
+                    }
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
-                let Some(rail) = rails.pop_front() else {
+                let Some((_, rail)) = due.pop_first() else {
                     continue;
                 };
-                match connect(rail) {
+                let mut connected = Err("the function has panicked".into());
+                let _panicked = panics(|| connected = connect(rail));
+                let at = Instant::now() + PAUSE;
+                again.insert(rail, at);
+                match connected {
                     Ok(channel) => drop(done.send((rail, channel))),
                     Err(why) => {
-                        log::warn!("rail {rail} is not connected yet: {why}");
-                        rails.push_back(rail);
+                        log(
+                            Level::Warn,
+                            format_args!("rail {rail} is not connected yet: {why}"),
+                        );
+                        due.insert((at, rail));
                     }
                 }
             }
@@ -57,16 +72,15 @@ impl Connector {
         Ok(Self { asked, connected })
     }
 
-    /// Asks for a rail. `false` if the thread is gone.
-    pub(super) fn ask(&self, rail: usize) -> bool {
-        self.asked.send(rail).is_ok()
+    pub(super) fn ask(&self, rail: usize) {
+        // The thread is there as long as this is.
+        let _sent = self.asked.send(rail);
     }
 
-    /// The next rail that is connected. `is_gone` is set if the thread is gone.
-    pub(super) fn next(&mut self, is_gone: &mut bool) -> Option<(usize, Channel)> {
+    /// The next rail that is connected.
+    pub(super) fn next(&mut self) -> Option<(usize, Channel)> {
         let connected = self.connected.get_mut();
-        let next = connected.unwrap_or_else(PoisonError::into_inner).try_recv();
-        *is_gone |= matches!(next, Err(TryRecvError::Disconnected));
-        next.ok()
+        let connected = connected.unwrap_or_else(PoisonError::into_inner);
+        connected.try_recv().ok()
     }
 }

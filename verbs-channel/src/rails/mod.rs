@@ -37,6 +37,11 @@ mod run;
 ///
 /// Other operations that were in flight fail, since the peer may have got them: atomics, sends, and writes with an immediate. So does
 /// an operation that is the cause of the failure, such as a write without permission: it would take down the other rails, too.
+/// If there is no other rail, an operation that was in flight ends as it did there, and the others are
+/// [rejected](crate::TransportError::Rejected).
+///
+/// A rail whose driver refuses a post stays up, and gets no more operations of the transfer while another rail takes them. The
+/// operation that was refused is tried once more.
 ///
 /// A network may deliver a packet of a write late, after another rail has carried the write out. So before the peer uses the
 /// memory for something else, it ends its channel of the rail that went down.
@@ -116,15 +121,15 @@ impl Rails {
         self.rails.get_mut(rail).map(|rail| &mut rail.channel)
     }
 
-    /// Connects rails that go down, in the background: `connect` gets the number of the rail, and is called again
-    /// 100 ms after it fails.
+    /// Connects rails that go down, in the background: `connect` gets the number of the rail. It is called again if it fails or
+    /// panics, and if the new channel goes down; for each rail, 100 ms after the last call at the earliest.
     ///
     /// A rail takes its new channel at the next transfer, or within one: a transfer does not fail while there is no rail that is
     /// up, but waits until its deadline. The new channel is on the same domain, and the peer's keys are those that it
     /// had, unless the memory is [added](Self::add_remote) again.
     ///
     /// `connect` runs on one thread for all rails, which ends when the rails are dropped and the last
-    /// call returns: give the call a bound. Failures are logged.
+    /// call returns: give the call a bound. Failures and panics are logged.
     ///
     /// # Errors
     ///
@@ -153,25 +158,24 @@ impl Rails {
         let Some(connector) = &mut self.connector else {
             return;
         };
-        let mut is_gone = false;
-        while let Some((at, channel)) = connector.next(&mut is_gone) {
+        while let Some((at, channel)) = connector.next() {
             if let Some(rail) = self.rails.get_mut(at) {
                 rail.is_asked = false;
-                // The program may have put one there.
-                if rail.channel.is_down() {
-                    rail.channel = channel;
-                }
+                rail.next = Some(channel);
             }
         }
         for (at, rail) in self.rails.iter_mut().enumerate() {
-            if rail.channel.is_down() && rail.is_idle() && !rail.is_asked {
-                rail.is_asked = true;
-                is_gone |= !connector.ask(at);
+            if !rail.channel.is_down() {
+                // The program has put one there.
+                rail.next = None;
+            } else if rail.is_idle() {
+                if let Some(channel) = rail.next.take() {
+                    rail.channel = channel;
+                } else if !rail.is_asked {
+                    rail.is_asked = true;
+                    connector.ask(at);
+                }
             }
-        }
-        if is_gone {
-            // It has panicked.
-            self.connector = None;
         }
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Rail {
     drained_by: Option<Instant>,
     /// Another channel will come.
     pub(super) is_asked: bool,
+    /// It has come. It waits until the one before has no operations any more.
+    pub(super) next: Option<Channel>,
     /// It has refused a post in this transfer, and gets no more.
     pub(super) refuses: bool,
 }
@@ -54,6 +56,7 @@ impl Rail {
             bytes: 0,
             drained_by: None,
             is_asked: false,
+            next: None,
             refuses: false,
         }
     }

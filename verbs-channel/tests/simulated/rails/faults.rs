@@ -1,12 +1,18 @@
 //! Rails whose devices, networks, functions and callbacks fail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use verbs_channel::{Outgoing, RejectReason, Transfer, TransportError};
+use soft_verbs::Fabric;
+use verbs_channel::verbs_core::RemoteMemoryRegion;
+use verbs_channel::{Channel, Outgoing, RejectReason, Transfer, TransportError};
 
 use super::super::leases::{bytes, region};
-use super::{Ends, LONG, PAGE, filled};
+use super::{Ends, LONG, PAGE, connected, filled};
 
 /// Pages of a transfer.
 const SOME: usize = 300;
@@ -136,4 +142,92 @@ fn rail_that_refuses_posts_gets_no_more_and_others_carry_out_what_it_had() {
         assert_eq!(failed.filter(|error| refused(*error)).count(), lost);
         assert!(ends.rails.channels().all(|rail| !rail.is_down()));
     }
+}
+
+#[test]
+fn channel_that_comes_late_does_not_replace_one_that_has_operations() {
+    let mut ends = Ends::on(Fabric::real_time(7), 1);
+    let ours = ends.rails.channels().next().unwrap().pd().clone();
+    let theirs = ends.peers[0].pd().clone();
+    let ((go, orders), (tell, told)) = (channel::<()>(), channel());
+    let domains = [ours.clone(), theirs.clone()];
+    ends.rails.channel_mut(0).unwrap().abort();
+    let connect = move |_| {
+        orders.recv().map_err(|_over| "over")?;
+        let [left, peer] = connected(&domains[0], &domains[1]);
+        tell.send(peer).unwrap();
+        Ok::<_, &str>(left)
+    };
+    ends.rails.reconnect_with(connect).unwrap();
+    // Meanwhile, the program puts one there itself. A write that is not permitted takes that one down.
+    let [left, _peer] = connected(&ours, &theirs);
+    *ends.rails.channel_mut(0).unwrap() = left;
+    let first = ends.rails.channels().next().unwrap().id();
+    let remote = ends.there.remote(&theirs).unwrap();
+    let beyond = remote.addr() + (1 << 30);
+    let beyond = RemoteMemoryRegion::new(beyond, PAGE as u64, remote.rkey()).unwrap();
+    let mut transfer = Transfer::default();
+    transfer.add(first, Outgoing::write(ends.page(0).0, beyond));
+    (1..60).for_each(|page| transfer.add(ends.rails.id(), ends.write(page)));
+    let mut peer = None;
+    let deadline = Some(Instant::now() + LONG);
+    let result = ends
+        .rails
+        .transfer_with(&mut transfer, deadline, |index, _| {
+            if index == 0 {
+                go.send(()).unwrap();
+                peer = Some(told.recv().unwrap());
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+    assert!(!result.unwrap_err().is_stuck());
+    let failed = transfer.drain().filter(|outcome| outcome.result.is_err());
+    assert_eq!(failed.map(|outcome| outcome.index).collect::<Vec<_>>(), [0]);
+    assert!(ends.here.is_idle());
+}
+
+#[test]
+fn rails_are_connected_with_pauses_and_none_waits_for_another() {
+    let mut ends = Ends::on(Fabric::real_time(7), 3);
+    let ours: Vec<_> = ends
+        .rails
+        .channels()
+        .map(|rail| rail.pd().clone())
+        .collect();
+    let theirs: Vec<_> = ends.peers.iter().map(|peer| peer.pd().clone()).collect();
+    let attempts = Arc::new([0; 3].map(AtomicU32::new));
+    let (counts, begun) = (Arc::clone(&attempts), Instant::now());
+    (0..3).for_each(|rail| ends.rails.channel_mut(rail).unwrap().abort());
+    let (tell, told) = channel();
+    let connect = move |rail: usize| {
+        let before = counts[rail].fetch_add(1, Ordering::SeqCst);
+        if rail == 1 && before == 0 {
+            panic!("of the function");
+        }
+        let [mut left, peer] = connected(&ours[rail], &theirs[rail]);
+        match rail {
+            // It is down at once.
+            0 => left.abort(),
+            2 if before < 2 => return Err("it takes longer"),
+            _ => tell.send(peer).unwrap(),
+        }
+        Ok(left)
+    };
+    ends.rails.reconnect_with(connect).unwrap();
+    let mut transfer = Transfer::default();
+    (0..SOME).for_each(|page| transfer.add(ends.rails.id(), ends.write(page)));
+    ends.rails
+        .transfer(&mut transfer, Some(begun + LONG))
+        .unwrap();
+    while ends.rails.channels().skip(1).any(Channel::is_down) {
+        ends.rails.transfer(&mut transfer, None).unwrap();
+        thread::yield_now();
+    }
+    let most = u32::try_from(begun.elapsed().as_millis() / 100).unwrap() + 1;
+    let attempts = attempts
+        .each_ref()
+        .map(|count| count.load(Ordering::SeqCst));
+    assert!((2..=most).contains(&attempts[0]), "{attempts:?} of {most}");
+    assert_eq!(attempts[1..], [2, 3]);
+    drop(told);
 }
