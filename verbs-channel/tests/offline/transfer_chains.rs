@@ -4,10 +4,10 @@ use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fake_libibverbs::{in_flight, with};
+use fake_libibverbs::{Library, in_flight, with};
 use verbs_channel::engine::TransferError;
 use verbs_channel::verbs_core::verbs_sys::{
-    IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
+    IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
 };
 use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
 use verbs_channel::{
@@ -208,6 +208,41 @@ fn part_that_fails_fails_its_operation_and_returns_its_memory() {
     assert!(outcomes.iter().all(|outcome| outcome.buffer.is_some()));
     drop(outcomes);
     assert_eq!((in_flight(), pool.available()), (0, 3));
+}
+
+#[test]
+fn operation_of_which_a_part_was_posted_is_aborted_and_not_rejected() {
+    for status in [Some(IBV_WC_SUCCESS), Some(IBV_WC_REM_ACCESS_ERR), None] {
+        with(|library| library.ports[0].attr.max_msg_sz = 1000);
+        let mut channel = deep(4);
+        let pool = BufferPool::new(channel.pd(), 8192, 1).unwrap();
+        let mut transfer = writes(channel.id(), &pool, 1);
+        let soon = by(Some(Duration::from_millis(50)));
+        let is_flushing = |library: &Library| {
+            let mut states = library.modified.iter().map(|(attr, _)| attr.qp_state);
+            states.any(|state| state == IBV_QPS_ERR)
+        };
+        // Four are in flight then.
+        let answer = |_, _: &_| {
+            while status.is_some() && !with(|library| is_flushing(library)) {
+                thread::yield_now();
+            }
+            status
+        };
+        let ended = beside_a_device(true, answer, || channel.transfer(&mut transfer, soon));
+        let Err(TransferError::Failed { first, .. }) = ended else {
+            panic!("{ended:?}");
+        };
+        let fails = status == Some(IBV_WC_REM_ACCESS_ERR);
+        let is_expected = match first {
+            TransportError::Aborted(reason) => reason.is_timed_out() && !fails,
+            TransportError::Work { .. } => fails,
+            _ => false,
+        };
+        assert!(is_expected, "{status:?}: {first:?}");
+        drop(transfer);
+        assert_eq!((in_flight(), pool.available()), (0, 1));
+    }
 }
 
 #[test]

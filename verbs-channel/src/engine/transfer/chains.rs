@@ -7,7 +7,7 @@ use verbs_core::WorkSuccess;
 use super::{Entry, NONE, Split, State, Transfer};
 use crate::buffer::OwnedBuffer;
 use crate::engine::Engine;
-use crate::error::{DownReason, Queue, TransportError};
+use crate::error::{DownReason, Queue, RejectReason, TransportError};
 use crate::request::{OwnedChain, OwnedRequest};
 
 /// The most requests that share a doorbell and a completion.
@@ -178,6 +178,7 @@ impl Transfer {
         entry.split = Some(Box::new(Split {
             whole,
             left,
+            is_posted: false,
             failure: None,
         }));
         let mut last = index;
@@ -236,8 +237,15 @@ impl Transfer {
         let ended = mem::replace(&mut entry.state, State::Ended(Ok(None), None));
         let whole = self.entries.get_mut(of)?;
         let split = whole.split.as_mut()?;
-        if let State::Ended(Err(error), _) = ended {
-            split.failure.get_or_insert(error);
+        if let State::Ended(result, _) = &ended {
+            let is_posted = !matches!(result, Err(TransportError::Rejected(_)));
+            let is_rejected = matches!(split.failure, Some(TransportError::Rejected(_)));
+            split.is_posted |= is_posted;
+            if let Err(error) = result
+                && (split.failure.is_none() || is_rejected && is_posted)
+            {
+                split.failure = Some(*error);
+            }
         }
         // Its buffer.
         drop(ended);
@@ -247,9 +255,17 @@ impl Transfer {
         }
         let Split {
             whole: memory,
+            is_posted,
             failure,
             ..
         } = *whole.split.take()?;
+        let failure = match failure {
+            // Others had the end of the channel before them.
+            Some(TransportError::Rejected(RejectReason::Down(reason))) if is_posted => {
+                Some(TransportError::Aborted(reason))
+            }
+            failure => failure,
+        };
         whole.state = match (OwnedBuffer::from_shares(memory), failure) {
             (None, _) => State::Ended(Err(TransportError::Stuck), None),
             (buffer, Some(error)) => State::Ended(Err(error), buffer),

@@ -151,6 +151,8 @@ struct Split {
     whole: Arc<Owner>,
     // Parts that have not ended.
     left: usize,
+    // One of them was, at least.
+    is_posted: bool,
     failure: Option<TransportError>,
 }
 
