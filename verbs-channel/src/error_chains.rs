@@ -334,12 +334,14 @@ fn no_error_repeats_its_source() {
     check(&reject_reasons(), of_reject_reason, 27);
     check(&exchange_errors(), of_exchange, 22);
     check(&errors(), of_error, 17);
-    let first = RejectReason::Untaken.into();
+    let (failed, of, first) = (1, 2, RejectReason::Untaken.into());
     for error in [
         TransferError::Stuck { stuck: 1, of: 2 },
-        TransferError::Failed {
-            failed: 1,
-            of: 2,
+        TransferError::Failed { failed, of, first },
+        TransferError::LeasesStuck {
+            leases: 1,
+            failed,
+            of,
             first,
         },
     ] {

@@ -158,6 +158,7 @@ impl AsyncTransfer {
     /// - [`TransferError::Failed`]: at least one operation was not posted or did not succeed. All memory
     ///   can be reused.
     /// - [`TransferError::Stuck`]: the driver failed to destroy a queue pair.
+    /// - [`TransferError::LeasesStuck`]: the peer may still access memory of leases, whose channels are being closed.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
     pub async fn finish(&mut self) -> Result<(), TransferError> {

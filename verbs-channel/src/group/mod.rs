@@ -296,6 +296,7 @@ impl ChannelGroup {
     ///   did not succeed. All memory can be reused.
     /// - [`TransferError::Stuck`]: the device may still access some of the memory,
     ///   in most cases because the driver failed to destroy a queue pair.
+    /// - [`TransferError::LeasesStuck`]: the peer may still access memory of [leases](Transfer::lend).
     pub fn transfer(
         &mut self,
         transfer: &mut Transfer,

@@ -52,7 +52,12 @@ impl Rails {
     ) -> Result<(), TransferError> {
         Running::new(self, transfer, deadline).run(&mut each);
         self.rejoin();
-        transfer.result()
+        let result = transfer.result();
+        if result.is_err() {
+            let rails = self.rails.iter_mut();
+            rails.for_each(|rail| rail.poller().end_failed_leases());
+        }
+        result
     }
 }
 

@@ -54,11 +54,15 @@ impl Poller {
         debug_assert!(transfer.has_ended(), "it is quiesced");
         let result = transfer.result();
         if result.is_err() {
-            // Those that the driver has refused to end, end with their queue pairs.
-            self.engine.end_failed_leases();
-            self.finish_destroying();
+            self.end_failed_leases();
         }
         result
+    }
+
+    /// Leases that the driver has refused to end, end with their queue pairs.
+    pub(crate) fn end_failed_leases(&mut self) {
+        self.engine.end_failed_leases();
+        self.finish_destroying();
     }
 }
 

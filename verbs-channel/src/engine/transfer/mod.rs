@@ -106,9 +106,27 @@ pub enum TransferError {
         #[source]
         first: TransportError,
     },
-    /// The driver failed to destroy the queue pair, or to end a [lease](Transfer::lend): **the device or the peer may still access the memory of
-    /// these operations and leases** until the process ends. Their buffers have been leaked. The device is
-    /// done with the memory of all other operations.
+    /// The same, and the driver refused to end [leases](Transfer::lend): **their peers may still access the leases' memory** until the queue pairs
+    /// of their channels have been destroyed. [Take](Transfer::take_leases) them, and [revoke](crate::Channel::revoke) them to
+    /// get it back then.
+    #[error(
+        "{failed} of the {of} operations of a transfer failed, and the driver refused to end {leases} of its leases: their \
+         peers may still access the memory until these are revoked"
+    )]
+    LeasesStuck {
+        /// How many leases have not ended.
+        leases: usize,
+        /// How many operations failed.
+        failed: usize,
+        /// How many operations the transfer has.
+        of: usize,
+        /// The outcome of the first of them, in the order in which they were added.
+        #[source]
+        first: TransportError,
+    },
+    /// The driver failed to destroy the queue pair: **the device may still access the memory of
+    /// these operations** until the process ends. Their buffers have been leaked. The device is
+    /// done with the memory of all other operations. Leases that the driver refused to end can be [taken](Transfer::take_leases).
     ///
     /// Below a layer that waits in its own way, there are two other cases:
     ///
@@ -121,14 +139,18 @@ pub enum TransferError {
         "{stuck} of the {of} operations of a transfer are stuck: the device may still access their memory"
     )]
     Stuck {
-        /// How many operations are stuck; or leases, if no operation is.
+        /// How many operations are stuck.
         stuck: usize,
         /// How many operations the transfer has.
         of: usize,
     },
 }
 
-verbs_core::error_debug!(TransferError { Failed, Stuck });
+verbs_core::error_debug!(TransferError {
+    Failed,
+    LeasesStuck,
+    Stuck
+});
 
 struct Entry {
     channel: ChannelId,
@@ -249,7 +271,7 @@ impl Transfer {
     ///
     /// If the transfer fails, at its deadline, too, the lease is [ended](Lease::end) before that returns, and also if the set is
     /// dropped: a peer that is late reaches the memory no more. If the driver refuses that, the error is
-    /// [`TransferError::Stuck`]. After a success it can be [taken](Self::take_leases).
+    /// [`TransferError::LeasesStuck`]. After a success it can be [taken](Self::take_leases).
     pub fn lend(&mut self, lease: Lease) {
         self.leases.push(lease);
     }
@@ -307,8 +329,13 @@ impl Transfer {
             self.end_leases();
         }
         match (result, self.leases.len()) {
-            (Err(TransferError::Failed { of, .. }), stuck @ 1..) => {
-                Err(TransferError::Stuck { stuck, of })
+            (Err(TransferError::Failed { failed, of, first }), leases @ 1..) => {
+                Err(TransferError::LeasesStuck {
+                    leases,
+                    failed,
+                    of,
+                    first,
+                })
             }
             (result, _) => result,
         }
@@ -369,15 +396,15 @@ impl TransferError {
     #[must_use]
     pub const fn down_reason(&self) -> Option<DownReason> {
         match self {
-            Self::Failed { first, .. } => first.down_reason(),
+            Self::Failed { first, .. } | Self::LeasesStuck { first, .. } => first.down_reason(),
             Self::Stuck { .. } => None,
         }
     }
 
-    /// Whether the device may still access memory of the transfer.
+    /// Whether the device, or the peer by a lease, may still access memory of the transfer.
     #[must_use]
     pub const fn is_stuck(&self) -> bool {
-        matches!(self, Self::Stuck { .. })
+        !matches!(self, Self::Failed { .. })
     }
 }
 

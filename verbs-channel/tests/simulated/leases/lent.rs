@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use verbs_channel::engine::TransferError;
 use verbs_channel::verbs_core::AccessFlags;
 use verbs_channel::{Channel, Outgoing, OwnedBuffer, OwnedRequest, Rails, SharedMemory, Transfer};
 
@@ -151,5 +152,49 @@ fn transfer_that_succeeds_after_its_deadline_keeps_its_leases() {
             let (is_success, is_left) = at_the_deadline(micros, over_rails);
             assert_eq!(is_success, is_left, "{over_rails} {micros}");
         }
+    }
+}
+
+#[test]
+fn transfer_whose_leases_cannot_be_ended_says_why_it_failed_and_takes_their_channel_down() {
+    for over_rails in [false, true] {
+        let mut ends = Ends::new(11, 4);
+        let memory = ends.memory(LEN);
+        let host = ends.hosts[0].clone();
+        host.enter(|| {
+            let slice = memory.slice(..).unwrap();
+            let lease = ends.owner.lease(slice, AccessFlags::REMOTE_WRITE).unwrap();
+            let mut transfer = Transfer::default();
+            transfer.lend(lease);
+            // It is rejected. The channel stays up.
+            let elsewhere = ends.peer.id();
+            transfer.add(elsewhere, OwnedRequest::receive(OwnedBuffer::empty()));
+            host.refuse("ibv_dealloc_mw", libc::EBUSY);
+            let (error, is_down) = if over_rails {
+                let mut rails = Rails::new([ends.owner]);
+                let error = rails.transfer(&mut transfer, None).unwrap_err();
+                (error, rails.channels().all(Channel::is_down))
+            } else {
+                let error = ends.owner.transfer(&mut transfer, None).unwrap_err();
+                (error, ends.owner.is_down())
+            };
+            assert!(is_down, "{over_rails}");
+            assert!(error.is_stuck() && error.down_reason().is_some());
+            let TransferError::LeasesStuck {
+                leases,
+                failed,
+                of,
+                first,
+            } = error
+            else {
+                panic!("{error}");
+            };
+            let outcome = transfer.drain().next().unwrap();
+            assert_eq!(
+                (leases, failed, of, Err(first)),
+                (1, 1, 1, outcome.result.map(drop))
+            );
+            assert!(outcome.buffer.is_some());
+        });
     }
 }
