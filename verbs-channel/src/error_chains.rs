@@ -335,16 +335,14 @@ fn no_error_repeats_its_source() {
     check(&exchange_errors(), of_exchange, 22);
     check(&errors(), of_error, 17);
     let (failed, of, first) = (1, 2, RejectReason::Untaken.into());
-    for error in [
-        TransferError::Stuck { stuck: 1, of: 2 },
-        TransferError::Failed { failed, of, first },
-        TransferError::LeasesStuck {
-            leases: 1,
-            failed,
-            of,
-            first,
-        },
-    ] {
+    let stuck = TransferError::Stuck { stuck: 1, of };
+    let leases = TransferError::LeasesStuck {
+        leases: 1,
+        failed,
+        of,
+        first,
+    };
+    for error in [stuck, leases, TransferError::Failed { failed, of, first }] {
         assert_repeats_nothing(&error);
         assert_debug_is_text(&error);
     }
