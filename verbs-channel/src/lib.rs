@@ -93,13 +93,14 @@
 //!
 //! | call | waits at most | after that time |
 //! |---|---|---|
-//! | [`send`](Channel::send), [`run`](Channel::run) …, [`spin_poll`](ScopedPendingWork::spin_poll), the end of a [`scope`](Channel::scope), [`transfer`](Channel::transfer), [`revoke`](Channel::revoke), [`close`](Channel::close) | the channel's [`timeout`](ChannelConfig::timeout), or the one of the [request](Outgoing::timeout), or the transfer's deadline | the channel is aborted, so that the buffers can be used again |
+//! | [`send`](Channel::send), [`run`](Channel::run) …, [`spin_poll`](ScopedPendingWork::spin_poll), the end of a [`scope`](Channel::scope), [`transfer`](Channel::transfer), [`lease`](Channel::lease), [`revoke`](Channel::revoke), [`close`](Channel::close) | the channel's [`timeout`](ChannelConfig::timeout), or the one of the [request](Outgoing::timeout), or the transfer's deadline | the channel is aborted, so that the buffers can be used again |
 //! | [`wait_success`](Channel::wait_success) | the channel's `timeout` | the operation continues |
 //! | each call with a `timeout` of its own, such as [`wait`](Channel::wait) and [`wait_completed`](Channel::wait_completed) | that time | the operation continues |
 //! | [`poll`](Channel::poll), [`next_completed`](Channel::next_completed), `start_*`, `post_*` | not at all | |
 //!
-//! A timeout of `None` is forever, in the builder and in each call. The channel's is `None` unless set: then only the
-//! [end of the peer](self#when-the-peer-leaves) ends a wait.
+//! A timeout of `None` is forever, in the builder and in each call. The channel's is `None` unless set: then only these end
+//! a wait: the device, when its retries have failed or it answers no more; the [end of the peer](self#when-the-peer-leaves);
+//! and an [`AbortHandle`].
 //!
 //! # The life of an operation
 //!
