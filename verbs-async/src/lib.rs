@@ -203,15 +203,16 @@
 //!
 //! # Calls of the driver
 //!
-//! Operations, and all that waits for them, call the driver only to post, poll and arm. Everything else that may block runs on
-//! helper threads, but for these calls. They return after microseconds with most drivers, and after seconds with some
+//! Operations, and all that waits for them, call the driver only to post, poll and arm, and to end leases. Everything else that
+//! may block runs on helper threads, but for these calls. They return after microseconds with most drivers, and after seconds with some
 //! whose device fails. Where that matters, make them in your runtime's `spawn_blocking`:
 //!
 //! | call | verbs |
 //! |---|---|
-//! | [`AsyncGroup::new`], and the drop of all that belongs to a group | `ibv_create_cq`; `ibv_destroy_cq` |
+//! | [`AsyncGroup::new`], and the drop of all that belongs to a group | `ibv_create_cq`, `ibv_alloc_mw`; `ibv_destroy_cq`, `ibv_dealloc_mw` |
 //! | [`AsyncGroup::prepare`], [`AsyncGroup::loopback`]; the drop of a `PreparedChannel` | `ibv_create_qp`, `ibv_modify_qp`; `ibv_destroy_qp` |
 //! | [`AsyncChannel::into_stream`], and the drop of the stream | `ibv_reg_mr`; `ibv_dereg_mr` |
+//! | [`AsyncChannel::lease`], [`AsyncChannel::revoke`]; the drop of a lease, the end of a channel that has leases, and [`AsyncTransfer::finish`] and [`finish_by`](AsyncTransfer::finish_by), which end those of a transfer that fails | `ibv_reg_mr`, `ibv_alloc_mw`; `ibv_dereg_mr`, `ibv_dealloc_mw` |
 //! | the last drop of a pool, shared memory, domain or device | `ibv_dereg_mr`, `ibv_dealloc_pd`, `ibv_close_device` |
 //!
 //! Some of them query the device, too.

@@ -178,7 +178,7 @@ impl AsyncTransfer {
     /// queue pair is moved to `ERR`, and destroyed if it is not flushed within the
     /// [drain timeout](verbs_channel::ChannelConfig::drain_timeout). So this returns within the
     /// sum of the time until the deadline, seven posts, the drain timeout, and the time that `ibv_destroy_qp` takes, on helper
-    /// threads. With a deadline that has passed it begins none, and aborts those that an earlier call has begun and
+    /// threads. If the transfer fails, the last poll ends its [leases](Self::lend) by system calls. With a deadline that has passed it begins none, and aborts those that an earlier call has begun and
     /// that have not completed yet. The other channels of the group are not affected.
     ///
     /// The poll that finds the deadline passed withdraws all operations of the set from the backlog, and takes all

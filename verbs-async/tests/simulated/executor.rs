@@ -2,10 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 use std::{mem, thread};
 
 use verbs_async::AsyncGroup;
-use verbs_async::verbs_channel::{BufferPool, Channel, Outgoing};
+use verbs_async::verbs_channel::verbs_core::AccessFlags;
+use verbs_async::verbs_channel::{
+    BufferPool, Channel, Outgoing, OwnedBuffer, OwnedRequest, SharedMemory,
+};
 
 use super::{alone, device, watch_calls};
 
@@ -75,5 +79,50 @@ fn executor_calls_the_driver_where_the_documentation_says_so_and_nowhere_else() 
         drop((stream, left, group));
         let last = calls.take().into_iter();
         last.for_each(|verb| assert!(["ibv_dereg_mr", "ibv_destroy_cq"].contains(&verb), "{verb}"));
+    });
+}
+
+/// The same for leases, by windows and by registrations.
+#[test]
+fn leases_call_the_driver_where_the_documentation_says_so_and_nowhere_else() {
+    alone(async || {
+        let (pd, events) = device();
+        let access = AccessFlags::MW_BIND | AccessFlags::LOCAL_WRITE;
+        let memory = SharedMemory::register([&pd], vec![0_u8; 64], access).unwrap();
+        let calls = Calls::new();
+        for (windows, granted, ended) in [
+            (8, None, "ibv_dealloc_mw"),
+            (0, Some("ibv_reg_mr"), "ibv_dereg_mr"),
+        ] {
+            let builder = Channel::builder(&pd).lease_windows(windows);
+            let group = AsyncGroup::new(builder, 8, &events).unwrap();
+            assert_eq!(calls.take().contains(&"ibv_alloc_mw"), windows > 0);
+            let (left, right) = group.loopback().unwrap();
+            calls.take();
+            let lease = async || {
+                let slice = memory.slice(..).unwrap();
+                let lease = left.lease(slice, AccessFlags::REMOTE_READ).await.unwrap();
+                assert_eq!(calls.take(), Vec::from_iter(granted));
+                lease
+            };
+            let revoked = lease().await;
+            left.revoke(revoked).await.unwrap();
+            // A window is kept.
+            assert_eq!(calls.take(), Vec::from_iter(granted.map(|_| ended)));
+            drop(lease().await);
+            assert_eq!(calls.take(), [ended]);
+            let mut transfer = right.transfer(1);
+            transfer.lend(lease().await);
+            transfer.add(right.id(), OwnedRequest::receive(OwnedBuffer::empty()));
+            let late = transfer.finish_by(Instant::now(), tokio::time::sleep);
+            late.await.unwrap_err();
+            assert_eq!(calls.take(), [ended]);
+            let kept = lease().await;
+            left.abort();
+            assert_eq!(calls.take(), [ended]);
+            left.close().await.ok();
+            drop((kept, transfer, right));
+            assert_eq!(calls.take(), [""; 0]);
+        }
     });
 }
