@@ -100,7 +100,7 @@
 //!
 //! A timeout of `None` is forever, in the builder and in each call. The channel's is `None` unless set: then only these end
 //! a wait: the device, when its retries have failed or it answers no more; the [end of the peer](self#when-the-peer-leaves);
-//! and an [`AbortHandle`].
+//! and an [abort handle](Channel::abort_handle).
 //!
 //! # The life of an operation
 //!
@@ -124,8 +124,9 @@
 //!
 //! # How operations end
 //!
-//! A request that is rejected was never posted. (The exception is a driver that fails in the middle of a batch or chain:
-//! see [`RejectReason::Post`].) One that is posted is an operation, which has exactly one of four
+//! A request that is rejected was never posted. (The exceptions are a driver that fails in the middle of a batch or chain:
+//! see [`RejectReason::Post`]; and a request that a [`Transfer`] has split, parts of which were carried out before another
+//! was rejected.) One that is posted is an operation, which has exactly one of four
 //! outcomes: success, a work error, aborted, or stuck.
 //!
 //! ```text
