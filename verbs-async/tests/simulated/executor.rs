@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use std::{mem, thread};
 
+use soft_verbs::Host;
 use verbs_async::AsyncGroup;
 use verbs_async::verbs_channel::verbs_core::AccessFlags;
 use verbs_async::verbs_channel::{
@@ -124,5 +125,25 @@ fn leases_call_the_driver_where_the_documentation_says_so_and_nowhere_else() {
             drop((kept, transfer, right));
             assert_eq!(calls.take(), [""; 0]);
         }
+    });
+}
+
+#[test]
+fn transfer_whose_leases_cannot_be_ended_takes_their_channel_down() {
+    alone(async || {
+        let (pd, events) = device();
+        let access = AccessFlags::MW_BIND;
+        let memory = SharedMemory::register([&pd], vec![0_u8; 64], access).unwrap();
+        let builder = Channel::builder(&pd).lease_windows(8);
+        let group = AsyncGroup::new(builder, 8, &events).unwrap();
+        let (left, right) = group.loopback().unwrap();
+        let slice = memory.slice(..).unwrap();
+        let lease = left.lease(slice, AccessFlags::REMOTE_READ).await.unwrap();
+        let mut transfer = right.transfer(1);
+        transfer.lend(lease);
+        transfer.add(right.id(), OwnedRequest::receive(OwnedBuffer::empty()));
+        Host::current().refuse("ibv_dealloc_mw", libc::EBUSY);
+        let late = transfer.finish_by(Instant::now(), tokio::time::sleep);
+        assert!(late.await.unwrap_err().is_stuck() && left.is_down());
     });
 }
