@@ -12,9 +12,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChannelId(u64);
 
+/// The place in the ids of rails, and in that of no channel.
+const RAILS: u32 = u32::MAX;
+
 impl ChannelId {
     /// The id of no channel.
-    pub(crate) const NONE: Self = Self(u32::MAX as u64);
+    pub(crate) const NONE: Self = Self(RAILS as u64);
+
+    /// The id of new rails.
+    pub(crate) fn of_rails() -> Self {
+        Self::new(RAILS)
+    }
 
     /// The id of a new channel at this place of its group's table.
     ///
@@ -48,14 +56,20 @@ impl ChannelId {
 
 impl fmt::Debug for ChannelId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ChannelId({}.{})", self.at(), self.generation())
+        match self.at() {
+            RAILS => write!(f, "ChannelId({self})"),
+            at => write!(f, "ChannelId({at}.{})", self.generation()),
+        }
     }
 }
 
 /// `channel 3.7`: its [index](ChannelId::index), and the generation, which is different for each channel
-/// of the process.
+/// of the process; `rails 8` for the id of [rails](crate::Rails::id).
 impl fmt::Display for ChannelId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "channel {}.{}", self.at(), self.generation())
+        match self.at() {
+            RAILS => write!(f, "rails {}", self.generation()),
+            at => write!(f, "channel {at}.{}", self.generation()),
+        }
     }
 }

@@ -89,7 +89,7 @@ const fn of_transport(error: &TransportError) -> usize {
 }
 
 fn reject_reasons() -> Vec<RejectReason> {
-    let (len, max, count) = (10, 9, 10);
+    let (len, max, count, local, remote) = (10, 9, 10, 2, 1);
     let mut all = vec![
         RejectReason::Backpressure(Queue::Send),
         RejectReason::NoCapacity(Queue::Receive),
@@ -107,10 +107,7 @@ fn reject_reasons() -> Vec<RejectReason> {
         RejectReason::OtherDomain,
         RejectReason::TooManyElements { count, max },
         RejectReason::NoReads,
-        RejectReason::RemoteTooShort {
-            local: 2,
-            remote: 1,
-        },
+        RejectReason::RemoteTooShort { local, remote },
         RejectReason::ElementTooLong { len },
         RejectReason::Misaligned { addr: 1, len },
         RejectReason::SharedReceives,
@@ -119,6 +116,7 @@ fn reject_reasons() -> Vec<RejectReason> {
         RejectReason::NoWindow { max },
         RejectReason::InvalidatingWrite,
         RejectReason::UnknownRemote,
+        RejectReason::UnknownChannel,
     ];
     all.extend(post_errors().map(RejectReason::Post));
     all.extend(reasons().into_iter().map(RejectReason::Down));
@@ -154,6 +152,7 @@ const fn of_reject_reason(reason: &RejectReason) -> usize {
         RejectReason::NoWindow { .. } => 24,
         RejectReason::InvalidatingWrite => 25,
         RejectReason::UnknownRemote => 26,
+        RejectReason::UnknownChannel => 27,
     }
 }
 
@@ -331,7 +330,7 @@ fn check<E: std::error::Error + 'static>(all: &[E], variant: impl Fn(&E) -> usiz
 fn no_error_repeats_its_source() {
     check(&reasons(), of_reason, 14);
     check(&transport_errors(), of_transport, 5);
-    check(&reject_reasons(), of_reject_reason, 27);
+    check(&reject_reasons(), of_reject_reason, 28);
     check(&exchange_errors(), of_exchange, 22);
     check(&errors(), of_error, 17);
     let (failed, of, first) = (1, 2, RejectReason::Untaken.into());

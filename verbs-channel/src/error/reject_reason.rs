@@ -110,6 +110,12 @@ pub enum RejectReason {
     /// The remote region is of no memory that the rails know: [add](crate::Rails::add_remote) it.
     #[error("the rails do not know this remote memory: add it with `add_remote`")]
     UnknownRemote,
+    /// The channel of the operation is none of the [rails](crate::Rails): it never was, or another channel has its place now. Add
+    /// operations with the id of the rails, or that of a channel that they have.
+    #[error(
+        "the channel is none of the rails, or another one has its place: use the id of the rails"
+    )]
+    UnknownChannel,
     /// The request has more elements than the queue pair was created for, or an atomic has more than one.
     #[error("{}", TooMany(*count, *max))]
     TooManyElements {
@@ -192,7 +198,7 @@ impl fmt::Display for TooMany {
 verbs_core::error_debug!(RejectReason {
     Backpressure, Budget, NoCapacity, Untaken, TimedOut, BatchTooLong, EmptyBatch, ReceiveInBatch, NoRequest, Down(reason),
     MessageTooLong, DatagramTooLong,
-    ReceiveTooLong, InlineTooLong, SharedInline, OtherDomain, UnknownRemote, TooManyElements, NoReads,
+    ReceiveTooLong, InlineTooLong, SharedInline, OtherDomain, UnknownRemote, UnknownChannel, TooManyElements, NoReads,
     RemoteTooShort, ElementTooLong, Misaligned, SharedReceives, LeaseAccess, NoWindow, InvalidatingWrite, Post,
 });
 

@@ -30,18 +30,22 @@ mod run;
 /// # Rails that go down
 ///
 /// A rail whose channel goes down gets no more operations. Its operations end as those of a channel that is down: each of
-/// them when the device is done with its memory; after the drain timeout, the queue pair is destroyed. Then the other rails carry out
+/// them when the device is done with its memory; after the drain timeout and up to 200 ms, the queue pair is destroyed. Then the other rails carry out
 ///
 /// - those that were not posted,
 /// - reads, and writes without an immediate, that were in flight.
 ///
-/// Other operations that were in flight fail, since the peer may have got them: atomics, sends, and writes with an immediate. So does
-/// an operation that is the cause of the failure, such as a write without permission: it would take down the other rails, too.
+/// Other operations that were in flight fail, since the peer may have got them: atomics, sends, and writes with an immediate; and
+/// receives, of which this side may have got a part. So does an operation that is the cause of the failure, such as a write without permission: it would take down the other rails, too.
 /// If there is no other rail, an operation that was in flight ends as it did there, and the others are
 /// [rejected](crate::TransportError::Rejected).
 ///
 /// A rail whose driver refuses a post stays up, and gets no more operations of the transfer while another rail takes them. The
 /// operation that was refused is tried once more.
+///
+/// A rail whose device answers, but does nothing, does not go down by itself: its operations are aborted at the deadline of the
+/// transfer, or after the timeout of the first channel if there is none. An [`AbortHandle`](crate::channel::AbortHandle) of the channel takes
+/// the rail down before that, and the others go on.
 ///
 /// A network may deliver a packet of a write late, after another rail has carried the write out. So before the peer uses the
 /// memory for something else, it ends its channel of the rail that went down.
@@ -62,7 +66,7 @@ impl Rails {
     /// Rails over these channels, the nearest first.
     pub fn new(channels: impl IntoIterator<Item = Channel>) -> Self {
         Self {
-            id: ChannelId::new(u32::MAX),
+            id: ChannelId::of_rails(),
             rails: channels.into_iter().map(Rail::new).collect(),
             remotes: HashMap::new(),
             connector: None,
@@ -78,11 +82,12 @@ impl Rails {
     /// Adds memory of the peer, by its region on each of the rails. Returns the region that stands for it: with its
     /// slices, operations go over any rail.
     ///
-    /// It has the length of the shortest. It replaces memory whose first region had the same key.
+    /// It has the length of the shortest. It replaces memory whose first region had the same key, and stays until it is
+    /// [removed](Self::remove_remote).
     ///
     /// # Errors
     ///
-    /// [`OutOfRange`](CoreError::OutOfRange): there is not one region for each rail.
+    /// [`OutOfRange`](CoreError::OutOfRange): there is not one region for each rail, or there are no rails.
     pub fn add_remote(
         &mut self,
         regions: impl IntoIterator<Item = RemoteMemoryRegion>,
@@ -100,13 +105,28 @@ impl Rails {
         Ok(whole)
     }
 
+    /// Forgets memory of the peer that was [added](Self::add_remote), such as a lease that the peer has ended, by the region that
+    /// stands for it, or a slice of that. Operations on it are [rejected](crate::RejectReason::UnknownRemote) from now on.
+    pub fn remove_remote(&mut self, region: RemoteMemoryRegion) {
+        self.remotes.remove(&region.rkey());
+    }
+
     fn other_number(&self, regions: usize) -> crate::Error {
         let rails = self.rails.len() as u64;
+        let (what, value, min, max) = match rails {
+            0 => ("the number of rails", 0, 1, u64::MAX),
+            _ => (
+                "the number of regions of the rails",
+                regions as u64,
+                rails,
+                rails,
+            ),
+        };
         crate::Error::Core(CoreError::OutOfRange {
-            what: "the number of regions of the rails",
-            value: regions as u64,
-            min: rails,
-            max: rails,
+            what,
+            value,
+            min,
+            max,
         })
     }
 
@@ -117,6 +137,10 @@ impl Rails {
     }
 
     /// The channel of one of the rails, for operations without a transfer, or to put another one in its place.
+    ///
+    /// The keys of the peer's memory are those of the place: if the peer has others for the new channel, the memory has to be
+    /// [added](Self::add_remote) again. Operations that were added with the id of the channel before are
+    /// [rejected](crate::RejectReason::UnknownChannel).
     pub fn channel_mut(&mut self, rail: usize) -> Option<&mut Channel> {
         self.rails.get_mut(rail).map(|rail| &mut rail.channel)
     }
@@ -125,7 +149,7 @@ impl Rails {
     /// panics, and if the new channel goes down; for each rail, 100 ms after the last call at the earliest.
     ///
     /// A rail takes its new channel at the next transfer, or within one: a transfer does not fail while there is no rail that is
-    /// up, but waits until its deadline. The new channel is on the same domain, and the peer's keys are those that it
+    /// up, but waits until its deadline, also if the program aborts all of them. The new channel is on the same domain, and the peer's keys are those that it
     /// had, unless the memory is [added](Self::add_remote) again.
     ///
     /// `connect` runs on one thread for all rails, which ends when the rails are dropped and the last

@@ -25,8 +25,6 @@ pub(super) struct Rail {
     ended: VecDeque<usize>,
     /// Bytes of the operations that were not taken.
     pub(super) bytes: u64,
-    /// When its queue pair is destroyed, since it went down.
-    drained_by: Option<Instant>,
     /// Another channel will come.
     pub(super) is_asked: bool,
     /// It has come. It waits until the one before has no operations any more.
@@ -54,7 +52,6 @@ impl Rail {
             given: Vec::new(),
             ended: VecDeque::new(),
             bytes: 0,
-            drained_by: None,
             is_asked: false,
             next: None,
             refuses: false,
@@ -114,13 +111,6 @@ impl Rail {
             ended.push_back(number);
         });
         poller.run_afterwards();
-        if self.channel.is_down() && !self.is_idle() {
-            let drain_timeout = self.poller().config.drain_timeout;
-            let drained_by = self.drained_by.get_or_insert(now + drain_timeout);
-            if now >= *drained_by {
-                self.quiesce(Duration::ZERO, Deadline::after(Some(Duration::ZERO)));
-            }
-        }
         found > 0 || !self.ended.is_empty()
     }
 
@@ -158,7 +148,6 @@ impl Rail {
             // All were taken.
             drop(self.transfer.drain());
             self.given.clear();
-            self.drained_by = None;
         }
         None
     }

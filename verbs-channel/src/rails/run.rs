@@ -16,7 +16,7 @@ use crate::waiting::{Deadline, Pause, Steps as _};
 /// The longest sleep: completions of other rails may come meanwhile.
 const SLEEP: Duration = Duration::from_millis(1);
 
-/// How often it is checked whether the devices answer.
+/// How often it is checked whether the devices answer, and whether rails that are down were flushed in time.
 const PROBE: Duration = Duration::from_millis(100);
 
 impl Rails {
@@ -24,9 +24,10 @@ impl Rails {
     /// [`Channel::transfer`], over all rails.
     ///
     /// The timeout and the strategy of waits are those of the first channel. With
-    /// [`PollStrategy::Notify`](crate::PollStrategy::Notify), it sleeps for 1 ms at most. At the deadline, all rails are aborted that have operations of the
-    /// transfer in flight. So this returns by the deadline, plus the sum of 16 posts, the longest drain timeout, and the
-    /// time that `ibv_destroy_qp` takes for each of them.
+    /// [`PollStrategy::Notify`](crate::PollStrategy::Notify), it sleeps for 1 ms at most. At the deadline, all rails are
+    /// aborted that have operations of the transfer in flight. So this returns by the deadline, plus the sum of 16 posts, the
+    /// longest drain timeout, and the time that `ibv_destroy_qp` takes for each of them, which is the rail's drain timeout at
+    /// most if the driver refuses since the device is being removed.
     ///
     /// # Errors
     ///
@@ -112,14 +113,14 @@ impl<'r> Running<'r> {
             if self.transfer.has_ended() || !self.can_go_on() {
                 return;
             }
-            if has_moved {
-                pause = None;
-                continue;
-            }
             if now >= next_probe {
                 next_probe = now + PROBE;
                 let rails = self.rails.rails.iter_mut();
                 rails.for_each(|rail| rail.poller().engine.probe(now));
+            }
+            if has_moved {
+                pause = None;
+                continue;
             }
             if !self.pause(&mut pause) {
                 return;
@@ -144,7 +145,7 @@ impl<'r> Running<'r> {
                 (Some(rail), Some(request)) => rail.give(index, request.op, request, true),
                 (None, Some(request)) => {
                     let ended = Ended {
-                        result: Err(RejectReason::GONE.into()),
+                        result: Err(RejectReason::UnknownChannel.into()),
                         buffer: Some(request.into_buffer()),
                     };
                     self.transfer.end_on(channel, index, ended, each);
@@ -254,12 +255,14 @@ impl<'r> Running<'r> {
         rails
             .iter_mut()
             .for_each(|rail| rail.poller().finish_closing());
+        let first = rails.first_mut().map(Rail::poller);
+        let strategy = first.map(|poller| poller.config.strategy);
+        let pause =
+            pause.get_or_insert_with(|| Pause::new(strategy.unwrap_or_default(), self.deadline));
         let busiest = rails.iter_mut().max_by_key(|rail| rail.bytes);
         let Some(poller) = busiest.map(Rail::poller) else {
             return false;
         };
-        let strategy = poller.config.strategy;
-        let pause = pause.get_or_insert_with(|| Pause::new(strategy, self.deadline));
         let now = pause.read_clock();
         poller.sleep(now, pause, SLEEP)
     }
@@ -293,7 +296,7 @@ impl Drop for Running<'_> {
         let reason = match downs.reduce(Option::and) {
             Some(Some(reason)) => RejectReason::Down(reason),
             Some(None) => RejectReason::TimedOut,
-            None => RejectReason::GONE,
+            None => RejectReason::UnknownChannel,
         };
         let waiting = mem::take(&mut self.waiting).into_iter();
         let waiting = waiting.map(|index| (index, self.rails.id));

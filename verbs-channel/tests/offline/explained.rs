@@ -60,6 +60,7 @@ const RARE: &[(&str, &str)] = &[
     ("RejectReason::SharedInline", CURED),
     ("RejectReason::SharedReceives", CURED),
     ("RejectReason::TooManyElements", CURED),
+    ("RejectReason::UnknownChannel", CURED),
     ("RejectReason::UnknownRemote", CURED),
     ("TransportError::Stuck", DEVICE),
     ("TransportError::Taken", MISTAKE),

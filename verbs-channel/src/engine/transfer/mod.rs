@@ -192,7 +192,7 @@ enum State {
     ),
 }
 
-/// How an operation has ended that another transfer had.
+/// How an operation has ended in the share of a rail.
 pub(crate) struct Ended {
     pub(crate) result: Result<Option<WorkSuccess>, TransportError>,
     pub(crate) buffer: Option<OwnedBuffer>,

@@ -31,14 +31,14 @@ impl Transfer {
         }
     }
 
-    /// An operation waits again whose request was taken out.
+    /// Gives the request of an operation back, which waits again.
     pub(crate) fn wait_again(&mut self, index: usize, request: OwnedRequest) {
         if let Some(entry) = self.entries.get_mut(index) {
             entry.state = State::Waiting(request);
         }
     }
 
-    /// An operation has ended whose request was taken out, on this channel.
+    /// Records how an operation whose request was taken out has ended on this channel.
     pub(crate) fn end_on(
         &mut self,
         channel: ChannelId,

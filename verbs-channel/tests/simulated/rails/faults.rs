@@ -7,9 +7,11 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use soft_verbs::Fabric;
+use soft_verbs::{Fabric, Profile};
 use verbs_channel::verbs_core::RemoteMemoryRegion;
-use verbs_channel::{Channel, Outgoing, RejectReason, Transfer, TransportError};
+use verbs_channel::{
+    Channel, Outgoing, OwnedBuffer, OwnedRequest, Rails, RejectReason, Transfer, TransportError,
+};
 
 use super::super::leases::{bytes, region};
 use super::{Ends, LONG, PAGE, connected, filled};
@@ -230,4 +232,81 @@ fn rails_are_connected_with_pauses_and_none_waits_for_another() {
     assert!((2..=most).contains(&attempts[0]), "{attempts:?} of {most}");
     assert_eq!(attempts[1..], [2, 3]);
     drop(told);
+}
+
+/// In real time: empty polls would move the clock to the flush.
+#[test]
+fn rails_that_are_not_flushed_or_do_not_answer_are_given_up_and_others_carry_on() {
+    for answers in [true, false] {
+        let cards = Profile {
+            flush_delay: LONG,
+            ..Profile::default()
+        };
+        let mut ends = Ends::with(Fabric::real_time(3), 2, &cards);
+        let first = ends.near[0].clone();
+        let qp_num = ends
+            .rails
+            .channels()
+            .next()
+            .unwrap()
+            .endpoint()
+            .unwrap()
+            .qp_num();
+        let mut transfer = Transfer::default();
+        (0..SOME).for_each(|page| transfer.add(ends.rails.id(), ends.write(page)));
+        // The other rail has more in flight, and waits for longer.
+        let long = ends.here.slice(..).unwrap();
+        let other = ends.rails.channels().nth(1).unwrap().id();
+        transfer.add(other, OwnedRequest::receive(long));
+        let deadline = Some(Instant::now() + Duration::from_secs(20));
+        let mut seen = 0;
+        let fail = |_, _| {
+            seen += 1;
+            match (seen, answers) {
+                (100, true) => drop(first.qp_fatal(qp_num).clone()),
+                (100, false) => drop(first.stop().refuse("ibv_query_qp", 5).clone()),
+                (SOME, _) => drop(ends.peers[1].start_send(OwnedBuffer::empty()).unwrap()),
+                _ => {}
+            }
+        };
+        ends.rails
+            .transfer_with(&mut transfer, deadline, fail)
+            .unwrap();
+        let downs = ends.rails.channels().map(Channel::is_down);
+        assert_eq!(downs.collect::<Vec<_>>(), [true, false]);
+    }
+}
+
+#[test]
+fn operations_on_what_the_rails_do_not_have_any_more_say_so() {
+    let mut ends = Ends::new(3, 1);
+    let before = ends.rails.channels().next().unwrap().id();
+    let ours = ends.rails.channels().next().unwrap().pd().clone();
+    let [left, _peer] = connected(&ours, ends.peers[0].pd());
+    *ends.rails.channel_mut(0).unwrap() = left;
+    ends.rails.remove_remote(ends.remote);
+    let mut none = Rails::new([]);
+    let error = none.add_remote([]).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the number of rails 0 is out of range: at least 1 is needed"
+    );
+    assert!(none.id().to_string().starts_with("rails "));
+    assert_eq!(
+        format!("{:?}", none.id()),
+        format!("ChannelId({})", none.id())
+    );
+    let mut transfer = Transfer::default();
+    let cases = [
+        (before, false, RejectReason::UnknownChannel),
+        (ends.rails.id(), false, RejectReason::UnknownRemote),
+        (none.id(), true, RejectReason::UnknownChannel),
+    ];
+    for (channel, has_none, expected) in cases {
+        transfer.add(channel, ends.write(0));
+        let rails = if has_none { &mut none } else { &mut ends.rails };
+        rails.transfer(&mut transfer, None).unwrap_err();
+        let result = transfer.drain().next().unwrap().result;
+        assert_eq!(result.unwrap_err(), TransportError::Rejected(expected));
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::iter;
 use std::time::{Duration, Instant};
 
-use soft_verbs::{Fabric, Host, Link};
+use soft_verbs::{Fabric, Host, Link, Profile};
 use verbs_channel::buffer::SharedSlice;
 use verbs_channel::engine::TransferError;
 use verbs_channel::verbs_core::{AccessFlags, Context, ProtectionDomain, RemoteMemoryRegion};
@@ -56,9 +56,16 @@ impl Ends {
     }
 
     fn on(fabric: Fabric, count: usize) -> Self {
+        Self::with(fabric, count, &Profile::default())
+    }
+
+    /// The cards are of this kind.
+    fn with(fabric: Fabric, count: usize, cards: &Profile) -> Self {
         let hosts = |side: &str| -> Vec<_> {
             let names = (0..count).map(|rail| format!("{side} {rail}"));
-            names.map(|name| fabric.host(&name)).collect()
+            names
+                .map(|name| fabric.host_with(&name, cards.clone()))
+                .collect()
         };
         let (near, far) = (hosts("near"), hosts("far"));
         for (near, far) in near.iter().zip(&far) {
