@@ -384,7 +384,7 @@ fn end_early(world: &mut World, side: &Side, pair: &mut Pair, which: usize) {
     pair.is_over = true;
     match world.random.below(4) {
         0 => drop(pair.ends[which].channel.take()),
-        1 => (pair.ends[which].channel.iter()).for_each(|channel| channel.abort()),
+        1 => (pair.ends[which].channel.iter()).for_each(AsyncChannel::abort),
         2 => {
             if let Some(channel) = pair.ends[which].channel.take() {
                 channel.abort();
