@@ -1,10 +1,12 @@
 //! Transfers whose requests share doorbells, those that are split, and those that another thread aborts.
 
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fake_libibverbs::{Library, in_flight, with};
+use fake_libibverbs::{in_flight, with};
 use verbs_channel::engine::TransferError;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
@@ -214,17 +216,20 @@ fn part_that_fails_fails_its_operation_and_returns_its_memory() {
 fn operation_of_which_a_part_was_posted_is_aborted_and_not_rejected() {
     for status in [Some(IBV_WC_SUCCESS), Some(IBV_WC_REM_ACCESS_ERR), None] {
         with(|library| library.ports[0].attr.max_msg_sz = 1000);
-        let mut channel = deep(4);
+        let builder = Channel::builder(&pd()).max_send_wr(4).max_recv_wr(4);
+        let mut channel = connected(builder.drain_timeout(LONG).build().unwrap());
         let pool = BufferPool::new(channel.pd(), 8192, 1).unwrap();
         let mut transfer = writes(channel.id(), &pool, 1);
-        let soon = by(Some(Duration::from_millis(50)));
-        let is_flushing = |library: &Library| {
-            let mut states = library.modified.iter().map(|(attr, _)| attr.qp_state);
-            states.any(|state| state == IBV_QPS_ERR)
+        let soon = by(Some(Duration::from_millis(300)));
+        let is_flushing = Arc::new(AtomicBool::new(false));
+        let flushes = Arc::clone(&is_flushing);
+        let before = move |_: &str, state| {
+            flushes.fetch_or(state == Some(IBV_QPS_ERR), Ordering::SeqCst);
         };
+        with(|library| library.before = Some(Arc::new(before)));
         // Four are in flight then.
         let answer = |_, _: &_| {
-            while status.is_some() && !with(|library| is_flushing(library)) {
+            while status.is_some() && !is_flushing.load(Ordering::SeqCst) {
                 thread::yield_now();
             }
             status
