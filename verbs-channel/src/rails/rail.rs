@@ -154,6 +154,13 @@ impl Rail {
 }
 
 impl Ended {
+    pub(super) fn rejected(reason: RejectReason, request: OwnedRequest) -> Self {
+        Self {
+            result: Err(reason.into()),
+            buffer: Some(request.into_buffer()),
+        }
+    }
+
     /// Whether the driver has refused to post it: because of the operation, or it refuses all.
     pub(super) const fn is_refused(&self) -> bool {
         matches!(self.result, Err(TransportError::Rejected(RejectReason::Post(error))) if error.posted() == 0)

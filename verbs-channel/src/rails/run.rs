@@ -144,10 +144,7 @@ impl<'r> Running<'r> {
             match (rail, self.transfer.take_request(index)) {
                 (Some(rail), Some(request)) => rail.give(index, request.op, request, true),
                 (None, Some(request)) => {
-                    let ended = Ended {
-                        result: Err(RejectReason::UnknownChannel.into()),
-                        buffer: Some(request.into_buffer()),
-                    };
+                    let ended = Ended::rejected(RejectReason::UnknownChannel, request);
                     self.transfer.end_on(channel, index, ended, each);
                 }
                 _ => {}
@@ -177,10 +174,7 @@ impl<'r> Running<'r> {
             let op = request.op;
             if let Some(remote) = request.op.remote_mut() {
                 let Some(its) = self.rails.remote_on(at, *remote) else {
-                    let ended = Ended {
-                        result: Err(RejectReason::UnknownRemote.into()),
-                        buffer: Some(request.into_buffer()),
-                    };
+                    let ended = Ended::rejected(RejectReason::UnknownRemote, request);
                     self.transfer.end_on(self.rails.id, index, ended, each);
                     continue;
                 };
@@ -303,11 +297,7 @@ impl Drop for Running<'_> {
         let left: Vec<_> = waiting.chain(mem::take(&mut self.tied)).collect();
         for (index, channel) in left {
             if let Some(request) = self.transfer.take_request(index) {
-                let ended = Ended {
-                    result: Err(TransportError::Rejected(reason)),
-                    buffer: Some(request.into_buffer()),
-                };
-                self.end(channel, index, ended, ignore);
+                self.end(channel, index, Ended::rejected(reason, request), ignore);
             }
         }
         // A panic leaves it to this to end the leases, if an operation has failed.

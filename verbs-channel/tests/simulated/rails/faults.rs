@@ -191,12 +191,7 @@ fn channel_that_comes_late_does_not_replace_one_that_has_operations() {
 #[test]
 fn rails_are_connected_with_pauses_and_none_waits_for_another() {
     let mut ends = Ends::on(Fabric::real_time(7), 3);
-    let ours: Vec<_> = ends
-        .rails
-        .channels()
-        .map(|rail| rail.pd().clone())
-        .collect();
-    let theirs: Vec<_> = ends.peers.iter().map(|peer| peer.pd().clone()).collect();
+    let [ours, theirs] = ends.domains();
     let attempts = Arc::new([0; 3].map(AtomicU32::new));
     let (counts, begun) = (Arc::clone(&attempts), Instant::now());
     (0..3).for_each(|rail| ends.rails.channel_mut(rail).unwrap().abort());

@@ -97,6 +97,15 @@ impl Ends {
         }
     }
 
+    /// Those of the rails, and those of the other ends.
+    fn domains(&self) -> [Vec<ProtectionDomain>; 2] {
+        let of = |channel: &Channel| channel.pd().clone();
+        [
+            self.rails.channels().map(of).collect(),
+            self.peers.iter().map(of).collect(),
+        ]
+    }
+
     fn link(&self, rail: usize) -> Link {
         self.fabric.link(&self.near[rail], &self.far[rail])
     }
@@ -407,12 +416,7 @@ fn operations_of_one_channel_go_over_that_one_and_no_other() {
 #[test]
 fn rails_that_went_down_are_connected_in_the_background() {
     let mut ends = Ends::on(Fabric::real_time(7), 2);
-    let ours: Vec<_> = ends
-        .rails
-        .channels()
-        .map(|rail| rail.pd().clone())
-        .collect();
-    let theirs: Vec<_> = ends.peers.iter().map(|peer| peer.pd().clone()).collect();
+    let [ours, theirs] = ends.domains();
     let (tell, told) = std::sync::mpsc::channel();
     let mut attempts = [0; 2];
     let connect = move |rail: usize| {
