@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use verbs_channel::__private::HostAddress;
-use verbs_channel::connect::Met;
-use verbs_channel::connect::PeerAddr;
+use verbs_channel::connect::{Met, PeerAddr};
 use verbs_channel::engine::ConnectedMember;
 use verbs_channel::{Connect, PreparedChannel};
 
