@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 use std::error::Error;
+use std::sync::Arc;
 use std::{fmt, io};
 
 use verbs_core::{Error as CoreError, RemoteMemoryRegion};
 
 use crate::channel::Channel;
 use crate::channel_id::ChannelId;
-use crate::error::Result;
+use crate::error::{DownReason, Result};
+use crate::waiting::{AbortHandle, Aborts};
 use connector::Connector;
 use rail::Rail;
 
@@ -45,7 +47,7 @@ mod run;
 ///
 /// A rail whose device answers, but does nothing, does not go down by itself: its operations are aborted at the deadline of the
 /// transfer, or after the timeout of the first channel if there is none. An [`AbortHandle`](crate::channel::AbortHandle) of the channel takes
-/// the rail down before that, and the others go on.
+/// the rail down before that, and the others go on. One of [all rails](Self::abort_handle) ends the transfer.
 ///
 /// A network may deliver a packet of a write late, after another rail has carried the write out. So before the peer uses the
 /// memory for something else, it ends its channel of the rail that went down.
@@ -60,6 +62,7 @@ pub struct Rails {
     // The regions of each memory of the peer, one for each rail, by the key of the first.
     remotes: HashMap<u32, Vec<RemoteMemoryRegion>>,
     connector: Option<Connector>,
+    aborts: Arc<Aborts>,
 }
 
 impl Rails {
@@ -70,6 +73,7 @@ impl Rails {
             rails: channels.into_iter().map(Rail::new).collect(),
             remotes: HashMap::new(),
             connector: None,
+            aborts: Arc::default(),
         }
     }
 
@@ -149,7 +153,7 @@ impl Rails {
     /// panics, and if the new channel goes down; for each rail, 100 ms after the last call at the earliest.
     ///
     /// A rail takes its new channel at the next transfer, or within one: a transfer does not fail while there is no rail that is
-    /// up, but waits until its deadline, also if the program aborts all of them. The new channel is on the same domain, and the peer's keys are those that it
+    /// up, but waits until its deadline, or until [all are aborted](Self::abort_handle). The new channel is on the same domain, and the peer's keys are those that it
     /// had, unless the memory is [added](Self::add_remote) again.
     ///
     /// `connect` runs on one thread for all rails, which ends when the rails are dropped and the last
@@ -167,6 +171,28 @@ impl Rails {
         self.rails.iter_mut().for_each(|rail| rail.is_asked = false);
         self.rejoin();
         Ok(())
+    }
+
+    /// A handle with which any thread can abort all rails, while this one is within a [transfer](Self::transfer).
+    ///
+    /// The transfer ends at once, also one that waits for a rail to be connected anew: operations in flight end as by
+    /// [`Channel::abort`], on all rails together, and the others are rejected. If there is no transfer, the next one ends
+    /// so. All rails are down then, and come back as after any failure. Other operations on [one](Self::channel_mut) of the
+    /// channels see it in the next transfer: that channel has a [handle](Channel::abort_handle) of its own.
+    #[must_use]
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle::new(Arc::clone(&self.aborts), self.id)
+    }
+
+    /// Takes all rails down if a handle has asked for that. Returns whether it has.
+    fn end_if_aborted(&mut self) -> bool {
+        let is_aborted = self.aborts.are_asked() && !self.aborts.take().is_empty();
+        for rail in self.rails.iter_mut().filter(|_| is_aborted) {
+            let id = rail.channel.id();
+            // It is the engine's only one.
+            let _flushed = rail.poller().engine.flush(id, DownReason::Closed);
+        }
+        is_aborted
     }
 
     /// The region on this rail of the memory that a region stands for.

@@ -9,7 +9,7 @@ use crate::channel::Channel;
 use crate::engine::{Ended, Transfer};
 use crate::error::{Queue, RejectReason, TransportError};
 use crate::request::{Op, OwnedRequest};
-use crate::waiting::{Deadline, Poller, Steps as _};
+use crate::waiting::{Aborts, Deadline, Poller, Steps as _};
 
 /// A rail has no more than this in flight, or one operation: more than a device of 400 Gbit/s moves in 80 µs. The rest is
 /// left for rails that are faster.
@@ -92,8 +92,14 @@ impl Rail {
         self.transfer.add(self.channel.id(), request);
     }
 
-    /// Polls, takes outcomes, and posts. Returns whether there was something to do.
-    pub(super) fn step(&mut self, now: Instant, deadline: Deadline, posts: &mut u16) -> bool {
+    /// Polls, takes outcomes, and posts, until all rails are aborted. Returns whether there was something to do.
+    pub(super) fn step(
+        &mut self,
+        now: Instant,
+        deadline: Deadline,
+        posts: &mut u16,
+        aborts: &Aborts,
+    ) -> bool {
         let Self {
             channel,
             transfer,
@@ -107,7 +113,7 @@ impl Rail {
             return false;
         }
         let found = poller.engine.drive();
-        poller.step_transfer(transfer, deadline, posts, &mut |number, _| {
+        poller.step_transfer(transfer, deadline, posts, Some(aborts), &mut |number, _| {
             ended.push_back(number);
         });
         poller.run_afterwards();
@@ -122,11 +128,19 @@ impl Rail {
         }
     }
 
-    /// The rest of the ladder: all operations have ended then.
-    pub(super) fn quiesce(&mut self, after: Duration, drained_by: Deadline) {
+    /// Waits for the flushes, and destroys its queue pair otherwise.
+    pub(super) fn drain(&mut self, after: Duration, drained_by: Deadline) {
         let poller = self.channel.parts().0;
         if !self.transfer.has_ended() {
-            poller.quiesce_transfer(&mut self.transfer, after, drained_by);
+            poller.drain_transfer(&mut self.transfer, after, drained_by);
+        }
+    }
+
+    /// The end of the ladder: all operations have ended then.
+    pub(super) fn quiesce(&mut self) {
+        let poller = self.channel.parts().0;
+        if !self.transfer.has_ended() {
+            poller.end_transfer(&mut self.transfer);
         }
         // Those that were taken before have no outcome any more.
         self.ended.clear();

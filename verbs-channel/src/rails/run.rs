@@ -1,6 +1,7 @@
 //! Carrying out a transfer over rails: spread, handed over when a rail goes down, and quiesced.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{mem, thread};
 
@@ -11,7 +12,7 @@ use crate::channel_id::ChannelId;
 use crate::engine::{Ended, Transfer, TransferError};
 use crate::error::{RejectReason, TransportError};
 use crate::request::OwnedRequest;
-use crate::waiting::{Deadline, Pause, Steps as _};
+use crate::waiting::{Deadline, Pause, Poller, Steps as _};
 
 /// The longest sleep: completions of other rails may come meanwhile.
 const SLEEP: Duration = Duration::from_millis(1);
@@ -25,9 +26,9 @@ impl Rails {
     ///
     /// The timeout and the strategy of waits are those of the first channel. With
     /// [`PollStrategy::Notify`](crate::PollStrategy::Notify), it sleeps for 1 ms at most. At the deadline, all rails are
-    /// aborted that have operations of the transfer in flight. So this returns by the deadline, plus the sum of 16 posts, the
-    /// longest drain timeout, and the time that `ibv_destroy_qp` takes for each of them, which is the rail's drain timeout at
-    /// most if the driver refuses since the device is being removed.
+    /// aborted together that have operations of the transfer in flight. So this returns by the deadline, plus the sum of 16
+    /// posts, the longest drain timeout, and the time that `ibv_destroy_qp` takes for each rail that is not flushed; plus the
+    /// longest drain timeout once more if the driver refuses that since the device is being removed.
     ///
     /// # Errors
     ///
@@ -55,8 +56,12 @@ impl Rails {
         self.rejoin();
         let result = transfer.result();
         if result.is_err() {
-            let rails = self.rails.iter_mut();
-            rails.for_each(|rail| rail.poller().end_failed_leases());
+            for rail in &mut self.rails {
+                rail.poller().engine.end_failed_leases();
+                rail.poller().run_afterwards();
+            }
+            let pollers = self.rails.iter_mut().map(Rail::poller);
+            pollers.for_each(Poller::finish_destroying);
         }
         result
     }
@@ -96,17 +101,18 @@ impl<'r> Running<'r> {
     fn run(mut self, each: &mut dyn FnMut(usize, bool)) {
         self.share_out(each);
         let (mut posts, mut pause) = (0, None);
+        let aborts = Arc::clone(&self.rails.aborts);
         let mut next_probe = Instant::now() + PROBE;
         loop {
             let now = Instant::now();
-            if self.deadline.is_over(now) {
+            if self.rails.end_if_aborted() || self.deadline.is_over(now) {
                 return;
             }
             self.rails.rejoin();
             let mut has_moved = self.assign(each);
             for at in 0..self.rails.rails.len() {
                 if let Some(rail) = self.rails.rails.get_mut(at) {
-                    has_moved |= rail.step(now, self.deadline, &mut posts);
+                    has_moved |= rail.step(now, self.deadline, &mut posts, &aborts);
                     self.take_ended(at, each);
                 }
             }
@@ -270,15 +276,17 @@ impl Drop for Running<'_> {
             return;
         }
         let rails = &mut self.rails.rails;
-        rails.iter_mut().for_each(|rail| rail.shut_down(after));
         let timeouts = rails
             .iter_mut()
             .map(|rail| rail.poller().config.drain_timeout);
         let drained_by = Deadline::after(timeouts.max());
+        // Each of these is done for all before the next.
+        rails.iter_mut().for_each(|rail| rail.shut_down(after));
+        rails
+            .iter_mut()
+            .for_each(|rail| rail.drain(after, drained_by));
+        rails.iter_mut().for_each(Rail::quiesce);
         for at in 0..rails.len() {
-            if let Some(rail) = self.rails.rails.get_mut(at) {
-                rail.quiesce(after, drained_by);
-            }
             while let Some(rail) = self.rails.rails.get_mut(at)
                 && let Some((given, ended)) = rail.next_ended()
             {

@@ -1,4 +1,4 @@
-//! Aborts of channels by other threads.
+//! Aborts of channels and rails by other threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,7 +6,8 @@ use std::{fmt, mem};
 
 use crate::channel_id::ChannelId;
 
-/// Aborts a channel from any thread: from [`Channel::abort_handle`](crate::Channel::abort_handle).
+/// Aborts a channel, or rails, from any thread: from [`Channel::abort_handle`](crate::Channel::abort_handle) or
+/// [`Rails::abort_handle`](crate::Rails::abort_handle).
 ///
 /// Cloning is cheap. It keeps nothing of the channel.
 #[derive(Clone)]
@@ -23,7 +24,7 @@ pub(crate) struct Aborts {
 }
 
 impl AbortHandle {
-    pub(super) const fn new(aborts: Arc<Aborts>, channel: ChannelId) -> Self {
+    pub(crate) const fn new(aborts: Arc<Aborts>, channel: ChannelId) -> Self {
         Self { aborts, channel }
     }
 
@@ -33,7 +34,7 @@ impl AbortHandle {
     /// It returns at once. Everything in flight ends as by [`Channel::abort`](crate::Channel::abort): the thread that waits
     /// sees this within 100 ms, or the time of a post or poll of its driver, and waits for the flushes up to the drain
     /// timeout. A thread that does not use the channel sees it when it next does. A channel that is down is not
-    /// affected.
+    /// affected. Rails see it in their transfers.
     pub fn abort(&self) {
         let mut channels = self.aborts.lock();
         if !channels.contains(&self.channel) {
@@ -46,11 +47,11 @@ impl AbortHandle {
 
 impl Aborts {
     #[inline]
-    pub(super) fn are_asked(&self) -> bool {
+    pub(crate) fn are_asked(&self) -> bool {
         self.are_asked.load(Ordering::Relaxed)
     }
 
-    pub(super) fn take(&self) -> Vec<ChannelId> {
+    pub(crate) fn take(&self) -> Vec<ChannelId> {
         // Before the list is taken: what is added later is seen later.
         self.are_asked.swap(false, Ordering::Acquire);
         mem::take(&mut self.lock())

@@ -15,7 +15,7 @@ use crate::engine::{Engine, Id};
 use crate::error::DownReason;
 pub(crate) use abort::Ladder;
 pub use aborts::AbortHandle;
-use aborts::Aborts;
+pub(crate) use aborts::Aborts;
 pub(crate) use deadline::Deadline;
 pub(crate) use guard::AbortOnUnwind;
 pub(crate) use lease::Lend;

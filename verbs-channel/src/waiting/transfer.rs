@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::deadline::Deadline;
-use super::{Poller, Steps as _};
+use super::{Aborts, Poller, Steps as _};
 use crate::engine::{Engine, Transfer, TransferError};
 use crate::error::DownReason;
 
@@ -79,7 +79,7 @@ impl Running<'_> {
             self.poller.check_peers(now);
             self.poller.run_afterwards();
             self.poller
-                .step_transfer(self.transfer, deadline, &mut posts, each);
+                .step_transfer(self.transfer, deadline, &mut posts, None, each);
             if self.transfer.has_ended() {
                 return;
             }
@@ -100,8 +100,8 @@ impl Drop for Running<'_> {
         let after = self.timeout.unwrap_or_default();
         self.poller.shut_down_transfer(self.transfer, after);
         let drained_by = Deadline::after(Some(self.poller.config.drain_timeout));
-        self.poller
-            .quiesce_transfer(self.transfer, after, drained_by);
+        self.poller.drain_transfer(self.transfer, after, drained_by);
+        self.poller.end_transfer(self.transfer);
         // A panic leaves it to this to end the leases, if an operation has failed.
         let _failed = self.transfer.result();
     }
@@ -110,18 +110,25 @@ impl Drop for Running<'_> {
 /// A round of a transfer, and the ladder for the channels that have operations of it in flight.
 impl Poller {
     /// Takes the outcomes that are there, and posts what there is room for. It reads the clock at some of
-    /// the posts, which are slow on some devices: a round ends when it is time to check the peers.
+    /// the posts, which are slow on some devices: a round ends when it is time to check the peers, or when the channel is
+    /// aborted or all of these.
     pub(crate) fn step_transfer(
         &mut self,
         transfer: &mut Transfer,
         deadline: Deadline,
         posts: &mut u16,
+        all: Option<&Aborts>,
         each: &mut dyn FnMut(usize, bool),
     ) {
         let round = self.next_check().into_iter().chain(deadline.at()).min();
         let aborts = self.aborts.clone();
         let mut may_post = |next: u16| {
-            if aborts.as_ref().is_some_and(|aborts| aborts.are_asked()) {
+            if aborts
+                .as_deref()
+                .into_iter()
+                .chain(all)
+                .any(Aborts::are_asked)
+            {
                 return false;
             }
             *posts += next;
@@ -147,8 +154,8 @@ impl Poller {
         transfer.reject_waiting(&self.engine);
     }
 
-    /// Waits for the flushes, and destroys queue pairs that are not flushed in time. All operations have ended then.
-    pub(crate) fn quiesce_transfer(
+    /// Waits for the flushes, and destroys queue pairs that are not flushed in time.
+    pub(crate) fn drain_transfer(
         &mut self,
         transfer: &mut Transfer,
         after: Duration,
@@ -162,8 +169,14 @@ impl Poller {
             // As above.
             let _destroyed = self.engine.destroy_of(channel, reason);
         }
+        // From now on, a device has the drain timeout to be removed.
+        self.run_afterwards();
+    }
+
+    /// All operations have ended after this.
+    pub(crate) fn end_transfer(&mut self, transfer: &mut Transfer) {
         self.finish_destroying();
-        transfer.take_all_done(&mut self.engine, ignore);
+        transfer.take_all_done(&mut self.engine, &mut |_, _| {});
         // On queue pairs that the program has taken out to destroy them.
         transfer.end_in_flight();
     }

@@ -2,13 +2,16 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
 use fake_libibverbs::with;
 use verbs_channel::error::CloseError;
-use verbs_channel::{Channel, DownReason, Error, Incoming, Outgoing, TransportError};
+use verbs_channel::{
+    Channel, DownReason, Error, Incoming, Outgoing, OwnedRequest, Rails, Transfer, TransportError,
+};
 use verbs_harness::logged::{lines, listen};
 
 use crate::driven::group_of;
@@ -205,6 +208,32 @@ fn device_that_is_renamed_or_unknown_was_not_removed() {
         assert_eq!(channel.close(), Err(CloseError::Stuck));
         with(|library| library.refuse.clear());
     }
+}
+
+/// Their devices are removed when the last of them has been asked.
+#[test]
+#[cfg_attr(miri, ignore = "it reads directories")]
+fn rails_whose_devices_are_removed_are_all_ended_before_one_is_waited_for() {
+    let sysfs = Sysfs::new();
+    let mut rails = Rails::new([(); 3].map(|()| channel_with(DRAIN)));
+    let mut transfer = Transfer::default();
+    for channel in rails.channels() {
+        let into = OwnedRequest::receive(region(channel));
+        transfer.add(channel.id(), into);
+    }
+    refuse("ibv_destroy_qp", 3);
+    let (directory, asked) = (sysfs.0.join("fake0"), AtomicUsize::new(0));
+    with(|library| {
+        library.before = Some(Arc::new(move |verb, _| {
+            if verb == "ibv_destroy_qp" && asked.fetch_add(1, Ordering::Relaxed) == 2 {
+                fs::remove_dir(&directory).unwrap();
+            }
+        }));
+    });
+    let ended = bounded(|| rails.transfer(&mut transfer, Some(Instant::now() + DRAIN)));
+    with(|library| library.before = None);
+    assert!(!ended.unwrap_err().is_stuck());
+    assert!(transfer.drain().all(|outcome| outcome.buffer.is_some()));
 }
 
 #[test]

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use soft_verbs::{Fabric, Profile};
 use verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_channel::{
-    Channel, Outgoing, OwnedBuffer, OwnedRequest, Rails, RejectReason, Transfer, TransportError,
+    Channel, DownReason, Outgoing, OwnedBuffer, OwnedRequest, Rails, RejectReason, Transfer,
+    TransportError,
 };
 
 use super::super::leases::{bytes, region};
@@ -101,6 +102,67 @@ fn ends_each_once(seed: u64) {
 #[test]
 fn each_operation_ends_once_and_those_that_arrived_are_not_called_rejected() {
     (0..60).for_each(ends_each_once);
+}
+
+#[test]
+fn abort_of_all_rails_ends_a_transfer_and_nothing_is_posted_after_it() {
+    for seed in 0..20_u8 {
+        let after = usize::from(seed) * 14;
+        let mut ends = Ends::new(seed.into(), 1 + usize::from(seed) % 4);
+        for rail in 0..ends.near.len() {
+            let delay = Duration::from_micros(5 + 3 * rail as u64);
+            ends.link(rail).delay(delay).loss(0.01);
+        }
+        let (handle, near) = (ends.rails.abort_handle(), ends.near.clone());
+        let abort = || {
+            handle.abort();
+            for rail in &near {
+                (0..SOME).for_each(|_| drop(rail.refuse("ibv_post_send", 5).clone()));
+            }
+        };
+        let mut transfer = Transfer::default();
+        // More than can be in flight.
+        (0..2 * SOME).for_each(|page| transfer.add(ends.rails.id(), ends.write(page)));
+        if after == 0 {
+            abort();
+        }
+        let mut seen = 0;
+        let each = |_, _| {
+            seen += 1;
+            if seen == after {
+                abort();
+            }
+        };
+        let result = near[0].enter(|| ends.rails.transfer_with(&mut transfer, None, each));
+        let down = result.unwrap_err().down_reason();
+        assert_eq!(down, Some(DownReason::Closed), "seed {seed}");
+        for outcome in transfer.drain() {
+            let is_refused = matches!(
+                outcome.result,
+                Err(TransportError::Rejected(RejectReason::Post(_)))
+            );
+            assert!(!is_refused, "seed {seed}");
+        }
+        let mut channels = ends.rails.channels();
+        assert!(channels.all(|rail| rail.is_down() && rail.is_idle()));
+        assert!(ends.here.is_idle(), "seed {seed}");
+    }
+}
+
+#[test]
+fn abort_of_all_rails_ends_a_transfer_that_waits_for_one_to_be_connected() {
+    let mut ends = Ends::on(Fabric::real_time(7), 2);
+    let handle = ends.rails.abort_handle();
+    (0..2).for_each(|rail| ends.rails.channel_mut(rail).unwrap().abort());
+    let connect = move |_| {
+        handle.abort();
+        Err::<Channel, _>("the peer is not there")
+    };
+    ends.rails.reconnect_with(connect).unwrap();
+    let mut transfer = Transfer::default();
+    transfer.add(ends.rails.id(), ends.write(0));
+    let ended = ends.rails.transfer(&mut transfer, None).unwrap_err();
+    assert_eq!(ended.down_reason(), Some(DownReason::Closed));
 }
 
 #[test]
