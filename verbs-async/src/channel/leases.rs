@@ -7,7 +7,7 @@ use verbs_channel::buffer::SharedSlice;
 use verbs_channel::lease::{Lease, LeaseKind};
 use verbs_channel::verbs_core::AccessFlags;
 use verbs_channel::verbs_core::error::Rejected;
-use verbs_channel::{DownReason, Error, RejectReason, TransportError};
+use verbs_channel::{Error, RejectReason, TransportError};
 
 use super::{AsyncChannel, Operation};
 use crate::driver::Request;
@@ -101,7 +101,6 @@ impl AsyncChannel {
         lease: Lease,
     ) -> impl Future<Output = Result<SharedSlice, TransportError>> + Send + use<> {
         let begun = self.begin_of_lease(lease, false);
-        let shared = Arc::clone(&self.shared);
         async move {
             let Begun { operation, lease } = begun;
             if let Some(operation) = operation
@@ -109,11 +108,7 @@ impl AsyncChannel {
             {
                 lease.completed();
             }
-            let channel = lease.channel();
-            lease.end().map_err(|_kept| {
-                shared.end(channel, DownReason::Closed);
-                TransportError::Stuck
-            })
+            lease.end().map_err(|_kept| TransportError::Stuck)
         }
     }
 }

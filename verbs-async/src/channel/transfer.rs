@@ -250,16 +250,7 @@ impl AsyncTransfer {
     /// All have ended.
     fn result(&mut self) -> Result<(), TransferError> {
         self.late = None;
-        let result = TransferEntries::of(&mut self.set).result();
-        if result.is_err() {
-            // Those that the driver has refused to end, end with their queue pairs.
-            let kept: Vec<_> = self.set.take_leases().collect();
-            for lease in kept {
-                self.shared.end(lease.channel(), DownReason::Closed);
-                self.set.lend(lease);
-            }
-        }
-        result
+        TransferEntries::of(&mut self.set).result()
     }
 
     /// Begins all of them, and waits for them in their order. The outcomes of others stay in their slots

@@ -108,6 +108,13 @@ impl AsyncGroup {
         });
         let listener = Weak::<SharedEngine>::clone(&Arc::downgrade(&shared));
         shared.device.add(listener, events.downgrade());
+        let lender = (shared.driver).with_engine(|engine| Arc::clone(engine.lender()));
+        let failing = Arc::downgrade(&shared);
+        lender.on_failed(move || {
+            if let Some(shared) = failing.upgrade() {
+                shared.driver.with(None, Engine::end_failed_leases);
+            }
+        });
         // Its listener was not there when they failed.
         if events.have_failed() {
             shared.on_events_ended(DownReason::NotifierFailed);

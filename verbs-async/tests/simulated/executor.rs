@@ -9,7 +9,7 @@ use soft_verbs::Host;
 use verbs_async::AsyncGroup;
 use verbs_async::verbs_channel::verbs_core::AccessFlags;
 use verbs_async::verbs_channel::{
-    BufferPool, Channel, Outgoing, OwnedBuffer, OwnedRequest, SharedMemory,
+    BufferPool, Channel, DownReason, Outgoing, OwnedBuffer, OwnedRequest, SharedMemory,
 };
 
 use super::{alone, device, watch_calls};
@@ -129,21 +129,36 @@ fn leases_call_the_driver_where_the_documentation_says_so_and_nowhere_else() {
 }
 
 #[test]
-fn transfer_whose_leases_cannot_be_ended_takes_their_channel_down() {
+fn lease_that_cannot_be_ended_takes_its_channel_down() {
     alone(async || {
         let (pd, events) = device();
         let access = AccessFlags::MW_BIND;
         let memory = SharedMemory::register([&pd], vec![0_u8; 64], access).unwrap();
         let builder = Channel::builder(&pd).lease_windows(8);
         let group = AsyncGroup::new(builder, 8, &events).unwrap();
-        let (left, right) = group.loopback().unwrap();
-        let slice = memory.slice(..).unwrap();
-        let lease = left.lease(slice, AccessFlags::REMOTE_READ).await.unwrap();
-        let mut transfer = right.transfer(1);
-        transfer.lend(lease);
-        transfer.add(right.id(), OwnedRequest::receive(OwnedBuffer::empty()));
-        Host::current().refuse("ibv_dealloc_mw", libc::EBUSY);
-        let late = transfer.finish_by(Instant::now(), tokio::time::sleep);
-        assert!(late.await.unwrap_err().is_stuck() && left.is_down());
+        // The transfer is another group's.
+        let others = AsyncGroup::new(Channel::builder(&pd), 2, &events).unwrap();
+        let (other, _silent) = others.loopback().unwrap();
+        for end in ["dropped", "revoked", "lent to a transfer"] {
+            let (left, right) = group.loopback().unwrap();
+            let slice = memory.slice(..).unwrap();
+            let lease = left.lease(slice, AccessFlags::REMOTE_READ).await.unwrap();
+            Host::current().refuse("ibv_dealloc_mw", libc::EBUSY);
+            match end {
+                "dropped" => drop(lease),
+                // It rejects the request.
+                "revoked" => drop(right.revoke(lease).await.unwrap_err()),
+                _ => {
+                    let mut transfer = other.transfer(1);
+                    transfer.lend(lease);
+                    transfer.add(other.id(), OwnedRequest::receive(OwnedBuffer::empty()));
+                    let late = transfer.finish_by(Instant::now(), tokio::time::sleep);
+                    assert!(late.await.unwrap_err().is_stuck());
+                }
+            }
+            let reason = DownReason::Device(libc::EBUSY);
+            assert_eq!(left.down_reason(), Some(reason), "{end}");
+            assert_ne!(right.down_reason(), Some(reason), "{end}");
+        }
     });
 }

@@ -93,7 +93,8 @@ impl Engine {
     }
 
     /// Takes channels down whose leases could not be ended.
-    pub(crate) fn end_failed_leases(&mut self) {
+    #[doc(hidden)]
+    pub fn end_failed_leases(&mut self) {
         while let Some((channel, errno)) = self.leases.next_failed() {
             if let Some(at) = self.place(channel) {
                 self.destroy_at(at, DownReason::Device(errno));

@@ -6,7 +6,7 @@ use std::fmt;
 use std::mem;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use verbs_core::__private::Process;
@@ -31,6 +31,7 @@ pub struct Lender {
     rest: Duration,
     max_windows: u32,
     state: Mutex<State>,
+    on_failed: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Default)]
@@ -65,6 +66,7 @@ impl Lender {
             rest,
             max_windows: if has_windows { windows } else { 0 },
             state: Mutex::default(),
+            on_failed: OnceLock::new(),
         };
         let mut state = State::default();
         for index in 0..lender.max_windows as usize {
@@ -239,6 +241,9 @@ impl Lender {
                         "cannot end a lease, whose peer may still have access: its memory is kept, and its channel is \
                          taken down: {error}"
                     ));
+                    if let Some(failed) = self.on_failed.get() {
+                        failed();
+                    }
                 }
                 None
             }
@@ -271,6 +276,12 @@ impl Lender {
             }
         }
         refused
+    }
+
+    /// Sets what is called, without a lock, when a lease could not be ended: it is to call
+    /// [`end_failed_leases`](crate::engine::Engine::end_failed_leases), or to have that called.
+    pub fn on_failed(&self, failed: impl Fn() + Send + Sync + 'static) {
+        let _first = self.on_failed.set(Box::new(failed));
     }
 
     /// A channel with a lease that could not be ended, and the errno.

@@ -40,7 +40,7 @@ mod lender;
 /// channel.
 ///
 /// There are two [kinds](LeaseKind). A lease whose [`end`](Self::end) the driver refuses keeps its memory forever,
-/// and its channel is taken down.
+/// and its channel is taken down: one of verbs-async at once, others when they are polled or waited for next.
 pub struct Lease {
     lender: Arc<Lender>,
     // Its entry there; `NONE` once that is not this lease's any more.
@@ -149,9 +149,7 @@ impl Lease {
     }
 
     /// The channel that it is for.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn channel(&self) -> ChannelId {
+    pub(crate) fn channel(&self) -> ChannelId {
         self.lender.entry(self.index, |entry| entry.channel)
     }
 

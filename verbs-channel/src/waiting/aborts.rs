@@ -41,11 +41,17 @@ impl AbortHandle {
             channels.push(self.channel);
         }
         drop(channels);
-        self.aborts.are_asked.store(true, Ordering::Release);
+        self.aborts.ask();
     }
 }
 
 impl Aborts {
+    /// Has the thread that waits check what is to be taken down: these channels, and those of leases that could not be
+    /// ended.
+    pub(super) fn ask(&self) {
+        self.are_asked.store(true, Ordering::Release);
+    }
+
     #[inline]
     pub(crate) fn are_asked(&self) -> bool {
         self.are_asked.load(Ordering::Relaxed)

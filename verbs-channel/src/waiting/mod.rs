@@ -59,8 +59,7 @@ pub struct Poller {
     next_check: Option<Instant>,
     // Completions that may be found before the clock is read.
     uncounted: usize,
-    // `None` until there is a handle.
-    aborts: Option<Arc<Aborts>>,
+    aborts: Arc<Aborts>,
 }
 
 /// How often waits and polls check the peers: that takes a system call.
@@ -76,6 +75,9 @@ impl Poller {
         config: WaitConfig,
         completion_channel: Option<CompletionChannel>,
     ) -> Self {
+        let aborts = Arc::<Aborts>::default();
+        let asks = Arc::clone(&aborts);
+        engine.lender().on_failed(move || asks.ask());
         Self {
             engine,
             config,
@@ -83,7 +85,7 @@ impl Poller {
             is_armed: false,
             next_check: None,
             uncounted: BUSY,
-            aborts: None,
+            aborts,
         }
     }
 
@@ -120,7 +122,7 @@ impl Poller {
     /// After a poll that found nothing: checks the peers if it is time.
     #[inline]
     pub(crate) fn check_peers_now(&mut self) {
-        if self.engine.awaits_check() || self.aborts.is_some() {
+        if self.engine.awaits_check() || self.aborts.are_asked() {
             self.check_peers(Instant::now());
         }
     }
@@ -138,26 +140,24 @@ impl Poller {
     }
 
     /// A handle that aborts this channel.
-    pub(crate) fn abort_handle(&mut self, channel: ChannelId) -> AbortHandle {
-        let aborts = Arc::clone(self.aborts.get_or_insert_default());
-        AbortHandle::new(aborts, channel)
+    pub(crate) fn abort_handle(&self, channel: ChannelId) -> AbortHandle {
+        AbortHandle::new(Arc::clone(&self.aborts), channel)
     }
 
-    /// Takes channels down whose handles have asked for that.
+    /// Takes channels down that another thread aborts, or whose leases could not be ended.
     fn check_aborts(&mut self) {
-        if let Some(aborts) = &self.aborts
-            && aborts.are_asked()
-        {
-            for channel in aborts.take() {
-                // One that is gone needs no end.
-                let _flushed = self.engine.flush(channel, DownReason::Closed);
-            }
+        for channel in self.aborts.take() {
+            // One that is gone needs no end.
+            let _flushed = self.engine.flush(channel, DownReason::Closed);
         }
+        self.engine.end_failed_leases();
     }
 
-    /// Takes channels down that another thread aborts, and checks the peers if it is time.
+    /// Takes channels down that are to be, and checks the peers if it is time.
     pub(crate) fn check_peers(&mut self, now: Instant) {
-        self.check_aborts();
+        if self.aborts.are_asked() {
+            self.check_aborts();
+        }
         let is_due = self.engine.awaits_check()
             && (self.engine.has_leaving_peers() || self.next_check.is_none_or(|next| now >= next));
         if is_due {

@@ -12,6 +12,7 @@
 //! Nothing of this is deferred, since the memory is handed back at once.
 //! ```
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -121,14 +122,9 @@ impl Poller {
         each: &mut dyn FnMut(usize, bool),
     ) {
         let round = self.next_check().into_iter().chain(deadline.at()).min();
-        let aborts = self.aborts.clone();
+        let aborts = Arc::clone(&self.aborts);
         let mut may_post = |next: u16| {
-            if aborts
-                .as_deref()
-                .into_iter()
-                .chain(all)
-                .any(Aborts::are_asked)
-            {
+            if aborts.are_asked() || all.is_some_and(Aborts::are_asked) {
                 return false;
             }
             *posts += next;
