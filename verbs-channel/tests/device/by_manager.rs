@@ -127,33 +127,6 @@ fn peers_exchange_private_data_and_messages_both_ways() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn answer_that_does_not_fit_is_an_error_with_the_limit_and_rejects_the_peer() {
-    // There it is an error before a peer is taken, as that of a client is.
-    let test = begin!(iwarp lacks "answers of another length than requests");
-    let Some(mut server) = Server::new(&test) else {
-        return;
-    };
-    let addr = server.addr;
-    thread::scope(|threads| {
-        let client = threads.spawn(move || patient(&pd_to(addr)).connect(Peer::cm(addr), PATIENCE));
-        let prepared = patient(&server.pd);
-        let beyond = [2; 190];
-        let accepted = prepared.accept(
-            &mut server.listener,
-            Connect::within(PATIENCE).private_data(&beyond),
-        );
-        let error = exchange_error(accepted.unwrap_err());
-        let (len, max) = match error {
-            ExchangeError::PrivateDataBeyondManager { len, max } => (len, max),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!((len, max), (190, 189));
-        assert!(client.join().unwrap().is_err(), "it is rejected");
-    });
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn rejected_peer_gets_the_reason() {
     let test = begin!();
     let Some(mut server) = Server::new(&test) else {
@@ -236,30 +209,6 @@ fn listener_that_never_accepts_ends_at_the_deadline() {
     let looks = bounded(move || patient(&server_pd).accept(&mut server.listener, Duration::ZERO));
     let error = exchange_error(looks.unwrap_err());
     assert!(matches!(error, ExchangeError::TimedOut { .. }), "{error:?}");
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn everything_sent_is_delivered_before_the_peer_has_left() {
-    let test = begin!();
-    let Some(mut server) = Server::new(&test) else {
-        return;
-    };
-    let (mut client, mut accepted) = pair(&mut server);
-    let pool = BufferPool::new(accepted.pd(), 64, 8).unwrap();
-    let tickets: Vec<_> = std::iter::from_fn(|| pool.take())
-        .map(|block| accepted.start_receive(block).unwrap())
-        .collect();
-    let from = filled(&client, 1, 64);
-    for _ in 0..4 {
-        client.send(from.gather_element(..).unwrap()).unwrap();
-    }
-    drop(client);
-    for (at, ticket) in tickets.into_iter().enumerate() {
-        let ended = bounded(|| accepted.wait_success(ticket));
-        assert_eq!(ended.is_ok(), at < 4, "{at}: {ended:?}");
-    }
-    assert_eq!(accepted.down_reason(), Some(DownReason::PeerClosed));
 }
 
 #[test]
@@ -355,28 +304,6 @@ fn other_programs_find_prepared_receives_as_soon_as_they_may_send() {
             works(&mut accepted, &mut client.join().unwrap(), 100);
         });
     }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn other_programs_are_rejected_where_peers_of_this_crate_are_expected() {
-    let test = begin!();
-    let Some(mut server) = Server::new(&test) else {
-        return;
-    };
-    let addr = server.addr;
-    thread::scope(|threads| {
-        let client = threads.spawn(move || {
-            patient(&pd_to(addr)).connect(
-                Peer::cm(addr),
-                Connect::within(PATIENCE).raw_private_data(b"9P2000.L"),
-            )
-        });
-        let accepted = patient(&server.pd).accept(&mut server.listener, PATIENCE);
-        let error = exchange_error(accepted.unwrap_err());
-        assert!(matches!(error, ExchangeError::NotOurs(first) if &first == b"9P20"));
-        assert!(client.join().unwrap().is_err(), "it is rejected");
-    });
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::ProtectionDomain;
-use verbs_channel::{Channel, Error, Outgoing, PreparedChannel, RejectReason};
+use verbs_channel::{Channel, Error, PreparedChannel, RejectReason};
 use verbs_harness::{PATIENCE, begin};
 
 use super::ends::{NOTHING, bytes, filled, given, pair_of, works, zeros};
@@ -21,43 +21,6 @@ fn small(pd: &ProtectionDomain) -> PreparedChannel {
 }
 
 const ROUNDS: usize = 100;
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn send_queue_can_be_filled_completely_many_times() {
-    let _test = begin!();
-    let (mut a, mut b) = pair_of(small);
-    let from = filled(&a, 1, 8 * 64);
-    let target = given(&b, vec![0; 8 * 64]);
-    for round in 0..ROUNDS {
-        let ended = a.scope(|scope| {
-            let mut posted = Vec::new();
-            for index in 0..SENDS {
-                let place = index * 64..(index + 1) * 64;
-                let remote = target.remote().slice(index as u64 * 64..)?;
-                posted.push(scope.post_write(from.gather_element(place)?, remote)?);
-            }
-            let element = from.gather_element(..64)?;
-            assert_eq!(
-                scope.post_send(element).unwrap_err(),
-                RejectReason::Backpressure(Queue::Send),
-                "round {round}"
-            );
-            let write = Outgoing::write(element, target.remote());
-            let rejected = scope.try_lend(write).unwrap_err();
-            assert!(rejected.error().is_backpressure());
-            for work in posted {
-                work.spin_poll()?;
-            }
-            // There is as much room as before, and the rejected request can be posted.
-            scope.post(rejected.into_given())?.spin_poll()?;
-            Ok::<_, Error>(())
-        });
-        ended.unwrap();
-    }
-    assert!(bytes(&target)[..SENDS * 64] == from[..SENDS * 64]);
-    works(&mut a, &mut b, 10);
-}
 
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -1,19 +1,15 @@
-//! Connecting over TCP: two processes, and peers that violate the protocol.
+//! Connecting over TCP: two processes, and a peer that sends at once.
 
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
-use std::time::Duration;
 
 use verbs_channel::connect::Met;
-use verbs_channel::exchange::{ExchangeError, MAX_PRIVATE_DATA};
 use verbs_channel::verbs_core::{AccessFlags, GatherElement, MaxRnrRetries, RemoteMemoryRegion};
 use verbs_channel::{BufferPool, Channel, Connect, Error};
 use verbs_harness::child::{Child, role};
-use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin};
 
-use super::ends::{SOON, bounded, filled, here, patient, pattern, there, works, zeros};
+use super::ends::{SOON, filled, here, patient, pattern, there, works, zeros};
 
 fn listener() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -127,132 +123,6 @@ fn first_side_to_connect_waits_for_the_other() {
         works(&mut connecting.join().unwrap(), &mut d, 1000);
         works(&mut a, &mut b, 1000);
     });
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn exchange_works_over_a_given_tcp_connection() {
-    let _test = begin!();
-    let (listener, address) = listener();
-    thread::scope(|threads| {
-        let ours = threads.spawn(|| {
-            let mut stream = TcpStream::connect(address).unwrap();
-            let prepared = patient(&here());
-            let connected = prepared.exchange(
-                &stream,
-                Connect::within(PATIENCE).private_data(&[1; MAX_PRIVATE_DATA]),
-            );
-            // The connection can still be used.
-            stream.write_all(b"and more").unwrap();
-            connected.unwrap()
-        });
-        let (mut stream, _) = listener.accept().unwrap();
-        let Met {
-            channel: mut b,
-            private_data: data,
-            ..
-        } = patient(&there()).exchange(&stream, PATIENCE).unwrap();
-        assert_eq!(data, [1; MAX_PRIVATE_DATA]);
-        let Met {
-            channel: mut a,
-            private_data: data,
-            ..
-        } = ours.join().unwrap();
-        assert!(data.is_empty());
-        works(&mut a, &mut b, 1000);
-        let mut more = [0; 8];
-        stream.read_exact(&mut more).unwrap();
-        assert_eq!(&more, b"and more");
-        // The other side has dropped its stream, which its channel keeps open. When that goes, too,
-        // this side's does.
-        drop(a);
-        assert_eq!(bounded(|| stream.read(&mut more)).unwrap(), 0);
-        assert!(bounded(|| b.wait_completed(Some(SOON))).is_none());
-        assert!(b.is_down());
-    });
-    let (left, _right) = (
-        TcpStream::connect(address).unwrap(),
-        listener.accept().unwrap(),
-    );
-    let long = patient(&here()).exchange(
-        &left,
-        Connect::within(PATIENCE).private_data(&[0; MAX_PRIVATE_DATA + 1]),
-    );
-    assert!(matches!(of_exchange(long), ExchangeError::PrivateData(_)));
-}
-
-fn of_exchange<T: std::fmt::Debug>(result: Result<T, Error>) -> ExchangeError {
-    match result.unwrap_err() {
-        Error::Exchange(failure) => failure.error,
-        other => panic!("{other}"),
-    }
-}
-
-/// The error of connecting, with this timeout, to a peer that does this.
-fn against(timeout: Duration, peer: impl FnOnce(TcpStream) + Send) -> ExchangeError {
-    let (listener, address) = listener();
-    thread::scope(|threads| {
-        threads.spawn(|| peer(listener.accept().unwrap().0));
-        bounded(|| of_exchange(patient(&here()).connect(address, timeout)))
-    })
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn other_protocols_are_distinguished_from_failures() {
-    let _test = begin!();
-    let web = against(PATIENCE / 4, |mut stream| {
-        stream
-            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            .unwrap();
-        drop(stream.read(&mut [0; 100]));
-    });
-    assert!(
-        matches!(web, ExchangeError::NotOurs(magic) if &magic == b"HTTP"),
-        "{web}"
-    );
-    assert!(web.to_string().contains("another protocol"));
-    let gone = against(PATIENCE / 4, drop);
-    assert!(
-        matches!(
-            gone,
-            ExchangeError::HungUp { got: 0, .. } | ExchangeError::Tcp { .. }
-        ),
-        "{gone}"
-    );
-    let silent = against(2 * SOON, |mut stream| {
-        drop(stream.read_to_end(&mut Vec::new()));
-    });
-    assert!(matches!(silent, ExchangeError::TimedOut { .. }), "{silent}");
-    if is_iwarp() {
-        // The tests of `iwarp` cover the rest.
-        return;
-    }
-    // The peer sends its endpoint, and then nothing more: it is not connected.
-    let half = against(2 * SOON, |mut stream| {
-        let mut frame = [0; 12 + 37];
-        stream.read_exact(&mut frame).unwrap();
-        stream.write_all(&frame).unwrap();
-        drop(stream.read_to_end(&mut Vec::new()));
-    });
-    assert!(matches!(half, ExchangeError::TimedOut { .. }), "{half}");
-    let kind = against(PATIENCE / 4, |mut stream| {
-        let mut frame = [0; 12 + 37];
-        stream.read_exact(&mut frame).unwrap();
-        stream.write_all(&frame).unwrap();
-        stream.write_all(&frame).unwrap();
-        drop(stream.read_to_end(&mut Vec::new()));
-    });
-    assert!(
-        matches!(
-            kind,
-            ExchangeError::Kind {
-                got: 1,
-                expected: 2
-            }
-        ),
-        "{kind}"
-    );
 }
 
 /// Connects, and sends this many messages at once, whose device does not retry.

@@ -14,7 +14,7 @@ use verbs_channel::verbs_core::{
     AccessFlags, AckTimeout, Device, MaxAckRetries, MaxRnrRetries, MemoryRegion, MinRnrTimer,
     ProtectionDomain, ScatterElement, SharedRegion, WorkError,
 };
-use verbs_channel::{Channel, DownReason, Error, PreparedChannel, ScopeError, TransportError};
+use verbs_channel::{Channel, DownReason, Error, PreparedChannel, TransportError};
 
 use verbs_harness::faults::{self, Within};
 pub(crate) use verbs_harness::pair::pattern;
@@ -217,35 +217,10 @@ pub(crate) fn assert_timed_out<T: Debug>(result: Result<T, TransportError>, chan
     }
 }
 
-/// Asserts that a scope's operations were aborted for this reason, and that the channel is down.
-pub(crate) fn assert_scope_ended<T: Debug, E: Debug>(
-    ended: Result<T, ScopeError<E>>,
-    channel: &Channel,
-    reason: DownReason,
-) {
-    match ended.unwrap_err() {
-        ScopeError::AutoPollError(error) => assert!(was_ended(&error, reason), "{error:?}"),
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(channel.down_reason(), Some(reason));
-}
-
-/// Whether an operation was aborted for this reason.
-pub(crate) fn was_ended(error: &TransportError, reason: DownReason) -> bool {
-    *error == TransportError::Aborted(reason)
-}
-
 /// The reason of a channel whose send, write, read or atomic failed with this status.
 pub(crate) const fn failed_send(error: WorkError) -> DownReason {
     let queue = Queue::Send;
     DownReason::Work { queue, error }
-}
-
-/// An error's text, with those of its causes.
-pub(crate) fn words(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| (**error).source());
-    let words: Vec<_> = causes.map(ToString::to_string).collect();
-    words.join(": ")
 }
 
 /// The status of a failed operation.

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::thread;
 
-use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, ScatterElement};
+use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::{
-    BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Error, Outgoing, OwnedBuffer,
-    PollStrategy, PreparedChannel, Ticket,
+    BufferPool, Channel, ChannelGroup, ChannelId, Outgoing, OwnedBuffer, PollStrategy,
+    PreparedChannel, Ticket,
 };
 use verbs_harness::{PATIENCE, begin};
 
-use super::ends::{SOON, Sleeper, bounded, bytes, here, impatient, meet, pattern};
+use super::ends::{Sleeper, here, impatient, meet};
 
 fn group_of(pd: &ProtectionDomain, max_channels: u32) -> ChannelGroup {
     let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
@@ -48,33 +48,6 @@ fn send(channel: &mut Channel, bytes: Vec<u8>) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn channel_rejected_by_a_full_group_joins_later() {
-    let _test = begin!();
-    let pd = here();
-    let mut group = group_of(&pd, 1);
-    let (number, _peer) = join(&mut group, impatient);
-    let (member, peer) = (group.prepare().unwrap(), patient(&pd));
-    let (member, mut peer) = meet(member, peer);
-    let full = group.join(member).unwrap_err();
-    assert!(matches!(full.error(), Error::GroupFull(1)));
-    let mut other = group_of(&pd, 1);
-    let foreign = other.join(full.into_given()).unwrap_err();
-    assert!(matches!(foreign.error(), Error::ForeignMember));
-    assert!(other.is_empty());
-    group.remove(number).unwrap();
-    // Its peer has not noticed that.
-    let number = group.join(foreign.into_given()).unwrap();
-    let buffer = pd.reg_mr(vec![0; 8]).unwrap();
-    let mut channel = group.channel(number).unwrap();
-    let _ticket = channel.start_receive(buffer).unwrap();
-    send(&mut peer, pattern(3, 8));
-    let completed = group.wait_completed(Some(PATIENCE)).unwrap();
-    completed.result.unwrap();
-    assert!(completed.buffer.unwrap()[..] == pattern(3, 8));
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn no_channel_starves_another() {
     let _test = begin!(iwarp lacks "sends that wait for a receive");
     let pd = here();
@@ -107,55 +80,6 @@ fn no_channel_starves_another() {
     });
     let expected = (0..8).map(|number| (number, if number == 0 { 200 } else { 10 }));
     assert!(counts.into_iter().eq(expected));
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn channel_of_a_group_has_all_operations() {
-    let _test = begin!();
-    let pd = here();
-    let mut group = group_of(&pd, 3);
-    let (other, _other_peer) = join(&mut group, impatient);
-    let (number, mut peer) = join(&mut group, impatient);
-    let source = pd.reg_shared(pattern(1, 100), AccessFlags::REMOTE).unwrap();
-    let mut into = pd.reg_mr(vec![0_u8; 100]).unwrap();
-    let mut member = group.channel(number).unwrap();
-    member
-        .read(into.scatter_element(..).unwrap(), source.remote())
-        .unwrap();
-    assert!(into[..] == pattern(1, 100));
-    source.write(0, &[0; 100]).unwrap();
-    member
-        .write(into.gather_element(..).unwrap(), source.remote())
-        .unwrap();
-    // On iWARP, a write completes before its bytes are there. A read behind it is served after that.
-    into.fill(0);
-    member
-        .read(into.scatter_element(..).unwrap(), source.remote())
-        .unwrap();
-    assert!(into[..] == pattern(1, 100) && bytes(&source) == into[..]);
-    let ended = member.scope(|scope| {
-        let receive = scope.post_receive(into.scatter_element(..)?)?;
-        send(&mut peer, pattern(2, 100));
-        Ok::<_, Error>(receive.spin_poll()?)
-    });
-    assert_eq!(ended.unwrap().byte_len(), 100);
-    assert!(into[..] == pattern(2, 100));
-    // It has queues of its own: room for four, whatever the others do.
-    let ended = member.scope(|scope| {
-        for chunk in into.scatter_element(..).unwrap().chunks_mut(25).unwrap() {
-            drop(scope.post_receive(chunk).unwrap());
-        }
-        let fifth = scope.post_receive(Vec::<ScatterElement<'_>>::new());
-        assert!(fifth.unwrap_err().is_backpressure());
-        Err::<(), _>(())
-    });
-    assert!(ended.is_err());
-    assert_eq!(member.down_reason(), Some(DownReason::Abandoned));
-    // A channel that is down affects no other.
-    assert!(!group.channel(other).unwrap().is_down());
-    let wait = bounded(|| group.wait_completed(Some(SOON)));
-    assert!(wait.is_none());
 }
 
 #[test]

@@ -7,10 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use verbs_channel::__private::{CmExchange, CmStep, Meeting};
-use verbs_channel::connect::Met;
 use verbs_channel::exchange::{Exchange, ExchangeError, Io, RefusalCode, Side};
+use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::rdmacm::Listener;
-use verbs_channel::verbs_core::{PacketSequenceNumber, ProtectionDomain, QueuePairEndpoint};
 use verbs_channel::{Channel, Connect, DownReason, Error};
 use verbs_harness::iwarp::is_iwarp;
 use verbs_harness::{PATIENCE, begin};
@@ -35,12 +34,6 @@ fn tcp_listener() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
-}
-
-fn endpoint() -> QueuePairEndpoint {
-    let psn = PacketSequenceNumber::new(1).unwrap();
-    let endpoint = QueuePairEndpoint::builder(77, psn);
-    endpoint.lid(1).build().unwrap()
 }
 
 /// A peer that runs its side of the exchange by hand.
@@ -158,39 +151,6 @@ fn either_side_sends_first_and_each_knows_the_address_over_tcp() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn two_that_have_accepted_or_connected_a_stream_given_to_them_connect() {
-    let _test = begin_iwarp!();
-    // Who listens is decided by lot.
-    for _ in 0..4 {
-        let (tcp, address) = tcp_listener();
-        let ours = TcpStream::connect(address).unwrap();
-        let theirs = tcp.accept().unwrap().0;
-        thread::scope(|threads| {
-            let b = threads.spawn(|| {
-                patient(&there())
-                    .exchange(&theirs, Connect::within(PATIENCE).private_data(b"theirs"))
-            });
-            let Met {
-                channel: mut a,
-                private_data: data,
-                ..
-            } = patient(&here())
-                .exchange(&ours, Connect::within(PATIENCE).private_data(b"ours"))
-                .unwrap();
-            let Met {
-                channel: mut b,
-                private_data: others,
-                ..
-            } = b.join().unwrap().unwrap();
-            assert_eq!((&data[..], &others[..]), (&b"theirs"[..], &b"ours"[..]));
-            works(&mut a, &mut b, 1000);
-            works(&mut b, &mut a, 1000);
-        });
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn stranger_is_rejected_and_the_peer_connects() {
     let _test = begin_iwarp!();
     let (tcp, address) = tcp_listener();
@@ -292,28 +252,6 @@ fn peer_that_dies_or_gives_the_reason_in_between_is_an_error_at_once() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn reason_of_a_peer_that_does_not_listen_any_more_is_returned() {
-    let _test = begin_iwarp!();
-    let (error, peer) = connecting(PATIENCE, |mut peer| {
-        assert!(peer.run().unwrap().listens);
-        let gone = listener();
-        peer.exchange.listens_at(gone.local_addr());
-        drop(gone);
-        peer.run().unwrap();
-        // It takes a moment.
-        thread::sleep(Duration::from_millis(50));
-        peer.exchange
-            .refuse(&std::io::Error::other("out of memory"));
-        drop(peer.run());
-    });
-    assert_eq!(
-        error.to_string(),
-        format!("{peer} refused the connection: \"out of memory\"")
-    );
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn listener_that_never_answers_is_an_error_at_the_deadline_with_its_address() {
     let _test = begin_iwarp!();
     let mut at = None;
@@ -360,26 +298,6 @@ fn another_program_at_the_listener_s_address_is_an_error_that_names_it() {
         );
         assert!(error.to_string().starts_with(&at.unwrap().to_string()));
     }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn peer_on_another_network_is_an_error_at_both_ends_that_names_both() {
-    let _test = begin_iwarp!();
-    let (error, _) = connecting(PATIENCE, |mut peer| {
-        // As on RoCE.
-        peer.exchange = Exchange::new(&endpoint(), b"").unwrap();
-        let error = peer.run().unwrap_err();
-        assert!(
-            matches!(error, ExchangeError::OtherTransport { .. }),
-            "{error}"
-        );
-    });
-    let text = error.to_string();
-    assert!(
-        text.contains("InfiniBand or RoCE") && text.contains("iWARP"),
-        "{text}"
-    );
 }
 
 #[test]

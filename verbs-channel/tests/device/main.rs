@@ -12,7 +12,6 @@
 )]
 
 mod allocations;
-mod batches;
 mod blocking;
 #[cfg(feature = "rdmacm")]
 mod brief_clients;
@@ -25,14 +24,12 @@ mod endings;
 mod ends;
 mod exhausted;
 mod foreign;
-mod forgotten;
 mod groups;
 #[cfg(feature = "rdmacm")]
 mod iwarp;
 mod leases;
 mod leaving;
 mod lifetime;
-mod loans;
 mod meeting;
 mod opcodes;
 mod over_datagrams;

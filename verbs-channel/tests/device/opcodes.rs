@@ -15,92 +15,38 @@ struct Way {
     into: for<'a> fn(&mut Channel, Incoming<ScatterElement<'a>>) -> Result<()>,
 }
 
-const WAYS: [Way; 7] = [
-    Way {
-        name: "blocking",
-        out: |channel, work| Ok(channel.run(work).map(drop)?),
-        into: |channel, work| Ok(channel.run(work).map(drop)?),
-    },
-    Way {
-        name: "blocking, with a timeout",
-        out: |channel, work| Ok(channel.run(work.timeout(PATIENCE)).map(drop)?),
-        into: |channel, work| Ok(channel.run(work.timeout(PATIENCE)).map(drop)?),
-    },
-    Way {
-        name: "scoped",
-        out: |channel, work| {
-            let ended = channel.scope(|scope| Ok::<_, Error>(scope.post(work)?.spin_poll()?));
-            ended.map(drop).map_err(ScopeError::flatten)
-        },
-        into: |channel, work| {
-            let ended = channel.scope(|scope| Ok::<_, Error>(scope.post(work)?.spin_poll()?));
-            ended.map(drop).map_err(ScopeError::flatten)
-        },
-    },
-    Way {
-        name: "left to the scope",
-        out: |channel, work| {
-            let ended = channel.scope(|scope| {
-                drop(scope.post(work)?);
-                scope.poll();
-                Ok::<_, Error>(())
-            });
-            ended.map_err(ScopeError::flatten)
-        },
-        into: |channel, work| {
-            let ended = channel.scope(|scope| scope.post(work).map(drop).map_err(Error::from));
-            ended.map_err(ScopeError::flatten)
-        },
-    },
-    Way {
-        name: "in a manual scope",
-        out: |channel, work| {
-            let ended = channel.manual_scope(|scope| {
-                let mut work = scope.post(work)?;
-                loop {
-                    if let Some(result) = work.poll() {
-                        break Ok::<_, Error>(result?);
-                    }
-                }
-            });
-            ended.map(drop).map_err(ScopeError::flatten)
-        },
-        into: |channel, work| {
-            let ended = channel.manual_scope(|scope| {
-                let waited = scope.post(work)?.wait_timeout(PATIENCE);
-                Ok::<_, Error>(waited.expect("in time")?)
-            });
-            ended.map(drop).map_err(ScopeError::flatten)
-        },
-    },
-    Way {
-        name: "lent",
-        out: |channel, work| {
-            let ended = channel.scope(|scope| {
-                let (result, _element) = scope.lend(work)?.spin_poll();
-                Ok::<_, Error>(result?)
-            });
-            ended.map(drop).map_err(ScopeError::flatten)
-        },
-        into: |channel, work| {
-            let ended = channel.scope(|scope| {
-                let loan = scope.lend(work)?.wait_timeout(PATIENCE);
-                let (result, _element) = loan.expect("in time");
-                Ok::<_, Error>(result?)
-            });
-            ended.map(drop).map_err(ScopeError::flatten)
-        },
-    },
-    Way {
-        name: "in a batch of one",
-        out: |channel, work| Ok(channel.run_batch([work])?),
-        into: |channel, work| {
-            let ended =
-                channel.scope(|scope| Ok::<_, Error>(scope.post_batch([work])?.spin_poll()?));
-            ended.map(drop).map_err(ScopeError::flatten)
-        },
-    },
-];
+/// Ways that are the same in both directions.
+macro_rules! ways {
+    ($($name:literal: |$channel:ident, $work:ident| $run:expr;)*) => {
+        [$(Way {
+            name: $name,
+            out: |$channel, $work| $run,
+            into: |$channel, $work| $run,
+        }),*]
+    };
+}
+
+/// What is done in a scope of this kind.
+macro_rules! within {
+    ($channel:ident.$kind:ident, |$scope:ident| $run:expr) => {{
+        let ended = $channel.$kind(|$scope| Ok::<_, Error>($run));
+        ended.map(drop).map_err(ScopeError::flatten)
+    }};
+}
+
+const WAYS: [Way; 7] = ways! {
+    "blocking": |channel, work| Ok(channel.run(work).map(drop)?);
+    "blocking, with a timeout": |channel, work| Ok(channel.run(work.timeout(PATIENCE)).map(drop)?);
+    "scoped": |channel, work| within!(channel.scope, |scope| scope.post(work)?.spin_poll()?);
+    "left to the scope": |channel, work| within!(channel.scope, |scope| drop(scope.post(work)?));
+    "in a manual scope": |channel, work| within!(channel.manual_scope, |scope| {
+        scope.post(work)?.wait_timeout(PATIENCE).expect("in time")?
+    });
+    "lent": |channel, work| within!(channel.scope, |scope| scope.lend(work)?.spin_poll().0?);
+    "in a batch of one": |channel, work| within!(channel.scope, |scope| {
+        scope.post_batch([work])?.spin_poll()?
+    });
+};
 
 const LEN: usize = 10_000;
 

@@ -1,6 +1,6 @@
 //! Owned buffers: moved in, and returned with the result, in any order.
 
-use verbs_channel::{Channel, Incoming, Outgoing, OwnedBuffer, RejectReason, Ticket};
+use verbs_channel::{Channel, Outgoing, OwnedBuffer, Ticket};
 use verbs_harness::{PATIENCE, begin};
 
 use super::ends::{bytes, filled, given, pair, pattern, works, zeros};
@@ -61,43 +61,6 @@ fn every_operation_returns_its_buffer() {
     buffer.set_range(..).unwrap();
     assert!(buffer[..10] == pattern(1, 100)[..10] && buffer[60..] == pattern(1, 100)[60..]);
     assert_eq!(buffer.into_region().unwrap().len(), 100);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn atomics_work_on_owned_buffers() {
-    let _test = begin!(iwarp lacks "atomics");
-    let (mut a, b) = pair();
-    let number = given(&b, 10_u64.to_ne_bytes().to_vec());
-    let remote = number.remote();
-    // Only their range has 8 bytes.
-    let mut before = OwnedBuffer::from(filled(&a, 1, 64));
-    before.set_range(16..24).unwrap();
-    let value = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
-
-    let add = a.start(Incoming::fetch_and_add(before, remote, 5)).unwrap();
-    let (_, _, before) = done(&mut a, add);
-    assert_eq!((value(&before), value(&bytes(&number))), (10, 15));
-    let swap = a
-        .start(Incoming::compare_and_swap(before, remote, 15, 100))
-        .unwrap();
-    let (_, _, before) = done(&mut a, swap);
-    assert_eq!((value(&before), value(&bytes(&number))), (15, 100));
-    let swap = a
-        .start(Incoming::compare_and_swap(before, remote, 15, 200))
-        .unwrap();
-    let (_, _, mut before) = done(&mut a, swap);
-    assert_eq!((value(&before), value(&bytes(&number))), (100, 100));
-    before.set_range(..).unwrap();
-    assert!(before[..16] == pattern(1, 64)[..16] && before[24..] == pattern(1, 64)[24..]);
-    let rejected = a
-        .start(Incoming::fetch_and_add(before, remote, 5))
-        .unwrap_err();
-    assert!(matches!(
-        *rejected.error(),
-        RejectReason::Misaligned { len: 64, .. }
-    ));
-    assert_eq!(value(&bytes(&number)), 100);
 }
 
 #[test]

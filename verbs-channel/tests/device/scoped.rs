@@ -1,14 +1,11 @@
-//! Scopes: operations on borrowed buffers, and how they end.
+//! Scopes, loans and batches on borrowed buffers.
 
-use std::thread;
+use std::collections::VecDeque;
 
-use verbs_channel::{DownReason, Error, ScopeError, TransportError};
-use verbs_harness::{PATIENCE, begin, until};
+use verbs_channel::{Error, Incoming, Outgoing};
+use verbs_harness::begin;
 
-use super::ends::{
-    SOON, assert_scope_ended, bounded, bytes, filled, given, impatient, pair, pair_of, pattern,
-    works, zeros,
-};
+use super::ends::{bytes, filled, given, pair, pattern, zeros};
 
 #[test]
 #[ignore = "needs an RDMA device"]
@@ -38,163 +35,79 @@ fn reads_writes_and_receives_mix() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn scope_waits_for_operations_in_flight() {
-    let _test = begin!();
-    let (mut a, mut b) = pair();
-    let from = filled(&a, 1, 1000);
-    let mut into = zeros(&b, 1000);
-    thread::scope(|threads| {
-        let receiver = threads.spawn(|| {
-            b.scope(|scope| {
-                drop(
-                    scope
-                        .post_receive(into.scatter_element(..).unwrap())
-                        .unwrap(),
-                );
-                Ok::<_, ()>(())
-            })
-        });
-        thread::sleep(2 * SOON);
-        assert!(
-            !receiver.is_finished(),
-            "the scope ended before its receive"
-        );
-        a.send(from.gather_element(..).unwrap()).unwrap();
-        receiver.join().unwrap().unwrap();
-    });
-    assert!(into[..] == from[..]);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn result_is_taken_once() {
-    let _test = begin!();
-    let (mut a, mut b) = pair();
-    let target = given(&b, vec![0_u8; 8]);
-    let from = filled(&a, 1, 8);
-    let ended = a.scope(|scope| {
-        let mut work = scope
-            .post_write(from.gather_element(..).unwrap(), target.remote())
-            .unwrap();
-        let mut first = None;
-        assert!(until(PATIENCE, || {
-            first = work.poll();
-            first.is_some()
-        }));
-        first.unwrap().unwrap();
-        assert!(work.poll().is_none());
-        assert!(work.wait_timeout(SOON).is_none());
-        assert_eq!(work.spin_poll().unwrap_err(), TransportError::Taken);
-        Ok::<_, ()>(())
-    });
-    ended.unwrap();
-    works(&mut a, &mut b, 10);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn taken_failure_does_not_fail_the_scope() {
-    let _test = begin!(iwarp lacks "a failed completion of what the peer rejects");
-    let (mut a, b) = pair_of(impatient);
-    drop(b);
-    let from = filled(&a, 1, 64);
-    let ended = a.scope(|scope| {
-        let work = scope.post_send(from.gather_element(..).unwrap()).unwrap();
-        Ok::<_, ()>(bounded(|| work.spin_poll()))
-    });
-    assert!(ended.unwrap().is_err());
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn manual_scope_aborts_operations_in_flight_and_fails() {
+fn window_of_loans_moves_more_than_it_holds() {
     let _test = begin!();
     let (mut a, b) = pair();
-    let mut into = zeros(&a, 64);
-    let ended = bounded(|| {
-        a.manual_scope(|scope| {
-            drop(
-                scope
-                    .post_receive(into.scatter_element(..).unwrap())
-                    .unwrap(),
-            );
-            Ok::<_, ()>(())
-        })
+    let wanted = pattern(8, 40 * 1000);
+    let source = given(&b, wanted.clone());
+    let mut window = zeros(&a, 4 * 1000);
+    let ended = a.scope(|scope| {
+        let mut blocks = wanted.chunks(1000).zip(0_u64..);
+        let mut places =
+            (0_u64..40).map(|index| source.remote().slice(index * 1000..(index + 1) * 1000));
+        let mut loans = VecDeque::new();
+        for element in window.scatter_element(..)?.chunks_mut(1000)? {
+            loans.push_back(scope.lend(Incoming::read(element, places.next().unwrap()?))?);
+        }
+        while let Some(loan) = loans.pop_front() {
+            let (result, mut element) = loan.spin_poll();
+            result?;
+            let (block, index) = blocks.next().unwrap();
+            assert!(element[..] == *block, "block {index}");
+            element.fill(0);
+            if let Some(place) = places.next() {
+                loans.push_back(scope.lend(Incoming::read(element, place?))?);
+            }
+        }
+        Ok::<_, Error>(blocks.count())
     });
-    assert_scope_ended(ended, &a, DownReason::Abandoned);
-    // An operation that has completed is not aborted, although it was not polled.
-    drop(b);
-    let (mut a, b) = pair();
-    let target = given(&b, vec![0_u8; 8]);
-    let from = filled(&a, 1, 8);
-    let ended = a.manual_scope(|scope| {
-        let work = scope
-            .post_write(from.gather_element(..).unwrap(), target.remote())
-            .unwrap();
-        let _ticket = work.spin_poll().unwrap();
-        Ok::<_, ()>(())
-    });
-    ended.unwrap();
-    assert!(!a.is_down());
+    assert_eq!(ended.unwrap(), 0);
+    assert_eq!(window[..], [0; 4000]);
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn scopes_of_two_channels_can_be_nested() {
-    let _test = begin!(iwarp lacks "sends that wait for a receive");
+fn batches_of_reads_atomics_and_sends_complete() {
+    let _test = begin!(iwarp lacks "atomics");
     let (mut a, mut b) = pair();
-    let (mut c, mut d) = pair();
-    let from = filled(&a, 1, 500);
-    let other = filled(&c, 2, 500);
-    let mut into = zeros(&b, 500);
-    let mut too = zeros(&d, 500);
-    let ended = a.scope(|outer| {
-        let sent = outer.post_send(from.gather_element(..)?)?;
-        let inner = b.scope(|inner| {
-            let received = inner.post_receive(into.scatter_element(..)?)?;
-            // The innermost scope fails; the outer ones continue.
-            let innermost = d.scope(|third| {
-                drop(third.post_receive(too.scatter_element(..)?)?);
-                let fourth = c.scope(|fourth| {
-                    drop(fourth.post_send(other.gather_element(..)?)?);
-                    Ok::<_, Error>(())
-                });
-                fourth.unwrap();
-                Err::<(), _>(Error::StaleTicket)
-            });
-            assert!(matches!(
-                innermost,
-                Err(ScopeError::ClosureError(Error::StaleTicket))
-            ));
-            Ok::<_, Error>(received.spin_poll()?.byte_len())
-        });
-        assert_eq!(inner.unwrap(), 500);
-        sent.spin_poll()?;
+    let source = given(&b, pattern(1, 400));
+    let mut into = zeros(&a, 400);
+    let mut at = 0_u64..;
+    let mut chunks = into.scatter_element(..).unwrap().chunks_mut(100).unwrap();
+    let reads: [_; 4] = std::array::from_fn(|_| {
+        let start = at.next().unwrap() * 100;
+        Incoming::read(
+            chunks.next().unwrap(),
+            source.remote().slice(start..).unwrap(),
+        )
+    });
+    a.run_batch(reads).unwrap();
+    assert!(into[..] == pattern(1, 400));
+    // Adds that depend on one another.
+    let number = given(&b, 0_u64.to_ne_bytes().to_vec());
+    let mut before = zeros(&a, 24);
+    let mut places = before.scatter_element(..).unwrap().chunks_mut(8).unwrap();
+    let adds: [_; 3] = std::array::from_fn(|_| {
+        Incoming::fetch_and_add(places.next().unwrap(), number.remote(), 5)
+    });
+    a.run_batch(adds).unwrap();
+    let before: Vec<_> = before
+        .chunks(8)
+        .map(|was| u64::from_ne_bytes(was.try_into().unwrap()))
+        .collect();
+    assert_eq!(before, [0, 5, 10]);
+
+    let from = filled(&a, 2, 300);
+    let mut sink = zeros(&b, 300);
+    let ended = b.scope(|scope| {
+        for chunk in sink.scatter_element(..)?.chunks_mut(100)? {
+            drop(scope.post_receive(chunk)?);
+        }
+        let mut chunks = from.gather_element(..)?.chunks(100)?;
+        let sends: [_; 3] = std::array::from_fn(|_| Outgoing::send(chunks.next().unwrap()));
+        a.run_batch(sends)?;
         Ok::<_, Error>(())
     });
     ended.unwrap();
-    assert!(into[..] == from[..]);
-    assert!(!a.is_down() && !b.is_down());
-    works(&mut a, &mut b, 77);
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn empty_scope_ends_at_once() {
-    let _test = begin!();
-    let (mut a, mut b) = pair();
-    assert_eq!(a.scope(|_| Ok::<_, ()>(5)).unwrap(), 5);
-    assert_eq!(a.scope(|scope| Ok::<_, ()>(scope.poll())).unwrap(), 0);
-    assert!(matches!(
-        a.scope(|_| Err::<(), _>(6)),
-        Err(ScopeError::ClosureError(6))
-    ));
-    assert!(a.manual_scope(|_| Ok::<_, ()>(())).is_ok());
-    let quiet = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        a.scope(|_| -> Result<(), ()> { std::panic::resume_unwind(Box::new(7)) })
-    }));
-    assert_eq!(quiet.unwrap_err().downcast_ref::<i32>(), Some(&7));
-    // An error with nothing in flight does not take the channel down.
-    assert!(!a.is_down());
-    works(&mut a, &mut b, 9);
+    assert!(sink[..] == from[..]);
 }

@@ -146,54 +146,6 @@ fn services_that_are_not_found_are_errors_in_time() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn service_of_another_device_is_an_error_at_either_side() {
-    let test = begin!(iwarp lacks "datagrams");
-    let Some((serving, mut listener, addr)) = service(&test) else {
-        return;
-    };
-    let (config, _) = client(addr);
-    let here = verbs_harness::context();
-    if here.device().name() == config.pd().context().device().name() {
-        return test.skip("there is one device only");
-    }
-    let pd = here.alloc_pd().unwrap();
-    let mut other = Datagrams::builder(&pd)
-        .qkey(QKey::RDMA_UDP)
-        .build()
-        .unwrap();
-    thread::scope(|threads| {
-        let asking = threads.spawn(move || {
-            let failure = error(other.find_cm(addr, PATIENCE, b""));
-            assert!(
-                matches!(failure, ExchangeError::OtherDevice { .. }),
-                "{failure:?}"
-            );
-            other
-        });
-        let request = listener.request(Some(PATIENCE)).unwrap().unwrap();
-        serving.answer_cm(request, b"").unwrap();
-        let other = asking.join().unwrap();
-        let asking = threads.spawn(move || {
-            let failure = config.build().unwrap().find_cm(addr, PATIENCE, b"");
-            assert!(
-                failure
-                    .unwrap_err()
-                    .to_string()
-                    .contains("refused the connection")
-            );
-        });
-        let request = listener.request(Some(PATIENCE)).unwrap().unwrap();
-        let failure = error(other.answer_cm(request, b""));
-        assert!(
-            matches!(failure, ExchangeError::OtherDevice { .. }),
-            "{failure:?}"
-        );
-        asking.join().unwrap();
-    });
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
 fn members_of_a_group_receive_what_is_sent_to_it_until_they_leave() {
     let test = begin!(iwarp lacks "datagrams");
     let (here, there) = (Side::here().pd, there());

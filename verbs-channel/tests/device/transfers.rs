@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Incoming, Outgoing, RejectReason, SharedMemory, Transfer,
-    TransportError,
+    BufferPool, Channel, Incoming, Outgoing, RejectReason, SharedMemory, Transfer, TransportError,
 };
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin, wire};
@@ -87,40 +86,6 @@ fn memory_is_reused_at_once_after_a_deadline_in_the_middle_of_reads() {
     if in_the_middle == 0 {
         test.skip("no deadline came in the middle of the reads: only before or after them");
     }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn peer_that_answers_nothing_ends_a_transfer_at_its_deadline() {
-    let test = begin!(alone, iwarp lacks "links that can be broken");
-    let Some([here, _]) = wire::netdevs(&test) else {
-        return;
-    };
-    let (mut a, mut b) = pair_of(stubborn);
-    works(&mut a, &mut b, 1000);
-    let source = given(&b, pattern(3, PAGES * PAGE));
-    let memory = SharedMemory::new([given(&a, vec![0_u8; PAGES * PAGE])]);
-    let _broken = wire::netem(&here, &["loss", "100%"]);
-    let mut transfer = reads(&a, &memory, source.remote());
-    let ended = bounded(|| a.transfer(&mut transfer, Some(Instant::now() + SOON)));
-    assert!(
-        ended
-            .unwrap_err()
-            .down_reason()
-            .is_some_and(DownReason::is_timed_out)
-    );
-    assert!(a.is_idle());
-    drop(transfer);
-    let region: &SharedRegion<Vec<u8>> = memory.region().unwrap();
-    let mut bytes = vec![1; PAGES * PAGE];
-    region.read(0, &mut bytes).unwrap();
-    assert!(bytes == vec![0; PAGES * PAGE]);
-    // Nothing else has the memory.
-    memory
-        .deregister()
-        .wait(Some(Duration::ZERO))
-        .unwrap()
-        .unwrap();
 }
 
 #[test]

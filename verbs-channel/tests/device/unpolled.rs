@@ -2,46 +2,10 @@
 
 use verbs_channel::verbs_core::codes::WcOpcode;
 use verbs_channel::verbs_core::work_request::RequestChain;
-use verbs_channel::{Error, Incoming, Outgoing};
 use verbs_harness::allocations::allocations;
 use verbs_harness::{PATIENCE, begin};
 
-use super::ends::{bytes, filled, given, pair, pattern, works, zeros};
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn each_kind_of_unpolled_operation_completes_by_its_ticket() {
-    let _test = begin!(iwarp lacks "immediates");
-    let (mut a, mut b) = pair();
-    let from = filled(&a, 1, 500);
-    let (mut into, mut read) = (zeros(&b, 500), zeros(&a, 500));
-    let target = given(&b, vec![0_u8; 500]);
-    // SAFETY: all four are waited for below, before their memory is used or dropped.
-    let receive = unsafe { b.post_receive_unpolled(into.scatter_element(..).unwrap()) }.unwrap();
-    let send = Outgoing::send(from.gather_element(..).unwrap()).immediate(3);
-    // SAFETY: all four are waited for below, before their memory is used or dropped.
-    let send = unsafe { a.post_unpolled(send) }.unwrap();
-    let write = Outgoing::write(from.gather_element(..).unwrap(), target.remote());
-    // SAFETY: all four are waited for below, before their memory is used or dropped.
-    let write = unsafe { a.post_unpolled(write) }.unwrap();
-    let fetch = Incoming::read(read.scatter_element(..).unwrap(), target.remote()).fence();
-    // SAFETY: all four are waited for below, before their memory is used or dropped.
-    let fetch = unsafe { a.post_unpolled(fetch) }.unwrap();
-    for ticket in [fetch, send, write] {
-        let completed = a.wait(ticket, Some(PATIENCE)).unwrap().expect("in time");
-        completed.result.unwrap();
-        assert!(completed.buffer.is_none());
-    }
-    let received = b.wait(receive, Some(PATIENCE)).unwrap().expect("in time");
-    assert_eq!(received.result.unwrap().imm_data(), Some(3));
-    assert!(
-        into[..] == from[..] && read[..] == pattern(1, 500) && bytes(&target) == pattern(1, 500)
-    );
-    // They are found by their tickets only.
-    assert!(a.next_completed().is_none() && b.next_completed().is_none());
-    assert!(matches!(a.poll(send).unwrap_err(), Error::StaleTicket));
-    works(&mut a, &mut b, 10);
-}
+use super::ends::{bytes, filled, given, pair, works, zeros};
 
 #[test]
 #[ignore = "needs an RDMA device"]
