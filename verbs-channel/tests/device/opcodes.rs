@@ -26,7 +26,7 @@ macro_rules! ways {
     };
 }
 
-/// What is done in a scope of this kind.
+/// Runs this in a scope of this kind.
 macro_rules! within {
     ($channel:ident.$kind:ident, |$scope:ident| $run:expr) => {{
         let ended = $channel.$kind(|$scope| Ok::<_, Error>($run));

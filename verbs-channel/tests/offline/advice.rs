@@ -130,25 +130,6 @@ fn is_for(error: &WorkError, opcode: Option<WcOpcode>) {
 }
 
 #[test]
-fn failed_write_has_no_advice_about_receives() {
-    let mut channel = channel();
-    let write = request(&channel, WcOpcode::RDMA_WRITE);
-    let ticket = channel.start(write).unwrap();
-    fails(0, IBV_WC_REM_INV_REQ_ERR);
-    let text = failure(&mut channel, ticket).to_string();
-    assert!(text.contains("REMOTE_WRITE"), "{text}");
-    assert!(!text.contains("receive"), "{text}");
-}
-
-#[test]
-fn read_that_was_retried_in_vain_has_no_advice_about_receives() {
-    let error = failure_in_scope([WcOpcode::RDMA_READ], 0, IBV_WC_RETRY_EXC_ERR);
-    let text = error.to_string();
-    assert!(text.contains("retries: the link is down"), "{text}");
-    assert!(!text.contains("receive"), "{text}");
-}
-
-#[test]
 fn advice_is_for_the_opcode_in_each_way_to_post() {
     for status in STATUSES {
         for opcode in OPCODES {

@@ -3,17 +3,11 @@
 use fake_libibverbs::with;
 use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::RemoteMemoryRegion;
-use verbs_channel::verbs_core::codes::WcStatus;
-use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedRequest, RejectReason, TransportError,
+    BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedRequest, RejectReason,
 };
-use verbs_harness::logged::{lines, listen};
 
-use crate::fake_device::{
-    LONG, called, channel, channel_with, connected, ends, flushes, forget_the_past, pd, posted,
-    refuse, region, succeeds,
-};
+use crate::fake_device::{channel, connected, forget_the_past, pd, posted, region, succeeds};
 
 fn remote() -> RemoteMemoryRegion {
     RemoteMemoryRegion::new(0x1000, 64, 77).unwrap()
@@ -67,55 +61,6 @@ fn a_batch_is_one_doorbell_one_completion_and_one_ticket() {
 }
 
 #[test]
-fn a_batch_that_fails_in_its_middle_ends_when_its_last_is_flushed() {
-    let mut channel = channel_with(LONG);
-    let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
-    let ticket = channel.start_batch(sends(&pool, 4)).unwrap();
-    let numbers = posted();
-    ends(numbers[1], IBV_WC_REM_ACCESS_ERR);
-    assert!(channel.next_completed().is_none(), "the rest is in flight");
-    flushes(numbers[2]);
-    assert!(channel.next_completed().is_none(), "the rest is in flight");
-    assert_eq!((pool.available(), channel.is_idle()), (0, false));
-    flushes(numbers[3]);
-    let ended = channel.next_completed().unwrap();
-    let TransportError::Work { error, .. } = ended.result.unwrap_err() else {
-        panic!("no work error");
-    };
-    assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
-    assert_eq!((ended.ticket, ended.batch.unwrap().len()), (ticket, 4));
-    assert_eq!(
-        channel.down_reason(),
-        Some(DownReason::Work {
-            queue: Queue::Send,
-            error
-        })
-    );
-    assert!(channel.is_idle());
-}
-
-#[test]
-fn batch_of_a_stuck_queue_pair_is_leaked_whole() {
-    listen();
-    let mut channel = channel();
-    let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
-    let ticket = channel.start_batch(sends(&pool, 3)).unwrap();
-    refuse("ibv_destroy_qp", 1);
-    channel.engine_mut().destroy_all(DownReason::Closed);
-    let ended = channel.poll(ticket).unwrap().unwrap();
-    assert!(ended.result.is_err() && ended.batch.is_none());
-    drop(channel);
-    assert_eq!(pool.available(), 1);
-    let lines = lines();
-    assert!(
-        lines
-            .iter()
-            .any(|line| line.starts_with("ERROR: leaked 3 buffers")),
-        "{lines:?}"
-    );
-}
-
-#[test]
 fn invalid_batches_are_rejected_with_all_requests() {
     let mut channel = channel();
     let pool = BufferPool::new(channel.pd(), 64, 8).unwrap();
@@ -159,27 +104,6 @@ fn invalid_batches_are_rejected_with_all_requests() {
     channel.engine_mut().destroy_all(DownReason::Closed);
     let down = RejectReason::Down(DownReason::Closed);
     assert_eq!(reject_reason(sends(&pool, 2), &mut channel), down);
-}
-
-#[test]
-fn partly_posted_batch_is_returned_after_its_queue_pair_is_destroyed() {
-    let mut channel = channel();
-    let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
-    with(|library| library.refuse_post = Some((2, libc::ENOMEM, true)));
-    let rejected = channel.start_batch(sends(&pool, 4)).unwrap_err();
-    let RejectReason::Post(error) = *rejected.error() else {
-        panic!("{rejected}");
-    };
-    assert_eq!((error.posted(), rejected.into_given().len()), (2, 4));
-    assert!(called("ibv_destroy_qp") && channel.is_idle());
-    assert_eq!(channel.down_reason(), Some(DownReason::Post(error)));
-    // A batch that the driver rejects whole is handed back at once.
-    let mut channel = crate::fake_device::channel();
-    let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
-    with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
-    let rejected = channel.start_batch(sends(&pool, 4)).unwrap_err();
-    assert!(!called("ibv_destroy_qp") && channel.is_idle());
-    let _ticket = channel.start_batch(rejected.into_given()).unwrap();
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fake_libibverbs::with;
 use verbs_channel::error::{Queue, Rejected};
+use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::{
     BufferPool, Channel, ChannelGroup, ChannelId, DownReason, Error, Outgoing, OwnedRequest,
@@ -94,13 +95,6 @@ fn the_completion_queue_has_room_for_the_budget_only() {
         let entries = u32::next_power_of_two(entries + 1) - 1;
         assert_eq!(cq.min_capacity(), entries, "{in_flight}");
     }
-}
-
-#[test]
-fn a_single_channel_has_room_for_all_of_its_queues() {
-    let builder = Channel::builder(&pd()).max_send_wr(8).in_flight(2);
-    let channel = crate::fake_device::connected(builder.build().unwrap());
-    assert_eq!(channel.credits(Queue::Send), 8);
 }
 
 #[test]
@@ -205,6 +199,15 @@ fn a_batch_has_its_share_and_the_common_room() {
     world.batch(ids[1], 8).unwrap();
     assert_eq!(
         world.batch(ids[2], 8).unwrap_err(),
+        RejectReason::Budget(Queue::Send)
+    );
+    let chain = world
+        .group
+        .channel(ids[2])
+        .unwrap()
+        .start_chain(OwnedChain::blank(8));
+    assert_eq!(
+        *chain.unwrap_err().error(),
         RejectReason::Budget(Queue::Send)
     );
     world.batch(ids[2], 6).unwrap();
@@ -386,35 +389,6 @@ fn borrowed_operations_take_common_room_and_return_it() {
     let failed = channel.run(Outgoing::send(element).timeout(DRAIN));
     assert!(failed.is_err(), "nothing completes it");
     assert_eq!(world.common(), 16);
-}
-
-#[test]
-fn handles_return_the_common_room_of_what_one_poll_has_found() {
-    let (mut world, ids) = World::new(1, 16);
-    let common = world.common();
-    let from = world.pool.take().unwrap();
-    for _ in 0..3 {
-        let mut channel = world.group.channel(ids[0]).unwrap();
-        let ended = bounded(|| {
-            channel.scope(|scope| {
-                // Beyond the share of the channel.
-                let mut handles = Vec::new();
-                for _ in 0..6 {
-                    handles.push(scope.post_send(from.gather_element(..)?)?);
-                }
-                posted().into_iter().for_each(succeeds);
-                forget_the_past();
-                for mut handle in handles {
-                    handle.poll().expect("it has completed")?;
-                }
-                Ok::<_, Error>(())
-            })
-        });
-        ended.unwrap();
-        assert!(channel.is_idle());
-        assert_eq!(channel.credits(Queue::Send), 8);
-        assert_eq!(world.common(), common);
-    }
 }
 
 #[test]

@@ -78,36 +78,6 @@ fn a_part_of_a_block_is_an_element() {
 }
 
 #[test]
-fn blocks_can_be_dropped_in_other_threads_and_keep_their_contents() {
-    let pool = BufferPool::new(&pd(), 8, 3).unwrap();
-    // All of them, before one comes back.
-    let blocks = [(); 3].map(|()| pool.take().unwrap());
-    thread::scope(|threads| {
-        for (mark, mut block) in (1..).zip(blocks) {
-            let again = pool.clone();
-            threads.spawn(move || {
-                block.fill(mark);
-                let mut buffer = OwnedBuffer::from(block);
-                buffer.set_range(7..).unwrap();
-                drop(buffer);
-                for _ in 0..if cfg!(miri) { 20 } else { 1000 } {
-                    let mut block = OwnedBuffer::from(again.take().unwrap());
-                    assert!(block.iter().all(|byte| *byte == block[0]), "two owners");
-                    block.fill(mark);
-                    block.set_range(..3).unwrap();
-                    drop(block);
-                }
-            });
-        }
-    });
-    assert_eq!(pool.available(), 3);
-    let blocks = [(); 3].map(|()| pool.take().unwrap());
-    let [first, second, third] = blocks.each_ref().map(|block| addr(block));
-    assert!(first != second && second != third && third != first);
-    assert!(blocks.iter().all(|block| block.len() == 8 && block[0] > 0));
-}
-
-#[test]
 fn pool_is_freed_with_its_last_clone_or_block() {
     let pool = BufferPool::new(&pd(), 64, 3).unwrap();
     let (mut first, second) = (pool.take().unwrap(), pool.take().unwrap());

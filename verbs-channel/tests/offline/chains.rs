@@ -1,16 +1,21 @@
 //! Chains that were built once, on a channel: one operation, whose buffers the caller manages.
 
 use fake_libibverbs::with;
-use verbs_channel::error::Queue;
+use verbs_channel::error::{Queue, Rejected};
+use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::codes::WcStatus;
 use verbs_channel::verbs_core::memory::Sge;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::verbs_core::work_request::RequestChain;
-use verbs_channel::verbs_core::{RemoteMemoryRegion, SendWorkRequest, WriteWorkRequest};
-use verbs_channel::{DownReason, RejectReason, TransportError};
+use verbs_channel::verbs_core::{
+    GatherElement, RemoteMemoryRegion, SendWorkRequest, WriteWorkRequest,
+};
+use verbs_channel::{BufferPool, DownReason, Outgoing, RejectReason, TransportError};
 use verbs_harness::logged::listen;
 
-use crate::fake_device::{called, channel, ends, flushes, pd, posted, refuse, succeeds};
+use crate::fake_device::{
+    LONG, called, channel, channel_with, ends, flushes, pd, posted, refuse, succeeds,
+};
 use crate::gate::without_reads;
 
 /// Writes of 8 bytes each. The library reads no memory of theirs.
@@ -65,14 +70,26 @@ fn chain_is_one_doorbell_one_slot_and_one_completion_each_time() {
 }
 
 #[test]
-fn failure_of_any_request_fails_the_operation() {
-    for failed in 0..3 {
-        let mut channel = channel();
-        let mut chain = sends(3);
-        // SAFETY: the requests name no memory.
-        let ticket = unsafe { channel.post_chain_unpolled(&mut chain, ..) }.unwrap();
+fn operation_of_several_requests_ends_when_its_last_request_does() {
+    for (way, failed) in (0..3).flat_map(|way| (0..3).map(move |failed| (way, failed))) {
+        let mut channel = channel_with(LONG);
+        let pool = BufferPool::new(channel.pd(), 64, 3).unwrap();
+        let requests = || (0..3).map(|_| Outgoing::send(pool.take().unwrap()).into());
+        let ticket = match way {
+            0 => channel.start_batch(requests().collect()).unwrap(),
+            1 => {
+                let chain = OwnedChain::new(requests().collect()).unwrap();
+                channel.start_chain(chain).unwrap()
+            }
+            // SAFETY: the requests name no memory.
+            _ => unsafe { channel.post_chain_unpolled(&mut sends(3), ..) }.unwrap(),
+        };
         ends(posted()[failed], IBV_WC_REM_ACCESS_ERR);
         for &later in &posted()[failed + 1..] {
+            assert!(
+                channel.poll(ticket).unwrap().is_none(),
+                "the rest is in flight"
+            );
             flushes(later);
         }
         let ended = channel.poll(ticket).unwrap().unwrap();
@@ -80,7 +97,8 @@ fn failure_of_any_request_fails_the_operation() {
             panic!("no work error");
         };
         assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
-        assert!(channel.is_down());
+        assert!(ended.chain.is_none_or(|chain| chain.done() == failed));
+        assert!(channel.is_down() && channel.is_idle());
     }
 }
 
@@ -161,17 +179,21 @@ fn reads_need_a_read_depth_and_room_is_counted() {
 }
 
 #[test]
-fn partly_posted_chain_ends_by_its_ticket_and_takes_the_channel_down() {
+fn unpolled_request_or_chain_that_is_posted_in_part_ends_by_its_ticket() {
     listen();
-    for is_stuck in [false, true] {
+    for (is_chain, is_stuck) in [(true, false), (true, true), (false, false), (false, true)] {
         let mut channel = channel();
         let mut chain = writes(3);
-        with(|library| library.refuse_post = Some((1, libc::EIO, true)));
-        if is_stuck {
-            refuse("ibv_destroy_qp", 1);
-        }
-        // SAFETY: the requests name no memory.
-        let ticket = unsafe { channel.post_chain_unpolled(&mut chain, ..) }.unwrap();
+        with(|library| library.refuse_post = Some((usize::from(is_chain), libc::EIO, is_chain)));
+        refuse("ibv_destroy_qp", usize::from(is_stuck));
+        let empty = Outgoing::send(Vec::<GatherElement<'_>>::new());
+        let ticket = match is_chain {
+            // SAFETY: the requests name no memory.
+            true => unsafe { channel.post_chain_unpolled(&mut chain, ..) },
+            // SAFETY: the request names no memory.
+            false => unsafe { channel.post_unpolled(empty) }.map_err(Rejected::into_error),
+        };
+        let ticket = ticket.unwrap();
         assert!(called("ibv_destroy_qp"));
         let error = channel.poll(ticket).unwrap().unwrap().result.unwrap_err();
         assert_eq!(error == TransportError::Stuck, is_stuck, "{error:?}");

@@ -7,7 +7,9 @@ use fake_libibverbs::with;
 use verbs_channel::verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
 use verbs_channel::{BufferPool, Channel, PollStrategy, TransportError};
 
-use crate::fake_device::{channel, connected, ends, forget_the_past, pd, posted, refuse, succeeds};
+use crate::fake_device::{
+    channel, connected, ends, forget_the_past, join, pd, posted, refuse, succeeds,
+};
 use crate::transfers::{group_of, writes};
 
 #[test]
@@ -71,9 +73,7 @@ fn channel_in_the_place_of_another_counts_from_zero_and_its_group_goes_on() {
         "{text}"
     );
     group.remove(ids[0]).unwrap();
-    let member = group.prepare().unwrap();
-    let endpoint = member.endpoint();
-    let again = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+    let again = join(&mut group);
     let again = group.channel(again).unwrap().counters();
     assert_eq!((again.read().completed, all.read().completed), (0, 100));
 }

@@ -3,10 +3,9 @@
 use fake_libibverbs::{assert_all_is_well, with};
 use verbs_channel::verbs_core::AccessFlags;
 use verbs_channel::verbs_core::verbs_sys::IBV_SEND_INLINE;
-use verbs_channel::{BufferPool, OwnedBuffer, SharedMemory};
-use verbs_harness::allocations::allocations;
+use verbs_channel::{OwnedBuffer, SharedMemory};
 
-use crate::datagrams::{buffer, builder, endpoint, peer};
+use crate::datagrams::{buffer, builder, peer};
 use crate::fake_device::{forget_the_past, pd, posted, succeeds};
 
 #[test]
@@ -47,33 +46,4 @@ fn short_datagrams_of_readable_memory_are_sent_inline() {
     assert_eq!(last.send_flags & IBV_SEND_INLINE.0, 0);
     drop((datagrams, short, pd));
     assert_all_is_well();
-}
-
-#[test]
-fn buffers_of_datagrams_that_have_left_are_released_without_allocating() {
-    let (pd, mut datagrams) = endpoint();
-    let pool = BufferPool::new(&pd, 64, 2).unwrap();
-    with(|library| {
-        library.calls.reserve(10_000);
-        library.rooms.reserve(10_000);
-    });
-    let mut round = || {
-        for _ in 0..2 {
-            let block = pool.take_with(b"x").unwrap().unwrap();
-            datagrams.send_to(&peer(1), block).unwrap();
-        }
-        let all = posted();
-        all[all.len() - 2..]
-            .iter()
-            .for_each(|wr_id| succeeds(*wr_id));
-        // The library would check their memory, and allocates for that.
-        fake_libibverbs::forget_requests();
-        let before = allocations();
-        assert!(datagrams.flush(None));
-        let allocated = allocations() - before;
-        assert_eq!(pool.available(), 2);
-        allocated
-    };
-    round();
-    assert_eq!([(); 5].map(|()| round()), [0; 5]);
 }

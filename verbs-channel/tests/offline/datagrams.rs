@@ -81,18 +81,6 @@ pub(crate) fn refused(error: &Error) -> &RejectReason {
 }
 
 #[test]
-fn receives_are_posted_with_room_for_the_header_and_the_longest_datagram() {
-    let (_pd, datagrams) = endpoint();
-    let posted = with(|library| library.posted.concat());
-    let rooms: Vec<_> = posted.iter().map(|wr| wr.list[0].1 as usize).collect();
-    assert_eq!(rooms, [HEADER + MTU; 3]);
-    assert_eq!(datagrams.max_payload() as usize, MTU);
-    drop(datagrams);
-    drop(_pd);
-    assert_all_is_well();
-}
-
-#[test]
 fn sender_of_another_kind_is_taken_to_have_the_same_key() {
     let (_pd, mut datagrams) = endpoint();
     let receives = posted();
@@ -312,42 +300,6 @@ fn one_handle_is_made_for_each_port_and_the_oldest_goes() {
 }
 
 #[test]
-fn post_of_unknown_outcome_takes_the_endpoint_down() {
-    let (pd, mut datagrams) = endpoint();
-    datagrams
-        .send_to(&peer(2), buffer(&pd, b"another"))
-        .unwrap();
-    // The driver fails and names no request: it may have it.
-    with(|library| library.refuse_post = Some((1, libc::EIO, false)));
-    let rejected = datagrams
-        .send_to(&peer(1), buffer(&pd, b"maybe"))
-        .unwrap_err();
-    assert!(matches!(
-        refused(rejected.error()),
-        RejectReason::Down(DownReason::Post(_))
-    ));
-    assert!(called("ibv_destroy_qp"));
-    assert_eq!(&rejected.into_given()[..], b"maybe");
-    drop((datagrams, pd));
-    assert_all_is_well();
-}
-
-#[test]
-fn post_of_unknown_outcome_that_cannot_be_ended_keeps_its_buffer() {
-    let (pd, mut datagrams) = endpoint();
-    let pool = BufferPool::new(&pd, 64, 1).unwrap();
-    with(|library| library.refuse_post = Some((1, libc::EIO, false)));
-    refuse("ibv_destroy_qp", 1);
-    let block = pool.take_with(b"stuck").unwrap().unwrap();
-    let rejected = datagrams.send_to(&peer(1), block).unwrap_err();
-    assert_eq!(rejected.into_given().capacity(), 0, "not the block");
-    assert_eq!(pool.available(), 0, "the device may still access it");
-    assert!(matches!(datagrams.close(), Err(Error::Core(_))));
-    fake_libibverbs::touch_posted();
-    fake_libibverbs::forget_requests();
-}
-
-#[test]
 fn post_that_was_refused_hands_the_buffer_back() {
     let (pd, mut datagrams) = endpoint();
     with(|library| library.refuse_post = Some((0, libc::EINVAL, true)));
@@ -356,31 +308,6 @@ fn post_that_was_refused_hands_the_buffer_back() {
     assert_eq!(datagrams.sends_in_flight(), 0);
     assert_eq!(datagrams.down_reason(), None);
     datagrams.send_to(&peer(1), rejected.into_given()).unwrap();
-}
-
-#[test]
-fn dropped_endpoint_destroys_its_queue_pair_before_its_buffers_go() {
-    let (pd, mut datagrams) = endpoint();
-    datagrams
-        .send_to(&peer(1), buffer(&pd, b"in flight"))
-        .unwrap();
-    drop((datagrams, pd));
-    // Regions and handles that end while they are in use are found by the library.
-    assert_all_is_well();
-}
-
-#[test]
-fn refused_destroy_leaks_the_buffers() {
-    let (pd, mut datagrams) = endpoint();
-    let pool = BufferPool::new(&pd, 64, 2).unwrap();
-    let block = pool.take_with(b"stuck").unwrap().unwrap();
-    datagrams.send_to(&peer(1), block).unwrap();
-    refuse("ibv_destroy_qp", 1);
-    let error = datagrams.close().unwrap_err();
-    assert!(matches!(error, Error::Core(_)), "{error}");
-    assert_eq!(pool.available(), 1, "the device may still access the other");
-    fake_libibverbs::touch_posted();
-    fake_libibverbs::forget_requests();
 }
 
 #[test]
@@ -463,4 +390,39 @@ fn sender_is_known_in_a_block_that_held_a_datagram_over_ipv6() {
     with(|library| library.done.push_back(done));
     let datagram = datagrams.receive_from(Duration::ZERO).unwrap().unwrap();
     assert_eq!(datagram.from().gid(), from.gid());
+}
+
+#[test]
+fn buffer_that_the_device_may_have_is_released_with_the_queue_pair_only() {
+    for (is_stuck, is_failed) in [(false, true), (false, false), (true, true), (true, false)] {
+        let (pd, mut datagrams) = endpoint();
+        let pool = BufferPool::new(&pd, 64, 1).unwrap();
+        refuse("ibv_destroy_qp", usize::from(is_stuck));
+        let block = pool.take_with(b"maybe").unwrap().unwrap();
+        if is_failed {
+            // The driver fails and names no request: it may have it.
+            with(|library| library.refuse_post = Some((1, libc::EIO, false)));
+            let rejected = datagrams.send_to(&peer(1), block).unwrap_err();
+            let reason = refused(rejected.error());
+            assert!(matches!(reason, RejectReason::Down(DownReason::Post(_))));
+            assert_eq!(rejected.into_given().is_empty(), is_stuck);
+        } else {
+            datagrams.send_to(&peer(1), block).unwrap();
+        }
+        let closed = datagrams.close();
+        assert_eq!(
+            matches!(closed, Err(Error::Core(_))),
+            is_stuck,
+            "{closed:?}"
+        );
+        assert!(called("ibv_destroy_qp"));
+        assert_eq!(pool.available(), usize::from(!is_stuck));
+        if is_stuck {
+            fake_libibverbs::touch_posted();
+            fake_libibverbs::forget_requests();
+        } else {
+            drop((pool, pd));
+            assert_all_is_well();
+        }
+    }
 }

@@ -12,9 +12,8 @@ use verbs_channel::{
     TransportError,
 };
 
-use crate::driven::group;
 use crate::fake_device::{
-    bounded, called, channel, forget_the_past, pd, posted, refuse, region, succeeds,
+    bounded, called, channel, forget_the_past, group, join, pd, posted, refuse, region, succeeds,
 };
 
 /// A channel with a receive in flight, whose queue pair is taken out to be destroyed.
@@ -35,7 +34,7 @@ fn closing(group: &mut ChannelGroup) -> (Closing, Ticket) {
 #[test]
 fn operations_end_when_their_queue_pair_was_destroyed_outside_the_group() {
     let pd = pd();
-    let mut group = group(&pd, 2);
+    let mut group = group(&pd, 2).0;
     let (closing, ticket) = closing(&mut group);
     let id = ticket.channel();
     assert!(!called("ibv_destroy_qp"));
@@ -70,8 +69,8 @@ fn operations_end_when_their_queue_pair_was_destroyed_outside_the_group() {
 #[test]
 fn socket_of_a_peer_is_closed_where_no_lock_is_held() {
     let pd = pd();
-    let mut group = group(&pd, 1);
-    let id = group.channels().next().unwrap();
+    let (mut group, ids) = group(&pd, 1);
+    let id = ids[0];
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.set_nonblocking(true).unwrap();
     let engine = group.engine_mut();
@@ -92,7 +91,7 @@ fn socket_of_a_peer_is_closed_where_no_lock_is_held() {
 #[test]
 fn buffers_of_a_queue_pair_that_was_not_returned_are_leaked() {
     let pd = pd();
-    let mut group = group(&pd, 1);
+    let mut group = group(&pd, 1).0;
     let (closing, _ticket) = closing(&mut group);
     drop(group);
     assert!(!called("ibv_dereg_mr"), "the device may write to it");
@@ -103,7 +102,7 @@ fn buffers_of_a_queue_pair_that_was_not_returned_are_leaked() {
 #[test]
 fn queue_pair_that_is_stuck_outside_the_group_is_stuck() {
     let pd = pd();
-    let mut group = group(&pd, 1);
+    let mut group = group(&pd, 1).0;
     let (closing, ticket) = closing(&mut group);
     refuse("ibv_destroy_qp", 1);
     group.engine_mut().finish_close(closing.destroy()).unwrap();
@@ -116,11 +115,6 @@ fn queue_pair_that_is_stuck_outside_the_group_is_stuck() {
 fn index_is_not_reused_while_its_queue_pair_is_being_destroyed() {
     let pd = pd();
     let mut group = Channel::builder(&pd).group(3).unwrap();
-    let join = |group: &mut ChannelGroup| {
-        let member = group.prepare().unwrap();
-        let endpoint = member.endpoint();
-        group.join(member.handshake(&endpoint).unwrap()).unwrap()
-    };
     join(&mut group);
     group.engine_mut().defer_closing();
     for _ in 0..5 {
@@ -138,7 +132,7 @@ fn index_is_not_reused_while_its_queue_pair_is_being_destroyed() {
 #[test]
 fn closed_queue_pair_of_another_group_is_handed_back() {
     let pd = pd();
-    let (mut ours, mut other) = (group(&pd, 1), group(&pd, 1));
+    let (mut ours, mut other) = (group(&pd, 1).0, group(&pd, 1).0);
     let (closing, ticket) = closing(&mut ours);
     let closed = other
         .engine_mut()
@@ -152,7 +146,7 @@ fn closed_queue_pair_of_another_group_is_handed_back() {
 fn failed_queue_pair_is_handed_out_and_destroyed_when_it_is_returned() {
     let pd = pd();
     for way in 0..4 {
-        let mut group = group(&pd, 2);
+        let mut group = group(&pd, 2).0;
         group.engine_mut().defer_closing();
         let ids: Vec<ChannelId> = group.channels().collect();
         let tickets = [0, 1].map(|at| {
@@ -195,7 +189,7 @@ fn failed_queue_pair_is_handed_out_and_destroyed_when_it_is_returned() {
 #[test]
 fn deferred_queue_pairs_that_nobody_takes_are_destroyed_with_the_group() {
     let pd = pd();
-    let mut group = group(&pd, 1);
+    let mut group = group(&pd, 1).0;
     group.engine_mut().defer_closing();
     let id = group.channels().next().unwrap();
     let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
@@ -281,14 +275,14 @@ fn wait_ends_although_destroying_is_deferred() {
 fn transfer_that_another_group_carries_out_again_takes_no_outcome_there() {
     let pd = pd();
     let pool = BufferPool::new(&pd, 64, 4).unwrap();
-    let mut ours = group(&pd, 1);
+    let mut ours = group(&pd, 1).0;
     ours.engine_mut().defer_closing();
     let mut transfer = Transfer::default();
     let id = ours.channels().next().unwrap();
     transfer.add(id, OwnedRequest::receive(pool.take().unwrap()));
     let ended = bounded(|| ours.transfer(&mut transfer, Some(Instant::now())));
     assert!(matches!(ended, Err(TransferError::Failed { .. })));
-    let mut other = group(&pd, 1);
+    let mut other = group(&pd, 1).0;
     let id = other.channels().next().unwrap();
     let mut channel = other.channel(id).unwrap();
     let ticket = channel.start_receive(pool.take().unwrap()).unwrap();

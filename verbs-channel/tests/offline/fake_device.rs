@@ -4,11 +4,12 @@ use std::time::Duration;
 
 pub(crate) use fake_libibverbs::posted;
 use fake_libibverbs::with;
+use verbs_channel::engine::ConnectedMember;
 use verbs_channel::verbs_core::verbs_sys::{
     IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc, ibv_wc_status,
 };
 use verbs_channel::verbs_core::{Device, MemoryRegion, ProtectionDomain};
-use verbs_channel::{Channel, DownReason, PreparedChannel};
+use verbs_channel::{Channel, ChannelConfig, ChannelGroup, ChannelId, DownReason, PreparedChannel};
 
 /// Far longer than any of these tests takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -46,6 +47,36 @@ pub(crate) fn connected(prepared: PreparedChannel) -> Channel {
     let channel = prepared.handshake(&endpoint).unwrap();
     forget_the_past();
     channel
+}
+
+/// A channel for the group, connected to itself.
+pub(crate) fn member(group: &ChannelGroup) -> ConnectedMember {
+    let prepared = group.prepare().unwrap();
+    let endpoint = prepared.endpoint();
+    prepared.handshake(&endpoint).unwrap()
+}
+
+/// The same, which has joined.
+pub(crate) fn join(group: &mut ChannelGroup) -> ChannelId {
+    let member = member(group);
+    group.join(member).unwrap()
+}
+
+/// A group of this number of channels, each connected to itself.
+pub(crate) fn group_of(
+    config: impl Into<ChannelConfig>,
+    channels: u32,
+) -> (ChannelGroup, Vec<ChannelId>) {
+    let mut group = config.into().group(channels).unwrap();
+    let ids = (0..channels).map(|_| join(&mut group)).collect();
+    forget_the_past();
+    (group, ids)
+}
+
+/// The same with room for four requests in each queue.
+pub(crate) fn group(pd: &ProtectionDomain, channels: u32) -> (ChannelGroup, Vec<ChannelId>) {
+    let builder = Channel::builder(pd).max_send_wr(4).max_recv_wr(4);
+    group_of(builder.drain_timeout(DRAIN), channels)
 }
 
 /// Clears the records of the library: from here on only later calls are seen.

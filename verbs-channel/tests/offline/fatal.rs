@@ -12,8 +12,8 @@ use verbs_channel::{
 use verbs_harness::faults;
 
 use crate::fake_device::{
-    DRAIN, bounded, called, calls, channel, channel_with, connected, forget_the_past, pd, posted,
-    refuse, region, succeeds,
+    DRAIN, bounded, called, calls, channel, channel_with, connected, forget_the_past, join, pd,
+    posted, refuse, region, succeeds,
 };
 
 /// From now on every query of a queue pair fails.
@@ -72,31 +72,21 @@ fn every_blocking_call_ends_without_a_deadline() {
 
 #[test]
 fn every_strategy_notices_a_dead_device() {
-    let strategies = [
-        PollStrategy::Spin,
-        PollStrategy::SpinThenYield,
-        PollStrategy::Notify { after: 0 },
-        PollStrategy::Notify { after: 1000 },
-    ];
-    for strategy in strategies {
+    for (strategy, refused) in [
+        (PollStrategy::Spin, "ibv_query_qp"),
+        (PollStrategy::SpinThenYield, "ibv_query_qp"),
+        (PollStrategy::Notify { after: 0 }, "ibv_query_qp"),
+        (PollStrategy::Notify { after: 1000 }, "ibv_query_qp"),
+        (PollStrategy::Notify { after: 0 }, "ibv_req_notify_cq"),
+    ] {
         let mut channel = connected(Channel::builder(&pd()).strategy(strategy).build().unwrap());
         let mut into = region(&channel);
-        dies();
+        refuse(refused, 100);
         let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
         assert!(error == ENDED, "{strategy:?}");
         assert_dead(&channel);
+        with(|library| library.refuse.clear());
     }
-}
-
-#[test]
-fn queue_that_cannot_be_armed_takes_the_channel_down() {
-    let strategy = PollStrategy::Notify { after: 0 };
-    let mut channel = connected(Channel::builder(&pd()).strategy(strategy).build().unwrap());
-    let mut into = region(&channel);
-    refuse("ibv_req_notify_cq", 1);
-    let error = bounded(|| channel.receive(into.scatter_element(..).unwrap())).unwrap_err();
-    assert!(error == ENDED, "{error:?}");
-    assert_eq!(channel.down_reason(), Some(DEAD));
 }
 
 #[test]
@@ -130,50 +120,6 @@ fn dead_device_ends_scopes_and_loans() {
     );
     assert_eq!(lent[..], [1; 64]);
     assert_dead(&channel);
-}
-
-#[test]
-fn dead_device_returns_owned_buffers() {
-    let mut channel = channel();
-    let tickets = [
-        channel.start_receive(region(&channel)).unwrap(),
-        channel.start_send(region(&channel)).unwrap(),
-    ];
-    dies();
-    for ticket in tickets {
-        let ended = bounded(|| channel.wait(ticket, None)).unwrap().unwrap();
-        assert_eq!(ended.result.unwrap_err(), ENDED);
-        assert_eq!(ended.buffer.unwrap().len(), 64);
-    }
-    assert_dead(&channel);
-}
-
-#[test]
-fn dead_device_ends_all_channels_of_a_group_with_operations() {
-    let pd = pd();
-    let mut group = Channel::builder(&pd)
-        .max_send_wr(4)
-        .max_recv_wr(4)
-        .group(3)
-        .unwrap();
-    let ids = [(); 3].map(|()| {
-        let member = group.prepare().unwrap();
-        let endpoint = member.endpoint();
-        group.join(member.handshake(&endpoint).unwrap()).unwrap()
-    });
-    for id in &ids[..2] {
-        let region = pd.reg_mr(vec![0_u8; 64]).unwrap();
-        let _ticket = group.channel(*id).unwrap().start_receive(region).unwrap();
-    }
-    forget_the_past();
-    dies();
-    for id in &ids[..2] {
-        let ended = bounded(|| group.wait_completed(None)).unwrap();
-        assert_eq!((ended.channel, ended.result.unwrap_err()), (*id, ENDED));
-        assert!(ended.buffer.is_some());
-    }
-    // The third has no operation: it was not queried.
-    assert!(!group.channel(ids[2]).unwrap().is_down());
 }
 
 #[test]
@@ -259,9 +205,7 @@ fn receiving(count: u32, drain_timeout: Duration) -> (ChannelGroup, Vec<ChannelI
     let builder = builder.drain_timeout(drain_timeout);
     let mut group = builder.group(count).unwrap();
     for _ in 0..count {
-        let member = group.prepare().unwrap();
-        let endpoint = member.endpoint();
-        let id = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+        let id = join(&mut group);
         let region = pd.reg_mr(vec![0_u8; 8]).unwrap();
         let _ticket = group.channel(id).unwrap().start_receive(region).unwrap();
     }
@@ -344,9 +288,7 @@ fn a_queue_pair_that_has_flushed_has_the_drain_timeout_anew() {
     let pd = pd();
     let builder = Channel::builder(&pd).max_send_wr(1).max_recv_wr(1);
     let mut group = builder.drain_timeout(drain_timeout).group(1).unwrap();
-    let member = group.prepare().unwrap();
-    let endpoint = member.endpoint();
-    let id = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+    let id = join(&mut group);
     let start = |group: &mut ChannelGroup| {
         forget_the_past();
         let region = pd.reg_mr(vec![0_u8; 8]).unwrap();

@@ -12,8 +12,8 @@ use verbs_channel::error::Rejected;
 use verbs_channel::verbs_core::memory::{DmabufRegion, RawRegion};
 use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
-    BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
-    ScopeError, SharedMemory, TransportError,
+    BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, RejectReason, ScopeError,
+    SharedMemory, TransportError,
 };
 use verbs_harness::allocations::allocations;
 use verbs_harness::logged::listen;
@@ -121,26 +121,6 @@ fn range_of_a_slice_is_within_the_slice() {
 }
 
 #[test]
-fn slices_overlap_and_batches_have_them() {
-    let mut channel = channel();
-    let memory = SharedMemory::new([shared(channel.pd())]);
-    let slice = memory.slice(..100).unwrap();
-    let batch: Vec<OwnedRequest> = vec![
-        Outgoing::write(slice.clone(), remote()).into(),
-        Outgoing::write(slice.clone(), remote()).into(),
-        Incoming::read(slice, remote()).into(),
-    ];
-    let ticket = channel.start_batch(batch).unwrap();
-    succeeds(*posted().last().unwrap());
-    let ended = channel.poll(ticket).unwrap().unwrap();
-    let batch = ended.batch.unwrap();
-    assert_eq!(batch.len(), 3);
-    for request in batch {
-        assert_eq!(request.into_buffer().into_shared().unwrap().len(), 100);
-    }
-}
-
-#[test]
 #[cfg_attr(miri, ignore = "so many slices take minutes")]
 fn any_number_of_slices_exists_at_once_and_only_growth_allocates() {
     let pd = pd();
@@ -203,42 +183,6 @@ fn keepalive_is_leaked_if_the_memory_cannot_be_deregistered() {
     assert_eq!(freed.load(Ordering::Relaxed), 0);
     drop(pages);
     assert_eq!(freed.load(Ordering::Relaxed), 1);
-}
-
-#[test]
-fn memory_that_cannot_be_borrowed_is_not_sent_inline() {
-    let mut channel = channel();
-    for (memory, _) in each_kind(channel.pd()) {
-        let slice = memory.slice(..8).unwrap();
-        let send = Outgoing::send(slice.clone()).inline();
-        assert_eq!(
-            rejected(channel.start(send)),
-            Some(RejectReason::SharedInline)
-        );
-        let batch = vec![
-            Outgoing::send(slice.clone()).into(),
-            Outgoing::send(slice).inline().into(),
-        ];
-        let batch = channel.start_batch(batch);
-        assert_eq!(rejected(batch), Some(RejectReason::SharedInline));
-    }
-    let (raw, dmabuf) = (
-        Pages::new(LEN, &Arc::default()).register(channel.pd()),
-        dmabuf(channel.pd()),
-    );
-    for element in [raw.element(..8).unwrap(), dmabuf.element(..8).unwrap()] {
-        let sent = channel.run(Outgoing::send(element).inline());
-        assert!(matches!(
-            sent,
-            Err(TransportError::Rejected(RejectReason::SharedInline))
-        ));
-    }
-    assert!(posted().is_empty());
-    let bytes = channel.pd().reg_mr(vec![0_u8; 8]).unwrap();
-    assert_eq!(
-        rejected(channel.start(Outgoing::send(bytes).inline())),
-        None
-    );
 }
 
 #[test]

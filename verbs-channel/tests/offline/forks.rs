@@ -248,7 +248,7 @@ fn a_child_that_drops_a_group_leaves_its_parents_peers_watched() {
 }
 
 #[test]
-fn shared_receives_datagrams_and_pools_are_dropped_in_a_child() {
+fn shared_receives_prepared_channels_datagrams_and_pools_are_dropped_in_a_child() {
     let shared = Shared::new(8, 4, 2);
     let block = shared.pool.take().unwrap();
     let (pd, mut datagrams) = crate::datagrams::endpoint();
@@ -258,16 +258,17 @@ fn shared_receives_datagrams_and_pools_are_dropped_in_a_child() {
             crate::datagrams::buffer(&pd, b"hello"),
         )
         .unwrap();
-    let mut objects = Some((shared, block, pd, datagrams));
+    let prepared = Channel::builder(&pd).build().unwrap();
+    let mut objects = Some((shared, block, prepared, pd, datagrams));
     without_the_device(|| {
-        let (shared, block, pd, datagrams) = objects.take().unwrap();
+        let (shared, block, prepared, pd, datagrams) = objects.take().unwrap();
         match datagrams.close() {
             Err(Error::Core(error)) => {
                 assert!(matches!(error, CoreError::OtherProcess { .. }));
             }
             closed => panic!("{closed:?}"),
         }
-        drop((shared, block, pd));
+        drop((shared, block, prepared, pd));
     });
     drop(objects);
     assert_all_is_well();
@@ -291,15 +292,5 @@ fn a_cache_of_registrations_is_dropped_in_a_child_and_frees_no_memory() {
     });
     drop(objects);
     assert_eq!(freed.load(Ordering::Relaxed), 1);
-    assert_all_is_well();
-}
-
-/// As `Channel`, which a child may not even have been given.
-#[test]
-fn a_prepared_channel_is_dropped_in_a_child() {
-    let prepared = Channel::builder(&pd()).build().unwrap();
-    let mut prepared = Some(prepared);
-    without_the_device(|| drop(prepared.take()));
-    drop(prepared);
     assert_all_is_well();
 }

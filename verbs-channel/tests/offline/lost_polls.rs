@@ -5,8 +5,7 @@ use std::time::Instant;
 use fake_libibverbs::with;
 use verbs_channel::{ChannelGroup, ChannelId, DownReason};
 
-use crate::driven::group;
-use crate::fake_device::{pd, refuse};
+use crate::fake_device::{group, pd, refuse};
 use crate::shared_receives::{Shared, connected};
 
 /// The next poll fails, and loses the completions that it has taken.
@@ -56,8 +55,7 @@ const ENDS: [(&str, End); 4] = [
 fn failed_poll_at_the_end_of_a_channel_ends_the_others_too() {
     for (name, end) in ENDS {
         let pd = pd();
-        let mut group = group(&pd, 2);
-        let ids: Vec<_> = group.channels().collect();
+        let (mut group, ids) = group(&pd, 2);
         let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
         let mut other = group.channel(ids[0]).unwrap();
         let ticket = other.start_receive(buffer).unwrap();

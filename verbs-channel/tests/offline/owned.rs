@@ -3,17 +3,16 @@
 use std::time::Duration;
 
 use fake_libibverbs::{Posted, with};
-use verbs_channel::error::{ErrorChain, Queue, Rejected};
+use verbs_channel::error::{Queue, Rejected};
 use verbs_channel::verbs_core::RemoteMemoryRegion;
-use verbs_channel::verbs_core::codes::WcOpcode;
-use verbs_channel::verbs_core::verbs_sys::{IBV_WC_LOC_QP_OP_ERR, IBV_WC_REM_ACCESS_ERR};
+use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::{
     BufferPool, Channel, Error, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
     Ticket, TransportError,
 };
 
 use crate::fake_device::{
-    bounded, called, channel, ends, forget_the_past, pd, posted, region, succeeds,
+    bounded, called, channel, ends, forget_the_past, posted, region, succeeds,
 };
 
 const SIGNALED: u32 = 2;
@@ -74,29 +73,6 @@ fn all_options_reach_the_driver() {
 }
 
 #[test]
-fn success_is_returned_with_its_buffer_and_a_failure_without() {
-    let mut channel = channel();
-    for fails in [false, true] {
-        forget_the_past();
-        let ticket = channel.start_send(region(&channel)).unwrap();
-        let wr_id = posted()[0];
-        if fails {
-            ends(wr_id, IBV_WC_REM_ACCESS_ERR);
-        } else {
-            succeeds(wr_id);
-        }
-        let completed = channel.poll(ticket).unwrap().unwrap();
-        match completed.into_success() {
-            Ok((success, buffer)) => {
-                assert!(!fails);
-                assert_eq!((success.opcode(), buffer.len()), (WcOpcode::SEND, 64));
-            }
-            Err(error) => assert!(fails && matches!(error, TransportError::Work { .. })),
-        }
-    }
-}
-
-#[test]
 fn operation_that_is_waited_for_too_briefly_keeps_its_buffer_and_its_ticket() {
     let mut channel = channel();
     let timeout = Duration::from_millis(5);
@@ -138,41 +114,6 @@ fn wait_for_a_success_returns_a_failure_and_drops_the_buffer() {
     );
     assert_eq!(pool.available(), 1);
     assert!(channel.is_down());
-}
-
-#[test]
-fn group_waits_for_a_success_of_any_of_its_channels() {
-    let timeout = Duration::from_millis(5);
-    let mut group = Channel::builder(&pd()).timeout(timeout).group(2).unwrap();
-    let mut join = || {
-        let prepared = group.prepare().unwrap();
-        let endpoint = prepared.endpoint();
-        group.join(prepared.handshake(&endpoint).unwrap()).unwrap()
-    };
-    let channels = [join(), join()];
-    forget_the_past();
-    let tickets = channels.map(|id| {
-        let buffer = OwnedBuffer::empty();
-        group.channel(id).unwrap().start_send(buffer).unwrap()
-    });
-    let [first, second] = posted()[..] else {
-        panic!("two sends");
-    };
-    succeeds(second);
-    group.wait_success(tickets[1]).unwrap();
-    let error = bounded(|| group.wait_success(tickets[0])).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::InFlight {
-                queue: Queue::Send,
-                ..
-            }
-        ),
-        "{error}"
-    );
-    succeeds(first);
-    group.wait_success(tickets[0]).unwrap();
 }
 
 #[test]
@@ -246,21 +187,4 @@ fn batch_longer_than_any_reservation_is_handed_back() {
     assert_eq!(*rejected.error(), RejectReason::BatchTooLong { asked, max });
     assert_eq!(rejected.into_given().len(), 65_536);
     assert!(posted().is_empty());
-}
-
-#[test]
-fn failed_receive_has_the_causes_of_receives_only() {
-    for is_receive in [true, false] {
-        let mut channel = channel();
-        let ticket = match is_receive {
-            true => channel.start_receive(region(&channel)).unwrap(),
-            false => channel.start_send(region(&channel)).unwrap(),
-        };
-        ends(posted()[0], IBV_WC_LOC_QP_OP_ERR);
-        let failed = channel.wait(ticket, None).unwrap().unwrap();
-        let text = ErrorChain::new(&failed.result.unwrap_err()).to_string();
-        assert_eq!(!text.contains("the port is down"), is_receive, "{text}");
-        let is_receives = text.contains("the message is longer than the receive");
-        assert_eq!(is_receives, is_receive, "{text}");
-    }
 }

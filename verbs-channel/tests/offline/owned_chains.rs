@@ -3,17 +3,16 @@
 use fake_libibverbs::{Posted, with};
 use verbs_channel::error::Queue;
 use verbs_channel::request::OwnedChain;
-use verbs_channel::verbs_core::verbs_sys::{IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR};
+use verbs_channel::verbs_core::verbs_sys::IBV_WC_WR_FLUSH_ERR;
 use verbs_channel::verbs_core::{AccessFlags, ProtectionDomain, RemoteMemoryRegion, SharedRegion};
 use verbs_channel::{
     BufferPool, Channel, DownReason, Incoming, Outgoing, OwnedBuffer, OwnedRequest, RejectReason,
     SharedMemory, Ticket, TransportError,
 };
-use verbs_harness::logged::{lines, listen};
 
 use crate::fake_device::{
-    DRAIN, called, calls, channel, connected, ends, flushes, forget_the_past, pd, posted, refuse,
-    region, shut_down, succeeds,
+    DRAIN, called, channel, connected, ends, flushes, forget_the_past, pd, posted, region,
+    shut_down, succeeds,
 };
 use crate::gate::without_reads;
 
@@ -350,17 +349,6 @@ fn chain_of_another_protection_domain_is_rejected_until_its_buffers_are_replaced
 }
 
 #[test]
-fn chain_of_a_dropped_channel_is_released_after_its_queue_pair() {
-    let mut channel = channel();
-    let chain = vec![Outgoing::send(region(&channel)).into()];
-    let chain = OwnedChain::new(chain).unwrap();
-    let _ticket = channel.start_chain(chain).unwrap();
-    forget_the_past();
-    drop(channel);
-    assert_eq!(calls()[..2], ["ibv_destroy_qp", "ibv_dereg_mr"]);
-}
-
-#[test]
 fn chain_keeps_its_memory_until_the_device_is_done_with_it() {
     let mut channel = channel();
     let memory = SharedMemory::new([shared(channel.pd())]);
@@ -377,86 +365,4 @@ fn chain_keeps_its_memory_until_the_device_is_done_with_it() {
     assert!(!called("ibv_dereg_mr"));
     drop(requests);
     assert!(called("ibv_dereg_mr"));
-}
-
-#[test]
-fn chain_of_a_stuck_queue_pair_is_leaked_whole() {
-    listen();
-    let mut channel = channel();
-    let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
-    let ticket = channel.start_chain(sends(&pool, 3)).unwrap();
-    refuse("ibv_destroy_qp", 1);
-    channel.engine_mut().destroy_all(DownReason::Closed);
-    let ended = channel.poll(ticket).unwrap().unwrap();
-    assert_eq!(ended.result.unwrap_err(), TransportError::Stuck);
-    assert!(ended.chain.is_none());
-    drop(channel);
-    assert_eq!(pool.available(), 1);
-    let lines = lines();
-    let is_it = |line: &String| line.starts_with("ERROR: leaked 3 buffers");
-    assert!(lines.iter().any(is_it), "{lines:?}");
-}
-
-#[test]
-fn partly_posted_chain_is_returned_after_its_queue_pair_is_destroyed() {
-    listen();
-    for is_stuck in [false, true] {
-        let mut channel = channel();
-        let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
-        with(|library| library.refuse_post = Some((2, libc::ENOMEM, true)));
-        if is_stuck {
-            refuse("ibv_destroy_qp", 1);
-        }
-        let (why, chain) = start(&mut channel, sends(&pool, 4));
-        let RejectReason::Post(error) = why else {
-            panic!("{why}");
-        };
-        assert_eq!(error.posted(), 2);
-        assert_eq!(chain.len(), if is_stuck { 0 } else { 4 });
-        assert!(called("ibv_destroy_qp") && channel.is_idle());
-        assert_eq!(channel.down_reason(), Some(DownReason::Post(error)));
-        drop(chain);
-        assert_eq!(pool.available(), if is_stuck { 0 } else { 4 });
-    }
-    // A chain that the driver rejects whole is handed back at once.
-    let mut channel = channel();
-    with(|library| library.refuse_post = Some((0, libc::ENOMEM, true)));
-    let (why, back) = start(&mut channel, OwnedChain::blank(4));
-    assert!(matches!(why, RejectReason::Post(_)));
-    assert!(!called("ibv_destroy_qp") && channel.is_idle() && back.done() == 0);
-    let ticket = channel.start_chain(back).unwrap();
-    drop(finish(&mut channel, ticket));
-}
-
-#[test]
-fn chains_of_a_group_share_its_budget() {
-    let pd = pd();
-    let builder = Channel::builder(&pd).max_send_wr(8).max_recv_wr(8);
-    let mut group = builder.in_flight(16).group(2).unwrap();
-    let ids = [(); 2].map(|()| {
-        let prepared = group.prepare().unwrap();
-        let endpoint = prepared.endpoint();
-        group.join(prepared.handshake(&endpoint).unwrap()).unwrap()
-    });
-    forget_the_past();
-    let first = group
-        .channel(ids[0])
-        .unwrap()
-        .start_chain(OwnedChain::blank(8));
-    first.unwrap();
-    let second = group
-        .channel(ids[1])
-        .unwrap()
-        .start_chain(OwnedChain::blank(8));
-    let second = second.unwrap_err();
-    assert_eq!(*second.error(), RejectReason::Budget(Queue::Send));
-    succeeds(*posted().last().unwrap());
-    let ended = group.next_completed().unwrap();
-    assert_eq!((ended.channel, ended.chain.unwrap().done()), (ids[0], 8));
-    let mut channel = group.channel(ids[1]).unwrap();
-    let ticket = channel.start_chain(second.into_given()).unwrap();
-    ends(posted()[8 + 5], IBV_WC_REM_ACCESS_ERR);
-    posted()[8 + 6..].iter().copied().for_each(flushes);
-    let ended = group.next_completed().unwrap();
-    assert_eq!((ended.ticket, ended.chain.unwrap().done()), (ticket, 5));
 }

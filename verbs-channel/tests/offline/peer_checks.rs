@@ -1,6 +1,6 @@
 //! When peers are checked, and how their end and other failures are ordered.
 
-use std::io::{ErrorKind, Read as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -354,7 +354,8 @@ fn waits_notice_the_end_of_a_peer_although_its_descriptor_was_given_out() {
 fn connection_stays_if_another_cannot_be_watched() {
     let (mut channel, mut theirs) = watched();
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    channel.watch_peer(file).unwrap_err();
+    let error = channel.watch_peer(file).unwrap_err();
+    assert_eq!(io::Error::from(error).kind(), ErrorKind::PermissionDenied);
     theirs.set_nonblocking(true).unwrap();
     let read = theirs.read(&mut [0]).unwrap_err();
     assert_eq!(read.kind(), ErrorKind::WouldBlock, "it is closed");

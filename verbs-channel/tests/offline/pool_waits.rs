@@ -30,6 +30,20 @@ impl Wake for Unpark {
     }
 }
 
+/// A future, boxed as that of a task.
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A future that is polled where its task is woken, until it is done.
+struct InPlace(Mutex<Option<Task>>);
+
+impl Wake for InPlace {
+    fn wake(self: Arc<Self>) {
+        let mut task = self.0.lock().unwrap().take().unwrap();
+        let done = task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(done.is_ready());
+    }
+}
+
 fn poll(future: &mut TakeWhenFree<'_>, waker: &Waker) -> Poll<PoolBuffer> {
     Pin::new(future).poll(&mut Context::from_waker(waker))
 }
@@ -172,19 +186,6 @@ fn a_task_may_free_the_pool_while_its_block_is_still_given_to_it() {
 
 #[test]
 fn a_task_may_be_polled_in_its_waker_and_free_the_pool() {
-    type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-    /// Polls the task where it is woken.
-    struct InPlace(Mutex<Option<Task>>);
-
-    impl Wake for InPlace {
-        fn wake(self: Arc<Self>) {
-            let mut task = self.0.lock().unwrap().take().unwrap();
-            let done = task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            assert!(done.is_ready());
-        }
-    }
-
     let pool = pool(&pd(), 1);
     let block = pool.take().unwrap();
     let mut task: Task = Box::pin(async move {
@@ -203,17 +204,6 @@ fn a_task_may_be_polled_in_its_waker_and_free_the_pool() {
     drop(block);
     assert!(in_place.0.lock().unwrap().is_none(), "it was woken");
     assert_all_is_well();
-}
-
-/// A future that is polled where its task is woken, until it is done.
-struct InPlace(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
-
-impl Wake for InPlace {
-    fn wake(self: Arc<Self>) {
-        let mut task = self.0.lock().unwrap().take().unwrap();
-        let done = task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(done.is_ready());
-    }
 }
 
 #[test]

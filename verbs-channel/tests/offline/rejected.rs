@@ -45,26 +45,6 @@ fn request_rejected_by_the_driver_is_handed_back_and_can_be_posted_again() {
 }
 
 #[test]
-fn partly_posted_batch_destroys_the_queue_pair_first() {
-    let mut channel = channel();
-    let from = region(&channel);
-    let owned = channel.start_receive(region(&channel)).unwrap();
-    refuse_at(2);
-    let batch = [Outgoing::send(from.gather_element(..).unwrap()); 4];
-    let error = channel.run_batch(batch).unwrap_err();
-    let TransportError::Rejected(RejectReason::Post(error)) = error else {
-        panic!("{error:?}");
-    };
-    assert_eq!(error.posted(), 2);
-    // The device has two of them, and will not complete them: the queue pair is destroyed.
-    assert!(called("ibv_destroy_qp"));
-    assert_eq!(channel.down_reason(), Some(DownReason::Post(error)));
-    let ended = channel.poll(owned).unwrap().unwrap();
-    assert!(ended.result.is_err() && ended.buffer.is_some());
-    drop(from);
-}
-
-#[test]
 #[cfg_attr(miri, ignore = "Miri ends where memory does")]
 fn pool_larger_than_memory_is_an_error() {
     let pd = pd();
@@ -79,17 +59,21 @@ fn pool_larger_than_memory_is_an_error() {
 }
 
 #[test]
-fn failed_post_without_a_bad_request_destroys_the_queue_pair() {
-    let mut channel = channel();
-    let from = region(&channel);
-    with(|library| library.refuse_post = Some((1, libc::ENOMEM, false)));
-    let batch = [Outgoing::send(from.gather_element(..).unwrap()); 2];
-    let error = channel.run_batch(batch).unwrap_err();
-    assert!(
-        matches!(error, TransportError::Rejected(RejectReason::Post(_))),
-        "{error}"
-    );
-    // The device may have the first.
-    assert!(called("ibv_destroy_qp"));
-    assert!(channel.is_down());
+fn borrowed_batch_of_which_the_device_may_have_a_part_destroys_the_queue_pair_first() {
+    for is_named in [true, false] {
+        let mut channel = channel();
+        let from = region(&channel);
+        let owned = channel.start_receive(region(&channel)).unwrap();
+        with(|library| library.refuse_post = Some((2, libc::ENOMEM, is_named)));
+        let batch = [Outgoing::send(from.gather_element(..).unwrap()); 4];
+        let error = channel.run_batch(batch).unwrap_err();
+        let TransportError::Rejected(RejectReason::Post(error)) = error else {
+            panic!("{error:?}");
+        };
+        // The device will not complete what it has.
+        assert!(called("ibv_destroy_qp"));
+        assert_eq!(channel.down_reason(), Some(DownReason::Post(error)));
+        let ended = channel.poll(owned).unwrap().unwrap();
+        assert!(ended.result.is_err() && ended.buffer.is_some());
+    }
 }

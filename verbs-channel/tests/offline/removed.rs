@@ -14,8 +14,9 @@ use verbs_channel::{
 };
 use verbs_harness::logged::{lines, listen};
 
-use crate::driven::group_of;
-use crate::fake_device::{DRAIN, LONG, bounded, called, channel_with, pd, refuse, region};
+use crate::fake_device::{
+    DRAIN, LONG, bounded, called, channel_with, group_of, pd, refuse, region,
+};
 use crate::shared_receives::{Shared, connected};
 use crate::stuck::{ROLE, again};
 
@@ -343,9 +344,8 @@ fn layer_that_checks_its_peers_finds_the_removal() {
 fn queue_pairs_that_end_together_wait_for_a_removal_once() {
     let _sysfs = Sysfs::new();
     let pd = pd();
-    let mut group = group_of(Channel::builder(&pd).drain_timeout(DRAIN), 8);
+    let (mut group, ids) = group_of(Channel::builder(&pd).drain_timeout(DRAIN), 8);
     fails();
-    let ids: Vec<_> = group.channels().collect();
     let engine = group.engine_mut();
     engine.defer_closing();
     let mut end = |at: usize| {

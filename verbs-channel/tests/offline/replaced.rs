@@ -1,10 +1,9 @@
 //! Channels of a group whose place another channel has got meanwhile: nothing of theirs reaches that one.
 
 use verbs_channel::error::Queue;
-use verbs_channel::{BufferPool, Channel, ChannelGroup, ChannelId, DownReason};
+use verbs_channel::{BufferPool, Channel, ChannelId, DownReason};
 
-use crate::driven::group;
-use crate::fake_device::{bounded, pd, posted};
+use crate::fake_device::{bounded, group, member, pd, posted};
 
 /// Removes a channel by the engine that its handle hands out, and joins another, which gets its place.
 fn replace(
@@ -19,17 +18,11 @@ fn replace(
     other
 }
 
-fn member(group: &ChannelGroup) -> verbs_channel::engine::ConnectedMember {
-    let prepared = group.prepare().unwrap();
-    let endpoint = prepared.endpoint();
-    prepared.handshake(&endpoint).unwrap()
-}
-
 #[test]
 fn handle_of_a_removed_channel_posts_nothing_on_the_one_that_has_its_place() {
     let pd = pd();
     let pool = BufferPool::new(&pd, 64, 4).unwrap();
-    let mut group = group(&pd, 1);
+    let mut group = group(&pd, 1).0;
     let (first, other) = (group.channels().next().unwrap(), member(&group));
     let mut region = pd.reg_mr(vec![0_u8; 64]).unwrap();
     let count = posted().len();
@@ -66,7 +59,7 @@ fn handle_of_a_removed_channel_ends_nothing_of_the_one_that_has_its_place() {
     ];
     for end in ends {
         let pd = pd();
-        let mut group = group(&pd, 1);
+        let mut group = group(&pd, 1).0;
         let (first, other) = (group.channels().next().unwrap(), member(&group));
         let mut channel = group.channel(first).unwrap();
         let other = replace(&mut channel, other);
@@ -80,7 +73,7 @@ fn handle_of_a_removed_channel_ends_nothing_of_the_one_that_has_its_place() {
 #[test]
 fn handle_of_a_channel_of_another_engine_reaches_no_channel() {
     let pd = pd();
-    let (mut one, mut two) = (group(&pd, 1), group(&pd, 1));
+    let (mut one, mut two) = (group(&pd, 1).0, group(&pd, 1).0);
     let first = one.channels().next().unwrap();
     let mut channel = one.channel(first).unwrap();
     std::mem::swap(channel.engine_mut(), two.engine_mut());

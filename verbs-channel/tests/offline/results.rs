@@ -5,18 +5,17 @@ use std::time::Duration;
 use verbs_channel::engine::Engine;
 use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
-use verbs_channel::{ChannelGroup, ChannelId, DownReason, Error, RejectReason, TransportError};
+use verbs_channel::{ChannelGroup, DownReason, Error, RejectReason, TransportError};
 
-use crate::driven::{group, polls};
-use crate::fake_device::{ends, forget_the_past, pd, posted, succeeds};
+use crate::driven::polls;
+use crate::fake_device::{ends, forget_the_past, group, join, pd, posted, succeeds};
 
 const CLOSED: TransportError = TransportError::Aborted(DownReason::Closed);
 
 #[test]
 fn ticket_is_returned_once_and_its_result_stays_until_it_is_taken() {
     let pd = pd();
-    let mut group = group(&pd, 2);
-    let ids: Vec<ChannelId> = group.channels().collect();
+    let (mut group, ids) = group(&pd, 2);
     let tickets = [0, 1, 0, 1].map(|number| {
         let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
         let mut member = group.channel(ids[number]).unwrap();
@@ -47,8 +46,7 @@ fn ticket_is_returned_once_and_its_result_stays_until_it_is_taken() {
 #[test]
 fn untaken_results_have_room_if_slots_were_reserved() {
     let pd = pd();
-    let mut group = group(&pd, 1);
-    let ids: Vec<ChannelId> = group.channels().collect();
+    let (mut group, ids) = group(&pd, 1);
     let start = |group: &mut ChannelGroup, queue| {
         let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
         let mut member = group.channel(ids[0]).unwrap();
@@ -93,13 +91,7 @@ fn untaken_results_have_room_if_slots_were_reserved() {
 #[test]
 fn index_is_not_reused_while_results_are_untaken() {
     let pd = pd();
-    let mut group = group(&pd, 2);
-    let ids: Vec<ChannelId> = group.channels().collect();
-    let join = |group: &mut ChannelGroup| {
-        let member = group.prepare().unwrap();
-        let endpoint = member.endpoint();
-        group.join(member.handshake(&endpoint).unwrap()).unwrap()
-    };
+    let (mut group, ids) = group(&pd, 2);
     // Other channels have operations, too, which stay in flight.
     let tickets = [1, 0, 0].map(|number| {
         let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
@@ -123,8 +115,7 @@ fn index_is_not_reused_while_results_are_untaken() {
 #[test]
 fn success_is_returned_once_and_for_its_own_ticket_only() {
     let pd = pd();
-    let mut group = group(&pd, 1);
-    let ids: Vec<ChannelId> = group.channels().collect();
+    let (mut group, ids) = group(&pd, 1);
     let start = |group: &mut ChannelGroup| {
         forget_the_past();
         let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
@@ -173,8 +164,7 @@ fn ticket_is_valid_in_its_own_group_only() {
     let pd = pd();
     // The first operation of each group: both have the same slot and generation.
     let [ours, others] = [(); 2].map(|()| {
-        let mut group = group(&pd, 1);
-        let ids: Vec<ChannelId> = group.channels().collect();
+        let (mut group, ids) = group(&pd, 1);
         let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
         let mut member = group.channel(ids[0]).unwrap();
         let ticket = member.start_receive(buffer).unwrap();
@@ -205,8 +195,7 @@ fn ticket_is_valid_in_its_own_group_only() {
 #[test]
 fn channel_of_a_group_does_not_take_results_of_another() {
     let pd = pd();
-    let mut group = group(&pd, 2);
-    let ids: Vec<ChannelId> = group.channels().collect();
+    let (mut group, ids) = group(&pd, 2);
     let buffer = pd.reg_mr(vec![0_u8; 64]).unwrap();
     let ticket = group
         .channel(ids[1])
@@ -225,12 +214,17 @@ fn channel_of_a_group_does_not_take_results_of_another() {
 #[test]
 fn id_of_a_removed_channel_is_unknown() {
     let pd = pd();
-    let mut group = group(&pd, 1);
-    let ids: Vec<ChannelId> = group.channels().collect();
+    let (mut group, ids) = group(&pd, 2);
+    group.engine_mut().destroy_all(DownReason::Abandoned);
+    assert_eq!(
+        join(&mut group).index(),
+        2,
+        "those that are down have their places"
+    );
+    let channel = group.channel(ids[0]).unwrap();
+    assert_eq!(channel.down_reason(), Some(DownReason::Abandoned));
     group.remove(ids[0]).unwrap();
-    let member = group.prepare().unwrap();
-    let endpoint = member.endpoint();
-    let next = group.join(member.handshake(&endpoint).unwrap()).unwrap();
+    let next = join(&mut group);
     assert_eq!(next.index(), ids[0].index(), "it has the place");
     let gone = |error: Error| matches!(error, Error::UnknownChannel(id) if id == ids[0]);
     assert!(gone(group.channel(ids[0]).map(drop).unwrap_err()));

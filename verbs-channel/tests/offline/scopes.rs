@@ -25,84 +25,6 @@ fn all_succeeds() {
 }
 
 #[test]
-fn send_that_times_out_fails_a_scope_that_ends_with_receives_left() {
-    let mut channel = channel();
-    channel.set_timeout(Duration::ZERO);
-    let from = region(&channel);
-    let scoped = bounded(|| {
-        channel.scope(|scope| {
-            scope.close_with_receives_left();
-            scope.post_send(from.gather_element(..)?)?;
-            Ok::<_, Error>(())
-        })
-    });
-    let Err(ScopeError::AutoPollError(error)) = scoped else {
-        panic!("{scoped:?}");
-    };
-    assert!(matches!(
-        error.down_reason(),
-        Some(DownReason::TimedOut { .. })
-    ));
-}
-
-#[test]
-fn loop_that_polls_for_room_ends_when_handles_are_dropped() {
-    let mut channel = channel();
-    let (from, mut into) = (region(&channel), region(&channel));
-    bounded(|| {
-        let ended = channel.scope(|scope| {
-            let mut into = into.scatter_element(..).unwrap();
-            for number in 0..100 {
-                // Both queues are full most of the time.
-                if number % 10 == 0 {
-                    let (part, rest) = into.split_at_mut(1).unwrap();
-                    into = rest;
-                    let mut part = Some(part);
-                    while let Some(element) = part.take() {
-                        match scope.try_lend(Incoming::receive(element)) {
-                            Ok(handle) => drop(handle),
-                            Err(rejected) => {
-                                assert!(rejected.error().is_backpressure(), "{rejected}");
-                                part = Some(rejected.into_given().into_list());
-                                all_succeeds();
-                                scope.poll();
-                            }
-                        }
-                    }
-                }
-                let element = from.gather_element(..).unwrap();
-                while let Err(reason) = scope.post_send(element).map(drop) {
-                    assert!(reason.is_backpressure(), "{reason}");
-                    all_succeeds();
-                    scope.poll();
-                }
-            }
-            all_succeeds();
-            Ok::<_, Error>(())
-        });
-        ended.unwrap();
-    });
-    assert!(channel.is_idle() && !channel.is_down());
-}
-
-#[test]
-fn handle_dropped_after_its_completion_frees_its_slot() {
-    let mut channel = channel();
-    let from = region(&channel);
-    let ended = channel.scope(|scope| {
-        // More than there are slots.
-        for _ in 0..20 {
-            let handle = scope.post_send(from.gather_element(..).unwrap())?;
-            all_succeeds();
-            assert_eq!(scope.poll(), 1);
-            drop(handle);
-        }
-        Ok::<_, Error>(())
-    });
-    ended.unwrap();
-}
-
-#[test]
 fn leaked_handles_hold_their_slots_no_longer_than_the_scope() {
     let mut channel = channel();
     let from = region(&channel);
@@ -170,40 +92,6 @@ fn too_many_untaken_handles_are_not_backpressure() {
         Ok::<_, Error>(())
     });
     ended.unwrap();
-}
-
-#[test]
-fn failed_send_fails_a_scope_that_closes_the_connection() {
-    let mut channel = channel();
-    let (mut into, from) = (region(&channel), region(&channel));
-    let ended = bounded(|| {
-        channel.scope(|scope| {
-            scope.close_with_receives_left();
-            scope.post_receive(into.scatter_element(..).unwrap())?;
-            scope.post_send(from.gather_element(..).unwrap())?;
-            ends(posted()[1], IBV_WC_RETRY_EXC_ERR);
-            flushes(posted()[0]);
-            Ok::<_, Error>(())
-        })
-    });
-    let Err(ScopeError::AutoPollError(TransportError::Work { error, .. })) = ended else {
-        panic!("{ended:?}");
-    };
-    assert_eq!(error.status, WcStatus::RETRY_EXC_ERR);
-}
-
-#[test]
-fn scope_without_receives_in_flight_stays_connected() {
-    let mut channel = channel();
-    let mut into = region(&channel);
-    let ended = channel.scope(|scope| {
-        scope.close_with_receives_left();
-        scope.post_receive(into.scatter_element(..).unwrap())?;
-        succeeds(posted()[0]);
-        Ok::<_, Error>(())
-    });
-    ended.unwrap();
-    assert!(!channel.is_down());
 }
 
 #[test]
@@ -399,4 +287,48 @@ fn value_of_a_scope_that_failed_may_panic_when_it_is_dropped() {
     // All operations have ended, so the process goes on.
     assert!(unwound.is_err());
     assert!(channel.is_down() && channel.is_idle());
+}
+
+#[test]
+fn send_that_fails_or_times_out_fails_a_scope_that_ends_with_receives_left() {
+    for times_out in [true, false] {
+        let mut channel = channel();
+        channel.set_timeout(times_out.then_some(Duration::ZERO));
+        let (mut into, from) = (region(&channel), region(&channel));
+        let ended = bounded(|| {
+            channel.scope(|scope| {
+                scope.close_with_receives_left();
+                scope.post_receive(into.scatter_element(..)?)?;
+                scope.post_send(from.gather_element(..)?)?;
+                if !times_out {
+                    ends(posted()[1], IBV_WC_RETRY_EXC_ERR);
+                    flushes(posted()[0]);
+                }
+                Ok::<_, Error>(())
+            })
+        });
+        let Err(ScopeError::AutoPollError(error)) = ended else {
+            panic!("{ended:?}");
+        };
+        let is_late = error.down_reason().is_some_and(DownReason::is_timed_out);
+        assert_eq!(is_late, times_out, "{error:?}");
+    }
+}
+
+#[test]
+fn result_is_taken_once_and_a_failure_that_was_taken_does_not_fail_the_scope() {
+    let mut channel = channel();
+    let from = region(&channel);
+    let ended = channel.scope(|scope| {
+        let mut work = scope.post_send(from.gather_element(..)?)?;
+        ends(posted()[0], IBV_WC_RETRY_EXC_ERR);
+        assert!(matches!(
+            work.poll(),
+            Some(Err(TransportError::Work { .. }))
+        ));
+        assert!(work.poll().is_none() && work.wait_timeout(Duration::ZERO).is_none());
+        assert_eq!(work.spin_poll().unwrap_err(), TransportError::Taken);
+        Ok::<_, Error>(())
+    });
+    ended.unwrap();
 }

@@ -9,72 +9,143 @@ use std::thread;
 use std::time::Duration;
 
 use fake_libibverbs::{forget_requests, with};
+use verbs_channel::error::Rejected;
+use verbs_channel::request::OwnedChain;
 use verbs_channel::verbs_core::RemoteMemoryRegion;
 use verbs_channel::verbs_core::verbs_sys::IBV_WC_REM_ACCESS_ERR;
 use verbs_channel::verbs_core::work_request::RequestChain;
 use verbs_channel::{
-    BufferPool, Channel, DownReason, Error, Incoming, Outgoing, OwnedRequest, RejectReason,
+    BufferPool, Channel, DownReason, Error, Incoming, Outgoing, OwnedRequest, RejectReason, Ticket,
     TransportError,
 };
 use verbs_harness::logged::{does, lines, listen, panics};
 
 use crate::fake_device::{
-    called, channel, ends, forget_the_past, pd, posted, refuse, region, succeeds,
+    called, channel, ends, forget_the_past, member, pd, posted, refuse, region, succeeds,
 };
 use crate::reentered::{reach, reached};
 
 pub(crate) const ROLE: &str = "VERBS_TEST_ROLE";
 
+/// A way to start an operation on blocks of a pool. Blocks that are handed back are dropped.
+type Start = fn(&mut Channel, &BufferPool) -> Result<Ticket, RejectReason>;
+
+fn sends(pool: &BufferPool) -> Vec<OwnedRequest> {
+    let send = |_| Outgoing::send(pool.take().unwrap()).into();
+    (0..3).map(send).collect()
+}
+
+/// With the number of blocks.
+const STARTS: [(&str, usize, Start); 4] = [
+    ("send", 1, |channel, pool| {
+        let started = channel.start_send(pool.take().unwrap());
+        started.map_err(Rejected::into_error)
+    }),
+    ("receive", 1, |channel, pool| {
+        let started = channel.start_receive(pool.take().unwrap());
+        started.map_err(Rejected::into_error)
+    }),
+    ("batch", 3, |channel, pool| {
+        let started = channel.start_batch(sends(pool));
+        started.map_err(Rejected::into_error)
+    }),
+    ("chain", 3, |channel, pool| {
+        let started = channel.start_chain(OwnedChain::new(sends(pool)).unwrap());
+        started.map_err(Rejected::into_error)
+    }),
+];
+
+/// A way for a channel to end with its queue pair. Returns what is left of it.
+type End = fn(Channel) -> Option<Channel>;
+
+const ENDS: [(&str, End); 4] = [
+    ("destroyed", |mut channel| {
+        channel.engine_mut().destroy_all(DownReason::Closed);
+        Some(channel)
+    }),
+    ("aborted", |mut channel| {
+        refuse("ibv_modify_qp", 1);
+        channel.abort();
+        Some(channel)
+    }),
+    ("closed", |channel| {
+        let _stuck = channel.close();
+        None
+    }),
+    ("dropped", |channel| {
+        drop(channel);
+        None
+    }),
+];
+
 #[test]
-fn stuck_owned_buffers_are_leaked_and_logged() {
+fn memory_in_flight_comes_back_or_is_leaked_with_its_queue_pair() {
     listen();
-    let mut channel = channel();
-    let pool = BufferPool::new(channel.pd(), 64, 3).unwrap();
-    let tickets = [
-        channel.start_receive(region(&channel)).unwrap(),
-        channel.start_send(pool.take().unwrap()).unwrap(),
-    ];
-    refuse("ibv_modify_qp", 1);
-    refuse("ibv_destroy_qp", 1);
-    channel.abort();
-    for ticket in tickets {
-        let ended = channel.poll(ticket).unwrap().unwrap();
-        assert_eq!(ended.result.unwrap_err(), TransportError::Stuck);
-        assert!(ended.buffer.is_none(), "the device may still write to it");
+    for (name, count, start) in STARTS {
+        for (end_name, end) in ENDS {
+            for is_stuck in [false, true] {
+                let case = format!("{name}, {end_name}, stuck: {is_stuck}");
+                let mut channel = channel();
+                // Nothing is flushed while it is closed.
+                channel.set_timeout(Duration::ZERO);
+                let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
+                let ticket = start(&mut channel, &pool).unwrap();
+                forget_the_past();
+                refuse("ibv_destroy_qp", usize::from(is_stuck));
+                let before = lines().len();
+                if let Some(mut channel) = end(channel) {
+                    let ended = channel.poll(ticket).unwrap().unwrap();
+                    let expected = match is_stuck {
+                        true => TransportError::Stuck,
+                        false => TransportError::Aborted(DownReason::Closed),
+                    };
+                    assert_eq!(ended.result.unwrap_err(), expected, "{case}");
+                }
+                assert!(called("ibv_destroy_qp"), "{case}");
+                let leaked = if is_stuck { count } else { 0 };
+                assert_eq!(pool.available(), 4 - leaked, "{case}");
+                let line = format!("ERROR: leaked {count} buffers");
+                let is_logged = lines()[before..].iter().any(|it| it.starts_with(&line));
+                assert_eq!(is_logged, is_stuck, "{case}");
+                drop(pool);
+                assert_eq!(
+                    called("ibv_dereg_mr"),
+                    !is_stuck,
+                    "{case}: the device has a block"
+                );
+                forget_requests();
+            }
+        }
     }
-    drop(channel);
-    assert_eq!(pool.available(), 2);
-    assert!(!called("ibv_dereg_mr"));
-    drop(pool);
-    assert!(
-        !called("ibv_dereg_mr"),
-        "the device has a block of the pool"
-    );
-    let lines = lines();
-    assert!(
-        lines
-            .iter()
-            .any(|line| line.starts_with("ERROR: leaked 2 buffers")),
-        "{lines:?}"
-    );
 }
 
 #[test]
-fn drop_leaks_stuck_owned_buffers() {
+fn post_that_fails_half_way_hands_everything_back_or_leaks_it() {
     listen();
-    let mut channel = channel();
-    let ticket = channel.start_receive(region(&channel)).unwrap();
-    assert_eq!(ticket, ticket);
-    refuse("ibv_destroy_qp", 1);
-    drop(channel);
-    assert!(!called("ibv_dereg_mr"));
-    let lines = lines();
-    assert!(
-        lines
-            .iter()
-            .any(|line| line.starts_with("ERROR: leaked 1 buffers")),
-        "{lines:?}"
-    );
+    for (name, count, start) in STARTS {
+        for (is_named, is_stuck) in [(true, false), (true, true), (false, false), (false, true)] {
+            let at = if is_named { count - 1 } else { 0 };
+            // The device may have requests if some were posted, or the driver names none.
+            let may_have = !is_named || at > 0;
+            let is_stuck = is_stuck && may_have;
+            let case = format!("{name}, named: {is_named}, stuck: {is_stuck}");
+            let mut channel = channel();
+            let pool = BufferPool::new(channel.pd(), 64, 4).unwrap();
+            refuse("ibv_destroy_qp", usize::from(is_stuck));
+            with(|library| library.refuse_post = Some((at, libc::EIO, is_named)));
+            let reason = start(&mut channel, &pool).unwrap_err();
+            let RejectReason::Post(error) = reason else {
+                panic!("{case}: {reason}");
+            };
+            assert_eq!(called("ibv_destroy_qp"), may_have, "{case}");
+            let down = may_have.then_some(DownReason::Post(error));
+            assert_eq!(channel.down_reason(), down, "{case}");
+            assert!(channel.is_idle(), "{case}");
+            let leaked = if is_stuck { count } else { 0 };
+            assert_eq!(pool.available(), 4 - leaked, "{case}");
+            forget_requests();
+        }
+    }
 }
 
 #[test]
@@ -97,12 +168,7 @@ fn stuck_channel_keeps_its_place_in_its_group() {
     listen();
     let pd = pd();
     let mut group = Channel::builder(&pd).group(2).unwrap();
-    let prepared = [(); 4].map(|()| {
-        let member = group.prepare().unwrap();
-        let endpoint = member.endpoint();
-        member.handshake(&endpoint).unwrap()
-    });
-    let [first, second, third, fourth] = prepared;
+    let [first, second, third, fourth] = [(); 4].map(|()| member(&group));
     let first = group.join(first).unwrap();
     let second = group.join(second).unwrap();
     group.remove(second).unwrap();
@@ -114,22 +180,6 @@ fn stuck_channel_keeps_its_place_in_its_group() {
     let full = group.join(fourth).unwrap_err();
     assert!(matches!(full.error(), Error::GroupFull(2)));
     assert!(!group.channel(first).unwrap().is_down());
-}
-
-#[test]
-fn unpolled_post_is_stuck_and_not_aborted() {
-    listen();
-    let mut channel = channel();
-    let mut into = region(&channel);
-    let element = into.scatter_element(..).unwrap();
-    // SAFETY: `into` is leaked below, as the outcome requires.
-    let ticket = unsafe { channel.post_receive_unpolled(element) }.unwrap();
-    refuse("ibv_modify_qp", 1);
-    refuse("ibv_destroy_qp", 1);
-    channel.abort();
-    let ended = channel.poll(ticket).unwrap().unwrap();
-    assert_eq!(ended.result.unwrap_err(), TransportError::Stuck);
-    let _the_device_s = std::mem::ManuallyDrop::new(into);
 }
 
 #[test]
@@ -178,62 +228,6 @@ fn operation_that_completed_before_its_queue_pair_got_stuck_is_a_success() {
     assert!(ended.result.is_ok() && ended.buffer.is_some());
     drop(ended.buffer);
     assert_eq!(pool.available(), 1);
-}
-
-#[test]
-fn partly_posted_owned_buffers_of_a_stuck_queue_pair_are_leaked() {
-    listen();
-    let mut channel = channel();
-    let pool = BufferPool::new(channel.pd(), 64, 3).unwrap();
-    refuse("ibv_destroy_qp", 1);
-    // The driver fails without a `bad_wr`: it may have taken all requests.
-    with(|library| library.refuse_post = Some((0, libc::EIO, false)));
-    let rejected = channel.start_send(pool.take().unwrap()).unwrap_err();
-    assert!(matches!(*rejected.error(), RejectReason::Post(_)));
-    assert_eq!(rejected.into_given().capacity(), 0, "it was leaked");
-    assert_eq!(pool.available(), 2);
-    assert!(channel.is_down() && channel.is_idle());
-    let works = vec![OwnedRequest::from(Outgoing::send(pool.take().unwrap()))];
-    let rejected = channel.start_batch(works).unwrap_err();
-    assert_eq!(rejected.into_given().len(), 1, "nothing of it was posted");
-    drop(channel);
-    assert_eq!(pool.available(), 2);
-    let lines = lines();
-    let leaked = |line: &&String| line.starts_with("ERROR: leaked 1 buffers");
-    assert_eq!(lines.iter().filter(leaked).count(), 1, "{lines:?}");
-}
-
-#[test]
-fn partly_posted_unpolled_request_ends_by_its_ticket() {
-    listen();
-    for is_stuck in [false, true] {
-        let mut channel = channel();
-        let from = region(&channel);
-        with(|library| library.refuse_post = Some((0, libc::EIO, false)));
-        if is_stuck {
-            refuse("ibv_destroy_qp", 1);
-        }
-        let send = Outgoing::send(from.gather_element(..).unwrap());
-        // SAFETY: the memory stays allocated, as the outcome may require.
-        let ticket = unsafe { channel.post_unpolled(send) }.unwrap();
-        let ended = channel.poll(ticket).unwrap().unwrap();
-        let error = ended.result.unwrap_err();
-        assert_eq!(error == TransportError::Stuck, is_stuck, "{error:?}");
-        assert!(matches!(channel.down_reason(), Some(DownReason::Post(_))));
-        let _the_device_s = std::mem::ManuallyDrop::new(from);
-    }
-}
-
-#[test]
-fn partly_posted_batch_of_a_destroyed_queue_pair_is_handed_back() {
-    let mut channel = channel();
-    let pool = BufferPool::new(channel.pd(), 64, 2).unwrap();
-    let work = || OwnedRequest::from(Outgoing::send(pool.take().unwrap()));
-    with(|library| library.refuse_post = Some((1, libc::EIO, true)));
-    let rejected = channel.start_batch(vec![work(), work()]).unwrap_err();
-    assert!(called("ibv_destroy_qp"));
-    assert_eq!(rejected.into_given().len(), 2);
-    assert_eq!(pool.available(), 2);
 }
 
 #[test]
@@ -378,21 +372,4 @@ pub(crate) fn again(test: &str, role: &str) -> Output {
     waits
         .recv_timeout(Duration::from_secs(20))
         .expect("it ends by itself")
-}
-
-#[test]
-fn stuck_queue_pair_without_operations_is_only_logged() {
-    listen();
-    let channel = channel();
-    refuse("ibv_destroy_qp", 1);
-    drop(channel);
-    let lines = lines();
-    assert!(
-        lines.iter().any(|line| line.starts_with("ERROR: ")),
-        "{lines:?}"
-    );
-    assert!(
-        !lines.iter().any(|line| line.contains("aborting")),
-        "{lines:?}"
-    );
 }

@@ -8,13 +8,12 @@ use verbs_channel::error::Queue;
 use verbs_channel::verbs_core::ProtectionDomain;
 use verbs_channel::verbs_core::completion::CompletionChannel;
 use verbs_channel::{
-    BufferPool, Channel, ChannelId, CreateChannel as _, DownReason, Error, OwnedRequest,
-    PollStrategy, RejectReason, TransportError,
+    BufferPool, Channel, CreateChannel as _, DownReason, Error, OwnedRequest, PollStrategy,
+    RejectReason, TransportError,
 };
 
-use crate::driven::group;
 use crate::fake_device::{
-    bounded, called, channel, connected, forget_the_past, pd, posted, region, succeeds,
+    bounded, called, channel, connected, forget_the_past, group, pd, posted, region, succeeds,
 };
 
 /// An engine without channels.
@@ -30,7 +29,7 @@ fn channel_without_a_queue_pair_rejects_everything_and_waits_for_nothing() {
     let mut channel = connected(pd.create_channel().strategy(strategy).build().unwrap());
     let pool = BufferPool::new(&pd, 64, 4).unwrap();
     let ticket = channel.start_receive(pool.take().unwrap()).unwrap();
-    let ids = [channel.id(), group(&pd, 1).channels().next().unwrap()];
+    let ids = [channel.id(), group(&pd, 1).1[0]];
     forget_the_past();
     let old = mem::replace(channel.engine_mut(), fresh(&pd));
     let mut into = region(&channel);
@@ -93,8 +92,7 @@ fn operations_stay_with_their_engine_when_engines_are_swapped() {
     let pd = pd();
     let mut channel = channel();
     let pool = BufferPool::new(&pd, 64, 3).unwrap();
-    let mut group = group(&pd, 2);
-    let ids: Vec<ChannelId> = group.channels().collect();
+    let (mut group, ids) = group(&pd, 2);
     let ours = channel.start_receive(region(&channel)).unwrap();
     let theirs = [0, 1].map(|number| {
         let mut member = group.channel(ids[number]).unwrap();

@@ -6,8 +6,7 @@ use verbs_channel::verbs_core::completion::CompletionChannel;
 use verbs_channel::verbs_core::error::ErrorKind;
 use verbs_channel::{BufferPool, Channel, CreateChannel as _, Error};
 
-use crate::driven::group;
-use crate::fake_device::{called, calls, connected, forget_the_past, pd, refuse, succeeds};
+use crate::fake_device::{called, calls, connected, forget_the_past, group, pd, refuse, succeeds};
 
 /// A protection domain of a device with thread domains.
 fn pd_with_thread_domains() -> ProtectionDomain {
@@ -127,7 +126,7 @@ fn an_error_that_is_not_of_the_thread_domain_is_returned() {
 #[test]
 fn channels_that_share_an_engine_have_no_thread_domain() {
     let pd = pd_with_thread_domains();
-    let group = group(&pd, 2);
+    let group = group(&pd, 2).0;
     let events = CompletionChannel::create(pd.context()).unwrap();
     let (engine, factory) = Channel::builder(&pd).config().engine(1, &events).unwrap();
     let prepared = factory.prepare().unwrap();

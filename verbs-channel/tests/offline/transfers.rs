@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fake_libibverbs::{Posted, in_flight, is_in_flight, lend, with};
 use verbs_channel::verbs_core::verbs_sys::{
-    IBV_QPS_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc_status,
+    IBV_QPS_ERR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc_status,
 };
 use verbs_channel::verbs_core::{AccessFlags, RemoteMemoryRegion};
 use verbs_channel::{__private::TransferEntries, engine::TransferError, engine::TransferOutcome};
@@ -348,15 +348,7 @@ pub(crate) fn group_of(
 ) -> (ChannelGroup, Vec<ChannelId>) {
     let builder = Channel::builder(&pd()).max_send_wr(sends).max_recv_wr(4);
     let builder = builder.in_flight(budget).drain_timeout(DRAIN);
-    let mut group = builder.group(channels).unwrap();
-    let ids = (0..channels).map(|_| {
-        let member = group.prepare().unwrap();
-        let endpoint = member.endpoint();
-        group.join(member.handshake(&endpoint).unwrap()).unwrap()
-    });
-    let ids = ids.collect();
-    forget_the_past();
-    (group, ids)
+    crate::fake_device::group_of(builder, channels)
 }
 
 #[test]
@@ -403,31 +395,6 @@ fn set_waits_for_room_in_the_budget_of_its_group() {
         || group.transfer(&mut transfer, None).unwrap(),
     );
     assert_eq!(sorted(&mut transfer).0.len(), 30);
-}
-
-#[test]
-fn failed_operation_is_reported_and_the_rest_of_its_channel_fails_with_it() {
-    let mut channel = channel();
-    let pool = BufferPool::new(channel.pd(), 64, 8).unwrap();
-    let mut transfer = writes(channel.id(), &pool, 8);
-    let ended = beside_a_device(
-        true,
-        |index, _| match index {
-            0 => Some(IBV_WC_SUCCESS),
-            1 => Some(IBV_WC_REM_ACCESS_ERR),
-            _ => Some(IBV_WC_WR_FLUSH_ERR),
-        },
-        || channel.transfer(&mut transfer, None),
-    );
-    let Err(TransferError::Failed {
-        failed: 7, first, ..
-    }) = ended
-    else {
-        panic!("{ended:?}");
-    };
-    assert!(matches!(first, TransportError::Work { .. }));
-    let (successes, errors) = sorted(&mut transfer);
-    assert_eq!((successes, errors.len()), (vec![0], 7));
 }
 
 #[test]

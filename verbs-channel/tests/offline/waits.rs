@@ -123,3 +123,12 @@ fn waits_are_bounded_under_endless_unknown_completions() {
     with(|library| library.endless = None);
     channel.abort();
 }
+
+#[test]
+fn timeout_beyond_the_clock_is_none() {
+    let mut channel = channel();
+    channel.set_timeout(Duration::MAX);
+    with(|library| library.completes_sends = true);
+    let from = region(&channel);
+    channel.send(from.gather_element(..).unwrap()).unwrap();
+}
