@@ -184,6 +184,7 @@ mod errno;
 mod event;
 mod fork;
 mod later;
+mod lock;
 mod memory;
 mod missing;
 mod network;

@@ -56,57 +56,47 @@ texts! {
     ] or c"UNKNOWN EVENT";
 }
 
-/// Rates (`ibv_rate`): C's number, multiples of 2.5 Gbit/s or 0 if it is none, and Mbit/s.
-const RATES: [(c_int, c_int, c_int); 23] = [
-    (2, 1, 2500),
-    (5, 2, 5000),
-    (3, 4, 10_000),
-    (6, 8, 20_000),
-    (4, 12, 30_000),
-    (7, 16, 40_000),
-    (8, 24, 60_000),
-    (9, 32, 80_000),
-    (10, 48, 120_000),
-    (11, 0, 14_062),
-    (12, 0, 56_250),
-    (13, 0, 112_500),
-    (14, 0, 168_750),
-    (15, 10, 25_781),
-    (16, 40, 103_125),
-    (17, 80, 206_250),
-    (18, 120, 309_375),
-    (19, 11, 28_125),
-    (20, 20, 50_000),
-    (21, 160, 400_000),
-    (22, 240, 600_000),
-    (23, 320, 800_000),
-    (24, 480, 1_200_000),
+/// Multiples of 2.5 Gbit/s of the rates (`ibv_rate`) from C's number 2 on; 0 for one that is none.
+const MULTIPLES: [c_int; 23] = [
+    1, 4, 12, 2, 8, 16, 24, 32, 48, 0, 0, 0, 0, 10, 40, 80, 120, 11, 20, 160, 240, 320, 480,
+];
+/// Mbit/s of the same.
+const MBPS: [c_int; 23] = [
+    2500, 10_000, 30_000, 5000, 20_000, 40_000, 60_000, 80_000, 120_000, 14_062, 56_250, 112_500,
+    168_750, 25_781, 103_125, 206_250, 309_375, 28_125, 50_000, 400_000, 600_000, 800_000,
+    1_200_000,
 ];
 
+/// The value of a rate, or -1.
+fn value(table: &[c_int], rate: c_int) -> c_int {
+    let found = (2..).zip(table).find(|(number, _)| *number == rate);
+    found.map_or(-1, |(_, value)| if *value > 0 { *value } else { -1 })
+}
+
+/// The rate of a value, or 0.
+fn rate(table: &[c_int], value: c_int) -> c_int {
+    let found = (2..)
+        .zip(table)
+        .find(|(_, known)| **known == value && value > 0);
+    found.map_or(0, |(number, _)| number)
+}
+
 #[unsafe(no_mangle)]
-extern "C" fn ibv_rate_to_mult(rate: c_int) -> c_int {
-    let found = RATES
-        .iter()
-        .find(|(number, multiple, _)| *number == rate && *multiple > 0);
-    found.map_or(-1, |(_, multiple, _)| *multiple)
+extern "C" fn ibv_rate_to_mult(number: c_int) -> c_int {
+    value(&MULTIPLES, number)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn mult_to_ibv_rate(multiple: c_int) -> c_int {
-    let found = RATES
-        .iter()
-        .find(|(_, known, _)| *known == multiple && multiple > 0);
-    found.map_or(0, |(number, ..)| *number)
+    rate(&MULTIPLES, multiple)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_rate_to_mbps(rate: c_int) -> c_int {
-    let found = RATES.iter().find(|(number, ..)| *number == rate);
-    found.map_or(-1, |(_, _, mbps)| *mbps)
+extern "C" fn ibv_rate_to_mbps(number: c_int) -> c_int {
+    value(&MBPS, number)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
-    let found = RATES.iter().find(|(_, _, known)| *known == mbps);
-    found.map_or(0, |(number, ..)| *number)
+    rate(&MBPS, mbps)
 }

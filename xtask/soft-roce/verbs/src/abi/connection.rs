@@ -1,5 +1,6 @@
 //! librdmacm's structures.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
 use libc::{sockaddr, socklen_t};
@@ -16,23 +17,6 @@ structures! {
         ibaddr: [u64; 5];
         path_rec: *mut c_void;
         num_paths: c_int;
-    }
-    rdma_cm_id {
-        verbs: *mut ibv_context;
-        channel: *mut rdma_event_channel;
-        context: *mut c_void;
-        qp: *mut ibv_qp;
-        route: rdma_route;
-        ps: u32;
-        port_num: u8;
-        event: *mut rdma_cm_event;
-        send_cq_channel: *mut ibv_comp_channel;
-        send_cq: *mut ibv_cq;
-        recv_cq_channel: *mut ibv_comp_channel;
-        recv_cq: *mut ibv_cq;
-        srq: *mut ibv_srq;
-        pd: *mut ibv_pd;
-        qp_type: u32;
     }
     rdma_conn_param {
         private_data: *const c_void;
@@ -55,6 +39,26 @@ structures! {
         ai_next: *mut Self;
     }
     rdma_cm_join_mc_attr_ex { comp_mask join_flags: u32; addr: *mut sockaddr; }
+}
+
+/// C's identifier, whose fields change while the program has it.
+#[repr(C)]
+pub(crate) struct rdma_cm_id {
+    pub(crate) verbs: Cell<*mut ibv_context>,
+    pub(crate) channel: Cell<*mut rdma_event_channel>,
+    pub(crate) context: *mut c_void,
+    pub(crate) qp: Cell<*mut ibv_qp>,
+    pub(crate) route: Cell<rdma_route>,
+    pub(crate) ps: u32,
+    pub(crate) port_num: Cell<u8>,
+    pub(crate) event: Cell<*mut rdma_cm_event>,
+    pub(crate) send_cq_channel: Cell<*mut ibv_comp_channel>,
+    pub(crate) send_cq: Cell<*mut ibv_cq>,
+    pub(crate) recv_cq_channel: Cell<*mut ibv_comp_channel>,
+    pub(crate) recv_cq: Cell<*mut ibv_cq>,
+    pub(crate) srq: Cell<*mut ibv_srq>,
+    pub(crate) pd: Cell<*mut ibv_pd>,
+    pub(crate) qp_type: u32,
 }
 
 #[repr(C)]

@@ -1,6 +1,7 @@
 //! C's structures (`infiniband/verbs.h`), in its order; a test compares them with the header's.
+#![expect(unsafe_code, reason = "zeros are valid for C's structures")]
 
-/// Structures as C has them: the fields of one type are in one line, as in `int a, b;`.
+/// Structures as C has them: the fields of one type are in one line, as in `int a, b;`. Their default is zeros.
 macro_rules! structures {
     ($($(#[$about:meta])* $name:ident {
         $($(#[$note:meta])* $($field:ident)+: $type:ty;)*
@@ -10,6 +11,14 @@ macro_rules! structures {
         #[derive(Clone, Copy)]
         pub(crate) struct $name {
             $($(#[$note])* $(pub(crate) $field: $type,)+)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                // SAFETY: zeros are valid for the types of all fields: numbers, pointers, addresses, and a mutex and a
+                // condition, which are initialized by them.
+                unsafe { std::mem::zeroed() }
+            }
         }
     )*};
 }

@@ -1,10 +1,11 @@
 //! Objects.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::AtomicI32;
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
-use super::context::ibv_context;
+use super::context::Open;
 
 structures! {
     #[derive(Debug)]
@@ -14,18 +15,17 @@ structures! {
         name dev_name: [c_char; 64];
         dev_path ibdev_path: [c_char; 256];
     }
-    ibv_pd { context: *mut ibv_context; handle: u32; }
+    ibv_pd { context: Open; handle: u32; }
     ibv_mr {
-        context: *mut ibv_context;
+        context: Open;
         pd: *mut ibv_pd;
         addr: *mut c_void;
         length: usize;
         handle lkey rkey: u32;
     }
-    ibv_mw { context: *mut ibv_context; pd: *mut ibv_pd; rkey handle type_: u32; }
-    ibv_comp_channel { context: *mut ibv_context; fd refcnt: c_int; }
+    ibv_mw { context: Open; pd: *mut ibv_pd; rkey handle type_: u32; }
     ibv_cq {
-        context: *mut ibv_context;
+        context: Open;
         channel: *mut ibv_comp_channel;
         cq_context: *mut c_void;
         handle: u32;
@@ -35,7 +35,7 @@ structures! {
         comp_events_completed async_events_completed: u32;
     }
     ibv_srq {
-        context: *mut ibv_context;
+        context: Open;
         srq_context: *mut c_void;
         pd: *mut ibv_pd;
         handle: u32;
@@ -44,7 +44,7 @@ structures! {
         events_completed: u32;
     }
     ibv_qp {
-        context: *mut ibv_context;
+        context: Open;
         qp_context: *mut c_void;
         pd: *mut ibv_pd;
         send_cq recv_cq: *mut ibv_cq;
@@ -54,5 +54,13 @@ structures! {
         cond: pthread_cond_t;
         events_completed: u32;
     }
-    ibv_ah { context: *mut ibv_context; pd: *mut ibv_pd; handle: u32; }
+    ibv_ah { context: Open; pd: *mut ibv_pd; handle: u32; }
+}
+
+#[repr(C)]
+pub(crate) struct ibv_comp_channel {
+    pub(crate) context: Open,
+    pub(crate) fd: c_int,
+    /// Queues that use the channel.
+    pub(crate) refcnt: AtomicI32,
 }

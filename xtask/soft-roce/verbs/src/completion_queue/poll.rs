@@ -6,19 +6,20 @@ use std::ffi::c_int;
 use soft_nic::{CompletedOpcode, Completion};
 
 use super::CompletionQueue;
-use crate::abi::object::ibv_cq;
 use crate::abi::request::ibv_wc;
 use crate::errno::{code, refused};
 
-pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, to: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller has a queue that is alive.
-    let (own, context) = unsafe { CompletionQueue::of(cq) };
-    let id = own.id();
+pub(crate) unsafe extern "C" fn poll_cq(
+    cq: &CompletionQueue,
+    room: c_int,
+    to: *mut ibv_wc,
+) -> c_int {
+    let card = &cq.context().card;
     let room = usize::try_from(room).unwrap_or(0);
-    let polled = context.card.verb("ibv_poll_cq", |locked| {
+    let polled = card.verb("ibv_poll_cq", |locked| {
         let mut count = 0;
         while count < room
-            && let Some(done) = locked.poll_cq(id)
+            && let Some(done) = locked.poll_cq(cq.id())
         {
             let to = to.wrapping_add(count);
             // SAFETY: the caller has room for `room` completions.
@@ -29,7 +30,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, to: *mut i
     });
     match polled {
         Ok(0) if room > 0 => {
-            context.card.idle();
+            card.idle();
             0
         }
         Ok(count) => c_int::try_from(count).unwrap_or(c_int::MAX),
@@ -37,14 +38,11 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, to: *mut i
     }
 }
 
-pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the caller has a queue that is alive.
-    let (own, context) = unsafe { CompletionQueue::of(cq) };
-    let result = context.card.verb("ibv_req_notify_cq", |locked| {
-        let armed = locked.nic.req_notify_cq(own.id(), solicited_only != 0);
+pub(crate) extern "C" fn req_notify_cq(cq: &CompletionQueue, solicited_only: c_int) -> c_int {
+    code(cq.context().card.verb("ibv_req_notify_cq", |locked| {
+        let armed = locked.nic.req_notify_cq(cq.id(), solicited_only != 0);
         armed.map_err(refused)
-    });
-    code(result)
+    }))
 }
 
 /// C's number of a kind of completion (`ibv_wc_opcode`).
@@ -81,15 +79,11 @@ fn completion(done: &Completion) -> ibv_wc {
         wr_id: done.wr_id,
         status: done.status as u32,
         opcode: opcode(done),
-        vendor_err: 0,
         byte_len: done.byte_len,
         imm_data: immediate(done),
         qp_num: done.queue_pair,
         src_qp: done.source_queue_pair,
         wc_flags: flags(done),
-        pkey_index: 0,
-        slid: 0,
-        sl: 0,
-        dlid_path_bits: 0,
+        ..ibv_wc::default()
     }
 }

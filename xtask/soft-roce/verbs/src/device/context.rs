@@ -2,19 +2,20 @@
 #![expect(unsafe_code, reason = "C's functions and pointers")]
 
 use std::ffi::c_int;
-use std::mem::{offset_of, zeroed};
+use std::mem::offset_of;
+use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use soft_nic::DomainId;
 
 use super::{port, query};
-use crate::abi::context::{EXTENDED, ibv_context, verbs_context};
-use crate::abi::object::ibv_device;
+use crate::abi::context::{EXTENDED, Open, Verb, ibv_context_ops, verbs_context};
 use crate::completion_queue::{create_cq_ex, poll};
-use crate::errno::{Errno, fail};
+use crate::errno::{Errno, answer, fail};
 use crate::event::{EventQueue, Sink, Unacknowledged};
+use crate::lock::lock;
 use crate::memory::{advise_mr, window};
 use crate::network::{Attendance, Card};
 use crate::queue_pair::{create_qp_ex, post};
@@ -35,24 +36,27 @@ pub(crate) struct Context {
     _attendance: Attendance,
 }
 
-impl Context {
-    /// The context that a program has as C's.
-    ///
-    /// # Safety
-    ///
-    /// It came from `ibv_open_device`, and is open.
-    pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> &'a Self {
-        // SAFETY: the caller's context is inside of a `Context`, which lives until it is closed.
-        unsafe { &*Self::around(context) }
-    }
-
+impl Open {
     /// The whole of which C's context is a part.
-    fn around(context: *mut ibv_context) -> *mut Self {
+    fn around(self) -> *mut Context {
+        let Self(context) = self;
         context
             .wrapping_byte_sub(offset_of!(verbs_context, context))
             .cast()
     }
+}
 
+impl Deref for Open {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        // SAFETY: `ibv_open_device` made it, as the callers of verbs promise, and it is open as long as an object that
+        // has it is alive.
+        unsafe { &*self.around() }
+    }
+}
+
+impl Context {
     /// Completion vectors.
     pub(crate) const fn vectors(&self) -> u32 {
         self.verbs.context.num_comp_vectors.cast_unsigned()
@@ -60,7 +64,7 @@ impl Context {
 
     /// Changes the list of protection domains.
     pub(crate) fn domains(&self, change: impl FnOnce(&mut Vec<DomainId>)) {
-        change(&mut self.domains.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.domains));
     }
 
     /// Makes an object of C's for what a verb has made; null, with errno, if it was refused.
@@ -117,12 +121,11 @@ impl Context {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    let card = device.cast::<Card>().cast_const();
+pub(crate) unsafe extern "C" fn ibv_open_device(device: *const Card) -> Open {
     // SAFETY: the caller has the device from a list, which has a share of the card.
-    unsafe { Arc::increment_strong_count(card) };
+    unsafe { Arc::increment_strong_count(device) };
     // SAFETY: the share that was just counted.
-    let card = unsafe { Arc::from_raw(card) };
+    let card = unsafe { Arc::from_raw(device) };
     let opened = card.verb("ibv_open_device", |locked| {
         let events = Arc::new(EventQueue::new()?);
         locked.events.contexts.push(Arc::clone(&events));
@@ -130,30 +133,36 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
     });
     let events = match opened {
         Ok(events) => events,
-        Err(errno) => return fail(errno, ptr::null_mut()),
+        Err(errno) => return fail(errno, Open(ptr::null_mut())),
     };
-    // SAFETY: zeros are valid for numbers, pointers, functions that may be missing, and a mutex.
-    let mut verbs: verbs_context = unsafe { zeroed() };
-    verbs.sz = size_of::<verbs_context>();
+    let mut verbs = verbs_context {
+        sz: size_of::<verbs_context>(),
+        query_port: port::query_port as Verb,
+        query_device_ex: query::query_device_ex as Verb,
+        query_rt_values: query::query_rt_values as Verb,
+        advise_mr: advise_mr as Verb,
+        create_cq_ex: create_cq_ex as Verb,
+        create_qp_ex: create_qp_ex as Verb,
+        create_srq_ex: create_srq_ex as Verb,
+        alloc_td: protection_domain::alloc_td as Verb,
+        dealloc_td: protection_domain::dealloc_td as Verb,
+        alloc_parent_domain: protection_domain::alloc_parent_domain as Verb,
+        ..verbs_context::default()
+    };
     missing::fill(&mut verbs);
-    verbs.thread_domains = protection_domain::thread_domains();
-    verbs.query_port = Some(port::query_port);
-    verbs.query_device_ex = Some(query::query_device_ex);
-    verbs.query_rt_values = Some(query::query_rt_values);
-    verbs.advise_mr = Some(advise_mr);
-    verbs.create_cq_ex = Some(create_cq_ex);
-    verbs.create_qp_ex = Some(create_qp_ex);
-    verbs.create_srq_ex = Some(create_srq_ex);
     let context = &mut verbs.context;
-    context.ops.alloc_mw = Some(window::alloc_mw);
-    context.ops.bind_mw = Some(window::bind_mw);
-    context.ops.dealloc_mw = Some(window::dealloc_mw);
-    context.ops.poll_cq = Some(poll::poll_cq);
-    context.ops.req_notify_cq = Some(poll::req_notify_cq);
-    context.ops.post_srq_recv = Some(post::post_srq_recv);
-    context.ops.post_send = Some(post::post_send);
-    context.ops.post_recv = Some(post::post_recv);
-    context.device = device;
+    context.ops = ibv_context_ops {
+        alloc_mw: window::alloc_mw as Verb,
+        bind_mw: window::bind_mw as Verb,
+        dealloc_mw: window::dealloc_mw as Verb,
+        poll_cq: poll::poll_cq as Verb,
+        req_notify_cq: poll::req_notify_cq as Verb,
+        post_srq_recv: post::post_srq_recv as Verb,
+        post_send: post::post_send as Verb,
+        post_recv: post::post_recv as Verb,
+        ..ibv_context_ops::default()
+    };
+    context.device = device.cast_mut().cast();
     context.cmd_fd = -1;
     context.async_fd = events.descriptor();
     context.num_comp_vectors = 1;
@@ -167,37 +176,26 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         domains: Mutex::default(),
         _attendance: attendance,
     }));
-    made.wrapping_byte_add(offset_of!(verbs_context, context))
-        .cast()
+    let context = made.wrapping_byte_add(offset_of!(verbs_context, context));
+    Open(context.cast())
 }
 
 /// Objects that are left serve no peer any more, as in C. There they cannot be destroyed later; here the memory of the
 /// context stays for those that are.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: the caller has an open context.
-    let own = unsafe { Context::of(context) };
-    let closed = own.card.verb("ibv_close_device", |locked| {
-        own.domains(|domains| {
+pub(crate) unsafe extern "C" fn ibv_close_device(context: Open) -> c_int {
+    let closed = context.card.verb("ibv_close_device", |locked| {
+        context.domains(|domains| {
             let domains = domains.iter();
             domains.for_each(|domain| locked.nic.end_queue_pairs(*domain));
         });
-        locked
-            .events
-            .contexts
-            .retain(|queue| !Arc::ptr_eq(queue, &own.events));
-        Ok(own.objects.load(Ordering::Relaxed))
+        let contexts = &mut locked.events.contexts;
+        contexts.retain(|queue| !Arc::ptr_eq(queue, &context.events));
+        Ok(context.objects.load(Ordering::Relaxed))
     });
-    match closed {
-        Ok(0) => {
-            // SAFETY: `ibv_open_device` boxed it, and the caller does not use it again.
-            drop(unsafe { Box::from_raw(Context::around(context)) });
-            0
-        }
-        Ok(left) => {
-            log::warn!("ibv_close_device: {left} objects of the context have not been destroyed");
-            0
-        }
-        Err(errno) => fail(errno, -1),
-    }
+    answer(closed.map(|left| match left {
+        // SAFETY: `ibv_open_device` boxed it, and the caller does not use it again.
+        0 => drop(unsafe { Box::from_raw(context.around()) }),
+        _ => log::warn!("ibv_close_device: {left} objects of the context have not been destroyed"),
+    }))
 }

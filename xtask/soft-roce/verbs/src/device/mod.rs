@@ -63,39 +63,32 @@ fn text<const N: usize>(text: &str) -> [c_char; N] {
     bytes
 }
 
-/// The card of a device.
-///
-/// # Safety
-///
-/// The device is one of a list that has not been freed, or of a context that is open.
-unsafe fn card<'a>(device: *mut ibv_device) -> &'a Card {
-    // SAFETY: the list and the context have a share of the card, at whose beginning the device is.
-    unsafe { &*device.cast::<Card>() }
-}
-
 /// The list has a share of each card, so that its devices live as long as it does.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+extern "C" fn ibv_get_device_list(count: Option<&mut c_int>) -> *mut *const Card {
     let host = Host::current();
-    let devices = host
-        .cards()
-        .iter()
-        .map(|card| Arc::into_raw(Arc::clone(card)).cast_mut().cast());
-    let list: Box<[*mut ibv_device]> = devices.chain([ptr::null_mut()]).collect();
-    if !count.is_null() {
-        let devices = c_int::try_from(list.len() - 1).unwrap_or(c_int::MAX);
-        // SAFETY: the caller has room for it.
-        unsafe { count.write(devices) };
+    let cards = host.cards().iter();
+    list(cards.map(|card| Arc::into_raw(Arc::clone(card))), count)
+}
+
+/// A list for C, which ends with a null.
+pub(crate) fn list<T>(
+    items: impl Iterator<Item = *const T>,
+    count: Option<&mut c_int>,
+) -> *mut *const T {
+    let list: Box<[*const T]> = items.chain([ptr::null()]).collect();
+    if let Some(count) = count {
+        *count = c_int::try_from(list.len() - 1).unwrap_or(c_int::MAX);
     }
     Box::into_raw(list).cast()
 }
 
-/// The box of a list that ends with a null.
+/// The box of such a list.
 ///
 /// # Safety
 ///
-/// The list is a box of this crate's, and the caller does not use it again.
-pub(crate) unsafe fn boxed_list<T>(list: *mut *mut T) -> Box<[*mut T]> {
+/// `list` made it, and the caller does not use it again.
+pub(crate) unsafe fn boxed_list<T>(list: *mut *const T) -> Box<[*const T]> {
     let mut len = 1;
     // SAFETY: a null is at the end of the list, which this has not come to yet.
     while unsafe { !list.wrapping_add(len - 1).read().is_null() } {
@@ -106,34 +99,30 @@ pub(crate) unsafe fn boxed_list<T>(list: *mut *mut T) -> Box<[*mut T]> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+unsafe extern "C" fn ibv_free_device_list(list: *mut *const Card) {
     if list.is_null() {
         return;
     }
     // SAFETY: `ibv_get_device_list` made it, and the caller does not use it again.
     let list = unsafe { boxed_list(list) };
-    for device in list.iter().filter(|device| !device.is_null()) {
-        // SAFETY: each device is a share of its card, which `ibv_get_device_list` made.
-        drop(unsafe { Arc::from_raw(device.cast::<Card>()) });
+    for card in list.into_iter().filter(|card| !card.is_null()) {
+        // SAFETY: each is a share of the card, which `ibv_get_device_list` made.
+        drop(unsafe { Arc::from_raw(card) });
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: the caller has it from a list.
-    unsafe { (&raw const (*device).name).cast() }
+const extern "C" fn ibv_get_device_name(card: &Card) -> *const c_char {
+    card.device.device.name.as_ptr()
 }
 
 /// The number that the kernel would have for it.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    // SAFETY: the caller has it from a list.
-    let guid = unsafe { card(device) }.device.guid;
-    c_int::try_from(u64::from_be(guid) & 0xff_ffff).unwrap_or(-1) - 1
+extern "C" fn ibv_get_device_index(card: &Card) -> c_int {
+    c_int::try_from(u64::from_be(card.device.guid) & 0xff_ffff).unwrap_or(-1) - 1
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    // SAFETY: the caller has it from a list.
-    unsafe { card(device) }.device.guid
+const extern "C" fn ibv_get_device_guid(card: &Card) -> u64 {
+    card.device.guid
 }

@@ -1,13 +1,12 @@
 //! Queries of the port: state, GID table, partitions.
 #![expect(unsafe_code, reason = "C's functions and pointers")]
 
-use std::ffi::{c_int, c_void};
-use std::mem::{offset_of, zeroed};
+use std::ffi::c_int;
+use std::mem::{MaybeUninit, offset_of};
 
-use super::Context;
 use super::query::fill;
 use crate::abi::attributes::{ibv_gid, ibv_gid_entry, ibv_port_attr};
-use crate::abi::context::ibv_context;
+use crate::abi::context::Open;
 use crate::errno::{Errno, answer, code, fail};
 
 const PORT: u32 = 1;
@@ -25,21 +24,17 @@ const PORT_CAPABILITIES: u32 = 1 << 16 | 1 << 26;
 const LINK_LAYER_ETHERNET: u8 = 2;
 
 pub(super) unsafe extern "C" fn query_port(
-    context: *mut ibv_context,
+    context: Open,
     port: u8,
     attr: *mut ibv_port_attr,
     size: usize,
 ) -> c_int {
-    // SAFETY: the caller has an open context.
-    let context = unsafe { Context::of(context) };
     let found = context.card.verb("ibv_query_port", |locked| {
         if u32::from(port) != PORT {
             return Err(libc::EINVAL);
         }
         let (profile, is_up) = (locked.nic.profile(), locked.nic.is_port_up());
         let max_mtu = mtu(profile.max_mtu);
-        // SAFETY: zeros are valid for numbers.
-        let zeros: ibv_port_attr = unsafe { zeroed() };
         Ok(ibv_port_attr {
             state: if is_up { PORT_ACTIVE } else { PORT_DOWN },
             max_mtu,
@@ -53,7 +48,7 @@ pub(super) unsafe extern "C" fn query_port(
             active_speed: 1,
             phys_state: if is_up { PHYS_LINK_UP } else { PHYS_DISABLED },
             link_layer: LINK_LAYER_ETHERNET,
-            ..zeros
+            ..ibv_port_attr::default()
         })
     });
     code(found.map(|found| {
@@ -70,25 +65,23 @@ pub(crate) const fn mtu(bytes: u32) -> u32 {
 
 /// The exported function fills the fields that C had first; the inline one calls the context's.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_port(
-    context: *mut ibv_context,
-    port: u8,
-    attr: *mut c_void,
-) -> c_int {
+unsafe extern "C" fn ibv_query_port(context: Open, port: u8, attr: *mut ibv_port_attr) -> c_int {
     let old = offset_of!(ibv_port_attr, port_cap_flags2);
-    // SAFETY: the caller has an open context, and room for the fields before the newest.
-    unsafe { query_port(context, port, attr.cast(), old) }
+    // SAFETY: the caller has room for the fields before the newest.
+    unsafe { query_port(context, port, attr, old) }
 }
 
-/// The GIDs of a context's device that are set, from `first` on.
+/// The GIDs of a context's device that are set, from `first` on, at most `count`.
 fn gids(
     verb: &'static str,
-    context: &Context,
+    context: Open,
     port: u32,
-    range: std::ops::Range<u32>,
+    first: u32,
+    count: u32,
 ) -> Result<Vec<ibv_gid_entry>, Errno> {
     context.card.verb(verb, |locked| {
-        if port != PORT || range.end > u32::from(GIDS) {
+        let end = first.saturating_add(count);
+        if port != PORT || end > u32::from(GIDS) {
             return Err(libc::EINVAL);
         }
         let entry = |gid_index| {
@@ -101,54 +94,44 @@ fn gids(
                 ndev_ifindex: 0,
             })
         };
-        Ok(range.filter_map(entry).collect())
+        Ok((first..end).filter_map(entry).collect())
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_gid(
-    context: *mut ibv_context,
+extern "C" fn ibv_query_gid(
+    context: Open,
     port: u8,
     index: c_int,
-    to: *mut ibv_gid,
+    to: &mut MaybeUninit<ibv_gid>,
 ) -> c_int {
-    // None is refused as one that is too large.
-    let index = index.cast_unsigned().min(u32::from(GIDS));
-    // SAFETY: the caller has an open context.
-    let context = unsafe { Context::of(context) };
-    let found = gids("ibv_query_gid", context, u32::from(port), index..index + 1);
+    let index = index.cast_unsigned();
+    let found = gids("ibv_query_gid", context, port.into(), index, 1);
     answer(found.map(|found| {
         // An empty entry is all zeros, as in sysfs.
-        let gid = found.first().map_or(ibv_gid { raw: [0; 16] }, |it| it.gid);
-        // SAFETY: the caller has room for it.
-        unsafe { to.write(gid) };
+        to.write(found.first().map_or(ibv_gid { raw: [0; 16] }, |it| it.gid));
     }))
 }
 
 /// Private to rdma-core's libraries and programs: the type as sysfs has it, where an entry that is empty is of RoCE v1.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_gid_type(
-    context: *mut ibv_context,
+extern "C" fn ibv_query_gid_type(
+    context: Open,
     port: u8,
     index: u32,
-    to: *mut u32,
+    to: &mut MaybeUninit<u32>,
 ) -> c_int {
     const ROCE_V1: u32 = 0;
     const ROCE_V2: u32 = 1;
-    let range = index..index.saturating_add(1);
-    // SAFETY: the caller has an open context.
-    let context = unsafe { Context::of(context) };
-    let found = gids("ibv_query_gid_type", context, u32::from(port), range);
+    let found = gids("ibv_query_gid_type", context, port.into(), index, 1);
     answer(found.map(|found| {
-        let kind = if found.is_empty() { ROCE_V1 } else { ROCE_V2 };
-        // SAFETY: the caller has room for it.
-        unsafe { to.write(kind) };
+        to.write(if found.is_empty() { ROCE_V1 } else { ROCE_V2 });
     }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _ibv_query_gid_ex(
-    context: *mut ibv_context,
+    context: Open,
     port: u32,
     index: u32,
     to: *mut ibv_gid_entry,
@@ -158,10 +141,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     if flags != 0 || size < size_of::<ibv_gid_entry>() {
         return libc::EINVAL;
     }
-    // SAFETY: the caller has an open context.
-    let context = unsafe { Context::of(context) };
-    let end = index.saturating_add(1);
-    match gids("ibv_query_gid_ex", context, port, index..end).as_deref() {
+    match gids("ibv_query_gid_ex", context, port, index, 1).as_deref() {
         Ok([entry]) => {
             // SAFETY: the caller has room for `size` bytes.
             unsafe { fill(to, entry, size) };
@@ -174,7 +154,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _ibv_query_gid_table(
-    context: *mut ibv_context,
+    context: Open,
     to: *mut ibv_gid_entry,
     room: usize,
     flags: u32,
@@ -184,9 +164,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
     if flags != 0 || size < size_of::<ibv_gid_entry>() {
         return EINVAL;
     }
-    // SAFETY: the caller has an open context.
-    let context = unsafe { Context::of(context) };
-    match gids("ibv_query_gid_table", context, PORT, 0..u32::from(GIDS)) {
+    match gids("ibv_query_gid_table", context, PORT, 0, GIDS.into()) {
         Ok(found) if found.len() <= room => {
             for (place, entry) in found.iter().enumerate() {
                 let to = to.wrapping_byte_add(place * size);
@@ -201,22 +179,16 @@ unsafe extern "C" fn _ibv_query_gid_table(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_pkey(
-    _: *mut ibv_context,
-    port: u8,
-    index: c_int,
-    to: *mut u16,
-) -> c_int {
+extern "C" fn ibv_query_pkey(_: Open, port: u8, index: c_int, to: &mut MaybeUninit<u16>) -> c_int {
     if u32::from(port) != PORT || index != 0 {
         return fail(libc::EINVAL, -1);
     }
-    // SAFETY: the caller has room for it.
-    unsafe { to.write(DEFAULT_PARTITION.to_be()) };
+    to.write(DEFAULT_PARTITION.to_be());
     0
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_get_pkey_index(_: *mut ibv_context, port: u8, partition: u16) -> c_int {
+extern "C" fn ibv_get_pkey_index(_: Open, port: u8, partition: u16) -> c_int {
     match u32::from(port) == PORT && partition == DEFAULT_PARTITION.to_be() {
         true => 0,
         false => fail(libc::ENOENT, -1),

@@ -2,32 +2,19 @@
 #![expect(unsafe_code, reason = "C's functions and pointers")]
 
 use std::ffi::c_int;
-use std::mem::zeroed;
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::Duration;
 
 use soft_nic::Profile;
 
-use super::Context;
 use crate::abi::attributes::{ibv_device_attr, ibv_device_attr_ex};
-use crate::abi::context::{ibv_context, ibv_query_device_ex_input, ibv_values_ex};
+use crate::abi::context::{Open, ibv_query_device_ex_input, ibv_values_ex};
 use crate::errno::{Errno, code};
 
-const RESIZE_MAX_WR: u32 = 1;
-const CURR_QP_STATE_MOD: u32 = 1 << 7;
-const SYS_IMAGE_GUID: u32 = 1 << 11;
-const RC_RNR_NAK_GEN: u32 = 1 << 12;
-const SRQ_RESIZE: u32 = 1 << 13;
-const MEM_WINDOW: u32 = 1 << 17;
-const MEM_MGT_EXTENSIONS: u32 = 1 << 21;
-const MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
-const CAPABILITIES: u32 = CURR_QP_STATE_MOD
-    | SYS_IMAGE_GUID
-    | RC_RNR_NAK_GEN
-    | SRQ_RESIZE
-    | MEM_WINDOW
-    | MEM_MGT_EXTENSIONS
-    | MEM_WINDOW_TYPE_2B;
+/// `IBV_DEVICE_CURR_QP_STATE_MOD`, `_SYS_IMAGE_GUID`, `_RC_RNR_NAK_GEN`, `_SRQ_RESIZE`, `_MEM_WINDOW`,
+/// `_MEM_MGT_EXTENSIONS` and `_MEM_WINDOW_TYPE_2B`.
+const CAPABILITIES: u32 = 1 << 7 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 21 | 1 << 24;
 
 /// `IBV_ATOMIC_HCA`: atomic among the operations of one device.
 const ATOMIC_HCA: u32 = 1;
@@ -40,8 +27,6 @@ fn int(number: impl TryInto<c_int>) -> c_int {
 }
 
 fn attributes(profile: &Profile, guid: u64) -> ibv_device_attr {
-    // SAFETY: zeros are valid for numbers.
-    let zeros: ibv_device_attr = unsafe { zeroed() };
     ibv_device_attr {
         node_guid: guid,
         sys_image_guid: guid,
@@ -50,7 +35,7 @@ fn attributes(profile: &Profile, guid: u64) -> ibv_device_attr {
         page_size_cap: 0xffff_f000,
         max_qp: int(profile.max_queue_pairs),
         max_qp_wr: int(profile.max_qp_wr),
-        device_cap_flags: CAPABILITIES & !RESIZE_MAX_WR,
+        device_cap_flags: CAPABILITIES,
         max_sge: int(profile.max_sge),
         max_sge_rd: int(profile.max_sge),
         max_cq: int(profile.max_completion_queues),
@@ -74,51 +59,44 @@ fn attributes(profile: &Profile, guid: u64) -> ibv_device_attr {
         max_pkeys: 1,
         local_ca_ack_delay: 15,
         phys_port_cnt: 1,
-        ..zeros
+        ..ibv_device_attr::default()
     }
 }
 
-fn query(verb: &'static str, context: &Context) -> Result<(Profile, ibv_device_attr), Errno> {
-    let guid = context.card.device.guid;
+fn query(verb: &'static str, context: Open) -> Result<(Profile, ibv_device_attr), Errno> {
     context.card.verb(verb, |locked| {
         let profile = locked.nic.profile().clone();
-        let attributes = attributes(&profile, guid);
+        let attributes = attributes(&profile, context.card.device.guid);
         Ok((profile, attributes))
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_device(
-    context: *mut ibv_context,
-    attr: *mut ibv_device_attr,
-) -> c_int {
-    // SAFETY: the caller has an open context.
-    let found = query("ibv_query_device", unsafe { Context::of(context) });
+extern "C" fn ibv_query_device(context: Open, attr: &mut MaybeUninit<ibv_device_attr>) -> c_int {
+    let found = query("ibv_query_device", context);
     code(found.map(|(_, answer)| {
-        // SAFETY: the caller has room for it.
-        unsafe { attr.write(answer) };
+        attr.write(answer);
     }))
 }
 
 pub(super) unsafe extern "C" fn query_device_ex(
-    context: *mut ibv_context,
-    input: *const ibv_query_device_ex_input,
+    context: Open,
+    input: Option<&ibv_query_device_ex_input>,
     attr: *mut ibv_device_attr_ex,
     size: usize,
 ) -> c_int {
-    // SAFETY: the caller has none, or one.
-    let is_unknown = unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0);
+    let is_unknown = input.is_some_and(|input| input.comp_mask != 0);
     if is_unknown || size < size_of::<ibv_device_attr>() {
         return libc::EINVAL;
     }
-    // SAFETY: the caller has an open context.
-    let found = query("ibv_query_device_ex", unsafe { Context::of(context) });
+    let found = query("ibv_query_device_ex", context);
     code(found.map(|(profile, orig_attr)| {
-        // SAFETY: zeros are valid for numbers.
-        let mut answer: ibv_device_attr_ex = unsafe { zeroed() };
-        answer.device_cap_flags_ex = u64::from(orig_attr.device_cap_flags);
-        answer.orig_attr = orig_attr;
-        answer.phys_port_cnt_ex = 1;
+        let mut answer = ibv_device_attr_ex {
+            orig_attr,
+            device_cap_flags_ex: u64::from(orig_attr.device_cap_flags),
+            phys_port_cnt_ex: 1,
+            ..ibv_device_attr_ex::default()
+        };
         if profile.completion_timestamps {
             // Bits, and the frequency of the clock in kHz.
             (answer.completion_timestamp_mask, answer.hca_core_clock) = (u64::MAX, 1_000_000);
@@ -135,19 +113,13 @@ pub(super) unsafe extern "C" fn query_device_ex(
     }))
 }
 
-pub(super) unsafe extern "C" fn query_rt_values(
-    context: *mut ibv_context,
-    values: *mut ibv_values_ex,
-) -> c_int {
+pub(super) extern "C" fn query_rt_values(context: Open, values: &mut ibv_values_ex) -> c_int {
     const RAW_CLOCK: u32 = 1;
-    // SAFETY: the caller's context is open.
-    let card = &unsafe { Context::of(context) }.card;
+    let card = &context.card;
     let found = card.verb("ibv_query_rt_values_ex", |locked| {
         Ok(locked.nic.profile().completion_timestamps)
     });
     code(found.map(|has_clock| {
-        // SAFETY: the caller has it.
-        let values = unsafe { &mut *values };
         // A device without a clock fills nothing, and the mask says so.
         values.comp_mask &= if has_clock { RAW_CLOCK } else { 0 };
         // As mlx5's: ticks, without seconds.

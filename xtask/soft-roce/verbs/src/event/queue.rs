@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::errno::{Errno, last};
+use crate::lock::lock;
 use crate::network::{Card, descriptors};
 
 /// Events that wait to be got. Its eventfd is written to for each, and emptied with the last, so that poll and epoll see
@@ -58,12 +59,8 @@ impl<T: Event> EventQueue<T> {
         self.descriptor.as_raw_fd()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn push(&self, event: T) {
-        let mut waiting = self.lock();
+        let mut waiting = lock(&self.waiting);
         waiting.push_back(event);
         let one = 1_u64;
         // SAFETY: eight bytes of this frame.
@@ -101,7 +98,7 @@ impl<T: Event> EventQueue<T> {
     }
 
     fn take(&self) -> Option<T> {
-        let mut waiting = self.lock();
+        let mut waiting = lock(&self.waiting);
         let event = waiting.pop_front()?;
         self.settle(&waiting);
         event.got();
@@ -111,7 +108,7 @@ impl<T: Event> EventQueue<T> {
 
     /// Takes the events that are these, without their being got.
     pub(crate) fn split_off(&self, is_one: impl Fn(&T) -> bool) -> Vec<T> {
-        let mut waiting = self.lock();
+        let mut waiting = lock(&self.waiting);
         let (split, left) = waiting.drain(..).partition(is_one);
         *waiting = left;
         self.settle(&waiting);
@@ -156,17 +153,13 @@ pub(crate) struct Unacknowledged {
 }
 
 impl Unacknowledged {
-    fn lock(&self) -> MutexGuard<'_, u32> {
-        self.count.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn add(&self) {
-        *self.lock() += 1;
+        *lock(&self.count) += 1;
     }
 
     /// More than were got is a mistake of the program's, which C does not notice either.
     pub(crate) fn acknowledge(&self, count: u32) {
-        let mut left = self.lock();
+        let mut left = lock(&self.count);
         *left = left.saturating_sub(count);
         self.changed.notify_all();
         drop(left);
@@ -174,7 +167,7 @@ impl Unacknowledged {
 
     /// Waits until all are acknowledged.
     pub(crate) fn wait(&self) {
-        let left = self.changed.wait_while(self.lock(), |left| *left > 0);
+        let left = self.changed.wait_while(lock(&self.count), |left| *left > 0);
         drop(left.unwrap_or_else(PoisonError::into_inner));
     }
 }

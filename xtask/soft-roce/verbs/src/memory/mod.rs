@@ -10,7 +10,6 @@ use soft_nic::{Access, Registered};
 
 use crate::abi::object::{ibv_mr, ibv_pd};
 use crate::abi::request::ibv_sge;
-use crate::device::Context;
 use crate::errno::{Errno, code, fail, refused};
 use crate::network::Locked;
 use crate::protection_domain::ProtectionDomain;
@@ -31,19 +30,13 @@ struct MemoryRegion {
 
 impl MemoryRegion {
     /// Registers memory with a card.
-    ///
-    /// # Safety
-    ///
-    /// The domain is alive.
-    unsafe fn new(
+    fn new(
         locked: &mut Locked<'_>,
-        pd: *mut ibv_pd,
+        domain: &ProtectionDomain,
         (addr, length): (*mut c_void, usize),
         iova: u64,
         access: c_uint,
     ) -> Result<Self, Errno> {
-        // SAFETY: the caller has a domain that is alive.
-        let (domain, _) = unsafe { ProtectionDomain::of(pd) };
         let flags = Access::from_bits(access & !OPTIONAL).ok_or(libc::EINVAL)?;
         // The kernel asks for the same place within a page, and pins the pages, unless they are fetched on demand.
         if !(addr.addr() as u64 ^ iova).is_multiple_of(PAGE) {
@@ -59,8 +52,8 @@ impl MemoryRegion {
         let registered = locked.nic.reg_mr(domain.id(), memory, iova, flags);
         let (lkey, rkey) = registered.map_err(refused)?;
         let mr = ibv_mr {
-            context: domain.c_context(),
-            pd,
+            context: domain.pd.context,
+            pd: domain.as_ptr(),
             addr,
             length,
             handle: lkey,
@@ -72,27 +65,24 @@ impl MemoryRegion {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_reg_mr_iova2(
-    pd: *mut ibv_pd,
+extern "C" fn ibv_reg_mr_iova2(
+    pd: &ProtectionDomain,
     addr: *mut c_void,
     length: usize,
     iova: u64,
     access: c_uint,
-) -> *mut ibv_mr {
-    // SAFETY: the caller has a domain that is alive.
-    let (_, context) = unsafe { ProtectionDomain::of(pd) };
-    let made = context.card.verb("ibv_reg_mr", |locked| {
-        // SAFETY: the caller has a domain that is alive.
-        unsafe { MemoryRegion::new(locked, pd, (addr, length), iova, access) }
-    });
-    context.made(made).cast()
+) -> *mut MemoryRegion {
+    let context = pd.pd.context;
+    context.made(context.card.verb("ibv_reg_mr", |locked| {
+        MemoryRegion::new(locked, pd, (addr, length), iova, access)
+    }))
 }
 
 /// Registers the memory anew, with what the flags name changed, and then ends the registration before: it stays if one of
 /// both is refused. The keys change.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rereg_mr(
-    mr: *mut ibv_mr,
+    own: &mut MemoryRegion,
     flags: c_int,
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -111,23 +101,20 @@ unsafe extern "C" fn ibv_rereg_mr(
     {
         return fail(libc::EINVAL, ERR_INPUT);
     }
-    // SAFETY: the caller has a region that is alive, which is the beginning of a `MemoryRegion`, and no other call has it.
-    let own = unsafe { &mut *mr.cast::<MemoryRegion>() };
-    // SAFETY: the context is open as long as the region is alive.
-    let context = unsafe { Context::of(own.mr.context) };
-    let before = ((own.mr.addr, own.mr.length), own.iova);
+    let context = own.mr.context;
     let (memory, iova) = match is_set(TRANSLATION) {
         true => ((addr, length), addr.expose_provenance() as u64),
-        false => before,
+        false => ((own.mr.addr, own.mr.length), own.iova),
     };
     let pd = if is_set(DOMAIN) { pd } else { own.mr.pd };
+    // SAFETY: the caller has a domain that is alive, and so is the one of a region that is.
+    let domain = unsafe { &*pd.cast::<ProtectionDomain>() };
     let access = match is_set(ACCESS) {
         true => access.cast_unsigned(),
         false => own.access,
     };
     let result = context.card.verb("ibv_rereg_mr", |locked| {
-        // SAFETY: the caller has a domain that is alive, and so is the one of a region that is.
-        let new = unsafe { MemoryRegion::new(locked, pd, memory, iova, access) }?;
+        let new = MemoryRegion::new(locked, domain, memory, iova, access)?;
         let ended = locked.nic.dereg_mr(own.mr.handle);
         if ended.is_err() {
             locked.nic.dereg_mr(new.mr.handle).map_err(refused)?;
@@ -138,31 +125,29 @@ unsafe extern "C" fn ibv_rereg_mr(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_reg_mr(
-    pd: *mut ibv_pd,
+extern "C" fn ibv_reg_mr(
+    pd: &ProtectionDomain,
     addr: *mut c_void,
     length: usize,
     access: c_int,
-) -> *mut ibv_mr {
-    // SAFETY: the promises of this function's caller are those of the other's.
-    unsafe { ibv_reg_mr_iova(pd, addr, length, addr.expose_provenance() as u64, access) }
+) -> *mut MemoryRegion {
+    ibv_reg_mr_iova(pd, addr, length, addr.expose_provenance() as u64, access)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_reg_mr_iova(
-    pd: *mut ibv_pd,
+extern "C" fn ibv_reg_mr_iova(
+    pd: &ProtectionDomain,
     addr: *mut c_void,
     length: usize,
     iova: u64,
     access: c_int,
-) -> *mut ibv_mr {
-    // SAFETY: the promises of this function's caller are those of the other's.
-    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned()) }
+) -> *mut MemoryRegion {
+    ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned())
 }
 
 /// All memory is fetched on demand, so there is nothing to be done ahead.
-pub(crate) unsafe extern "C" fn advise_mr(
-    pd: *mut ibv_pd,
+pub(crate) extern "C" fn advise_mr(
+    pd: &ProtectionDomain,
     advice: u32,
     flags: u32,
     _list: *mut ibv_sge,
@@ -170,27 +155,24 @@ pub(crate) unsafe extern "C" fn advise_mr(
 ) -> c_int {
     const LAST_ADVICE: u32 = 2;
     const FLUSH: u32 = 1;
-    // SAFETY: the caller has a domain that is alive.
-    let (_, context) = unsafe { ProtectionDomain::of(pd) };
-    let result = context.card.verb("ibv_advise_mr", |locked| {
+    code(pd.pd.context.card.verb("ibv_advise_mr", |locked| {
         match locked.nic.profile().on_demand_paging {
             false => Err(libc::EOPNOTSUPP),
             true if advice > LAST_ADVICE || flags & !FLUSH != 0 => Err(libc::EINVAL),
             true => Ok(()),
         }
-    });
-    code(result)
+    }))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+unsafe extern "C" fn ibv_dereg_mr(mr: *mut MemoryRegion) -> c_int {
     // SAFETY: the caller has a region that is alive.
-    let own = unsafe { &*mr };
-    // SAFETY: the context is open as long as the region is alive.
-    let context = unsafe { Context::of(own.context) };
+    let ibv_mr {
+        context, handle, ..
+    } = unsafe { (*mr).mr };
     let result = context.card.verb("ibv_dereg_mr", |locked| {
-        locked.nic.dereg_mr(own.handle).map_err(refused)
+        locked.nic.dereg_mr(handle).map_err(refused)
     });
     // SAFETY: `ibv_reg_mr` made it, and the caller does not use it again.
-    unsafe { context.ended(mr.cast::<MemoryRegion>(), result) }
+    unsafe { context.ended(mr, result) }
 }

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use soft_nic::Profile;
 
 use super::pcap::Pcap;
 use super::{Clock, FaultCounts, Host, Link, Network, settings};
+use crate::lock::lock;
 
 /// A simulated network: hosts, and links between them, in one process.
 ///
@@ -79,7 +80,7 @@ impl Fabric {
     /// The same with the limits and manners of another device; those of a host that there is already stay.
     #[must_use]
     pub fn host_with(&self, name: &str, profile: Profile) -> Host {
-        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hosts = lock(&self.hosts);
         let place = hosts.iter().position(|host| host.name() == name);
         if let Some(place) = place
             && !hosts[place].is_dead()

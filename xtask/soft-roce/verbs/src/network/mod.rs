@@ -33,7 +33,7 @@ mod udp;
 mod wire;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 pub(crate) use card::{Card, Locked};
@@ -51,6 +51,7 @@ use state::State;
 use udp::Udp;
 
 use crate::later;
+use crate::lock::lock;
 
 /// A network, which its hosts and cards share.
 #[derive(Debug)]
@@ -87,7 +88,7 @@ impl Network {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Carries packets, runs timers, and delivers events, then unlocks the network.

@@ -3,11 +3,12 @@
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use super::{Fabric, interpose};
+use crate::lock::lock;
 
 /// Reports to a task when a descriptor is readable, such as that of a completion channel: from
 /// [`Fabric::notifier`](crate::Fabric::notifier).
@@ -32,7 +33,7 @@ impl FabricNotifier {
     /// [`Fabric::step`](crate::Fabric::step), [`run_for`](crate::Fabric::run_for) or
     /// [`block_on`](crate::Fabric::block_on).
     pub fn poll_readable(&self, cx: &Context<'_>) -> Poll<()> {
-        let before = self.0.lock().replace(cx.waker().clone());
+        let before = lock(&self.0.waker).replace(cx.waker().clone());
         drop(before);
         match self.0.is_readable() {
             true => Poll::Ready(()),
@@ -45,34 +46,26 @@ impl Watched {
     fn is_readable(&self) -> bool {
         interpose::is_readable(self.descriptor.as_raw_fd())
     }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Notifiers {
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Watched>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn add(&self, descriptor: OwnedFd) -> FabricNotifier {
         let watched = Arc::new(Watched {
             descriptor,
             waker: Mutex::default(),
         });
-        self.lock().push(Arc::downgrade(&watched));
+        lock(&self.0).push(Arc::downgrade(&watched));
         FabricNotifier(watched)
     }
 
     /// Wakes the tasks whose descriptors are readable. Nothing is locked: a waker is code of the program's.
     pub(super) fn wake(&self) {
-        let mut all = self.lock();
+        let mut all = lock(&self.0);
         all.retain(|watched| watched.strong_count() > 0);
         let left: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
         drop(all);
         for watched in left {
-            let waker = watched.lock().take_if(|_| watched.is_readable());
+            let waker = lock(&watched.waker).take_if(|_| watched.is_readable());
             waker.into_iter().for_each(Waker::wake);
         }
     }

@@ -1,11 +1,12 @@
 //! The thread that runs real timers, and takes packets of other processes, whatever the program does.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use super::{Network, signals};
 use crate::later;
+use crate::lock::lock;
 
 /// The thread of a network in real time, which lives as long as somebody may sleep.
 #[derive(Debug, Default)]
@@ -29,7 +30,7 @@ pub(crate) struct Attendance(Arc<Network>);
 impl Service {
     /// Starts the thread, unless it runs, or time is virtual.
     pub(super) fn attend(network: &Arc<Network>) -> Attendance {
-        let mut state = network.service.lock();
+        let mut state = lock(&network.service.state);
         state.attendances += 1;
         let mut failure = None;
         if !state.is_running && !network.clock.is_virtual() {
@@ -47,17 +48,13 @@ impl Service {
         Attendance(Arc::clone(network))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Wakes the thread if it would sleep past `next`.
     pub(super) fn sleep_no_longer_than(&self, next: Option<Duration>, network: &Network) {
         let Some(next) = next else { return };
         if network.clock.is_virtual() {
             return;
         }
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.is_running && state.until.is_none_or(|until| next < until) {
             state.until = Some(next);
             drop(state);
@@ -76,7 +73,7 @@ impl Service {
 
 impl Drop for Attendance {
     fn drop(&mut self) {
-        let mut state = self.0.service.lock();
+        let mut state = lock(&self.0.service.state);
         state.attendances -= 1;
         if state.attendances == 0 {
             drop(state);
@@ -96,7 +93,7 @@ fn serve(network: &Network) {
     loop {
         let next = network.lock().run(clock.now());
         later::log();
-        let mut state = service.lock();
+        let mut state = lock(&service.state);
         // A call may have asked for an earlier time since.
         state.until = state.until.into_iter().chain(next).min();
         loop {
@@ -122,7 +119,7 @@ fn serve(network: &Network) {
                     if network.receive() {
                         spins_until = now + SPIN;
                     }
-                    service.lock()
+                    lock(&service.state)
                 }
                 (None, Some(time)) => {
                     let waited = service.changed.wait_timeout(state, time);

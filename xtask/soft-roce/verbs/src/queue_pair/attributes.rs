@@ -2,83 +2,71 @@
 #![expect(unsafe_code, reason = "C's functions and pointers")]
 
 use std::ffi::c_int;
-use std::mem::zeroed;
+use std::mem::MaybeUninit;
 
 use soft_nic::{Access, AttributeMask, QueuePairAttributes, QueuePairState};
 
 use super::{QueuePair, cap};
 use crate::abi::attributes::{ibv_qp_attr, ibv_qp_init_attr};
-use crate::abi::object::ibv_qp;
 use crate::address::{ah_attr, path};
 use crate::device::mtu;
-use crate::errno::{Errno, refused};
+use crate::errno::{Errno, code, refused};
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
+    qp: *mut QueuePair,
+    attr: &ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
     // SAFETY: the caller has a queue pair that is alive.
-    let (own, context) = unsafe { QueuePair::of(qp) };
-    // SAFETY: the caller has it.
-    let attr = unsafe { &*attr };
-    let result = context.card.verb("ibv_modify_qp", |locked| {
+    let own = unsafe { &*qp };
+    let result = own.context().card.verb("ibv_modify_qp", |locked| {
         let mask = AttributeMask::from_bits(mask.cast_unsigned()).ok_or(libc::EINVAL)?;
         let attributes = attributes(attr, mask)?;
         let modified = locked.nic.modify_qp(own.number(), &attributes, mask);
         modified.map_err(refused)?;
         Ok(mask)
     });
-    match result {
-        Ok(mask) => {
-            if mask.contains(AttributeMask::STATE) {
-                // SAFETY: the caller has the queue pair.
-                unsafe { (*qp).state = attr.qp_state };
-            }
-            0
+    code(result.map(|mask| {
+        if mask.contains(AttributeMask::STATE) {
+            // SAFETY: the caller has the queue pair.
+            unsafe { (*qp).queue_pair.qp_base.state = attr.qp_state };
         }
-        Err(errno) => errno,
-    }
+    }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
+    qp: *mut QueuePair,
+    attr: &mut MaybeUninit<ibv_qp_attr>,
     _mask: c_int,
-    init: *mut ibv_qp_init_attr,
+    init: &mut MaybeUninit<ibv_qp_init_attr>,
 ) -> c_int {
     // SAFETY: the caller has a queue pair that is alive.
-    let (own, context) = unsafe { QueuePair::of(qp) };
-    let found = context.card.verb("ibv_query_qp", |locked| {
+    let own = unsafe { &*qp };
+    let found = own.context().card.verb("ibv_query_qp", |locked| {
         let attributes = locked.nic.query_qp(own.number()).ok_or(libc::EINVAL)?;
         let options = *locked.nic.qp_options(own.number()).ok_or(libc::EINVAL)?;
         Ok((attributes, options))
     });
-    let (attributes, options) = match found {
-        Ok(found) => found,
-        Err(errno) => return errno,
-    };
-    let mut answer = qp_attr(&attributes);
-    answer.cap = cap(&options);
-    let base = &own.queue_pair.qp_base;
-    let made_with = ibv_qp_init_attr {
-        qp_context: base.qp_context,
-        send_cq: base.send_cq,
-        recv_cq: base.recv_cq,
-        srq: base.srq,
-        cap: answer.cap,
-        qp_type: base.qp_type,
-        sq_sig_all: c_int::from(options.all_signaled),
-    };
-    // SAFETY: the caller has room for it.
-    unsafe { init.write(made_with) };
-    // SAFETY: the caller has the queue pair.
-    unsafe { (*qp).state = answer.qp_state };
-    // SAFETY: the caller has room for it.
-    unsafe { attr.write(answer) };
-    0
+    code(found.map(|(attributes, options)| {
+        let base = &own.queue_pair.qp_base;
+        init.write(ibv_qp_init_attr {
+            qp_context: base.qp_context,
+            send_cq: base.send_cq,
+            recv_cq: base.recv_cq,
+            srq: base.srq,
+            cap: cap(&options),
+            qp_type: base.qp_type,
+            sq_sig_all: c_int::from(options.all_signaled),
+        });
+        let answer = attr.write(ibv_qp_attr {
+            cap: cap(&options),
+            ..qp_attr(&attributes)
+        });
+        // SAFETY: the caller has the queue pair.
+        unsafe { (*qp).queue_pair.qp_base.state = answer.qp_state };
+    }))
 }
 
 /// In the order of C's numbers.
@@ -128,8 +116,6 @@ const PSN: u32 = 0xff_ffff;
 
 /// C's form of all attributes except the capacities.
 pub(crate) fn qp_attr(from: &QueuePairAttributes) -> ibv_qp_attr {
-    // SAFETY: zeros are valid for numbers.
-    let zeros: ibv_qp_attr = unsafe { zeroed() };
     ibv_qp_attr {
         qp_state: from.state as u32,
         cur_qp_state: from.current_state as u32,
@@ -150,6 +136,6 @@ pub(crate) fn qp_attr(from: &QueuePairAttributes) -> ibv_qp_attr {
         timeout: from.timeout,
         retry_cnt: from.retry_cnt,
         rnr_retry: from.rnr_retry,
-        ..zeros
+        ..ibv_qp_attr::default()
     }
 }

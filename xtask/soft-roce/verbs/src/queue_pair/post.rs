@@ -11,7 +11,6 @@ use soft_nic::{
 
 use super::QueuePair;
 use super::elements::{elements, with_bytes, with_elements};
-use crate::abi::object::{ibv_ah, ibv_qp, ibv_srq};
 use crate::abi::request::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, ibv_recv_wr,
     ibv_send_wr,
@@ -22,25 +21,6 @@ use crate::later;
 use crate::memory::window::binding;
 use crate::network::{Card, Locked};
 use crate::shared_receive::SharedReceives;
-
-/// The address of a datagram.
-///
-/// # Safety
-///
-/// The address handle is alive.
-pub(super) unsafe fn receiver(
-    ah: *mut ibv_ah,
-    queue_pair: u32,
-    qkey: u32,
-) -> Result<DatagramAddress, Errno> {
-    // SAFETY: the caller has it from `ibv_create_ah`, which made an `AddressHandle`, or it is null.
-    let handle = unsafe { ah.cast::<AddressHandle>().as_ref() }.ok_or(libc::EINVAL)?;
-    Ok(DatagramAddress {
-        path: handle.path,
-        queue_pair,
-        qkey,
-    })
-}
 
 /// The operation of a request.
 ///
@@ -84,9 +64,7 @@ unsafe fn opcode(wr: &ibv_send_wr) -> Result<SendOpcode, Errno> {
             let bind = &wr.bind_mw;
             // SAFETY: a request to bind has a window that is alive.
             let window = unsafe { bind.mw.as_ref() }.ok_or(libc::EINVAL)?;
-            // SAFETY: a request to bind has a region that is alive, if there is one.
-            let binding = unsafe { binding(window.rkey, bind.rkey, &bind.bind_info) };
-            SendOpcode::BindWindow(binding?)
+            SendOpcode::BindWindow(binding(window.rkey, bind.rkey, &bind.bind_info)?)
         }
         9 => SendOpcode::SendWithInvalidate(key()),
         other => {
@@ -116,8 +94,13 @@ unsafe fn post_one(
         true => {
             // SAFETY: a datagram's request has this part; any bytes are valid for its numbers.
             let ud = unsafe { wr.wr.ud };
-            // SAFETY: a datagram's request has an address handle that is alive.
-            Some(unsafe { receiver(ud.ah, ud.remote_qpn, ud.remote_qkey) }?)
+            // SAFETY: the caller has an address handle that is alive, or none.
+            let handle = unsafe { ud.ah.cast::<AddressHandle>().as_ref() };
+            Some(DatagramAddress {
+                path: handle.ok_or(libc::EINVAL)?.path,
+                queue_pair: ud.remote_qpn,
+                qkey: ud.remote_qkey,
+            })
         }
         false => None,
     };
@@ -154,58 +137,57 @@ pub(super) const fn request(
 }
 
 /// Posts a request to bind a window of type 1.
-///
-/// # Safety
-///
-/// The queue pair is alive.
-pub(crate) unsafe fn post_bind(
-    qp: *mut ibv_qp,
-    wr_id: u64,
-    flags: u32,
-    bind: Bind,
-) -> Result<(), Errno> {
-    // SAFETY: the caller's queue pair is alive.
-    let (own, context) = unsafe { QueuePair::of(qp) };
-    context.card.verb("ibv_bind_mw", |locked| {
-        let request = request(
-            wr_id,
-            flags,
-            SendOpcode::BindWindow(bind),
-            Data::Elements(&[]),
-        );
-        let posted = locked.nic.post_send(own.number(), &request);
+pub(crate) fn post_bind(qp: &QueuePair, wr_id: u64, flags: u32, bind: Bind) -> Result<(), Errno> {
+    qp.context().card.verb("ibv_bind_mw", |locked| {
+        let opcode = SendOpcode::BindWindow(bind);
+        let request = request(wr_id, flags, opcode, Data::Elements(&[]));
+        let posted = locked.nic.post_send(qp.number(), &request);
         posted.map_err(refused)
     })
 }
 
-pub(crate) unsafe extern "C" fn post_send(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_send_wr,
-    bad: *mut *mut ibv_send_wr,
+/// Posts a chain of requests, each by `post`.
+///
+/// # Safety
+///
+/// The chain is one that C's verbs take, and there is room for the request that fails.
+unsafe fn post_all<T>(
+    card: &Card,
+    mut wr: *mut T,
+    bad: *mut *mut T,
+    next: impl Fn(&T) -> *mut T,
+    post: impl Fn(&mut Locked<'_>, &T) -> Result<(), Errno>,
 ) -> c_int {
-    // SAFETY: the caller has a queue pair that is alive.
-    let (own, context) = unsafe { QueuePair::of(qp) };
-    context.card.call(|locked| {
-        let mut next = wr;
+    card.call(|locked| {
         // SAFETY: the caller has a chain of requests.
-        while let Some(request) = unsafe { next.as_ref() } {
-            // SAFETY: the caller has requests that C takes for this queue pair.
-            if let Err(errno) = unsafe { post_one(locked, own, request) } {
+        while let Some(request) = unsafe { wr.as_ref() } {
+            if let Err(errno) = post(locked, request) {
                 // SAFETY: the caller has room for the request that failed.
-                unsafe { bad.write(next) };
+                unsafe { bad.write(wr) };
                 return errno;
             }
-            next = request.next;
+            wr = next(request);
         }
         0
     })
+}
+
+pub(crate) unsafe extern "C" fn post_send(
+    qp: &QueuePair,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller has requests that C takes for this queue pair.
+    let post = |locked: &mut Locked<'_>, wr: &ibv_send_wr| unsafe { post_one(locked, qp, wr) };
+    // SAFETY: the caller has a chain of requests, and room for the one that fails.
+    unsafe { post_all(&qp.context().card, wr, bad, |wr| wr.next, post) }
 }
 
 /// Posts a chain of receives, each by `post`.
 ///
 /// # Safety
 ///
-/// The chain is one that C's `ibv_post_recv` takes.
+/// The chain is one that C's `ibv_post_recv` takes, and there is room for the receive that fails.
 unsafe fn post_receives(
     card: &Card,
     verb: &'static str,
@@ -213,51 +195,37 @@ unsafe fn post_receives(
     bad: *mut *mut ibv_recv_wr,
     post: impl Fn(&mut Nic, &ReceiveRequest<'_>) -> Result<(), Refused>,
 ) -> c_int {
-    card.call(|locked| {
-        let mut next = wr;
-        // SAFETY: the caller has a chain of requests.
-        while let Some(request) = unsafe { next.as_ref() } {
-            let posted = locked.fault(verb).and_then(|()| {
-                // SAFETY: the caller has the request's elements.
-                let list = unsafe { elements(request.sg_list, request.num_sge) }?;
-                with_elements(list, |elements| {
-                    let wr_id = request.wr_id;
-                    post(locked.nic, &ReceiveRequest { wr_id, elements }).map_err(refused)
-                })
-            });
-            if let Err(errno) = posted {
-                // SAFETY: the caller has room for the request that failed.
-                unsafe { bad.write(next) };
-                return errno;
-            }
-            next = request.next;
-        }
-        0
-    })
+    let post_one = |locked: &mut Locked<'_>, wr: &ibv_recv_wr| {
+        locked.fault(verb)?;
+        // SAFETY: the caller has the request's elements.
+        let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+        with_elements(list, |elements| {
+            let wr_id = wr.wr_id;
+            post(locked.nic, &ReceiveRequest { wr_id, elements }).map_err(refused)
+        })
+    };
+    // SAFETY: the caller has a chain of receives, and room for the one that fails.
+    unsafe { post_all(card, wr, bad, |wr| wr.next, post_one) }
 }
 
 pub(crate) unsafe extern "C" fn post_recv(
-    qp: *mut ibv_qp,
+    qp: &QueuePair,
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller has a queue pair that is alive.
-    let (own, context) = unsafe { QueuePair::of(qp) };
-    let number = own.number();
-    let post = |nic: &mut Nic, request: &ReceiveRequest<'_>| nic.post_receive(number, request);
-    // SAFETY: the caller has a chain of receives, and room for the one that failed.
-    unsafe { post_receives(&context.card, "ibv_post_recv", wr, bad, post) }
+    let post = |nic: &mut Nic, request: &ReceiveRequest<'_>| nic.post_receive(qp.number(), request);
+    // SAFETY: the caller has a chain of receives, and room for the one that fails.
+    unsafe { post_receives(&qp.context().card, "ibv_post_recv", wr, bad, post) }
 }
 
 pub(crate) unsafe extern "C" fn post_srq_recv(
-    srq: *mut ibv_srq,
+    srq: &SharedReceives,
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller has a queue that is alive.
-    let (own, context) = unsafe { SharedReceives::of(srq) };
-    let id = own.id();
-    let post = |nic: &mut Nic, request: &ReceiveRequest<'_>| nic.post_srq_receive(id, request);
-    // SAFETY: the caller has a chain of receives, and room for the one that failed.
-    unsafe { post_receives(&context.card, "ibv_post_srq_recv", wr, bad, post) }
+    let post =
+        |nic: &mut Nic, request: &ReceiveRequest<'_>| nic.post_srq_receive(srq.id(), request);
+    let card = &srq.queue.context.card;
+    // SAFETY: the caller has a chain of receives, and room for the one that fails.
+    unsafe { post_receives(card, "ibv_post_srq_recv", wr, bad, post) }
 }

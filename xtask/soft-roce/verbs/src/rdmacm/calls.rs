@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "C's functions and pointers")]
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use soft_nic::AttributeMask;
@@ -9,175 +10,168 @@ use soft_nic::AttributeMask;
 use super::events::Param;
 use super::id::{Channel, Id, bytes};
 use super::manager::{Manager, Space, is_any};
-use super::programs::{INIT, RTR, RTS};
-use super::taking::rdma_ack_cm_event;
+use super::programs::{ERR, INIT, RTR, RTS, wait};
 use super::{programs, registry};
 use crate::abi::attributes::ibv_qp_attr;
-use crate::abi::connection::{rdma_cm_id, rdma_conn_param, rdma_event_channel};
-use crate::errno::{answer, fail};
+use crate::abi::connection::rdma_conn_param;
+use crate::errno::{Errno, answer, fail};
 use crate::network::Host;
-use crate::queue_pair::qp_attr;
+use crate::queue_pair::{QueuePair, qp_attr};
 use crate::sockaddr;
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+extern "C" fn rdma_create_event_channel() -> *mut Channel {
     Channel::create(Host::current()).unwrap_or_else(|errno| fail(errno, ptr::null_mut()))
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-pub(super) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+pub(super) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut Channel) {
     // SAFETY: `Channel::create` boxed it, and the caller does not use it again.
-    drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+    drop(unsafe { Box::from_raw(channel) });
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-pub(super) unsafe extern "C" fn rdma_create_id(
-    channel: *mut rdma_event_channel,
-    id: *mut *mut rdma_cm_id,
+extern "C" fn rdma_create_id(
+    channel: Option<&Channel>,
+    id: &mut MaybeUninit<*mut Id>,
     context: *mut c_void,
     space: u32,
 ) -> c_int {
-    let host = match channel.is_null() {
-        true => Host::current(),
-        // SAFETY: the caller's channel is alive.
-        false => unsafe { Channel::of(channel) }.host.clone(),
-    };
-    let space = Space::from_number(space).ok_or(libc::EPROTONOSUPPORT);
-    let created = space.and_then(|space| {
-        let card = host.cards().first().ok_or(libc::ENODEV)?;
-        card.verb("rdma_create_id", |_| Ok(()))?;
-        let number = host.number();
-        let make = |it: &mut Manager, sink| Ok(it.create(number, space, sink));
-        // SAFETY: the caller's channel is alive, or null.
-        unsafe { Id::create(host, channel, context, make) }
-    });
-    answer(created.map(|created| {
-        // SAFETY: the caller has room for it.
-        unsafe { id.write(created) };
+    answer(create(channel, context, space).map(|created| {
+        id.write(created);
     }))
 }
 
+pub(super) fn create(
+    channel: Option<&Channel>,
+    context: *mut c_void,
+    space: u32,
+) -> Result<*mut Id, Errno> {
+    let host = channel.map_or_else(Host::current, |channel| channel.host.clone());
+    let space = Space::from_number(space).ok_or(libc::EPROTONOSUPPORT)?;
+    let card = host.cards().first().ok_or(libc::ENODEV)?;
+    card.verb("rdma_create_id", |_| Ok(()))?;
+    let number = host.number();
+    let make = |it: &mut Manager, sink| Ok(it.create(number, space, sink));
+    Id::create(host, channel, context, make)
+}
+
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-pub(super) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
+pub(super) unsafe extern "C" fn rdma_destroy_id(id: *mut Id) -> c_int {
     // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
+    let own = unsafe { &*id };
     own.card().begin("rdma_destroy_id");
     own.card().manage(|manager, _| manager.destroy(own.number));
-    let waits = own.waits;
-    // SAFETY: the identifier is alive.
-    let &rdma_cm_id { channel, event, .. } = unsafe { &*id };
-    if waits && !event.is_null() {
-        // SAFETY: the identifier has it from `rdma_get_cm_event`.
-        unsafe { rdma_ack_cm_event(event) };
+    let channel = own.waits.then(|| own.cm.channel.get());
+    if own.waits {
+        programs::acknowledge(own);
     }
     own.unacknowledged.wait();
     // SAFETY: `Id::create` boxed it, and the caller does not use it again.
-    drop(unsafe { Box::from_raw(id.cast::<Id>()) });
-    if waits {
+    drop(unsafe { Box::from_raw(id) });
+    if let Some(channel) = channel {
         // SAFETY: it was the identifier's own.
-        unsafe { rdma_destroy_event_channel(channel) };
+        unsafe { rdma_destroy_event_channel(channel.cast()) };
     }
     0
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_migrate_id(
-    id: *mut rdma_cm_id,
-    channel: *mut rdma_event_channel,
-) -> c_int {
-    // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
-    if own.waits || channel.is_null() {
+extern "C" fn rdma_migrate_id(id: &Id, channel: Option<&Channel>) -> c_int {
+    let Some(channel) = channel.filter(|_| !id.waits) else {
         return fail(libc::EOPNOTSUPP, -1);
-    }
-    // SAFETY: the caller has a channel that is alive.
-    let events = &unsafe { Channel::of(channel) }.events;
-    let migrated = own.call("rdma_migrate_id", |manager, _| {
-        manager.migrate(own.number, events);
+    };
+    let migrated = id.call("rdma_migrate_id", |manager, _| {
+        manager.migrate(id.number, &channel.events);
         Ok(())
     });
     answer(migrated.map(|()| {
-        own.unacknowledged.wait();
-        // SAFETY: the caller's identifier, of which nobody takes events now.
-        unsafe { (*id).channel = channel };
+        id.unacknowledged.wait();
+        let channel = ptr::from_ref(channel).cast_mut();
+        id.cm.channel.set(channel.cast());
     }))
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-pub(super) unsafe extern "C" fn rdma_bind_addr(
-    id: *mut rdma_cm_id,
-    addr: *mut libc::sockaddr,
-) -> c_int {
-    // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
+unsafe extern "C" fn rdma_bind_addr(id: &Id, addr: *const libc::sockaddr) -> c_int {
     // SAFETY: the caller has an address.
-    let address = unsafe { sockaddr::read(addr) }.ok_or(libc::EINVAL);
-    answer(address.and_then(|address| {
-        own.call("rdma_bind_addr", |manager, _| {
-            manager.bind(own.number, address)
-        })?;
-        own.refresh()
-    }))
+    answer(unsafe { bind(id, addr) })
+}
+
+/// # Safety
+///
+/// The address has the length of its family.
+pub(super) unsafe fn bind(id: &Id, addr: *const libc::sockaddr) -> Result<(), Errno> {
+    // SAFETY: the caller has an address.
+    let address = unsafe { sockaddr::read(addr) }.ok_or(libc::EINVAL)?;
+    id.call("rdma_bind_addr", |manager, _| {
+        manager.bind(id.number, address)
+    })?;
+    id.refresh()
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-pub(super) unsafe extern "C" fn rdma_resolve_addr(
-    id: *mut rdma_cm_id,
-    from: *mut libc::sockaddr,
-    to: *mut libc::sockaddr,
+unsafe extern "C" fn rdma_resolve_addr(
+    id: &Id,
+    from: *const libc::sockaddr,
+    to: *const libc::sockaddr,
     _timeout: c_int,
 ) -> c_int {
-    // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
+    // SAFETY: the caller has an address, and another one or none.
+    answer(wait(id, unsafe { resolve(id, from, to) }))
+}
+
+/// # Safety
+///
+/// The addresses have the length of their families; `from` may be null.
+pub(super) unsafe fn resolve(
+    id: &Id,
+    from: *const libc::sockaddr,
+    to: *const libc::sockaddr,
+) -> Result<(), Errno> {
     // SAFETY: the caller has an address, or none.
     let from = unsafe { sockaddr::read(from) };
     // SAFETY: the caller has an address.
-    let to = unsafe { sockaddr::read(to) }.ok_or(libc::EINVAL);
-    let resolved = to.and_then(|to| {
-        let has_neighbours = own.card().has_neighbours();
-        let looks = is_any(to.ip()) && has_neighbours;
-        let found = looks.then(|| registry::find(own.space(), to.port()));
-        own.call("rdma_resolve_addr", |manager, _| {
-            if let Some(from) = from
-                && !manager.is_bound(own.number)
-            {
-                manager.bind(own.number, from)?;
-            }
-            manager.resolve(own.number, to, found.flatten(), has_neighbours)
-        })
-    });
-    // SAFETY: the identifier is alive.
-    unsafe { programs::complete(id, resolved) }
+    let to = unsafe { sockaddr::read(to) }.ok_or(libc::EINVAL)?;
+    let has_neighbours = id.card().has_neighbours();
+    let looks = is_any(to.ip()) && has_neighbours;
+    let found = looks.then(|| registry::find(id.space, to.port()));
+    id.call("rdma_resolve_addr", |manager, _| {
+        if let Some(from) = from
+            && !manager.is_bound(id.number)
+        {
+            manager.bind(id.number, from)?;
+        }
+        manager.resolve(id.number, to, found.flatten(), has_neighbours)
+    })
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-pub(super) unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> c_int {
-    // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
-    let resolved = own.call("rdma_resolve_route", |manager, _| {
-        manager.resolve_route(own.number)
-    });
-    // SAFETY: the identifier is alive.
-    unsafe { programs::complete(id, resolved) }
+extern "C" fn rdma_resolve_route(id: &Id, _timeout: c_int) -> c_int {
+    answer(wait(id, resolve_route(id)))
+}
+
+pub(super) fn resolve_route(id: &Id) -> Result<(), Errno> {
+    id.call("rdma_resolve_route", |manager, _| {
+        manager.resolve_route(id.number)
+    })
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
+extern "C" fn rdma_listen(id: &Id, backlog: c_int) -> c_int {
     let backlog = u32::try_from(backlog).unwrap_or(0);
-    let listens = own.call("rdma_listen", |manager, _| {
-        manager.listen(own.number, backlog)
+    let listens = id.call("rdma_listen", |manager, _| {
+        manager.listen(id.number, backlog)
     });
     answer(listens.and_then(|mut at| {
-        if own.card().has_neighbours() {
-            let gid = own.card().call(|locked| locked.nic.gid(0));
+        if id.card().has_neighbours() {
+            let gid = id.card().call(|locked| locked.nic.gid(0));
             if let (true, Some(gid)) = (is_any(at.ip()), gid) {
                 at.set_ip(gid.to_canonical());
             }
-            own.lock().announced = registry::announce(own.space(), at);
+            id.lock().announced = registry::announce(id.space, at);
         }
-        own.refresh()
+        id.refresh()
     }))
 }
 
@@ -186,15 +180,11 @@ unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// The identifier is alive, and the parameters and their data are there, unless the pointer is null.
-unsafe fn param(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> (Param, Vec<u8>) {
+/// The data of the parameters are there.
+unsafe fn param(id: &Id, param: Option<&rdma_conn_param>) -> (Param, Vec<u8>) {
     // RDMA_MAX_RESP_RES and RDMA_MAX_INIT_DEPTH.
     const MOST: u8 = 255;
-    // SAFETY: the caller's identifier is alive.
-    let own = unsafe { Id::of(id) };
-    let max = own
-        .card()
-        .call(|locked| locked.nic.profile().max_qp_rd_atom);
+    let max = id.card().call(|locked| locked.nic.profile().max_qp_rd_atom);
     let most = |depth: u8| if depth == MOST { max } else { depth };
     let mut data = Vec::new();
     let mut filled = Param {
@@ -202,10 +192,9 @@ unsafe fn param(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> (Param, V
         asks: max,
         retry_count: 7,
         rnr_retry: 7,
-        ..Param::NONE
+        ..Param::default()
     };
-    // SAFETY: the caller has them, or null.
-    if let Some(param) = unsafe { param.as_ref() } {
+    if let Some(param) = param {
         // SAFETY: the caller has the data.
         data = unsafe { bytes(param.private_data, param.private_data_len) };
         filled = Param {
@@ -218,110 +207,87 @@ unsafe fn param(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> (Param, V
             has_flow_control: param.flow_control != 0,
         };
     }
-    // SAFETY: the identifier is alive.
-    if let Some(qp_num) = unsafe { programs::qp_num(id) } {
-        filled.qp_num = qp_num;
-    }
+    // SAFETY: a program that connects an identifier does not destroy its queue pair meanwhile.
+    let qp_num = unsafe { id.qp() }.map(QueuePair::number);
+    filled.qp_num = qp_num.unwrap_or(filled.qp_num);
     (filled, data)
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, with: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
-    // SAFETY: the caller has the parameters.
+unsafe extern "C" fn rdma_connect(id: &Id, with: Option<&rdma_conn_param>) -> c_int {
+    // SAFETY: the caller has the data of the parameters.
     let (param, data) = unsafe { param(id, with) };
-    let asked = own.call("rdma_connect", |manager, now| {
-        manager.connect(own.number, now, param, &data)
+    let asked = id.call("rdma_connect", |manager, now| {
+        manager.connect(id.number, now, param, &data)
     });
-    // SAFETY: the identifier is alive.
-    unsafe { programs::complete(id, asked) }
+    answer(wait(id, asked))
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, with: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
-    // SAFETY: the caller has the parameters.
+unsafe extern "C" fn rdma_accept(id: &Id, with: Option<&rdma_conn_param>) -> c_int {
+    // SAFETY: the caller has the data of the parameters.
     let (mut param, data) = unsafe { param(id, with) };
-    let accepted = own.call("rdma_accept", |manager, _| {
-        let own = &mut manager.endpoint(own.number)?.own;
+    let accepted = id.call("rdma_accept", |manager, _| {
+        let own = &mut manager.endpoint(id.number)?.own;
         (own.serves, own.asks) = (own.serves.min(param.serves), own.asks.min(param.asks));
-        if with.is_null() {
+        if with.is_none() {
             (param.serves, param.asks) = (own.serves, own.asks);
         }
         Ok(())
     });
-    let is_connection = own.space() == Space::Connections;
+    let is_connection = id.space == Space::Connections;
     let accepted = accepted.and_then(|()| {
         if is_connection {
-            // SAFETY: the identifier is alive.
-            unsafe { programs::to_rts(id) }?;
+            programs::to_rts(id)?;
         }
-        own.card()
-            .manage(|manager, now| manager.accept(own.number, now, param, &data))
+        id.card()
+            .manage(|manager, now| manager.accept(id.number, now, param, &data))
     });
-    if is_connection || accepted.is_err() {
-        // SAFETY: the identifier is alive.
-        return unsafe { programs::complete(id, accepted) };
+    if is_connection {
+        return answer(wait(id, accepted));
     }
-    // A datagram service waits for nobody; its event would hold up the end of the listener.
-    // SAFETY: the identifier is alive.
-    let event = std::mem::replace(unsafe { &mut (*id).event }, ptr::null_mut());
-    if own.waits && !event.is_null() {
-        // SAFETY: the identifier had it from `rdma_get_cm_event`.
-        unsafe { rdma_ack_cm_event(event) };
+    if accepted.is_ok() && id.waits {
+        // A datagram service waits for nobody; its event would hold up the end of the listener.
+        programs::acknowledge(id);
     }
-    0
+    answer(accepted)
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-pub(super) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
-    answer(own.call("rdma_establish", |manager, _| manager.establish(own.number)))
+extern "C" fn rdma_establish(id: &Id) -> c_int {
+    answer(id.call("rdma_establish", |manager, _| manager.establish(id.number)))
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
-    // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
+unsafe extern "C" fn rdma_reject(id: &Id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: the caller has the data.
     let data = unsafe { bytes(data, len) };
-    answer(own.call("rdma_reject", |manager, _| {
-        manager.reject(own.number, &data)
-    }))
+    answer(id.call("rdma_reject", |manager, _| manager.reject(id.number, &data)))
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
-    // SAFETY: the identifier is alive.
-    let _errored = unsafe { programs::to_err(id) };
-    let asked = own.call("rdma_disconnect", |manager, now| {
-        manager.disconnect(own.number, now)
+extern "C" fn rdma_disconnect(id: &Id) -> c_int {
+    let _errored = programs::modify(id, ERR);
+    let asked = id.call("rdma_disconnect", |manager, now| {
+        manager.disconnect(id.number, now)
     });
-    // SAFETY: the identifier is alive.
-    unsafe { programs::complete(id, asked) }
+    answer(wait(id, asked))
 }
 
 /// Nothing has to be told: a queue pair in RTR receives.
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-const extern "C" fn rdma_notify(_id: *mut rdma_cm_id, _event: u32) -> c_int {
+const extern "C" fn rdma_notify(_id: &Id, _event: u32) -> c_int {
     0
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_set_option(
-    id: *mut rdma_cm_id,
+    id: &Id,
     level: c_int,
     option: c_int,
     value: *mut c_void,
     len: usize,
 ) -> c_int {
-    // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
     let number = match len {
         // SAFETY: the caller's value has this length.
         1 => i32::from(unsafe { value.cast::<u8>().read() }),
@@ -330,8 +296,8 @@ unsafe extern "C" fn rdma_set_option(
         _ => return fail(libc::EINVAL, -1),
     };
     let byte = u8::try_from(number & 0xff).unwrap_or(0);
-    answer(own.call("rdma_set_option", |manager, _| {
-        let endpoint = manager.endpoint(own.number)?;
+    answer(id.call("rdma_set_option", |manager, _| {
+        let endpoint = manager.endpoint(id.number)?;
         let is_bound = endpoint.local.is_some();
         let options = &mut endpoint.options;
         match (level, option) {
@@ -347,36 +313,34 @@ unsafe extern "C" fn rdma_set_option(
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-pub(super) unsafe extern "C" fn rdma_init_qp_attr(
-    id: *mut rdma_cm_id,
-    attr: *mut ibv_qp_attr,
-    mask: *mut c_int,
+extern "C" fn rdma_init_qp_attr(
+    id: &Id,
+    attr: &mut ibv_qp_attr,
+    mask: &mut MaybeUninit<c_int>,
 ) -> c_int {
+    answer(init_qp_attr(id, attr).map(|set| {
+        mask.write(set);
+    }))
+}
+
+/// Fills the attributes for the change to a state, and returns their mask.
+pub(super) fn init_qp_attr(id: &Id, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> {
     use AttributeMask as M;
-    // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
-    // SAFETY: the caller has it.
-    let attr = unsafe { &mut *attr };
-    let of = match own.call("rdma_init_qp_attr", |it, _| it.attributes(own.number)) {
-        Ok(of) => of,
-        Err(errno) => return fail(errno, -1),
-    };
+    let of = id.call("rdma_init_qp_attr", |it, _| it.attributes(id.number))?;
     let peer = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
     let retries = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY;
-    let set = match (own.space(), attr.qp_state) {
+    let set = match (id.space, attr.qp_state) {
         (Space::Datagrams, INIT) => M::PKEY_INDEX | M::PORT | M::QKEY,
         (Space::Datagrams, RTR) => M::empty(),
         (Space::Datagrams, RTS) => M::SQ_PSN,
         (Space::Connections, INIT) => M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
         (Space::Connections, RTR) => peer | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
         (Space::Connections, RTS) => retries | M::MAX_QP_RD_ATOMIC | M::SQ_PSN,
-        _ => return fail(libc::EINVAL, -1),
+        _ => return Err(libc::EINVAL),
     };
     *attr = ibv_qp_attr {
         qp_state: attr.qp_state,
         ..qp_attr(&of)
     };
-    // SAFETY: the caller has room for it.
-    unsafe { mask.write((M::STATE | set).bits().cast_signed()) };
-    0
+    Ok((M::STATE | set).bits().cast_signed())
 }

@@ -24,7 +24,7 @@ impl EventKind {
 }
 
 /// The parameters that two sides tell each other: in requests, answers, and the events for them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Param {
     pub(crate) qp_num: u32,
     /// Reads and atomics at once of the peer's (`responder_resources`), and of this side's (`initiator_depth`).
@@ -34,18 +34,6 @@ pub(crate) struct Param {
     pub(crate) rnr_retry: u8,
     pub(crate) has_srq: bool,
     pub(crate) has_flow_control: bool,
-}
-
-impl Param {
-    pub(crate) const NONE: Self = Self {
-        qp_num: 0,
-        serves: 0,
-        asks: 0,
-        retry_count: 0,
-        rnr_retry: 0,
-        has_srq: false,
-        has_flow_control: false,
-    };
 }
 
 /// An event that has arrived.
@@ -67,7 +55,7 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         number: u32,
         kind: EventKind,
         status: i32,
@@ -78,7 +66,7 @@ impl Arrived {
             listener: None,
             kind,
             status,
-            param: Param::NONE,
+            param: Param::default(),
             datagrams: None,
             data: Vec::new(),
             context: 0,

@@ -5,67 +5,55 @@ use std::ffi::{c_int, c_void};
 use std::net::Ipv6Addr;
 
 use super::id::Id;
-use super::programs;
+use super::programs::wait;
 use crate::abi::attributes::ibv_gid;
-use crate::abi::connection::{rdma_cm_id, rdma_cm_join_mc_attr_ex};
+use crate::abi::connection::rdma_cm_join_mc_attr_ex;
 use crate::address::ibv_detach_mcast;
 use crate::errno::answer;
 use crate::sockaddr;
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_join_multicast(
-    id: *mut rdma_cm_id,
-    addr: *mut libc::sockaddr,
+    id: &Id,
+    addr: *const libc::sockaddr,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
     // SAFETY: the caller has an address.
     let group = unsafe { sockaddr::read(addr) }.ok_or(libc::EINVAL);
     let joined = group.and_then(|group| {
-        own.refresh()?;
-        own.lock().memberships.push((group.ip(), false));
+        id.refresh()?;
+        id.lock().memberships.push((group.ip(), false));
         let context = context.expose_provenance();
-        own.call("rdma_join_multicast", |manager, _| {
-            manager.join(own.number, group.ip(), context)
+        id.call("rdma_join_multicast", |manager, _| {
+            manager.join(id.number, group.ip(), context)
         })
     });
-    // SAFETY: the identifier is alive.
-    unsafe { programs::complete(id, joined) }
+    answer(wait(id, joined))
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
 unsafe extern "C" fn rdma_join_multicast_ex(
-    id: *mut rdma_cm_id,
-    attr: *mut rdma_cm_join_mc_attr_ex,
+    id: &Id,
+    attr: &rdma_cm_join_mc_attr_ex,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller has it.
-    let addr = unsafe { (*attr).addr };
     // SAFETY: the promises of this function's caller are those of the other's.
-    unsafe { rdma_join_multicast(id, addr, context) }
+    unsafe { rdma_join_multicast(id, attr.addr, context) }
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
-    // SAFETY: the caller has an identifier that is alive.
-    let own = unsafe { Id::of(id) };
+unsafe extern "C" fn rdma_leave_multicast(id: &Id, addr: *const libc::sockaddr) -> c_int {
     // SAFETY: the caller has an address.
     let group = unsafe { sockaddr::read(addr) }.ok_or(libc::EINVAL);
     answer(group.and_then(|group| {
-        let mut state = own.lock();
-        let place = state
-            .memberships
-            .iter()
-            .position(|(of, _)| *of == group.ip());
+        let mut state = id.lock();
+        let mut all = state.memberships.iter();
+        let place = all.position(|(of, _)| *of == group.ip());
         let (_, is_attached) = state.memberships.remove(place.ok_or(libc::EADDRNOTAVAIL)?);
         drop(state);
-        let gid = group_gid(sockaddr::gid(group.ip()));
-        // SAFETY: the identifier is alive.
-        let qp = unsafe { (*id).qp };
-        if is_attached && !qp.is_null() {
-            // SAFETY: the queue pair of an identifier is alive.
-            unsafe { ibv_detach_mcast(qp, &raw const gid, 0) };
+        // SAFETY: the queue pair of an identifier is alive.
+        if let (true, Some(qp)) = (is_attached, unsafe { id.qp() }) {
+            ibv_detach_mcast(qp, &group_gid(sockaddr::gid(group.ip())), 0);
         }
         Ok(())
     }))

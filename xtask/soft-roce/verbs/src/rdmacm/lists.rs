@@ -2,30 +2,28 @@
 #![expect(unsafe_code, reason = "C's functions and pointers")]
 
 use std::ffi::{c_char, c_int};
-use std::mem::{forget, zeroed};
+use std::mem::{MaybeUninit, forget, zeroed};
 use std::net::SocketAddr;
 use std::ptr;
 use std::sync::Arc;
 
-use super::id::Opened;
+use super::id::{Id, Opened};
 use super::manager::Space;
-use crate::abi::connection::{rdma_addrinfo, rdma_cm_id};
+use crate::abi::connection::rdma_addrinfo;
 use crate::abi::context::ibv_context;
-use crate::device::boxed_list;
+use crate::device::{boxed_list, list};
 use crate::errno::{Errno, fail};
 use crate::network::Host;
 use crate::sockaddr::{self, Name};
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: the caller has an identifier that is alive.
-    port(unsafe { &(*id).route.source })
+extern "C" fn rdma_get_src_port(id: &Id) -> u16 {
+    port(&id.cm.route.get().source)
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: the caller has an identifier that is alive.
-    port(unsafe { &(*id).route.destination })
+extern "C" fn rdma_get_dst_port(id: &Id) -> u16 {
+    port(&id.cm.route.get().destination)
 }
 
 /// The port of an address, in the order of the network; 0 if there is no address yet.
@@ -48,38 +46,34 @@ const FAMILY: c_int = 8;
 unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
     service: *const c_char,
-    hints: *const rdma_addrinfo,
-    found: *mut *mut rdma_addrinfo,
+    hints: Option<&rdma_addrinfo>,
+    found: &mut MaybeUninit<*mut Info>,
 ) -> c_int {
-    // SAFETY: the caller has them, or null.
-    let hints = unsafe { hints.as_ref() };
-    let flags = hints.map_or(0, |hints| hints.ai_flags);
+    let hints = hints.copied().unwrap_or_default();
+    let (flags, space, kind) = (hints.ai_flags, hints.ai_port_space, hints.ai_qp_type);
     let is_passive = flags & PASSIVE != 0;
-    // SAFETY: zeros are valid for numbers and pointers.
-    let mut info: rdma_addrinfo = unsafe { zeroed() };
-    info.ai_flags = flags;
-    let (space, kind) = hints.map_or((0, 0), |hints| (hints.ai_port_space, hints.ai_qp_type));
-    let of_datagrams = (
-        Space::Datagrams as c_int,
-        Space::Datagrams.qp_type().cast_signed(),
-    );
-    let default = match space == of_datagrams.0 || space == 0 && kind == of_datagrams.1 {
+    let is_for_datagrams = match space {
+        0 => kind == Space::Datagrams.qp_type().cast_signed(),
+        _ => space == Space::Datagrams as c_int,
+    };
+    let default = match is_for_datagrams {
         true => Space::Datagrams,
         false => Space::Connections,
     };
     let or = |given: c_int, default| if given == 0 { default } else { given };
-    info.ai_port_space = or(space, default as c_int);
-    info.ai_qp_type = or(kind, default.qp_type().cast_signed());
+    let mut info = rdma_addrinfo {
+        ai_flags: flags,
+        ai_port_space: or(space, default as c_int),
+        ai_qp_type: or(kind, default.qp_type().cast_signed()),
+        ..rdma_addrinfo::default()
+    };
     let mut named = None;
     if !node.is_null() || !service.is_null() {
         // SAFETY: zeros are valid for hints.
         let mut asked: libc::addrinfo = unsafe { zeroed() };
         let flag = |own, theirs| if flags & own != 0 { theirs } else { 0 };
         asked.ai_flags = flag(PASSIVE, libc::AI_PASSIVE) | flag(NUMERIC, libc::AI_NUMERICHOST);
-        asked.ai_family = match hints {
-            Some(hints) if flags & FAMILY != 0 => hints.ai_family,
-            _ => libc::AF_UNSPEC,
-        };
+        asked.ai_family = flag(FAMILY, hints.ai_family);
         asked.ai_socktype = libc::SOCK_STREAM;
         let mut list = ptr::null_mut();
         // SAFETY: the caller has the names, and the places are here.
@@ -94,10 +88,10 @@ unsafe extern "C" fn rdma_getaddrinfo(
         // SAFETY: it is not used again.
         unsafe { libc::freeaddrinfo(list) };
     }
-    // SAFETY: the caller's addresses have the length of their family.
-    let hinted = hints.and_then(|hints| unsafe { sockaddr::read(hints.ai_src_addr) });
-    // SAFETY: the caller's addresses have the length of their family.
-    let hinted_to = hints.and_then(|hints| unsafe { sockaddr::read(hints.ai_dst_addr) });
+    // SAFETY: the caller's addresses have the length of their family, or are null.
+    let hinted = unsafe { sockaddr::read(hints.ai_src_addr) };
+    // SAFETY: the caller's addresses have the length of their family, or are null.
+    let hinted_to = unsafe { sockaddr::read(hints.ai_dst_addr) };
     let (source, destination) = match is_passive {
         true => (named.or(hinted), hinted_to),
         false => (hinted, named.or(hinted_to)),
@@ -124,22 +118,21 @@ unsafe extern "C" fn rdma_getaddrinfo(
             *pointer = ptr::from_mut(place).cast();
         }
     }
-    // SAFETY: the caller has room for it.
-    unsafe { found.write(Box::into_raw(made).cast()) };
+    found.write(Box::into_raw(made));
     0
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_freeaddrinfo(info: *mut rdma_addrinfo) {
+unsafe extern "C" fn rdma_freeaddrinfo(info: *mut Info) {
     if !info.is_null() {
         // SAFETY: `rdma_getaddrinfo` boxed it, and the caller does not use it again.
-        drop(unsafe { Box::from_raw(info.cast::<Info>()) });
+        drop(unsafe { Box::from_raw(info) });
     }
 }
 
 /// All devices, which stay open.
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
+extern "C" fn rdma_get_devices(count: Option<&mut c_int>) -> *mut *const ibv_context {
     let host = Host::current();
     let opened = host.cards().iter().map(Opened::shared);
     let opened: Result<Vec<Arc<Opened>>, Errno> = opened.collect();
@@ -147,18 +140,14 @@ unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_contex
         Ok(opened) => opened,
         Err(errno) => return fail(errno, ptr::null_mut()),
     };
-    let contexts = opened.iter().map(|opened| opened.context);
-    let list: Box<[*mut ibv_context]> = contexts.chain([ptr::null_mut()]).collect();
+    let contexts = opened.iter().map(|opened| opened.context.0.cast_const());
+    let list = list(contexts, count);
     opened.into_iter().for_each(forget);
-    if !count.is_null() {
-        // SAFETY: the caller has room for it.
-        unsafe { count.write(c_int::try_from(list.len() - 1).unwrap_or(c_int::MAX)) };
-    }
-    Box::into_raw(list).cast()
+    list
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+unsafe extern "C" fn rdma_free_devices(list: *mut *const ibv_context) {
     // SAFETY: `rdma_get_devices` made it, and the caller does not use it again.
     drop(unsafe { boxed_list(list) });
 }

@@ -2,12 +2,9 @@
 #![expect(unsafe_code, reason = "C's functions and pointers")]
 
 use std::ffi::{c_int, c_void};
-use std::mem::zeroed;
-use std::net::Ipv6Addr;
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
-
-use soft_nic::AddressVector;
 
 use super::calls::rdma_destroy_id;
 use super::events::{Arrived, EventKind};
@@ -15,11 +12,9 @@ use super::groups::group_gid;
 use super::id::{Channel, Id};
 use super::manager::{Manager, Sink, Space};
 use super::programs;
-use crate::abi::connection::{
-    rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_param, rdma_ud_param,
-};
+use crate::abi::connection::{rdma_cm_event, rdma_conn_param, rdma_ud_param};
 use crate::address::{ah_attr, ibv_attach_mcast};
-use crate::errno::{Errno, fail};
+use crate::errno::{Errno, answer, fail};
 use crate::event::Unacknowledged;
 use crate::sockaddr;
 
@@ -34,85 +29,63 @@ struct Event {
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]
-pub(super) unsafe extern "C" fn rdma_get_cm_event(
-    channel: *mut rdma_event_channel,
-    event: *mut *mut rdma_cm_event,
+extern "C" fn rdma_get_cm_event(
+    channel: &Channel,
+    event: &mut MaybeUninit<*mut rdma_cm_event>,
 ) -> c_int {
-    // SAFETY: the caller has a channel that is alive.
-    let own = unsafe { Channel::of(channel) };
+    answer(next(channel).map(|made| {
+        event.write(made);
+    }))
+}
+
+/// Takes the next event of a channel, and waits for it.
+pub(super) fn next(channel: &Channel) -> Result<*mut rdma_cm_event, Errno> {
     loop {
-        let checked = own.card().verb("rdma_get_cm_event", |_| Ok(()));
-        let arrived = match checked.and_then(|()| own.events.get(own.card())) {
-            Ok(arrived) => arrived,
-            Err(errno) => return fail(errno, -1),
-        };
+        channel.card().verb("rdma_get_cm_event", |_| Ok(()))?;
+        let arrived = channel.events.get(channel.card())?;
         let unacknowledged = Arc::clone(&arrived.unacknowledged);
         let (number, is_request) = (arrived.number, arrived.is_request());
-        // SAFETY: the channel is alive, and the event is one of it.
-        match unsafe { made(channel, arrived) } {
-            Ok(made) => {
-                // SAFETY: the caller has room for it.
-                unsafe { event.write(made) };
-                return 0;
-            }
-            Err(errno) => {
-                unacknowledged.acknowledge(1);
-                if is_request {
-                    // It is rejected.
-                    own.card().manage(|manager, _| manager.destroy(number));
-                    return fail(errno, -1);
-                }
-                // Its identifier has ended since.
-            }
+        let made = made(channel, arrived);
+        if made.is_ok() {
+            return made;
         }
+        unacknowledged.acknowledge(1);
+        if is_request {
+            // It is rejected.
+            channel.card().manage(|manager, _| manager.destroy(number));
+            return made;
+        }
+        // Its identifier has ended since.
     }
 }
 
-/// C's form of an event, whose identifier knows what has happened.
-///
-/// # Safety
-///
-/// The channel is alive, and the event is one of it.
-unsafe fn made(
-    channel: *mut rdma_event_channel,
-    arrived: Arrived,
-) -> Result<*mut rdma_cm_event, Errno> {
-    // SAFETY: the caller's channel is alive.
-    let card = unsafe { Channel::of(channel) }.card();
-    let mut listen_id = ptr::null_mut::<rdma_cm_id>();
+/// C's form of an event of the channel, whose identifier knows what has happened.
+fn made(channel: &Channel, arrived: Arrived) -> Result<*mut rdma_cm_event, Errno> {
+    let find = |number| {
+        let found = channel
+            .card()
+            .manage(|manager, _| manager.endpoint(number).map(|it| it.id));
+        found.map(ptr::with_exposed_provenance_mut::<Id>)
+    };
+    let mut listen_id = ptr::null_mut();
     let id = match arrived.listener {
-        None => card.manage(|manager, _| manager.endpoint(arrived.number).map(|it| it.id))?,
+        None => find(arrived.number)?,
         Some(listener) => {
-            let address = card.manage(|manager, _| {
-                manager.taken(listener);
-                manager.endpoint(listener).map(|it| it.id)
-            })?;
-            listen_id = ptr::with_exposed_provenance_mut(address);
+            channel.card().manage(|manager, _| manager.taken(listener));
+            listen_id = find(listener)?;
             // SAFETY: a listener ends only when its events are acknowledged.
-            let context = unsafe { (*listen_id).context };
-            // SAFETY: a listener ends only when its events are acknowledged.
-            let listens = unsafe { Id::of(listen_id) };
-            let channel = if listens.waits {
-                ptr::null_mut()
-            } else {
-                channel
-            };
+            let listens = unsafe { &*listen_id };
+            let channel = (!listens.waits).then_some(channel);
             let take = |it: &mut Manager, sink: Sink| {
                 it.migrate(arrived.number, &sink.queue);
                 Ok(arrived.number)
             };
-            // SAFETY: the caller's channel is alive, or it is null.
-            unsafe { Id::create(listens.host.clone(), channel, context, take) }?.expose_provenance()
+            Id::create(listens.host.clone(), channel, listens.cm.context, take)?
         }
     };
-    if id == 0 {
-        // Its request has not been taken, or is being taken by another thread.
-        return Err(libc::ENOENT);
-    }
-    let id = ptr::with_exposed_provenance_mut::<rdma_cm_id>(id);
-    // SAFETY: an identifier ends only when its events are acknowledged.
-    let own = unsafe { Id::of(id) };
-    let space = own.space();
+    // SAFETY: an identifier ends only when its events are acknowledged. It is null if its request has not been taken, or
+    // is being taken by another thread.
+    let own = unsafe { id.as_ref() }.ok_or(libc::ENOENT)?;
     if let Err(errno) = own.refresh() {
         if arrived.is_request() {
             // SAFETY: no program has it.
@@ -121,35 +94,29 @@ unsafe fn made(
         return Err(errno);
     }
     let (mut kind, mut status) = (arrived.kind.0, arrived.status);
-    // SAFETY: the identifier is alive.
-    let qp = unsafe { (*id).qp };
-    match arrived.kind {
-        EventKind::CONNECT_RESPONSE if !qp.is_null() => {
-            // SAFETY: the identifier is alive.
-            let connected = unsafe { programs::to_rts(id) };
-            let connected = connected.and_then(|()| {
-                own.card()
-                    .manage(|manager, _| manager.establish(own.number))
-            });
+    // SAFETY: a program that takes events of an identifier does not destroy its queue pair meanwhile.
+    match (arrived.kind, unsafe { own.qp() }) {
+        (EventKind::CONNECT_RESPONSE, Some(_)) => {
+            let manage = |call: &dyn Fn(&mut Manager) -> Result<(), Errno>| {
+                own.card().manage(|manager, _| call(manager))
+            };
             kind = EventKind::ESTABLISHED.0;
+            let connected = programs::to_rts(own)
+                .and_then(|()| manage(&|manager| manager.establish(own.number)));
             if let Err(errno) = connected {
                 (kind, status) = (CONNECT_ERROR, -errno);
-                let _told = own
-                    .card()
-                    .manage(|manager, _| manager.reject(own.number, &[]));
+                let _told = manage(&|manager| manager.reject(own.number, &[]));
             }
         }
-        EventKind::MULTICAST_JOIN if !qp.is_null() => {
+        (EventKind::MULTICAST_JOIN, Some(qp)) => {
             if let Some((path, ..)) = &arrived.datagrams {
-                let gid = group_gid(path.destination);
-                // SAFETY: the queue pair of an identifier is alive.
-                status = -unsafe { ibv_attach_mcast(qp, &raw const gid, 0) };
+                status = -ibv_attach_mcast(qp, &group_gid(path.destination), 0);
                 let mut state = own.lock();
-                let is_it = |ip| sockaddr::gid(ip) == path.destination;
-                let membership = state.memberships.iter_mut().find(|(ip, _)| is_it(*ip));
-                membership
-                    .into_iter()
-                    .for_each(|(_, is_attached)| *is_attached = status == 0);
+                let mut all = state.memberships.iter_mut();
+                let of_path = all.find(|(ip, _)| sockaddr::gid(*ip) == path.destination);
+                if let Some((_, is_attached)) = of_path {
+                    *is_attached = status == 0;
+                }
             }
         }
         _ => {}
@@ -167,11 +134,16 @@ unsafe fn made(
         false => data.as_ptr().cast::<c_void>(),
     };
     let private_data_len = u8::try_from(data.len()).unwrap_or(u8::MAX);
-    // SAFETY: zeros are valid for both parts.
-    let mut filled: rdma_param = unsafe { zeroed() };
-    match (space, datagrams) {
-        (Space::Connections, _) => {
-            filled.conn = rdma_conn_param {
+    let mut event = rdma_cm_event {
+        id: id.cast(),
+        listen_id: listen_id.cast(),
+        event: kind,
+        status,
+        ..rdma_cm_event::default()
+    };
+    match own.space {
+        Space::Connections => {
+            event.param.conn = rdma_conn_param {
                 private_data,
                 private_data_len,
                 responder_resources: param.serves,
@@ -183,10 +155,9 @@ unsafe fn made(
                 qp_num: param.qp_num,
             };
         }
-        (Space::Datagrams, path) => {
-            let unknown = (AddressVector::to(Ipv6Addr::UNSPECIFIED), 0, 0);
-            let (path, qp_num, qkey) = path.unwrap_or(unknown);
-            filled.ud = rdma_ud_param {
+        Space::Datagrams => {
+            let (path, qp_num, qkey) = datagrams.unwrap_or_default();
+            event.param.ud = rdma_ud_param {
                 private_data,
                 private_data_len,
                 ah_attr: ah_attr(&path),
@@ -195,19 +166,12 @@ unsafe fn made(
             };
         }
     }
-    let event = rdma_cm_event {
-        id,
-        listen_id,
-        event: kind,
-        status,
-        param: filled,
-    };
-    Ok(Box::into_raw(Box::new(Event {
+    let made = Box::new(Event {
         event,
         data,
         unacknowledged,
-    }))
-    .cast())
+    });
+    Ok(Box::into_raw(made).cast())
 }
 
 #[cfg_attr(feature = "rdmacm", unsafe(no_mangle))]

@@ -5,24 +5,19 @@ mod request;
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use soft_nic::{Data, DatagramAddress, Element, SendOpcode, SendRequest};
 
 use super::post;
 use super::{QueuePair, create};
 use crate::abi::attributes::{ibv_qp_init_attr, ibv_qp_init_attr_ex};
-use crate::abi::context::ibv_context;
-use crate::abi::extended::ibv_qp_ex;
-use crate::abi::object::ibv_qp;
+use crate::abi::context::{Open, Verb};
 use crate::errno::{Errno, code, fail, refused};
+use crate::lock::lock;
 
 /// The requests since `ibv_wr_start`.
 #[derive(Debug, Default)]
-pub(super) struct Batch(Mutex<Requests>);
-
-#[derive(Debug, Default)]
-struct Requests {
+pub(super) struct Requests {
     requests: Vec<Request>,
     /// The first error, which `ibv_wr_complete` returns.
     error: Option<Errno>,
@@ -37,12 +32,6 @@ struct Request {
     to: Option<DatagramAddress>,
     elements: Vec<Element>,
     inline: Option<Vec<u8>>,
-}
-
-impl Batch {
-    fn lock(&self) -> MutexGuard<'_, Requests> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Requests {
@@ -79,14 +68,14 @@ impl Request {
 const OPERATIONS: u64 = (1 << 10) - 1;
 
 pub(crate) unsafe extern "C" fn create_qp_ex(
-    _: *mut ibv_context,
+    _: Open,
     init: *mut ibv_qp_init_attr_ex,
-) -> *mut ibv_qp {
+) -> *mut QueuePair {
     const MASK_PD: u32 = 1;
     const MASK_CREATE_FLAGS: u32 = 1 << 2;
     const MASK_SEND_OPERATIONS: u32 = 1 << 6;
     // SAFETY: the caller has it.
-    let given = unsafe { &mut *init };
+    let given = unsafe { *init };
     let is_extended = given.comp_mask & MASK_SEND_OPERATIONS != 0;
     let has_flags = given.comp_mask & MASK_CREATE_FLAGS != 0 && given.create_flags != 0;
     if given.comp_mask & !(MASK_PD | MASK_CREATE_FLAGS | MASK_SEND_OPERATIONS) != 0
@@ -98,50 +87,39 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     if given.comp_mask & MASK_PD == 0 {
         return fail(libc::EINVAL, ptr::null_mut());
     }
-    let pd = given.pd;
+    // SAFETY: the flag says that the caller has a domain.
+    let pd = unsafe { &*given.pd.cast() };
     // SAFETY: the caller has it, and the extended structure begins as the other one.
     let basic = unsafe { &mut *init.cast::<ibv_qp_init_attr>() };
-    // SAFETY: the caller has a domain that is alive, and so are its queues.
-    let made = unsafe { create("ibv_create_qp_ex", pd, basic) };
+    let made = create("ibv_create_qp_ex", pd, basic);
     // SAFETY: it is null, or was made a moment ago, and nobody else has it.
     if let Some(own) = unsafe { made.as_mut() }
         && is_extended
     {
         let qp = &mut own.queue_pair;
         macro_rules! verbs {
-            ($($verb:ident)*) => { $(qp.$verb = Some(request::$verb);)* };
+            ($($verb:ident)*) => { $(qp.$verb = request::$verb as Verb;)* };
         }
         verbs! {
             wr_atomic_cmp_swp wr_atomic_fetch_add wr_bind_mw wr_local_inv wr_rdma_read wr_rdma_write wr_rdma_write_imm
             wr_send wr_send_imm wr_send_inv wr_set_ud_addr wr_set_inline_data wr_set_inline_data_list wr_set_sge
             wr_set_sge_list
         }
-        qp.wr_start = Some(wr_start);
-        qp.wr_complete = Some(wr_complete);
-        qp.wr_abort = Some(wr_abort);
+        qp.wr_start = wr_start as Verb;
+        qp.wr_complete = wr_complete as Verb;
+        qp.wr_abort = wr_abort as Verb;
     }
-    made.cast()
-}
-
-/// The requests of a queue pair since `ibv_wr_start`.
-///
-/// # Safety
-///
-/// The queue pair is alive.
-unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> MutexGuard<'a, Requests> {
-    // SAFETY: the caller's queue pair is alive.
-    let (own, _) = unsafe { QueuePair::of(qp.cast()) };
-    own.batch.lock()
+    made
 }
 
 /// Other threads that begin wait until this one ends, as with drivers that lock.
-unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+unsafe extern "C" fn wr_start(qp: *mut QueuePair) {
     // SAFETY: the caller has a queue pair that is alive.
-    let mutex = unsafe { &raw mut (*qp).qp_base.mutex };
+    let mutex = unsafe { &raw mut (*qp).queue_pair.qp_base.mutex };
     // SAFETY: the mutex is all zeros at first, as PTHREAD_MUTEX_INITIALIZER.
     unsafe { libc::pthread_mutex_lock(mutex) };
     // SAFETY: the caller has a queue pair that is alive.
-    *unsafe { batch(qp) } = Requests::default();
+    *lock(&unsafe { &*qp }.batch) = Requests::default();
 }
 
 /// Ends what `wr_start` began.
@@ -149,22 +127,22 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 /// # Safety
 ///
 /// The queue pair is alive, and this thread has called `wr_start`.
-unsafe fn end(qp: *mut ibv_qp_ex) -> Requests {
+unsafe fn end(qp: *mut QueuePair) -> Requests {
     // SAFETY: the caller has a queue pair that is alive.
-    let requests = std::mem::take(&mut *unsafe { batch(qp) });
+    let requests = std::mem::take(&mut *lock(&unsafe { &*qp }.batch));
     // SAFETY: the caller has a queue pair that is alive.
-    let mutex = unsafe { &raw mut (*qp).qp_base.mutex };
+    let mutex = unsafe { &raw mut (*qp).queue_pair.qp_base.mutex };
     // SAFETY: this thread has locked it in `wr_start`.
     unsafe { libc::pthread_mutex_unlock(mutex) };
     requests
 }
 
 /// Posts all requests, or none.
-unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+unsafe extern "C" fn wr_complete(qp: *mut QueuePair) -> c_int {
     // SAFETY: the caller has a queue pair that is alive.
-    let (own, context) = unsafe { QueuePair::of(qp.cast()) };
-    let number = own.number();
-    let result = context.card.verb("ibv_wr_complete", |locked| {
+    let own = unsafe { &*qp };
+    let (number, context) = (own.number(), own.queue_pair.qp_base.context);
+    code(context.card.verb("ibv_wr_complete", |locked| {
         // SAFETY: the caller has called `ibv_wr_start` on this thread.
         let Requests { requests, error } = unsafe { end(qp) };
         if let Some(errno) = error {
@@ -179,11 +157,10 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
             posted.map_err(refused)?;
         }
         Ok(())
-    });
-    code(result)
+    }))
 }
 
-unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+unsafe extern "C" fn wr_abort(qp: *mut QueuePair) {
     // SAFETY: the caller has a queue pair that is alive, and has called `ibv_wr_start` on this thread.
     drop(unsafe { end(qp) });
 }

@@ -3,48 +3,42 @@
 
 use std::ffi::c_void;
 
-use soft_nic::{RemoteAddress, SendOpcode};
+use soft_nic::{DatagramAddress, RemoteAddress, SendOpcode};
 
+use super::super::QueuePair;
 use super::super::elements::{element, list_of};
-use super::super::post::receiver;
-use super::{Request, batch};
-use crate::abi::extended::{ibv_data_buf, ibv_qp_ex};
-use crate::abi::object::{ibv_ah, ibv_mw};
+use super::Request;
+use crate::abi::extended::ibv_data_buf;
+use crate::abi::object::ibv_mw;
 use crate::abi::request::{ibv_mw_bind_info, ibv_sge};
+use crate::address::AddressHandle;
 use crate::errno::Errno;
+use crate::lock::lock;
 use crate::memory::window::binding;
 
-/// Begins a request.
-///
-/// # Safety
-///
-/// The queue pair is alive.
-unsafe fn begin(qp: *mut ibv_qp_ex, opcode: Result<SendOpcode, Errno>) {
-    // SAFETY: the caller has a queue pair that is alive.
-    let wr_id = unsafe { (*qp).wr_id };
-    // SAFETY: the caller has a queue pair that is alive.
-    let flags = unsafe { (*qp).wr_flags };
-    // SAFETY: the caller has a queue pair that is alive.
-    let mut batch = unsafe { batch(qp) };
-    match opcode {
-        Ok(opcode) => batch.requests.push(Request {
-            wr_id,
-            flags,
-            opcode,
-            to: None,
-            elements: Vec::new(),
-            inline: None,
-        }),
-        Err(errno) => batch.fail(errno),
+impl QueuePair {
+    /// Begins a request.
+    fn begin(&self, opcode: Result<SendOpcode, Errno>) {
+        let mut batch = lock(&self.batch);
+        match opcode {
+            Ok(opcode) => batch.requests.push(Request {
+                wr_id: self.queue_pair.wr_id,
+                flags: self.queue_pair.wr_flags,
+                opcode,
+                to: None,
+                elements: Vec::new(),
+                inline: None,
+            }),
+            Err(errno) => batch.fail(errno),
+        }
     }
 }
 
 /// A verb that begins a request.
 macro_rules! begins {
     ($($verb:ident($($argument:ident: $type:ty),*) => $opcode:expr;)*) => {
-        $(pub(super) unsafe extern "C" fn $verb(qp: *mut ibv_qp_ex $(, $argument: $type)*) {
-            // SAFETY: the caller has a queue pair that is alive.
-            unsafe { begin(qp, Ok($opcode)) };
+        $(pub(super) extern "C" fn $verb(qp: &QueuePair $(, $argument: $type)*) {
+            qp.begin(Ok($opcode));
         })*
     };
 }
@@ -64,71 +58,63 @@ begins! {
     wr_send_inv(rkey: u32) => SendOpcode::SendWithInvalidate(rkey);
 }
 
-pub(super) unsafe extern "C" fn wr_bind_mw(
-    qp: *mut ibv_qp_ex,
-    mw: *mut ibv_mw,
+pub(super) extern "C" fn wr_bind_mw(
+    qp: &QueuePair,
+    mw: &ibv_mw,
     rkey: u32,
-    info: *const ibv_mw_bind_info,
+    info: &ibv_mw_bind_info,
 ) {
-    // SAFETY: the caller has a window that is alive.
-    let window = unsafe { (*mw).rkey };
-    // SAFETY: the caller has it.
-    let info = unsafe { &*info };
-    // SAFETY: the caller has a region that is alive, if there is one.
-    let binding = unsafe { binding(window, rkey, info) };
-    // SAFETY: the caller has a queue pair that is alive.
-    unsafe { begin(qp, binding.map(SendOpcode::BindWindow)) };
+    qp.begin(binding(mw.rkey, rkey, info).map(SendOpcode::BindWindow));
 }
 
-pub(super) unsafe extern "C" fn wr_set_ud_addr(
-    qp: *mut ibv_qp_ex,
-    ah: *mut ibv_ah,
-    remote_qpn: u32,
-    remote_qkey: u32,
+pub(super) extern "C" fn wr_set_ud_addr(
+    qp: &QueuePair,
+    ah: Option<&AddressHandle>,
+    queue_pair: u32,
+    qkey: u32,
 ) {
-    // SAFETY: the caller has an address handle that is alive.
-    let to = unsafe { receiver(ah, remote_qpn, remote_qkey) };
-    // SAFETY: the caller has a queue pair that is alive.
-    unsafe { batch(qp) }.last(|request| {
-        request.to = Some(to?);
+    lock(&qp.batch).last(|request| {
+        request.to = Some(DatagramAddress {
+            path: ah.ok_or(libc::EINVAL)?.path,
+            queue_pair,
+            qkey,
+        });
         Ok(())
     });
 }
 
-pub(super) unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    let sge = ibv_sge { addr, length, lkey };
-    // SAFETY: the caller has a queue pair that is alive, and the list one element.
-    unsafe { wr_set_sge_list(qp, 1, &raw const sge) };
+pub(super) extern "C" fn wr_set_sge(qp: &QueuePair, lkey: u32, addr: u64, length: u32) {
+    set_elements(qp, &[ibv_sge { addr, length, lkey }]);
 }
 
 pub(super) unsafe extern "C" fn wr_set_sge_list(
-    qp: *mut ibv_qp_ex,
+    qp: &QueuePair,
     count: usize,
     list: *const ibv_sge,
 ) {
     // SAFETY: the caller has this many elements, or none.
-    let list = unsafe { list_of(list, count) };
-    let elements = list.iter().map(element);
-    // SAFETY: the caller has a queue pair that is alive.
-    unsafe { batch(qp) }.last(|request| {
-        request.elements.extend(elements);
+    set_elements(qp, unsafe { list_of(list, count) });
+}
+
+fn set_elements(qp: &QueuePair, list: &[ibv_sge]) {
+    lock(&qp.batch).last(|request| {
+        request.elements.extend(list.iter().map(element));
         Ok(())
     });
 }
 
 pub(super) unsafe extern "C" fn wr_set_inline_data(
-    qp: *mut ibv_qp_ex,
+    qp: &QueuePair,
     addr: *mut c_void,
     length: usize,
 ) {
-    let one = ibv_data_buf { addr, length };
-    // SAFETY: the caller has a queue pair that is alive, and the list one element.
-    unsafe { wr_set_inline_data_list(qp, 1, &raw const one) };
+    // SAFETY: the caller has the bytes, and the list one element.
+    unsafe { wr_set_inline_data_list(qp, 1, &ibv_data_buf { addr, length }) };
 }
 
 /// Copies at once: the caller may change the bytes when this returns.
 pub(super) unsafe extern "C" fn wr_set_inline_data_list(
-    qp: *mut ibv_qp_ex,
+    qp: &QueuePair,
     count: usize,
     list: *const ibv_data_buf,
 ) {
@@ -138,8 +124,7 @@ pub(super) unsafe extern "C" fn wr_set_inline_data_list(
         // SAFETY: the caller has the bytes of each part.
         bytes.extend_from_slice(unsafe { list_of(part.addr.cast::<u8>(), part.length) });
     }
-    // SAFETY: the caller has a queue pair that is alive.
-    unsafe { batch(qp) }.last(|request| {
+    lock(&qp.batch).last(|request| {
         request.inline = Some(bytes);
         Ok(())
     });

@@ -186,7 +186,7 @@ impl Manager {
             self.outgoing.push((side, back, answer.datagram));
             return Ok(());
         };
-        let mut own = Param::NONE;
+        let mut own = Param::default();
         if space == Space::Connections {
             let [asks, serves] = [message.byte(35), message.byte(39)];
             own = Param {

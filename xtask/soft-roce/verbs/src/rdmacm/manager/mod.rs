@@ -114,7 +114,7 @@ pub(crate) struct Endpoint {
     repeat: Option<Repeat>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Options {
     pub(crate) is_address_shared: bool,
     pub(crate) is_v6_only: bool,
@@ -216,7 +216,26 @@ impl Manager {
     /// Makes an endpoint that no program knows yet.
     pub(crate) fn create(&mut self, host: usize, space: Space, sink: Sink) -> u32 {
         let number = self.number();
-        let endpoint = Endpoint::new(host, space, sink);
+        let endpoint = Endpoint {
+            host,
+            space,
+            id: 0,
+            sink,
+            listener: None,
+            side: None,
+            local: None,
+            remote: None,
+            options: Options {
+                ack_timeout: ACK_TIMEOUT,
+                ..Options::default()
+            },
+            stage: Stage::Idle,
+            peer: Peer::NONE,
+            own: Param::default(),
+            psn: 0,
+            sent: None,
+            repeat: None,
+        };
         self.endpoints.insert(number, endpoint);
         number
     }
@@ -398,31 +417,6 @@ impl Manager {
 }
 
 impl Endpoint {
-    const fn new(host: usize, space: Space, sink: Sink) -> Self {
-        Self {
-            host,
-            space,
-            id: 0,
-            sink,
-            listener: None,
-            side: None,
-            local: None,
-            remote: None,
-            options: Options {
-                is_address_shared: false,
-                is_v6_only: false,
-                traffic_class: 0,
-                ack_timeout: ACK_TIMEOUT,
-            },
-            stage: Stage::Idle,
-            peer: Peer::NONE,
-            own: Param::NONE,
-            psn: 0,
-            sent: None,
-            repeat: None,
-        }
-    }
-
     const fn is_listening(&self) -> bool {
         matches!(self.stage, Stage::Listening { .. })
     }
