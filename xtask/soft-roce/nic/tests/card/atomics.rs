@@ -3,14 +3,13 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use crate::link::{ALL, World, pattern};
+use crate::link::{ALL, World, pattern, succeeded};
 use soft_nic::packet::Body;
 use soft_nic::{CompletedOpcode, SendOpcode, Status, Transport};
 
 #[test]
 fn compare_and_swap_and_fetch_and_add_change_eight_bytes_and_return_what_they_were() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
     let remote = world.b.filled(&40_u64.to_ne_bytes());
     let back = world.a.buffer(32, ALL);
     let remote_address = remote.remote(0);
@@ -27,9 +26,7 @@ fn compare_and_swap_and_fetch_and_add_change_eight_bytes_and_return_what_they_we
         .into_iter()
         .enumerate()
     {
-        world
-            .a
-            .post(qa, number as u64, opcode, &[back.part(number * 8, 8)]);
+        world.post_a(qa, number as u64, opcode, &[back.part(number * 8, 8)]);
     }
     world.run();
     assert_eq!(world.a.poll().unwrap().opcode, CompletedOpcode::FetchAdd);
@@ -45,8 +42,7 @@ fn compare_and_swap_and_fetch_and_add_change_eight_bytes_and_return_what_they_we
 
 #[test]
 fn an_atomic_whose_answer_was_lost_is_answered_again_and_not_done_twice() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
     let remote = world.b.filled(&40_u64.to_ne_bytes());
     let back = world.a.buffer(8, ALL);
     lose_first(&mut world, |body| {
@@ -56,7 +52,7 @@ fn an_atomic_whose_answer_was_lost_is_answered_again_and_not_done_twice() {
         remote: remote.remote(0),
         add: 2,
     };
-    world.a.post(qa, 1, opcode, &[back.element()]);
+    world.post_a(qa, 1, opcode, &[back.element()]);
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.a.statuses(), [(1, Status::SUCCESS)]);
     assert_eq!(back.bytes(), 40_u64.to_ne_bytes());
@@ -66,8 +62,7 @@ fn an_atomic_whose_answer_was_lost_is_answered_again_and_not_done_twice() {
 
 #[test]
 fn a_read_of_which_a_packet_was_lost_goes_on_from_there() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
     let (remote, back) = (
         world.b.filled(&pattern(10_000)),
         world.a.buffer(10_000, ALL),
@@ -78,9 +73,7 @@ fn a_read_of_which_a_packet_was_lost_goes_on_from_there() {
         count.set(count.get() + u32::from(is_answer));
         is_answer && count.get() == 4
     });
-    world
-        .a
-        .post(qa, 1, SendOpcode::Read(remote.remote(0)), &[back.element()]);
+    world.post_a(qa, 1, SendOpcode::Read(remote.remote(0)), &[back.element()]);
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.a.statuses(), [(1, Status::SUCCESS)]);
     assert_eq!(back.bytes(), pattern(10_000));
@@ -97,28 +90,21 @@ fn a_read_of_which_a_packet_was_lost_goes_on_from_there() {
 
 #[test]
 fn an_acknowledgement_that_skips_an_answer_asks_for_it_again() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let (remote, back) = (world.b.filled(&pattern(100)), world.a.buffer(100, ALL));
     lose_first(&mut world, |body| matches!(body, Body::ReadResponse(..)));
-    world.b.post_receive(qb, 1, &[]);
-    world
-        .a
-        .post(qa, 1, SendOpcode::Read(remote.remote(0)), &[back.element()]);
-    world.a.post(qa, 2, SendOpcode::Send, &[]);
+    world.receive_b(qb, 1, &[]);
+    world.post_a(qa, 1, SendOpcode::Read(remote.remote(0)), &[back.element()]);
+    world.post_a(qa, 2, SendOpcode::Send, &[]);
     world.run();
     assert_eq!(world.now, Duration::ZERO, "no timeout was needed");
-    assert_eq!(
-        world.a.statuses(),
-        [(1, Status::SUCCESS), (2, Status::SUCCESS)]
-    );
+    assert_eq!(world.a.statuses(), succeeded([1, 2]));
     assert_eq!(back.bytes(), pattern(100));
 }
 
 #[test]
 fn a_misaligned_atomic_is_refused_at_the_post() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
     let (remote, back) = (world.b.buffer(16, ALL), world.a.buffer(8, ALL));
     let elements = [back.element()];
     let opcode = SendOpcode::FetchAdd {

@@ -6,9 +6,8 @@ use crate::link::{ALL, World};
 
 #[test]
 fn a_queue_pair_that_is_broken_flushes_and_says_so_once() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
-    world.a.post_receive(qa, 1, &[]);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
+    world.receive_a(qa, 1, &[]);
     world.a.events();
     world.a.nic.break_queue_pair(qa).unwrap();
     world.a.nic.break_queue_pair(qa).unwrap();
@@ -29,8 +28,7 @@ fn each_completion_queue_has_an_event_when_all_are_broken() {
 
 #[test]
 fn the_place_of_an_address_is_counted_from_what_the_key_is_for() {
-    let mut world = World::new();
-    let (_, qb) = world.pair(Transport::Rc);
+    let (mut world, _, qb) = World::joined(Transport::Rc);
     let memory = world.b.buffer(100, ALL);
     let at = |offset| memory.address() + offset;
     assert_eq!(world.b.nic.offset(memory.rkey, at(7)), Some(7));
@@ -44,7 +42,7 @@ fn the_place_of_an_address_is_counted_from_what_the_key_is_for() {
         length: 8,
         access: soft_nic::Access::REMOTE_READ,
     };
-    world.b.post(qb, 1, SendOpcode::BindWindow(bind), &[]);
+    world.post_b(qb, 1, SendOpcode::BindWindow(bind), &[]);
     world.run();
     assert_eq!(world.b.nic.offset(window, at(7)), Some(2));
     assert_eq!(world.b.nic.offset(0xdead_beef, at(7)), None);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::link::{ALL, World};
+use crate::link::{ALL, World, empty, errno};
 use soft_nic::{
     AttributeMask, Element, Errno, Event, Profile, QueuePairState, ReceiveRequest, SendOpcode,
     Status, Transport,
@@ -16,17 +16,16 @@ const BAD: Element = Element {
 
 #[test]
 fn err_flushes_all_that_is_and_will_be_posted() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
-    world.a.post_receive(qa, 1, &[]);
-    world.a.post(qa, 2, SendOpcode::Send, &[]);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
+    world.receive_a(qa, 1, &[]);
+    world.post_a(qa, 2, SendOpcode::Send, &[]);
     world.a.go(qa, QueuePairState::Err).unwrap();
     assert_eq!(
         world.a.statuses(),
         [(2, Status::WR_FLUSH_ERR), (1, Status::WR_FLUSH_ERR)]
     );
-    world.a.post_receive(qa, 3, &[]);
-    world.a.post(qa, 4, SendOpcode::Send, &[]);
+    world.receive_a(qa, 3, &[]);
+    world.post_a(qa, 4, SendOpcode::Send, &[]);
     assert_eq!(
         world.a.statuses(),
         [(3, Status::WR_FLUSH_ERR), (4, Status::WR_FLUSH_ERR)]
@@ -39,23 +38,22 @@ fn err_flushes_all_that_is_and_will_be_posted() {
 fn flushes_come_late_on_cards_that_do_it_late() {
     let mut world = World::of(Profile::hostile(), 1);
     let (qa, _) = world.pair(Transport::Rc);
-    world.a.post_receive(qa, 1, &[]);
+    world.receive_a(qa, 1, &[]);
     world.a.go(qa, QueuePairState::Err).unwrap();
     world.run_for(Duration::from_micros(4999));
     assert_eq!(world.a.statuses(), []);
     world.run_for(Duration::from_micros(1));
     assert_eq!(world.a.statuses(), [(1, Status::WR_FLUSH_ERR)]);
-    world.a.post_receive(qa, 2, &[]);
+    world.receive_a(qa, 2, &[]);
     world.run_for(Duration::from_millis(6));
     assert_eq!(world.a.statuses(), [(2, Status::WR_FLUSH_ERR)]);
 }
 
 #[test]
 fn reset_forgets_what_was_posted_without_completions() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
-    world.a.post_receive(qa, 1, &[]);
-    world.a.post(qa, 2, SendOpcode::Send, &[]);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
+    world.receive_a(qa, 1, &[]);
+    world.post_a(qa, 2, SendOpcode::Send, &[]);
     world.a.go(qa, QueuePairState::Reset).unwrap();
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.a.statuses(), []);
@@ -69,8 +67,8 @@ fn reset_forgets_what_was_posted_without_completions() {
     let back = soft_nic::AddressVector::to(world.a.gid);
     world.a.nic.connect(qa, path, psn, qb, psn).unwrap();
     world.b.nic.connect(qb, back, psn, qa, psn).unwrap();
-    world.b.post_receive(qb, 3, &[]);
-    world.a.post(qa, 4, SendOpcode::Send, &[]);
+    world.receive_b(qb, 3, &[]);
+    world.post_a(qa, 4, SendOpcode::Send, &[]);
     world.run();
     assert_eq!(world.a.statuses(), [(4, Status::SUCCESS)]);
 }
@@ -80,11 +78,8 @@ fn posts_before_rts_and_receives_in_reset() {
     let mut world = World::new();
     let options = world.a.options(Transport::Rc);
     let qp = world.a.nic.create_qp(&options).unwrap();
-    let send = soft_nic::SendRequest::new(1, SendOpcode::Send, soft_nic::Data::Elements(&[]));
-    assert_eq!(
-        world.a.nic.post_send(qp, &send).unwrap_err().errno,
-        Errno::EINVAL
-    );
+    let send = empty(1);
+    assert_eq!(errno(world.a.nic.post_send(qp, &send)), Errno::EINVAL);
     let receive = ReceiveRequest {
         wr_id: 1,
         elements: &[],
@@ -94,25 +89,24 @@ fn posts_before_rts_and_receives_in_reset() {
     let options = strict.a.options(Transport::Rc);
     let qp = strict.a.nic.create_qp(&options).unwrap();
     assert_eq!(
-        strict.a.nic.post_receive(qp, &receive).unwrap_err().errno,
+        errno(strict.a.nic.post_receive(qp, &receive)),
         Errno::EINVAL
     );
 }
 
 #[test]
 fn sqd_ends_what_has_begun_and_begins_nothing() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
-    world.b.post_receive(qb, 1, &[]);
-    world.b.post_receive(qb, 2, &[]);
-    world.a.post(qa, 1, SendOpcode::Send, &[]);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
+    world.receive_b(qb, 1, &[]);
+    world.receive_b(qb, 2, &[]);
+    world.post_a(qa, 1, SendOpcode::Send, &[]);
     world.send();
     world.a.go(qa, QueuePairState::Sqd).unwrap();
-    world.a.post(qa, 2, SendOpcode::Send, &[]);
+    world.post_a(qa, 2, SendOpcode::Send, &[]);
     assert!(world.a.nic.query_qp(qa).unwrap().is_draining);
     assert_eq!(world.a.events(), []);
     assert_eq!(
-        world.a.go(qa, QueuePairState::Rts).unwrap_err().errno,
+        errno(world.a.go(qa, QueuePairState::Rts)),
         Errno::EINVAL,
         "not while it drains"
     );
@@ -138,7 +132,7 @@ fn an_error_of_an_unreliable_send_stops_the_send_queue_or_all_of_it() {
         ] {
             let mut world = World::of(profile, 1);
             let (qa, _) = world.pair(transport);
-            world.a.post_receive(qa, 7, &[]);
+            world.receive_a(qa, 7, &[]);
             let to = soft_nic::DatagramAddress {
                 path: soft_nic::AddressVector::to(world.b.gid),
                 queue_pair: 1,
@@ -162,8 +156,7 @@ fn an_error_of_an_unreliable_send_stops_the_send_queue_or_all_of_it() {
             assert_eq!(world.a.statuses(), expected);
             if state == QueuePairState::Sqe {
                 world.a.go(qa, QueuePairState::Rts).unwrap();
-                let mut again =
-                    soft_nic::SendRequest::new(3, SendOpcode::Send, soft_nic::Data::Elements(&[]));
+                let mut again = empty(3);
                 again.to = Some(to);
                 world.a.nic.post_send(qa, &again).unwrap();
                 world.run();
@@ -190,7 +183,7 @@ fn a_full_completion_queue_loses_completions_and_says_so() {
         options.send_cq = small;
         let (qa, _) = world.pair_of(&options, &other);
         for number in 0..4 {
-            world.a.post(qa, number, SendOpcode::Send, &[]);
+            world.post_a(qa, number, SendOpcode::Send, &[]);
         }
         world.run();
         let events = world.a.events();
@@ -205,11 +198,10 @@ fn a_full_completion_queue_loses_completions_and_says_so() {
 
 #[test]
 fn a_destroyed_queue_pair_gets_no_packets_and_its_number_rests() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let received = world.b.buffer(8, ALL);
-    world.b.post_receive(qb, 1, &[received.element()]);
-    world.a.post(qa, 1, SendOpcode::Send, &[]);
+    world.receive_b(qb, 1, &[received.element()]);
+    world.post_a(qa, 1, SendOpcode::Send, &[]);
     world.send();
     world.b.nic.destroy_qp(qb).unwrap();
     let (_, other) = world.pair(Transport::Rc);
@@ -221,11 +213,10 @@ fn a_destroyed_queue_pair_gets_no_packets_and_its_number_rests() {
 
 #[test]
 fn objects_in_use_are_busy() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
     let (pd, cq) = (world.a.pd, world.a.cq);
-    assert_eq!(world.a.nic.destroy_cq(cq).unwrap_err().errno, Errno::EBUSY);
-    assert_eq!(world.a.nic.dealloc_pd(pd).unwrap_err().errno, Errno::EBUSY);
+    assert_eq!(errno(world.a.nic.destroy_cq(cq)), Errno::EBUSY);
+    assert_eq!(errno(world.a.nic.dealloc_pd(pd)), Errno::EBUSY);
     world.a.nic.destroy_qp(qa).unwrap();
     world.a.nic.destroy_cq(cq).unwrap();
     world.a.nic.dealloc_pd(pd).unwrap();
@@ -245,12 +236,7 @@ fn reads_that_all_queue_pairs_remember_are_limited_together() {
         soft_nic::Psn::new(0),
     );
     assert_eq!(
-        world
-            .a
-            .nic
-            .connect(qp, path, psn, 1, psn)
-            .unwrap_err()
-            .errno,
+        errno(world.a.nic.connect(qp, path, psn, 1, psn)),
         Errno::ENOMEM
     );
     world.a.nic.destroy_qp(16).unwrap();
@@ -260,16 +246,11 @@ fn reads_that_all_queue_pairs_remember_are_limited_together() {
 
 #[test]
 fn a_refused_change_changes_nothing() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
     let before = world.a.nic.query_qp(qa);
     let change = |attributes: &mut soft_nic::QueuePairAttributes| attributes.path_mtu = 4096;
     assert_eq!(
-        world
-            .a
-            .modify(qa, AttributeMask::PATH_MTU, change)
-            .unwrap_err()
-            .errno,
+        errno(world.a.modify(qa, AttributeMask::PATH_MTU, change)),
         Errno::EINVAL
     );
     assert_eq!(world.a.nic.query_qp(qa), before);
@@ -287,10 +268,7 @@ fn capacities_are_as_the_profile_makes_them() {
     let qp = world.a.nic.create_qp(&options).unwrap();
     assert_eq!(world.a.nic.qp_options(qp).unwrap().max_send_wr, 31);
     options.max_send_sge = 33;
-    assert_eq!(
-        world.a.nic.create_qp(&options).unwrap_err().errno,
-        Errno::EINVAL
-    );
+    assert_eq!(errno(world.a.nic.create_qp(&options)), Errno::EINVAL);
 }
 
 #[test]
@@ -309,8 +287,7 @@ fn slots_are_free_when_requests_complete_or_when_completions_are_polled() {
         options.max_send_wr = 3;
         let (qa, _) = world.pair_of(&options, &other);
         let post = |world: &mut World, is_signaled| {
-            let mut request =
-                soft_nic::SendRequest::new(1, SendOpcode::Send, soft_nic::Data::Elements(&[]));
+            let mut request = empty(1);
             request.is_signaled = is_signaled;
             let posted = world.a.nic.post_send(qa, &request);
             world.run();

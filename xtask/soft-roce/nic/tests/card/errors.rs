@@ -60,10 +60,8 @@ fn a_key_that_does_not_allow_it_is_a_remote_access_error() {
         let mut world = World::of(strict(), 1);
         let (qa, qb) = world.pair(Transport::Rc);
         let (local, remote) = (world.a.buffer(8, ALL), world.b.buffer(8, access));
-        world
-            .a
-            .post(qa, 1, opcode(remote.remote(0)), &[local.element()]);
-        world.a.post(qa, 2, SendOpcode::Send, &[]);
+        world.post_a(qa, 1, opcode(remote.remote(0)), &[local.element()]);
+        world.post_a(qa, 2, SendOpcode::Send, &[]);
         world.run();
         let expected = [(1, Status::REM_ACCESS_ERR), (2, Status::WR_FLUSH_ERR)];
         assert_eq!(world.a.statuses(), expected, "{name}");
@@ -81,8 +79,7 @@ fn a_key_that_does_not_allow_it_is_a_remote_access_error() {
 fn addresses_outside_of_a_region_are_a_remote_access_error() {
     for (start, length) in [(1, 8), (8, 1), (0, 9)] {
         for is_read in [false, true] {
-            let mut world = World::new();
-            let (qa, _) = world.pair(Transport::Rc);
+            let (mut world, qa, _) = World::joined(Transport::Rc);
             let (local, remote) = (world.a.buffer(16, ALL), world.b.buffer(8, ALL));
             let at = remote.remote(start);
             let opcode = if is_read {
@@ -90,7 +87,7 @@ fn addresses_outside_of_a_region_are_a_remote_access_error() {
             } else {
                 SendOpcode::Write(at)
             };
-            world.a.post(qa, 1, opcode, &[local.part(0, length)]);
+            world.post_a(qa, 1, opcode, &[local.part(0, length)]);
             world.run();
             assert_eq!(world.a.statuses(), [(1, Status::REM_ACCESS_ERR)]);
         }
@@ -117,9 +114,7 @@ fn keys_of_another_domain_or_an_older_registration_are_no_keys() {
     for rkey in [foreign, old, remote.rkey ^ 1, 0, u32::MAX] {
         let (qa, _) = world.pair(Transport::Rc);
         let to = RemoteAddress::new(remote.address(), rkey);
-        world
-            .a
-            .post(qa, 1, SendOpcode::Write(to), &[local.element()]);
+        world.post_a(qa, 1, SendOpcode::Write(to), &[local.element()]);
         world.run();
         assert_eq!(
             world.a.statuses(),
@@ -139,7 +134,7 @@ fn request_without_the_queue_pair_s_access_is_an_invalid_request() {
         .modify(qb, AttributeMask::ACCESS_FLAGS, none)
         .unwrap();
     let (local, remote) = (world.a.buffer(8, ALL), world.b.buffer(8, ALL));
-    world.a.post(
+    world.post_a(
         qa,
         1,
         SendOpcode::Write(remote.remote(0)),
@@ -165,9 +160,9 @@ fn a_message_longer_than_its_receive_fails_as_the_profile_says() {
         let mut world = World::of(profile, 1);
         let (qa, qb) = world.pair(Transport::Rc);
         let (sent, received) = (world.a.filled(&pattern(3000)), world.b.buffer(2999, ALL));
-        world.b.post_receive(qb, 1, &[received.element()]);
-        world.b.post_receive(qb, 2, &[received.element()]);
-        world.a.post(qa, 3, SendOpcode::Send, &[sent.element()]);
+        world.receive_b(qb, 1, &[received.element()]);
+        world.receive_b(qb, 2, &[received.element()]);
+        world.post_a(qa, 3, SendOpcode::Send, &[sent.element()]);
         world.run();
         assert_eq!(world.a.statuses(), [(3, there)]);
         assert_eq!(world.b.statuses(), [(1, here), (2, Status::WR_FLUSH_ERR)]);
@@ -187,18 +182,16 @@ fn elements_that_may_not_be_accessed_fail_where_they_are() {
             length: 8,
             lkey: 0x1234,
         };
-        world.a.post(qa, 1, SendOpcode::Send, &[bad]);
+        world.post_a(qa, 1, SendOpcode::Send, &[bad]);
         world.run();
         assert_eq!(world.a.statuses(), [(1, status)]);
         assert!(world.seen.is_empty(), "nothing was sent");
 
         let read_only = world.a.buffer(8, Access::REMOTE_READ);
         let (second_a, second_b) = world.pair(Transport::Rc);
-        world.a.post_receive(second_a, 1, &[read_only.element()]);
+        world.receive_a(second_a, 1, &[read_only.element()]);
         let sent = world.b.buffer(8, ALL);
-        world
-            .b
-            .post(second_b, 2, SendOpcode::Send, &[sent.element()]);
+        world.post_b(second_b, 2, SendOpcode::Send, &[sent.element()]);
         world.run();
         assert_eq!(
             world.a.statuses(),
@@ -212,11 +205,10 @@ fn elements_that_may_not_be_accessed_fail_where_they_are() {
 
 #[test]
 fn an_error_waits_for_the_requests_before_it() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
-    world.b.post_receive(qb, 1, &[]);
-    world.a.post(qa, 1, SendOpcode::Send, &[]);
-    world.a.post(
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
+    world.receive_b(qb, 1, &[]);
+    world.post_a(qa, 1, SendOpcode::Send, &[]);
+    world.post_a(
         qa,
         2,
         SendOpcode::Send,
@@ -225,7 +217,7 @@ fn an_error_waits_for_the_requests_before_it() {
             ..Element::default()
         }],
     );
-    world.a.post(qa, 3, SendOpcode::Send, &[]);
+    world.post_a(qa, 3, SendOpcode::Send, &[]);
     world.run();
     let expected = [
         (1, Status::SUCCESS),
@@ -237,24 +229,20 @@ fn an_error_waits_for_the_requests_before_it() {
 
 #[test]
 fn a_message_longer_than_any_may_be_is_a_local_length_error() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
     let sent = world.a.buffer(8, ALL);
     let long = Element {
         length: 1 << 30,
         ..sent.element()
     };
-    world
-        .a
-        .post(qa, 1, SendOpcode::Send, &[long, long, long, long]);
+    world.post_a(qa, 1, SendOpcode::Send, &[long, long, long, long]);
     world.run();
     assert_eq!(world.a.statuses(), [(1, Status::LOC_LEN_ERR)]);
 }
 
 #[test]
 fn a_queue_pair_without_room_for_reads_refuses_them() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     world.b.go(qb, QueuePairState::Sqd).unwrap();
     let none = |attributes: &mut soft_nic::QueuePairAttributes| attributes.max_dest_rd_atomic = 0;
     world
@@ -262,7 +250,7 @@ fn a_queue_pair_without_room_for_reads_refuses_them() {
         .modify(qb, AttributeMask::MAX_DEST_RD_ATOMIC, none)
         .unwrap();
     let (local, remote) = (world.a.buffer(8, ALL), world.b.buffer(8, ALL));
-    world.a.post(
+    world.post_a(
         qa,
         1,
         SendOpcode::Read(remote.remote(0)),
@@ -274,10 +262,9 @@ fn a_queue_pair_without_room_for_reads_refuses_them() {
 
 #[test]
 fn memory_that_is_taken_back_during_a_read_ends_it_with_a_remote_access_error() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let (local, remote) = (world.a.buffer(4000, ALL), world.b.buffer(4000, ALL));
-    world.a.post(
+    world.post_a(
         qa,
         1,
         SendOpcode::Read(remote.remote(0)),
@@ -293,8 +280,7 @@ fn memory_that_is_taken_back_during_a_read_ends_it_with_a_remote_access_error() 
 
 #[test]
 fn a_failed_request_has_a_completion_even_if_it_is_not_signaled() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
     let (local, remote) = (world.a.buffer(8, ALL), world.b.buffer(4, ALL));
     let elements = [local.element()];
     let opcode = SendOpcode::Write(remote.remote(0));
@@ -310,10 +296,9 @@ type Kind = fn(Reth) -> Body;
 
 /// Gives `b` packets of these kinds and lengths, one after the other; returns its refusals.
 fn injected(kinds: &[(Kind, usize)]) -> Vec<NakCode> {
-    let mut world = World::new();
-    let (_, qb) = world.pair(Transport::Rc);
+    let (mut world, _, qb) = World::joined(Transport::Rc);
     let buffer = world.b.buffer(8192, ALL);
-    world.b.post_receive(qb, 1, &[buffer.element()]);
+    world.receive_b(qb, 1, &[buffer.element()]);
     let remote = buffer.remote(0);
     // A write of three packets.
     let reth = Reth {

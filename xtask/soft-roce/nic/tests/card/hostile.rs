@@ -70,11 +70,9 @@ impl Victim {
         }
         let remote = readable.remote(0);
         for qp in [queue_pairs[0], queue_pairs[3]] {
-            world.b.post(qp, 1, SendOpcode::Send, &[received.element()]);
-            world
-                .b
-                .post(qp, 2, SendOpcode::Read(remote), &[received.element()]);
-            world.b.post(
+            world.post_b(qp, 1, SendOpcode::Send, &[received.element()]);
+            world.post_b(qp, 2, SendOpcode::Read(remote), &[received.element()]);
+            world.post_b(
                 qp,
                 3,
                 SendOpcode::FetchAdd { remote, add: 1 },

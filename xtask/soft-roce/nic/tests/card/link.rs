@@ -10,8 +10,8 @@ use std::time::Duration;
 use soft_nic::packet::{Body, Header};
 use soft_nic::{
     Access, AddressVector, AttributeMask, Completion, CompletionQueueId, Data, DomainId, Element,
-    Event, Nic, Profile, Psn, QueuePairAttributes, QueuePairOptions, ReceiveRequest, Registered,
-    RemoteAddress, Route, SendOpcode, SendRequest, Status, Transport,
+    Errno, Event, Nic, Profile, Psn, QueuePairAttributes, QueuePairOptions, ReceiveRequest,
+    Refused, Registered, RemoteAddress, Route, SendOpcode, SendRequest, Status, Transport,
 };
 
 /// All that a peer may be allowed to do.
@@ -160,17 +160,13 @@ impl Host {
         qp: u32,
         mask: AttributeMask,
         change: impl FnOnce(&mut QueuePairAttributes),
-    ) -> Result<(), soft_nic::Refused> {
+    ) -> Result<(), Refused> {
         let mut attributes = self.nic.query_qp(qp).unwrap();
         change(&mut attributes);
         self.nic.modify_qp(qp, &attributes, mask)
     }
 
-    pub(crate) fn go(
-        &mut self,
-        qp: u32,
-        state: soft_nic::QueuePairState,
-    ) -> Result<(), soft_nic::Refused> {
+    pub(crate) fn go(&mut self, qp: u32, state: soft_nic::QueuePairState) -> Result<(), Refused> {
         self.modify(qp, AttributeMask::STATE, |attributes| {
             attributes.state = state;
         })
@@ -219,6 +215,13 @@ impl World {
         Self::of(Profile::default(), 1)
     }
 
+    /// Two hosts with a queue pair each, connected with each other.
+    pub(crate) fn joined(transport: Transport) -> (Self, u32, u32) {
+        let mut world = Self::new();
+        let (qa, qb) = world.pair(transport);
+        (world, qa, qb)
+    }
+
     pub(crate) fn of(profile: Profile, seed: u64) -> Self {
         Self {
             a: Host::new(profile.clone(), 1),
@@ -256,6 +259,22 @@ impl World {
             .connect(qb, AddressVector::to(ga), pb, qa, pa)
             .unwrap();
         (qa, qb)
+    }
+
+    pub(crate) fn post_a(&mut self, qp: u32, wr_id: u64, opcode: SendOpcode, elements: &[Element]) {
+        self.a.post(qp, wr_id, opcode, elements);
+    }
+
+    pub(crate) fn post_b(&mut self, qp: u32, wr_id: u64, opcode: SendOpcode, elements: &[Element]) {
+        self.b.post(qp, wr_id, opcode, elements);
+    }
+
+    pub(crate) fn receive_a(&mut self, qp: u32, wr_id: u64, elements: &[Element]) {
+        self.a.post_receive(qp, wr_id, elements);
+    }
+
+    pub(crate) fn receive_b(&mut self, qp: u32, wr_id: u64, elements: &[Element]) {
+        self.b.post_receive(qp, wr_id, elements);
     }
 
     fn chance(&mut self, thousandths: u64) -> bool {
@@ -364,6 +383,21 @@ impl fmt::Debug for World {
             .field("fired", &self.fired)
             .finish_non_exhaustive()
     }
+}
+
+/// The errno of a verb that was refused.
+pub(crate) fn errno<T>(refused: Result<T, Refused>) -> Errno {
+    refused.err().expect("the card refuses it").errno
+}
+
+/// The statuses of these requests, all of which have succeeded.
+pub(crate) fn succeeded<const N: usize>(numbers: [u64; N]) -> [(u64, Status); N] {
+    numbers.map(|number| (number, Status::SUCCESS))
+}
+
+/// A request to send no bytes.
+pub(crate) const fn empty(wr_id: u64) -> SendRequest<'static> {
+    SendRequest::new(wr_id, SendOpcode::Send, Data::Elements(&[]))
 }
 
 /// Bytes that differ from their neighbours.

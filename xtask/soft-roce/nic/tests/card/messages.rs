@@ -1,6 +1,6 @@
 //! RC sends and receives: segmentation, acknowledgements, immediates, inline, solicited, signaled (9.7).
 
-use crate::link::{ALL, World, pattern};
+use crate::link::{ALL, World, empty, pattern, succeeded};
 use soft_nic::packet::{Body, Extra, Place, Syndrome};
 use soft_nic::{CompletedOpcode, Data, Event, SendOpcode, SendRequest, Status, Transport};
 
@@ -10,15 +10,12 @@ fn messages_of_every_length_around_the_mtu_arrive_whole() {
     let mtus = if cfg!(miri) { 1 } else { 5 };
     for mtu in [256_usize, 512, 1024, 2048, 4096].into_iter().take(mtus) {
         for length in [0, 1, 3, 4, mtu - 1, mtu, mtu + 1, 2 * mtu, 3 * mtu + 5] {
-            let mut world = World::new();
-            let (qa, qb) = world.pair(Transport::Rc);
+            let (mut world, qa, qb) = World::joined(Transport::Rc);
             set_mtu(&mut world, qa, qb, mtu);
             let sent = world.a.filled(&pattern(length.max(1)));
             let received = world.b.buffer(length + 8, ALL);
-            world.b.post_receive(qb, 7, &[received.element()]);
-            world
-                .a
-                .post(qa, 3, SendOpcode::Send, &[sent.part(0, length)]);
+            world.receive_b(qb, 7, &[received.element()]);
+            world.post_a(qa, 3, SendOpcode::Send, &[sent.part(0, length)]);
             world.run();
             assert_eq!(world.a.statuses(), [(3, Status::SUCCESS)]);
             let completion = world.b.poll().unwrap();
@@ -70,8 +67,7 @@ fn set_mtu(world: &mut World, qa: u32, qb: u32, mtu: usize) {
 
 #[test]
 fn several_elements_are_gathered_and_scattered() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let sent = world.a.filled(&pattern(3000));
     let received = world.b.buffer(3000, ALL);
     let parts = [
@@ -79,8 +75,8 @@ fn several_elements_are_gathered_and_scattered() {
         received.part(0, 5),
         received.part(100, 1900),
     ];
-    world.b.post_receive(qb, 1, &parts);
-    world.a.post(
+    world.receive_b(qb, 1, &parts);
+    world.post_a(
         qa,
         1,
         SendOpcode::Send,
@@ -96,12 +92,11 @@ fn several_elements_are_gathered_and_scattered() {
 
 #[test]
 fn immediate_data_comes_with_the_last_packet_only() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let sent = world.a.filled(&pattern(2500));
     let received = world.b.buffer(2500, ALL);
-    world.b.post_receive(qb, 1, &[received.element()]);
-    world.a.post(
+    world.receive_b(qb, 1, &[received.element()]);
+    world.post_a(
         qa,
         1,
         SendOpcode::SendWithImmediate([1, 2, 3, 4]),
@@ -120,10 +115,9 @@ fn immediate_data_comes_with_the_last_packet_only() {
 
 #[test]
 fn inline_data_is_taken_at_the_post() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let received = world.b.buffer(20, ALL);
-    world.b.post_receive(qb, 1, &[received.element()]);
+    world.receive_b(qb, 1, &[received.element()]);
     let mut bytes = *b"hello";
     let parts = [&bytes[..], &b", world"[..]];
     let request = SendRequest::new(1, SendOpcode::Send, Data::Inline(&parts));
@@ -136,15 +130,12 @@ fn inline_data_is_taken_at_the_post() {
 
 #[test]
 fn acknowledgements_are_coalesced() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let sent = world.a.filled(&pattern(10));
     let received = world.b.buffer(10, ALL);
     for number in 0..50 {
-        world.b.post_receive(qb, number, &[received.element()]);
-        world
-            .a
-            .post(qa, number, SendOpcode::Send, &[sent.element()]);
+        world.receive_b(qb, number, &[received.element()]);
+        world.post_a(qa, number, SendOpcode::Send, &[sent.element()]);
     }
     world.run();
     assert_eq!(world.a.statuses().len(), 50);
@@ -157,12 +148,11 @@ fn acknowledgements_are_coalesced() {
 
 #[test]
 fn unsignaled_sends_complete_without_a_completion() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let received = world.b.buffer(10, ALL);
     for number in 0..3 {
-        world.b.post_receive(qb, number, &[received.element()]);
-        let mut request = SendRequest::new(number, SendOpcode::Send, Data::Elements(&[]));
+        world.receive_b(qb, number, &[received.element()]);
+        let mut request = empty(number);
         request.is_signaled = number == 2;
         world.a.nic.post_send(qa, &request).unwrap();
     }
@@ -173,14 +163,13 @@ fn unsignaled_sends_complete_without_a_completion() {
 
 #[test]
 fn only_solicited_messages_wake_who_asked_for_those() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let received = world.b.buffer(10, ALL);
     let cq = world.b.cq;
     world.b.nic.req_notify_cq(cq, true).unwrap();
     for (number, is_solicited, events) in [(0, false, 0), (1, true, 1), (2, true, 0)] {
-        world.b.post_receive(qb, number, &[received.element()]);
-        let mut request = SendRequest::new(number, SendOpcode::Send, Data::Elements(&[]));
+        world.receive_b(qb, number, &[received.element()]);
+        let mut request = empty(number);
         request.is_solicited = is_solicited;
         world.a.nic.post_send(qa, &request).unwrap();
         world.run();
@@ -193,8 +182,8 @@ fn only_solicited_messages_wake_who_asked_for_those() {
     // A request for any event is not narrowed by one for solicited ones.
     world.b.nic.req_notify_cq(cq, false).unwrap();
     world.b.nic.req_notify_cq(cq, true).unwrap();
-    world.b.post_receive(qb, 3, &[received.element()]);
-    world.a.post(qa, 3, SendOpcode::Send, &[]);
+    world.receive_b(qb, 3, &[received.element()]);
+    world.post_a(qa, 3, SendOpcode::Send, &[]);
     world.run();
     assert_eq!(world.b.events(), [Event::Completion(cq)]);
 }
@@ -215,13 +204,10 @@ fn a_card_sends_to_itself_without_the_network() {
     world.a.nic.connect(qa, path, psn, qb, psn).unwrap();
     world.a.nic.connect(qb, path, psn, qa, psn).unwrap();
     let (sent, received) = (world.a.filled(&pattern(5000)), world.a.buffer(5000, ALL));
-    world.a.post_receive(qb, 2, &[received.element()]);
-    world.a.post(qa, 1, SendOpcode::Send, &[sent.element()]);
+    world.receive_a(qb, 2, &[received.element()]);
+    world.post_a(qa, 1, SendOpcode::Send, &[sent.element()]);
     world.run();
-    assert_eq!(
-        world.a.statuses(),
-        [(2, Status::SUCCESS), (1, Status::SUCCESS)]
-    );
+    assert_eq!(world.a.statuses(), succeeded([2, 1]));
     assert_eq!(received.bytes(), pattern(5000));
     assert!(world.seen.is_empty());
 }

@@ -1,34 +1,30 @@
 //! RC writes and reads (9.4.3, 9.4.4), local invalidation aside.
 
-use crate::link::{ALL, World, pattern};
+use crate::link::{ALL, World, pattern, succeeded};
 use soft_nic::packet::{Body, Place};
 use soft_nic::{Access, AttributeMask, CompletedOpcode, SendOpcode, Status, Transport};
 
 #[test]
 fn writes_and_reads_of_every_length_move_exactly_their_bytes() {
     for length in [0, 1, 1023, 1024, 1025, 4096, 10_000] {
-        let mut world = World::new();
-        let (qa, _) = world.pair(Transport::Rc);
+        let (mut world, qa, _) = World::joined(Transport::Rc);
         let local = world.a.filled(&pattern(length.max(1)));
         let remote = world.b.buffer(length + 16, ALL);
         let back = world.a.buffer(length.max(1), ALL);
-        world.a.post(
+        world.post_a(
             qa,
             1,
             SendOpcode::Write(remote.remote(8)),
             &[local.part(0, length)],
         );
-        world.a.post(
+        world.post_a(
             qa,
             2,
             SendOpcode::Read(remote.remote(8)),
             &[back.part(0, length)],
         );
         world.run();
-        assert_eq!(
-            world.a.statuses(),
-            [(1, Status::SUCCESS), (2, Status::SUCCESS)]
-        );
+        assert_eq!(world.a.statuses(), succeeded([1, 2]));
         assert_eq!(remote.bytes()[..8], [0; 8]);
         assert_eq!(remote.bytes()[8..8 + length], pattern(length));
         assert_eq!(remote.bytes()[8 + length..], [0; 8]);
@@ -42,13 +38,12 @@ fn writes_and_reads_of_every_length_move_exactly_their_bytes() {
 
 #[test]
 fn a_write_with_immediate_data_completes_a_receive_and_leaves_its_memory_alone() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let (local, remote) = (world.a.filled(&pattern(3000)), world.b.buffer(3000, ALL));
     let receive = world.b.buffer(8, ALL);
-    world.b.post_receive(qb, 5, &[receive.element()]);
+    world.receive_b(qb, 5, &[receive.element()]);
     let opcode = SendOpcode::WriteWithImmediate(remote.remote(0), *b"abcd");
-    world.a.post(qa, 1, opcode, &[local.element()]);
+    world.post_a(qa, 1, opcode, &[local.element()]);
     world.run();
     let completion = world.b.poll().unwrap();
     assert_eq!(
@@ -63,25 +58,16 @@ fn a_write_with_immediate_data_completes_a_receive_and_leaves_its_memory_alone()
 
 #[test]
 fn no_bytes_need_no_key() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
-    world
-        .a
-        .post(qa, 1, SendOpcode::Write(Default::default()), &[]);
-    world
-        .a
-        .post(qa, 2, SendOpcode::Read(Default::default()), &[]);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
+    world.post_a(qa, 1, SendOpcode::Write(Default::default()), &[]);
+    world.post_a(qa, 2, SendOpcode::Read(Default::default()), &[]);
     world.run();
-    assert_eq!(
-        world.a.statuses(),
-        [(1, Status::SUCCESS), (2, Status::SUCCESS)]
-    );
+    assert_eq!(world.a.statuses(), succeeded([1, 2]));
 }
 
 #[test]
 fn no_more_reads_are_outstanding_than_max_rd_atomic() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
     let sqd = soft_nic::QueuePairState::Sqd;
     world.a.go(qa, sqd).unwrap();
     let one = |attributes: &mut soft_nic::QueuePairAttributes| attributes.max_rd_atomic = 1;
@@ -92,7 +78,7 @@ fn no_more_reads_are_outstanding_than_max_rd_atomic() {
     world.a.go(qa, soft_nic::QueuePairState::Rts).unwrap();
     let (remote, back) = (world.b.filled(&pattern(3000)), world.a.buffer(3000, ALL));
     for number in 0..4 {
-        world.a.post(
+        world.post_a(
             qa,
             number,
             SendOpcode::Read(remote.remote(0)),
@@ -114,13 +100,10 @@ fn no_more_reads_are_outstanding_than_max_rd_atomic() {
 
 #[test]
 fn a_fence_waits_for_reads() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
     let (remote, back) = (world.b.filled(&pattern(100)), world.a.buffer(100, ALL));
     let local = world.a.filled(&[9; 100]);
-    world
-        .a
-        .post(qa, 1, SendOpcode::Read(remote.remote(0)), &[back.element()]);
+    world.post_a(qa, 1, SendOpcode::Read(remote.remote(0)), &[back.element()]);
     let elements = [local.element()];
     let mut fenced = soft_nic::SendRequest::new(
         2,
@@ -143,8 +126,7 @@ fn a_fence_waits_for_reads() {
 
 #[test]
 fn iova_is_the_address_that_peers_use() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
     let remote = world.b.buffer(4096, ALL);
     let pd = world.b.pd;
     let (_, rkey) = world
@@ -154,10 +136,10 @@ fn iova_is_the_address_that_peers_use() {
         .unwrap();
     let local = world.a.filled(&[1, 2, 3]);
     let to = |address| SendOpcode::Write(soft_nic::RemoteAddress { address, rkey });
-    world.a.post(qa, 1, to(0x10_0ffd), &[local.element()]);
+    world.post_a(qa, 1, to(0x10_0ffd), &[local.element()]);
     world.run();
     assert_eq!(remote.bytes()[4093..], [1, 2, 3]);
-    world.a.post(qa, 2, to(0x10_0ffe), &[local.element()]);
+    world.post_a(qa, 2, to(0x10_0ffe), &[local.element()]);
     world.run();
     assert_eq!(world.a.statuses()[1], (2, Status::REM_ACCESS_ERR));
 }

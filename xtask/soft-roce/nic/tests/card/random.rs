@@ -291,8 +291,8 @@ fn the_same_seed_is_the_same_packets() {
         world.faults.loss = 100;
         let (qa, qb) = world.pair(Transport::Rc);
         for number in 0..30 {
-            world.b.post_receive(qb, number, &[]);
-            world.a.post(qa, number, SendOpcode::Send, &[]);
+            world.receive_b(qb, number, &[]);
+            world.post_a(qa, number, SendOpcode::Send, &[]);
             world.run();
         }
         world.run_for(Duration::from_secs(9));

@@ -1,6 +1,6 @@
 //! Shared receive queues: order, limit, and the end of their queue pairs (10.2.9).
 
-use crate::link::{ALL, World, pattern};
+use crate::link::{ALL, World, errno, pattern};
 use soft_nic::{
     Errno, Event, QueuePairState, ReceiveRequest, SendOpcode, SharedReceiveId, Status, Transport,
 };
@@ -35,7 +35,7 @@ fn queue_pairs_take_receives_in_order_and_the_limit_makes_one_event() {
         .into_iter()
         .enumerate()
     {
-        world.a.post(sender, 1, SendOpcode::Send, &[sent.element()]);
+        world.post_a(sender, 1, SendOpcode::Send, &[sent.element()]);
         world.run();
         let completion = world.b.poll().unwrap();
         assert_eq!(completion.wr_id, round as u64);
@@ -48,7 +48,7 @@ fn queue_pairs_take_receives_in_order_and_the_limit_makes_one_event() {
         assert_eq!(world.b.events(), expected, "fewer than three left, once");
     }
     world.b.nic.modify_srq(srq, None, Some(2)).unwrap();
-    world.a.post(senders[0], 1, SendOpcode::Send, &[]);
+    world.post_a(senders[0], 1, SendOpcode::Send, &[]);
     world.run();
     assert_eq!(
         world.b.events(),
@@ -63,13 +63,10 @@ fn a_queue_pair_that_ends_leaves_the_receives_and_says_that_it_takes_no_more() {
     world.b.go(receivers[0], QueuePairState::Err).unwrap();
     assert_eq!(world.b.events(), [Event::LastWqeReached(receivers[0])]);
     assert_eq!(world.b.statuses(), [], "no flush: they belong to the queue");
-    world.a.post(senders[1], 1, SendOpcode::Send, &[]);
+    world.post_a(senders[1], 1, SendOpcode::Send, &[]);
     world.run();
     assert_eq!(world.b.statuses(), [(0, Status::SUCCESS)]);
-    assert_eq!(
-        world.b.nic.destroy_srq(srq).unwrap_err().errno,
-        Errno::EBUSY
-    );
+    assert_eq!(errno(world.b.nic.destroy_srq(srq)), Errno::EBUSY);
     for receiver in receivers {
         world.b.nic.destroy_qp(receiver).unwrap();
     }
@@ -85,9 +82,7 @@ fn a_receive_that_a_message_had_begun_is_flushed() {
         count += 1;
         count > 1
     });
-    world
-        .a
-        .post(senders[0], 1, SendOpcode::Send, &[sent.element()]);
+    world.post_a(senders[0], 1, SendOpcode::Send, &[sent.element()]);
     world.run();
     world.b.go(receivers[0], QueuePairState::Err).unwrap();
     assert_eq!(world.b.statuses(), [(0, Status::WR_FLUSH_ERR)]);
@@ -110,7 +105,7 @@ fn limits_and_capacities_are_checked() {
         ),
     ];
     for refusal in refusals {
-        assert_eq!(refusal.unwrap_err().errno, Errno::EINVAL);
+        assert_eq!(errno(refusal), Errno::EINVAL);
     }
     for number in 5..15 {
         let request = ReceiveRequest {
@@ -124,12 +119,7 @@ fn limits_and_capacities_are_checked() {
         elements: &[],
     };
     assert_eq!(
-        world
-            .b
-            .nic
-            .post_srq_receive(srq, &request)
-            .unwrap_err()
-            .errno,
+        errno(world.b.nic.post_srq_receive(srq, &request)),
         Errno::ENOMEM
     );
 }

@@ -23,8 +23,7 @@ fn change(
 #[test]
 fn retry_cnt_repetitions_each_a_timeout_apart_and_then_an_error() {
     for count in [0, 1, 3, 6] {
-        let mut world = World::new();
-        let (qa, _) = world.pair(Transport::Rc);
+        let (mut world, qa, _) = World::joined(Transport::Rc);
         change(
             &mut world,
             qa,
@@ -35,7 +34,7 @@ fn retry_cnt_repetitions_each_a_timeout_apart_and_then_an_error() {
             },
         );
         world.loses = Box::new(|_| true);
-        world.a.post(qa, 1, SendOpcode::Send, &[]);
+        world.post_a(qa, 1, SendOpcode::Send, &[]);
         let timeout = Duration::from_nanos(4096 << 10);
         world.run_for(timeout * (u32::from(count) + 1) - Duration::from_nanos(1));
         assert_eq!(world.a.statuses(), [], "not before the last timeout");
@@ -56,7 +55,7 @@ fn seven_retries_are_for_ever_on_soft_roce_and_seven_by_the_specification() {
         let mut world = World::of(profile, 1);
         let (qa, _) = world.pair(Transport::Rc);
         world.loses = Box::new(|_| true);
-        world.a.post(qa, 1, SendOpcode::Send, &[]);
+        world.post_a(qa, 1, SendOpcode::Send, &[]);
         // 13 timeouts of 67 ms.
         world.run_for(Duration::from_millis(13 * 67 + 13));
         assert_eq!(world.a.statuses().is_empty(), is_for_ever);
@@ -66,23 +65,21 @@ fn seven_retries_are_for_ever_on_soft_roce_and_seven_by_the_specification() {
 
 #[test]
 fn a_timeout_of_zero_is_never() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
     change(&mut world, qa, AttributeMask::TIMEOUT, |attributes| {
         attributes.timeout = 0;
     });
     world.loses = Box::new(|_| true);
-    world.a.post(qa, 1, SendOpcode::Send, &[]);
+    world.post_a(qa, 1, SendOpcode::Send, &[]);
     world.run_for(Duration::from_secs(3600));
     assert_eq!(world.seen.len(), 1);
 }
 
 #[test]
 fn nothing_is_due_when_all_is_acknowledged() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
-    world.b.post_receive(qb, 1, &[]);
-    world.a.post(qa, 1, SendOpcode::Send, &[]);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
+    world.receive_b(qb, 1, &[]);
+    world.post_a(qa, 1, SendOpcode::Send, &[]);
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.a.nic.counters().retries, 0);
     assert_eq!(world.a.nic.next_timer(), None);
@@ -90,19 +87,18 @@ fn nothing_is_due_when_all_is_acknowledged() {
 
 #[test]
 fn a_missing_packet_is_asked_for_at_once_and_only_once() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let (sent, received) = (
         world.a.filled(&pattern(20_000)),
         world.b.buffer(20_000, ALL),
     );
-    world.b.post_receive(qb, 1, &[received.element()]);
+    world.receive_b(qb, 1, &[received.element()]);
     let mut count = 0;
     world.loses = Box::new(move |header| {
         count += u32::from(matches!(header.body, Body::Send(..)));
         count == 5 && matches!(header.body, Body::Send(..))
     });
-    world.a.post(qa, 1, SendOpcode::Send, &[sent.element()]);
+    world.post_a(qa, 1, SendOpcode::Send, &[sent.element()]);
     world.run();
     assert_eq!(world.now, Duration::ZERO, "no timeout was needed");
     assert_eq!(received.bytes(), pattern(20_000));
@@ -114,14 +110,13 @@ fn a_missing_packet_is_asked_for_at_once_and_only_once() {
 
 #[test]
 fn a_receiver_that_is_not_ready_is_asked_again_after_its_time() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let received = world.b.buffer(8, ALL);
-    world.a.post(qa, 1, SendOpcode::Send, &[]);
+    world.post_a(qa, 1, SendOpcode::Send, &[]);
     // Code 12 is 0.64 ms.
     world.run_for(Duration::from_micros(639));
     assert_eq!(world.count(|body| matches!(body, Body::Send(..))), 1);
-    world.b.post_receive(qb, 2, &[received.element()]);
+    world.receive_b(qb, 2, &[received.element()]);
     world.run_for(Duration::from_micros(1));
     assert_eq!(world.b.statuses(), [(2, Status::SUCCESS)]);
     assert_eq!(world.a.statuses(), [(1, Status::SUCCESS)]);
@@ -130,19 +125,17 @@ fn a_receiver_that_is_not_ready_is_asked_again_after_its_time() {
 #[test]
 fn rnr_retry_counts_and_seven_is_for_ever() {
     for (count, sent) in [(0, 1), (1, 2), (6, 7)] {
-        let mut world = World::new();
-        let (qa, _) = world.pair(Transport::Rc);
+        let (mut world, qa, _) = World::joined(Transport::Rc);
         change(&mut world, qa, AttributeMask::RNR_RETRY, |attributes| {
             attributes.rnr_retry = count;
         });
-        world.a.post(qa, 1, SendOpcode::Send, &[]);
+        world.post_a(qa, 1, SendOpcode::Send, &[]);
         world.run_for(Duration::from_millis(100));
         assert_eq!(world.a.statuses(), [(1, Status::RNR_RETRY_EXC_ERR)]);
         assert_eq!(world.count(|body| matches!(body, Body::Send(..))), sent);
     }
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Rc);
-    world.a.post(qa, 1, SendOpcode::Send, &[]);
+    let (mut world, qa, _) = World::joined(Transport::Rc);
+    world.post_a(qa, 1, SendOpcode::Send, &[]);
     world.run_for(Duration::from_millis(100));
     assert_eq!(world.a.statuses(), []);
     assert!(world.b.nic.counters().not_ready > 100);
@@ -150,13 +143,12 @@ fn rnr_retry_counts_and_seven_is_for_ever() {
 
 #[test]
 fn a_write_with_immediate_data_that_finds_no_receive_is_repeated_from_its_last_packet() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let (local, remote) = (world.a.filled(&pattern(3000)), world.b.buffer(3000, ALL));
     let opcode = SendOpcode::WriteWithImmediate(remote.remote(0), [1; 4]);
-    world.a.post(qa, 1, opcode, &[local.element()]);
+    world.post_a(qa, 1, opcode, &[local.element()]);
     world.run();
-    world.b.post_receive(qb, 2, &[]);
+    world.receive_b(qb, 2, &[]);
     world.run_for(Duration::from_millis(1));
     assert_eq!(world.b.statuses(), [(2, Status::SUCCESS)]);
     assert_eq!(world.a.statuses(), [(1, Status::SUCCESS)]);
@@ -166,8 +158,7 @@ fn a_write_with_immediate_data_that_finds_no_receive_is_repeated_from_its_last_p
 
 #[test]
 fn retries_are_counted_anew_for_each_loss() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     change(&mut world, qa, AttributeMask::RETRY_CNT, |attributes| {
         attributes.retry_cnt = 1;
     });
@@ -177,8 +168,8 @@ fn retries_are_counted_anew_for_each_loss() {
         header.body.is_request() && count % 2 == 1
     });
     for number in 0..5 {
-        world.b.post_receive(qb, number, &[]);
-        world.a.post(qa, number, SendOpcode::Send, &[]);
+        world.receive_b(qb, number, &[]);
+        world.post_a(qa, number, SendOpcode::Send, &[]);
         world.run_for(Duration::from_secs(1));
     }
     let expected: Vec<_> = (0..5).map(|number| (number, Status::SUCCESS)).collect();
@@ -199,7 +190,7 @@ fn writes_to_a_slow_peer(seed: u64) -> (Vec<(u64, Status)>, usize) {
     let (local, remote) = (world.a.filled(&pattern(size)), world.b.buffer(size, ALL));
     for number in 0..4 {
         let write = SendOpcode::Write(remote.remote(0));
-        world.a.post(qa, number, write, &[local.element()]);
+        world.post_a(qa, number, write, &[local.element()]);
     }
     let (mut waiting, mut most, mut packet) = (VecDeque::new(), 0, Vec::new());
     let (mut now, mut served_at) = (Duration::ZERO, Duration::ZERO);

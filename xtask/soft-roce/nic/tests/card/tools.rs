@@ -20,7 +20,7 @@ fn every_opcode() -> Vec<(Route, Vec<u8>)> {
         let to = remote.remote(0);
         for length in [100, 3000] {
             for number in 0..4 {
-                world.b.post_receive(qb, number, &[remote.element()]);
+                world.receive_b(qb, number, &[remote.element()]);
             }
             let opcodes = [
                 SendOpcode::Send,
@@ -29,15 +29,13 @@ fn every_opcode() -> Vec<(Route, Vec<u8>)> {
                 SendOpcode::WriteWithImmediate(to, [1; 4]),
             ];
             for opcode in opcodes {
-                world.a.post(qa, 1, opcode, &[local.part(0, length)]);
+                world.post_a(qa, 1, opcode, &[local.part(0, length)]);
             }
             if transport == Transport::Rc {
-                world
-                    .a
-                    .post(qa, 1, SendOpcode::Read(to), &[local.part(0, length)]);
+                world.post_a(qa, 1, SendOpcode::Read(to), &[local.part(0, length)]);
                 let key = bound(&mut world, qb, &remote);
-                world.b.post_receive(qb, 5, &[remote.element()]);
-                world.a.post(
+                world.receive_b(qb, 5, &[remote.element()]);
+                world.post_a(
                     qa,
                     1,
                     SendOpcode::SendWithInvalidate(key),
@@ -55,8 +53,8 @@ fn every_opcode() -> Vec<(Route, Vec<u8>)> {
                 },
                 SendOpcode::FetchAdd { remote: to, add: 1 },
             );
-            world.a.post(qa, 1, swap, &[local.part(0, 8)]);
-            world.a.post(qa, 1, add, &[local.part(0, 8)]);
+            world.post_a(qa, 1, swap, &[local.part(0, 8)]);
+            world.post_a(qa, 1, add, &[local.part(0, 8)]);
             world.run();
         }
     }
@@ -91,7 +89,7 @@ fn bound(world: &mut World, qb: u32, to: &Buffer) -> u32 {
         length: 8,
         access: soft_nic::Access::REMOTE_READ,
     };
-    world.b.post(qb, 1, SendOpcode::BindWindow(bind), &[]);
+    world.post_b(qb, 1, SendOpcode::BindWindow(bind), &[]);
     world.run();
     key
 }

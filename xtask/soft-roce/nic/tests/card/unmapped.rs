@@ -25,8 +25,7 @@ unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> bool {
 /// A world in which `b` has memory that can vanish: its elements, and its place for `a`.
 fn world() -> (World, u32, u32, Element, RemoteAddress) {
     IS_MAPPED.set(true);
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let base = Box::leak(vec![1_u64; 512].into_boxed_slice())
         .as_mut_ptr()
         .cast();
@@ -47,8 +46,8 @@ fn world() -> (World, u32, u32, Element, RemoteAddress) {
 fn a_send_from_it_is_a_local_protection_error() {
     let (mut world, _, qb, element, _) = world();
     IS_MAPPED.set(false);
-    world.b.post(qb, 1, SendOpcode::Send, &[element]);
-    world.b.post(qb, 2, SendOpcode::Send, &[]);
+    world.post_b(qb, 1, SendOpcode::Send, &[element]);
+    world.post_b(qb, 2, SendOpcode::Send, &[]);
     world.run();
     let expected = [(1, Status::LOC_PROT_ERR), (2, Status::WR_FLUSH_ERR)];
     assert_eq!(world.b.statuses(), expected);
@@ -58,9 +57,9 @@ fn a_send_from_it_is_a_local_protection_error() {
 fn a_receive_into_it_is_an_error_of_both_sides() {
     let (mut world, qa, qb, element, _) = world();
     IS_MAPPED.set(false);
-    world.b.post_receive(qb, 1, &[element]);
+    world.receive_b(qb, 1, &[element]);
     let sent = world.a.buffer(10, ALL);
-    world.a.post(qa, 2, SendOpcode::Send, &[sent.element()]);
+    world.post_a(qa, 2, SendOpcode::Send, &[sent.element()]);
     world.run();
     assert_eq!(world.b.statuses(), [(1, Status::LOC_PROT_ERR)]);
     assert_eq!(world.a.statuses(), [(2, Status::REM_OP_ERR)]);
@@ -71,9 +70,7 @@ fn a_read_into_it_is_a_local_protection_error() {
     let (mut world, _, qb, element, _) = world();
     IS_MAPPED.set(false);
     let remote = world.a.buffer(4096, ALL);
-    world
-        .b
-        .post(qb, 1, SendOpcode::Read(remote.remote(0)), &[element]);
+    world.post_b(qb, 1, SendOpcode::Read(remote.remote(0)), &[element]);
     world.run();
     assert_eq!(world.b.statuses(), [(1, Status::LOC_PROT_ERR)]);
 }
@@ -88,7 +85,7 @@ fn peer_s_access_to_unmapped_memory_is_a_remote_access_error() {
         let (mut world, qa, qb, _, remote) = world();
         IS_MAPPED.set(false);
         let local = world.a.buffer(8, ALL);
-        world.a.post(qa, 1, opcode(remote), &[local.element()]);
+        world.post_a(qa, 1, opcode(remote), &[local.element()]);
         world.run();
         assert_eq!(world.a.statuses(), [(1, Status::REM_ACCESS_ERR)]);
         assert_eq!(world.b.nic.state(qb), Some(QueuePairState::Err));
@@ -99,9 +96,7 @@ fn peer_s_access_to_unmapped_memory_is_a_remote_access_error() {
 fn a_read_of_which_the_memory_vanishes_between_packets_ends() {
     let (mut world, qa, _, _, remote) = world();
     let local = world.a.buffer(4096, ALL);
-    world
-        .a
-        .post(qa, 1, SendOpcode::Read(remote), &[local.element()]);
+    world.post_a(qa, 1, SendOpcode::Read(remote), &[local.element()]);
     world.send();
     world.arrive();
     let mut packet = Vec::new();

@@ -2,32 +2,28 @@
 
 use std::cell::Cell;
 
-use crate::link::{ALL, Faults, World, pattern};
+use crate::link::{ALL, Faults, World, pattern, succeeded};
 use soft_nic::{CompletedOpcode, Profile, QueuePairState, SendOpcode, Status, Transport};
 
 #[test]
 fn sends_and_writes_arrive_and_complete_without_an_answer() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Uc);
+    let (mut world, qa, qb) = World::joined(Transport::Uc);
     let (local, remote, received) = (
         world.a.filled(&pattern(3000)),
         world.b.buffer(3000, ALL),
         world.b.buffer(3000, ALL),
     );
-    world.b.post_receive(qb, 1, &[received.element()]);
-    world.b.post_receive(qb, 2, &[]);
-    world.a.post(qa, 1, SendOpcode::Send, &[local.element()]);
-    world.a.post(
+    world.receive_b(qb, 1, &[received.element()]);
+    world.receive_b(qb, 2, &[]);
+    world.post_a(qa, 1, SendOpcode::Send, &[local.element()]);
+    world.post_a(
         qa,
         2,
         SendOpcode::WriteWithImmediate(remote.remote(0), [5; 4]),
         &[local.element()],
     );
     world.run();
-    assert_eq!(
-        world.a.statuses(),
-        [(1, Status::SUCCESS), (2, Status::SUCCESS)]
-    );
+    assert_eq!(world.a.statuses(), succeeded([1, 2]));
     assert_eq!(world.b.poll().unwrap().opcode, CompletedOpcode::Receive);
     assert_eq!(
         world.b.poll().unwrap().opcode,
@@ -43,18 +39,17 @@ fn sends_and_writes_arrive_and_complete_without_an_answer() {
 #[test]
 fn a_message_that_lost_a_packet_is_dropped_and_its_receive_serves_the_next() {
     for lost in 1..=3 {
-        let mut world = World::new();
-        let (qa, qb) = world.pair(Transport::Uc);
+        let (mut world, qa, qb) = World::joined(Transport::Uc);
         let (first, second) = (world.a.filled(&[1; 3000]), world.a.filled(&pattern(2000)));
         let received = world.b.buffer(3000, ALL);
-        world.b.post_receive(qb, 1, &[received.element()]);
+        world.receive_b(qb, 1, &[received.element()]);
         let count = Cell::new(0);
         world.loses = Box::new(move |_| {
             count.set(count.get() + 1);
             count.get() == lost
         });
-        world.a.post(qa, 1, SendOpcode::Send, &[first.element()]);
-        world.a.post(qa, 2, SendOpcode::Send, &[second.element()]);
+        world.post_a(qa, 1, SendOpcode::Send, &[first.element()]);
+        world.post_a(qa, 2, SendOpcode::Send, &[second.element()]);
         world.run();
         assert_eq!(world.a.statuses().len(), 2);
         let completion = world.b.poll().unwrap();
@@ -70,29 +65,25 @@ fn a_message_that_lost_a_packet_is_dropped_and_its_receive_serves_the_next() {
 
 #[test]
 fn a_message_without_a_receive_is_dropped() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Uc);
+    let (mut world, qa, qb) = World::joined(Transport::Uc);
     let received = world.b.buffer(8, ALL);
-    world.a.post(qa, 1, SendOpcode::Send, &[]);
+    world.post_a(qa, 1, SendOpcode::Send, &[]);
     world.run();
-    world.b.post_receive(qb, 1, &[received.element()]);
+    world.receive_b(qb, 1, &[received.element()]);
     assert_eq!(world.b.poll(), None);
-    world
-        .a
-        .post(qa, 2, SendOpcode::SendWithImmediate([2; 4]), &[]);
+    world.post_a(qa, 2, SendOpcode::SendWithImmediate([2; 4]), &[]);
     world.run();
     assert_eq!(world.b.poll().unwrap().immediate, Some([2; 4]));
 }
 
 #[test]
 fn a_write_whose_key_does_not_allow_it_is_dropped_silently() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Uc);
+    let (mut world, qa, qb) = World::joined(Transport::Uc);
     let (local, remote) = (
         world.a.filled(&[1; 8]),
         world.b.buffer(8, soft_nic::Access::LOCAL_WRITE),
     );
-    world.a.post(
+    world.post_a(
         qa,
         1,
         SendOpcode::Write(remote.remote(0)),
@@ -106,10 +97,9 @@ fn a_write_whose_key_does_not_allow_it_is_dropped_silently() {
 
 #[test]
 fn a_read_on_uc_is_an_error_of_the_queue_pair() {
-    let mut world = World::new();
-    let (qa, _) = world.pair(Transport::Uc);
+    let (mut world, qa, _) = World::joined(Transport::Uc);
     let (local, remote) = (world.a.buffer(8, ALL), world.b.buffer(8, ALL));
-    world.a.post(
+    world.post_a(
         qa,
         1,
         SendOpcode::Read(remote.remote(0)),
@@ -141,17 +131,13 @@ fn messages_that_pass_a_bad_link_are_whole() {
         let (qa, qb) = world.pair(Transport::Uc);
         let received = world.b.buffer(8192 * 64, ALL);
         for number in 0..64 {
-            world
-                .b
-                .post_receive(qb, number, &[received.part(8192 * number as usize, 8192)]);
+            world.receive_b(qb, number, &[received.part(8192 * number as usize, 8192)]);
         }
         let mut sent = Vec::new();
         for number in 0..50_u64 {
             let bytes = numbered(number, 8 + world.random() as usize % 6000);
             let local = world.a.filled(&bytes);
-            world
-                .a
-                .post(qa, number, SendOpcode::Send, &[local.element()]);
+            world.post_a(qa, number, SendOpcode::Send, &[local.element()]);
             sent.push(bytes);
             world.run();
         }

@@ -1,6 +1,6 @@
 //! Memory windows: bind, bounds, invalidation here and from the peer (10.6).
 
-use crate::link::{ALL, Buffer, Host, World};
+use crate::link::{ALL, Buffer, Host, World, errno};
 use soft_nic::{
     Access, Bind, Errno, QueuePairState, RemoteAddress, SendOpcode, Status, Transport, WindowKind,
 };
@@ -32,9 +32,7 @@ fn next(key: u32) -> u32 {
 
 fn write(world: &mut World, qa: u32, to: RemoteAddress, length: usize) -> Status {
     let local = world.a.filled(&vec![9; length]);
-    world
-        .a
-        .post(qa, 1, SendOpcode::Write(to), &[local.element()]);
+    world.post_a(qa, 1, SendOpcode::Write(to), &[local.element()]);
     world.run();
     world.a.statuses()[0].1
 }
@@ -49,8 +47,7 @@ fn a_window_allows_its_own_bytes_and_no_more() {
             (31, 2, Status::REM_ACCESS_ERR),
             (0, 64, Status::REM_ACCESS_ERR),
         ] {
-            let mut world = World::new();
-            let (qa, qb) = world.pair(Transport::Rc);
+            let (mut world, qa, qb) = World::joined(Transport::Rc);
             let region = world.b.buffer(64, ALL);
             let key = window(&mut world.b, kind);
             post_bind(&mut world.b, qb, 5, bind(key, next(key), &region, 16, 16));
@@ -68,8 +65,7 @@ fn a_window_allows_its_own_bytes_and_no_more() {
 
 #[test]
 fn a_window_that_counts_from_zero_begins_at_zero() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let region = world.b.buffer(64, ALL);
     let key = window(&mut world.b, WindowKind::Type2);
     let mut zero = bind(key, next(key), &region, 16, 16);
@@ -85,13 +81,12 @@ fn a_window_that_counts_from_zero_begins_at_zero() {
 
 #[test]
 fn an_invalidated_window_allows_nothing_and_can_be_bound_again() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let region = world.b.buffer(64, ALL);
     let key = window(&mut world.b, WindowKind::Type2);
     let first = next(key);
     post_bind(&mut world.b, qb, 1, bind(key, first, &region, 0, 64));
-    world.b.post(qb, 2, SendOpcode::LocalInvalidate(first), &[]);
+    world.post_b(qb, 2, SendOpcode::LocalInvalidate(first), &[]);
     post_bind(
         &mut world.b,
         qb,
@@ -113,15 +108,12 @@ fn an_invalidated_window_allows_nothing_and_can_be_bound_again() {
 
 #[test]
 fn a_peer_invalidates_a_window_with_its_send() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let region = world.b.buffer(64, ALL);
     let key = window(&mut world.b, WindowKind::Type2);
     post_bind(&mut world.b, qb, 1, bind(key, next(key), &region, 0, 64));
-    world.b.post_receive(qb, 2, &[]);
-    world
-        .a
-        .post(qa, 3, SendOpcode::SendWithInvalidate(next(key)), &[]);
+    world.receive_b(qb, 2, &[]);
+    world.post_a(qa, 3, SendOpcode::SendWithInvalidate(next(key)), &[]);
     world.run();
     world.b.poll().unwrap();
     assert_eq!(world.b.poll().unwrap().invalidated, Some(next(key)));
@@ -132,13 +124,10 @@ fn a_peer_invalidates_a_window_with_its_send() {
 
 #[test]
 fn a_peer_that_invalidates_what_it_may_not_breaks_the_queue_pair() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let region = world.b.buffer(64, ALL);
-    world.b.post_receive(qb, 2, &[]);
-    world
-        .a
-        .post(qa, 3, SendOpcode::SendWithInvalidate(region.rkey), &[]);
+    world.receive_b(qb, 2, &[]);
+    world.post_a(qa, 3, SendOpcode::SendWithInvalidate(region.rkey), &[]);
     world.run();
     assert_eq!(world.b.statuses(), [(2, Status::REM_INV_REQ_ERR)]);
     assert_eq!(world.b.nic.state(qb), Some(QueuePairState::Err));
@@ -146,8 +135,7 @@ fn a_peer_that_invalidates_what_it_may_not_breaks_the_queue_pair() {
 
 #[test]
 fn a_window_of_type_2_is_for_the_queue_pair_that_bound_it_and_ends_with_it() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let (other_a, _) = world.pair(Transport::Rc);
     let region = world.b.buffer(64, ALL);
     let key = window(&mut world.b, WindowKind::Type2);
@@ -157,7 +145,7 @@ fn a_window_of_type_2_is_for_the_queue_pair_that_bound_it_and_ends_with_it() {
     assert_eq!(write(&mut world, qa, to, 8), Status::SUCCESS);
     assert_eq!(write(&mut world, other_a, to, 8), Status::REM_ACCESS_ERR);
     assert_eq!(
-        world.b.nic.dereg_mr(region.lkey).unwrap_err().errno,
+        errno(world.b.nic.dereg_mr(region.lkey)),
         Errno::EINVAL,
         "bound"
     );
@@ -184,8 +172,7 @@ fn binds_that_are_not_allowed_fail_in_their_completion() {
         }),
     ];
     for (name, kind, change) in cases {
-        let mut world = World::new();
-        let (_, qb) = world.pair(Transport::Rc);
+        let (mut world, _, qb) = World::joined(Transport::Rc);
         let region = world.b.buffer(64, ALL);
         let plain = world.b.buffer(8, ALL.difference(Access::MW_BIND));
         let key = window(&mut world.b, kind);
@@ -199,8 +186,7 @@ fn binds_that_are_not_allowed_fail_in_their_completion() {
 
 #[test]
 fn a_window_of_type_1_moves_and_is_unbound_by_no_length() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let (first, second) = (world.b.buffer(64, ALL), world.b.buffer(64, ALL));
     let key = window(&mut world.b, WindowKind::Type1);
     let (moved, none) = (next(key), next(next(key)));
@@ -218,16 +204,15 @@ fn a_window_of_type_1_moves_and_is_unbound_by_no_length() {
 
 #[test]
 fn a_window_of_type_1_is_not_invalidated() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let region = world.b.buffer(64, ALL);
     let key = window(&mut world.b, WindowKind::Type1);
     let bind = SendOpcode::BindWindow(bind(key, key, &region, 0, 64));
-    world.b.post(qb, 1, bind, &[]);
+    world.post_b(qb, 1, bind, &[]);
     world.run();
     let to = RemoteAddress::new(region.address(), key);
     assert_eq!(write(&mut world, qa, to, 8), Status::SUCCESS);
-    world.b.post(qb, 2, SendOpcode::LocalInvalidate(key), &[]);
+    world.post_b(qb, 2, SendOpcode::LocalInvalidate(key), &[]);
     world.run();
     let expected = [(1, Status::SUCCESS), (2, Status::LOC_QP_OP_ERR)];
     assert_eq!(world.b.statuses(), expected);
@@ -236,12 +221,11 @@ fn a_window_of_type_1_is_not_invalidated() {
 #[test]
 fn a_window_that_was_bound_is_so_although_its_queue_pair_broke() {
     for is_signaled in [false, true] {
-        let mut world = World::new();
-        let (_, qb) = world.pair(Transport::Rc);
+        let (mut world, _, qb) = World::joined(Transport::Rc);
         let region = world.b.buffer(64, ALL);
         let key = window(&mut world.b, WindowKind::Type1);
         world.loses = Box::new(|_| true);
-        world.b.post(qb, 1, SendOpcode::Send, &[]);
+        world.post_b(qb, 1, SendOpcode::Send, &[]);
         let opcode = SendOpcode::BindWindow(bind(key, key, &region, 0, 64));
         let mut request = soft_nic::SendRequest::new(2, opcode, soft_nic::Data::Elements(&[]));
         request.is_signaled = is_signaled;

@@ -87,11 +87,10 @@ fn an_acknowledgement_has_no_limit_of_credits() {
 
 #[test]
 fn packets_that_are_damaged_or_for_others_are_dropped() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
     let (sent, received) = (world.a.filled(&pattern(64)), world.b.buffer(64, ALL));
-    world.b.post_receive(qb, 1, &[received.element()]);
-    world.a.post(qa, 1, SendOpcode::Send, &[sent.element()]);
+    world.receive_b(qb, 1, &[received.element()]);
+    world.post_a(qa, 1, SendOpcode::Send, &[sent.element()]);
     let mut packet = Vec::new();
     let route = world.a.nic.transmit(Duration::ZERO, &mut packet).unwrap();
     for at in 0..packet.len() * 8 {
@@ -136,10 +135,9 @@ fn packets_that_are_damaged_or_for_others_are_dropped() {
 
 #[test]
 fn the_crc_of_a_packet_out_of_a_udp_socket_is_checked_too() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
-    world.b.post_receive(qb, 1, &[]);
-    world.a.post(qa, 1, SendOpcode::Send, &[]);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
+    world.receive_b(qb, 1, &[]);
+    world.post_a(qa, 1, SendOpcode::Send, &[]);
     let mut packet = Vec::new();
     let mut route = world.a.nic.transmit(Duration::ZERO, &mut packet).unwrap();
     route.identification = None;
@@ -154,12 +152,11 @@ fn the_crc_of_a_packet_out_of_a_udp_socket_is_checked_too() {
 
 #[test]
 fn a_link_that_is_down_loses_packets_in_both_directions() {
-    let mut world = World::new();
-    let (qa, qb) = world.pair(Transport::Rc);
-    world.b.post_receive(qb, 1, &[]);
+    let (mut world, qa, qb) = World::joined(Transport::Rc);
+    world.receive_b(qb, 1, &[]);
     world.a.nic.set_port_up(false);
     assert_eq!(world.a.events(), [soft_nic::Event::PortError]);
-    world.a.post(qa, 1, SendOpcode::Send, &[]);
+    world.post_a(qa, 1, SendOpcode::Send, &[]);
     world.run();
     assert!(world.seen.is_empty());
     world.a.nic.set_port_up(true);
