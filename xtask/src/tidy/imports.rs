@@ -66,12 +66,7 @@ fn circles_below<'s>(sources: &'s [Source], src: &Path) -> Vec<(&'s Source, Find
                 let names: Vec<String> = circle.iter().map(|place| place.join("::")).collect();
                 let message = format!("these import one another: {}", names.join(", "));
                 seen.extend(circle);
-                let (line, rule) = (0, "circle");
-                let finding = Finding {
-                    line,
-                    rule,
-                    message,
-                };
+                let finding = Finding::new(0, "circle", message);
                 found.push((modules[*place].source, finding));
             }
         }

@@ -1,7 +1,6 @@
 //! `cargo xtask tidy`: the project's own rules, those that clippy can't see.
 
 mod imports;
-mod ledger;
 mod prose;
 mod rust;
 mod source;
@@ -18,11 +17,7 @@ use source::{Finding, Source};
 /// The project's own rules, those that clippy can't see
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = RULES, after_help = RULES)]
-pub(crate) struct Args {
-    /// Print how much unsafe code is in which file, and check nothing
-    #[arg(long)]
-    r#unsafe: bool,
-}
+pub(crate) struct Args {}
 
 const RULES: &str = "\
 The rules, by the names that exceptions use:
@@ -30,9 +25,7 @@ The rules, by the names that exceptions use:
   length      no Rust file is longer than 500 lines
   test-name   no test's name begins with `what_`, or has `as_many_` or `so_many_`
   unique      no two public types of the libraries have one name, but for `Error`
-  border      no `#[path]` leads into another package
   circle      no files or folders of a library import one another in a circle
-  alias       a verb that verbs-core calls is the `doc(alias)` of some item
   words       docs and comments have none of the phrases in `tidy/prose.rs`
   machine     no path of one machine, no issue by its number
   links       links between the project's files lead somewhere
@@ -45,15 +38,11 @@ An exception is a comment on the line or the one above (for `length` and `circle
 const TEXTS: [&str; 9] = ["rs", "md", "toml", "yml", "c", "h", "map", "sh", "stderr"];
 
 /// Runs the subcommand.
-pub(crate) fn main(args: Args) -> Result<ExitCode, Error> {
-    if args.r#unsafe {
-        print!("{}", ledger::table(&sources()?));
-        return Ok(ExitCode::SUCCESS);
-    }
+pub(crate) fn main(_: Args) -> Result<ExitCode, Error> {
     let shown = Progress::of("tidy");
-    let complaints = complaints()?;
+    let [complaints, unchecked] = complaints()?;
     drop(shown);
-    for unchecked in from_c::unchecked() {
+    for unchecked in unchecked {
         println!("tidy: not checked: {unchecked}");
     }
     if complaints.is_empty() {
@@ -73,8 +62,8 @@ pub(crate) fn report(complaints: &[String]) -> String {
     )
 }
 
-/// Everything in the project that breaks a rule, one line each.
-pub(crate) fn complaints() -> Result<Vec<String>, Error> {
+/// Everything in the project that breaks a rule, one line each; and the checks that cannot be made here.
+pub(crate) fn complaints() -> Result<[Vec<String>; 2], Error> {
     let sources = sources()?;
     let commands = crate::commands();
     let exists = |path: &std::path::Path| workspace::root().join(path).exists();
@@ -86,11 +75,9 @@ pub(crate) fn complaints() -> Result<Vec<String>, Error> {
         }
         found.extend(findings.into_iter().map(|finding| (source, finding)));
     }
-    found.extend(rust::aliases(&sources));
     found.extend(rust::type_names(&sources));
-    found.extend(rust::borders(&sources));
     found.extend(imports::circles(&sources));
-    let mut complaints = from_c::complaints()?;
+    let [mut complaints, unchecked] = from_c::complaints()?;
     if !sources
         .iter()
         .any(|source| source.path.as_os_str() == "README.md")
@@ -108,7 +95,7 @@ pub(crate) fn complaints() -> Result<Vec<String>, Error> {
             complaints.push(format!("{path}:{}: {message} [{rule}]", line.max(1)));
         }
     }
-    Ok(complaints)
+    Ok([complaints, unchecked])
 }
 
 fn sources() -> Result<Vec<Source>, Error> {

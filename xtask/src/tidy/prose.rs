@@ -54,14 +54,7 @@ pub(super) fn check(
 fn machine(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, line) in source.text.lines().enumerate() {
-        let mut add = |message| {
-            let (line, rule) = (index + 1, "machine");
-            findings.push(Finding {
-                line,
-                rule,
-                message,
-            });
-        };
+        let mut add = |message| findings.push(Finding::new(index + 1, "machine", message));
         if let Some(dir) = CHECKOUTS.iter().find(|dir| line.contains(*dir)) {
             add(format!("a path in `{dir}` exists on one machine only"));
         }
@@ -99,12 +92,8 @@ fn words(source: &Source) -> Vec<Finding> {
         }
         for (phrase, remedy) in PHRASES.iter().filter(|(phrase, _)| text.contains(phrase)) {
             let phrase = phrase.replace('^', "");
-            let (line, rule) = (index + 1, "words");
-            findings.push(Finding {
-                line,
-                rule,
-                message: format!("`{}`: {remedy}", phrase.trim()),
-            });
+            let message = format!("`{}`: {remedy}", phrase.trim());
+            findings.push(Finding::new(index + 1, "words", message));
         }
     }
     findings
@@ -124,11 +113,7 @@ fn links(source: &Source, exists: impl Fn(&Path) -> bool) -> Vec<Finding> {
             let is_ours = !path.is_empty() && !is_elsewhere && !is_item;
             if is_ours && !exists(&normal(&dir.join(path))) {
                 let message = format!("the link to `{target}` leads nowhere");
-                findings.push(Finding {
-                    line,
-                    rule: "links",
-                    message,
-                });
+                findings.push(Finding::new(line, "links", message));
             }
         }
     }
@@ -174,12 +159,7 @@ fn commands(source: &Source, known: &[String]) -> Vec<Finding> {
                 && !known.iter().any(|known| known == word)
             {
                 let message = format!("there is no command `cargo xtask {word}`");
-                let line = index + 1;
-                findings.push(Finding {
-                    line,
-                    rule: "commands",
-                    message,
-                });
+                findings.push(Finding::new(index + 1, "commands", message));
             }
         }
     }
@@ -187,10 +167,9 @@ fn commands(source: &Source, known: &[String]) -> Vec<Finding> {
         let missing = README_COMMANDS
             .iter()
             .filter(|command| !source.text.contains(*command));
-        findings.extend(missing.map(|command| Finding {
-            line: 0,
-            rule: "commands",
-            message: format!("the README does not say `{command}`"),
+        findings.extend(missing.map(|command| {
+            let message = format!("the README does not say `{command}`");
+            Finding::new(0, "commands", message)
         }));
     }
     findings

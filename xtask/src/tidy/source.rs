@@ -1,7 +1,7 @@
 //! One file of the project as the rules see it: its text, and its code without comments and
 //! strings.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A file to judge.
 #[derive(Debug)]
@@ -26,6 +26,17 @@ pub(super) struct Finding {
     pub(super) message: String,
 }
 
+impl Finding {
+    pub(super) fn new(line: usize, rule: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self {
+            line,
+            rule,
+            message,
+        }
+    }
+}
+
 impl Source {
     pub(super) fn new(path: impl Into<PathBuf>, text: impl Into<String>) -> Self {
         let (path, text) = (path.into(), text.into());
@@ -38,10 +49,6 @@ impl Source {
         self.path.extension().is_some_and(|ext| ext == extension)
     }
 
-    pub(super) fn is_below(&self, dir: &str) -> bool {
-        self.path.starts_with(Path::new(dir))
-    }
-
     /// Whether a comment `tidy: allow(RULE): REASON` stands on the finding's line or the one
     /// above; anywhere in the file, if the finding is about the whole file.
     pub(super) fn allows(&self, finding: &Finding) -> bool {
@@ -51,22 +58,6 @@ impl Source {
             let near = finding.line == 0 || index + 1 == finding.line || index + 2 == finding.line;
             let reason = line.split_once(&allow).map_or("", |(_, reason)| reason);
             near && !reason.trim_end_matches("-->").trim().is_empty()
-        })
-    }
-
-    /// The line of a place in the text, from 1.
-    pub(super) fn line_at(&self, offset: usize) -> usize {
-        self.text[..offset].matches('\n').count() + 1
-    }
-
-    /// Every place in the code where the word `word` stands by itself.
-    pub(super) fn words(&self, word: &str) -> impl Iterator<Item = usize> {
-        let is_part = |c: char| c.is_alphanumeric() || c == '_';
-        let places = self.code.match_indices(word).map(|(at, _)| at);
-        places.filter(move |at| {
-            let before = self.code[..*at].chars().next_back();
-            let after = self.code[at + word.len()..].chars().next();
-            !before.is_some_and(is_part) && !after.is_some_and(is_part)
         })
     }
 }
@@ -200,18 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn words_stand_by_themselves() {
-        let source = Source::new("a.rs", "unsafe fn not_unsafe() {} // unsafe");
-        assert_eq!(source.words("unsafe").collect::<Vec<_>>(), [0]);
-    }
-
-    #[test]
     fn an_exception_needs_its_rule_its_place_and_a_reason() {
-        let finding = |line| Finding {
-            line,
-            rule: "links",
-            message: String::new(),
-        };
+        let finding = |line| Finding::new(line, "links", "");
         let source = Source::new(
             "a.rs",
             "//!\n// tidy: allow(links): it will be there\n[a](b)\n",
