@@ -6,10 +6,11 @@ use verbs_core::memory::Sge;
 use verbs_core::{AccessFlags, QueuePair};
 
 use super::buffers::Buffers;
-use super::game::{Game, completions, receive};
+use super::game::{Game, receive};
 use super::link::Link;
 use super::meet::meet;
 use super::options::Connected;
+use super::queue::Queue;
 use crate::{Address, Failure};
 
 /// Plays over a connection of this type.
@@ -23,8 +24,8 @@ pub fn connected(qp_type: QpType, options: &Connected) -> Result<(), Failure> {
     let context = crate::open(common)?;
     let pd = context.alloc_pd()?;
     let buffers = Buffers::new(&pd, *size, 0, options.chk)?;
-    let (cq, channel) = completions(&context, options)?;
-    let prepared = QueuePair::builder(&pd, &cq, &cq)
+    let queue = Queue::new(&context, options, options.rx_depth + 1)?;
+    let prepared = QueuePair::builder(&pd, &queue.cq, &queue.cq)
         .qp_type(qp_type)
         .max_send_wr(1)
         .max_recv_wr(options.rx_depth)
@@ -44,12 +45,10 @@ pub fn connected(qp_type: QpType, options: &Connected) -> Result<(), Failure> {
         // is a shared region, of which only copies are taken.
         unsafe { prepared.post_receive(receive) }
     })?;
-    if channel.is_some() {
-        cq.req_notify(false)?;
-    }
+    queue.arm()?;
     let ours = Address::from(&prepared.endpoint());
-    let qp = meet(common, ours, |theirs| {
+    let qp = meet(common, &[ours], |[theirs]| {
         Ok(prepared.handshake(&theirs.to_endpoint_of(qp_type)?)?)
     })?;
-    Game::new(Link::Connected(qp), &buffers, (cq, channel), options).run()
+    Game::new(Link::Connected(qp), &buffers, options).run(&queue)
 }

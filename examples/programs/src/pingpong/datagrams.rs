@@ -7,10 +7,11 @@ use verbs_core::memory::Sge;
 use verbs_core::path::QKey;
 
 use super::buffers::Buffers;
-use super::game::{Game, completions, receive};
+use super::game::{Game, receive};
 use super::link::Link;
 use super::meet::meet;
 use super::options::Options;
+use super::queue::Queue;
 use crate::{Address, Failure};
 
 /// The key that C's program has built in.
@@ -26,8 +27,8 @@ pub fn datagrams(size: u32, options: &Options) -> Result<(), Failure> {
     let context = crate::open(common)?;
     let pd = context.alloc_pd()?;
     let buffers = Buffers::new(&pd, size, Grh::LEN, options.chk)?;
-    let (cq, channel) = completions(&context, options)?;
-    let qp = DatagramQueuePair::builder(&pd, &cq, &cq)
+    let queue = Queue::new(&context, options, options.rx_depth + 1)?;
+    let qp = DatagramQueuePair::builder(&pd, &queue.cq, &queue.cq)
         .max_send_wr(1)
         .max_recv_wr(options.rx_depth)
         .port_num(common.ib_port)
@@ -49,14 +50,12 @@ pub fn datagrams(size: u32, options: &Options) -> Result<(), Failure> {
         // is a shared region, of which only copies are taken.
         unsafe { qp.post_receive(receive) }
     })?;
-    if channel.is_some() {
-        cq.req_notify(false)?;
-    }
+    queue.arm()?;
     let ours = Address::from(&qp.endpoint());
-    let link = meet(common, ours, |theirs| {
+    let link = meet(common, &[ours], |[theirs]| {
         let peer = theirs.to_datagram_endpoint(qp.qkey())?;
         let handle = qp.address_handle(&peer)?;
         Ok(Link::Datagrams { qp, handle, peer })
     })?;
-    Game::new(link, &buffers, (cq, channel), options).run()
+    Game::new(link, &buffers, options).run(&queue)
 }

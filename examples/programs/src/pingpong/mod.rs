@@ -8,7 +8,10 @@ mod game;
 mod link;
 mod meet;
 mod options;
+mod queue;
 
 pub use connected::connected;
 pub use datagrams::datagrams;
+pub use meet::meet;
 pub use options::{Connected, Options};
+pub use queue::{Queue, RECEIVE, SEND, finish};

@@ -1,10 +1,9 @@
 //! The memory to send from and to receive into.
 
 use programs::Failure;
+use programs::pingpong::Connected;
 use verbs_core::memory::SharedElement;
 use verbs_core::{AccessFlags, GatherElement, MemoryRegion, ProtectionDomain, SharedRegion};
-
-use crate::Options;
 
 /// One message to send, and the messages that come: in one place, as in C, or in a place for each receive
 /// if they are checked.
@@ -21,8 +20,9 @@ const FILL: u8 = 0;
 const STALE: u8 = 0xff;
 
 impl Buffers {
-    pub(crate) fn new(pd: &ProtectionDomain, options: &Options) -> Result<Self, Failure> {
-        let size = usize::try_from(options.size)?;
+    pub(crate) fn new(pd: &ProtectionDomain, options: &Connected) -> Result<Self, Failure> {
+        let Connected { size, options, .. } = options;
+        let size = usize::try_from(*size)?;
         let places = if options.chk { options.rx_depth } else { 1 };
         let room = size.saturating_mul(usize::try_from(places)?);
         Ok(Self {

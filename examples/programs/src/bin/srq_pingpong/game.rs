@@ -2,23 +2,18 @@
 #![expect(unsafe_code, reason = "posts work requests")]
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
 
-use programs::{Context as _, Failure, Patience, Progress};
-use verbs_core::completion::CompletionChannel;
+use programs::Failure;
+use programs::pingpong::{Queue, RECEIVE, SEND, finish};
 use verbs_core::memory::Sge;
 use verbs_core::queue_pair::SharedReceives;
 use verbs_core::shared_receive_queue::SharedReceiveQueue;
-use verbs_core::{
-    CompletionQueue, PollSlot, QueuePair, ReceiveWorkRequest, SendWorkRequest, WorkSuccess,
-};
+use verbs_core::{QueuePair, ReceiveWorkRequest, SendWorkRequest, WorkSuccess};
 
 use crate::Options;
 use crate::buffers::Buffers;
 
-/// The `wr_id`s that distinguish completions, as in C. Above that of a receive is its number.
-const RECEIVE: u64 = 1;
-const SEND: u64 = 2;
+/// In a `wr_id`, the number of a receive is above its kind.
 const NUMBER: u32 = 2;
 
 /// A game in progress.
@@ -30,9 +25,6 @@ pub(crate) struct Game<'b> {
     /// The places of the queue pairs in `qps`, by their numbers.
     pub(crate) numbers: HashMap<u32, usize>,
     pub(crate) buffers: &'b Buffers,
-    pub(crate) cq: CompletionQueue,
-    pub(crate) channel: Option<CompletionChannel>,
-    pub(crate) patience: Patience<'static>,
     pub(crate) options: &'b Options,
     /// The numbers of the receives that are not posted.
     pub(crate) free: Vec<u32>,
@@ -45,46 +37,21 @@ pub(crate) struct Game<'b> {
 }
 
 impl Game<'_> {
-    /// Plays to the end, and returns how long it took. The client begins, on each queue pair.
-    pub(crate) fn play(&mut self, begin: bool) -> Result<Duration, Failure> {
-        let iters = self.options.iters;
+    /// Plays to the end, and prints how it went. The client begins, on each queue pair.
+    pub(crate) fn run(mut self, queue: &Queue) -> Result<(), Failure> {
+        let options = self.options.game();
         self.underway = vec![RECEIVE; self.qps.len()];
-        if begin {
-            let first = self.qps.len().min(iters as usize);
+        if options.common.host.is_some() {
+            let first = self.qps.len().min(options.iters as usize);
             (0..first).try_for_each(|qp| self.send(qp))?;
         }
-        let mut progress = Progress::new("messages", iters.into());
-        let start = Instant::now();
-        let mut slots = [const { PollSlot::new() }; 32];
-        while self.received < iters || self.sent < iters {
-            if let Some(channel) = &self.channel {
-                let event = channel.get_cq_event(Some(self.options.common.limit()))?;
-                let ready = event.ok_or_else(|| self.patience.over())?;
-                ready.req_notify(false)?;
-            }
-            // After an event until nothing is left, else until something comes.
-            loop {
-                let completions = self.cq.poll(&mut slots)?;
-                for completion in completions {
-                    let success = completion.result();
-                    self.completed(success.context(|| doing(completion.wr_id()))?)?;
-                }
-                if !completions.is_empty() {
-                    self.patience.renew();
-                    progress.at(self.received.min(iters).into());
-                }
-                if completions.is_empty() == self.channel.is_some() {
-                    break;
-                }
-                if completions.is_empty() {
-                    self.patience.idle()?;
-                }
-            }
-        }
-        Ok(start.elapsed())
+        let took = queue.play(options, |success| self.completed(success))?;
+        self.qps.into_iter().try_for_each(QueuePair::close)?;
+        self.srq.close()?;
+        finish(self.options.connected.size.into(), options, took)
     }
 
-    fn completed(&mut self, success: WorkSuccess) -> Result<(), Failure> {
+    fn completed(&mut self, success: WorkSuccess) -> Result<(u32, u32), Failure> {
         let number = u32::try_from(success.wr_id() >> NUMBER)?;
         let kind = success.wr_id() & (RECEIVE | SEND);
         match kind {
@@ -106,14 +73,14 @@ impl Game<'_> {
             )));
         };
         *underway &= !kind;
-        if self.begun < self.options.iters && *underway == 0 {
+        if self.begun < self.options.game().iters && *underway == 0 {
             self.send(qp)?;
         }
-        Ok(())
+        Ok((self.received, self.sent))
     }
 
     fn has_come(&mut self, number: u32, success: WorkSuccess) -> Result<(), Failure> {
-        let (came, size) = (success.byte_len(), self.options.size);
+        let (came, size) = (success.byte_len(), self.options.connected.size);
         if came != size {
             return Err(Failure::new(format!(
                 "a message of {came} bytes came, not of {size}: both ends need the same -s"
@@ -122,7 +89,7 @@ impl Game<'_> {
         self.received += 1;
         self.buffers.check(number, self.received)?;
         self.free.push(number);
-        let posted = self.options.rx_depth as usize - self.free.len();
+        let posted = self.options.game().rx_depth as usize - self.free.len();
         if posted <= self.options.num_qp as usize {
             self.post_receives()?;
         }
@@ -142,12 +109,6 @@ impl Game<'_> {
         Ok(())
     }
 
-    /// Destroys the queue pairs and the queue, and returns an error if that fails.
-    pub(crate) fn close(self) -> Result<(), Failure> {
-        self.qps.into_iter().try_for_each(QueuePair::close)?;
-        Ok(self.srq.close()?)
-    }
-
     fn send(&mut self, qp: usize) -> Result<(), Failure> {
         let (Some(queue_pair), Some(underway)) = (self.qps.get(qp), self.underway.get_mut(qp))
         else {
@@ -155,7 +116,7 @@ impl Game<'_> {
         };
         let mut element = self.buffers.send()?;
         let mut request = SendWorkRequest::new(&mut element).wr_id(SEND);
-        if queue_pair.cap().max_inline_data >= self.options.size {
+        if queue_pair.cap().max_inline_data >= self.options.connected.size {
             request = request.inline();
         }
         // SAFETY: `self` borrows `buffers` for longer than it has the queue pair, so nothing writes
@@ -164,14 +125,5 @@ impl Game<'_> {
         *underway = SEND | RECEIVE;
         self.begun += 1;
         Ok(())
-    }
-}
-
-/// Name of the operation that has completed.
-const fn doing(wr_id: u64) -> &'static str {
-    match wr_id & (RECEIVE | SEND) {
-        SEND => "sending",
-        RECEIVE => "receiving (both ends need the same -s)",
-        _ => "an unknown request",
     }
 }
