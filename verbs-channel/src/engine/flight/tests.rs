@@ -369,32 +369,6 @@ proptest! {
 }
 
 #[test]
-fn results_are_ready_in_the_order_of_completion() {
-    let mut table = table(3);
-    let ids: Vec<Id> = (0..3)
-        .map(|_| table.take(reservation(0, BufferOwner::Slot)).unwrap())
-        .collect();
-    for index in [2, 0, 1] {
-        assert!(table.complete(ids[index].wr_id()));
-    }
-    for index in [2, 0, 1] {
-        assert_eq!(table.0.first_ready(), Some(ids[index]));
-        table.release(ids[index]);
-    }
-    assert_eq!(table.0.first_ready(), None);
-}
-
-#[test]
-fn completion_with_an_unknown_wr_id_is_ignored() {
-    let mut table = table(1);
-    assert!(!table.complete(77));
-    let id = table.take(reservation(0, BufferOwner::Slot)).unwrap();
-    let stale = id.wr_id() ^ GENERATION;
-    assert!(!table.complete(stale));
-    assert_eq!(table.0.is_done(id), Some(false));
-}
-
-#[test]
 fn a_detached_operation_frees_its_slot_when_it_succeeds() {
     let mut table = table(3);
     let take = |table: &mut Table| table.take(reservation(0, BufferOwner::Borrowed));
@@ -443,18 +417,6 @@ fn failures_are_counted_in_their_order() {
 }
 
 #[test]
-fn a_batch_with_a_failure_fails_even_if_its_last_request_succeeds() {
-    let mut table = table(1);
-    let id = table.take(batch(0, BufferOwner::Borrowed)).unwrap();
-    assert!(!table.fail(id.member_wr_id(), ABORTED));
-    assert_eq!(table.0.is_done(id), Some(false));
-    assert!(!table.complete(id.wr_id()));
-    assert!(table.succeed(id.wr_id()));
-    assert_eq!(table.release(id).unwrap(), Err(ABORTED));
-    assert!(!table.succeed(id.wr_id()));
-}
-
-#[test]
 fn successes_with_equal_reservations_are_dispatched_together() {
     let mut table = table(6);
     let claims = [0, 0, 1, 1, 0].map(|member| reservation(member, BufferOwner::Slot));
@@ -469,18 +431,6 @@ fn successes_with_equal_reservations_are_dispatched_together() {
     for (index, id) in ids.iter().enumerate() {
         assert_eq!(table.0.first_ready(), Some(*id));
         assert_eq!(table.release(*id).unwrap().is_ok(), index != 3);
-    }
-}
-
-#[test]
-fn a_request_that_is_not_the_last_of_its_batch_ends_nothing() {
-    let mut table = table(1);
-    let id = table.take(batch(0, BufferOwner::Borrowed)).unwrap();
-    for _ in 0..2 {
-        assert!(!table.complete(id.member_wr_id()));
-        assert!(!table.succeed(id.member_wr_id()));
-        assert_eq!(table.0.is_done(id), Some(false));
-        assert!(!table.fail(id.member_wr_id(), ABORTED));
     }
 }
 
